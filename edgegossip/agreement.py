@@ -87,7 +87,8 @@ class Agreement:
         if len(text) > MAX_BYTES:
             raise DecodeError(f"an agreement of {len(text)} bytes; at most {MAX_BYTES} are read")
         try:
-            document = json.loads(text, parse_constant=_no_constant)
+            text = text.decode() if isinstance(text, bytes) else text  # JSON is also read as UTF-16
+            document = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_once)
         except (ValueError, RecursionError):
             raise DecodeError("an agreement that is not JSON") from None
         if not isinstance(document, dict):
@@ -102,23 +103,23 @@ class Agreement:
         return Agreement(facts)
 
 
-def difference(mine: Agreement, theirs: Agreement) -> str:
+def difference(mine: Agreement, theirs: Agreement, here: str = "here", there: str = "there") -> str:
     """Return "" when both fit together, else one sentence, without a full stop, that names what
     differs, both values, and the cure.
 
-    "here" is `mine` and "there" is `theirs`, so the caller says who that is.
+    `here` says in the sentence where `mine` is, and `there` where `theirs` is: "on board-0".
 
     Example:
         >>> difference(Agreement({"target": "9 classes"}), Agreement({"target": "8 classes"}))
         'the target is 9 classes here and 8 classes there: set data.classes = 9 on every board'
     """
     for name, _, words, cure in _KNOWN:
-        here, there = mine.facts.get(name), theirs.facts.get(name)
-        if here is None or there is None or _alike(here, there):
+        ours, other = mine.facts.get(name), theirs.facts.get(name)
+        if ours is None or other is None or _alike(ours, other):
             continue
         if name == "target":
-            cure = _target_cure(str(here), str(there)) or cure
-        return f"{words} is {_shown(here)} here and {_shown(there)} there: {cure}"
+            cure = _target_cure(str(ours), str(other)) or cure
+        return f"{words} is {_shown(ours)} {here} and {_shown(other)} {there}: {cure}"
     return ""
 
 
@@ -183,6 +184,14 @@ def _floats(fact: object) -> list[float]:
 
 def _no_constant(name: str) -> float:
     raise ValueError(f"{name} is not JSON")
+
+
+def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """A table in which no name stands twice: readers would not agree on what it says."""
+    table = dict(pairs)
+    if len(table) != len(pairs):
+        raise ValueError("a name stands twice")
+    return table
 
 
 def _alike(here: Fact, there: Fact) -> bool:

@@ -25,7 +25,7 @@ PURE_MAY = {
     "codecs": {"types", "choices", "layout", "native"},
     "frame": {"types", "layout", "codecs", "native"},
     "gossip": {"types", "choices", "layout", "codecs", "frame", "native"},
-    "engine": {"types", "choices", "layout", "codecs", "frame", "native", "gossip"},
+    "engine": {"types", "agreement", "choices", "layout", "codecs", "frame", "native", "gossip"},
 }
 MAY = {
     **PURE_MAY,

@@ -45,6 +45,7 @@ class PeerDown(NamedTuple):
     reason: str
     left: bool = False  # on purpose
     closed: bool = False  # by ourselves: it will not come back
+    disagrees: bool = False  # it trains something else, as `reason` says; its next process may not
 
 
 class MemberNews(NamedTuple):

@@ -36,19 +36,25 @@ class PeerStatus:
         self.up, self.down = set[NodeId](), dict[NodeId, str]()  # why it is down
         self._seen = set[NodeId]()
         self._left = set[NodeId]()
+        self.unfit: dict[NodeId, str] = {}  # who trains something else than we do, and how it differs
         self._last_seen_s: dict[NodeId, float] = {}
         self._gone_s: float | None = None  # since when every neighbour is known to be down
         self._returning: dict[NodeId, tuple[float, str]] = {}  # until when to wait for it, and why it was down
 
     @property
     def all_left(self) -> bool:
-        """Whether every neighbour has left on purpose."""
-        return self._wanted <= self._left
+        """Whether every neighbour has left on purpose, or is none of ours."""
+        return self._wanted <= self._left | self.unfit.keys()
+
+    @property
+    def all_unfit(self) -> bool:
+        """Whether every neighbour trains something else than we do."""
+        return bool(self._wanted) and self._wanted <= self.unfit.keys()
 
     def heard(self, peer: NodeId, now_s: float) -> None:
         """A frame of it came. What was said of it before, perhaps by a member that knew less than
         we do now, is out of date."""
-        if peer in self.down:
+        if peer in self.down and peer not in self.unfit:
             self._returning.setdefault(peer, (now_s + self._patience.return_s, self.down.pop(peer)))
 
     def note(self, event: PeerUp | PeerDown, now_s: float) -> None:
@@ -58,9 +64,12 @@ class PeerStatus:
         if isinstance(event, PeerUp):
             self.up.add(peer)
             self.down.pop(peer, None)
+            self.unfit.pop(peer, None)
             self._seen.add(peer)
             self._left.discard(peer)
             return
+        if event.disagrees:
+            self.unfit[peer] = event.reason
         if event.left:
             self._left.add(peer)
         self.up.discard(peer)
@@ -85,7 +94,7 @@ class PeerStatus:
             self._restarted and (bool(self.up) or self._gone_for_s(now_s) >= self._patience.gone_s)
         )
         given_up = self.down.keys() if run_is_on else self.down.keys() & self._seen
-        return self._wanted <= self.up | given_up
+        return self._wanted <= self.up | given_up | self.unfit.keys()
 
     def _gone_for_s(self, now_s: float) -> float:
         """How long every neighbour has been down; 0 while one is up, may return, or was never heard
@@ -98,8 +107,9 @@ class PeerStatus:
 
     def who_is_missing(self, training: frozenset[NodeId], now_s: float) -> str:
         """One sentence for the log. `training`: members that are no neighbours, and in the run."""
-        missing = ", ".join(f"{p} ({self._describe(p, now_s)})" for p in sorted(self._wanted - self.up))
-        text = f"waiting {len(self._wanted & self.up)}/{len(self._wanted)}: missing {missing}"
+        fit = self._wanted - self.unfit.keys()
+        missing = ", ".join(f"{p} ({self._describe(p, now_s)})" for p in sorted(fit - self.up))
+        text = f"waiting {len(fit & self.up)}/{len(fit)}: missing {missing}"
         if not self._restarted or not self._wanted <= self.down.keys():
             return text
         left_s = max(0.0, self._patience.gone_s - self._gone_for_s(now_s))

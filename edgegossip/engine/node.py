@@ -8,7 +8,8 @@ process learns it anew, by joining.
 
     JOINING      no model yet: who is there?
         -> LOADING      nobody is missing who is worth waiting for
-        -> FAILED       it was started again, and the run is over
+        -> FAILED       it was started again, and the run is over; or every neighbour trains
+                        something else
     LOADING      the shell loads the model and the newest checkpoint; events stay in the transport
         -> POLLING      Loaded
     POLLING      between two rounds: what has come is taken in, which may lead on to another round
@@ -217,6 +218,7 @@ class NodeEngine:
             self._remote.note(event)  # type: ignore[arg-type]
             self._start_if_possible()
         elif self.view is None:
+            self._name_if_unfit(event)  # type: ignore[arg-type]
             self._peers.note(event, now_s)  # type: ignore[arg-type]
             self._start_if_possible()
         else:
@@ -234,12 +236,16 @@ class NodeEngine:
         if self.stage is not Stage.JOINING:
             return
         peers, seat = self._peers, self.seat
+        if peers.all_unfit:
+            reasons = "; ".join(peers.unfit[peer] for peer in sorted(seat.neighbours))
+            self._fail(f"{seat.node} fits none of its neighbours: {reasons}")
+            return
         if not peers.may_start(others_train=bool(self.pending), late=self._late is True, now_s=self._now_s):
             # The run is over when all neighbours have left, and elsewhere there is nobody either.
             if seat.restarted and peers.all_left and not peers.up and self._remote.nobody:
                 self._fail(f"{seat.node} was started again when all its neighbours had left: the run is over")
             return
-        for peer in sorted(seat.neighbours - peers.up):
+        for peer in sorted(seat.neighbours - peers.up - peers.unfit.keys()):  # those are named already
             self._log("peer-down", down_text(peer, peers.down.get(peer, "not reached yet")), peer=peer)
         self._log("joined", f"{seat.node} reached {', '.join(sorted(peers.up)) or 'nobody'}")
         self._set_timer(Timer.ANNOUNCE, None)
@@ -247,6 +253,13 @@ class NodeEngine:
             self._set_timer(Timer.LATE, None)
         self.stage = Stage.LOADING
         self._effects.append(Load())
+
+    def _name_if_unfit(self, event: PeerUp | PeerDown) -> bool:
+        """Tell whether this peer trains something else than we do, and log what differs."""
+        if isinstance(event, PeerUp) or not event.disagrees:
+            return False
+        self._log("disagrees", event.reason, peer=event.peer)
+        return True
 
     def _keep_for_later(self, event: FrameReceived) -> None:
         """A neighbour began before us. Its frames are looked at when the model is there, which
@@ -465,7 +478,8 @@ class NodeEngine:
     def _peer_came_or_went(self, event: PeerUp | PeerDown) -> None:
         peer = event.peer
         if isinstance(event, PeerDown):
-            self._log("peer-left" if event.left else "peer-down", down_text(peer, event.reason), peer=peer)
+            if not self._name_if_unfit(event):
+                self._log("peer-left" if event.left else "peer-down", down_text(peer, event.reason), peer=peer)
             self._set_down(self.down | {peer})
         elif peer not in self._refused:  # it may have been on its way when we refused that peer
             if peer in self.down:

@@ -44,10 +44,10 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from edgegossip import codecs
-from edgegossip.engine.server_boards import Boards, BoardSeen, OpenQuestions
+from edgegossip.engine.server_boards import Agreements, Boards, BoardSeen, OpenQuestions
 from edgegossip.engine.server_events import (
     Answer,
     Answered,
@@ -150,6 +150,7 @@ class ServerEngine:
         self._training = Training(plan, initial, combiner, span, self._log, self._record)
         self._evaluations = self._training.evaluations
         self._boards = Boards(plan.boards, min(plan.min_nodes, len(plan.boards)), plan.return_s)
+        self._agreements = Agreements(plan.agreement)
         self._open = OpenQuestions(self._boards)
         self._tries = 0  # of the round in progress
         self._join_s = plan.join_s
@@ -195,6 +196,7 @@ class ServerEngine:
         if progress is not None:
             self._resumed, self._join_s = True, min(self._join_s, REJOIN_S)
             self._training.resume(progress)
+            self._agreements.resume(progress.agreement)
         self._wait = _Wait(now_s, now_s)
         return self.handle(TimePassed(), now_s)
 
@@ -336,7 +338,8 @@ class ServerEngine:
             if self._tries < MAX_REPEATS:
                 return self._go(self._regathering)
         self._effects.append(self._training.end_round(answers, self._no_answer))
-        self._effects.append(Save(self._training.progress()))
+        common = self._agreements.common
+        self._effects.append(Save(replace(self._training.progress(), agreement=common)))
         # The driver may save while the next round is encoded: that happens in the next call.
         self._wake(self._now_s)
         self._next_round()
@@ -540,11 +543,11 @@ class ServerEngine:
                 real = answer.identity or "nobody any more"
                 raise PeerError(f"it says that it is {name}, but its certificate is that of {real}")
             if answer.problem:
-                self._boards.refuse(node)
-                if self._phase == self._gathering and name in self._boards.not_joined():
-                    change = self._boards.absent_from_start(name, answer.problem)
-                    self._down(change.name, change.reason)
-                self._log("refused", f"{name} cannot take part: {answer.problem}", peer=name)
+                self._cannot_take_part(node, name, answer.problem)
+                return
+            if problem := self._disagreement(name, answer.agreement):
+                self._cannot_take_part(node, name, problem)
+                self._ask({node: Bye(f"{name} cannot take part: {problem}", failed=True)}, "bye")
                 return
             replaced = self._boards.admit(node, name)
         except PeerError as error:
@@ -559,6 +562,24 @@ class ServerEngine:
         self._log("joined", f"{name} joined", peer=name)
         if self.leaving:  # it was greeted before the end, and would wait for ever
             self._byes |= self._ask({node: Bye(self._words, self._failed)}, "bye")
+
+    def _disagreement(self, name: NodeId, said: str) -> str:
+        """Why a board that joins does not fit those before it; "" where it does."""
+        if name not in self._boards.expected:
+            return ""  # it is not one of ours, and nothing that it says counts
+        try:
+            self._agreements.take(name, said)
+        except PeerError as error:
+            return str(error)
+        return ""
+
+    def _cannot_take_part(self, node: int, name: NodeId, problem: str) -> None:
+        """Go on without a board, and say why."""
+        self._boards.refuse(node)
+        if self._phase == self._gathering and name in self._boards.not_joined():
+            change = self._boards.absent_from_start(name, problem)
+            self._down(change.name, change.reason)
+        self._log("refused", f"{name} cannot take part: {problem}", peer=name)
 
     def _give_up(self) -> None:
         """Give up on answers that do not come although their boards are alive: lost on their way,

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from edgegossip.agreement import Agreement, difference
 from edgegossip.types import NodeId, PeerError, Round, RunError
 
 SILENT_S = 6.0  # four missed heartbeats
@@ -184,6 +185,36 @@ class Boards:
             return until_s
         why = "; ".join(f"{name}: {reason}" for name, reason in self.lost.items())
         raise RunError(f"{up + joining} of the {self.least} boards that server.min_nodes asks for are left ({why})")
+
+
+class Agreements:
+    """What the boards of one run said that all must have alike. Who says a fact first decides it
+    for those who come later; `coordinator` comes before all."""
+
+    def __init__(self, coordinator: Agreement) -> None:
+        self._said = {"at the coordinator": coordinator}
+
+    @property
+    def common(self) -> Agreement:
+        """What everybody has alike, as far as anybody said it."""
+        first = reversed(self._said.values())
+        return Agreement({name: fact for said in first for name, fact in said.facts.items()})
+
+    def resume(self, common: Agreement) -> None:
+        """Go on from what an earlier process had as `common`."""
+        self._said["in this run so far"] = common
+
+    def take(self, board: NodeId, text: str) -> None:
+        """Take in what a board says, as JSON; "": nothing. Its own word of before does not count.
+
+        Raises PeerError for what is no agreement, and where it differs from what was said."""
+        if not text:
+            return
+        theirs, place = Agreement.from_json(text), f"on {board}"
+        for where, said in self._said.items():
+            if where != place and (differs := difference(theirs, said, place, where)):
+                raise PeerError(differs)
+        self._said[place] = theirs
 
 
 @dataclass(frozen=True, slots=True)

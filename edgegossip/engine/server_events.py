@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from edgegossip import codecs
+from edgegossip.agreement import Agreement
 from edgegossip.codecs.base import Codec
 from edgegossip.engine.server_boards import BoardSeen
 from edgegossip.engine.server_frames import FULL
@@ -45,6 +46,8 @@ class ServerPlan:
     certified: bool = False  # boards prove their names (`Joining.identity`)
     records_boards: bool = False  # a record a board and round of what its update and its profile say
     learning_rate: Callable[[Round], float] | None = None  # the recipe's, for level rules
+    # What every board must have alike, as far as the coordinator knows; the boards say the rest.
+    agreement: Agreement = Agreement({})
     instance: str = ""  # which of several runs of the same recipe it is, drawn when it begins
 
 
@@ -106,11 +109,13 @@ class Question:
 class Joining:
     """A stranger's answer to Hello.
 
-    `identity`: the name that it has proved, where boards have to."""
+    `identity`: the name that it has proved, where boards have to. `agreement`: what it must have
+    alike with the others, as JSON; "": it says nothing."""
 
     name: NodeId
     problem: str = ""  # why it cannot take part
     identity: NodeId | None = None
+    agreement: str = ""
 
 
 @dataclass(frozen=True, slots=True)

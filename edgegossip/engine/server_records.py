@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from numpy.typing import NDArray
 
+from edgegossip.agreement import Agreement
 from edgegossip.engine.plausible import Losses, ServerLevels
 from edgegossip.engine.server_boards import Boards
 from edgegossip.engine.server_frames import COORDINATOR
@@ -43,6 +44,7 @@ class Progress:
     records: Mapping[NodeId, tuple[Round, Mapping[str, Value]]] = field(default_factory=dict)  # that wait for a profile
     instance: str = ""  # which of several runs of the same recipe it is, drawn when it began; empty: not known
     examples: Mapping[NodeId, float] = field(default_factory=dict)  # that each board claimed last
+    agreement: Agreement = Agreement({})  # what its boards have alike, as far as they said it
 
     def plain(self) -> dict[str, Any]:
         """Return arrays, numbers and texts only."""
@@ -58,6 +60,7 @@ class Progress:
             "evaluate_next": self.evaluate_next,
             "instance": self.instance,
             "examples": dict(self.examples),
+            "agreement": dict(self.agreement.facts),
             "records": {name: [round, dict(values)] for name, (round, values) in self.records.items()},
         }
 
@@ -90,6 +93,7 @@ class Progress:
                 {name: (int(round), dict(values)) for name, (round, values) in found.get("records", {}).items()},
                 str(found.get("instance", "")),
                 {name: float(claim) for name, claim in found.get("examples", {}).items()},
+                Agreement(found.get("agreement", {})),  # earlier versions kept none
             )
         except (KeyError, TypeError, ValueError, IndexError, AttributeError, LocalError) as error:
             raise DataError(f"the coordinator's checkpoint cannot be used: {error}") from None

@@ -262,8 +262,9 @@ class NodeClient:
         hello = RunDescription.read(fields)
         self._profiles = hello.profiles
         workload = self._board.workload if self._board is not None else self._make_workload()
+        agreement = workload.agreement()
         try:
-            hello.check(workload.layout.hash, self._codec, self._downlink, self._run_id)
+            hello.check(workload.layout.hash, self._codec, self._downlink, self._run_id, agreement)
         except PeerError as error:
             problem = str(error)
             return messages.hello_answer(self._name, problem), lambda: _leave(problem, failed=True)
@@ -272,7 +273,8 @@ class NodeClient:
         if self._board is None or self._board.run_id != hello.run_id:
             self._board = self._begin(workload, hello)  # else a coordinator that was started again goes on
         self._board.instance = hello.instance
-        return messages.hello_answer(self._name), lambda: self._joined(workload.layout.size)
+        answer = messages.hello_answer(self._name, agreement=agreement)
+        return answer, lambda: self._joined(workload.layout.size)
 
     def _begin(self, workload: Workload, hello: RunDescription) -> Board:
         """Make this board in that run: from its checkpoint, or from the start where the run has

@@ -19,6 +19,7 @@ from typing import Any
 
 from edgegossip import codecs
 from edgegossip import recipe as recipes
+from edgegossip.agreement import Agreement
 from edgegossip.engine.server import ServerEngine
 from edgegossip.engine.server_events import ServerPlan
 from edgegossip.engine.server_frames import COORDINATOR, Channel
@@ -81,6 +82,7 @@ class Coordinator:
       payload) and of the profile that the board sends of it, for boards that keep their own records
       elsewhere.
     - `evaluate`: the coordinator evaluates, not the boards.
+    - `agreement`: what every board must have alike, as far as it is known here.
     - `keeper`: it goes on from the last round that an earlier process kept; boards that do not come
       back within a minute are then gone on without.
     - `credentials`: it speaks TLS, and boards take part under the names in their certificates.
@@ -108,6 +110,7 @@ class Coordinator:
         join_s: float = JOIN_S,
         record_boards: bool = False,
         evaluate: Evaluate | None = None,
+        agreement: Agreement = Agreement({}),
         keeper: CoordinatorKeeper | None = None,
         credentials: ServerCredentials | None = None,
         return_s: float = 0.0,
@@ -128,6 +131,7 @@ class Coordinator:
             evaluates_itself=evaluate is not None,
             certified=credentials is not None,
             records_boards=record_boards,
+            agreement=agreement,
             instance=os.urandom(8).hex() if self._progress is None else self._progress.instance,
         )
         self._initial, self._boards, self._sink, self._folder = initial, tuple(boards), sink, folder

@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from edgegossip import frame as wire
+from edgegossip.agreement import Agreement, difference
 from edgegossip.codecs.base import Codec
 from edgegossip.engine.plausible import MAX_EXAMPLES, MAX_LOSS
 from edgegossip.engine.server_events import (
@@ -70,6 +71,7 @@ class RunDescription:
     round: int = 0  # that comes next
     profiles: bool = False  # are wanted of boards: nobody else keeps their records
     instance: str = ""  # see ServerPlan
+    agreement: str = ""  # as JSON; "": nothing is said
 
     @classmethod
     def of(cls, plan: ServerPlan, round: Round) -> RunDescription:
@@ -85,6 +87,7 @@ class RunDescription:
             round=round,
             profiles=plan.records_boards,
             instance=plan.instance,
+            agreement=said(plan.agreement),
         )
 
     def content(self) -> RecordDict:
@@ -102,6 +105,8 @@ class RunDescription:
             "profiles": self.profiles,
             "instance": self.instance,
         }
+        if self.agreement:
+            fields["agreement"] = self.agreement
         return RecordDict({ASK: ConfigRecord(dict(fields))})
 
     @classmethod
@@ -119,15 +124,26 @@ class RunDescription:
             round=_field(fields, "round", int),
             profiles=bool(fields.get("profiles")),
             instance=_text(fields, "instance") if "instance" in fields else "",
+            agreement=_agreement(fields),
         )
 
-    def check(self, layout_hash: int, codec: Codec[Any], down: Codec[Any], run_id: bytes | None = None) -> None:
-        """Check that a board with this model and these codecs, and for this run where it knows it,
-        can take part.
+    def check(
+        self,
+        layout_hash: int,
+        codec: Codec[Any],
+        down: Codec[Any],
+        run_id: bytes | None = None,
+        agreement: Agreement = Agreement({}),
+    ) -> None:
+        """Check that a board with this model and these codecs, of this `agreement`, and for this
+        run where it knows it, can take part.
 
         Raises PeerError where it cannot."""
         if len(self.run_id) != 16:
             raise DecodeError(f"a run id has 16 bytes, the coordinator's has {len(self.run_id)}")
+        theirs = Agreement.from_json(self.agreement) if self.agreement else Agreement({})
+        if differs := difference(agreement, theirs, "on this board", "at the coordinator"):
+            raise PeerError(differs)
         if self.layout_hash != layout_hash:
             raise PeerError(
                 f"the coordinator trains another model (layout {self.layout_hash:016x}, ours is {layout_hash:016x}); "
@@ -182,7 +198,10 @@ def read_answer(wish: type[Wish], reply: Message, away: bool, identity: NodeId |
     content = reply.content
     if wish is Hello:
         found = _try(read_hello_answer, content)
-        return found if isinstance(found, PeerError) else Joining(*found, identity)
+        if isinstance(found, PeerError):
+            return found
+        name, problem, agreement = found
+        return Joining(name, problem, identity, agreement)
     return Result(
         _try(frame_bytes, content) if wish is Train else None,
         _try(read_evaluation, content),
@@ -225,15 +244,24 @@ def frame_content(array: Array) -> RecordDict:
 # Small records
 
 
-def hello_answer(name: str, problem: str = "") -> RecordDict:
-    """Return a board's answer to hello. `problem`: why it cannot take part."""
-    return RecordDict({ASK: ConfigRecord({"name": name, "problem": problem})})
+def said(agreement: Agreement) -> str:
+    """Return an agreement as a message has it: as JSON, or "" where it says nothing."""
+    return agreement.to_json() if agreement.facts else ""
 
 
-def read_hello_answer(content: RecordDict) -> tuple[str, str]:
-    """Return name and problem. Raises DecodeError."""
+def hello_answer(name: str, problem: str = "", agreement: Agreement = Agreement({})) -> RecordDict:
+    """Return a board's answer to hello. `problem`: why it cannot take part; `agreement`: what it
+    must have alike with the others."""
+    fields = {"name": name, "problem": problem}
+    if text := said(agreement):
+        fields["agreement"] = text
+    return RecordDict({ASK: ConfigRecord(dict(fields))})
+
+
+def read_hello_answer(content: RecordDict) -> tuple[str, str, str]:
+    """Return name, problem and agreement, which is not read yet. Raises DecodeError."""
     fields = ask_of(content)
-    return _text(fields, "name"), _text(fields, "problem")
+    return _text(fields, "name"), _text(fields, "problem"), _agreement(fields)
 
 
 def bye(text: str, failed: bool) -> RecordDict:
@@ -325,6 +353,11 @@ def ask_of(content: RecordDict) -> Mapping[str, Any]:
 
 def _text(fields: Mapping[str, Any], key: str) -> str:
     return printable(_field(fields, key, str), MAX_TEXT)
+
+
+def _agreement(fields: Mapping[str, Any]) -> str:
+    """Return an agreement as it came, uncut; "" where there is none, as of earlier versions."""
+    return _field(fields, "agreement", str) if "agreement" in fields else ""
 
 
 def _hex(fields: Mapping[str, Any]) -> int:

@@ -141,6 +141,7 @@ def _serve(
         join_s=float("inf"),
         record_boards=True,
         evaluate=first.evaluate,
+        agreement=first.agreement,
         keeper=keeper,
         credentials=secure,
         return_s=RETURN_S,

@@ -49,6 +49,7 @@ def run_server(run: LocalRun) -> Mapping[NodeId, str]:
             run.folder.path,
             run_id=run.run_id,
             evaluate=first.evaluate,
+            agreement=first.agreement,
             keeper=keeper,
             credentials=secure,
             on_model=final_saver(run.recipe, run.folder, layout, keeper),

@@ -55,13 +55,16 @@ class PeerUp:
 @dataclass(frozen=True, slots=True)
 class PeerDown:
     """A peer has been out of reach for longer than the grace time, was restarted (PeerUp follows at
-    once), was closed by us, or left on purpose. Its SendFailed events come first. May be followed
-    by PeerUp."""
+    once), was closed by us, left on purpose, or does not agree with us. Its SendFailed events come
+    first. May be followed by PeerUp."""
 
     peer: NodeId
     reason: str
     left: bool = False  # it said goodbye: no failure
     closed: bool = False  # by our own close_peer: it will not come back
+    # What boards must have alike differs, as `reason` says: it is there, and is not tried again. It
+    # comes back as another process that agrees.
+    disagrees: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,8 @@ from typing import Any
 
 import numpy as np
 
+from edgegossip import agreement as agreements
+from edgegossip.agreement import Agreement
 from edgegossip.frame import LEAST_FRAME_BYTES
 from edgegossip.mesh import wire
 from edgegossip.mesh._grpc import grpc
@@ -95,7 +97,8 @@ class Source:
 
 class Inbound(grpc.GenericRpcHandler):
     """Serves `Exchange`. `allow` names who may open streams; until `ready` is called they wait.
-    `on_goodbye` hears who left, and the session of the process that did."""
+    `on_goodbye` hears who left, and the session of the process that did; `on_fit` hears of every
+    sender whether it agrees with us, "", or why not."""
 
     def __init__(
         self,
@@ -105,16 +108,19 @@ class Inbound(grpc.GenericRpcHandler):
         limits: MeshLimits,
         inbox: Inbox,
         on_goodbye: Callable[[NodeId, int], None],
+        on_fit: Callable[[NodeId, str], None],
         security: Security | None = None,
         spool: Path | None = None,
     ) -> None:
         self._node, self._run_id, self._session = node, run_id, session
         self._limits, self._inbox, self._on_goodbye = limits, inbox, on_goodbye
-        self._security = security
+        self._security, self._on_fit = security, on_fit
+        self.agreement: Agreement | None = None  # what we must have alike with all; None: nothing said
         self._hellos = TokenBuckets(limits.hellos_per_s, limits.hello_burst)
         self._intake = Intake(node, inbox, limits, spool)
         self._sources: dict[NodeId, Source] = {}
         self._frame_bytes: int | None = None  # of the largest frame of the run, once it is known
+        self._differed: set[NodeId] = set()  # who did not agree with us at some time
         self._closed: dict[NodeId, str] = {}  # whom the node closed, and why
         self._ending = False
         self._streams: set[asyncio.Task[None]] = set()
@@ -135,6 +141,11 @@ class Inbound(grpc.GenericRpcHandler):
 
     def allows(self, peer: NodeId) -> bool:
         return peer in self._sources
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether `ready` was called."""
+        return self._peers_known.is_set()
 
     def ready(self) -> None:
         """The peers are known: decide about who waits."""
@@ -187,12 +198,21 @@ class Inbound(grpc.GenericRpcHandler):
                 self._check_identity(hello.sender, context)
                 self._check_rate(hello.sender)
                 source = self._accept(hello)
+                self._on_fit(hello.sender, "")
                 await self._serve(hello.sender, source, context)
             except DecodeError as error:
                 raise Refused(mesh_pb2.REFUSAL_CODE_MALFORMED, str(error)) from error
         except Refused as refused:
-            self._log_refusal(who, refused)
-            await self._refuse(context, refused)
+            disagrees = refused.code == mesh_pb2.REFUSAL_CODE_AGREEMENT
+            if not disagrees or hello.sender in self._differed:  # the first time PeerDown says it
+                self._log_refusal(who, refused)
+            try:
+                await self._refuse(context, refused)
+            finally:  # a caller that hears it may be gone at once, and we are cancelled with it
+                # Told to our node last: left with nobody it ends, and the caller is to hear why.
+                if disagrees:
+                    self._differed.add(hello.sender)
+                    self._on_fit(hello.sender, refused.reason)
             if self._security is not None and refused.code in _MISBEHAVIOUR:
                 self._security.misbehaved(context, refused.reason)
         except grpc.aio.AbortError:
@@ -281,6 +301,7 @@ class Inbound(grpc.GenericRpcHandler):
             raise Refused(mesh_pb2.REFUSAL_CODE_UNKNOWN_SENDER, reason)
         if hello.sender in self._closed:
             raise Refused(mesh_pb2.REFUSAL_CODE_CLOSED, self._closed[hello.sender])
+        self._check_agreement(hello)
         # Of two streams of one sender the newer wins: the older one may hang on a connection that
         # is dead already.
         if source.task is not None:
@@ -292,6 +313,19 @@ class Inbound(grpc.GenericRpcHandler):
             self._intake.drop(source)
             source.session, source.completed = hello.session, 0
         return source
+
+    def _check_agreement(self, hello: mesh_pb2.Hello) -> None:
+        """Raises Refused where the two ends do not train the same, and DecodeError for what is no
+        agreement. An end that says nothing fits every other."""
+        if not hello.agreement:
+            return
+        theirs = Agreement.from_json(hello.agreement)
+        if self.agreement is None:
+            return
+        sides = f"on {self._node}", f"on {hello.sender}"
+        if differs := agreements.difference(self.agreement, theirs, *sides):
+            reason = f"{self._node} and {hello.sender} do not fit together: {differs}"
+            raise Refused(mesh_pb2.REFUSAL_CODE_AGREEMENT, reason)
 
     async def _serve(self, sender: NodeId, source: Source, context: grpc.aio.ServicerContext) -> None:
         """From Welcome to the end of the stream."""

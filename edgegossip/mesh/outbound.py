@@ -41,6 +41,7 @@ from edgegossip.untrusted import printable
 
 METHOD = "/edgegossip.v1.Mesh/Exchange"
 _MAX_TOLD = 16  # different causes that one outage may put into the log
+_MAX_DIFFERENCE = 800  # characters that tell what two boards have not alike
 _MAX_HELD_S = 1.0  # a peer cannot make its acknowledgements older than that
 
 
@@ -52,7 +53,15 @@ class Status(Enum):
     LOST = "lost"  # within the grace time
     LEAVING = "leaving"  # it said goodbye; its last acknowledgements are on their way
     DOWN = "down"
+    UNFIT = "given up"  # what boards must have alike differs
     CLOSED = "closed"
+
+
+_GONE = (Status.LEAVING, Status.DOWN, Status.UNFIT, Status.CLOSED)  # nothing is sent to it
+
+
+class Disagrees(PeerError):
+    """The peer refuses us because we do not train the same."""
 
 
 @dataclass(slots=True)
@@ -110,13 +119,21 @@ class Edge:
 
     # -- what the transport calls ----------------------------------------------------------------------------
 
-    def start(self) -> None:
+    def start(self, *, given_up: bool = False) -> None:
+        """Begin to try this peer; not one that was `given_up` before its address was known."""
+        if given_up:
+            self.status = Status.UNFIT
+            return
         self._set_down_timer(self._limits.first_contact_s)
-        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"edge to {self.peer}")
+        self._begin()
+
+    def _begin(self, after: asyncio.Task[None] | None = None) -> None:
+        work = self._run(after)
+        self._task = asyncio.get_running_loop().create_task(work, name=f"edge to {self.peer}")
 
     def enqueue(self, frame: Outgoing) -> None:
         """Send this frame when its turn comes, or fail it at once."""
-        if self.status in (Status.LEAVING, Status.DOWN, Status.CLOSED):
+        if self.status in _GONE:
             self._failed(frame, f"{self.peer} is {self.status.value}")
             return
         queued_bytes, max_bytes = self._queue.queued_bytes, self._limits.max_queue_bytes
@@ -146,6 +163,23 @@ class Edge:
             self._post(PeerDown(self.peer, reason, closed=True))
         self.status = Status.CLOSED
         await self._stop_task()
+
+    def give_up(self, reason: str) -> None:
+        """Try this peer no more until `reopen`: it does not train what we do."""
+        self._cancel_down_timer()
+        if self.status in (Status.UNFIT, Status.CLOSED):
+            return
+        self.status = Status.UNFIT
+        self._fail_all(reason)
+        self._post(PeerDown(self.peer, reason, disagrees=True))
+        if self._task is not None and self._task is not asyncio.current_task():
+            self._task.cancel()
+
+    def reopen(self) -> None:
+        """Another process of the peer agrees with us: try it again, if it had been given up."""
+        if self.status is Status.UNFIT:
+            self.status = Status.DOWN
+            self._begin(after=self._task)
 
     async def drop(self, reason: str) -> None:
         """End the present connection. The peer is tried again, and may show a better certificate
@@ -189,12 +223,18 @@ class Edge:
 
     # -- streams, one after the other ------------------------------------------------------------------------
 
-    async def _run(self) -> None:
+    async def _run(self, before: asyncio.Task[None] | None) -> None:
+        """`before`: who did this until the peer was given up, and may be at its last words."""
+        if before is not None:
+            await asyncio.wait({before})
         attempt = 0
         while not self._leaving:
             began_s = time.monotonic()
             try:
                 await self._try_stream(attempt)
+            except Disagrees as error:
+                self.give_up(str(error))
+                return
             except PeerError as error:
                 self._lost(str(error))
             except Exception as error:  # of gRPC's own; whatever it is, the peer is tried again
@@ -235,6 +275,8 @@ class Edge:
             raise PeerError(f"at {self._place(where)}: {words_of_rpc_error(error)}") from error
         except TimeoutError as error:
             raise PeerError(f"at {self._place(where)}: it does not answer") from error
+        except Disagrees:
+            raise
         except PeerError as error:
             raise PeerError(f"at {self._place(where)}: {error}") from error
 
@@ -299,7 +341,7 @@ class Edge:
         if was is Status.UP:
             self.status = Status.LOST
             self._set_down_timer(self._limits.grace_s, f"lost {self.peer} {cause}")
-        if was in (Status.LEAVING, Status.DOWN, Status.CLOSED) or cause in self._told or len(self._told) >= _MAX_TOLD:
+        if was in _GONE or cause in self._told or len(self._told) >= _MAX_TOLD:
             return
         self._told.add(cause)
         if was is Status.LOST and says_nobody_is_there(cause):
@@ -316,7 +358,7 @@ class Edge:
 
     def _go_down(self, reason: str, *, left: bool = False) -> None:
         self._cancel_down_timer()
-        if self.status not in (Status.DOWN, Status.CLOSED):
+        if self.status not in (Status.DOWN, Status.UNFIT, Status.CLOSED):
             self.status = Status.DOWN
             self._fail_all(reason)
             self._post(PeerDown(self.peer, reason, left))
@@ -528,6 +570,8 @@ class Stream:
         response = wire.parse_response(data)
         kind = response.WhichOneof("kind")
         if kind == "refusal":
+            if response.refusal.code == mesh_pb2.REFUSAL_CODE_AGREEMENT:
+                raise Disagrees(printable(response.refusal.reason, _MAX_DIFFERENCE))
             reason = f"refused: {printable(response.refusal.reason)}"
             if response.refusal.code == mesh_pb2.REFUSAL_CODE_OVERSIZE:  # it would be refused again and again
                 for frame in self._queue.remove(response.refusal.transfer):

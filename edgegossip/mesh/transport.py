@@ -26,11 +26,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+from edgegossip.agreement import Agreement
 from edgegossip.mesh import address as addresses
 from edgegossip.mesh import wire
 from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh._proto import mesh_pb2
-from edgegossip.mesh.base import Buffers, Notice, TransportEvent
+from edgegossip.mesh.base import Buffers, Notice, PeerDown, TransportEvent
 from edgegossip.mesh.connections import Channels, Security, serve
 from edgegossip.mesh.inbound import Inbound, Inbox
 from edgegossip.mesh.limits import MeshLimits
@@ -84,7 +85,9 @@ class GrpcTransport:
         self._lock = threading.Lock()
         self._closed = False
         self._tickets = 0
+        self._agreement: Agreement | None = None
         self._edges: dict[NodeId, Edge] = {}
+        self._unfit: set[NodeId] = set()  # who disagreed before its address was known
         self._spreading: set[asyncio.Task[None]] = set()
         where = addresses.listen_address(listen, insecure=insecure or security is not None)
         self._loop = asyncio.new_event_loop()
@@ -103,6 +106,15 @@ class GrpcTransport:
     def address(self) -> str:
         """host:port that peers can connect to."""
         return str(self._address)
+
+    def agree(self, agreement: Agreement) -> None:
+        """Say what all must have alike, before `connect`: every peer hears it, and who differs is
+        refused, here and there (PeerDown.disagrees). Raises LocalError after `connect`, or for what
+        is too long to be sent."""
+        agreement.to_json()
+        if self._edges or self._inbound.is_ready:
+            raise LocalError(f"{self._node} must say what it agrees to before it connects to peers")
+        self._agreement = self._inbound.agreement = agreement
 
     def connect(self, peers: Mapping[NodeId, str]) -> None:
         """Open a stream to each peer (name -> host:port) and let it open one to us. More peers may
@@ -198,6 +210,7 @@ class GrpcTransport:
             self._limits,
             self._inbox,
             self._on_goodbye,
+            self._on_fit,
             self._security,
             self._spool,
         )
@@ -219,6 +232,7 @@ class GrpcTransport:
             self._inbound.allow(peer)
 
     async def _connect(self, peers: Mapping[NodeId, addresses.Address]) -> None:
+        said = b"" if self._agreement is None else self._agreement.to_json().encode()
         for peer, address in peers.items():
             self._inbound.allow(peer)
             if peer in self._edges:
@@ -230,16 +244,31 @@ class GrpcTransport:
                 sender=self._node,
                 receiver=peer,
                 session=self._session,
+                agreement=said,
             )
             message = mesh_pb2.ExchangeRequest(hello=hello).SerializeToString()
-            self._edges[peer] = Edge(peer, address, message, self._limits, self._channels, self._inbox.post)
-            self._edges[peer].start()
+            edge = Edge(peer, address, message, self._limits, self._channels, self._inbox.post)
+            self._edges[peer] = edge
+            edge.start(given_up=peer in self._unfit)
         self._inbound.ready()
 
     def _on_goodbye(self, peer: NodeId, session: int) -> None:
         self._before_disconnect()
         if peer in self._edges:
             self._edges[peer].peer_left(session)
+
+    def _on_fit(self, peer: NodeId, differs: str) -> None:
+        """A Hello of this peer was compared with what we agree to."""
+        edge = self._edges.get(peer)
+        if not differs:
+            self._unfit.discard(peer)
+            if edge is not None:
+                edge.reopen()
+        elif edge is not None:
+            edge.give_up(differs)
+        elif peer not in self._unfit:
+            self._unfit.add(peer)
+            self._inbox.post(PeerDown(peer, differs, disagrees=True))
 
     def _tell(self, peer: NodeId | None, text: str) -> None:
         """From any thread."""

@@ -295,8 +295,8 @@ class GossipNode:
                 self.traffic.failed(ticket)
             case PeerUp(peer):
                 self._handle(events.PeerUp(peer))
-            case PeerDown(peer, reason, left, closed):
-                self._handle(events.PeerDown(peer, reason, left, closed))
+            case PeerDown(peer, reason, left, closed, disagrees):
+                self._handle(events.PeerDown(peer, reason, left, closed, disagrees))
             case Verdict(peer, here, _, left, restarted):
                 self._handle(MemberNews(peer, here, left, restarted))
             case Notice(_, text):

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from edgegossip import recipe as recipes
+from edgegossip import training
 from edgegossip.choices import did_you_mean
 from edgegossip.engine.joining import RemoteMembers
 from edgegossip.mesh import address as addresses
@@ -184,7 +185,8 @@ def _gossip(
     spec: NodeSpec, peers: Mapping[NodeId, str] | None, sink: RecordSink, save_to: Path | None, options: NodeOptions
 ) -> None:
     """Listen, join, train, leave. A board that is known to come late loads first: once it is there,
-    the others wait for it."""
+    the others wait for it. One whose model or data are a user's own loads before it looks for
+    anybody, so that it can say what it must have alike with them."""
     from edgegossip.node import gossip_node
 
     parent = Parent() if options.managed else None
@@ -204,6 +206,9 @@ def _gossip(
         sink.event(spec.name, "listening", f"{spec.name} listens on {transport.address}", address=transport.address)
         if options.entry is not None:
             sink.event(spec.name, "entered", options.entry.describe(), run_id=spec.run_id.hex())
+        if training.is_own(spec.recipe):
+            loaded = loaded or gossip_node.load(spec, sink, checkpoints)
+            transport.agree(loaded.workload.agreement())
         begin()
         if parent is not None:
             parent.listen(lambda lost: transport.close_peer(lost["lost"], lost["why"]))

@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from edgegossip.agreement import Agreement
 from edgegossip.engine.joining import RemoteMembers
 from edgegossip.engine.node import neighbours_of
 from edgegossip.mesh import address as addresses
@@ -71,9 +72,9 @@ class NeighbourStatus:
                 self._link[peer] = False
                 if closed:
                     self._closed.add(peer)
-                elif held is not None and held.left:
+                elif held is not None and held.left and not event.disagrees:
                     event = held  # it had been said to have left, and its connection bears that out
-                return self._lower(event, again=closed)
+                return self._lower(event, again=closed or event.disagrees)
             case Verdict(peer, True):
                 if peer in self._neighbours and not self._link.get(peer):
                     return []  # its connection will tell
@@ -110,6 +111,10 @@ class MemberTransport:
         self._ready: deque[TransportEvent] = deque()
         self.send, self.limit_frames, self.wake, self.tasks = inner.send, inner.limit_frames, inner.wake, inner.tasks
         self.arriving = inner.arriving
+
+    def agree(self, agreement: Agreement) -> None:
+        """See GrpcTransport.agree; before `start`."""
+        self._inner.agree(agreement)
 
     @property
     def address(self) -> str:
@@ -151,7 +156,8 @@ class MemberTransport:
 
     def _take(self, event: TransportEvent) -> None:
         match event:
-            case PeerUp(peer) | Notice(str(peer)):  # a founder that was started again refuses us: it is there
+            # A founder that was started again refuses us, and so does who disagrees: it is there.
+            case PeerUp(peer) | Notice(str(peer)) | PeerDown(peer, disagrees=True):
                 self._inner.submit(_do(lambda: self._agent.mark_alive(peer)))
             case PeerDown(peer, left=False, closed=False):
                 self._inner.submit(_do(lambda: self._agent.suspect(peer)))

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from edgegossip.agreement import Agreement
+from edgegossip.agreement import Agreement, Fact
 from edgegossip.training.base import Workload, size_mb
 from edgegossip.training.check import check
 from edgegossip.types import ConfigError
@@ -151,7 +151,10 @@ def first_model(recipe: Recipe, board: Board, say: Callable[[str], None] = lambd
         x, agreement = script.initial(recipe.run.seed), script.agreement()
         return FirstModel(script.layout, x, script.require_evaluation if here else None, agreement, script.over)
     layout, x = initial_model(recipe, board)
-    return FirstModel(layout, x, build_evaluator(recipe) if here else None, Agreement({}))
+    facts: dict[str, Fact] = {}
+    if is_own(recipe):
+        facts = {"layout": f"{layout.hash:016x}", "values": layout.size}
+    return FirstModel(layout, x, build_evaluator(recipe) if here else None, Agreement(facts))
 
 
 def layout_of(recipe: Recipe, board: Board | None = None) -> Layout:

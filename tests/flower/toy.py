@@ -13,6 +13,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from edgegossip.agreement import Agreement
 from edgegossip.types import EdgegossipError, LocalUpdate, NodeId, Round, Vec
 from tests.engine import toy
 from tests.engine.toy import LAYOUT, LR, fedavg
@@ -26,6 +27,7 @@ class Toy(toy.Toy):
     def __init__(self, index: int, delay_s: float = 0.0) -> None:
         super().__init__(index)
         self._delay_s = delay_s
+        self.agrees = Agreement({})
 
     def local_update(self, x: Vec, round: Round) -> LocalUpdate:
         time.sleep(self._delay_s)
@@ -36,6 +38,12 @@ class Toy(toy.Toy):
 
     def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
         del snapshot
+
+    def agreement(self) -> Agreement:
+        return self.agrees
+
+    def over(self, x: Vec | None) -> None:
+        del x
 
 
 class Lines:

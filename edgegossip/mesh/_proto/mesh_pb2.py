@@ -24,31 +24,31 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!edgegossip/mesh/_proto/mesh.proto\x12\redgegossip.v1\"\x92\x01\n\x0f\x45xchangeRequest\x12%\n\x05hello\x18\x01 \x01(\x0b\x32\x14.edgegossip.v1.HelloH\x00\x12%\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x14.edgegossip.v1.ChunkH\x00\x12)\n\x07goodbye\x18\x03 \x01(\x0b\x32\x16.edgegossip.v1.GoodbyeH\x00\x42\x06\n\x04kind\"\x93\x01\n\x10\x45xchangeResponse\x12)\n\x07welcome\x18\x01 \x01(\x0b\x32\x16.edgegossip.v1.WelcomeH\x00\x12)\n\x07refusal\x18\x02 \x01(\x0b\x32\x16.edgegossip.v1.RefusalH\x00\x12!\n\x03\x61\x63k\x18\x03 \x01(\x0b\x32\x12.edgegossip.v1.AckH\x00\x42\x06\n\x04kind\"d\n\x05Hello\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x0e\n\x06run_id\x18\x02 \x01(\x0c\x12\x0e\n\x06sender\x18\x03 \x01(\t\x12\x10\n\x08receiver\x18\x04 \x01(\t\x12\x0f\n\x07session\x18\x05 \x01(\x06\"X\n\x07Welcome\x12\x0f\n\x07session\x18\x01 \x01(\x06\x12\x11\n\tcompleted\x18\x02 \x01(\x06\x12\x0f\n\x07partial\x18\x03 \x01(\x06\x12\x18\n\x10partial_received\x18\x04 \x01(\x06\"U\n\x07Refusal\x12(\n\x04\x63ode\x18\x01 \x01(\x0e\x32\x1a.edgegossip.v1.RefusalCode\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x10\n\x08transfer\x18\x03 \x01(\x06\"\xa1\x01\n\x05\x43hunk\x12\x15\n\x08transfer\x18\x01 \x01(\x06H\x00\x88\x01\x01\x12\x13\n\x06offset\x18\x02 \x01(\x06H\x01\x88\x01\x01\x12\x12\n\x05total\x18\x03 \x01(\x06H\x02\x88\x01\x01\x12\x18\n\x0b\x61\x63knowledge\x18\x04 \x01(\x08H\x03\x88\x01\x01\x12\x0c\n\x04\x64\x61ta\x18\x05 \x01(\x0c\x42\x0b\n\t_transferB\t\n\x07_offsetB\x08\n\x06_totalB\x0e\n\x0c_acknowledge\"\t\n\x07Goodbye\":\n\x03\x41\x63k\x12\x10\n\x08transfer\x18\x01 \x01(\x06\x12\x10\n\x08received\x18\x02 \x01(\x06\x12\x0f\n\x07held_us\x18\x03 \x01(\r*\xb1\x02\n\x0bRefusalCode\x12\x1c\n\x18REFUSAL_CODE_UNSPECIFIED\x10\x00\x12!\n\x1dREFUSAL_CODE_PROTOCOL_VERSION\x10\x01\x12\x17\n\x13REFUSAL_CODE_RUN_ID\x10\x02\x12\x1f\n\x1bREFUSAL_CODE_UNKNOWN_SENDER\x10\x03\x12\x1f\n\x1bREFUSAL_CODE_WRONG_RECEIVER\x10\x04\x12\x19\n\x15REFUSAL_CODE_OVERSIZE\x10\x05\x12\x1a\n\x16REFUSAL_CODE_MALFORMED\x10\x06\x12\x1b\n\x17REFUSAL_CODE_SUPERSEDED\x10\x07\x12\x17\n\x13REFUSAL_CODE_CLOSED\x10\x08\x12\x19\n\x15REFUSAL_CODE_IDENTITY\x10\t2W\n\x04Mesh\x12O\n\x08\x45xchange\x12\x1e.edgegossip.v1.ExchangeRequest\x1a\x1f.edgegossip.v1.ExchangeResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!edgegossip/mesh/_proto/mesh.proto\x12\redgegossip.v1\"\x92\x01\n\x0f\x45xchangeRequest\x12%\n\x05hello\x18\x01 \x01(\x0b\x32\x14.edgegossip.v1.HelloH\x00\x12%\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x14.edgegossip.v1.ChunkH\x00\x12)\n\x07goodbye\x18\x03 \x01(\x0b\x32\x16.edgegossip.v1.GoodbyeH\x00\x42\x06\n\x04kind\"\x93\x01\n\x10\x45xchangeResponse\x12)\n\x07welcome\x18\x01 \x01(\x0b\x32\x16.edgegossip.v1.WelcomeH\x00\x12)\n\x07refusal\x18\x02 \x01(\x0b\x32\x16.edgegossip.v1.RefusalH\x00\x12!\n\x03\x61\x63k\x18\x03 \x01(\x0b\x32\x12.edgegossip.v1.AckH\x00\x42\x06\n\x04kind\"w\n\x05Hello\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x0e\n\x06run_id\x18\x02 \x01(\x0c\x12\x0e\n\x06sender\x18\x03 \x01(\t\x12\x10\n\x08receiver\x18\x04 \x01(\t\x12\x0f\n\x07session\x18\x05 \x01(\x06\x12\x11\n\tagreement\x18\x06 \x01(\x0c\"X\n\x07Welcome\x12\x0f\n\x07session\x18\x01 \x01(\x06\x12\x11\n\tcompleted\x18\x02 \x01(\x06\x12\x0f\n\x07partial\x18\x03 \x01(\x06\x12\x18\n\x10partial_received\x18\x04 \x01(\x06\"U\n\x07Refusal\x12(\n\x04\x63ode\x18\x01 \x01(\x0e\x32\x1a.edgegossip.v1.RefusalCode\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x10\n\x08transfer\x18\x03 \x01(\x06\"\xa1\x01\n\x05\x43hunk\x12\x15\n\x08transfer\x18\x01 \x01(\x06H\x00\x88\x01\x01\x12\x13\n\x06offset\x18\x02 \x01(\x06H\x01\x88\x01\x01\x12\x12\n\x05total\x18\x03 \x01(\x06H\x02\x88\x01\x01\x12\x18\n\x0b\x61\x63knowledge\x18\x04 \x01(\x08H\x03\x88\x01\x01\x12\x0c\n\x04\x64\x61ta\x18\x05 \x01(\x0c\x42\x0b\n\t_transferB\t\n\x07_offsetB\x08\n\x06_totalB\x0e\n\x0c_acknowledge\"\t\n\x07Goodbye\":\n\x03\x41\x63k\x12\x10\n\x08transfer\x18\x01 \x01(\x06\x12\x10\n\x08received\x18\x02 \x01(\x06\x12\x0f\n\x07held_us\x18\x03 \x01(\r*\xcd\x02\n\x0bRefusalCode\x12\x1c\n\x18REFUSAL_CODE_UNSPECIFIED\x10\x00\x12!\n\x1dREFUSAL_CODE_PROTOCOL_VERSION\x10\x01\x12\x17\n\x13REFUSAL_CODE_RUN_ID\x10\x02\x12\x1f\n\x1bREFUSAL_CODE_UNKNOWN_SENDER\x10\x03\x12\x1f\n\x1bREFUSAL_CODE_WRONG_RECEIVER\x10\x04\x12\x19\n\x15REFUSAL_CODE_OVERSIZE\x10\x05\x12\x1a\n\x16REFUSAL_CODE_MALFORMED\x10\x06\x12\x1b\n\x17REFUSAL_CODE_SUPERSEDED\x10\x07\x12\x17\n\x13REFUSAL_CODE_CLOSED\x10\x08\x12\x19\n\x15REFUSAL_CODE_IDENTITY\x10\t\x12\x1a\n\x16REFUSAL_CODE_AGREEMENT\x10\n2W\n\x04Mesh\x12O\n\x08\x45xchange\x12\x1e.edgegossip.v1.ExchangeRequest\x1a\x1f.edgegossip.v1.ExchangeResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'edgegossip.mesh._proto.mesh_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_REFUSALCODE']._serialized_start=866
-  _globals['_REFUSALCODE']._serialized_end=1171
+  _globals['_REFUSALCODE']._serialized_start=885
+  _globals['_REFUSALCODE']._serialized_end=1218
   _globals['_EXCHANGEREQUEST']._serialized_start=53
   _globals['_EXCHANGEREQUEST']._serialized_end=199
   _globals['_EXCHANGERESPONSE']._serialized_start=202
   _globals['_EXCHANGERESPONSE']._serialized_end=349
   _globals['_HELLO']._serialized_start=351
-  _globals['_HELLO']._serialized_end=451
-  _globals['_WELCOME']._serialized_start=453
-  _globals['_WELCOME']._serialized_end=541
-  _globals['_REFUSAL']._serialized_start=543
-  _globals['_REFUSAL']._serialized_end=628
-  _globals['_CHUNK']._serialized_start=631
-  _globals['_CHUNK']._serialized_end=792
-  _globals['_GOODBYE']._serialized_start=794
-  _globals['_GOODBYE']._serialized_end=803
-  _globals['_ACK']._serialized_start=805
-  _globals['_ACK']._serialized_end=863
-  _globals['_MESH']._serialized_start=1173
-  _globals['_MESH']._serialized_end=1260
+  _globals['_HELLO']._serialized_end=470
+  _globals['_WELCOME']._serialized_start=472
+  _globals['_WELCOME']._serialized_end=560
+  _globals['_REFUSAL']._serialized_start=562
+  _globals['_REFUSAL']._serialized_end=647
+  _globals['_CHUNK']._serialized_start=650
+  _globals['_CHUNK']._serialized_end=811
+  _globals['_GOODBYE']._serialized_start=813
+  _globals['_GOODBYE']._serialized_end=822
+  _globals['_ACK']._serialized_start=824
+  _globals['_ACK']._serialized_end=882
+  _globals['_MESH']._serialized_start=1220
+  _globals['_MESH']._serialized_end=1307
 # @@protoc_insertion_point(module_scope)

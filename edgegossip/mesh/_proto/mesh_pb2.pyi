@@ -18,6 +18,7 @@ class RefusalCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     REFUSAL_CODE_SUPERSEDED: _ClassVar[RefusalCode]
     REFUSAL_CODE_CLOSED: _ClassVar[RefusalCode]
     REFUSAL_CODE_IDENTITY: _ClassVar[RefusalCode]
+    REFUSAL_CODE_AGREEMENT: _ClassVar[RefusalCode]
 REFUSAL_CODE_UNSPECIFIED: RefusalCode
 REFUSAL_CODE_PROTOCOL_VERSION: RefusalCode
 REFUSAL_CODE_RUN_ID: RefusalCode
@@ -28,6 +29,7 @@ REFUSAL_CODE_MALFORMED: RefusalCode
 REFUSAL_CODE_SUPERSEDED: RefusalCode
 REFUSAL_CODE_CLOSED: RefusalCode
 REFUSAL_CODE_IDENTITY: RefusalCode
+REFUSAL_CODE_AGREEMENT: RefusalCode
 
 class ExchangeRequest(_message.Message):
     __slots__ = ("hello", "chunk", "goodbye")
@@ -50,18 +52,20 @@ class ExchangeResponse(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., ack: _Optional[_Union[Ack, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol_version", "run_id", "sender", "receiver", "session")
+    __slots__ = ("protocol_version", "run_id", "sender", "receiver", "session", "agreement")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     SENDER_FIELD_NUMBER: _ClassVar[int]
     RECEIVER_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
+    AGREEMENT_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     run_id: bytes
     sender: str
     receiver: str
     session: int
-    def __init__(self, protocol_version: _Optional[int] = ..., run_id: _Optional[bytes] = ..., sender: _Optional[str] = ..., receiver: _Optional[str] = ..., session: _Optional[int] = ...) -> None: ...
+    agreement: bytes
+    def __init__(self, protocol_version: _Optional[int] = ..., run_id: _Optional[bytes] = ..., sender: _Optional[str] = ..., receiver: _Optional[str] = ..., session: _Optional[int] = ..., agreement: _Optional[bytes] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("session", "completed", "partial", "partial_received")
