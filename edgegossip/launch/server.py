@@ -51,6 +51,7 @@ def run_server(run: LocalRun) -> Mapping[NodeId, str]:
             on_model=final_saver(run.recipe, run.folder, layout, keeper),
             superlink=superlink,
         )
+        del initial  # it is as large as the model, and of no use after the first round
         return _train(run, coordinator, keeper, nursery)
 
 
