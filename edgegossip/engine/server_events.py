@@ -122,7 +122,7 @@ class Joining:
 class Result:
     """A board's answer to Train, Evaluate or Bye, as it came over the wire."""
 
-    frame: bytes | PeerError | None = None  # the update
+    frame: bytes | memoryview | PeerError | None = None  # the update
     evaluation: Metrics | PeerError | None = None
     profile: tuple[Round, Mapping[str, Value]] | PeerError | None = None  # of the board's round before
 

@@ -22,7 +22,8 @@ import numpy as np
 
 from edgegossip import codecs
 from edgegossip import frame as wire
-from edgegossip.codecs.base import Codec, Ctx
+from edgegossip.codecs.base import Body, Codec, Ctx
+from edgegossip.codecs.floats import Fp32
 from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.layout import Layout
 from edgegossip.types import ConfigError, LocalUpdate, NodeId, PeerError, Round, Vec
@@ -47,10 +48,14 @@ class Channel:
     def frame(
         self, kind: Kind, x: Vec, state: Any, ctx: Ctx, sequence: int, aux: Mapping[int, float] | None = None
     ) -> tuple[Frame, Any]:
-        """Encode float32[n]; return the frame and the codec's next state.
+        """Encode float32[n], which must not change any more; return the frame and the codec's next
+        state.
 
         Raises LocalError when x is not finite."""
-        body, state = self.codec.encode(x, state, ctx)
+        if isinstance(self.codec, Fp32):
+            body: Body = self.codec.lend(x, self.layout)
+        else:
+            body, state = self.codec.encode(x, state, ctx)
         frame = Frame(
             kind=kind,
             codec_id=self.codec.wire_id,
@@ -65,7 +70,7 @@ class Channel:
         )
         return frame, state
 
-    def check(self, data: bytes, kind: Kind, round: Round | None) -> Frame:
+    def check(self, data: bytes | memoryview, kind: Kind, round: Round | None) -> Frame:
         """Parse a frame of this run, model and codec, without its body.
 
         Raises PeerError on anything else."""
@@ -77,7 +82,7 @@ class Channel:
             raise PeerError(f"the frame is of round {frame.round}, this is round {round}")
         return frame
 
-    def open(self, data: bytes, kind: Kind, round: Round | None) -> tuple[Frame, Vec]:
+    def open(self, data: bytes | memoryview, kind: Kind, round: Round | None) -> tuple[Frame, Vec]:
         """Check and decode a frame: finite float32[n]. Raises PeerError."""
         frame = self.check(data, kind, round)
         return frame, self.codec.decode(frame.body, self.layout)
@@ -193,7 +198,7 @@ class Replica:
             raise PeerError(f"the model of round {round} did not come, and this board does not hold it")
         return self._model
 
-    def open(self, data: bytes) -> tuple[Frame, Vec]:
+    def open(self, data: bytes | memoryview) -> tuple[Frame, Vec]:
         """Check and decode what came down; return the frame and the model to train from.
 
         The model is float32[n], not to be written to. Raises PeerError; the replica is then as it
@@ -215,7 +220,7 @@ class Replica:
         return frame, self._model
 
 
-def kind_of(data: bytes) -> int:
+def kind_of(data: bytes | memoryview) -> int:
     """Return the kind byte of a frame, unchecked; 0 when there is none."""
     return data[_KIND_AT] if len(data) > _KIND_AT else 0
 

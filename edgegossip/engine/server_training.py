@@ -177,7 +177,7 @@ class Training:
                     raise answer if isinstance(answer, PeerError) else PeerError("the answer is not to this question")
                 self._holds[name] = (node, self.round)
                 self.evaluations.answered(name, answer.evaluation)
-                if not isinstance(answer.frame, bytes):
+                if not isinstance(answer.frame, (bytes, memoryview)):
                     raise answer.frame or PeerError("the answer has no update")
                 frame = self._channel.check(answer.frame, Kind.UPDATE, self.round)
                 require_reported(frame, self._levels is not None)
@@ -313,9 +313,12 @@ class Mean:
         mean = self._mean(shares, refused)
         moved = length(mean)
         if self._usual is None or not moved <= _SUSPICIOUS * self._usual:
+            believed = len(shares) - len(refused)
             lengths = self._inspect(x, [s for s in shares if s.name not in refused], refused)
-            mean = self._mean([s for s in shares if s.name not in refused], refused)
-            moved = length(mean)
+            if len(shares) - len(refused) < believed:
+                del mean  # before there is another one: each is as large as the model
+                mean = self._mean([s for s in shares if s.name not in refused], refused)
+                moved = length(mean)
         if len(refused) == len(shares):
             return Combined(None, refused)
         with np.errstate(over="ignore"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
+import importlib
 import io
 import warnings
 from collections import Counter
@@ -56,8 +56,10 @@ def traced(module: nn.Module, example: Tensor) -> onnx.ModelProto:
 def exported(module: nn.Module, example: Tensor) -> onnx.ModelProto:
     """A model by torch's exporter of today, which knows what the older one does not. Raises HostError where its package is
     not installed."""
-    if importlib.util.find_spec("onnxscript") is None:
-        raise HostError("export needs the package onnxscript: pip install 'edgegossip[export]'")
+    try:
+        importlib.import_module("onnxscript")
+    except ImportError as error:
+        raise HostError(f"export needs the package {error.name}: pip install 'edgegossip[export]'") from None
     with contextlib.redirect_stdout(io.StringIO()):  # which it fills with its progress
         program = torch.onnx.export(
             module.eval(),

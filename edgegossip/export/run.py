@@ -7,7 +7,7 @@ program too: the recipe's model is built, and file and model are compared on the
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,18 +56,19 @@ def write(model: FoundModel, recipe: Recipe, out: Path, *, examples: int = 256) 
     written, LocalError where the model cannot be built or exported."""
     check_suffix(out, PROGRAMS)
     values = sum(model.arrays[name].size for name in model.travels)
-    said = {
-        "model": str(model.source or ""),
-        "board": model.board,
-        "round": model.about["round"],
-        "file": str(out),
-        "fp32_bytes": 4 * values,
-        "away": model.away,
-        "left_out": model.left_out,
-    }
+    done = Exported(
+        model=str(model.source or ""),
+        board=model.board,
+        round=model.about["round"],
+        file=str(out),
+        size_bytes=0,
+        fp32_bytes=4 * values,
+        away=model.away,
+        left_out=model.left_out,
+    )
     if out.suffix not in PROGRAMS:
         try:
-            return Exported(size_bytes=write_model(out, model.arrays, model.about), **said)
+            return replace(done, size_bytes=write_model(out, model.arrays, model.about))
         except OSError as error:
             raise HostError(f"cannot write {out}: {error.strerror}") from None
     write_program = exporter(out.suffix)  # what is missing for it is said before data are read
@@ -81,7 +82,8 @@ def write(model: FoundModel, recipe: Recipe, out: Path, *, examples: int = 256) 
         calibrated, module = sum(map(len, batches)), qdq.qdq_twin(module, batches)
     written = write_program(module, next(set_up.test_batches())[0], out, quantised=bool(calibrated))
     accuracy, file_accuracy, difference = set_up.compared(written)
-    return Exported(
+    return replace(
+        done,
         size_bytes=written.size_bytes,
         precision="int8" if int8 else "fp32",
         calibrated=calibrated,
@@ -89,7 +91,6 @@ def write(model: FoundModel, recipe: Recipe, out: Path, *, examples: int = 256) 
         accuracy=accuracy,
         file_accuracy=file_accuracy,
         difference=difference,
-        **said,
     )
 
 

@@ -56,6 +56,7 @@ REVOKED_PATH = "/edgegossip/revoked"
 RECIPE_PATH = "/edgegossip/recipe"
 RUN_PREFIX = "/edgegossip/run/"
 GATE_VARIABLE = "EDGEGOSSIP_GATE"  # descriptor,0 or 1 with TLS,file of the secret
+OBJECTS_VARIABLE = "EDGEGOSSIP_OBJECTS"  # names the folder of the SuperLink's large objects
 TOKEN_HEADER = "x-edgegossip-token"
 MAX_JOIN_BYTES = 16_384
 MAX_LIST_BYTES = 1 << 20  # some 25,000 certificates

@@ -28,12 +28,13 @@ from edgegossip.flower import messages
 from edgegossip.flower._private.link import FleetLink, Incoming, LinkError
 from edgegossip.flower.credentials import BoardCredentials
 from edgegossip.flower.keeper import BoardKeeper
-from edgegossip.flower.messages import STYPE, RunDescription, frame_array, frame_bytes, frame_content
+from edgegossip.flower.messages import RunDescription, frame_array, frame_bytes, frame_content, opaque_array
 from edgegossip.frame import Frame
 from edgegossip.layout import Layout
 from edgegossip.profiling.records import Sink, Value
 from edgegossip.profiling.spans import RoundClock
 from edgegossip.profiling.watch import Watch
+from edgegossip.spool import Spool
 from edgegossip.training.base import Workload, stage_metrics
 from edgegossip.types import EdgegossipError, LocalError, LocalUpdate, NodeId, PeerError, Round, Vec
 
@@ -54,7 +55,7 @@ class NodeClient:
     `credentials`: for TLS, and to sign the key that the coordinator registers. `downlink`: the
     codec of what comes down, fp32 by default. `make_keeper`, given the model's layout and the run's
     id, says where the board keeps its state after every round and finds an earlier process's.
-    `on_turn` is called whenever its loop turns.
+    `on_turn` is called whenever its loop turns. `spool` is where large frames go.
     """
 
     def __init__(
@@ -72,13 +73,15 @@ class NodeClient:
         downlink: Codec[Any] | None = None,
         make_keeper: Callable[[Layout, bytes], BoardKeeper] | None = None,
         on_turn: Callable[[], None] = lambda: None,
+        spool: Spool = Spool(),
     ) -> None:
         self._name, self._address, self._codec, self._sink = name, address, codec, sink
         self._downlink, self._make_keeper = downlink or codecs.get(FULL), make_keeper
         self._keeper: BoardKeeper | None = None
         self._make_workload, self._meters, self._patience_s = make_workload, meters, patience_s
         self._run_id, self._on_turn = run_id, on_turn
-        self._link = FleetLink(address, credentials)
+        self._spool = spool
+        self._link = FleetLink(address, credentials, spool)
         self._clock = RoundClock()
         self._board: Board | None = None
         self._profiles = False  # does the coordinator want them
@@ -295,7 +298,7 @@ class NodeClient:
 
     def _new_board(self, workload: Workload, hello: RunDescription) -> Board:
         channel = Channel.of(workload.layout, hello.run_id, self._codec)
-        return Board(self._name, workload, channel, self._downlink, self._link.meter.sent_bytes)
+        return Board(self._name, workload, channel, self._downlink, self._link.meter.sent_bytes, self._spool)
 
     def _joined(self, values: int) -> None:
         text = f"{self._name} joined the run at {self._address} and trains {values} values"
@@ -361,7 +364,9 @@ class Board:
         channel: Channel,
         downlink: Codec[Any],
         sent_bytes: Callable[[], int] = lambda: 0,
+        spool: Spool = Spool(),
     ) -> None:
+        self._spool = spool
         self.workload, self._channel = workload, channel
         self._replica = Replica(channel.layout, channel.run_id, downlink)
         self._uplink = Uplink(channel, name)
@@ -423,7 +428,7 @@ class Board:
         self.instance = str(found.get("instance", ""))
         if found["answered"] is not None:
             round, crc, data, report = found["answered"]
-            array = Array(dtype="float32", shape=(layout.size,), stype=STYPE, data=bytes(data))
+            array = opaque_array(data, layout.size)
             self._answered = _Answered(round, crc, array, dict(report))
 
     def _open(self, message: Message, clock: RoundClock) -> tuple[Mapping[int, float], Vec]:
@@ -454,7 +459,7 @@ class Board:
             update = self.workload.local_update(x, self.round)
         with clock.span("encode"):
             frame = self._uplink.frame(update, self.round, aux)
-            array = frame_array(frame, self._channel.layout)
+            array = frame_array(frame, self._channel.layout, self._spool)
             self._report = self._describe(update, frame)
             self._answered = _Answered(self.round, zlib.crc32(x.data), array, dict(self._report))
         return frame_content(array)

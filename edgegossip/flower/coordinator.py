@@ -35,6 +35,7 @@ from edgegossip.layout import Layout
 from edgegossip.profiling.records import Sink
 from edgegossip.profiling.spans import RoundClock
 from edgegossip.recipe import Recipe
+from edgegossip.spool import Spool
 from edgegossip.training.schedule import learning_rate
 from edgegossip.types import EdgegossipError, Metrics, NodeId, RunError, Vec
 
@@ -134,7 +135,8 @@ class Coordinator:
             agreement=agreement,
             instance=os.urandom(8).hex() if self._progress is None else self._progress.instance,
         )
-        self._initial, self._boards, self._sink, self._folder = initial, tuple(boards), sink, folder
+        self._initial: Vec | None = initial
+        self._boards, self._sink, self._folder = tuple(boards), sink, folder
         self._port = recipe.network.port if port is None else port
         self._keeper, self._credentials = keeper, credentials
         self._on_model, self._on_over = on_model, on_over
@@ -233,7 +235,7 @@ class Coordinator:
     def _claim(self, link_to: SuperLink) -> RunLink:
         config = {"edgegossip-run": self._plan.run_id.hex()}
         run = start_run(link_to.address, link_to.context, config, token=link_to.token)
-        link = RunLink(link_to.address, link_to.context, link_to.secret, link_to.token)
+        link = RunLink(link_to.address, link_to.context, link_to.secret, link_to.token, Spool(self._folder))
         if link.claim(CLAIM_S) != run:
             raise RunError("the SuperLink handed out another run than the one that was started")
         return link
@@ -287,7 +289,10 @@ class Coordinator:
             on_model=self._trained,
             on_over=self._on_over,
         )
-        return Driver(ServerEngine(plan, self._initial, combine, clock.span), plan, link, self._sink, clock, hooks)
+        assert self._initial is not None
+        engine = ServerEngine(plan, self._initial, combine, clock.span)
+        self._initial = None  # a model that is no longer needed after the first round
+        return Driver(engine, plan, link, self._sink, clock, hooks, Spool(self._folder))
 
     def _trained(self, model: Vec) -> None:
         self._on_model(model)

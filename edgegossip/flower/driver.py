@@ -48,6 +48,7 @@ from edgegossip.flower._private.runtime import is_away
 from edgegossip.flower.messages import question_content, question_type, read_answer
 from edgegossip.profiling.records import Sink, Value
 from edgegossip.profiling.spans import RoundClock
+from edgegossip.spool import Spool
 from edgegossip.types import EdgegossipError, HostError, Metrics, NodeId, PeerError, RunError, Vec
 
 SEEN_S = 0.5  # between two looks at who is there
@@ -103,15 +104,23 @@ class _Asked:
 
 
 class Driver:
-    """The loop around one engine. `clock` is the one that the engine's spans are of.
+    """The loop around one engine. `clock` is the one that the engine's spans are of, `spool` where
+    large frames go.
 
     Not thread-safe, except for `lose` and `stop`."""
 
     def __init__(
-        self, engine: ServerEngine, plan: ServerPlan, link: Link, sink: Sink, clock: RoundClock, hooks: Hooks = Hooks()
+        self,
+        engine: ServerEngine,
+        plan: ServerPlan,
+        link: Link,
+        sink: Sink,
+        clock: RoundClock,
+        hooks: Hooks = Hooks(),
+        spool: Spool = Spool(),
     ) -> None:
         self._engine, self._plan, self._link, self._sink = engine, plan, link, sink
-        self._clock, self._hooks = clock, hooks
+        self._clock, self._hooks, self._spool = clock, hooks, spool
         self._asked: dict[str, _Asked] = {}  # by Flower's id of the message
         self._here: deque[Event] = deque()  # what carrying out effects led to
         self._ended: queue.SimpleQueue[ProcessEnded] = queue.SimpleQueue()  # from other threads
@@ -248,7 +257,7 @@ class Driver:
             models: dict[int, RecordDict] = {}
             messages = [
                 Message(
-                    question_content(q.wish, self._plan, models),
+                    question_content(q.wish, self._plan, models, self._spool),
                     dst_node_id=q.node,
                     message_type=question_type(q.wish),
                 )

@@ -42,6 +42,7 @@ from edgegossip.engine.server_events import (
 from edgegossip.frame import Frame
 from edgegossip.layout import Layout
 from edgegossip.profiling.records import METRICS, Value
+from edgegossip.spool import Spool
 from edgegossip.types import DecodeError, Metrics, NodeId, PeerError, Round, scores_problem
 from edgegossip.untrusted import printable
 
@@ -174,7 +175,7 @@ def question_type(wish: Wish) -> str:
     return "train" if isinstance(wish, Train) else "evaluate" if isinstance(wish, Evaluate) else "query"
 
 
-def question_content(wish: Wish, plan: ServerPlan, models: dict[int, RecordDict]) -> RecordDict:
+def question_content(wish: Wish, plan: ServerPlan, models: dict[int, RecordDict], spool: Spool = Spool()) -> RecordDict:
     """Return the content of a message to a board.
 
     `models`: contents of frames by their `id`; boards that get the same frame get the same content,
@@ -185,7 +186,7 @@ def question_content(wish: Wish, plan: ServerPlan, models: dict[int, RecordDict]
         return bye(wish.words, wish.failed)
     content = models.get(id(wish.frame))
     if content is None:
-        content = models[id(wish.frame)] = frame_content(frame_array(wish.frame, plan.layout))
+        content = models[id(wish.frame)] = frame_content(frame_array(wish.frame, plan.layout, spool))
     return content if wish.examples is None else RecordDict({**content, ASK: evaluate_request(wish.examples)})
 
 
@@ -219,12 +220,20 @@ def _try(read: Callable[[RecordDict], T], content: RecordDict) -> T | PeerError:
 # Frames
 
 
-def frame_array(frame: Frame, layout: Layout) -> Array:
-    """Return the frame as an opaque Array of the model's size."""
-    return Array(dtype="float32", shape=(layout.size,), stype=STYPE, data=b"".join(wire.build(frame)))
+def frame_array(frame: Frame, layout: Layout, spool: Spool = Spool()) -> Array:
+    """Return the frame as an opaque Array of the model's size. A large one lies in `spool`."""
+    return opaque_array(spool.joined(wire.build(frame)), layout.size)
 
 
-def frame_bytes(content: RecordDict) -> bytes:
+def opaque_array(data: bytes | memoryview, size: int) -> Array:
+    """Return an Array of these bytes. Flower cuts an Array's data into pieces by a memoryview, so
+    they need not be `bytes`, whatever its constructor says."""
+    array = Array(dtype="float32", shape=(size,), stype=STYPE, data=b"")
+    array.data = data  # type: ignore[assignment]
+    return array
+
+
+def frame_bytes(content: RecordDict) -> bytes | memoryview:
     """Return the one frame in a message. Raises DecodeError when there is none, or more."""
     records = list(content.array_records.values())
     if len(records) != 1:
@@ -238,7 +247,9 @@ def frame_bytes(content: RecordDict) -> bytes:
 
 def frame_content(array: Array) -> RecordDict:
     """Return a message's content that is this one frame and nothing else."""
-    return RecordDict({ARRAYS: ArrayRecord({FRAME: array})})
+    record = ArrayRecord({FRAME: Array(dtype=array.dtype, shape=array.shape, stype=array.stype, data=b"")})
+    record[FRAME].data = array.data  # afterwards: a record takes over no Array whose data are not bytes
+    return RecordDict({ARRAYS: record})
 
 
 # Small records

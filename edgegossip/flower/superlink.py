@@ -25,7 +25,7 @@ from pathlib import Path
 
 import httpx
 
-from edgegossip.flower.admission import GATE_VARIABLE, token_of
+from edgegossip.flower.admission import GATE_VARIABLE, OBJECTS_VARIABLE, token_of
 from edgegossip.flower.credentials import ServerCredentials
 from edgegossip.types import ConfigError, HostError, RunError
 
@@ -86,6 +86,7 @@ class SuperLink:
         _signal_group(self.process.pid, signal.SIGKILL)
         self.line.close()
         shutil.rmtree(self.home, ignore_errors=True)
+        shutil.rmtree(self.log.parent / "objects", ignore_errors=True)
 
 
 def launch(
@@ -128,7 +129,13 @@ def _security(credentials: ServerCredentials | None) -> list[str]:
 
 def _spawn(arguments: list[str], home: Path, log: Path, line: int, secure: bool) -> subprocess.Popen[bytes]:
     log.parent.mkdir(parents=True, exist_ok=True)
-    settings = {"FLWR_HOME": str(home), GATE_VARIABLE: f"{line},{int(secure)},{home / 'secret'}"}
+    objects = log.parent / "objects"  # on the disk of the run folder; many a /tmp is memory
+    shutil.rmtree(objects, ignore_errors=True)  # of a process that was killed
+    settings = {
+        "FLWR_HOME": str(home),
+        OBJECTS_VARIABLE: str(objects),
+        GATE_VARIABLE: f"{line},{int(secure)},{home / 'secret'}",
+    }
     with log.open("ab") as out:
         return subprocess.Popen(
             [sys.executable, "-m", "edgegossip.flower.superlink", str(os.getpid()), *arguments],

@@ -267,9 +267,9 @@ class DPsgd(Symmetric):
     def publish(self, m: Mixing, local: LocalUpdate, ctx: RoundContext, to: Sequence[int]) -> tuple[Mixing, Published]:
         if not self._lean(ctx):
             return Symmetric.publish(self, m, local, ctx, to)
-        codec, layout = ctx.view.codec, ctx.view.layout
+        codec: Float = ctx.view.codec  # type: ignore[assignment]
         if isinstance(codec, Fp32):
-            body, memory, error = codec.lend(m.x, layout), m.memory, 0.0
+            body, memory, error = codec.lend(m.x, ctx.view.layout), m.memory, 0.0
         else:
             body, memory = codec.encode(m.x, m.memory, ctx.for_codec(local))
             error = _error_of(codec, body, m.x)
@@ -303,7 +303,8 @@ class DPsgd(Symmetric):
     def _add(self, m: Mixing, body: Body, ctx: RoundContext) -> Mixing:
         """base += eta W (p_j - p_i), in place."""
         assert m.base is not None and m.body is not None
-        [sender], codec = ctx.neighbours.in_, ctx.view.codec
+        [sender] = ctx.neighbours.in_
+        codec: Float = ctx.view.codec  # type: ignore[assignment]
         weight, eta, squares = np.float32(ctx.neighbours.weights[sender]), np.float32(m.eta), 0.0
         own = _parts(codec, m.body, m.base.size)
         for (start, theirs), (_, mine) in zip(_parts(codec, body, m.base.size), own, strict=True):

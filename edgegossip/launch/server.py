@@ -55,8 +55,10 @@ def run_server(run: LocalRun) -> Mapping[NodeId, str]:
             on_model=final_saver(run.recipe, run.folder, layout, keeper),
             superlink=superlink,
         )
+        over = first.over
+        del first  # its vector is as large as the model, and of no use after the first round
         lost = _train(run, coordinator, keeper, nursery)
-        first.over(coordinator.model)
+        over(coordinator.model)
         return lost
 
 

@@ -18,20 +18,13 @@ from __future__ import annotations
 
 import asyncio
 import math
-import mmap
-import os
 import queue
 import threading
 import time
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
-from io import FileIO
-from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Any
-
-import numpy as np
 
 from edgegossip import agreement as agreements
 from edgegossip.agreement import Agreement
@@ -44,6 +37,7 @@ from edgegossip.mesh.base import Notice, Received, TransportEvent
 from edgegossip.mesh.connections import CallerGone, Security
 from edgegossip.mesh.limits import MeshLimits
 from edgegossip.security.limits import RateLimitedLog, TokenBuckets
+from edgegossip.spool import Buffer, Spool
 from edgegossip.types import DecodeError, NodeId, PeerError
 from edgegossip.untrusted import printable
 
@@ -81,8 +75,7 @@ class Part:
     total: int
     stream: object  # the stream that brought the last chunk; None when that has ended
     received: int = 0
-    data: memoryview | None = None
-    file: FileIO | None = None  # in place of data, for a large one
+    data: Buffer | None = None
 
 
 @dataclass(slots=True)
@@ -110,14 +103,15 @@ class Inbound(grpc.GenericRpcHandler):
         on_goodbye: Callable[[NodeId, int], None],
         on_fit: Callable[[NodeId, str], None],
         security: Security | None = None,
-        spool: Path | None = None,
+        spool: Spool | None = None,
     ) -> None:
         self._node, self._run_id, self._session = node, run_id, session
         self._limits, self._inbox, self._on_goodbye = limits, inbox, on_goodbye
         self._security, self._on_fit = security, on_fit
         self.agreement: Agreement | None = None  # what we must have alike with all; None: nothing said
         self._hellos = TokenBuckets(limits.hellos_per_s, limits.hello_burst)
-        self._intake = Intake(node, inbox, limits, spool)
+        keep_s = limits.hello_s + limits.grace_s
+        self._intake = Intake(node, inbox, limits.max_frame_bytes, keep_s, spool or Spool())
         self._sources: dict[NodeId, Source] = {}
         self._frame_bytes: int | None = None  # of the largest frame of the run, once it is known
         self._differed: set[NodeId] = set()  # who did not agree with us at some time
@@ -401,13 +395,11 @@ def _read(context: grpc.aio.ServicerContext) -> Awaitable[bytes]:
 class Intake:
     """Puts chunks together, one frame a sender at a time. What has come of a frame outlives its
     stream for `keep_s`, so that the sender's next stream can go on in the middle of it.
-    `max_frame_bytes` may change at any time. A large frame is put together in an unlinked file in
-    the folder `spool`; without one, or where its disk does not do, in memory."""
+    `max_frame_bytes` may change at any time."""
 
-    def __init__(self, node: NodeId, inbox: Inbox, limits: MeshLimits, spool: Path | None) -> None:
-        self._node, self._inbox, self._keep_s = node, inbox, limits.hello_s + limits.grace_s
-        self.max_frame_bytes = limits.max_frame_bytes
-        self._spool, self._spool_bytes = spool, limits.spool_bytes
+    def __init__(self, node: NodeId, inbox: Inbox, max_frame_bytes: int, keep_s: float, spool: Spool) -> None:
+        self._node, self._inbox, self._keep_s, self._spool = node, inbox, keep_s, spool
+        self.max_frame_bytes = max_frame_bytes
         self.came_bytes = 0  # of frames, altogether
 
     async def take(self, sender: NodeId, source: Source, chunk: wire.ChunkView, stream: object) -> int:
@@ -434,35 +426,15 @@ class Intake:
             raise Refused(mesh_pb2.REFUSAL_CODE_MALFORMED, "a chunk does not continue the frame before it")
         data = chunk.data  # a frame in one chunk needs no copy
         if len(data) < part.total:
-            self._put(part, data)
+            if part.data is None:
+                part.data = self._spool.buffer(part.total)
+            part.data.put(data)
         self.came_bytes += len(data)
         part.received = end
         if end == part.total:
             source.part, source.completed = None, part.transfer
-            self._inbox.post(Received(sender, data if len(data) == part.total else _whole(part)))
+            self._inbox.post(Received(sender, data if part.data is None else part.data.whole()))
         return end
-
-    def _put(self, part: Part, data: memoryview) -> None:
-        """Put the next bytes of a frame behind those that are here."""
-        if not part.received and part.total > self._spool_bytes and self._spool is not None:
-            with suppress(OSError):
-                part.file = TemporaryFile(dir=self._spool, buffering=0)
-        if part.file is not None:
-            try:
-                written = 0
-                while written < len(data):
-                    written += os.pwrite(part.file.fileno(), data[written:], part.received + written)
-                return
-            except OSError:  # the disk is full or broken: go on in memory
-                part.data = np.empty(part.total, np.uint8).data
-                read = 0
-                while read < part.received:
-                    read += os.preadv(part.file.fileno(), [part.data[read : part.received]], read)
-                part.file.close()
-                part.file = None
-        if part.data is None:
-            part.data = np.empty(part.total, np.uint8).data  # a bytearray would be zeroed first
-        part.data[part.received : part.received + len(data)] = data
 
     def leave(self, source: Source, stream: object, *, keep: bool) -> None:
         """A stream has ended: let go of the frame that it was bringing, or keep its part for a
@@ -495,15 +467,6 @@ class Intake:
             )
         if chunk.transfer <= source.completed:
             raise Refused(mesh_pb2.REFUSAL_CODE_MALFORMED, f"transfer {chunk.transfer} is here already")
-
-
-def _whole(part: Part) -> memoryview:
-    """A frame of which all is here."""
-    if part.file is None:
-        assert part.data is not None
-        return part.data
-    with part.file as file:
-        return memoryview(mmap.mmap(file.fileno(), part.total, access=mmap.ACCESS_READ))
 
 
 _WAKE = Notice(None, "wake")  # stands in the queue of events for a call of `wake`; told apart by identity

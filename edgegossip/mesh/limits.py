@@ -29,9 +29,6 @@ class MeshLimits:
     max_frame_bytes: int = (1 << 32) + (1 << 16)
     # Frames that wait for one peer (they are the caller's buffers, not copies), or two of any size.
     max_queue_bytes: int = 1 << 30
-    # A larger frame comes into a file, where a folder is given for it: the kernel keeps it in memory
-    # as long as there is room, and it is no memory of the process.
-    spool_bytes: int = 256 << 20
     # Frames that arrived or are arriving and were not taken by `incoming`; then senders wait.
     max_inbox_bytes: int = 1 << 30
     # The same until `limit_frames` has told how large they may be, when nobody may be there to take

@@ -23,7 +23,6 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, TypeVar
 
 from edgegossip.agreement import Agreement
@@ -37,6 +36,7 @@ from edgegossip.mesh.inbound import Inbound, Inbox
 from edgegossip.mesh.limits import MeshLimits
 from edgegossip.mesh.outbound import Edge, Outgoing
 from edgegossip.mesh.services import StandardServices
+from edgegossip.spool import Spool
 from edgegossip.types import ConfigError, LocalError, NodeId
 
 T = TypeVar("T")
@@ -54,8 +54,8 @@ class GrpcTransport:
     `security` brings TLS; `services` are further gRPC services of this node's server, whose methods
     are coroutines on the transport's loop (`submit` runs others there); the FileDescriptor in their
     `descriptor`, if any, is what reflection tells of them, and their coroutine `on_revocations`, if
-    any, is run when our revocation list is a newer one. `spool` is a folder for large frames on
-    their way in (`MeshLimits.spool_bytes`). Raises ConfigError for a malformed value,
+    any, is run when our revocation list is a newer one. `spool` is where large frames go
+    on their way in. Raises ConfigError for a malformed value,
     LocalError for an exposed address, HostError when it cannot listen.
     """
 
@@ -70,7 +70,7 @@ class GrpcTransport:
         before_disconnect: Callable[[], object] | None = None,
         security: Security | None = None,
         services: Sequence[grpc.GenericRpcHandler] = (),
-        spool: Path | None = None,
+        spool: Spool | None = None,
     ) -> None:
         if len(run_id) != 16:
             raise ConfigError(f"run id has {len(run_id)} bytes, it must have 16")

@@ -27,6 +27,7 @@ from edgegossip.node.meters import NodeMeters
 from edgegossip.node.spec import NodeSpec, default_members, make_topology, mesh_limits
 from edgegossip.profiling.sinks import PipeSink, RecordSink
 from edgegossip.recipe import Recipe
+from edgegossip.spool import Spool
 from edgegossip.types import EXIT_INTERRUPTED, ConfigError, EdgegossipError, NodeId
 
 if TYPE_CHECKING:
@@ -199,7 +200,7 @@ def _gossip(
         options = _news(options, security)
     meters = NodeMeters()
     addresses_of = parent.addresses if parent is not None else lambda: peers or {}
-    spool = None if save_to is None else save_to.parent
+    spool = Spool(None if save_to is None else save_to.parent)
     transport, begin, remote = _open(spec, addresses_of, options, sink, meters, security, spool)
     meters.watch(transport.tasks)
     try:
@@ -242,7 +243,7 @@ def _open(
     sink: RecordSink,
     meters: NodeMeters,
     security: TlsSecurity | None,
-    spool: Path | None,
+    spool: Spool,
 ) -> tuple[GrpcTransport | MemberTransport, Callable[[], None], RemoteMembers]:
     """A transport that listens, what makes it look for its peers, and who else is in the run as far
     as that is known."""

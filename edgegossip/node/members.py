@@ -13,7 +13,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgegossip.agreement import Agreement
@@ -29,6 +28,7 @@ from edgegossip.node.entering import Entry, advertised
 from edgegossip.node.meters import NodeMeters
 from edgegossip.node.spec import NodeSpec, make_topology, mesh_limits
 from edgegossip.profiling.records import Sink
+from edgegossip.spool import Spool
 from edgegossip.types import EdgegossipError, LocalError, NodeId
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def open_member(
     listen: str,
     advertise: str | None,
     insecure: bool,
-    spool: Path | None = None,
+    spool: Spool | None = None,
 ) -> tuple[MemberTransport, Callable[[], None], RemoteMembers]:
     """This board's transport as a member of its run, listening; what makes it take part; and who
     else is in the run. `advertise`: HOST[:PORT] at which others reach it, if not where it

@@ -16,6 +16,7 @@ from edgegossip.node.meters import NodeMeters
 from edgegossip.node.notify import service
 from edgegossip.node.spec import NodeSpec
 from edgegossip.profiling.records import Sink
+from edgegossip.spool import Spool
 from edgegossip.training import build_workload
 from edgegossip.training.base import Workload
 
@@ -61,6 +62,7 @@ def run_client(
         credentials=None if identity is None else board_credentials(identity),
         on_turn=service().alive,
         make_keeper=None if checkpoints is None else partial(_keeper, spec, checkpoints, sink),
+        spool=Spool(None if checkpoints is None else checkpoints.parent),
         downlink=codecs.get(spec.recipe.server.downlink, **spec.recipe.server.downlink_params),
     )
     client.run()

@@ -5,18 +5,23 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.app.message import remove_content_from_message
+from flwr.proto.message_pb2 import PullObjectRequest, PullObjectResponse
+from flwr.proto.node_pb2 import Node
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
 import edgegossip.flower
 from edgegossip.flower._private import link, runtime, superlink
+from edgegossip.spool import Spool
 
 PUBLIC = ("flwr.app", "flwr.serverapp", "flwr.serverapp.strategy", "flwr.clientapp")
 PACKAGE = Path(edgegossip.flower.__file__).parent
@@ -138,11 +143,21 @@ def _as_sent(in_run: int) -> tuple[Message, link.Incoming]:
     return message, link.Incoming(remove_content_from_message(message), get_object_tree(message), contents, False)
 
 
-def test_arrays_of_many_chunks_are_put_together_as_flower_does(in_run: int) -> None:
+def _serving(contents: dict[str, bytes]) -> Callable[[PullObjectRequest], PullObjectResponse]:
+    """A SuperLink that has all of them."""
+    return lambda asked: PullObjectResponse(
+        object_found=True, object_available=True, object_content=contents[asked.object_id]
+    )
+
+
+@pytest.mark.parametrize("above_bytes", [2**40, 2**20], ids=["in memory", "on the disk"])
+def test_arrays_of_many_chunks_are_put_together_as_flower_does(in_run: int, tmp_path: Path, above_bytes: int) -> None:
     sent, incoming = _as_sent(in_run)
     assert sum(content.startswith(b"ArrayChunk ") for content in incoming.contents.values()) >= 4
     theirs = inflate_object_from_contents(sent.metadata.message_id, dict(incoming.contents))
-    ours = link.Objects(None, None).fetch(in_run, incoming)  # type: ignore[arg-type]
+    served = SimpleNamespace(PullObject=_serving(dict(incoming.contents)))
+    incoming.contents.clear()
+    ours = link.Objects(served, Node(node_id=1), Spool(tmp_path, above_bytes)).fetch(in_run, incoming)
     assert ours is not None and isinstance(theirs, Message)
     assert ours.object_id == theirs.object_id == sent.object_id
     assert {k: a.data for k, a in ours.content.array_records["arrays"].items()} == {
@@ -161,4 +176,4 @@ def test_chunks_that_do_not_fit_an_array_are_refused(harm: str, in_run: int) -> 
     else:
         incoming.contents[chunk] = incoming.contents[sent.metadata.message_id]
     with pytest.raises(ValueError, match="fit together|something else"):
-        link.Objects(None, None).fetch(in_run, incoming)  # type: ignore[arg-type]
+        link.Objects(None, None, Spool()).fetch(in_run, incoming)  # type: ignore[arg-type]

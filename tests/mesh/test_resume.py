@@ -10,9 +10,9 @@ import pytest
 from edgegossip.mesh import GrpcTransport, wire
 from edgegossip.mesh.base import PeerUp, Received, SendReceipt
 from edgegossip.mesh.inbound import Intake, Refused, Source
-from edgegossip.mesh.limits import MeshLimits
 from edgegossip.mesh.outbound import FrameQueue, Outgoing
 from edgegossip.mesh.pacing import MAX_BYTES
+from edgegossip.spool import Spool
 from tests.mesh.relay import CutOnce
 from tests.mesh.support import QUICK, RUN, wait_for
 
@@ -65,8 +65,7 @@ def play(steps, keep_s: float = 60.0):
     room, source = Room(), Source()
 
     async def run() -> None:
-        limits = MeshLimits(max_frame_bytes=100, hello_s=keep_s / 2, grace_s=keep_s / 2)
-        intake = Intake("b", room, limits, None)
+        intake = Intake("b", room, 100, keep_s, Spool())
         for step in steps:
             if isinstance(step, float):
                 await asyncio.sleep(step)

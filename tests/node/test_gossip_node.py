@@ -312,6 +312,42 @@ def test_the_last_rounds_record_is_put_down_while_others_messages_are_awaited() 
     assert [round for round, _ in exchanging] == sorted({round for round, _ in exchanging})
 
 
+# -- slow links -----------------------------------------------------------------------------------------------------
+
+
+class SlowLink(MemoryTransport):
+    """Of which the clock is moved by waiting: a frame of 1000 bytes that comes at so many bytes a second, and never ends."""
+
+    now_s, bytes_per_s = 0.0, 0.0
+
+    def incoming(self, timeout_s: float | None) -> TransportEvent | None:
+        if not self.events.empty():
+            return super().incoming(0.0)
+        assert timeout_s is not None
+        self.now_s += timeout_s
+        self.came_bytes = min(1000, int(self.bytes_per_s * self.now_s))
+        self.to_come_bytes = 1000 - self.came_bytes
+        return None
+
+
+@pytest.mark.parametrize(
+    ("bytes_per_s", "at_least_s", "at_most_s"), [(0.0, 8.0, 9.0), (50.0, 18.0, 25.0), (0.5, 9.0, 11.0)]
+)
+def test_a_deadline_waits_for_a_frame_that_goes_on_arriving(
+    bytes_per_s: float, at_least_s: float, at_most_s: float
+) -> None:
+    """Until it is there, while it would be within ten deadlines; one that hardly moves is not waited for."""
+    link = SlowLink("a")
+    link.bytes_per_s = bytes_per_s
+    settings = {"run.rounds": 1, "gossip.deadline_s": 8.0, "gossip.topology": "complete"}
+    workload = Quadratic(np.ones(VALUES, np.float32))
+    board = Board("a", link, workload, members=("a", "b"), settings=settings, named={"now": lambda: link.now_s})
+    link.peers["b"] = MemoryTransport("b")
+    board.node.run()
+    assert "suspect" in board.sink.names()
+    assert at_least_s <= link.now_s <= at_most_s
+
+
 # -- asynchronous --------------------------------------------------------------------------------------------------
 
 

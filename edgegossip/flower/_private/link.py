@@ -16,7 +16,7 @@ import ssl
 import struct
 import threading
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -25,7 +25,12 @@ from typing import Any, NoReturn, TypeVar
 import httpx
 from flwr.app import Array, ArrayRecord, Message, RecordDict
 from flwr.app.message import make_message, remove_content_from_message
-from flwr.common.constant import HEARTBEAT_MIN_INTERVAL, TIMESTAMP_HEADER, TIMESTAMP_TOLERANCE
+from flwr.common.constant import (
+    FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE,
+    HEARTBEAT_MIN_INTERVAL,
+    TIMESTAMP_HEADER,
+    TIMESTAMP_TOLERANCE,
+)
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.fleet_pb2 import (
     ActivateNodeRequest,
@@ -66,6 +71,7 @@ from google.protobuf.message import Message as ProtobufMessage
 
 from edgegossip.flower.admission import JOIN_PATH, NOT_ADMITTED, TOKEN_HEADER
 from edgegossip.flower.credentials import KEY_DOMAIN, BoardCredentials
+from edgegossip.spool import Spool
 from edgegossip.types import PeerError
 
 BUNDLE_BYTES = 8 << 20  # of content in one request; what is larger travels object by object, as Flower sends it
@@ -78,6 +84,8 @@ MAX_PARTS = 100_000  # of a bundle
 REQUEST_S = 30.0
 PROBE_S = 5.0
 MAX_DETAIL = 500  # characters of what a server says, for a log line
+PIECE_BYTES = 1 << 20  # of an object that may be kept on the disk
+_CHUNKS_HEAD_BYTES = 64  # more than stands before the body of an ArrayChunk: its name, no children, a length
 # Message -> RecordDict -> ArrayRecord -> Array -> ArrayChunk, when a message holds one array and
 # nothing else
 _CHAIN = 5
@@ -106,7 +114,7 @@ class FleetLink:
     the board's own, so that a process that was killed and the next one are two SuperNodes of one
     board."""
 
-    def __init__(self, address: str, credentials: BoardCredentials | None = None) -> None:
+    def __init__(self, address: str, credentials: BoardCredentials | None = None, spool: Spool = Spool()) -> None:
         self._address, self._credentials = address, credentials
         signature = Signature()
         self._public = signature.public
@@ -115,7 +123,7 @@ class FleetLink:
         self._client = connect(FleetHttpClient, address, context, [signature, self.meter])
         self._node = Node()
         self._received = ""  # id of the last message
-        self._objects = Objects(self._client, self._node)
+        self._objects = Objects(self._client, self._node, spool)
 
     def join(self) -> int:
         """Register and go online; this board's id in Flower."""
@@ -183,7 +191,7 @@ class FleetLink:
             except (DecodeError, ValueError, IndexError) as error:
                 raise LinkError(f"{self._address} does not answer as a coordinator does: {error}", gone=False) from None
         self._received = message.metadata.message_id
-        return Incoming(message, tree, contents, confirm=False)
+        return Incoming(message, tree, {**contents}, confirm=False)
 
     def fetch(self, incoming: Incoming) -> Message | None:
         with answered(self._address):
@@ -253,7 +261,7 @@ class Incoming:
 
     message: Message
     tree: ObjectTree
-    contents: dict[str, bytes] = field(default_factory=dict)  # by object id; grows until all are there
+    contents: dict[str, bytes | memoryview] = field(default_factory=dict)  # by object id; grows until all are there
     confirm: bool = True  # whether the SuperLink waits to be told that all of it has come through
 
 
@@ -264,7 +272,7 @@ def _is_chain(tree: ObjectTree) -> bool:
     return depth == _CHAIN and not tree.children
 
 
-def _one_array(message: Message, chunk: bytes) -> Message:
+def _one_array(message: Message, chunk: bytes | memoryview) -> Message:
     """The message whose only content is an array of one chunk, from that chunk alone: four requests
     fewer.
 
@@ -275,41 +283,56 @@ def _one_array(message: Message, chunk: bytes) -> Message:
     return make_message(metadata=message.metadata, content=RecordDict({"arrays": ArrayRecord({"edgegossip": array})}))
 
 
-def _arrays(tree: ObjectTree, contents: dict[str, bytes]) -> dict[str, Any]:
-    """The arrays of a message, whose chunks leave `contents`:
+def _is_large(tree: ObjectTree, spool: Spool) -> bool:
+    """Whether a message has so many objects that its arrays may be large: of each only the largest
+    size is known."""
+    return sum(1 for _ in iterate_object_tree(tree)) * FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE > spool.above_bytes
+
+
+def _arrays(
+    tree: ObjectTree, contents: dict[str, bytes | memoryview], spool: Spool
+) -> tuple[dict[str, Any], dict[bytes, memoryview]]:
+    """The arrays of a message, whose chunks leave `contents`; and the data of those that are not in
+    memory, by the bytes that stand in their place.
 
     Flower would hold their bytes three times on the way. Raises ValueError when chunks do not fit
     together."""
     found: dict[str, Any] = {}
+    large: dict[bytes, memoryview] = {}
     chunks: set[str] = set()
     for item in iterate_object_tree(tree):
         content = contents[item.object_id]
-        if not content.startswith(b"Array "):
+        if not isinstance(content, bytes) or not content.startswith(b"Array "):
             continue
         try:
             names = get_object_children_ids_from_object_content(content)
             head = json.loads(get_object_body(content, Array))
-            data = b"".join([_body(contents[names[k]]) for k in head["arraychunk_ids"]])
+            data = spool.joined([_body(contents[names[k]]) for k in head["arraychunk_ids"]])
+            if not isinstance(data, bytes):
+                large[item.object_id.encode()] = data
+                data = item.object_id.encode()  # in its place: Flower takes nothing but bytes here
             found[item.object_id] = Array(head["dtype"], tuple(head["shape"]), head["stype"], data)
         except (KeyError, IndexError, TypeError) as error:
             raise ValueError(f"an array and its chunks do not fit together: {error!r}") from None
         chunks.update(names)
     for name in chunks:
         contents.pop(name, None)
-    return found
+    return found, large
 
 
-def _body(chunk: bytes) -> memoryview:
-    if not chunk.startswith(b"ArrayChunk "):
+def _body(chunk: bytes | memoryview) -> memoryview:
+    head = bytes(chunk[:_CHUNKS_HEAD_BYTES])
+    if not head.startswith(b"ArrayChunk ") or HEAD_BODY_DIVIDER not in head:
         raise ValueError("a chunk of an array is something else")
-    return memoryview(chunk)[chunk.index(HEAD_BODY_DIVIDER) + len(HEAD_BODY_DIVIDER) :]
+    return memoryview(chunk)[head.index(HEAD_BODY_DIVIDER) + len(HEAD_BODY_DIVIDER) :]
 
 
 class Objects:
-    """Content of messages through one API: each object is one request."""
+    """Content of messages through one API: each object is one request. The pieces of a large array
+    lie in `spool`, and so does the array."""
 
-    def __init__(self, client: Any, node: Node) -> None:
-        self._client, self._node = client, node
+    def __init__(self, client: Any, node: Node, spool: Spool) -> None:
+        self._client, self._node, self._spool = client, node, spool
 
     def fetch(self, run_id: int, incoming: Incoming) -> Message | None:
         """The whole message, or None while its sender has not pushed all of it; what is there is
@@ -327,7 +350,7 @@ class Objects:
                 raise ValueError("its content is gone from the SuperLink")
             if not answer.object_available:
                 return None
-            contents[tree.object_id] = answer.object_content
+            contents[tree.object_id] = self._kept(answer.object_content, incoming.tree)
             if chain and answer.object_content.startswith(b"ArrayChunk "):
                 break
         message_id = incoming.message.metadata.message_id
@@ -337,12 +360,25 @@ class Objects:
             )
         if message_id not in contents:
             return _one_array(incoming.message, next(iter(contents.values())))
-        message = inflate_object_from_contents(message_id, contents, objects=_arrays(incoming.tree, contents))
+        arrays, large = _arrays(incoming.tree, contents, self._spool)
+        plain = {name: bytes(content) for name, content in contents.items()}
+        message = inflate_object_from_contents(message_id, plain, objects=arrays)
         contents.clear()  # the message has its own copy
         if not isinstance(message, Message):
             raise ValueError("it is not a message")
+        for record in message.content.array_records.values() if large else ():
+            for array in record.values():
+                array.data = large.get(array.data, array.data)  # type: ignore[assignment]
         message.metadata.__dict__["_message_id"] = message_id
         return message
+
+    def _kept(self, content: bytes, tree: ObjectTree) -> bytes | memoryview:
+        """An object as it is kept until all of its message is there: one of many pieces on the disk."""
+        if len(content) < PIECE_BYTES or not _is_large(tree, self._spool):
+            return content
+        piece = self._spool.file(len(content))
+        piece.put(content)
+        return piece.whole()
 
     def store(self, run_id: int, session: str, objects: Mapping[str, Any], wanted: Iterable[str]) -> None:
         """Push children before parents, so that a message whose root is there is whole."""
@@ -372,7 +408,7 @@ def bundled(objects: Mapping[str, Any]) -> dict[str, bytes] | None:
     return contents
 
 
-def is_whole(tree: ObjectTree, contents: Mapping[str, bytes]) -> bool:
+def is_whole(tree: ObjectTree, contents: Container[str]) -> bool:
     """Whether all of a message is there."""
     return all(item.object_id in contents for item in iterate_object_tree(tree))
 

@@ -63,6 +63,7 @@ from edgegossip.flower._private.link import (
     post,
     unpack,
 )
+from edgegossip.spool import Spool
 from edgegossip.types import NodeId
 
 SERVER_NODE_ID = 1  # the SuperLink's own address in every run
@@ -80,11 +81,13 @@ class RunLink:
 
     Methods raise LinkError."""
 
-    def __init__(self, address: str, context: ssl.SSLContext | None, secret: bytes, token: str = "") -> None:
-        self._address, self._context, self._token = address, context, token
+    def __init__(
+        self, address: str, context: ssl.SSLContext | None, secret: bytes, token: str = "", spool: Spool = Spool()
+    ) -> None:
+        self._address, self._context, self._token, self._spool = address, context, token, spool
         self._client = self._connect(SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods={_ACQUIRE}))
         self._node = Node(node_id=SERVER_NODE_ID)
-        self._objects = Objects(self._client, self._node)
+        self._objects = Objects(self._client, self._node, spool)
         self._arriving: dict[str, Incoming] = {}  # by the id of the message that they answer
         self.news = threading.Event()  # a board has sent something; others set it
         self.run_id = 0
@@ -107,7 +110,7 @@ class RunLink:
                 time.sleep(0.05)
             self._client.close()
             self._client = self._connect(RuntimeTokenHttpInterceptor(answer.token))
-            self._objects = Objects(self._client, self._node)
+            self._objects = Objects(self._client, self._node, self._spool)
             task = self._client.PullTaskInput(PullTaskInputRequest())
             # Flower's own process-wide record of which run this process serves; its Message
             # constructor reads it.
@@ -172,7 +175,7 @@ class RunLink:
                 answer = PullAppMessagesResponse.FromString(head)
                 for proto, tree in zip(answer.messages_list, answer.message_object_trees, strict=True):
                     message = message_from_proto(proto)
-                    here = {
+                    here: dict[str, bytes | memoryview] = {
                         i.object_id: contents[i.object_id] for i in iterate_object_tree(tree) if i.object_id in contents
                     }
                     arriving = Incoming(message, tree, here, confirm=not is_whole(tree, here))

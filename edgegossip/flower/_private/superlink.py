@@ -14,10 +14,13 @@ import asyncio
 import asyncio.constants
 import asyncio.sslproto
 import importlib
+import os
 import ssl
 import time
+import weakref
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,6 +32,8 @@ from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, TASK_TOKEN_HEA
 from flwr.supercore.dependencies.task import authenticate_task
 from flwr.supercore.error.http import http_error_translator
 from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
+from flwr.supercore.object_store import object_store_factory
+from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectStore
 from flwr.superlink.routers.fleet.node_auth import authenticate_node
 from flwr.superlink.servicer.fleet import fleet_handlers
 from flwr.superlink.servicer.runtime import runtime_handlers
@@ -54,6 +59,8 @@ from edgegossip.flower._private.link import (
 )
 from edgegossip.profiling.sockets import BoardSockets
 
+MEMORY_BYTES = 256 << 20  # of objects that the store keeps in memory; what is more lies on the disk
+LARGE_BYTES = 1 << 20  # of an object that may
 SERVER = Node(node_id=1)  # the SuperLink's own address in every run
 HANDSHAKE_S = 10.0  # slow boards on slow links
 IDLE_MIDDLEWARE = (
@@ -74,6 +81,8 @@ def flower_superlink() -> None:
     """
     from flwr.superlink import main as app
 
+    ObjectsOnDisk.folder = Path(os.environ[admission.OBJECTS_VARIABLE])
+    object_store_factory.InMemoryObjectStore = ObjectsOnDisk  # type: ignore[misc]
     cli: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")
     descriptor, token, secure = admission.inherited()
     line = admission.Line(descriptor)
@@ -88,6 +97,41 @@ def flower_superlink() -> None:
         _report_handshakes(line)
         cli.uvicorn = SimpleNamespace(run=_serve_tls)
     cli.flower_superlink()
+
+
+class ObjectsOnDisk(InMemoryObjectStore):
+    """Flower's store of objects, with no more than MEMORY_BYTES of large ones in memory: models of
+    many boards may wait here at a time. A file goes with its object."""
+
+    folder: Path
+
+    def put(self, object_id: str, object_content: bytes) -> None:
+        super().put(object_id, object_content)
+        if len(object_content) < LARGE_BYTES:
+            return
+        with self.lock_store:
+            entry = self.store[object_id]
+            others: Any = (e.content for e in self.store.values() if e is not entry)
+            if sum(len(c) for c in others if isinstance(c, bytes)) + len(object_content) > MEMORY_BYTES:
+                with suppress(OSError):  # no room there: then it stays here
+                    entry.content = _OnDisk(self.folder / object_id, object_content)  # type: ignore[assignment]
+
+    def get(self, object_id: str) -> bytes | None:
+        content: Any = super().get(object_id)
+        return content.read() if isinstance(content, _OnDisk) else content
+
+
+class _OnDisk:
+    """The content of an object in a file of its own, which goes when nobody refers to this."""
+
+    def __init__(self, path: Path, content: bytes) -> None:
+        self._path = path
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content)
+        weakref.finalize(self, path.unlink, missing_ok=True)
+
+    def read(self) -> bytes:
+        return self._path.read_bytes()
 
 
 def _middleware(app: admission.App, line: admission.Line, token: str, secure: bool) -> admission.AdmissionMiddleware:

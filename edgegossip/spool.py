@@ -1,0 +1,97 @@
+"""Large buffers that are no memory of the process that holds them.
+
+A buffer of more than SPOOL_BYTES lies in a file that has no name any more, and is mapped when it is
+whole. The kernel keeps it in memory as long as there is room, writes it to the disk when there is
+none, and forgets it with the last reference. Smaller ones, and all where no folder is given or its
+disk does not do, are memory.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from io import FileIO
+from pathlib import Path
+from tempfile import TemporaryFile
+
+import numpy as np
+
+SPOOL_BYTES = 256 << 20
+
+
+class Buffer:
+    """So many bytes that come one after the other. Made by `Spool.buffer`."""
+
+    def __init__(self, size_bytes: int, folder: Path | None) -> None:
+        self.size_bytes, self.here_bytes = size_bytes, 0
+        self._file: FileIO | None = None
+        self._memory: memoryview | None = None
+        if folder is not None:
+            with suppress(OSError):
+                self._file = TemporaryFile(dir=folder, buffering=0)
+        if self._file is None:
+            self._to_memory()
+
+    def put(self, data: bytes | memoryview) -> None:
+        """Append `data`, which must not exceed what is left."""
+        if self._file is not None:
+            try:
+                self._write(self._file, memoryview(data))
+            except OSError:  # the disk is full or broken
+                self._to_memory()
+        if self._memory is not None:
+            self._memory[self.here_bytes : self.here_bytes + len(data)] = data
+        self.here_bytes += len(data)
+
+    def whole(self) -> memoryview:
+        """Return all of it, once all is here; nothing more is put."""
+        if self._file is None:
+            assert self._memory is not None
+            return self._memory
+        with self._file as file:
+            return memoryview(mmap.mmap(file.fileno(), self.size_bytes, access=mmap.ACCESS_READ))
+
+    def _write(self, file: FileIO, data: memoryview) -> None:
+        at = self.here_bytes
+        while data:
+            written = os.pwrite(file.fileno(), data, at)
+            data, at = data[written:], at + written
+
+    def _to_memory(self) -> None:
+        """Go on in memory, with what is in the file."""
+        memory = np.empty(self.size_bytes, np.uint8).data  # a bytearray would be zeroed first
+        if self._file is not None:
+            at = 0
+            while at < self.here_bytes:
+                at += os.preadv(self._file.fileno(), [memory[at : self.here_bytes]], at)
+            self._file.close()
+        self._file, self._memory = None, memory
+
+
+class Spool:
+    """Where large buffers go. `folder` None: to memory. The folder should be on a disk: many a /tmp
+    is memory itself."""
+
+    def __init__(self, folder: Path | None = None, above_bytes: int = SPOOL_BYTES) -> None:
+        self._folder, self.above_bytes = folder, above_bytes
+
+    def buffer(self, size_bytes: int) -> Buffer:
+        """Return an empty buffer for so many bytes."""
+        return Buffer(size_bytes, self._folder if size_bytes > self.above_bytes else None)
+
+    def file(self, size_bytes: int) -> Buffer:
+        """Return an empty buffer that is a file whatever its size: one of many pieces of a large
+        whole."""
+        return Buffer(size_bytes, self._folder)
+
+    def joined(self, pieces: Sequence[bytes | memoryview]) -> bytes | memoryview:
+        """Return the pieces as one buffer that nobody writes to."""
+        size = sum(map(len, pieces))
+        if size <= self.above_bytes or self._folder is None:
+            return b"".join(pieces)
+        buffer = self.buffer(size)
+        for piece in pieces:
+            buffer.put(piece)
+        return buffer.whole().toreadonly()

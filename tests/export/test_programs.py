@@ -1,0 +1,81 @@
+"""Programs of any torch model: transformers, whole-number inputs, any batch size; by onnxruntime and by torch.export."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from edgegossip import int8
+from edgegossip.export import to_onnx
+from edgegossip.export.model import ProgramFile, exporter
+from edgegossip.types import HostError, LocalError
+
+
+class Reader(nn.Module):
+    """Classes of sentences, with torch's own transformer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+        self.words, self.encoder, self.out = nn.Embedding(50, 16), nn.TransformerEncoder(layer, 2), nn.Linear(16, 4)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        found: Tensor = self.out(self.encoder(self.words(ids)).mean(1))
+        return found
+
+
+@pytest.mark.parametrize("suffix", [".onnx", ".pt2"])
+def test_a_transformer_with_whole_number_inputs_of_any_batch_size(suffix: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, ids = Reader().eval(), torch.randint(0, 50, (5, 7))
+    written = exporter(suffix)(model, ids[:1], tmp_path / f"m{suffix}")  # one example does
+    assert written.size_bytes == (tmp_path / f"m{suffix}").stat().st_size
+    run = written.runner()
+    assert run is not None
+    for some in (ids, ids[:1], ids[:4]):
+        with torch.inference_mode():
+            np.testing.assert_allclose(run(some), model(some).numpy(), atol=1e-5)
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+def test_to_onnx_takes_a_model_without_int8_layers(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, x = (
+        nn.Sequential(nn.Conv2d(1, 4, 3), nn.GELU(), nn.Flatten(), nn.Linear(4 * 36, 3)).eval(),
+        torch.randn(3, 1, 8, 8),
+    )
+    size = to_onnx(model, [x], tmp_path / "m.onnx")
+    run = ProgramFile(tmp_path / "m.onnx", size).runner()
+    assert run is not None
+    with torch.inference_mode():
+        np.testing.assert_allclose(run(x[:2]), model(x[:2]).numpy(), atol=1e-5)
+
+
+class AsLongAsItTakes(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        while float(x.abs().sum()) > 1.0:
+            x = x / 2
+        return x
+
+
+@pytest.mark.parametrize("suffix", [".onnx", ".pt2"])
+def test_what_no_exporter_can_trace_is_one_sentence_and_no_file(suffix: str, tmp_path: Path) -> None:
+    with pytest.raises(LocalError, match="cannot hold this model: [A-Z]"):
+        exporter(suffix)(AsLongAsItTakes(), torch.ones(2, 3), tmp_path / f"m{suffix}")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_int8_model_has_no_program_of_torchs(tmp_path: Path) -> None:
+    with pytest.raises(LocalError, match="none of torch's: write it as .onnx"):
+        exporter(".pt2")(int8.convert(nn.Sequential(nn.Linear(4, 2))), torch.ones(2, 4), tmp_path / "m.pt2")
+
+
+def test_without_onnxscript_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    with pytest.raises(HostError, match=r"needs the package onnxscript: pip install 'edgegossip\[export\]'"):
+        to_onnx(nn.Linear(2, 2), [torch.ones(2, 2)], tmp_path / "m.onnx")

@@ -1,0 +1,93 @@
+"""D-PSGD between two nodes adds what a neighbour sends into the next model: the same numbers as by the textbook, from
+whichever end they come, and nothing of a message that is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgegossip.checkpoint.memory import from_bytes, to_bytes
+from edgegossip.checkpoint.table import Outside
+from edgegossip.codecs.base import Ctx
+from edgegossip.gossip.base import Message, RoundDone
+from edgegossip.types import LocalUpdate, PeerError
+
+N = 12
+DELTA = np.linspace(-1, 1, N, dtype=np.float32)
+
+
+def textbook(start: np.ndarray, sent: np.ndarray, deltas: np.ndarray, node: int) -> np.ndarray:
+    """x + delta + W (p_j - p_i), W = 1/2, in float32 and in this order."""
+    pull = (sent[1 - node] - sent[node]) * np.float32(0.5)
+    return (start[node] + deltas[node]) + pull
+
+
+@pytest.mark.parametrize("codec", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("early", [False, True], ids=["after the step", "before the step"])
+def test_a_round_of_two_is_the_textbooks_to_the_bit(make_fleet: Any, codec: str, early: bool) -> None:
+    fleet = make_fleet("complete", nodes=2, codec=codec)
+    start, deltas = fleet.start.copy(), np.stack([DELTA, -2 * DELTA])
+    sent = np.stack(
+        [fleet.codec.decode(fleet.codec.encode(x, fleet.layout, Ctx(0, 0))[0], fleet.layout) for x in start]
+    )
+    fleet.step(1, deltas[1])
+    if early:
+        fleet.deliver_all()
+        fleet.step(0, deltas[0])
+    else:
+        fleet.step(0, deltas[0])
+    fleet.deliver_all()
+    for node in range(2):
+        found = fleet.algorithm.model(fleet.states[node])
+        np.testing.assert_array_equal(found, textbook(start, sent, deltas, node))
+        assert fleet.algorithm.audit(fleet.states[node]).row == {0: 0.5, 1: 0.5}
+    distances = [done.consensus_distance for _, done in fleet.done]
+    assert distances == pytest.approx([float(np.linalg.norm(sent[1] - sent[0]))] * 2, rel=1e-6)
+
+
+@pytest.mark.parametrize("harm", ["not finite", "too large", "too short"])
+def test_nothing_of_a_refused_message_is_in_the_model(make_fleet: Any, harm: str) -> None:
+    fleet = make_fleet("complete", nodes=2)
+    fleet.step(1, DELTA)
+    fleet.step(0, DELTA)
+    good = next(m for to, m in fleet.mail if to == 0)
+    values = np.frombuffer(good.frame.body, np.float32).copy()
+    values[-1] = {"not finite": np.nan, "too large": 1e30}.get(harm, 0.0)
+    body = values.tobytes()[: -4 if harm == "too short" else None]
+    with pytest.raises(PeerError):
+        fleet.hand(0, Message(good.sender, replace(good.frame, body=body)))
+    fleet.hand(0, good)
+    x = fleet.start
+    expected = (x[0] + DELTA) + (x[1] - x[0]) * np.float32(0.5)
+    np.testing.assert_array_equal(fleet.algorithm.model(fleet.states[0]), expected)
+
+
+def test_an_update_may_be_written_over_only_where_its_maker_says_so(make_fleet: Any) -> None:
+    for consumable in (False, True):
+        fleet = make_fleet("complete", nodes=2)
+        delta, start = DELTA.copy(), fleet.start.copy()
+        local = LocalUpdate(delta, 0.1, 1.0, 1, 1, consumable=consumable)
+        fleet.states[0], _ = fleet.algorithm.step(fleet.states[0], local)
+        assert np.array_equal(delta, DELTA) != consumable
+        np.testing.assert_array_equal(fleet.start, start)
+
+
+def test_a_message_that_came_before_the_step_outlives_a_restart(make_fleet: Any) -> None:
+    fleet = make_fleet("complete", nodes=2)
+    fleet.step(1, DELTA)
+    fleet.deliver_all()
+    view = fleet.view(0)
+    state = from_bytes(to_bytes(fleet.states[0]), Outside.of(view))
+    state = fleet.algorithm.resume(state, view)
+    np.testing.assert_array_equal(fleet.algorithm.model(state), fleet.start[0])
+
+
+def test_a_neighbour_who_stays_silent_leaves_the_update(make_fleet: Any) -> None:
+    fleet = make_fleet("complete", nodes=2)
+    fleet.step(0, DELTA)
+    fleet.states[0], actions = fleet.algorithm.tick(fleet.states[0], 99.0)
+    assert any(isinstance(action, RoundDone) for action in actions)
+    np.testing.assert_array_equal(fleet.algorithm.model(fleet.states[0]), fleet.start[0] + DELTA)

@@ -1,0 +1,53 @@
+"""Large buffers: the same bytes from memory and from a file, which leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from edgegossip.spool import Spool
+
+PIECES = [bytes([k]) * 1000 for k in range(50)]
+
+
+@pytest.mark.parametrize("above_bytes", [10**9, 10], ids=["memory", "file"])
+def test_pieces_come_back_as_one(tmp_path: Path, above_bytes: int) -> None:
+    spool = Spool(tmp_path, above_bytes)
+    buffer = spool.buffer(50_000)
+    for piece in PIECES:
+        buffer.put(piece)
+    assert bytes(buffer.whole()) == b"".join(PIECES) == bytes(spool.joined(PIECES))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_large_buffer_is_mapped_and_goes_with_its_last_reference(tmp_path: Path) -> None:
+    def mapped() -> bool:
+        return str(tmp_path) in Path("/proc/self/maps").read_text()
+
+    whole = Spool(tmp_path, 10).joined(PIECES)
+    assert mapped() and isinstance(whole, memoryview) and whole.readonly
+    descriptors = len(os.listdir("/proc/self/fd"))
+    del whole
+    assert not mapped() and len(os.listdir("/proc/self/fd")) < descriptors + 1
+
+
+def test_a_disk_that_fills_up_on_the_way_costs_memory_and_no_byte(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buffer = Spool(tmp_path, 10).buffer(50_000)
+    for piece in PIECES[:30]:
+        buffer.put(piece)
+
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    for piece in PIECES[30:]:
+        buffer.put(piece)
+    assert bytes(buffer.whole()) == b"".join(PIECES)
+
+
+def test_a_folder_that_is_not_there_is_memory(tmp_path: Path) -> None:
+    assert bytes(Spool(tmp_path / "none", 10).joined(PIECES)) == b"".join(PIECES)
