@@ -72,7 +72,7 @@ def test_word_pieces_are_the_longest_of_the_vocabulary(vocabulary):
 def test_transformers_tokenises_the_same(tmp_path):
     transformers = pytest.importorskip("transformers")
     (tmp_path / "vocab.txt").write_text("\n".join(PIECES) + "\n")
-    theirs = transformers.BertTokenizer(vocab=str(tmp_path / "vocab.txt"))
+    theirs = transformers.BertTokenizer(str(tmp_path / "vocab.txt"))
     ours = tokeniser_of(tmp_path)
     text = "Unaffable, the CAFÉ runs 12. caf\u00e9s\tun-run the the\u4e00run  xyz!"
     wanted = theirs(text, truncation=True, max_length=20, padding="max_length")["input_ids"]
