@@ -45,10 +45,10 @@ class DotProductAttention(nn.Module):
         return f"heads={self.heads}, dropout={self.dropout}"
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None = None) -> Tensor:
-        by_head = [x.unflatten(-1, (self.heads, -1)).transpose(1, 2) for x in (q, k, v)]
+        a, b, c = (x.unflatten(-1, (self.heads, -1)).transpose(1, 2) for x in (q, k, v))
         mask = None if seen is None else mask_of(seen)
         dropout = self.dropout if self.training else 0.0
-        y = F.scaled_dot_product_attention(*by_head, attn_mask=mask, dropout_p=dropout)
+        y = F.scaled_dot_product_attention(a, b, c, attn_mask=mask, dropout_p=dropout)
         if mask is not None:
             y = y.masked_fill(~mask.any(-1, keepdim=True), 0.0)
         return y.transpose(1, 2).flatten(2)
@@ -95,11 +95,12 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        made = [memory.empty(sizes) for sizes in ctx.sizes]
         call = ctx.call.of(ctx.saved_tensors, ctx.sizes)
-        places = [place_of(x) for x in made]
-        native.attention_backward(call, flat(g), *places, threads=torch.get_num_threads())
-        return *made, None
+        dq, dk, dv = (memory.empty(sizes) for sizes in ctx.sizes)
+        native.attention_backward(
+            call, flat(g), place_of(dq), place_of(dk), place_of(dv), threads=torch.get_num_threads()
+        )
+        return dq, dk, dv, None
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, heads: int, seen: Tensor | None = None, dropped: float = 0.0) -> Tensor:

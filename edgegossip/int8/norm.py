@@ -230,7 +230,9 @@ class _RangeLayerNorm(torch.autograd.Function):
             ctx.by.factor,
             ctx.by.epsilon,
             flat(g),
-            *(place_of(made) for made in (dy, dgamma, dbeta)),
+            place_of(dy),
+            place_of(dgamma),
+            place_of(dbeta),
             threads=torch.get_num_threads(),
         )
         return dy, dgamma, dbeta, None

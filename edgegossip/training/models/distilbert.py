@@ -154,7 +154,8 @@ class DistilBert(nn.Module):
     ) -> None:
         super().__init__()
         blocks: list[nn.Module] = [_Block(sizes, activation, dropout, of_attention) for _ in range(sizes.layers)]
-        self.distilbert = _Encoder(_Embeddings(sizes, dropout), _Transformer(blocks))
+        embeddings = _Embeddings(sizes, dropout)
+        self.distilbert = _Encoder(embeddings, _Transformer(blocks))
         self.pre_classifier = nn.Linear(sizes.dim, sizes.dim)
         self.activation = nn.ReLU()
         self.dropout = nn.Dropout(of_head)
@@ -165,7 +166,7 @@ class DistilBert(nn.Module):
             if isinstance(module, nn.Linear):
                 nn.init.zeros_(module.bias)
         with torch.no_grad():
-            self.distilbert.embeddings.word_embeddings.weight[PADDING].zero_()
+            embeddings.word_embeddings.weight[PADDING].zero_()
 
     def forward(self, ids: Tensor) -> Tensor:
         first = self.distilbert(ids)[:, 0]
