@@ -43,6 +43,7 @@ __all__ = [
     "initial_model",
     "layout_of",
     "partition_counts",
+    "require_device",
     "size_mb",
 ]
 
@@ -98,6 +99,15 @@ def build_evaluator(recipe: Recipe) -> Callable[[Vec, int | None], Metrics]:
         return found
 
     return evaluate
+
+
+def require_device(recipe: Recipe) -> None:
+    """Raises HostError unless this machine has the device that the recipe asks for. Imports torch where that is a GPU."""
+    if recipe.training.device in ("auto", "cpu"):
+        return
+    from edgegossip.training.device import choose
+
+    choose(recipe.training)
 
 
 def layout_of(recipe: Recipe, board: Board | None = None) -> Layout:

@@ -51,6 +51,7 @@ def check(recipe: Recipe, boards: Sequence[Board] = ()) -> None:
     check_task(recipe.training)
     check_optimizer(recipe.training)
     check_device(recipe.training)
+    _check_evaluator(recipe)
     for board in boards or (None,):
         locate(recipe.data, board)
     if not is_users(recipe.data):
@@ -96,6 +97,16 @@ def data_notice(recipe: Recipe) -> str:
         f"and trains on its share, about 1/{recipe.run.nodes} of them; if each board's folder holds "
         'data of its own, set data.partition = "local"'
     )
+
+
+def _check_evaluator(recipe: Recipe) -> None:
+    """Raises ConfigError where a coordinator is to evaluate a model of which it has a part only."""
+    kept = [f"model.{key}" for key in ("share", "keep") if getattr(recipe.model, key)]
+    if recipe.run.mode == "server" and recipe.evaluation.where == "coordinator" and kept:
+        raise ConfigError(
+            f'evaluation.where = "coordinator": {" and ".join(kept)} leave a part of the model on each board, which the '
+            'coordinator has not; set evaluation.where = "boards"'
+        )
 
 
 def check_task(section: TrainingSection) -> None:
