@@ -54,7 +54,7 @@ class Aux(IntEnum):
 
     PUSH_SUM_WEIGHT = 1
     LOSS = 2  # mean training loss over the examples seen
-    EXAMPLES = 3
+    EXAMPLES = 3  # that the board holds: what its update weighs
     LEARNING_RATE = 4
     STEPS = 5  # optimiser steps taken
     SESSION = 6  # of the stream that the message belongs to; chosen by its receiver, below 2^48

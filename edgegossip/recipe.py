@@ -105,11 +105,12 @@ def to_toml(recipe: Recipe) -> str:
 
 def run_id(recipe: Recipe) -> bytes:
     """16 bytes that boards started separately from the same recipe agree on. What is each board's own matter (its data
-    folder, threads, addresses, evaluations, checkpoints) does not count."""
+    folder, threads, device, addresses, evaluations, checkpoints) does not count."""
     shared = replace(
         recipe,
         run=replace(recipe.run, threads=1),
         data=replace(recipe.data, dir=""),
+        training=replace(recipe.training, device="auto", deterministic=False),
         evaluation=EvaluationSection(),
         network=NetworkSection(),
     )
@@ -120,6 +121,12 @@ def essence(recipe: Recipe) -> str:
     """The resolved recipe without what changes no result and was not always there, so that identities made of it last."""
     document = asdict(recipe)
     del document["checkpoint"]
+    for name in document:
+        kind = get_type_hints(Recipe)[name]
+        defaults = asdict(kind())
+        for f in fields(kind):
+            if f.metadata.get("later") and document[name][f.name] == defaults[f.name]:
+                del document[name][f.name]
     return tomli_w.dumps(document)
 
 
@@ -199,12 +206,20 @@ def _section(name: str, kind: Any, content: Mapping[str, Any]) -> Any:
     return kind(**checked)
 
 
+_LISTS = {
+    list[float]: (float, "numbers"),
+    list[int]: (int, "whole numbers"),
+    list[str]: (str, "texts"),
+}
+
+
 def _checked(key: str, value: Any, hint: Any, allowed: Mapping[str, Any]) -> Any:
     """The value in the field's type, or ConfigError with what is allowed."""
-    if hint == list[float]:
+    if hint in _LISTS:
+        kind, word = _LISTS[hint]
         if not isinstance(value, list):
-            raise ConfigError(f"{key} = {_show(value)}: must be a list of numbers")
-        return [_checked(f"{key}[{k}]", v, float, allowed) for k, v in enumerate(value)]
+            raise ConfigError(f"{key} = {_show(value)}: must be a list of {word}")
+        return [_checked(f"{key}[{k}]", v, kind, allowed) for k, v in enumerate(value)]
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     wanted, word = {

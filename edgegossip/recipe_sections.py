@@ -10,7 +10,8 @@ MODES = ("gossip", "server")
 
 
 def _key(default: Any, help: str, **limits: Any) -> Any:
-    """A recipe key: `low`/`high` bound numbers (inclusive), `choices` lists the only valid words."""
+    """A recipe key: `low`/`high` bound numbers (inclusive), `choices` lists the only valid words.
+    `later`: it came after the first release, and is part of no identity while at its default."""
     metadata = {"help": help, **limits}
     if isinstance(default, (dict, list)):
         return field(default_factory=lambda: type(default)(default), metadata=metadata)
@@ -29,14 +30,68 @@ class RunSection:
 
 @dataclass(frozen=True, slots=True)
 class DataSection:
-    name: str = _key("digits", "digits, mnist, fashion-mnist, cifar10, or module:function")
-    dir: str = _key("", "folder that holds the data set; empty: where `edgegossip data download` puts it")
-    partition: str = _key("iid", "how examples are shared out", choices=("iid", "skew", "dirichlet", "sorted"))
+    name: str = _key(
+        "digits",
+        "digits, mnist, fashion-mnist, cifar10; image-folder, csv, parquet, huggingface, npz in "
+        "data.dir; or module:function",
+    )
+    dir: str = _key(
+        "",
+        "folder of the data; {board} and {index} are the board's name and number; empty: where "
+        "`edgegossip data download` puts it",
+    )
+    partition: str = _key(
+        "iid",
+        "how one data set is shared out; local: each board has its own and keeps all of it",
+        choices=("iid", "skew", "dirichlet", "sorted", "local", "flwr"),
+    )
     skew: float = _key(0.0, "degree of skew, for partition = skew", low=0.0, high=1.0)
     alpha: float = _key(0.5, "concentration, for partition = dirichlet", low=1e-3, high=1e6)
     augment: bool = _key(False, "random crop (4 pixels of padding) and horizontal flip")
     train_examples: int = _key(0, "use only the first so many training examples; 0: all", low=0)
     test_examples: int = _key(0, "use only the first so many test examples; 0: all", low=0)
+    params: Mapping[str, Any] = _key(
+        {}, 'keyword arguments of the loader or function, such as target = "price"', later=True
+    )
+    partitioner: str = _key(
+        "", "partition = flwr: a partitioner of flwr-datasets, such as DirichletPartitioner", later=True
+    )
+    partitioner_params: Mapping[str, Any] = _key({}, "its parameters, such as alpha = 0.3", later=True)
+    classes: int = _key(
+        0, "number of classes, the same for all boards; 0: found from the data", low=0, high=10_000_000, later=True
+    )
+    labels: list[str] = _key([], "names of the classes in their order, the same for all boards", later=True)
+    shape: list[int] = _key(
+        [], "shape of one input, such as [3, 64, 64]; empty: found from the data", low=1, later=True
+    )
+    dtype: str = _key(
+        "auto",
+        "type of the inputs: bytes of images, numbers, or tokens; auto: found from the data",
+        choices=("auto", "uint8", "float32", "int64"),
+        later=True,
+    )
+    target: str = _key(
+        "auto",
+        "what a model is to give: a class; a class at each of many places (masks, tokens); labels "
+        "of which any may apply; values; the next of the input's tokens; or none, the input itself",
+        choices=("auto", "class", "places", "labels", "values", "tokens", "none"),
+        later=True,
+    )
+    target_shape: list[int] = _key(
+        [], "shape of one target, for target = values or places; empty: found", low=1, later=True
+    )
+    normalise: str = _key(
+        "auto",
+        "(input - mean) / std: as declared, by each board's own data, or not; auto: images only",
+        choices=("auto", "declared", "board", "together", "none"),
+        later=True,
+    )
+    mean: list[float] = _key([], "declared means, one a channel or one for all, in stored units", later=True)
+    std: list[float] = _key([], "declared standard deviations, likewise", low=1e-12, later=True)
+    test_share: float = _key(
+        0.0, "hold out this share of the examples as test set where the data have none", low=0.0, high=0.9, later=True
+    )
+    shuffle_buffer: int = _key(1000, "examples of a stream that are held and mixed", low=1, high=10_000_000, later=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,23 +101,76 @@ class ModelSection:
         "evonorm-s0", "normalisation layer", choices=("batchnorm", "groupnorm", "evonorm-s0", "range-evonorm")
     )
     params: Mapping[str, Any] = _key({}, "keyword arguments of the model, such as hidden = [128, 64]")
+    share: list[str] = _key(
+        [], "only tensors whose names match one of these patterns travel, such as backbone.*; empty: all", later=True
+    )
+    keep: list[str] = _key(
+        [], "tensors whose names match stay on their board, which trains its own, such as head.*", later=True
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingSection:
+    task: str = _key(
+        "auto",
+        "what is learnt: classification, multilabel, regression, segmentation, language-model, "
+        "autoencoder, or module:function; auto: what the data's targets are for",
+        later=True,
+    )
+    task_params: Mapping[str, Any] = _key({}, 'parameters of the task, such as loss = "huber"', later=True)
     batch_size: int = _key(32, "examples a step and board", low=1, high=65_536)
     local_steps: int = _key(1, "optimiser steps between two exchanges (tau)", low=1, high=1_000_000)
     lr: float = _key(0.1, "learning rate", low=0.0, high=1000.0)
-    momentum: float = _key(0.9, "momentum of the local optimiser", low=0.0, high=0.9999)
+    optimizer: str = _key("sgd", "local optimiser: sgd, adam, adamw, rmsprop, or module:function", later=True)
+    optimizer_params: Mapping[str, Any] = _key(
+        {}, "its keyword arguments in torch.optim, such as betas = [0.9, 0.95]", later=True
+    )
+    momentum: float = _key(0.9, "momentum of optimizer = sgd", low=0.0, high=0.9999)
     nesterov: bool = _key(True, "Nesterov's form of momentum")
-    weight_decay: float = _key(1e-4, "L2 penalty on trainable tensors", low=0.0, high=10.0)
-    schedule: str = _key("constant", "learning-rate schedule", choices=("constant", "step", "cosine"))
+    weight_decay: float = _key(
+        1e-4, "L2 penalty on trainable tensors; decoupled with optimizer = adamw", low=0.0, high=10.0
+    )
+    decay: str = _key(
+        "all",
+        "which tensors weight_decay is for; weights: none of normalisation layers, no bias",
+        choices=("all", "weights"),
+        later=True,
+    )
+    clip: float = _key(
+        0.0, "gradients longer than this (L2 norm of all) are cut down to it; 0: never", low=0.0, high=1e6, later=True
+    )
+    label_smoothing: float = _key(
+        0.0, "share of each label that goes to all classes alike, in training", low=0.0, high=0.99, later=True
+    )
+    class_weights: list[float] = _key(
+        [], "what an example of each class counts for in training; empty: the same", low=0.0, high=1e6, later=True
+    )
+    warmup: int = _key(
+        0, "rounds in which the learning rate rises from nothing to lr", low=0, high=1_000_000, later=True
+    )
+    schedule: str = _key(
+        "constant", "learning-rate schedule", choices=("constant", "step", "cosine", "one-cycle", "plateau")
+    )
+    plateau_rounds: int = _key(
+        0,
+        "schedule = plateau: lr drops by step_factor when the mean loss of so many rounds is no "
+        "better than the best before; 0: a twentieth of the run",
+        low=0,
+        high=1_000_000,
+        later=True,
+    )
     milestones: list[float] = _key(
         [0.5, 0.75], "schedule = step: shares of the run after which lr drops", low=0.0, high=1.0
     )
-    step_factor: float = _key(0.1, "schedule = step: factor at each milestone", low=1e-6, high=1.0)
+    step_factor: float = _key(0.1, "schedule = step or plateau: factor at each milestone or drop", low=1e-6, high=1.0)
+    device: str = _key("auto", "cpu, cuda, cuda:N or mps; auto: a GPU that torch sees, else the CPU", later=True)
     precision: str = _key(
-        "fp32", "arithmetic of training; int8: integers, forward and backward", choices=("fp32", "int8")
+        "fp32",
+        "arithmetic of training; bf16, fp16: mixed with fp32; int8: integers, forward and backward",
+        choices=("fp32", "bf16", "fp16", "int8"),
+    )
+    deterministic: bool = _key(
+        False, "on a GPU: only kernels that give the same bits each time, some of them slower", later=True
     )
     dw: int = _key(16, "precision = int8: bits of the gradients that weight gradients are made of", choices=(16, 8))
     memory: str = _key(

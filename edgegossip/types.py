@@ -6,9 +6,11 @@ Nothing here imports more than numpy, so the pure core and the command line can 
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,17 +84,67 @@ class LocalUpdate:
     delta: Vec  # float32[n]
     lr: float  # learning rate in force in this round
     loss: float  # mean training loss over the examples seen
-    examples: int  # examples seen
+    examples: int  # examples seen in this round
     steps: int  # optimiser steps taken
     stages_s: Mapping[str, float] = field(
         default_factory=dict
     )  # wall seconds by profiling.records.STAGES, where measured
+    holds: int = 0  # examples of this board's own data; 0: not known
+
+    @property
+    def weight(self) -> int:
+        """What the update counts for in an average that weighs boards by their examples (McMahan et
+        al. 2017): those that the board holds, or if that is not known, those that it saw."""
+        return self.holds or self.examples
+
+
+MAX_SCORES = 16  # of one evaluation
+_SCORE = re.compile(r"[a-z0-9_-]{1,32}")
+_NOT_SCORES = ("loss", "examples")  # eval/loss and eval/examples are records of their own
 
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """Result of one evaluation."""
+    """Result of one evaluation.
+
+    `scores` are figures by name, the one that the task goes by first: {"accuracy": 0.93},
+    {"mae": 0.2, "r2": 0.8}, or nothing where the loss says it all.
+
+    Example:
+        Metrics(0.21, 10_000, {"accuracy": 0.93}).accuracy  # 0.93
+    """
 
     loss: float  # mean loss per example
-    accuracy: float  # share of examples classified right, 0..1
     examples: int
+    scores: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def accuracy(self) -> float | None:
+        """Share of examples classified right, 0..1; None where the task has no such score."""
+        return self.scores.get("accuracy")
+
+    @property
+    def headline(self) -> tuple[str, float] | None:
+        """Name and value of the first score; None where there is only the loss."""
+        return next(iter(self.scores.items()), None)
+
+    def records(self) -> dict[str, float]:
+        """The evaluation as metrics of a record: eval/loss, and eval/<name> for each score."""
+        return {"eval/loss": self.loss} | {f"eval/{name}": value for name, value in self.scores.items()}
+
+
+def scores_problem(scores: Mapping[str, Any]) -> str:
+    """Say what is wrong with scores by name, from the wire or a user's own function; "" if nothing.
+
+    At most MAX_SCORES finite numbers, with names of 1 to 32 characters a-z, 0-9, _ and -, none of
+    which is "loss" or "examples". An accuracy is from 0 to 1."""
+    if len(scores) > MAX_SCORES:
+        return f"there are {len(scores)} scores, and at most {MAX_SCORES} are allowed"
+    for name, value in scores.items():
+        if not isinstance(name, str) or not _SCORE.fullmatch(name) or name in _NOT_SCORES:
+            allowed = "1 to 32 characters a-z, 0-9, _ and -, and not loss or examples"
+            return f"a score is named {str(name)[:40]!r}; a name has {allowed}"
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            return f"the score {name} is {str(value)[:40]}, which is no finite number"
+    accuracy = scores.get("accuracy", 0.0)
+    return "" if 0.0 <= accuracy <= 1.0 else f"the accuracy is {accuracy:g}; it is from 0 to 1"

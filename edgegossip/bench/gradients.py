@@ -9,16 +9,16 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 from edgegossip import recipe as recipes
 from edgegossip.bench.inputs import Tensors
 from edgegossip.recipe import Recipe
 from edgegossip.training import check, models
+from edgegossip.training import optimizer as optimizers
 from edgegossip.training.batches import Normaliser, Sampler
 from edgegossip.training.data import DataSet, open_data
-from edgegossip.training.flat_model import FlatModel
-from edgegossip.training.optimizer import FlatSgd
 from edgegossip.training.schedule import learning_rate
 from edgegossip.types import LocalError
 
@@ -54,32 +54,30 @@ def dump(recipe: Recipe, steps: int = STEPS) -> Tensors:
 
 def _train(recipe: Recipe, data: DataSet, steps: int) -> Tensors:
     settings = recipe.training
-    flat = FlatModel(models.build(recipe.model, data.about.shape, data.about.classes))
-    sgd = FlatSgd(flat.layout.trainable_size, settings.momentum, settings.nesterov, settings.weight_decay)
-    sampler = Sampler(len(data.train), settings.batch_size, recipe.run.seed, 0)
+    module = models.build(recipe.model, data.about.shape, data.about.classes)
+    optimizer = optimizers.make(settings, module)
+    sampler = Sampler(len(data.indexed()), settings.batch_size, recipe.run.seed, 0)
     normalise = Normaliser.of(data.about)
     kept: list[tuple[str, np.ndarray]] = []
-    flat.module.train()
+    module.train()
     for step in range(steps):
         chosen = sampler.batch(step)
-        flat.zero_grad()
-        logits = flat.module(normalise(data.train.inputs.take(chosen)))
-        loss = F.cross_entropy(logits, torch.from_numpy(data.train.labels[chosen]))
+        optimizer.zero_grad()
+        inputs, labels = data.indexed().take(chosen)
+        logits = module(normalise(inputs))
+        loss = F.cross_entropy(logits, torch.from_numpy(labels))
         if not torch.isfinite(loss):
             raise LocalError(
                 f"the training loss became {float(loss.detach())} in step {step}; try a smaller training.lr"
             )
         loss.backward()
         if step in {0, steps // 2, steps - 1}:
-            kept += _tensors(flat, step)
-        sgd.step(flat.trainable, flat.grad, learning_rate(settings, step, steps))
+            kept += _tensors(module, step)
+        optimizers.set_rate(optimizer, learning_rate(settings, step, steps), settings.lr)
+        optimizer.step()
     return Tensors(tuple(kept))
 
 
-def _tensors(flat: FlatModel, step: int) -> list[tuple[str, np.ndarray]]:
-    gradient, offsets = flat.grad.numpy().copy(), flat.layout.offsets
-    return [
-        (f"step{step}/{spec.name}", gradient[offsets[k] : offsets[k + 1]].reshape(spec.shape))
-        for k, spec in enumerate(flat.layout.tensors)
-        if spec.trainable and spec.size
-    ]
+def _tensors(module: nn.Module, step: int) -> list[tuple[str, np.ndarray]]:
+    named = ((name, p.grad) for name, p in module.named_parameters() if p.requires_grad and p.numel())
+    return [(f"step{step}/{name}", grad.numpy().copy()) for name, grad in named if grad is not None]

@@ -81,7 +81,7 @@ from edgegossip.engine.server_events import (
     Wish,
 )
 from edgegossip.engine.server_frames import COORDINATOR, FULL, Downlink
-from edgegossip.engine.server_records import Progress, Value
+from edgegossip.engine.server_records import NO_TEST_SET, Progress, Value
 from edgegossip.engine.server_training import Combiner, Span, Training
 from edgegossip.frame import Frame
 from edgegossip.types import EdgegossipError, Metrics, NodeId, PeerError, Round, RunError, Vec
@@ -359,7 +359,7 @@ class ServerEngine:
             return self._go(self._evaluating_at_last)
         final = Downlink(self._plan.layout, self._plan.run_id, codecs.get(FULL))
         final.publish(self.model, self._plan.rounds)
-        self._final = _FinalEvaluation(final.whole(self._plan.rounds))
+        self._final = _FinalEvaluation(final.whole(self._plan.rounds), dict(self._evaluations.without))
         return self._go(self._looking_for_evaluator)
 
     def _evaluating_at_last(self) -> bool:
@@ -395,10 +395,11 @@ class ServerEngine:
         reason = ""
         if isinstance(answer, Result):
             try:
-                if (found := self._evaluations.checked(answer.evaluation)) is not None:
+                found = self._evaluations.checked(answer.evaluation)
+                if found is not None and found.examples:
                     self._evaluations.record(self._plan.rounds - 1, found)
                     return self._complete()
-                reason = "its answer has no evaluation"
+                reason = "its answer has no evaluation" if found is None else NO_TEST_SET
             except PeerError as error:
                 reason = str(error)
         elif isinstance(answer, Failure):

@@ -259,7 +259,7 @@ class Uplink:
         )
         aux: dict[int, float] = {
             Aux.LOSS: update.loss,
-            Aux.EXAMPLES: update.examples,
+            Aux.EXAMPLES: update.weight,
             Aux.LEARNING_RATE: update.lr,
             Aux.STEPS: update.steps,
         }

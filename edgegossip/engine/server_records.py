@@ -25,6 +25,7 @@ Record: TypeAlias = Callable[[NodeId, Round, Mapping[str, Value]], None]
 
 FORMAT = 1
 TRIES = 2  # boards that are asked for one evaluation during the run
+NO_TEST_SET = "it has no test set"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +123,7 @@ class Evaluations:
         self._faults: Faults = ()  # of the one that is wanted
         self._asked: dict[NodeId, _Asked] = {}
         self.asked = 0  # so far
+        self.without: dict[NodeId, str] = {}  # boards that have no test set, and the reason in words
 
     @property
     def open(self) -> Round | None:
@@ -139,9 +141,12 @@ class Evaluations:
             self.wanted = round
 
     def ask(self, names: Sequence[NodeId], step: Round) -> NodeId:
-        """Choose who evaluates the model after round `step`, which goes out now."""
-        tried = {name for name, _ in self._faults}
-        name = self.next_board([n for n in names if n not in tried] or names)
+        """Choose who evaluates the model after round `step`, which goes out now; "" when none of
+        these boards has a test set."""
+        tried, able = {name for name, _ in self._faults}, [n for n in names if n not in self.without]
+        if not able:
+            return ""
+        name = self.next_board([n for n in able if n not in tried] or able)
         self._asked[name] = _Asked(step, self._faults)
         self.wanted, self._faults = None, ()
         return name
@@ -166,10 +171,21 @@ class Evaluations:
             self.failed(name, "its answer has no evaluation")
             return
         del self._asked[name]
-        self.record(asked.step, metrics)
+        if not metrics.examples:
+            self.has_none(name)
+            if self.wanted is None:
+                self.wanted, self._faults = asked.step, asked.faults
+        else:
+            self.record(asked.step, metrics)
+
+    def has_none(self, name: NodeId) -> None:
+        """Take note that a board has no test set: it is not asked again."""
+        self.without[name] = NO_TEST_SET
+        self._log("no-test-set", f"{name} has no test set and evaluates nothing")
 
     def checked(self, found: Metrics | PeerError | None) -> Metrics | None:
-        """Return the evaluation in an answer, if there is one.
+        """Return the evaluation in an answer, if there is one; of 0 examples where the board has no
+        test set.
 
         Raises PeerError when it cannot be one of this training."""
         if isinstance(found, PeerError):
@@ -220,8 +236,7 @@ class Evaluations:
         self.wanted = None
 
     def record(self, step: Round, metrics: Metrics) -> None:
-        values = {"eval/loss": metrics.loss, "eval/accuracy": metrics.accuracy, "eval/examples": metrics.examples}
-        self._record(COORDINATOR, step, values)
+        self._record(COORDINATOR, step, {**metrics.records(), "eval/examples": metrics.examples})
 
     def _drop_wanted(self) -> None:
         if self.wanted is not None and self._faults:
@@ -260,7 +275,9 @@ class BoardRecords:
             return str(profile)
         round, values = self._waiting[name]
         if profile[0] == round:
-            self._write(name, {**profile[1], **values})
+            # What it saw in the round is known to the board alone; an update says what it weighs.
+            seen = {key: v for key, v in profile[1].items() if key == "train/examples"}
+            self._write(name, {**profile[1], **values, **seen})
         return None
 
     def used(self, name: NodeId, round: Round, frame: Frame) -> None:

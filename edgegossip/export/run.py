@@ -99,19 +99,21 @@ class _SetUp:
 
     def training_inputs(self, count: int) -> Iterator[Tensor]:
         """Of `count` examples, spread evenly over the training set, or of all."""
-        of = self._data.train
+        of = self._data.indexed()
         chosen = np.unique(np.linspace(0, len(of) - 1, min(count, len(of))).astype(np.int64))
         return (inputs for inputs, _ in self._batches(of, chosen))
 
     def test_batches(self) -> Iterator[tuple[Tensor, NDArray[np.int64]]]:
-        return self._batches(self._data.test, np.arange(len(self._data.test), dtype=np.int64))
+        return self._batches(self._test, np.arange(self.tested, dtype=np.int64))
 
     def _batches(self, of: Examples, chosen: NDArray[np.int64]) -> Iterator[tuple[Tensor, NDArray[np.int64]]]:
         from edgegossip.training.workload import as_taken
 
         for start in range(0, len(chosen), _BATCH):
             part = chosen[start : start + _BATCH]
-            yield as_taken(of.inputs.take(part), self._normalise), of.labels[part]
+            inputs, targets = of.take(part)
+            assert targets is not None
+            yield as_taken(inputs, self._normalise), targets
 
     def accuracy(self, logits_of: Callable[[Tensor], NDArray[np.float32]]) -> float:
         """Share of the test set that `logits_of(inputs)`, float32[batch, classes], gets right."""
@@ -123,4 +125,10 @@ class _SetUp:
 
     @property
     def tested(self) -> int:
-        return len(self._data.test)
+        return len(self._test)
+
+    @property
+    def _test(self) -> Examples:
+        if self._data.test is None:
+            raise DataError("the run's data have no test set to compare the file with torch's model on")
+        return self._data.test

@@ -62,7 +62,10 @@ def plan_of(recipe: Recipe, layout: Layout, boards: Sequence[NodeId], run_id: by
         weighting=server.weighting,
         evaluate_after=recipes.evaluation_rounds(recipe),
         evaluation_examples=recipe.evaluation.examples,
-        learning_rate=lambda round: learning_rate(recipe.training, round, rounds),
+        # the rate of a plateau is each board's own matter
+        learning_rate=None
+        if recipe.training.schedule == "plateau"
+        else lambda round: learning_rate(recipe.training, round, rounds),
     )
 
 

@@ -41,7 +41,7 @@ from edgegossip.engine.server_events import (
 from edgegossip.frame import Frame
 from edgegossip.layout import Layout
 from edgegossip.profiling.records import METRICS, Value
-from edgegossip.types import DecodeError, Metrics, NodeId, PeerError, Round
+from edgegossip.types import DecodeError, Metrics, NodeId, PeerError, Round, scores_problem
 from edgegossip.untrusted import printable
 
 STYPE = "edgegossip.frame.v1"
@@ -257,21 +257,33 @@ def read_evaluate_request(content: RecordDict) -> int | None:
     return max(0, _field(fields, "examples", int)) if fields.get("ask") == "evaluate" else None
 
 
-def evaluation(metrics: Metrics) -> MetricRecord:
-    return MetricRecord({"loss": metrics.loss, "accuracy": metrics.accuracy, "examples": metrics.examples})
+def evaluation(metrics: Metrics | None) -> MetricRecord:
+    """Return an evaluation's loss, examples and scores by their names, the headline first. None,
+    for a board without a test set, is one of 0 examples."""
+    if metrics is None:
+        return MetricRecord({"loss": 0.0, "examples": 0})
+    scores = {name: float(value) for name, value in metrics.scores.items()}
+    return MetricRecord({"loss": float(metrics.loss), **scores, "examples": metrics.examples})
 
 
 def read_evaluation(content: RecordDict) -> Metrics | None:
-    """Return the evaluation, if there is one. Raises DecodeError when it makes no sense."""
+    """Return the evaluation, if there is one; of 0 examples from a board without a test set.
+
+    Raises DecodeError when it makes no sense."""
     record = content.metric_records.get(EVALUATION)
     if record is None:
         return None
-    loss, accuracy, examples = (record.get(key) for key in ("loss", "accuracy", "examples"))
-    if not isinstance(loss, float) or not isinstance(accuracy, float) or not isinstance(examples, int):
-        raise DecodeError("the evaluation lacks loss, accuracy or examples")
-    if not abs(loss) <= MAX_LOSS or not 0.0 <= accuracy <= 1.0 or not 1 <= examples <= MAX_EXAMPLES:
-        raise DecodeError(f"the evaluation makes no sense: loss {loss}, accuracy {accuracy}, {examples} examples")
-    return Metrics(loss, accuracy, examples)
+    loss, examples = record.get("loss"), record.get("examples")
+    if not isinstance(loss, float) or not isinstance(examples, int):
+        raise DecodeError("the evaluation lacks loss or examples")
+    if not abs(loss) <= MAX_LOSS or not 0 <= examples <= MAX_EXAMPLES:
+        raise DecodeError(f"the evaluation makes no sense: loss {loss}, {examples} examples")
+    if not examples:
+        return Metrics(0.0, 0)
+    scores: dict[str, Any] = {name: value for name, value in record.items() if name not in ("loss", "examples")}
+    if problem := scores_problem(scores):
+        raise DecodeError(f"the evaluation makes no sense: {problem}")
+    return Metrics(loss, examples, {name: float(value) for name, value in scores.items()})
 
 
 def profile(round: Round, values: Mapping[str, Value]) -> MetricRecord:

@@ -34,6 +34,8 @@ from edgegossip.profiling.sinks import RecordSink
 from edgegossip.profiling.tee import Tee
 from edgegossip.recipe import Recipe
 from edgegossip.report.live import Live, LiveSink
+from edgegossip.training.check import data_notice
+from edgegossip.training.data import Board
 from edgegossip.types import ConfigError, NodeId
 
 if TYPE_CHECKING:
@@ -139,7 +141,9 @@ def run_board(recipe: Recipe, options: NodeOptions, *, fresh: bool = False) -> i
     codecs.get(recipe.codec.name, **recipe.codec.params)
     if recipe.run.mode == "gossip":
         make_algorithm(recipe)
-    training.check(recipe)
+    training.check(recipe, _own_board(recipe, options))
+    if notice := data_notice(recipe):
+        click.echo(f"!! {notice}", err=True)
     named, before = options.resume is not None, _before(recipe, options, fresh)
     if recipe.run.mode == "gossip":
         options = replace(options, resume=before)  # so that it is known that this board was in the run
@@ -161,6 +165,18 @@ def run_board(recipe: Recipe, options: NodeOptions, *, fresh: bool = False) -> i
     from edgegossip.launch.outcome import conclude  # the table and plots: nothing that a board needs while it waits
 
     return conclude(folders[0], plots=False, as_json=False)
+
+
+def _own_board(recipe: Recipe, options: NodeOptions) -> list[Board]:
+    """This board, if it has data of its own."""
+    if recipe.data.partition != "local":
+        return []
+    if options.entry is not None:
+        members = options.entry.manifest.members
+    else:
+        gossip = recipe.run.mode == "gossip"
+        members = peer_members(options) if gossip else options.members or default_members(recipe.run.nodes)
+    return [Board(options.name, members.index(options.name) if options.name in members else 0)]
 
 
 def _before(recipe: Recipe, options: NodeOptions, fresh: bool) -> Path | None:

@@ -26,6 +26,7 @@ from edgegossip.profiling.summary import COORDINATOR
 from edgegossip.profiling.tee import Tee
 from edgegossip.recipe import Recipe, run_id
 from edgegossip.report.live import Live, LiveSink
+from edgegossip.training.data import Board
 from edgegossip.types import ConfigError, NodeId
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ def _serve(
 ) -> None:
     from edgegossip.flower import Coordinator
 
-    layout, initial = training.initial_model(recipe)
+    layout, initial = training.initial_model(recipe, Board(COORDINATOR, -1))
     live = Live(members, recipe.run.rounds, stream=sys.stderr, enabled=not options.as_json)
     sink = Tee(folder, LiveSink(live), start_s=folder.start_s if resumed else None)
     keeper = coordinator_keeper(recipe, layout, members, run_id(recipe), folder, sink)

@@ -15,8 +15,11 @@ from edgegossip import codecs, training
 from edgegossip.gossip.averaging import default_eta
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.node.spec import NodeSpec, make_algorithm, make_view
+from edgegossip.profiling.summary import COORDINATOR
 from edgegossip.recipe import Recipe, run_id
-from edgegossip.types import ConfigError, HostError, NodeId
+from edgegossip.training.check import data_notice
+from edgegossip.training.data import Board, is_declared, is_users
+from edgegossip.types import ConfigError, HostError, LocalError, NodeId
 
 _WHOLE_MODELS = ("dpsgd", "sgp", "d2", "ad-psgd")
 _ETA_BY_CODEC = ("deep-squeeze", "choco-sgd", "sparse-push", "quant-sgp")
@@ -31,15 +34,16 @@ def preflight(recipe: Recipe, members: Sequence[NodeId]) -> None:
     if recipe.run.mode == "gossip":
         require("torch", TORCH_HINT)
         _check_gossip(recipe, members)
-        training.check(recipe)
-        _check_model(recipe)
+        training.check(recipe, _own_boards(recipe, members))
+        _check_model(recipe, members[0])
     else:
-        preflight_server(recipe, members)
+        preflight_server(recipe, members, here=True)
+    training.require_device(recipe)
     check_ports(recipe, len(members))
 
 
-def preflight_server(recipe: Recipe, members: Sequence[NodeId]) -> None:
-    """The same for a coordinator alone, whose boards are elsewhere."""
+def preflight_server(recipe: Recipe, members: Sequence[NodeId], here: bool = False) -> None:
+    """The same for a coordinator alone, whose boards are elsewhere; or `here`, on this machine."""
     if recipe.run.mode != "server":
         raise ConfigError(f"run.mode = {recipe.run.mode}: {recipe.run.name} has no coordinator; the nearest is server")
     if recipe.network.restarts:
@@ -52,13 +56,19 @@ def preflight_server(recipe: Recipe, members: Sequence[NodeId]) -> None:
             limit = len(members)
             raise ConfigError(f"server.{key} = {asked}: the run has {limit} boards; the nearest is {limit}")
     _check_server(recipe)
-    training.check(recipe)
-    _check_model(recipe)
+    training.check(recipe, _own_boards(recipe, members) if here else ())
+    _check_model(recipe, members[0] if here else COORDINATOR)
 
 
 def notices(recipe: Recipe) -> list[str]:
     """What a user should know before the run, a sentence each."""
-    notices = (unused_notice(recipe), codec_notice(recipe), momentum_notice(recipe), eta_notice(recipe))
+    notices = (
+        unused_notice(recipe),
+        data_notice(recipe),
+        codec_notice(recipe),
+        momentum_notice(recipe),
+        eta_notice(recipe),
+    )
     return [notice for notice in notices if notice]
 
 
@@ -90,7 +100,7 @@ def eta_notice(recipe: Recipe) -> str:
 
 def momentum_notice(recipe: Recipe) -> str:
     """Two momentums, dgc's and the local optimiser's, which may keep training from converging; empty when there are not both."""
-    momentum = recipe.training.momentum
+    momentum = recipe.training.momentum if recipe.training.optimizer == "sgd" else 0.0
     if recipe.codec.name != "dgc" or momentum == 0:
         return ""
     return (
@@ -177,10 +187,27 @@ def wait_for_port(host: str, port: int, patience_s: float = 5.0) -> None:
             time.sleep(0.2)
 
 
-def _check_model(recipe: Recipe) -> None:
-    """A model with parameters, or a user's own, is built once here: that takes torch, and finds every mistake in it."""
-    if recipe.model.params or ":" in recipe.model.name or ":" in recipe.data.name:
-        training.layout_of(recipe)
+def _own_boards(recipe: Recipe, members: Sequence[NodeId]) -> list[Board]:
+    """The boards of this machine that have data of their own."""
+    own = recipe.data.partition == "local"
+    return [Board(name, k) for k, name in enumerate(members)] if own else []
+
+
+def _check_model(recipe: Recipe, name: NodeId) -> None:
+    """A model with parameters, or a user's own, is built once here: that takes torch, and finds every mistake in it. `name`:
+    whose data say what an example is, where the recipe does not."""
+    section = recipe.model
+    if not (section.params or section.share or section.keep or ":" in section.name or is_users(recipe.data)):
+        return
+    try:
+        training.layout_of(recipe, Board(name, 0 if name != COORDINATOR else -1))
+    except LocalError as error:
+        if name != COORDINATOR or is_declared(recipe.data):
+            raise
+        raise ConfigError(
+            f"the coordinator has no data of its own from which it could see what the model takes ({error}); declare "
+            "data.shape and data.classes (or data.target and data.target_shape)"
+        ) from error
 
 
 def _check_server(recipe: Recipe) -> None:

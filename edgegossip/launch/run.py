@@ -87,9 +87,10 @@ def _resumable(path: Path) -> tuple[Recipe, tuple[NodeId, ...], bytes]:
 
 def make_folder(recipe: Recipe, runs_dir: Path, members: tuple[NodeId, ...]) -> RunFolder:
     """A new run folder that says what is going to run, and on whose data."""
-    counts = training.partition_counts(recipe)
+    shared = training.partition_counts(recipe)
     folder = RunFolder.create(runs_dir, recipe.run.name, recipes.to_toml(recipe), environment())
-    folder.write_partition(members, [str(k) for k in range(counts.shape[1])], counts)
+    if shared is not None:
+        folder.write_partition(members, *shared)
     return folder
 
 

@@ -22,6 +22,7 @@ from edgegossip.profiling.run_folder import RunFolder
 from edgegossip.profiling.sinks import RecordSink
 from edgegossip.profiling.summary import COORDINATOR
 from edgegossip.recipe import Recipe
+from edgegossip.training.data import Board
 from edgegossip.types import Metrics, NodeId, RunError, Vec
 
 FINAL_MODEL = "model.npz"
@@ -35,7 +36,7 @@ def run_server(run: LocalRun) -> Mapping[NodeId, str]:
         superlink = launch(host, port, run.folder.path / SUPERLINK_LOG, credentials=secure)
         stack.callback(superlink.stop)
         nursery = stack.enter_context(boards_nursery(run))
-        layout, initial = training.initial_model(run.recipe)
+        layout, initial = training.initial_model(run.recipe, Board(run.members[0], 0))
         keeper = coordinator_keeper(run.recipe, layout, run.members, run.run_id, run.folder, run.sink)
         coordinator = Coordinator(
             run.recipe,

@@ -91,7 +91,7 @@ class Model:
 def load(spec: NodeSpec, sink: Sink, checkpoints: Path | None) -> Model:
     """Workload and newest checkpoint; `checkpoints` is this board's folder of them. Imports torch.
     Raises DataError and ConfigError when one of them cannot be used."""
-    workload = build_workload(spec.recipe, spec.index)
+    workload = build_workload(spec.recipe, spec.index, spec.name, sink)
     view = make_view(spec, workload.layout)
     if checkpoints is None or not spec.recipe.checkpoint.every:
         return Model(workload, view)
@@ -139,12 +139,13 @@ class GossipNode:
         self.traffic, self._records = Traffic(), Records(spec.name, sink)
         self._evaluate_after = recipes.evaluation_rounds(recipe)
         self._final: Metrics | None = None  # of the last round, over the whole test set
+        self._evaluated_last = False  # that has been made, or there is no test set
         self._workload: Workload  # once it is loaded
         self._keeper: Keeper | None = None
 
-    def run(self, save_to: Path | None = None) -> Metrics:
-        """Join, play all rounds that are left, report. Returns the last evaluation; saves the final
-        model to `save_to`.
+    def run(self, save_to: Path | None = None) -> Metrics | None:
+        """Join, play all rounds that are left, report. Returns the last evaluation, None without a
+        test set; saves the final model to `save_to`.
 
         Raises LocalError when training diverges; RunError for a board that was started again when
         the run is over, or with nothing when there is nobody left to learn from and the run does
@@ -170,9 +171,19 @@ class GossipNode:
         if save_to is not None:
             layout, round = self._workload.layout, self.engine.round
             save_final(save_to, layout, self.engine.model, round, self._keeper, name, self._sink)
-        text = f"{name} finished: accuracy {metrics.accuracy:.4f}"
-        self._sink.event(name, "finished", text, accuracy=metrics.accuracy, loss=metrics.loss)
+        self._finished(metrics)
         return metrics
+
+    def _finished(self, metrics: Metrics | None) -> None:
+        name = self._spec.name
+        if metrics is None:
+            self._sink.event(name, "finished", f"{name} finished; it has no test set")
+            return
+        score, value = metrics.headline or ("loss", metrics.loss)
+        known: dict[str, Value] = {"loss": metrics.loss}
+        if metrics.accuracy is not None:
+            known["accuracy"] = metrics.accuracy
+        self._sink.event(name, "finished", f"{name} finished: {score} {value:.4f}", **known)
 
     # -- questions of the engine -----------------------------------------------------------------------------------
 
@@ -369,23 +380,22 @@ class GossipNode:
         while self.traffic.in_flight and self._now() < until_s:
             self._take(until_s)
 
-    def _last_evaluation(self) -> Metrics:
+    def _last_evaluation(self) -> Metrics | None:
         """A board that came so late that it took over the final model has only this to report."""
-        if self._final is None:
+        if not self._evaluated_last:
             round: Round = self.engine.round - 1
             values = self._evaluate(self.engine.state, last=True)
             times = self._clock.finish_round()
             values |= self.traffic.take()
             self._records.add(round, lambda: values | self._meters() | times.metrics(), math.inf)
-        assert self._final is not None
         return self._final
 
     def _evaluate(self, state: Any, last: bool) -> dict[str, Value]:
         limit, model = None if last else self._spec.recipe.evaluation.examples or None, self._algorithm.model(state)
         metrics = self._beside("other", lambda: self._workload.evaluate(model, limit))
         if last:
-            self._final = metrics
-        return {"eval/loss": metrics.loss, "eval/accuracy": metrics.accuracy}
+            self._final, self._evaluated_last = metrics, True
+        return {} if metrics is None else dict(metrics.records())
 
 
 @dataclass(slots=True)

@@ -205,7 +205,7 @@ class PacedWorkload:
         self._pace.computed()
         return replace(local, stages_s={})  # they are of this processor
 
-    def evaluate(self, x: Vec, examples: int | None = None) -> Metrics:
+    def evaluate(self, x: Vec, examples: int | None = None) -> Metrics | None:
         self._pace.turn(-1)
         try:
             return self._workload.evaluate(x, examples)

@@ -43,7 +43,7 @@ def run_client(
 
     def make_workload() -> Workload:
         meters.begin()
-        return build_workload(spec.recipe, spec.index)
+        return build_workload(spec.recipe, spec.index, spec.name, sink)
 
     client = NodeClient(
         spec.name,

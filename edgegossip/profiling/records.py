@@ -57,12 +57,23 @@ METRICS = (
 )
 
 
-SPARSE = ("eval/loss", "eval/accuracy")  # are there in some rounds only
+# Of rounds with an evaluation: eval/loss, eval/examples, and eval/<name> for each of its scores, the
+# one that the task goes by first.
+EVALUATED, NO_SCORES = "eval/", ("eval/loss", "eval/examples")
 
 # What went to one neighbour: link/<peer>_bytes, frames and what carries them, counted when acknowledged; link/<peer>_s,
 # seconds in which something was under way to it. Of the time since the record before that has them.
 LINK_PREFIX, LINK_BYTES, LINK_SECONDS = "link/", "_bytes", "_s"
 SPANS = "time/spans"  # text: the parts of some rounds in their order, see spans.RoundTimes.spans
+
+
+def scores_in(values: Mapping[str, Value]) -> list[str]:
+    """Names of the scores in the record of a round, in their order: ["accuracy"]; [] where nothing
+    was evaluated or the loss says it all."""
+    if "eval/loss" not in values:  # by far the most rounds
+        return []
+    found = (name for name in values if name.startswith(EVALUATED) and name not in NO_SCORES)
+    return [name.removeprefix(EVALUATED) for name in found]
 
 
 class Sink(Protocol):

@@ -23,6 +23,7 @@ from edgegossip.profiling.lines import EventRecord, LogText, MetricsRecord, Reco
 from edgegossip.profiling.sinks import RecordSink, write_all
 from edgegossip.types import DataError, HostError, NodeId
 
+HOLDS = "holds"  # the event of a board with data of its own: `examples`, and JSON of `classes` and `counts`
 WARN_S = 600.0  # between two words on a disk that takes nothing
 _SAME_SECOND = 1000  # folders of one name that may start in the same second
 
@@ -105,6 +106,7 @@ class RunFolder(RecordSink):
         super().__init__(start_s, clock)
         self.path, self._warn = path, warn
         self._lost, self._warned_s = 0, -math.inf  # records, and when that was said
+        self._holdings: dict[NodeId, dict[str, int]] = {}  # board -> class -> examples, as it says
         self._lock = threading.Lock()
         self._closed = False
         try:
@@ -154,8 +156,21 @@ class RunFolder(RecordSink):
                 if self._lost:
                     self._say_what_is_missing(record.node)
                 write_all(self._metrics_fd if isinstance(record, MetricsRecord) else self._events_fd, line)
+                if isinstance(record, EventRecord) and record.name == HOLDS:
+                    self._note_holdings(record)
             except OSError as error:
                 self._lose(error)
+
+    def _note_holdings(self, record: EventRecord) -> None:
+        """Keep partition.json at what boards with data of their own say that they hold. Raises
+        OSError."""
+        if (counts := _holdings(record.fields)) is None:
+            return
+        self._holdings[record.node] = counts
+        classes = list(dict.fromkeys(name for held in self._holdings.values() for name in held))
+        nodes = sorted(self._holdings)
+        rows = [[self._holdings[node].get(name, 0) for name in classes] for node in nodes]
+        self.write_partition(nodes, classes, rows)
 
     def _lose(self, error: OSError) -> None:
         self._lost += 1
@@ -273,6 +288,20 @@ def _document(path: Path, fits: Callable[[Mapping[str, Any]], bool] = lambda _: 
     if not fits(document):
         raise DataError(f"{path} does not hold what a run writes there; delete it to read the rest of the run")
     return document
+
+
+def _holdings(fields: Mapping[str, Any]) -> dict[str, int] | None:
+    """Examples of each class in a record of HOLDS; None where the record is not one that a board
+    writes."""
+    examples = fields.get("examples")
+    try:
+        classes, counts = (json.loads(str(fields[key])) for key in ("classes", "counts"))
+    except (KeyError, ValueError, RecursionError):
+        return None
+    whole = isinstance(counts, list) and all(type(n) is int and n >= 0 for n in counts)
+    if not whole or not _are_words(classes, len(counts)) or type(examples) is not int:
+        return None
+    return dict(zip(classes, counts, strict=True)) or {"examples": examples}
 
 
 def _are_words(value: Any, length: int | None = None) -> bool:

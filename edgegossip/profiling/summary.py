@@ -3,9 +3,11 @@
 What is not known is null, never 0. A board that was lost keeps its own figures and is named in `failed_nodes`. What
 each number is over:
 
-- `accuracy`, `loss`, `train_loss`, `time_s`, `rounds`: the boards that finished; while none has, those still at work.
-  Each is a board's last evaluation, last training loss and its sum of seconds; `loss`, `train_loss` and `time_s` are
-  means over boards.
+- `accuracy`, `scores`, `loss`, `train_loss`, `time_s`, `rounds`: the boards that finished; while none has, those still
+  at work. Each is a board's last evaluation, last training loss and its sum of seconds; `loss`, `train_loss` and
+  `time_s` are means over boards.
+- `score` is the name of the score that the task goes by, null where there is only the loss; `accuracy` has nulls in it
+  where accuracy is none of the scores.
 - `sent_bytes`, `received_bytes`: sums over all boards, lost ones included: what was sent was sent. What a coordinator
   sends is what its boards receive.
 - `bits_per_value`: all payload bits of the boards divided by all values they stood for.
@@ -19,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from edgegossip.profiling.lines import EventRecord, MetricsRecord, Record
-from edgegossip.profiling.records import PARTS
+from edgegossip.profiling.records import EVALUATED, PARTS, scores_in
 from edgegossip.profiling.run_folder import RunData
 from edgegossip.types import NodeId
 
@@ -38,7 +40,7 @@ _SUMMED = (
     "time/cpu_s",
     "sys/energy_j",
 )
-_LAST = ("train/loss", "eval/loss", "eval/accuracy")
+_LAST = ("train/loss", "eval/loss")
 # event -> state of its node from then on
 _ENDS = {"finished": "finished", "lost": "lost", "error": "lost", "restarted": "unfinished"}
 
@@ -52,6 +54,8 @@ class _Totals:
     seconds: float | None = None
     sums: dict[str, float] = field(default_factory=dict)
     last: dict[str, float] = field(default_factory=dict)
+    scores: dict[str, float] = field(default_factory=dict)  # of the last evaluation, the headline first
+    evaluated: bool = False
     measured_rounds: int = 0  # that say what energy they took
     encoded_bits: float = 0.0
     encoded_values: float = 0.0
@@ -68,6 +72,10 @@ class _Totals:
         for name in _LAST:
             if (value := record.number(name)) is not None:
                 self.last[name] = value
+        self.evaluated |= "eval/loss" in record.values
+        for name in scores_in(record.values):
+            if (value := record.number(f"{EVALUATED}{name}")) is not None:
+                self.scores[name] = value
         rss_bytes = record.number("sys/peak_rss_bytes") or record.number("sys/rss_bytes")
         if rss_bytes is not None:
             self.peak_rss_bytes = max(self.peak_rss_bytes or 0.0, rss_bytes)
@@ -148,14 +156,18 @@ def _document(head: Mapping[str, Any], nodes: Mapping[NodeId, _Totals], seconds:
     boards = {name: t for name, t in nodes.items() if name != COORDINATOR}
     basis = [t for t in boards.values() if t.state == "finished"]
     basis = basis or [t for t in boards.values() if t.state == "unfinished"]
+    evaluated = _evaluated(basis, nodes.get(COORDINATOR))
+    scores = {name: _spread([t.scores[name] for t in evaluated if name in t.scores]) for name in _scores_of(evaluated)}
     return {
         "run": head.get("run"),
         "mode": head.get("mode"),
         "nodes": len(boards),
         "rounds": max((t.rounds for t in basis), default=0),
         "rounds_asked": head.get("rounds_asked"),
-        "accuracy": _spread(_evaluated(basis, nodes.get(COORDINATOR), "eval/accuracy")),
-        "loss": _mean(_evaluated(basis, nodes.get(COORDINATOR), "eval/loss")),
+        "accuracy": scores.get("accuracy") or _spread(()),
+        "score": next(iter(scores), None),
+        "scores": scores,
+        "loss": _mean([t.last["eval/loss"] for t in evaluated if "eval/loss" in t.last]),
         "train_loss": _mean([t.last["train/loss"] for t in basis if "train/loss" in t.last]),
         "seconds": seconds if any(t.seconds is not None for t in nodes.values()) else None,
         "sent_bytes": {part: _sum_bytes(boards.values(), name) for part, name in _SENT_METRICS.items()},
@@ -177,7 +189,8 @@ def _row(name: NodeId, totals: _Totals) -> dict[str, Any]:
         "state": totals.state,
         "restarts": totals.restarts,
         "rounds": totals.rounds,
-        "accuracy": totals.last.get("eval/accuracy"),
+        "accuracy": totals.scores.get("accuracy"),
+        "scores": dict(totals.scores),
         "loss": totals.last.get("eval/loss"),
         "train_loss": totals.last.get("train/loss"),
         "seconds": totals.seconds,
@@ -193,12 +206,14 @@ def _row(name: NodeId, totals: _Totals) -> dict[str, Any]:
     }
 
 
-def _evaluated(basis: Sequence[_Totals], coordinator: _Totals | None, name: str) -> list[float]:
-    """The boards' last values; where no board evaluates, the coordinator's."""
-    values = [t.last[name] for t in basis if name in t.last]
-    if not values and coordinator is not None and name in coordinator.last:
-        return [coordinator.last[name]]
-    return values
+def _evaluated(basis: Sequence[_Totals], coordinator: _Totals | None) -> list[_Totals]:
+    """The boards that evaluated; where none did, the coordinator if it did."""
+    found = [t for t in basis if t.evaluated]
+    return [coordinator] if not found and coordinator is not None and coordinator.evaluated else found
+
+
+def _scores_of(evaluated: Sequence[_Totals]) -> list[str]:
+    return list(dict.fromkeys(name for totals in evaluated for name in totals.scores))
 
 
 def _known(basis: Sequence[_Totals], name: str) -> list[float]:

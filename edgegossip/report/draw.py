@@ -11,9 +11,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from edgegossip.profiling.records import PARTS
+from edgegossip.profiling.records import EVALUATED, PARTS
 from edgegossip.report.series import Curves, Numbers, column_mean, column_range, smooth, thin
-from edgegossip.report.style import INK, MUTED, STYLE, class_colors, new_figure, save
+from edgegossip.report.style import INK, STYLE, class_colors, new_figure, save
 from edgegossip.report.units import bytes_text, printable, seconds_text
 
 PALETTE = {
@@ -30,19 +30,22 @@ MOST_POINTS = 1500  # of a line; more cannot be seen
 _EDGE: dict[str, Any] = {"edgecolor": "white", "linewidth": 0.6}  # keeps neighbouring pieces of a bar apart
 
 
-def draw_learning(curves: Curves, title: str, path: Path, *, log_bytes: bool = False) -> Path:
-    """Loss and test accuracy, against seconds and against bytes sent by all boards."""
+def draw_learning(curves: Curves, title: str, path: Path, *, score: str | None = None, log_bytes: bool = False) -> Path:
+    """Loss and the score of that name on test data, against seconds and against bytes sent by all
+    boards; without a score the loss alone."""
     with matplotlib.rc_context(STYLE):
-        figure = new_figure(10.0, 6.2, title)
-        axes = figure.subplots(2, 2, sharex="col", sharey="row")
+        figure = new_figure(10.0, 6.2 if score else 3.7, title)
+        axes = figure.subplots(2 if score else 1, 2, sharex="col", sharey="row", squeeze=False)
         for column, x in enumerate((curves.t_s, curves.sent_bytes)):
             _loss(axes[0, column], x, curves)
-            _accuracy(axes[1, column], x, curves)
-        axes[1, 0].set_xlabel("seconds since training began")
-        axes[1, 0].set_xlim(left=0)
-        _bytes_axis(axes[1, 1], curves.sent_bytes, log_bytes)
+            if score:
+                _score(axes[1, column], x, curves, score)
+        axes[-1, 0].set_xlabel("seconds since training began")
+        axes[-1, 0].set_xlim(left=0)
+        _bytes_axis(axes[-1, 1], curves.sent_bytes, log_bytes)
         axes[0, 0].set_ylabel("loss")
-        axes[1, 0].set_ylabel("test accuracy")
+        if score:
+            axes[1, 0].set_ylabel(f"test {printable(score, 32)}")
         axes[0, 1].legend(loc="upper right")
         return save(figure, path)
 
@@ -72,22 +75,26 @@ def _top(high: Numbers) -> float | None:
     return cut if cut < 0.5 * float(known.max()) else None
 
 
-def _accuracy(axes: Axes, x: Numbers, curves: Curves) -> None:
-    accuracy = curves.values.get("eval/accuracy")
-    mean = _evaluations(axes, x, accuracy, "mean of boards")
+def _score(axes: Axes, x: Numbers, curves: Curves, name: str) -> None:
+    """The boards' mean and range of a score; an accuracy is in per cent, from 0 to 100."""
+    found, percent = curves.values.get(f"{EVALUATED}{name}"), name == "accuracy"
+    mean = _evaluations(axes, x, found, "mean of boards")
     axes.grid(axis="y")
-    axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
-    if mean is None or accuracy is None:
-        axes.text(0.5, 0.5, "no evaluation yet", transform=axes.transAxes, ha="center", color=MUTED)
+    if percent:
+        axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
+    if mean is None or found is None:
         return
-    low, high = column_range(accuracy)
+    low, high = column_range(found)
     at = np.flatnonzero(np.isfinite(low))
     axes.fill_between(x[at], low[at], high[at], color=TEST, alpha=0.16, linewidth=0)
     last = np.flatnonzero(np.isfinite(mean))[-1]
-    offset = (-2, -14) if mean[last] > 0.5 else (-2, 8)
+    middle = 0.5 if percent else 0.5 * float(np.nanmax(high) + np.nanmin(low))
+    offset = (-2, -14) if mean[last] > middle else (-2, 8)
     style: dict[str, Any] = {"textcoords": "offset points", "ha": "right", "fontweight": "bold", "color": TEST}
-    axes.annotate(f"{100 * mean[last]:.1f} %", (x[last], mean[last]), offset, **style)
-    axes.set_ylim(0, 1.03)
+    text = f"{100 * mean[last]:.1f} %" if percent else f"{mean[last]:.4g}"
+    axes.annotate(text, (x[last], mean[last]), offset, **style)
+    if percent:
+        axes.set_ylim(0, 1.03)
 
 
 def _evaluations(axes: Axes, x: Numbers, matrix: Numbers | None, label: str) -> Numbers | None:

@@ -139,7 +139,8 @@ def progress_line(fleet: Fleet) -> str:
     """The whole fleet in one line: time, round of the slowest board, means over the boards at work, who waits."""
     parts = [seconds_text(fleet.t_s), f"round {fleet.round}/{fleet.rounds}"]
     parts.append(f"loss {number_text(fleet.mean('loss'), 4)}")
-    parts.append(f"accuracy {number_text(fleet.mean('accuracy'), 4)}")
+    if fleet.score:
+        parts.append(f"{printable(fleet.score, 32)} {number_text(fleet.mean('score'), 4)}")
     parts.append(f"sent {bytes_text(fleet.sent_bytes)}")
     if fleet.lost:
         parts.append(f"lost {', '.join(map(printable, fleet.lost))}")

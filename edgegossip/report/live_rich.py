@@ -62,15 +62,16 @@ class RichScreen:
 def _table(fleet: Fleet) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", expand=True)
     table.add_column("board", no_wrap=True)
-    for name in ("round", "loss", "accuracy", "sent", "a round"):
+    score = printable(fleet.score, 32)
+    for name in ("round", "loss", *([score] if score else ()), "sent", "a round"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True, overflow="ellipsis", ratio=1)
     for board in list(fleet.boards.values()):
-        table.add_row(*_row(board))
+        table.add_row(*_row(board, bool(score)))
     return table
 
 
-def _row(board: Board) -> tuple[Text, ...]:
+def _row(board: Board, scored: bool) -> tuple[Text, ...]:
     style = _STYLES.get(board.state, "yellow" if board.waits else "")
     doing = board.doing
     if doing == "training" and board.busiest:
@@ -78,7 +79,7 @@ def _row(board: Board) -> tuple[Text, ...]:
     numbers = (
         str(board.rounds),
         number_text(board.loss, 4),
-        number_text(board.accuracy, 4),
+        *([number_text(board.score, 4)] if scored else ()),
         bytes_text(board.sent_bytes),
         seconds_text(board.round_s),
     )

@@ -34,7 +34,8 @@ def write_plots(run_dir: Path, *, log_bytes: bool = False) -> list[Path]:
     folder.mkdir(exist_ok=True)
     written: list[Path] = []
     if curves.t_s.size:
-        written.append(draw_learning(curves, title, folder / "learning.png", log_bytes=log_bytes))
+        path, score = folder / "learning.png", summary["score"]
+        written.append(draw_learning(curves, title, path, score=score, log_bytes=log_bytes))
     if any(seconds is not None for row in summary["boards"] for seconds in row["time_s"].values()):
         written.append(draw_time(summary, title, folder / "time.png"))
     if run.partition is not None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edgegossip.profiling.lines import EventRecord, MetricsRecord
-from edgegossip.profiling.records import PARTS
+from edgegossip.profiling.records import EVALUATED, PARTS, scores_in
 from edgegossip.types import NodeId, Round
 
 _STATES = {
@@ -46,7 +46,7 @@ class Board:
     name: NodeId
     rounds: Round = 0  # done
     loss: float | None = None  # of the last round's training
-    accuracy: float | None = None  # of the last evaluation
+    score: float | None = None  # of the last evaluation, see Fleet.score
     sent_bytes: float = 0.0
     round_s: float | None = None
     busiest: str = ""  # the part that took most of the last round
@@ -71,6 +71,7 @@ class Fleet:
     def __init__(self, members: Sequence[NodeId], rounds: Round) -> None:
         self.members, self.rounds, self.t_s = tuple(members), rounds, 0.0
         self.boards = {name: Board(name) for name in members}
+        self.score = "accuracy"  # the name of what evaluations go by; "" where there is only the loss
         self._known_down: set[str] = set()
         self._routine: dict[
             str, tuple[float, int]
@@ -90,7 +91,7 @@ class Fleet:
         return sum(b.sent_bytes for b in self.boards.values())
 
     def mean(self, what: str) -> float | None:
-        """Mean of "loss" or "accuracy" over the boards at work that have one; where none has, the coordinator's."""
+        """Mean of "loss" or "score" over the boards at work that have one; where none has, the coordinator's."""
         others = [b for name, b in self.boards.items() if name not in self.members]
         known = [[v for b in group if (v := getattr(b, what)) is not None] for group in (self._active(), others)]
         values = known[0] or known[1]
@@ -101,8 +102,11 @@ class Fleet:
         self.t_s = max(self.t_s, record.t_s)
         board.rounds = max(board.rounds, record.step + 1)
         board.loss = record.number("train/loss") if "train/loss" in record.values else board.loss
-        accuracy = record.number("eval/accuracy")
-        board.accuracy = board.accuracy if accuracy is None else accuracy
+        if scores := scores_in(record.values):
+            self.score = scores[0]
+            board.score = record.number(f"{EVALUATED}{self.score}")
+        elif "eval/loss" in record.values:
+            self.score = ""
         board.sent_bytes += record.number("net/sent_bytes") or 0.0
         board.round_s = record.number("time/round_s")
         board.busiest = max(PARTS, key=lambda part: record.number(f"time/{part}_s") or 0.0)

@@ -13,11 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgegossip.profiling.lines import MetricsRecord
+from edgegossip.profiling.records import EVALUATED, scores_in
 from edgegossip.types import NodeId
 
 Numbers = NDArray[np.float64]  # missing values are nan
 
-COLUMNS = ("train/loss", "eval/loss", "eval/accuracy", "net/sent_bytes", "time/round_s")
+COLUMNS = ("train/loss", "eval/loss", "net/sent_bytes", "time/round_s")  # and a column a score
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,22 +58,23 @@ class SeriesReader:
         columns = self._raw.get(record.node)
         if columns is None:
             columns = self._raw[record.node] = {name: array("d") for name in ("step", "t_s", *self._names)}
-        columns["step"].append(record.step)
-        columns["t_s"].append(record.t_s)
-        for name in self._names:
-            value = record.number(name)
-            columns[name].append(math.nan if value is None else value)
+        for score in scores_in(record.values):
+            if (name := f"{EVALUATED}{score}") not in columns:
+                columns[name] = array("d", [math.nan]) * len(columns["step"])
+        for name, column in columns.items():
+            value = record.step if name == "step" else record.t_s if name == "t_s" else record.number(name)
+            column.append(math.nan if value is None else value)
 
     def series(self) -> dict[NodeId, Series]:
         """What has been collected so far, by node."""
-        return {node: _series(columns, self._names) for node, columns in self._raw.items()}
+        return {node: _series(columns) for node, columns in self._raw.items()}
 
 
-def _series(columns: Mapping[str, array[float]], names: tuple[str, ...]) -> Series:
+def _series(columns: Mapping[str, array[float]]) -> Series:
     arrays = {name: np.asarray(column, dtype=np.float64) for name, column in columns.items()}
     order = np.argsort(arrays["step"], kind="stable")
     ordered = {name: a[order] for name, a in arrays.items()}
-    return Series(ordered["step"], ordered["t_s"], {name: ordered[name] for name in names})
+    return Series(ordered.pop("step"), ordered.pop("t_s"), ordered)
 
 
 def align(series: Mapping[NodeId, Series]) -> Curves:
@@ -85,7 +87,8 @@ def align(series: Mapping[NodeId, Series]) -> Curves:
     def matrix(name: str) -> Numbers:
         out = np.full((len(series), steps.size), np.nan)
         for row, (node, s) in enumerate(series.items()):
-            out[row, at[node]] = s.columns[name]
+            if name in s.columns:
+                out[row, at[node]] = s.columns[name]
         return out
 
     sent_bytes = np.zeros(steps.size)

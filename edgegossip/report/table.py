@@ -9,26 +9,28 @@ from edgegossip.profiling.records import PARTS
 from edgegossip.profiling.summary import SENT
 from edgegossip.report.units import bytes_text, number_text, printable, seconds_text
 
-_REACHED = ("board", "accuracy", "loss", *SENT, "received", "bits/value")
+MOST_SCORES = 4  # columns of the table
 _TIME = ("board", *PARTS, "sum")
 
 
 def run_table(summary: Mapping[str, Any]) -> str:
-    """The tables for a document of `summary.summarise`: accuracy, loss, bytes sent (payload, overhead, what the sockets
+    """The tables for a document of `summary.summarise`: scores, loss, bytes sent (payload, overhead, what the sockets
     saw, what that is on the link), bytes received and bits per value; seconds by part; below them all boards together,
     unless there is only one. Unknown values are "-"."""
     rows = summary["boards"]
-    reached = [_reached(_name(row), row["accuracy"], row) for row in rows]
+    scores = list(summary["scores"])[:MOST_SCORES]
+    reached = [_reached(_name(row), [row["scores"].get(name) for name in scores], row) for row in rows]
     times = [_times(_name(row), row) for row in rows]
     whole = _has_whole(summary)
     if whole:
-        reached.append(_reached("all", summary["accuracy"]["mean"], summary))
+        reached.append(_reached("all", [summary["scores"][name]["mean"] for name in scores], summary))
         times.append(_times("mean", summary))
+    head = ("board", *(printable(name, 32) for name in scores), "loss", *SENT, "received", "bits/value")
     return "\n".join(
         [
             _title(summary),
             "",
-            *_aligned(_REACHED, reached, {"payload": "sent"}, whole),
+            *_aligned(head, reached, {"payload": "sent"}, whole),
             "",
             *_aligned(_TIME, times, {"compute": "time"}, whole),
             "",
@@ -52,7 +54,8 @@ def _notes(summary: Mapping[str, Any]) -> list[str]:
             "coordinator: sent is models and frame heads; socket is what boards' connections carried, without its own"
         )
     if _has_whole(summary):
-        notes.append("all: accuracy and loss are means over the boards that finished, bytes are sums over all boards")
+        means = "scores and loss are means" if summary["scores"] else "the loss is a mean"
+        notes.append(f"all: {means} over the boards that finished, bytes are sums over all boards")
     if summary["failed_nodes"]:
         notes.append(f"lost: {printable(', '.join(summary['failed_nodes']))}; their figures are up to that moment")
     if summary.get("restarted_nodes"):
@@ -82,10 +85,11 @@ def _name(row: Mapping[str, Any]) -> str:
     )
 
 
-def _reached(name: str, accuracy: float | None, row: Mapping[str, Any]) -> tuple[str, ...]:
+def _reached(name: str, scores: Sequence[float | None], row: Mapping[str, Any]) -> tuple[str, ...]:
     sent = (bytes_text(row["sent_bytes"][part]) for part in SENT)
     received, bits = bytes_text(row["received_bytes"]), number_text(row["bits_per_value"], 2)
-    return (name, number_text(accuracy, 4), number_text(row["loss"], 4), *sent, received, bits)
+    figures = (number_text(value, 4) for value in (*scores, row["loss"]))
+    return (name, *figures, *sent, received, bits)
 
 
 def _times(name: str, row: Mapping[str, Any]) -> tuple[str, ...]:

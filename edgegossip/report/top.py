@@ -11,7 +11,7 @@ from typing import Protocol, TextIO
 
 from edgegossip.report.live import can_draw, progress_line
 from edgegossip.report.progress import Notice
-from edgegossip.report.watch import COLUMNS, Watcher, cells, doing, notice_text, title
+from edgegossip.report.watch import COLUMNS, Watcher, cells, doing, heads, notice_text, title
 
 QUIET_S = 10.0  # nothing new for so long, and nobody there to write it
 
@@ -80,11 +80,13 @@ class PlainTop:
 
 def plain_table(watcher: Watcher) -> str:
     """The boards as they are now, without control characters."""
-    rows = [
-        (*cells(board, watcher.now.get(board.name)), doing(board, watcher)) for board in watcher.fleet.boards.values()
-    ]
-    header = (*COLUMNS, "")
-    widths = [max(len(row[k]) for row in [header, *rows]) for k in range(len(COLUMNS))]
+    shown = heads(watcher)
+    rows = []
+    for board in watcher.fleet.boards.values():
+        texts = dict(zip(COLUMNS, cells(board, watcher.now.get(board.name)), strict=True))
+        rows.append((*(texts[name] for name in shown), doing(board, watcher)))
+    header = (*shown.values(), "")
+    widths = [max(len(row[k]) for row in [header, *rows]) for k in range(len(shown))]
 
     def line(row: tuple[str, ...]) -> str:
         numbers = (cell.rjust(width) for cell, width in zip(row[1:-1], widths[1:], strict=True))

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from edgegossip.profiling.records import PARTS
 from edgegossip.report.progress import Board, Notice
-from edgegossip.report.watch import COLUMNS, Now, Watcher, cells, doing, notice_text, title
+from edgegossip.report.watch import COLUMNS, SCORE, Now, Watcher, cells, doing, heads, notice_text, title
 
 _STYLES = {"lost": "bold red", "failed": "bold red", "finished": "green"}
 _COLORS = {
@@ -28,7 +28,7 @@ _NARROW, _WIDE = (
     100,
     165,
 )  # columns of the terminal: below, the parts' numbers give way to the bar; below the lower one, more do
-_DROPPED = {"accuracy", "CPU", "memory", *PARTS}
+_DROPPED = {SCORE, "CPU", "memory", *PARTS}
 
 
 class RichTop:
@@ -49,10 +49,11 @@ class RichTop:
 
 def _drawn(watcher: Watcher, width: int) -> Group:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", expand=True)
-    names = [name for name in COLUMNS if _fits(name, width)]
+    shown = {name: head for name, head in heads(watcher).items() if _fits(name, width)}
+    names = list(shown)
     table.add_column("board", no_wrap=True)
     for name in names[1:]:
-        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(shown[name], justify="right", no_wrap=True)
     table.add_column("its parts", no_wrap=True)
     table.add_column("", no_wrap=True, overflow="ellipsis", ratio=1)
     for board in list(watcher.fleet.boards.values()):

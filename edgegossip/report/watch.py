@@ -19,8 +19,9 @@ from edgegossip.report.progress import Board, Fleet, Notice
 from edgegossip.report.units import UNKNOWN, brief_text, bytes_text, number_text, printable, seconds_text
 from edgegossip.types import DataError, NodeId
 
-# Of the table. `cells` gives their texts.
-COLUMNS = ("board", "round", "loss", "accuracy", "a round", *PARTS[:5], "sent", "CPU", "memory", "temp")
+# Of the table; SCORE stands for whatever score the run goes by. `cells` gives their texts.
+SCORE = "score"
+COLUMNS = ("board", "round", "loss", SCORE, "a round", *PARTS[:5], "sent", "CPU", "memory", "temp")
 NOTICES = 6  # the last ones are shown
 _SMOOTH = 0.2  # weight of the newest round in the means
 _ENDED = ("finished", "lost", "failed")
@@ -130,6 +131,12 @@ def title(watcher: Watcher) -> str:
     return " | ".join([*parts, f"sent {bytes_text(fleet.sent_bytes)}", *(["over"] if watcher.over else [])])
 
 
+def heads(watcher: Watcher) -> dict[str, str]:
+    """What stands over each column of COLUMNS; one without a score is left out."""
+    score = printable(watcher.fleet.score, 32)
+    return {name: score if name == SCORE else name for name in COLUMNS if name != SCORE or score}
+
+
 def cells(board: Board, now: Now | None) -> tuple[str, ...]:
     """Give the texts of COLUMNS."""
     now = now or Now()
@@ -141,7 +148,7 @@ def cells(board: Board, now: Now | None) -> tuple[str, ...]:
         printable(board.name),
         str(board.rounds),
         number_text(board.loss, 4),
-        number_text(board.accuracy, 4),
+        number_text(board.score, 4),
         brief_text(now.round_s),
         *(brief_text(now.parts_s.get(part)) for part in PARTS[:5]),
         bytes_text(board.sent_bytes),

@@ -176,7 +176,7 @@ def examples_of(recipe: Recipe) -> int:
         return recipe.data.train_examples
     from edgegossip.training.data import open_data
 
-    return len(open_data(recipe.data).train)
+    return len(open_data(recipe.data).indexed())
 
 
 def _place(asked: Asked, folder: Path, results: Mapping[str, Mapping[str, Any]], say: Say) -> Place:

@@ -22,7 +22,7 @@ from edgegossip.layout import Layout
 from edgegossip.recipe import Recipe
 from edgegossip.training import models
 from edgegossip.training.data import Description, describe
-from edgegossip.training.flat_model import layout_of_module
+from edgegossip.training.vector import ModelVector
 from edgegossip.types import ConfigError
 
 PROCESS_BYTES = 230_000_000  # Python, torch (CPU) and gRPC before there is a model: resident on x86-64, torch 2.13
@@ -74,7 +74,8 @@ def of_recipe(recipe: Recipe) -> tuple[Layout, StepCost]:
     module.train()
     cost = step_cost(module, batch, about.classes)
     saved = cost.saved_bytes // 4 if recipe.training.precision == "int8" else cost.saved_bytes  # a byte a value
-    return layout_of_module(module), StepCost(cost.flops, saved)
+    layout = ModelVector(module, recipe.model.share, recipe.model.keep).layout
+    return layout, StepCost(cost.flops, saved)
 
 
 def counted(recipe: Recipe, step: StepCost) -> float:
@@ -94,7 +95,10 @@ def board_bytes(recipe: Recipe, layout: Layout, cost: StepCost, neighbours: int,
 
     Vectors of the model's size: the model, gradient, momentum, update, the round's model and what is to be sent; a replica of
     each neighbour and one's own where differences travel (gossip), and a checkpoint's copy."""
-    vectors = 6 + (neighbours + 1 if recipe.run.mode == "gossip" else 1) + (1 if recipe.checkpoint.every else 0)
+    second = recipe.training.optimizer in ("adam", "adamw")  # its second moment
+    vectors = (
+        6 + second + (neighbours + 1 if recipe.run.mode == "gossip" else 1) + (1 if recipe.checkpoint.every else 0)
+    )
     train, test = _EXAMPLES.get(recipe.data.name, (0, 0))
     examples = (recipe.data.train_examples or train) / recipe.run.nodes + (recipe.data.test_examples or test)
     data = examples * (math.prod(describe(recipe.data).shape) + 8)  # as stored: a byte a pixel, and a label

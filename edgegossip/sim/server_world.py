@@ -258,7 +258,7 @@ class Board:
         answer again."""
         world = self._world
         frame, x = self.replica.open(data)
-        found = None if wish.examples is None else Metrics(world.loss(x), 0.5, wish.examples or 100)
+        found = None if wish.examples is None else Metrics(world.loss(x), wish.examples or 100, {"accuracy": 0.5})
         if isinstance(wish, Evaluate):
             return Result(evaluation=found), None
         profile, crc = self._profile(), zlib.crc32(x.data)
@@ -280,11 +280,11 @@ class Board:
         choice = int(self._random() * 6)
         if kind == "byzantine-evaluation":
             wild = (math.nan, math.inf, 1e300, -1e300, 1e30, -1e30)[choice]
-            return replace(answer, evaluation=Metrics(wild, 7.0, 1), profile=PeerError("no profile"))
+            return replace(answer, evaluation=Metrics(wild, 1), profile=PeerError("no profile"))
         if kind == "byzantine-answer":
             others: tuple[Answer, ...] = (
                 *(Joining(self.name), Result(), PeerError("nonsense"), Failure("no")),
-                *(Result(frame=PeerError("no frame")), Result(evaluation=Metrics(1.0, 0.5, 1))),
+                *(Result(frame=PeerError("no frame")), Result(evaluation=Metrics(1.0, 1))),
             )
             return others[choice]
         if frame is None or kind == "byzantine-name":
@@ -473,7 +473,7 @@ class Coordinator:
             case Trained(model):
                 world.clock.after(KEPT_S, self._kept, self.process, model)
             case EvaluateHere(model, examples):
-                found = Metrics(world.loss(model), 0.5, examples or 100)
+                found = Metrics(world.loss(model), examples or 100, {"accuracy": 0.5})
                 world.clock.after(EVALUATES_S, self._feed_of, self.process, Evaluated(found))
             case RoundEnded(round, model):
                 world.trace.model(model)

@@ -122,7 +122,7 @@ class _Progress:
         self._number, self._left = self._number + 1, self._left - 1
         self._seconds.append(result["seconds"])
         if result["state"] == "done":
-            outcome = f"accuracy {100 * result['accuracy']['averaged']:.2f} %"
+            outcome = table.outcome(result)
         else:
             outcome = f"failed: {printable(result['reason'])}"
         left_s = self._left * sum(self._seconds) / len(self._seconds) / self._jobs

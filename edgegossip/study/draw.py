@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,26 +27,34 @@ Draw = Callable[[Axes, Variant, str, int], None]
 
 
 def draw_bits(variants: Sequence[Variant], study: str, path: Path) -> Path:
-    """Final accuracy against bits per value, one mark a variant, with its deviation over the seeds."""
+    """Final score against bits per value, one mark a variant, with its deviation over the seeds."""
 
     def draw(axes: Axes, v: Variant, color: str, mark: int) -> None:
         style: dict[str, Any] = {"color": color, "capsize": 2.5, "linewidth": 1.0, "markersize": 6.5, "alpha": 0.9}
         style["markerfacecolor"] = "none"  # marks that lie on one another stay apart
         marker = _MARKERS[mark % len(_MARKERS)]
-        axes.errorbar(v.bits_per_value, v.accuracy, v.accuracy_std or None, marker=marker, **style)
+        axes.errorbar(v.bits_per_value, v.value, v.std or None, marker=marker, **style)
 
     shown = [v for v in variants if v.bits_per_value > 0]
-    return _panels(shown, f"{study}: accuracy against bits", path, draw, _bits_axes, lines=False)
+    score = _score_of(shown)
+    return _panels(shown, f"{study}: {score} against bits", path, draw, partial(_bits_axes, score), lines=False)
 
 
 def draw_bytes(variants: Sequence[Variant], study: str, path: Path) -> Path:
-    """Accuracy on the way, against the bytes that a node has sent until then."""
+    """Score on the way, against the bytes that a node has sent until then."""
 
     def draw(axes: Axes, v: Variant, color: str, mark: int) -> None:
         _curve(axes, v.by_bytes, color, mark)
 
     shown = [v for v in variants if v.by_bytes]
-    return _panels(shown, f"{study}: accuracy against bytes sent", path, draw, _bytes_axes, lines=True)
+    score = _score_of(shown)
+    title = f"{study}: {score} against bytes sent"
+    return _panels(shown, title, path, draw, partial(_bytes_axes, score), lines=True)
+
+
+def _score_of(variants: Sequence[Variant]) -> str:
+    """What the vertical axis shows; a study of several tasks has one axis for all of them."""
+    return printable(" or ".join(dict.fromkeys(v.score for v in variants)), 60)
 
 
 def draw_loss(variants: Sequence[Variant], study: str, path: Path) -> Path:
@@ -77,21 +86,21 @@ def draw_consensus(variants: Sequence[Variant], study: str, path: Path) -> Path:
     return _panels(shown, f"{study}: consensus distance", path, draw, _consensus_axes, lines=True)
 
 
-def _bits_axes(axes: Axes) -> None:
+def _bits_axes(score: str, axes: Axes) -> None:
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(LogLocator(base=2))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("bits a value")
-    _percent(axes)
+    _score_axis(score, axes)
 
 
-def _bytes_axes(axes: Axes) -> None:
+def _bytes_axes(score: str, axes: Axes) -> None:
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter(EngFormatter(unit="B"))
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("bytes sent by a node")
-    _percent(axes)
+    _score_axis(score, axes)
 
 
 def _loss_axes(axes: Axes) -> None:
@@ -102,9 +111,10 @@ def _loss_axes(axes: Axes) -> None:
     axes.set_ylabel("training loss")
 
 
-def _percent(axes: Axes) -> None:
-    axes.set_ylabel("test accuracy, averaged model")
-    axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.4g} %")
+def _score_axis(score: str, axes: Axes) -> None:
+    axes.set_ylabel(f"test {score}, averaged model")
+    if score == "accuracy":
+        axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.4g} %")
 
 
 def _consensus_axes(axes: Axes) -> None:

@@ -48,7 +48,7 @@ class Traffic:
 class Evaluation:
     round: Round
     sent_bytes: int  # by all nodes so far
-    averaged: Metrics  # of the mean of the nodes' models
+    averaged: Metrics | None  # of the mean of the nodes' models; None without a test set
     train_loss: float  # mean over the nodes, of this round
 
 
@@ -63,7 +63,7 @@ class Recorder:
     nodes: int
     evaluate_after: frozenset[Round]
     measure_after: frozenset[Round]
-    evaluate: Callable[[Vec], Metrics]
+    evaluate: Callable[[Vec], Metrics | None]
     sent_bytes: Callable[[], int]
     evaluations: list[Evaluation] = field(default_factory=list)
     distances: list[tuple[Round, float]] = field(default_factory=list)

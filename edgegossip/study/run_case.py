@@ -21,7 +21,7 @@ from edgegossip.study.server import VirtualServer
 from edgegossip.study.virtual import VirtualFleet
 from edgegossip.training.base import Workload
 from edgegossip.training.data import DataSet, open_data
-from edgegossip.types import ConfigError, DataError, HostError, LocalError, Metrics, PeerError, Round, Vec
+from edgegossip.types import ConfigError, DataError, HostError, LocalError, PeerError, Round, Vec
 
 Progress = Callable[[Round], None]
 Result = dict[str, Any]
@@ -58,7 +58,8 @@ def run_case(case: Case, opened: Opened, progress: Progress = lambda round: None
     Raises ConfigError, DataError or HostError when it could not be run at all."""
     start_s, start_cpu_s = time.perf_counter(), time.process_time()
     recipe = case.recipe
-    workloads = training.build_workloads(recipe, opened.get(recipe.data))
+    local = recipe.data.partition == "local"  # then each virtual board opens its own
+    workloads = training.build_workloads(recipe, None if local else opened.get(recipe.data))
     run = _Gossip(recipe, workloads, progress) if recipe.run.mode == "gossip" else _Server(recipe, workloads, progress)
     recorder = Recorder(
         nodes=recipe.run.nodes,
@@ -71,7 +72,7 @@ def run_case(case: Case, opened: Opened, progress: Progress = lambda round: None
     try:
         with np.errstate(over="ignore", invalid="ignore"):  # a run that diverges is told by what comes out
             run.play(recorder)
-        outcome |= _reached(workloads[0], run.models)
+        outcome |= _reached(workloads, run.models)
     except (ConfigError, DataError, HostError):
         raise
     except (LocalError, PeerError) as error:
@@ -165,21 +166,27 @@ def _specs(recipe: Recipe) -> list[NodeSpec]:
     return [NodeSpec(recipe, name, members, run_id) for name in members]
 
 
-def _reached(workload: Workload, models: Sequence[Vec]) -> Result:
-    """The final models on the whole test set. Models of a server run are all the same one."""
-    nodes = [workload.evaluate(x) for x in models]
-    averaged: Metrics = workload.evaluate(average(models)) if len(models) > 1 else nodes[0]
-    rates = [m.accuracy for m in nodes]
+def _reached(workloads: Sequence[Workload], models: Sequence[Vec]) -> Result:
+    """The final models on the whole test set, each with what its node has of its own (model.keep).
+    Models of a server run are all the same one: the first node's stands for them."""
+    found = [workload.evaluate(x) for workload, x in zip(workloads, models, strict=False)]
+    nodes = [metrics for metrics in found if metrics is not None]
+    averaged = workloads[0].evaluate(average(models)) if len(models) > 1 else found[0]
+    if averaged is None:
+        return {"accuracy": None, "score": None, "scores": {}, "loss": None, "test_examples": 0}
+    scores = {name: _over_nodes(value, [m.scores[name] for m in nodes]) for name, value in averaged.scores.items()}
     return {
-        "accuracy": {
-            "averaged": averaged.accuracy,
-            "mean": sum(rates) / len(rates),
-            "min": min(rates),
-            "max": max(rates),
-        },
+        "accuracy": scores.get("accuracy"),
+        "score": next(iter(scores), None),
+        "scores": scores,
         "loss": {"averaged": averaged.loss, "mean": sum(m.loss for m in nodes) / len(nodes)},
         "test_examples": averaged.examples,
     }
+
+
+def _over_nodes(averaged: float, values: Sequence[float]) -> dict[str, float]:
+    """A figure of the averaged model, and of the nodes' own."""
+    return {"averaged": averaged, "mean": sum(values) / len(values), "min": min(values), "max": max(values)}
 
 
 def _bytes(recipe: Recipe, sent: Traffic, received_bytes: int) -> Result:
@@ -201,8 +208,9 @@ def _curves(recorder: Recorder) -> Result:
             {
                 "round": e.round,
                 "sent_bytes": e.sent_bytes,
-                "accuracy": e.averaged.accuracy,
-                "loss": e.averaged.loss,
+                "accuracy": None if e.averaged is None else e.averaged.accuracy,
+                "scores": {} if e.averaged is None else dict(e.averaged.scores),
+                "loss": None if e.averaged is None else e.averaged.loss,
                 "train_loss": e.train_loss,
             }
             for e in recorder.evaluations

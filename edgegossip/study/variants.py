@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from edgegossip.study.cases import Case, say
+from edgegossip.study.table import headline, scores_of
 
 Result = Mapping[str, Any]
 Point = tuple[float, float]
@@ -31,9 +32,10 @@ class Variant:
     color: str
     mark: str
     bits_per_value: float
-    accuracy: float
-    accuracy_std: float  # 0 with one seed
-    by_bytes: list[Point] = field(default_factory=list)  # (bytes sent by a node, accuracy of the averaged model)
+    score: str  # the name of what the runs go by, "loss" where they have no score
+    value: float  # of the averaged model; nan when nothing was evaluated
+    std: float  # 0 with one seed
+    by_bytes: list[Point] = field(default_factory=list)  # (bytes sent by a node, score of the averaged model)
     loss_by_bits: list[Point] = field(default_factory=list)  # (bits sent by a node, loss on its own data)
     by_round: list[Point] = field(default_factory=list)  # (round, consensus distance)
 
@@ -50,24 +52,35 @@ def variants(cases: Sequence[Case], results: Mapping[str, Result]) -> list[Varia
 
 
 def _variant(look: tuple[str, str, str], results: Sequence[Result]) -> Variant:
-    rates = [result["accuracy"]["averaged"] for result in results]
+    score = headline(results[0]) or "loss"
+    rates = [_reached(result, score) for result in results]
     bits = [result["bits_per_value"] for result in results]
     return Variant(
         *look,
         bits_per_value=statistics.fmean(bits) if None not in bits else math.nan,
-        accuracy=statistics.fmean(rates),
-        accuracy_std=statistics.stdev(rates) if len(rates) > 1 else 0.0,
-        by_bytes=_mean_curve([_learning(result) for result in results]),
+        score=score,
+        value=statistics.fmean(rates),
+        std=statistics.stdev(rates) if len(rates) > 1 else 0.0,
+        by_bytes=_mean_curve([_learning(result, score) for result in results]),
         loss_by_bits=_mean_curve([_losing(result) for result in results]),
         by_round=_mean_curve([[(r, d) for r, d in result["consensus_distance"]] for result in results]),
     )
 
 
-def _learning(result: Result) -> list[Point]:
+def _reached(result: Result, score: str) -> float:
+    """The score, or the loss, of the averaged model at the end; nan when nothing was evaluated."""
+    found = result.get("loss") if score == "loss" else scores_of(result).get(score)
+    return math.nan if not found or found["averaged"] is None else float(found["averaged"])
+
+
+def _learning(result: Result, score: str) -> list[Point]:
     """The evaluations of a run, and its end."""
     nodes, sent = result["nodes"], result["sent_bytes"]
-    points = [(entry["sent_bytes"] / nodes, entry["accuracy"]) for entry in result["curve"]]
-    return [*points, ((sent["payload"] + sent["overhead"]) / nodes, result["accuracy"]["averaged"])]
+    points = []
+    for entry in result["curve"]:
+        value = entry.get(score) if score in ("loss", "accuracy") else entry.get("scores", {}).get(score)
+        points.append((entry["sent_bytes"] / nodes, math.nan if value is None else value))
+    return [*points, ((sent["payload"] + sent["overhead"]) / nodes, _reached(result, score))]
 
 
 def _losing(result: Result) -> list[Point]:

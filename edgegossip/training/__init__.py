@@ -11,11 +11,12 @@ Public functions, each taking a resolved `Recipe`:
     build_evaluator(recipe)            evaluates models without being a board
     initial_model(recipe)              the model's Layout and the vector that every board starts from
     layout_of(recipe)                  the model's Layout, without data and without initialising weights
-    partition_counts(recipe)           int64[nodes, classes], examples of each class on each board
+    partition_counts(recipe)           examples of each class on each board, where they are known beforehand
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -27,8 +28,10 @@ from edgegossip.training.check import check
 
 if TYPE_CHECKING:
     from edgegossip.layout import Layout
+    from edgegossip.profiling.records import Sink
     from edgegossip.recipe import Recipe
-    from edgegossip.training.data import DataSet
+    from edgegossip.training.data import Board, DataSet
+    from edgegossip.training.workload import TorchWorkload
     from edgegossip.types import Metrics, Vec
 
 __all__ = [
@@ -40,18 +43,36 @@ __all__ = [
     "initial_model",
     "layout_of",
     "partition_counts",
+    "require_device",
     "size_mb",
 ]
 
 
-def build_workload(recipe: Recipe, node_index: int) -> Workload:
-    """The workload of board number `node_index` (0-based). Loads that board's share of the data and the test set.
+def build_workload(recipe: Recipe, node_index: int, name: str = "", sink: Sink | None = None) -> Workload:
+    """The workload of board number `node_index` (0-based). Loads that board's share of the data, or with data.partition = local
+    the board's own, by its `name`; then `sink` is told how many examples of each class these are.
 
     Sets the process's torch threads to `run.threads`. Raises ConfigError for an unknown name or an index outside
     0..nodes-1, DataError for missing or corrupt files, LocalError for a user's own function that fails."""
     from edgegossip.training.workload import TorchWorkload
 
-    return TorchWorkload.build(recipe, node_index)
+    workload = TorchWorkload.build(recipe, node_index, name)
+    if sink is not None and recipe.data.partition == "local":
+        _tell_holdings(sink, name, workload)
+    return workload
+
+
+def _tell_holdings(sink: Sink, name: str, workload: TorchWorkload) -> None:
+    """Counts, and nothing else of a board's data, go into the records of the run."""
+    from edgegossip.profiling.run_folder import HOLDS
+
+    held, counts, about = workload.batches.holds, workload.batches.counts, workload.about
+    names = about.names or tuple(map(str, range(about.classes)))
+    several = f" of {int((counts > 0).sum())} of {about.classes} classes" if counts is not None else ""
+    text = f"{name} holds {held or 'a stream of'} examples{several}"
+    row = [] if counts is None else counts.tolist()
+    classes = [] if counts is None else list(names)
+    sink.event(name, HOLDS, text, examples=held, classes=json.dumps(classes), counts=json.dumps(row))
 
 
 def build_workloads(recipe: Recipe, data: DataSet | None = None) -> Sequence[Workload]:
@@ -65,32 +86,58 @@ def build_workloads(recipe: Recipe, data: DataSet | None = None) -> Sequence[Wor
 
 
 def build_evaluator(recipe: Recipe) -> Callable[[Vec, int | None], Metrics]:
-    """`Workload.evaluate` for a process that trains nothing, such as a coordinator. Loads the test set; raises as
-    `build_workload` does."""
+    """`Workload.evaluate` for a process that trains nothing, such as a coordinator. Loads the test set, with data.partition =
+    local the coordinator's own; raises as `build_workload` does, and ConfigError where there is none."""
+    from edgegossip.training.data import Board
     from edgegossip.training.workload import TorchWorkload
 
-    return TorchWorkload.build_evaluator(recipe).evaluate
+    workload = TorchWorkload.build_evaluator(recipe, Board("coordinator", -1))
+
+    def evaluate(x: Vec, examples: int | None = None) -> Metrics:
+        found = workload.evaluate(x, examples)
+        assert found is not None  # there is a test set
+        return found
+
+    return evaluate
 
 
-def layout_of(recipe: Recipe) -> Layout:
-    """Layout of the recipe's model. Tensors are made on torch's meta device: no memory, no initialisation."""
+def require_device(recipe: Recipe) -> None:
+    """Raises HostError unless this machine has the device that the recipe asks for. Imports torch where that is a GPU."""
+    if recipe.training.device in ("auto", "cpu"):
+        return
+    from edgegossip.training.device import choose
+
+    choose(recipe.training)
+
+
+def layout_of(recipe: Recipe, board: Board | None = None) -> Layout:
+    """Layout of the recipe's model. Tensors are made on torch's meta device: no memory, no initialisation. `board`: whose data
+    are opened where the recipe does not declare what an example is."""
     from edgegossip.training.workload import layout_of as _layout_of
 
-    return _layout_of(recipe)
+    return _layout_of(recipe, board)
 
 
-def initial_model(recipe: Recipe) -> tuple[Layout, Vec]:
-    """The recipe's model and the vector that every board starts from, float32[n]. Reads no data set."""
+def initial_model(recipe: Recipe, board: Board | None = None) -> tuple[Layout, Vec]:
+    """The recipe's model and the vector that every board starts from, float32[n]. `board`: as for `layout_of`."""
     from edgegossip.training.workload import initial_model as _initial_model
 
-    return _initial_model(recipe)
+    return _initial_model(recipe, board)
 
 
-def partition_counts(recipe: Recipe) -> NDArray[np.int64]:
-    """int64[nodes, classes]: examples of each class on each board. Needs no torch."""
+def partition_counts(recipe: Recipe) -> tuple[tuple[str, ...], NDArray[np.int64]] | None:
+    """Names of the classes, and int64[nodes, classes], the examples of each class on each board, of a data set that boards
+    share out; one column "examples" where there are no classes. None where each board has its own (data.partition = local):
+    boards say themselves what they hold. Needs no torch."""
     from edgegossip.training.data import open_data
-    from edgegossip.training.partition import partition
+    from edgegossip.training.partition import share_out
 
+    if recipe.data.partition == "local":
+        return None
     data = open_data(recipe.data)
-    shares = partition(data.train.labels, recipe)
-    return np.stack([np.bincount(data.train.labels[s], minlength=data.classes) for s in shares]).astype(np.int64)
+    shares, about = share_out(data, recipe), data.about
+    targets = data.indexed().targets
+    if about.target != "class" or targets is None:
+        return ("examples",), np.array([[len(s)] for s in shares], np.int64)
+    rows = [np.bincount(targets[s], minlength=about.classes) for s in shares]
+    return about.names or tuple(map(str, range(about.classes))), np.stack(rows).astype(np.int64)

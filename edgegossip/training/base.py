@@ -27,11 +27,13 @@ class Workload(Protocol):
     def local_update(self, x: Vec, round: Round) -> LocalUpdate:
         """Train from x for one round. x is not written to. Raises LocalError when the loss is not finite."""
 
-    def evaluate(self, x: Vec, examples: int | None = None) -> Metrics:
-        """Loss and accuracy of x on the test set, or on its first `examples` examples."""
+    def evaluate(self, x: Vec, examples: int | None = None) -> Metrics | None:
+        """Loss and scores of x on the test set, or on its first `examples` examples; None where this
+        board has no test set."""
 
     def snapshot(self) -> Mapping[str, NDArray[Any]]:
-        """What must be kept beside the model to continue (momentum); names to plain arrays."""
+        """What must be kept beside the model to continue: the optimiser's state and what of the
+        model does not travel; names to plain arrays."""
 
     def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None: ...
 

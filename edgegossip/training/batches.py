@@ -1,23 +1,97 @@
 """Which examples each step sees, and how they become a batch.
 
-Epoch e of a board is one seeded permutation of its share, cut into whole batches; step t (counted over all rounds)
-takes batch t mod b of epoch t div b, where b is the number of whole batches. The examples left over sit out that
-epoch. So the batches of a round are a pure function of (seed, node, round), and resuming needs no sampler state.
+Epoch e of a board is one seeded permutation of its examples, cut into whole batches; step t (counted
+over all rounds) takes batch t mod b of epoch t div b, where b is the number of whole batches. The
+examples left over sit out that epoch. So the batches of a round are a pure function of (seed, node,
+round), and resuming needs no sampler state. A stream has no index: it is mixed in a buffer, and
+begins anew when a board does.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from edgegossip.recipe import Recipe
 from edgegossip.training.augment import crop_and_flip
-from edgegossip.training.data.base import Description
+from edgegossip.training.data import schema
+from edgegossip.training.data.base import (
+    IGNORED,
+    Batch,
+    DataSet,
+    Description,
+    Examples,
+    InMemory,
+    Items,
+    Stream,
+    stacked,
+)
+from edgegossip.training.partition import Shares, share_out
 from edgegossip.training.rng import Purpose, permutation, words
+from edgegossip.types import DataError
+
+# What a target becomes, by its kind (`Description.target`). Labels of which any may apply are
+# numbers, as binary cross-entropy takes them.
+_TARGETS = {"class": np.int64, "places": np.int64, "labels": np.float32, "values": np.float32}
+
+
+class Batches(Protocol):
+    """A board's training examples, a batch at a time."""
+
+    @property
+    def holds(self) -> int:
+        """How many examples the board has, by which its updates are weighted; 0 where nobody
+        knows."""
+
+    @property
+    def counts(self) -> NDArray[np.int64] | None:
+        """Examples of each class, int64[classes], where that is known without reading inputs."""
+
+    def batch(self, step: int) -> Batch:
+        """Return the batch of a step, counted from the start of training; its size may vary."""
+
+
+def batches_of(data: DataSet, recipe: Recipe, node: int, share: NDArray[np.int64] | None = None) -> Batches:
+    """Return the batches of board number `node`: of all of `data` where the partition is local,
+    else of its share alone, which is copied out of an array.
+
+    `share`: indices into data.train, where they are at hand. Raises ConfigError and DataError."""
+    section, seed = recipe.data, recipe.run.seed
+    about, augmentation = data.about, Augmentation(seed, node) if section.augment else None
+    if isinstance(data.train, Stream):
+        if section.partition != "local":
+            data.indexed()  # says why not
+        return _Streamed(data, recipe, node, augmentation)
+    if section.partition == "local" and share is None:
+        mine = data.train
+    else:
+        mine = data.train.apart(share_out(data, recipe)[node] if share is None else share)
+    return _Indexed(
+        data.name,
+        mine,
+        about,
+        Sampler(len(mine), recipe.training.batch_size, seed, node),
+        augmentation,
+    )
+
+
+def shares_of(data: DataSet, recipe: Recipe) -> Shares | None:
+    """Return every board's share of one data set, or None where each board has its own."""
+    return None if recipe.data.partition == "local" else share_out(data, recipe)
+
+
+def in_order(source: str, examples: Examples, about: Description, first: int, size: int) -> Iterator[Batch]:
+    """Yield the `first` examples in their order, `size` at a time: a test set, of which no more is
+    in memory than that."""
+    for start in range(0, first, size):
+        chosen = np.arange(start, min(start + size, first), dtype=np.int64)
+        yield _fit(source, examples.take(chosen), about, checked=_is_checked(examples))
 
 
 class Sampler:
@@ -27,13 +101,15 @@ class Sampler:
         self.size, self.seed, self.node = size, seed, node
         self.batch_size = min(batch_size, size)
         self.batches_per_epoch = size // self.batch_size
-        self._epoch, self._order = -1, np.empty(0, np.int64)  # a cache of the last permutation, not state
+        self._epoch, self._order = -1, np.empty(0, np.int64)  # a cache of the last permutation
 
     def batch(self, step: int) -> NDArray[np.int64]:
-        """int64[batch_size], indices into the share, for a step counted from the start of training."""
+        """int64[batch_size], indices into the share, for a step counted from the start of
+        training."""
         epoch, position = divmod(step, self.batches_per_epoch)
         if epoch != self._epoch:
-            self._epoch, self._order = epoch, permutation(self.seed, Purpose.BATCHES, self.size, self.node, epoch)
+            order = permutation(self.seed, Purpose.BATCHES, self.size, self.node, epoch)
+            self._epoch, self._order = epoch, order
         return self._order[position * self.batch_size : (position + 1) * self.batch_size]
 
 
@@ -50,18 +126,151 @@ class Augmentation:
 
 @dataclass(frozen=True, slots=True)
 class Normaliser:
-    """(x - mean) / std per channel, in stored units; identity where the data set gives no mean."""
+    """(x - mean) / std per channel, in stored units; identity where the data set gives no mean.
+    Tokens stay the whole numbers that they are."""
 
     mean: Tensor  # float32[channels, 1, 1, ...] or empty
     inverse_std: Tensor
+    dtype: torch.dtype = torch.float32
 
     @classmethod
     def of(cls, about: Description) -> Normaliser:
         shape = (len(about.mean), *(1,) * (len(about.shape) - 1))
         std = torch.tensor(about.std, dtype=torch.float32)
-        return cls(torch.tensor(about.mean, dtype=torch.float32).reshape(shape), (1.0 / std).reshape(shape))
+        mean = torch.tensor(about.mean, dtype=torch.float32)
+        dtype = torch.int64 if about.dtype == "int64" else torch.float32
+        return cls(mean.reshape(shape), (1.0 / std).reshape(shape), dtype)
 
     def __call__(self, inputs: NDArray[Any]) -> Tensor:
-        """Stored inputs [batch, *shape] -> float32 tensor of the same shape, in memory of its own."""
-        batch = torch.tensor(inputs, dtype=torch.float32)
+        """Return stored inputs [batch, *shape] as a tensor of the same shape, in memory of its
+        own."""
+        if inputs.dtype.kind == "u" and inputs.dtype.itemsize > 1:
+            inputs = inputs.astype(np.int64)  # torch has hardly any arithmetic for these
+        batch = torch.tensor(inputs, dtype=self.dtype)
         return batch.sub_(self.mean).mul_(self.inverse_std) if len(self.mean) else batch
+
+
+class _Indexed:
+    """Batches of examples that can be taken in any order."""
+
+    def __init__(
+        self,
+        source: str,
+        examples: Examples,
+        about: Description,
+        sampler: Sampler,
+        augmentation: Augmentation | None,
+    ) -> None:
+        self._source, self._examples, self._about = source, examples, about
+        self._sampler, self._augmentation = sampler, augmentation
+        self._checked = _is_checked(examples)
+
+    @property
+    def holds(self) -> int:
+        return len(self._examples)
+
+    @property
+    def counts(self) -> NDArray[np.int64] | None:
+        return schema.counts(self._examples, self._about)
+
+    def batch(self, step: int) -> Batch:
+        taken = self._examples.take(self._sampler.batch(step))
+        inputs, targets = _fit(self._source, taken, self._about, checked=self._checked)
+        return Batch(self._augmentation(inputs, step) if self._augmentation else inputs, targets)
+
+
+class _Streamed:
+    """Batches of a stream. Single examples are mixed in a buffer of `data.shuffle_buffer`: each is
+    drawn from it at random and the stream's next one takes its place, so one pass of the stream is
+    one epoch, whatever its length. A stream of batches is taken as it is."""
+
+    def __init__(self, data: DataSet, recipe: Recipe, node: int, augmentation: Augmentation | None) -> None:
+        assert isinstance(data.train, Stream)
+        self._source, self._stream, self._about = data.name, data.train, data.about
+        self._size, self._limit = recipe.training.batch_size, recipe.data.shuffle_buffer
+        self._seed, self._node, self._augmentation = recipe.run.seed, node, augmentation
+        self._items: Iterator[Batch] = iter(())
+        self._buffer: list[Batch] = []
+        self._drawn = 0
+
+    @property
+    def holds(self) -> int:
+        return self._stream.length
+
+    @property
+    def counts(self) -> NDArray[np.int64] | None:
+        return None
+
+    def batch(self, step: int) -> Batch:
+        taken = self._next() if self._stream.batched else stacked([self._draw() for _ in range(self._size)])
+        inputs, targets = _fit(self._source, taken, self._about, checked=False)
+        return Batch(self._augmentation(inputs, step) if self._augmentation else inputs, targets)
+
+    def _next(self) -> Batch:
+        """The stream's next item; after its last one, its first."""
+        for _ in range(2):
+            if (item := next(self._items, None)) is not None:
+                return item
+            self._items = self._stream.begin()
+        raise DataError(f"{self._source}: the stream ends before its first example")
+
+    def _draw(self) -> Batch:
+        if not self._buffer:
+            self._buffer.append(self._next())
+        while len(self._buffer) < self._limit and (item := next(self._items, None)) is not None:
+            self._buffer.append(item)
+        random = words(self._seed, Purpose.BATCHES, 1, self._node, self._drawn)[0]
+        self._drawn += 1
+        place = int(random % np.uint64(len(self._buffer)))
+        self._buffer[place], self._buffer[-1] = self._buffer[-1], self._buffer[place]
+        return self._buffer.pop()
+
+
+def _is_checked(examples: Examples) -> bool:
+    """Whether all of these were looked at when they were opened (`schema.describe`)."""
+    return (
+        not isinstance(examples, Items)
+        and isinstance(examples.inputs, InMemory)
+        and not isinstance(examples.inputs.array, np.memmap)
+        and not isinstance(examples.targets, np.memmap)
+    )
+
+
+def _fit(source: str, batch: Batch, about: Description, *, checked: bool) -> Batch:
+    """The batch with targets of the type that a task takes, looked at unless it was before. Raises
+    DataError for what is not as the data set was when it was opened."""
+    inputs, targets = batch
+    if about.target in ("tokens", "none"):
+        targets = None
+    if not checked:
+        _look(source, inputs, targets, about)
+    return Batch(inputs, None if targets is None else targets.astype(_TARGETS[about.target], copy=False))
+
+
+def _look(source: str, inputs: NDArray[Any], targets: NDArray[Any] | None, about: Description) -> None:
+    if inputs.shape[1:] != about.shape:
+        raise DataError(
+            f"{source}: an input has the shape {list(inputs.shape[1:])}, the first one had "
+            f"{list(about.shape)}: pad or resize them"
+        )
+    if inputs.dtype.kind == "f" and not np.isfinite(inputs).all():
+        raise DataError(f"{source}: an input holds a NaN or an infinity")
+    if about.target == "tokens":
+        _look_at_classes(source, "token", inputs, about.classes)
+    if (targets is None) != (about.target in ("tokens", "none")):
+        raise DataError(f"{source}: an example has no target, and the first one had")
+    if targets is None:
+        return
+    if targets.dtype.kind == "f" and not np.isfinite(targets).all():
+        raise DataError(f"{source}: a target holds a NaN or an infinity")
+    if about.target in ("class", "places"):
+        counted = targets if about.target == "class" else targets[targets != IGNORED]
+        _look_at_classes(source, "label", counted, about.classes)
+
+
+def _look_at_classes(source: str, what: str, values: NDArray[Any], classes: int) -> None:
+    if values.size and not 0 <= int(values.min()) <= int(values.max()) < classes:
+        worst = int(values.min()) if values.min() < 0 else int(values.max())
+        raise DataError(
+            f"{source}: found the {what} {worst}; with data.classes = {classes} they are 0 to {classes - 1}"
+        )

@@ -1,29 +1,170 @@
-"""What can be wrong with a recipe's model and data, found before anything starts. Imports no torch."""
+"""What can be wrong with a recipe's model, data and training, found before anything starts. Imports
+no torch."""
 
 from __future__ import annotations
 
-from edgegossip.recipe import Recipe
+import re
+from collections.abc import Mapping, Sequence
+
+from edgegossip.recipe import Recipe, TrainingSection
 from edgegossip.training import models
-from edgegossip.training.data import Description, describe
-from edgegossip.training.data.registry import locate
-from edgegossip.training.names import is_own
+from edgegossip.training.data import Board, Description, describe, is_users, locate
+from edgegossip.training.names import is_own, own_function, unknown
 from edgegossip.types import ConfigError
 
+# Of each task: what its targets may be (`Description.target`), and its training.task_params.
+TASKS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "classification": (("class",), ()),
+    "multilabel": (("labels",), ("threshold",)),
+    "regression": (("values",), ("loss", "delta")),
+    "segmentation": (("places",), ()),
+    "language-model": (("tokens", "places"), ()),
+    "autoencoder": (("none", "class", "places", "labels", "values"), ()),
+}
+_TARGETS = {
+    "class": "one class an example",
+    "places": "a class at each of many places",
+    "labels": "labels of which any may apply",
+    "values": "numbers",
+    "tokens": "the input's own next tokens",
+    "none": "missing",
+}
 
-def check(recipe: Recipe) -> None:
-    """Raises ConfigError for an unknown model, data set or model parameter (with the nearest valid choice), and
-    DataError for a data set whose files are not there. Reads no data; contents are checked when a board loads
-    them."""
+# Of each optimiser: what training.optimizer_params may set besides lr and weight decay.
+_ALL = ("foreach", "fused", "maximize")
+OPTIMIZERS: Mapping[str, tuple[str, ...]] = {
+    "sgd": ("dampening", *_ALL),
+    "adam": ("betas", "eps", "amsgrad", *_ALL),
+    "adamw": ("betas", "eps", "amsgrad", *_ALL),
+    "rmsprop": ("alpha", "eps", "momentum", "centered", "foreach", "maximize"),
+}
+_DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d{1,3})?")
+
+
+def check(recipe: Recipe, boards: Sequence[Board] = ()) -> None:
+    """Raises ConfigError for an unknown model, data set, task, optimiser, device or parameter of one
+    of these (with the nearest valid choice), and DataError for a data set whose files are not there.
+    Reads no data; contents are checked when a board loads them.
+
+    `boards`: whose data are looked for on this machine; none: those that all share out."""
     models.check(recipe.model)
-    locate(recipe.data)
-    if not is_own(recipe.data.name):
-        check_augmentation(recipe, describe(recipe.data))
+    check_task(recipe.training)
+    check_optimizer(recipe.training)
+    check_device(recipe.training)
+    _check_evaluator(recipe)
+    for board in boards or (None,):
+        locate(recipe.data, board)
+    if not is_users(recipe.data):
+        about = describe(recipe.data)
+        check_augmentation(recipe, about)
+        task_of(recipe.training, about)
 
 
 def check_augmentation(recipe: Recipe, about: Description) -> None:
-    """Raises ConfigError when crop and flip are asked for inputs that are not images."""
-    if recipe.data.augment and len(about.shape) != 3:
+    """Raises ConfigError when crop and flip are asked for inputs that are not images, or would
+    leave masks behind."""
+    if not recipe.data.augment:
+        return
+    if len(about.shape) != 3:
         raise ConfigError(
-            f"data.augment = true needs images (channels, height, width); the inputs of {recipe.data.name} have shape "
-            f"{about.shape}: set data.augment = false"
+            "data.augment = true needs images (channels, height, width); the inputs of "
+            f"{recipe.data.name} have shape {about.shape}: set data.augment = false"
         )
+    if about.target == "places":
+        raise ConfigError(
+            "data.augment = true moves images and not the masks beside them: set data.augment = "
+            "false, and augment both in your own function"
+        )
+
+
+def data_notice(recipe: Recipe) -> str:
+    """Return what becomes of a folder of the user's own, in a sentence; "" where there is nothing
+    to say."""
+    section = recipe.data
+    if section.partition == "local":
+        unsaid = is_users(section) and not section.classes and not section.labels
+        if not unsaid or section.target in ("values", "none"):
+            return ""
+        return (
+            "data.partition = local and neither data.classes nor data.labels is set: each board "
+            "counts the classes in its own data, and boards that find other numbers cannot train "
+            "together; declare data.labels (or data.classes) to be sure"
+        )
+    if not section.dir or not is_users(section):
+        return ""
+    return (
+        f"data.partition = {section.partition}: every board must find the same data in data.dir, "
+        f"and trains on its share, about 1/{recipe.run.nodes} of them; if each board's folder holds "
+        'data of its own, set data.partition = "local"'
+    )
+
+
+def _check_evaluator(recipe: Recipe) -> None:
+    """Raises ConfigError where a coordinator is to evaluate a model of which it has a part only."""
+    kept = [f"model.{key}" for key in ("share", "keep") if getattr(recipe.model, key)]
+    if recipe.run.mode == "server" and recipe.evaluation.where == "coordinator" and kept:
+        raise ConfigError(
+            f'evaluation.where = "coordinator": {" and ".join(kept)} leave a part of the model on each board, which the '
+            'coordinator has not; set evaluation.where = "boards"'
+        )
+
+
+def check_task(section: TrainingSection) -> None:
+    """Raises ConfigError for an unknown task or parameter of one."""
+    if is_own(section.task):
+        own_function("training.task", section.task)
+        return
+    if section.task not in ("auto", *TASKS):
+        raise unknown("training.task", section.task, ["auto", *TASKS, "module:function"])
+    allowed = sorted({p for _, ps in TASKS.values() for p in ps}) if section.task == "auto" else TASKS[section.task][1]
+    _check_params("training.task_params", section.task, section.task_params, allowed)
+
+
+def task_of(section: TrainingSection, about: Description) -> str:
+    """The name of the task for these data. Raises ConfigError when their targets are of another
+    kind, or a parameter is not the task's."""
+    if is_own(section.task):
+        return section.task
+    fitting = [task for task, (targets, _) in TASKS.items() if about.target in targets]
+    name = fitting[0] if section.task == "auto" else section.task
+    if name not in fitting:
+        raise ConfigError(
+            f'training.task = "{name}" does not fit data whose targets are {_TARGETS[about.target]}: '
+            f"set training.task = {' or '.join(fitting)}, or data.target"
+        )
+    _check_params("training.task_params", name, section.task_params, TASKS[name][1])
+    return name
+
+
+def check_optimizer(section: TrainingSection) -> None:
+    """Raises ConfigError for an unknown optimiser or parameter of one."""
+    if is_own(section.optimizer):
+        own_function("training.optimizer", section.optimizer)
+        return
+    if section.optimizer not in OPTIMIZERS:
+        raise unknown("training.optimizer", section.optimizer, [*OPTIMIZERS, "module:function"])
+    key, allowed = "training.optimizer_params", OPTIMIZERS[section.optimizer]
+    for name in ("lr", "weight_decay", *(("momentum", "nesterov") if section.optimizer == "sgd" else ())):
+        if name in section.optimizer_params:
+            raise ConfigError(f"{key}.{name} cannot be set: it has a key of its own, training.{name}")
+    _check_params(key, section.optimizer, section.optimizer_params, allowed)
+
+
+def check_device(section: TrainingSection) -> None:
+    """Raises ConfigError for a device that is none, or that cannot train in int8. Whether it is
+    there is known when a board loads its model."""
+    if not _DEVICE.fullmatch(section.device):
+        raise ConfigError(f'training.device = "{section.device}": must be auto, cpu, cuda, cuda:N or mps')
+    if section.precision == "int8" and section.device not in ("auto", "cpu"):
+        raise ConfigError(
+            f'training.precision = "int8" computes on the CPU, and training.device = "{section.device}": '
+            'set training.device = "cpu", or training.precision = "bf16"'
+        )
+
+
+def _check_params(key: str, name: str, params: Mapping[str, object], allowed: tuple[str, ...] | list[str]) -> None:
+    for param in params:
+        if not allowed:
+            raise ConfigError(f"{key}.{param} cannot be set: {name} has no parameters")
+        if param not in allowed:
+            raise unknown(f"a key of {key} for {name}", param, allowed)

@@ -6,20 +6,41 @@ Every rule uses each example exactly once, depends only on (labels, nodes, seed)
                    of each class the first s share goes to a pool sorted by class, the rest to a shuffled pool; node k
                    of n takes the k-th contiguous n-th part of both. s = 0 is `iid`, s = 1 is `sorted`.
     dirichlet(a)   each class is dealt out in proportions drawn from Dirichlet(a, ..., a) (Hsu, Qi, Brown 2019).
+    flwr           a partitioner of the optional package flwr-datasets, by its class's name
 
-A node left with nothing is given one example of the fullest node.
+A node left with nothing is given one example of the fullest node. With `local` nothing is shared
+out: each board has data of its own and keeps all of it.
 """
 
 from __future__ import annotations
+
+import inspect
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgegossip.recipe import Recipe
+from edgegossip.training.data.base import DataSet
+from edgegossip.training.names import unknown
 from edgegossip.training.rng import Purpose, generator, permutation
-from edgegossip.types import ConfigError
+from edgegossip.types import ConfigError, HostError
 
 Shares = list[NDArray[np.int64]]  # one array of example indices a node
+
+
+def share_out(data: DataSet, recipe: Recipe) -> Shares:
+    """Shares of `recipe.run.nodes` boards of one data set that all of them have.
+
+    Raises ConfigError where the rule needs classes and the data have none."""
+    examples, rule = data.indexed(), recipe.data.partition
+    if data.about.target == "class" and examples.targets is not None:
+        return partition(examples.targets, recipe)
+    if rule != "iid" and not (rule == "flwr" and _is_even(recipe.data.partitioner)):
+        raise ConfigError(
+            f"data.partition = {rule} goes by the class of each example, and {data.name} has no "
+            "classes that are known beforehand: set data.partition = iid"
+        )
+    return partition(np.zeros(len(examples), np.int64), recipe)
 
 
 def partition(labels: NDArray[np.integer], recipe: Recipe) -> Shares:
@@ -33,6 +54,8 @@ def partition(labels: NDArray[np.integer], recipe: Recipe) -> Shares:
         )
     if rule == "dirichlet":
         return by_dirichlet(labels, nodes, recipe.data.alpha, seed)
+    if rule == "flwr":
+        return _by_flower(labels, recipe)
     skew = {"iid": 0.0, "sorted": 1.0, "skew": recipe.data.skew}[rule]
     return by_skew(labels, nodes, skew, seed)
 
@@ -66,6 +89,43 @@ def by_dirichlet(labels: NDArray[np.integer], nodes: int, alpha: float, seed: in
         for node, part in enumerate(np.split(members, cuts)):
             parts[node].append(part)
     return _fill_empty([np.concatenate(p) for p in parts])
+
+
+def _by_flower(labels: NDArray[np.integer], recipe: Recipe) -> Shares:
+    """Shares of a partitioner of flwr-datasets (Flower's), which goes by the column "label"."""
+    try:
+        from datasets import Dataset
+        from flwr_datasets import partitioner as partitioners
+    except ImportError:
+        raise HostError("data.partition = flwr needs the package flwr-datasets: pip install flwr-datasets") from None
+    section, nodes = recipe.data, recipe.run.nodes
+    known = {
+        name: value
+        for name, value in vars(partitioners).items()
+        if isinstance(value, type) and name.endswith("Partitioner") and name != "Partitioner"
+    }
+    if section.partitioner not in known:
+        raise unknown("data.partitioner", section.partitioner, known)
+    kind = known[section.partitioner]
+    takes = inspect.signature(kind).parameters
+    given = {"num_partitions": nodes, "partition_by": "label", "seed": recipe.run.seed % 2**32}
+    params = {k: v for k, v in given.items() if k in takes} | dict(section.partitioner_params)
+    try:
+        rule = kind(**params)
+        rule.dataset = Dataset.from_dict({"label": labels.tolist(), "place": list(range(len(labels)))})
+        shares = [np.asarray(rule.load_partition(k)["place"], np.int64) for k in range(nodes)]
+    except Exception as error:
+        raise ConfigError(
+            f"data.partitioner = {section.partitioner} failed: {type(error).__name__}: {error}; see "
+            "data.partitioner_params"
+        ) from error
+    return _fill_empty(shares)
+
+
+def _is_even(partitioner: str) -> bool:
+    """Whether a partitioner of flwr-datasets goes by the number of examples alone."""
+    names = ("Iid", "Size", "Linear", "Square", "Exponential")
+    return partitioner in [f"{name}Partitioner" for name in names]
 
 
 def _fill_empty(shares: Shares) -> Shares:

@@ -1,20 +1,89 @@
-"""Learning-rate schedules. Without torch: the coordinator knows a round's rate, too."""
+"""Learning-rate schedules, one rate a round. Without torch: the coordinator knows a round's rate,
+too, except where it depends on a board's own losses (`Plateau`)."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from edgegossip.recipe import TrainingSection
+from edgegossip.types import LocalError
+
+# torch's OneCycleLR: share of the rounds in which the rate rises, and by what it begins and ends lower
+RISE, BEGIN, END = 0.3, 25.0, 25.0 * 1e4
 
 
 def learning_rate(section: TrainingSection, round: int, rounds: int) -> float:
     """Learning rate of a round, 0-based, out of `rounds`.
 
-    step: times step_factor after each milestone (a share of the rounds); cosine: lr (1 + cos(pi round / rounds)) / 2
-    (Loshchilov, Hutter 2017, equation 5 with one period)."""
+    step: times step_factor after each milestone (a share of the rounds). cosine: lr (1 + cos(pi
+    round / rounds)) / 2 (Loshchilov, Hutter 2017, equation 5 with one period). one-cycle: along
+    cosines from lr / 25 up to lr in the first three tenths, then down to lr / 250,000 (Smith, Topin
+    2018). plateau: lr, before what the losses of a board say.
+
+    In the first `warmup` rounds the rate rises in equal steps, (round + 1) / (warmup + 1) of lr; the
+    schedule is played in the rounds after them."""
+    if round < section.warmup:
+        return section.lr * (round + 1) / (section.warmup + 1)
+    round, rounds = round - section.warmup, max(1, rounds - section.warmup)
     if section.schedule == "step":
         passed = sum(round >= share * rounds for share in section.milestones)
         return section.lr * section.step_factor**passed
     if section.schedule == "cosine":
-        return section.lr * 0.5 * (1.0 + math.cos(math.pi * min(round / rounds, 1.0)))
+        return _cosine(section.lr, 0.0, round / rounds)
+    if section.schedule == "one-cycle":
+        done, low, end = round / rounds, section.lr / BEGIN, section.lr / END
+        return (
+            _cosine(low, section.lr, done / RISE)
+            if done < RISE
+            else _cosine(section.lr, end, (done - RISE) / (1 - RISE))
+        )
     return section.lr
+
+
+def _cosine(first: float, last: float, done: float) -> float:
+    return last + (first - last) * 0.5 * (1.0 + math.cos(math.pi * min(done, 1.0)))
+
+
+@dataclass(slots=True)
+class Plateau:
+    """What schedule = plateau remembers of a board's losses: rounds are taken `window` at a time, and
+    when their mean loss is no better than the best before, the rate drops by `factor`."""
+
+    window: int
+    factor: float
+    scale: float = 1.0  # of the rate in force
+    best: float = math.inf
+    losses: list[float] = field(default_factory=list)  # of the window so far
+
+    @classmethod
+    def of(cls, section: TrainingSection, rounds: int) -> Plateau | None:
+        """None for other schedules."""
+        if section.schedule != "plateau":
+            return None
+        return cls(section.plateau_rounds or max(1, rounds // 20), section.step_factor)
+
+    def take(self, loss: float) -> None:
+        """Take in the loss of a round. An improvement counts from a ten thousandth on, as torch's."""
+        self.losses.append(loss)
+        if len(self.losses) < self.window:
+            return
+        mean = math.fsum(self.losses) / len(self.losses)
+        self.losses.clear()
+        if mean < self.best - 1e-4 * abs(self.best) if math.isfinite(self.best) else True:
+            self.best = mean
+        else:
+            self.scale *= self.factor
+
+    def snapshot(self) -> NDArray[np.float64]:
+        return np.array([self.scale, self.best, *self.losses])
+
+    def restore(self, kept: Any) -> None:
+        """Raises LocalError unless `kept` is what `snapshot` could have given."""
+        if not isinstance(kept, np.ndarray) or kept.dtype != np.float64 or not 2 <= kept.size < 2 + self.window:
+            raise LocalError("the snapshot is not one of this workload: its plateau is of another size")
+        self.scale, self.best, *self.losses = kept.tolist()

@@ -41,10 +41,20 @@ class ModelVector:
         vector.write(x)
     """
 
-    def __init__(self, module: nn.Module, share: Sequence[str] = (), keep: Sequence[str] = ()) -> None:
-        """Raises LocalError when a pattern matches nothing, no parameter would travel, or a
-        parameter has a type that cannot."""
-        self.module = module
+    def __init__(
+        self,
+        module: nn.Module,
+        share: Sequence[str] = (),
+        keep: Sequence[str] = (),
+        *,
+        staged: bool | None = None,
+    ) -> None:
+        """`staged`: gather on the module's device and copy once, in place of tensor by tensor; None:
+        where all of it is on one GPU.
+
+        Raises LocalError when a pattern matches nothing, no parameter would travel, or a parameter
+        has a type that cannot."""
+        self.module, self._staged = module, staged
         tensors = travelling(module, share, keep)
         self.layout = Layout.of(TensorSpec(n, _shape(t), trainable) for n, t, trainable in tensors)
         self._names = [t.name for t in self.layout.tensors]
@@ -57,7 +67,7 @@ class ModelVector:
 
         Raises LocalError when a tensor is not there any more, or has another shape or type."""
         tensors = self._tensors()
-        if tensors[0].device.type == "cpu":
+        if not self._gathers(tensors):
             x = np.empty(self.layout.size, np.float32)
             for part, tensor in zip(self._parts(torch.from_numpy(x)), tensors, strict=True):
                 part.copy_(tensor)
@@ -75,14 +85,12 @@ class ModelVector:
         norm has no meaning there. Raises LocalError as `read` does."""
         self.layout.check(x)
         tensors = self._tensors()
-        device = tensors[0].device
-        if device.type == "cpu":
-            # numpy's, so that a read-only vector is no warning; nothing writes to it here
-            source = torch.from_numpy(x if x.flags.writeable else x.copy())
-        else:
-            staging = self._staging(device)
-            staging.copy_(torch.from_numpy(x if x.flags.writeable else x.copy()))
-            source = staging.to(device, non_blocking=True)
+        # a copy of a read-only vector, so that torch does not warn; nothing writes to it here
+        source = torch.from_numpy(x if x.flags.writeable else x.copy())
+        if self._gathers(tensors):
+            device = tensors[0].device
+            # blocking: the next call may write to the staging memory
+            source = self._staging(device).copy_(source).to(device)
         for part, tensor in zip(self._parts(source), tensors, strict=True):
             tensor.copy_(part)
         for k in self._variances:
@@ -91,7 +99,16 @@ class ModelVector:
     def rest(self) -> dict[str, Tensor]:
         """Return what of the module's `state_dict` does not travel: frozen parameters, personal
         heads, counters. The tensors are the module's own."""
-        return {name: t for name, t in self.module.state_dict().items() if name not in self._types}
+        there = dict(self.module.named_parameters()) | dict(self.module.named_buffers())
+        travel = {id(there.get(name)) for name in self._names}  # one may have a second name
+        state = self.module.state_dict(keep_vars=True)
+        return {n: t.detach() for n, t in state.items() if isinstance(t, Tensor) and id(t) not in travel}
+
+    def personal(self) -> dict[str, Tensor]:
+        """Return of `rest` what training changes: all but frozen parameters. It differs from board
+        to board, and a board that starts again needs it."""
+        frozen = {p.data_ptr() for p in self.module.parameters() if not p.requires_grad}
+        return {name: t for name, t in self.rest().items() if t.data_ptr() not in frozen}
 
     def base_hash(self) -> str:
         """Return the SHA-256 of the frozen parameters, which every board must hold alike; "" when
@@ -123,6 +140,12 @@ class ModelVector:
             found.append(torch.view_as_real(tensor) if tensor.is_complex() else tensor)
         return found
 
+    def _gathers(self, tensors: Sequence[Tensor]) -> bool:
+        if self._staged is not None:
+            return self._staged
+        devices = {tensor.device for tensor in tensors}
+        return len(devices) == 1 and devices != {torch.device("cpu")}
+
     def _parts(self, vector: Tensor) -> list[Tensor]:
         """Views of a flat vector, one a tensor."""
         sizes = [t.size for t in self.layout.tensors]
@@ -143,7 +166,7 @@ def travelling(
     """Return (name, tensor, is it trained) of what travels; a tensor used twice is there once.
     Raises as `ModelVector` does."""
     saved = set(module.state_dict(keep_vars=True))
-    named = [(n, p, True) for n, p in module.named_parameters() if p.requires_grad]
+    named: list[tuple[str, Tensor, bool]] = [(n, p, True) for n, p in module.named_parameters() if p.requires_grad]
     named += [(n, b, False) for n, b in module.named_buffers() if b.dtype in _FLOATS and n in saved]
     everything = [n for n, _ in module.named_parameters()] + [n for n, _ in module.named_buffers()]
     for option, patterns in (("share", share), ("keep", keep)):
@@ -151,7 +174,7 @@ def travelling(
             if not any(fnmatchcase(n, pattern) for n in everything):
                 hint = did_you_mean(pattern, everything)
                 raise LocalError(f"{option}: no tensor of the model matches {pattern}{hint}")
-    found = []
+    found: list[tuple[str, Tensor, bool]] = []
     for name, tensor, trained in named:
         shared = not share or any(fnmatchcase(name, p) for p in share)
         if not shared or any(fnmatchcase(name, p) for p in keep) or not tensor.numel():
@@ -159,7 +182,9 @@ def travelling(
         if not trained and tensor.device.type != "meta" and not bool(torch.isfinite(tensor).all()):
             continue
         if tensor.dtype not in (*_FLOATS, *_COMPLEX):
-            raise LocalError(f"parameter {name} is {_dtype(tensor)}, which cannot travel: freeze it, or name it in keep")
+            raise LocalError(
+                f"parameter {name} is {_dtype(tensor)}, which cannot travel: freeze it, or name it in keep"
+            )
         found.append((name, tensor, trained))
     if not any(trained for _, _, trained in found):
         raise LocalError("nothing would travel: the model has no parameter that requires a gradient and is shared")

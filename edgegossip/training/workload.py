@@ -1,54 +1,70 @@
-"""TorchWorkload: the package's own workload, SGD on a torch model over this board's share of a data set."""
+"""TorchWorkload: the package's own workload, local steps on a torch model over this board's share of a
+data set.
+
+A round is: the values that travel go into the module, the optimiser takes `training.local_steps`
+steps on batches of the board's own examples, and what they changed goes out. The optimiser's state,
+and whatever of the model does not travel, stay with the board from round to round.
+"""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
-from torch.nn import functional as F
+from torch import Tensor, nn
 
 from edgegossip import heap
+from edgegossip.agreement import Agreement, sums
 from edgegossip.layout import Layout
 from edgegossip.profiling.records import STAGES
 from edgegossip.recipe import Recipe
-from edgegossip.training import micro_batches, models
-from edgegossip.training.batches import Augmentation, Normaliser, Sampler
-from edgegossip.training.check import check_augmentation
-from edgegossip.training.data import DataSet, Description, describe, open_data
-from edgegossip.training.flat_model import FlatModel, layout_of_module
+from edgegossip.training import device as devices
+from edgegossip.training import micro_batches, models, tasks
+from edgegossip.training import optimizer as optimizers
+from edgegossip.training.batches import Batches, Normaliser, batches_of, in_order, shares_of
+from edgegossip.training.check import check_augmentation, task_of
+from edgegossip.training.data import Board, DataSet, Description, boards_of, describe, open_data
 from edgegossip.training.names import call_own, is_own
-from edgegossip.training.optimizer import FlatSgd
-from edgegossip.training.partition import partition
 from edgegossip.training.rng import Purpose, words
-from edgegossip.training.schedule import learning_rate
+from edgegossip.training.schedule import Plateau, learning_rate
+from edgegossip.training.vector import ModelVector
 from edgegossip.types import ConfigError, LocalError, LocalUpdate, Metrics, Round, Vec
 
 _EVALUATION_BATCH = {"normal": 250, "low": 25}  # examples at a time, by training.memory
 _FORWARD, _BACKWARD, _OPTIMISER = range(len(STAGES))
+_KEPT = "kept/"  # before the names of what stays on the board, in a snapshot
 
 
-def layout_of(recipe: Recipe) -> Layout:
-    """Layout of the recipe's model. A user's own model is built for real: it may not know the meta device."""
-    about = describe(recipe.data)
+def layout_of(recipe: Recipe, board: Board | None = None) -> Layout:
+    """Layout of the recipe's model. A user's own model is built for real: it may not know the meta device. `board`: whose
+    data say what the recipe does not declare."""
+    about = describe(recipe.data, board)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a board says it when it builds the model
         if is_own(recipe.model.name):
-            return layout_of_module(_build(recipe, about))
+            return _vector(recipe, _build(recipe, about)).layout
         with torch.device("meta"):
-            return layout_of_module(_module(recipe, about))
+            return _vector(recipe, _module(recipe, about)).layout
 
 
-def initial_model(recipe: Recipe) -> tuple[Layout, Vec]:
+def initial_model(recipe: Recipe, board: Board | None = None) -> tuple[Layout, Vec]:
     """Layout and first vector, float32[n], of the recipe's model; the same that `TorchWorkload.initial` gives."""
-    flat = FlatModel(_build(recipe, describe(recipe.data), recipe.run.seed))
-    return flat.layout, flat.array
+    vector = _vector(recipe, _build(recipe, describe(recipe.data, board), recipe.run.seed))
+    return vector.layout, vector.read()
+
+
+def _vector(recipe: Recipe, module: nn.Module) -> ModelVector:
+    """What of the module travels. Raises ConfigError when model.share or model.keep do not fit it."""
+    try:
+        return ModelVector(module, recipe.model.share, recipe.model.keep)
+    except LocalError as error:
+        raise ConfigError(f"model {recipe.model.name}: {error}") from None
 
 
 def _module(recipe: Recipe, about: Description) -> nn.Module:
@@ -56,7 +72,7 @@ def _module(recipe: Recipe, about: Description) -> nn.Module:
     where int8 would replace its norm, so that what surrounds the norm suits it too."""
     section, training = recipe.model, recipe.training
     if training.precision != "int8":
-        module = models.build(section, about.shape, about.classes)
+        module = models.build(section, about.shape, about.outputs)
         if training.memory == "low":
             micro_batches.check_independent(module)
         return module
@@ -66,7 +82,7 @@ def _module(recipe: Recipe, about: Description) -> nn.Module:
     norm = section.norm
     if not is_own(section.name) and norm in ("batchnorm", "evonorm-s0"):
         section = replace(section, norm="range-evonorm")
-    module = models.build(section, about.shape, about.classes)
+    module = models.build(section, about.shape, about.outputs)
     if norm != section.norm and any(isinstance(m, RangeEvoNorm) for m in module.modules()):
         notice = f'training.precision = "int8": model.norm = "{norm}" became "range-evonorm"'
         warnings.warn(notice, int8.ConversionNotice, stacklevel=2)
@@ -84,10 +100,11 @@ def _build(recipe: Recipe, about: Description, seed: int = 0) -> nn.Module:
 
 
 def module_with(recipe: Recipe, about: Description, x: Vec) -> nn.Module:
-    """The recipe's model in evaluation mode, with the values x, float32[n]."""
-    model = FlatModel(_build(recipe, about))
-    model.load(x)
-    return model.module.eval()
+    """The recipe's model in evaluation mode, with the values x, float32[n]. What does not travel is
+    as the recipe's seed makes it."""
+    module = _build(recipe, about, recipe.run.seed)
+    _vector(recipe, module).write(x)
+    return module.eval()
 
 
 def as_taken(inputs: NDArray[Any], normalise: Normaliser) -> torch.Tensor:
@@ -96,31 +113,54 @@ def as_taken(inputs: NDArray[Any], normalise: Normaliser) -> torch.Tensor:
     return channels_last(batch) if batch.dim() == 4 else batch  # convolutions on a CPU are 1.4 to 1.7 times as fast so
 
 
-def _prepare(recipe: Recipe, data: DataSet | None) -> DataSet:
-    """Sets torch's threads and checks what a recipe names; opens its data set unless it is given."""
+def _prepare(recipe: Recipe, data: DataSet | None, board: Board | None = None) -> DataSet:
+    """Sets torch's threads and checks what a recipe names; opens its data set, as `board` has it, unless it is given."""
     torch.set_num_threads(recipe.run.threads)
     models.check(recipe.model)
-    data = open_data(recipe.data) if data is None else data
+    data = open_data(recipe.data, board) if data is None else data
     check_augmentation(recipe, data.about)
     return data
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Equipment:
-    """What the boards of one process can share, because each call loads the model anew and nothing of a board stays in
-    it: the module with its gradients, and the test set as stored."""
+    """What the boards of one process share: the module with its gradients. Each call loads the model
+    anew; of what does not travel, `holder` has its own in the module, and every other board keeps
+    its own aside."""
 
-    model: FlatModel
-    test_inputs: NDArray[Any]
-    test_labels: torch.Tensor
+    vector: ModelVector
+    task: tasks.Task
+    device: torch.device
     normalise: Normaliser
+    personal: dict[str, Tensor]  # of the module, see ModelVector.personal
+    fresh: dict[str, Tensor]  # copies of them as they were before anybody trained
+    holder: TorchWorkload | None = field(default=None)
 
     @classmethod
     def of(cls, recipe: Recipe, data: DataSet) -> Equipment:
-        every = np.arange(len(data.test), dtype=np.int64)
-        labels = torch.from_numpy(data.test.labels)
-        model = FlatModel(_build(recipe, data.about), channels_last=recipe.training.precision != "int8")
-        return cls(model, data.test.inputs.take(every), labels, Normaliser.of(data.about))
+        device = devices.set_up(recipe.training)
+        module = _build(recipe, data.about, recipe.run.seed)
+        if recipe.training.precision != "int8":
+            _turn_convolutions(module)
+        vector = _vector(recipe, module.to(device))
+        personal = vector.personal()
+        return cls(
+            vector=vector,
+            task=tasks.make(recipe.training, data.about),
+            device=device,
+            normalise=Normaliser.of(data.about),
+            personal=personal,
+            fresh={name: t.clone() for name, t in personal.items()},
+        )
+
+
+def _turn_convolutions(module: nn.Module) -> None:
+    """Let the weights of convolutions lie as torch's channels-last kernels take them, which else turn
+    them forward and backward in every step. Of torch's own alone: a subclass may look at its weight
+    as if it lay in its own order."""
+    for layer in module.modules():
+        if type(layer) is nn.Conv2d:
+            layer.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
 def _minus(values: Vec, x: Vec) -> Vec:
@@ -139,7 +179,7 @@ def channels_last(images: torch.Tensor) -> torch.Tensor:
 
 
 class TorchWorkload:
-    """See `base.Workload`. The momentum is this board's own and stays with it from round to round."""
+    """See `base.Workload`."""
 
     def __init__(
         self,
@@ -149,142 +189,226 @@ class TorchWorkload:
         share: NDArray[np.int64] | None = None,
         equipment: Equipment | None = None,
     ) -> None:
-        """Keeps node_index's share of data.train and all of data.test in memory, as stored. `share` and `equipment` are
-        given when other boards of the same recipe live in this process."""
+        """Keeps node_index's share of data.train, or with data.partition = local all of it, as stored. `share` and
+        `equipment` are given when other boards of the same recipe live in this process."""
         settings = recipe.training
-        self._recipe, self._node, self._about = recipe, node_index, data.about
-        shared = Equipment.of(recipe, data) if equipment is None else equipment
-        self._model, self._normalise = shared.model, shared.normalise
-        self._test_inputs, self._test_labels = shared.test_inputs, shared.test_labels
-        self._sgd = FlatSgd(
-            self._model.layout.trainable_size, settings.momentum, settings.nesterov, settings.weight_decay
-        )
-        if share is None:
-            share = partition(data.train.labels, recipe)[node_index]
-        self._inputs, self._labels = data.train.inputs.take(share), torch.from_numpy(data.train.labels[share])
-        self._sampler = Sampler(len(share), settings.batch_size, recipe.run.seed, node_index)
-        self._augmentation = Augmentation(recipe.run.seed, node_index) if recipe.data.augment else None
+        self._recipe, self._node, self._data, self._about = recipe, node_index, data, data.about
+        self._shared = shared = Equipment.of(recipe, data) if equipment is None else equipment
+        self._aside = shared.fresh  # of this board, while another holds the module
+        self._optimizer = optimizers.make(settings, shared.vector.module)
+        self._precision = devices.Precision.of(settings, shared.device)
+        self._plateau = Plateau.of(settings, recipe.run.rounds)
+        self.batches: Batches = batches_of(data, recipe, node_index, share)
         self._stages_ns = [0] * len(STAGES)
+        self._seen = 0  # examples in this round
 
     @classmethod
-    def build(cls, recipe: Recipe, node_index: int) -> TorchWorkload:
+    def build(cls, recipe: Recipe, node_index: int, name: str = "") -> TorchWorkload:
         if not 0 <= node_index < recipe.run.nodes:
             raise ConfigError(f"board {node_index} does not exist: boards are 0 to {recipe.run.nodes - 1}")
-        return cls(recipe, node_index, _prepare(recipe, None))
+        board = Board(name, node_index) if name else boards_of(recipe)[node_index]
+        return cls(recipe, node_index, _prepare(recipe, None, board))
 
     @classmethod
-    def build_evaluator(cls, recipe: Recipe) -> TorchWorkload:
-        """One that only evaluates: it has next to no training data."""
-        return cls(recipe, 0, _prepare(recipe, None), np.zeros(1, np.int64))
+    def build_evaluator(cls, recipe: Recipe, board: Board | None = None) -> TorchWorkload:
+        """One that only evaluates: it has next to no training data. `board`: whose test set it is. Raises ConfigError when
+        there is none."""
+        data = _prepare(recipe, None, board)
+        if data.test is None:
+            raise ConfigError(
+                "evaluation.where = coordinator, and the coordinator has no test set: give it one in its own data.dir, or set "
+                "evaluation.where = boards"
+            )
+        return cls(recipe, 0, replace(data, train=data.test), np.zeros(1, np.int64))
 
     @classmethod
     def build_all(cls, recipe: Recipe, data: DataSet | None = None) -> list[TorchWorkload]:
         """Every board of the recipe in this process, each equal to what `build` makes. They share one module and one
         test set, so only one of them can compute at a time. `data` is what `open_data(recipe.data)` gave."""
-        data = _prepare(recipe, data)
+        boards = boards_of(recipe)
+        data = _prepare(recipe, data, boards[0])
         shared = Equipment.of(recipe, data)
-        shares = partition(data.train.labels, recipe)
-        return [cls(recipe, k, data, share, shared) for k, share in enumerate(shares)]
+        shares = shares_of(data, recipe)
+        if shares is not None:
+            return [cls(recipe, k, data, share, shared) for k, share in enumerate(shares)]
+        others = [_prepare(recipe, None, board) for board in boards[1:]]
+        return [cls(recipe, k, own, None, shared) for k, own in enumerate([data, *others])]
+
+    @property
+    def about(self) -> Description:
+        """What one example of this board's data is."""
+        return self._about
 
     @property
     def layout(self) -> Layout:
-        return self._model.layout
+        return self._shared.vector.layout
+
+    def agreement(self) -> Agreement:
+        """What this board must have in common with those it trains with: task, kinds of inputs and targets, names of
+        classes, normalisation, layout, frozen parameters and first model."""
+        facts = dict(self._about.facts()) | {"task": task_of(self._recipe.training, self._about)}
+        facts |= {"layout": f"{self.layout.hash:016x}", "values": self.layout.size}
+        if base := self._shared.vector.base_hash():
+            facts["base"] = base
+        facts["start"] = sums(self.initial(self._recipe.run.seed))
+        return Agreement(facts)
 
     def initial(self, seed: int) -> Vec:
-        return FlatModel(_build(self._recipe, self._about, seed), self.layout).array
+        return _vector(self._recipe, _build(self._recipe, self._about, seed)).read()
 
     def local_update(self, x: Vec, round: Round) -> LocalUpdate:
-        recipe, model = self._recipe, self._model
+        recipe, vector, module = self._recipe, self._shared.vector, self._shared.vector.module
         self._stages_ns = [0] * len(STAGES)
         steps, lr = recipe.training.local_steps, learning_rate(recipe.training, round, recipe.run.rounds)
-        model.load(x)
-        if not model.module.training:  # asking every layer costs as much as a small one
-            model.module.train()
-        with torch.random.fork_rng(devices=[]):  # for layers that draw, such as dropout
-            # not torch.manual_seed, which also queues a seed for devices that are not there, each with a stack trace: 2 ms
-            torch.default_generator.manual_seed(
-                int(words(recipe.run.seed, Purpose.TORCH, 1, self._node, round)[0] >> np.uint64(1))
-            )
-            losses = [self._step(round * steps + k, round, lr) for k in range(steps)]
-        return LocalUpdate(
-            delta=_minus(model.values(), x),
-            lr=lr,
-            loss=float(np.mean(losses)),
-            examples=steps * self._sampler.batch_size,
-            steps=steps,
-            stages_s={stage: ns / 1e9 for stage, ns in zip(STAGES, self._stages_ns, strict=True)},
-        )
-
-    def _step(self, step: int, round: Round, lr: float) -> float:
-        """One optimiser step on the flat model; its loss before the step."""
-        chosen = self._sampler.batch(step)
-        inputs = self._inputs[chosen]
-        if self._augmentation:
-            inputs = self._augmentation(inputs, step)
-        labels = self._labels[torch.from_numpy(chosen)]
-        self._model.zero_grad()
-        low = self._recipe.training.memory == "low"
-        at_a_time = micro_batches.EXAMPLES if low else len(chosen)
-        value = 0.0
-        for part in micro_batches.parts(len(chosen), at_a_time):
-            value += self._gradient(inputs[part], labels[part], len(chosen))
-            if low:
-                heap.give_back()
-        if not np.isfinite(value):
+        lr *= 1.0 if self._plateau is None else self._plateau.scale
+        optimizers.set_rate(self._optimizer, lr, recipe.training.lr)
+        self._load(x)
+        if not module.training:  # asking every layer costs as much as a small one
+            module.train()
+        seed = int(words(recipe.run.seed, Purpose.TORCH, 1, self._node, round)[0] >> np.uint64(1))
+        self._seen = 0
+        with devices.seeded(self._shared.device, seed):
+            losses = [self._step(round * steps + k) for k in range(steps)]
+        loss = float(np.mean([float(value) for value in losses]))  # here a GPU is waited for
+        if not np.isfinite(loss):
             raise LocalError(
-                f"board {self._node}: the training loss became {value} in round {round}, at learning rate {lr:g}; "
+                f"board {self._node}: the training loss became {loss} in round {round}, at learning rate {lr:g}; "
                 "try a smaller training.lr"
             )
+        if self._plateau is not None:
+            self._plateau.take(loss)
+        return LocalUpdate(
+            delta=_minus(vector.read(), x),
+            lr=lr,
+            loss=loss,
+            examples=self._seen,
+            steps=steps,
+            stages_s={stage: ns / 1e9 for stage, ns in zip(STAGES, self._stages_ns, strict=True)},
+            holds=self.batches.holds,
+        )
+
+    def _load(self, x: Vec) -> None:
+        """Put a model into the module, with what of it is this board's own."""
+        shared = self._shared
+        if shared.holder is not self:
+            if shared.holder is not None:
+                shared.holder._aside = {name: t.clone() for name, t in shared.personal.items()}
+            for name, tensor in shared.personal.items():
+                tensor.copy_(self._aside[name])
+            shared.holder = self
+        shared.vector.write(x)
+
+    def _step(self, step: int) -> Tensor:
+        """One step of the optimiser; the loss before it, a scalar on the device."""
+        inputs, targets = self.batches.batch(step)
+        self._seen += len(inputs)
+        self._optimizer.zero_grad()
+        low = self._recipe.training.memory == "low"
+        at_a_time = micro_batches.EXAMPLES if low else len(inputs)
+        total: Tensor | None = None  # terms of the whole batch's loss, where it comes in parts
+        if at_a_time < len(inputs):
+            total = self._terms(inputs, targets)
+        value = torch.zeros((), device=self._shared.device)
+        for part in micro_batches.parts(len(inputs), at_a_time):
+            value = value + self._gradient(inputs[part], None if targets is None else targets[part], total)
+            if low:
+                heap.give_back()
         began_ns = perf_counter_ns()
-        self._sgd.step(self._model.trainable, self._model.grad, lr)
+        self._precision.step(self._optimizer, self._recipe.training.clip)
         self._stages_ns[_OPTIMISER] += perf_counter_ns() - began_ns
         return value
 
-    def _gradient(self, inputs: NDArray[Any], labels: torch.Tensor, batch: int) -> float:
-        """Adds what these examples give to the gradient of the mean loss over `batch`; their part of that loss."""
+    def _terms(self, inputs: NDArray[Any], targets: NDArray[Any] | None) -> Tensor:
+        task = self._shared.task
+        return task.terms(torch.from_numpy(inputs if task.of_inputs or targets is None else targets))
+
+    def _gradient(self, inputs: NDArray[Any], targets: NDArray[Any] | None, total: Tensor | None) -> Tensor:
+        """Adds what these examples give to the gradient of the batch's loss, a mean over `total`
+        terms (None: they are the batch); their part of that loss."""
         began_ns = perf_counter_ns()
-        loss = F.cross_entropy(self._forward(inputs), labels)
-        if len(labels) != batch:
-            loss = loss * (len(labels) / batch)
-        value = float(loss.detach())
+        loss = self._shared.task.loss(*self._forward(inputs, targets))
+        if total is not None:
+            loss = loss * (float(self._terms(inputs, targets)) / max(float(total), 1e-12))
         forward_ns = perf_counter_ns()
-        if np.isfinite(value):
-            loss.backward()
+        self._precision.backward(loss)
         self._stages_ns[_FORWARD] += forward_ns - began_ns
         self._stages_ns[_BACKWARD] += perf_counter_ns() - forward_ns
-        return value
+        return loss.detach()
 
-    def _forward(self, inputs: NDArray[Any]) -> torch.Tensor:
-        """Stored inputs [batch, *shape] -> logits float32[batch, classes]."""
-        batch = as_taken(inputs, self._normalise)
-        name, module = self._recipe.model.name, self._model.module
-        logits: torch.Tensor = call_own(name, module, batch) if is_own(name) else module(batch)
-        if logits.shape != (len(batch), self._about.classes):
-            expected = (len(batch), self._about.classes)
-            raise LocalError(f"model {name} gave outputs of shape {tuple(logits.shape)}; expected {expected}")
-        return logits
+    def _forward(self, inputs: NDArray[Any], targets: NDArray[Any] | None) -> tuple[Tensor, Tensor]:
+        """Stored inputs [batch, *shape] and targets -> what the task takes, on the device. Where the data have no
+        targets they are the inputs, as the model takes them."""
+        shared = self._shared
+        batch = as_taken(inputs, shared.normalise).to(shared.device)
+        own = shared.task.of_inputs or targets is None
+        wanted = batch if own else torch.from_numpy(targets).to(shared.device)
+        name, module = self._recipe.model.name, shared.vector.module
+        with self._precision.forward():
+            outputs = _tensor_in(call_own(name, module, batch) if is_own(name) else module(batch))
+        if outputs is None:
+            raise LocalError(f"model {name} must give a tensor, or something with a tensor named logits or out")
+        try:
+            return shared.task.fit(outputs.float(), wanted)
+        except LocalError as error:
+            raise LocalError(f"model {name} {error}") from None
 
-    def evaluate(self, x: Vec, examples: int | None = None) -> Metrics:
-        count = len(self._test_labels) if examples is None else min(examples, len(self._test_labels))
+    def evaluate(self, x: Vec, examples: int | None = None) -> Metrics | None:
+        shared, test = self._shared, self._data.test
+        if test is None:
+            return None
+        count = len(test) if examples is None else min(examples, len(test))
         if count < 1:
             raise LocalError("an evaluation needs at least one example")
-        self._model.load(x)
-        self._model.module.eval()
-        loss, right = 0.0, 0
+        self._load(x)
+        shared.vector.module.eval()
+        found: dict[str, NDArray[np.float64]] = {}
         with torch.inference_mode():
-            for part in micro_batches.parts(count, _EVALUATION_BATCH[self._recipe.training.memory]):
-                logits, labels = self._forward(self._test_inputs[part]), self._test_labels[part]
-                loss += float(F.cross_entropy(logits, labels, reduction="sum"))
-                right += int((logits.argmax(1) == labels).sum())
-        return Metrics(loss / count, right / count, count)
+            for batch in in_order(self._data.name, test, self._about, count, self._evaluated_at_a_time()):
+                for name, value in shared.task.sums(*self._forward(*batch)).items():
+                    found[name] = found.get(name, 0.0) + value.cpu().double().numpy()
+        loss, scores = shared.task.scores(found)
+        return Metrics(loss, count, scores)
+
+    def _evaluated_at_a_time(self) -> int:
+        """Examples; those with an output at every place are large."""
+        settings, most = self._recipe.training, _EVALUATION_BATCH[self._recipe.training.memory]
+        return min(most, settings.batch_size) if self._about.target in ("places", "tokens") else most
 
     def snapshot(self) -> Mapping[str, NDArray[Any]]:
-        return {"momentum": self._model.in_order(self._sgd.momentum.numpy())}
+        shared = self._shared
+        personal = shared.personal if shared.holder is self else self._aside
+        kept = {f"{_KEPT}{name}": optimizers.as_array(t) for name, t in personal.items()}
+        kept |= optimizers.snapshot(self._optimizer) | self._precision.snapshot()
+        return kept if self._plateau is None else kept | {"plateau": self._plateau.snapshot()}
 
     def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
         """Raises LocalError unless `snapshot` is one that this workload's `snapshot` could have given."""
-        momentum = snapshot.get("momentum")
-        mine = self._sgd.momentum.numpy()
-        if momentum is None or momentum.shape != mine.shape or momentum.dtype != mine.dtype:
-            raise LocalError("the snapshot is not one of this workload: its momentum is missing or of another size")
-        self._model.out_of_order(momentum, mine)
+        shared = self._shared
+        known = {optimizers.OPAQUE, "scaler", "plateau", *(f"{_KEPT}{name}" for name in shared.fresh)}
+        if odd := [name for name in snapshot if name not in known and not name.startswith(optimizers.STATE)]:
+            raise LocalError(f"the snapshot is not one of this workload: it has {odd[0]}")
+        aside = {}
+        for name, tensor in shared.fresh.items():
+            array = snapshot.get(f"{_KEPT}{name}")
+            if array is None or array.shape != tuple(tensor.shape) or array.dtype != optimizers.as_array(tensor).dtype:
+                raise LocalError(f"the snapshot is not one of this workload: {name} is missing or of another size")
+            aside[name] = torch.from_numpy(np.array(array)).to(tensor)
+        optimizers.restore(self._optimizer, snapshot, own=is_own(self._recipe.training.optimizer))
+        self._precision.restore(snapshot.get("scaler"))
+        if self._plateau is not None:
+            self._plateau.restore(snapshot.get("plateau"))
+        self._aside = aside
+        if shared.holder is self:
+            shared.holder = None
+
+
+def _tensor_in(given: Any) -> Tensor | None:
+    """The tensor that a model gave, also where it is a field of what it gave: logits (transformers),
+    out (torchvision's segmentation models)."""
+    if isinstance(given, Tensor):
+        return given
+    for name in ("logits", "out"):
+        found = given.get(name) if isinstance(given, Mapping) else getattr(given, name, None)
+        if isinstance(found, Tensor):
+            return found
+    return None

@@ -1,9 +1,11 @@
-"""Everything that a machine sends over TCP and UDP, by destination: `python -m tests.e2e.sniffer`, inside its network namespace.
-Prints a JSON list of [interface, protocol, address, port] when its standard input ends."""
+"""Everything that a machine sends over TCP and UDP, by destination: `python -m tests.e2e.sniffer [FILE]`, inside its network
+namespace. Prints a JSON list of [interface, protocol, address, port] when its standard input ends. The packets themselves go to
+FILE, one after the other."""
 
 from __future__ import annotations
 
 import json
+import os
 import socket
 import struct
 import sys
@@ -11,6 +13,7 @@ import threading
 
 ETH_P_ALL, IPV4, IPV6 = 3, 0x0800, 0x86DD
 OUTGOING = 4  # sll_pkttype
+SO_RCVBUFFORCE = 33  # Python has no name for it
 PROTOCOLS = {6: "tcp", 17: "udp"}
 
 
@@ -31,16 +34,23 @@ def parse(kind: int, packet: bytes) -> tuple[str, str, int] | None:
     return PROTOCOLS[protocol], where, struct.unpack_from("!H", rest, 2)[0]
 
 
-def main() -> None:
+def main(file: str = "") -> None:
     seen: set[tuple[str, str, str, int]] = set()
-    with socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(ETH_P_ALL)) as s:
+    whole = 1 << 16 if file else 128  # bytes of a packet
+    with (
+        socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(ETH_P_ALL)) as s,
+        open(file or os.devnull, "ab", buffering=0) as out,
+    ):
+        if file:
+            s.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 1 << 26)
 
         def listen() -> None:
             while True:
-                packet, (interface, kind, direction, *_) = s.recvfrom(128)
+                packet, (interface, kind, direction, *_) = s.recvfrom(whole)
                 found = parse(kind, packet)
                 if direction == OUTGOING and found is not None:
                     seen.add((interface, *found))
+                    out.write(packet)
 
         threading.Thread(target=listen, daemon=True).start()
         print("listening", flush=True)
@@ -49,4 +59,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -50,7 +50,7 @@ def undisturbed(recipe, members):
         recipe.run.rounds,
         downlink=codecs.get(recipe.server.downlink),
     )
-    server.play(x, Recorder(2, frozenset(), frozenset(), lambda x: Metrics(0, 0, 1), lambda: 0))
+    server.play(x, Recorder(2, frozenset(), frozenset(), lambda x: Metrics(0, 1), lambda: 0))
     return layout, server.model
 
 

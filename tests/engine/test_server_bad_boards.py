@@ -67,8 +67,8 @@ def test_a_claimed_loss_is_not_the_curve(loss: float, boards: int) -> None:
     ("lied", "reason"),
     [
         (DecodeError("the evaluation makes no sense: loss -1e300"), "makes no sense"),
-        (Metrics(-1e20, 0.5, 100), "claims a loss of -1e.20, out of all proportion"),
-        (Metrics(1e20, 0.5, 100), "claims a loss of 1e.20, out of all proportion"),
+        (Metrics(-1e20, 100), "claims a loss of -1e.20, out of all proportion"),
+        (Metrics(1e20, 100), "claims a loss of 1e.20, out of all proportion"),
     ],
 )
 def test_an_evaluation_that_cannot_be_is_not_the_curve(lied: Metrics | DecodeError, reason: str) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from edgegossip.engine.server_events import Ask, Effect, Evaluate, Hello, ProcessEnded, Question, Result, Stop
-from edgegossip.types import DecodeError, Metrics, PeerError, RunError
+from edgegossip.types import DecodeError, Metrics, PeerError, RunError, Vec
 from tests.engine.fleet import FINAL, Run, garbage
 
 
@@ -211,7 +211,7 @@ def test_the_final_evaluation_goes_on_to_the_next_board_where_one_cannot() -> No
     answers = (
         lambda r: replace(r, evaluation=DecodeError("the evaluation makes no sense")),
         lambda r: replace(r, evaluation=None),
-        lambda r: replace(r, evaluation=Metrics(1e20, 0.5, 10)),
+        lambda r: replace(r, evaluation=Metrics(1e20, 10)),
         fail,
     )
     for board, answer in zip(run.boards, answers, strict=False):
@@ -226,6 +226,27 @@ def test_the_final_evaluation_goes_on_to_the_next_board_where_one_cannot() -> No
     assert "board-0: the evaluation makes no sense" in text and "board-1: its answer has no evaluation" in text
     assert "board-2: the evaluation claims a loss of 1e+20" in text and "board-3: no test data here" in text
     assert everybody.completed
+
+
+@pytest.mark.parametrize("has_one", [True, False])
+def test_boards_without_a_test_set_are_asked_once(has_one: bool) -> None:
+    asked: list[str] = []
+    run = Run(boards=3, rounds=6)
+    for board in run.boards[: 2 if has_one else 3]:
+
+        def none(x: Vec, examples: int | None = None, name: str = board.name) -> Metrics:
+            asked.append(name)
+            return Metrics(0.0, 0)
+
+        board.workload.evaluate = none  # type: ignore[method-assign]
+    run.play()
+    assert sorted(asked) == [board.name for board in run.boards[: 2 if has_one else 3]]
+    assert len(run.texts("no-test-set")) == len(asked) and len(run.rounds) == 6 and run.completed
+    missing = run.texts("not-evaluated")
+    if has_one:
+        assert not missing and 5 in run.evaluations() and len(run.evaluations()) >= 4
+    else:
+        assert not run.evaluations() and [text.count("it has no test set") for text in missing] == [3]
 
 
 def test_a_board_that_goes_away_with_the_final_evaluation_is_asked_again_but_not_for_ever() -> None:

@@ -122,8 +122,9 @@ def test_an_evaluation_that_one_board_owes_is_asked_of_another(written: Written)
     assert made.wanted == made.open == 1 and made.ask(["a"], 1) == "a" and made.open == 1 and made.wanted is None
     made.failed("a", "it went away")
     assert made.wanted == 1 and made.ask(["b", "a"], 3) == "b"  # although it would be a's turn
-    made.answered("b", Metrics(0.5, 0.5, 10))
-    assert written.all == [(COORDINATOR, 3, {"eval/loss": 0.5, "eval/accuracy": 0.5, "eval/examples": 10})]
+    made.answered("b", Metrics(0.5, 10, {"accuracy": 0.5, "f1": 0.25}))
+    values = {"eval/loss": 0.5, "eval/accuracy": 0.5, "eval/f1": 0.25, "eval/examples": 10}
+    assert written.all == [(COORDINATOR, 3, values)]
     made.after(5)
     made.ask(["a"], 5)
     made.failed("a", "it hangs")

@@ -175,7 +175,7 @@ def test_the_coordinator_may_evaluate_itself() -> None:
 
     def evaluate(x: Vec, examples: int | None) -> Metrics:
         seen.append(examples)
-        return Metrics(float(np.mean(x**2)), 0.5, 10)
+        return Metrics(float(np.mean(x**2)), 10)
 
     run.evaluate = evaluate
     x = run.play()

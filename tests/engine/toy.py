@@ -32,7 +32,7 @@ class Toy:
         return LocalUpdate(np.float32(LR) * gap, LR, float(np.mean(gap**2)), self.examples, 1)
 
     def evaluate(self, x: Vec, examples: int | None = None) -> Metrics:
-        return Metrics(float(np.mean(x**2)), 0.5, examples or 100)
+        return Metrics(float(np.mean(x**2)), examples or 100, {"accuracy": 0.5})
 
 
 def fedavg(boards: int, rounds: int, x: Vec) -> NDArray[np.float64]:

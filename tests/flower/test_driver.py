@@ -146,7 +146,7 @@ def test_boards_that_get_the_same_model_get_the_same_content(run: Run, sink: Mem
         (lambda c: RecordDict(), "refused the update of board-1: the message has 0 array records instead of one"),
         (
             lambda c: RecordDict({**c, messages.EVALUATION: MetricRecord({"loss": 0.5})}),
-            "refused the update of board-1: the evaluation lacks loss, accuracy or examples",
+            "refused the update of board-1: the evaluation lacks loss or examples",
         ),
         (
             lambda c: RecordDict({**c, messages.PROFILE: MetricRecord({"round": 0.5})}),
@@ -198,7 +198,7 @@ def test_the_coordinator_evaluates_and_hands_the_model_over_before_boards_hear_o
     run.plan, link = replace(run.plan, evaluates_itself=True), Boards(run)
     seen: list[object] = []
     hooks = Hooks(
-        evaluate=lambda x, examples: Metrics(float(np.mean(x**2)), 0.5, 10),
+        evaluate=lambda x, examples: Metrics(float(np.mean(x**2)), 10, {"accuracy": 0.5}),
         on_model=lambda model: seen.append((model, len(sink.evaluations()))),
         on_over=lambda: seen.append(len(link.goodbyes)),
     )

@@ -120,10 +120,24 @@ def test_a_profile_that_makes_no_sense_is_refused(record: dict[str, Any], reason
 
 
 @pytest.mark.parametrize(
-    "changed", [{"loss": -1e300}, {"examples": 2**60}, {"accuracy": 1.5}, {"loss": math.nan}, {"examples": 0}]
+    "changed",
+    [
+        {"loss": -1e300},
+        {"loss": math.nan},
+        {"examples": 2**60},
+        {"examples": -1},
+        {"accuracy": 1.5},
+        {"f1": math.inf},
+        {"f1": [0.5]},
+        {"Not A Name": 0.5},
+        {"a" * 33: 0.5},
+        {f"score-{k}": 0.5 for k in range(17)},
+    ],
 )
 def test_an_evaluation_that_makes_no_sense_is_refused(changed: dict[str, Any]) -> None:
-    good = messages.evaluation(Metrics(0.5, 0.25, 100))
-    assert messages.read_evaluation(RecordDict({messages.EVALUATION: good})) == Metrics(0.5, 0.25, 100)
+    metrics = Metrics(0.5, 100, {"f1": 0.5, "accuracy": 0.25})
+    good = messages.evaluation(metrics)
+    found = messages.read_evaluation(RecordDict({messages.EVALUATION: good}))
+    assert found == metrics and found.headline == ("f1", 0.5)
     with pytest.raises(DecodeError, match="makes no sense"):
         messages.read_evaluation(RecordDict({messages.EVALUATION: MetricRecord({**good, **changed})}))

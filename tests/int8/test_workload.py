@@ -20,7 +20,7 @@ def test_a_board_trains_in_int8_and_learns():
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # nothing to tell: every layer converts and no norm changes
         board = training.build_workload(chosen, 0)
-    assert any(isinstance(m, layers.Conv2d) for m in board._model.module.modules())
+    assert any(isinstance(m, layers.Conv2d) for m in board._shared.vector.module.modules())
     x = board.initial(1)
     before = board.evaluate(x).accuracy
     for round in range(2):

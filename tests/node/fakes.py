@@ -86,7 +86,7 @@ class Quadratic:
         return LocalUpdate(delta, self.lr, float(np.sum((x - self.target) ** 2) / 2), 1, 1)
 
     def evaluate(self, x: Vec, examples: int | None = None) -> Metrics:
-        return Metrics(float(np.sum((x - self.target) ** 2) / 2), 0.0, 1)
+        return Metrics(float(np.sum((x - self.target) ** 2) / 2), 1, {"accuracy": 0.0})
 
     def snapshot(self) -> Mapping[str, NDArray[Any]]:
         return {}

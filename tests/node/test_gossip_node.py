@@ -145,6 +145,16 @@ def test_the_final_model_is_saved_and_told(tmp_path: Path) -> None:
     assert boards[0].sink.events[-1][2].startswith("a finished: accuracy ")
 
 
+def test_a_board_without_a_test_set_says_so_and_records_no_evaluation() -> None:
+    boards = fleet({"run.rounds": 2, "evaluation.every": 1})
+    boards[0].workload.evaluate = lambda x, examples=None: None  # type: ignore[method-assign]
+    run_all(*boards)
+    first, second = boards[0].sink, boards[1].sink
+    assert first.events[-1][1:] == ("finished", "a finished; it has no test set")
+    assert not any(key.startswith("eval/") for _, _, row in first.rows for key in row) and len(first.rows) == 2
+    assert all("eval/accuracy" in row for _, _, row in second.rows)
+
+
 @pytest.mark.parametrize("data", [b"", b"\x00" * 200, b"GET / HTTP/1.1\r\n\r\n"])
 def test_garbage_costs_its_sender_the_connection_and_nobody_else(data: bytes) -> None:
     boards = fleet()

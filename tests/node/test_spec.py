@@ -32,3 +32,29 @@ def test_two_momenta_are_refused_with_the_way_out() -> None:
         ConfigError, match=r"gossip.momentum = nesterov and training.momentum = 0.9.*say training.momentum = 0"
     ):
         make_algorithm(chosen)
+
+
+@pytest.mark.parametrize(
+    ("sets", "words"),
+    [
+        (["gossip.momentum=quasi-global", "training.optimizer=adamw"], "gossip.momentum = quasi-global .*adamw is not"),
+        (["gossip.algorithm=d2", "training.optimizer=adam"], "gossip.algorithm = d2 .*say training.optimizer = sgd"),
+        (
+            ["gossip.algorithm=parallel-sgd", "gossip.params.momentum=0.9", "training.optimizer=own:rule"],
+            "the momentum of parallel-sgd .*gossip.params.momentum = 0",
+        ),
+    ],
+)
+def test_an_optimiser_that_the_algorithm_does_not_take_it_for_is_named(sets: list[str], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        make_algorithm(recipes.load("quickstart-gossip", sets))
+
+
+@pytest.mark.parametrize("algorithm", ["dpsgd", "choco-sgd", "sgp", "ad-psgd", "parallel-sgd"])
+def test_algorithms_that_add_whatever_a_board_did_take_any_optimiser(algorithm: str) -> None:
+    sets = [f"gossip.algorithm={algorithm}", "training.optimizer=adam"]
+    assert make_algorithm(recipes.load("quickstart-gossip", sets)).name == algorithm
+
+
+def test_d2_takes_momentum() -> None:
+    assert make_algorithm(recipes.load("quickstart-gossip", ["gossip.algorithm=d2"])).name == "d2"

@@ -38,7 +38,7 @@ def _end(node, name="finished", t_s=9.0):
 def test_a_whole_run():
     metrics = [
         _round("a", 0, 1.0),
-        _round("b", 0, 1.5, **{"eval/accuracy": 0.2}),
+        _round("b", 0, 1.5, **{"eval/loss": 0.6, "eval/accuracy": 0.2}),
         _round("a", 1, 2.0, **{"eval/accuracy": 0.8, "eval/loss": 0.4}),
         _round("b", 1, 3.0, **{"eval/accuracy": 0.6, "eval/loss": 0.6, "time/wait_s": 1.5}),
     ]
@@ -56,11 +56,29 @@ def test_a_whole_run():
     assert [row["received_bytes"] for row in document["boards"]] == [120, 120]
 
 
+def test_every_score_is_summed_up_and_the_first_is_the_headline():
+    metrics = [
+        _round("a", 1, 1.0, **{"eval/loss": 0.3, "eval/mae": 0.2, "eval/r2": 0.5}),
+        _round("b", 1, 1.0, **{"eval/loss": 0.5, "eval/mae": 0.4, "eval/r2": 0.7, "eval/examples": 9}),
+    ]
+    document = summarise_records(HEAD, ["a", "b"], metrics, [_end("a"), _end("b")])
+    assert document["score"] == "mae" and list(document["scores"]) == ["mae", "r2"] and document["loss"] == 0.4
+    assert {k: round(v, 9) for k, v in document["scores"]["mae"].items()} == {"mean": 0.3, "min": 0.2, "max": 0.4}
+    assert document["accuracy"] == {"mean": None, "min": None, "max": None}
+    row = document["boards"][0]
+    assert row["accuracy"] is None and row["scores"] == {"mae": 0.2, "r2": 0.5}
+
+
+def test_a_run_that_evaluates_its_loss_alone_has_no_score():
+    document = summarise_records(HEAD, ["a"], [_round("a", 1, 1.0, **{"eval/loss": 0.3})], [_end("a")])
+    assert (document["score"], document["scores"], document["loss"]) == (None, {}, 0.3)
+
+
 def test_a_lost_board_is_named_and_keeps_its_figures_but_not_a_say_in_the_accuracy():
     metrics = [
         _round("a", 0, 1.0),
-        _round("a", 1, 2.0, **{"eval/accuracy": 0.9}),
-        _round("b", 0, 1.0, **{"eval/accuracy": 0.1}),
+        _round("a", 1, 2.0, **{"eval/loss": 0.6, "eval/accuracy": 0.9}),
+        _round("b", 0, 1.0, **{"eval/loss": 0.6, "eval/accuracy": 0.1}),
     ]
     document = summarise_records(HEAD, ["a", "b", "c"], metrics, [_end("b", "lost"), _end("a")])
     assert document["failed_nodes"] == ["b"] and document["unfinished_nodes"] == ["c"]
@@ -79,7 +97,7 @@ def test_the_last_word_counts_for_a_board_that_came_back():
 
 
 def test_all_boards_lost_leaves_no_accuracy_but_their_bytes():
-    metrics = [_round("a", 0, 1.0, **{"eval/accuracy": 0.5})]
+    metrics = [_round("a", 0, 1.0, **{"eval/loss": 0.6, "eval/accuracy": 0.5})]
     document = summarise_records(HEAD, ["a"], metrics, [_end("a", "lost")])
     assert document["accuracy"] == {"mean": None, "min": None, "max": None}
     assert document["loss"] is None and document["sent_bytes"]["payload"] == 100
@@ -87,7 +105,7 @@ def test_all_boards_lost_leaves_no_accuracy_but_their_bytes():
 
 
 def test_a_run_that_goes_on_shows_the_boards_at_work():
-    document = summarise_records(HEAD, ["a"], [_round("a", 0, 1.0, **{"eval/accuracy": 0.5})], [])
+    document = summarise_records(HEAD, ["a"], [_round("a", 0, 1.0, **{"eval/loss": 0.6, "eval/accuracy": 0.5})], [])
     assert document["accuracy"]["mean"] == 0.5 and document["unfinished_nodes"] == ["a"]
 
 

@@ -148,7 +148,7 @@ def test_on_a_terminal_every_board_has_a_line_and_events_stay(monkeypatch):
     monkeypatch.delenv("NO_COLOR", raising=False)
     stream = Terminal()
     live = Live(["a", "b"], 4, stream=stream, environ={"TERM": "xterm-256color"})
-    live.update(_round("a", 0, **{"eval/accuracy": 0.75, "time/compute_s": 2.0, "time/round_s": 2.5}))
+    live.update(_round("a", 0, **{"eval/loss": 0.5, "eval/accuracy": 0.75, "time/compute_s": 2.0, "time/round_s": 2.5}))
     live.event(_event("b", "lost", "lost b: [red]not markup[/red] \x1b]0;title\x07"))
     live.close()
     text = stream.getvalue()

@@ -24,7 +24,7 @@ def views_of(recipe, layout):
 
 def recorder_of(recipe):
     rounds = measure_rounds(recipe.run.rounds)
-    return Recorder(recipe.run.nodes, frozenset(), rounds, lambda x: Metrics(0.0, 0.0, 1), lambda: 0)
+    return Recorder(recipe.run.nodes, frozenset(), rounds, lambda x: Metrics(0.0, 1), lambda: 0)
 
 
 def result_of(recipe):

@@ -61,7 +61,7 @@ def test_points_are_means_over_the_seeds_that_did_not_fail():
     results = faked(cases)
     results[cases[2].key]["state"] = "failed"
     (found,) = variants(cases, results)
-    assert found.accuracy == pytest.approx(0.7) and found.accuracy_std == pytest.approx(0.02**0.5)
+    assert found.value == pytest.approx(0.7) and found.std == pytest.approx(0.02**0.5)
     assert found.by_bytes == [(100, pytest.approx(0.35)), (200, pytest.approx(0.7))]
     assert found.loss_by_bits == [(800, pytest.approx(1.3))]
     assert found.by_round == [(0, 1.0), (5, pytest.approx(0.1))]

@@ -27,7 +27,7 @@ def test_it_is_fedavg_of_decoded_updates_by_hand(recipe):
     codec = codecs.get("ef-signsgd")
     members, run = default_members(4), run_id(recipe)
     server = VirtualServer(layout, run, codec, members, training.build_workloads(recipe), recipe.run.rounds)
-    server.play(x0, Recorder(4, frozenset(), frozenset(), lambda x: Metrics(0, 0, 1), lambda: 0))
+    server.play(x0, Recorder(4, frozenset(), frozenset(), lambda x: Metrics(0, 1), lambda: 0))
     boards = [training.build_workload(recipe, k) for k in range(4)]
     states, x, payload, examples = [codec.init(layout)] * 4, x0, 0, set()
     for round in range(recipe.run.rounds):
@@ -67,7 +67,7 @@ class _Huge:
 def test_updates_that_would_overflow_are_refused_and_a_round_without_any_ends_the_run(recipe):
     layout, x = training.initial_model(recipe)
     server = VirtualServer(layout, run_id(recipe), codecs.get("fp32"), default_members(2), [_Huge(layout)] * 2, 5)
-    recorder = Recorder(2, frozenset(), frozenset(), lambda x: Metrics(0, 0, 1), lambda: 0)
+    recorder = Recorder(2, frozenset(), frozenset(), lambda x: Metrics(0, 1), lambda: 0)
     with pytest.raises(LocalError, match="no update of round 1 can be used.*not be finite"):
         server.play(x, recorder)
     assert server.refused == 2

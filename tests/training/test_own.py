@@ -33,7 +33,7 @@ def test_the_example_learns(monkeypatch):
     monkeypatch.chdir(EXAMPLE)
     chosen = recipes.load(str(EXAMPLE / "recipe.toml"))
     training.check(chosen)
-    assert training.partition_counts(chosen).sum() == 1000
+    assert training.partition_counts(chosen)[1].sum() == 1000
     boards = [training.build_workload(chosen, k) for k in range(4)]
     assert training.layout_of(chosen) == boards[0].layout
     x = boards[0].initial(1)
@@ -80,13 +80,18 @@ ARRAYS = "x, y = np.zeros((8, 4), np.float32), np.zeros(8, int)\n"
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("return x, y", "must return four numpy arrays"),
-        ("return None", "must return four numpy arrays"),
-        ("return x, y[:7], x, y", r"one whole number as label for each of 8 inputs .* found int64\[7\]"),
-        ("return x, y.astype(float), x, y", r"found float64\[8\]"),
+        ("return x, y, x", "must return four numpy arrays.*found a tuple of 3"),
+        ("return None", "must return four numpy arrays.*found NoneType"),
+        ("return {'train': x}", "must return four numpy arrays.*found dict"),
+        ("return (n for n in x)", "must return four numpy arrays.*found generator"),
+        ("return x, y[:7], x, y", r"a target for each of 8 inputs, found int64\[7\]"),
+        ("return x, y.astype(float), x, y", r"training targets are float64\[\], test targets int64\[\]"),
         ("return x, y - 1, x, y", "expected labels from 0, found -1"),
-        ("return x.astype(float), y, x, y", r"training part: expected inputs .* found float64\[8, 4\]"),
-        ("return x.astype(np.uint8), y, x, y", r"found uint8\[8, 4\]"),
+        ("return x.astype(float), y, x, y", r"training inputs are float64\[4\], test inputs float32\[4\]"),
+        ("return x.astype(complex), y", r"inputs are complex128; expected real numbers"),
+        ("return x.astype(str), y", r"inputs are <U32; expected real numbers"),
+        ("return x, y.astype(str)", r"targets are <U21; expected whole or real numbers"),
+        ("return x[:, 0], y", r"expected inputs \[n, \.\.\.\], found float32\[8\]; reshape them to \[n, 1\]"),
         ("return x, y, x[:, :3], y", r"test inputs float32\[3\]; expected the same"),
         ("return x, y, x + np.nan, y", "test part: inputs 0 to .* hold a NaN"),
         ("return x[:0], y[:0], x, y", "at least one"),
@@ -109,7 +114,7 @@ def test_augmentation_needs_images(here):
     [
         ("raise ValueError('no such width')", "build failed: ValueError: no such width"),
         ("return 3", r"build must return a torch\.nn\.Module, not int"),
-        ("return nn.Flatten()", "no trainable parameter"),
+        ("return nn.Flatten()", "no parameter that requires a gradient"),
         ("return nn.Sequential(nn.Flatten(), nn.Linear(63, 10))", "build failed: RuntimeError"),
         ("return nn.Sequential(nn.Flatten(), nn.Linear(64, 9))", r"shape \(32, 9\); expected \(32, 10\)"),
     ],

@@ -1,5 +1,8 @@
 """Partitions: every example exactly once, nobody empty, the degree of skew as defined."""
 
+import sys
+import types
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -80,8 +83,36 @@ def test_too_many_boards_is_refused():
         partition(np.array([0, 1, 2]), recipe(run={"nodes": 5}))
 
 
+class HalvesPartitioner:
+    """Behaves as partitioners of flwr-datasets do: a column to go by, a data set, parts by number."""
+
+    def __init__(self, num_partitions: int, partition_by: str, keep: int = 100) -> None:
+        self.n, self.by, self.keep = num_partitions, partition_by, keep
+
+    def load_partition(self, k: int):
+        labels = np.asarray(self.dataset[self.by])
+        return self.dataset.select(np.flatnonzero(labels % self.n == k)[: self.keep])
+
+
+def test_a_partitioner_of_flower_shares_out_by_its_own_rule(monkeypatch):
+    flower = types.ModuleType("flwr_datasets")
+    flower.partitioner = types.ModuleType("flwr_datasets.partitioner")
+    flower.partitioner.HalvesPartitioner = HalvesPartitioner
+    monkeypatch.setitem(sys.modules, "flwr_datasets", flower)
+    keys = {"partition": "flwr", "partitioner": "HalvesPartitioner"}
+    labels = np.array([3, 1, 2, 4, 0, 1])
+    shares = partition(labels, recipe(run={"nodes": 2}, data=keys))
+    assert [s.tolist() for s in shares] == [[2, 3, 4], [0, 1, 5]]
+    fewer = partition(labels, recipe(run={"nodes": 2}, data=keys | {"partitioner_params": {"keep": 1}}))
+    assert [s.tolist() for s in fewer] == [[2], [0]]
+    with pytest.raises(ConfigError, match="did you mean HalvesPartitioner"):
+        partition(labels, recipe(data=keys | {"partitioner": "HalfPartitioner"}))
+    with pytest.raises(ConfigError, match="HalvesPartitioner failed: TypeError.* see data.partitioner_params"):
+        partition(labels, recipe(data=keys | {"partitioner_params": {"kep": 1}}))
+
+
 def test_partition_counts_of_digits_adds_up_without_torch():
-    table = partition_counts(recipe(run={"nodes": 3}, data={"partition": "sorted"}))
+    _, table = partition_counts(recipe(run={"nodes": 3}, data={"partition": "sorted"}))
     assert table.shape == (3, 10)
     assert table.dtype == np.int64
     assert table.sum() == 1442

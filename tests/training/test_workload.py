@@ -125,9 +125,20 @@ def test_resuming_from_a_snapshot_continues_bit_for_bit():
 
 def test_a_foreign_snapshot_is_refused():
     workload = training.build_workload(recipe(model=SMALL), 0)
-    for wrong in ({}, {"momentum": np.zeros(3, np.float32)}, {"momentum": np.zeros(workload.layout.size)}):
+    workload.local_update(workload.initial(1), 0)
+    good = dict(workload.snapshot())
+    assert list(good) == [f"optimizer/{k}/momentum_buffer" for k in range(4)]
+    for wrong in (
+        {"momentum": np.zeros(3, np.float32)},
+        {**good, "optimizer/1/momentum_buffer": np.zeros(3, np.float32)},
+        {**good, "optimizer/4/momentum_buffer": good["optimizer/0/momentum_buffer"]},
+        {**good, "optimizer/x/momentum_buffer": good["optimizer/0/momentum_buffer"]},
+        {**good, "optimizer": np.frombuffer(b"\x80\x04cos\nsystem\n.", np.uint8)},
+        {**good, "kept/head": np.zeros(3)},
+    ):
         with pytest.raises(LocalError, match="not one of this workload"):
             workload.restore(wrong)
+    workload.restore(good)
 
 
 def test_batch_statistics_travel_and_weight_decay_leaves_them_alone():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,14 @@ def visit(
     peers: Sequence[tuple[str, int]],
     matrix: bool = False,
     root: Path = Path("/"),
+    device: Callable[[], str] | None = None,
 ) -> dict[str, Any]:
     """The document of `doctor --json`. `links` is this machine's row of the fleet's bandwidth matrix; with `matrix` the peers'
-    rows, too, one link after the other."""
+    rows, too, one link after the other. `device` computes a little where the board is to train, and says where that is."""
     facts = gather(root, folder)
     found = checks.examine(facts)
+    if device is not None:
+        found += _of_device(device)
     if identity is not None:
         found += _of_identity(identity, facts.unix_s)
     for port in ports:
@@ -100,6 +103,15 @@ def _of_identity(folder: Path, now_s: float) -> list[Finding]:
         Validity("the certificate of the fleet's authority", *own.authority.valid),
     ]
     return list(checks.certificates(valid, now_s))
+
+
+def _of_device(device: Callable[[], str]) -> list[Finding]:
+    try:
+        return [Finding("good", "device", device())]
+    except EdgegossipError as error:
+        return [Finding("bad", "device", str(error))]
+    except ImportError:
+        return []  # a finding of its own says that torch is not there
 
 
 def _of_port(port: int) -> list[Finding]:

@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from edgegossip.profiling.files import replacing
-from edgegossip.profiling.records import PARTS
+from edgegossip.profiling.records import EVALUATED, PARTS
 from edgegossip.report.web.tables import Table
 from edgegossip.report.web.view import RunView, names_of
 from edgegossip.types import HostError
 
 USUAL = ("compute", "encode", "transmit", "wait", "decode", "other")
 _PART = {part[0]: part for part in PARTS}
-_TOLD = ("train/loss", "eval/accuracy", "net/sent_bytes", "codec/bits_per_value", "time/cpu_s")
+_TOLD = ("train/loss", "net/sent_bytes", "codec/bits_per_value", "time/cpu_s")
 
 Slices = list[tuple[str, float]]  # part, seconds
 
@@ -63,11 +63,12 @@ def _rounds(
     table: Table, spans: dict[int, str], shift_s: float, where: dict[str, int], node: str
 ) -> Iterator[dict[str, Any]]:
     sensors = sorted(name for name in table.columns if name.startswith("sys/"))
+    told_of = [*_TOLD, *(name for name in table.columns if name.startswith(EVALUATED))]
     for row, step in enumerate(table.step):
         length_s = _value(table, "time/round_s", row)
         start_s = shift_s + _began(table, row)
         if length_s is not None:
-            told = {name: v for name in _TOLD if (v := _value(table, name, row)) is not None}
+            told = {name: v for name in told_of if (v := _value(table, name, row)) is not None}
             yield {
                 "ph": "X",
                 "name": f"round {step}",

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgegossip.profiling.lines import EventRecord, MetricsRecord, Record
-from edgegossip.profiling.records import LINK_BYTES, LINK_PREFIX, LINK_SECONDS, SPANS, SPARSE
+from edgegossip.profiling.records import EVALUATED, LINK_BYTES, LINK_PREFIX, LINK_SECONDS, SPANS
 from edgegossip.types import NodeId
 
 MOST_ROWS = 20_000  # of one node in a page; more are drawn together
@@ -68,7 +68,7 @@ class Table:
         if most is None or count <= most:
             return there
         edges = np.unique(np.linspace(0, count, most + 1).astype(np.intp))[:-1]
-        binned = {name: _last(c, edges) if name in SPARSE else _mean(c, edges) for name, c in there.items()}
+        binned = {name: _last(c, edges) if name.startswith(EVALUATED) else _mean(c, edges) for name, c in there.items()}
         ends = np.append(edges[1:], count)
         for name in ("step", "t_s"):
             binned[name] = there[name][ends - 1]

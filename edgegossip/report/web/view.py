@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgegossip.profiling.records import PARTS, SPARSE
+from edgegossip.profiling.records import EVALUATED, PARTS
 from edgegossip.profiling.run_folder import RunData, read_run
 from edgegossip.profiling.summary import COORDINATOR, Summary, head_of, members_of, recipe_of
 from edgegossip.report.follow import Follower
@@ -39,7 +39,6 @@ FIRST = (
     "t_s",
     "rounds",
     "train/loss",
-    *SPARSE,
     "net/sent_bytes",
     "time/round_s",
     *(f"time/{part}_s" for part in PARTS),
@@ -129,8 +128,8 @@ class RunView:
     def whole(self) -> tuple[bytes, bytes]:
         """All of it in two packs: the document with the columns of FIRST, and the other columns."""
         columns = {node: table.rows(0, MOST_ROWS) for node, table in self.tables.nodes.items()}
-        first = {node: {name: c for name, c in named.items() if name in FIRST} for node, named in columns.items()}
-        rest = {node: {name: c for name, c in named.items() if name not in FIRST} for node, named in columns.items()}
+        first = {node: {name: c for name, c in named.items() if _soon(name)} for node, named in columns.items()}
+        rest = {node: {name: c for name, c in named.items() if not _soon(name)} for node, named in columns.items()}
         return pack({**self.document(), "starts": {}}, first), pack({}, rest)
 
     def new(self, known: Known) -> bytes | None:
@@ -142,6 +141,10 @@ class RunView:
         starts = dict(zip(self.tables.nodes, known.rows, strict=False))
         columns = {node: table.rows(starts.get(node, 0), MOST_ROWS) for node, table in self.tables.nodes.items()}
         return pack({**self.document(known), "starts": starts}, columns)
+
+
+def _soon(name: str) -> bool:
+    return name in FIRST or name.startswith(EVALUATED)
 
 
 def _same_run(one: RunData, other: RunData) -> None:

@@ -1,25 +1,47 @@
-"""What every data set is to the rest of the package: labels at hand, inputs taken by index.
+"""What every data set is to the rest of the package: examples that are taken by index, or streamed.
 
-Inputs stay as they are stored (uint8 for images) and are normalised batch by batch, so a board holds its own share
-only.
+Inputs stay as they are stored (uint8 for images, files for pictures) and are normalised batch by
+batch, so a board holds its own share only, and of a memory map or a folder of pictures nothing.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edgegossip.agreement import Fact, names_fact
 from edgegossip.types import DataError
+
+IGNORED = -100  # a place in a mask or a sequence that does not count; torch's own default
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """Whose data are opened: a board of the run, or the coordinator with number -1."""
+
+    name: str = "board-0"
+    index: int = 0
+
+
+class Batch(NamedTuple):
+    """Some examples as stored: inputs [k, *shape] and targets [k, ...], or None without targets."""
+
+    inputs: NDArray[Any]
+    targets: NDArray[Any] | None
 
 
 class Inputs(Protocol):
     """Inputs of many examples; may live on disk."""
 
+    def __len__(self) -> int: ...
+
     def take(self, indices: NDArray[np.int64]) -> NDArray[Any]:
-        """uint8 or float32 [len(indices), *shape], C-contiguous, in the order asked for."""
+        """Return inputs [len(indices), *shape], C-contiguous, in the order asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,47 +50,215 @@ class InMemory:
 
     array: NDArray[Any]
 
+    def __len__(self) -> int:
+        return len(self.array)
+
     def take(self, indices: NDArray[np.int64]) -> NDArray[Any]:
         return np.ascontiguousarray(self.array[indices])
 
 
 @dataclass(frozen=True, slots=True)
-class Examples:
-    """n inputs with their labels."""
+class Selected:
+    """Some of other inputs, which stay where they are."""
 
-    labels: NDArray[np.int64]  # int64[n], 0..classes-1
+    inputs: Inputs
+    indices: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def take(self, indices: NDArray[np.int64]) -> NDArray[Any]:
+        return self.inputs.take(self.indices[indices])
+
+
+@dataclass(frozen=True, slots=True)
+class Examples:
+    """n inputs with their targets, in any order one likes.
+
+    targets is [n, ...] (labels: int64[n], 0..classes-1), or None where there is none, or where a
+    target comes only together with its input (`Items`)."""
+
+    targets: NDArray[Any] | None
     inputs: Inputs
 
     def __len__(self) -> int:
-        return len(self.labels)
+        return len(self.inputs)
+
+    @property
+    def labels(self) -> NDArray[Any]:
+        """The targets, where it is known that there are some."""
+        assert self.targets is not None
+        return self.targets
+
+    def take(self, indices: NDArray[np.int64]) -> Batch:
+        """Return these examples, in this order."""
+        return Batch(
+            self.inputs.take(indices),
+            None if self.targets is None else np.ascontiguousarray(self.targets[indices]),
+        )
+
+    def only(self, indices: NDArray[np.int64]) -> Examples:
+        """Return these examples alone. Nothing is read or copied."""
+        targets = None if self.targets is None else self.targets[indices]
+        return Examples(targets, Selected(self.inputs, indices))
+
+    def apart(self, indices: NDArray[np.int64]) -> Examples:
+        """Return these examples alone, read into memory, so that nothing of the others is held."""
+        inputs, targets = self.take(indices)
+        return Examples(targets, InMemory(inputs))
+
+
+@dataclass(frozen=True, slots=True)
+class ItemInputs:
+    """Inputs of `count` examples that come one at a time; `item` gives one as a `Batch` without
+    its first dimension."""
+
+    item: Callable[[int], Batch]
+    count: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def take(self, indices: NDArray[np.int64]) -> NDArray[Any]:
+        return stacked([self.item(int(k)) for k in indices]).inputs
+
+
+@dataclass(frozen=True, slots=True)
+class Items(Examples):
+    """Examples that come one at a time, input and target together, each time anew: a folder of
+    pictures, a torch `Dataset`."""
+
+    inputs: ItemInputs
+
+    def take(self, indices: NDArray[np.int64]) -> Batch:
+        return stacked([self.inputs.item(int(k)) for k in indices])
+
+    def only(self, indices: NDArray[np.int64]) -> Items:
+        targets = None if self.targets is None else self.targets[indices]
+        item, kept = self.inputs.item, np.asarray(indices, np.int64)
+        return Items(targets, ItemInputs(lambda k: item(int(kept[k])), len(kept)))
+
+    def apart(self, indices: NDArray[np.int64]) -> Items:
+        """As `only`: they are read when they are needed, because they may be larger than memory."""
+        return self.only(indices)
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Examples without an index, of which there may be any number, such as a torch
+    `IterableDataset` or `DataLoader`.
+
+    `begin` starts from the front: one item an example, or where `batched`, one a batch. `length` is
+    the number of examples of one pass, 0 where nobody knows."""
+
+    begin: Callable[[], Iterator[Batch]]
+    batched: bool = False
+    length: int = 0
+
+
+Part: TypeAlias = Examples | Stream
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What is known of a data set without opening it."""
+    """What is known of a data set without opening it.
+
+    `target` is the kind of what a model is to give for one input:
+        "class"     a label 0..classes-1                                int64[n]
+        "places"    a label at each place: masks, tokens; -100 is none  int64[n, *target_shape]
+        "labels"    which of `classes` labels apply                     bool[n, classes]
+        "values"    numbers                                             float32[n, *target_shape]
+        "tokens"    nothing given; inputs are whole numbers below `classes`: the next one
+        "none"      nothing given: the input itself
+    """
 
     shape: tuple[int, ...]  # one input; images are (channels, height, width)
-    classes: int
-    mean: tuple[float, ...]  # per channel, in stored units; empty: inputs are used as they are
-    std: tuple[float, ...]
+    classes: int  # 0 where there are none
+    mean: tuple[float, ...] = ()  # per channel, in stored units; empty: inputs are used as they are
+    std: tuple[float, ...] = ()
+    dtype: str = "uint8"  # uint8: images. float32: numbers. int64: tokens
+    target: str = "class"
+    target_shape: tuple[int, ...] = ()  # one target
+    names: tuple[str, ...] = ()  # of the classes, where they have names
+    scale: str = "declared"  # where mean and std come from: "none", "board", "declared"
+
+    @property
+    def outputs(self) -> int:
+        """How many values a model gives for one input (for "places" and "tokens": at each place)."""
+        if self.target in ("class", "places", "labels", "tokens"):
+            return self.classes
+        return math.prod(self.target_shape if self.target == "values" else self.shape)
+
+    def facts(self) -> Mapping[str, Fact]:
+        """Return what boards compare of their data before they train together; see `agreement`."""
+        places = "x".join(map(str, self.target_shape))
+        target = {
+            "class": f"{self.classes} classes",
+            "places": f"{self.classes} classes at {places} places",
+            "labels": f"{self.classes} labels of which any may apply",
+            "values": f"float32 {places}".strip(),
+            "tokens": f"{self.classes} classes of tokens, the next one",
+            "none": "the input itself",
+        }[self.target]
+        facts: dict[str, Fact] = {
+            "input": f"{self.dtype} {'x'.join(map(str, self.shape))}",
+            "target": target,
+            "scale": self._scale(),
+        }
+        if self.names:
+            facts["labels"] = names_fact(self.names)
+        return facts
+
+    def _scale(self) -> str:
+        """Normalisation by a board's own statistics differs from board to board, and is meant to."""
+        if self.scale == "board" or not self.mean:
+            return "by each board's own mean and std" if self.mean else "none"
+        mean, std = (", ".join(f"{v:.4g}" for v in values[:8]) for values in (self.mean, self.std))
+        more = ", ..." if len(self.mean) > 8 else ""
+        return f"mean {mean}{more} std {std}{more}"
 
 
 @dataclass(frozen=True, slots=True)
 class DataSet:
-    """A training and a test part."""
+    """A training part, and a test part where there is one."""
 
     name: str
     about: Description
-    train: Examples
-    test: Examples
+    train: Part
+    test: Examples | None
 
     @property
     def classes(self) -> int:
         return self.about.classes
 
+    def indexed(self) -> Examples:
+        """The training part, where it can be shared out by index. Raises DataError for a stream."""
+        if isinstance(self.train, Stream):
+            raise DataError(
+                f"{self.name} is a stream, which cannot be shared out by index: give each board a "
+                'stream of its own, and set data.partition = "local"'
+            )
+        return self.train
+
+
+def stacked(items: list[Batch]) -> Batch:
+    """Return examples as one batch. Raises DataError when their shapes differ."""
+    try:
+        inputs = np.stack([item.inputs for item in items])
+        if any(item.targets is None for item in items):
+            return Batch(inputs, None)
+        return Batch(inputs, np.stack([np.asarray(item.targets) for item in items]))
+    except ValueError:
+        shapes = sorted({str(np.shape(item.inputs)) for item in items})
+        raise DataError(
+            f"examples of one batch must have one shape, and these have {', '.join(shapes[:4])} (or "
+            "their targets differ): pad or resize them"
+        ) from None
+
 
 def check_counts(source: str, images: int, labels: int, top_label: int, classes: int) -> None:
-    """Raises DataError unless there are as many labels as images, at least one, and every label is a class."""
+    """Raises DataError unless there are as many labels as images, at least one, and every label is
+    a class."""
     if images != labels or images == 0:
         raise DataError(f"{source}: expected as many labels as images and at least one, found {images} and {labels}")
     if top_label >= classes:

@@ -32,6 +32,9 @@ class MappedImages:
 
     parts: tuple[NDArray[np.uint8], ...]
 
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
+
     def take(self, indices: NDArray[np.int64]) -> NDArray[np.uint8]:
         images = np.empty((len(indices), _PIXELS), np.uint8)
         files, rows = np.divmod(indices, _RECORDS)

@@ -33,3 +33,14 @@ def find_folder(name: str, folder: str, subfolders: Sequence[str], missing: Call
     raise DataError(
         f"data set {name} is not in {root}: {partly / files[0]} is missing; fetch it with `{fetch}` or set data.dir"
     )
+
+
+def own_folder(name: str, folder: str) -> Path:
+    """The folder of a user's own data. Raises DataError when it is not there."""
+    path = Path(folder).expanduser()
+    if path.is_dir():
+        return path
+    nearest = next((p for p in path.absolute().parents if p.is_dir()), Path("/"))
+    raise DataError(
+        f"data.dir = {folder}: there is no such folder of {name} data; the nearest that is there is {nearest}"
+    )

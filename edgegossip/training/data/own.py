@@ -1,25 +1,52 @@
 """A user's own data: `data.name = "module:function"`.
 
-The function is called with the recipe's data.dir (a str, "" when not set) and returns four numpy arrays
-(train_inputs, train_labels, test_inputs, test_labels). Inputs are uint8 (images, (n, channels, height, width),
-normalised by the package with the training part's mean and standard deviation per channel) or float32 (n, ...) (used
-as they are); labels are whole numbers from 0. The number of classes is the largest label plus one. Every board calls
-the function and keeps its share, so it must give every board the same arrays in the same order; memory-mapped arrays
-keep the rest off the heap.
+The function is called with the recipe's data.dir (a str, "" when not set). Where it has a parameter
+`board` or `index` it also gets the board's name or number, and data.params are its further keyword
+arguments. It returns a training part, or a pair of a training and a test part. A part is one of
+
+    inputs                    an array [n, ...]: nothing is given, as for an autoencoder
+    (inputs, targets)         two arrays of n rows
+    a torch Dataset           with a length and an index; its `targets`, where it has them, are used
+    a torch IterableDataset   a stream of (input, target)
+    a torch DataLoader        a stream of its own batches, in its own order
+
+or four arrays (train_inputs, train_targets, test_inputs, test_targets) at once. Arrays may be memory
+maps or torch tensors. A test part may be None.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgegossip.training.data.base import DataSet, Description, Examples, InMemory
+from edgegossip.recipe import DataSection
+from edgegossip.training.data.base import (
+    Batch,
+    Board,
+    Examples,
+    InMemory,
+    ItemInputs,
+    Items,
+    Part,
+    Stream,
+    stacked,
+)
 from edgegossip.training.names import call_own, own_function
 from edgegossip.types import DataError
 
-_CHUNK = 4096  # examples looked at together, so that a memory map is never read as a whole
+Parts: TypeAlias = tuple[Part, Examples | None, tuple[str, ...]]  # training, test, names of classes
+_TEST_LIMIT = 100_000  # examples of a stream that are held as a test set
+_END = object()
+_EXPECTED = (
+    "must return four numpy arrays (train_inputs, train_targets, test_inputs, test_targets), or a "
+    "training part or a pair of training and test part, each an array, (inputs, targets), a torch "
+    "Dataset or a DataLoader"
+)
 
 
 def find(spec: str) -> None:
@@ -27,51 +54,165 @@ def find(spec: str) -> None:
     own_function("data.name", spec)
 
 
-def load(spec: str, folder: str) -> DataSet:
-    """Call the function and check what it gives. Raises LocalError when it fails, DataError for unfit arrays."""
-    arrays = call_own(spec, own_function("data.name", spec), folder)
-    if not isinstance(arrays, tuple | list) or len(arrays) != 4 or not all(isinstance(a, np.ndarray) for a in arrays):
-        raise DataError(f"{spec} must return four numpy arrays: train_inputs, train_labels, test_inputs, test_labels")
-    train_inputs, train_labels, test_inputs, test_labels = arrays
-    train = _examples(f"{spec}, training part", train_inputs, train_labels)
-    test = _examples(f"{spec}, test part", test_inputs, test_labels)
-    if train_inputs.shape[1:] != test_inputs.shape[1:] or train_inputs.dtype != test_inputs.dtype:
+def load(section: DataSection, folder: str, board: Board) -> Parts:
+    """Call the function. Raises LocalError when it fails, DataError for what it must not return."""
+    spec = section.name
+    function = own_function("data.name", spec)
+    keywords = dict(section.params) | _who(function, board)
+    return parts(spec, call_own(spec, function, folder, **keywords))
+
+
+def parts(source: str, given: Any) -> Parts:
+    """Return what a user's function returned as a training and a test part. Raises DataError."""
+    if isinstance(given, tuple | list) and len(given) == 4 and all(a is None or _array(a) is not None for a in given):
+        train, test = tuple(given[:2]), tuple(given[2:])
+        if test[0] is None:
+            return _part(source, train), None, ()
+    elif isinstance(given, tuple | list) and len(given) == 2 and not _is_arrays(given):
+        train, test = given
+    else:
+        train, test = given, None
+    made = None if test is None else _part(f"{source}, test part", test)
+    if isinstance(made, Stream):
+        made = _collected(f"{source}, test part", made)
+    return _part(f"{source}, training part", train), made, ()
+
+
+def _who(function: Callable[..., Any], board: Board) -> dict[str, Any]:
+    """Those of `board` and `index` that the function has a parameter for."""
+    try:
+        takes = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return {}
+    asked = {"board": board.name, "index": board.index}
+    return {name: value for name, value in asked.items() if name in takes}
+
+
+def _array(value: Any) -> NDArray[Any] | None:
+    """`value` as an array, or None where it is none. A torch tensor shares its memory."""
+    if isinstance(value, np.ndarray):
+        return value
+    if type(value).__module__.split(".")[0] == "torch" and hasattr(value, "detach"):
+        array: NDArray[Any] = value.detach().cpu().numpy()
+        return array
+    return None
+
+
+def _is_arrays(given: Any) -> bool:
+    """Whether a pair is (inputs, targets) of one part, rather than two parts."""
+    return _array(given[0]) is not None and (given[1] is None or _array(given[1]) is not None)
+
+
+def _part(source: str, given: Any) -> Part:
+    if isinstance(given, tuple | list) and len(given) == 2 and _is_arrays(given):
+        return _arrays(source, _array(given[0]), None if given[1] is None else _array(given[1]))
+    if (inputs := _array(given)) is not None:
+        return _arrays(source, inputs, None)
+    if hasattr(given, "dataset") and hasattr(given, "collate_fn"):
+        return _loader(source, given)
+    if hasattr(given, "__getitem__") and hasattr(given, "__len__") and not isinstance(given, tuple | list | dict | str):
+        return _items(source, given)
+    if hasattr(given, "__iter__") and not isinstance(given, tuple | list | dict | str | Iterator):
+        return Stream(lambda: _pairs(source, given), length=_length(given))
+    raise DataError(f"{source} {_EXPECTED}; found {_shown(given)}")
+
+
+def _arrays(source: str, inputs: NDArray[Any] | None, targets: NDArray[Any] | None) -> Examples:
+    assert inputs is not None
+    if inputs.ndim < 2:
+        raise DataError(f"{source}: expected inputs [n, ...], found {_shown(inputs)}; reshape them to [n, 1]")
+    if not len(inputs):
+        raise DataError(f"{source}: there are no examples; at least one is needed")
+    if targets is not None and (not targets.ndim or len(targets) != len(inputs)):
+        raise DataError(f"{source}: expected a target for each of {len(inputs)} inputs, found {_shown(targets)}")
+    if targets is not None and targets.dtype.kind in "iub" and targets.ndim == 1:
+        targets = targets.astype(np.int64)
+    return Examples(targets, InMemory(inputs))
+
+
+def _items(source: str, dataset: Any) -> Items:
+    """A torch `Dataset`. Its targets are at hand where it says so as torchvision's do."""
+    targets = getattr(dataset, "targets", None)
+    if targets is not None:
+        try:
+            targets = np.asarray(targets)
+        except (TypeError, ValueError, RuntimeError):
+            targets = None
+    if targets is not None and (targets.dtype.kind not in "iubf" or len(targets) != len(dataset)):
+        targets = None
+    if targets is not None and targets.dtype.kind in "iub" and targets.ndim == 1:
+        targets = targets.astype(np.int64)
+
+    def item(k: int) -> Batch:
+        return _pair(source, call_own(f"{source}, example {k}", dataset.__getitem__, k))
+
+    return Items(targets, ItemInputs(item, len(dataset)))
+
+
+def _loader(source: str, loader: Any) -> Stream:
+    """A torch `DataLoader`: its batches, as its own collate function made them."""
+    sized = hasattr(loader.dataset, "__len__")
+    return Stream(
+        lambda: _pairs(source, loader),
+        batched=True,
+        length=len(loader.dataset) if sized else 0,
+    )
+
+
+def _pairs(source: str, given: Iterable[Any]) -> Iterator[Batch]:
+    """One pass over a user's stream; what goes wrong in it is reported with its name."""
+    items = call_own(source, iter, given)
+    while (item := call_own(source, next, items, _END)) is not _END:
+        yield _pair(source, item)
+
+
+def _pair(source: str, item: Any) -> Batch:
+    """One example, or one batch of a loader: an input, alone or with its target."""
+    if isinstance(item, tuple | list) and len(item) == 2:
+        return Batch(_number(source, item[0]), None if item[1] is None else _number(source, item[1]))
+    if isinstance(item, tuple | list) and len(item) == 1:
+        return Batch(_number(source, item[0]), None)
+    return Batch(_number(source, item), None)
+
+
+def _number(source: str, value: Any) -> NDArray[Any]:
+    array = _array(value)
+    if array is None and isinstance(value, int | float | bool | np.generic | list):
+        array = np.asarray(value)
+    if array is None or array.dtype.kind not in "iufb":
         raise DataError(
-            f"{spec}: training inputs are {train_inputs.dtype}{list(train_inputs.shape[1:])}, "
-            f"test inputs {test_inputs.dtype}{list(test_inputs.shape[1:])}; expected the same"
+            f"{source}: an example must be an input or (input, target), of arrays, tensors or "
+            f"numbers; found {_shown(value)}"
         )
-    classes = 1 + int(max(train.labels.max(), test.labels.max()))
-    mean, std = _moments(train_inputs) if train_inputs.dtype == np.uint8 else ((), ())
-    return DataSet(spec, Description(tuple(train_inputs.shape[1:]), classes, mean, std), train, test)
+    return array
 
 
-def _examples(source: str, inputs: NDArray[Any], labels: NDArray[Any]) -> Examples:
-    if inputs.dtype not in (np.uint8, np.float32) or inputs.ndim < 2 or (inputs.dtype == np.uint8 and inputs.ndim != 4):
-        raise DataError(
-            f"{source}: expected inputs uint8[n, channels, height, width] or float32[n, ...], "
-            f"found {inputs.dtype}{list(inputs.shape)}"
-        )
-    if labels.dtype.kind not in "iu" or labels.shape != (len(inputs),) or not len(labels):
-        raise DataError(
-            f"{source}: expected one whole number as label for each of {len(inputs)} inputs (at least one), "
-            f"found {labels.dtype}{list(labels.shape)}"
-        )
-    if labels.min() < 0:
-        raise DataError(f"{source}: expected labels from 0, found {labels.min()}")
-    for start in range(0, len(inputs), _CHUNK) if inputs.dtype == np.float32 else ():
-        if not np.isfinite(inputs[start : start + _CHUNK]).all():
-            raise DataError(f"{source}: inputs {start} to {start + _CHUNK - 1} hold a NaN or an infinity")
-    return Examples(labels.astype(np.int64), InMemory(inputs))
+def _collected(source: str, stream: Stream) -> Examples:
+    """A stream that is a test set, in memory. Raises DataError for one that does not end."""
+    batches = list(islice(stream.begin(), _TEST_LIMIT + 1))
+    if not batches:
+        raise DataError(f"{source}: the stream ends before its first example")
+    if len(batches) > _TEST_LIMIT:
+        raise DataError(f"{source}: a stream of more than {_TEST_LIMIT} examples is no test set; end it earlier")
+    if stream.batched:
+        targets = None
+        if all(b.targets is not None for b in batches):
+            targets = np.concatenate([b.targets for b in batches if b.targets is not None])
+        return _arrays(source, np.concatenate([b.inputs for b in batches]), targets)
+    whole = stacked(batches)
+    return _arrays(source, whole.inputs, whole.targets)
 
 
-def _moments(images: NDArray[np.uint8]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation per channel; a channel that never changes gets the deviation 1."""
-    total, squares = np.zeros(images.shape[1]), np.zeros(images.shape[1])
-    for start in range(0, len(images), _CHUNK):
-        part = images[start : start + _CHUNK].astype(np.float64)
-        total += part.sum((0, 2, 3))
-        squares += np.square(part).sum((0, 2, 3))
-    count = images.size / images.shape[1]
-    mean = total / count
-    std = np.sqrt(np.maximum(squares / count - mean**2, 0.0))
-    return tuple(mean.tolist()), tuple(np.where(std > 0, std, 1.0).tolist())
+def _length(given: Any) -> int:
+    try:
+        return len(given)
+    except TypeError:
+        return 0
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype}{list(value.shape)}"
+    if isinstance(value, tuple | list):
+        return f"a {type(value).__name__} of {len(value)}"
+    return type(value).__name__

@@ -1,19 +1,25 @@
-"""The list of data sets. A new one is a loader file and one line here."""
+"""The list of data sets, and how one is opened on a board. A new one is a loader file and one line
+here."""
 
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from edgegossip.recipe import DataSection
-from edgegossip.training.data.base import DataSet, Description, Examples
+import numpy as np
+
+from edgegossip.recipe import DataSection, Recipe
+from edgegossip.training.data import schema
+from edgegossip.training.data.base import Board, DataSet, Description, Examples, Part, Stream
 from edgegossip.training.names import is_own, unknown
+from edgegossip.training.rng import Purpose, permutation
+from edgegossip.types import ConfigError, DataError
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """`module`.load(name, dir, about) -> DataSet and `module`.locate(name, dir) -> folder, which raises DataError
-    when files are missing."""
+    """`module`.load(name, dir, about) -> DataSet and `module`.locate(name, dir) -> folder, which
+    raises DataError when files are missing."""
 
     module: str
     about: Description
@@ -29,51 +35,170 @@ _ENTRIES = {
     "cifar10": Entry("cifar10", Description((3, 32, 32), 10, (125.3, 122.95, 113.87), (62.99, 62.09, 66.70))),
 }
 
+# Readers of files that a user has: `module`.load(section, dir, board) -> Parts and
+# `module`.locate(section, dir), which raises ConfigError, DataError and HostError.
+_READERS = {
+    "image-folder": "pictures",
+    "csv": "tables",
+    "parquet": "tables",
+    "huggingface": "tables",
+    "npz": "arrays",
+}
+
 
 def names() -> tuple[str, ...]:
     """Data sets of the package."""
     return tuple(_ENTRIES)
 
 
-def _entry(name: str) -> Entry:
-    if name not in _ENTRIES:
-        raise unknown("data.name", name, [*_ENTRIES, "module:function"])
-    return _ENTRIES[name]
+def is_users(section: DataSection) -> bool:
+    """Whether the data are a user's own files or function, of which only its reader knows what is
+    in them."""
+    return is_own(section.name) or section.name in _READERS
 
 
-def locate(section: DataSection) -> None:
-    """Raises ConfigError for an unknown name and DataError for files that are not there. Reads no data."""
+def boards_of(recipe: Recipe) -> list[Board]:
+    """Return the boards of a local fleet, by the names that `edgegossip run` gives them."""
+    width = len(str(recipe.run.nodes - 1))
+    return [Board(f"board-{k:0{width}}", k) for k in range(recipe.run.nodes)]
+
+
+def folder_of(section: DataSection, board: Board) -> str:
+    """Return data.dir with {board} and {index} filled in."""
+    folder = section.dir.replace("{board}", board.name)
+    return folder.replace("{index}", str(board.index))
+
+
+def locate(section: DataSection, board: Board | None = None) -> None:
+    """Raises ConfigError for an unknown name and contradictions between keys, and DataError for
+    files that are not there. Reads no data.
+
+    `board`: whose files are looked for; None: those that all boards share out, none with
+    data.partition = local."""
+    schema.class_names(section)
+    _check_sharing(section)
+    if board is None and section.partition != "local":
+        board = Board()
     if is_own(section.name):
         from edgegossip.training.data import own
 
         own.find(section.name)
         return
+    if section.name in _READERS:
+        if not section.dir:
+            raise ConfigError(
+                f"data.name = {section.name} needs data.dir, the folder that holds the data; "
+                "{board} in it stands for the board's name"
+            )
+        module = importlib.import_module(f"edgegossip.training.data.{_READERS[section.name]}")
+        module.check(section)
+        if board is not None:
+            module.locate(section, folder_of(section, board))
+        return
     entry = _entry(section.name)
-    importlib.import_module(f"edgegossip.training.data.{entry.module}").locate(section.name, section.dir)
+    if board is not None:
+        module = importlib.import_module(f"edgegossip.training.data.{entry.module}")
+        module.locate(section.name, folder_of(section, board))
 
 
-def describe(section: DataSection) -> Description:
-    """Input shape and classes. Opens nothing for a data set of the package; a user's own has to be loaded."""
-    return open_data(section).about if is_own(section.name) else _entry(section.name).about
+def is_declared(section: DataSection) -> bool:
+    """Whether the recipe says all that a model is built by, so that nobody needs data for it."""
+    return not is_users(section) or schema.declared(section) is not None
 
 
-def open_data(section: DataSection) -> DataSet:
-    """The data set that a recipe names, cut to `train_examples` and `test_examples`.
+def describe(section: DataSection, board: Board | None = None) -> Description:
+    """Return input shape, classes and the rest of what a model is built by.
 
-    Raises ConfigError for an unknown name, DataError for missing or corrupt files."""
-    if is_own(section.name):
-        from edgegossip.training.data import own
+    Opens nothing for a data set of the package and where the recipe declares enough; else the
+    `board`'s own data."""
+    if is_users(section):
+        return schema.declared(section) or open_data(section, board or Board()).about
+    return _scaled(_entry(section.name).about, None, section)
 
-        data = own.load(section.name, section.dir)
-    else:
+
+def open_data(section: DataSection, board: Board | None = None) -> DataSet:
+    """Open the data set that a recipe names, as `board` has it, cut to `train_examples` and
+    `test_examples`.
+
+    Raises ConfigError for an unknown name, DataError for missing or corrupt files, HostError for a
+    missing optional package, LocalError for a user's own function that fails."""
+    board = board or Board()
+    folder = folder_of(section, board)
+    if not is_users(section):
         entry = _entry(section.name)
         module = importlib.import_module(f"edgegossip.training.data.{entry.module}")
-        data = module.load(section.name, section.dir, entry.about)
-    return replace(
-        data, train=_first(data.train, section.train_examples), test=_first(data.test, section.test_examples)
-    )
+        data: DataSet = module.load(section.name, folder, entry.about)
+        train, test = _first(data.train, section.train_examples), data.test
+        about = _scaled(data.about, train, section)
+        return DataSet(section.name, about, train, _first_of(test, section.test_examples))
+    name = "own" if is_own(section.name) else _READERS[section.name]
+    module = importlib.import_module(f"edgegossip.training.data.{name}")
+    train, test, class_names = module.load(section, folder, board)
+    source = section.name if is_own(section.name) else f"{section.name} in {folder}"
+    train = _first(train, section.train_examples)
+    if test is None and section.test_share:
+        train, test = _held_out(source, train, section.test_share)
+    about = schema.describe(source, train, test, class_names, section)
+    about = schema.scaled(about, train, section)
+    return DataSet(section.name, about, train, _first_of(test, section.test_examples))
 
 
-def _first(examples: Examples, count: int) -> Examples:
-    """The first `count` examples; 0 means all. Inputs need no cutting: they are taken by index."""
-    return replace(examples, labels=examples.labels[:count]) if count else examples
+def _entry(name: str) -> Entry:
+    if name not in _ENTRIES:
+        raise unknown("data.name", name, [*_ENTRIES, *_READERS, "module:function"])
+    return _ENTRIES[name]
+
+
+def _scaled(about: Description, train: Part | None, section: DataSection) -> Description:
+    """A data set of the package with another normalisation than its own, where that is asked for."""
+    own = section.normalise in ("auto", "declared") and not section.mean and not section.std
+    return about if own else schema.scaled(about, train, section)
+
+
+def _check_sharing(section: DataSection) -> None:
+    """Raises ConfigError where boards would share out data that are not the same on each."""
+    per_board = next((mark for mark in ("{board}", "{index}") if mark in section.dir), None)
+    if per_board and section.partition != "local":
+        raise ConfigError(
+            f"data.dir = {section.dir} is another folder on each board, and with data.partition = "
+            f'{section.partition} boards share out one data set: set data.partition = "local"'
+        )
+    if bool(section.partitioner) != (section.partition == "flwr"):
+        raise ConfigError(
+            f"data.partition = {section.partition} and data.partitioner = {section.partitioner!r}: "
+            'set both for a partitioner of flwr-datasets, such as data.partition = "flwr" and '
+            'data.partitioner = "IidPartitioner"'
+        )
+
+
+def _first(part: Part, count: int) -> Part:
+    """The first `count` examples; 0 means all. Of a stream that is all there is."""
+    if not count or isinstance(part, Stream) or count >= len(part):
+        return part
+    return part.only(np.arange(count, dtype=np.int64))
+
+
+def _first_of(test: Examples | None, count: int) -> Examples | None:
+    if test is None:
+        return None
+    cut = _first(test, count)
+    assert isinstance(cut, Examples)
+    return cut
+
+
+def _held_out(source: str, train: Part, share: float) -> tuple[Examples, Examples]:
+    """Part of the examples as a test set: the same ones whenever these data are opened, whatever
+    the run's seed, so that a model goes on from a checkpoint without having seen its test set."""
+    if isinstance(train, Stream):
+        raise ConfigError(
+            f"data.test_share = {share:g}: {source} is a stream, of which nothing can be held out; "
+            "return a test part beside it"
+        )
+    held = round(share * len(train))
+    if not 0 < held < len(train):
+        raise DataError(
+            f"data.test_share = {share:g} of {len(train)} examples of {source} are {held}, which "
+            "leaves one part empty; choose another share, or 0 for no test set"
+        )
+    order = permutation(0, Purpose.PARTITION, len(train))
+    return train.only(np.sort(order[held:])), train.only(np.sort(order[:held]))

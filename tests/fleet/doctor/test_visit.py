@@ -121,3 +121,24 @@ def test_the_mtu_towards_a_peer_is_that_of_the_interface_which_leads_there() -> 
     """Not the largest that there is, which may be of a bridge that has nothing to do with it."""
     assert _mtu_towards("127.0.0.1", 9) == min(65_535, int(Path("/sys/class/net/lo/mtu").read_text()))
     assert _mtu_towards("no such host", 9) is None
+
+
+def test_the_recipes_device_is_tried(monkeypatch):
+    """Where torch sees it, a little is computed there; where it does not, that is to be put right."""
+    runner = CliRunner()
+    asked = ["doctor", "--json", "--recipe", "quickstart-gossip"]
+    told = json.loads(runner.invoke(cli, [*asked, "--set", "training.device=cpu"]).output)
+    (found,) = [f for f in told["findings"] if f["about"] == "device"]
+    assert found["level"] == "good" and found["text"].endswith("trains on cpu")
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    done = runner.invoke(cli, [*asked, "--set", "training.device=cuda"], standalone_mode=False)
+    assert done.return_value == 6
+    (found,) = [f for f in json.loads(done.output)["findings"] if f["about"] == "device"]
+    assert found["level"] == "bad" and "sees no CUDA GPU" in found["text"]
+    assert not [
+        f for f in json.loads(runner.invoke(cli, ["doctor", "--json"]).output)["findings"] if f["about"] == "device"
+    ]
+    lost = runner.invoke(cli, ["doctor", "--set", "training.device=cuda"])
+    assert "name it with --recipe" in str(lost.exception) + lost.output

@@ -95,7 +95,7 @@ class App {
           speedView(this),
           runsBars(this),
           runsMetric(this, "train/loss", "Training loss, all runs"),
-          runsMetric(this, "eval/accuracy", "Test accuracy, all runs"),
+          ...scoreNames(this.runs).map((name) => runsMetric(this, name, `${titleOf(name)}, all runs`)),
         ]
       : [];
     const views = [...this.across];
@@ -109,7 +109,9 @@ class App {
             height: 250,
           }),
         );
-      if (has("eval/accuracy")) views.push(metricView(this, "eval/accuracy", "half", { dots: true, height: 250 }));
+      views.push(
+        ...scoreNames([run]).map((name) => metricView(this, name, "half", { dots: true, height: 250 })),
+      );
       if (has("time/round_s"))
         views.push(metricView(this, "time/round_s", "full", { zero: true, note: "each board’s own rounds" }));
       views.push(ganttView(this), linksView(this), eventsView(this));

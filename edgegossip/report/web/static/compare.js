@@ -14,6 +14,15 @@ function workOf(run) {
   };
 }
 
+// Of several runs the scores that they go by, each once.
+const headlines = (runs) => [...new Set(runs.map((run) => run.doc.summary.score).filter((s) => s))];
+
+// Columns of scores that there are, the headline of each run first.
+function scoreNames(runs) {
+  const names = [...headlines(runs), ...runs.flatMap((run) => Object.keys(run.doc.summary.scores))];
+  return [...new Set(names)].map((name) => `eval/${name}`).filter((name) => runs.some((run) => run.has(name)));
+}
+
 // Without the time that a run folder's name begins with.
 const shortName = (run) => run.doc.name.replace(/^\d{8}-\d{6}-/, "");
 
@@ -21,6 +30,7 @@ function compareTable(app) {
   const box = h("div", {});
   const card = app.card("runs", "The runs", "full", box);
   const draw = () => {
+    const scores = headlines(app.runs);
     const rows = app.runs.map((run, k) => {
       const d = run.doc.summary,
         work = workOf(run),
@@ -32,7 +42,7 @@ function compareTable(app) {
           run.doc.scheme,
           d.failed_nodes.length ? `${d.nodes - d.failed_nodes.length} of ${d.nodes}` : d.nodes,
           d.rounds,
-          percentText(d.accuracy.mean),
+          ...scores.map((name) => scoreText(name)(d.scores[name]?.mean)),
           numberText(d.loss),
           secondsText(work.seconds),
           secondsText(work.seconds / d.rounds),
@@ -50,7 +60,7 @@ function compareTable(app) {
           "scheme",
           "boards",
           "rounds",
-          "accuracy",
+          ...scores,
           "loss",
           "seconds",
           "a round",

@@ -73,16 +73,17 @@ function boardsView(app) {
     ].filter(([name]) => run.has(name));
     const value = (node, name) =>
       name === "sys/energy_j" ? run.sum(name, run.nodes.indexOf(node), 0, run.length) : peak(node, name);
+    const score = run.doc.summary.score;
     box.replaceChildren(
       table(
-        ["board", "state", "rounds", "accuracy", "sent", "CPU", "peak memory", ...sensors.map(([, word]) => word)],
+        ["board", "state", "rounds", score ?? "loss", "sent", "CPU", "peak memory", ...sensors.map(([, word]) => word)],
         run.doc.summary.boards.map((b) => ({
           gone: app.gone(b.node),
           cells: [
             b.node,
             b.state + (b.restarts ? `, ${b.restarts} × restarted` : ""),
             b.rounds,
-            percentText(b.accuracy),
+            score ? scoreText(score)(b.scores[score]) : numberText(b.loss),
             bytesText(b.sent_bytes.socket ?? b.sent_bytes.payload),
             secondsText(b.cpu_s),
             bytesText(b.peak_rss_bytes),

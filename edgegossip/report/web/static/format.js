@@ -44,7 +44,6 @@ const numberText = (v, more = 0, digits = 4) => {
 const UNITS = [
   ["_bytes", bytesText],
   ["_s", secondsText],
-  ["accuracy", percentText],
   ["_c", orDash((v, more) => `${v.toFixed(1 + more)} °C`)],
   ["_w", orDash((v, more) => `${numberText(v, more, 3)} W`)],
   ["_j", orDash((v, more) => (v < 999.5 ? `${three(v, more)} J` : scaled(v, ["J", "kJ", "MJ"], more)))],
@@ -52,7 +51,10 @@ const UNITS = [
   ["_percent", orDash((v, more) => `${numberText(v, more)} %`)],
 ];
 
-const unitOf = (name) => (UNITS.find(([ending]) => name.endsWith(ending)) || [null, numberText])[1];
+// A score of an evaluation is a plain number whatever its name ends with, an accuracy a percentage.
+const scoreText = (name) => (name === "accuracy" ? percentText : numberText);
+const unitOf = (name) =>
+  name.startsWith("eval/") ? scoreText(name.slice(5)) : (UNITS.find(([end]) => name.endsWith(end)) || [null, numberText])[1];
 
 // The ticks of an axis, with as many digits as tell them apart.
 function tickTexts(values, text) {
@@ -66,7 +68,7 @@ function tickTexts(values, text) {
 
 const TITLES = {
   "train/loss": "Loss",
-  "eval/accuracy": "Test accuracy",
+  "eval/loss": "Test loss",
   "train/lr": "Learning rate",
   "codec/bits_per_value": "Bits per value",
   "codec/relative_error": "Relative error of the codec",
@@ -99,6 +101,7 @@ function titleOf(name) {
     .pop()
     .replace(/_(s|c|w|j|hz|bytes|percent)$/, "")
     .replaceAll("_", " ");
+  if (name.startsWith("eval/") && !Object.hasOwn(TITLES, name)) return `Test ${name.slice(5)}`;
   const area = name.startsWith("cpu/") ? "CPU seconds: " : "";
   return (Object.hasOwn(TITLES, name) && TITLES[name]) || (area ? area + words : words.charAt(0).toUpperCase() + words.slice(1));
 }

@@ -11,13 +11,7 @@ function renderHead(app) {
   const seconds = app.run.length ? app.run.seconds().at(-1) : null,
     bad = d.failed_nodes.length;
   const tiles = [
-    [
-      "Accuracy",
-      percentText(d.accuracy.mean),
-      known(d.accuracy.min) && d.nodes > 1
-        ? `${percentText(d.accuracy.min)} to ${percentText(d.accuracy.max)}`
-        : "of the test set",
-    ],
+    ...scoreTiles(d),
     ["Loss", numberText(d.loss), known(d.train_loss) ? `training ${numberText(d.train_loss)}` : ""],
     [
       "Rounds",
@@ -65,6 +59,17 @@ function renderHead(app) {
         ),
       ),
     );
+}
+
+// A tile a score, the headline first; three at most.
+function scoreTiles(d) {
+  return Object.entries(d.scores)
+    .slice(0, 3)
+    .map(([name, v]) => {
+      const text = scoreText(name),
+        spread = known(v.min) && d.nodes > 1 ? `${text(v.min)} to ${text(v.max)}` : "of the test set";
+      return [name.charAt(0).toUpperCase() + name.slice(1), text(v.mean), spread];
+    });
 }
 
 // One sentence on what the seconds went to, and which board the others wait for.

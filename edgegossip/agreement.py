@@ -1,0 +1,203 @@
+"""What boards must have in common before they train together, said in facts that each can compare.
+
+A board never sends its data or its labels to be compared: it sends an `Agreement`, a few short
+facts about them. Whoever gets one asks `difference`, which answers in a sentence that a user can
+act on. A fact that one side lacks is not compared, and a fact that this version does not know is
+dropped, so versions can be mixed.
+
+    layout   hash of the tensors that travel       values   how many values travel
+    input    "float32 3x32x32"                     target   "10 classes", "float32 24", "none"
+    labels   names of the classes (`names_fact`)   task     "classification", "regression", ...
+    base     hash of the frozen parameters         start    sums of the first model (`sums`)
+    scale    how inputs are normalised: "none", "board", or the means and deviations declared
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from edgegossip.types import DecodeError, LocalError, Vec
+from edgegossip.untrusted import printable
+
+Fact: TypeAlias = str | int | list[float]
+
+MAX_BYTES = 4096  # of an agreement on the wire
+_MAX_TEXT, _MAX_SUMS, _MAX_WHOLE = 400, 16, 2**63 - 1
+_RTOL = 1e-3  # of sums: devices and torch versions initialise alike, but not to the last bit
+
+# (name, kind, words for it, cure), in the order of comparison. What explains most comes first: of
+# boards with 8 and 10 classes the layouts differ too, and nobody could do anything with that.
+_KNOWN: tuple[tuple[str, type, str, str], ...] = (
+    ("task", str, "the task", "set training.task alike on every board"),
+    ("input", str, "one input", "every board needs inputs of one shape and type; set data.shape"),
+    ("target", str, "the target", "every board needs targets of one shape and type"),
+    ("labels", str, "the labels", "set data.labels to the same names in the same order everywhere"),
+    ("scale", str, "the normalisation", "set data.normalise, data.mean and data.std alike"),
+    ("values", int, "the number of values that travel", "every board needs the same model"),
+    ("layout", str, "the layout of the model", "every board needs the same model"),
+    ("base", str, "the frozen part of the model", "load the same weights on every board"),
+    ("start", list, "the first model", "set run.seed alike, or begin from the same weights"),
+)
+_KINDS = {name: kind for name, kind, _, _ in _KNOWN}
+_CLASSES = re.compile(r"(\d{1,6}) (classes|labels)\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """Facts by name; those of `_KNOWN` only.
+
+    Raises LocalError for a fact that is unknown, of another kind, too long or not finite.
+
+    Example:
+        mine = Agreement({"values": 9610, "input": "float32 3x32x32", "target": "10 classes"})
+        text = mine.to_json()
+        theirs = Agreement.from_json(text)
+        assert difference(mine, theirs) == ""
+    """
+
+    facts: Mapping[str, Fact]
+
+    def __post_init__(self) -> None:
+        for name, fact in self.facts.items():
+            if problem := _problem(name, fact):
+                raise LocalError(problem)
+
+    def to_json(self) -> str:
+        """Return the facts as one line of ASCII, at most `MAX_BYTES` long; LocalError beyond."""
+        text = json.dumps(dict(self.facts), sort_keys=True, separators=(",", ":"), allow_nan=False)
+        if len(text) > MAX_BYTES:
+            raise LocalError(f"an agreement has {len(text)} bytes; at most {MAX_BYTES} can be sent")
+        return text
+
+    @staticmethod
+    def from_json(text: str | bytes) -> Agreement:
+        """Read what another board sent. Raises DecodeError, and nothing else, for what is not an
+        agreement: nothing that a peer writes is trusted."""
+        if len(text) > MAX_BYTES:
+            raise DecodeError(f"an agreement of {len(text)} bytes; at most {MAX_BYTES} are read")
+        try:
+            document = json.loads(text, parse_constant=_no_constant)
+        except (ValueError, RecursionError):
+            raise DecodeError("an agreement that is not JSON") from None
+        if not isinstance(document, dict):
+            raise DecodeError("an agreement that is not a table of facts")
+        facts: dict[str, Fact] = {}
+        for name, fact in document.items():
+            if name not in _KINDS:
+                continue  # a newer version's
+            facts[name] = _floats(fact) if _KINDS[name] is list else fact
+            if problem := _problem(name, facts[name]):
+                raise DecodeError(problem)
+        return Agreement(facts)
+
+
+def difference(mine: Agreement, theirs: Agreement) -> str:
+    """Return "" when both fit together, else one sentence, without a full stop, that names what
+    differs, both values, and the cure.
+
+    "here" is `mine` and "there" is `theirs`, so the caller says who that is.
+
+    Example:
+        >>> difference(Agreement({"target": "9 classes"}), Agreement({"target": "8 classes"}))
+        'the target is 9 classes here and 8 classes there: set data.classes = 9 on every board'
+    """
+    for name, _, words, cure in _KNOWN:
+        here, there = mine.facts.get(name), theirs.facts.get(name)
+        if here is None or there is None or _alike(here, there):
+            continue
+        if name == "target":
+            cure = _target_cure(str(here), str(there)) or cure
+        return f"{words} is {_shown(here)} here and {_shown(there)} there: {cure}"
+    return ""
+
+
+def names_fact(names: Sequence[str]) -> str:
+    """Return the fact "labels" of class names in their order: how many, the first few, and a hash
+    of all, so that two boards see at which name they part.
+
+    Example:
+        >>> names_fact(["ant", "bee"])
+        '2: ant, bee (1b151d1e)'
+    """
+    digest = hashlib.sha256(json.dumps(list(names)).encode()).hexdigest()[:8]
+    first = printable(", ".join(names), 120)
+    return f"{len(names)}: {first} ({digest})"
+
+
+def sums(x: Vec) -> list[float]:
+    """Return the fact "start" of a model x, float32[n]: three sums that tell two models apart and
+    that differ by less than 1e-3 between devices which draw the same values.
+
+    All terms are positive, so rounding cannot be magnified by cancellation; the third one weighs
+    values by their place, so the same values in another order differ."""
+    sizes = np.abs(x, dtype=np.float64)
+    place = np.linspace(0.0, 1.0, len(x)) if len(x) else sizes
+    return [float(sizes.sum()), float(np.square(sizes).sum()), float(sizes @ place)]
+
+
+def _problem(name: str, fact: object) -> str:
+    """Why `fact` cannot be the fact `name`; "" when it can."""
+    kind = _KINDS.get(name)
+    if kind is None:
+        return f"an agreement has no fact {printable(str(name), 40)!r}"
+    if kind is str:
+        # `isprintable` is False for lone surrogates, line breaks and escapes of terminals
+        fits = isinstance(fact, str) and len(fact) <= _MAX_TEXT and fact.isprintable()
+        allowed = f"printable text of at most {_MAX_TEXT} characters"
+    elif kind is int:
+        fits = type(fact) is int and 0 <= fact <= _MAX_WHOLE
+        allowed = "a whole number from 0 to 2**63 - 1"
+    else:
+        fits = isinstance(fact, list) and len(fact) <= _MAX_SUMS and all(map(_finite, fact))
+        allowed = f"a list of at most {_MAX_SUMS} finite numbers"
+    return "" if fits else f"an agreement's fact {name} is not {allowed}"
+
+
+def _finite(value: object) -> bool:
+    return type(value) is float and math.isfinite(value)
+
+
+def _floats(fact: object) -> list[float]:
+    """JSON's numbers as floats; what is no list of numbers fails the check that follows."""
+    if not isinstance(fact, list) or not all(type(v) in (int, float) for v in fact):
+        return [math.nan]
+    try:
+        return [float(v) for v in fact]
+    except OverflowError:
+        return [math.nan]
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _alike(here: Fact, there: Fact) -> bool:
+    if isinstance(here, list) and isinstance(there, list):
+        pairs = zip(here, there, strict=False)
+        close = all(math.isclose(a, b, rel_tol=_RTOL, abs_tol=1e-9) for a, b in pairs)
+        return len(here) == len(there) and close
+    return here == there
+
+
+def _shown(fact: Fact) -> str:
+    if isinstance(fact, list):
+        return "[" + ", ".join(f"{v:.6g}" for v in fact) + "]"
+    return printable(str(fact), 160)
+
+
+def _target_cure(here: str, there: str) -> str:
+    """Two numbers of classes are cured by one key; other targets by nothing so simple."""
+    mine, other = _CLASSES.match(here), _CLASSES.match(there)
+    if not (mine and other and mine[2] == other[2] and mine[1] != other[1]):
+        return ""
+    return f"set data.classes = {max(int(mine[1]), int(other[1]))} on every board"

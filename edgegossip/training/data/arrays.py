@@ -1,0 +1,72 @@
+"""`data.name = "npz"`: numpy's own files in data.dir, in one of three arrangements.
+
+    train_inputs.npy, train_targets.npy, test_inputs.npy, test_targets.npy    memory-mapped
+    train.npz and test.npz, each with the arrays inputs and targets
+    data.npz, with the arrays train_inputs, train_targets, test_inputs, test_targets
+
+Targets and the test part may be missing. Pickled arrays are refused: they can run code.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgegossip.recipe import DataSection
+from edgegossip.training.data.base import Board
+from edgegossip.training.data.home import own_folder
+from edgegossip.training.data.own import Parts, parts
+from edgegossip.types import ConfigError, DataError
+
+_NAMES = ("train_inputs", "train_targets", "test_inputs", "test_targets")
+
+
+def check(section: DataSection) -> None:
+    """Raises ConfigError for parameters: there are none."""
+    for key in section.params:
+        raise ConfigError(f"data.params.{key} cannot be set: npz has no parameters; leave it out")
+
+
+def locate(section: DataSection, folder: str) -> None:
+    """Raises DataError unless one of the arrangements is there."""
+    root = own_folder("npz", folder)
+    if not any((root / name).is_file() for name in ("train_inputs.npy", "train.npz", "data.npz")):
+        raise DataError(f"{root}: expected train_inputs.npy, train.npz or data.npz; none is there")
+
+
+def load(section: DataSection, folder: str, board: Board) -> Parts:
+    """Open the files. Raises DataError for what numpy cannot read."""
+    check(section)
+    locate(section, folder)
+    root = own_folder("npz", folder)
+    found: dict[str, NDArray[Any]] = {}
+    if (root / "train_inputs.npy").is_file():
+        for name in _NAMES:
+            if (path := root / f"{name}.npy").is_file():
+                found[name] = _open(path)
+    elif (root / "train.npz").is_file():
+        for part in ("train", "test"):
+            if (path := root / f"{part}.npz").is_file():
+                found |= {f"{part}_{name}": array for name, array in _open(path).items()}
+    else:
+        found = _open(root / "data.npz")
+    unknown = next((name for name in found if name not in _NAMES), None)
+    if unknown is not None or "train_inputs" not in found:
+        there = ", ".join(found) or "none"
+        raise DataError(f"{root}: expected the arrays {', '.join(_NAMES)} (the first at least), found {there}")
+    return parts(f"npz in {root}", tuple(found.get(name) for name in _NAMES))
+
+
+def _open(path: Path) -> Any:
+    """An array of a .npy file, mapped; the arrays of a .npz file by name."""
+    try:
+        if path.suffix == ".npy":
+            return np.load(path, mmap_mode="r", allow_pickle=False)
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path} cannot be read by numpy: {error}") from None

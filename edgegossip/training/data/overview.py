@@ -1,0 +1,97 @@
+"""What a board's owner may tell of its data, so that all boards can declare the same: kinds,
+counts and sums, never an example. `edgegossip data describe` and `combine`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tomli_w
+
+from edgegossip.recipe import DataSection
+from edgegossip.training.data import schema
+from edgegossip.training.data.base import Board, Examples
+from edgegossip.training.data.registry import open_data
+from edgegossip.types import DataError
+
+
+def overview(section: DataSection, board: Board) -> dict[str, Any]:
+    """Return what `board` holds, as JSON can have it: what one example is, how many there are of
+    each class, and the sums that normalisation is made of. Raises as `open_data` does."""
+    data = open_data(section, board)
+    about, train = data.about, data.train
+    counts = schema.counts(train, about)
+    document: dict[str, Any] = {
+        "data": section.name,
+        "board": board.name,
+        "shape": list(about.shape),
+        "dtype": about.dtype,
+        "target": about.target,
+        "target_shape": list(about.target_shape),
+        "classes": about.classes,
+        "labels": list(about.names),
+        "examples": len(train) if isinstance(train, Examples) else train.length,
+        "test_examples": 0 if data.test is None else len(data.test),
+        "counts": None if counts is None else counts.tolist(),
+    }
+    if isinstance(train, Examples) and about.dtype != "int64":
+        sums = schema.Sums.of(train)
+        document |= {"count": sums.count, "sum": sums.sum.tolist(), "squares": sums.squares.tolist()}
+    return document
+
+
+def combine(files: Sequence[Path]) -> dict[str, Any]:
+    """Return the [data] keys that hold for the boards whose overviews these JSON files are: mean
+    and std of all their examples together, and the larger number of classes.
+
+    Raises DataError for a file that is no overview, and for overviews of different kinds of data."""
+    documents = [_read(file) for file in files]
+    first = documents[0]
+    for key in ("shape", "dtype", "target", "labels"):
+        for file, other in zip(files, documents, strict=True):
+            if other[key] != first[key] and not (key == "labels" and not (other[key] and first[key])):
+                raise DataError(
+                    f"{key} is {first[key]} in {files[0]} and {other[key]} in {file}; boards train "
+                    "together on one kind of data (declare data.labels to give classes one order)"
+                )
+    keys: dict[str, Any] = {key: first[key] for key in ("shape", "dtype", "target")}
+    if first["target"] == "values":
+        keys["target_shape"] = first["target_shape"]
+    if first["labels"]:
+        keys["labels"] = first["labels"]
+    elif classes := max(int(d["classes"]) for d in documents):
+        keys["classes"] = classes
+    if all("sum" in d for d in documents):
+        parts = [schema.Sums(d["count"], np.array(d["sum"]), np.array(d["squares"])) for d in documents]
+        total = parts[0]
+        for part in parts[1:]:
+            total = total + part
+        mean, std = total.moments()
+        keys |= {"normalise": "declared", "mean": list(mean), "std": list(std)}
+    return {key: value for key, value in keys.items() if value != []}
+
+
+def as_recipe(keys: dict[str, Any]) -> str:
+    """Return the keys as a recipe has them."""
+    return tomli_w.dumps({"data": keys})
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(file.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(f"{file} cannot be read: {error}") from None
+    wanted = ("shape", "dtype", "target", "target_shape", "classes", "labels")
+    if not isinstance(document, dict) or not all(key in document for key in wanted):
+        raise DataError(f"{file} is not what `edgegossip data describe --json` writes")
+    if "sum" in document:
+        channels = {len(document["shape"]) and document["shape"][0]}
+        sizes = {len(document[key]) for key in ("sum", "squares") if isinstance(document.get(key), list)}
+        if sizes != channels or type(document.get("count")) is not int or document["count"] < 1:
+            raise DataError(
+                f"{file} is not what `edgegossip data describe --json` writes: its sums do not fit its shape"
+            )
+    return document

@@ -1,0 +1,388 @@
+"""What one example is: found from the data, held against what the recipe declares.
+
+What the recipe declares holds for every board, so boards that hold other classes build the same
+model. What it leaves open is found here, on each board by itself, and compared when boards meet
+(`Description.facts`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgegossip.choices import did_you_mean
+from edgegossip.recipe import DataSection
+from edgegossip.training.data.base import (
+    IGNORED,
+    Batch,
+    Description,
+    Examples,
+    InMemory,
+    Items,
+    Part,
+    Stream,
+)
+from edgegossip.types import ConfigError, DataError
+
+_CHUNK = 4096  # rows of an array looked at together, so that a memory map is never read as a whole
+_DECODED = 64  # the same of pictures
+_MIDDLE = 127.5  # of a byte: images go to -1..1 where nobody has agreed on anything better
+
+
+def class_names(section: DataSection) -> tuple[str, ...]:
+    """Return the declared names of the classes. Raises ConfigError when they contradict
+    data.classes, or one is there twice."""
+    names = tuple(section.labels)
+    twice = next((name for k, name in enumerate(names) if name in names[:k]), None)
+    if twice is not None:
+        raise ConfigError(f"data.labels names {twice!r} twice; each class has one name")
+    if names and section.classes and len(names) != section.classes:
+        raise ConfigError(
+            f"data.classes = {section.classes}, but data.labels has {len(names)} names; "
+            f"leave data.classes out, or say {len(names)}"
+        )
+    return names
+
+
+def numbered(source: str, found: Sequence[str], section: DataSection) -> dict[str, int]:
+    """Return the number of each class by its name: its place in data.labels, or among those found
+    when nothing is declared. Raises DataError for a name that is not declared."""
+    names = class_names(section) or tuple(sorted(set(found)))
+    unknown = next((name for name in found if name not in names), None)
+    if unknown is not None:
+        raise DataError(
+            f"{source}: {unknown!r} is not one of data.labels{did_you_mean(unknown, names)} "
+            "(rename it, or add it to data.labels on every board)"
+        )
+    return {name: k for k, name in enumerate(names)}
+
+
+def declared(section: DataSection) -> Description | None:
+    """Return the description that the recipe gives without any data, or None where it leaves
+    something open. So a coordinator without data knows the model."""
+    names = class_names(section)
+    classes = section.classes or len(names)
+    target = section.target if section.target != "auto" else "class" if classes else ""
+    if not section.shape or not target:
+        return None
+    if target in ("class", "places", "labels", "tokens") and not classes:
+        return None
+    dtype = section.dtype
+    if dtype == "auto":
+        dtype = "int64" if target == "tokens" else "uint8" if len(section.shape) == 3 else "float32"
+    about = Description(
+        shape=tuple(section.shape),
+        classes=classes,
+        dtype=dtype,
+        target=target,
+        target_shape=_declared_places(section, target, classes),
+        names=names,
+    )
+    return about if section.normalise == "board" else scaled(about, None, section)
+
+
+def _declared_places(section: DataSection, target: str, classes: int) -> tuple[int, ...]:
+    if target == "labels":
+        return (classes,)
+    return tuple(section.target_shape) if target in ("values", "places") else ()
+
+
+def describe(
+    source: str, train: Part, test: Examples | None, names: Sequence[str], section: DataSection
+) -> Description:
+    """Return what one example of these parts is, without its normalisation.
+
+    `names`: of the classes, where the data themselves have names. Raises DataError where the parts
+    do not fit each other, or not what is declared; ConfigError where only a declaration helps."""
+    first = sample(source, train)
+    dtype = _input_type(source, first.inputs, section)
+    shape = first.inputs.shape[1:]
+    if not shape:
+        raise DataError(f"{source}: an input is a single number; reshape inputs to [n, 1]")
+    if section.shape and tuple(section.shape) != shape:
+        raise DataError(f"{source}: an input has the shape {list(shape)}, but data.shape = {section.shape}")
+    kind = _target_kind(source, first, dtype, section)
+    parts = [(f"{source}, training part", train)]
+    if test is not None:
+        _check_alike(source, first, sample(source, test))
+        parts.append((f"{source}, test part", test))
+    for where, part in parts:
+        _check_finite(where, part)
+    target_shape = () if first.targets is None else first.targets.shape[1:]
+    if section.target_shape and kind in ("values", "places") and tuple(section.target_shape) != target_shape:
+        raise DataError(
+            f"{source}: a target has the shape {list(target_shape)}, but data.target_shape = {section.target_shape}"
+        )
+    about = Description(
+        shape=shape,
+        classes=0,
+        dtype=dtype,
+        target=kind,
+        target_shape=() if kind == "class" else target_shape,
+        names=class_names(section) or tuple(names),
+    )
+    return replace(about, classes=_classes(parts, about, section))
+
+
+def sample(source: str, part: Part) -> Batch:
+    """Return the first example of a part, as a batch of one. Raises DataError when there is none."""
+    if isinstance(part, Stream):
+        first = next(part.begin(), None)
+        if first is None or (part.batched and not len(first.inputs)):
+            raise DataError(f"{source}: the stream ends before its first example")
+        if not part.batched:
+            targets = None if first.targets is None else np.asarray(first.targets)[None]
+            return Batch(np.asarray(first.inputs)[None], targets)
+        return Batch(first.inputs[:1], None if first.targets is None else first.targets[:1])
+    if not len(part):
+        raise DataError(f"{source}: there are no examples; at least one is needed")
+    return part.take(np.zeros(1, np.int64))
+
+
+def scaled(about: Description, train: Part | None, section: DataSection) -> Description:
+    """Return the description with the normalisation that data.normalise asks for.
+
+    `train`: the examples whose statistics may be taken, None where there are none. Raises
+    ConfigError for what cannot be done, with what can."""
+    how, local = section.normalise, section.partition == "local"
+    if section.mean or section.std:
+        if how not in ("auto", "declared"):
+            raise ConfigError(
+                f"data.normalise = {how}: data.mean and data.std are declared; say declared, or drop them"
+            )
+        return _declared_scale(about, section)
+    if how == "declared":
+        raise ConfigError("data.normalise = declared needs data.mean and data.std, one number a channel or one for all")
+    if how == "together":
+        raise ConfigError(
+            "data.normalise = together: boards cannot add up their sums before the first round yet; "
+            "get data.mean and data.std from `edgegossip data combine` and declare them, or say board"
+        )
+    if how == "none" or about.dtype == "int64" or (how == "auto" and not _is_image(about)):
+        if how == "board" and about.dtype == "int64":
+            raise ConfigError("data.normalise = board: the inputs are tokens, which are not normalised; say none")
+        return replace(about, mean=(), std=(), scale="none")
+    if how == "auto" and local:
+        middle = (_MIDDLE,) * about.shape[0]
+        return replace(about, mean=middle, std=middle, scale="declared")
+    if not isinstance(train, Examples):
+        raise ConfigError(
+            f"data.normalise = {how}: a stream cannot be looked through first; declare data.mean and "
+            "data.std, or say none"
+        )
+    mean, std = Sums.of(train).moments()
+    return replace(about, mean=mean, std=std, scale="board" if local else "declared")
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Sums over examples, per channel, which is the first dimension of an input. All that is needed
+    of a board's data to normalise alike on all boards; those of several boards add up."""
+
+    count: int  # values a channel
+    sum: NDArray[np.float64]  # [channels]
+    squares: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, examples: Examples) -> Sums:
+        """Add up these examples, a few at a time."""
+        total: Sums | None = None
+        for inputs, _ in _chunks(examples):
+            part = inputs.reshape(len(inputs), inputs.shape[1], -1).astype(np.float64)
+            count = part.shape[0] * part.shape[2]
+            sums = cls(count, part.sum((0, 2)), np.square(part).sum((0, 2)))
+            total = sums if total is None else total + sums
+        assert total is not None  # there is an example
+        return total
+
+    def __add__(self, other: Sums) -> Sums:
+        return Sums(self.count + other.count, self.sum + other.sum, self.squares + other.squares)
+
+    def moments(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Return mean and standard deviation per channel; a channel that never changes gets the
+        deviation 1."""
+        mean = self.sum / self.count
+        variance = self.squares / self.count - mean**2
+        # what rounding leaves of a channel that never changes is not a deviation
+        still = variance <= 1e-12 * np.maximum(np.square(mean), 1e-30)
+        std = np.where(still, 1.0, np.sqrt(np.maximum(variance, 0.0)))
+        return tuple(mean.tolist()), tuple(std.tolist())
+
+
+def counts(train: Part, about: Description) -> NDArray[np.int64] | None:
+    """Return int64[classes], the examples of each class, where that can be known without reading
+    every input."""
+    if about.target != "class" or isinstance(train, Stream) or train.targets is None:
+        return None
+    return np.bincount(train.targets, minlength=about.classes).astype(np.int64)
+
+
+def _is_image(about: Description) -> bool:
+    return about.dtype == "uint8" and len(about.shape) == 3
+
+
+def _declared_scale(about: Description, section: DataSection) -> Description:
+    channels = about.shape[0]
+    for key, values in (("mean", section.mean), ("std", section.std)):
+        if len(values) not in (1, channels):
+            raise ConfigError(
+                f"data.{key} has {len(values)} numbers, and an input has {channels} channels (the "
+                f"first of its shape {list(about.shape)}): give {channels}, or one for all"
+            )
+    if about.dtype == "int64":
+        raise ConfigError(
+            "data.mean: the inputs are tokens, which are not normalised; leave data.mean and data.std out"
+        )
+    mean, std = (tuple(v) * (channels if len(v) == 1 else 1) for v in (section.mean, section.std))
+    return replace(about, mean=mean, std=std, scale="declared")
+
+
+def _chunks(examples: Examples) -> Iterator[Batch]:
+    step = _DECODED if isinstance(examples, Items) else _CHUNK
+    for start in range(0, len(examples), step):
+        yield examples.take(np.arange(start, min(start + step, len(examples)), dtype=np.int64))
+
+
+def _input_type(source: str, inputs: NDArray[Any], section: DataSection) -> str:
+    """The type that a model gets. Whole numbers of 32 and 64 bits are tokens; of 8 and 16 bits,
+    which pixels and sound have, they are numbers."""
+    kind, bits = inputs.dtype.kind, 8 * inputs.dtype.itemsize
+    if kind not in "fiub":
+        raise DataError(f"{source}: inputs are {inputs.dtype}; expected real numbers")
+    found = "uint8" if inputs.dtype == np.uint8 else "int64" if kind in "iu" and bits > 16 else "float32"
+    wanted = found if section.dtype == "auto" else section.dtype
+    if wanted == "int64" and kind == "f":
+        raise DataError(f"{source}: inputs are {inputs.dtype}, but data.dtype = int64; tokens are whole numbers")
+    if wanted == "uint8" and inputs.dtype != np.uint8:
+        raise DataError(f"{source}: inputs are {inputs.dtype}, but data.dtype = uint8; say float32")
+    return wanted
+
+
+def _target_kind(source: str, first: Batch, dtype: str, section: DataSection) -> str:
+    """The kind of target that the first example has, or that is declared and fits it."""
+    targets, wanted = first.targets, section.target
+    fitting: tuple[str, ...]
+    if targets is None:
+        found, fitting = ("tokens" if dtype == "int64" else "none"), ("tokens", "none")
+        shown = "there are no targets"
+    elif targets.dtype.kind in "iu":
+        found = "class" if targets.ndim == 1 else "places"
+        fitting = ("class", "values") if targets.ndim == 1 else ("places", "labels", "values")
+        shown = f"targets are {targets.dtype}{list(targets.shape[1:])}"
+    elif targets.dtype.kind == "b":
+        found = {1: "class", 2: "labels"}.get(targets.ndim, "places")
+        fitting = (found, "values")
+        shown = f"targets are bool{list(targets.shape[1:])}"
+    elif targets.dtype.kind == "f":
+        found, fitting = "values", ("values", "labels") if targets.ndim == 2 else ("values",)
+        shown = f"targets are {targets.dtype}{list(targets.shape[1:])}"
+    else:
+        raise DataError(f"{source}: targets are {targets.dtype}; expected whole or real numbers, or bool")
+    if wanted == "auto":
+        return found
+    if wanted not in (*fitting, "none"):
+        raise DataError(f"{source}: {shown}, but data.target = {wanted}; expected {' or '.join(fitting)}")
+    if wanted == "tokens" and dtype != "int64":
+        raise DataError(f"{source}: inputs are {dtype}, but data.target = tokens; inputs must be int64")
+    return wanted
+
+
+def _check_alike(source: str, train: Batch, test: Batch) -> None:
+    def shown(values: NDArray[Any] | None) -> str:
+        return "none" if values is None else f"{values.dtype}{list(values.shape[1:])}"
+
+    for what, a, b in (
+        ("inputs", train.inputs, test.inputs),
+        ("targets", train.targets, test.targets),
+    ):
+        if (a is None) != (b is None) or (a is not None and b is not None and a.shape[1:] != b.shape[1:]):
+            raise DataError(f"{source}: training {what} are {shown(a)}, test {what} {shown(b)}; expected the same")
+        if (
+            a is not None
+            and b is not None
+            and a.dtype != b.dtype
+            and (what == "inputs" or "f" in a.dtype.kind + b.dtype.kind)
+        ):
+            raise DataError(f"{source}: training {what} are {shown(a)}, test {what} {shown(b)}; expected the same")
+
+
+def _check_finite(source: str, part: Part) -> None:
+    """Look through arrays in memory. Maps of files may be larger than memory and wait for their
+    batches (`Batches`)."""
+    if isinstance(part, Stream | Items):
+        return
+    arrays = [("inputs", part.inputs.array)] if isinstance(part.inputs, InMemory) else []
+    if part.targets is not None:
+        arrays.append(("targets", part.targets))
+    for what, array in arrays:
+        if array.dtype.kind != "f" or isinstance(array, np.memmap):
+            continue
+        for start in range(0, len(array), _CHUNK):
+            if not np.isfinite(array[start : start + _CHUNK]).all():
+                raise DataError(f"{source}: {what} {start} to {start + _CHUNK - 1} hold a NaN or an infinity")
+
+
+def _classes(parts: Sequence[tuple[str, Part]], about: Description, section: DataSection) -> int:
+    """The number of classes: declared, or found by looking at all targets."""
+    wanted = section.classes or len(about.names)
+    if about.target == "labels":
+        found = about.target_shape[0]
+        if wanted and wanted != found:
+            source = parts[0][0]
+            raise DataError(f"{source}: a target has {found} labels, but data.classes = {wanted}")
+        return found
+    if about.target not in ("class", "places", "tokens"):
+        return 0
+    most = -1
+    for source, part in parts:
+        if isinstance(part, Stream):
+            if not wanted:
+                raise ConfigError(
+                    f"{source} is a stream, which cannot be looked through first: say the number of "
+                    "its classes, data.classes = N"
+                )
+            continue
+        if wanted and _unread(part, about):
+            continue  # each batch is looked at
+        low, high = _range(part, about)
+        if low < 0:
+            what = "tokens" if about.target == "tokens" else "labels"
+            raise DataError(f"{source}: expected {what} from 0, found {low}")
+        if wanted and high >= wanted:
+            raise DataError(
+                f"{source}: found the label {high}, but with data.classes = {wanted} labels are 0 to "
+                f"{wanted - 1}: set data.classes = {high + 1} on every board"
+            )
+        most = max(most, high)
+    return wanted or most + 1
+
+
+def _unread(part: Examples, about: Description) -> bool:
+    """Whether all targets are known only after every input has been read."""
+    if about.target == "tokens":
+        return isinstance(part, Items) or (
+            isinstance(part.inputs, InMemory) and isinstance(part.inputs.array, np.memmap)
+        )
+    return part.targets is None or isinstance(part.targets, np.memmap)
+
+
+def _range(part: Examples, about: Description) -> tuple[int, int]:
+    """The smallest and largest label of a part, those that do not count apart."""
+    low, high = 0, -1
+    if about.target == "tokens":
+        chunks: Iterator[Any] = (batch.inputs for batch in _chunks(part))
+    elif part.targets is None:
+        chunks = (batch.targets for batch in _chunks(part))
+    else:
+        targets = part.targets
+        chunks = (targets[k : k + _CHUNK] for k in range(0, len(targets), _CHUNK))
+    for values in chunks:
+        if about.target == "places":
+            values = values[values != IGNORED]
+        if values.size:
+            low, high = min(low, int(values.min())), max(high, int(values.max()))
+    return low, high

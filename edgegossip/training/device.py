@@ -1,0 +1,151 @@
+"""Where a model computes, and in what precision: a CPU or one GPU."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from edgegossip.recipe import TrainingSection
+from edgegossip.types import HostError, LocalError
+
+_HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def choose(section: TrainingSection) -> torch.device:
+    """The device that training.device names, where it is there: `auto` is a GPU that torch sees,
+    else the CPU; int8 is the CPU's. Raises HostError, with what torch sees, when it is not."""
+    wanted = section.device
+    cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
+    if wanted == "auto":
+        wanted = "cpu" if section.precision == "int8" else "cuda" if cuda else "mps" if mps else "cpu"
+    device = torch.device(wanted)
+    if device.type == "cuda":
+        count = torch.cuda.device_count() if cuda else 0
+        if (device.index or 0) >= count:
+            sees = f"sees {count} CUDA GPU{'' if count == 1 else 's'}" if count else f"sees no CUDA GPU ({_why()})"
+            raise HostError(f'training.device = "{wanted}": torch {torch.__version__} {sees}; {_CURE}')
+    if device.type == "mps" and not mps:
+        raise HostError(f'training.device = "mps": torch {torch.__version__} sees no Apple GPU; {_CURE}')
+    return device
+
+
+_CURE = 'set training.device = "auto" to use what is there, or see docs/training.md on GPUs'
+
+
+def _why() -> str:
+    built = torch.version.cuda
+    return f"it is built for CUDA {built}" if built else "it is built without CUDA"
+
+
+def set_up(section: TrainingSection) -> torch.device:
+    """The device, with torch set to be deterministic where the recipe asks for it. For the whole
+    process, so call it before the first tensor is on a GPU."""
+    if section.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # torch says that it needs one
+        torch.use_deterministic_algorithms(True)
+        torch.backends.cudnn.benchmark = False
+    return choose(section)
+
+
+def probe(section: TrainingSection) -> str:
+    """Compute a little on the device that the recipe asks for, and say in words which one it is.
+
+    Raises HostError when it is not there, or its kernels do not run: a torch that was built for
+    other GPUs sees one and fails at the first product."""
+    device = choose(section)
+    try:
+        x = torch.ones(2, 3, 8, 8, device=device, requires_grad=True)
+        with Precision.of(section, device).forward():
+            made = torch.nn.functional.conv2d(x, torch.ones(4, 3, 3, 3, device=device)).flatten(1)
+            made = made @ torch.ones(144, 2, device=device)
+        made.float().sum().backward()
+        right = x.grad is not None and bool((x.grad[:, :, 3, 3] == 72.0).all())
+    except RuntimeError as error:
+        first = str(error).strip().partition("\n")[0]
+        raise HostError(f"torch {torch.__version__} cannot compute on {device} ({first}): {_CURE}") from None
+    if not right:
+        raise HostError(f"torch {torch.__version__} computes wrongly on {device}: {_CURE}")
+    name = f"{device}, {torch.cuda.get_device_name(device)}" if device.type == "cuda" else str(device)
+    return f"torch {torch.__version__} trains on {name}"
+
+
+@contextmanager
+def seeded(device: torch.device, seed: int) -> Iterator[None]:
+    """Seed torch for layers that draw, such as dropout; its random state is as it was afterwards."""
+    with torch.random.fork_rng(devices=[]):
+        # not torch.manual_seed, which also queues a seed for devices that are not there, each with a
+        # stack trace: 2 ms
+        torch.default_generator.manual_seed(seed)
+        if device.type == "cpu":
+            yield
+            return
+        module = torch.cuda if device.type == "cuda" else torch.mps
+        where = () if device.type == "mps" else (device,)
+        kept = module.get_rng_state(*where)
+        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+            module.manual_seed(seed)
+        try:
+            yield
+        finally:
+            module.set_rng_state(kept, *where)
+
+
+@dataclass(slots=True)
+class Precision:
+    """How forward and backward compute: in float32, or mixed with a half type (`torch.autocast`).
+    float16 ends at 65,504, so gradients are scaled up by a factor that follows what they allow; a
+    step whose gradients overflow is left out."""
+
+    device: torch.device
+    half: torch.dtype | None = None
+    scaler: torch.amp.GradScaler | None = field(default=None)
+
+    @classmethod
+    def of(cls, section: TrainingSection, device: torch.device) -> Precision:
+        half = _HALF.get(section.precision)
+        scaler = torch.amp.GradScaler(device.type) if half is torch.float16 else None
+        return cls(device, half, scaler)
+
+    def forward(self) -> AbstractContextManager[Any]:
+        if self.half is None:
+            return nullcontext()
+        return torch.autocast(self.device.type, self.half)
+
+    def backward(self, loss: Tensor) -> None:
+        (loss if self.scaler is None else self.scaler.scale(loss)).backward()
+
+    def step(self, optimizer: torch.optim.Optimizer, clip: float) -> None:
+        """One step, with gradients no longer than `clip` (0: as they are)."""
+        if clip:
+            if self.scaler is not None:
+                self.scaler.unscale_(optimizer)
+            params = [p for group in optimizer.param_groups for p in group["params"]]
+            torch.nn.utils.clip_grad_norm_(params, clip)
+        if self.scaler is None:
+            optimizer.step()
+        else:
+            self.scaler.step(optimizer)
+            self.scaler.update()
+
+    def snapshot(self) -> dict[str, NDArray[np.float64]]:
+        if self.scaler is None:
+            return {}
+        state = self.scaler.state_dict()
+        return {"scaler": np.array([state["scale"], state["_growth_tracker"]], np.float64)}
+
+    def restore(self, kept: Any) -> None:
+        """Raises LocalError unless `kept` is a scaler's part of a snapshot."""
+        if self.scaler is None:
+            return
+        if not isinstance(kept, np.ndarray) or kept.shape != (2,) or not kept[0] > 0:
+            raise LocalError("the snapshot is not one of this workload: its gradient scale is missing")
+        state = self.scaler.state_dict()
+        self.scaler.load_state_dict({**state, "scale": float(kept[0]), "_growth_tracker": int(kept[1])})

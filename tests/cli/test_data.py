@@ -1,0 +1,72 @@
+"""`edgegossip data describe` and `combine`: from each board's own data to what all boards declare."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgegossip import recipe as recipes
+from edgegossip.training.data import Board, open_data
+
+
+@pytest.fixture
+def described(command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """What `describe --json` says on three boards with other examples each."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.toml").write_text('[data]\nname = "npz"\ndir = "data/{board}-{index}"\npartition = "local"\n')
+    files = []
+    for k in range(3):
+        folder = tmp_path / "data" / f"pi-{k}"
+        folder.mkdir(parents=True)
+        x = np.random.default_rng(k).standard_normal((5 + 3 * k, 4)) * (k + 1) + k
+        np.savez(folder / "data.npz", train_inputs=x.astype(np.float32), train_targets=np.arange(len(x)) % (k + 2))
+        files.append(tmp_path / f"pi-{k}.json")
+        code, out, _ = command("data", "describe", "own.toml", "--name", "pi", "--index", str(k), "--json")
+        assert code == 0
+        files[-1].write_text(out)
+    return files
+
+
+def test_what_a_board_may_tell_of_its_data_has_no_example_in_it(command, described: list[Path]) -> None:
+    document = json.loads(described[1].read_text())
+    assert document["shape"] == [4]
+    assert (document["examples"], document["classes"], document["counts"]) == (8, 3, [3, 3, 2])
+    assert len(json.dumps(document)) < 600
+    assert "examples       8" in command("data", "describe", "own.toml", "--name", "pi", "--index", "1")[1]
+
+
+def test_declared_keys_are_those_of_all_examples_together(command, described: list[Path], tmp_path: Path) -> None:
+    keys = tomllib.loads(command("data", "combine", *map(str, described))[1])["data"]
+    every = np.concatenate([np.load(f)["train_inputs"] for f in sorted(tmp_path.glob("data/*/data.npz"))])
+    assert np.allclose(keys["mean"], every.mean(0, dtype=np.float64), atol=1e-6)
+    assert np.allclose(keys["std"], every.std(0, dtype=np.float64), atol=1e-6)
+    assert keys["classes"] == 4
+    text = (tmp_path / "own.toml").read_text() + "".join(f"{k} = {json.dumps(v)}\n" for k, v in keys.items())
+    (tmp_path / "own.toml").write_text(text)
+    facts = {json.dumps(dict(open_data(recipes.load("own.toml").data, Board("pi", k)).about.facts())) for k in range(3)}
+    assert len(facts) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"shape": [4, 2]}, r"shape is \[4\] in .*pi-0\.json and \[4, 2\] in .*pi-1\.json"),
+        ({"labels": None}, None),
+        ({"sum": [1.0]}, "its sums do not fit its shape"),
+        ({"count": 0}, "its sums do not fit its shape"),
+        (None, "is not what `edgegossip data describe --json` writes"),
+    ],
+)
+def test_files_that_do_not_fit(command, described: list[Path], change: dict | None, message: str | None) -> None:
+    document = {} if change is None else json.loads(described[1].read_text()) | change
+    described[1].write_text(json.dumps(document))
+    code, out, err = command("data", "combine", *map(str, described))
+    if message is None:
+        assert code == 0 and "mean" in out
+    else:
+        assert code == 3 and re.search(message, err)

@@ -1,0 +1,47 @@
+"""Metrics: what an evaluation may say."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgegossip.types import LocalUpdate, Metrics, scores_problem
+
+
+def test_the_first_score_is_the_headline_and_accuracy_is_none_where_there_is_none() -> None:
+    found = Metrics(0.5, 10, {"mae": 0.25, "r2": 0.75})
+    assert found.headline == ("mae", 0.25) and found.accuracy is None
+    assert found.records() == {"eval/loss": 0.5, "eval/mae": 0.25, "eval/r2": 0.75}
+    assert Metrics(0.5, 10).headline is None and Metrics(0.5, 10).records() == {"eval/loss": 0.5}
+    assert Metrics(0.5, 10, {"f1": 0.2, "accuracy": 0.9}).accuracy == 0.9
+
+
+def test_an_update_weighs_what_its_board_holds() -> None:
+    delta = np.zeros(1, np.float32)
+    assert LocalUpdate(delta, 0.1, 1.0, 64, 2, holds=900).weight == 900
+    assert LocalUpdate(delta, 0.1, 1.0, 64, 2).weight == 64
+
+
+@pytest.mark.parametrize(
+    ("scores", "words"),
+    [
+        ({"accuracy": 1.01}, "from 0 to 1"),
+        ({"loss": 0.5}, "is named 'loss'"),
+        ({"examples": 5}, "is named 'examples'"),
+        ({"F1": 0.5}, "is named 'F1'"),
+        ({"": 0.5}, "is named ''"),
+        ({"a\n": 0.5}, "is named"),
+        ({"a" * 33: 0.5}, "is named"),
+        ({3: 0.5}, "is named '3'"),
+        ({"f1": math.nan}, "no finite number"),
+        ({"f1": "0.5"}, "no finite number"),
+        ({"f1": True}, "no finite number"),
+        ({f"s{k}": 0.0 for k in range(17)}, "17 scores"),
+    ],
+)
+def test_scores_that_cannot_be_are_named(scores: dict[Any, Any], words: str) -> None:
+    assert words in scores_problem(scores)
+    assert scores_problem({f"s-{k}_": float(k) for k in range(16)} | {}) == ""

@@ -1,0 +1,248 @@
+"""Boards with data of their own: each keeps all of it, and they agree on what one example is."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+
+from edgegossip import recipe as recipes
+from edgegossip import training
+from edgegossip.agreement import Agreement, difference
+from edgegossip.profiling.run_folder import RunFolder, read_run
+from edgegossip.training.batches import batches_of
+from edgegossip.training.check import check, data_notice
+from edgegossip.training.data import Board, describe, open_data
+from edgegossip.types import ConfigError, DataError, LocalError
+from tests.training.fakes import recipe
+
+# Board k has 10 * (k + 1) examples of the classes k and k + 1, and no test set but on board 0.
+BY_BOARD = """
+import numpy as np
+def data(folder, board, index):
+    n = 10 * (index + 1)
+    y = index + np.arange(n) % 2
+    x = np.full((n, 4), index, np.float32)
+    return ((x, y), (x[:5], y[:5])) if board == "pi-0" else (x, y)
+"""
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """Write a module into the current directory; gives its name."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def write(source: str) -> str:
+        name = f"{tmp_path.name.replace('-', '_')}_{len(list(tmp_path.glob('*.py')))}"
+        (tmp_path / f"{name}.py").write_text("import numpy as np\n" + source)
+        return name
+
+    return write
+
+
+def local(name: str, **keys):
+    return recipe(run={"nodes": 3}, data={"name": name, "partition": "local", **keys})
+
+
+def test_each_board_calls_the_function_and_keeps_all_that_it_returns(here):
+    chosen = local(f"{here(BY_BOARD)}:data", classes=4)
+    boards = [training.build_workload(chosen, k, f"pi-{k}") for k in range(3)]
+    assert [b.batches.holds for b in boards] == [10, 20, 30]
+    for k, board in enumerate(boards):
+        assert set(board.batches.batch(0).inputs.ravel().tolist()) == {float(k)}
+
+
+def test_what_a_board_holds_is_what_its_update_weighs(here):
+    chosen = local(f"{here(BY_BOARD)}:data", classes=4)
+    boards = [training.build_workload(chosen, k, f"pi-{k}") for k in range(3)]
+    updates = [b.local_update(b.initial(1), 0) for b in boards]
+    assert [u.weight for u in updates] == [10, 20, 30]
+    assert [u.examples for u in updates] == [10, 20, 30]  # at most batch_size
+
+
+def test_boards_that_lack_classes_build_one_model_where_the_number_is_declared(here):
+    chosen = local(f"{here(BY_BOARD)}:data", classes=4)
+    boards = [training.build_workload(chosen, k, f"pi-{k}") for k in range(3)]
+    assert len({b.layout.hash for b in boards}) == 1
+    assert boards[0].layout.tensors[-1].shape == (4,)
+
+
+def test_boards_that_count_other_classes_are_told_what_to_declare(here):
+    chosen = local(f"{here(BY_BOARD)}:data")
+    abouts = [describe(chosen.data, Board(f"pi-{k}", k)) for k in range(3)]
+    assert [a.classes for a in abouts] == [2, 3, 4]
+    sentence = difference(Agreement(abouts[0].facts()), Agreement(abouts[2].facts()))
+    assert "2 classes here and 4 classes there" in sentence
+    assert "data.classes = 4" in sentence
+    assert difference(Agreement(abouts[0].facts()), Agreement(abouts[0].facts())) == ""
+
+
+def test_boards_compare_what_they_agree_on(here):
+    name = f"{here(BY_BOARD)}:data"
+    declared, found = (
+        [training.build_workload(local(name, **keys), k, f"pi-{k}") for k in (0, 1)] for keys in ({"classes": 4}, {})
+    )
+    assert difference(declared[0].agreement(), declared[1].agreement()) == ""
+    assert "data.classes = 3" in difference(found[0].agreement(), found[1].agreement())
+    other = training.build_workload(recipe(run={"seed": 2}, data=asdict(local(name, classes=4).data)), 0)
+    assert "run.seed" in difference(declared[0].agreement(), other.agreement())
+    assert Agreement.from_json(declared[0].agreement().to_json()) == declared[0].agreement()
+
+
+def test_a_label_beyond_the_declared_classes_is_named_with_the_cure(here):
+    chosen = local(f"{here(BY_BOARD)}:data", classes=3)
+    with pytest.raises(DataError, match=r"label 3, but with data\.classes = 3 .* set data\.classes = 4 on every board"):
+        open_data(chosen.data, Board("pi-2", 2))
+
+
+def test_a_board_without_a_test_set_evaluates_nothing(here):
+    chosen = local(f"{here(BY_BOARD)}:data", classes=4)
+    first, second = (training.build_workload(chosen, k, f"pi-{k}") for k in range(2))
+    assert first.evaluate(first.initial(1)).examples == 5
+    assert second.evaluate(second.initial(1)) is None
+
+
+def test_a_coordinator_has_a_test_set_of_its_own_or_says_that_it_has_none(here):
+    source = """
+def data(folder, board):
+    x, y = np.zeros((8, 4), np.float32), np.arange(8) % 2
+    return ((x, y), (x[:3], y[:3])) if board == "coordinator" else (x, y)
+"""
+    chosen = local(f"{here(source)}:data")
+    assert training.build_evaluator(chosen)(training.initial_model(chosen)[1], None).examples == 3
+    without = local(f"{here(source.replace('coordinator', 'nobody'))}:data")
+    with pytest.raises(ConfigError, match=r"coordinator has no test set: give it one .* evaluation\.where = boards"):
+        training.build_evaluator(without)
+
+
+def test_declared_data_need_not_be_opened_to_know_the_model(here):
+    name = f"{here('def data(folder): raise RuntimeError')}:data"
+    declared = local(name, shape=[3, 16, 16], classes=7)
+    assert training.layout_of(declared).tensors[-1].shape == (7,)
+    with pytest.raises(LocalError, match="RuntimeError"):
+        training.layout_of(local(name, classes=7))
+    values = describe(local(name, shape=[12], target="values", target_shape=[2]).data)
+    assert (values.outputs, values.dtype, values.facts()["target"]) == (2, "float32", "float32 2")
+
+
+def test_data_dir_has_the_boards_name_and_number_in_it(here, tmp_path):
+    for k, name in enumerate(["pi-0", "pi-1"]):
+        folder = tmp_path / "data" / f"{name}-{k}"
+        folder.mkdir(parents=True)
+        np.save(folder / "train_inputs.npy", np.full((k + 3, 2), k, np.float32))
+        np.save(folder / "train_targets.npy", np.zeros(k + 3, np.int64))
+    chosen = local("npz", dir=str(tmp_path / "data" / "{board}-{index}"), classes=2)
+    check(chosen, [Board("pi-0", 0), Board("pi-1", 1)])
+    assert [len(open_data(chosen.data, Board(f"pi-{k}", k)).train) for k in range(2)] == [3, 4]
+    with pytest.raises(
+        DataError, match=r"pi-2-2: there is no such folder of npz data; the nearest that is there is .*data"
+    ):
+        check(chosen, [Board("pi-2", 2)])
+
+
+def test_another_folder_a_board_and_one_data_set_for_all_contradict_each_other():
+    chosen = recipe(data={"name": "npz", "dir": "data/{board}"})
+    with pytest.raises(ConfigError, match=r'data\.dir = data/\{board\} .* set data\.partition = "local"'):
+        check(chosen)
+
+
+def test_a_folder_of_ones_own_that_is_shared_out_is_said_in_a_sentence(here):
+    name = f"{here(BY_BOARD)}:data"
+    shared = recipe(run={"nodes": 4}, data={"name": name, "dir": "/srv/own"})
+    assert "its share, about 1/4" in data_notice(shared)
+    assert 'data.partition = "local"' in data_notice(shared)
+    assert data_notice(recipe(data={"name": "cifar10", "dir": "/srv/cifar"})) == ""  # the same for all, it is known
+    assert "data.labels (or data.classes)" in data_notice(local(name, dir="/srv/own"))
+    assert data_notice(local(name, dir="/srv/own", classes=3)) == ""
+
+
+def test_boards_say_how_many_examples_they_hold_and_nothing_else(here, tmp_path):
+    chosen = local(f"{here(BY_BOARD)}:data", labels=["ant", "bee", "cat", "dog"])
+    folder = RunFolder.create(tmp_path / "runs", "own", recipes.to_toml(chosen), {})
+    assert training.partition_counts(chosen) is None
+    for k in range(2):
+        training.build_workload(chosen, k, f"pi-{k}", folder)
+    folder.close()
+    read = read_run(folder.path)
+    assert read.partition == {
+        "nodes": ["pi-0", "pi-1"],
+        "classes": ["ant", "bee", "cat", "dog"],
+        "counts": [[5, 5, 0, 0], [0, 10, 10, 0]],
+    }
+    assert [e.text for e in read.events()] == [
+        "pi-0 holds 10 examples of 2 of 4 classes",
+        "pi-1 holds 20 examples of 2 of 4 classes",
+    ]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"examples": 3},
+        {"examples": 3, "classes": "[", "counts": "[]"},
+        {"examples": "3", "classes": "[]", "counts": "[]"},
+        {"examples": 3, "classes": '["a"]', "counts": "[1, 2]"},
+        {"examples": 3, "classes": '["a"]', "counts": "[-1]"},
+        {"examples": 3, "classes": "[1]", "counts": "[1]"},
+        {"examples": 3, "classes": "[" * 5000, "counts": "[]"},
+    ],
+)
+def test_a_record_that_no_board_writes_makes_no_partition(fields, tmp_path):
+    folder = RunFolder.create(tmp_path, "own", "", {})
+    folder.event("pi-0", "holds", "pi-0 holds examples", **fields)
+    folder.close()
+    assert read_run(folder.path).partition is None
+
+
+def test_boards_without_classes_say_their_number_of_examples(tmp_path):
+    folder = RunFolder.create(tmp_path, "own", "", {})
+    for node, held in [("pi-1", 7), ("pi-0", 3)]:
+        folder.event(node, "holds", "", examples=held, classes=json.dumps([]), counts=json.dumps([]))
+    folder.close()
+    assert read_run(folder.path).partition == {"nodes": ["pi-0", "pi-1"], "classes": ["examples"], "counts": [[3], [7]]}
+
+
+def test_a_part_is_held_out_as_test_set_the_same_one_whatever_the_seed(here):
+    source = "def data(folder):\n    x = np.arange(100, dtype=np.float32)[:, None]\n    return x, np.arange(100) % 2\n"
+    name = f"{here(source)}:data"
+    sets = []
+    for seed in (1, 2):
+        chosen = recipe(run={"seed": seed}, data={"name": name, "partition": "local", "test_share": 0.2})
+        data = open_data(chosen.data)
+        sets.append(data.test.take(np.arange(20)).inputs.ravel().tolist())
+        kept = data.train.take(np.arange(80)).inputs.ravel().tolist()
+        assert sorted(kept + sets[-1]) == list(range(100))
+    assert sets[0] == sets[1]
+    with pytest.raises(DataError, match=r"data\.test_share = 0\.001 of 100 examples .* are 0"):
+        open_data(local(name, test_share=0.001).data)
+
+
+def test_names_of_classes_are_declared_once_for_all():
+    with pytest.raises(ConfigError, match=r"data\.labels names 'ant' twice"):
+        check(recipe(data={"labels": ["ant", "ant"]}))
+    with pytest.raises(ConfigError, match=r"data\.classes = 3, but data\.labels has 2 names"):
+        check(recipe(data={"classes": 3, "labels": ["ant", "bee"]}))
+
+
+def test_all_virtual_boards_of_one_process_have_their_own_data(here):
+    chosen = local(f"{here(BY_BOARD)}:data", classes=4)
+    workloads = training.build_workloads(chosen)
+    assert [w.local_update(w.initial(1), 0).holds for w in workloads] == [10, 20, 30]
+
+
+def test_one_data_set_that_all_share_is_shared_out_as_before(here):
+    source = """
+def data(folder):
+    x, y = np.arange(60, dtype=np.float32)[:, None], np.arange(60) % 3
+    return x, y, x, y
+"""
+    chosen = recipe(run={"nodes": 3}, data={"name": f"{here(source)}:data"})
+    data = open_data(chosen.data)
+    boards = [batches_of(data, chosen, k) for k in range(3)]
+    assert [b.holds for b in boards] == [20, 20, 20]
+    seen = np.concatenate([b.batch(0).inputs.ravel() for b in boards])
+    assert sorted(seen.tolist()) == list(range(60))

@@ -1,0 +1,334 @@
+"""Readers of files that a user has: pictures, tables and arrays."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from edgegossip import training
+from edgegossip.recipe import DataSection
+from edgegossip.training.batches import batches_of
+from edgegossip.training.data import Board, open_data
+from edgegossip.training.data.registry import locate
+from edgegossip.types import ConfigError, DataError, HostError
+from tests.training.fakes import recipe
+
+
+def section(name: str, folder: Path, **keys) -> DataSection:
+    return DataSection(name=name, dir=str(folder), partition="local", **keys)
+
+
+def everything(data):
+    taken = data.train.take(np.arange(len(data.train)))
+    return taken.inputs, taken.targets
+
+
+# -- pictures -------------------------------------------------------------------------------------
+
+
+def picture(path: Path, colour: tuple[int, int, int], size: tuple[int, int] = (12, 8)) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", size, colour).save(path)
+
+
+@pytest.fixture
+def zoo(tmp_path):
+    for k in range(3):
+        picture(tmp_path / "train" / "bee" / f"{k}.png", (k, 0, 0))
+        picture(tmp_path / "train" / "ant" / f"{k}.jpg", (200, 100 + k, 50), (40, 30))
+    picture(tmp_path / "test" / "ant" / "x.png", (1, 2, 3))
+    (tmp_path / "train" / "bee" / "notes.txt").write_text("not a picture")
+    (tmp_path / "train" / ".hidden").mkdir()
+    return tmp_path
+
+
+def test_folders_are_classes_and_pictures_get_one_size(zoo):
+    data = open_data(section("image-folder", zoo, params={"size": [6, 5]}))
+    inputs, targets = everything(data)
+    assert data.about.names == ("ant", "bee")
+    assert (inputs.shape, inputs.dtype) == ((6, 3, 6, 5), np.uint8)
+    assert targets.tolist() == [0, 0, 0, 1, 1, 1]
+    assert inputs[5].reshape(3, -1).max(1).tolist() == [2, 0, 0]
+    assert np.abs(inputs[0, 1].astype(int) - 100).max() < 4  # JPEG
+    assert len(data.test) == 1
+    assert batches_of(data, recipe(data={"partition": "local"}), 0).counts.tolist() == [3, 3]
+
+
+def test_pictures_are_decoded_when_they_are_needed(zoo):
+    data = open_data(section("image-folder", zoo, params={"size": 4}))
+    (zoo / "train" / "bee" / "1.png").write_bytes(b"\x89PNG broken")
+    data.train.take(np.array([0, 3]))
+    with pytest.raises(DataError, match=r"bee/1\.png cannot be read as a picture"):
+        data.train.take(np.array([4]))
+
+
+def test_a_board_without_a_class_has_the_same_numbers_where_names_are_declared(zoo, tmp_path):
+    picture(tmp_path / "other" / "cat" / "0.png", (0, 0, 0))
+    picture(tmp_path / "other" / "bee" / "0.png", (0, 0, 0))
+    data = open_data(section("image-folder", tmp_path / "other", labels=["ant", "bee", "cat"], shape=[3, 8, 12]))
+    assert everything(data)[1].tolist() == [1, 2]
+    assert (data.about.classes, data.test) == (3, None)
+    with pytest.raises(
+        DataError, match=r"'cat' is not one of data\.labels; did you mean .*bat\? .*add it to data\.labels"
+    ):
+        open_data(section("image-folder", tmp_path / "other", labels=["ant", "bee", "bat"]))
+
+
+def test_grey_pictures_and_pictures_without_classes(tmp_path):
+    picture(tmp_path / "a.png", (90, 90, 90))
+    picture(tmp_path / "b.png", (90, 90, 90))
+    data = open_data(section("image-folder", tmp_path, params={"grey": True}))
+    assert everything(data)[0].shape == (2, 1, 8, 12)
+    assert (data.about.target, data.about.outputs) == ("none", 96)
+
+
+def test_a_camera_held_sideways_is_turned(tmp_path):
+    image = Image.new("RGB", (12, 8), (9, 9, 9))
+    exif = image.getexif()
+    exif[0x0112] = 6
+    image.save(tmp_path / "a.jpg", exif=exif)
+    assert everything(open_data(section("image-folder", tmp_path)))[0].shape == (1, 3, 12, 8)
+
+
+@pytest.mark.parametrize(
+    ("keys", "error", "message"),
+    [
+        ({"params": {"sise": 4}}, ConfigError, "did you mean size"),
+        ({"params": {"size": "big"}}, ConfigError, r"say \[height, width\]"),
+        ({"params": {"size": 4}, "shape": [3, 5, 5]}, ConfigError, "leave one out"),
+        ({"shape": [1, 5, 5]}, ConfigError, r"pictures are \[3, height, width\]"),
+    ],
+)
+def test_sizes_that_cannot_be(zoo, keys, error, message):
+    with pytest.raises(error, match=message):
+        everything(open_data(section("image-folder", zoo, **keys)))
+
+
+def test_the_first_picture_gives_the_size_where_nothing_else_does(zoo):
+    data = open_data(section("image-folder", zoo))
+    assert data.about.shape == (3, 30, 40)
+    assert data.test.take(np.array([0])).inputs.shape == (1, 3, 30, 40)
+
+
+def test_a_folder_without_pictures(tmp_path):
+    with pytest.raises(DataError, match="there are no pictures"):
+        open_data(section("image-folder", tmp_path))
+
+
+def test_pictures_train(zoo):
+    chosen = recipe(
+        run={"nodes": 2},
+        data={"name": "image-folder", "dir": str(zoo), "partition": "local", "shape": [3, 8, 8], "augment": True},
+        model={"name": "cnn"},
+        training={"batch_size": 4},
+    )
+    board = training.build_workload(chosen, 1)
+    update = board.local_update(board.initial(1), 0)
+    assert np.isfinite(update.delta).all()
+    assert board.evaluate(board.initial(1)).examples == 1
+
+
+# -- tables ---------------------------------------------------------------------------------------
+
+CSV = "temp,hum,kind,price\n1.5,2,ant,10\n2.5,3,bee,20.5\n-1,4,ant,30\n"
+
+
+def put(folder: Path, name: str, text: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(text)
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_columns_of_a_table_by_name(tmp_path, kind):
+    put(tmp_path, "train.csv", CSV)
+    put(tmp_path, "test.csv", CSV.replace("bee", "cat"))
+    if kind == "parquet":
+        import pyarrow.csv
+        import pyarrow.parquet
+
+        for part in ("train", "test"):
+            table = pyarrow.csv.read_csv(tmp_path / f"{part}.csv")
+            pyarrow.parquet.write_table(table, tmp_path / f"{part}.parquet")
+    data = open_data(section(kind, tmp_path, params={"target": "kind", "columns": ["hum", "temp"]}))
+    inputs, targets = everything(data)
+    assert inputs.tolist() == [[2, 1.5], [3, 2.5], [4, -1]]
+    assert (inputs.dtype, targets.tolist(), data.about.names) == (np.float32, [0, 1, 0], ("ant", "bee", "cat"))
+    values = open_data(section(kind, tmp_path, params={"target": "price", "columns": ["hum", "temp"]}))
+    assert (values.about.target, everything(values)[1].tolist()) == ("values", [10.0, 20.5, 30.0])
+    several = open_data(section(kind, tmp_path, params={"target": ["price", "hum"], "columns": "temp"}))
+    assert (several.about.target, several.about.outputs) == ("values", 2)
+    assert everything(several)[0].shape == (3, 1)
+    whole = open_data(section(kind, tmp_path, params={"target": "hum", "columns": ["temp"]}))
+    assert (whole.about.target, whole.about.classes) == ("class", 5)
+    stated = open_data(section(kind, tmp_path, target="values", params={"target": "hum", "columns": ["temp"]}))
+    assert stated.about.target == "values"
+    alone = open_data(section(kind, tmp_path, params={"columns": ["temp", "hum"]}))
+    assert alone.about.target == "none"
+
+
+def test_labels_of_a_table_have_the_declared_numbers(tmp_path):
+    put(tmp_path, "any.csv", CSV)
+    data = open_data(section("csv", tmp_path, labels=["cat", "bee", "ant"], params={"target": "kind"}))
+    assert everything(data)[1].tolist() == [2, 1, 2]
+    assert data.about.classes == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "keys", "error", "message"),
+    [
+        (CSV, {"params": {"target": "prize"}}, DataError, "no column 'prize'; did you mean price?"),
+        (CSV, {"params": {"target": "price"}}, DataError, r"column kind holds 'ant' \(row 1\), and inputs are numbers"),
+        (CSV, {"params": {"taget": "price"}}, ConfigError, "did you mean target"),
+        (CSV, {"params": {"target": 3}}, ConfigError, "name a column or a list of columns"),
+        (CSV, {"params": {"delimiter": "::"}}, ConfigError, "it is one character"),
+        (CSV, {"params": {"target": "hum", "columns": ["hum"]}}, ConfigError, "'hum' is an input and the target"),
+        ("a,b\n1,2\n3\n", {}, DataError, r"train\.csv, line 3: expected 2 values, as in the first line, found 1"),
+        ("a,b\n1,\n", {}, DataError, r"line 2: column b is empty"),
+        ("a,b\n", {}, DataError, "there are no examples"),
+        ("", {}, DataError, "no column is left for the inputs"),
+        ("a,b\nnan,1\n", {}, DataError, "hold a NaN"),
+        ("a;b\n1;x\n2;3\n", {"params": {"delimiter": ";", "target": "b"}}, DataError, "holds 3 among texts"),
+    ],
+)
+def test_tables_that_cannot_be_read(tmp_path, text, keys, error, message):
+    put(tmp_path, "train.csv", text)
+    with pytest.raises(error, match=message):
+        open_data(section("csv", tmp_path, **keys))
+
+
+def test_which_table_it_is_must_be_clear(tmp_path):
+    with pytest.raises(DataError, match=r"expected train\.csv .* there is none"):
+        locate(section("csv", tmp_path), Board())
+    put(tmp_path, "a.csv", CSV)
+    put(tmp_path, "b.csv", CSV)
+    with pytest.raises(DataError, match=r"there are a\.csv, b\.csv"):
+        locate(section("csv", tmp_path), Board())
+    (tmp_path / "train.parquet").write_bytes(b"PAR1 no")
+    with pytest.raises(DataError, match="cannot be read as parquet"):
+        open_data(section("parquet", tmp_path))
+    (tmp_path / "train.csv").write_bytes(b"a,b\n\xff,1\n")
+    with pytest.raises(DataError, match="cannot be read as csv in UTF-8"):
+        open_data(section("csv", tmp_path))
+
+
+def test_lists_in_a_parquet_column_are_inputs(tmp_path):
+    import pyarrow
+    import pyarrow.parquet
+
+    tokens = [[1, 2, 3], [4, 5, 6]]
+    pyarrow.parquet.write_table(pyarrow.table({"ids": tokens, "y": [0, 1]}), tmp_path / "train.parquet")
+    data = open_data(section("parquet", tmp_path, params={"target": "y"}))
+    assert (data.about.dtype, everything(data)[0].tolist()) == ("int64", tokens)
+    pyarrow.parquet.write_table(pyarrow.table({"ids": [[1], [2, 3]], "y": [0, 1]}), tmp_path / "train.parquet")
+    with pytest.raises(DataError, match="lists of different lengths; pad them"):
+        open_data(section("parquet", tmp_path, params={"target": "y"}))
+
+
+def test_a_data_set_of_huggingface_on_the_disk(tmp_path):
+    import datasets
+
+    features = datasets.Features(
+        {"ids": datasets.Sequence(datasets.Value("int64")), "kind": datasets.ClassLabel(names=["ant", "bee"])}
+    )
+    part = datasets.Dataset.from_dict({"ids": [[1, 2], [3, 4], [5, 6]], "kind": [0, 1, 1]}, features=features)
+    datasets.DatasetDict(train=part, test=part.select([0])).save_to_disk(str(tmp_path / "both"))
+    data = open_data(section("huggingface", tmp_path / "both", params={"target": "kind"}))
+    inputs, targets = everything(data)
+    assert (inputs.tolist(), inputs.dtype, targets.tolist()) == ([[1, 2], [3, 4], [5, 6]], np.int64, [0, 1, 1])
+    assert (data.about.names, len(data.test)) == (("ant", "bee"), 1)
+    part.save_to_disk(str(tmp_path / "one"))
+    assert open_data(section("huggingface", tmp_path / "one", params={"target": "kind"})).test is None
+    (tmp_path / "none").mkdir()
+    with pytest.raises(DataError, match=r"is not what Dataset\.save_to_disk wrote"):
+        open_data(section("huggingface", tmp_path / "none"))
+
+
+def test_pictures_of_huggingface(tmp_path):
+    import datasets
+
+    images = [Image.new("RGB", (4, 2), (k, 1, 2)) for k in range(3)]
+    features = datasets.Features({"image": datasets.Image(), "y": datasets.Value("int64")})
+    datasets.Dataset.from_dict({"image": images, "y": [0, 1, 0]}, features=features).save_to_disk(str(tmp_path))
+    data = open_data(section("huggingface", tmp_path, params={"target": "y"}))
+    inputs, _ = everything(data)
+    assert (inputs.shape, inputs.dtype, inputs[2, 0].max()) == ((3, 3, 2, 4), np.uint8, 2)
+
+
+# -- arrays ---------------------------------------------------------------------------------------
+
+
+def test_arrays_in_one_file_in_two_and_mapped(tmp_path):
+    x, y = np.arange(12, dtype=np.float32).reshape(6, 2), np.arange(6) % 3
+    for name in ("one", "two", "mapped"):
+        (tmp_path / name).mkdir()
+    np.savez(tmp_path / "one" / "data.npz", train_inputs=x, train_targets=y)
+    np.savez(tmp_path / "two" / "train.npz", inputs=x, targets=y)
+    np.savez(tmp_path / "two" / "test.npz", inputs=x[:2], targets=y[:2])
+    np.save(tmp_path / "mapped" / "train_inputs.npy", x)
+    np.save(tmp_path / "mapped" / "train_targets.npy", y)
+    found = {name: open_data(section("npz", tmp_path / name, classes=3)) for name in ("one", "two", "mapped")}
+    for data in found.values():
+        assert (everything(data)[0] == x).all()
+        assert (everything(data)[1] == y).all()
+    assert (found["one"].test, len(found["two"].test)) == (None, 2)
+    assert isinstance(found["mapped"].train.inputs.array, np.memmap)
+
+
+def test_arrays_that_could_run_code_are_refused(tmp_path):
+    np.save(tmp_path / "train_inputs.npy", np.array([[{}]], object), allow_pickle=True)
+    with pytest.raises(DataError, match=r"train_inputs\.npy cannot be read by numpy"):
+        open_data(section("npz", tmp_path))
+    (tmp_path / "train_inputs.npy").unlink()
+    with pytest.raises(DataError, match=r"expected train_inputs\.npy, train\.npz or data\.npz"):
+        locate(section("npz", tmp_path), Board())
+    np.savez(tmp_path / "data.npz", x=np.zeros(3))
+    with pytest.raises(DataError, match="expected the arrays train_inputs, .* found x"):
+        open_data(section("npz", tmp_path))
+
+
+# -- what is missing ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "extra"),
+    [
+        ("image-folder", "PIL", "edgegossip[images]"),
+        ("parquet", "pyarrow", "edgegossip[parquet]"),
+        ("huggingface", "datasets", "edgegossip[huggingface]"),
+    ],
+)
+def test_a_package_that_is_not_there_is_named_with_its_extra(tmp_path, monkeypatch, name, module, extra):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(HostError) as caught:
+        locate(section(name, tmp_path), Board())
+    assert f"pip install '{extra}'" in str(caught.value)
+
+
+def test_flower_partitioners_need_their_package(monkeypatch):
+    monkeypatch.setitem(sys.modules, "flwr_datasets", None)
+    chosen = recipe(data={"partition": "flwr", "partitioner": "IidPartitioner"})
+    with pytest.raises(HostError, match="pip install flwr-datasets"):
+        training.partition_counts(chosen)
+    with pytest.raises(ConfigError, match="set both for a partitioner of flwr-datasets"):
+        training.check(recipe(data={"partition": "flwr"}))
+
+
+def test_readers_need_a_folder():
+    with pytest.raises(ConfigError, match=r"csv needs data\.dir"):
+        training.check(recipe(data={"name": "csv"}))
+    with pytest.raises(ConfigError, match="did you mean image-folder"):
+        training.check(recipe(data={"name": "imagefolder"}))
+
+
+def test_extras_are_declared():
+    import tomllib
+
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert {"images", "parquet", "huggingface"} <= set(project["optional-dependencies"])
+    assert json.dumps(project["dependencies"]).count("pillow") == 0
