@@ -1,10 +1,10 @@
 """Which examples each step sees, and how they become a batch.
 
-Epoch e of a board is one seeded permutation of its examples, cut into whole batches; step t (counted
-over all rounds) takes batch t mod b of epoch t div b, where b is the number of whole batches. The
-examples left over sit out that epoch. So the batches of a round are a pure function of (seed, node,
-round), and resuming needs no sampler state. A stream has no index: it is mixed in a buffer, and
-begins anew when a board does.
+Epoch e of a board is one seeded permutation of its examples, cut into whole batches; step t
+(counted over all rounds) takes batch t mod b of epoch t div b, where b is the number of whole
+batches. The examples left over sit out that epoch. So the batches of a round are a pure function of
+(seed, node, round), and resuming needs no sampler state. A stream has no index: it is mixed in a
+buffer, and begins anew when a board does.
 """
 
 from __future__ import annotations
@@ -202,7 +202,10 @@ class _Streamed:
         return None
 
     def batch(self, step: int) -> Batch:
-        taken = self._next() if self._stream.batched else stacked([self._draw() for _ in range(self._size)])
+        if self._stream.batched:
+            taken = self._next()
+        else:
+            taken = stacked([self._draw() for _ in range(self._size)])
         inputs, targets = _fit(self._source, taken, self._about, checked=False)
         return Batch(self._augmentation(inputs, step) if self._augmentation else inputs, targets)
 
@@ -244,7 +247,9 @@ def _fit(source: str, batch: Batch, about: Description, *, checked: bool) -> Bat
         targets = None
     if not checked:
         _look(source, inputs, targets, about)
-    return Batch(inputs, None if targets is None else targets.astype(_TARGETS[about.target], copy=False))
+    if targets is not None:
+        targets = targets.astype(_TARGETS[about.target], copy=False)
+    return Batch(inputs, targets)
 
 
 def _look(source: str, inputs: NDArray[Any], targets: NDArray[Any] | None, about: Description) -> None:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from edgegossip import heap
-from edgegossip.agreement import Agreement, sums
+from edgegossip.agreement import Agreement, difference, sums
 from edgegossip.layout import Layout
 from edgegossip.profiling.records import STAGES
 from edgegossip.recipe import Recipe
@@ -131,7 +131,6 @@ class Equipment:
     vector: ModelVector
     task: tasks.Task
     device: torch.device
-    normalise: Normaliser
     personal: dict[str, Tensor]  # of the module, see ModelVector.personal
     fresh: dict[str, Tensor]  # copies of them as they were before anybody trained
     holder: TorchWorkload | None = field(default=None)
@@ -148,7 +147,6 @@ class Equipment:
             vector=vector,
             task=tasks.make(recipe.training, data.about),
             device=device,
-            normalise=Normaliser.of(data.about),
             personal=personal,
             fresh={name: t.clone() for name, t in personal.items()},
         )
@@ -199,6 +197,7 @@ class TorchWorkload:
         self._precision = devices.Precision.of(settings, shared.device)
         self._plateau = Plateau.of(settings, recipe.run.rounds)
         self.batches: Batches = batches_of(data, recipe, node_index, share)
+        self._normalise = Normaliser.of(data.about)  # with data of its own, perhaps by a board's own statistics
         self._stages_ns = [0] * len(STAGES)
         self._seen = 0  # examples in this round
 
@@ -232,6 +231,9 @@ class TorchWorkload:
         if shares is not None:
             return [cls(recipe, k, data, share, shared) for k, share in enumerate(shares)]
         others = [_prepare(recipe, None, board) for board in boards[1:]]
+        for board, own in zip(boards[1:], others, strict=True):
+            if problem := difference(Agreement(data.about.facts()), Agreement(own.about.facts())):
+                raise ConfigError(f"{boards[0].name} and {board.name} cannot train together: {problem}")
         return [cls(recipe, k, own, None, shared) for k, own in enumerate([data, *others])]
 
     @property
@@ -339,7 +341,7 @@ class TorchWorkload:
         """Stored inputs [batch, *shape] and targets -> what the task takes, on the device. Where the data have no
         targets they are the inputs, as the model takes them."""
         shared = self._shared
-        batch = as_taken(inputs, shared.normalise).to(shared.device)
+        batch = as_taken(inputs, self._normalise).to(shared.device)
         own = shared.task.of_inputs or targets is None
         wanted = batch if own else torch.from_numpy(targets).to(shared.device)
         name, module = self._recipe.model.name, shared.vector.module

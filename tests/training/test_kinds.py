@@ -109,6 +109,7 @@ def test_tokens_without_targets_are_for_the_next_token():
         ((TABLE, TABLE > 0), {"classes": 4}, "a target has 5 labels, but data.classes = 4"),
         ((TABLE, TABLE * np.nan), {}, "training part: targets 0 to .* hold a NaN"),
         ((TABLE, np.where(CLASSES == 2, -1, CLASSES)), {}, "expected labels from 0, found -1"),
+        ((TABLE, CLASSES * 10**9), {}, "found the label 3000000000; .* set data.target = values"),
         (((TABLE, CLASSES), TABLE), {}, r"training targets are int64\[\], test targets none"),
         (((TABLE, TABLE), (TABLE, TABLE[:, :2])), {}, r"targets are float32\[5\], test targets float32\[2\]"),
     ],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -232,6 +232,86 @@ def test_all_virtual_boards_of_one_process_have_their_own_data(here):
     chosen = local(f"{here(BY_BOARD)}:data", classes=4)
     workloads = training.build_workloads(chosen)
     assert [w.local_update(w.initial(1), 0).holds for w in workloads] == [10, 20, 30]
+
+
+def test_virtual_boards_do_what_boards_do_each_with_its_own_statistics(here):
+    source = BY_BOARD.replace("index, np.float32)", "index, np.float32) + np.arange(n, dtype=np.float32)[:, None]")
+    chosen = local(f"{here(source)}:data", classes=4, normalise="board")
+    alone = [training.build_workload(chosen, k) for k in range(3)]
+    x = alone[0].initial(1)
+    together = training.build_workloads(chosen)
+    for one, other in zip(alone, together, strict=True):
+        assert np.array_equal(one.local_update(x, 0).delta, other.local_update(x, 0).delta)
+
+
+def test_virtual_boards_that_do_not_fit_are_refused(here):
+    with pytest.raises(ConfigError, match=r"board-0 and board-1 cannot train together: .* set data\.classes = 3"):
+        training.build_workloads(local(f"{here(BY_BOARD)}:data"))
+
+
+def test_the_first_examples_of_a_stream_are_those_of_each_pass(here):
+    source = """
+from torch.utils.data import DataLoader, IterableDataset
+class Endless(IterableDataset):
+    def __iter__(self):
+        k = 0
+        while True:
+            yield np.float32([k]), k % 2
+            k += 1
+def data(folder):
+    return Endless()
+def loader(folder):
+    return DataLoader(Endless(), batch_size=4)
+"""
+    name = here(source)
+    chosen = local(f"{name}:data", classes=2, train_examples=6)
+    batches = batches_of(open_data(chosen.data), replace(chosen, training=replace(chosen.training, batch_size=6)), 0)
+    for t in range(3):
+        assert sorted(batches.batch(t).inputs.ravel().tolist()) == [0, 1, 2, 3, 4, 5]
+    with pytest.raises(ConfigError, match="a DataLoader makes batches of its own"):
+        open_data(local(f"{name}:loader", classes=2, train_examples=6).data)
+
+
+REGRESSION = """
+def data(folder, index):
+    random = np.random.default_rng(index)
+    x = random.standard_normal((64, 3)).astype(np.float32)
+    y = x @ np.float32([1, -2, 3]) + 5
+    return x, y.astype(np.float64), x[:16], y[:16].astype(np.float64)
+"""
+TOKENS = """
+def data(folder, index):
+    return (index + np.arange(40)[:, None] + np.arange(9)) % 12, None
+def build(shape, tokens, norm):
+    from torch import nn
+    return nn.Sequential(nn.Embedding(tokens, 8), nn.Linear(8, tokens))
+"""
+
+
+def test_boards_learn_numbers_from_their_own_data(here):
+    chosen = local(f"{here(REGRESSION)}:data")
+    chosen = replace(chosen, training=replace(chosen.training, lr=0.02, local_steps=20))
+    boards = [training.build_workload(chosen, k) for k in range(2)]
+    x = boards[0].initial(1)
+    before = boards[0].evaluate(x).loss
+    for t in range(10):
+        x = x + sum(b.local_update(x, t).delta for b in boards) / np.float32(2)
+    assert boards[0].evaluate(x).loss < before / 10
+    assert boards[0].evaluate(x).scores["r2"] > 0.9
+
+
+def test_boards_learn_the_next_token_of_their_own_texts(here):
+    name = here(TOKENS)
+    chosen = local(f"{name}:data", classes=12)
+    chosen = replace(chosen, model=replace(chosen.model, name=f"{name}:build"))
+    board = training.build_workload(chosen, 1)
+    x = board.initial(1)
+    losses = []
+    for t in range(60):
+        update = board.local_update(x, t)
+        x = x + update.delta
+        losses.append(update.loss)
+    assert losses[-1] < losses[0] / 4
 
 
 def test_one_data_set_that_all_share_is_shared_out_as_before(here):

@@ -184,7 +184,7 @@ class Description:
 
     @property
     def outputs(self) -> int:
-        """How many values a model gives for one input (for "places" and "tokens": at each place)."""
+        """How many values a model gives for one input; for "places" and "tokens" at each place."""
         if self.target in ("class", "places", "labels", "tokens"):
             return self.classes
         return math.prod(self.target_shape if self.target == "values" else self.shape)
@@ -210,7 +210,7 @@ class Description:
         return facts
 
     def _scale(self) -> str:
-        """Normalisation by a board's own statistics differs from board to board, and is meant to."""
+        """Normalisation in words; by a board's own statistics it differs, and is meant to."""
         if self.scale == "board" or not self.mean:
             return "by each board's own mean and std" if self.mean else "none"
         mean, std = (", ".join(f"{v:.4g}" for v in values[:8]) for values in (self.mean, self.std))

@@ -39,7 +39,8 @@ def overview(section: DataSection, board: Board) -> dict[str, Any]:
     }
     if isinstance(train, Examples) and about.dtype != "int64":
         sums = schema.Sums.of(train)
-        document |= {"count": sums.count, "sum": sums.sum.tolist(), "squares": sums.squares.tolist()}
+        document["count"] = sums.count
+        document |= {"sum": sums.sum.tolist(), "squares": sums.squares.tolist()}
     return document
 
 
@@ -47,12 +48,13 @@ def combine(files: Sequence[Path]) -> dict[str, Any]:
     """Return the [data] keys that hold for the boards whose overviews these JSON files are: mean
     and std of all their examples together, and the larger number of classes.
 
-    Raises DataError for a file that is no overview, and for overviews of different kinds of data."""
+    Raises DataError for a file that is no overview, and for overviews of other kinds of data."""
     documents = [_read(file) for file in files]
     first = documents[0]
     for key in ("shape", "dtype", "target", "labels"):
         for file, other in zip(files, documents, strict=True):
-            if other[key] != first[key] and not (key == "labels" and not (other[key] and first[key])):
+            unnamed = key == "labels" and not (other[key] and first[key])
+            if other[key] != first[key] and not unnamed:
                 raise DataError(
                     f"{key} is {first[key]} in {files[0]} and {other[key]} in {file}; boards train "
                     "together on one kind of data (declare data.labels to give classes one order)"
@@ -65,10 +67,10 @@ def combine(files: Sequence[Path]) -> dict[str, Any]:
     elif classes := max(int(d["classes"]) for d in documents):
         keys["classes"] = classes
     if all("sum" in d for d in documents):
-        parts = [schema.Sums(d["count"], np.array(d["sum"]), np.array(d["squares"])) for d in documents]
-        total = parts[0]
+        parts = [(d["count"], np.array(d["sum"]), np.array(d["squares"])) for d in documents]
+        total = schema.Sums(*parts[0])
         for part in parts[1:]:
-            total = total + part
+            total = total + schema.Sums(*part)
         mean, std = total.moments()
         keys |= {"normalise": "declared", "mean": list(mean), "std": list(std)}
     return {key: value for key, value in keys.items() if value != []}
@@ -88,9 +90,10 @@ def _read(file: Path) -> dict[str, Any]:
     if not isinstance(document, dict) or not all(key in document for key in wanted):
         raise DataError(f"{file} is not what `edgegossip data describe --json` writes")
     if "sum" in document:
-        channels = {len(document["shape"]) and document["shape"][0]}
-        sizes = {len(document[key]) for key in ("sum", "squares") if isinstance(document.get(key), list)}
-        if sizes != channels or type(document.get("count")) is not int or document["count"] < 1:
+        sums = [document.get(key) for key in ("sum", "squares")]
+        channels, count = document["shape"][:1], document.get("count")
+        fits = all(isinstance(s, list) and [len(s)] == channels for s in sums)
+        if not fits or type(count) is not int or count < 1:
             raise DataError(
                 f"{file} is not what `edgegossip data describe --json` writes: its sums do not fit its shape"
             )

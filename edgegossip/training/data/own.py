@@ -10,8 +10,8 @@ arguments. It returns a training part, or a pair of a training and a test part. 
     a torch IterableDataset   a stream of (input, target)
     a torch DataLoader        a stream of its own batches, in its own order
 
-or four arrays (train_inputs, train_targets, test_inputs, test_targets) at once. Arrays may be memory
-maps or torch tensors. A test part may be None.
+or four arrays (train_inputs, train_targets, test_inputs, test_targets) at once. Arrays may be
+memory maps or torch tensors. A test part may be None.
 """
 
 from __future__ import annotations
@@ -64,11 +64,12 @@ def load(section: DataSection, folder: str, board: Board) -> Parts:
 
 def parts(source: str, given: Any) -> Parts:
     """Return what a user's function returned as a training and a test part. Raises DataError."""
-    if isinstance(given, tuple | list) and len(given) == 4 and all(a is None or _array(a) is not None for a in given):
+    size = len(given) if isinstance(given, tuple | list) else 0
+    if size == 4 and all(a is None or _array(a) is not None for a in given):
         train, test = tuple(given[:2]), tuple(given[2:])
         if test[0] is None:
             return _part(source, train), None, ()
-    elif isinstance(given, tuple | list) and len(given) == 2 and not _is_arrays(given):
+    elif size == 2 and not _is_arrays(given):
         train, test = given
     else:
         train, test = given, None
@@ -110,9 +111,10 @@ def _part(source: str, given: Any) -> Part:
         return _arrays(source, inputs, None)
     if hasattr(given, "dataset") and hasattr(given, "collate_fn"):
         return _loader(source, given)
-    if hasattr(given, "__getitem__") and hasattr(given, "__len__") and not isinstance(given, tuple | list | dict | str):
+    plain = isinstance(given, tuple | list | dict | str | Iterator)  # an iterator has one pass only
+    if not plain and hasattr(given, "__getitem__") and hasattr(given, "__len__"):
         return _items(source, given)
-    if hasattr(given, "__iter__") and not isinstance(given, tuple | list | dict | str | Iterator):
+    if not plain and hasattr(given, "__iter__"):
         return Stream(lambda: _pairs(source, given), length=_length(given))
     raise DataError(f"{source} {_EXPECTED}; found {_shown(given)}")
 
@@ -169,7 +171,8 @@ def _pairs(source: str, given: Iterable[Any]) -> Iterator[Batch]:
 def _pair(source: str, item: Any) -> Batch:
     """One example, or one batch of a loader: an input, alone or with its target."""
     if isinstance(item, tuple | list) and len(item) == 2:
-        return Batch(_number(source, item[0]), None if item[1] is None else _number(source, item[1]))
+        targets = None if item[1] is None else _number(source, item[1])
+        return Batch(_number(source, item[0]), targets)
     if isinstance(item, tuple | list) and len(item) == 1:
         return Batch(_number(source, item[0]), None)
     return Batch(_number(source, item), None)

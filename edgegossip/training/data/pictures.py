@@ -64,7 +64,8 @@ def _folders(part: Path) -> list[Path]:
 
 def _pictures(folder: Path) -> list[Path]:
     """In an order that is the same on every file system."""
-    return sorted(p for p in folder.iterdir() if p.suffix.lower() in _SUFFIXES and not p.name.startswith("."))
+    seen = (p for p in folder.iterdir() if not p.name.startswith("."))
+    return sorted(p for p in seen if p.suffix.lower() in _SUFFIXES)
 
 
 def _part(part: Path, numbers: dict[str, int], size: Sequence[int] | None, grey: bool) -> Items:
@@ -123,8 +124,9 @@ def _size(section: DataSection) -> tuple[int, int] | None:
         return declared
     given = params["size"]
     sides = [given, given] if type(given) is int else given
-    if not isinstance(sides, list) or len(sides) != 2 or not all(type(v) is int and 0 < v <= 8192 for v in sides):
-        raise ConfigError(f"data.params.size = {given!r}: say [height, width], or one number for both, up to 8192")
+    fits = isinstance(sides, list) and all(type(v) is int and 0 < v <= 8192 for v in sides)
+    if not fits or len(sides) != 2:
+        raise ConfigError(f"data.params.size = {given!r}: say [height, width], or one number for both, from 1 to 8192")
     if declared is not None and tuple(sides) != declared:
         raise ConfigError(f"data.params.size = {given!r}, but data.shape = {section.shape}; leave one out")
     return sides[0], sides[1]

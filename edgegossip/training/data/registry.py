@@ -4,7 +4,8 @@ here."""
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 
@@ -30,9 +31,18 @@ _ENTRIES = {
     "digits": Entry("digits", Description((1, 8, 8), 10, (4.885,), (6.017,))),
     "mnist": Entry("idx", Description((1, 28, 28), 10, (33.32,), (78.57,))),
     "fashion-mnist": Entry("idx", Description((1, 28, 28), 10, (72.94,), (90.02,))),
-    "ag-news": Entry("text", Description((128,), 4, (), ())),
-    "sentence-length": Entry("text", Description((48,), 6, (), ())),
-    "cifar10": Entry("cifar10", Description((3, 32, 32), 10, (125.3, 122.95, 113.87), (62.99, 62.09, 66.70))),
+    "ag-news": Entry(
+        "text",
+        Description((128,), 4, dtype="int64", names=("World", "Sports", "Business", "Sci/Tech")),
+    ),
+    "sentence-length": Entry(
+        "text",
+        Description((48,), 6, dtype="int64", names=("5-8", "9-12", "13-16", "17-20", "21-25", "26-28")),
+    ),
+    "cifar10": Entry(
+        "cifar10",
+        Description((3, 32, 32), 10, (125.3, 122.95, 113.87), (62.99, 62.09, 66.70)),
+    ),
 }
 
 # Readers of files that a user has: `module`.load(section, dir, board) -> Parts and
@@ -150,7 +160,7 @@ def _entry(name: str) -> Entry:
 
 
 def _scaled(about: Description, train: Part | None, section: DataSection) -> Description:
-    """A data set of the package with another normalisation than its own, where that is asked for."""
+    """A data set of the package with another normalisation than its own, if that is asked for."""
     own = section.normalise in ("auto", "declared") and not section.mean and not section.std
     return about if own else schema.scaled(about, train, section)
 
@@ -172,8 +182,17 @@ def _check_sharing(section: DataSection) -> None:
 
 
 def _first(part: Part, count: int) -> Part:
-    """The first `count` examples; 0 means all. Of a stream that is all there is."""
-    if not count or isinstance(part, Stream) or count >= len(part):
+    """The first `count` examples; 0 means all. Of a stream: of each pass."""
+    if not count:
+        return part
+    if isinstance(part, Stream):
+        if part.batched:
+            raise ConfigError(
+                f"data.train_examples = {count}: a DataLoader makes batches of its own; let its data "
+                "set end earlier, and set 0"
+            )
+        return replace(part, begin=lambda: islice(part.begin(), count), length=min(part.length, count))
+    if count >= len(part):
         return part
     return part.only(np.arange(count, dtype=np.int64))
 

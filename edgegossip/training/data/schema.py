@@ -29,6 +29,7 @@ from edgegossip.training.data.base import (
 from edgegossip.types import ConfigError, DataError
 
 _CHUNK = 4096  # rows of an array looked at together, so that a memory map is never read as a whole
+MOST_CLASSES = 10_000_000  # as many as data.classes may be
 _DECODED = 64  # the same of pictures
 _MIDDLE = 127.5  # of a byte: images go to -1..1 where nobody has agreed on anything better
 
@@ -113,7 +114,8 @@ def describe(
     for where, part in parts:
         _check_finite(where, part)
     target_shape = () if first.targets is None else first.targets.shape[1:]
-    if section.target_shape and kind in ("values", "places") and tuple(section.target_shape) != target_shape:
+    shaped = tuple(section.target_shape) if kind in ("values", "places") else ()
+    if shaped and shaped != target_shape:
         raise DataError(
             f"{source}: a target has the shape {list(target_shape)}, but data.target_shape = {section.target_shape}"
         )
@@ -129,7 +131,7 @@ def describe(
 
 
 def sample(source: str, part: Part) -> Batch:
-    """Return the first example of a part, as a batch of one. Raises DataError when there is none."""
+    """Return the first example of a part, a batch of one. Raises DataError when there is none."""
     if isinstance(part, Stream):
         first = next(part.begin(), None)
         if first is None or (part.batched and not len(first.inputs)):
@@ -253,7 +255,9 @@ def _input_type(source: str, inputs: NDArray[Any], section: DataSection) -> str:
     kind, bits = inputs.dtype.kind, 8 * inputs.dtype.itemsize
     if kind not in "fiub":
         raise DataError(f"{source}: inputs are {inputs.dtype}; expected real numbers")
-    found = "uint8" if inputs.dtype == np.uint8 else "int64" if kind in "iu" and bits > 16 else "float32"
+    found = "int64" if kind in "iu" and bits > 16 else "float32"
+    if inputs.dtype == np.uint8:
+        found = "uint8"
     wanted = found if section.dtype == "auto" else section.dtype
     if wanted == "int64" and kind == "f":
         raise DataError(f"{source}: inputs are {inputs.dtype}, but data.dtype = int64; tokens are whole numbers")
@@ -292,22 +296,18 @@ def _target_kind(source: str, first: Batch, dtype: str, section: DataSection) ->
 
 
 def _check_alike(source: str, train: Batch, test: Batch) -> None:
-    def shown(values: NDArray[Any] | None) -> str:
-        return "none" if values is None else f"{values.dtype}{list(values.shape[1:])}"
-
-    for what, a, b in (
-        ("inputs", train.inputs, test.inputs),
-        ("targets", train.targets, test.targets),
-    ):
-        if (a is None) != (b is None) or (a is not None and b is not None and a.shape[1:] != b.shape[1:]):
-            raise DataError(f"{source}: training {what} are {shown(a)}, test {what} {shown(b)}; expected the same")
-        if (
-            a is not None
-            and b is not None
-            and a.dtype != b.dtype
-            and (what == "inputs" or "f" in a.dtype.kind + b.dtype.kind)
-        ):
-            raise DataError(f"{source}: training {what} are {shown(a)}, test {what} {shown(b)}; expected the same")
+    """Raises DataError unless test examples are as training examples are; labels may differ in
+    their number of bits."""
+    for what, a, b in zip(Batch._fields, train, test, strict=True):
+        if a is None and b is None:
+            continue
+        alike = False
+        if a is not None and b is not None and a.shape[1:] == b.shape[1:]:
+            labels = what == "targets" and "f" not in (a.dtype.kind, b.dtype.kind)
+            alike = labels or a.dtype == b.dtype
+        if not alike:
+            shown = ["none" if v is None else f"{v.dtype}{list(v.shape[1:])}" for v in (a, b)]
+            raise DataError(f"{source}: training {what} are {shown[0]}, test {what} {shown[1]}; expected the same")
 
 
 def _check_finite(source: str, part: Part) -> None:
@@ -358,6 +358,10 @@ def _classes(parts: Sequence[tuple[str, Part]], about: Description, section: Dat
                 f"{wanted - 1}: set data.classes = {high + 1} on every board"
             )
         most = max(most, high)
+    if not wanted and most >= MOST_CLASSES:
+        raise DataError(
+            f"{parts[0][0]}: found the label {most}; if these are numbers and no classes, set data.target = values"
+        )
     return wanted or most + 1
 
 

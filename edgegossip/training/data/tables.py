@@ -1,7 +1,7 @@
 """Tables: `data.name = "csv"`, `"parquet"` and `"huggingface"`.
 
     DIR/train.csv and DIR/test.csv, or one *.csv in DIR     the same with .parquet
-    a folder that `Dataset.save_to_disk` of the package datasets wrote, also one with "train" and "test"
+    what `Dataset.save_to_disk` of the package datasets wrote, also with "train" and "test"
 
 data.params: target, the column to predict, or a list of columns of numbers (left out: none);
 columns, those that make an input, in this order (left out: all others); for csv also delimiter. A
@@ -269,7 +269,8 @@ def _rows(root: Path, dataset: Any, targets: Sequence[str], section: DataSection
     def value(row: Mapping[str, Any], name: str) -> NDArray[Any]:
         found = np.asarray(row[name])
         if name in pictures:
-            return found[None] if found.ndim == 2 else np.ascontiguousarray(found.transpose(2, 0, 1))
+            grey = found.ndim == 2
+            return found[None] if grey else np.ascontiguousarray(found.transpose(2, 0, 1))
         if found.dtype.kind not in "iufb":
             raise DataError(f"{root}: column {name} holds {found.dtype}, and inputs are numbers: leave it out")
         return found
