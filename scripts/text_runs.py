@@ -36,6 +36,8 @@ CASES = ("fp32", "fp32, range norm", "int8, dw 16", "int8, dw 8")
 SIZES = {"layers": 2, "dim": 128, "heads": 4, "hidden": 512, "vocabulary": 8192, "dropout": 0.1}
 BATCH = 32
 WARMUP = 0.1  # of all steps
+_DESCRIBED = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True)
+COMMIT = _DESCRIBED.stdout.strip() or "unknown"  # of the code that is loaded, not of what comes to lie there meanwhile
 
 
 def built(case: str, data: DataSet, seed: int) -> nn.Module:
@@ -96,17 +98,12 @@ def run(case: str, seed: int, data: DataSet, options: argparse.Namespace) -> Lin
         "settings": settings(options),
         "accuracy": reached,
         "seconds": time.monotonic() - began,
-        "commit": commit(),
+        "commit": COMMIT,
     }
 
 
 def settings(options: argparse.Namespace) -> str:
     return f"{options.task}, {options.epochs} epochs, lr {options.lr}"
-
-
-def commit() -> str:
-    done = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True)
-    return done.stdout.strip() or "unknown"
 
 
 def table(lines: list[Line]) -> str:

@@ -167,6 +167,17 @@ def test_impossible_sizes_are_refused(params, tokens, message):
         build(tokens=tokens, **params)
 
 
+@pytest.mark.filterwarnings("ignore::edgegossip.int8.ConversionNotice")
+def test_ids_that_the_vocabulary_lacks_are_named():
+    model = build()
+    with pytest.raises(LocalError, match=r"ids 3 to 50 .*vocabulary = 50 ids"):
+        model(torch.tensor([[3, 50]]))
+    with pytest.raises(LocalError, match=r"in lists of 17: .*length = 16 places"):
+        model(torch.ones(1, 17, dtype=torch.int64))
+    with pytest.raises(LocalError, match="rows 0 to 49"):
+        int8.convert(model)(torch.tensor([[3, 50]]))
+
+
 def test_images_are_refused():
     with pytest.raises(ConfigError, match="needs token ids"):
         models.build(ModelSection("distilbert"), (1, 8, 8), 10)

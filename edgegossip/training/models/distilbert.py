@@ -75,7 +75,14 @@ class _Embeddings(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         places = torch.arange(ids.shape[1], device=ids.device)
-        words = self.word_embeddings(ids) + self.position_embeddings(places)
+        try:
+            words = self.word_embeddings(ids) + self.position_embeddings(places)
+        except IndexError:
+            raise LocalError(
+                f"token ids {int(ids.min())} to {int(ids.max())} in lists of {ids.shape[1]}: the model "
+                f"has model.params.vocabulary = {self.word_embeddings.num_embeddings} ids from 0 and "
+                f"model.params.length = {self.position_embeddings.num_embeddings} places; raise them"
+            ) from None
         made: Tensor = self.dropout(self.LayerNorm(words))
         return made
 
