@@ -1,11 +1,12 @@
 """`convert(model)`: the layers of a model become int8 layers.
 
-Parameters stay the same objects, so an optimizer made before still trains them; only a batchnorm becomes another layer, whose v
-is new (gamma and beta, too, where it had no weight and bias): such an optimizer does not know it and leaves it as it is. Norms
-whose statistics need more than 8 bits are replaced by Range EvoNorm, with a notice: batchnorm (its scale and shift become gamma
-and beta; a ReLU that follows it in an nn.Sequential goes, because the norm contains its activation) and EvoNorm-S0 (same
-parameters). What is frozen stays frozen, and hooks go over to the layer in their module's place. Layers that cannot be converted
-stay as they are and are named. A module at several places of the model is one module afterwards, too, and is named at each.
+Parameters stay the same objects, so an optimizer made before still trains them; only a batchnorm becomes another
+layer, whose v is new (gamma and beta, too, where it had no weight and bias): such an optimizer does not know it and
+leaves it as it is. Norms whose statistics need more than 8 bits are replaced, with a notice: batchnorm by Range EvoNorm
+(its scale and shift become gamma and beta; a ReLU that follows it in an nn.Sequential goes, because the norm contains
+its activation), EvoNorm-S0 by the same (same parameters), nn.LayerNorm by range layer norm (same parameters). What is
+frozen stays frozen, and hooks go over to the layer in their module's place. Layers that cannot be converted stay as
+they are and are named. A module at several places of the model is one module afterwards, too, and is named at each.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from typing import TypeVar
 
 from torch import nn
 
-from edgegossip.int8 import layers, memory, norms, sequence
+from edgegossip.int8 import attention, layers, memory, norms, sequence
 from edgegossip.types import ConfigError
 
 _LARGEST_SUM = 65536  # values of a group that a sum of int8 products can span in an int32
+_LARGEST_HEAD = 16384  # features of a head, of which differences of scores fit into an int32
 _HARMLESS = (nn.Identity, nn.Flatten, nn.Dropout, nn.Dropout2d, nn.Unflatten)
 _CALL_HOOKS = (
     *("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs"),
@@ -40,15 +42,19 @@ class Conversion:
 
     dw: int
     int8: tuple[str, ...]
-    replaced: tuple[tuple[str, str], ...]  # (name, what it was): now Range EvoNorm
+    replaced: tuple[tuple[str, str], ...]  # (name, what it was): now Range EvoNorm or layer norm
     dropped: tuple[str, ...]  # ReLUs that the norm before them contains
     fp32: tuple[tuple[str, str], ...]  # (name, why it stays)
 
     def notices(self) -> Iterator[str]:
         """One sentence on each thing that a user may not expect."""
-        if self.replaced:
-            kinds = ", ".join(sorted({kind for _, kind in self.replaced}))
-            names = _shortened([name for name, _ in self.replaced])
+        layer_norms = [name for name, was in self.replaced if was == _REPLACED[nn.LayerNorm]]
+        if layer_norms:
+            yield f"int8: layernorm became range layer norm in {_shortened(layer_norms)}"
+        others = [(name, was) for name, was in self.replaced if was != _REPLACED[nn.LayerNorm]]
+        if others:
+            kinds = ", ".join(sorted({kind for _, kind in others}))
+            names = _shortened([name for name, _ in others])
             gone = f"; the ReLU after {len(self.dropped)} of them is part of it" if self.dropped else ""
             yield f"int8: {kinds} became Range EvoNorm in {names}{gone}"
         if self.fp32:
@@ -72,6 +78,7 @@ def convert(model: nn.Module, dw: int = 16) -> nn.Module:
     model = _planned(model, "", None, (), plan)
     _carry_out(plan)
     sequence.join(model)
+    attention.call_layers(model)
     converted = [m for m in model.modules() if _is_int8(m)]
     for layer in converted:
         if hasattr(layer, "dw"):
@@ -227,6 +234,24 @@ def _embedding_problem(m: nn.Embedding) -> str | None:
     return None if m.max_norm is None else "max_norm"
 
 
+def _layernorm_problem(m: nn.LayerNorm) -> str | None:
+    if len(m.normalized_shape) > 1:
+        return f"normalized_shape = {tuple(m.normalized_shape)}; over the last dimension alone it has an int8 form"
+    return f"{m.normalized_shape[0]} features" if m.normalized_shape[0] > _LARGEST_SUM else None
+
+
+def _attention_problem(m: nn.MultiheadAttention) -> str | None:
+    if not m._qkv_same_embed_dim:
+        return "kdim or vdim other than embed_dim"
+    if m.bias_k is not None or m.bias_v is not None or m.add_zero_attn:
+        return "add_zero_attn" if m.add_zero_attn else "add_bias_kv"
+    return f"heads of {m.head_dim} features" if m.head_dim > _LARGEST_HEAD else None
+
+
+def _gelu_problem(m: nn.GELU) -> str | None:
+    return None if m.approximate == "none" else f"approximate = {m.approximate!r}"
+
+
 def _max_pool_problem(m: nn.MaxPool2d) -> str | None:
     if m.return_indices or layers._pair(m.dilation) != (1, 1):
         return "return_indices" if m.return_indices else "dilation"
@@ -258,12 +283,17 @@ _TARGETS: tuple[tuple[type[nn.Module], type[nn.Module], Callable[..., str | None
     (norms.RangeEvoNorm, layers.RangeEvoNorm, _none),
     (norms.EvoNormS0, layers.RangeEvoNorm, _none),
     (nn.BatchNorm2d, layers.RangeEvoNorm, _batchnorm_problem),
+    (norms.RangeLayerNorm, layers.RangeLayerNorm, _layernorm_problem),
+    (nn.LayerNorm, layers.RangeLayerNorm, _layernorm_problem),
+    (attention.DotProductAttention, layers.DotProductAttention, _none),
+    (nn.MultiheadAttention, layers.MultiheadAttention, _attention_problem),
+    (nn.GELU, layers.GELU, _gelu_problem),
     (nn.ReLU, layers.ReLU, _none),
     (nn.MaxPool2d, layers.MaxPool2d, _max_pool_problem),
     (nn.AvgPool2d, layers.AvgPool2d, _avg_pool_problem),
     (nn.AdaptiveAvgPool2d, layers.GlobalAvgPool2d, _adaptive_problem),
 )
-_REPLACED = {nn.BatchNorm2d: "batchnorm", norms.EvoNormS0: "evonorm-s0"}
+_REPLACED = {nn.BatchNorm2d: "batchnorm", norms.EvoNormS0: "evonorm-s0", nn.LayerNorm: "layernorm"}
 
 
 def _evonorm_of(norm: nn.BatchNorm2d) -> layers.RangeEvoNorm:

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from edgegossip.int8 import memory
-from edgegossip.int8.tensor import QuantisedTensor, dequantise, division_of, implements, note
+from edgegossip.int8.tensor import QuantisedTensor, dequantise, division_of, implements, note, note_without_step
 from edgegossip.native import int8 as native
 from edgegossip.types import LocalError
 
@@ -198,7 +198,7 @@ def _convolved(
 
 
 def _product(x: QuantisedTensor, weight: Tensor, bias: Tensor | None, shape: native.ConvShape) -> Tensor:
-    values = memory.empty_nchw((shape.batch, shape.outputs))
+    values = memory.empty((*x.sizes[:-1], shape.outputs))
     native.conv(shape, maps(x), flat(weight), flat(bias), place_of(values), threads=torch.get_num_threads())
     return values
 
@@ -284,39 +284,20 @@ def conv2d(
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, dw: int = 16) -> Tensor:
-    """x [..., in] by weight [out, in]; the result is a plain float32 tensor [..., out]."""
-    rows = quantise(_rows(x))
-    if rows.shape[1] != weight.shape[1]:
-        raise LocalError(f"this int8 layer takes {weight.shape[1]} features, not {rows.shape[1]}")
-    shape = native.ConvShape(rows.shape[0], 1, 1, rows.shape[1], weight.shape[0], 1, 1, 1, 1, 0, 0, 1)
+    """Multiply x [..., in] by weight [out, in]; the result is a plain float32 tensor [..., out].
+
+    A sample is x[0] of [batch, in] or [batch, length, in]; of other shapes each row is one."""
+    rows = quantise(x if x.dim() in (2, 3) else dequantise(x).reshape(-1, x.shape[-1]))
+    batch, length, features = rows.sizes if len(rows.sizes) == 3 else (rows.sizes[0], 1, rows.sizes[1])
+    if features != weight.shape[1]:
+        raise LocalError(f"this int8 layer takes {weight.shape[1]} features, not {features}")
+    shape = native.ConvShape(batch, 1, length, features, weight.shape[0], 1, 1, 1, 1, 0, 0, 1)
     if torch.is_grad_enabled():
         y: Tensor = _Conv.apply(rows, weight, bias, Way(shape, dw == 16, draw_key()), True)
     else:
         y = _product(rows, weight, bias, shape)
         note(y, "conv", (rows,), shape, weight, bias, True)
-    return y if x.dim() == 2 else y.reshape(*x.shape[:-1], weight.shape[0])
-
-
-class _Rows(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: QuantisedTensor) -> QuantisedTensor:
-        ctx.shape = tuple(x.shape)
-        length = ctx.shape[1]
-        scale, zero = (t.repeat_interleave(length) for t in (x.scale, x.zero))
-        return QuantisedTensor(x.q.reshape(-1, ctx.shape[2]), scale, zero)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        return grads[0].reshape(ctx.shape)
-
-
-def _rows(x: Tensor) -> Tensor:
-    """[..., in] -> [rows, in]; an int8 tensor stays one."""
-    if x.dim() == 2:
-        return x
-    if isinstance(x, QuantisedTensor) and x.dim() == 3:
-        return _Rows.apply(x)
-    return dequantise(x).reshape(-1, x.shape[-1])
+    return y if x.dim() in (2, 3) else y.reshape(*x.shape[:-1], weight.shape[0])
 
 
 def _sum(a: QuantisedTensor, b: QuantisedTensor, into: Fresh = fresh) -> QuantisedTensor:
@@ -383,6 +364,34 @@ def relu(input: Any, inplace: bool = False) -> Any:
     x = quantise(input)
     made = _ReLU.apply(x)
     note(made, "relu", (x,))
+    return made
+
+
+class _Gelu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: QuantisedTensor) -> QuantisedTensor:
+        ctx.save_for_backward(*x.parts)
+        ctx.sizes = x.sizes
+        made = fresh(x.sizes)
+        native.gelu(maps(x), made.places, threads=torch.get_num_threads())
+        return made
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        dx = memory.empty_nchw(ctx.sizes)
+        x = maps_of(ctx.saved_tensors, ctx.sizes)
+        native.gelu_backward(x, place_of_maps(g), place_of(dx), threads=torch.get_num_threads())
+        return dx
+
+
+@implements("gelu")
+def gelu(input: Any, *, approximate: str = "none") -> Any:
+    """x Phi(x) of int8, or of float32 that is quantised first: a table of 256 entries a sample."""
+    if approximate != "none":
+        return NotImplemented
+    note_without_step("GELU")
+    made: QuantisedTensor = _Gelu.apply(quantise(input))
     return made
 
 
@@ -536,8 +545,8 @@ def as_it_is(input: Any, *_: Any, **__: Any) -> Any:
 
 @implements("dropout", "dropout1d", "dropout2d")
 def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
-    """Nothing in eval mode; in training mode not for int8."""
-    return NotImplemented if training or not isinstance(input, QuantisedTensor) else input
+    """Nothing in eval mode, or of a share of 0; else not for int8."""
+    return NotImplemented if (training and p > 0) or not isinstance(input, QuantisedTensor) else input
 
 
 @implements("pad")

@@ -8,7 +8,9 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from edgegossip.int8 import embedding, functional, norm, norms, pooling
+from edgegossip.int8 import attention, embedding, functional, norm, norms, pooling
+from edgegossip.int8.tensor import note_without_step
+from edgegossip.types import LocalError
 
 Pair = tuple[int, int]
 
@@ -48,7 +50,7 @@ class Conv2d(nn.Conv2d):
 
 
 class Linear(nn.Linear):
-    """Takes int8 or float32, gives float32."""
+    """Takes int8 or float32, gives float32. A sample of [batch, length, features] has one scale."""
 
     dw: int = 16
 
@@ -75,6 +77,100 @@ class RangeEvoNorm(norms.RangeEvoNorm):
 
     def forward(self, y: Tensor) -> Tensor:
         return norm.range_evonorm(y, *self.parameters_of(), self.groups)
+
+
+class RangeLayerNorm(norms.RangeLayerNorm):
+    """Takes int8 or float32, gives int8."""
+
+    def forward(self, y: Tensor) -> Tensor:
+        by = norm.LayerRange(*norms.layer_range(self.normalized_shape[-1]), self.eps)
+        return norm.range_layernorm(y, self.weight, self.bias, by)
+
+
+class DotProductAttention(attention.DotProductAttention):
+    """Takes int8 or float32, gives float32."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None = None) -> Tensor:
+        dropped = self.dropout if self.training else 0.0
+        if not dropped:  # else attention draws its key in any case
+            functional.keep_in_step(self.training)
+        return attention.attention(q, k, v, self.heads, seen, dropped)
+
+
+class MultiheadAttention(nn.MultiheadAttention):
+    """Takes int8 or float32, gives float32, and the probabilities to who wants them: these are
+    computed once more, in float32."""
+
+    dw: int = 16
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        note_without_step("attention")
+        alone, given = query.dim() == 2, (query, key, value)
+        if is_causal and attn_mask is None:
+            raise LocalError("MultiheadAttention takes is_causal = True with an attn_mask, as in torch")
+        if alone:  # no batch
+            query, key, value = self._as_batch(given, lambda x: x[None])
+            key_padding_mask = None if key_padding_mask is None else key_padding_mask[None]
+        elif not self.batch_first:
+            query, key, value = self._as_batch(given, lambda x: x.transpose(0, 1))
+        seen = self._seen(len(query), key_padding_mask, attn_mask)
+        q, k, v = self._projected(query, key, value)
+        dropped = self.dropout if self.training else 0.0
+        if not dropped:  # else attention draws its key in any case
+            functional.keep_in_step(self.training)
+        y = attention.attention(q, k, v, self.num_heads, seen, dropped)
+        y = self._linear(y, self.out_proj.weight, self.out_proj.bias)
+        weights = attention.weights_of(q, k, self.num_heads, seen) if need_weights else None
+        if weights is not None:
+            weights = weights.mean(1) if average_attn_weights else weights
+            weights = weights[0] if alone else weights
+        return y[0] if alone else y if self.batch_first else y.transpose(0, 1), weights
+
+    @staticmethod
+    def _as_batch(given: tuple[Tensor, ...], change: Any) -> list[Tensor]:
+        """Change each tensor once, so that what was one stays one."""
+        once = {id(x): change(x) for x in given}
+        return [once[id(x)] for x in given]
+
+    def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
+        weight, bias = self.in_proj_weight, self.in_proj_bias
+        if query is key is value:
+            return self._linear(query, weight, bias).chunk(3, -1)
+        biases = (None,) * 3 if bias is None else bias.chunk(3)
+        rows = zip((query, key, value), weight.chunk(3), biases, strict=True)
+        return tuple(self._linear(x, w, b) for x, w, b in rows)
+
+    def _linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        functional.keep_in_step(self.training)
+        return functional.linear(x, weight, bias, self.dw)
+
+    def _seen(self, batch: int, padding: Tensor | None, mask: Tensor | None) -> Tensor | None:
+        """Both masks as one, True where a query sees a key."""
+        keys = attention.seen_of(padding, "key_padding_mask")
+        pairs = attention.seen_of(mask, "attn_mask")
+        if pairs is not None:
+            pairs = pairs[None, None] if pairs.dim() == 2 else pairs.unflatten(0, (batch, -1))
+        if keys is None or pairs is None:
+            return keys if pairs is None else pairs
+        return pairs & attention.mask_of(keys)
+
+
+class GELU(nn.GELU):
+    """Takes int8 or float32, gives int8; of float32 that has no int8 form, torch's."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = functional.gelu(x) if 2 <= x.dim() <= 4 else F.gelu(x)
+        return made
 
 
 class ReLU(nn.ReLU):

@@ -1,5 +1,9 @@
-"""Range EvoNorm of int8 tensors. Behind a convolution, both make one step of the backward pass: the gradient between them is
-computed, rounded and used up sample by sample, and never lies in memory as a whole. The bits are the same as one by one."""
+"""Range EvoNorm and range layer norm of int8 tensors.
+
+Behind a convolution, an EvoNorm and the convolution make one step of the backward pass: the gradient
+between them is computed, rounded and used up sample by sample, and never lies in memory as a whole.
+The bits are the same as one by one.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +31,11 @@ from edgegossip.int8.functional import (
     parts_for,
     place_of,
     place_of_maps,
+    quantise,
     quantise_maps,
 )
 from edgegossip.int8.norms import chunks_of
-from edgegossip.int8.tensor import QuantisedTensor, note
+from edgegossip.int8.tensor import QuantisedTensor, dequantise, note, note_without_step
 from edgegossip.native import int8 as native
 
 Parameters: TypeAlias = tuple[Tensor, Tensor, Tensor]  # v, gamma, beta
@@ -191,3 +196,58 @@ def conv_range_evonorm(x: Tensor, conv: Convolution, by: Parameters, groups: int
     shape = conv_shape(x.sizes, conv.weight.shape, conv.stride, conv.padding, conv.groups)
     joint = Joint(Way(shape, conv.dw == 16, draw_key()), _norm_shape(output_sizes(shape), groups), None)
     return _ConvRangeEvoNorm.apply(x, conv.weight, conv.bias, *by, joint)
+
+
+class LayerRange(NamedTuple):
+    """How a range layer norm estimates a token's deviation: see `norms.RangeLayerNorm`."""
+
+    chunks: int
+    factor: float
+    epsilon: float
+
+
+class _RangeLayerNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, y: QuantisedTensor, gamma: Tensor, beta: Tensor, by: LayerRange) -> QuantisedTensor:
+        tokens = y.sizes[1] if len(y.sizes) == 3 else 1
+        ctx.shape = native.LayerNormShape(y.sizes[0], tokens, y.sizes[-1], by.chunks)
+        ctx.by, ctx.sizes = by, y.sizes
+        ctx.save_for_backward(gamma, *y.parts)
+        made = fresh(y.sizes)
+        given = (flat(gamma), flat(beta), by.factor, by.epsilon)
+        native.layernorm(ctx.shape, maps(y), *given, made.places, threads=torch.get_num_threads())
+        return made
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        gamma, *parts = ctx.saved_tensors
+        dy, dgamma, dbeta = memory.empty(ctx.sizes), torch.empty(ctx.shape.features), torch.empty(ctx.shape.features)
+        native.layernorm_backward(
+            ctx.shape,
+            maps_of(parts, ctx.sizes),
+            flat(gamma),
+            ctx.by.factor,
+            ctx.by.epsilon,
+            flat(g),
+            place_of(dy),
+            place_of(dgamma),
+            place_of(dbeta),
+            threads=torch.get_num_threads(),
+        )
+        return dy, dgamma, dbeta, None
+
+
+def range_layernorm(y: Tensor, gamma: Tensor | None, beta: Tensor | None, by: LayerRange) -> Tensor:
+    """Norm each token of y [batch, features] or [batch, length, features]; see
+    `norms.RangeLayerNorm`. Of other shapes the middle dimensions count as one, and the result is
+    float32. No gamma or beta: ones or zeros."""
+    note_without_step("layer norm")
+    features = y.shape[-1]
+    gamma = torch.ones(features) if gamma is None else gamma
+    beta = torch.zeros(features) if beta is None else beta
+    if y.dim() in (2, 3):
+        made: Tensor = _RangeLayerNorm.apply(quantise(y), gamma, beta, by)
+        return made
+    tokens = dequantise(y).reshape(len(y) if y.dim() > 1 else 1, -1, features)
+    return dequantise(range_layernorm(tokens, gamma, beta, by)).reshape(y.shape)

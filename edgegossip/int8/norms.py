@@ -4,12 +4,16 @@
     Range EvoNorm    Aketi, Kodge, Roy 2021, "Low precision decentralized distributed training", section 3: EvoNorm-S0
                      with a scaled range in the place of the deviation and a hard sigmoid
 
-They include their activation, so no ReLU may follow them.
+The EvoNorms include their activation, so no ReLU may follow them.
+
+    Range layer norm Ba et al. 2016, "Layer normalization", with a scaled range in the place of the deviation, as in
+                     range batch norm (Banner et al. 2018)
 """
 
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
@@ -78,3 +82,42 @@ class RangeEvoNorm(EvoNormS0):
 
 def _wide(values: Tensor) -> Tensor:
     return values[None, :, None, None]
+
+
+@lru_cache(maxsize=256)
+def mean_range(values: int) -> float:
+    """Compute the mean of the range of so many independent standard normal values (1 of a single
+    one, which has no range)."""
+    if values < 2:
+        return 1.0
+    steps, width = 4000, 20.0
+    total = 0.0
+    for k in range(steps):  # the integral over x of 1 - P(all below x) - P(all above x)
+        below = 0.5 * math.erfc(-((k + 0.5) * width / steps - width / 2) / math.sqrt(2.0))
+        total += 1.0 - below**values - (1.0 - below) ** values
+    return total * width / steps
+
+
+def layer_range(features: int) -> tuple[int, float]:
+    """Give the chunks of a token, and C / chunks: the sum of their ranges times that estimates the
+    deviation."""
+    chunks = chunks_of(features)
+    return chunks, 1.0 / (mean_range(features // chunks) * chunks)
+
+
+class RangeLayerNorm(nn.LayerNorm):
+    """z = gamma (y - mean) / (C R + eps) + beta over the last dimension, float[..., features].
+
+    The features are cut in order into 16 chunks of equal size (of at least 4 features, and as many
+    as divide them: `chunks_of`); R is the mean over the chunks of max - min, C = 1 /
+    `mean_range`(features in a chunk), so that C R estimates the deviation of normal values without
+    bias, and a trained nn.LayerNorm keeps its scale. eps is the layer's own. The gradient of the
+    range goes to each chunk's maximum and minimum, in equal parts where several values tie."""
+
+    def forward(self, y: Tensor) -> Tensor:
+        chunks, factor = layer_range(y.shape[-1])
+        parts = y.unflatten(-1, (chunks, -1))
+        spread = (parts.amax(-1) - parts.amin(-1)).sum(-1, keepdim=True)
+        normed = (y - y.mean(-1, keepdim=True)) / (spread * factor + self.eps)
+        scaled = normed if self.weight is None else normed * self.weight
+        return scaled if self.bias is None else scaled + self.bias

@@ -70,6 +70,12 @@ def qdq_twin(model: nn.Module, examples: Iterable[Tensor]) -> nn.Module:
 def _ranges(model: nn.Module, examples: Iterable[Tensor]) -> dict[str, list[_Seen]]:
     """What every int8 layer took and gave in each call of a pass, by its (first) name. [] of a layer that nobody called."""
     found: dict[str, list[_Seen]] = {name: [] for name, layer in model.named_modules() if _is_int8(layer)}
+    for name in found:
+        if isinstance(model.get_submodule(name), layers.DotProductAttention | layers.MultiheadAttention):
+            raise LocalError(
+                f"{name or type(model).__name__}: attention has no QDQ form, because each query's probabilities have a "
+                "scale of their own; export the model in fp32"
+            )
     if not found:
         raise LocalError("the model has no int8 layers: convert it first (edgegossip.int8.convert)")
     calls = dict.fromkeys(found, 0)  # in this pass
@@ -118,7 +124,7 @@ def _watching(
         site = sites[nth]
         if not is_table:  # which takes ids
             x = taken[0]
-            site.taken.see(x.reshape(-1, x.shape[-1]) if x.dim() not in (2, 4) else x)
+            site.taken.see(x if x.dim() in (2, 3, 4) else x.reshape(-1, x.shape[-1]))
         if site.given is not None:
             site.given.see(given)
 

@@ -84,6 +84,12 @@ def note_reading(what: str) -> None:
         )
 
 
+def note_without_step(what: str) -> None:
+    """Refuse what a predictor has no step for, while a recorder listens."""
+    if RECORDER.get() is not None:
+        raise LocalError(f"a predictor has no step for {what}: call the model itself")
+
+
 def changes_in_place(name: str) -> bool:
     """Whether a function of this name does: mul_, which `y *= 2` is called too, or __setitem__."""
     return name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))

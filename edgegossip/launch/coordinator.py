@@ -149,6 +149,8 @@ def _serve(
         on_over=partial(keeper.close, over=True),
         superlink=superlink,
     )
+    over = first.over
+    del first  # its vector is as large as the model, and of no use after the first round
     try:
         command = _join_command(recipe, options, coordinator.start(), secure is not None)
         sink.event(COORDINATOR, "notice", f"boards join with: {command}")
@@ -159,7 +161,7 @@ def _serve(
                 sink.event(name, "lost", f"lost {name}: {coordinator.lost[name]}")
             else:
                 sink.event(name, "finished", f"{name} finished")
-        first.over(coordinator.model)
+        over(coordinator.model)
     finally:
         coordinator.stop()
         sink.close()  # what was written is in the folder then

@@ -38,6 +38,7 @@ def preflight(recipe: Recipe, members: Sequence[NodeId]) -> None:
         _check_model(recipe, members[0])
     else:
         preflight_server(recipe, members, here=True)
+    training.require_device(recipe)
     check_ports(recipe, len(members))
 
 
@@ -195,7 +196,8 @@ def _own_boards(recipe: Recipe, members: Sequence[NodeId]) -> list[Board]:
 def _check_model(recipe: Recipe, name: NodeId) -> None:
     """A model with parameters, or a user's own, is built once here: that takes torch, and finds every mistake in it. `name`:
     whose data say what an example is, where the recipe does not."""
-    if not (recipe.model.params or ":" in recipe.model.name or is_users(recipe.data)):
+    section = recipe.model
+    if not (section.params or section.share or section.keep or ":" in section.name or is_users(recipe.data)):
         return
     try:
         training.layout_of(recipe, Board(name, 0 if name != COORDINATOR else -1))

@@ -355,6 +355,79 @@ def int8_embedding_backward(
     isa: str | None = None,
     threads: int | None = None,
 ) -> None: ...
+def int8_attention(
+    shape: Sequence[int],
+    maps: Sequence[ReadBuffer],
+    seen: ReadBuffer | None,
+    mask: Sequence[int],
+    dropped: float,
+    key: int,
+    out: WriteBuffer,
+    isa: str | None = None,
+    threads: int | None = None,
+) -> None: ...
+def int8_attention_backward(
+    shape: Sequence[int],
+    maps: Sequence[ReadBuffer],
+    seen: ReadBuffer | None,
+    mask: Sequence[int],
+    dropped: float,
+    key: int,
+    g: ReadBuffer,
+    dq: WriteBuffer,
+    dk: WriteBuffer,
+    dv: WriteBuffer,
+    isa: str | None = None,
+    threads: int | None = None,
+) -> None: ...
+def int8_layernorm(
+    shape: Sequence[int],
+    y_q: ReadBuffer,
+    y_scale: ReadBuffer,
+    y_zero: ReadBuffer,
+    gamma: ReadBuffer,
+    beta: ReadBuffer,
+    factor: float,
+    epsilon: float,
+    q: WriteBuffer,
+    scale: WriteBuffer,
+    zero: WriteBuffer,
+    isa: str | None = None,
+    threads: int | None = None,
+) -> None: ...
+def int8_layernorm_backward(
+    shape: Sequence[int],
+    y_q: ReadBuffer,
+    y_scale: ReadBuffer,
+    y_zero: ReadBuffer,
+    gamma: ReadBuffer,
+    factor: float,
+    epsilon: float,
+    g: ReadBuffer,
+    dy: WriteBuffer,
+    dgamma: WriteBuffer,
+    dbeta: WriteBuffer,
+    isa: str | None = None,
+    threads: int | None = None,
+) -> None: ...
+def int8_gelu(
+    x_q: ReadBuffer,
+    x_scale: ReadBuffer,
+    x_zero: ReadBuffer,
+    q: WriteBuffer,
+    scale: WriteBuffer,
+    zero: WriteBuffer,
+    isa: str | None = None,
+    threads: int | None = None,
+) -> None: ...
+def int8_gelu_backward(
+    x_q: ReadBuffer,
+    x_scale: ReadBuffer,
+    x_zero: ReadBuffer,
+    g: ReadBuffer,
+    dx: WriteBuffer,
+    threads: int | None = None,
+) -> None: ...
 def splitmix64(value: int) -> int: ...
 def derive_key(seed: int, *counters: int) -> int: ...
 

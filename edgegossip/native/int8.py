@@ -135,6 +135,43 @@ class EmbeddingShape(NamedTuple):
     width: int
 
 
+class AttentionShape(NamedTuple):
+    """Attention of `queries` to `keys` tokens of a sample, by heads of `width` features."""
+
+    batch: int
+    queries: int
+    keys: int
+    heads: int
+    width: int
+
+
+class AttentionPass(NamedTuple):
+    """A call of attention, the same forward and backward.
+
+    q [batch][queries][heads][width]; k and v [batch][keys][heads][width]. `seen` uint8: not 0
+    where a query sees a key, [mask[0]][mask[1]][mask[2]][keys], the sizes of `mask` being batch,
+    heads and queries, or 1 for the same everywhere; None: all. A share `dropped`, 0 to below 1, of
+    the probabilities is dropped, and the rest grows. `key`: of dropout and stochastic rounding."""
+
+    shape: AttentionShape
+    q: Maps
+    k: Maps
+    v: Maps
+    seen: NDArray[np.uint8] | None
+    mask: tuple[int, int, int]
+    dropped: float
+    key: int
+
+
+class LayerNormShape(NamedTuple):
+    """Range layer norm of samples of `tokens` tokens; `chunks` divides their features."""
+
+    batch: int
+    tokens: int
+    features: int
+    chunks: int
+
+
 def quantise(x: Floats, batch: int, out: Maps, isa: str | None = None, threads: int | None = None) -> None:
     """Per sample: scale = (max - min) / 255 at least 1e-30, the extremes taken of x and 0; zero = -128 - min / scale rounded;
     q = clamp(trunc(x (1 / scale) + (zero + 128.5)), 0, 255) - 128."""
@@ -346,3 +383,76 @@ def embedding_backward(
     """Gradient of the table: sums of g over the places that name a row, integers inside a sample, float32 over samples. g in 8
     bits, or if `wide` in 16, as in `conv_backward`. The row `padding` gets none."""
     _native.int8_embedding_backward(shape, ids, g, key, wide, -1 if padding is None else padding, dw, isa, threads)
+
+
+def attention(call: AttentionPass, out: Floats, isa: str | None = None, threads: int | None = None) -> None:
+    """out = softmax(q k^T / sqrt(width)) v by head, float32 [batch][queries][heads][width].
+
+    Scores are integer sums. A probability is e / (sum of e over the keys), e = 255 exp(score less
+    the query's largest) rounded to an integer, 0 for keys that the query does not see; so its sums
+    with v are integers, too. A query that sees no key gives 0."""
+    shape, q, k, v, seen, mask, dropped, key = call
+    _native.int8_attention(shape, (*q, *k, *v), seen, mask, dropped, key, out, isa, threads)
+
+
+def attention_backward(
+    call: AttentionPass,
+    g: Floats,
+    dq: Floats,
+    dk: Floats,
+    dv: Floats,
+    isa: str | None = None,
+    threads: int | None = None,
+) -> None:
+    """Gradients of q, k and v from g, that of `out`. The scores are computed again.
+
+    Every product takes a gradient in 8 bits, scale max / 127, rounded stochastically: that of the
+    probabilities g a sample, that of v g over the query's sum of e, those of q and k the gradient
+    of the scores, the last two a sample and head."""
+    shape, q, k, v, seen, mask, dropped, key = call
+    maps = (*q, *k, *v)
+    _native.int8_attention_backward(shape, maps, seen, mask, dropped, key, g, dq, dk, dv, isa, threads)
+
+
+def layernorm(
+    shape: LayerNormShape,
+    y: Maps,
+    gamma: Floats,
+    beta: Floats,
+    factor: float,
+    epsilon: float,
+    out: Maps,
+    isa: str | None = None,
+    threads: int | None = None,
+) -> None:
+    """z = gamma (y - mean) / (factor S + epsilon) + beta by token, quantised anew by sample; S is
+    the sum of the ranges of the token's chunks, of equal size and next to one another."""
+    _native.int8_layernorm(shape, *y, gamma, beta, factor, epsilon, *out, isa, threads)
+
+
+def layernorm_backward(
+    shape: LayerNormShape,
+    y: Maps,
+    gamma: Floats,
+    factor: float,
+    epsilon: float,
+    g: Floats,
+    dy: Floats,
+    dgamma: Floats,
+    dbeta: Floats,
+    isa: str | None = None,
+    threads: int | None = None,
+) -> None:
+    """Gradients of y, gamma and beta from g, that of z. That of the range goes to each chunk's
+    maximum and minimum, in equal parts where several values tie."""
+    _native.int8_layernorm_backward(shape, *y, gamma, factor, epsilon, g, dy, dgamma, dbeta, isa, threads)
+
+
+def gelu(x: Maps, out: Maps, isa: str | None = None, threads: int | None = None) -> None:
+    """x Phi(x), a table of 256 entries a sample, quantised anew."""
+    _native.int8_gelu(*x, *out, isa, threads)
+
+
+def gelu_backward(x: Maps, g: Floats, dx: Floats, threads: int | None = None) -> None:
+    """dx = g (Phi(x) + x phi(x)), from such a table."""
+    _native.int8_gelu_backward(*x, g, dx, threads)

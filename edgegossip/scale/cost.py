@@ -95,7 +95,10 @@ def board_bytes(recipe: Recipe, layout: Layout, cost: StepCost, neighbours: int,
 
     Vectors of the model's size: the model, gradient, momentum, update, the round's model and what is to be sent; a replica of
     each neighbour and one's own where differences travel (gossip), and a checkpoint's copy."""
-    vectors = 6 + (neighbours + 1 if recipe.run.mode == "gossip" else 1) + (1 if recipe.checkpoint.every else 0)
+    second = recipe.training.optimizer in ("adam", "adamw")  # its second moment
+    vectors = (
+        6 + second + (neighbours + 1 if recipe.run.mode == "gossip" else 1) + (1 if recipe.checkpoint.every else 0)
+    )
     train, test = _EXAMPLES.get(recipe.data.name, (0, 0))
     examples = (recipe.data.train_examples or train) / recipe.run.nodes + (recipe.data.test_examples or test)
     data = examples * (math.prod(describe(recipe.data).shape) + 8)  # as stored: a byte a pixel, and a label

@@ -55,6 +55,7 @@ __all__ = [
     "is_own",
     "layout_of",
     "partition_counts",
+    "require_device",
     "size_mb",
 ]
 
@@ -155,6 +156,15 @@ def first_model(recipe: Recipe, board: Board, say: Callable[[str], None] = lambd
     if is_own(recipe):
         facts = {"layout": f"{layout.hash:016x}", "values": layout.size}
     return FirstModel(layout, x, build_evaluator(recipe) if here else None, Agreement(facts))
+
+
+def require_device(recipe: Recipe) -> None:
+    """Raises HostError unless this machine has the device that the recipe asks for. Imports torch where that is a GPU."""
+    if recipe.training.device in ("auto", "cpu"):
+        return
+    from edgegossip.training.device import choose
+
+    choose(recipe.training)
 
 
 def layout_of(recipe: Recipe, board: Board | None = None) -> Layout:

@@ -56,6 +56,7 @@ def check(recipe: Recipe, boards: Sequence[Board] = ()) -> None:
     check_task(recipe.training)
     check_optimizer(recipe.training)
     check_device(recipe.training)
+    _check_evaluator(recipe)
     for board in boards or (None,):
         locate(recipe.data, board)
     if not is_users(recipe.data):
@@ -78,6 +79,16 @@ def check_augmentation(recipe: Recipe, about: Description) -> None:
         raise ConfigError(
             "data.augment = true moves images and not the masks beside them: set data.augment = "
             "false, and augment both in your own function"
+        )
+
+
+def _check_evaluator(recipe: Recipe) -> None:
+    """Raises ConfigError where a coordinator is to evaluate a model of which it has a part only."""
+    kept = [f"model.{key}" for key in ("share", "keep") if getattr(recipe.model, key)]
+    if recipe.run.mode == "server" and recipe.evaluation.where == "coordinator" and kept:
+        raise ConfigError(
+            f'evaluation.where = "coordinator": {" and ".join(kept)} leave a part of the model on each board, which the '
+            'coordinator has not; set evaluation.where = "boards"'
         )
 
 

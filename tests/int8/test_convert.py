@@ -79,7 +79,7 @@ def test_what_cannot_be_converted_stays_and_is_named():
         nn.Conv2d(3, 4, 3, padding=1, dilation=2),
         nn.Conv2d(4, 4, 3, padding="same"),
         nn.GroupNorm(2, 4),
-        nn.GELU(),
+        nn.SiLU(),
         nn.Conv2d(4, 4, 3, padding=1, padding_mode="reflect"),
         nn.AdaptiveAvgPool2d(2),
         nn.Flatten(),

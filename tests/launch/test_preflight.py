@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from edgegossip import recipe as recipes
-from edgegossip.launch.preflight import codec_notice, notices
+from edgegossip.launch.preflight import codec_notice, notices, preflight
+from edgegossip.types import ConfigError, EdgegossipError, HostError
 
 
 @pytest.mark.parametrize("name, coarse", [("fp32", False), ("8-bit-elastiquant", False), ("topk", True), ("dgc", True)])
@@ -39,3 +40,40 @@ def test_two_momentums_are_told(settings: list[str], said: bool) -> None:
     assert said == any(
         "momentum of its own" in notice for notice in notices(recipes.load("quickstart-server", settings))
     )
+
+
+MEMBERS = ("a", "b", "c", "d")
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "words"),
+    [
+        (["training.task=regression"], ConfigError, "does not fit data whose targets are one class"),
+        (["training.optimizer=adamm"], ConfigError, "did you mean adam"),
+        (["training.optimizer=adam", "training.optimizer_params.beta=1"], ConfigError, "did you mean betas"),
+        (["training.optimizer_params.lr=1"], ConfigError, "it has a key of its own, training.lr"),
+        (["training.device=gpu"], ConfigError, "must be auto, cpu, cuda, cuda:N or mps"),
+        (['model.keep=["haed.*"]'], ConfigError, "model mlp: keep: no tensor of the model matches haed"),
+        (["gossip.algorithm=d2", "training.optimizer=adam"], ConfigError, "say training.optimizer = sgd"),
+    ],
+)
+def test_what_a_recipe_says_of_training_is_looked_at_before_the_run(
+    settings: list[str], error: type[EdgegossipError], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        preflight(recipes.load("quickstart-gossip", settings), MEMBERS)
+
+
+def test_a_gpu_that_is_not_there_is_missed_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(HostError, match="sees no CUDA GPU"):
+        preflight(recipes.load("quickstart-gossip", ["training.device=cuda"]), MEMBERS)
+    preflight(recipes.load("quickstart-gossip", ["training.device=cpu"]), MEMBERS)
+
+
+def test_a_coordinator_does_not_evaluate_a_part_of_a_model() -> None:
+    settings = ['model.keep=["3.*"]', "evaluation.where=coordinator"]
+    with pytest.raises(ConfigError, match=r"model.keep leave a part .* set evaluation.where = .boards"):
+        preflight(recipes.load("quickstart-server", settings), MEMBERS)

@@ -150,3 +150,102 @@ def evonorm_gradients(y, v, gamma, g, groups, chunks):
     ties = is_high / is_high.sum((2, 4), keepdims=True) - is_low / is_low.sum((2, 4), keepdims=True)
     dy = dy + (of_range * ties).reshape(y.shape)
     return dy, (g * gamma * wide * y * t / 6).sum((0, 1)), (g * y * h * wide).sum((0, 1)), g.sum((0, 1))
+
+
+# Sequences: attention, layer norm, GELU.
+
+STREAM = 0x9E3779B97F4A7C15
+
+
+def exponential(x):
+    """e^x of float32 from -30 to 0, one operation after another."""
+    magic = F(12582912.0)
+    whole = (x * F(1.44269504) + magic) - magic
+    r = (x - whole * F(0.693359375)) + whole * F(2.12194440e-4)
+    p = np.full_like(x, F(1.9875691500e-4))
+    for c in (1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1):
+        p = p * r + F(c)
+    return np.ldexp(p * (r * r) + r + F(1), whole.astype(np.int32)).astype(F)
+
+
+def padded(keys):
+    return -(-keys // 16) * 16
+
+
+def numerators(q, k, factor, seen):
+    """int64[queries, keys] of one head, q and k int64 less their zero points; seen bool[queries, keys]."""
+    scores = q @ k.T
+    most = np.where(seen, scores, np.iinfo(np.int64).min).max(1, keepdims=True)
+    below = np.where(seen, scores - most, 0).astype(F) * F(factor)
+    e = exponential(np.maximum(below, F(-30))) * F(255) + F(0.5)
+    return np.where(seen, e.astype(np.int64), 0)
+
+
+def heads_of(maps, tokens, heads, width):
+    """int64[batch, heads, tokens, width] less the zero points, of `Maps`."""
+    values = maps.q.reshape(-1, tokens, heads, width).astype(np.int64) - maps.zero.reshape(-1, 1, 1, 1)
+    return values.swapaxes(1, 2)
+
+
+def rounded_at(values, key, first, scale):
+    """round8 of values [n] that lie from element `first` on."""
+    u = (uniforms(key, first, values.size) >> np.uint32(8)).astype(F) * F(2.0**-24)
+    t = (values.ravel() * (F(1) / scale) + u) + F(127)
+    return (np.clip(t, F(0), F(254)).astype(np.int64) - 127).reshape(values.shape)
+
+
+def scale8(values):
+    return max(np.abs(values).max() * (F(1) / F(127)), FLOOR)
+
+
+def attention(call, g):
+    """(out, dq, dk, dv) of an `AttentionPass`; g float32[batch, queries, heads * width]."""
+    s, (mb, mh, mq) = call.shape, call.mask
+    q, k, v = (heads_of(m, t, s.heads, s.width) for m, t in ((call.q, s.queries), (call.k, s.keys), (call.v, s.keys)))
+    seen = np.ones((1, 1, 1, s.keys), bool) if call.seen is None else call.seen.reshape(mb, mh, mq, s.keys) != 0
+    seen = np.broadcast_to(seen, (s.batch, s.heads, s.queries, s.keys))
+    root, rescale = F(1 / np.sqrt(np.float64(s.width))), F(1 / (1 - call.dropped))
+    wide_keys = padded(s.keys)
+    out = np.zeros((s.batch, s.queries, s.heads, s.width), F)
+    dq, dk, dv = np.zeros_like(out), *(np.zeros((s.batch, s.keys, s.heads, s.width), F) for _ in range(2))
+    key = [(call.key + n * STREAM) % 2**64 for n in range(4)]
+    for n in range(s.batch):
+        sq, sk, sv = (F(m.scale[n]) for m in (call.q, call.k, call.v))
+        size = s.queries * s.heads * s.width
+        sg = scale8(g[n])
+        g8 = rounded_at(g[n], key[0], n * (size + size % 2), sg).reshape(s.queries, s.heads, s.width)
+        for h in range(s.heads):
+            place = n * s.heads + h
+            e = numerators(q[n, h], k[n, h], min(sq * sk * root, F(3e38)), seen[n, h])
+            kept = e.copy()
+            if call.dropped:
+                u = uniforms(key[3], place * s.queries * wide_keys, s.queries * wide_keys)
+                below = u.reshape(s.queries, wide_keys)[:, : s.keys] < int(call.dropped * 2**32)
+                kept[below] = 0
+            total = e.sum(1)
+            some = np.maximum(total, 1).astype(F)
+            inverse = np.where(total > 0, rescale / some, F(0)).astype(F)
+            out[n, :, h] = (kept @ v[n, h]).astype(F) * (sv * inverse)[:, None]
+
+            own = g[n].reshape(s.queries, s.heads, s.width)[:, h] * inverse[:, None]
+            scale = scale8(own)
+            first = place * (own.size + own.size % 2)
+            dv[n, :, h] = scale * (kept.T @ rounded_at(own, key[1], first, scale)).astype(F)
+
+            of_p = g8[:, h] @ v[n, h].T
+            mean = np.where(total > 0, (kept * of_p).sum(1) / np.maximum(total, 1), 0).astype(F)[:, None]
+            unit = np.where(total > 0, F(sg * sv * rescale * root) / some, F(0)).astype(F)[:, None]
+            d = e.astype(F) * unit * (np.where(kept == 0, F(0), of_p.astype(F)) - mean)
+            d = np.pad(d, ((0, 0), (0, wide_keys - s.keys)))
+            scale = scale8(d)
+            d8 = rounded_at(d, key[2], place * d.size, scale)[:, : s.keys]
+            dq[n, :, h] = (d8 @ k[n, h]).astype(F) * (scale * sk)
+            dk[n, :, h] = (scale * sq) * (d8.T @ q[n, h]).astype(F)
+    return out, dq, dk, dv
+
+
+def layernorm(y, gamma, beta, factor, epsilon, chunks):
+    """In float64; y [..., features]."""
+    parts = y.reshape(*y.shape[:-1], chunks, -1)
+    spread = (parts.max(-1) - parts.min(-1)).sum(-1)[..., None]
+    return gamma * (y - y.mean(-1, keepdims=True)) / (spread * factor + epsilon) + beta

@@ -38,6 +38,7 @@ void bind_coding(nb::module_& m);
 void bind_half(nb::module_& m);
 void bind_int8(nb::module_& m);
 void bind_int8_program(nb::module_& m);
+void bind_int8_sequences(nb::module_& m);
 void bind_int8_shaping(nb::module_& m);
 void bind_keys(nb::module_& m);
 void bind_matrix(nb::module_& m);

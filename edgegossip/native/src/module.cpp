@@ -9,6 +9,7 @@ NB_MODULE(_native, m) {
     edgegossip::bind_half(m);
     edgegossip::bind_int8(m);
     edgegossip::bind_int8_program(m);
+    edgegossip::bind_int8_sequences(m);
     edgegossip::bind_int8_shaping(m);
     edgegossip::bind_keys(m);
     edgegossip::bind_matrix(m);

@@ -31,6 +31,14 @@ _ENTRIES = {
     "digits": Entry("digits", Description((1, 8, 8), 10, (4.885,), (6.017,))),
     "mnist": Entry("idx", Description((1, 28, 28), 10, (33.32,), (78.57,))),
     "fashion-mnist": Entry("idx", Description((1, 28, 28), 10, (72.94,), (90.02,))),
+    "ag-news": Entry(
+        "text",
+        Description((128,), 4, dtype="int64", names=("World", "Sports", "Business", "Sci/Tech")),
+    ),
+    "sentence-length": Entry(
+        "text",
+        Description((48,), 6, dtype="int64", names=("5-8", "9-12", "13-16", "17-20", "21-25", "26-28")),
+    ),
     "cifar10": Entry(
         "cifar10",
         Description((3, 32, 32), 10, (125.3, 122.95, 113.87), (62.99, 62.09, 66.70)),

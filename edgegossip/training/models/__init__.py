@@ -1,7 +1,7 @@
 """The list of models. A new one is a builder and one line here; importing this package imports no torch.
 
 A builder is called as `build(input_shape, classes, norm, **params)` and returns a torch.nn.Module that maps
-float32[batch, *input_shape] to logits float32[batch, classes]. A user's own `module:function` is called the same way.
+inputs [batch, *input_shape] to logits float32[batch, classes]. A user's own `module:function` is called the same way.
 """
 
 from __future__ import annotations
@@ -46,6 +46,11 @@ _ENTRIES = {
     "resnet50v2": Entry("resnet_v2", "resnet50v2"),
     "densenet121": Entry("densenet", "densenet121"),
     "vgg11": Entry("vgg", "vgg11", ("hidden",)),
+    "distilbert": Entry(
+        "distilbert",
+        "distilbert",
+        ("layers", "dim", "heads", "hidden", "vocabulary", "length", "dropout", "weights"),
+    ),
 }
 
 

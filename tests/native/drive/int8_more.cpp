@@ -1,4 +1,6 @@
+#include "core/int8_attention.hpp"
 #include "core/int8_embedding.hpp"
+#include "core/int8_layernorm.hpp"
 #include "core/int8_pool.hpp"
 #include "core/int8_shaping.hpp"
 #include "int8.hpp"
@@ -111,8 +113,54 @@ void run_shaping(const Isa& isa) {
     drive::report(isa, "int8_shaping", hash);
 }
 
+// Attention with keys that are hidden and without, with dropout, heads of odd width, and scales that overflow; layer norm
+// and GELU of values of any size.
+void run_sequences(const Isa& isa) {
+    constexpr AttentionShape ATTENTIONS[] = {{2, 9, 17, 3, 7}, {1, 33, 33, 2, 32}, {3, 1, 1, 1, 1}, {2, 5, 40, 1, 16}};
+    constexpr LayerNormShape LAYERS[] = {{2, 7, 96, 16}, {3, 2, 30, 6}, {1, 1, 1, 1}, {2, 3, 47, 1}};
+    drive::Random random;
+    drive::Hash attention_hash, norm_hash, gelu_hash;
+    for (const AttentionShape& s : ATTENTIONS)
+        for (const float width : {1.0f, 1e-38f, 3e30f}) {
+            const Batch q = quantised(*isa.int8, random, s.batch, s.query_size(), width), k = quantised(*isa.int8, random, s.batch, s.key_size(), width),
+                        v = quantised(*isa.int8, random, s.batch, s.key_size(), 1.0f);
+            std::vector<uint8_t> seen(size_t(s.batch * s.keys));
+            for (uint8_t& one : seen) one = random.next() % 4 != 0;
+            const std::vector<float> g = floats(random, s.batch * s.query_size(), 1e-3f);
+            for (const bool whole : {false, true}) {
+                const KeyMask mask{whole ? nullptr : seen.data(), whole ? 1 : s.batch, 1, 1};
+                const Attention of{s, q.view(), k.view(), v.view(), mask, {whole ? 1u << 30 : 0u, whole ? 4.0f / 3.0f : 1.0f}, random.next()};
+                std::vector<float> out(g.size()), dq(g.size()), dk(size_t(s.batch * s.key_size())), dv(dk.size());
+                attention_forward(*isa.int8, of, out.data(), 2);
+                attention_backward(*isa.int8, of, g.data(), dq.data(), dk.data(), dv.data(), 2);
+                for (std::vector<float>* values : {&out, &dq, &dk, &dv}) add(attention_hash, *values);
+            }
+        }
+    for (const LayerNormShape& s : LAYERS)
+        for (const float width : {1.0f, 1e-38f, 3e37f}) {
+            const Batch y = quantised(*isa.int8, random, s.batch, s.size(), width);
+            Batch z(s.batch, s.size());
+            const std::vector<float> gamma = floats(random, s.features, 1.0f), beta = floats(random, s.features, 1.0f),
+                                     g = floats(random, s.batch * s.size(), 1.0f);
+            std::vector<float> dy(g.size()), dgamma(gamma.size()), dbeta(gamma.size());
+            const LayerRange range{0.3f / float(s.chunks), 1e-12f};
+            layernorm_forward(*isa.int8, s, y.view(), gamma.data(), beta.data(), range, {z.q.data(), z.scale.data(), z.zero.data()}, 2);
+            layernorm_backward(*isa.int8, s, y.view(), gamma.data(), range, g.data(), {dy.data(), dgamma.data(), dbeta.data()}, 2);
+            z.add_to(norm_hash);
+            for (std::vector<float>* values : {&dy, &dgamma, &dbeta}) add(norm_hash, *values);
+            gelu_forward(*isa.int8, y.view(), s.batch, s.size(), {z.q.data(), z.scale.data(), z.zero.data()}, 2);
+            gelu_backward(y.view(), s.batch, s.size(), g.data(), dy.data(), 2);
+            z.add_to(gelu_hash);
+            add(gelu_hash, dy);
+        }
+    drive::report(isa, "int8_attention", attention_hash);
+    drive::report(isa, "int8_layernorm", norm_hash);
+    drive::report(isa, "int8_gelu", gelu_hash);
+}
+
 void run(const Isa& isa) {
     run_pool(isa);
+    run_sequences(isa);
     run_shaping(isa);
     run_embedding(isa);
     run_conv_norm(isa);

@@ -6,38 +6,6 @@
 namespace edgegossip {
 namespace {
 
-// The three buffers of int8 maps.
-struct MapBuffers {
-    Buffer<int8_t> q;
-    Buffer<float> scale;
-    Buffer<int32_t> zero;
-
-    MapBuffers(nb::handle q_object, nb::handle scale_object, nb::handle zero_object, bool writable, int64_t batch, int64_t size)
-        : q(q_object, "q", writable), scale(scale_object, "scale", writable), zero(zero_object, "zero", writable) {
-        q.expect_size(batch * size);
-        scale.expect_size(batch);
-        zero.expect_size(batch);
-        if (writable) return;
-        check_zero_points(zero);
-    }
-    Maps view() const { return {q.data(), scale.data(), zero.data()}; }
-    WritableMaps writable() const { return {q.data(), scale.data(), zero.data()}; }
-};
-
-// A float32 buffer that may be None.
-struct MaybeFloats {
-    std::optional<Buffer<float>> buffer;
-
-    MaybeFloats(nb::handle object, const char* name, bool writable, int64_t size) {
-        if (object.is_none()) return;
-        buffer.emplace(object, name, writable);
-        buffer->expect_size(size);
-    }
-    float* data() const { return buffer ? buffer->data() : nullptr; }
-};
-
-const Int8& kernels_of(const Name& isa_name) { return *choose(isa_name).int8; }
-
 void quantise(nb::handle x_object, int64_t batch, nb::handle q_object, nb::handle scale_object, nb::handle zero_object,
               const Name& isa_name, std::optional<int> threads_argument) {
     const Int8& kernels = kernels_of(isa_name);

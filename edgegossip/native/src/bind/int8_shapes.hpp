@@ -1,12 +1,15 @@
-// Shapes of int8 layers as Python passes them: lists of numbers, checked before anything is computed with them. ValueError.
+// Shapes and maps of int8 layers as Python passes them, checked before anything is computed with them. ValueError.
 #pragma once
 
 #include <initializer_list>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "../bind.hpp"
+#include "../core/int8_attention.hpp"
 #include "../core/int8_embedding.hpp"
+#include "../core/int8_layernorm.hpp"
 #include "../core/int8_norm.hpp"
 #include "../core/int8_pad.hpp"
 #include "../core/int8_pool.hpp"
@@ -39,6 +42,38 @@ inline void check_zero_points(const Buffer<int32_t>& zero) {
     for (int64_t n = 0; n < zero.size(); n++)
         if (zero.data()[n] < -128 || zero.data()[n] > 127) throw nb::value_error("zero points must lie in -128 .. 127");
 }
+
+// The three buffers of int8 maps.
+struct MapBuffers {
+    Buffer<int8_t> q;
+    Buffer<float> scale;
+    Buffer<int32_t> zero;
+
+    MapBuffers(nb::handle q_object, nb::handle scale_object, nb::handle zero_object, bool writable, int64_t batch, int64_t size)
+        : q(q_object, "q", writable), scale(scale_object, "scale", writable), zero(zero_object, "zero", writable) {
+        q.expect_size(batch * size);
+        scale.expect_size(batch);
+        zero.expect_size(batch);
+        if (writable) return;
+        check_zero_points(zero);
+    }
+    Maps view() const { return {q.data(), scale.data(), zero.data()}; }
+    WritableMaps writable() const { return {q.data(), scale.data(), zero.data()}; }
+};
+
+// A float32 buffer that may be None.
+struct MaybeFloats {
+    std::optional<Buffer<float>> buffer;
+
+    MaybeFloats(nb::handle object, const char* name, bool writable, int64_t size) {
+        if (object.is_none()) return;
+        buffer.emplace(object, name, writable);
+        buffer->expect_size(size);
+    }
+    float* data() const { return buffer ? buffer->data() : nullptr; }
+};
+
+inline const Int8& kernels_of(const Name& isa_name) { return *choose(isa_name).int8; }
 
 inline ConvShape conv_shape(const Numbers& n) {
     check_sizes(n, 12, 9, 2);
@@ -83,6 +118,25 @@ inline EmbeddingShape embedding_shape(const Numbers& n) {
     const EmbeddingShape s{n[0], n[1], n[2], n[3]};
     bounded({s.batch, s.length, s.width});
     bounded({s.rows, s.width});
+    return s;
+}
+
+inline AttentionShape attention_shape(const Numbers& n) {
+    check_sizes(n, 5, 0, 0);
+    const AttentionShape s{n[0], n[1], n[2], n[3], n[4]};
+    bounded({s.batch, std::max(s.queries, s.keys), s.heads, s.width});
+    bounded({s.batch, s.heads, s.queries, s.keys});
+    if (s.width > 16384 || std::max(s.queries, s.keys) > 32768)
+        throw nb::value_error("heads of more than 16384 features, or more than 32768 tokens, do not fit into an int32");
+    return s;
+}
+
+inline LayerNormShape layernorm_shape(const Numbers& n) {
+    check_sizes(n, 4, 0, 0);
+    const LayerNormShape s{n[0], n[1], n[2], n[3]};
+    bounded({s.batch, s.tokens, s.features});
+    if (s.features > 65536 || s.features % s.chunks != 0)
+        throw nb::value_error("chunks must divide the features, of which there are at most 65536");
     return s;
 }
 

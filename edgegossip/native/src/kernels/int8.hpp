@@ -66,6 +66,14 @@ struct RangeTies {
     float* shares;
 };
 
+// Range layer norm of a token of so many values: they are cut into `chunks` equal chunks, whose ranges, summed, times
+// `factor` and the scale of the values, plus epsilon, stand for the deviation.
+struct TokenNorm {
+    int64_t features, chunks;
+    float scale, factor, epsilon;
+    const float *gamma, *beta;  // [features]; beta is not looked at backward
+};
+
 // Kernels of integer training (docs/int8.md). Maps are [height][width][channels]. Products and sums of integers are exact;
 // float arithmetic is one operation after another in a fixed order, so that all results have the same bits everywhere.
 struct Int8 {
@@ -156,6 +164,23 @@ struct Int8 {
 
     // q[c] = the largest of from[k][c], k < count, and tap[c] = places[k] of the first such k. With count 0: -128 and 0.
     void (*largest)(const int8_t* const* from, const uint8_t* places, int64_t count, int64_t channels, int8_t* q, uint8_t* tap);
+
+    // e[j] = 255 e^((scores[j] - most) factor) rounded, most the largest score where keep is -1; 0 where keep is 0. Their
+    // sum. n: whole panels; factor finite and not negative.
+    int32_t (*softmax)(const int32_t* scores, const int32_t* keep, int64_t n, float factor, int16_t* e);
+
+    // e[j] = 0 where the generator's number at first + j, even, is below `below`. n: whole panels.
+    void (*drop)(int16_t* e, int64_t n, uint64_t key, int64_t first, uint32_t below);
+
+    // d[j] = e[j] (factor / sum) (o[j] - (sum over k of kept[k] of_p[k]) / sum), o = of_p where kept is not 0, else 0: the
+    // gradient of the scores of which e came, where of_p is that of the probabilities. All 0 with a sum of 0.
+    void (*softmax_backward)(const int16_t* e, const int16_t* kept, const int32_t* of_p, int64_t n, int32_t sum, float factor, float* d);
+
+    // out[j] = (value less the mean) gamma[j] / deviation + beta[j] of one token.
+    void (*layernorm)(const int8_t* q, const TokenNorm& by, float* out);
+
+    // d = the gradient of the values from g, that of the result; those of gamma and beta are added up.
+    void (*layernorm_backward)(const int8_t* q, const TokenNorm& by, const float* g, float* d, float* of_gamma, float* of_beta);
 };
 
 }  // namespace edgegossip
