@@ -71,7 +71,7 @@ class Fleet:
     def __init__(self, members: Sequence[NodeId], rounds: Round) -> None:
         self.members, self.rounds, self.t_s = tuple(members), rounds, 0.0
         self.boards = {name: Board(name) for name in members}
-        self.score = "accuracy"  # the name of what evaluations go by; "" where there is only the loss
+        self.score = ""  # the name of what evaluations go by; "" before the first, or with the loss alone
         self._known_down: set[str] = set()
         self._routine: dict[
             str, tuple[float, int]

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from edgegossip.recipe import TrainingSection
+from edgegossip.training.optimizer import Optimizer
 from edgegossip.types import HostError, LocalError
 
 _HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -122,17 +123,17 @@ class Precision:
     def backward(self, loss: Tensor) -> None:
         (loss if self.scaler is None else self.scaler.scale(loss)).backward()
 
-    def step(self, optimizer: torch.optim.Optimizer, clip: float) -> None:
+    def step(self, optimizer: Optimizer, clip: float) -> None:
         """One step, with gradients no longer than `clip` (0: as they are)."""
         if clip:
             if self.scaler is not None:
-                self.scaler.unscale_(optimizer)
+                self.scaler.unscale_(cast("torch.optim.Optimizer", optimizer))
             params = [p for group in optimizer.param_groups for p in group["params"]]
             torch.nn.utils.clip_grad_norm_(params, clip)
         if self.scaler is None:
             optimizer.step()
         else:
-            self.scaler.step(optimizer)
+            self.scaler.step(cast("torch.optim.Optimizer", optimizer))
             self.scaler.update()
 
     def snapshot(self) -> dict[str, NDArray[np.float64]]:

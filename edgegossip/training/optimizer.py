@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -26,7 +26,75 @@ MANY = 16  # tensors from which on torch's loops over all of them at once are th
 STATE, OPAQUE = "optimizer/", "optimizer"  # names in a snapshot
 
 
-def make(section: TrainingSection, module: nn.Module) -> torch.optim.Optimizer:
+class Optimizer(Protocol):
+    """What is used of a torch.optim.Optimizer."""
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]: ...
+
+    def zero_grad(self) -> None: ...
+
+    def step(self) -> Any: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None: ...
+
+
+class Sgd:
+    """SGD with momentum, to the bit torch.optim's without dampening (Sutskever et al. 2013):
+
+        g <- g + weight_decay x;  m <- momentum m + g
+        x <- x - lr (g + momentum m)   (Nesterov)   or   x - lr m
+
+    Not torch.optim's own, because its first step imports torch's compiler: 80 MB and several seconds
+    of a small board. States are interchangeable with it."""
+
+    def __init__(self, groups: list[dict[str, Any]], lr: float, momentum: float, nesterov: bool) -> None:
+        self.param_groups = [{**group, "lr": lr} for group in groups]
+        self.momentum, self.nesterov = momentum, nesterov
+        self._memory: dict[Tensor, Tensor] = {}  # by parameter, from its first gradient on
+
+    def zero_grad(self) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.grad = None
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """One step; gradients are used as scratch space."""
+        for group in self.param_groups:
+            params = [p for p in group["params"] if p.grad is not None]
+            if not params:
+                continue
+            grads = [p.grad for p in params]
+            if group["weight_decay"]:
+                torch._foreach_add_(grads, params, alpha=group["weight_decay"])
+            if self.momentum:
+                for p in params:
+                    if p not in self._memory:
+                        self._memory[p] = torch.zeros_like(p)
+                memory = [self._memory[p] for p in params]
+                torch._foreach_mul_(memory, self.momentum)
+                torch._foreach_add_(memory, grads)
+                if self.nesterov:
+                    torch._foreach_add_(grads, memory, alpha=self.momentum)
+                else:
+                    grads = memory
+            torch._foreach_add_(params, grads, alpha=-group["lr"])
+
+    def state_dict(self) -> dict[str, Any]:
+        params = [p for group in self.param_groups for p in group["params"]]
+        known = {k: self._memory[p] for k, p in enumerate(params) if p in self._memory}
+        return {"state": {k: {"momentum_buffer": m} for k, m in known.items()}, "param_groups": self.param_groups}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        params = [p for group in self.param_groups for p in group["params"]]
+        memory = {params[k]: of["momentum_buffer"] for k, of in state_dict["state"].items()}
+        self._memory = {p: torch.empty_like(p).copy_(m) for p, m in memory.items()}
+
+
+def make(section: TrainingSection, module: nn.Module) -> Optimizer:
     """The recipe's optimiser on the parameters of `module` that require a gradient.
 
     A user's own `module:function` is called with (parameter groups, lr, **optimizer_params); it finds
@@ -40,9 +108,12 @@ def make(section: TrainingSection, module: nn.Module) -> torch.optim.Optimizer:
         if not isinstance(made, torch.optim.Optimizer):
             kind = type(made).__name__
             raise LocalError(f"{section.optimizer} must return a torch.optim.Optimizer, not {kind}")
-        return made
+        return cast("Optimizer", made)
     if section.optimizer == "sgd":
-        params |= {"momentum": section.momentum, "nesterov": section.nesterov and section.momentum > 0}
+        momentum, nesterov = section.momentum, section.nesterov and section.momentum > 0
+        if not params:
+            return Sgd(groups, section.lr, momentum, nesterov)
+        params |= {"momentum": momentum, "nesterov": nesterov}
     if not {"foreach", "fused"} & set(params):
         tensors = [p for group in groups for p in group["params"]]
         if tensors[0].device.type == "cpu":
@@ -50,7 +121,7 @@ def make(section: TrainingSection, module: nn.Module) -> torch.optim.Optimizer:
     if "betas" in params:
         params["betas"] = tuple(params["betas"])
     try:
-        return _KINDS[section.optimizer](groups, lr=section.lr, **params)
+        return cast("Optimizer", _KINDS[section.optimizer](groups, lr=section.lr, **params))
     except (TypeError, ValueError, RuntimeError) as error:
         raise ConfigError(f"training.optimizer_params of {section.optimizer}: {error}") from None
 
@@ -74,7 +145,7 @@ def _undecayed(module: nn.Module) -> set[Tensor]:
     return found
 
 
-def set_rate(optimizer: torch.optim.Optimizer, lr: float, first: float) -> None:
+def set_rate(optimizer: Optimizer, lr: float, first: float) -> None:
     """Set the rate of a round. `first`: the recipe's; a user's group that began with another keeps
     its proportion to it."""
     for group in optimizer.param_groups:
@@ -82,7 +153,7 @@ def set_rate(optimizer: torch.optim.Optimizer, lr: float, first: float) -> None:
         group["lr"] = lr if began == first or not first else began * lr / first
 
 
-def snapshot(optimizer: torch.optim.Optimizer) -> dict[str, NDArray[Any]]:
+def snapshot(optimizer: Optimizer) -> dict[str, NDArray[Any]]:
     """The optimiser's state as arrays of their own: one a tensor where there is nothing but tensors,
     as in torch's own optimisers, else what torch.save makes of it."""
     state = optimizer.state_dict()["state"]
@@ -96,7 +167,7 @@ def snapshot(optimizer: torch.optim.Optimizer) -> dict[str, NDArray[Any]]:
         return {OPAQUE: np.frombuffer(buffer.getvalue(), np.uint8).copy()}
 
 
-def restore(optimizer: torch.optim.Optimizer, kept: Mapping[str, Any], *, own: bool) -> None:
+def restore(optimizer: Optimizer, kept: Mapping[str, Any], *, own: bool) -> None:
     """Put back what `snapshot` gave; other names are passed over. `own`: it is a user's, whose state
     may have any shapes. Raises LocalError when it cannot be this optimiser's."""
     document = optimizer.state_dict()

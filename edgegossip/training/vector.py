@@ -61,6 +61,10 @@ class ModelVector:
         self.layout = Layout.of(TensorSpec(n, _shape(t), trainable) for n, t, trainable in tensors)
         self._names = [t.name for t in self.layout.tensors]
         self._types = {name: (t.dtype, t.shape) for name, t, _ in tensors}
+        split = [name.rpartition(".") for name in self._names]
+        self._places = [(path, key) for path, _, key in split]  # of a layer, and of its tensor there
+        self._sizes = [t.size for t in self.layout.tensors]
+        self._shapes = [t.shape for t in self.layout.tensors]
         self._variances = [k for k, n in enumerate(self._names) if n.rpartition(".")[2] == "running_var"]
         self._pinned: Tensor | None = None  # where a copy from or to a device passes
 
@@ -130,10 +134,15 @@ class ModelVector:
     def _tensors(self) -> list[Tensor]:
         """The tensors that travel, as the module has them now, in the layout's order. Looked up
         anew each time: a script may have replaced one, or moved the module to another device."""
-        there = dict(self.module.named_parameters()) | dict(self.module.named_buffers())
+        layers: dict[str, nn.Module | None] = {}
         found = []
-        for name in self._names:
-            tensor = there.get(name)
+        for name, (path, key) in zip(self._names, self._places, strict=True):
+            if path not in layers:
+                layers[path] = self._layer(path)
+            layer = layers[path]
+            tensor: Tensor | None = None if layer is None else layer._parameters.get(key)
+            if tensor is None and layer is not None:
+                tensor = layer._buffers.get(key)
             if tensor is None:
                 raise LocalError(f"tensor {name} was there at the join and is not in the model any more")
             dtype, shape = self._types[name]
@@ -145,6 +154,12 @@ class ModelVector:
             found.append(torch.view_as_real(tensor) if tensor.is_complex() else tensor)
         return found
 
+    def _layer(self, path: str) -> nn.Module | None:
+        try:
+            return self.module.get_submodule(path)
+        except AttributeError:
+            return None
+
     def _gathers(self, tensors: Sequence[Tensor]) -> bool:
         if self._staged is not None:
             return self._staged
@@ -153,8 +168,7 @@ class ModelVector:
 
     def _parts(self, vector: Tensor) -> list[Tensor]:
         """Views of a flat vector, one a tensor."""
-        sizes = [t.size for t in self.layout.tensors]
-        return [p.view(t.shape) for p, t in zip(vector.split(sizes), self.layout.tensors, strict=True)]
+        return [p.view(shape) for p, shape in zip(vector.split(self._sizes), self._shapes, strict=True)]
 
     def _staging(self, device: torch.device) -> Tensor:
         """One vector on the CPU through which all copies of a device go; pinned where the device

@@ -8,6 +8,7 @@ and whatever of the model does not travel, stay with the board from round to rou
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -276,8 +277,8 @@ class TorchWorkload:
         self._seen = 0
         with devices.seeded(self._shared.device, seed):
             losses = [self._step(round * steps + k) for k in range(steps)]
-        loss = float(np.mean([float(value) for value in losses]))  # here a GPU is waited for
-        if not np.isfinite(loss):
+        loss = sum(float(value) for value in losses) / steps  # here a GPU is waited for
+        if not math.isfinite(loss):
             raise LocalError(
                 f"board {self._node}: the training loss became {loss} in round {round}, at learning rate {lr:g}; "
                 "try a smaller training.lr"
@@ -320,15 +321,15 @@ class TorchWorkload:
         total: Tensor | None = None  # terms of the whole batch's loss, where it comes in parts
         if at_a_time < len(inputs):
             total = self._terms(inputs, targets)
-        value = torch.zeros((), device=self._shared.device)
+        values = []
         for part in micro_batches.parts(len(inputs), at_a_time):
-            value = value + self._gradient(inputs[part], None if targets is None else targets[part], total)
+            values.append(self._gradient(inputs[part], None if targets is None else targets[part], total))
             if low:
                 heap.give_back()
         began_ns = perf_counter_ns()
         self._precision.step(self._optimizer, self._recipe.training.clip)
         self._stages_ns[_OPTIMISER] += perf_counter_ns() - began_ns
-        return value
+        return values[0] if len(values) == 1 else torch.stack(values).sum()
 
     def _terms(self, inputs: NDArray[Any], targets: NDArray[Any] | None) -> Tensor:
         task = self._shared.task

@@ -5,7 +5,8 @@ import io
 import pytest
 
 from edgegossip.profiling.lines import EventRecord, MetricsRecord
-from edgegossip.report.live import Live, LiveSink
+from edgegossip.report.live import Live, LiveSink, progress_line
+from edgegossip.report.progress import Fleet
 
 
 class Terminal(io.StringIO):
@@ -209,3 +210,13 @@ def test_a_board_that_starts_again_does_not_speak_for_the_others(plain):
     live.event(_event("a", "started", "a goes on", round=6))
     live.close()
     assert "round 0/10" in stream.getvalue().splitlines()[-1]
+
+
+def test_the_display_goes_by_the_runs_own_score():
+    for scores, said in (({"mae": 0.25}, "mae 0.2500"), ({}, ""), ({"accuracy": 0.5, "f1": 0.125}, "accuracy 0.5000")):
+        fleet = Fleet(["a", "b"], 5)
+        assert "accuracy" not in progress_line(fleet)  # nobody knows yet
+        for name in ("a", "b"):
+            fleet.update(_round(name, 0, **{"eval/loss": 1.0, **{f"eval/{k}": v for k, v in scores.items()}}))
+        line = progress_line(fleet)
+        assert said in line and ("accuracy" in line) == ("accuracy" in scores) and "f1" not in line

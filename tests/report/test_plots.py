@@ -83,3 +83,14 @@ def test_importing_the_reports_imports_no_heavy_library():
         "bad = {'matplotlib', 'rich', 'torch', 'grpc', 'flwr'} & set(sys.modules); assert not bad, bad"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("scores", [{}, {"eval/mae": 0.5}, {"eval/accuracy": 0.5, "eval/f1": 0.25}])
+def test_a_run_is_drawn_with_the_score_that_it_goes_by_or_none(tmp_path, scores):
+    pytest.importorskip("matplotlib", reason="an extra: pip install 'edgegossip[report]'")
+    folder = RunFolder.create(tmp_path, "x", "", {})
+    for step in range(4):
+        folder.metrics("a", step, {"train/loss": 1.0, "eval/loss": 1.0, "net/sent_bytes": 10, **scores})
+    folder.close()
+    (path,) = (p for p in write_plots(folder.path) if p.name == "learning.png")
+    assert (_pixels(path).shape[0] < 700) == (not scores)  # two rows of panels, or one

@@ -74,3 +74,15 @@ def test_each_board_counts_from_its_own_first_round_and_time_never_runs_back():
     early = [record("a", 0, 11.0), record("a", 1, 12.0), record("a", 2, 13.0)]
     slow = [record("b", 0, 101.0), record("b", 1, 105.0)]
     assert align(_series(early + slow)).t_s.tolist() == [1.0, 3.5, 3.5]
+
+
+def test_scores_are_collected_under_their_names_from_where_they_begin():
+    records = [MetricsRecord("a", k, float(k), {"train/loss": 1.0}) for k in range(3)]
+    records.append(MetricsRecord("a", 3, 3.0, {"eval/loss": 0.5, "eval/mae": 0.25, "eval/examples": 9}))
+    records.append(MetricsRecord("b", 3, 3.0, {"train/loss": 2.0}))
+    series = _series(records)
+    assert series["a"].columns["eval/mae"].tolist()[3] == 0.25
+    assert np.isnan(series["a"].columns["eval/mae"][:3]).all() and "eval/mae" not in series["b"].columns
+    curves = align(series)
+    assert curves.values["eval/mae"].shape == (2, 4) and np.nansum(curves.values["eval/mae"]) == 0.25
+    assert "eval/examples" not in curves.values

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from edgegossip.profiling.lines import MetricsRecord
 from edgegossip.profiling.run_folder import read_run
 from edgegossip.profiling.summary import summarise, summarise_records
 from edgegossip.report.table import run_table
@@ -68,3 +69,23 @@ def test_one_board_has_no_rows_for_all_of_them():
     assert sum(line.startswith("---") for line in lines) == 2  # under each head, and no other
     both = run_table(summarise_records({"run": "r", "mode": "server"}, ["pi-01", "coordinator"], [], []))
     assert [line.split()[0] for line in both.splitlines() if line.startswith(("all ", "mean "))] == ["all", "mean"]
+
+
+def _evaluated(node, **scores):
+    values = {"train/loss": 0.5, "eval/loss": 0.25, **{f"eval/{name}": v for name, v in scores.items()}}
+    return MetricsRecord(node, 0, 1.0, values)
+
+
+def test_the_scores_of_another_task_have_columns_and_accuracy_has_none():
+    records = [_evaluated("a", mae=0.125, r2=0.5), _evaluated("b", mae=0.375, r2=0.25)]
+    text = run_table(summarise_records({"run": "r"}, ["a", "b"], records, []))
+    (head,) = (line for line in text.splitlines() if line.startswith("board") and "loss" in line)
+    assert head.split()[:4] == ["board", "mae", "r2", "loss"] and "accuracy" not in text
+    (whole,) = (line for line in text.splitlines() if line.startswith("all "))
+    assert whole.split()[1:4] == ["0.2500", "0.3750", "0.2500"] and "all: scores and loss are means" in text
+
+
+def test_with_the_loss_alone_there_is_no_column_of_scores():
+    text = run_table(summarise_records({"run": "r"}, ["a", "b"], [_evaluated("a"), _evaluated("b")], []))
+    (head,) = (line for line in text.splitlines() if line.startswith("board") and "loss" in line)
+    assert head.split()[:2] == ["board", "loss"] and "all: the loss is a mean" in text

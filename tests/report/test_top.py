@@ -172,3 +172,16 @@ def read_until(fd, *words, patience_s=40):
                 break
     assert all(word in seen for word in words), seen
     return seen
+
+
+@pytest.mark.parametrize(("scores", "head"), [({"perplexity": 12.5, "accuracy": 0.25}, "perplexity"), ({}, None)])
+def test_the_table_has_the_score_that_the_run_goes_by(folder, scores, head):
+    for name in NAMES:
+        values = {"train/loss": 0.5, "eval/loss": 2.5, **{f"eval/{k}": v for k, v in scores.items()}}
+        folder.write(MetricsRecord(name, 0, 0.1, values))
+    watcher = Watcher(folder.path)
+    watcher.read()
+    lines = plain_table(watcher).splitlines()
+    columns = lines[2].split()
+    assert columns[:4] == ["board", "round", "loss", head or "a"] and "accuracy" not in columns
+    assert ("12.5000" in lines[4]) == bool(head) and lines[4].startswith("a ")

@@ -21,16 +21,22 @@ def layers(count: int) -> nn.Sequential:
     return nn.Sequential(*(nn.Linear(7, 7) for _ in range(count)))
 
 
-@pytest.mark.parametrize("count", [1, 12])  # loops over tensors, and over all of them at once
+@pytest.mark.parametrize("params", [{}, {"dampening": 0.0}])  # ours, and torch's
+@pytest.mark.parametrize("count", [1, 12])
 @pytest.mark.parametrize("weight_decay", [0.0, 0.01])
 @pytest.mark.parametrize(("momentum", "nesterov"), [(0.0, True), (0.9, False), (0.9, True)])
-def test_sgd_is_this_formula_to_the_bit(momentum: float, nesterov: bool, weight_decay: float, count: int) -> None:
+def test_sgd_is_this_formula_to_the_bit(
+    momentum: float, nesterov: bool, weight_decay: float, count: int, params: dict[str, float]
+) -> None:
     """g <- g + weight_decay x; m <- momentum m + g; x <- x - lr (g + momentum m), or x - lr m."""
     net = layers(count)
     ours = [p.detach().clone() for p in net.parameters()]
     memory = [torch.zeros_like(p) for p in ours]
-    section = TrainingSection(lr=0.1, momentum=momentum, nesterov=nesterov, weight_decay=weight_decay)
+    section = TrainingSection(
+        lr=0.1, momentum=momentum, nesterov=nesterov, weight_decay=weight_decay, optimizer_params=params
+    )
     made = optimizers.make(section, net)
+    assert isinstance(made, torch.optim.SGD if params else optimizers.Sgd)
     for step in range(8):
         lr = 0.1 / (1 + step)
         optimizers.set_rate(made, lr, section.lr)
@@ -45,6 +51,24 @@ def test_sgd_is_this_formula_to_the_bit(momentum: float, nesterov: bool, weight_
             x.add_(gradient, alpha=-lr)
         made.step()
     assert all(torch.equal(p, x) for p, x in zip(net.parameters(), ours, strict=True))
+
+
+def test_sgd_goes_on_where_torchs_was_and_leaves_unused_parameters_alone() -> None:
+    net, other = layers(2), layers(2)
+    torchs = optimizers.make(TrainingSection(optimizer_params={"dampening": 0.0}), net)
+    ours = optimizers.make(TrainingSection(), other)
+    steps(net, torchs, 1)
+    other.load_state_dict(net.state_dict())
+    optimizers.restore(ours, optimizers.snapshot(torchs), own=False)
+    assert optimizers.snapshot(ours).keys() == optimizers.snapshot(torchs).keys()
+    unused = other[1].weight.clone()
+    for made, module in ((torchs, net), (ours, other)):
+        made.zero_grad()
+        for p in module[0].parameters():
+            p.grad = torch.ones_like(p)
+        made.step()
+    assert torch.equal(other[1].weight, unused)
+    assert all(torch.equal(a, b) for a, b in zip(net.parameters(), other.parameters(), strict=True))
 
 
 class Normed(nn.Module):
@@ -76,7 +100,7 @@ def test_parameters_go_to_torch() -> None:
         optimizers.make(TrainingSection(optimizer="adam", optimizer_params={"betas": [2.0, 0.9]}), layers(1))
 
 
-def steps(net: nn.Module, made: torch.optim.Optimizer, seed: int, count: int = 3) -> None:
+def steps(net: nn.Module, made: optimizers.Optimizer, seed: int, count: int = 3) -> None:
     generator = torch.Generator().manual_seed(seed)
     for _ in range(count):
         for p in net.parameters():

@@ -278,6 +278,18 @@ def test_check_and_partitions_import_no_torch():
     assert result.stdout.strip() == "[]"
 
 
+def test_a_board_trains_without_torchs_compiler():
+    """It is 80 MB and seconds of a small board, and torch.optim imports it with its first step."""
+    code = (
+        "import sys; from edgegossip import recipe, training; "
+        "w = training.build_workload(recipe.load('quickstart-gossip'), 0); x = w.initial(1); "
+        "w.local_update(x, 0); w.evaluate(x, 1); w.restore(w.snapshot()); "
+        "print([m for m in ('torch._dynamo', 'torch._inductor', 'sympy') if m in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
 @pytest.mark.parametrize("channels", [1, 3])
 def test_images_reach_the_network_in_the_order_that_its_fast_kernels_want(channels):
     images = torch.arange(2 * channels * 5 * 4, dtype=torch.float32).reshape(2, channels, 5, 4)
