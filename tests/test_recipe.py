@@ -129,3 +129,27 @@ def test_every_key_is_described() -> None:
     count = sum(len(fields(kind)) for kind in get_type_hints(Recipe).values())
     assert len(rows) == count and all(key and help for key, _, help in rows)
     assert ("training.lr", "0.1", "learning rate (from 0.0 to 1000.0)") in rows
+
+
+def test_boards_on_different_devices_are_of_one_run():
+    base = recipe.load("quickstart-gossip")
+
+    def id_with(**settings):
+        return recipe.run_id(recipe.with_settings(base, {f"training.{k}": v for k, v in settings.items()}))
+
+    assert id_with(device="cuda:1", deterministic=True) == id_with(device="cpu") == recipe.run_id(base)
+    assert len({recipe.run_id(base), id_with(optimizer="adam"), id_with(clip=1.0), id_with(precision="bf16")}) == 4
+
+
+def test_keys_that_came_later_change_no_identity_while_at_their_defaults():
+    essence = recipe.essence(recipe.load("quickstart-gossip"))
+    assert not any(key in essence for key in ("optimizer", "task", "device", "clip", "keep"))
+    assert "optimizer" in recipe.essence(recipe.load("quickstart-gossip", ["training.optimizer=adam"]))
+
+
+def test_lists_of_texts_are_checked_one_by_one():
+    made = recipe.load("quickstart-gossip", ['model.keep=["head.*", "*.bias"]'])
+    assert made.model.keep == ["head.*", "*.bias"]
+    for wrong, words in (("3", "must be a list of texts"), ('["a", 3]', r"model.keep\[1\] = 3: must be text")):
+        with pytest.raises(ConfigError, match=words):
+            recipe.load("quickstart-gossip", [f"model.keep={wrong}"])

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from edgegossip.recipe import TrainingSection
 from edgegossip.training.optimizer import Optimizer
-from edgegossip.types import HostError, LocalError
+from edgegossip.types import ConfigError, HostError, LocalError
 
 _HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -76,6 +76,24 @@ def probe(section: TrainingSection) -> str:
         raise HostError(f"torch {torch.__version__} computes wrongly on {device}: {_CURE}")
     name = f"{device}, {torch.cuda.get_device_name(device)}" if device.type == "cuda" else str(device)
     return f"torch {torch.__version__} trains on {name}"
+
+
+@contextmanager
+def told(who: str, device: torch.device) -> Iterator[None]:
+    """Say in a sentence what a user can do about a device that is full, or an operation that has no
+    deterministic kernel. Raises HostError and ConfigError in place of torch's own."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise HostError(
+            f"{who}: {device} has no memory left for this batch: set a smaller training.batch_size, "
+            'training.memory = "low", or training.precision = "bf16"'
+        ) from None
+    except RuntimeError as error:
+        if "deterministic" not in str(error):
+            raise
+        first = str(error).strip().partition("\n")[0]
+        raise ConfigError(f"{who}: {first} (set training.deterministic = false)") from None
 
 
 @contextmanager

@@ -275,7 +275,7 @@ class TorchWorkload:
             module.train()
         seed = int(words(recipe.run.seed, Purpose.TORCH, 1, self._node, round)[0] >> np.uint64(1))
         self._seen = 0
-        with devices.seeded(self._shared.device, seed):
+        with devices.seeded(self._shared.device, seed), devices.told(f"board {self._node}", self._shared.device):
             losses = [self._step(round * steps + k) for k in range(steps)]
         loss = sum(float(value) for value in losses) / steps  # here a GPU is waited for
         if not math.isfinite(loss):
@@ -375,7 +375,7 @@ class TorchWorkload:
         self._load(x)
         shared.vector.module.eval()
         found: dict[str, NDArray[np.float64]] = {}
-        with torch.inference_mode():
+        with torch.inference_mode(), devices.told(f"board {self._node}", shared.device):
             for batch in in_order(self._data.name, test, self._about, count, self._evaluated_at_a_time()):
                 for name, value in shared.task.sums(*self._forward(*batch)).items():
                     found[name] = found.get(name, 0.0) + value.cpu().double().numpy()

@@ -3,6 +3,7 @@ checkpoint."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 from edgegossip.engine.server_events import Ask, Completed, Effect, EvaluateHere, Hello, Save, Train, Trained
 from edgegossip.engine.server_records import Progress
-from edgegossip.types import Metrics, RunError, Vec
+from edgegossip.types import LocalUpdate, Metrics, RunError, Vec
 from tests.engine import toy
 from tests.engine.fleet import Crash, Run, garbage
 
@@ -22,6 +23,18 @@ def test_three_boards_give_exact_fedavg() -> None:
     assert run.evaluations().keys() == set(range(5)) and run.evaluations()[4] == pytest.approx(float(np.mean(x**2)))
     assert run.evaluations()[0] == pytest.approx(float(np.mean(toy.fedavg(3, 1, run.initial) ** 2)), rel=1e-5)
     assert [board.farewell for board in run.boards] == ["the run is complete"] * 3 and run.completed
+
+
+def test_boards_weigh_what_they_hold_and_not_what_they_saw() -> None:
+    """Each sees another number of examples in a round; they hold 10, 20 and 30."""
+    run = Run(boards=3, rounds=2)
+    for k, board in enumerate(run.boards):
+
+        def update(x: Vec, round: int, own: toy.Toy = board.workload, k: int = k) -> LocalUpdate:
+            return replace(toy.Toy.local_update(own, x, round), examples=1000 - k, holds=own.examples)
+
+        board.workload.local_update = update  # type: ignore[method-assign]
+    np.testing.assert_allclose(run.play(), toy.fedavg(3, 2, run.initial), rtol=1e-5, atol=1e-6)
 
 
 def test_differences_go_down_to_those_who_hold_the_model_before() -> None:

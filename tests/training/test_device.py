@@ -180,3 +180,32 @@ def test_a_torch_that_sees_a_gpu_and_cannot_compute_on_it_is_found(monkeypatch: 
         HostError, match=r"cannot compute on cpu .CUDA error: no kernel image is available[^\n]*device.: set"
     ):
         devices.probe(TrainingSection(device="cpu"))
+
+
+@pytest.mark.parametrize("where", ["training", "evaluation"])
+def test_a_device_that_is_full_is_said_with_the_cure(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = board()
+    x = made.initial(1)
+
+    def full(*given: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    monkeypatch.setattr(made._shared.vector.module, "forward", full)
+    with pytest.raises(
+        HostError, match=r"board 0: cpu has no memory left for this batch: set a smaller training.batch_size"
+    ):
+        made.local_update(x, 0) if where == "training" else made.evaluate(x)
+
+
+def test_an_operation_without_a_deterministic_kernel_is_said_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = board()
+
+    def fail(*given: Any) -> Any:
+        raise RuntimeError("scatter_add does not have a deterministic implementation, but you set it\nand more")
+
+    monkeypatch.setattr(made._shared.vector.module, "forward", fail)
+    with pytest.raises(ConfigError, match=r"board 0: scatter_add does not .* .set training.deterministic = false"):
+        made.local_update(made.initial(1), 0)
+    monkeypatch.setattr(made._shared.vector.module, "forward", lambda x: x.no_such_method())
+    with pytest.raises(AttributeError):
+        made.local_update(made.initial(1), 0)
