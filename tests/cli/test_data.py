@@ -70,3 +70,16 @@ def test_files_that_do_not_fit(command, described: list[Path], change: dict | No
         assert code == 0 and "mean" in out
     else:
         assert code == 3 and re.search(message, err)
+
+
+def test_a_board_with_a_folder_of_its_own_is_told_that_it_will_be_shared_out(command, tmp_path: Path) -> None:
+    """Before it looks for its peers; here that ends it, as one of three is named."""
+    np.savez(tmp_path / "data.npz", train_inputs=np.eye(4, dtype=np.float32), train_targets=np.arange(4) % 2)
+    own = ("--set", "data.name=npz", "--set", f"data.dir={tmp_path}", "--set", "run.nodes=3")
+    arguments = ("node", "quickstart-gossip", "--name", "pi-01", "--peer", "pi-02=127.0.0.1:7", *own)
+    runs = ("--runs", str(tmp_path / "runs"))
+    code, _, err = command(*arguments, *runs)
+    assert code == 2 and "run.nodes = 3" in err
+    assert "trains on its share, about 1/3 of them" in err and 'set data.partition = "local"' in err
+    code, _, err = command(*arguments, *runs, "--set", "data.partition=local", "--set", "data.classes=2")
+    assert code == 2 and "!!" not in err
