@@ -164,6 +164,7 @@ class ServerEngine:
         self._wait = _Wait(0.0, 0.0)
         self._asking: _Asking | None = None
         self._evaluated: Metrics | None = None  # by the driver
+        self._parting: Frame | None = None  # the final model, which goes out with the goodbye
         self._kept = False  # the final model is
         self._final: _FinalEvaluation | None = None
         self._byes: frozenset[int] = frozenset()
@@ -357,12 +358,18 @@ class ServerEngine:
         if not self._kept:
             return False
         self._evaluations.end()
+        frame = None
+        if self._plan.hands_out_model or not self._plan.evaluates_itself:
+            final = Downlink(self._plan.layout, self._plan.run_id, codecs.get(FULL))
+            final.publish(self.model, self._plan.rounds)
+            frame = final.whole(self._plan.rounds)
+        if self._plan.hands_out_model:
+            self._parting = frame
         if self._plan.evaluates_itself:
             self._effects.append(EvaluateHere(self.model, None))
             return self._go(self._evaluating_at_last)
-        final = Downlink(self._plan.layout, self._plan.run_id, codecs.get(FULL))
-        final.publish(self.model, self._plan.rounds)
-        self._final = _FinalEvaluation(final.whole(self._plan.rounds), dict(self._evaluations.without))
+        assert frame is not None
+        self._final = _FinalEvaluation(frame, dict(self._evaluations.without))
         return self._go(self._looking_for_evaluator)
 
     def _evaluating_at_last(self) -> bool:
@@ -439,12 +446,15 @@ class ServerEngine:
         """Tell every board that the run is over, and give them a moment to hear it."""
         self._asking = self._final = None
         self._words = words
-        self._byes = self._ask({m.node: Bye(words, self._failed) for m in self._boards.up()}, "bye")
+        if self._failed:
+            self._parting = None
+        self._byes = self._ask({m.node: Bye(words, self._failed, self._parting) for m in self._boards.up()}, "bye")
         return self._go(self._leaving)
 
     def _leaving(self) -> bool:
         # Nobody looks who is alive any more: whoever has heard the goodbye leaves.
-        if self._open.waited_for(self._byes) and not self._passed(self._wait.since_s + BYE_S):
+        patience_s = BYE_S if self._parting is None else max(BYE_S, self._patience_s)
+        if self._open.waited_for(self._byes) and not self._passed(self._wait.since_s + patience_s):
             return False
         if not self._failed:
             self._training.end_records()
@@ -561,7 +571,7 @@ class ServerEngine:
             self._ask({replaced: Bye(f"another board has joined as {name}", failed=True)}, "bye")
         self._log("joined", f"{name} joined", peer=name)
         if self.leaving:  # it was greeted before the end, and would wait for ever
-            self._byes |= self._ask({node: Bye(self._words, self._failed)}, "bye")
+            self._byes |= self._ask({node: Bye(self._words, self._failed, self._parting)}, "bye")
 
     def _disagreement(self, name: NodeId, said: str) -> str:
         """Why a board that joins does not fit those before it; "" where it does."""

@@ -44,6 +44,7 @@ class ServerPlan:
     evaluation_examples: int = 0  # of the test set, during the run; 0: all
     evaluates_itself: bool = False  # the driver evaluates (`EvaluateHere`), not a board
     certified: bool = False  # boards prove their names (`Joining.identity`)
+    hands_out_model: bool = False  # every board gets the final model with the goodbye
     records_boards: bool = False  # a record a board and round of what its update and its profile say
     learning_rate: Callable[[Round], float] | None = None  # the recipe's, for level rules
     # What every board must have alike, as far as the coordinator knows; the boards say the rest.
@@ -81,10 +82,11 @@ class Evaluate:
 
 @dataclass(frozen=True, slots=True)
 class Bye:
-    """The run is over for this board. The answer has the profile of its last round."""
+    """Tell a board that the run is over. The answer has the profile of its last round."""
 
     words: str
     failed: bool
+    frame: Frame | None = None  # the final model, for boards whose program goes on with it
 
 
 Wish: TypeAlias = Hello | Train | Evaluate | Bye

@@ -89,6 +89,7 @@ class NodeClient:
         self._stop = threading.Event()
         self._rejoin = threading.Event()
         self._id = 0  # in Flower
+        self._final: Vec | None = None  # the model that came of the run, where it was told
 
     def run(self) -> str:
         """Take part until the coordinator says goodbye; return its last words.
@@ -104,7 +105,7 @@ class NodeClient:
             while (words := self._turn()) is None:
                 pass
             if self._board is not None:
-                self._board.workload.over(None)
+                self._board.workload.over(self._final)
             self._sink.event(self._name, "finished", f"{self._name} finished: {words}")
             self._close_keeper(over=True)
             return words
@@ -261,6 +262,9 @@ class NodeClient:
         fields = messages.ask_of(message.content)
         if fields.get("ask") == "bye":
             words, failed = messages.read_bye(fields)
+            if self._board is not None and message.content.array_records:
+                with self._clock.span("decode"):
+                    self._final = self._board.final(message)
             return self._with_profile(RecordDict()), lambda: _leave(words, failed)
         hello = RunDescription.read(fields)
         self._profiles = hello.profiles
@@ -394,6 +398,10 @@ class Board:
         examples = messages.read_evaluate_request(message.content)
         found = self._evaluate(examples, self._open(message, clock)[1], clock)
         return RecordDict({} if found is None else {messages.EVALUATION: found})
+
+    def final(self, message: Message) -> Vec:
+        """Decode the model that came of the run. Raises PeerError."""
+        return self._replica.open(frame_bytes(message.content))[1]
 
     def take_report(self) -> dict[str, Value]:
         """Return metrics of the round that was just answered, once."""

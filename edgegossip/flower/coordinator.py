@@ -132,6 +132,7 @@ class Coordinator:
             evaluates_itself=evaluate is not None,
             certified=credentials is not None,
             records_boards=record_boards,
+            hands_out_model=bool(recipe.run.script),
             agreement=agreement,
             instance=os.urandom(8).hex() if self._progress is None else self._progress.instance,
         )

@@ -182,11 +182,14 @@ def question_content(wish: Wish, plan: ServerPlan, models: dict[int, RecordDict]
     which Flower then moves once."""
     if isinstance(wish, Hello):
         return RunDescription.of(plan, wish.round).content()
-    if isinstance(wish, Bye):
+    if isinstance(wish, Bye) and wish.frame is None:
         return bye(wish.words, wish.failed)
+    assert wish.frame is not None
     content = models.get(id(wish.frame))
     if content is None:
         content = models[id(wish.frame)] = frame_content(frame_array(wish.frame, plan.layout, spool))
+    if isinstance(wish, Bye):
+        return RecordDict({**content, **bye(wish.words, wish.failed)})
     return content if wish.examples is None else RecordDict({**content, ASK: evaluate_request(wish.examples)})
 
 

@@ -394,6 +394,7 @@ class ScriptWorkload:
         self._recipe, self._say, self._longest_s = recipe, say, 0.0
         self._seat = _seat = Seat(recipe, name, index)
         self._failure: BaseException | None = None
+        self._over = False
         self._thread = threading.Thread(target=self._script, name="script", daemon=True)
         self._thread.start()
         self._run = self._wait(self._seat.joined, "has not called edgegossip.join yet")
@@ -443,10 +444,13 @@ class ScriptWorkload:
             self._thread.join(SLOW_S)
             if self._thread.is_alive():
                 self._say(f"the run is over; waiting for {_script(self._seat)} to end")
+        self._over = True
         if self._failure is not None:
             raise self._failure
 
     def _ask(self, work: Callable[[], T]) -> T:
+        if self._over:
+            return work()  # there is no other thread any more
         answer: Future[T] = Future()
         self._seat.requests.put((work, answer))
         return self._wait(answer, "has not come to run.exchange")

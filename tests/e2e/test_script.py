@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from edgegossip.profiling.run_folder import RunData, read_run
 from tests.e2e.command import Running, edgegossip, run_json
@@ -122,6 +123,12 @@ def finished(boards: list[Running]) -> list[tuple[int, str, str]]:
     return ended
 
 
+def check_that_a_script_holds(saved: Path, model: Any) -> None:
+    """What it saved after its loop is the model that came of the run."""
+    state = torch.load(saved, weights_only=True)
+    assert state and all(np.array_equal(model[name], value.numpy()) for name, value in state.items())
+
+
 def test_boards_join_one_that_founds_the_run(script: Path, tmp_path: Path) -> None:
     [port] = free_ports(1)
     where = ("--members", "pi-1,pi-2", "--listen", f"127.0.0.1:{port}", "--set", "run.rounds=8")
@@ -131,11 +138,7 @@ def test_boards_join_one_that_founds_the_run(script: Path, tmp_path: Path) -> No
         finished([first, second])
     for name, folder in (("pi-1", "one"), ("pi-2", "two")):
         kept = np.load(next((tmp_path / folder / "runs").glob(f"*/checkpoint/{name}.npz")))
-        import torch
-
-        state = torch.load(tmp_path / folder / f"{name}.pt", weights_only=True)
-        for key, value in state.items():
-            assert np.array_equal(kept[key], value.numpy()), "the script does not hold the run's model at the end"
+        check_that_a_script_holds(tmp_path / folder / f"{name}.pt", kept)
 
 
 def test_who_joins_says_its_own_script(script: Path, tmp_path: Path) -> None:
@@ -160,6 +163,10 @@ def test_boards_train_through_a_coordinator(script: Path, tmp_path: Path) -> Non
             own = board(script, name, tmp_path / name, "--coordinator", f"127.0.0.1:{port}")
             running.append(stack.enter_context(own))
         finished(running)
+    kept = np.load(next((tmp_path / "runs").glob("*/checkpoint/model.npz")))
+    for folder in (tmp_path / "pi-1", tmp_path / "pi-2", tmp_path):
+        name = "coordinator" if folder == tmp_path else folder.name
+        check_that_a_script_holds(folder / f"{name}.pt", kept)
 
 
 def test_a_script_that_raises_is_named_and_the_others_go_on(script: Path, tmp_path: Path) -> None:

@@ -98,6 +98,7 @@ class Board:
     trained: list[Round] = field(default_factory=list)
     received_bytes: list[int] = field(default_factory=list)
     farewell: str = ""
+    parting: Vec | None = None  # the model that came with the goodbye
     failed: bool = False
     ends: Callable[[], tuple[Replica, Uplink]] = field(init=False)
     replica: Replica = field(init=False)
@@ -285,8 +286,10 @@ class Run:
                     board.unavailable -= 1
                     answer = Failure("Node Unavailable", away=True)
                 self.at(board.greets_s, Answered(question.number, answer))
-            case Bye(words, failed):
+            case Bye(words, failed, frame):
                 board.farewell, board.failed = words, failed
+                if frame is not None:
+                    board.parting = board.replica.open(b"".join(wire.build(frame)))[1]
                 self.at(TAKES_S, Answered(question.number, Result()))
             case Train() | Evaluate() as wish:
                 assert question.node not in self._busy, f"{board.name} has not answered and is asked again"

@@ -37,6 +37,24 @@ def test_boards_weigh_what_they_hold_and_not_what_they_saw() -> None:
     np.testing.assert_allclose(run.play(), toy.fedavg(3, 2, run.initial), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("here", [False, True], ids=["boards evaluate", "coordinator evaluates"])
+def test_boards_that_ask_for_it_get_the_final_model_with_the_goodbye(here: bool) -> None:
+    run = Run(boards=3, hands_out_model=True, evaluates_itself=here, downlink="8-bit-elastiquant")
+    run.evaluate = lambda x, examples: Metrics(1.0, 1)
+    x = run.play()
+    for board in run.boards:
+        assert board.parting is not None and np.array_equal(board.parting, x)
+
+
+def test_a_run_that_fails_hands_no_model_out() -> None:
+    run = Run(boards=3, hands_out_model=True)
+    for board in run.boards:
+        board.spoil = dict.fromkeys(range(9), garbage)
+    with pytest.raises(RunError):
+        run.play()
+    assert [board.parting for board in run.boards] == [None] * 3 and all(board.failed for board in run.boards)
+
+
 def test_differences_go_down_to_those_who_hold_the_model_before() -> None:
     run = Run(rounds=8, downlink="8-bit-elastiquant")
     run.boards[1].away = frozenset({3})
