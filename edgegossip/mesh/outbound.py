@@ -546,7 +546,11 @@ class Stream:
         """The message that goes out next, accounted for."""
         pieces = slicer.take(self._window.chunk_bytes)
         size, offset, now_s = sum(map(len, pieces)), frame.written_bytes, time.monotonic()
-        message = wire.chunk_message(frame.transfer, offset, frame.frame_bytes, self._window.send(size, now_s), pieces)
+        # Unasked, the receiver may hold its last word on a frame for longer than even a large one
+        # takes. That is right for small frames, of which one word answers many.
+        ends_frame = 0 < offset == frame.frame_bytes - size
+        ask = self._window.send(size, now_s, ends_frame=ends_frame)
+        message = wire.chunk_message(frame.transfer, offset, frame.frame_bytes, ask, pieces)
         self._silence.sent(now_s)
         frame.first_byte_s = frame.first_byte_s or now_s
         frame.message_bytes += len(message) + wire.GRPC_PREFIX_BYTES

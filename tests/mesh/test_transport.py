@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import pytest
 
-from edgegossip.mesh import GrpcTransport, MeshLimits
+from edgegossip.mesh import GrpcTransport, MeshLimits, inbound
 from edgegossip.mesh.base import Notice, PeerDown, PeerUp, Received, SendFailed, SendReceipt
 from edgegossip.types import ConfigError, LocalError
 from tests.mesh.support import PATIENCE_S, QUICK, RUN, connect_all, wait_for
@@ -343,6 +343,17 @@ def test_receipts_of_many_small_frames_are_exact_and_in_order(pair):
     assert [r.ticket for r in receipts] == tickets
     assert all(r.start_s <= r.first_byte_s <= r.acknowledged_s <= time.monotonic() for r in receipts)
     assert sum(r.message_bytes for r in receipts) == 300 * receipts[0].message_bytes
+
+
+def test_the_receipt_of_a_frame_in_many_chunks_is_not_held_back(monkeypatch):
+    monkeypatch.setattr(inbound, "ACK_INTERVAL_S", 60.0)  # longer than `wait_for` is patient
+    small = replace(QUICK, chunk_bytes=16 << 10)
+    with GrpcTransport("a", RUN, limits=small) as a, GrpcTransport("b", RUN, limits=QUICK) as b:
+        connect_all([a, b], ["a", "b"])
+        for _ in range(8):
+            a.send("b", [bytes(100_000)])
+            wait_for(b, Received)
+            wait_for(a, SendReceipt)
 
 
 def test_a_stalled_peer_slows_only_its_own_edge():
