@@ -16,7 +16,8 @@ process learns it anew, by joining.
         -> CATCHING_UP  Polled: a newcomer, and others are far ahead
         -> TRAINING     Polled: a round is left to play
         -> ALONE        Polled: it has nothing and nobody, and others train
-        -> FAILED       Polled: it has nothing and nobody, and nobody trains
+        -> FAILED       Polled: it has nothing and nobody, and nobody trains; or it has not begun,
+                        and every neighbour trains something else
         -> FINISHED     Polled: all rounds are done, here or elsewhere
     CATCHING_UP  waits for a neighbour's model instead of training for nothing
         -> POLLING      the model is there, or time is over
@@ -236,11 +237,10 @@ class NodeEngine:
         if self.stage is not Stage.JOINING:
             return
         peers, seat = self._peers, self.seat
-        if peers.all_unfit:
-            reasons = "; ".join(peers.unfit[peer] for peer in sorted(seat.neighbours))
-            self._fail(f"{seat.node} fits none of its neighbours: {reasons}")
+        if self._fits_nobody():
             return
-        if not peers.may_start(others_train=bool(self.pending), late=self._late is True, now_s=self._now_s):
+        others_train, late = bool(self.pending), self._late is True
+        if not peers.may_start(others_train, late, self._now_s):
             # The run is over when all neighbours have left, and elsewhere there is nobody either.
             if seat.restarted and peers.all_left and not peers.up and self._remote.nobody:
                 self._fail(f"{seat.node} was started again when all its neighbours had left: the run is over")
@@ -253,6 +253,15 @@ class NodeEngine:
             self._set_timer(Timer.LATE, None)
         self.stage = Stage.LOADING
         self._effects.append(Load())
+
+    def _fits_nobody(self) -> bool:
+        """End where every neighbour trains something else; tell whether that is so."""
+        peers, seat = self._peers, self.seat
+        if not peers.all_unfit:
+            return False
+        reasons = "; ".join(peers.unfit[peer] for peer in sorted(seat.neighbours))
+        self._fail(f"{seat.node} fits none of its neighbours: {reasons}")
+        return True
 
     def _name_if_unfit(self, event: PeerUp | PeerDown) -> bool:
         """Tell whether this peer trains something else than we do, and log what differs."""
@@ -336,6 +345,8 @@ class NodeEngine:
             return
         self._before_round = False
         if not self._begun:
+            if self._fits_nobody():  # as it turned out while it loaded
+                return
             self._begun = True
             self._effects.append(CaughtUp())
         if self.round > 0:  # the first rounds of the run are not ours to play, or are played
@@ -477,6 +488,7 @@ class NodeEngine:
 
     def _peer_came_or_went(self, event: PeerUp | PeerDown) -> None:
         peer = event.peer
+        self._peers.note(event, self._now_s)
         if isinstance(event, PeerDown):
             if not self._name_if_unfit(event):
                 self._log("peer-left" if event.left else "peer-down", down_text(peer, event.reason), peer=peer)

@@ -92,6 +92,7 @@ class Board:
     gone: frozenset[Round] = frozenset()  # the transport answers in its place
     deaf: bool = False  # never answers who wants an evaluation, although it lives on
     problem: str = ""
+    agreement: str = ""
     identity: NodeId | None = None
     spoil: dict[Round, Spoil] = field(default_factory=dict)
     silent: tuple[float, float] = (math.inf, math.inf)
@@ -281,7 +282,7 @@ class Run:
         answer: Answer
         match question.wish:
             case Hello():
-                answer = Joining(board.name, board.problem, board.identity)
+                answer = Joining(board.name, board.problem, board.identity, board.agreement)
                 if board.unavailable > 0:
                     board.unavailable -= 1
                     answer = Failure("Node Unavailable", away=True)

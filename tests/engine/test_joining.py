@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from edgegossip.engine.events import (
@@ -9,14 +10,17 @@ from edgegossip.engine.events import (
     Failed,
     FrameReceived,
     Load,
+    Loaded,
     MemberNews,
     PeerDown,
     PeerUp,
+    Poll,
+    Polled,
     Train,
 )
 from edgegossip.engine.joining import Patience, PeerStatus, PendingFrames, RemoteMembers
 from edgegossip.engine.node import Stage
-from tests.engine.boards import Board, model_frame, received
+from tests.engine.boards import LAYOUT, Board, model_frame, received
 
 GONE = PeerDown("d", "its process was killed", closed=True)
 STALE = [PeerDown(peer, "pi-7 got no answer") for peer in "bd"]
@@ -192,3 +196,71 @@ def test_what_comes_before_training_begins_is_bounded_however_small_the_frames()
 def test_a_frame_that_is_none_does_not_make_a_board_late() -> None:
     board = Board("a").give(PeerUp("b"), FrameReceived("b", model_frame(90)[:-60][:40])).wait(100.0)
     assert board.engine.stage is Stage.JOINING
+
+
+# -- neighbours that train something else ---------------------------------------------------------
+
+
+def unfit(peer: str, board: str = "a") -> PeerDown:
+    words = f"{board} and {peer} do not fit together: the target is 9 classes on {board} and 8 classes on {peer}"
+    return PeerDown(peer, words, disagrees=True)
+
+
+def test_a_neighbour_that_disagrees_is_named_and_not_waited_for() -> None:
+    board = Board("a").give(unfit("d"))
+    assert board.engine.stage is Stage.JOINING  # b may still come
+    assert board.said("disagrees") == [unfit("d").reason]
+    assert "waiting 0/1: missing b" in board.wait(6.0).said("waiting")[0]
+    board.give(PeerUp("b"))
+    assert isinstance(board.question, Load) and not board.said("peer-down")
+    assert board.load().engine.down == {"d"}
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("before", [[], [received("b", 0)]])
+def test_a_board_that_fits_no_neighbour_ends_and_says_why(restarted: bool, before: list[Event]) -> None:
+    board = Board("a", restarted=restarted).give(*before, unfit("d"), unfit("b"))
+    assert board.engine.stage is Stage.FAILED
+    assert board.effects[-1] == Failed(f"a fits none of its neighbours: {unfit('b').reason}; {unfit('d').reason}")
+    assert board.said("disagrees") == [unfit("d").reason, unfit("b").reason]
+
+
+def test_one_that_turns_out_to_fit_nobody_while_it_loads_ends_before_its_first_round() -> None:
+    board = Board("a").give(PeerUp("b"), unfit("d"))
+    assert isinstance(board.question, Load)
+    board.question = None
+    view, x = board.view, np.zeros(LAYOUT.size, np.float32)
+    polls = board.engine.handle(Loaded(view, x), 1.0)
+    assert isinstance(polls[-1], Poll)
+    assert not any(isinstance(e, Failed) for e in board.engine.handle(unfit("b"), 1.0))
+    [failed] = board.engine.handle(Polled(), 1.0)
+    assert isinstance(failed, Failed) and "a fits none of its neighbours" in failed.reason
+
+
+def test_a_neighbour_that_disagreed_is_one_again_with_a_process_that_agrees() -> None:
+    board = Board("a").give(unfit("d"), PeerUp("d"), unfit("b"))
+    assert isinstance(board.question, Load)
+    assert board.load().engine.down == {"b"}
+
+
+def test_what_is_left_of_its_process_before_does_not_bring_it_back() -> None:
+    board = Board("a").give(PeerUp("b"), unfit("b"), received("b", 0, 3.0), unfit("d"))
+    assert board.engine.stage is Stage.FAILED
+
+
+def test_a_board_that_comes_late_does_not_wait_for_one_that_disagrees() -> None:
+    board = Board("a", restarted=True).give(received("b", 50), unfit("d"), PeerUp("b"))
+    assert isinstance(board.question, Load) and board.said("disagrees")
+
+
+def test_where_some_have_left_and_the_others_disagree_the_run_is_over() -> None:
+    board = Board("a", restarted=True).give(PeerDown("b", "b left", left=True), unfit("d"))
+    assert isinstance(board.question, Failed) and "the run is over" in board.question.reason
+
+
+def test_one_that_comes_again_with_something_else_is_left_out_and_named() -> None:
+    board = Board("a").begin().give(PeerDown("d", "d was restarted"), unfit("d"))
+    assert board.engine.down == {"d"} and board.said("disagrees") == [unfit("d").reason]
+    assert board.said("peer-down") == ["d was restarted"]
+    board.give(PeerUp("d"))
+    assert board.engine.down == frozenset() and board.said("peer-up") == ["d is back"]

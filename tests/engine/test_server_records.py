@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edgegossip.agreement import Agreement
 from edgegossip.checkpoint.memory import from_bytes, to_bytes
 from edgegossip.engine.plausible import Losses, ServerLevels
 from edgegossip.engine.server_frames import COORDINATOR
@@ -100,11 +101,12 @@ def test_what_earlier_versions_did_not_keep_is_as_it_is_without() -> None:
     x = np.zeros(LAYOUT.size, np.float32)
     plain = Progress(7, x, levels=ServerLevels(20, 0.9, 1.5, (2.0, 0.1), 17)).plain()
     plain["levels"] = plain["levels"][:3]
-    for key in ("records", "instance", "examples"):
+    for key in ("records", "instance", "examples", "agreement"):
         del plain[key]
     again = Progress.from_plain(plain, LAYOUT, ServerLevels(20, 0.9))
     assert again.levels == ServerLevels(20, 0.9, 1.5, (2.0, 0.1), 17, None, None)
     assert (again.records, again.instance, again.examples) == ({}, "", {})
+    assert again.agreement == Agreement({})
 
 
 @pytest.mark.parametrize(
@@ -132,3 +134,13 @@ def test_an_evaluation_that_one_board_owes_is_asked_of_another(written: Written)
     made.failed("a", "it hangs again")
     assert made.wanted is None and made.open is None
     assert logs == ["the model after round 6 is not evaluated (a: it hangs; a: it hangs again)"]
+
+
+def test_what_boards_have_alike_survives_a_restart() -> None:
+    agreement = Agreement({"target": "9 classes", "values": 5, "start": [1.0, 2.5]})
+    x = np.zeros(LAYOUT.size, np.float32)
+    plain = from_bytes(to_bytes(Progress(3, x, agreement=agreement).plain()))
+    assert Progress.from_plain(plain, LAYOUT, None).agreement == agreement
+    for wrong in (None, [], {"target": 9}, {"unheard of": "x"}, {1: "x"}):
+        with pytest.raises(DataError, match="cannot be used"):
+            Progress.from_plain({**plain, "agreement": wrong}, LAYOUT, None)

@@ -85,3 +85,12 @@ def test_ups_and_downs_take_turns(events: list) -> None:
     if events and events[-1] in (DEAD, LEFT):
         ended = [*out, *standing.tick(LATER)]
         assert isinstance(ended[-1], PeerDown)
+
+
+def test_one_that_disagrees_is_down_until_its_connection_is_there_whatever_members_say() -> None:
+    unfit = PeerDown("b", "a and b do not fit together", disagrees=True)
+    again = [unfit, HERE, DEAD, LEFT]
+    assert all_of(NeighbourStatus({"b"}), *again) == [unfit]
+    assert all_of(NeighbourStatus({"b"}), *again, PeerUp("b")) == [unfit, PeerUp("b")]
+    assert all_of(NeighbourStatus({"b"}), PeerUp("b"), LEFT, unfit) == [PeerUp("b"), unfit]
+    assert all_of(NeighbourStatus({"b"}), DEAD, unfit) == [PeerDown("b", DEAD.reason), unfit]
