@@ -79,6 +79,7 @@ MAY = {
         "security",
         "fleet",
         "recipe",
+        "spool",
         "checkpoint",
         "profiling",
         "int8",
