@@ -119,8 +119,15 @@ class Limits:
 
     @classmethod
     def of(cls, layout: Layout) -> Limits:
-        """Room for every codec's body of this model: 4 bytes a value, 64 a tensor and 4 KiB."""
-        return cls(min(_U32, 4 * layout.size + 64 * len(layout.tensors) + 4096))
+        """Room for every codec's body of this model: 4 bytes a value, 64 a tensor and 4 KiB. Raises
+        LocalError for a model that no frame holds in fp32, as full states are sent."""
+        most = 4 * layout.size + 64 * len(layout.tensors) + 4096
+        if most > _U32:
+            raise LocalError(
+                f"a model of {layout.size} values does not fit one message, which holds {_U32} bytes, {_U32 // 4} values "
+                "in fp32: share fewer of its tensors"
+            )
+        return cls(most)
 
 
 @dataclass(slots=True)

@@ -188,7 +188,10 @@ def test_limits_of_a_model_hold_every_body_of_it() -> None:
         codec = codecs.get(name)
         body, _ = codec.encode(x, codec.init(layout), codecs.Ctx(0, 0))
         assert len(body) <= limits.max_body_bytes <= 4 * layout.size + 64 * 50 + 4096
-    assert Limits.of(Layout.of([TensorSpec("t", (2**31 - 1,))])).max_body_bytes == U32
+    largest = (U32 - 4096 - 64) // 4
+    assert U32 - 4 < Limits.of(Layout.of([TensorSpec("t", (largest,))])).max_body_bytes <= U32
+    with pytest.raises(LocalError, match=f"a model of {largest + 1} values does not fit one message"):
+        Limits.of(Layout.of([TensorSpec("t", (largest + 1,))]))
 
 
 def header_of(message: Frame) -> Header:

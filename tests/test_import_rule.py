@@ -80,6 +80,7 @@ MAY = {
         "security",
         "fleet",
         "recipe",
+        "spool",
         "checkpoint",
         "profiling",
         "int8",

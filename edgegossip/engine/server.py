@@ -51,6 +51,7 @@ from edgegossip.engine.server_boards import Agreements, Boards, BoardSeen, OpenQ
 from edgegossip.engine.server_events import (
     Answer,
     Answered,
+    Arriving,
     Ask,
     Bye,
     Completed,
@@ -93,6 +94,7 @@ BYE_S = 3.0  # how long boards may take to say goodbye
 ANNOUNCE_S = 5.0  # whoever waits says for whom, this often
 # An answer whose round is over is waited for so many deadlines, or times the longest one so far
 DEADLINES, LONGEST = 10, 4
+LOOKS = 4  # in one deadline, at whether an answer goes on coming in
 MOST_OVERDUE = 6  # from where on that is not doubled again
 MAX_REPEATS = 10  # of a round whose boards all went away
 ABSENCES = 3  # of one board that goes away whenever it is asked to evaluate the final model
@@ -117,6 +119,7 @@ class _Asking:
     enough: int  # answers that end the wait; 0: all
     until_s: float  # after the beginning of the wait
     then: Callable[[], bool]
+    moved_s: float = -math.inf  # when more of an answer came that is not whole yet
     late: bool = False  # nobody had answered by the deadline: the first answer is waited for
     answers: dict[NodeId, tuple[int, Answer]] = field(default_factory=dict)  # with the transport's number
 
@@ -307,6 +310,10 @@ class ServerEngine:
             text = f"{asking.what}: went on with {len(asking.answers)} answers, without {names}"
             self._log("stragglers", text, missing=names)
             return asking.then()
+        most_s, look_s = DEADLINES * asking.deadline_s, asking.deadline_s / LOOKS
+        if self._now_s - asking.moved_s <= look_s and asking.until_s < most_s:
+            # A slow link is no reason to go on without who is behind it.
+            asking.until_s = max(asking.until_s, min(most_s, round(self._waited_s + look_s, 2)))
         if self._passed(self._wait.since_s + asking.until_s):
             if not asking.answers and not asking.late and self._patience_s > asking.until_s:
                 # Boards that are slower than the deadline would never train: wait for the first
@@ -475,6 +482,9 @@ class ServerEngine:
                     self._take(one)
             case Answered(number, answer):
                 self._answered(number, answer)
+            case Arriving(numbers):
+                if self._asking is not None and numbers & self._asking.numbers:
+                    self._asking.moved_s = self._now_s
             case Undelivered(number):
                 self._open.close(number)
             case Evaluated(metrics):

@@ -174,6 +174,13 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
+class Arriving:
+    """More has come of answers that are not whole yet."""
+
+    numbers: frozenset[int]  # of their questions
+
+
+@dataclass(frozen=True, slots=True)
 class Undelivered:
     """The transport does not know the board of this question any more."""
 
@@ -208,7 +215,9 @@ class Together:
     events: tuple[Event, ...]
 
 
-Event: TypeAlias = TimePassed | Seen | ProcessEnded | Answered | Undelivered | Evaluated | ModelKept | Stop | Together
+Event: TypeAlias = (
+    TimePassed | Seen | ProcessEnded | Answered | Arriving | Undelivered | Evaluated | ModelKept | Stop | Together
+)
 
 
 # Effects

@@ -17,6 +17,7 @@ from edgegossip.engine.server import ServerEngine
 from edgegossip.engine.server_boards import BoardSeen
 from edgegossip.engine.server_events import (
     Answered,
+    Arriving,
     Ask,
     Completed,
     Effect,
@@ -69,6 +70,7 @@ class Link(Protocol):
     def push(self, messages: list[Message]) -> list[str]: ...
     def pull(self, message_ids: list[str]) -> list[Message]: ...
     def wait(self, timeout_s: float) -> None: ...
+    def arriving(self) -> frozenset[str]: ...
     def forget(self, message_id: str) -> None: ...
     def beat(self) -> bool: ...
 
@@ -221,6 +223,8 @@ class Driver:
             if asked is not None:
                 identity = self._hooks.identity(asked.node)
                 yield Answered(asked.number, read_answer(asked.wish, reply, is_away(reply), identity))
+        if moved := self._link.arriving():
+            yield Arriving(frozenset(asked.number for i, asked in self._asked.items() if i in moved))
 
     # Effects
 

@@ -20,6 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from edgegossip.layout import Layout
 from edgegossip.recipe import Recipe
+from edgegossip.spool import SPOOL_BYTES
 from edgegossip.training import models
 from edgegossip.training.data import Description, describe
 from edgegossip.training.vector import ModelVector
@@ -102,5 +103,5 @@ def board_bytes(recipe: Recipe, layout: Layout, cost: StepCost, neighbours: int,
     train, test = _EXAMPLES.get(recipe.data.name, (0, 0))
     examples = (recipe.data.train_examples or train) / recipe.run.nodes + (recipe.data.test_examples or test)
     data = examples * (math.prod(describe(recipe.data).shape) + 8)  # as stored: a byte a pixel, and a label
-    messages = 2 * max(1, neighbours) * message_bytes
+    messages = 2 * max(1, neighbours) * message_bytes if message_bytes <= SPOOL_BYTES else 0  # else in files
     return round(PROCESS_BYTES + 4 * layout.size * vectors + 2 * cost.saved_bytes + data + messages)

@@ -19,6 +19,7 @@ from edgegossip.engine.server_boards import BoardSeen
 from edgegossip.engine.server_events import (
     Answer,
     Answered,
+    Arriving,
     Ask,
     Bye,
     Completed,
@@ -90,6 +91,7 @@ class Board:
     ghost: frozenset[Round] = frozenset()
     twice: frozenset[Round] = frozenset()
     gone: frozenset[Round] = frozenset()  # the transport answers in its place
+    trickles: bool = False  # its answers come in piece by piece all the time that they take
     deaf: bool = False  # never answers who wants an evaluation, although it lives on
     problem: str = ""
     agreement: str = ""
@@ -321,6 +323,8 @@ class Run:
             self._held.append(event)
         else:
             self.at(board.takes_s, event)
+            for tenth in range(1, int(10 * board.takes_s)) if board.trickles else ():
+                self.at(tenth / 10, Arriving(frozenset({question.number})))
             if round in board.twice:
                 self.at(board.takes_s + 0.01, event)
 

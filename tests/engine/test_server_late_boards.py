@@ -141,6 +141,15 @@ def test_who_follows_the_first_late_answer_has_one_more_deadline() -> None:
     assert run.texts("suspect") == ["round 0: went on without board-2: no answer for 0.5 s"]
 
 
+@pytest.mark.parametrize(("takes_s", "why"), [(3.0, []), (30.0, ["no answer for 10 s"])])
+def test_an_answer_that_goes_on_coming_in_is_waited_for_up_to_ten_deadlines(takes_s: float, why: list[str]) -> None:
+    run = Run(rounds=2, deadline_s=1.0, every=2)
+    run.boards[0].takes_s, run.boards[0].trickles = takes_s, True
+    run.play()
+    assert run.texts("suspect")[:1] == [f"round 0: went on without board-0: {reason}" for reason in why]
+    assert run.used[0] == (3 if why else 4)
+
+
 def test_boards_that_are_needed_are_waited_for_longer_than_the_deadline() -> None:
     run = Run(boards=3, rounds=4, min_nodes=2, every=4, deadline_s=0.1)
     for board in run.boards[1:]:

@@ -96,6 +96,9 @@ class Boards:
 
     def wait(self, timeout_s: float) -> None: ...
 
+    def arriving(self) -> frozenset[str]:
+        return frozenset()
+
     def forget(self, message_id: str) -> None:
         self._ready.pop(message_id, None)
 

@@ -89,6 +89,7 @@ class RunLink:
         self._node = Node(node_id=SERVER_NODE_ID)
         self._objects = Objects(self._client, self._node, spool)
         self._arriving: dict[str, Incoming] = {}  # by the id of the message that they answer
+        self._arrived: dict[str, int] = {}  # objects of each, when that was asked last
         self.news = threading.Event()  # a board has sent something; others set it
         self.run_id = 0
 
@@ -192,6 +193,13 @@ class RunLink:
                     whole.append(message_or_none)
                     del self._arriving[reply_to]
         return whole
+
+    def arriving(self) -> frozenset[str]:
+        """Return the messages of whose replies more has come since the last time, and not all."""
+        here = {i: len(incoming.contents) for i, incoming in self._arriving.items()}
+        moved = frozenset(i for i, count in here.items() if count > self._arrived.get(i, 0))
+        self._arrived = here
+        return moved
 
     def wait(self, timeout_s: float) -> None:
         """Wait until a board has sent something, `timeout_s` at most."""
