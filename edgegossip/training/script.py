@@ -275,11 +275,13 @@ class Run:
         self._open = opened
 
     def evaluation(self, x: Vec) -> Metrics | None:
-        """Evaluate x with the user's function; the model has the round's own values afterwards."""
+        """Evaluate x with the user's function; the model has the round's own values afterwards, and
+        the random numbers go on as if nothing had been: loaders draw one for each pass."""
         if self._evaluation is None:
             return None
         # Each module's own mode: a user may train with a frozen batch norm.
         held, modes = self._vector.read(), [(m, m.training) for m in self._vector.module.modules()]
+        chance = _random_states()
         self._vector.write(x)
         try:
             with torch.no_grad():
@@ -288,6 +290,7 @@ class Run:
             for module, training in modes:
                 module.training = training
             self._vector.write(held)
+            _set_random_states(chance)
 
     def snapshot(self) -> Mapping[str, NDArray[Any]]:
         """Return what another process needs beside the model: states, random numbers, and what of
@@ -295,9 +298,7 @@ class Run:
         kept: dict[str, Any] = {
             "states": [s.state_dict() for s in self._state],
             "rest": self._vector.rest(),
-            "torch": torch.get_rng_state(),
-            "numpy": _numpy_state(),
-            "python": random.getstate(),
+            **_random_states(),
         }
         buffer = io.BytesIO()
         torch.save(kept, buffer)
@@ -313,11 +314,7 @@ class Run:
             for mine, state in zip(self._state, states, strict=True):
                 mine.load_state_dict(state)
             self._vector.module.load_state_dict(kept["rest"], strict=False)
-            torch.set_rng_state(kept["torch"])
-            keys, *more = kept["numpy"]
-            np.random.set_state(("MT19937", keys.numpy().astype(np.uint32), *more))  # noqa: NPY002
-            version, words, gauss = kept["python"]
-            random.setstate((version, tuple(words), gauss))
+            _set_random_states(kept)
         except LocalError:
             raise
         except Exception as error:  # whatever a user's load_state_dict raises
@@ -554,8 +551,21 @@ def _metrics(found: Mapping[str, float] | float) -> Metrics:
     return Metrics(loss, max(1, int(examples)), scores)
 
 
-def _numpy_state() -> tuple[Any, ...]:
-    """The state of numpy's global generator, which a script may draw from; its words as a tensor."""
-    state: Any = np.random.get_state(legacy=True)  # noqa: NPY002
-    _, keys, *more = state
-    return torch.from_numpy(keys.astype(np.int64)), *more
+def _random_states() -> dict[str, Any]:
+    """Return the states of the global generators that a script may draw from, in what torch.load
+    reads back without pickle."""
+    numpy_state: Any = np.random.get_state(legacy=True)  # noqa: NPY002
+    _, keys, *more = numpy_state
+    return {
+        "torch": torch.get_rng_state(),
+        "numpy": (torch.from_numpy(keys.astype(np.int64)), *more),
+        "python": random.getstate(),
+    }
+
+
+def _set_random_states(kept: Mapping[str, Any]) -> None:
+    torch.set_rng_state(kept["torch"])
+    keys, *more = kept["numpy"]
+    np.random.set_state(("MT19937", keys.numpy().astype(np.uint32), *more))  # noqa: NPY002
+    version, words, gauss = kept["python"]
+    random.setstate((version, tuple(words), gauss))
