@@ -79,6 +79,7 @@ MAY = {
     },
     "image": {"types", "untrusted", "choices", "security", "mesh", "fleet", "update"},
 }
+MAY["integrations"] = {"types", "training"}
 MAY["cli"] = set(MAY)
 
 # What each part may import from outside, besides the standard library, numpy and the package.
@@ -99,6 +100,7 @@ OUTSIDE = {
     "scale": {"tomli_w", "torch", "matplotlib", "psutil"},
     "image": {"nanobind"},
     "launch": {"click", "psutil", "setproctitle"},
+    "integrations": {"torch", "transformers", "lightning", "pytorch_lightning"},
     "cli": {"click"},
 }
 
