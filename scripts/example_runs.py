@@ -195,12 +195,13 @@ class Campaign:
                 raise RuntimeError(f"exit code {process.returncode}, see {self.log.name}")
             summary = json.loads(out)
             line: Line = {"settings": " ".join(settings), "bits_per_value": summary["bits_per_value"]}
-            rows = {row["node"]: scores_of(row) for row in summary["boards"]}
-            line |= {"scores": mean(list(rows.values()))}
+            line["scores"] = {name: spread["mean"] for name, spread in summary["scores"].items()}
+            line["scores"]["loss"] = summary["loss"]
             if killed:
+                (row,) = (row for row in summary["boards"] if row["node"] == VICTIM)
                 data_of_run = read_run(next(Path(runs).iterdir()))
                 done = {r.step for r in data_of_run.metrics() if r.node == VICTIM}
-                line |= {"victim": rows[VICTIM], "missed": case.rounds - len(done)}
+                line |= {"victim": {**row["scores"], "loss": row["loss"]}, "missed": case.rounds - len(done)}
                 line["restarts"] = sum(e.node == VICTIM and e.name == "restarted" for e in data_of_run.events())
             return line
 
@@ -245,9 +246,10 @@ class Campaign:
             for name, process in processes.items():
                 if code := process.wait(LIMIT_S):
                     raise RuntimeError(f"{name} ended with exit code {code}, see {self.log.name}")
-            rows = {name: last_scores(Path(runs))[name] for name in names}
+            rows = last_scores(Path(runs))  # of the boards; through a coordinator, its means over them
             done = rounds_done(Path(runs) / VICTIM, VICTIM)
-            return {"scores": mean(list(rows.values())), "victim": rows[VICTIM], "killed_at": kept, "ended_at": done}
+            line: Line = {"scores": mean(list(rows.values())), "killed_at": kept, "ended_at": done}
+            return line | ({"victim": rows[VICTIM]} if VICTIM in rows else {})
 
     def settings(self, case: Case, settings: Sequence[str]) -> list[str]:
         pairs = [f"run.name={case.example}", f"run.rounds={case.rounds}", *settings]
@@ -277,10 +279,6 @@ class Campaign:
         finally:
             process.terminate()
             process.wait()
-
-
-def scores_of(row: dict[str, Any]) -> dict[str, float]:
-    return {**row["scores"], **({} if row["loss"] is None else {"loss": row["loss"]})}
 
 
 def mean(rows: Sequence[dict[str, float]]) -> dict[str, float]:
@@ -358,13 +356,12 @@ def table(lines: Sequence[Line]) -> str:
             if kind != "central" and "scores" in mine.get("central", {}):
                 beside = verdict(case.score, score, mine["central"]["scores"][case.score])
             others = ", ".join(f"{k} {v:.3f}" for k, v in line["scores"].items() if k != case.score)
-            victim = ""
-            if "victim" in line:
-                victim = f"{case.score} {line['victim'][case.score]:.4f}"
-                if "missed" in line:
-                    victim += f", {line['missed']} rounds missed"
-                else:
-                    victim += f", killed at round {line['killed_at']}, ended at {line['ended_at']}"
+            said = [f"{case.score} {line['victim'][case.score]:.4f}"] if "victim" in line else []
+            if "missed" in line:
+                said.append(f"{line['missed']} rounds missed")
+            if "killed_at" in line:
+                said.append(f"killed after round {line['killed_at']}, ended with {line['ended_at']}")
+            victim = ", ".join(said)
             settings = f"`{line['settings']}`" if line.get("settings") else ""
             boards = f"{line['boards']} boards, " if kind != "central" else ""
             rows.append(
