@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Train the example scripts on boards and in one place, kill boards on the way, and write one table.
 
-    python scripts/example_runs.py --images fashion_mnist.npz --text plays.txt --work DIR [CASE...]
+    python scripts/example_runs.py --images fashion_mnist.npz --articles wikitext.txt \
+        --plays shakespeare.txt --work DIR [CASE...]
 
 A case is an example on boards with disjoint folders. Its runs are `central` (plain.py on all data),
 `gossip`, `server` (a coordinator), `killed` (gossip, where board-1 gets SIGKILL half-way and
@@ -65,17 +66,17 @@ class Case:
 
 CHOCO = "gossip.algorithm=choco-sgd codec.name=minmax8"
 IMAGES = "images --train 4000 --test 2000"
-TEXT = "text --words 15 --test 800"
+SPEAKERS = "text --words 30 --test 300 --boards 6 --by-class"
 CASES = {
-    "images": Case("images", IMAGES, "--lr 0.01", 32, 10, "accuracy"),
+    "images": Case("images", IMAGES, "", 32, 10, "accuracy"),
     "segmentation": Case("segmentation", "segmentation --train 1600 --test 300", "--width 8", 16, 12, "iou"),
     "forecast": Case("forecast", "forecast", "", 32, 12, "loss"),
     "text": Case(
         "text",
-        TEXT,
-        "",
+        "text --words 20 --test 1000 --classes 8",
+        "--classes 8",
         32,
-        15,
+        16,
         "accuracy",
         gossip=CHOCO,
         runs=("central", "gossip", "server", "killed", "gossip by hand", "server by hand"),
@@ -95,12 +96,13 @@ CASES = {
     "twelve-series": Case(
         "forecast", "forecast --boards 12", "", 48, 12, "loss", boards=12, runs=("central", "gossip", "server")
     ),
+    # One class a board: many short rounds, or each forgets the others' classes before it hears of them.
     "six-speakers": Case(
         "text",
-        f"{TEXT} --boards 6 --by-class",
-        "",
-        36,
-        15,
+        SPEAKERS,
+        "--lr 0.01",
+        192,
+        60,
         "accuracy",
         boards=6,
         gossip="gossip.algorithm=dpsgd gossip.topology=complete",
@@ -109,9 +111,9 @@ CASES = {
     "images-by-class": Case(
         "images",
         f"{IMAGES} --by-class",
-        "--lr 0.01",
-        32,
-        10,
+        "--lr 0.1",
+        512,
+        30,
         "accuracy",
         gossip="gossip.algorithm=dpsgd gossip.topology=complete",
         runs=("central", "gossip", "server"),
@@ -164,10 +166,11 @@ class Campaign:
         """The case's folders, made once."""
         folder: Path = self.work / "data" / name
         if not (folder / "all").exists():
-            source = {"images": self.options.images, "text": self.options.text, "gpt": self.options.text}
-            words = case.data.split()
-            if source.get(words[0]):
-                words += ["--from", str(source[words[0]].resolve())]
+            words, given = case.data.split(), self.options
+            sources = {"images": given.images, "text": given.articles, "gpt": given.plays}
+            source = given.plays if case.data == SPEAKERS else sources.get(words[0])
+            if source is not None:
+                words += ["--from", str(source.resolve())]
             self.call([str(SCRIPTS / "make_data.py"), *words, "--out", str(folder)])
         return folder
 
@@ -395,7 +398,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}; default: all")
     parser.add_argument("--images", type=Path, help="Fashion-MNIST as .npz; default: handwritten digits")
-    parser.add_argument("--text", type=Path, help="a play with its speakers' names on lines of their own")
+    parser.add_argument("--articles", type=Path, help="WikiText's validation part, for text")
+    parser.add_argument("--plays", type=Path, help="Shakespeare's plays, for gpt and six-speakers")
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--machine", default="not said", help="words for the machine in the table's head")
     parser.add_argument("--out", type=Path, default=ROOT / "docs/results/examples.md")

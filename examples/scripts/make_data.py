@@ -9,7 +9,8 @@ their union, for training in one place. Every folder has the same test set, whic
 
     images        --from an .npz with train_x, train_y, test_x, test_y (uint8 images, whole numbers);
                   without it the handwritten digits that come with edgegossip
-    text          --from a folder with one .txt a class, or one play, whose speakers are the classes
+    text          --from a folder with one .txt a class, or one text: the articles of WikiText, or the
+                  speakers of a play, are the classes; the longest of them
     gpt           --from a text, or a folder of texts
     segmentation  drawn: shapes in front of textures, each board with a camera of its own
     forecast      drawn: hourly electrical load, each board in a household of its own
@@ -167,18 +168,21 @@ def text(args, random):
 
 
 def texts_by_class(args):
-    """{class: words}. Of a play: what each of the speakers with the longest parts says."""
+    """{class: words}. Of one text: what its longest articles, or speakers, say."""
     if args.source.is_dir():
         texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted(args.source.glob("*.txt"))}
     else:
-        parts = defaultdict(list)
-        for block in args.source.read_text(encoding="utf-8").split("\n\n"):
+        parts, whole = defaultdict(list), args.source.read_text(encoding="utf-8")
+        _, *articles = re.split(r"^ = ([^=].*) = $", whole, flags=re.MULTILINE)
+        for title, article in zip(articles[::2], articles[1::2], strict=True):
+            parts[title].append(article)
+        for block in [] if parts else whole.split("\n\n"):
             speaker, colon, said = block.strip().partition(":\n")
             if colon:
                 parts[speaker].append(said)
-        texts = {speaker: " ".join(said) for speaker, said in parts.items()}
+        texts = {name: " ".join(said) for name, said in parts.items()}
         longest = sorted(texts, key=lambda name: -len(texts[name]))[: args.classes]
-        texts = {speaker: texts[speaker] for speaker in longest}
+        texts = {name: texts[name] for name in longest}
     return {name: re.findall(r"[A-Za-z']+|[.,;:!?-]", words) for name, words in texts.items()}
 
 
@@ -248,7 +252,7 @@ def main():
     parser.add_argument("--by-class", action="store_true", help="each board has other classes")
     parser.add_argument("--train", type=int, default=6000, help="training examples of all boards")
     parser.add_argument("--test", type=int, default=1000, help="test examples")
-    parser.add_argument("--classes", type=int, default=6, help="text: speakers with the longest parts")
+    parser.add_argument("--classes", type=int, default=6, help="text: how many articles, or speakers")
     parser.add_argument("--words", type=int, default=20, help="text: words of a passage")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()

@@ -148,6 +148,17 @@ def test_a_plays_speakers_are_its_classes(tmp_path: Path) -> None:
     assert "0\tGood day ,\n" in "".join((tmp_path / "out/all" / name).read_text() for name in ("train.tsv", "test.tsv"))
 
 
+def test_articles_are_classes(tmp_path: Path) -> None:
+    text = " = Ants = \n\n ants walk in lines \n\n = = Food = = \n\n they like sugar \n = Bees = \n\n bees fly \n"
+    (tmp_path / "wiki.txt").write_text(text)
+    words = ["--from", str(tmp_path / "wiki.txt"), "--out", str(tmp_path / "out"), "--boards", "2"]
+    run(EXAMPLES / "make_data.py", "text", *words, "--words", "2", "--test", "1")
+    lines = [(tmp_path / "out/all" / name).read_text() for name in ("train.tsv", "test.tsv")]
+    assert sorted("".join(lines).splitlines()) == [
+        *("0\tFood they", "0\tants walk", "0\tin lines", "0\tlike sugar", "1\tbees fly")
+    ]
+
+
 def test_a_text_has_to_be_given(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     with pytest.raises(SystemExit):
         run(EXAMPLES / "make_data.py", "gpt", "--out", str(tmp_path))

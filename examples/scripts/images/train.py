@@ -22,7 +22,7 @@ parser.add_argument("--classes", type=int, default=10)
 parser.add_argument("--channels", type=int, default=1)
 parser.add_argument("--epochs", type=int, default=10)
 parser.add_argument("--batch-size", type=int, default=32)
-parser.add_argument("--lr", type=float, default=0.05)
+parser.add_argument("--lr", type=float, default=0.02)
 args = parser.parse_args()
 
 
