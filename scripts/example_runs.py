@@ -94,7 +94,7 @@ CASES = {
     ),
     "anomalies": Case("anomalies", "anomalies --train 4000 --test 800", "", 32, 20, "auc", gossip=CHOCO),
     "twelve-series": Case(
-        "forecast", "forecast --boards 12", "", 48, 12, "loss", boards=12, runs=("central", "gossip", "server")
+        "forecast", "forecast --boards 12", "", 192, 16, "loss", boards=12, runs=("central", "gossip", "server")
     ),
     # One class a board: many short rounds, or each forgets the others' classes before it hears of them.
     "six-speakers": Case(
@@ -129,7 +129,9 @@ class Campaign:
         self.file = self.work / "runs.jsonl"
         (self.work / "logs").mkdir(parents=True, exist_ok=True)
         text = self.file.read_text() if self.file.exists() else ""
-        self.lines: list[Line] = [json.loads(line) for line in text.splitlines()]
+        lines = [json.loads(line) for line in text.splitlines()]
+        # of a run that failed and was made again the last line counts
+        self.lines: list[Line] = list({(line["case"], line["run"]): line for line in lines}.values())
 
     def do(self, name: str, case: Case) -> None:
         for kind in case.runs:
