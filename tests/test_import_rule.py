@@ -96,6 +96,7 @@ MAY = {
     "image": {"types", "untrusted", "choices", "security", "mesh", "fleet", "update"},
 }
 MAY["result"] = {"types", "recipe", "modelfile", "profiling", "training", "export", "report"}
+MAY["integrations"] = {"types", "training"}
 MAY["cli"] = set(MAY)
 
 # What each part may import from outside, besides the standard library, numpy and the package.
@@ -117,6 +118,7 @@ OUTSIDE = {
     "scale": {"tomli_w", "torch", "matplotlib", "psutil"},
     "image": {"nanobind"},
     "launch": {"click", "psutil", "setproctitle"},
+    "integrations": {"torch", "transformers", "lightning", "pytorch_lightning"},
     "cli": {"click"},
 }
 

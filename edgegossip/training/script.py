@@ -68,6 +68,11 @@ class Seat:
     requests: SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = field(default_factory=SimpleQueue)
     joined: Future[Run] = field(default_factory=Future)  # set by `join`
 
+    @property
+    def only_model(self) -> bool:
+        """Whether the script is wanted for its model alone: at a coordinator that evaluates nothing."""
+        return self.index < 0 and self.recipe.evaluation.where != "coordinator"
+
 
 _seat: Seat | None = None  # of this process: it runs one script
 
@@ -92,11 +97,14 @@ def join(
         share: patterns over parameter names, such as "backbone.*"; only what matches travels.
         keep: patterns of what stays on this board, such as a personal head or "*.bn*".
         rounds: how many, for a script that was started by itself, without edgegossip: then it
-            trains alone, and `exchange` hands nothing to anybody. In a run, run.rounds counts.
+            trains alone, and `exchange` hands nothing to anybody. In a run, run.rounds counts, and
+            the log says so where the two differ.
         schema: what all boards must have alike and the model does not show, any of "task", "input",
             "target" and "labels", such as {"labels": "cat, dog"}; who differs is refused, by name.
 
-    Returns the `Run`, for a `with` statement. Raises LocalError when the model cannot take part.
+    Returns the `Run`, for a `with` statement. Raises LocalError when the model cannot take part. At
+    a coordinator that leaves evaluation to the boards it does not return: the script ends here, as
+    all that is wanted of it there is the model, so what comes after it may need data.
 
     Example:
         with edgegossip.join(model, state=[optimizer]) as run:
@@ -111,7 +119,10 @@ def join(
         raise LocalError("join was called twice: a script takes part in one run, with one model")
     vector = ModelVector(model, _patterns(share), _patterns(keep))
     run = Run(seat, vector, state, seat.recipe.run.rounds, dict(schema or {}))
+    run.asked_rounds = rounds
     seat.joined.set_result(run)
+    if seat.only_model:
+        raise SystemExit(0)
     return run
 
 
@@ -129,6 +140,7 @@ class Run:
         self.name: NodeId = "alone" if seat is None else seat.name
         self.index, self.boards = (0, 1) if seat is None else (seat.index, seat.recipe.run.nodes)
         self.round: Round = 0
+        self.asked_rounds: int | None = None  # what the script gave `join`
         self._thread = threading.get_ident()
         self._evaluation: Callable[[], Mapping[str, float] | float] | None = None
         self._open: Future[LocalUpdate] | None = None  # the round that the user's loop is at
@@ -231,6 +243,15 @@ class Run:
         self._evaluation = function
         return function
 
+    def add_state(self, *state: Stateful) -> None:
+        """Keep more in this board's checkpoints, as `state` of `join`: for what is made later than
+        the join, such as a scheduler that needs `total_rounds`, or a framework's own optimiser.
+
+        Raises LocalError after `start`, when a checkpoint has been taken in already."""
+        if self._started:
+            raise LocalError("run.add_state was called after the first round began: call it before rounds or start")
+        self._state += state
+
     # -- the board's side, through `ScriptWorkload` --------------------------------------------------
 
     @property
@@ -258,17 +279,22 @@ class Run:
         self._open = opened
 
     def evaluation(self, x: Vec) -> Metrics | None:
-        """Evaluate x with the user's function; the model has the round's own values afterwards."""
+        """Evaluate x with the user's function; the model has the round's own values afterwards, and
+        the random numbers go on as if nothing had been: loaders draw one for each pass."""
         if self._evaluation is None:
             return None
-        held, training = self._vector.read(), self._vector.module.training
+        # Each module's own mode: a user may train with a frozen batch norm.
+        held, modes = self._vector.read(), [(m, m.training) for m in self._vector.module.modules()]
+        chance = _random_states()
         self._vector.write(x)
         try:
             with torch.no_grad():
                 return _metrics(self._evaluation())
         finally:
-            self._vector.module.train(training)
+            for module, training in modes:
+                module.training = training
             self._vector.write(held)
+            _set_random_states(chance)
 
     def snapshot(self) -> Mapping[str, NDArray[Any]]:
         """Return what another process needs beside the model: states, random numbers, and what of
@@ -276,9 +302,7 @@ class Run:
         kept: dict[str, Any] = {
             "states": [s.state_dict() for s in self._state],
             "rest": self._vector.rest(),
-            "torch": torch.get_rng_state(),
-            "numpy": _numpy_state(),
-            "python": random.getstate(),
+            **_random_states(),
         }
         buffer = io.BytesIO()
         torch.save(kept, buffer)
@@ -294,11 +318,7 @@ class Run:
             for mine, state in zip(self._state, states, strict=True):
                 mine.load_state_dict(state)
             self._vector.module.load_state_dict(kept["rest"], strict=False)
-            torch.set_rng_state(kept["torch"])
-            keys, *more = kept["numpy"]
-            np.random.set_state(("MT19937", keys.numpy().astype(np.uint32), *more))  # noqa: NPY002
-            version, words, gauss = kept["python"]
-            random.setstate((version, tuple(words), gauss))
+            _set_random_states(kept)
         except LocalError:
             raise
         except Exception as error:  # whatever a user's load_state_dict raises
@@ -398,6 +418,12 @@ class ScriptWorkload:
         self._thread = threading.Thread(target=self._script, name="script", daemon=True)
         self._thread.start()
         self._run = self._wait(self._seat.joined, "has not called edgegossip.join yet")
+        asked, rounds = self._run.asked_rounds, recipe.run.rounds
+        if asked not in (None, rounds):
+            say(
+                f"{_script(self._seat)} asked join for {asked} rounds, and the run has run.rounds = {rounds}: "
+                f"set run.rounds={asked}, or give it {{rounds}} as an argument"
+            )
 
     @property
     def layout(self) -> Layout:
@@ -439,6 +465,8 @@ class ScriptWorkload:
 
     def over(self, x: Vec | None) -> None:
         """Give the script the final model, and let it end: it may have a file to write."""
+        if self._seat.only_model:
+            return
         self._ask(lambda: self._run.over(x))
         while self._thread.is_alive():
             self._thread.join(SLOW_S)
@@ -480,7 +508,12 @@ class ScriptWorkload:
         torch.manual_seed(section.seed)
         np.random.seed(section.seed % 2**32)  # noqa: NPY002
         random.seed(section.seed)
-        place = {"{board}": self._seat.name, "{index}": str(self._seat.index)}
+        place = {
+            "{board}": self._seat.name,
+            "{index}": str(self._seat.index),
+            "{boards}": str(section.nodes),
+            "{rounds}": str(section.rounds),
+        }
         sys.argv = [str(path), *(_filled(argument, place) for argument in section.script_args)]
         if str(path.parent) not in sys.path:
             sys.path.insert(0, str(path.parent))
@@ -534,8 +567,21 @@ def _metrics(found: Mapping[str, float] | float) -> Metrics:
     return Metrics(loss, max(1, int(examples)), scores)
 
 
-def _numpy_state() -> tuple[Any, ...]:
-    """The state of numpy's global generator, which a script may draw from; its words as a tensor."""
-    state: Any = np.random.get_state(legacy=True)  # noqa: NPY002
-    _, keys, *more = state
-    return torch.from_numpy(keys.astype(np.int64)), *more
+def _random_states() -> dict[str, Any]:
+    """Return the states of the global generators that a script may draw from, in what torch.load
+    reads back without pickle."""
+    numpy_state: Any = np.random.get_state(legacy=True)  # noqa: NPY002
+    _, keys, *more = numpy_state
+    return {
+        "torch": torch.get_rng_state(),
+        "numpy": (torch.from_numpy(keys.astype(np.int64)), *more),
+        "python": random.getstate(),
+    }
+
+
+def _set_random_states(kept: Mapping[str, Any]) -> None:
+    torch.set_rng_state(kept["torch"])
+    keys, *more = kept["numpy"]
+    np.random.set_state(("MT19937", keys.numpy().astype(np.uint32), *more))  # noqa: NPY002
+    version, words, gauss = kept["python"]
+    random.setstate((version, tuple(words), gauss))

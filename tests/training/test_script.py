@@ -45,11 +45,14 @@ Start = Callable[..., ScriptWorkload]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Start:
-    def start(text: str, *args: str, rounds: int = 6, index: int = 1, name: str = "board-1") -> ScriptWorkload:
+    def start(
+        text: str, *args: str, rounds: int = 6, index: int = 1, name: str = "board-1", **options: Any
+    ) -> ScriptWorkload:
         path = tmp_path / "train.py"
         path.write_text(textwrap.dedent(text))
         run = {"script": str(path), "script_args": list(args), "rounds": rounds, "nodes": 3}
-        return ScriptWorkload(recipe(run=run), index, name)
+        evaluation = {"where": options.pop("where", "boards")}
+        return ScriptWorkload(recipe(run=run, evaluation=evaluation), index, name, **options)
 
     return start
 
@@ -80,8 +83,14 @@ def test_the_loop_trains_from_the_model_of_the_run(start: Start) -> None:
 
 
 def test_evaluating_another_model_leaves_the_round_as_it_was(start: Start) -> None:
-    first, second = start(REGRESSION), start(REGRESSION)
+    """Even an evaluation that draws random numbers, as loaders do."""
+    text = REGRESSION.replace("loss = (", "rows = torch.randint(64, (16,)); loss = (").replace(
+        "(model(x) - y) ** 2).mean()\n            optimizer", "(model(x) - y)[rows] ** 2).mean()\n            optimizer"
+    )
+    text = text.replace('return {"mae"', 'torch.rand(3)\n            return {"mae"')
+    first = start(text)
     x, _ = rounds(first, first.initial(1), 0, 3)
+    second = start(text)
     y = second.initial(1)
     for round in range(3):
         second.evaluate(np.zeros_like(y))
@@ -135,11 +144,61 @@ def test_boards_from_one_seed_agree_and_from_others_do_not(start: Start) -> None
     assert "the first model" in difference(one.agreement(), other.agreement())
 
 
-def test_arguments_know_the_board(start: Start) -> None:
-    check = "import sys; assert sys.argv[1:] == ['--data', 'photos/board-1', '1'], sys.argv"
-    start(
-        REGRESSION.replace("import torch\n", f"import torch\n    {check}\n", 1), "--data", "photos/{board}", "{index}"
+def test_arguments_know_the_board_and_the_run(start: Start) -> None:
+    check = "import sys; assert sys.argv[1:] == ['--data', 'photos/board-1', '1', '6 of 3'], sys.argv"
+    text = REGRESSION.replace("import torch\n", f"import torch\n    {check}\n", 1)
+    start(text, "--data", "photos/{board}", "{index}", "{rounds} of {boards}")
+
+
+def test_rounds_of_the_script_that_are_not_the_runs_are_said(start: Start) -> None:
+    said: list[str] = []
+    start(REGRESSION.replace("scheduler]", "scheduler], rounds=20"), say=said.append)
+    assert said == [
+        "train.py asked join for 20 rounds, and the run has run.rounds = 6: "
+        "set run.rounds=20, or give it {rounds} as an argument"
+    ]
+    start(REGRESSION.replace("scheduler]", "scheduler], rounds=6"), say=said.append)
+    start(REGRESSION, say=said.append)
+    assert len(said) == 1
+
+
+def test_state_may_be_added_up_to_the_first_round(start: Start) -> None:
+    """A board goes on bit for bit, as if `join` had been given all of it."""
+    later = REGRESSION.replace("state=[optimizer, scheduler]", "").replace(
+        "@run.evaluate", "run.add_state(optimizer, scheduler)\n        @run.evaluate"
     )
+    whole, first = start(later), start(later)
+    x, _ = rounds(whole, whole.initial(1), 0, 6)
+    y, _ = rounds(first, first.initial(1), 0, 3)
+    second = start(later)
+    second.restore(first.snapshot())
+    assert np.array_equal(rounds(second, y, 3, 6)[0], x)
+    late = start(REGRESSION.replace("scheduler.step()", "run.add_state(scheduler)"))
+    with pytest.raises(LocalError, match="add_state was called after the first round began"):
+        late.local_update(late.initial(1), 0)
+
+
+def test_a_coordinator_wants_the_model_alone_unless_it_evaluates(start: Start) -> None:
+    """Data that only boards have may be read after the join."""
+    text = REGRESSION.replace("@run.evaluate", "open('no-such-folder/photos')\n        @run.evaluate")
+    coordinator = start(text, index=-1, name="coordinator")
+    x = coordinator.initial(1)
+    assert x.shape == (21,)
+    coordinator.over(x)
+    here = start(REGRESSION, index=-1, name="coordinator", where="coordinator")
+    assert "mae" in here.require_evaluation(here.initial(1)).scores
+    here.over(x)
+
+
+def test_an_evaluation_leaves_each_part_in_its_own_mode(start: Start) -> None:
+    """A model that is trained with a frozen part stays so."""
+    text = REGRESSION.replace(
+        "for round in run.rounds():", "model[1].eval()\n        for round in run.rounds():"
+    ).replace("scheduler.step()", "assert [m.training for m in model] == [True, False, True]")
+    workload = start(text.replace('return {"mae"', 'model.eval()\n            return {"mae"'))
+    x = workload.initial(1)
+    workload.evaluate(x)
+    workload.local_update(x, 0)
 
 
 def test_the_script_ends_with_the_final_model(start: Start, tmp_path: Path) -> None:

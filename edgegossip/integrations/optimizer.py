@@ -1,0 +1,90 @@
+"""A torch optimiser that exchanges as it steps, for loops that know of steps alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from edgegossip.types import LocalError
+
+if TYPE_CHECKING:
+    from edgegossip.training.script import Run
+
+
+class GossipOptimizer(torch.optim.Optimizer):
+    """Wraps an optimiser: every `every` steps the model is exchanged with the other boards'.
+
+    Who comes from hivemind finds the same shape of loop: `step` does the rest. `over` says that the
+    run has ended; the model then is the final one, and a further step is refused.
+
+    Args:
+        optimizer: steps on the model that `run` was made for. Schedulers and gradient scalers may be
+            built on it or on this wrapper; parameter groups and state are the same.
+        run: what `edgegossip.join(model, state=[optimizer])` returned. Give the `state` there: the
+            checkpoint is taken in when this wrapper is made.
+        every: steps between two exchanges, which make a round of the run.
+        examples: how many examples this board trains on, see `Run.exchange`.
+
+    Waits until the run's first round begins. Raises LocalError when `every` is below 1.
+
+    Example:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        with edgegossip.join(model, state=[optimizer]) as run:
+            optimizer = GossipOptimizer(optimizer, run, every=20)
+            while not optimizer.over:
+                loss = loss_of(model, next(batches))
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step(loss=loss)
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, run: Run, *, every: int = 10, examples: int = 0) -> None:
+        if every < 1:
+            raise LocalError(f"every is {every}: exchange every 1 step, or every so many more")
+        # Not the base class's: parameter groups and state are the wrapped optimiser's own.
+        self._optimizer, self._run, self._every, self._examples = optimizer, run, every, examples
+        self._steps, self._total = 0, torch.zeros(())
+        self.over = not run.start()
+
+    def step(self, closure: Callable[[], Any] | None = None, *, loss: Tensor | float | None = None) -> Any:
+        """Take one step, and exchange when it is the last of a round. Return what the wrapped
+        optimiser's step returns.
+
+        The run's log, and codecs that go by it, need the training loss: give it as `loss`, or have
+        `closure` return it. Raises LocalError without, and when the run is over."""
+        if self.over:
+            raise LocalError("the run is over: leave the loop when optimizer.over is true")
+        found = self._optimizer.step() if closure is None else self._optimizer.step(closure)
+        told = found if loss is None else loss
+        if told is None:
+            raise LocalError("step was told no loss: call optimizer.step(loss=loss), or give it a closure")
+        # Summed where it is: reading a GPU's loss in each step would make the loop wait for it.
+        self._total = self._total + torch.as_tensor(told).detach()
+        self._steps += 1
+        if self._steps == self._every:
+            mean = float(self._total) / self._every
+            self._steps, self._total = 0, torch.zeros(())
+            lr = float(self.param_groups[0]["lr"])
+            self.over = not self._run.exchange(loss=mean, examples=self._examples, steps=self._every, lr=lr)
+        return found
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self._optimizer.zero_grad(set_to_none)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        self._optimizer.add_param_group(param_group)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._optimizer.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._optimizer.load_state_dict(state_dict)
+
+    def __getattr__(self, name: str) -> Any:
+        """What the wrapped optimiser has: param_groups, state, defaults, hooks."""
+        if name == "_optimizer":  # while a copy is being made
+            raise AttributeError(name)
+        return getattr(self._optimizer, name)

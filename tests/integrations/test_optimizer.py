@@ -1,0 +1,130 @@
+"""GossipOptimizer: an optimiser like any other that exchanges as it steps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from edgegossip.types import LocalError
+from tests.integrations.conftest import Start, play
+
+SCRIPT = """
+    import torch
+    from torch import nn
+    import edgegossip
+    from edgegossip.integrations.optimizer import GossipOptimizer
+
+    x = torch.randn(64, 3)
+    y = x @ torch.tensor([[1.0], [-2.0], [3.0]])
+    model = nn.Linear(3, 1)
+    inner = torch.optim.Adam(model.parameters(), lr=0.1)
+    with edgegossip.join(model, state=[inner]) as run:
+        optimizer = GossipOptimizer(inner, run, every=5, examples=64)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.5)
+        steps = 0
+        while not optimizer.over:
+            rows = torch.randint(64, (16,))
+            loss = ((model(x[rows]) - y[rows]) ** 2).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step(loss=loss)
+            scheduler.step()
+            steps += 1
+    assert steps == 20, steps
+"""
+
+
+def test_a_round_is_every_so_many_steps(start: Start) -> None:
+    workload = start(SCRIPT)
+    x, updates = play(workload, workload.initial(1), 0, 4)
+    assert [(u.steps, u.holds) for u in updates] == [(5, 64)] * 4
+    # a scheduler that was built on the wrapper sets the wrapped optimiser's rate
+    assert [u.lr for u in updates] == [0.1, 0.05, 0.025, 0.0125]
+    assert updates[-1].loss < updates[0].loss
+    workload.over(x)
+
+
+def test_what_it_trains_is_what_the_wrapped_optimiser_alone_trains(start: Start) -> None:
+    """Between two exchanges nothing is different from plain torch."""
+    import torch
+
+    workload = start(SCRIPT.replace("torch.randint(64, (16,))", "slice(None)"), rounds=1)
+    x0 = workload.initial(1)
+    update = workload.local_update(x0, 0)
+    torch.manual_seed(1)
+    x = torch.randn(64, 3)
+    y = x @ torch.tensor([[1.0], [-2.0], [3.0]])
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    losses = []
+    for _ in range(5):
+        loss = ((model(x) - y) ** 2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    plain = np.concatenate([p.detach().numpy().ravel() for p in model.parameters()])
+    assert np.allclose(x0 + update.delta, plain, atol=1e-6)
+    assert update.loss == pytest.approx(np.mean(losses), rel=1e-5)
+
+
+def test_a_board_that_is_started_again_goes_on_bit_for_bit(start: Start) -> None:
+    script = SCRIPT.replace("scheduler = ", "").replace("            scheduler.step()\n", "").replace("assert", "#")
+    script = script.replace("torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.5)", "None")
+    whole = start(script)
+    x, _ = play(whole, whole.initial(1), 0, 4)
+    first = start(script)  # only now: scripts of one process share torch's random numbers
+    y, _ = play(first, first.initial(1), 0, 2)
+    kept = first.snapshot()
+    second = start(script)
+    second.restore(kept)
+    assert np.array_equal(play(second, y, 2, 4)[0], x)
+
+
+def test_a_closure_tells_the_loss(start: Start) -> None:
+    script = SCRIPT.replace(
+        "optimizer.step(loss=loss)", "optimizer.step(lambda: ((model(x) - y) ** 2).mean().detach())"
+    )
+    workload = start(script)
+    _, (update,) = play(workload, workload.initial(1), 0, 1)
+    assert update.loss > 0.0
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ("optimizer.step(loss=loss)", "optimizer.step()", r"step was told no loss: call optimizer\.step\(loss=loss\)"),
+        ("every=5", "every=0", "every is 0: exchange every 1 step"),
+    ],
+)
+def test_a_wrong_use_is_named(start: Start, old: str, new: str, sentence: str) -> None:
+    workload = start(SCRIPT.replace(old, new))
+    with pytest.raises(LocalError, match=sentence):
+        workload.local_update(workload.initial(1), 0)
+
+
+def test_a_step_after_the_run_is_refused(start: Start) -> None:
+    workload = start(SCRIPT.replace("assert steps", "optimizer.step(loss=1.0); assert steps"))
+    x, _ = play(workload, workload.initial(1), 0, 4)
+    with pytest.raises(LocalError, match="the run is over: leave the loop"):
+        workload.over(x)
+
+
+def test_the_state_and_groups_are_the_wrapped_optimisers_own() -> None:
+    import torch
+
+    from edgegossip.integrations.optimizer import GossipOptimizer
+
+    class Run:
+        def start(self) -> bool:
+            return True
+
+    model, other = torch.nn.Linear(2, 1), torch.nn.Linear(1, 1)
+    inner = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+    optimizer = GossipOptimizer(inner, Run())  # type: ignore[arg-type]
+    optimizer.add_param_group({"params": list(other.parameters()), "lr": 0.1})
+    assert optimizer.param_groups is inner.param_groups and len(inner.param_groups) == 2
+    saved = optimizer.state_dict()
+    inner.param_groups[0]["lr"] = 7.0
+    optimizer.load_state_dict(saved)
+    assert optimizer.param_groups[0]["lr"] == 0.5 and isinstance(optimizer, torch.optim.Optimizer)
