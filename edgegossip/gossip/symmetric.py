@@ -18,7 +18,6 @@ import numpy as np
 
 from edgegossip.frame import Frame, Kind
 from edgegossip.gossip import messages
-from edgegossip.gossip.averaging import default_eta
 from edgegossip.gossip.base import Audit, NodeView
 from edgegossip.gossip.params import check_eta, check_flag, check_number
 from edgegossip.gossip.publish import Compensated, Difference, Plain, Publisher, moved
@@ -128,7 +127,7 @@ class Symmetric:
     def init(self, x: Vec, ctx: RoundContext) -> Mixing:
         x = x.copy()
         start = np.zeros_like(x) if self.zero_start else x
-        eta = self.eta or default_eta(ctx.view.codec)
+        eta = self.eta or self.publisher.rate(ctx.view.codec)
         return Mixing(x, self.publisher.init(start, ctx), start, zlib.crc32(start.tobytes()) + 1, eta)
 
     def fingerprint(self, m: Mixing) -> int:
