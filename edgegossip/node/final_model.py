@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgegossip.layout import Layout
 from edgegossip.profiling.files import replacing
@@ -44,12 +45,20 @@ def save_model(path: Path, layout: Layout, x: Vec) -> None:
 def load_model(path: Path, layout: Layout) -> Vec:
     """The vector that `save_model` wrote. Raises DataError when the file is unreadable or of
     another model."""
+    try:
+        return layout.flatten(load_tensors(path))
+    except LocalError as error:
+        raise DataError(f"cannot read a model from {path}: {error}") from None
+
+
+def load_tensors(path: Path) -> dict[str, NDArray[np.float32]]:
+    """The tensors that `save_model` wrote, by name. Raises DataError when the file is unreadable."""
     from zipfile import BadZipFile  # here: nothing that a board needs while it waits
 
     try:
         with np.load(path, allow_pickle=False) as archive:
-            return layout.flatten({name: archive[name] for name in archive.files})
-    except (OSError, ValueError, KeyError, BadZipFile, LocalError) as error:
+            return {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, KeyError, BadZipFile) as error:
         raise DataError(f"cannot read a model from {path}: {error}") from None
 
 
