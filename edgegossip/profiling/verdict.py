@@ -22,6 +22,7 @@ second run reads no warning, so each rule waits for evidence, and short runs are
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,6 +39,7 @@ LATE = 2 / 3  # the last third of a run: who has not exchanged in it, does not a
 FAR = 0.3  # from the average, in lengths of it: boards with even data are at 0.01 to 0.05
 BEYOND = 1.0  # there the boards' models have less in common than they have not
 MOST_NAMED = 4
+_REFUSED = re.compile(r"refused (?:(?P<name>\S{1,64}) at )?(?P<address>\S{1,128}): (?P<why>.+)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,16 +215,21 @@ class Evidence:
                 numbers = {k: float(v) for k, v in event.fields.items() if isinstance(v, float | int)}
                 self._averaged = numbers
             case "refused":
-                text = event.text.partition("refused ")[2] or event.text
-                who, _, why = text.partition(": ")
-                who = str(event.fields.get("who", who))
-                name = peer or who.partition(" at ")[0]
-                self._refused.setdefault((name, why), _Refused(who, why, name))
+                self._refusal(event, peer)
             case "peer-up" | "member-here" | "readmitted":
                 self._quarantined.pop(peer, None)
                 self._came.add(peer)
             case "quarantine":
                 self._quarantined[peer] = event.text
+
+    def _refusal(self, event: EventRecord, peer: NodeId) -> None:
+        """Whoever was refused: "refused NAME at ADDRESS: WHY". Events of this name tell of messages
+        too."""
+        found = _REFUSED.match(event.text)
+        if found is not None:
+            name = peer or found["name"] or found["address"]
+            who = event.text[len("refused ") : found.end("address")]
+            self._refused.setdefault((name, found["why"]), _Refused(who, found["why"], name))
 
     # -- rules -------------------------------------------------------------------------------------
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.command import edgegossip
+from tests.e2e.command import Running, edgegossip
+from tests.e2e.test_tls import free_port
 
 RUIN = 8
 SHORT = ("run.rounds=100", "evaluation.every=100")
@@ -75,3 +76,30 @@ def test_a_learning_rate_beyond_all_measure_is_a_ruin(tmp_path: Path) -> None:
 def test_a_model_that_learnt_nothing_is_a_ruin(recipe: str, tmp_path: Path) -> None:
     code, verdict, out = ran(tmp_path, *SHORT, "training.lr=1e-7", recipe=recipe)
     assert code == RUIN and verdict[0]["kind"] == "chance" and "guessing among 10 classes" in out
+
+
+def test_a_founder_says_who_was_refused_and_why(tmp_path: Path) -> None:
+    """In its log at once, and in its table at the end."""
+    where, sets = f"127.0.0.1:{free_port()}", ("--set", "run.rounds=12", "--set", "gossip.topology=torus")
+    found = ("node", "quickstart-gossip", *sets, "--members", "pi-1,pi-2", "--name", "pi-1", "--listen", where)
+    with edgegossip(*found, runs=tmp_path / "pi-1") as founder:
+        founder.wait_until(lambda: "listening" in happened(founder))
+        join = ("node", "--join", where, "--listen", "127.0.0.1:0", "--name")
+        with edgegossip(*join, "pi-9", runs=tmp_path / "pi-9") as stranger:
+            code, _, err = stranger.finish()
+        assert code == 5 and "pi-9 is not a member of this run" in err
+        founder.wait_until(lambda: "refused" in happened(founder))
+        with edgegossip(*join, "pi-2", runs=tmp_path / "pi-2") as second:
+            assert second.finish()[0] == 0
+        code, out, err = founder.finish()
+    assert code == 0 and "refused pi-9 at 127.0.0.1:" in err, (code, err)
+    assert "of 2 boards it is a ring" in err
+    (line,) = [line for line in out.splitlines() if line.startswith("look: ")]
+    assert "took no part: pi-9 at 127.0.0.1:" in line and "pi-9 is not a member of this run" in line
+
+
+def happened(running: Running) -> set[str]:
+    """Names of a board's events so far."""
+    files = running.runs.glob("*/events.jsonl") if running.runs.is_dir() else ()
+    lines = [line for file in files for line in file.read_text().splitlines() if line.endswith("}")]
+    return {json.loads(line)["event"] for line in lines}

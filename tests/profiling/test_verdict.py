@@ -192,6 +192,14 @@ def test_who_was_refused_is_told_with_the_reason() -> None:
     assert text.count("pi-9 at 10.0.0.6:40000: pi-9 is not a member of this run") == 1
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["refused a message from the coordinator: it is torn", "the coordinator did not take an answer of a: late"],
+)
+def test_a_message_that_was_refused_is_no_board(text: str) -> None:
+    assert told(events=[refusal(text)]) == []
+
+
 def test_a_board_that_came_in_later_is_not_told() -> None:
     early = refusal("refused b at 127.0.0.1:5000: a does not know its peers yet", peer="b")
     assert told(events=[early]) == []
