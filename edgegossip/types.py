@@ -23,6 +23,7 @@ Round: TypeAlias = int  # 0-based; round t is the work that leads from model t t
 # shell.
 EXIT_OK, EXIT_BUG, EXIT_USAGE, EXIT_DATA, EXIT_HOST, EXIT_PEER, EXIT_RUN = 0, 1, 2, 3, 4, 5, 6
 EXIT_DEGRADED = 7  # finished, but boards were lost on the way
+EXIT_RUIN = 8  # finished, but what came of it is not what was asked for
 EXIT_INTERRUPTED = 130
 
 

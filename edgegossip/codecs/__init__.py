@@ -7,13 +7,14 @@ for.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from edgegossip.codecs.base import MAX_PARAMS_BYTES, Body, Codec, Ctx
 from edgegossip.codecs.measures import bits_per_value, relative_error
 from edgegossip.codecs.registry import Family, Param, Registry
-from edgegossip.layout import TensorSpec
+from edgegossip.layout import Layout, TensorSpec
 
 if TYPE_CHECKING:
     from edgegossip.codecs.feedback import ErrorFeedback
@@ -32,6 +33,7 @@ __all__ = [
     "bits_per_value",
     "by_tensor",
     "error_feedback",
+    "for_layout",
     "from_wire",
     "get",
     "names",
@@ -111,6 +113,28 @@ def by_tensor(codecs: Sequence[Codec[Any]], choose: Callable[[TensorSpec], int])
     from edgegossip.codecs.per_tensor import per_tensor
 
     return per_tensor(codecs, choose)
+
+
+def for_layout(codec: Codec[Any], layout: Layout) -> Codec[Any]:
+    """Return the codec for models with this layout: where a lossy one would meet tensors that no
+    optimiser touches, these travel as float32.
+
+    They are the statistics of batch norm, and no step of training corrects them: a board evaluates,
+    and predicts, with what mixing made of them. Means and variances a third of their size off, or
+    variances below zero, ruin a model whose weights are good. They are about 1 % of its values.
+    Raises ConfigError where a choice by tensor has eight codecs already.
+
+    Example:
+        codecs.for_layout(codecs.get("4-bit-elastiquant"), ModelVector(model).layout)
+    """
+    if layout.size == layout.trainable_size or codec.name in FILES["floats"]:
+        return codec
+    from edgegossip.codecs.feedback import ErrorFeedback
+    from edgegossip.codecs.per_tensor import exact_statistics
+
+    if isinstance(codec, ErrorFeedback):
+        return replace(codec, codec=for_layout(codec.codec, layout))
+    return exact_statistics(codec, get("fp32"))
 
 
 def from_wire(codec_id: int, params: bytes) -> Codec[Any]:

@@ -190,6 +190,30 @@ def per_tensor(codecs: Sequence[Codec[Any]], choose: Choose) -> PerTensor:
     return PerTensor(tuple(codecs), choose)
 
 
+def exact_statistics(codec: Codec[Any], exact: Codec[Any]) -> PerTensor:
+    """Return `codec` with `exact` for tensors that no optimiser touches; `codecs.for_layout` says
+    why. Tensors keep what a `codec` that itself chooses by tensor gives them, but for these. Raises
+    ConfigError where that has no place for one more."""
+    if isinstance(codec, PerTensor):
+        return PerTensor((*codec.codecs, exact), _Statistics(codec.choose, len(codec.codecs)), codec.name)
+    return PerTensor((codec, exact), _Statistics(_first, 1), codec.name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Statistics:
+    """Chooses codec `exact` for what is not trained, and as `trained` does for the rest."""
+
+    trained: Choose
+    exact: int
+
+    def __call__(self, tensor: TensorSpec) -> int:
+        return self.trained(tensor) if tensor.trainable else self.exact
+
+
+def _first(tensor: TensorSpec) -> int:
+    return 0
+
+
 def _by_pattern(codec: Codec[Any], tensors: str, other: Codec[Any]) -> PerTensor:
     return PerTensor((codec, other), Rule(pattern=tensors))
 

@@ -13,8 +13,9 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from edgegossip.codecs.base import Body
+from edgegossip.codecs.base import Body, Codec
 from edgegossip.codecs.floats import Fp32
+from edgegossip.gossip.averaging import default_eta, memory_eta
 from edgegossip.gossip.scheme import RoundContext
 from edgegossip.types import LocalUpdate, Vec
 
@@ -46,6 +47,9 @@ class Publisher(Protocol[P]):
     def public(self, memory: P, phase: int) -> Vec | None:
         """What receivers hold now, float32[n], if they hold anything."""
 
+    def rate(self, codec: Codec[Any]) -> float:
+        """Return the averaging rate with this codec where none is given."""
+
 
 @dataclass(frozen=True, slots=True)
 class Plain:
@@ -68,6 +72,9 @@ class Plain:
 
     def public(self, memory: Any, phase: int) -> None:
         return None
+
+    def rate(self, codec: Codec[Any]) -> float:
+        return default_eta(codec)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,6 +108,9 @@ class Compensated:
 
     def public(self, memory: ErrorMemory, phase: int) -> None:
         return None
+
+    def rate(self, codec: Codec[Any]) -> float:
+        return memory_eta(codec)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -137,6 +147,9 @@ class Difference:
 
     def public(self, memory: PublicCopies, phase: int) -> Vec:
         return memory.copies.get(phase, memory.start)
+
+    def rate(self, codec: Codec[Any]) -> float:
+        return default_eta(codec)
 
 
 def moved(copy: Vec, body: Body, ctx: RoundContext) -> Vec:

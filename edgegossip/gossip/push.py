@@ -29,7 +29,6 @@ from numpy.typing import NDArray
 
 from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.gossip import messages
-from edgegossip.gossip.averaging import default_eta
 from edgegossip.gossip.base import Audit, NodeView
 from edgegossip.gossip.messages import MAX_ID, number_of
 from edgegossip.gossip.params import check_eta, check_flag
@@ -109,7 +108,7 @@ class Push:
         x = x.copy()
         start = np.zeros_like(x) if self.zero_start else x
         memory, crc = self.publisher.init(start, ctx), zlib.crc32(start.tobytes())
-        eta = self.eta or default_eta(ctx.view.codec)
+        eta = self.eta or self.publisher.rate(ctx.view.codec)
         return Mass(x.astype(np.float64), 1.0, x, incarnation_of(ctx.view), memory, start, crc + 1, eta)
 
     def fingerprint(self, m: Mass) -> int:

@@ -21,7 +21,6 @@ from edgegossip.codecs.checks import require_body_bytes
 from edgegossip.codecs.floats import Float, Fp32
 from edgegossip.frame import Frame, Kind
 from edgegossip.gossip import messages
-from edgegossip.gossip.averaging import default_eta
 from edgegossip.gossip.base import Audit, NodeView
 from edgegossip.gossip.params import check_eta, check_flag, check_number
 from edgegossip.gossip.publish import Compensated, Difference, Plain, Publisher, moved
@@ -134,7 +133,7 @@ class Symmetric:
     def init(self, x: Vec, ctx: RoundContext) -> Mixing:
         x = x.copy()
         start = np.zeros_like(x) if self.zero_start else x
-        eta = self.eta or default_eta(ctx.view.codec)
+        eta = self.eta or self.publisher.rate(ctx.view.codec)
         return Mixing(x, self.publisher.init(start, ctx), start, zlib.crc32(start.data) + 1, eta)
 
     def fingerprint(self, m: Mixing) -> int:

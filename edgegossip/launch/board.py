@@ -14,7 +14,7 @@ import click
 
 from edgegossip import codecs, training
 from edgegossip import recipe as recipes
-from edgegossip.launch.preflight import FLEET, FLOWER_HINT, TORCH_HINT, require
+from edgegossip.launch.preflight import FLEET, FLOWER_HINT, TORCH_HINT, notices, require
 from edgegossip.launch.unfinished import instance_of, kept_unix_s, unfinished
 from edgegossip.mesh import address as addresses
 from edgegossip.node.main import (
@@ -36,7 +36,7 @@ from edgegossip.recipe import Recipe
 from edgegossip.report.live import Live, LiveSink
 from edgegossip.training.check import data_notice
 from edgegossip.training.data import Board
-from edgegossip.types import ConfigError, NodeId
+from edgegossip.types import EXIT_OK, EXIT_RUIN, ConfigError, NodeId
 
 if TYPE_CHECKING:
     from edgegossip.mesh.membership.manifest import Manifest
@@ -70,6 +70,8 @@ def run_member(
         names = entering.read_members(members or "")
         instance = partial(_instance, names, options, fresh)
         entry = entering.found(recipes.load(recipe, settings), options.name, names, security, instance)
+        for notice in notices(entry.recipe):
+            click.echo(f"!! {notice}", err=True)
     return run_board(entry.recipe, replace(options, entry=entry), fresh=fresh)
 
 
@@ -165,7 +167,8 @@ def run_board(recipe: Recipe, options: NodeOptions, *, fresh: bool = False) -> i
     run_node(recipe, options, open_output)
     from edgegossip.launch.outcome import conclude  # the table and plots: nothing that a board needs while it waits
 
-    return conclude(folders[0], plots=False, as_json=False)
+    code = conclude(folders[0], plots=False, as_json=False)
+    return EXIT_OK if code == EXIT_RUIN else code  # who started it asked for a board, and that did its part
 
 
 def _own_board(recipe: Recipe, options: NodeOptions) -> list[Board]:

@@ -15,15 +15,18 @@ from edgegossip.profiling.summary import summarise
 from edgegossip.report.plots import write_plots
 from edgegossip.report.table import run_table
 from edgegossip.report.web.page import write_page
-from edgegossip.types import EXIT_DEGRADED, EXIT_OK, EXIT_RUN, HostError, RunError
+from edgegossip.types import EXIT_DEGRADED, EXIT_OK, EXIT_RUIN, EXIT_RUN, HostError, RunError
 
 
 def exit_code(summary: Mapping[str, Any]) -> int:
-    """0 when every board finished, EXIT_DEGRADED when some were lost, EXIT_RUN when all were."""
+    """0 when every board finished, EXIT_DEGRADED when some were lost, EXIT_RUN when all were;
+    EXIT_RUIN when the verdict is that the run failed its purpose, lost boards or not."""
     failed = len(summary["failed_nodes"])
-    if not failed:
-        return EXIT_OK
-    return EXIT_RUN if failed == summary["nodes"] else EXIT_DEGRADED
+    if failed and failed == summary["nodes"]:
+        return EXIT_RUN
+    if any(finding["ruin"] for finding in summary["verdict"]):
+        return EXIT_RUIN
+    return EXIT_DEGRADED if failed else EXIT_OK
 
 
 def conclude(folder: RunFolder, *, plots: bool, as_json: bool) -> int:

@@ -12,7 +12,8 @@ from dataclasses import fields
 import numpy as np
 
 from edgegossip import codecs, training
-from edgegossip.gossip.averaging import default_eta
+from edgegossip.gossip import topologies
+from edgegossip.gossip.averaging import default_eta, memory_eta
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.node.spec import NodeSpec, make_algorithm, make_view
 from edgegossip.profiling.summary import COORDINATOR
@@ -22,7 +23,8 @@ from edgegossip.training.data import Board, is_declared, is_users
 from edgegossip.types import ConfigError, HostError, LocalError, NodeId
 
 _WHOLE_MODELS = ("dpsgd", "sgp", "d2", "ad-psgd")
-_ETA_BY_CODEC = ("deep-squeeze", "choco-sgd", "sparse-push", "quant-sgp")
+_WITH_MEMORY = ("deep-squeeze", "sparse-push")
+_ETA_BY_CODEC = (*_WITH_MEMORY, "choco-sgd", "quant-sgp")
 _COARSE = 0.5  # relative error of a codec from which on whole models suffer
 FLEET = "fleet"  # where `edgegossip fleet init` puts one
 FLOWER_HINT = "pip install 'edgegossip[server]'"
@@ -62,14 +64,8 @@ def preflight_server(recipe: Recipe, members: Sequence[NodeId], here: bool = Fal
 
 def notices(recipe: Recipe) -> list[str]:
     """What a user should know before the run, a sentence each."""
-    notices = (
-        unused_notice(recipe),
-        data_notice(recipe),
-        codec_notice(recipe),
-        momentum_notice(recipe),
-        eta_notice(recipe),
-    )
-    return [notice for notice in notices if notice]
+    every = (unused_notice, data_notice, topology_notice, codec_notice, memory_notice, momentum_notice, eta_notice)
+    return [notice for look in every if (notice := look(recipe))]
 
 
 def unused_notice(recipe: Recipe) -> str:
@@ -89,13 +85,45 @@ def eta_notice(recipe: Recipe) -> str:
     section = recipe.gossip
     if recipe.run.mode != "gossip" or section.algorithm not in _ETA_BY_CODEC or section.params.get("eta"):
         return ""
-    eta = default_eta(codecs.get(recipe.codec.name, **recipe.codec.params))
+    rate = memory_eta if section.algorithm in _WITH_MEMORY else default_eta
+    eta = rate(codecs.get(recipe.codec.name, **recipe.codec.params))
     if eta == 1.0:
         return ""
     return (
-        f"{section.algorithm} averages at the rate gossip.params.eta = {eta:.2g}, after what codec {recipe.codec.name} keeps "
-        "of a vector; larger mixes faster and may diverge"
+        f"{section.algorithm} averages at the rate gossip.params.eta = {eta:.2g}, after what codec "
+        f"{recipe.codec.name} keeps of a vector; larger mixes faster and may diverge"
     )
+
+
+def topology_notice(recipe: Recipe) -> str:
+    """A torus that is none, for want of a second row; empty otherwise."""
+    section, nodes = recipe.gossip, recipe.run.nodes
+    if recipe.run.mode != "gossip" or section.topology != "torus":
+        return ""
+    ring = topologies.get("ring", nodes)
+    torus = topologies.get("torus", nodes, **section.topology_params)
+    if any(set(torus.neighbours(k, 0).in_) != set(ring.neighbours(k, 0).in_) for k in range(nodes)):
+        return ""
+    grids = [n for n in range(4, nodes + 3) if any(n % rows == 0 for rows in range(2, int(n**0.5) + 1))]
+    nearest = min(grids, key=lambda n: (abs(n - nodes), -n), default=4)
+    grid = "" if nearest == nodes else f"a torus takes rows and columns, as {nearest} boards have; "
+    return (
+        f"gossip.topology = torus: of {nodes} boards it is a ring; {grid}"
+        "exponential and random-regular mix better with any number of boards"
+    )
+
+
+def memory_notice(recipe: Recipe) -> str:
+    """A codec whose losses outgrow the memory of `deep-squeeze` and `sparse-push`; empty otherwise."""
+    algorithm = recipe.gossip.algorithm
+    if recipe.run.mode != "gossip" or algorithm not in _WITH_MEMORY:
+        return ""
+    try:
+        codecs.error_feedback(codecs.get(recipe.codec.name, **recipe.codec.params))
+    except ConfigError as error:
+        why = str(error).removeprefix("codec error-feedback: ")
+        return f"{algorithm} remembers what a message loses, as error-feedback does: {why}"
+    return ""
 
 
 def momentum_notice(recipe: Recipe) -> str:

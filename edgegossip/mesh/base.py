@@ -74,6 +74,11 @@ class Notice:
     peer: NodeId | None  # None when it is not about a known peer
     text: str  # one sentence
 
+    @property
+    def refused(self) -> bool:
+        """Whether it says that somebody was refused: "refused WHO: WHY"."""
+        return self.text.startswith("refused ")
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:

@@ -299,8 +299,9 @@ class GossipNode:
                 self._handle(events.PeerDown(peer, reason, left, closed, disagrees))
             case Verdict(peer, here, _, left, restarted):
                 self._handle(MemberNews(peer, here, left, restarted))
-            case Notice(_, text):
-                self._sink.event(self._spec.name, "notice", text)
+            case Notice(peer, text):
+                known = {"peer": peer} if peer else {}
+                self._sink.event(self._spec.name, "refused" if event.refused else "notice", text, **known)
 
     def _beside(self, part: str, work: Callable[[], T]) -> T:
         """What `work` gives; the time is `part`'s. An asynchronous algorithm is served meanwhile."""

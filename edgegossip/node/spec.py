@@ -75,12 +75,13 @@ def make_topology(recipe: Recipe, members: Sequence[NodeId]) -> Topology:
 
 def make_view(spec: NodeSpec, layout: Layout) -> NodeView:
     """What the gossip algorithm gets to know. Raises ConfigError on an unknown codec or topology."""
+    codec = codecs.get(spec.recipe.codec.name, **spec.recipe.codec.params)
     return NodeView(
         node=spec.name,
         members=spec.members,
         topology=make_topology(spec.recipe, spec.members),
         layout=layout,
-        codec=codecs.get(spec.recipe.codec.name, **spec.recipe.codec.params),
+        codec=codecs.for_layout(codec, layout),
         run_id=spec.run_id,
         seed=spec.recipe.run.seed,
         deadline_s=spec.recipe.gossip.deadline_s,

@@ -11,6 +11,7 @@ each number is over:
 - `sent_bytes`, `received_bytes`: sums over all boards, lost ones included: what was sent was sent. What a coordinator
   sends is what its boards receive.
 - `bits_per_value`: all payload bits of the boards divided by all values they stood for.
+- `verdict`: what is not as it should be, see verdict.py; empty while boards are at work.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any
 from edgegossip.profiling.lines import EventRecord, MetricsRecord, Record
 from edgegossip.profiling.records import EVALUATED, PARTS, scores_in
 from edgegossip.profiling.run_folder import RunData
+from edgegossip.profiling.verdict import Asked, Evidence
 from edgegossip.types import NodeId
 
 COORDINATOR = "coordinator"  # the node name under which a coordinator writes; it is not a board
@@ -91,7 +93,8 @@ class _Totals:
 def summarise(run: RunData, metrics: Iterable[MetricsRecord] | None = None) -> dict[str, Any]:
     """The document for a run folder, of a run that ended or one that goes on. `metrics` are its records where the caller
     reads them anyway."""
-    return summarise_records(head_of(run), members_of(run), run.metrics() if metrics is None else metrics, run.events())
+    records = run.metrics() if metrics is None else metrics
+    return summarise_records(head_of(run), members_of(run), records, run.events(), asked_of(run))
 
 
 def head_of(run: RunData) -> dict[str, Any]:
@@ -103,6 +106,11 @@ def head_of(run: RunData) -> dict[str, Any]:
 def members_of(run: RunData) -> Sequence[NodeId]:
     """The boards that should take part, as far as the folder tells."""
     return run.partition.get("nodes", ()) if run.partition else ()
+
+
+def asked_of(run: RunData) -> Asked:
+    """What the verdict goes by beside the records, as far as the folder tells."""
+    return Asked.of(recipe_of(run), run.partition, run.topology)
 
 
 def recipe_of(run: RunData) -> dict[str, Any]:
@@ -118,10 +126,11 @@ def summarise_records(
     members: Sequence[NodeId],
     metrics: Iterable[MetricsRecord],
     events: Iterable[EventRecord],
+    asked: Asked | None = None,
 ) -> dict[str, Any]:
     """The document from the records themselves. `head` has run, mode and rounds_asked; `members` are the boards that
     should have taken part, so that one which never said a word is not forgotten."""
-    summary = Summary(members)
+    summary = Summary(members, asked)
     for record in metrics:
         summary.take(record)
     for event in events:
@@ -132,11 +141,13 @@ def summarise_records(
 class Summary:
     """The same of a run that goes on: takes records as they come."""
 
-    def __init__(self, members: Sequence[NodeId] = ()) -> None:
+    def __init__(self, members: Sequence[NodeId] = (), asked: Asked | None = None) -> None:
         self._nodes = {name: _Totals() for name in members}
+        self._evidence = Evidence(asked)
         self._seconds = 0.0
 
     def take(self, record: Record) -> None:
+        self._evidence.take(record)
         totals = self._nodes.get(record.node)
         if totals is None:
             totals = self._nodes[record.node] = _Totals()
@@ -149,7 +160,15 @@ class Summary:
 
     def document(self, head: Mapping[str, Any]) -> dict[str, Any]:
         """`head` as of `summarise_records`."""
-        return _document(head, self._nodes, self._seconds)
+        return {**_document(head, self._nodes, self._seconds), "verdict": self._verdict()}
+
+    def _verdict(self) -> list[dict[str, Any]]:
+        """Of a run that is over: while boards are at work it may still come right."""
+        states = {name: t.state for name, t in self._nodes.items() if name != COORDINATOR}
+        finished = [name for name, state in states.items() if state == "finished"]
+        if not finished or "unfinished" in states.values():
+            return []
+        return [finding.to_json() for finding in self._evidence.findings(finished)]
 
 
 def _document(head: Mapping[str, Any], nodes: Mapping[NodeId, _Totals], seconds: float) -> dict[str, Any]:

@@ -18,7 +18,8 @@ _STATES = {
     "error": "failed",
     "restarted": "starting",
 }
-_QUIET = frozenset({*_STATES, "waiting"} - {"lost", "restarted"})  # change a board's line and say nothing
+# They change a board's line, or are for the verdict, and say nothing.
+_QUIET = frozenset({*_STATES, "waiting", "compared", "averaged"} - {"lost", "restarted"})
 ALARMS = frozenset(
     {
         "lost",

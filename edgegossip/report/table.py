@@ -35,8 +35,17 @@ def run_table(summary: Mapping[str, Any]) -> str:
             *_aligned(_TIME, times, {"compute": "time"}, whole),
             "",
             *_notes(summary),
+            *verdict_lines(summary),
         ]
     )
+
+
+def verdict_lines(summary: Mapping[str, Any]) -> list[str]:
+    """What is not as it should be, a line each: "RUIN" or "look" (a hint), what is so, the cure."""
+    return [
+        f"{'RUIN' if f['ruin'] else 'look'}: {printable(f['text'], 500)}: {printable(f['cure'], 500)}"
+        for f in summary["verdict"]
+    ]
 
 
 def _has_whole(summary: Mapping[str, Any]) -> bool:

@@ -200,3 +200,37 @@ def test_what_cannot_be_inside() -> None:
     long = codecs.get("elastiquant", bits=8, levels=[k / 124 for k in range(125)])
     with pytest.raises(ConfigError, match="take more than 512 bytes"):
         per_tensor([long, long], Rule())
+
+
+STATISTICS = Layout.of([*LAYOUT.tensors, TensorSpec("norm.running_var", (8,), trainable=False)])
+
+
+@pytest.mark.parametrize("name", [n for n in codecs.names() if n not in ("fp32", "fp16", "bf16")])
+def test_statistics_of_batch_norm_travel_exactly_whatever_the_codec(name: str) -> None:
+    codec = codecs.for_layout(codecs.get(name), STATISTICS)
+    x = np.abs(np.random.default_rng(2).standard_normal(STATISTICS.size)).astype(np.float32)
+    body, _ = codec.encode(x, codec.init(STATISTICS), codecs.Ctx(key=9, round=0, loss=1.0, lr=0.1))
+    received = codecs.from_wire(codec.wire_id, codec.wire_params()).decode(body, STATISTICS)
+    n = STATISTICS.trainable_size
+    assert (received[n:] == x[n:]).all() and not (received[:n] == x[:n]).all()
+
+
+@pytest.mark.parametrize("name", codecs.names())
+def test_a_codec_is_as_it_was_where_there_are_no_statistics(name: str) -> None:
+    codec = codecs.get(name)
+    assert codecs.for_layout(codec, LAYOUT) is codec
+
+
+def test_a_choice_by_tensor_keeps_its_choices_beside_exact_statistics() -> None:
+    codec = codecs.for_layout(codecs.get("small-tensors", codec="minmax8", below=20, other="bf16"), STATISTICS)
+    state = codec.init(STATISTICS)
+    assert list(state.choices) == [0, 1, 1, 0, 1, 2] and codec.name == "small-tensors"
+
+
+def test_memory_around_a_choice_by_tensor_is_kept() -> None:
+    inner = codecs.get("small-tensors", codec="4-bit-elastiquant", below=20)
+    codec = codecs.for_layout(codecs.error_feedback(inner), STATISTICS)
+    x = np.ones(STATISTICS.size, np.float32) / 3.0
+    _, state = codec.encode(x, codec.init(STATISTICS), CTX)
+    n = STATISTICS.trainable_size
+    assert not state.memory[n:].any() and state.memory[:n].any()

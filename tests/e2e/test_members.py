@@ -85,7 +85,7 @@ def test_a_stranger_is_refused_with_the_reason_in_both_logs(fleet: Members) -> N
         code, _, err = stranger.finish()
     assert code == 5 and "pi-9 is not a member of this run; its members are pi-1, pi-2" in err, err
     assert not list(fleet.runs.glob("stranger/*"))
-    said = fleet.wait_for(1, "notice", lambda e: "pi-9 is not a member" in e["text"])["text"]
+    said = fleet.wait_for(1, "refused", lambda e: "pi-9 is not a member" in e["text"])["text"]
     assert said.startswith(f"refused pi-9 at {fleet.net.address(6)}:")
 
 
@@ -100,7 +100,7 @@ def test_with_identities_the_run_is_signed_and_strangers_stay_out(tmp_path: Path
         boards.wait_until(lambda: boards.knows(1, {1, 2}) and boards.knows(2, {1, 2}), "they know each other")
         boards.identities = None
         stranger = boards.start(3, seed=1)
-        boards.wait_for(1, "notice", lambda e: "does not speak TLS" in e["text"])
+        boards.wait_for(1, "refused", lambda e: "does not speak TLS" in e["text"])
         assert stranger.process.poll() is None and not boards.events(3)  # it says why it waits, and is not in
         boards.kill(2)
         boards.wait_until(lambda: bool(boards.about(1, "member-dead", 2)), "named", BUSY_S)

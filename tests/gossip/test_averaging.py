@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from edgegossip import codecs
-from edgegossip.gossip.averaging import default_eta
+from edgegossip.codecs.base import Ctx
+from edgegossip.gossip.averaging import SMALLEST, default_eta, memory_eta
+from edgegossip.layout import Layout, TensorSpec
 
 
 @pytest.mark.parametrize(("ratio", "rate"), [(0.01, 0.007), (0.1, 0.15), (0.25, 0.375), (0.5, 0.75)])
@@ -38,3 +40,55 @@ def test_choco_converges_with_it_on_rings(ratio: float, nodes: int) -> None:
             np.put_along_axis(h, largest, np.take_along_axis(x, largest, 1), 1)
             x = x + eta * (w @ h - h)
         assert np.ptp(x, axis=0).max() < 0.05 * before
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "rate"),
+    [
+        ("fp32", {}, 1.0),
+        ("minmax8", {}, 1.0),
+        ("8-bit-elastiquant", {}, 1.0),
+        ("4-bit-elastiquant", {}, 0.29),
+        ("topk", {"ratio": 0.1}, 0.054),
+        ("topk", {"ratio": 0.01}, 0.016),
+        ("signsgd", {}, 0.051),
+    ],
+)
+def test_with_a_memory_it_goes_by_how_far_a_message_strays(name: str, params: dict[str, float], rate: float) -> None:
+    assert memory_eta(codecs.get(name, **params)) == pytest.approx(rate, rel=0.03)
+
+
+@pytest.mark.parametrize("name", codecs.names())
+def test_with_a_memory_it_is_a_plain_number_in_range(name: str) -> None:
+    eta = memory_eta(codecs.get(name))
+    assert type(eta) is float and SMALLEST <= eta <= 1.0
+
+
+def test_a_memory_that_grows_without_end_gets_the_smallest() -> None:
+    """Few levels of an L2 norm in large buckets lose more than they are given."""
+    assert memory_eta(codecs.get("qsgd", bits=4, bucket=512)) == SMALLEST
+
+
+@pytest.mark.parametrize(("codec", "params"), [("4-bit-elastiquant", {}), ("topk", {"ratio": 0.1})])
+def test_whole_models_stay_closer_than_with_the_rate_for_differences(codec: str, params: dict[str, float]) -> None:
+    """Plain recursion in numpy, no training: x <- x + eta (W - I) C[x + e] on a ring of four. With
+    the rate for differences the models end many times further from their mean."""
+    chosen, layout = codecs.get(codec, **params), Layout.of([TensorSpec("x", (32, 32))])
+    w = (np.eye(4) + np.roll(np.eye(4), 1, 0) + np.roll(np.eye(4), -1, 0)) / 3.0
+
+    def ends_at(eta: float) -> float:
+        x = np.random.default_rng(0).normal(size=(1, layout.size)).astype(np.float32).repeat(4, 0)
+        lost, states, far = np.zeros_like(x), [chosen.init(layout) for _ in range(4)], []
+        for k in range(200):
+            said = np.empty_like(x)
+            for i in range(4):
+                ctx = Ctx(key=4 * k + i + 1, round=k)
+                body, states[i] = chosen.encode(x[i] + lost[i], states[i], ctx)
+                said[i] = chosen.decode(body, layout)
+            lost = x + lost - said
+            x = (x + eta * (w @ said - said)).astype(np.float32)
+            far.append(np.linalg.norm(x - x.mean(0)) / np.linalg.norm(x.mean(0)))
+        return float(np.mean(far[100:]))
+
+    near, far = ends_at(memory_eta(chosen)), ends_at(default_eta(chosen))
+    assert near < 0.25 and near < 0.5 * far

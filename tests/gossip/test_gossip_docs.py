@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from edgegossip import codecs, gossip
-from edgegossip.gossip.averaging import default_eta
+from edgegossip.gossip.averaging import default_eta, memory_eta
 from edgegossip.gossip.base import NodeView
 from edgegossip.gossip.topologies.summary import gap_table, summarise
 from edgegossip.layout import Layout, TensorSpec
@@ -65,3 +65,6 @@ def test_the_default_averaging_rates_are_those_of_the_code() -> None:
     for name, (params, said) in rates.items():
         assert f"{default_eta(codecs.get(name, **params)):.2g}" == said and said in TEXT
     assert f"{default_eta(codecs.get('topk', ratio=0.01)):.1g}" == "0.007" and "0.007 at 1 %" in TEXT
+    with_memory = {"4-bit-elastiquant": ({}, "0.29"), "topk": ({"ratio": 0.1}, "0.054"), "signsgd": ({}, "0.051")}
+    for name, (params, said) in with_memory.items():
+        assert f"{memory_eta(codecs.get(name, **params)):.2g}" == said and said in TEXT

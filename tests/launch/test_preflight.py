@@ -77,3 +77,24 @@ def test_a_coordinator_does_not_evaluate_a_part_of_a_model() -> None:
     settings = ['model.keep=["3.*"]', "evaluation.where=coordinator"]
     with pytest.raises(ConfigError, match=r"model.keep leave a part .* set evaluation.where = .boards"):
         preflight(recipes.load("quickstart-server", settings), MEMBERS)
+
+
+@pytest.mark.parametrize("nodes, ring", [(4, False), (5, True), (6, False), (7, True), (8, False), (3, True)])
+def test_a_torus_that_is_a_ring_is_told_before_the_run(nodes: int, ring: bool) -> None:
+    said = notices(recipes.load("quickstart-gossip", ["gossip.topology=torus", f"run.nodes={nodes}"]))
+    assert any(f"of {nodes} boards it is a ring" in notice for notice in said) == ring
+
+
+def test_the_rate_with_a_memory_is_its_own() -> None:
+    told = {}
+    for algorithm in ("deep-squeeze", "sparse-push", "choco-sgd", "quant-sgp"):
+        settings = [f"gossip.algorithm={algorithm}", "codec.name=4-bit-elastiquant"]
+        (notice,) = notices(recipes.load("quickstart-gossip", settings))
+        told[algorithm] = notice.split("gossip.params.eta = ")[1].split(",")[0]
+    assert told == {"deep-squeeze": "0.29", "sparse-push": "0.29", "choco-sgd": "0.83", "quant-sgp": "0.83"}
+
+
+def test_a_codec_that_outgrows_the_memory_is_told() -> None:
+    said = notices(recipes.load("quickstart-gossip", ["gossip.algorithm=deep-squeeze", "codec.name=qsgd"]))
+    assert any("deep-squeeze remembers what a message loses" in notice for notice in said)
+    assert not any("remembers" in n for n in notices(recipes.load("quickstart-gossip", ["codec.name=minmax8"])))

@@ -30,7 +30,7 @@ class Log(Protocol):
     """Where sentences go. Thread-safe."""
 
     def __call__(self, kind: str, text: str, peer: NodeId | None = None) -> None:
-        """`kind`: member-here, member-dead, member-left or notice."""
+        """`kind`: member-here, member-dead, member-left, refused or notice."""
 
 
 class News:
@@ -74,7 +74,7 @@ class News:
         most once a minute."""
         source = without_port(who)
         if self._refusals.worth((source, why), self._clock(), source):
-            self._log("notice", f"refused {who}: {printable(why)}")
+            self._log("refused", f"refused {who}: {printable(why)}")
 
     def tell(self, output: Output, table: Sequence[Entry]) -> None:
         match output:

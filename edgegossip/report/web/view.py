@@ -11,7 +11,7 @@ from typing import Any
 
 from edgegossip.profiling.records import EVALUATED, PARTS
 from edgegossip.profiling.run_folder import RunData, read_run
-from edgegossip.profiling.summary import COORDINATOR, Summary, head_of, members_of, recipe_of
+from edgegossip.profiling.summary import COORDINATOR, Summary, asked_of, head_of, members_of, recipe_of
 from edgegossip.report.follow import Follower
 from edgegossip.report.plots import run_title
 from edgegossip.report.web.pack import pack
@@ -70,7 +70,7 @@ class RunView:
 
     def _begin(self) -> None:
         self._followers = [Follower(self.folder), *(Follower(read_run(other).path) for other in self._others)]
-        self.tables, self._summary = Tables(), Summary(members_of(self.data))
+        self.tables, self._summary = Tables(), Summary(members_of(self.data), asked_of(self.data))
 
     def read(self) -> None:
         """Take in what is new. Raises OSError."""

@@ -8,6 +8,7 @@ function renderHead(app) {
   document.getElementById("title").textContent = many ? `${app.runs.length} runs` : name;
   document.getElementById("subtitle").textContent = (many ? `chosen: ${name} · ` : "") + title;
   document.getElementById("verdict").textContent = verdict(app.run);
+  document.getElementById("findings").replaceChildren(...d.verdict.map(finding));
   const seconds = app.run.length ? app.run.seconds().at(-1) : null,
     bad = d.failed_nodes.length;
   const tiles = [
@@ -59,6 +60,11 @@ function renderHead(app) {
         ),
       ),
     );
+}
+
+// What is not as it should be, and its cure.
+function finding(f) {
+  return h("li", { class: f.ruin ? "bad" : "" }, h("b", {}, f.text), `. ${f.cure}.`);
 }
 
 // A tile a score, the headline first; three at most.

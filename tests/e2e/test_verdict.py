@@ -1,0 +1,105 @@
+"""`edgegossip run` says what came of a run that failed its purpose, and nothing of one that did not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.command import Running, edgegossip
+from tests.e2e.test_tls import free_port
+
+RUIN = 8
+SHORT = ("run.rounds=100", "evaluation.every=100")
+
+
+def ran(tmp_path: Path, *settings: str, recipe: str = "quickstart-gossip") -> tuple[int, list[dict[str, Any]], str]:
+    """Exit code, verdict and what was printed."""
+    sets = [word for setting in settings for word in ("--set", setting)]
+    with edgegossip("run", recipe, "--no-plots", *sets, runs=tmp_path) as running:
+        code, out, err = running.finish()
+        folder = running.folder()
+    assert "Traceback" not in out + err
+    verdict = json.loads((folder / "summary.json").read_text())["verdict"]
+    for finding in verdict:
+        assert finding["text"] in out and finding["cure"] in out
+    return code, verdict, out
+
+
+@pytest.mark.parametrize("recipe", ["quickstart-gossip", "quickstart-server"])
+def test_the_quickstarts_as_they_are_have_none(recipe: str, tmp_path: Path) -> None:
+    code, verdict, out = ran(tmp_path, recipe=recipe)
+    assert (code, verdict) == (0, []) and "RUIN" not in out and "look:" not in out
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("data.partition=sorted",),
+        ("gossip.algorithm=deep-squeeze", "codec.name=4-bit-elastiquant"),
+        ("gossip.algorithm=sparse-push", "gossip.topology=directed-ring", "codec.name=signsgd"),
+        ("gossip.algorithm=ad-psgd",),
+        ("model.name=resnet8", "model.norm=batchnorm", "gossip.algorithm=deep-squeeze", "codec.name=4-bit-elastiquant"),
+    ],
+    ids=["sorted", "4 bits", "signs", "asynchronous", "batch norm"],
+)
+def test_runs_that_train_have_none(settings: tuple[str, ...], tmp_path: Path) -> None:
+    assert ran(tmp_path, *SHORT, *settings)[:2] == (0, [])
+
+
+def test_a_run_of_two_rounds_has_none(tmp_path: Path) -> None:
+    assert ran(tmp_path, "run.rounds=2")[:2] == (0, [])
+
+
+def test_an_averaging_rate_that_is_too_large_for_the_codec_is_a_ruin(tmp_path: Path) -> None:
+    coarse = ("gossip.algorithm=deep-squeeze", "codec.name=signsgd", "gossip.params.eta=0.9")
+    code, verdict, out = ran(tmp_path, *SHORT, *coarse)
+    assert code == RUIN and [f["kind"] for f in verdict if f["ruin"]] == ["apart"]
+    assert "leave gossip.params.eta = 0.9 out" in verdict[0]["cure"] and "RUIN: the boards hold different models" in out
+
+
+def test_a_rate_with_which_boards_merely_stray_is_a_hint(tmp_path: Path) -> None:
+    """What was the default of deep-squeeze with this codec once."""
+    coarse = ("gossip.algorithm=deep-squeeze", "codec.name=4-bit-elastiquant", "gossip.params.eta=0.83")
+    code, verdict, out = ran(tmp_path, *SHORT, *coarse)
+    assert code == 0 and [(f["kind"], f["ruin"]) for f in verdict] == [("apart", False)] and "look: " in out
+
+
+def test_a_learning_rate_beyond_all_measure_is_a_ruin(tmp_path: Path) -> None:
+    code, verdict, _ = ran(tmp_path, *SHORT, "training.lr=50")
+    assert code == RUIN and verdict[0]["kind"] in ("diverged", "chance") and "training.lr = 50" in verdict[0]["cure"]
+
+
+@pytest.mark.parametrize("recipe", ["quickstart-gossip", "quickstart-server"])
+def test_a_model_that_learnt_nothing_is_a_ruin(recipe: str, tmp_path: Path) -> None:
+    code, verdict, out = ran(tmp_path, *SHORT, "training.lr=1e-7", recipe=recipe)
+    assert code == RUIN and verdict[0]["kind"] == "chance" and "guessing among 10 classes" in out
+
+
+def test_a_founder_says_who_was_refused_and_why(tmp_path: Path) -> None:
+    """In its log at once, and in its table at the end."""
+    where, sets = f"127.0.0.1:{free_port()}", ("--set", "run.rounds=12", "--set", "gossip.topology=torus")
+    found = ("node", "quickstart-gossip", *sets, "--members", "pi-1,pi-2", "--name", "pi-1", "--listen", where)
+    with edgegossip(*found, runs=tmp_path / "pi-1") as founder:
+        founder.wait_until(lambda: "listening" in happened(founder))
+        join = ("node", "--join", where, "--listen", "127.0.0.1:0", "--name")
+        with edgegossip(*join, "pi-9", runs=tmp_path / "pi-9") as stranger:
+            code, _, err = stranger.finish()
+        assert code == 5 and "pi-9 is not a member of this run" in err
+        founder.wait_until(lambda: "refused" in happened(founder))
+        with edgegossip(*join, "pi-2", runs=tmp_path / "pi-2") as second:
+            assert second.finish()[0] == 0
+        code, out, err = founder.finish()
+    assert code == 0 and "refused pi-9 at 127.0.0.1:" in err, (code, err)
+    assert "of 2 boards it is a ring" in err
+    (line,) = [line for line in out.splitlines() if line.startswith("look: ")]
+    assert "took no part: pi-9 at 127.0.0.1:" in line and "pi-9 is not a member of this run" in line
+
+
+def happened(running: Running) -> set[str]:
+    """Names of a board's events so far."""
+    files = running.runs.glob("*/events.jsonl") if running.runs.is_dir() else ()
+    lines = [line for file in files for line in file.read_text().splitlines() if line.endswith("}")]
+    return {json.loads(line)["event"] for line in lines}

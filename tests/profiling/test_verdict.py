@@ -1,0 +1,240 @@
+"""What a run came to: on records whose story is known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgegossip.profiling.lines import EventRecord, MetricsRecord
+from edgegossip.profiling.run_folder import RunFolder, read_run
+from edgegossip.profiling.summary import summarise, summarise_records
+from edgegossip.profiling.verdict import Asked
+
+BOARDS = ("a", "b", "c", "d")
+RING = [("a", "b"), ("b", "c"), ("c", "d"), ("d", "a")]
+HEAD = {"run": "r", "mode": "gossip", "rounds_asked": 40}
+RECIPE = {"training": {"lr": 0.1}, "gossip": {"algorithm": "dpsgd", "params": {}}, "codec": {"name": "fp32"}}
+PARTITION = {"nodes": list(BOARDS), "classes": [str(k) for k in range(10)], "counts": [[10] * 10] * 4}
+TOPOLOGY = {"members": list(BOARDS), "rounds": [{"edges": [list(e) for a, b in RING for e in ((a, b), (b, a))]}]}
+
+Curve = Callable[[int], float]
+
+
+def falls(step: int) -> float:
+    return 2.3 * 0.9**step
+
+
+def told(
+    loss: Curve = falls,
+    accuracy: Mapping[str, float] | float = 0.9,
+    rounds: int = 40,
+    test_loss: float = 0.3,
+    links: Callable[[str, str, int], bool] = lambda a, b, step: True,
+    mixed: Callable[[str, int], bool] = lambda node, step: True,
+    events: Iterable[EventRecord] = (),
+    recipe: Mapping[str, Any] = RECIPE,
+    examples: int = 32,
+    lost: Sequence[str] = (),
+) -> list[tuple[str, bool, str]]:
+    """Kind, ruin and sentence of what is said of such a run of four boards on a ring."""
+    metrics = []
+    for node in BOARDS:
+        for step in range(rounds):
+            values: dict[str, Any] = {"train/loss": loss(step), "train/examples": examples}
+            values["gossip/consensus_distance"] = 0.1 if mixed(node, step) else math.nan
+            for x, y in RING:
+                for peer in {x, y} - {node} if node in (x, y) else ():
+                    if links(node, peer, step):
+                        values[f"link/{peer}_bytes"] = 100
+            if step == rounds - 1:
+                score = accuracy if isinstance(accuracy, float) else accuracy[node]
+                values |= {"eval/loss": test_loss, "eval/accuracy": score, "eval/examples": 400}
+            metrics.append(MetricsRecord(node, step, float(step), values))
+    ends = [EventRecord(n, 99.0, "lost" if n in lost else "finished", n) for n in BOARDS]
+    document = summarise_records(HEAD, BOARDS, metrics, [*events, *ends], Asked.of(recipe, PARTITION, TOPOLOGY))
+    assert all(f["text"] and f["cure"] for f in document["verdict"])
+    return [(f["kind"], f["ruin"], f"{f['text']}: {f['cure']}") for f in document["verdict"]]
+
+
+def test_nothing_is_said_of_a_run_that_trained() -> None:
+    assert told() == []
+
+
+def test_nothing_is_said_while_boards_are_at_work() -> None:
+    records = [MetricsRecord("a", k, float(k), {"train/loss": 2.0 + k}) for k in range(50)]
+    assert summarise_records(HEAD, ("a",), records, [])["verdict"] == []
+    ended = summarise_records(HEAD, ("a",), records, [EventRecord("a", 60.0, "finished", "a")])
+    assert [f["kind"] for f in ended["verdict"]] == ["diverged"]
+
+
+@pytest.mark.parametrize(
+    ("loss", "words"),
+    [
+        (lambda k: 2.3 + 0.2 * k, "rose from 2.4 at the start to 10"),
+        (lambda k: 2.3 * 0.8**k if k < 20 else 1.8, "rose from"),
+        (lambda k: math.nan if k > 30 else 1.0, "ended as no number"),
+    ],
+    ids=["above its start", "gave back what it had gained", "no number"],
+)
+def test_divergence_is_a_ruin_with_the_learning_rate_as_its_cure(loss: Curve, words: str) -> None:
+    ((kind, ruin, text),) = told(loss)
+    assert (kind, ruin) == ("diverged", True) and words in text and "training.lr = 0.1" in text
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda k: 0.02 + 0.004 * (k % 5),  # fine-tuning
+        lambda k: 2.3 * 0.9**k + (1.0 if k == 17 else 0.0),  # a spike that passes
+        lambda k: 2.3 if k < 15 else 0.4 + 0.1 * (k % 2),
+    ],
+    ids=["noise about a small loss", "a spike", "late, and noisy"],
+)
+def test_curves_that_are_no_divergence(loss: Curve) -> None:
+    assert told(loss) == []
+
+
+def test_a_loss_that_does_not_fall_is_a_hint() -> None:
+    ((kind, ruin, text),) = told(lambda k: 1.7)
+    assert (kind, ruin) == ("stalled", False) and "1.7 at the start" in text
+
+
+def test_accuracy_of_guessing_is_a_ruin() -> None:
+    ((kind, ruin, text),) = told(lambda k: 2.3, accuracy=0.11, test_loss=2.3)
+    assert (kind, ruin) == ("chance", True) and "guessing among 10 classes (0.1)" in text
+
+
+def test_near_guessing_is_a_ruin_only_where_the_test_loss_is_that_of_a_guess_too() -> None:
+    assert told(accuracy=0.18, test_loss=2.0) == []
+    assert told(accuracy=0.18, test_loss=12.0)[0][:2] == ("chance", True)
+
+
+def test_short_runs_are_not_told_what_they_have_not_learnt() -> None:
+    assert told(lambda k: 2.3, accuracy=0.1, rounds=6) == []
+    assert told(lambda k: 2.3, accuracy=0.1, rounds=40, examples=1) == [], "less than one pass over the data"
+
+
+def compared(far: float, **averaged: float) -> list[EventRecord]:
+    events = [EventRecord(n, 98.0, "compared", n, {"distance": 10 * far, "length": 10.0}) for n in BOARDS]
+    return events + [EventRecord("a", 98.5, "averaged", "a", averaged)] * bool(averaged)
+
+
+def test_boards_that_hold_different_models() -> None:
+    ((kind, ruin, text),) = told(accuracy=0.9, events=compared(0.4, loss=0.1, accuracy=0.96))
+    assert (kind, ruin) == ("apart", False) and "0.4 of a model's length" in text
+    ((kind, ruin, text),) = told(accuracy=0.2, events=compared(0.4, loss=0.1, accuracy=0.96), test_loss=1.0)
+    assert (kind, ruin) == ("apart", True) and "accuracy 0.2, of their average 0.96" in text
+    ((kind, ruin, text),) = told(accuracy=0.7, events=compared(0.4, loss=0.1, accuracy=0.96))
+    assert (kind, ruin) == ("apart", True) and "accuracy 0.7, of their average 0.96" in text
+    ((kind, ruin, text),) = told(accuracy=0.9, events=compared(0.9, loss=3.0, accuracy=0.2))
+    assert (kind, ruin) == ("apart", True) and "accuracy 0.9, of their average 0.2" in text
+    assert told(events=compared(1.5))[0][:2] == ("apart", True)
+
+
+def test_boards_close_to_each_other_are_no_news() -> None:
+    assert told(events=compared(0.05)) == [] == told(events=compared(0.2, loss=0.3, accuracy=0.89))
+
+
+def test_one_board_that_learnt_nothing() -> None:
+    ((kind, ruin, text),) = told(accuracy={"a": 0.9, "b": 0.88, "c": 0.19, "d": 0.87}, test_loss=0.8)
+    assert (kind, ruin) == ("apart", True) and "accuracy 0.19 at c, up to 0.9 elsewhere" in text
+    assert told(accuracy={"a": 0.9, "b": 0.7, "c": 0.5, "d": 0.87}) == []
+
+
+def test_the_cure_for_different_models_names_what_was_set() -> None:
+    events = compared(0.4)
+    squeezed = {**RECIPE, "gossip": {"algorithm": "deep-squeeze", "params": {"eta": 0.83}}}
+    assert "leave gossip.params.eta = 0.83 out" in told(events=events, recipe=squeezed)[0][2]
+    coarse = {**RECIPE, "codec": {"name": "signsgd"}}
+    assert "a finer codec than signsgd" in told(events=events, recipe=coarse)[0][2]
+    assert "denser topology" in told(events=events)[0][2]
+
+
+def test_a_fleet_that_split_is_told_with_both_sides() -> None:
+    halves = {"a": 0, "b": 0, "c": 1, "d": 1}
+    ((kind, ruin, text),) = told(links=lambda a, b, k: halves[a] == halves[b] or k < 10)
+    assert (kind, ruin) == ("split", True)
+    assert "nothing was exchanged since round 10 between a and b; c and d" in text
+    ((kind, _, text),) = told(links=lambda a, b, k: halves[a] == halves[b])
+    assert kind == "split" and "at any time" in text
+
+
+def test_one_edge_that_rests_is_no_split() -> None:
+    assert told(links=lambda a, b, k: {a, b} != {"a", "b"}) == []
+    assert told(links=lambda a, b, k: {a, b} != {"a", "b"} or k < 10) == []
+
+
+def test_a_lost_board_is_no_side_of_a_split() -> None:
+    assert told(links=lambda a, b, k: "c" not in (a, b) or k < 10, lost=["c"]) == []
+
+
+def test_boards_that_train_alone() -> None:
+    assert told(mixed=lambda node, k: False)[0:1] == []  # an algorithm that tells no distance
+    ((kind, ruin, text),) = told(mixed=lambda node, k: node != "c")
+    assert (kind, ruin) == ("alone", False) and text.startswith("c mixed with no neighbour")
+    ((kind, ruin, _),) = told(mixed=lambda node, k: k < 10)
+    assert (kind, ruin) == ("split", True)
+
+
+def refusal(text: str, name: str = "refused", **fields: str) -> EventRecord:
+    return EventRecord("a", 1.0, name, text, fields)
+
+
+def test_who_was_refused_is_told_with_the_reason() -> None:
+    stranger = refusal("refused pi-9 at 10.0.0.6:40000: pi-9 is not a member of this run")
+    ((kind, ruin, text),) = told(events=[stranger, stranger])
+    assert (kind, ruin) == ("refused", False)
+    assert text.count("pi-9 at 10.0.0.6:40000: pi-9 is not a member of this run") == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["refused a message from the coordinator: it is torn", "the coordinator did not take an answer of a: late"],
+)
+def test_a_message_that_was_refused_is_no_board(text: str) -> None:
+    assert told(events=[refusal(text)]) == []
+
+
+def test_a_board_that_came_in_later_is_not_told() -> None:
+    early = refusal("refused b at 127.0.0.1:5000: a does not know its peers yet", peer="b")
+    assert told(events=[early]) == []
+    other = refusal("refused pi-9 at 10.0.0.6:40000: not yet", peer="pi-9")
+    assert told(events=[other, refusal("pi-9 is here", "member-here", peer="pi-9")]) == []
+
+
+def test_a_board_left_out_of_rounds_until_the_end_is_told() -> None:
+    out = refusal("board c is left out for 3 rounds", "quarantine", peer="c")
+    assert told(events=[out])[0][0] == "refused"
+    assert told(events=[out, refusal("c takes part again", "readmitted", peer="c")]) == []
+
+
+def test_ruins_come_first() -> None:
+    stranger = refusal("refused pi-9 at 10.0.0.6:40000: no member")
+    assert [kind for kind, _, _ in told(lambda k: 2.3 + k, events=[stranger])] == ["diverged", "refused"]
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**62), st.floats(allow_nan=True)), max_size=60))
+def test_any_records_give_a_verdict(rounds: list[tuple[int, float]]) -> None:
+    """Steps beyond all measure take no memory, numbers that are none no exception."""
+    records = [MetricsRecord("a", step, 0.0, {"train/loss": loss, "eval/loss": loss}) for step, loss in rounds]
+    document = summarise_records(HEAD, ("a",), records, [EventRecord("a", 1.0, "finished", "a")])
+    assert {f["kind"] for f in document["verdict"]} <= {"diverged", "stalled"}
+
+
+def test_a_run_folder_has_all_that_it_takes(tmp_path) -> None:
+    recipe = '[training]\nlr = 0.5\n[gossip]\nalgorithm = "dpsgd"\n'
+    folder = RunFolder.create(tmp_path, "r", recipe, {})
+    folder.write_partition(("a", "b"), ("0", "1"), [[50, 50], [50, 50]])
+    for node in ("a", "b"):
+        for step in range(40):
+            last = {"eval/loss": 0.7, "eval/accuracy": 0.5, "eval/examples": 100} if step == 39 else {}
+            folder.metrics(node, step, {"train/loss": 0.69, "train/examples": 32, **last})
+        folder.event(node, "finished", "done")
+    folder.close()
+    (finding,) = summarise(read_run(folder.path))["verdict"]
+    assert finding["kind"] == "chance" and finding["ruin"] and "training.lr = 0.5" in finding["cure"]
