@@ -22,7 +22,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from edgegossip.launch.notebook import local, run
+    from edgegossip.notebook import local, run
     from edgegossip.result import Result
     from edgegossip.training.script import Run, join
 
@@ -33,8 +33,8 @@ _HOMES = {  # public name -> its module
     "Result": "edgegossip.result",
     "Run": "edgegossip.training.script",
     "join": "edgegossip.training.script",
-    "local": "edgegossip.launch.notebook",
-    "run": "edgegossip.launch.notebook",
+    "local": "edgegossip.notebook",
+    "run": "edgegossip.notebook",
 }
 
 
