@@ -52,9 +52,20 @@ class Presence:
         """Whether the node was told that this process of the peer trains something else."""
         return self._unfit[node].get(peer) == self._boots[peer]
 
-    def fits_nobody(self, node: int) -> bool:
-        """Whether it was told so of all its peers."""
-        return bool(self.peers[node]) and all(self.unfit(node, peer) for peer in self.peers[node])
+    def fits_nobody(self, node: int, *, as_told: bool = False) -> bool:
+        """Whether it was told so of all its peers. `as_told`: of whatever process of them."""
+        return bool(self.peers[node]) and len(self._all_unfit(node, as_told)) == len(self.peers[node])
+
+    def outvoted(self, node: int, *, as_told: bool = False) -> bool:
+        """Whether it was told so of more than half of all nodes, or of half, the first among them;
+        not counting those that did fit before."""
+        unfit = [peer for peer in self._all_unfit(node, as_told) if not self.met(node, peer)]
+        return 2 * len(unfit) > len(self.peers) or (2 * len(unfit) == len(self.peers) and 0 in unfit)
+
+    def _all_unfit(self, node: int, as_told: bool) -> list[int]:
+        if as_told:
+            return [peer for peer in self.peers[node] if peer in self._unfit[node]]
+        return [peer for peer in self.peers[node] if self.unfit(node, peer)]
 
     def _meet(self, a: int, b: int) -> bool:
         return self._reach(a, b) and (a, b) not in self._closed and (b, a) not in self._closed
@@ -121,6 +132,7 @@ class Presence:
         if up and self._told[node].get(peer) != boot:
             self._told[node][peer] = boot
             self._met[node].add(peer)
+            self._unfit[node].pop(peer, None)
             self._tell(node, peer, True, "")
         if not up and self._meet(node, peer) and not self.unfit(node, peer):
             self._told[node][peer], self._unfit[node][peer] = DOWN, boot

@@ -89,6 +89,7 @@ class World:
         self.unfit_ended: set[int] = set()  # nodes whose process ended because it fitted nobody
         self._named: list[set[int]] = [set() for _ in range(n)]  # whom a node's process said to train something else
         self._begun = [False] * n  # which processes have trained
+        self._outvoted = [0] * n  # rounds that a process has done since it is
         news = of(seed, "members")
         self._members_talk = news.random() < 0.5  # whether nodes hear of those that are no neighbours
         self._news_random = news.random
@@ -157,8 +158,8 @@ class World:
 
     def update(self, node: Node, model: Vec) -> LocalUpdate:
         i = node.index
-        if not self._begun[i] and self.presence.fits_nobody(i):
-            self.violate("unfit", i, "begins to train, though it fits none of its neighbours")
+        if not self._begun[i] and (self.presence.fits_nobody(i) or self.presence.outvoted(i)):
+            self.violate("unfit", i, "begins to train, though it does not fit its neighbours")
         self._begun[i] = True
         gone = all(self.presence.knows_down(i, j) for j in self.presence.peers[i])
         if self._nothing[i] and gone and not node.handed.total():
@@ -291,6 +292,9 @@ class World:
             self.violate("end", i, f"did round {done.round} of {node.engine.rounds}, and says that it is {last}")
         self._fresh_until_s[i] = 0.0
         self._check_led(i, round)
+        self._outvoted[i] = self._outvoted[i] + 1 if self.presence.outvoted(i) else 0
+        if self._outvoted[i] > 2:  # it may have heard so in the middle of one
+            self.violate("unfit", i, "goes on, though the larger part of the boards trains something else")
         audit = self.algorithm.audit(state)
         if fault := self._left_out(i, done.round, audit):
             self.violate("left-out", i, fault)
@@ -344,7 +348,8 @@ class World:
 
     def failed(self, node: Node, reason: str) -> None:
         """A process ends because there is no run for it."""
-        if self.presence.fits_nobody(node.index):
+        i, presence = node.index, self.presence
+        if presence.fits_nobody(i, as_told=True) or presence.outvoted(i, as_told=True):
             self.unfit_ended.add(node.index)
         else:
             self._check_failure(node, reason)
@@ -355,7 +360,7 @@ class World:
         """A process that was started again may end where nobody is left."""
         i = node.index
         peers = self.presence.peers[i]
-        if "fits none" in reason or node.process == 1:
+        if "fit" in reason or node.process == 1:
             self.violate("unfit", i, f"ends though not every neighbour trains something else: {reason}")
         if any(self.presence.connected(i, j) and not self.presence.knows_down(i, j) for j in peers):
             self.violate("end", i, f"gave up though a neighbour is there: {reason}")
@@ -531,6 +536,7 @@ class World:
         self.heard[index] = 0
         self._named[index].clear()
         self._begun[index] = False
+        self._outvoted[index] = 0
         again = index in self.came
         self.came.add(index)
         self.left.discard(index)

@@ -186,7 +186,7 @@ MUTANTS = (
         (
             Edit(PEERS + "all_unfit", "self._wanted <= self.unfit.keys()", "bool(self.unfit)"),
             Edit(
-                ENGINE + "_fits_nobody", "peers.unfit[peer] for peer in sorted(seat.neighbours)", "peers.unfit.values()"
+                ENGINE + "_ends_unfit", "peers.unfit[peer] for peer in sorted(seat.neighbours)", "peers.unfit.values()"
             ),
         ),
         {"faults": ODD_ONE},
@@ -202,8 +202,29 @@ MUTANTS = (
         "unfit-while-loading-forgotten",
         "a board begins though its last neighbour turned out to train something else while it loaded",
         ROUNDS,
-        (Edit(ENGINE + "_polled", "if self._fits_nobody():", "if False:"),),
+        (Edit(ENGINE + "_polled", "if self._peers.unfit and self._ends_unfit():", "if False:"),),
         {"topology": "ring", "nodes": 3, "faults": "other-model@0.2-4:1+2"},
+    ),
+    Mutant(
+        "fewer-go-on",
+        "boards go on that are fewer than those that train something else",
+        ROUNDS,
+        (Edit(ENGINE + "_ends_unfit", "elif more > 0 or (", "elif ("),),
+        {"topology": "complete", "nodes": 5, "faults": "other-model@0-6:1+2"},
+    ),
+    Mutant(
+        "both-halves-go-on",
+        "of two halves that train different things both go on",
+        ROUNDS,
+        (Edit(ENGINE + "_ends_unfit", "more == 0 and others[0] == seat.members[0]", "False"),),
+        {"topology": "complete", "nodes": 4, "faults": "other-model@0-6:1+2"},
+    ),
+    Mutant(
+        "the-half-without-the-first-goes-on",
+        "of two halves the one goes on that has not the first board",
+        ROUNDS,
+        (Edit(ENGINE + "_ends_unfit", "others[0] == seat.members[0]", "others[0] != seat.members[0]"),),
+        {"topology": "complete", "nodes": 4, "faults": "other-model@0-6:1+2"},
     ),
     Mutant(
         "unfit-stays-unfit",
