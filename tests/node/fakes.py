@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgegossip.agreement import Agreement
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.mesh.base import Buffers, PeerDown, Received, SendFailed, SendReceipt, TransportEvent
 from edgegossip.profiling.records import Value
@@ -93,6 +94,12 @@ class Quadratic:
 
     def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
         pass
+
+    def agreement(self) -> Agreement:
+        return Agreement({"values": self.layout.size})
+
+    def over(self, x: Vec) -> None:
+        self.final = x
 
 
 @dataclass
