@@ -51,6 +51,11 @@ class PeerStatus:
         """Whether every neighbour trains something else than we do."""
         return bool(self._wanted) and self._wanted <= self.unfit.keys()
 
+    @property
+    def never_fit(self) -> frozenset[NodeId]:
+        """Who trains something else, and always did: not who came again with other data."""
+        return frozenset(self.unfit.keys() - self._seen)
+
     def heard(self, peer: NodeId, now_s: float) -> None:
         """A frame of it came. What was said of it before, perhaps by a member that knew less than
         we do now, is out of date."""

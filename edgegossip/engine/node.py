@@ -8,16 +8,16 @@ process learns it anew, by joining.
 
     JOINING      no model yet: who is there?
         -> LOADING      nobody is missing who is worth waiting for
-        -> FAILED       it was started again, and the run is over; or every neighbour trains
-                        something else
+        -> FAILED       it was started again, and the run is over; or every neighbour, or the larger
+                        part of the boards, trains something else
     LOADING      the shell loads the model and the newest checkpoint; events stay in the transport
         -> POLLING      Loaded
     POLLING      between two rounds: what has come is taken in, which may lead on to another round
         -> CATCHING_UP  Polled: a newcomer, and others are far ahead
         -> TRAINING     Polled: a round is left to play
         -> ALONE        Polled: it has nothing and nobody, and others train
-        -> FAILED       Polled: it has nothing and nobody, and nobody trains; or it has not begun,
-                        and every neighbour trains something else
+        -> FAILED       Polled: it has nothing and nobody, and nobody trains; or it does not train
+                        what others do, as in JOINING
         -> FINISHED     Polled: all rounds are done, here or elsewhere
     CATCHING_UP  waits for a neighbour's model instead of training for nothing
         -> POLLING      the model is there, or time is over
@@ -237,7 +237,7 @@ class NodeEngine:
         if self.stage is not Stage.JOINING:
             return
         peers, seat = self._peers, self.seat
-        if self._fits_nobody():
+        if self._ends_unfit():
             return
         others_train, late = bool(self.pending), self._late is True
         if not peers.may_start(others_train, late, self._now_s):
@@ -254,13 +254,23 @@ class NodeEngine:
         self.stage = Stage.LOADING
         self._effects.append(Load())
 
-    def _fits_nobody(self) -> bool:
-        """End where every neighbour trains something else; tell whether that is so."""
+    def _ends_unfit(self) -> bool:
+        """End where the larger part of the boards trains something else, or, before this one has
+        begun, every neighbour does; tell whether that is so. Of two parts of one size that of the
+        run's first board goes on, so a fleet that is split trains one model all the same. Boards
+        that did fit and came again with something else have no say in that."""
         peers, seat = self._peers, self.seat
-        if not peers.all_unfit:
+        never_fit = peers.never_fit
+        others = [member for member in seat.members if member in never_fit]
+        more = 2 * len(others) - len(seat.members)
+        if not self._begun and peers.all_unfit:
+            reasons = "; ".join(peers.unfit[peer] for peer in sorted(seat.neighbours))
+            self._fail(f"{seat.node} fits none of its neighbours: {reasons}")
+        elif more > 0 or (more == 0 and others[0] == seat.members[0]):
+            names = ", ".join(others)
+            self._fail(f"{seat.node} does not fit {names}, who go on: {peers.unfit[others[0]]}")
+        else:
             return False
-        reasons = "; ".join(peers.unfit[peer] for peer in sorted(seat.neighbours))
-        self._fail(f"{seat.node} fits none of its neighbours: {reasons}")
         return True
 
     def _name_if_unfit(self, event: PeerUp | PeerDown) -> bool:
@@ -340,13 +350,13 @@ class NodeEngine:
         self.stage, self._asks_poll = Stage.POLLING, True
 
     def _polled(self) -> None:
+        if self._peers.unfit and self._ends_unfit():
+            return
         if self._before_round and self._awaits_model():
             self.stage = Stage.CATCHING_UP
             return
         self._before_round = False
         if not self._begun:
-            if self._fits_nobody():  # as it turned out while it loaded
-                return
             self._begun = True
             self._effects.append(CaughtUp())
         if self.round > 0:  # the first rounds of the run are not ours to play, or are played

@@ -62,6 +62,7 @@ RULES: Mapping[str, str] = {
     "alone": "a board that comes again with nothing does not train before it has heard of the run",
     "update": "no update counts that is of a model which was given up",
     "silence": "nobody waits for long without saying so",
+    "unfit": "who trains something else is named, nobody waits for it or sends to it, and only who fits nobody ends",
     "end": "a board ends after the run's last round, and not before there is nobody left",
     "catch-up": "once all is well, everybody gets to the same round",
     "left-out": "once all is well, nobody is left out of a round",

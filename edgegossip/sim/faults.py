@@ -128,6 +128,12 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
                 "share",
                 share=0.04,
             ),
+            Kind(
+                "other-model",
+                "side",
+                "these come with data that make another model, and then with the right ones",
+                share=0.06,
+            ),
         )
     }
 )
@@ -163,6 +169,18 @@ SERVER_KINDS: Mapping[str, Kind] = MappingProxyType(  # of server runs: nodes ar
             Kind("byzantine-answer", "node", "this share of its answers is to another question", 0.1, 1.0, "share"),
             Kind("byzantine-evaluation", "node", "this share of its evaluations is nonsense", 0.1, 1.0, "share"),
             Kind("byzantine-name", "node", "the board joins again, by the name of another", 0.1, 1.0, "share"),
+            Kind(
+                "other-layout",
+                "node",
+                "the board comes with another model than the coordinator's, then with the right one",
+                share=0.05,
+            ),
+            Kind(
+                "other-labels",
+                "node",
+                "the board comes with other labels than the others', then with the right ones",
+                share=0.06,
+            ),
         )
     }
 )

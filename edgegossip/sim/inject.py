@@ -109,6 +109,37 @@ class Injector:
         self._world.restarts += 1
         self._world.clock.at(fault.end, self._come, i)
 
+    def _other_model(self, fault: Fault) -> None:
+        world = self._world
+        world.seen[fault.kind] += 1
+        self._set_model(fault.nodes, 1)
+        world.clock.at(fault.end, self._right_model, fault.nodes)
+
+    def _set_model(self, nodes: Iterable[int], model: int) -> None:
+        """Processes with other data come in place of these, with nothing on their disks: what they
+        held is of another model."""
+        world = self._world
+        for i in nodes:
+            world.restarts += 1
+            world.nodes[i].disk.crash("empty-disk", 1)
+            if world.nodes[i].up:
+                self._go(i, "other-model: the process is gone")
+            else:
+                self._absent[i] = self._absent.get(i, 0) + 1
+            world.data_of[i] = model
+        for i in nodes:
+            self._come(i)
+
+    def _right_model(self, nodes: Iterable[int]) -> None:
+        """Who ended because of these comes again, too."""
+        world = self._world
+        self._set_model(nodes, 0)
+        for i in sorted(world.unfit_ended):
+            if not world.nodes[i].up and self.may_come(i):
+                world.finishers.discard(i)
+                world.boot(i, world.nodes[i].disk.read())
+        world.unfit_ended.clear()
+
     def _leave(self, fault: Fault) -> None:
         (i,) = fault.nodes
         if self._world.nodes[i].up:

@@ -119,6 +119,11 @@ class Node:
         return self.up and self.engine.view is not None and self.engine.stage is not Stage.ALONE
 
     @property
+    def has_heard(self) -> bool:
+        """Whether it has taken in all that its transport has to tell."""
+        return not self._transport and not self.paused
+
+    @property
     def state(self) -> Any:
         """Return the algorithm's state."""
         return self.engine.state

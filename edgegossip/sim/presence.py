@@ -4,7 +4,8 @@ became true.
 As the mesh does: a new process hears of whom it reaches, and after a while of whom it does not; a
 peer out of reach for longer than a grace time is down; a restart is always noticed, as down and up
 again; a peer that we refused is closed for both ends until the process that refused it is gone; who
-leaves on purpose says so."""
+leaves on purpose says so; two that do not train the same hear that from each other as soon as they
+meet."""
 
 from __future__ import annotations
 
@@ -16,19 +17,25 @@ from edgegossip.sim.clock import Clock
 
 Tell: TypeAlias = Callable[[int, int, bool, str], None]  # (node, peer, is up, why it is not)
 Reach: TypeAlias = Callable[[int, int], bool]  # whether two nodes can talk, as far as processes and links go
+Fit: TypeAlias = Callable[[int, int], bool]  # whether they train the same
 
 GRACE_S = 0.3, 2.0  # until an absence is noticed
 RETURN_S = 0.02, 0.3  # until a return is
 FIRST_S = 1.0, 2.0  # until a new process gives up whom it has not reached yet
 DOWN = 0
+UNFIT = "do not fit together"  # the reason by which a node hears that of a peer
 NOTICE_S = GRACE_S[1] + RETURN_S[1]  # all is known after that
 
 
 class Presence:
     """`peers`: whom each node has streams with."""
 
-    def __init__(self, clock: Clock, rng: Random, peers: list[tuple[int, ...]], reach: Reach, tell: Tell) -> None:
+    def __init__(
+        self, clock: Clock, rng: Random, peers: list[tuple[int, ...]], reach: Reach, fit: Fit, tell: Tell
+    ) -> None:
         self._clock, self._random, self.peers, self._reach, self._tell = clock, rng.random, peers, reach, tell
+        self._fit = fit
+        self._unfit: list[dict[int, int]] = [{} for _ in peers]  # by node: the process of a peer that it heard it of
         self._closed: set[tuple[int, int]] = set()  # (who refuses, whom)
         self._boots = [0] * len(peers)  # of each node: counts its processes
         self._told: list[dict[int, int]] = [{} for _ in peers]  # by node: which process of a peer is up, or DOWN
@@ -39,6 +46,28 @@ class Presence:
 
     def connected(self, a: int, b: int) -> bool:
         """Whether the two can talk, and do not refuse each other."""
+        return self._meet(a, b) and self._fit(a, b)
+
+    def unfit(self, node: int, peer: int) -> bool:
+        """Whether the node was told that this process of the peer trains something else."""
+        return self._unfit[node].get(peer) == self._boots[peer]
+
+    def fits_nobody(self, node: int, *, as_told: bool = False) -> bool:
+        """Whether it was told so of all its peers. `as_told`: of whatever process of them."""
+        return bool(self.peers[node]) and len(self._all_unfit(node, as_told)) == len(self.peers[node])
+
+    def outvoted(self, node: int, *, as_told: bool = False) -> bool:
+        """Whether it was told so of more than half of all nodes, or of half, the first among them;
+        not counting those that did fit before."""
+        unfit = [peer for peer in self._all_unfit(node, as_told) if not self.met(node, peer)]
+        return 2 * len(unfit) > len(self.peers) or (2 * len(unfit) == len(self.peers) and 0 in unfit)
+
+    def _all_unfit(self, node: int, as_told: bool) -> list[int]:
+        if as_told:
+            return [peer for peer in self.peers[node] if peer in self._unfit[node]]
+        return [peer for peer in self.peers[node] if self.unfit(node, peer)]
+
+    def _meet(self, a: int, b: int) -> bool:
         return self._reach(a, b) and (a, b) not in self._closed and (b, a) not in self._closed
 
     def knows_down(self, node: int, peer: int) -> bool:
@@ -65,7 +94,7 @@ class Presence:
         """A new process: it refuses nobody and knows of nobody yet, and its peers hear of it even
         if they never missed the one before."""
         self._closed = {(a, b) for a, b in self._closed if a != node}
-        self._told[node] = {}
+        self._told[node], self._unfit[node] = {}, {}
         self._met[node].clear()
         self._boots[node] += 1
         self.lost.discard(node)
@@ -103,7 +132,11 @@ class Presence:
         if up and self._told[node].get(peer) != boot:
             self._told[node][peer] = boot
             self._met[node].add(peer)
+            self._unfit[node].pop(peer, None)
             self._tell(node, peer, True, "")
+        if not up and self._meet(node, peer) and not self.unfit(node, peer):
+            self._told[node][peer], self._unfit[node][peer] = DOWN, boot
+            self._tell(node, peer, False, UNFIT)
 
     def _give_up(self, node: int, peer: int, boot: int) -> None:
         self.pending -= 1

@@ -128,7 +128,7 @@ class _Run:
             world.violate("crash", None, f"{type(error).__name__}: {error}")
 
     def _first_boot(self, node: Node) -> None:
-        if self._injector.may_come(node.index):
+        if self._injector.may_come(node.index) and node.index not in self._world.came:
             self._world.boot(node.index, None)
 
     # -- progress --------------------------------------------------------------------------------------------

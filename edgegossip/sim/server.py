@@ -100,6 +100,9 @@ class Injector:
         elif kind.startswith("coordinator-"):
             if world.coordinator.alive and not world.finished:
                 world.coordinator.fuse = (int(fault.strength), fault)
+        elif kind in ("other-layout", "other-labels"):
+            self._bring(board, kind)
+            at(fault.end, self._bring, board, "")
         else:
             self._lie(board, fault)
 
@@ -139,6 +142,15 @@ class Injector:
     def _unpause_coordinator(self, process: int) -> None:
         if self._world.coordinator.alive and self._world.coordinator.process == process:
             self._world.coordinator.unpause()
+
+    def _bring(self, board: Board, data: str) -> None:
+        """Another process of the board comes with these data."""
+        board.data = data
+        if data:
+            self._world.seen[data] += 1
+        if not board.away:
+            self._world.kill(board, f"joins anew with {data or 'the right data'}")
+            self._world.clock.after(0.6, self._world.start, board)
 
     def _lie(self, board: Board, fault: Fault) -> None:
         lie = (fault.kind, fault.strength)

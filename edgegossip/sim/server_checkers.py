@@ -66,7 +66,14 @@ NEAR = 1e-4  # how far float32 sums may be from float64's, relative to the large
 FEW, MANY = 2, 64  # rounds in quarantine: the first time, and at most
 CAUSES_SILENCE = frozenset(
     ("loss", "delay", "split", "crash", "empty-disk", "pause", "late-join", "leave", "fleet-away", "slow", "hang")
-    + ("coordinator-pause", "coordinator-kill", "coordinator-power-cut", "byzantine-name")
+    + (
+        "other-layout",
+        "other-labels",
+        "coordinator-pause",
+        "coordinator-kill",
+        "coordinator-power-cut",
+        "byzantine-name",
+    )
     + ("coordinator-torn-write", "coordinator-lost-write")
 )
 
@@ -81,6 +88,7 @@ SERVER_RULES: Mapping[str, str] = {
     "used": "a model is made of all good answers of its round, and of nothing else",
     "mean": "the model is what its combiner makes of those updates",
     "accepted": "no lie is part of a model that the rules promise to refuse, and nobody joins by another's name",
+    "agreement": "boards that do not train the same do not train together: who comes first decides, others are told",
     "refused": "no honest update is refused, unless a liar's claims make it look out of proportion",
     "presence": "who gives signs of life is there, who does not is not; strangers are greeted",
     "evaluated": "evaluations are of the model that they name; the final one is found where a board can make it",
@@ -100,6 +108,7 @@ class Note:
     name: NodeId
     node: int
     lie: str = ""
+    data: str = ""  # which wrong data it has; "": the right ones
 
 
 @dataclass(slots=True)
@@ -190,6 +199,7 @@ class Ledger:
         self.final: Vec | None = None
         self.used_updates = 0
         self._resumed = False
+        self._alike: dict[Round, str | None] = {}  # data of those that had joined, when a round was saved
         self._begin(0.0)
 
     # Processes of the coordinator
@@ -211,6 +221,9 @@ class Ledger:
         self._sentences: dict[NodeId, Sentence] = {}
         self._refused: dict[NodeId, str] = {}  # in this round
         self._joining: list[tuple[NodeId, Note]] = []  # names that strangers have just said
+        self._data: dict[NodeId, str] = {}  # of boards that joined
+        self._before: str | None = None  # data of those that had joined an earlier process
+        self._untold: set[int] = set()  # who was just refused for its data
         self._seen: dict[int, float] = {}  # silent seconds of those for whom that counts
         self._silent: set[int] = set()
         self._mark_s = now_s
@@ -241,6 +254,7 @@ class Ledger:
         self.durable = round
         self._saved = round
         self._resumed = progress is not None
+        self._before = self._alike.get(round) if progress is not None else None
 
     @property
     def round(self) -> Round:
@@ -323,6 +337,8 @@ class Ledger:
             self._check_waits(now_s)
             if looked and not self._leaving:
                 self._check_presence(now_s)
+        if self._untold:
+            self._violate("agreement", None, f"numbers {sorted(self._untold)} are refused and not told")
         self._joining.clear()
         self._ended_now.clear()
 
@@ -376,11 +392,30 @@ class Ledger:
             del self._nodes[node]
             if node != note.node:
                 self._ignored.add(node)
+        if note.data == "other-layout" or self._differs(name, note.data):
+            self._violate("agreement", name, f"joins with {note.data or 'the right data'}")
+        self._data[name] = note.data
         self._nodes[note.node] = name
         self.up[name] = note.node
         self._lost.discard(name)
         self._ended.discard(name)
         self._mark_s = now_s
+
+    def _differs(self, name: NodeId, data: str) -> bool:
+        """Whether anybody else that joined, now or before a restart, has other data."""
+        others = {found for who, found in self._data.items() if who != name} | {self._before}
+        return bool(others - {data, None})
+
+    def _check_unfit(self, name: NodeId) -> None:
+        """A board was refused for its data."""
+        for note in [note for said, note in self._joining if said == name]:
+            self._ignored.add(note.node)
+            if note.data == "other-layout":
+                return  # it said so itself, and left
+            if self._differs(name, note.data):
+                self._untold.add(note.node)
+                return
+        self._violate("agreement", name, "is refused, though its data are those of the others")
 
     def _check_refusal(self, text: str, name: NodeId) -> None:
         if found := re.match(r"refused the update of (\S+): (.*)", text):
@@ -391,6 +426,8 @@ class Ledger:
             relative = self.lied and re.search("times as (many|long)|not be finite|out of all proportion", found[2])
             if not lie and not relative:
                 self._violate("refused", name, f"refused an honest update: {found[2]}")
+        elif "cannot take part" in text:
+            self._check_unfit(name)
         elif re.match("refused a board", text):
             if all(not note.lie for _, note in self._joining):
                 self._violate("refused", None, f"an honest board may not join: {text}")
@@ -435,6 +472,8 @@ class Ledger:
             self._last = number
             if isinstance(wish, Bye):
                 self._byes.add(question.name)
+                if wish.failed:
+                    self._untold.discard(node)
                 if wish.words.startswith("the run ") and not self._leaving:
                     self._leave()
                     if wish.words.startswith(FAILED):
@@ -688,6 +727,7 @@ class Ledger:
         if progress.round != self.round or progress.model.tobytes() != self.chain[-1].model.tobytes():
             self._violate("saved", None, f"what is saved is round {progress.round}, and {self.round} comes next")
         self._saved = progress.round
+        self._alike[progress.round] = next(iter(self._data.values()), self._before)
 
     # Evaluations, records and the end
 

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgegossip import frame as wire
+from edgegossip.agreement import Agreement, difference
 from edgegossip.checkpoint.store import Store
 from edgegossip.checkpoint.table import Outside
 from edgegossip.engine.plausible import ServerLevels
@@ -165,6 +166,7 @@ class Board:
         self.node: int | None = None
         self.disk: Saved | None = None
         self.alias = self.name  # by which it joins
+        self.data = ""  # "other-layout" or "other-labels" while it comes with those
         self.inbox: deque[Sent] = deque()
         self.held: Callable[[], None] | None = None  # what it does when it is no longer paused
         self._world, self._random = world, rng.random
@@ -214,11 +216,14 @@ class Board:
         for answer, lie, number in self._answers(sent):
             if isinstance(sent.question.wish, Hello | Bye) or not (self.hang and self._random() < self.hang):
                 self._world.reply(
-                    self, sent, Reply(number, answer, sent.process, Note(self.name, sent.question.node, lie))
+                    self, sent, Reply(number, answer, sent.process, Note(self.name, sent.question.node, lie, self.data))
                 )
             else:
                 self._world.seen["hang"] += 1
                 self._world.note(self.index, SEND, -1, "never sends its answer")
+            if isinstance(answer, Joining) and answer.problem:
+                self._world.heard_goodbye(self, Bye(answer.problem, failed=True))
+                return
         if isinstance(sent.question.wish, Bye):
             self._world.heard_goodbye(self, sent.question.wish)
         else:
@@ -231,7 +236,10 @@ class Board:
             case Hello():
                 lie = "byzantine-name" if self.alias != self.name else ""
                 identity = self.name if self._world.plan.certified else None
-                return [(Joining(self.alias, identity=identity), lie, number)]
+                mine = agreement_of(self._world.plan, self.data)
+                problem = difference(mine, self._world.plan.agreement, "here", "at the coordinator")
+                joining = Joining(self.alias, problem, identity, "" if problem else mine.to_json())
+                return [(joining, lie, number)]
             case Bye():
                 return [(Result(profile=self._profile()), "", number)]
         if self.error and self._random() < self.error:
@@ -309,6 +317,12 @@ class Board:
     @staticmethod
     def _claiming(answer: Result, frame: Frame, claims: Mapping[int, float]) -> Result:
         return replace(answer, frame=b"".join(wire.build(replace(frame, aux={**frame.aux, **claims}))))
+
+
+def agreement_of(plan: ServerPlan, data: str = "") -> Agreement:
+    """What a board with these data must have alike. Its coordinator knows the size of the model."""
+    values = plan.layout.size + (data == "other-layout")
+    return Agreement({"values": values, "labels": "8" if data == "other-labels" else "10"})
 
 
 class Coordinator:
@@ -540,6 +554,7 @@ class World:
             evaluates_itself=s.evaluates == "coordinator",
             certified=s.certified,
             records_boards=s.records,
+            agreement=Agreement({"values": layout.size}),
         )
         self.channel = Channel.of(layout, self.plan.run_id, self.plan.codec)
         limits = wire.Limits.of(layout)

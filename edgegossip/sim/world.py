@@ -25,7 +25,7 @@ from edgegossip.sim.disk import Disk, Saved
 from edgegossip.sim.ledger import Ledger, spied
 from edgegossip.sim.network import Decoded, Network
 from edgegossip.sim.node import Node, Packet, Tampered
-from edgegossip.sim.presence import Presence
+from edgegossip.sim.presence import UNFIT, Presence
 from edgegossip.sim.schedule import Schedule, edges, of, view_of
 from edgegossip.sim.trace import describe
 from edgegossip.sim.workload import EQUAL_START, Workload
@@ -84,7 +84,12 @@ class World:
         self.edges = sorted(edges(self.topology))
         linked = {frozenset(e) for e in self.edges}
         peers = [tuple(j for j in range(n) if frozenset((i, j)) in linked and i != j) for i in range(n)]
-        self.presence = Presence(self.clock, of(seed, "presence"), peers, self._reachable, self._tell)
+        self.presence = Presence(self.clock, of(seed, "presence"), peers, self._reachable, self._fit, self._tell)
+        self.data_of = [0] * n  # which model the data of each node's process make
+        self.unfit_ended: set[int] = set()  # nodes whose process ended because it fitted nobody
+        self._named: list[set[int]] = [set() for _ in range(n)]  # whom a node's process said to train something else
+        self._begun = [False] * n  # which processes have trained
+        self._outvoted = [0] * n  # rounds that a process has done since it is
         news = of(seed, "members")
         self._members_talk = news.random() < 0.5  # whether nodes hear of those that are no neighbours
         self._news_random = news.random
@@ -153,6 +158,9 @@ class World:
 
     def update(self, node: Node, model: Vec) -> LocalUpdate:
         i = node.index
+        if not self._begun[i] and (self.presence.fits_nobody(i) or self.presence.outvoted(i)):
+            self.violate("unfit", i, "begins to train, though it does not fit its neighbours")
+        self._begun[i] = True
         gone = all(self.presence.knows_down(i, j) for j in self.presence.peers[i])
         if self._nothing[i] and gone and not node.handed.total():
             self.violate(
@@ -201,6 +209,8 @@ class World:
 
     def send(self, node: Node, send: Send) -> None:
         i, to, mark = node.index, self.index[send.to], trace.mark(send.frame)
+        if to in self._named[i] and self.presence.unfit(i, to):
+            self.violate("unfit", i, f"sends to {to}, which trains something else")
         as_bytes = self.by_wire or i in self.liars
         message = self._in_bytes(i, send, mark) if as_bytes else Packet(i, send.frame, "", mark)
         fate = self.network.send(i, to, message)
@@ -282,6 +292,9 @@ class World:
             self.violate("end", i, f"did round {done.round} of {node.engine.rounds}, and says that it is {last}")
         self._fresh_until_s[i] = 0.0
         self._check_led(i, round)
+        self._outvoted[i] = self._outvoted[i] + 1 if self.presence.outvoted(i) else 0
+        if self._outvoted[i] > 2:  # it may have heard so in the middle of one
+            self.violate("unfit", i, "goes on, though the larger part of the boards trains something else")
         audit = self.algorithm.audit(state)
         if fault := self._left_out(i, done.round, audit):
             self.violate("left-out", i, fault)
@@ -305,6 +318,8 @@ class World:
             self.trace.line(self.clock.now, node.index, line.text)
         if line.event == "waiting":
             self.spoke_s[node.index] = self.clock.now
+        if line.event == "disagrees":
+            self._named[node.index].add(self.index[line.fields["peer"]])
         if line.event != "suspect":
             return
         self.suspicions += 1
@@ -332,16 +347,26 @@ class World:
         self.clock.at(when, self._leave, i, node.process)
 
     def failed(self, node: Node, reason: str) -> None:
-        """A process that was started again ends, because there is no run for it."""
+        """A process ends because there is no run for it."""
+        i, presence = node.index, self.presence
+        if presence.fits_nobody(i, as_told=True) or presence.outvoted(i, as_told=True):
+            self.unfit_ended.add(node.index)
+        else:
+            self._check_failure(node, reason)
+        self.finishers.add(node.index)
+        self.kill(node.index, reason, left=True)
+
+    def _check_failure(self, node: Node, reason: str) -> None:
+        """A process that was started again may end where nobody is left."""
         i = node.index
         peers = self.presence.peers[i]
+        if "fit" in reason or node.process == 1:
+            self.violate("unfit", i, f"ends though not every neighbour trains something else: {reason}")
         if any(self.presence.connected(i, j) and not self.presence.knows_down(i, j) for j in peers):
             self.violate("end", i, f"gave up though a neighbour is there: {reason}")
         before = [j for j in self._remote(i) if self.nodes[j].up and self.listens_s[j] < self.listens_s[i]]
         if self._members_talk and before:
             self.violate("end", i, f"gave up though {before} have been there all the time: {reason}")
-        self.finishers.add(i)
-        self.kill(i, reason, left=True)
 
     def _leave(self, i: int, process: int) -> None:
         node = self.nodes[i]
@@ -397,6 +422,10 @@ class World:
     def look_at(self, node: Node) -> None:
         """What became of the frames that it got, and whether it waits in silence."""
         i = node.index
+        if node.has_heard and node.engine.listens:
+            unnamed = [j for j in self.presence.peers[i] if self.presence.unfit(i, j) and j not in self._named[i]]
+            if unnamed:
+                self.violate("unfit", i, f"does not say that {unnamed} train something else")
         if fault := checkers.frames_fault(node.handed, node.accepted, node.dropped, node.refused, node.engine.pending):
             self.violate("frames", i, fault)
         waits = node.engine.stage in (Stage.JOINING, Stage.ALONE, Stage.EXCHANGING) and not node.paused
@@ -412,7 +441,7 @@ class World:
         gone = [j for j in self.presence.peers[i] if not self.presence.connected(i, j)]
         if stage is Stage.ALONE:
             return len(gone) == len(self.presence.peers[i])
-        never_there = any(not self.presence.met(i, j) for j in gone)
+        never_there = any(not (self.presence.met(i, j) or self.presence.unfit(i, j)) for j in gone)
         return stage is Stage.JOINING and node.process == 1 and never_there and not self.heard[i]
 
     # -- between network and nodes ---------------------------------------------------------------------------
@@ -447,6 +476,9 @@ class World:
         if not node.up:
             self.trace.line(self.clock.now, receiver, f"a message of {packet.sender} finds no process and is lost")
             return
+        if not self._fit(receiver, packet.sender):
+            self.trace.line(self.clock.now, receiver, f"has no stream of {packet.sender}, whose message is lost")
+            return
         self.trace.event(self.clock.now, receiver, trace.DELIVER, packet.mark)
         self.heard[receiver] += 1
         node.take(Received(node.view.members[packet.sender], packet.data))
@@ -458,11 +490,21 @@ class World:
         self.trace.line(self.clock.now, node, f"hears that {peer} is {'there' if up else f'down: {reason}'}")
         self.departures += not up
         name, left = self.nodes[node].view.members[peer], peer in self.left
-        self.nodes[node].take(PeerUp(name) if up else PeerDown(name, f"{name} left" if left else reason, left))
+        if up:
+            self._named[node].discard(peer)
+            self.nodes[node].take(PeerUp(name))
+        elif reason == UNFIT:
+            words = f"{self.nodes[node].view.node} and {name} {UNFIT}"
+            self.nodes[node].take(PeerDown(name, words, disagrees=True))
+        else:
+            self.nodes[node].take(PeerDown(name, f"{name} left" if left else reason, left))
 
     def _reachable(self, a: int, b: int) -> bool:
         one, two = self.nodes[a], self.nodes[b]
         return one.up and two.up and not one.paused and not two.paused and not self.network.is_cut(a, b)
+
+    def _fit(self, a: int, b: int) -> bool:
+        return self.data_of[a] == self.data_of[b]
 
     def _remote(self, index: int) -> list[int]:
         """Members that are no neighbours."""
@@ -492,6 +534,9 @@ class World:
             self.trace.line(now, index, "listens, and looks for its neighbours")
         self.listens_s[index] = self.progress_s[index] = now
         self.heard[index] = 0
+        self._named[index].clear()
+        self._begun[index] = False
+        self._outvoted[index] = 0
         again = index in self.came
         self.came.add(index)
         self.left.discard(index)

@@ -237,6 +237,45 @@ def test_one_that_turns_out_to_fit_nobody_while_it_loads_ends_before_its_first_r
     assert isinstance(failed, Failed) and "a fits none of its neighbours" in failed.reason
 
 
+@pytest.mark.parametrize(
+    ("board", "others", "ends"),
+    [
+        ("c", "ab", True),
+        ("b", "cd", False),
+        ("a", "bcd", True),
+        ("d", "abc", True),
+        ("b", "ad", True),
+        ("d", "b", False),
+        ("a", "bc", False),
+    ],
+)
+def test_of_a_fleet_that_is_split_the_larger_part_goes_on_or_that_of_the_first_board(
+    board: str, others: str, ends: bool
+) -> None:
+    """Boards meet others than their neighbours, too: those have no say in whom a board waits for."""
+    one = Board(board, topology="ring").give(*(unfit(peer, board) for peer in others))
+    for peer in sorted(one.engine.seat.neighbours - set(others)):
+        one.give(PeerUp(peer))
+    nobody = one.engine.seat.neighbours <= set(others)
+    assert isinstance(one.question, Failed if ends or nobody else Load)
+    if ends and not nobody:
+        assert one.question.reason.startswith(f"{board} does not fit {', '.join(others)}, who go on: ")
+
+
+def test_a_board_that_has_begun_ends_between_two_rounds_where_it_is_of_the_smaller_part() -> None:
+    board = Board("c", members=tuple("abcdef")).begin()
+    board.give(*(unfit(peer, "c") for peer in "efa"))
+    assert isinstance(board.question, Train)  # a question is open
+    board.update().give(received("b", 0), received("d", 0))
+    assert isinstance(board.question, Failed)
+    assert board.question.reason == f"c does not fit a, e, f, who go on: {unfit('a', 'c').reason}"
+
+
+def test_boards_that_did_fit_and_come_again_with_something_else_end_nobody() -> None:
+    board = Board("b").begin().update().give(unfit("c", "b"), unfit("a", "b"))
+    assert isinstance(board.question, Train) and board.engine.round == 1
+
+
 def test_a_neighbour_that_disagreed_is_one_again_with_a_process_that_agrees() -> None:
     board = Board("a").give(unfit("d"), PeerUp("d"), unfit("b"))
     assert isinstance(board.question, Load)

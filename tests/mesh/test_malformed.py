@@ -11,6 +11,7 @@ from random import Random
 import grpc
 import pytest
 
+from edgegossip.agreement import Agreement
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.mesh import GrpcTransport, MeshLimits, services
 from edgegossip.mesh._proto import mesh_pb2 as pb
@@ -23,7 +24,7 @@ from edgegossip.types import DecodeError
 from tests.mesh.malformed import verdicts
 from tests.mesh.malformed.__main__ import Batches, session
 from tests.mesh.malformed.attack import BATCH
-from tests.mesh.malformed.messages import Maker, Target
+from tests.mesh.malformed.messages import NO_AGREEMENTS, Maker, Target
 from tests.mesh.support import RUN, connect_all, wait_for
 
 LAYOUT = Layout.of([TensorSpec("fc.weight", (8, 16)), TensorSpec("fc.bias", (16,))])
@@ -41,6 +42,9 @@ def test_what_is_made_follows_from_the_seed_and_is_refused() -> None:
         frames = maker.frames(Random(seed), 50)
         assert frames == again.frames(Random(seed), 50) and not any(map(maker._is_good, frames))
         assert maker.stream(Random(seed)) == again.stream(Random(seed))
+    for said in NO_AGREEMENTS:
+        with pytest.raises(DecodeError, match="an agreement"):
+            Agreement.from_json(said)
     reasons = set()
     for seed in range(300):
         try:

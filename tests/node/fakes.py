@@ -101,9 +101,10 @@ class Quadratic:
         pass
 
     def agreement(self) -> Agreement:
-        return Agreement({})
+        return Agreement({"values": self.layout.size})
 
-    def over(self, x: Vec | None) -> None: ...
+    def over(self, x: Vec | None) -> None:
+        self.final = x
 
     def state(self, x: Vec | None) -> Mapping[str, NDArray[Any]]:
         return {} if x is None else self.layout.views(x)

@@ -91,7 +91,7 @@ def test_nothing_is_drawn_twice() -> None:
         found = [f.kind for f in faults.draw(faults.parse("all"), Random(seed), 4, EDGES, 10.0, "sgp")]
         besides = [k for k in found if KINDS[k].share]
         assert len(found) == len(set(found)) <= faults.MOST_DRAWN + len(besides)
-        assert set(besides) <= {"newcomer", "byzantine-flood"}
+        assert set(besides) <= {"newcomer", "byzantine-flood", "other-model"}
 
 
 def test_a_flood_comes_besides_what_is_drawn_and_changes_nothing_else() -> None:
@@ -99,8 +99,8 @@ def test_a_flood_comes_besides_what_is_drawn_and_changes_nothing_else() -> None:
     flooded = [seed for seed, those in found.items() if any(f.kind == "byzantine-flood" for f in those)]
     assert 0.03 < len(flooded) / len(found) < 0.05
     for seed in flooded:
-        rest = tuple(f for f in found[seed] if f.kind != "byzantine-flood")
-        assert rest == drawn("all,-byzantine-flood", seed)
+        rest = tuple(f for f in found[seed] if f.kind not in ("byzantine-flood", "other-model"))
+        assert rest == drawn("all,-byzantine-flood,-other-model", seed)
 
 
 def test_asked_kinds_come_as_often_as_asked_and_a_strength_is_kept() -> None:

@@ -18,7 +18,7 @@ from edgegossip.sim.disk import Disk, Saved
 from edgegossip.sim.ledger import spied
 from edgegossip.sim.naming import Named
 from edgegossip.sim.network import KEPT, Decoded, Network
-from edgegossip.sim.presence import Presence
+from edgegossip.sim.presence import UNFIT, Presence
 from edgegossip.sim.schedule import CODECS, layout_of
 from edgegossip.sim.workload import Workload
 from edgegossip.types import ConfigError, DecodeError, LocalUpdate
@@ -127,7 +127,30 @@ def told_presence(up: set[int]) -> tuple[Clock, Presence, list[tuple[bool, int, 
         assert is_up == (not reason)
         told.append((clock.now > 0.01, node, peer, is_up))
 
-    return clock, Presence(clock, Random(0), [(1,), (0,)], lambda a, b: {a, b} <= up, tell), told
+    return clock, Presence(clock, Random(0), [(1,), (0,)], lambda a, b: {a, b} <= up, lambda a, b: True, tell), told
+
+
+def test_two_that_do_not_train_the_same_hear_it_once_a_process_and_never_that_the_other_is_up() -> None:
+    clock, told, unfit = Clock(), list[tuple[int, int, bool, str]](), {1}
+
+    def fit(a: int, b: int) -> bool:
+        return (a in unfit) == (b in unfit)
+
+    def tell(node: int, peer: int, is_up: bool, reason: str) -> None:
+        told.append((node, peer, is_up, reason))
+
+    presence = Presence(clock, Random(0), [(1,), (0,)], lambda a, b: True, fit, tell)
+    presence.booted(0)
+    presence.booted(1)
+    clock.run(10.0)
+    assert sorted(told) == [(0, 1, False, UNFIT), (1, 0, False, UNFIT)]
+    assert presence.fits_nobody(0) and presence.unfit(1, 0) and not presence.met(0, 1)
+    told.clear()
+    unfit.clear()
+    presence.booted(1)
+    assert not presence.unfit(0, 1)
+    clock.run(20.0)
+    assert sorted(told) == [(0, 1, True, ""), (1, 0, True, "")] and presence.connected(0, 1)
 
 
 def test_presence_notices_late_and_a_restart_always() -> None:

@@ -27,6 +27,23 @@ from tests.conformance.pipeline import reseal
 HUGE = (2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**62, 2**63 - 1, 2**63, 2**64 - 1)
 CODECS = ("fp32", "minmax8", "topk", "elastiquant", "signsgd")
 MAX_RANDOM_BYTES = 4096
+NO_AGREEMENTS = (
+    b"\xff\xfe\x00",
+    b"{",
+    b"[]",
+    b"null",
+    b"[" * 4000,
+    b'{"task":' + b"[" * 2000 + b"]" * 2000 + b"}",
+    b'{"task":"' + b"x" * 1_000_000 + b'"}',
+    b'{"values":NaN}',
+    b'{"values":' + b"9" * 4000 + b"}",
+    b'{"start":[1e999,-Infinity]}',
+    b'{"start":[' + b"1," * 1000 + b"1]}",
+    b'{"target":"\\ud800"}',
+    b'{"target":"\\u001b[31m\\n"}',
+    b'{"target":"9 classes","target":"8 classes"}',
+    '{"target":"9 classes"}'.encode("utf-16"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +177,9 @@ class Maker:
 
     def _hello_changed(self, rng: Random) -> bytes:
         request, t = self.hello(rng), self._target
-        match rng.randrange(5):
+        match rng.randrange(6):
+            case 5:
+                request.hello.agreement = rng.choice(NO_AGREEMENTS)
             case 0:
                 request.hello.protocol_version = rng.choice((0, 2, 2**32 - 1))
             case 1:

@@ -14,6 +14,8 @@ FAR_BEHIND = (
     "leave@1-2:0,newcomer@1-9:2"  # its only sender does not wait for it; the other neighbour has to be given up
 )
 NO_MODEL = "leave@1-2:1,newcomer@1-9:2,loss=0.6@8-14"
+ODD_ONE = "other-model@0-3:2"
+ODD_LATER = "other-model@1.5-4:2"
 ALL_LEAVE = "leave@1.5-2:0,empty-disk@1.8-2.4:1"  # of a star its centre; what is left is out of sight
 
 MUTANTS = (
@@ -161,6 +163,88 @@ MUTANTS = (
         ROUNDS,
         (Edit(ENGINE + "_receive", "if sender in self._refused:", "if False:"),),
         {"faults": "byzantine-nan=0.3@0-4:1"},
+    ),
+    # -- neighbours that train something else -----------------------------------------------------------------------
+    Mutant(
+        "unfit-awaited",
+        "a board waits to begin for a neighbour that trains something else",
+        ROUNDS,
+        (Edit(PEERS + "may_start", "given_up | self.unfit.keys()", "given_up"),),
+        {"topology": "complete", "faults": "other-model@0-30:2"},
+    ),
+    Mutant(
+        "fits-nobody-and-begins",
+        "a board begins though all its neighbours train something else",
+        ROUNDS,
+        (Edit(PEERS + "all_unfit", "bool(self._wanted) and self._wanted <= self.unfit.keys()", "False"),),
+        {"faults": ODD_ONE},
+    ),
+    Mutant(
+        "one-unfit-neighbour-ends-it",
+        "a board ends because one of its neighbours trains something else",
+        ROUNDS,
+        (
+            Edit(PEERS + "all_unfit", "self._wanted <= self.unfit.keys()", "bool(self.unfit)"),
+            Edit(
+                ENGINE + "_ends_unfit", "peers.unfit[peer] for peer in sorted(seat.neighbours)", "peers.unfit.values()"
+            ),
+        ),
+        {"faults": ODD_ONE},
+    ),
+    Mutant(
+        "unfit-not-named",
+        "a board gives a neighbour up that trains something else, and does not say so",
+        ROUNDS,
+        (Edit(ENGINE + "_name_if_unfit", 'self._log("disagrees", event.reason, peer=event.peer)', "pass"),),
+        {"faults": ODD_ONE},
+    ),
+    Mutant(
+        "unfit-while-loading-forgotten",
+        "a board begins though its last neighbour turned out to train something else while it loaded",
+        ROUNDS,
+        (Edit(ENGINE + "_polled", "if self._peers.unfit and self._ends_unfit():", "if False:"),),
+        {"topology": "ring", "nodes": 3, "faults": "other-model@0.2-4:1+2"},
+    ),
+    Mutant(
+        "fewer-go-on",
+        "boards go on that are fewer than those that train something else",
+        ROUNDS,
+        (Edit(ENGINE + "_ends_unfit", "elif more > 0 or (", "elif ("),),
+        {"topology": "complete", "nodes": 5, "faults": "other-model@0-6:1+2"},
+    ),
+    Mutant(
+        "both-halves-go-on",
+        "of two halves that train different things both go on",
+        ROUNDS,
+        (Edit(ENGINE + "_ends_unfit", "more == 0 and others[0] == seat.members[0]", "False"),),
+        {"topology": "complete", "nodes": 4, "faults": "other-model@0-6:1+2"},
+    ),
+    Mutant(
+        "the-half-without-the-first-goes-on",
+        "of two halves the one goes on that has not the first board",
+        ROUNDS,
+        (Edit(ENGINE + "_ends_unfit", "others[0] == seat.members[0]", "others[0] != seat.members[0]"),),
+        {"topology": "complete", "nodes": 4, "faults": "other-model@0-6:1+2"},
+    ),
+    Mutant(
+        "unfit-stays-unfit",
+        "a neighbour that comes again with what we train is not taken for one of ours",
+        ROUNDS,
+        (Edit(PEERS + "note", "self.unfit.pop(peer, None)", "pass"),),
+        {"topology": "ring", "nodes": 3, "faults": "other-model@0-0.2:1,other-model@0.3-6:2"},
+    ),
+    Mutant(
+        "unfit-sent-to",
+        "a board goes on sending to a neighbour that came again with something else",
+        ROUNDS,
+        (
+            Edit(
+                ENGINE + "_peer_came_or_went",
+                "self._set_down(self.down | {peer})",
+                "self._set_down(self.down - {peer} if getattr(event, 'disagrees', False) else self.down | {peer})",
+            ),
+        ),
+        {"faults": ODD_LATER},
     ),
     # -- the end of the run ----------------------------------------------------------------------------------------
     Mutant(

@@ -190,7 +190,7 @@ MUTANTS = (
         "implausible-values-accepted",
         "values a million times too large are averaged",
         ("dpsgd", "choco-sgd", "sgp", "ad-psgd"),
-        (Edit("edgegossip.gossip.messages:squared_norm", "if not squares <= limit * limit:", "if False:"),),
+        (Edit("edgegossip.gossip.messages:require_proportion", "if not squares <= limit * limit:", "if False:"),),
         {"faults": "all,byzantine-huge", "codec": "fp32"},
     ),
     Mutant(
@@ -199,12 +199,12 @@ MUTANTS = (
         ("dpsgd", "choco-sgd", "sgp", "ad-psgd"),
         (
             Edit(
-                "edgegossip.codecs.floats:_Float.decode",
+                "edgegossip.codecs.floats:Float.decode",
                 "if not half.decode(self.name, data, values, weight):",
                 "if not half.decode(self.name, data, values, weight):\n    values[:] = np.nan\nif False:",
             ),
             Edit(
-                "edgegossip.gossip.messages:squared_norm",
+                "edgegossip.gossip.messages:require_proportion",
                 "if not squares <= limit * limit:",
                 "if squares > limit * limit:",
             ),

@@ -7,6 +7,7 @@ from tests.sim.mutants.mutant import Edit, Mutant
 
 ENGINE = "edgegossip.engine.server:ServerEngine."
 TRAINING = "edgegossip.engine.server_training:Training."
+AGREEMENTS = "edgegossip.engine.server_boards:Agreements."
 BOARDS = "edgegossip.engine.server_boards:Boards."
 PLAUSIBLE = "edgegossip.engine.plausible:"
 MEAN = "edgegossip.engine.server_training:Mean."
@@ -392,7 +393,13 @@ MUTANTS = (
         "server-round-not-saved",
         "a round is not saved when it ends",
         GOSSIP,
-        (Edit(ENGINE + "_round_answered", "self._effects.append(Save(self._training.progress()))", "pass"),),
+        (
+            Edit(
+                ENGINE + "_round_answered",
+                "self._effects.append(Save(replace(self._training.progress(), agreement=common)))",
+                "pass",
+            ),
+        ),
         options("none"),
     ),
     Mutant(
@@ -428,5 +435,46 @@ MUTANTS = (
         GOSSIP,
         (Edit(RECORDS + "BoardRecords.used", "self._write(name)", "pass"),),
         options("all", "records=true"),
+    ),
+    Mutant(
+        "server-agreements-not-compared",
+        "a board joins whatever it has, as long as the coordinator does not know better",
+        GOSSIP,
+        (Edit(ENGINE + "_disagreement", "self._agreements.take(name, said)", "pass"),),
+        options("other-labels@1-6:1"),
+    ),
+    Mutant(
+        "server-own-word-counts",
+        "a board that comes again with the right data is refused for what it said before",
+        GOSSIP,
+        (Edit(AGREEMENTS + "take", "where != place and (", "("),),
+        options("other-labels@0-2:1,late-join@0-4:0", nodes=2),
+    ),
+    Mutant(
+        "server-unfit-not-told",
+        "a board that is refused for its data hears nothing of it",
+        GOSSIP,
+        (
+            Edit(
+                ENGINE + "_joined",
+                'self._ask({node: Bye(f"{name} cannot take part: {problem}", failed=True)}, "bye")',
+                "pass",
+            ),
+        ),
+        options("other-labels@1-6:1"),
+    ),
+    Mutant(
+        "server-agreement-forgotten",
+        "a coordinator that goes on does not know any more what its boards had alike",
+        GOSSIP,
+        (Edit(AGREEMENTS + "resume", 'self._said["in this run so far"] = common', "pass"),),
+        options("other-labels@1-30:1,coordinator-kill=3"),
+    ),
+    Mutant(
+        "server-problem-overlooked",
+        "a board joins that has said why it cannot take part",
+        GOSSIP,
+        (Edit(ENGINE + "_joined", "if answer.problem:", "if False:"),),
+        options("other-layout@1-6:1"),
     ),
 )
