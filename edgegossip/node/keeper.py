@@ -20,10 +20,12 @@ from edgegossip.checkpoint.writer import Writer
 from edgegossip.gossip.base import GossipAlgorithm, NodeView
 from edgegossip.node.spec import NodeSpec
 from edgegossip.profiling.records import Sink
+from edgegossip.spool import SPOOL_BYTES
 from edgegossip.training.base import Workload
 from edgegossip.types import DataError, EdgegossipError, HostError, LocalError, Round
 
 CLOSE_S = 10.0  # how long the last checkpoint may take
+SETTLE_S = 30.0  # how long a round waits for the last checkpoint of a large model
 LOCKED_S = 5.0  # how long an earlier process of this board may take to end
 
 
@@ -82,6 +84,9 @@ class Keeper:
         """After a round: `state`, in which `round` comes next, is kept if it is its turn."""
         if self._every and round - self._last >= self._every:
             self._last = round
+            if 4 * self._view.layout.size > SPOOL_BYTES:
+                # The state before is as large as the model: it goes before there is another one.
+                self._writer.settle(SETTLE_S)
             value = {"state": state, "training": dict(self._workload.snapshot())}
             self._writer.offer(round, value, boot=self._view.boot, tensors=self._view.layout.plain())
 
