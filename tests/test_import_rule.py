@@ -95,6 +95,7 @@ MAY = {
     },
     "image": {"types", "untrusted", "choices", "security", "mesh", "fleet", "update"},
 }
+MAY["notebook"] = {"types", "recipe", "launch", "profiling", "result"}
 MAY["result"] = {"types", "recipe", "modelfile", "profiling", "training", "export", "report"}
 MAY["integrations"] = {"types", "training"}
 MAY["cli"] = set(MAY)
@@ -115,6 +116,7 @@ OUTSIDE = {
     "study": {"matplotlib"},
     "export": {"torch", "onnx", "onnxruntime", "onnxscript"},
     "result": {"torch", "pandas"},
+    "notebook": {"cloudpickle"},
     "scale": {"tomli_w", "torch", "matplotlib", "psutil"},
     "image": {"nanobind"},
     "launch": {"click", "psutil", "setproctitle"},

@@ -74,7 +74,7 @@ class _Totals:
         for name in _LAST:
             if (value := record.number(name)) is not None:
                 self.last[name] = value
-        self.evaluated |= "eval/loss" in record.values
+        self.evaluated |= any(name.startswith(EVALUATED) for name in record.values)
         for name in scores_in(record.values):
             if (value := record.number(f"{EVALUATED}{name}")) is not None:
                 self.scores[name] = value

@@ -16,6 +16,7 @@ from edgegossip.flower._private import link
 from edgegossip.flower.messages import STYPE
 from edgegossip.frame import Frame
 from edgegossip.layout import Layout
+from edgegossip.spool import Spool
 
 
 @contextmanager
@@ -32,7 +33,7 @@ def faulty(fault: str) -> Iterator[None]:
             item.metric_record.items.add().key = "loss"  # without a value
         return proto
 
-    def array(frame: Frame, layout: Layout) -> Array:
+    def array(frame: Frame, layout: Layout, spool: Spool) -> Array:
         if fault == "run":
             frame = replace(frame, run_id=b"another run's id"[:16])
         if fault == "round":
@@ -41,7 +42,7 @@ def faulty(fault: str) -> Iterator[None]:
             y = np.frombuffer(frame.body, np.float32).copy()
             y[3] = np.nan
             frame = replace(frame, body=y.tobytes())
-        made = messages.frame_array(frame, layout)
+        made = messages.frame_array(frame, layout, spool)
         if fault == "garbage":
             made = Array(dtype="float32", shape=(layout.size,), stype=STYPE, data=bytes(len(made.data)))
         return made

@@ -149,7 +149,7 @@ def test_boards_that_get_the_same_model_get_the_same_content(run: Run, sink: Mem
         (lambda c: RecordDict(), "refused the update of board-1: the message has 0 array records instead of one"),
         (
             lambda c: RecordDict({**c, messages.EVALUATION: MetricRecord({"loss": 0.5})}),
-            "refused the update of board-1: the evaluation lacks loss or examples",
+            "refused the update of board-1: the evaluation's loss or examples are no numbers",
         ),
         (
             lambda c: RecordDict({**c, messages.PROFILE: MetricRecord({"round": 0.5})}),

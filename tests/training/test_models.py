@@ -82,7 +82,7 @@ def test_large_models_train(name, norm):
 
 def test_no_relu_follows_an_evonorm():
     for name in models.names():
-        if name not in ("mlp", "cnn"):
+        if name not in ("mlp", "cnn", "distilbert"):
             with torch.device("meta"):
                 model = models.build(ModelSection(name=name, norm="range-evonorm"), (3, 32, 32), 10)
             relus = sum(isinstance(m, torch.nn.ReLU) for m in model.modules())
