@@ -95,8 +95,8 @@ MAY = {
     },
     "image": {"types", "untrusted", "choices", "security", "mesh", "fleet", "update"},
 }
-MAY["notebook"] = {"types", "recipe", "launch", "profiling", "result"}
 MAY["result"] = {"types", "recipe", "modelfile", "profiling", "training", "export", "report"}
+MAY["notebook"] = {"types", "recipe", "launch", "profiling", "result"}
 MAY["integrations"] = {"types", "training"}
 MAY["cli"] = set(MAY)
 

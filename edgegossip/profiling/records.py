@@ -70,8 +70,6 @@ SPANS = "time/spans"  # text: the parts of some rounds in their order, see spans
 def scores_in(values: Mapping[str, Value]) -> list[str]:
     """Names of the scores in the record of a round, in their order: ["accuracy"]; [] where nothing
     was evaluated or the loss says it all."""
-    if "eval/loss" not in values:  # by far the most rounds
-        return []
     found = (name for name in values if name.startswith(EVALUATED) and name not in NO_SCORES)
     return [name.removeprefix(EVALUATED) for name in found]
 
