@@ -153,7 +153,7 @@ def test_what_is_no_agreement_is_malformed(start, mine, said) -> None:
 def test_what_is_agreed_is_said_before_anybody_is_called(start) -> None:
     a = start("a", None)
     with pytest.raises(LocalError, match="at most 4096"):
-        a.agree(Agreement({name: "é" * 400 for name in ("task", "input", "target")}))
+        a.agree(Agreement(dict.fromkeys(("task", "input", "target"), "é" * 400)))
     a.connect({})
     with pytest.raises(LocalError, match="before it connects"):
         a.agree(NINE)
