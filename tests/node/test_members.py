@@ -5,8 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgegossip.mesh.base import PeerDown, PeerUp, Verdict
-from edgegossip.node.members import HOLD_S, NeighbourStatus
+from edgegossip.agreement import Agreement
+from edgegossip.mesh import GrpcTransport
+from edgegossip.mesh.base import Moved, Notice, PeerDown, PeerUp, Verdict
+from edgegossip.node.members import HOLD_S, MemberTransport, NeighbourStatus
+from tests.mesh.support import QUICK, RUN
 
 DEAD, HERE = Verdict("b", False, "a and c got no answer"), Verdict("b", True, "b is here")
 LEFT = Verdict("b", False, "b left", left=True)
@@ -94,3 +97,49 @@ def test_one_that_disagrees_is_down_until_its_connection_is_there_whatever_membe
     assert all_of(NeighbourStatus({"b"}), *again, PeerUp("b")) == [unfit, PeerUp("b")]
     assert all_of(NeighbourStatus({"b"}), PeerUp("b"), LEFT, unfit) == [PeerUp("b"), unfit]
     assert all_of(NeighbourStatus({"b"}), DEAD, unfit) == [PeerDown("b", DEAD.reason), unfit]
+
+
+class Members:
+    """In place of an Agent: what is said to it of others."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[str, str]] = []
+
+    async def start(self, address: str, port: int | None) -> None:
+        self.said.append(("start", address))
+
+    async def stop(self) -> None:
+        self.said.append(("stop", ""))
+
+    def mark_alive(self, peer: str) -> None:
+        self.said.append(("alive", peer))
+
+    def suspect(self, peer: str) -> None:
+        self.said.append(("suspect", peer))
+
+
+def test_a_member_that_disagrees_is_there_and_is_not_tried_again() -> None:
+    agents = {"a": Members(), "b": Members()}
+    with GrpcTransport("a", RUN, limits=QUICK) as one, GrpcTransport("b", RUN, limits=QUICK) as other:
+        a, b = MemberTransport(one, agents["a"], {"b"}), MemberTransport(other, agents["b"], {"a"})  # type: ignore[arg-type]
+        a.agree(Agreement({"target": "9 classes"}))
+        b.agree(Agreement({"target": "8 classes"}))
+        a.start(a.address)
+        b.start(b.address)
+        one.post(Moved("b", b.address))
+        told = {}
+        for name, transport in (("a", a), ("b", b)):  # b hears it though it does not know where a is
+            event = transport.incoming(30.0)
+            assert isinstance(event, PeerDown) and event.disagrees
+            told[name] = event.reason
+        assert told["a"] == told["b"]
+        other.post(Moved("a", a.address))
+        one.post(HERE)
+        other.post(Notice(None, "the end"))
+        assert b.incoming(30.0) == Notice(None, "the end")
+        one.post(Notice(None, "the end"))
+        assert a.incoming(30.0) == Notice(None, "the end")
+        a.close()
+        b.close()
+    assert agents["a"].said == [("start", one.address), ("alive", "b"), ("stop", "")]
+    assert agents["b"].said == [("start", other.address), ("alive", "a"), ("stop", "")]
