@@ -79,7 +79,6 @@ CASES = {
         16,
         "accuracy",
         gossip=CHOCO,
-        runs=("central", "gossip", "server", "killed", "gossip by hand", "server by hand"),
     ),
     "gpt": Case(
         "gpt",
@@ -90,6 +89,7 @@ CASES = {
         "loss",
         epochs="--steps {steps}",
         gossip=CHOCO,
+        runs=("central", "gossip", "server", "killed", "gossip by hand", "server by hand"),
         steps_a_round=20,
     ),
     "anomalies": Case("anomalies", "anomalies --train 4000 --test 800", "", 32, 20, "auc", gossip=CHOCO),
