@@ -116,7 +116,12 @@ def table(lines: list[Line]) -> str:
         last = np.array([100 * n["accuracy"][-1] for n in same])
         less = [100 * (n["accuracy"][-1] - exact[n["seed"]]) for n in same if n["seed"] in exact]
         spread = f" ± {last.std(ddof=1):.2f}" if len(last) > 1 else ""
-        cells = [case, str(len(same)), f"{last.mean():.2f}{spread}", ", ".join(f"{a:.2f}" for a in last)]
+        cells = [
+            case,
+            str(len(same)),
+            f"{last.mean():.2f}{spread}",
+            ", ".join(f"{a:.2f}" for a in last),
+        ]
         cells.append(f"{np.mean(less):+.2f}" if less and case != "fp32" else "")
         cells.append(f"{np.mean([n['seconds'] for n in same]):.0f}")
         rows.append(f"| {' | '.join(cells)} |")

@@ -179,7 +179,12 @@ class TransformerEncoder(nn.TransformerEncoder):
     ) -> Tensor:
         x = src
         for layer in self.layers:
-            x = layer(x, src_mask=mask, src_key_padding_mask=src_key_padding_mask, is_causal=bool(is_causal))
+            x = layer(
+                x,
+                src_mask=mask,
+                src_key_padding_mask=src_key_padding_mask,
+                is_causal=bool(is_causal),
+            )
         return x if self.norm is None else self.norm(x)
 
 

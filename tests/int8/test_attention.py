@@ -323,7 +323,11 @@ def test_qdq_and_predictors_say_that_they_take_no_attention():
     x = torch.randn(2, 5, 32)
     with pytest.raises(LocalError, match="attention"):
         int8.qdq.qdq_twin(converted(encoder()), [x])
-    for layer, what in ((encoder(), "attention"), (norms.RangeLayerNorm(32), "layer norm"), (nn.GELU(), "GELU")):
+    for layer, what in (
+        (encoder(), "attention"),
+        (norms.RangeLayerNorm(32), "layer norm"),
+        (nn.GELU(), "GELU"),
+    ):
         alone = converted(nn.Sequential(layer, nn.Linear(32, 3))).eval()
         with pytest.raises(LocalError, match=f"no step for {what}"):
             int8.predictor(alone, x)

@@ -85,7 +85,13 @@ def test_the_defaults_are_distilbert_base():
 def test_transformers_gives_the_same_logits(tmp_path):
     transformers = pytest.importorskip("transformers")
     config = transformers.DistilBertConfig(
-        vocab_size=50, max_position_embeddings=16, n_layers=2, dim=32, n_heads=4, hidden_dim=64, num_labels=3
+        vocab_size=50,
+        max_position_embeddings=16,
+        n_layers=2,
+        dim=32,
+        n_heads=4,
+        hidden_dim=64,
+        num_labels=3,
     )
     torch.manual_seed(4)
     theirs = transformers.DistilBertForSequenceClassification(config).eval()

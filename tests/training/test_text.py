@@ -111,7 +111,22 @@ def test_sentences_of_a_text():
 
 
 def test_classes_are_those_of_the_task():
-    wanted = {4: None, 5: 0, 8: 0, 9: 1, 12: 1, 13: 2, 16: 2, 17: 3, 20: 3, 21: 4, 25: 4, 26: 5, 28: 5, 29: None}
+    wanted = {
+        4: None,
+        5: 0,
+        8: 0,
+        9: 1,
+        12: 1,
+        13: 2,
+        16: 2,
+        17: 3,
+        20: 3,
+        21: 4,
+        25: 4,
+        26: 5,
+        28: 5,
+        29: None,
+    }
     for words, label in wanted.items():
         assert class_of("word " * words) == label
         assert class_of("word , " * words + "--") == label  # marks are no words

@@ -233,7 +233,11 @@ def distilbert(
         raise LocalError(f"{folder}: activation {activation!r} is not one of gelu, relu")
     shares = [
         settings.get(name, usual) if dropout is None else _share(dropout)
-        for name, usual in (("dropout", 0.1), ("attention_dropout", 0.1), ("seq_classif_dropout", 0.2))
+        for name, usual in (
+            ("dropout", 0.1),
+            ("attention_dropout", 0.1),
+            ("seq_classif_dropout", 0.2),
+        )
     ]
     model = DistilBert(sizes, classes, activation, *shares)
     if folder is not None:
