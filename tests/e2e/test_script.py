@@ -21,6 +21,7 @@ from tests.e2e.test_restart import free_ports, steps
 # Each board draws data of its own, from one law: y = x W. No two boards see the same example.
 SCRIPT = """
     import argparse
+    from pathlib import Path
 
     import torch
     from torch import nn
@@ -49,7 +50,7 @@ SCRIPT = """
                 loss.backward()
                 optimizer.step()
             run.exchange(loss=loss.item(), examples=len(x), metrics={"norm": float(model[0].weight.norm())})
-    torch.save(model.state_dict(), f"{run.name}.pt")
+    torch.save(model.state_dict(), Path(__file__).with_name(f"{run.name}.pt"))
 """
 
 
