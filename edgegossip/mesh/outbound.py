@@ -531,6 +531,7 @@ class Stream:
             frame.written_bytes = frame.acknowledged_bytes = frame.resume_bytes
             while not frame.is_written and await self._until(lambda: self._window.has_room):
                 await self._call.write(self._next_chunk(frame, slicer))
+            del frame, slicer  # until the next one comes: they hold its buffers, which may be a model's
         if self._goodbye:
             await self._call.write(mesh_pb2.ExchangeRequest(goodbye=mesh_pb2.Goodbye()).SerializeToString())
         await self._call.done_writing()

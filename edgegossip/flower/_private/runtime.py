@@ -66,6 +66,7 @@ from edgegossip.flower._private.link import (
 from edgegossip.spool import Spool
 from edgegossip.types import NodeId
 
+BEAT_S = 4.0  # between heartbeats, while a large message is on its way
 SERVER_NODE_ID = 1  # the SuperLink's own address in every run
 _ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
 
@@ -87,11 +88,12 @@ class RunLink:
         self._address, self._context, self._token, self._spool = address, context, token, spool
         self._client = self._connect(SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods={_ACQUIRE}))
         self._node = Node(node_id=SERVER_NODE_ID)
-        self._objects = Objects(self._client, self._node, spool)
+        self._objects = Objects(self._client, self._node, spool, self._alive)
         self._arriving: dict[str, Incoming] = {}  # by the id of the message that they answer
         self._arrived: dict[str, int] = {}  # objects of each, when that was asked last
         self.news = threading.Event()  # a board has sent something; others set it
         self.run_id = 0
+        self._beaten_s = time.monotonic()
 
     def _connect(self, credentials: Any) -> RuntimeHttpClient:
         version = RuntimeVersionHttpInterceptor(component_name="flwr-serverapp")
@@ -111,7 +113,7 @@ class RunLink:
                 time.sleep(0.05)
             self._client.close()
             self._client = self._connect(RuntimeTokenHttpInterceptor(answer.token))
-            self._objects = Objects(self._client, self._node, self._spool)
+            self._objects = Objects(self._client, self._node, self._spool, self._alive)
             task = self._client.PullTaskInput(PullTaskInputRequest())
             # Flower's own process-wide record of which run this process serves; its Message
             # constructor reads it.
@@ -120,7 +122,13 @@ class RunLink:
             self.run_id = int(task.run.run_id)
         return self.run_id
 
+    def _alive(self) -> None:
+        """A sign of life in the middle of a large message, where one is due."""
+        if time.monotonic() - self._beaten_s >= BEAT_S:
+            self.beat()
+
     def beat(self) -> bool:
+        self._beaten_s = time.monotonic()
         with answered(self._address):
             return bool(self._client.SendTaskHeartbeat(SendTaskHeartbeatRequest()).success)
 
