@@ -21,6 +21,7 @@ import datetime
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -54,7 +55,7 @@ class Case:
     score: str
     boards: int = 4
     epochs: str = "--epochs {rounds}"
-    gossip: str = "gossip.algorithm=dpsgd"
+    gossip: str = "gossip.algorithm=choco-sgd codec.name=minmax8"
     runs: tuple[str, ...] = ("central", "gossip", "server", "killed")
     steps_a_round: int = 1
 
@@ -64,11 +65,12 @@ class Case:
         return ["--data", str(data / folder), *words.split()]
 
 
-CHOCO = "gossip.algorithm=choco-sgd codec.name=minmax8"
 IMAGES = "images --train 3000 --test 2000"
 SPEAKERS = "text --words 30 --test 300 --boards 6 --by-class"
 CASES = {
-    "images": Case("images", IMAGES, "", 32, 8, "accuracy"),
+    "images": Case(
+        "images", IMAGES, "", 32, 12, "accuracy", runs=("central", "gossip", "server", "killed", "gossip dpsgd")
+    ),
     "segmentation": Case("segmentation", "segmentation --train 1200 --test 200", "--width 8", 16, 10, "iou"),
     "forecast": Case("forecast", "forecast", "", 32, 12, "loss"),
     "text": Case(
@@ -78,7 +80,6 @@ CASES = {
         32,
         16,
         "accuracy",
-        gossip=CHOCO,
     ),
     "gpt": Case(
         "gpt",
@@ -88,11 +89,10 @@ CASES = {
         30,
         "loss",
         epochs="--steps {steps}",
-        gossip=CHOCO,
         runs=("central", "gossip", "server", "killed", "gossip by hand", "server by hand"),
         steps_a_round=20,
     ),
-    "anomalies": Case("anomalies", "anomalies --train 4000 --test 800", "", 32, 20, "auc", gossip=CHOCO),
+    "anomalies": Case("anomalies", "anomalies --train 4000 --test 800", "", 32, 20, "auc"),
     "twelve-series": Case(
         "forecast", "forecast --boards 12", "", 192, 16, "loss", boards=12, runs=("central", "gossip", "server")
     ),
@@ -105,7 +105,7 @@ CASES = {
         60,
         "accuracy",
         boards=6,
-        gossip="gossip.algorithm=dpsgd gossip.topology=complete",
+        gossip="gossip.algorithm=choco-sgd codec.name=minmax8 gossip.topology=complete",
         runs=("central", "gossip", "server"),
     ),
     "images-by-class": Case(
@@ -115,7 +115,7 @@ CASES = {
         512,
         30,
         "accuracy",
-        gossip="gossip.algorithm=dpsgd gossip.topology=complete",
+        gossip="gossip.algorithm=choco-sgd codec.name=minmax8 gossip.topology=complete",
         runs=("central", "gossip", "server"),
     ),
 }
@@ -161,7 +161,8 @@ class Campaign:
             return self.gossip_by_hand(case, data)
         if kind == "server by hand":
             return self.server_by_hand(case, data)
-        settings = ["run.mode=server"] if kind == "server" else case.gossip.split()
+        modes = {"server": "run.mode=server", "gossip dpsgd": "gossip.algorithm=dpsgd"}
+        settings = modes.get(kind, case.gossip).split()
         return self.fleet(case, data, [*settings, *(["network.restarts=1"] if kind == "killed" else [])])
 
     def data(self, name: str, case: Case) -> Path:
@@ -408,6 +409,7 @@ def main() -> int:
     options = parser.parse_args()
     if unknown := set(options.cases) - set(CASES):
         parser.error(f"no case {', '.join(sorted(unknown))}; there are {', '.join(CASES)}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # and leave no board behind
     campaign = Campaign(options)
     for name in options.cases or CASES:
         campaign.do(name, CASES[name])
