@@ -34,7 +34,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def call(script: Any, monkeypatch: pytest.MonkeyPatch, folder: Path) -> int:
-    words = ["images", "--work", str(folder / "work"), "--out", str(folder / "out.md"), "--machine", "a test"]
+    words = ["text", "--work", str(folder / "work"), "--out", str(folder / "out.md"), "--machine", "a test"]
     monkeypatch.setattr(sys, "argv", ["example_runs.py", *words])
     return int(script.main())
 
@@ -54,7 +54,7 @@ def test_the_table_says_what_is_beyond_the_target(script: Any, monkeypatch: pyte
     call(script, monkeypatch, tmp_path)
     call(script, monkeypatch, tmp_path)
     rows = {
-        line.split(" | ")[1]: line for line in (tmp_path / "out.md").read_text().splitlines() if "| images |" in line
+        line.split(" | ")[1]: line for line in (tmp_path / "out.md").read_text().splitlines() if "| text |" in line
     }
     assert "-1.0 points |" in rows["4 boards, gossip"]
     assert "-3.0 points, beyond 2 points |" in rows["4 boards, server"]

@@ -64,12 +64,12 @@ def segmentation(args, random):
 
 
 def scene(random, camera):
-    """A picture and its mask. Shapes lie over one another; background and shapes have textures
-    that overlap in colour, so colour alone does not tell them apart."""
+    """A picture and its mask. Shapes lie over one another, and are brighter than the background
+    most of the time; their colours say nothing about their kind."""
     size = 32
     down, right = np.mgrid[:size, :size]
     mask = np.zeros((size, size), np.uint8)
-    picture = texture(random, down, right)
+    picture = texture(random, down, right, 40, 140)
     for _ in range(random.integers(2, 5)):
         kind, radius = random.integers(1, 4), random.uniform(4, 9)
         y, x = random.uniform(4, size - 4, 2)
@@ -79,16 +79,16 @@ def scene(random, camera):
             2: np.maximum(a, b) < 0.85 * radius,
             3: (np.minimum(a, b) < 0.3 * radius) & (np.maximum(a, b) < radius),
         }[int(kind)]
-        picture = np.where(inside[..., None], texture(random, down, right), picture)
+        picture = np.where(inside[..., None], texture(random, down, right, 110, 230), picture)
         mask[inside] = kind
     picture = picture * camera["gain"] + random.normal(0, camera["noise"], picture.shape)
     return np.clip(picture, 0, 255).astype(np.uint8), mask
 
 
-def texture(random, down, right):
+def texture(random, down, right, dark, bright):
     angle, period, depth = random.uniform(0, np.pi), random.uniform(3, 12), random.uniform(5, 30)
     waves = np.sin((np.cos(angle) * down + np.sin(angle) * right) * 2 * np.pi / period)
-    return random.uniform(60, 200, 3) + depth * waves[..., None]
+    return random.uniform(dark, bright, 3) + depth * waves[..., None]
 
 
 def forecast(args, random):

@@ -52,7 +52,7 @@ model = Forecaster(args.hidden)
 optimizer = torch.optim.Adam(model.parameters(), args.lr)
 scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, args.epochs)
 run = edgegossip.join(model, state=[optimizer, scheduler], rounds=args.epochs)
-train_set, test_set = load(args.data / "train.npz", 3), load(args.data / "test.npz", 7)
+train_set, test_set = load(args.data / "train.npz", 6), load(args.data / "test.npz", 7)
 loader = DataLoader(train_set, args.batch_size, shuffle=True, drop_last=True)
 
 
