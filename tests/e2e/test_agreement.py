@@ -14,7 +14,7 @@ from tests.e2e.command import edgegossip
 OWN = (
     *("--set", "data.name=tests.e2e.classes:data"),
     *("--set", "model.name=mlp"),
-    *("--set", "model.params.hidden=[4]"),
+    *("--set", "model.params.hidden=[16]"),
     *("--set", "run.rounds=4"),
     "--no-plots",
 )
@@ -46,7 +46,7 @@ def test_gossip_goes_on_without_boards_whose_data_lack_two_classes(
     assert set(lost) == set(odd)
     for board, text in lost.items():
         assert f"{board} does not fit board-0, board-1, board-4, who go on" in text
-        assert f"68 on {board} and 78 on board-0" in text
+        assert f"the target is 8 classes on {board} and 10 classes on board-0" in text
     finished = {e["node"] for e in events(folder) if e["event"] == "finished"}
     assert finished == set(others)
 
@@ -71,7 +71,7 @@ def test_a_coordinator_goes_on_without_a_board_whose_data_lack_two_classes(
     assert code == 7, err
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["failed_nodes"] == ["board-1"] and "board-1" in out
-    words = "on this board and 78 at the coordinator: every board needs the same model"
+    words = "on this board and 282 at the coordinator: every board needs the same model"
     [refused] = [e["text"] for e in events(folder) if e["event"] == "refused"]
     assert refused.startswith("board-1 cannot take part: ") and words in refused
     [lost] = [e["text"] for e in events(folder) if e["event"] == "lost"]

@@ -158,7 +158,7 @@ def test_boards_train_through_a_coordinator(script: Path, tmp_path: Path) -> Non
     [port] = free_ports(1)
     with ExitStack() as stack:
         where = ("--for", str(script), "--boards", "pi-1,pi-2", "--port", str(port))
-        sets = ("--set", "run.nodes=2", "--set", "run.rounds=5", "--no-plots")
+        sets = ("--set", "run.nodes=2", "--set", "run.rounds=5", "--set", "evaluation.where=coordinator", "--no-plots")
         running = [stack.enter_context(edgegossip("coordinator", *where, *sets, runs=tmp_path / "runs", cwd=tmp_path))]
         for name in ("pi-1", "pi-2"):
             own = board(script, name, tmp_path / name, "--coordinator", f"127.0.0.1:{port}")
