@@ -418,6 +418,7 @@ class ScriptWorkload:
         self._thread = threading.Thread(target=self._script, name="script", daemon=True)
         self._thread.start()
         self._run = self._wait(self._seat.joined, "has not called edgegossip.join yet")
+        self._over = self._seat.only_model  # its thread ends at the join, and answers nothing
         asked, rounds = self._run.asked_rounds, recipe.run.rounds
         if asked not in (None, rounds):
             say(
