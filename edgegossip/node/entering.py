@@ -246,14 +246,14 @@ def _recipe_of(manifest: Manifest) -> Recipe:
 
 
 def _read_recipe(text: str) -> Recipe:
-    """Read a recipe that came over the network, without the folder of the data: where this board's
-    lies, it says itself. Raises PeerError."""
+    """Read a recipe that came over the network, without the folder of the data and the arguments of
+    a script: these this board says itself. Raises PeerError."""
     try:
         recipe = recipes.from_dict(tomllib.loads(text))
     except (ConfigError, ValueError, RecursionError) as error:  # a number of thousands of digits, brackets in brackets
         why = printable(str(error), 300)
         raise PeerError(f"the run's recipe cannot be used: {why}; install the same edgegossip on all boards") from error
-    return replace(recipe, data=replace(recipe.data, dir=""))
+    return replace(recipe, run=replace(recipe.run, script_args=[]), data=replace(recipe.data, dir=""))
 
 
 def _with_topology(recipe: Recipe, file: str) -> Recipe:
@@ -265,18 +265,30 @@ def _with_topology(recipe: Recipe, file: str) -> Recipe:
 
 
 def check_functions(recipe: Recipe, settings: Iterable[str]) -> None:
-    """A recipe that came over the network must not decide what this board executes. Raises
-    ConfigError."""
+    """A recipe that came over the network must not decide what this board executes, nor which of its
+    files it reads. Raises ConfigError."""
     said = {key.strip(): text.strip() for key, _, text in (setting.partition("=") for setting in settings)}
     if recipe.run.script and "run.script" not in said:
         script = printable(recipe.run.script, 100)
         raise ConfigError(f"the run trains with {script}: name this board's own, as in edgegossip node {script} ...")
-    for key, name in (("data.name", recipe.data.name), ("model.name", recipe.model.name)):
+    named = {
+        "data.name": recipe.data.name,
+        "model.name": recipe.model.name,
+        "training.task": recipe.training.task,
+        "training.optimizer": recipe.training.optimizer,
+    }
+    for key, name in named.items():
         if ":" in name and said.get(key) != name:
             raise ConfigError(
                 f"the run's {key} is {printable(name, 100)}, a function that would be called on this board: "
                 f"say --set {key}={printable(name, 100)} too if you trust it"
             )
+    key, folder = "model.params.weights", recipe.model.params.get("weights")
+    if ":" not in recipe.model.name and folder and said.get(key) != folder:
+        shown = printable(str(folder), 100)
+        raise ConfigError(
+            f"the run's {key} is {shown}, a folder of this board: say --set {key}={shown} too if it may be read"
+        )
 
 
 def own_settings(recipe: Recipe, settings: Iterable[str]) -> Recipe:

@@ -147,6 +147,7 @@ class Run:
         self._before: Vec | None = None  # the values that it began with
         self._started = self._over = False
         self._exchanges = 0
+        self._base: dict[int, tuple[int, bytes]] = {}  # marks of frozen parameters before training, by their memory
         self.start_sums = sums(vector.read())
 
     # -- the user's side ---------------------------------------------------------------------------
@@ -184,6 +185,8 @@ class Run:
         self._check_thread()
         if not self._started:
             self._started = True
+            frozen = [p for p in self._vector.module.parameters() if not p.requires_grad]
+            self._base = {p.data_ptr(): _mark(p) for p in frozen}
             if self._seat is None:
                 self._begin(self._vector.read(), 0)
             else:
@@ -298,10 +301,13 @@ class Run:
 
     def snapshot(self) -> Mapping[str, NDArray[Any]]:
         """Return what another process needs beside the model: states, random numbers, and what of
-        the model stays on this board. torch's format; it is read back without pickle."""
+        the model stays on this board. torch's format; it is read back without pickle.
+
+        Without frozen parameters that nothing has written to since the first round began: they are
+        what the script makes them, and may be most of the model."""
         kept: dict[str, Any] = {
             "states": [s.state_dict() for s in self._state],
-            "rest": self._vector.rest(),
+            "rest": {name: t for name, t in self._vector.rest().items() if self._base.get(t.data_ptr()) != _mark(t)},
             **_random_states(),
         }
         buffer = io.BytesIO()
@@ -566,6 +572,14 @@ def _metrics(found: Mapping[str, float] | float) -> Metrics:
     if problem := scores_problem(scores):
         raise LocalError(f"the evaluation cannot be used: {problem}")
     return Metrics(loss, max(1, int(examples)), scores)
+
+
+def _mark(tensor: torch.Tensor) -> tuple[int, bytes]:
+    """What tells whether a tensor has been written to: torch's count of that, which writing through
+    `.data` passes by, and a few of its values."""
+    flat = tensor.detach().reshape(-1)
+    few = flat[:: max(1, flat.numel() // 64)].cpu().contiguous()
+    return tensor._version, few.view(torch.uint8).numpy().tobytes()
 
 
 def _random_states() -> dict[str, Any]:

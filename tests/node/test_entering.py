@@ -97,7 +97,7 @@ def test_the_run_decides_what_is_not_a_boards_own_matter(monkeypatch: pytest.Mon
         joined(monkeypatch, founded().manifest, "training.lr=0.5")
 
 
-@pytest.mark.parametrize("key", ["data.name", "model.name"])
+@pytest.mark.parametrize("key", ["data.name", "model.name", "training.task", "training.optimizer"])
 def test_what_a_run_would_execute_here_must_be_said_here_too(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
     theirs = recipes.with_settings(RECIPE, {"run.nodes": 4, key: "os:system", "data.dir": "touch /tmp/owned"})
     manifest = changed(recipe=recipes.to_toml(theirs), run_id=entering._run_id(theirs, NAMES).hex())
@@ -108,6 +108,29 @@ def test_what_a_run_would_execute_here_must_be_said_here_too(monkeypatch: pytest
     entry = joined(monkeypatch, manifest, f"{key}=os:system")
     assert entry.recipe.data.dir == ""
     assert joined(monkeypatch, manifest, f"{key}=os:system", "data.dir=/data").recipe.data.dir == "/data"
+
+
+def theirs(**settings: object) -> manifests.Manifest:
+    """Of a founder that passes on whatever it likes."""
+    recipe = recipes.with_settings(RECIPE, {"run.nodes": 4, **settings})
+    return changed(recipe=recipes.to_toml(recipe), run_id=entering._run_id(recipe, NAMES).hex())
+
+
+def test_a_run_does_not_say_what_a_boards_script_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest = theirs(**{"run.script": "train.py", "run.script_args": ["--resume", "/home/user/evil.pt"]})
+    with pytest.raises(ConfigError, match=r"name this board's own, as in edgegossip node train\.py"):
+        joined(monkeypatch, manifest)
+    assert joined(monkeypatch, manifest, "run.script=train.py").recipe.run.script_args == []
+    own = ("run.script=train.py", 'run.script_args=["--data", "here"]')
+    assert joined(monkeypatch, manifest, *own).recipe.run.script_args == ["--data", "here"]
+
+
+def test_a_run_does_not_say_which_weights_a_board_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    key = "model.params.weights"
+    manifest = theirs(**{"model.name": "distilbert", key: "/home/user/private"})
+    with pytest.raises(ConfigError, match=f"{key} is /home/user/private, a folder of this board"):
+        joined(monkeypatch, manifest)
+    assert joined(monkeypatch, manifest, f"{key}=/home/user/private").recipe.model.name == "distilbert"
 
 
 def changed(**changes: object) -> manifests.Manifest:

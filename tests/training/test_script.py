@@ -135,6 +135,44 @@ def test_what_stays_on_the_board_is_kept_with_its_state(start: Start) -> None:
     assert np.array_equal(x, y) and rest[-1].loss == updates[-1].loss
 
 
+FROZEN = """
+    import torch
+    from torch import nn
+    import edgegossip
+
+    model = nn.ModuleDict({"base": nn.Linear(300, 300), "teacher": nn.Linear(3, 1), "head": nn.Linear(3, 1)})
+    model["base"].requires_grad_(False)
+    model["teacher"].requires_grad_(False)
+    x = torch.randn(64, 3)
+    optimizer = torch.optim.SGD(model["head"].parameters(), 0.1)
+    run = edgegossip.join(model, state=[optimizer])
+    for round in run.rounds():
+        loss = (model["head"](x) - model["teacher"](x) - 1).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        with torch.no_grad():
+            for slow, fast in zip(model["teacher"].parameters(), model["head"].parameters()):
+                slow.lerp_(fast, 0.5)
+        run.exchange(loss=loss.item())
+"""
+
+
+@pytest.mark.parametrize("write", ["slow.lerp_(fast, 0.5)", "slow.data.lerp_(fast, 0.5)", "slow.data = slow + fast"])
+def test_a_checkpoint_has_of_the_frozen_parameters_only_what_the_script_writes_to(start: Start, write: str) -> None:
+    """A teacher that follows the model is kept; the base, which may be most of the model, is not."""
+    text = FROZEN.replace("slow.lerp_(fast, 0.5)", write)
+    whole, first = start(text), start(text)
+    x, updates = rounds(whole, whole.initial(1), 0, 6)
+    y, _ = rounds(first, first.initial(1), 0, 3)
+    kept = first.snapshot()
+    assert kept["script"].size < 50_000  # the base has 361,200 bytes
+    second = start(text)
+    second.restore(kept)
+    y, rest = rounds(second, y, 3, 6)
+    assert np.array_equal(x, y) and [u.loss for u in rest] == [u.loss for u in updates[3:]]
+
+
 def test_boards_from_one_seed_agree_and_from_others_do_not(start: Start) -> None:
     from edgegossip.agreement import difference
 
