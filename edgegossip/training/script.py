@@ -414,10 +414,10 @@ class ScriptWorkload:
         self._recipe, self._say, self._longest_s = recipe, say, 0.0
         self._seat = _seat = Seat(recipe, name, index)
         self._failure: BaseException | None = None
-        self._over = False
         self._thread = threading.Thread(target=self._script, name="script", daemon=True)
         self._thread.start()
         self._run = self._wait(self._seat.joined, "has not called edgegossip.join yet")
+        self._ended = self._seat.only_model  # there is no other thread any more, so this one may do its work
         asked, rounds = self._run.asked_rounds, recipe.run.rounds
         if asked not in (None, rounds):
             say(
@@ -465,20 +465,20 @@ class ScriptWorkload:
 
     def over(self, x: Vec | None) -> None:
         """Give the script the final model, and let it end: it may have a file to write."""
-        if self._seat.only_model:
+        if self._ended:
             return
         self._ask(lambda: self._run.over(x))
         while self._thread.is_alive():
             self._thread.join(SLOW_S)
             if self._thread.is_alive():
                 self._say(f"the run is over; waiting for {_script(self._seat)} to end")
-        self._over = True
+        self._ended = True
         if self._failure is not None:
             raise self._failure
 
     def _ask(self, work: Callable[[], T]) -> T:
-        if self._over:
-            return work()  # there is no other thread any more
+        if self._ended:
+            return work()
         answer: Future[T] = Future()
         self._seat.requests.put((work, answer))
         return self._wait(answer, "has not come to run.exchange")
