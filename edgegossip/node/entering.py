@@ -271,7 +271,13 @@ def check_functions(recipe: Recipe, settings: Iterable[str]) -> None:
     if recipe.run.script and "run.script" not in said:
         script = printable(recipe.run.script, 100)
         raise ConfigError(f"the run trains with {script}: name this board's own, as in edgegossip node {script} ...")
-    for key, name in (("data.name", recipe.data.name), ("model.name", recipe.model.name)):
+    functions = {
+        "data.name": recipe.data.name,
+        "model.name": recipe.model.name,
+        "training.task": recipe.training.task,
+        "training.optimizer": recipe.training.optimizer,
+    }
+    for key, name in functions.items():
         if ":" in name and said.get(key) != name:
             raise ConfigError(
                 f"the run's {key} is {printable(name, 100)}, a function that would be called on this board: "

@@ -97,7 +97,7 @@ def test_the_run_decides_what_is_not_a_boards_own_matter(monkeypatch: pytest.Mon
         joined(monkeypatch, founded().manifest, "training.lr=0.5")
 
 
-@pytest.mark.parametrize("key", ["data.name", "model.name"])
+@pytest.mark.parametrize("key", ["data.name", "model.name", "training.task", "training.optimizer"])
 def test_what_a_run_would_execute_here_must_be_said_here_too(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
     theirs = recipes.with_settings(RECIPE, {"run.nodes": 4, key: "os:system", "data.dir": "touch /tmp/owned"})
     manifest = changed(recipe=recipes.to_toml(theirs), run_id=entering._run_id(theirs, NAMES).hex())
