@@ -29,6 +29,7 @@ from edgegossip.modelfile import SUFFIXES, ModelFile
 from edgegossip.node.spec import NodeSpec, make_algorithm, make_view
 from edgegossip.profiling.run_folder import read_run
 from edgegossip.recipe import Recipe
+from edgegossip.training.base import KEPT
 from edgegossip.types import ConfigError, DataError, EdgegossipError, NodeId, Round, Vec
 
 AVERAGED, COORDINATOR = "averaged", "coordinator"
@@ -79,7 +80,7 @@ class RunModels:
     @cached_property
     def boards(self) -> tuple[NodeId, ...]:
         """Names of the boards that have a model or a checkpoint here, sorted."""
-        names = {self._name(file, _STAYS) for file in self._files()}
+        names = {self._name(file) for file in self._files()}
         names |= {folder.name for folder in self._kept_folders() if self._rounds_in(folder)}
         return tuple(sorted(names - {COORDINATOR} - ({_COORDINATORS_FILE} if self._server else set())))
 
@@ -102,7 +103,7 @@ class RunModels:
             raise ConfigError(f"{file} is no model in the checkpoint/ of {self._folders[0].path}")
         if self._server and file.stem == _COORDINATORS_FILE:
             return COORDINATOR
-        return self._name(file, _STAYS)
+        return self._name(file)
 
     def model(self, board: str | None = None, round: Round | None = None) -> FoundModel:
         """Return one model. `board`: a name, "averaged" (the default of gossip) or "coordinator"
@@ -168,11 +169,16 @@ class RunModels:
         found = [p for run in self._folders for p in sorted((run.path / "checkpoint").glob("*.*"))]
         return [path for path in found if path.suffix in SUFFIXES and path.is_file() and path.name[0] != "."]
 
-    def _name(self, file: Path, ending: str) -> str:
-        return file.stem.removesuffix(ending) if self._server else file.stem
+    def _name(self, file: Path) -> str:
+        return file.stem.removesuffix(_STAYS) if self._server else file.stem
 
     def _kept_folders(self) -> list[Path]:
         return [p for run in self._folders for p in sorted((run.path / "checkpoint").glob("*")) if p.is_dir()]
+
+    def _kept(self, name: str) -> dict[Round, Path]:
+        """Checkpoints of a board or the coordinator, by the round that comes next."""
+        folders = (folder for folder in self._kept_folders() if folder.name == name)
+        return {round: path for folder in folders for round, path in self._rounds_in(folder).items()}
 
     def _rounds_in(self, folder: Path) -> dict[Round, Path]:
         """Checkpoints that are whole, by the round that comes next, the newest of each."""
@@ -190,10 +196,7 @@ class RunModels:
 
     def _source(self, board: NodeId, round: Round | None) -> _Source:
         """The model of one gossip board. Raises ConfigError when the round is not here."""
-        files = [path for path in self._files() if path.stem == board]
-        kept = {
-            r: p for folder in self._kept_folders() if folder.name == board for r, p in self._rounds_in(folder).items()
-        }
+        files, kept = [path for path in self._files() if path.stem == board], self._kept(board)
         final = _FileSource(ModelFile(files[-1]), self.recipe.run.rounds) if files else None
         if final is not None and round in (None, final.round):
             return final
@@ -252,9 +255,7 @@ class RunModels:
 
     def _kept_of(self, board: NodeId) -> dict[str, NDArray[Any]]:
         """What a board of a server run that was stopped had for itself at its last checkpoint."""
-        kept = {
-            r: p for folder in self._kept_folders() if folder.name == board for r, p in self._rounds_in(folder).items()
-        }
+        kept = self._kept(board)
         return _what_stays(self._opened(kept[max(kept)], board)[1].get("training")) if kept else {}
 
     def _coordinator(self, final: Path | None, round: Round | None) -> _VectorSource:
@@ -262,8 +263,7 @@ class RunModels:
         if final is not None and round in (None, rounds):
             file = ModelFile(final)
             return _VectorSource(rounds, dict(file), {}, final)
-        folders = [folder for folder in self._kept_folders() if folder.name == COORDINATOR]
-        kept = {r: p for folder in folders for r, p in self._rounds_in(folder).items()}
+        kept = self._kept(COORDINATOR)
         if round is None and kept:
             round = max(kept)
         if round is None:
@@ -322,11 +322,11 @@ def _layout_of(meta: Mapping[str, Any], recipe: Recipe) -> Layout:
 
 
 def _what_stays(kept: Any) -> dict[str, NDArray[Any]]:
-    """What of the model a board's training had kept for itself: `rest/NAME` arrays of a recipe's
-    training, or what a script's `join` kept, in torch's format."""
+    """What of the model a board's training had kept for itself: arrays named KEPT + NAME of a
+    recipe's training, or what a script's `join` kept, in torch's format."""
     if not isinstance(kept, dict):
         return {}
-    found = {name.removeprefix("rest/"): a for name, a in kept.items() if name.startswith("rest/")}
+    found = {name.removeprefix(KEPT): a for name, a in kept.items() if name.startswith(KEPT)}
     if "script" in kept:
         import torch
 

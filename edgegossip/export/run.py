@@ -101,10 +101,9 @@ def module_of(model: FoundModel, recipe: Recipe) -> nn.Module:
 
     from edgegossip import training
 
-    script = getattr(recipe.run, "script", "")
-    if script:
+    if recipe.run.script:
         raise LocalError(
-            f"{script} built this run's model, which only it can do again: load the values with "
+            f"{recipe.run.script} built this run's model, which only it can do again: load the values with "
             "model.load_state_dict(Result(folder).state_dict())"
         )
     module = training.build_model(recipe)

@@ -12,6 +12,8 @@ from edgegossip.agreement import Agreement
 from edgegossip.layout import Layout
 from edgegossip.types import LocalUpdate, Metrics, Round, Vec
 
+KEPT = "kept/"  # in a snapshot, before the names of what of the model stays on its board
+
 
 class Workload(Protocol):
     """A model, this board's share of the data and the local optimiser.

@@ -23,8 +23,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from contextlib import suppress
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
@@ -47,6 +46,7 @@ T = TypeVar("T")
 
 SLOW_FACTOR, SLOW_S = 10.0, 30.0  # a round so many times as long as the longest before it is told, not sooner than that
 ALONE_ROUNDS = 100
+_LOOK_S = 0.2  # between two looks at whether the script is alive
 
 
 class Stateful(Protocol):
@@ -350,7 +350,7 @@ class Run:
             try:
                 answer.set_result(work())
             except Exception as error:  # of the user's evaluation, or of a state_dict
-                answer.set_exception(error)
+                answer.set_exception(_told(self._seat, error))
 
     def _begin(self, x: Vec, round: Round) -> None:
         # What training adds is the difference to what it began with. A bfloat16 model begins with x
@@ -419,7 +419,7 @@ class ScriptWorkload:
         global _seat
         self._recipe, self._say, self._longest_s = recipe, say, 0.0
         self._seat = _seat = Seat(recipe, name, index)
-        self._failure: BaseException | None = None
+        self._failure: LocalError | None = None
         self._ended = False  # and what is left of the script is ours
         self._thread = threading.Thread(target=self._script, name="script", daemon=True)
         self._thread.start()
@@ -494,9 +494,11 @@ class ScriptWorkload:
         """What the script's thread answers. Raises LocalError when it has ended instead."""
         began_s = told_s = time.monotonic()
         while True:
-            with suppress(TimeoutError):
-                return answer.result(0.2 if self._thread.is_alive() else 0.0)
-            if not self._thread.is_alive() and not answer.done():
+            alive = self._thread.is_alive()  # before the look: its last deed may be the answer
+            # Not `result` with a timeout: a user's evaluation may raise TimeoutError, too.
+            if wait([answer], _LOOK_S if alive else 0.0).done:
+                return answer.result()
+            if not alive:
                 raise self._failure or LocalError(
                     f"{_script(self._seat)} ended without edgegossip.join(model)"
                     if not self._seat.joined.done()
@@ -529,19 +531,22 @@ class ScriptWorkload:
         except SystemExit as error:
             if error.code not in (None, 0):
                 self._failure = LocalError(f"{_script(self._seat)} ended itself: {error.code}")
-        except LocalError as error:
-            self._failure = error
         except BaseException as error:  # a user's code raises what it likes
-            print_exception(error)  # into this board's log
-            self._failure = LocalError(_told(self._seat, path, error))
-            self._failure.__cause__ = error
+            self._failure = _told(self._seat, error)
 
 
-def _told(seat: Seat, path: Path, error: BaseException) -> str:
-    """One sentence that names the line of the script where an error came up."""
+def _told(seat: Seat, error: BaseException) -> LocalError:
+    """A script's error in one sentence that names the line where it came up; its traceback goes
+    into this board's log. A LocalError is such a sentence already."""
+    if isinstance(error, LocalError):
+        return error
+    print_exception(error)
+    path = Path(seat.recipe.run.script)
     lines = [frame.lineno for frame in extract_tb(error.__traceback__) if Path(frame.filename) == path]
     where = f", line {lines[-1]}" if lines else ""
-    return f"{_script(seat)}{where}: {type(error).__name__}: {error}"
+    told = LocalError(f"{_script(seat)}{where}: {type(error).__name__}: {error}")
+    told.__cause__ = error
+    return told
 
 
 def _filled(text: str, place: Mapping[str, str]) -> str:

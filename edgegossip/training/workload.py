@@ -28,6 +28,7 @@ from edgegossip.recipe import Recipe
 from edgegossip.training import device as devices
 from edgegossip.training import micro_batches, models, tasks
 from edgegossip.training import optimizer as optimizers
+from edgegossip.training.base import KEPT
 from edgegossip.training.batches import Batches, Normaliser, batches_of, in_order, shares_of
 from edgegossip.training.check import check_augmentation, task_of
 from edgegossip.training.data import Board, DataSet, Description, boards_of, describe, open_data
@@ -39,7 +40,6 @@ from edgegossip.types import ConfigError, LocalError, LocalUpdate, Metrics, Roun
 
 _EVALUATION_BATCH = {"normal": 250, "low": 25}  # examples at a time, by training.memory
 _FORWARD, _BACKWARD, _OPTIMISER = range(len(STAGES))
-_KEPT = "kept/"  # before the names of what stays on the board, in a snapshot
 
 
 def layout_of(recipe: Recipe, board: Board | None = None) -> Layout:
@@ -397,19 +397,19 @@ class TorchWorkload:
     def snapshot(self) -> Mapping[str, NDArray[Any]]:
         shared = self._shared
         personal = shared.personal if shared.holder is self else self._aside
-        kept = {f"{_KEPT}{name}": optimizers.as_array(t) for name, t in personal.items()}
+        kept = {f"{KEPT}{name}": optimizers.as_array(t) for name, t in personal.items()}
         kept |= optimizers.snapshot(self._optimizer) | self._precision.snapshot()
         return kept if self._plateau is None else kept | {"plateau": self._plateau.snapshot()}
 
     def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
         """Raises LocalError unless `snapshot` is one that this workload's `snapshot` could have given."""
         shared = self._shared
-        known = {optimizers.OPAQUE, "scaler", "plateau", *(f"{_KEPT}{name}" for name in shared.fresh)}
+        known = {optimizers.OPAQUE, "scaler", "plateau", *(f"{KEPT}{name}" for name in shared.fresh)}
         if odd := [name for name in snapshot if name not in known and not name.startswith(optimizers.STATE)]:
             raise LocalError(f"the snapshot is not one of this workload: it has {odd[0]}")
         aside = {}
         for name, tensor in shared.fresh.items():
-            array = snapshot.get(f"{_KEPT}{name}")
+            array = snapshot.get(f"{KEPT}{name}")
             if array is None or array.shape != tuple(tensor.shape) or array.dtype != optimizers.as_array(tensor).dtype:
                 raise LocalError(f"the snapshot is not one of this workload: {name} is missing or of another size")
             aside[name] = torch.from_numpy(np.array(array)).to(tensor)

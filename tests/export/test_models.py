@@ -24,6 +24,7 @@ from edgegossip.modelfile import ModelFile, write_model
 from edgegossip.node.final_model import about_model
 from edgegossip.node.keeper import Keeper
 from edgegossip.node.spec import NodeSpec, make_algorithm, make_view
+from edgegossip.training.base import KEPT
 from edgegossip.types import ConfigError, DataError
 from tests.node.fakes import ListSink, Quadratic
 from tests.training.fakes import recipe
@@ -132,7 +133,7 @@ class WithHead(Quadratic):
     """A workload that keeps a head of its own."""
 
     def snapshot(self) -> Mapping[str, NDArray[Any]]:
-        return {"rest/head": np.full(2, 5.0, np.float32)}
+        return {f"{KEPT}head": np.full(2, 5.0, np.float32)}
 
 
 def test_rounds_that_are_kept_as_checkpoints_of_a_run_that_was_stopped(tmp_path: Path) -> None:

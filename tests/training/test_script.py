@@ -228,6 +228,13 @@ def test_a_coordinator_wants_the_model_alone_unless_it_evaluates(start: Start) -
     here.over(x)
 
 
+def test_an_evaluation_that_fails_is_the_scripts_error_even_a_timeout(start: Start) -> None:
+    text = REGRESSION.replace('return {"mae"', 'raise TimeoutError("the camera is away")\n            return {"mae"')
+    workload = start(text)
+    with pytest.raises(LocalError, match="train.py, line \\d+: TimeoutError: the camera is away"):
+        workload.evaluate(workload.initial(1))
+
+
 def test_an_evaluation_leaves_each_part_in_its_own_mode(start: Start) -> None:
     """A model that is trained with a frozen part stays so."""
     text = REGRESSION.replace(

@@ -110,7 +110,9 @@ class ObjectsOnDisk(InMemoryObjectStore):
         if len(object_content) < LARGE_BYTES:
             return
         with self.lock_store:
-            entry = self.store[object_id]
+            entry = self.store.get(object_id)
+            if entry is None or isinstance(entry.content, _OnDisk):  # deleted meanwhile, or sent once more
+                return
             others: Any = (e.content for e in self.store.values() if e is not entry)
             if sum(len(c) for c in others if isinstance(c, bytes)) + len(object_content) > MEMORY_BYTES:
                 with suppress(OSError):  # no room there: then it stays here
