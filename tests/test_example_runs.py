@@ -53,9 +53,7 @@ def test_only_what_failed_is_made_again(script: Any, monkeypatch: pytest.MonkeyP
 def test_the_table_says_what_is_beyond_the_target(script: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     call(script, monkeypatch, tmp_path)
     call(script, monkeypatch, tmp_path)
-    rows = {
-        line.split(" | ")[1]: line for line in (tmp_path / "out.md").read_text().splitlines() if "| text |" in line
-    }
+    rows = {line.split(" | ")[1]: line for line in (tmp_path / "out.md").read_text().splitlines() if "| text |" in line}
     assert "-1.0 points |" in rows["4 boards, gossip"]
     assert "-3.0 points, beyond 2 points |" in rows["4 boards, server"]
     assert "+1.0 points |" in rows["4 boards, killed"] and "2 rounds missed" in rows["4 boards, killed"]
