@@ -17,7 +17,7 @@ parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--data", type=Path, required=True, metavar="DIR")
 parser.add_argument("--epochs", type=int, default=30)
 parser.add_argument("--batch-size", type=int, default=32)
-parser.add_argument("--lr", type=float, default=2e-3)
+parser.add_argument("--lr", type=float, default=0.1)
 args = parser.parse_args()
 
 
@@ -33,7 +33,7 @@ torch.manual_seed(1)
 sizes = [64, 48, 12, 48, 64]
 layers = [part for a, b in zip(sizes, sizes[1:], strict=False) for part in (nn.Linear(a, b), nn.SiLU())]
 model = nn.Sequential(*layers[:-1])
-optimizer = torch.optim.Adam(model.parameters(), args.lr)
+optimizer = torch.optim.SGD(model.parameters(), args.lr, momentum=0.9)
 scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, args.epochs)
 train_set, test_set = load(args.data / "train.npz"), load(args.data / "test.npz")
 loader = DataLoader(train_set["x"], args.batch_size, shuffle=True, drop_last=True)
