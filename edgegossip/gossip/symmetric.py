@@ -26,6 +26,7 @@ from edgegossip.gossip.params import check_eta, check_flag, check_number
 from edgegossip.gossip.publish import Compensated, Difference, Plain, Publisher, moved
 from edgegossip.gossip.scheme import Full, Published, RoundContext
 from edgegossip.gossip.weights import require_doubly_stochastic, require_symmetric
+from edgegossip.layout import Layout
 from edgegossip.native import half
 from edgegossip.types import ConfigError, LocalUpdate, Round, Vec
 
@@ -83,15 +84,26 @@ class Mixing:
     early: Body | None = None  # the one neighbour's message, until there is an update to mix it into
 
 
-Rule = Callable[[Mixing, LocalUpdate], tuple[Vec, Vec, Any]]  # -> what to publish, x~, what to remember
+# -> what to publish, x~, what to remember
+Rule = Callable[[Mixing, LocalUpdate, Layout], tuple[Vec, Vec, Any]]
 
 
-def before(m: Mixing, local: LocalUpdate) -> tuple[Vec, Vec, Any]:
-    """The model is published as it was before the local update (D-PSGD)."""
-    return m.x, local.moved(m.x), None
+def before(m: Mixing, local: LocalUpdate, layout: Layout) -> tuple[Vec, Vec, Any]:
+    """Publish the model as it was before the local update (D-PSGD), with its statistics as they are
+    after it.
+
+    Training moves a parameter, but it overwrites a statistic of batch norm: s replaces x_i, so that
+    mixing what was there before, W x + s - x, feeds W - I back. On a ring of 4 boards that has the
+    eigenvalue -4/3, and the statistics run away; W s averages them."""
+    base = local.moved(m.x)
+    if layout.trainable_size == layout.size:
+        return m.x, base, None
+    published = m.x.copy()
+    published[layout.trainable_size :] = base[layout.trainable_size :]
+    return published, base, None
 
 
-def after(m: Mixing, local: LocalUpdate) -> tuple[Vec, Vec, Any]:
+def after(m: Mixing, local: LocalUpdate, layout: Layout) -> tuple[Vec, Vec, Any]:
     """The local update comes first: x~ = x - gamma g."""
     moved_ = local.moved(m.x)
     return moved_, moved_, None
@@ -140,7 +152,7 @@ class Symmetric:
         return m.fingerprint
 
     def publish(self, m: Mixing, local: LocalUpdate, ctx: RoundContext, to: Sequence[int]) -> tuple[Mixing, Published]:
-        v, base, past = self.rule(m, local)
+        v, base, past = self.rule(m, local, ctx.view.layout)
         memory, announced = self.publisher.publish(m.memory, v, local, ctx)
         m = replace(m, memory=memory, base=base, public=announced.public, past=past)
         return m, Published(announced.body, {}, announced.relative_error)
@@ -257,7 +269,7 @@ def _gathered(m: Mixing, public: Vec) -> Vec:
 class DPsgd(Symmetric):
     """D-PSGD that needs little memory where a model is large.
 
-    With one neighbour, and a codec that tells numbers one by one (fp32, fp16, bf16), the pull is
+    With one neighbour, no statistics of batch norm, and a codec that tells numbers one by one (fp32, fp16, bf16), the pull is
     added block by block to the vector that becomes the next model: beside it there are only the two
     messages. A state of the middle of a round is then not to be used again, once the next one was
     made of it. With several neighbours the pull is summed up first: a sum of two numbers does not
@@ -297,7 +309,9 @@ class DPsgd(Symmetric):
         return replace(self._clean(m), x=m.base, row=row), m.gathered.distance
 
     def _lean(self, ctx: RoundContext) -> bool:
-        return not self.keeps and isinstance(ctx.view.codec, Float) and len(ctx.neighbours.in_) == 1
+        layout = ctx.view.layout
+        alone = len(ctx.neighbours.in_) == 1 and layout.trainable_size == layout.size
+        return not self.keeps and isinstance(ctx.view.codec, Float) and alone
 
     def _add(self, m: Mixing, body: Body, ctx: RoundContext) -> Mixing:
         """base += eta W (p_j - p_i), in place."""
@@ -426,7 +440,7 @@ def bagua_lp(eta: float = 1.0) -> Bagua:
     return Bagua("bagua-lp", Difference(), after, eta, require_symmetric)
 
 
-def extrapolate(m: Mixing, local: LocalUpdate) -> tuple[Vec, Vec, Any]:
+def extrapolate(m: Mixing, local: LocalUpdate, layout: Layout) -> tuple[Vec, Vec, Any]:
     """x_t + delta_t + c_t, which is both published and mixed."""
     step = local.delta if m.past is None else local.delta + m.past
     y = m.x + step

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from edgegossip.frame import Kind
 from edgegossip.gossip.base import Checkpoint, RoundDone, Send, SetTimer
+from edgegossip.layout import Layout, TensorSpec
 
 N = 12
 ZERO = np.zeros(N, np.float32)
@@ -202,3 +203,23 @@ def test_replaying_an_input_on_an_old_state_gives_the_same_result(make_fleet: An
             np.testing.assert_array_equal(state.math.gathered.total, total)
         if base is not None:
             np.testing.assert_array_equal(state.math.base, base)
+
+
+@pytest.mark.parametrize("buffers", [3, 12], ids=["some statistics", "statistics alone"])
+def test_what_training_overwrites_is_averaged_and_does_not_run_away(make_fleet: Any, buffers: int) -> None:
+    """Each board sets its statistics to its own, round after round, as batch norm does on skewed data."""
+    fleet = make_fleet("ring", nodes=4)
+    trained = TensorSpec("weight", (N - buffers,), trainable=True)
+    fleet.layout = Layout.of([trained, TensorSpec("running_mean", (buffers,), trainable=False)])
+    fleet.states = [fleet.algorithm.init(x, fleet.view(k)) for k, x in enumerate(fleet.start)]
+    own = np.random.default_rng(5).normal(size=(4, buffers)).astype(np.float32)
+    for _ in range(60):
+        for k in range(4):
+            x = fleet.algorithm.model(fleet.states[k])
+            delta = np.zeros(N, np.float32)
+            delta[-buffers:] = own[k] - x[-buffers:]
+            fleet.step(k, delta)
+        fleet.deliver_all()
+    weights = np.array([[1 / 3 if (i - j) % 4 in (0, 1, 3) else 0.0 for j in range(4)] for i in range(4)])
+    found = np.stack([fleet.algorithm.model(s)[-buffers:] for s in fleet.states])
+    np.testing.assert_allclose(found, weights @ own, atol=1e-5)
