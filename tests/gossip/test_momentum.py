@@ -91,7 +91,7 @@ def reference_step(kind: str, g: np.ndarray, m: np.ndarray, f: float) -> np.ndar
 def test_around_dpsgd_it_is_the_matrix_form(
     kind: str, topology: str, nodes: int, factor: float, lrs: list[float], seed: int
 ) -> None:
-    """X <- W X - lr D, D from the momentum; in float64 and on trained values only."""
+    """X <- W X - lr D, D from the momentum, in float64 and on trained values only; statistics are W (X + delta)."""
     graph, rng = topologies.get(topology, nodes), np.random.default_rng(seed)
     start = rng.normal(size=(nodes, N)).astype(np.float32)
     fleet = Nodes(with_momentum(gossip.get("dpsgd"), kind, factor), graph, start)
@@ -103,6 +103,7 @@ def test_around_dpsgd_it_is_the_matrix_form(
         fleet.round([update(d, lr) for d in deltas], rng)
         step = np.concatenate([-lr * reference_step(kind, g[:, :TRAINED], m, factor), buffers], axis=1)
         new = graph.matrix(t) @ x + step
+        new[:, TRAINED:] = (graph.matrix(t) @ (x + step))[:, TRAINED:]
         if lr > 0:
             used = (1 - factor) * (x - new)[:, :TRAINED] / lr if "global" in kind else g[:, :TRAINED]
             m = factor * m + used
