@@ -225,6 +225,12 @@ class ServerEngine:
     # Phases. Each is called after every event, and returns whether there is more to do now: with
     # True it has moved on to another phase, with False it waits. The way through them:
     #
+    #   gathering
+    #   each round:   waiting_for_boards (<-> evaluating_here) -> waiting_for_answers -> round ends
+    #                 where all went away: -> regathering -> waiting_for_boards
+    #   the model:    handing_over
+    #                 -> evaluating_at_last, or looking_for_evaluator <-> waiting_for_answers
+    #   the end:      leaving -> ended
     #
     # A RunError leads to leaving from any phase. In the final evaluation the model is safe already:
     # there it is the evaluation that is missing, and the run is complete.

@@ -68,9 +68,8 @@ from edgegossip.gossip.base import (
     SetTimer,
     Suspect,
 )
-from edgegossip.gossip.messages import FP32, MAX_ID, control, number_of
+from edgegossip.gossip.messages import FP32, MAX_ID, control, number_of, relative_error
 from edgegossip.gossip.params import check_integer, check_number
-from edgegossip.gossip.publish import relative_error
 from edgegossip.types import ConfigError, LocalError, LocalUpdate, NodeId, PeerError, Round, Vec
 
 MAX_SEQUENCE = 2**53  # whole numbers up to here are exact beside a body

@@ -131,6 +131,12 @@ def require_proportion(name: NodeId, squares: float, own: Vec, times: float = 1.
         raise PeerError(f"{name} sent values that are too large to average")
 
 
+def relative_error(error: Vec, meant: Vec) -> float:
+    """||error|| / ||meant||; 0 when both vanish."""
+    lost, whole = math.sqrt(float(error.dot(error))), math.sqrt(float(meant.dot(meant)))
+    return lost / whole if whole else (0.0 if lost == 0.0 else math.inf)
+
+
 def state_vector(view: NodeView, frame: Frame) -> Vec:
     """float32[n] of one part of a STATE. Raises DecodeError, PeerError for another codec than
     fp32."""

@@ -29,7 +29,6 @@ from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.gossip import messages
 from edgegossip.gossip.base import Audit, NodeView
 from edgegossip.gossip.params import check_flag, check_number
-from edgegossip.gossip.publish import relative_error
 from edgegossip.gossip.scheme import Full, Published, RoundContext
 from edgegossip.gossip.weights import require_complete
 from edgegossip.types import LocalUpdate, PeerError, Vec
@@ -92,7 +91,7 @@ class Parallel:
         body, codec = ctx.view.codec.encode(local.delta, m.codec, ctx.for_codec(local))
         decoded = ctx.view.codec.decode(body, ctx.view.layout)
         m = self._with(replace(m, codec=codec), m.index, self._on(_of(m, m.index), decoded))
-        return m, Published(body, {}, relative_error(decoded - local.delta, local.delta))
+        return m, Published(body, {}, messages.relative_error(decoded - local.delta, local.delta))
 
     def take(self, m: Streams, sender: int, frame: Frame, ctx: RoundContext) -> Streams:
         decoded = ctx.view.codec.decode(frame.body, ctx.view.layout)

@@ -32,9 +32,9 @@ from edgegossip.gossip import messages
 from edgegossip.gossip.base import Audit, NodeView
 from edgegossip.gossip.messages import MAX_ID, number_of
 from edgegossip.gossip.params import check_eta, check_flag
-from edgegossip.gossip.publish import Compensated, Difference, Plain, Publisher, moved
 from edgegossip.gossip.scheme import Full, Numbers, Published, RoundContext
 from edgegossip.gossip.streams import incarnation_of
+from edgegossip.gossip.symmetric import Compensated, Difference, Plain, Publisher, moved
 from edgegossip.gossip.weights import require_column_stochastic
 from edgegossip.types import LocalUpdate, PeerError, Vec
 

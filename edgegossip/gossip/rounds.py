@@ -649,10 +649,13 @@ class Synchronous:
         process = number_of(frame, Aux.EPOCH, 1, MAX_ID)
 
         # 1. One of an earlier session, or of an earlier incarnation that is known to be gone,
+        #    changes nothing.
         if edge.is_late(process, frame.sequence) or totals and edge.is_retired(incarnation):
             return s, []
 
         # 2. A new incarnation makes the totals start at zero, for good. The HELLO may be late and
+        #    of an old one that we never heard of, so the receiver has to show that it is there, by
+        #    a number that only its answer can bring.
         if totals and edge.is_unknown(incarnation):
             if down:
                 return s.with_out(key, edge.closed()), []
@@ -665,6 +668,7 @@ class Synchronous:
             s = replace(s, math=self.scheme.forget(s.math, *key))
 
         # 3. The session is noted. One that counts as down is not answered: it is told to ask again
+        #    once it is up.
         known = edge.session == session
         edge = edge.opened(session, incarnation, process, frame.sequence)
         if down:
@@ -672,6 +676,7 @@ class Synchronous:
         s = s.with_out(key, edge)
 
         # 4. One that started as this node did, and has missed nothing, begins with the first
+        #    message, if there is one.
         alike = frame.aux.get(Aux.FRESH) == self.scheme.fingerprint(s.math)
         if alike and not behind and self._nothing_missed(s, key, edge):
             if edge.position == 0 or known and s.stepped is not None and key[0] in s.stepped.sent:

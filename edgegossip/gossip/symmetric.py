@@ -1,5 +1,6 @@
 """Mixing with symmetric weights: x_i <- x~_i + eta sum_j W_ij (p_j - p_i), p what the nodes made
-public. The algorithms are at the end: `dpsgd`, `deep_squeeze`, `choco_sgd`, `bagua_lp`, `d2`.
+public: plain, compensated or as a difference (`Publisher`). The algorithms are at the end: `dpsgd`,
+`deep_squeeze`, `choco_sgd`, `bagua_lp`, `d2`.
 
 The receiver weighs. A neighbour of whom there is no news is left out and its weight stays with the
 node itself: the row still sums to 1. What i adds of the pair (i, j), j takes off, so the mean of
@@ -12,23 +13,25 @@ import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from edgegossip.codecs.base import Body
+from edgegossip.codecs.base import Body, Codec
 from edgegossip.codecs.checks import require_body_bytes
 from edgegossip.codecs.floats import Float, Fp32
 from edgegossip.frame import Frame, Kind
 from edgegossip.gossip import messages
+from edgegossip.gossip.averaging import default_eta, memory_eta
 from edgegossip.gossip.base import Audit, NodeView
 from edgegossip.gossip.params import check_eta, check_flag, check_number
-from edgegossip.gossip.publish import Compensated, Difference, Plain, Publisher, moved
 from edgegossip.gossip.scheme import Full, Published, RoundContext
 from edgegossip.gossip.weights import require_doubly_stochastic, require_symmetric
 from edgegossip.layout import Layout
 from edgegossip.native import half
 from edgegossip.types import ConfigError, LocalUpdate, Round, Vec
+
+P = TypeVar("P")
 
 D2_MARGIN = 1e-6  # of d2's averaging rate below what the graph allows
 
@@ -262,6 +265,153 @@ def _gathered(m: Mixing, public: Vec) -> Vec:
     return total
 
 
+# -- What is made known of a vector v: the three ways in which compressed gossip differs --------------
+#
+# plain: C[v]. compensated: C[v + e], what was lost is kept in e and said later (Tang et al. 2019,
+# DeepSqueeze, algorithm 1). difference: the public copy xhat moves by C[v - xhat], which vanishes
+# as v settles (Koloskova et al. 2019, CHOCO-SGD, algorithm 2). Push-sum has the same three.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Announced:
+    """One message and what receivers know after it."""
+
+    body: Body
+    public: Vec  # float32[n]
+    relative_error: float  # ||decoded - meant|| / ||meant||, 0 when both vanish
+
+
+class Publisher(Protocol[P]):
+    @property
+    def replicates(self) -> bool:
+        """Whether receivers keep the public vector and messages move it on."""
+
+    def init(self, start: Vec, ctx: RoundContext) -> P:
+        """`start`, float32[n]: what replicas start from; kept, not copied."""
+
+    def publish(self, memory: P, v: Vec, local: LocalUpdate, ctx: RoundContext) -> tuple[P, Announced]:
+        """Say v, float32[n], by the memory of what was said before."""
+
+    def reset(self, memory: P, v: Vec) -> P:
+        """The node has another vector, which has nothing to do with what it said before."""
+
+    def public(self, memory: P, phase: int) -> Vec | None:
+        """What receivers hold now, float32[n], if they hold anything."""
+
+    def rate(self, codec: Codec[Any]) -> float:
+        """Return the averaging rate with this codec where none is given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """Implements `Publisher[codec state]`."""
+
+    replicates = False
+
+    def init(self, start: Vec, ctx: RoundContext) -> Any:
+        return ctx.view.codec.init(ctx.view.layout)
+
+    def publish(self, memory: Any, v: Vec, local: LocalUpdate, ctx: RoundContext) -> tuple[Any, Announced]:
+        if isinstance(ctx.view.codec, Fp32):  # exact: neither body nor public vector is a copy
+            return memory, Announced(ctx.view.codec.lend(v, ctx.view.layout), v, 0.0)
+        body, memory = ctx.view.codec.encode(v, memory, ctx.for_codec(local))
+        public = ctx.view.codec.decode(body, ctx.view.layout)
+        return memory, Announced(body, public, messages.relative_error(public - v, v))
+
+    def reset(self, memory: Any, v: Vec) -> Any:
+        return memory
+
+    def public(self, memory: Any, phase: int) -> None:
+        return None
+
+    def rate(self, codec: Codec[Any]) -> float:
+        return default_eta(codec)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ErrorMemory:
+    """The memory of `Compensated`."""
+
+    codec: Any
+    error: Vec | None  # e, float32[n]; None: zero
+
+
+@dataclass(frozen=True, slots=True)
+class Compensated:
+    """Implements `Publisher[ErrorMemory]`."""
+
+    replicates = False
+
+    def init(self, start: Vec, ctx: RoundContext) -> ErrorMemory:
+        return ErrorMemory(ctx.view.codec.init(ctx.view.layout), None)
+
+    def publish(
+        self, memory: ErrorMemory, v: Vec, local: LocalUpdate, ctx: RoundContext
+    ) -> tuple[ErrorMemory, Announced]:
+        meant = v if memory.error is None else v + memory.error
+        body, codec = ctx.view.codec.encode(meant, memory.codec, ctx.for_codec(local))
+        public = ctx.view.codec.decode(body, ctx.view.layout)
+        error = meant - public
+        lost = messages.relative_error(error, meant)
+        return ErrorMemory(codec, error), Announced(body, public, lost)
+
+    def reset(self, memory: ErrorMemory, v: Vec) -> ErrorMemory:
+        return ErrorMemory(memory.codec, None)
+
+    def public(self, memory: ErrorMemory, phase: int) -> None:
+        return None
+
+    def rate(self, codec: Codec[Any]) -> float:
+        return memory_eta(codec)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PublicCopies:
+    """The memory of `Difference`."""
+
+    codec: Any
+    start: Vec  # what the public copies were before the first message
+    # xhat by phase of the topology; where the receivers change, so does what they know
+    copies: Mapping[int, Vec]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Implements `Publisher[PublicCopies]`."""
+
+    replicates = True
+
+    def init(self, start: Vec, ctx: RoundContext) -> PublicCopies:
+        return PublicCopies(ctx.view.codec.init(ctx.view.layout), start, {})
+
+    def publish(
+        self, memory: PublicCopies, v: Vec, local: LocalUpdate, ctx: RoundContext
+    ) -> tuple[PublicCopies, Announced]:
+        copy = memory.copies.get(ctx.phase, memory.start)
+        meant = v - copy
+        body, codec = ctx.view.codec.encode(meant, memory.codec, ctx.for_codec(local))
+        public = moved(copy, body, ctx)
+        np.subtract(v, public, out=(left := np.empty_like(v)))
+        copies = {**memory.copies, ctx.phase: public}
+        lost = messages.relative_error(left, meant)
+        return replace(memory, codec=codec, copies=copies), Announced(body, public, lost)
+
+    def reset(self, memory: PublicCopies, v: Vec) -> PublicCopies:
+        return PublicCopies(memory.codec, v, {})
+
+    def public(self, memory: PublicCopies, phase: int) -> Vec:
+        return memory.copies.get(phase, memory.start)
+
+    def rate(self, codec: Codec[Any]) -> float:
+        return default_eta(codec)
+
+
+def moved(copy: Vec, body: Body, ctx: RoundContext) -> Vec:
+    """copy + decode(body), float32[n]; sender and receivers compute it alike, so their copies stay
+    equal to the bit. Raises DecodeError."""
+    return ctx.view.codec.decode(body, ctx.view.layout, out=copy.copy(), weight=1.0)
+
+
 # -- The algorithms ----------------------------------------------------------------------------------
 
 
@@ -340,7 +490,7 @@ def _parts(codec: Float, body: Body, size: int) -> Iterator[tuple[int, Vec]]:
 
 
 def _error_of(codec: Float, body: Body, v: Vec) -> float:
-    """||decoded - v|| / ||v||, see `publish.relative_error`."""
+    """||decoded - v|| / ||v||, see `messages.relative_error`."""
     lost = 0.0
     for start, part in _parts(codec, body, v.size):
         part -= v[start : start + part.size]

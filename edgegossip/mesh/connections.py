@@ -50,7 +50,7 @@ class Security(Protocol):
         """What is to be done all the time. Ends when it is cancelled."""
 
     def close(self) -> None:
-        """Close the door. May wait a little."""
+        """Close the TLS front end. May wait a little."""
 
     async def check(self, peer: NodeId, where: addresses.Address, before_close: Callable[[], object] = ...) -> None:
         """See who listens there, before a connection is opened. Raises PeerError when it is not
@@ -120,7 +120,8 @@ async def serve(
     """A started server with these services, and where it listens. Raises HostError when it cannot
     listen.
 
-    With `security` (already started, hence `inside`) peers reach it through the door only."""
+    With `security` (already started, hence `inside`) peers reach it through the TLS front
+    end only."""
     server = grpc.aio.server(options=limits.server_options(secured=security is not None))
     server.add_generic_rpc_handlers(tuple(handlers))
     try:

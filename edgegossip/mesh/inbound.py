@@ -4,10 +4,11 @@ hands.
 Lives on the transport's loop, but for `Inbox.get`, which is the node's end. A frame's way in, from
 top to bottom:
 
-    Inbound    admits a stream (identity, rate, Hello), then reads message by message
-    Intake     puts the chunks of a frame together; keeps what came when the stream breaks
-    Inbox      has room for so many bytes and no more; hands whole frames to the node
-    AckWriter  answers on the same stream
+    Inbound        admits a stream (identity, rate, Hello), then reads message by message
+    parse_request  makes a ChunkView of a message, without a copy
+    Intake         puts the chunks of a frame together; keeps what came when the stream breaks
+    Inbox          has room for so many bytes and no more; hands whole frames to the node
+    AckWriter      answers on the same stream
 
 Nothing is allocated for a frame before its declared size is checked and the inbox has room. While
 it has none the stream is not read, so that HTTP/2's flow control holds the sender back:
@@ -24,18 +25,27 @@ import time
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from google.protobuf.message import DecodeError as ProtobufDecodeError
 
 from edgegossip import agreement as agreements
 from edgegossip.agreement import Agreement
 from edgegossip.frame import LEAST_FRAME_BYTES
-from edgegossip.mesh import wire
 from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh._proto import mesh_pb2
 from edgegossip.mesh.address import of_caller, without_port
 from edgegossip.mesh.base import Notice, Received, TransportEvent
 from edgegossip.mesh.connections import CallerGone, Security
-from edgegossip.mesh.limits import MeshLimits
+from edgegossip.mesh.limits import (
+    CHUNK,
+    CHUNK_NUMBERS,
+    CHUNK_TAGS,
+    PROTOCOL_VERSION,
+    MeshLimits,
+    around_numbers,
+)
 from edgegossip.security.limits import RateLimitedLog, TokenBuckets
 from edgegossip.spool import Buffer, Spool
 from edgegossip.types import DecodeError, NodeId, PeerError
@@ -228,8 +238,8 @@ class Inbound(grpc.GenericRpcHandler):
         request: Any = await self._within(silence_s, _read(context), "said nothing")
         if request is grpc.aio.EOF:
             raise Refused(mesh_pb2.REFUSAL_CODE_UNKNOWN_SENDER, "the stream ended before Hello")
-        parsed = wire.parse_request(request)
-        if isinstance(parsed, wire.ChunkView) or parsed.WhichOneof("kind") != "hello":
+        parsed = parse_request(request)
+        if isinstance(parsed, ChunkView) or parsed.WhichOneof("kind") != "hello":
             raise Refused(mesh_pb2.REFUSAL_CODE_MALFORMED, "the first message of a stream must be Hello")
         if not self._peers_known.is_set():
             if self._early >= _MAX_EARLY:
@@ -273,10 +283,10 @@ class Inbound(grpc.GenericRpcHandler):
 
     def _accept(self, hello: mesh_pb2.Hello) -> Source:
         """The sender's record, with its older stream told to end. Raises Refused."""
-        if hello.protocol_version != wire.PROTOCOL_VERSION:
+        if hello.protocol_version != PROTOCOL_VERSION:
             raise Refused(
                 mesh_pb2.REFUSAL_CODE_PROTOCOL_VERSION,
-                f"it speaks mesh protocol {hello.protocol_version}, {self._node} speaks {wire.PROTOCOL_VERSION}: "
+                f"it speaks mesh protocol {hello.protocol_version}, {self._node} speaks {PROTOCOL_VERSION}: "
                 "install the same edgegossip on both boards",
             )
         if hello.run_id != self._run_id:
@@ -335,8 +345,8 @@ class Inbound(grpc.GenericRpcHandler):
             await context.write(mesh_pb2.ExchangeResponse(welcome=welcome).SerializeToString())
             acks.start()
             while (request := await _read(context)) is not grpc.aio.EOF:
-                parsed = wire.parse_request(request)
-                if isinstance(parsed, wire.ChunkView):
+                parsed = parse_request(request)
+                if isinstance(parsed, ChunkView):
                     received = await self._intake.take(sender, source, parsed, stream=acks)
                     if parsed.acknowledge or received == parsed.total:
                         acks.acknowledge(parsed.transfer, received, at_once=parsed.acknowledge)
@@ -392,6 +402,65 @@ def _read(context: grpc.aio.ServicerContext) -> Awaitable[bytes]:
     return asyncio.shield(context.read())
 
 
+class ChunkView(NamedTuple):  # made for every chunk: a frozen dataclass takes five times as long
+    """A chunk as it came; `data` refers to the received message."""
+
+    transfer: int
+    offset: int
+    total: int
+    acknowledge: bool
+    data: memoryview
+
+
+def parse_request(message: bytes) -> ChunkView | mesh_pb2.ExchangeRequest:
+    """A ChunkView for a chunk, else the protobuf message. Raises DecodeError for bytes that are no
+    ExchangeRequest.
+
+    What does not look like a chunk of ours (another implementation may order fields differently)
+    goes through the protobuf runtime and means the same."""
+    view = _fast_chunk(message)
+    if view is not None:
+        return view
+    try:
+        request = mesh_pb2.ExchangeRequest.FromString(message)
+    except ProtobufDecodeError as error:
+        raise DecodeError("a mesh message is not valid protobuf") from error
+    if request.WhichOneof("kind") == "chunk":
+        c = request.chunk
+        return ChunkView(c.transfer, c.offset, c.total, c.acknowledge, memoryview(c.data))
+    return request
+
+
+def _fast_chunk(message: bytes) -> ChunkView | None:
+    """The chunk in `message` when that is laid out as `outbound.chunk_message` does, else None."""
+    if not message or message[0] != CHUNK:
+        return None
+    # A chunk of ours of this length can have but one length and one length of its data: compare.
+    before, behind = _around_numbers(len(message))
+    numbers_at = len(before)
+    numbers_end = numbers_at + CHUNK_NUMBERS.size
+    if not message.startswith(before) or not message.startswith(behind, numbers_end):
+        return None
+    # Between the two stand the numbers, each behind its tag, and the tag of the data.
+    a, transfer, b, offset, c, total, d, acknowledge, e = CHUNK_NUMBERS.unpack_from(message, numbers_at)
+    if (a, b, c, d, e) != CHUNK_TAGS or acknowledge > 1:
+        return None
+    data = memoryview(message)[numbers_end + len(behind) :]
+    return ChunkView(transfer, offset, total, acknowledge == 1, data)
+
+
+@lru_cache(maxsize=256)
+def _around_numbers(message_bytes: int) -> tuple[bytes, bytes]:
+    """What stands before and behind the numbers in a chunk message of this length. Lengths that no
+    chunk has get bytes that no chunk has."""
+    least, most = 1 + 1 + CHUNK_NUMBERS.size + 1, 1 + 5 + CHUNK_NUMBERS.size + 5
+    for overhead in range(least, min(most, message_bytes) + 1):
+        before, behind = around_numbers(message_bytes - overhead)
+        if len(before) + CHUNK_NUMBERS.size + len(behind) == overhead:
+            return before, behind
+    return b"\0", b"\0"
+
+
 class Intake:
     """Puts chunks together, one frame a sender at a time. What has come of a frame outlives its
     stream for `keep_s`, so that the sender's next stream can go on in the middle of it.
@@ -402,7 +471,7 @@ class Intake:
         self.max_frame_bytes = max_frame_bytes
         self.came_bytes = 0  # of frames, altogether
 
-    async def take(self, sender: NodeId, source: Source, chunk: wire.ChunkView, stream: object) -> int:
+    async def take(self, sender: NodeId, source: Source, chunk: ChunkView, stream: object) -> int:
         """Take in one chunk; how many bytes of its frame are here now. A complete frame is in the
         inbox. Raises Refused, and Ended when there is no room and no use to wait for it."""
         part = source.part
@@ -458,7 +527,7 @@ class Intake:
         if source.part is part and part.stream is None:
             self.drop(source)
 
-    def _check_first(self, source: Source, chunk: wire.ChunkView) -> None:
+    def _check_first(self, source: Source, chunk: ChunkView) -> None:
         if chunk.total > self.max_frame_bytes:
             raise Refused(
                 mesh_pb2.REFUSAL_CODE_OVERSIZE,

@@ -1,11 +1,25 @@
-"""Sizes and times of the mesh in one place."""
+"""Sizes and times of the mesh in one place; and how the bytes of a chunk are laid out, which sender
+and receiver share.
+
+Two facts of the protobuf encoding let both do without the copies that its runtime would make of the
+data: a message's fields may be laid one after the other, so a chunk is a head and the data; and the
+head's numbers are fixed-width, so their bytes sit at known places.
+"""
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from edgegossip.types import ConfigError
+
+PROTOCOL_VERSION = 1  # of `Hello`
+CHUNK = 0x12  # ExchangeRequest.chunk = 2, length-delimited
+# Within it: transfer, offset and total (fixed64 fields 1, 2, 3), acknowledge (bool field 4), and
+# data = 5, length-delimited. Each number stands behind its tag; the tag of the data ends them.
+CHUNK_TAGS = (0x09, 0x11, 0x19, 0x20, 0x2A)
+CHUNK_NUMBERS = struct.Struct("<BQBQBQBBB")
 
 _MEMBERS_PATIENCE = 10.0
 MAX_CHUNK_BYTES = 4 << 20  # a receiver takes chunks up to this size, whatever it sends itself
@@ -13,6 +27,23 @@ MAX_CHUNK_BYTES = 4 << 20  # a receiver takes chunks up to this size, whatever i
 # would measure the link with pings among the frames and answer nearly every small frame with a new
 # window; it announces one of fixed size instead.
 _HTTP2_WINDOW_BYTES = MAX_CHUNK_BYTES
+
+
+def around_numbers(data_bytes: int) -> tuple[bytes, bytes]:
+    """What stands before and behind CHUNK_NUMBERS in a chunk with so much data: the chunk's tag and
+    length, and the data's length."""
+    data_length = _varint(data_bytes)
+    chunk_bytes = CHUNK_NUMBERS.size + len(data_length) + data_bytes
+    return bytes((CHUNK,)) + _varint(chunk_bytes), data_length
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +125,7 @@ class MeshLimits:
         ]
 
     def server_options(self, *, secured: bool = False) -> list[tuple[str, int]]:
-        """gRPC options of the listening side, with or without a door before it."""
+        """gRPC options of the listening side, with or without a TLS front end before it."""
         return [
             *self._common(self.listeners_patience * self.keepalive_s),
             ("grpc.so_reuseport", 0),  # a second process on this port must fail, not share it

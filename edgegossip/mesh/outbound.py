@@ -6,6 +6,7 @@ Lives on the transport's loop. A frame's way out, from top to bottom:
     Edge        is the peer as we see it: up, lost, down; opens one stream after the other
     FrameQueue  keeps every frame until it is acknowledged or given up
     Stream      writes frames in chunks, as `pacing.Window` allows; reads acknowledgements
+    Slicer      takes a chunk's data off a frame; `chunk_message` joins it, the only copy
 
 After a lost stream the next one starts with the first byte that the peer does not have yet, which
 its Welcome tells; so a frame arrives at most once in the life of both processes.
@@ -22,24 +23,27 @@ import asyncio
 import random
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
+
+from google.protobuf.message import DecodeError as ProtobufDecodeError
 
 from edgegossip.mesh import address as addresses
-from edgegossip.mesh import wire
 from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh._proto import mesh_pb2
 from edgegossip.mesh.base import Notice, PeerDown, PeerUp, SendFailed, SendReceipt, TransportEvent
 from edgegossip.mesh.connections import Channels, says_nobody_is_there, words_of_rpc_error
-from edgegossip.mesh.limits import MeshLimits
+from edgegossip.mesh.limits import CHUNK_NUMBERS, CHUNK_TAGS, MeshLimits, around_numbers
 from edgegossip.mesh.pacing import Deadline, Silence, Window
 from edgegossip.mesh.services import HEALTH
-from edgegossip.types import NodeId, PeerError
+from edgegossip.types import DecodeError, NodeId, PeerError
 from edgegossip.untrusted import printable
 
 METHOD = "/edgegossip.v1.Mesh/Exchange"
+GRPC_PREFIX_BYTES = 5  # compression flag and length before every gRPC message
 _MAX_TOLD = 16  # different causes that one outage may put into the log
 _MAX_DIFFERENCE = 800  # characters that tell what two boards have not alike
 _MAX_HELD_S = 1.0  # a peer cannot make its acknowledgements older than that
@@ -525,7 +529,7 @@ class Stream:
             frame = self._queue.start_next()
             # Take the frame up where the peer has it. Its bytes before that count as written and
             # acknowledged.
-            slicer = wire.Slicer(frame.views)
+            slicer = Slicer(frame.views)
             slicer.take(frame.resume_bytes)
             frame.start_position = self._window.position - frame.resume_bytes
             frame.written_bytes = frame.acknowledged_bytes = frame.resume_bytes
@@ -543,7 +547,7 @@ class Stream:
             await self._wake.wait()
         return not self._ending
 
-    def _next_chunk(self, frame: Outgoing, slicer: wire.Slicer) -> bytes:
+    def _next_chunk(self, frame: Outgoing, slicer: Slicer) -> bytes:
         """The message that goes out next, accounted for."""
         pieces = slicer.take(self._window.chunk_bytes)
         size, offset, now_s = sum(map(len, pieces)), frame.written_bytes, time.monotonic()
@@ -551,10 +555,10 @@ class Stream:
         # takes. That is right for small frames, of which one word answers many.
         ends_frame = 0 < offset == frame.frame_bytes - size
         ask = self._window.send(size, now_s, ends_frame=ends_frame)
-        message = wire.chunk_message(frame.transfer, offset, frame.frame_bytes, ask, pieces)
+        message = chunk_message(frame.transfer, offset, frame.frame_bytes, ask, pieces)
         self._silence.sent(now_s)
         frame.first_byte_s = frame.first_byte_s or now_s
-        frame.message_bytes += len(message) + wire.GRPC_PREFIX_BYTES
+        frame.message_bytes += len(message) + GRPC_PREFIX_BYTES
         frame.written_bytes += size
         return message
 
@@ -572,7 +576,7 @@ class Stream:
         data = await self._call.read()
         if data is grpc.aio.EOF:
             raise PeerError("the stream was closed")
-        response = wire.parse_response(data)
+        response = parse_response(data)
         kind = response.WhichOneof("kind")
         if kind == "refusal":
             if response.refusal.code == mesh_pb2.REFUSAL_CODE_AGREEMENT:
@@ -607,3 +611,42 @@ class Stream:
         self._wake.set()
         if ack.received == frame.frame_bytes:
             self._frame_acknowledged(self._queue.acknowledge(), there_s)
+
+
+class Slicer:
+    """Takes pieces of any length off the front of buffers that are read one after the other. No
+    copies."""
+
+    def __init__(self, buffers: Sequence[memoryview]) -> None:
+        self._left = [buffer for buffer in reversed(buffers) if len(buffer)]
+
+    def take(self, size_bytes: int) -> list[memoryview]:
+        """The next `size_bytes`, or fewer at the end, in pieces; empty when nothing is left."""
+        pieces: list[memoryview] = []
+        while size_bytes and self._left:
+            buffer = self._left.pop()
+            if len(buffer) > size_bytes:
+                self._left.append(buffer[size_bytes:])
+                buffer = buffer[:size_bytes]
+            pieces.append(buffer)
+            size_bytes -= len(buffer)
+        return pieces
+
+
+def chunk_message(transfer: int, offset: int, total: int, acknowledge: bool, pieces: Sequence[memoryview]) -> bytes:
+    """The serialised ExchangeRequest that carries `pieces` as one chunk's data. One copy."""
+    before, behind = _around_numbers(sum(map(len, pieces)))
+    a, b, c, d, e = CHUNK_TAGS
+    numbers = CHUNK_NUMBERS.pack(a, transfer, b, offset, c, total, d, acknowledge, e)
+    return b"".join((before, numbers, behind, *pieces))
+
+
+_around_numbers = lru_cache(maxsize=256)(around_numbers)  # of a few sizes, again and again
+
+
+def parse_response(message: bytes) -> mesh_pb2.ExchangeResponse:
+    """Raises DecodeError for bytes that are no ExchangeResponse."""
+    try:
+        return mesh_pb2.ExchangeResponse.FromString(message)
+    except ProtobufDecodeError as error:
+        raise DecodeError("a mesh message is not valid protobuf") from error

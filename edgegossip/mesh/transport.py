@@ -1,8 +1,8 @@
 """`GrpcTransport`: the Transport of real boards. All network work is done in one asyncio loop in a
 thread of its own.
 
-The path of a frame out: `send` here, `Edge` and `Stream` in outbound.py, its bytes in wire.py. In:
-`Inbound` and `Intake` in inbound.py, the same wire.py, `Inbox`, and `incoming` here.
+The path of a frame out: `send` here, `Edge` and `Stream` in outbound.py. In: `Inbound`, `Intake`
+and `Inbox` in inbound.py, and `incoming` here.
 
 asyncio and not a thread a stream: bare streams of both measure alike on two cores (8 MB in messages
 of 1 MiB at 1.6 to 2.0 GB/s, 64 KiB there and back in 0.4 ms, the differences within the noise), but
@@ -27,13 +27,12 @@ from typing import Any, TypeVar
 
 from edgegossip.agreement import Agreement
 from edgegossip.mesh import address as addresses
-from edgegossip.mesh import wire
 from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh._proto import mesh_pb2
 from edgegossip.mesh.base import Buffers, Notice, PeerDown, TransportEvent
 from edgegossip.mesh.connections import Channels, Security, serve
 from edgegossip.mesh.inbound import Inbound, Inbox
-from edgegossip.mesh.limits import MeshLimits
+from edgegossip.mesh.limits import PROTOCOL_VERSION, MeshLimits
 from edgegossip.mesh.outbound import Edge, Outgoing
 from edgegossip.mesh.services import StandardServices
 from edgegossip.spool import Spool
@@ -239,7 +238,7 @@ class GrpcTransport:
                 self._edges[peer].address = address
                 continue
             hello = mesh_pb2.Hello(
-                protocol_version=wire.PROTOCOL_VERSION,
+                protocol_version=PROTOCOL_VERSION,
                 run_id=self._run_id,
                 sender=self._node,
                 receiver=peer,

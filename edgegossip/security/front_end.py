@@ -7,10 +7,11 @@ often, has no revocation list and cannot cut a connection off (docs/decisions/tl
 what was measured). So a caller comes twice:
 
 1. For the admission handshake (handshake.py), in TLS with us. It hears what we think of it, and
-gets a one-time token. 2. With the token as part of the server name, which is in the clear. That
-connection is handed on to gRPC as it is, and gRPC checks certificates by itself. The bytes pass
-through a relay outside Python, because a board that imports torch, for seconds under the
-interpreter's lock, has to answer its peers all the same.
+   gets a one-time token.
+2. With the token as part of the server name, which is in the clear. That connection is handed on to
+   gRPC as it is, and gRPC checks certificates by itself. The bytes pass through a relay outside
+   Python, because a board that imports torch, for seconds under the interpreter's lock, has to
+   answer its peers all the same.
 
 A pending handshake goes this way, and never waits for one caller:
 

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from edgegossip.flower import admission
-from edgegossip.flower.admission import JOIN_PATH, RECIPE_PATH, AdmissionController, AdmissionMiddleware, Line
+from edgegossip.flower._private import superlink
+from edgegossip.flower._private.superlink import AdmissionMiddleware, Line
+from edgegossip.flower.admission import JOIN_PATH, RECIPE_PATH, AdmissionController
 from edgegossip.security.admission import Admission, Caller
 from edgegossip.security.limits import SharedRateLimiter
 from edgegossip.security.names import Subject
@@ -132,7 +134,7 @@ def test_a_length_does_not_count_beside_another_encoding(port: Port) -> None:
 
 def test_a_body_that_does_not_come_is_not_waited_for(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor are bodies that come a byte at a time, for as long as the stranger likes."""
-    monkeypatch.setattr(admission, "BODY_S", 0.05)
+    monkeypatch.setattr(superlink, "BODY_S", 0.05)
 
     async def drips() -> dict[str, Any]:
         await asyncio.sleep(0.01)
@@ -233,7 +235,7 @@ def test_a_bug_is_answered_too_and_logged_once_a_minute(
 
 
 def test_a_question_that_is_not_answered_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admission, "ANSWER_S", 0.05)
+    monkeypatch.setattr(superlink, "ANSWER_S", 0.05)
     port = Port(answers=False)
     assert port.ask(RECIPE_PATH, _body(proof="eA==", time=NOW))[0] == 503
     assert not port.line._asked

@@ -12,13 +12,13 @@ from dataclasses import replace
 import grpc
 import pytest
 
-from edgegossip.mesh import GrpcTransport, wire
+from edgegossip.mesh import GrpcTransport
 from edgegossip.mesh._proto import mesh_pb2 as pb
 from edgegossip.mesh.address import Address
 from edgegossip.mesh.base import Notice, PeerUp, Received
 from edgegossip.mesh.connections import Channels
 from edgegossip.mesh.limits import MeshLimits
-from edgegossip.mesh.outbound import METHOD
+from edgegossip.mesh.outbound import METHOD, chunk_message
 from edgegossip.types import PeerError
 from tests.mesh.support import PATIENCE_S, QUICK, RUN, connect_all, wait_for
 
@@ -60,7 +60,7 @@ def converse(address: str, *messages: bytes) -> list[pb.ExchangeResponse]:
 
 
 def chunk(transfer: int, offset: int, total: int, data: bytes) -> bytes:
-    return wire.chunk_message(transfer, offset, total, False, [memoryview(data)])
+    return chunk_message(transfer, offset, total, False, [memoryview(data)])
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ import os
 
 import pytest
 
-from edgegossip.mesh import GrpcTransport, wire
+from edgegossip.mesh import GrpcTransport
 from edgegossip.mesh.base import PeerUp, Received, SendReceipt
-from edgegossip.mesh.inbound import Intake, Refused, Source
+from edgegossip.mesh.inbound import ChunkView, Intake, Refused, Source
 from edgegossip.mesh.outbound import FrameQueue, Outgoing
 from edgegossip.mesh.pacing import MAX_BYTES
 from edgegossip.spool import Spool
@@ -56,8 +56,8 @@ class Room:
         self.posted.append(event)
 
 
-def chunk(transfer: int, offset: int, total: int, data: bytes) -> wire.ChunkView:
-    return wire.ChunkView(transfer, offset, total, False, memoryview(data))
+def chunk(transfer: int, offset: int, total: int, data: bytes) -> ChunkView:
+    return ChunkView(transfer, offset, total, False, memoryview(data))
 
 
 def play(steps, keep_s: float = 60.0):

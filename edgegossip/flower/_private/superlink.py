@@ -1,6 +1,12 @@
 """The SuperLink's own process: Flower's server without what is of no use here, with the admission
 middleware before it, and the SuperLink's end of bundles.
 
+Flower's Fleet API checks each request's signature, but reads its body first; its Control and
+Runtime API, on the same port, serve anybody. So with TLS only the coordinator, which has a token,
+reaches anything but the Fleet API, and that is only for keys that the coordinator has admitted
+(`AdmissionMiddleware`, an ASGI application around Flower's own); it is asked over a `Line`, whose
+other end, and whose words, are in admission.py.
+
 Flower asks for each object of a message in a request of its own, 11 a message, and a client that
 waits asks again and again. A request costs the SuperLink 3 to 6 ms whatever it is about. Here the
 same handlers of Flower's do the same work on the same state, after the same checks of signature and
@@ -13,16 +19,23 @@ from __future__ import annotations
 import asyncio
 import asyncio.constants
 import asyncio.sslproto
+import concurrent.futures
+import hmac
 import importlib
+import itertools
+import json
 import os
+import socket
 import ssl
+import threading
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Iterable
+from base64 import b64encode
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeAlias
 
 from flwr.proto.fleet_pb2 import PullMessagesRequest, PullMessagesResponse, PushMessagesRequest
 from flwr.proto.message_pb2 import ObjectTree, PullObjectRequest, PushObjectRequest
@@ -43,7 +56,6 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from edgegossip.flower import admission
 from edgegossip.flower._private.link import (
     BUNDLE_BYTES,
     GIVE_PATH,
@@ -57,12 +69,30 @@ from edgegossip.flower._private.link import (
     pack,
     unpack,
 )
+from edgegossip.flower.admission import (
+    GATE_VARIABLE,
+    JOIN_PATH,
+    NOT_ADMITTED,
+    OBJECTS_VARIABLE,
+    RECIPE_PATH,
+    REVOKED_PATH,
+    TOKEN_HEADER,
+    token_of,
+)
 from edgegossip.profiling.sockets import BoardSockets
+from edgegossip.security.limits import SharedRateLimiter, TokenBuckets
+from edgegossip.untrusted import whole_number
 
 MEMORY_BYTES = 256 << 20  # of objects that the store keeps in memory; what is more lies on the disk
 LARGE_BYTES = 1 << 20  # of an object that may
 SERVER = Node(node_id=1)  # the SuperLink's own address in every run
 HANDSHAKE_S = 10.0  # slow boards on slow links
+RUN_PREFIX = "/edgegossip/run/"  # of the coordinator's own paths
+MAX_JOIN_BYTES = 16_384
+MAX_LIST_BYTES = 1 << 20  # some 25,000 certificates
+MAX_BODY_BYTES = 32 << 20  # Flower cuts arrays into pieces of 5 MiB
+BODY_S = 10.0  # for a stranger's request to come as a whole
+ANSWER_S = 20.0  # the coordinator may be busy with updates
 IDLE_MIDDLEWARE = (
     "ControlSensitiveResponseMiddleware",
     "ControlLicenseMiddleware",
@@ -70,6 +100,12 @@ IDLE_MIDDLEWARE = (
     "FleetEventLogMiddleware",
     "RuntimeTracingMiddleware",
 )
+_BUSY = (429, 503)  # says nothing about who asked
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 def flower_superlink() -> None:
@@ -81,11 +117,11 @@ def flower_superlink() -> None:
     """
     from flwr.superlink import main as app
 
-    ObjectsOnDisk.folder = Path(os.environ[admission.OBJECTS_VARIABLE])
+    ObjectsOnDisk.folder = Path(os.environ[OBJECTS_VARIABLE])
     object_store_factory.InMemoryObjectStore = ObjectsOnDisk  # type: ignore[misc]
     cli: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")
-    descriptor, token, secure = admission.inherited()
-    line = admission.Line(descriptor)
+    descriptor, token, secure = _inherited()
+    line = Line(descriptor)
     every = app._get_middleware
 
     def middleware() -> list[Middleware]:
@@ -97,6 +133,14 @@ def flower_superlink() -> None:
         _report_handshakes(line)
         cli.uvicorn = SimpleNamespace(run=_serve_tls)
     cli.flower_superlink()
+
+
+def _inherited() -> tuple[int, str, bool]:
+    """Return descriptor, token and whether TLS is on, as the coordinator set them for this
+    process."""
+    descriptor, secure, secret_file = os.environ.pop(GATE_VARIABLE).split(",", 2)
+    with open(secret_file, "rb") as file:
+        return int(descriptor), token_of(file.read()), secure == "1"
 
 
 class ObjectsOnDisk(InMemoryObjectStore):
@@ -136,8 +180,224 @@ class _OnDisk:
         return self._path.read_bytes()
 
 
-def _middleware(app: admission.App, line: admission.Line, token: str, secure: bool) -> admission.AdmissionMiddleware:
-    made = admission.AdmissionMiddleware(app, line, token, secure, FLEET_HTTP_PUBLIC_KEY_HEADER, Batching(line.news))
+class Line:
+    """This end of the socket to the coordinator. Thread-safe."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._socket = socket.socket(fileno=descriptor)
+        self._lock = threading.Lock()
+        self._numbers = itertools.count(1)
+        self._asked: dict[int, concurrent.futures.Future[dict[str, Any]]] = {}
+        self.on_in: Callable[[str], None] = lambda key: None
+        self.on_out: Callable[[str], None] = lambda key: None
+        self.measure: Callable[[], list[int] | None] = lambda: None
+        self._complaints = TokenBuckets(5.0, 50.0)
+        threading.Thread(target=self._read, daemon=True, name="admission").start()
+
+    def ask(self, what: str, question: dict[str, Any]) -> concurrent.futures.Future[dict[str, Any]]:
+        """Ask the coordinator; `what` is join, revoked or recipe. The answer's "why" is empty when
+        all is well."""
+        answer: concurrent.futures.Future[dict[str, Any]] = concurrent.futures.Future()
+        number = next(self._numbers)
+        self._asked[number] = answer
+        answer.add_done_callback(lambda _: self._asked.pop(number, None))  # answered, or not waited for any more
+        self.tell({what: number, **question})
+        return answer
+
+    def news(self) -> None:
+        """Say that a board has sent something."""
+        self.tell({"news": True})
+
+    def complain(self, reason: str, address: str) -> None:
+        """Say that somebody did not manage TLS."""
+        if self._complaints.take("", time.monotonic()):
+            self.tell({"handshake": reason, "from": address})
+
+    def tell(self, document: dict[str, Any]) -> None:
+        data = json.dumps(document).encode() + b"\n"
+        try:
+            with self._lock:
+                self._socket.sendall(data)
+        except OSError:
+            pass  # the coordinator is gone, and so will this process be
+
+    def _read(self) -> None:
+        with suppress(OSError), self._socket.makefile("rb") as lines:  # the coordinator is gone, as in `tell`
+            for line in lines:
+                self._hear(json.loads(line))
+
+    def _hear(self, news: dict[str, Any]) -> None:
+        if "answer" in news:
+            asked = self._asked.get(news["answer"])
+            if asked is not None and asked.set_running_or_notify_cancel():
+                asked.set_result(news)
+        elif "in" in news:
+            self.on_in(news["in"])
+        elif "out" in news:
+            self.on_out(news["out"])
+        elif "sockets" in news:
+            self.tell({"sockets": news["sockets"], "totals": self.measure()})
+
+
+class AdmissionMiddleware:
+    """Lets through who was admitted. `secure`: with TLS and keys; otherwise everybody on this
+    network may come in, and only the coordinator's own connections are told from others'. `bundles`
+    answers requests to its own paths; the coordinator's begin with RUN_PREFIX."""
+
+    def __init__(self, app: App, line: Line, token: str, secure: bool, key_header: str, bundles: Batching) -> None:
+        self._app, self._line, self._token, self._secure = app, line, token.encode(), secure
+        self._bundles = bundles
+        self._key_header = key_header.lower().encode()
+        self._admitted: set[bytes] = set()
+        self._limiter = SharedRateLimiter()
+        self._open_paths = {RECIPE_PATH: self._recipe}
+        if secure:
+            self._open_paths |= {JOIN_PATH: self._join, REVOKED_PATH: self._revoked}
+        self.own: set[tuple[str, int]] = set()  # addresses from which the coordinator itself has come
+        line.on_in = lambda key: self._admitted.add(_header_of(key))
+        line.on_out = lambda key: self._admitted.discard(_header_of(key))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan" or not self._secure:
+                await self._app(scope, receive, send)
+            return
+        headers = dict(scope["headers"])
+        if hmac.compare_digest(headers.get(TOKEN_HEADER.encode(), b""), self._token):
+            self.own.add(tuple(scope["client"]))
+        else:
+            try:
+                if scope["path"] in self._open_paths:
+                    return await _answer(send, 200, "", **await self._unadmitted(scope, headers, receive))
+                if self._secure:
+                    self._check(scope["path"], scope["headers"])
+            except _Refused as refused:
+                return await _answer(send, refused.status, refused.detail)
+        if self._bundles.serves(scope["path"]):
+            return await self._bundles(scope, receive, send)
+        await self._app(scope, receive, send)
+        self._bundles.heard(scope["path"])
+
+    def _check(self, path: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """Check a request that is not the coordinator's. Raises _Refused, before anything of the
+        body is read."""
+        ours = self._bundles.serves(path) and not path.startswith(RUN_PREFIX)
+        if not ours and not path.startswith("/v1/fleet/"):
+            if path != "/health":
+                raise _Refused(403, "only the coordinator may ask for this")
+            return
+        # Flower goes by the first header of a name, a dictionary by the last one: only who shows a
+        # single key is sure to be the one that is looked at.
+        shown = [value for name, value in headers if name == self._key_header]
+        if len(shown) != 1 or shown[0] not in self._admitted:
+            raise _Refused(401, NOT_ADMITTED)
+        _check_length(dict(headers), MAX_BODY_BYTES)
+
+    async def _unadmitted(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> dict[str, Any]:
+        """Answer somebody who may be a stranger. Raises _Refused."""
+        host = scope["client"][0]
+        try:
+            with self._limiter.asking(host):
+                return await self._open_paths[scope["path"]](scope, headers, receive)
+        except _Refused as refused:
+            if refused.status not in _BUSY:
+                self._limiter.refused(host, time.monotonic())
+            raise
+
+    async def _join(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> dict[str, Any]:
+        asked = await self._said(("key", "proof", "time"), scope, headers, receive)
+        await self._ask("join", asked, scope)
+        return {}
+
+    async def _recipe(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> dict[str, Any]:
+        """Give the recipe to a board that knows this address and nothing else."""
+        asked = await self._said(("proof", "time") if self._secure else (), scope, headers, receive)
+        answer = await self._ask("recipe", asked, scope)
+        return {name: answer[name] for name in ("recipe", "boards")}
+
+    async def _said(
+        self, names: tuple[str, ...], scope: Scope, headers: dict[bytes, bytes], receive: Receive
+    ) -> dict[str, str]:
+        body = await self._body(scope, headers, MAX_JOIN_BYTES, receive)
+        try:
+            document = json.loads(body)
+            said = {name: str(document[name]) for name in names}
+            "".join(said.values()).encode()  # JSON has texts that UTF-8 has not
+            return said
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise _Refused(400, "this is not how a board introduces itself") from None
+
+    async def _revoked(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> dict[str, Any]:
+        """Take a list from anybody: it is signed by the fleet's authority, or it changes
+        nothing."""
+        body = await self._body(scope, headers, MAX_LIST_BYTES, receive)
+        answer = await self._ask("revoked", {"list": b64encode(body).decode()}, scope)
+        return {"has": int(answer["has"])}
+
+    async def _body(self, scope: Scope, headers: dict[bytes, bytes], limit: int, receive: Receive) -> bytes:
+        _check_length(headers, limit)
+        if not self._limiter.allows(scope["client"][0], time.monotonic()):
+            raise _Refused(429, "too many boards at once; try again in a moment")
+        try:
+            async with asyncio.timeout(BODY_S):
+                return await _read(receive)
+        except TimeoutError:
+            raise _Refused(408, "a request that takes too long to come") from None
+
+    async def _ask(self, what: str, question: dict[str, str], scope: Scope) -> dict[str, Any]:
+        """Return the coordinator's answer. Raises _Refused when it is no."""
+        try:
+            host, port = scope["client"]
+            asked = self._line.ask(what, {**question, "from": f"{host}:{port}"})
+            answer = await asyncio.wait_for(asyncio.wrap_future(asked), ANSWER_S)
+        except TimeoutError:
+            raise _Refused(503, "the coordinator is busy; try again in a moment") from None
+        if answer["why"]:
+            raise _Refused(403, str(answer["why"]))
+        return answer
+
+
+class _Refused(Exception):
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(detail)
+        self.status, self.detail = status, detail
+
+
+def _header_of(key: str) -> bytes:
+    """How Flower's clients write a public key (PEM) into each request."""
+    return b64encode(key.encode())
+
+
+def _check_length(headers: dict[bytes, bytes], limit: int) -> None:
+    length = headers.get(b"content-length", b"").decode("latin-1")
+    # With a transfer-encoding too, the length would not count (RFC 9112, 6.3).
+    if b"transfer-encoding" in headers or not (length.isascii() and length.isdigit()):
+        raise _Refused(411, "a request that does not say how long it is")
+    if whole_number(length, limit) is None:
+        raise _Refused(413, f"a request of more than {limit} bytes")
+
+
+async def _read(receive: Receive) -> bytes:
+    """Read a body. The server takes no more than content-length says."""
+    body = bytearray()
+    while True:
+        message = await receive()
+        body += message.get("body", b"")
+        if message["type"] != "http.request" or not message.get("more_body"):
+            return bytes(body)
+
+
+async def _answer(send: Send, status: int, detail: str, **more: Any) -> None:
+    body = json.dumps({"detail": detail, **more}).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    if status != 200:
+        headers.append((b"connection", b"close"))  # what is left of the body is not waited for
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _middleware(app: App, line: Line, token: str, secure: bool) -> AdmissionMiddleware:
+    made = AdmissionMiddleware(app, line, token, secure, FLEET_HTTP_PUBLIC_KEY_HEADER, Batching(line.news))
     line.measure = BoardSockets(made.own).sample
     return made
 
@@ -155,7 +415,7 @@ def _serve_tls(app: Any, **options: Any) -> None:
         uvicorn.Server(config).run()
 
 
-def _report_handshakes(line: admission.Line) -> None:
+def _report_handshakes(line: Line) -> None:
     """asyncio drops what went wrong in a handshake. Its one function that knows is wrapped."""
     protocol: Any = asyncio.sslproto.SSLProtocol
     complete = protocol._on_handshake_complete

@@ -16,10 +16,10 @@ from google.protobuf.message import Message
 
 from edgegossip import codecs, frame
 from edgegossip.layout import Layout
-from edgegossip.mesh import wire
 from edgegossip.mesh._proto import membership_pb2 as members_pb
 from edgegossip.mesh._proto import mesh_pb2 as pb
 from edgegossip.mesh.membership import messages as members_wire
+from edgegossip.mesh.outbound import chunk_message
 from edgegossip.security import handshake
 from edgegossip.types import PeerError
 from tests.conformance.pipeline import reseal
@@ -136,7 +136,7 @@ class Maker:
         for number, data in enumerate(frames, 1):
             cuts = sorted({0, len(data), *(rng.randrange(len(data)) for _ in range(rng.choice((0, 0, 0, 1, 2))))})
             for a, b in zip(cuts, cuts[1:], strict=False):
-                out.append(wire.chunk_message(number, a, len(data), False, [memoryview(data)[a:b]]))
+                out.append(chunk_message(number, a, len(data), False, [memoryview(data)[a:b]]))
         return out
 
     def stream(self, rng: Random) -> list[bytes]:
@@ -173,7 +173,7 @@ class Maker:
                 return [hello, mutate(rng.choice(self._messages), rng, self._messages)]
 
     def _chunk(self, rng: Random, transfer: int, offset: int, total: int) -> bytes:
-        return wire.chunk_message(transfer, offset, total, rng.randrange(2) == 1, [memoryview(rng.randbytes(32))])
+        return chunk_message(transfer, offset, total, rng.randrange(2) == 1, [memoryview(rng.randbytes(32))])
 
     def _hello_changed(self, rng: Random) -> bytes:
         request, t = self.hello(rng), self._target

@@ -24,7 +24,6 @@ from edgegossip.cli.main import main
 from edgegossip.engine.node import NodeEngine
 from edgegossip.mesh import MeshLimits, inbound, tls_security
 from edgegossip.mesh import services as standard
-from edgegossip.mesh import wire as mesh_wire
 from edgegossip.mesh.membership import agent as service
 from edgegossip.mesh.membership import messages as members_wire
 from edgegossip.mesh.membership import news
@@ -68,7 +67,7 @@ class Counts:
 
 def count_decoders(counts: Counts) -> None:
     for module, name, decoder in (
-        (mesh_wire, "parse_request", "exchange message"),
+        (inbound, "parse_request", "exchange message"),
         (frame, "parse", "frame"),
         (members_wire, "parse_request", "probe"),
         (members_wire, "parse_join_request", "join"),

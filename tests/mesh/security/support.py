@@ -12,10 +12,10 @@ from pathlib import Path
 import grpc
 import pytest
 
-from edgegossip.mesh import GrpcTransport, wire
+from edgegossip.mesh import GrpcTransport
 from edgegossip.mesh._proto import mesh_pb2 as pb
 from edgegossip.mesh.base import Notice, PeerDown, Received
-from edgegossip.mesh.outbound import METHOD
+from edgegossip.mesh.outbound import METHOD, chunk_message
 from edgegossip.security import handshake
 from edgegossip.security.names import serial_name
 from edgegossip.security.tls import KNOCK
@@ -133,7 +133,7 @@ def hello(**changes: object) -> bytes:
 
 
 def chunk(transfer: int, offset: int, total: int, data: bytes) -> bytes:
-    return wire.chunk_message(transfer, offset, total, False, [memoryview(data)])
+    return chunk_message(transfer, offset, total, False, [memoryview(data)])
 
 
 def in_quarantine(b: GrpcTransport) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tests.sim.mutants.mutant import Edit, Mutant
 
-PUBLISH = "edgegossip.gossip.publish:"
 SYMMETRIC = "edgegossip.gossip.symmetric:"
 PUSH = "edgegossip.gossip.push:"
 MOMENTUM = "edgegossip.gossip.momentum:WithMomentum."
@@ -17,14 +16,14 @@ MUTANTS = (
         "error-dropped",
         "what compression loses is not kept",
         ("deep-squeeze", "sparse-push"),
-        (Edit(PUBLISH + "Compensated.publish", "ErrorMemory(codec, error)", "ErrorMemory(codec, None)"),),
+        (Edit(SYMMETRIC + "Compensated.publish", "ErrorMemory(codec, error)", "ErrorMemory(codec, None)"),),
         TOPK,
     ),
     Mutant(
         "error-sign",
         "what compression loses is taken off the next message",
         ("deep-squeeze", "sparse-push"),
-        (Edit(PUBLISH + "Compensated.publish", "v + memory.error", "v - memory.error"),),
+        (Edit(SYMMETRIC + "Compensated.publish", "v + memory.error", "v - memory.error"),),
         TOPK,
     ),
     Mutant(
@@ -33,7 +32,7 @@ MUTANTS = (
         ("choco-sgd", "quant-sgp", "bagua-lp"),
         (
             Edit(
-                PUBLISH + "Difference.publish",
+                SYMMETRIC + "Difference.publish",
                 "{**memory.copies, ctx.phase: public}",
                 "memory.copies",
             ),
@@ -43,7 +42,7 @@ MUTANTS = (
         "difference-to-nothing",
         "the vector itself is sent as the difference",
         ("choco-sgd", "quant-sgp"),
-        (Edit(PUBLISH + "Difference.publish", "meant = v - copy", "meant = v"),),
+        (Edit(SYMMETRIC + "Difference.publish", "meant = v - copy", "meant = v"),),
     ),
     Mutant(
         "adoption-keeps-public-copy",
@@ -51,7 +50,7 @@ MUTANTS = (
         ("choco-sgd", "quant-sgp"),
         (
             Edit(
-                PUBLISH + "Difference.reset",
+                SYMMETRIC + "Difference.reset",
                 "PublicCopies(memory.codec, v, {})",
                 "memory",
             ),
