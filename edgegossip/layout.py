@@ -93,6 +93,10 @@ class Layout:
         )
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
 
+    def facts(self) -> dict[str, str | int]:
+        """Return what boards compare of it, see `agreement`."""
+        return {"layout": f"{self.hash:016x}", "values": self.size}
+
     def plain(self) -> tuple[tuple[str, tuple[int, ...], bool], ...]:
         """Return (name, shape, trainable) of each tensor, for documents."""
         return tuple((t.name, t.shape, t.trainable) for t in self.tensors)

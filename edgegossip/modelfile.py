@@ -15,6 +15,7 @@ import json
 import math
 import struct
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -31,6 +32,19 @@ _LENGTH = struct.Struct("<Q")
 _MOST_HEADER_BYTES = 100_000_000  # as the safetensors library has it
 _PIECE_BYTES = 1 << 22
 _METADATA = "__metadata__"
+# What numpy, zipfile, zlib and a header of any JSON raise for a file that is torn or forged
+_UNREADABLE = (
+    OSError,
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    EOFError,
+    MemoryError,
+    RuntimeError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 _DTYPES: Mapping[str, str] = {
     "F64": "<f8",
     "F32": "<f4",
@@ -143,7 +157,7 @@ class ModelFile(Mapping[str, NDArray[Any]]):
                 self._open_safetensors()
         except DataError:
             raise
-        except (OSError, ValueError, KeyError, TypeError, RecursionError, zipfile.BadZipFile) as error:
+        except _UNREADABLE as error:
             raise DataError(f"cannot read a model from {path}: {error}") from None
 
     @property
@@ -158,7 +172,7 @@ class ModelFile(Mapping[str, NDArray[Any]]):
             raise KeyError(name)
         try:
             return self._read(name)
-        except (OSError, ValueError, zipfile.BadZipFile) as error:
+        except _UNREADABLE as error:
             raise DataError(f"cannot read tensor {name} from {self.path}: {error}") from None
 
     def __iter__(self) -> Iterator[str]:

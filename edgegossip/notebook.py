@@ -20,13 +20,14 @@ from edgegossip.types import HostError
 # The script of each board. The function comes by value, as it may have no file: it is the user's
 # own, on its way from the user's process to its children through a folder that only the user reads.
 _SCRIPT = """
+import inspect
 import sys
 from pathlib import Path
 
 import cloudpickle
 
 train = cloudpickle.loads(Path(__file__).with_suffix(".function").read_bytes())
-train(int(sys.argv[1])) if train.__code__.co_argcount else train()
+train(int(sys.argv[1])) if inspect.signature(train).parameters else train()
 """
 
 

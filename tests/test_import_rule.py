@@ -73,6 +73,7 @@ MAY = {
         "modelfile",
         "spool",
         "node",
+        "export",
         "report",
     },
     "scale": {

@@ -97,6 +97,7 @@ HOSTILE = {
     "no JSON": header(b"{"),
     "nested beyond reason": header(b"[" * 100_000),
     "no table": header([], EIGHT),
+    "a header that is a number": header(3, EIGHT),
     "a type of another world": header(entry("F4"), EIGHT),
     "no type": header({"w": {}}, EIGHT),
     "a negative size": header(entry(shape=(-2,)), EIGHT),
@@ -125,3 +126,6 @@ def test_an_archive_with_objects_in_it_is_refused(tmp_path: Path) -> None:
     (tmp_path / "other.npy").rename(tmp_path / "other.npz")
     with pytest.raises(DataError, match="no archive of arrays"):
         ModelFile(tmp_path / "other.npz")
+    (tmp_path / "torn.npz").write_bytes(b"")
+    with pytest.raises(DataError, match="cannot read a model from .*torn.npz"):
+        ModelFile(tmp_path / "torn.npz")

@@ -19,16 +19,18 @@ def test_a_recipe_from_python(tmp_path: Path) -> None:
 
 
 def test_a_function_on_boards(tmp_path: Path) -> None:
-    """It refers to what is around it, as a cell of a notebook does."""
+    """It refers to what is around it, as a cell of a notebook does, and need not be a plain one."""
+    import functools
+
     import torch
     from torch import nn
 
     widths = (4, 2)
 
-    def train(board: int) -> None:
+    def train(rate: float, board: int) -> None:
         model = nn.Linear(*widths)
         x = torch.full((8, 4), float(board + 1))
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        optimizer = torch.optim.SGD(model.parameters(), lr=rate)
         with edgegossip.join(model, state=[optimizer]) as run:
             assert (run.index, run.boards, run.name) == (board, 2, f"board-{board}")
             for _ in run.rounds():
@@ -39,7 +41,7 @@ def test_a_function_on_boards(tmp_path: Path) -> None:
                 run.exchange(loss=loss.item())
 
     settings = {"run.rounds": 4, "network.tls": "off", "gossip.topology": "complete"}
-    result = edgegossip.local(train, settings, nodes=2, runs=tmp_path)
+    result = edgegossip.local(functools.partial(train, 0.01), settings, nodes=2, runs=tmp_path)
     assert result.summary["failed_nodes"] == [] and result.summary["rounds"] == 4
     assert result.state_dict()["weight"].shape == (2, 4)
 

@@ -239,8 +239,7 @@ class NodeEngine:
         peers, seat = self._peers, self.seat
         if self._ends_unfit():
             return
-        others_train, late = bool(self.pending), self._late is True
-        if not peers.may_start(others_train, late, self._now_s):
+        if not peers.may_start(others_train=bool(self.pending), late=self._late is True, now_s=self._now_s):
             # The run is over when all neighbours have left, and elsewhere there is nobody either.
             if seat.restarted and peers.all_left and not peers.up and self._remote.nobody:
                 self._fail(f"{seat.node} was started again when all its neighbours had left: the run is over")

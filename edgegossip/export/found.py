@@ -35,6 +35,7 @@ from edgegossip.types import ConfigError, DataError, EdgegossipError, NodeId, Ro
 AVERAGED, COORDINATOR = "averaged", "coordinator"
 _COORDINATORS_FILE = "model"
 _SLICE_VALUES = 1 << 20
+_STATISTICS = ("running_mean", "running_var")
 _STAYS = ".stays"  # of a server run: what of the model is a board's own
 
 
@@ -47,7 +48,8 @@ class FoundModel:
     arrays: Mapping[str, NDArray[Any]]
     travels: tuple[str, ...]  # names of what boards exchanged
     left_out: tuple[str, ...] = ()  # what each board has of its own, and the average has not
-    away: Mapping[NodeId, float] = field(default_factory=dict)  # how far boards' own models are, relative to its norm
+    length: float = 0.0  # Euclidean norm of an average
+    away: Mapping[NodeId, float] = field(default_factory=dict)  # how far boards' own models are from it, in lengths
     source: Path | None = None  # the one file that it is from
 
     @property
@@ -121,14 +123,18 @@ class RunModels:
             source = self._source(board, round)
             arrays = dict(source.all())
             return FoundModel(board, {board: source.round}, arrays, source.travels, source=source.path)
-        return self._averaged(round)
+        return self.average(self.boards, round)
 
     # -- averages ------------------------------------------------------------------------------------
 
-    def _averaged(self, round: Round | None) -> FoundModel:
-        """Tensor by tensor, so that no more than the average and one tensor of each board is in
-        memory where boards have files."""
-        sources = {name: self._source(name, round) for name in self.boards}
+    def average(self, boards: Sequence[NodeId], round: Round | None = None) -> FoundModel:
+        """Return the average of these boards' models, tensor by tensor, so that no more than it and
+        one tensor of each board is in memory where boards have files.
+
+        Statistics of batch norm are averaged, and left out of lengths: each board's are of its own
+        examples. Raises ConfigError for a round that is not here, DataError where two models are not
+        of one kind."""
+        sources = {name: self._source(name, round) for name in boards}
         first = next(iter(sources.values()))
         for name, source in sources.items():
             if source.travels != first.travels:
@@ -139,15 +145,17 @@ class RunModels:
             own = [source.read(name) for source in sources.values()]
             if any(array.shape != own[0].shape for array in own):
                 raise DataError(f"the boards' models differ in the shape of {name}")
-            arrays[name], length, away = _mean(own)
-            norm += length
+            arrays[name], square, away = _mean(own)
+            if name.rpartition(".")[2] in _STATISTICS:
+                continue
+            norm += square
             for board, distance in zip(sources, away, strict=True):
                 squares[board] += distance
         arrays |= self._shared(list(sources.values()))
         left_out = tuple(name for name in first.stays if name not in arrays)
         apart = {board: math.sqrt(s / norm) if norm else 0.0 for board, s in squares.items()}
         rounds = {board: source.round for board, source in sources.items()}
-        return FoundModel(AVERAGED, rounds, arrays, first.travels, left_out, apart)
+        return FoundModel(AVERAGED, rounds, arrays, first.travels, left_out, math.sqrt(norm), apart)
 
     def _shared(self, sources: Sequence[_Source]) -> dict[str, NDArray[Any]]:
         """What stays on the boards and is of all of them."""

@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import json
-import math
 import queue
 import shutil
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from edgegossip.export.found import FoundModel, RunModels
 from edgegossip.launch.child import Child, Ended, News, Said, spawn, stop_all
 from edgegossip.launch.nursery import Nursery
 from edgegossip.launch.watch import Watch
-from edgegossip.modelfile import ModelFile
+from edgegossip.node.final_model import vector_of
 from edgegossip.node.spec import make_topology
 from edgegossip.profiling.lines import EventRecord
 from edgegossip.profiling.run_folder import RunFolder
 from edgegossip.profiling.sinks import RecordSink
 from edgegossip.recipe import Recipe
-from edgegossip.types import DataError, NodeId, RunError
+from edgegossip.types import EdgegossipError, NodeId, RunError
 
 START_S = 120.0  # a slow board imports numpy and grpc in under 20 s
 LOOK_CLOSER = 0.05  # in lengths of the average: how far from it no board is whose fleet agrees
@@ -100,30 +96,23 @@ def compare_models(run: LocalRun, names: Sequence[NodeId]) -> None:
     `compared` a board, lengths in values. Where one is far, the average itself is evaluated (that
     takes the data set and torch): an event `averaged`. Nothing where a model is missing.
 
-    Statistics of batch norm are left out of the lengths: each board's are of its own examples."""
+    It is a look at a run that has ended: whatever cannot be read or evaluated is not said."""
     ending = run.recipe.checkpoint.format
-    paths = [run.folder.checkpoint_dir / f"{name}.{ending}" for name in names]
-    if len(paths) < 2 or not all(path.is_file() for path in paths):
+    if len(names) < 2 or not all((run.folder.checkpoint_dir / f"{name}.{ending}").is_file() for name in names):
         return
-    with suppress(DataError):  # two models of different kinds, a torn file: the boards' own story
-        mean: dict[str, NDArray[np.float64]] = {}
-        for path in paths:  # one at a time: a model may be large
-            file = ModelFile(path)
-            for name in file.travels:
-                mean[name] = mean.get(name, 0.0) + file[name].astype(np.float64) / len(paths)
-        trained = [name for name in mean if name.rpartition(".")[2] not in ("running_mean", "running_var")]
-        length, furthest = _length(mean[name] for name in trained), 0.0
-        for name, path in zip(names, paths, strict=True):
-            tensors = ModelFile(path)
-            away = _length(tensors[tensor] - mean[tensor] for tensor in trained)
-            furthest = max(furthest, away / length if length else 0.0)
-            text = f"{name}'s model is {away:.3g} from the average of the boards' models, whose length is {length:.3g}"
-            run.sink.event(name, "compared", text, distance=away, length=length)
-        if furthest > LOOK_CLOSER:
-            _evaluate_average(run, mean)
+    with suppress(EdgegossipError):  # two models of different kinds, a torn file: the boards' own story
+        average = RunModels([run.folder.path]).average(names)
+        for name, away in average.away.items():
+            distance, length = away * average.length, average.length
+            text = (
+                f"{name}'s model is {distance:.3g} from the average of the boards' models, whose length is {length:.3g}"
+            )
+            run.sink.event(name, "compared", text, distance=distance, length=length)
+        if max(average.away.values()) > LOOK_CLOSER:
+            _evaluate_average(run, average)
 
 
-def _evaluate_average(run: LocalRun, mean: Mapping[str, NDArray[np.float64]]) -> None:
+def _evaluate_average(run: LocalRun, average: FoundModel) -> None:
     """How good the average of the boards' models is."""
     recipe, name = run.recipe, run.members[0]
     if recipe.run.script:
@@ -131,16 +120,11 @@ def _evaluate_average(run: LocalRun, mean: Mapping[str, NDArray[np.float64]]) ->
     from edgegossip.training import build_workload
 
     workload = build_workload(recipe, 0, name)
-    metrics = workload.evaluate(workload.layout.flatten({k: v.astype(np.float32) for k, v in mean.items()}))
+    metrics = workload.evaluate(vector_of(average.arrays, workload.layout))
     if metrics is not None:
         headline, value = metrics.headline or ("loss", metrics.loss)
         known = {"loss": metrics.loss, headline: value}
         run.sink.event(name, "averaged", f"the average of the boards' models: {headline} {value:.4f}", **known)
-
-
-def _length(tensors: Iterable[NDArray[Any]]) -> float:
-    """Euclidean norm of all tensors as one vector."""
-    return math.sqrt(sum(float(np.vdot(t, t)) for t in tensors))
 
 
 def _drop_checkpoints(run: LocalRun) -> None:

@@ -51,13 +51,18 @@ def about_model(board: NodeId, round: Round, travels: int) -> Mapping[str, str]:
 def load_model(path: Path, layout: Layout) -> Vec:
     """The vector of what travels in a model's file. Raises DataError when the file is unreadable or
     of another model."""
-    file = ModelFile(path)
     try:
-        return layout.flatten({t.name: _real(file[t.name], len(t.shape)) for t in layout.tensors})
+        return vector_of(ModelFile(path), layout)
     except KeyError as error:
         raise DataError(f"cannot read a model from {path}: it has no tensor {error}") from None
     except LocalError as error:
         raise DataError(f"cannot read a model from {path}: {error}") from None
+
+
+def vector_of(arrays: Mapping[str, NDArray[Any]], layout: Layout) -> Vec:
+    """The vector of what travels, from arrays by the names of the `state_dict`. Raises KeyError for
+    a tensor that is not there, LocalError for one of another shape."""
+    return layout.flatten({t.name: _real(arrays[t.name], len(t.shape)) for t in layout.tensors})
 
 
 def _real(array: NDArray[Any], dimensions: int) -> NDArray[Any]:

@@ -27,7 +27,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from edgegossip.agreement import Agreement, Fact
+from edgegossip.agreement import Agreement
+from edgegossip.training import names
 from edgegossip.training.base import Workload, size_mb
 from edgegossip.training.check import check
 from edgegossip.types import ConfigError
@@ -97,7 +98,7 @@ def is_own(recipe: Recipe) -> bool:
     """Whether model or data are the user's own: then boards say at the join what they train, and compare."""
     from edgegossip.training.data import is_users
 
-    return bool(recipe.run.script) or ":" in recipe.model.name or is_users(recipe.data)
+    return bool(recipe.run.script) or names.is_own(recipe.model.name) or is_users(recipe.data)
 
 
 def build_workloads(recipe: Recipe, data: DataSet | None = None) -> Sequence[Workload]:
@@ -152,10 +153,8 @@ def first_model(recipe: Recipe, board: Board, say: Callable[[str], None] = lambd
         x, agreement = script.initial(recipe.run.seed), script.agreement()
         return FirstModel(script.layout, x, script.require_evaluation if here else None, agreement, script.over)
     layout, x = initial_model(recipe, board)
-    facts: dict[str, Fact] = {}
-    if is_own(recipe):
-        facts = {"layout": f"{layout.hash:016x}", "values": layout.size}
-    return FirstModel(layout, x, build_evaluator(recipe) if here else None, Agreement(facts))
+    agreement = Agreement(layout.facts() if is_own(recipe) else {})
+    return FirstModel(layout, x, build_evaluator(recipe) if here else None, agreement)
 
 
 def require_device(recipe: Recipe) -> None:

@@ -17,6 +17,7 @@ from edgegossip.recipe import TrainingSection
 from edgegossip.training.optimizer import Optimizer
 from edgegossip.types import ConfigError, HostError, LocalError
 
+_CURE = 'set training.device = "auto" to use what is there, or see docs/training.md on GPUs'
 _HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -36,9 +37,6 @@ def choose(section: TrainingSection) -> torch.device:
     if device.type == "mps" and not mps:
         raise HostError(f'training.device = "mps": torch {torch.__version__} sees no Apple GPU; {_CURE}')
     return device
-
-
-_CURE = 'set training.device = "auto" to use what is there, or see docs/training.md on GPUs'
 
 
 def _why() -> str:

@@ -14,6 +14,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from edgegossip.recipe import TrainingSection
 from edgegossip.training.names import call_own, is_own, own_function
+from edgegossip.training.vector import plain_array
 from edgegossip.types import ConfigError, LocalError
 
 _KINDS = {
@@ -161,7 +162,7 @@ def snapshot(optimizer: Optimizer) -> dict[str, NDArray[Any]]:
         f"{STATE}{index}/{key}": value for index, of in state.items() for key, value in of.items() if value is not None
     }
     if all(isinstance(value, Tensor) for value in values.values()):
-        return {name: as_array(value) for name, value in values.items()}
+        return {name: plain_array(value).copy() for name, value in values.items()}
     with io.BytesIO() as buffer:
         torch.save(state, buffer)
         return {OPAQUE: np.frombuffer(buffer.getvalue(), np.uint8).copy()}
@@ -189,9 +190,3 @@ def restore(optimizer: Optimizer, kept: Mapping[str, Any], *, own: bool) -> None
         optimizer.load_state_dict({"state": state, "param_groups": document["param_groups"]})
     except Exception as error:
         raise LocalError(f"the snapshot is not one of this workload: {type(error).__name__}: {error}") from None
-
-
-def as_array(tensor: Tensor) -> NDArray[Any]:
-    """A copy as a numpy array; bfloat16, which numpy has not, as float32."""
-    plain = tensor.detach().float() if tensor.dtype == torch.bfloat16 else tensor.detach()
-    return plain.cpu().contiguous().numpy().copy()

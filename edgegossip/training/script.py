@@ -36,7 +36,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from edgegossip.agreement import Agreement, Fact, sums
+from edgegossip.agreement import Agreement, sums
 from edgegossip.layout import Layout
 from edgegossip.recipe import Recipe
 from edgegossip.training.vector import ModelVector, whole_state
@@ -148,7 +148,7 @@ class Run:
         self._started = self._over = False
         self._exchanges = 0
         self._base: dict[int, tuple[int, bytes]] = {}  # marks of frozen parameters before training, by their memory
-        self.start_sums = sums(vector.read())
+        self._start = sums(vector.read())
 
     # -- the user's side ---------------------------------------------------------------------------
 
@@ -263,14 +263,7 @@ class Run:
 
     def agreement(self) -> Agreement:
         """Return what this board's model and the user's schema say."""
-        facts: dict[str, Fact] = {
-            "layout": f"{self.layout.hash:016x}",
-            "values": self.layout.size,
-            "start": self.start_sums,
-        }
-        if base := self._vector.base_hash():
-            facts["base"] = base
-        return Agreement({**facts, **self._schema})
+        return Agreement({**self._vector.facts(), "start": self._start, **self._schema})
 
     def values(self) -> Vec:
         """Return what of the model travels, float32[n], as it is now."""

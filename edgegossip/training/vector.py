@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from edgegossip.agreement import Fact
 from edgegossip.choices import did_you_mean
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import LocalError, Vec
@@ -118,6 +119,14 @@ class ModelVector:
         to board, and a board that starts again needs it."""
         frozen = {p.data_ptr() for p in self.module.parameters() if not p.requires_grad}
         return {name: t for name, t in self.rest().items() if t.data_ptr() not in frozen}
+
+    def facts(self) -> dict[str, Fact]:
+        """Return what boards compare of their models, but for the values that they start from; see
+        `agreement`."""
+        facts: dict[str, Fact] = {**self.layout.facts()}
+        if base := self.base_hash():
+            facts["base"] = base
+        return facts
 
     def base_hash(self) -> str:
         """Return the SHA-256 of the frozen parameters, which every board must hold alike; "" when

@@ -35,7 +35,7 @@ from edgegossip.training.data import Board, DataSet, Description, boards_of, des
 from edgegossip.training.names import call_own, is_own
 from edgegossip.training.rng import Purpose, words
 from edgegossip.training.schedule import Plateau, learning_rate
-from edgegossip.training.vector import ModelVector, whole_state
+from edgegossip.training.vector import ModelVector, plain_array, whole_state
 from edgegossip.types import ConfigError, LocalError, LocalUpdate, Metrics, Round, Vec
 
 _EVALUATION_BATCH = {"normal": 250, "low": 25}  # examples at a time, by training.memory
@@ -254,12 +254,8 @@ class TorchWorkload:
     def agreement(self) -> Agreement:
         """What this board must have in common with those it trains with: task, kinds of inputs and targets, names of
         classes, normalisation, layout, frozen parameters and first model."""
-        facts = dict(self._about.facts()) | {"task": task_of(self._recipe.training, self._about)}
-        facts |= {"layout": f"{self.layout.hash:016x}", "values": self.layout.size}
-        if base := self._shared.vector.base_hash():
-            facts["base"] = base
-        facts["start"] = sums(self.initial(self._recipe.run.seed))
-        return Agreement(facts)
+        task, start = task_of(self._recipe.training, self._about), sums(self.initial(self._recipe.run.seed))
+        return Agreement({**self._about.facts(), **self._shared.vector.facts(), "task": task, "start": start})
 
     def initial(self, seed: int) -> Vec:
         return _vector(self._recipe, _build(self._recipe, self._about, seed)).read()
@@ -397,7 +393,7 @@ class TorchWorkload:
     def snapshot(self) -> Mapping[str, NDArray[Any]]:
         shared = self._shared
         personal = shared.personal if shared.holder is self else self._aside
-        kept = {f"{KEPT}{name}": optimizers.as_array(t) for name, t in personal.items()}
+        kept = {f"{KEPT}{name}": plain_array(t).copy() for name, t in personal.items()}
         kept |= optimizers.snapshot(self._optimizer) | self._precision.snapshot()
         return kept if self._plateau is None else kept | {"plateau": self._plateau.snapshot()}
 
@@ -410,7 +406,7 @@ class TorchWorkload:
         aside = {}
         for name, tensor in shared.fresh.items():
             array = snapshot.get(f"{KEPT}{name}")
-            if array is None or array.shape != tuple(tensor.shape) or array.dtype != optimizers.as_array(tensor).dtype:
+            if array is None or array.shape != tuple(tensor.shape) or array.dtype != plain_array(tensor).dtype:
                 raise LocalError(f"the snapshot is not one of this workload: {name} is missing or of another size")
             aside[name] = torch.from_numpy(np.array(array)).to(tensor)
         optimizers.restore(self._optimizer, snapshot, own=is_own(self._recipe.training.optimizer))

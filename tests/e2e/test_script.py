@@ -77,8 +77,9 @@ def metrics(data: RunData, node: str, name: str) -> list[float]:
     ids=["choco", "ad-psgd", "fedavg", "fedadam"],
 )
 def test_a_script_trains_on_boards_of_this_machine(
-    mode: str, more: tuple[str, ...], script: Path, tmp_path: Path
+    mode: str, more: tuple[str, ...], script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)  # the script saves the model where it is
     sets = [part for key in (f"run.mode={mode}", "run.rounds=20", *more) for part in ("--set", key)]
     runs = tmp_path / "runs"
     summary = run_json("run", str(script), "--nodes", "3", *sets, "--no-plots", "--", "--seed", "{index}", runs=runs)

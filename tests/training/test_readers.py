@@ -193,6 +193,7 @@ def test_labels_of_a_table_have_the_declared_numbers(tmp_path):
         ("a,b\n", {}, DataError, "there are no examples"),
         ("", {}, DataError, "no column is left for the inputs"),
         ("a,b\nnan,1\n", {}, DataError, "hold a NaN"),
+        ("a,b,a\n1,2,3\n", {}, DataError, "there are 2 columns 'a'; give each a name of its own"),
         ("a;b\n1;x\n2;3\n", {"params": {"delimiter": ";", "target": "b"}}, DataError, "holds 3 among texts"),
     ],
 )

@@ -4,6 +4,7 @@ counts and sums, never an example. `edgegossip data describe` and `combine`."""
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,8 @@ def combine(files: Sequence[Path]) -> dict[str, Any]:
     Raises DataError for a file that is no overview, and for overviews of other kinds of data."""
     documents = [_read(file) for file in files]
     first = documents[0]
-    for key in ("shape", "dtype", "target", "labels"):
+    shaped = ("target_shape",) if first["target"] in ("values", "places") else ()
+    for key in ("shape", "dtype", "target", *shaped, "labels"):
         for file, other in zip(files, documents, strict=True):
             unnamed = key == "labels" and not (other[key] and first[key])
             if other[key] != first[key] and not unnamed:
@@ -87,14 +89,19 @@ def _read(file: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{file} cannot be read: {error}") from None
     wanted = ("shape", "dtype", "target", "target_shape", "classes", "labels")
-    if not isinstance(document, dict) or not all(key in document for key in wanted):
+    whole = isinstance(document, dict) and all(key in document for key in wanted)
+    if not whole or not isinstance(document["shape"], list) or type(document["classes"]) is not int:
         raise DataError(f"{file} is not what `edgegossip data describe --json` writes")
     if "sum" in document:
         sums = [document.get(key) for key in ("sum", "squares")]
         channels, count = document["shape"][:1], document.get("count")
-        fits = all(isinstance(s, list) and [len(s)] == channels for s in sums)
+        fits = all(isinstance(s, list) and [len(s)] == channels and all(map(_is_number, s)) for s in sums)
         if not fits or type(count) is not int or count < 1:
             raise DataError(
                 f"{file} is not what `edgegossip data describe --json` writes: its sums do not fit its shape"
             )
     return document
+
+
+def _is_number(value: object) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]

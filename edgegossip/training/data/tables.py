@@ -107,6 +107,8 @@ def _chosen(path: Path, there: Sequence[str], section: DataSection) -> list[str]
     if inputs is None:
         inputs = [name for name in there if name not in targets]
     for name in (*inputs, *targets):
+        if there.count(name) > 1:
+            raise DataError(f"{path}: there are {there.count(name)} columns {name!r}; give each a name of its own")
         if name not in there:
             raise DataError(
                 f"{path}: there is no column {name!r}{did_you_mean(name, there)} (columns: {', '.join(there)})"
