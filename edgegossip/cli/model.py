@@ -102,4 +102,6 @@ def sentences(done: Exported) -> list[str]:
         if done.file_accuracy is not None:
             beside = f"{done.file_accuracy:.4f} by {by}, outputs at most {done.difference:.2g} apart"
         lines.append(f"accuracy on {done.tested:,} test examples: {done.accuracy:.4f} in torch, {beside}")
+    elif done.difference is not None:
+        lines.append(f"outputs for {done.tested:,} test examples are at most {done.difference:.2g} apart from torch's")
     return lines

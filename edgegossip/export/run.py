@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -43,7 +43,7 @@ class Exported:
     precision: str = "fp32"  # or int8: QDQ, in a .onnx
     calibrated: int = 0  # examples that set the scales
     tested: int = 0  # examples; 0: nothing was compared
-    accuracy: float | None = None  # of the torch model, 0..1
+    accuracy: float | None = None  # of the torch model, 0..1; None where the task has none
     file_accuracy: float | None = None  # of the file, by onnxruntime or torch; None where that is not installed
     difference: float | None = None  # the largest between an output of the two, over the test set
 
@@ -127,11 +127,13 @@ class _SetUp:
 
     def __init__(self, recipe: Recipe, model: FoundModel) -> None:
         from edgegossip.training.batches import Normaliser
+        from edgegossip.training.check import task_of
         from edgegossip.training.data import open_data
 
         self.module: nn.Module = module_of(model, recipe)
         self._data = open_data(recipe.data)
         self._normalise = Normaliser.of(self._data.about)
+        self._task = task_of(recipe.training, self._data.about)
 
     def training_inputs(self, count: int) -> Iterator[Tensor]:
         """Of `count` examples, spread evenly over the training set, or of all."""
@@ -139,35 +141,37 @@ class _SetUp:
         chosen = np.unique(np.linspace(0, len(of) - 1, min(count, len(of))).astype(np.int64))
         return (inputs for inputs, _ in self._batches(of, chosen))
 
-    def test_batches(self) -> Iterator[tuple[Tensor, NDArray[np.int64]]]:
+    def test_batches(self) -> Iterator[tuple[Tensor, NDArray[Any] | None]]:
         return self._batches(self._test, np.arange(self.tested, dtype=np.int64))
 
-    def _batches(self, of: Examples, chosen: NDArray[np.int64]) -> Iterator[tuple[Tensor, NDArray[np.int64]]]:
+    def _batches(self, of: Examples, chosen: NDArray[np.int64]) -> Iterator[tuple[Tensor, NDArray[Any] | None]]:
         from edgegossip.training.workload import as_taken
 
         for start in range(0, len(chosen), _BATCH):
             part = chosen[start : start + _BATCH]
             inputs, targets = of.take(part)
-            assert targets is not None
             yield as_taken(inputs, self._normalise), targets
 
-    def compared(self, written: ProgramFile) -> tuple[float, float | None, float | None]:
+    def compared(self, written: ProgramFile) -> tuple[float | None, float | None, float | None]:
         """Accuracy of the model and of the file over the test set, and the largest difference of an
-        output. The last two are None where nothing here runs the file."""
+        output. The last two are None where nothing here runs the file, the first two where the task
+        has no class for each example."""
         import torch
 
         run, right, right_there, apart = written.runner(), 0, 0, 0.0
+        classes = self._task == "classification"
         with torch.inference_mode():
             for inputs, labels in self.test_batches():
                 ours = self.module(inputs).numpy()
-                right += int((ours.argmax(1) == labels).sum())
+                right += int((ours.argmax(1) == labels).sum()) if classes else 0
                 if run is not None:
                     theirs = run(inputs)
-                    right_there += int((theirs.argmax(1) == labels).sum())
+                    right_there += int((theirs.argmax(1) == labels).sum()) if classes else 0
                     apart = max(apart, float(np.abs(theirs - ours).max()))
+        accuracy = right / self.tested if classes else None
         if run is None:
-            return right / self.tested, None, None
-        return right / self.tested, right_there / self.tested, apart
+            return accuracy, None, None
+        return accuracy, right_there / self.tested if classes else None, apart
 
     @property
     def tested(self) -> int:

@@ -17,6 +17,7 @@ from edgegossip.layout import Layout
 from edgegossip.mesh.limits import MeshLimits
 from edgegossip.recipe import Recipe
 from edgegossip.security.names import check_name
+from edgegossip.training.data import boards_of
 from edgegossip.types import ConfigError, NodeId
 
 
@@ -37,9 +38,8 @@ class NodeSpec:
 
 
 def default_members(nodes: int) -> tuple[NodeId, ...]:
-    """Names of a local fleet: board-0, board-1, ...; zero-padded so that they sort in order."""
-    width = len(str(nodes - 1))
-    return tuple(f"board-{k:0{width}}" for k in range(nodes))
+    """Names of a local fleet."""
+    return tuple(board.name for board in boards_of(nodes))
 
 
 def check_names(option: str, names: Iterable[str]) -> None:

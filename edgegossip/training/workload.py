@@ -211,7 +211,7 @@ class TorchWorkload:
     def build(cls, recipe: Recipe, node_index: int, name: str = "") -> TorchWorkload:
         if not 0 <= node_index < recipe.run.nodes:
             raise ConfigError(f"board {node_index} does not exist: boards are 0 to {recipe.run.nodes - 1}")
-        board = Board(name, node_index) if name else boards_of(recipe)[node_index]
+        board = Board(name, node_index) if name else boards_of(recipe.run.nodes)[node_index]
         return cls(recipe, node_index, _prepare(recipe, None, board))
 
     @classmethod
@@ -230,7 +230,7 @@ class TorchWorkload:
     def build_all(cls, recipe: Recipe, data: DataSet | None = None) -> list[TorchWorkload]:
         """Every board of the recipe in this process, each equal to what `build` makes. They share one module and one
         test set, so only one of them can compute at a time. `data` is what `open_data(recipe.data)` gave."""
-        boards = boards_of(recipe)
+        boards = boards_of(recipe.run.nodes)
         data = _prepare(recipe, data, boards[0])
         shared = Equipment.of(recipe, data)
         shares = shares_of(data, recipe)

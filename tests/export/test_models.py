@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.numpy
+import torch
 from click.testing import CliRunner
 from numpy.typing import NDArray
 
@@ -216,3 +217,21 @@ def test_a_checkpoint_of_an_earlier_version_leaves_the_tensors_to_the_recipe(tmp
     model(run, "-o", tmp_path / "m.npz")
     found = ModelFile(tmp_path / "m.npz")
     assert sum(array.size for array in found.values()) == layout_size and found.about["round"] == "5"
+
+
+def autoencoder(input_shape: tuple[int, ...], outputs: int, norm: str) -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.Linear(input_shape[0], 2), torch.nn.Linear(2, outputs))
+
+
+def test_a_program_of_data_without_classes_is_compared_by_its_outputs(tmp_path: Path) -> None:
+    np.savez(tmp_path / "data.npz", train_inputs=np.eye(4, dtype=np.float32), test_inputs=np.eye(4, dtype=np.float32))
+    name = f"{__name__}:autoencoder"
+    run = folder(tmp_path / "run", data={"name": "npz", "dir": str(tmp_path)}, model={"name": name})
+    arrays = {name: tensor.numpy() for name, tensor in autoencoder((4,), 4, "").state_dict().items()}
+    for board in BOARDS:
+        put(run, f"{board}.npz", 4, arrays)
+    said = model(run, "-o", tmp_path / "m.pt2")
+    assert said["accuracy"] is None and said["file_accuracy"] is None
+    assert said["tested"] == 4 and said["difference"] < 1e-5
+    done = CliRunner().invoke(cli, ["model", str(run), "-o", str(tmp_path / "m.pt2")])
+    assert "outputs for 4 test examples are at most" in done.output

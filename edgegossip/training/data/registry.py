@@ -9,7 +9,7 @@ from itertools import islice
 
 import numpy as np
 
-from edgegossip.recipe import DataSection, Recipe
+from edgegossip.recipe import DataSection
 from edgegossip.training.data import schema
 from edgegossip.training.data.base import Board, DataSet, Description, Examples, Part, Stream
 from edgegossip.training.names import is_own, unknown
@@ -19,8 +19,8 @@ from edgegossip.types import ConfigError, DataError
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """`module`.load(name, dir, about) -> DataSet and `module`.locate(name, dir) -> folder, which
-    raises DataError when files are missing."""
+    """`module`.load(name, dir, about) -> DataSet and `module`.locate(name, dir), which raises
+    DataError when files are missing."""
 
     module: str
     about: Description
@@ -67,10 +67,11 @@ def is_users(section: DataSection) -> bool:
     return is_own(section.name) or section.name in _READERS
 
 
-def boards_of(recipe: Recipe) -> list[Board]:
-    """Return the boards of a local fleet, by the names that `edgegossip run` gives them."""
-    width = len(str(recipe.run.nodes - 1))
-    return [Board(f"board-{k:0{width}}", k) for k in range(recipe.run.nodes)]
+def boards_of(nodes: int) -> list[Board]:
+    """Return the boards of a local fleet: board-0, board-1, ...; zero-padded so that they sort in
+    order."""
+    width = len(str(nodes - 1))
+    return [Board(f"board-{k:0{width}}", k) for k in range(nodes)]
 
 
 def folder_of(section: DataSection, board: Board) -> str:
