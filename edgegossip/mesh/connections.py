@@ -120,8 +120,8 @@ async def serve(
     """A started server with these services, and where it listens. Raises HostError when it cannot
     listen.
 
-    With `security` (already started, hence `inside`) peers reach it through the TLS front
-    end only."""
+    With `security` (already started, hence `inside`) peers reach it through the TLS front end
+    only."""
     server = grpc.aio.server(options=limits.server_options(secured=security is not None))
     server.add_generic_rpc_handlers(tuple(handlers))
     try:
