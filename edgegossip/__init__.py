@@ -38,6 +38,10 @@ _HOMES = {  # public name -> its module
 }
 
 
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'edgegossip' has no attribute {name!r}")

@@ -42,7 +42,12 @@ _KNOWN: tuple[tuple[str, type, str, str], ...] = (
     ("task", str, "the task", "set training.task alike on every board"),
     ("input", str, "one input", "every board needs inputs of one shape and type; set data.shape"),
     ("target", str, "the target", "every board needs targets of one shape and type"),
-    ("labels", str, "the labels", "set data.labels to the same names in the same order everywhere"),
+    (
+        "labels",
+        str,
+        "the labels",
+        "say the same names in the same order on every board: data.labels, or the schema of join",
+    ),
     ("scale", str, "the normalisation", "set data.normalise, data.mean and data.std alike"),
     ("values", int, "the number of values that travel", "every board needs the same model"),
     ("layout", str, "the layout of the model", "every board needs the same model"),

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from edgegossip import recipe as recipes
+from edgegossip.launch.outcome import exit_code
 from edgegossip.launch.run import trained
 from edgegossip.profiling.run_folder import read_run
 from edgegossip.profiling.summary import summarise
 from edgegossip.recipe import Recipe
 from edgegossip.result import Result
-from edgegossip.types import HostError
+from edgegossip.types import EXIT_RUN, HostError, RunError
 
 # The script of each board. The function comes by value, as it may have no file: it is the user's
 # own, on its way from the user's process to its children through a folder that only the user reads.
@@ -27,7 +28,7 @@ from pathlib import Path
 import cloudpickle
 
 train = cloudpickle.loads(Path(__file__).with_suffix(".function").read_bytes())
-train(int(sys.argv[1])) if inspect.signature(train).parameters else train()
+train(max(0, int(sys.argv[1]))) if inspect.signature(train).parameters else train()
 """
 
 
@@ -69,8 +70,9 @@ def local(
     """Call `train` on each of `nodes` boards, processes of this machine, and return what came of it.
 
     `train` calls `edgegossip.join`, as a training script does. If it takes an argument, it is given
-    the board's number, from 0. It may be defined anywhere, also in a cell of a notebook; what it
-    refers to there is copied to the boards. The other arguments are those of `run`.
+    the board's number, from 0; a coordinator calls it up to the join, as board 0. It may be defined
+    anywhere, also in a cell of a notebook; what it refers to there is copied to the boards. The
+    other arguments are those of `run`.
 
     Raises as `run` does, and HostError where cloudpickle is not installed.
 
@@ -103,5 +105,10 @@ def _train(
 ) -> Result:
     recipe = recipes.with_settings(recipe, {**(settings or {}), **({} if nodes is None else {"run.nodes": nodes})})
     with trained(recipe, Path(runs), quiet=quiet) as folder:
-        folder.write_summary(summarise(read_run(folder.path)))
+        data = read_run(folder.path)
+        summary = summarise(data)
+        folder.write_summary(summary)
+        if exit_code(summary) == EXIT_RUN:
+            reasons = [event.text for event in data.events() if event.name in ("error", "lost")]
+            raise RunError(f"no board finished: {'; '.join(reasons[:1]) or 'see its logs'} (run folder {folder.path})")
         return Result(folder.path)

@@ -76,18 +76,21 @@ def coordinator(
     from edgegossip.launch.coordinator import CoordinatorOptions, run_coordinator
     from edgegossip.recipe import is_script, load
 
-    if (recipe is None) == (script is None):
+    if script is not None:
+        # What follows -- is the script's, from the first word on.
+        script_args = script_args if recipe is None else (recipe, *script_args)
+        recipe = script
+    if recipe is None:
         raise click.UsageError("name a RECIPE, or a training script with --for SCRIPT")
-    if recipe is None or is_script(recipe):
-        recipe = script or recipe
-        settings = ("run.mode=server", *with_script_args(settings, script_args))
+    if is_script(recipe):
+        named = () if boards.isdecimal() or not boards else (f"run.nodes={len(boards.split(','))}",)
+        settings = ("run.mode=server", *named, *with_script_args(settings, script_args))
     if boards.isdecimal():
         if not identity and not insecure:
             _check_count(int(boards), fleet)
         settings, boards = (*settings, f"run.nodes={boards}"), ""
     names = tuple(filter(None, boards.split(",")))
     options = CoordinatorOptions(host, port, names, insecure, Path(runs_dir), plots, as_json, fresh, fleet, identity)
-    assert recipe is not None
     return run_coordinator(load(recipe, settings), options)
 
 

@@ -53,7 +53,9 @@ def run_title(run: RunData, summary: Mapping[str, Any]) -> str:
     how = ("topology", "algorithm") if mode == "gossip" else ("strategy",)
     details = [str(section[mode][key]) for key in how if key in section.get(mode, {})]
     parts = [f"{mode} ({', '.join(details)})" if details else mode]
-    parts += [section[name].get("name") for name in ("data", "model", "codec")]
+    script = section["run"].get("script")  # which stands in for data and model
+    parts += [Path(script).name] if script else [section[name].get("name") for name in ("data", "model")]
+    parts.append(section["codec"].get("name"))
     parts += [f"{summary[key]} {word}{'' if summary[key] == 1 else 's'}" for key, word in _COUNTED]
     return f"{section['run'].get('name', run.name)}: " + ", ".join(str(p) for p in parts if p)
 

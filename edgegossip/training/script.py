@@ -504,7 +504,8 @@ class ScriptWorkload:
 
     def _script(self) -> None:
         """The script's thread."""
-        section = self._recipe.run
+        global _seat
+        section, arguments = self._recipe.run, sys.argv
         path = Path(section.script)
         torch.set_num_threads(section.threads)
         torch.manual_seed(section.seed)
@@ -523,9 +524,14 @@ class ScriptWorkload:
             runpy.run_path(str(path), run_name="__main__")
         except SystemExit as error:
             if error.code not in (None, 0):
-                self._failure = LocalError(f"{_script(self._seat)} ended itself: {error.code}")
+                why = error.code if isinstance(error.code, str) else f"exit code {error.code}; what it printed says why"
+                self._failure = LocalError(f"{_script(self._seat)} ended itself: {why}")
         except BaseException as error:  # a user's code raises what it likes
             self._failure = _told(self._seat, error)
+        finally:  # a notebook, which coordinates a run here, may take part in another one later
+            sys.argv = arguments
+            if _seat is self._seat:
+                _seat = None
 
 
 def _told(seat: Seat, error: BaseException) -> LocalError:

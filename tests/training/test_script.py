@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edgegossip.training import script
 from edgegossip.training.script import ScriptWorkload
 from edgegossip.types import LocalError
 from tests.training.fakes import recipe
@@ -44,7 +45,10 @@ Start = Callable[..., ScriptWorkload]
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Start:
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
+    # Scripts that a test leaves in the middle hold the process's seat.
+    monkeypatch.setattr("edgegossip.training.script._seat", None)
+
     def start(
         text: str, *args: str, rounds: int = 6, index: int = 1, name: str = "board-1", **options: Any
     ) -> ScriptWorkload:
@@ -315,6 +319,14 @@ def test_evaluations_that_return_nonsense_are_named(start: Start) -> None:
     workload = start(REGRESSION.replace('return {"mae"', 'return "good"\n            return {"mae"'))
     with pytest.raises(LocalError, match="the evaluation returned 'good'"):
         workload.evaluate(workload.initial(1))
+
+
+def test_a_script_that_has_ended_leaves_the_process_as_it_was(start: Start) -> None:
+    arguments = list(sys.argv)
+    workload = start(REGRESSION, "--one", rounds=1)
+    x, _ = rounds(workload, workload.initial(1), 0, 1)
+    workload.over(x)
+    assert sys.argv == arguments and script._seat is None
 
 
 def test_without_an_evaluation_there_is_none(start: Start) -> None:
