@@ -38,6 +38,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from edgegossip.agreement import Agreement, Fact, sums
+from edgegossip.choices import did_you_mean
 from edgegossip.layout import Layout
 from edgegossip.recipe import Recipe
 from edgegossip.training.vector import ModelVector, whole_state
@@ -47,6 +48,7 @@ T = TypeVar("T")
 
 SLOW_FACTOR, SLOW_S = 10.0, 30.0  # a round so many times as long as the longest before it is told, not sooner than that
 ALONE_ROUNDS = 100
+SCHEMA = ("task", "input", "target", "labels")  # of `edgegossip.agreement`, what a script may add
 
 
 class Stateful(Protocol):
@@ -113,6 +115,9 @@ def join(
                 run.exchange(loss=loss, examples=len(dataset))
     """
     seat = _seat
+    for name in schema or {}:
+        if name not in SCHEMA:
+            raise LocalError(f"schema: there is no {name!r}{did_you_mean(name, SCHEMA)} (choices: {', '.join(SCHEMA)})")
     if seat is None:
         return Run(None, ModelVector(model, _patterns(share), _patterns(keep)), state, rounds or ALONE_ROUNDS, {})
     if seat.joined.done():
@@ -146,7 +151,9 @@ class Run:
         self._open: Future[LocalUpdate] | None = None  # the round that the user's loop is at
         self._before: Vec | None = None  # the values that it began with
         self._started = self._over = False
-        self._exchanges = 0
+        self._due: bool | None = (
+            None  # whether the loop over `rounds` has still to exchange; None: there is no such loop
+        )
         self._base: dict[int, tuple[int, bytes]] = {}  # marks of frozen parameters before training, by their memory
         self.start_sums = sums(vector.read())
 
@@ -173,9 +180,10 @@ class Run:
         evaluates here until the run is over."""
         going_on = self.start()
         while going_on:
-            round, exchanges = self.round, self._exchanges
+            round = self.round
+            self._due = True
             yield round
-            if self._exchanges == exchanges:
+            if self._due:
                 raise LocalError(f"the loop left round {round} without run.exchange(...): call it once in every round")
             going_on = not self._over
 
@@ -218,8 +226,10 @@ class Run:
         if self._open is None:
             state = "before run.rounds() or run.start()" if not self._started else "after the run was over"
             raise LocalError(f"run.exchange was called {state}: call it once in each round")
+        if self._due is False:
+            raise LocalError("run.exchange was called twice in a round: call it once in every round of run.rounds()")
         opened, self._open = self._open, None
-        self._exchanges += 1
+        self._due = None if self._due is None else False
         try:
             update = self._update(float(loss), examples, steps, lr, metrics or {})
         except LocalError as error:
@@ -349,8 +359,10 @@ class Run:
             work, answer = self._seat.requests.get()
             try:
                 answer.set_result(work())
-            except Exception as error:  # of the user's evaluation, or of a state_dict
+            except LocalError as error:
                 answer.set_exception(error)
+            except Exception as error:  # of the user's evaluation, or of a state_dict
+                answer.set_exception(_failure(self._seat, error))
 
     def _begin(self, x: Vec, round: Round) -> None:
         # What training adds is the difference to what it began with. A bfloat16 model begins with x
@@ -532,16 +544,19 @@ class ScriptWorkload:
         except LocalError as error:
             self._failure = error
         except BaseException as error:  # a user's code raises what it likes
-            print_exception(error)  # into this board's log
-            self._failure = LocalError(_told(self._seat, path, error))
-            self._failure.__cause__ = error
+            self._failure = _failure(self._seat, error)
 
 
-def _told(seat: Seat, path: Path, error: BaseException) -> str:
-    """One sentence that names the line of the script where an error came up."""
+def _failure(seat: Seat, error: BaseException) -> LocalError:
+    """One sentence that names the line of the script where an error came up. The traceback goes into
+    this board's log."""
+    print_exception(error)
+    path = Path(seat.recipe.run.script)
     lines = [frame.lineno for frame in extract_tb(error.__traceback__) if Path(frame.filename) == path]
     where = f", line {lines[-1]}" if lines else ""
-    return f"{_script(seat)}{where}: {type(error).__name__}: {error}"
+    failure = LocalError(f"{_script(seat)}{where}: {type(error).__name__}: {error}")
+    failure.__cause__ = error
+    return failure
 
 
 def _filled(text: str, place: Mapping[str, str]) -> str:
@@ -571,6 +586,8 @@ def _metrics(found: Mapping[str, float] | float) -> Metrics:
     loss, examples = scores.pop("loss", math.nan), scores.pop("examples", 1.0)
     if problem := scores_problem(scores):
         raise LocalError(f"the evaluation cannot be used: {problem}")
+    if not math.isfinite(examples):
+        raise LocalError(f"the evaluation cannot be used: it was over {examples} examples")
     return Metrics(loss, max(1, int(examples)), scores)
 
 
