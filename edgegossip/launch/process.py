@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import threading
+from contextlib import suppress
 from typing import IO, Protocol
 
 
@@ -40,9 +41,15 @@ class Adopted:
         self._code: int | None = None
 
     def poll(self) -> int | None:
-        """Its exit status, -N when signal N killed it; None while it runs."""
+        """Its exit status, -N when signal N killed it; None while it runs. What it has left behind in its session, such as
+        a user's forks, ends with it."""
         with self._lock:
             if self._code is None:
+                if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                    with suppress(
+                        ProcessLookupError
+                    ):  # its number is not given to others while its status is not taken
+                        os.killpg(self.pid, signal.SIGKILL)
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
                 if pid:
                     self._code = os.waitstatus_to_exitcode(status)

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -178,6 +179,8 @@ def _parent_pipe(age_s: float) -> PipeSink:
     """Records go to what was standard output; what a user's model prints goes to the log with
     standard error. `age_s`: how long this board's records have been going on."""
     records = os.dup(sys.stdout.fileno())
+    # A process that a user's code forks may outlive the board; the parent would wait for its records.
+    os.register_at_fork(after_in_child=partial(os.close, records))
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     return PipeSink(records, time.monotonic() - age_s)
 

@@ -37,6 +37,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from edgegossip.agreement import Agreement, sums
+from edgegossip.choices import did_you_mean
 from edgegossip.layout import Layout
 from edgegossip.recipe import Recipe
 from edgegossip.training.vector import ModelVector, whole_state
@@ -47,6 +48,7 @@ T = TypeVar("T")
 SLOW_FACTOR, SLOW_S = 10.0, 30.0  # a round so many times as long as the longest before it is told, not sooner than that
 ALONE_ROUNDS = 100
 _LOOK_S = 0.2  # between two looks at whether the script is alive
+SCHEMA = ("task", "input", "target", "labels")  # of `edgegossip.agreement`, what a script may add
 
 
 class Stateful(Protocol):
@@ -113,6 +115,9 @@ def join(
                 run.exchange(loss=loss, examples=len(dataset))
     """
     seat = _seat
+    for name in schema or {}:
+        if name not in SCHEMA:
+            raise LocalError(f"schema: there is no {name!r}{did_you_mean(name, SCHEMA)} (choices: {', '.join(SCHEMA)})")
     if seat is None:
         return Run(None, ModelVector(model, _patterns(share), _patterns(keep)), state, rounds or ALONE_ROUNDS, {})
     if seat.joined.done():
@@ -146,7 +151,8 @@ class Run:
         self._open: Future[LocalUpdate] | None = None  # the round that the user's loop is at
         self._before: Vec | None = None  # the values that it began with
         self._started = self._over = False
-        self._exchanges = 0
+        # Whether the loop over `rounds` has still to exchange; None: there is no such loop.
+        self._due: bool | None = None
         self._base: dict[int, tuple[int, bytes]] = {}  # marks of frozen parameters before training, by their memory
         self._start = sums(vector.read())
 
@@ -173,9 +179,10 @@ class Run:
         evaluates here until the run is over."""
         going_on = self.start()
         while going_on:
-            round, exchanges = self.round, self._exchanges
+            round = self.round
+            self._due = True
             yield round
-            if self._exchanges == exchanges:
+            if self._due:
                 raise LocalError(f"the loop left round {round} without run.exchange(...): call it once in every round")
             going_on = not self._over
 
@@ -218,8 +225,10 @@ class Run:
         if self._open is None:
             state = "before run.rounds() or run.start()" if not self._started else "after the run was over"
             raise LocalError(f"run.exchange was called {state}: call it once in each round")
+        if self._due is False:
+            raise LocalError("run.exchange was called twice in a round: call it once in every round of run.rounds()")
         opened, self._open = self._open, None
-        self._exchanges += 1
+        self._due = None if self._due is None else False
         try:
             update = self._update(float(loss), examples, steps, lr, metrics or {})
         except LocalError as error:
@@ -575,6 +584,8 @@ def _metrics(found: Mapping[str, float] | float) -> Metrics:
     loss, examples = scores.pop("loss", math.nan), scores.pop("examples", 1.0)
     if problem := scores_problem(scores):
         raise LocalError(f"the evaluation cannot be used: {problem}")
+    if not math.isfinite(examples):
+        raise LocalError(f"the evaluation cannot be used: it was over {examples} examples")
     return Metrics(loss, max(1, int(examples)), scores)
 
 

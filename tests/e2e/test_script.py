@@ -96,6 +96,10 @@ def test_a_script_trains_on_boards_of_this_machine(
 
 
 def test_a_board_that_is_killed_goes_on_with_its_optimiser(script: Path, tmp_path: Path) -> None:
+    # Slow rounds: the run must not be over before the board is back.
+    script.write_text(
+        script.read_text().replace("for _ in range(5):", "__import__('time').sleep(0.2)\n        for _ in range(5):")
+    )
     runs = tmp_path / "runs"
     sets = ("--set", "run.rounds=120", "--set", "network.restarts=1", "--set", "checkpoint.slack_s=0")
     with edgegossip("run", str(script), "--nodes", "3", *sets, "--no-plots", "--json", runs=runs) as running:
@@ -184,3 +188,12 @@ def test_a_script_that_raises_is_named_and_the_others_go_on(script: Path, tmp_pa
     assert re.search(r"lost board-1: train\.py, line 2\d: ZeroDivisionError", err), err
     log = next(runs.glob("*/logs/board-1.log")).read_text()
     assert "Traceback" in log and "train.py" in log
+
+
+def test_what_a_script_forks_ends_with_its_board(script: Path, tmp_path: Path) -> None:
+    """Nobody waits for it, and it does not stay."""
+    fork = "import os, time\n        if round == 2 and os.fork() == 0:\n            time.sleep(600)\n        "
+    script.write_text(script.read_text().replace("for _ in range(5):", fork + "for _ in range(5):"))
+    sets = ("--set", "run.rounds=4", "--no-plots")
+    summary = run_json("run", str(script), "--nodes", "2", *sets, runs=tmp_path / "runs")
+    assert summary["failed_nodes"] == [] and summary["rounds"] == 4

@@ -282,6 +282,8 @@ LOOP = "for round in run.rounds():"
         ("scheduler.step()", "break", "left the run in round 0 of 6"),
         (LOOP, "edgegossip.join(model)\n        " + LOOP, "join was called twice"),
         (LOOP, "run.exchange(loss=1.0)\n        " + LOOP, "exchange was called before run.rounds"),
+        ("optimizer, scheduler])", "optimizer], schema={'lables': 'a'})", r"schema: there is no 'lables'.*labels"),
+        ("optimizer, scheduler])", "optimizer], schema={'layout': '0'})", "schema: there is no 'layout'"),
         (
             "scheduler.step()",
             "import concurrent.futures as c; c.ThreadPoolExecutor().submit(run.exchange, loss=1.0).result()",
@@ -292,9 +294,17 @@ LOOP = "for round in run.rounds():"
 )
 def test_a_script_that_goes_wrong_is_named(start: Start, old: str, new: str, sentence: str) -> None:
     assert old in REGRESSION
-    workload = start(REGRESSION.replace(old, new))
     with pytest.raises(LocalError, match=sentence):
+        workload = start(REGRESSION.replace(old, new))
         workload.local_update(workload.initial(1), 0)
+
+
+def test_a_loop_that_exchanges_twice_in_a_round_is_named(start: Start) -> None:
+    workload = start(REGRESSION.replace("scheduler.step()", "run.exchange(loss=1.0)"))
+    x = workload.initial(1)
+    workload.local_update(x, 0)
+    with pytest.raises(LocalError, match="exchange was called twice in a round"):
+        workload.local_update(x, 1)
 
 
 @pytest.mark.parametrize(
@@ -327,6 +337,28 @@ def test_a_script_that_has_ended_leaves_the_process_as_it_was(start: Start) -> N
     x, _ = rounds(workload, workload.initial(1), 0, 1)
     workload.over(x)
     assert sys.argv == arguments and script._seat is None
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("open('no-such-file')", r"train\.py, line \d+: FileNotFoundError"),
+        ("return {'mae': 1.0, 'examples': float('nan')}", "it was over nan examples"),
+    ],
+)
+def test_evaluations_that_fail_are_named(start: Start, line: str, sentence: str) -> None:
+    workload = start(REGRESSION.replace('return {"mae"', f'{line}\n            return {{"mae"'))
+    with pytest.raises(LocalError, match=sentence):
+        workload.evaluate(workload.initial(1))
+
+
+def test_a_state_that_cannot_be_kept_is_named(start: Start) -> None:
+    text = REGRESSION.replace(
+        "state=[optimizer, scheduler]", "state=[type('S', (), {'state_dict': lambda self: 1 / 0})()]"
+    )
+    workload = start(text)
+    with pytest.raises(LocalError, match=r"train\.py, line \d+: ZeroDivisionError"):
+        workload.snapshot()
 
 
 def test_without_an_evaluation_there_is_none(start: Start) -> None:
