@@ -32,6 +32,7 @@ class EdgegossipError(Exception):
     on."""
 
     exit_code = EXIT_BUG
+    elsewhere = ""  # what other machines are told in its place, where the message may hold a user's data
 
 
 class LocalError(EdgegossipError):

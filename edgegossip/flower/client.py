@@ -179,7 +179,7 @@ class NodeClient:
         try:
             answer, after = self._answer(message)
         except EdgegossipError as error:
-            self._refusal(Message(Error(_ERROR_CODE, str(error)), reply_to=message))
+            self._refusal(Message(Error(_ERROR_CODE, error.elsewhere or str(error)), reply_to=message))
             if isinstance(error, LocalError):
                 raise  # this board cannot train; a bad message only costs its round
             self._sink.event(self._name, "refused", f"refused a message from the coordinator: {error}")

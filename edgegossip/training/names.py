@@ -60,4 +60,6 @@ def call_own(spec: str, function: Callable[..., Any], *args: Any, **kwargs: Any)
     except EdgegossipError:
         raise
     except Exception as error:
-        raise LocalError(f"{spec} failed: {type(error).__name__}: {error}") from error
+        failure = LocalError(f"{spec} failed: {type(error).__name__}: {error}")
+        failure.elsewhere = f"{spec} failed: {type(error).__name__} (its message stays in that board's log)"
+        raise failure from error

@@ -552,7 +552,9 @@ def _told(seat: Seat, error: BaseException) -> LocalError:
     path = Path(seat.recipe.run.script)
     lines = [frame.lineno for frame in extract_tb(error.__traceback__) if Path(frame.filename) == path]
     where = f", line {lines[-1]}" if lines else ""
-    told = LocalError(f"{_script(seat)}{where}: {type(error).__name__}: {error}")
+    kind = f"{_script(seat)}{where}: {type(error).__name__}"
+    told = LocalError(f"{kind}: {error}")
+    told.elsewhere = f"{kind} (its message stays in that board's log)"
     told.__cause__ = error
     return told
 

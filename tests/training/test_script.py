@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import textwrap
@@ -350,6 +351,14 @@ def test_evaluations_that_fail_are_named(start: Start, line: str, sentence: str)
     workload = start(REGRESSION.replace('return {"mae"', f'{line}\n            return {{"mae"'))
     with pytest.raises(LocalError, match=sentence):
         workload.evaluate(workload.initial(1))
+
+
+def test_other_machines_are_told_the_kind_of_an_error_and_not_its_words(start: Start) -> None:
+    workload = start(REGRESSION.replace("scheduler.step()", "float('Jane Doe, born 1970-01-01')"))
+    with pytest.raises(LocalError, match="Jane Doe") as raised:
+        workload.local_update(workload.initial(1), 0)
+    assert re.match(r"train\.py, line \d+: ValueError", raised.value.elsewhere)
+    assert "Jane" not in raised.value.elsewhere
 
 
 def test_a_state_that_cannot_be_kept_is_named(start: Start) -> None:
