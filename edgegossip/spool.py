@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
-from tempfile import TemporaryFile
 
 import numpy as np
 
@@ -29,6 +28,8 @@ class Buffer:
         self._file: FileIO | None = None
         self._memory: memoryview | None = None
         if folder is not None:
+            from tempfile import TemporaryFile  # here: a board that waits has no use for it
+
             with suppress(OSError):
                 self._file = TemporaryFile(dir=folder, buffering=0)
         if self._file is None:

@@ -8,7 +8,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from edgegossip.mesh.membership.manifest import is_instance
-from edgegossip.modelfile import SUFFIXES
 from edgegossip.types import NodeId
 
 
@@ -60,4 +59,6 @@ def _is_of(folder: Path, name: NodeId) -> bool:
 
 def _model(folder: Path, name: NodeId) -> bool:
     """Whether its model is there, which a gossip board saves when it has finished. Its last checkpoint stays."""
+    from edgegossip.modelfile import SUFFIXES  # here: a board that waits has no use for it
+
     return any((folder / "checkpoint" / f"{name}{suffix}").is_file() for suffix in SUFFIXES)

@@ -58,7 +58,6 @@ from edgegossip.engine.node import NodeEngine, Seat, Stage
 from edgegossip.gossip.base import GossipAlgorithm, NodeView, Send
 from edgegossip.mesh.base import Notice, PeerDown, PeerUp, Received, SendFailed, SendReceipt, Transport, Verdict
 from edgegossip.mesh.base import TransportEvent as MeshEvent
-from edgegossip.node.final_model import about_model, save_final
 from edgegossip.node.meters import NodeMeters
 from edgegossip.node.spec import NodeSpec, frame_limit, make_algorithm, make_topology, make_view
 from edgegossip.profiling.records import LINK_BYTES, LINK_PREFIX, LINK_SECONDS, Sink, Value
@@ -172,6 +171,8 @@ class GossipNode:
                     self._keeper.close(patience_s)
         name = self._spec.name
         if save_to is not None:
+            from edgegossip.node.final_model import about_model, save_final  # with its formats
+
             arrays = self._workload.state(self.engine.model)
             about = about_model(name, self.engine.round, len(self._workload.layout.tensors))
             save_final(save_to, arrays, about, self._keeper, self._sink)
