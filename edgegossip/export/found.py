@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -283,7 +284,7 @@ class RunModels:
         return _VectorSource(round, _layout_of(meta, self.recipe).views(value["model"]), {}, kept[round])
 
 
-class _Source:
+class _Source(ABC):
     """One board's model."""
 
     round: Round
@@ -291,8 +292,9 @@ class _Source:
     stays: tuple[str, ...]
     path: Path
 
+    @abstractmethod
     def read(self, name: str) -> NDArray[Any]:
-        raise NotImplementedError
+        """Return one of its tensors."""
 
     def all(self) -> Mapping[str, NDArray[Any]]:
         return {name: self.read(name) for name in (*self.travels, *self.stays)}
