@@ -124,7 +124,7 @@ def _if_it_overshoots(codec: Codec[Any]) -> float:
     if all(after <= before for before, after in pairwise(lengths)):
         return 1.0
     mean = (lengths[-1] / lengths[0]) ** (1.0 / (len(lengths) - 1))
-    return max(0.0, 1.0 - mean**2) ** 2
+    return float(max(0.0, 1.0 - mean**2) ** 2)
 
 
 def _kept(codec: Codec[Any], x: Vec) -> float:
