@@ -114,14 +114,18 @@ def topology_notice(recipe: Recipe) -> str:
 
 
 def memory_notice(recipe: Recipe) -> str:
-    """A codec whose losses outgrow the memory of `deep-squeeze` and `sparse-push`; empty otherwise."""
+    """A codec that fits no memory of what was lost, or has one of its own, where the algorithm keeps
+    one: `deep-squeeze` and `sparse-push` do, and a difference to a public copy is one. Empty
+    otherwise."""
     algorithm = recipe.gossip.algorithm
-    if recipe.run.mode != "gossip" or algorithm not in _WITH_MEMORY:
+    if recipe.run.mode != "gossip" or algorithm not in _ETA_BY_CODEC:
         return ""
     try:
         codecs.error_feedback(codecs.get(recipe.codec.name, **recipe.codec.params))
     except ConfigError as error:
         why = str(error).removeprefix("codec error-feedback: ")
+        if algorithm not in _WITH_MEMORY and "memory of its own" not in why:
+            return ""  # differences shrink, whatever a message loses of them
         return f"{algorithm} remembers what a message loses, as error-feedback does: {why}"
     return ""
 

@@ -80,6 +80,14 @@ def test_with_a_memory_it_is_a_plain_number_in_range(name: str) -> None:
     assert type(eta) is float and SMALLEST <= eta <= 1.0
 
 
+@pytest.mark.parametrize(("name", "rate"), [("co3", 0.164), ("ef-signsgd", 0.0057)])
+def test_codecs_that_remember_by_themselves_overshoot_and_get_less(name: str, rate: float) -> None:
+    """choco-sgd with co3 at the rate of a codec that keeps 98 % of a vector diverges."""
+    assert default_eta(codecs.get(name)) == pytest.approx(rate, rel=0.05)
+    without = codecs.get("co3", gamma=0.0) if name == "co3" else codecs.get("signsgd")
+    assert default_eta(without) > 2.0 * rate
+
+
 def test_a_memory_that_grows_without_end_gets_the_smallest() -> None:
     """Few levels of an L2 norm in large buckets lose more than they are given."""
     assert memory_eta(codecs.get("qsgd", bits=4, bucket=512)) == SMALLEST

@@ -98,3 +98,9 @@ def test_a_codec_that_outgrows_the_memory_is_told() -> None:
     said = notices(recipes.load("quickstart-gossip", ["gossip.algorithm=deep-squeeze", "codec.name=qsgd"]))
     assert any("deep-squeeze remembers what a message loses" in notice for notice in said)
     assert not any("remembers" in n for n in notices(recipes.load("quickstart-gossip", ["codec.name=minmax8"])))
+
+
+@pytest.mark.parametrize("codec, told", [("co3", True), ("ef-signsgd", True), ("signsgd", False), ("qsgd", False)])
+def test_a_second_memory_is_told_where_differences_are_one(codec: str, told: bool) -> None:
+    said = notices(recipes.load("quickstart-gossip", ["gossip.algorithm=choco-sgd", f"codec.name={codec}"]))
+    assert any("has a memory of its own" in notice for notice in said) == told
