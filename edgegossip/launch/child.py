@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from edgegossip.launch.nursery import Nursery
 from edgegossip.launch.process import Process
-from edgegossip.profiling.lines import EventRecord, LogText, Record, parse_record
+from edgegossip.profiling.lines import EventRecord, LogText, MetricsRecord, Record, parse_record
 from edgegossip.profiling.sinks import HEARTBEAT
 from edgegossip.types import NodeId
 
@@ -63,6 +63,7 @@ class Child:
     code: int | None = None
     starts: int = 1  # of this board, this one included
     heard_s: float = field(default_factory=time.monotonic)
+    round_s: float = field(default_factory=time.monotonic)  # when it last said that a round was done
 
     def tell(self, line: str) -> None:
         """One line to the board's standard input. A board that is gone is not told."""
@@ -79,6 +80,8 @@ class Child:
         match news:
             case Ended(_, code):
                 self.code = code
+            case Said(_, MetricsRecord()):
+                self.round_s = self.heard_s
             case Said(_, EventRecord(name="error", text=text)):
                 self.last_error = text
             case Said(_, EventRecord(name="joined")):

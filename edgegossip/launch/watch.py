@@ -26,6 +26,9 @@ class Watch:
     start_again: Callable[[NodeId], Child] | None = None  # None: a board that dies is lost
     has_checkpoint: Callable[[NodeId], bool] = lambda name: False  # noqa: E731
     restarts: int = 0  # how often one board may be started again
+    began_s: float = field(default_factory=time.monotonic)
+    hanging_s: float = STUCK_S  # what the training of a board gets at least once others have finished
+    finished_s: float | None = None  # when the last of the boards did that have finished
 
     def next(self, timeout_s: float) -> News | None:
         """Take in one piece of news: relay it to the sink, and name a board that is lost."""
@@ -34,7 +37,10 @@ class Watch:
         except queue.Empty:
             return None
         child = self.child(news.node)
+        had_finished = child.finished
         child.notice(news)
+        if child.finished and not had_finished:
+            self.finished_s = time.monotonic()
         if isinstance(news, Said):
             self.sink.write(news.record)
         elif isinstance(news, Ended):
@@ -49,12 +55,14 @@ class Watch:
 
     def until_ended(self, patience_s: float = STUCK_S) -> None:
         """Until every board has ended. A board that gives no sign of life is named. Once one has finished, or when none
-        gives any, a board that stays silent for `patience_s` is killed: a stopped process would hold the run for ever."""
+        gives any, a board that stays silent for `patience_s` is killed: a stopped process would hold the run for ever.
+        So is one whose process lives and whose training hangs."""
         named_s: dict[NodeId, float] = {}
         while self.running():
             self.next(0.1)
             self._name_silent(named_s)
             self._end_stuck(patience_s)
+            self._end_hanging()
         self.drain(0.0)
 
     def drain(self, patience_s: float = 0.5) -> None:
@@ -81,8 +89,20 @@ class Watch:
                 self._lose(child, f"it gave no sign of life for {patience_s:.0f} s, and was ended")
                 child.process.kill()
 
+    def _end_hanging(self) -> None:
+        """End a board that has done no round since another finished, for as long as that one took for
+        all of its rounds."""
+        if self.finished_s is None:
+            return
+        patience_s = max(self.hanging_s, self.finished_s - self.began_s)
+        for child in self.running():
+            idle_s = time.monotonic() - max(child.round_s, self.finished_s)
+            if idle_s > patience_s and not child.finished and child.name not in self.lost:
+                self._lose(child, f"others have finished, and it did no round for {idle_s:.0f} s: it was ended")
+                child.process.kill()
+
     def _ended(self, child: Child) -> None:
-        if child.finished and child.code == 0:
+        if child.finished:  # its model is saved: how its process went does not matter any more
             for other in self.running():  # one that starts again would wait for it
                 if other.starts > 1 and not other.joined:
                     other.part_with(child.name, f"{child.name} has finished")

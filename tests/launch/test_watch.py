@@ -68,13 +68,19 @@ def start(name: str, script: str, news: queue.Queue[News], folder: Path) -> Chil
 
 
 def watch(
-    folder: Path, patience_s: float, restarts: int = 0, again: str = "", kept: bool = False, **scripts: str
+    folder: Path,
+    patience_s: float,
+    restarts: int = 0,
+    again: str = "",
+    kept: bool = False,
+    hanging_s: float = 60.0,
+    **scripts: str,
 ) -> tuple[Watch, Kept]:
     """`again` is what a board runs that is started again; `kept`: whether boards have checkpoints."""
     news: queue.Queue[News] = queue.Queue()
     sink = Kept()
     children = [start(name, script, news, folder) for name, script in scripts.items()]
-    made = Watch(children, news, sink, restarts=restarts)
+    made = Watch(children, news, sink, restarts=restarts, hanging_s=hanging_s)
     made.has_checkpoint = lambda name: kept
     made.start_again = lambda name: start(name, again or scripts[name], news, folder)
     try:
@@ -93,6 +99,30 @@ def test_a_stopped_board_is_ended_once_others_have_finished(tmp_path: Path) -> N
     made, sink = watch(tmp_path, 3.0, busy=BUSY, stopped=STOPPED)
     assert list(made.lost) == ["stopped"] and "gave no sign of life" in made.lost["stopped"]
     assert [e.name for e in sink.events if e.node == "stopped"] == ["lost"]
+
+
+def test_a_board_that_lives_and_does_no_round_is_ended_once_others_have_finished(tmp_path: Path) -> None:
+    hanging = UNTIL.format(file=str(tmp_path / "never"), size=1)
+    made, _ = watch(
+        tmp_path, 60.0, hanging_s=0.5, hanging=hanging, done=BUSY.replace("90", "1").replace("busy", "done")
+    )
+    assert list(made.lost) == ["hanging"] and "it did no round for" in made.lost["hanging"]
+
+
+def test_a_slow_board_that_does_rounds_is_waited_for(tmp_path: Path) -> None:
+    rounds = "    pipe.write(MetricsRecord('busy', 0, 0.0, {}))\n"
+    slow = BUSY.replace("import PipeSink", "import PipeSink\nfrom edgegossip.profiling.lines import MetricsRecord")
+    slow = slow.replace("    pipe.beat()\n", rounds)
+    made, _ = watch(tmp_path, 60.0, hanging_s=0.5, busy=slow, done=BUSY.replace("90", "1").replace("busy", "done"))
+    assert made.lost == {}
+
+
+def test_a_board_that_is_killed_after_it_finished_is_not_lost(tmp_path: Path) -> None:
+    killed = BUSY.replace("90", "1") + "os.kill(os.getpid(), 9)\n"
+    made, _ = watch(
+        tmp_path, 60.0, killed=killed.replace("busy", "killed"), done=BUSY.replace("90", "1").replace("busy", "done")
+    )
+    assert made.lost == {} and made.child("killed").code == -9
 
 
 def test_all_stopped_ends_the_run(tmp_path: Path) -> None:
