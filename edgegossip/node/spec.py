@@ -17,6 +17,7 @@ from edgegossip.layout import Layout
 from edgegossip.mesh.limits import MeshLimits
 from edgegossip.recipe import Recipe
 from edgegossip.security.names import check_name
+from edgegossip.training.base import require_gradient_steps
 from edgegossip.training.data import boards_of
 from edgegossip.types import ConfigError, NodeId
 
@@ -104,32 +105,7 @@ def frame_limit(layout: Layout) -> int:
 def make_algorithm(recipe: Recipe) -> GossipAlgorithm[Any]:
     """The recipe's gossip algorithm, with its momentum around it. Raises ConfigError on an unknown
     name or parameter, and when the local optimiser is not what the algorithm takes it for."""
-    _check_optimizer(recipe)
-    section = recipe.gossip
-    return with_momentum(gossip.get(section.algorithm, **section.params), section.momentum, section.momentum_factor)
-
-
-def _check_optimizer(recipe: Recipe) -> None:
-    """What algorithms assume of a board's step, in one place. Most add whatever a board did
-    (`LocalUpdate.delta`). A momentum in gossip, around any algorithm or parallel-sgd's own, divides
-    the step by lr and takes that for a gradient; d2 takes off the steps that pulled the boards apart,
-    which are their gradients' only where every board scales them alike."""
     section, training = recipe.gossip, recipe.training
-    if section.momentum != "none":
-        who, cure = f"gossip.momentum = {section.momentum}", "gossip.momentum = none"
-    elif section.algorithm == "parallel-sgd" and section.params.get("momentum"):
-        who, cure = "the momentum of parallel-sgd", "gossip.params.momentum = 0"
-    elif section.algorithm == "d2":
-        who, cure = "gossip.algorithm = d2", "gossip.algorithm = dpsgd"
-    else:
-        return
-    if training.optimizer != "sgd":
-        raise ConfigError(
-            f"{who} takes a board's step for its gradient times the learning rate, and that of "
-            f"training.optimizer = {training.optimizer} is not: say training.optimizer = sgd, or {cure}"
-        )
-    if section.momentum != "none" and training.momentum:
-        raise ConfigError(
-            f"gossip.momentum = {section.momentum} and training.momentum = {training.momentum:g}: a run has one "
-            "momentum only; say training.momentum = 0"
-        )
+    if not recipe.run.script:  # a script's optimiser is seen when it joins
+        require_gradient_steps(section, training.optimizer, training.momentum)
+    return with_momentum(gossip.get(section.algorithm, **section.params), section.momentum, section.momentum_factor)

@@ -151,6 +151,8 @@ def first_model(recipe: Recipe, board: Board, say: Callable[[str], None] = lambd
 
         script = ScriptWorkload(recipe, -1, "coordinator", say)
         x, agreement = script.initial(recipe.run.seed), script.agreement()
+        if here:
+            script.require_function()
         return FirstModel(script.layout, x, script.require_evaluation if here else None, agreement, script.over)
     layout, x = initial_model(recipe, board)
     agreement = Agreement(layout.facts() if is_own(recipe) else {})

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from edgegossip.agreement import Agreement
 from edgegossip.layout import Layout
-from edgegossip.types import LocalUpdate, Metrics, Round, Vec
+from edgegossip.recipe import GossipSection
+from edgegossip.types import ConfigError, LocalUpdate, Metrics, Round, Vec
 
 KEPT = "kept/"  # in a snapshot, before the names of what of the model stays on its board
 
@@ -60,3 +61,31 @@ def stage_metrics(stages_s: Mapping[str, float]) -> dict[str, float]:
 def size_mb(layout: Layout) -> float:
     """Size of the model as float32, in megabytes (1e6 bytes)."""
     return layout.size * np.dtype(np.float32).itemsize / 1e6
+
+
+def require_gradient_steps(section: GossipSection, optimizer: str, momentum: float) -> None:
+    """Raise ConfigError when the gossip algorithm takes a step for something that this optimiser's
+    is not.
+
+    Most algorithms add whatever a board did (`LocalUpdate.delta`). A momentum in gossip, around any
+    algorithm or parallel-sgd's own, divides the step by lr and takes that for a gradient; d2 takes
+    off the steps that pulled the boards apart, which are their gradients' only where every board
+    scales them alike."""
+    if section.momentum != "none":
+        who, cure = f"gossip.momentum = {section.momentum}", "gossip.momentum = none"
+    elif section.algorithm == "parallel-sgd" and section.params.get("momentum"):
+        who, cure = "the momentum of parallel-sgd", "gossip.params.momentum = 0"
+    elif section.algorithm == "d2":
+        who, cure = "gossip.algorithm = d2", "gossip.algorithm = dpsgd"
+    else:
+        return
+    if optimizer != "sgd":
+        raise ConfigError(
+            f"{who} takes a board's step for its gradient times the learning rate, and that of {optimizer} "
+            f"is not: say training.optimizer = sgd (in a script: torch.optim.SGD), or {cure}"
+        )
+    if section.momentum != "none" and momentum:
+        raise ConfigError(
+            f"gossip.momentum = {section.momentum} and training.momentum = {momentum:g}: a run has one momentum "
+            "only; say training.momentum = 0 (in a script: momentum=0)"
+        )

@@ -40,8 +40,9 @@ from edgegossip.agreement import Agreement, sums
 from edgegossip.choices import did_you_mean
 from edgegossip.layout import Layout
 from edgegossip.recipe import Recipe
+from edgegossip.training.base import require_gradient_steps
 from edgegossip.training.vector import ModelVector, whole_state
-from edgegossip.types import LocalError, LocalUpdate, Metrics, NodeId, Round, Vec, scores_problem
+from edgegossip.types import ConfigError, LocalError, LocalUpdate, Metrics, NodeId, Round, Vec, scores_problem
 
 T = TypeVar("T")
 
@@ -270,6 +271,14 @@ class Run:
     def layout(self) -> Layout:
         return self._vector.layout
 
+    @property
+    def optimizer(self) -> tuple[str, float] | None:
+        """Return the name of the first optimiser in `state`, and its momentum; None without any."""
+        for state in self._state:
+            if groups := getattr(state, "param_groups", None):
+                return type(state).__name__.lower(), float(groups[0].get("momentum", 0.0))
+        return None
+
     def agreement(self) -> Agreement:
         """Return what this board's model and the user's schema say."""
         return Agreement({**self._vector.facts(), "start": self._start, **self._schema})
@@ -282,6 +291,11 @@ class Run:
         """Open a round; carried out on the script's thread."""
         self._begin(x, round)
         self._open = opened
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether the user gave `evaluate` a function."""
+        return self._evaluation is not None
 
     def evaluation(self, x: Vec) -> Metrics | None:
         """Evaluate x with the user's function; the model has the round's own values afterwards, and
@@ -429,6 +443,11 @@ class ScriptWorkload:
         if self._seat.only_model:
             self._thread.join()
             self._ended = True
+        if recipe.run.mode == "gossip" and self._run.optimizer is not None:
+            try:
+                require_gradient_steps(recipe.gossip, *self._run.optimizer)
+            except ConfigError as error:
+                raise LocalError(f"{_script(self._seat)}: {error}") from error
         asked, rounds = self._run.asked_rounds, recipe.run.rounds
         if asked not in (None, rounds):
             say(
@@ -458,11 +477,15 @@ class ScriptWorkload:
     def evaluate(self, x: Vec, examples: int | None = None) -> Metrics | None:
         return self._ask(lambda: self._run.evaluation(x))
 
-    def require_evaluation(self, x: Vec, examples: int | None = None) -> Metrics:
-        """Evaluate x. Raises LocalError where the script has said no evaluation."""
-        found = self.evaluate(x, examples)
-        if found is None:
+    def require_function(self) -> None:
+        """Raise LocalError where the script has given run.evaluate nothing by its first round."""
+        if not self._ask(lambda: self._run.evaluates):
             raise LocalError(f"{_script(self._seat)} has no evaluation: give run.evaluate a function")
+
+    def require_evaluation(self, x: Vec, examples: int | None = None) -> Metrics:
+        """Evaluate x with the function that `require_function` has seen."""
+        found = self.evaluate(x, examples)
+        assert found is not None
         return found
 
     def snapshot(self) -> Mapping[str, NDArray[Any]]:
@@ -608,6 +631,8 @@ def _random_states() -> dict[str, Any]:
         "torch": torch.get_rng_state(),
         "numpy": (torch.from_numpy(keys.astype(np.int64)), *more),
         "python": random.getstate(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [],
+        "mps": [torch.mps.get_rng_state()] if torch.backends.mps.is_available() else [],
     }
 
 
@@ -617,3 +642,7 @@ def _set_random_states(kept: Mapping[str, Any]) -> None:
     np.random.set_state(("MT19937", keys.numpy().astype(np.uint32), *more))  # noqa: NPY002
     version, words, gauss = kept["python"]
     random.setstate((version, tuple(words), gauss))
+    if kept.get("cuda"):
+        torch.cuda.set_rng_state_all(kept["cuda"])
+    if kept.get("mps"):
+        torch.mps.set_rng_state(*kept["mps"])

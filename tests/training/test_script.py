@@ -56,8 +56,8 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
         path = tmp_path / "train.py"
         path.write_text(textwrap.dedent(text))
         run = {"script": str(path), "script_args": list(args), "rounds": rounds, "nodes": 3}
-        evaluation = {"where": options.pop("where", "boards")}
-        return ScriptWorkload(recipe(run=run, evaluation=evaluation), index, name, **options)
+        evaluation, gossip = {"where": options.pop("where", "boards")}, options.pop("gossip", {})
+        return ScriptWorkload(recipe(run=run, evaluation=evaluation, gossip=gossip), index, name, **options)
 
     return start
 
@@ -116,6 +116,19 @@ def test_a_script_that_is_started_again_goes_on_bit_for_bit(start: Start) -> Non
     assert np.array_equal(x, y)
     assert [u.metrics for u in rest] == [u.metrics for u in updates[3:]]
     assert [u.lr for u in rest] == [u.lr for u in updates[3:]]
+
+
+def test_a_checkpoint_has_the_random_states_of_the_gpus(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No GPU is here: torch's two functions are stood in for, on what they give and take."""
+    import torch
+
+    there, taken = [torch.arange(16, dtype=torch.uint8), torch.zeros(16, dtype=torch.uint8)], []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_rng_state_all", lambda: there)
+    monkeypatch.setattr(torch.cuda, "set_rng_state_all", taken.append)
+    workload = start(REGRESSION)
+    workload.restore(workload.snapshot())
+    assert [[state.tolist() for state in states] for states in taken] == [[state.tolist() for state in there]]
 
 
 def test_a_checkpoint_of_another_script_is_refused(start: Start) -> None:
@@ -300,6 +313,30 @@ def test_a_script_that_goes_wrong_is_named(start: Start, old: str, new: str, sen
         workload.local_update(workload.initial(1), 0)
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "gossip", "sentence"),
+    [
+        (
+            "AdamW(",
+            {"algorithm": "d2"},
+            r"train\.py: gossip\.algorithm = d2 .* that of adamw is not.*torch\.optim\.SGD",
+        ),
+        ("AdamW(", {"momentum": "nesterov"}, r"gossip\.momentum = nesterov .* that of adamw is not"),
+        ("SGD(momentum=0.9, params=", {"momentum": "nesterov"}, r"training\.momentum = 0\.9.*momentum=0"),
+    ],
+)
+def test_an_optimiser_that_the_algorithm_cannot_do_with_is_refused(
+    start: Start, optimizer: str, gossip: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(LocalError, match=sentence):
+        start(REGRESSION.replace("AdamW(", optimizer), gossip=gossip)
+
+
+def test_an_optimiser_that_suits_the_algorithm_trains(start: Start) -> None:
+    workload = start(REGRESSION.replace("AdamW(", "SGD("), gossip={"momentum": "nesterov"})
+    assert workload.local_update(workload.initial(1), 0).lr == 0.05
+
+
 def test_a_loop_that_exchanges_twice_in_a_round_is_named(start: Start) -> None:
     workload = start(REGRESSION.replace("scheduler.step()", "run.exchange(loss=1.0)"))
     x = workload.initial(1)
@@ -373,6 +410,13 @@ def test_a_state_that_cannot_be_kept_is_named(start: Start) -> None:
 def test_without_an_evaluation_there_is_none(start: Start) -> None:
     workload = start(REGRESSION.replace("@run.evaluate", ""))
     assert workload.evaluate(workload.initial(1)) is None
+
+
+def test_a_coordinator_that_shall_evaluate_says_before_the_run_that_it_cannot(start: Start) -> None:
+    start(REGRESSION, where="coordinator", index=-1).require_function()
+    workload = start(REGRESSION.replace("@run.evaluate", ""), where="coordinator", index=-1)
+    with pytest.raises(LocalError, match=r"train\.py has no evaluation: give run\.evaluate a function"):
+        workload.require_function()
 
 
 def test_by_itself_a_script_trains_alone(tmp_path: Path) -> None:
