@@ -14,6 +14,9 @@ and is started by `edgegossip run train.py --nodes 4`, or from Python:
     result = edgegossip.run("train.py", {"run.rounds": 50}, nodes=4)
     result.state_dict()
 
+What goes wrong is an `EdgegossipError`: a `LocalError` is of this side (`ConfigError`, `DataError`,
+`HostError`, `RunError`), a `PeerError` of the other. Its text is a sentence that a user can act on.
+
 Importing this package costs nothing: every part is imported when it is first used.
 """
 
@@ -25,9 +28,24 @@ if TYPE_CHECKING:
     from edgegossip.notebook import local, run
     from edgegossip.result import Result
     from edgegossip.training.script import Run, join
+    from edgegossip.types import ConfigError, DataError, EdgegossipError, HostError, LocalError, PeerError, RunError
 
 __version__ = "0.1.0"
-__all__ = ["Result", "Run", "__version__", "join", "local", "run"]
+__all__ = [
+    "ConfigError",
+    "DataError",
+    "EdgegossipError",
+    "HostError",
+    "LocalError",
+    "PeerError",
+    "Result",
+    "Run",
+    "RunError",
+    "__version__",
+    "join",
+    "local",
+    "run",
+]
 
 _HOMES = {  # public name -> its module
     "Result": "edgegossip.result",
@@ -43,8 +61,8 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module 'edgegossip' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_HOMES.get(name, "edgegossip.types")), name)

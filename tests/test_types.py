@@ -1,4 +1,4 @@
-"""Metrics: what an evaluation may say."""
+"""Metrics: what an evaluation may say; the errors that users import."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edgegossip import types
 from edgegossip.types import LocalUpdate, Metrics, scores_problem
 
 
@@ -45,3 +46,11 @@ def test_an_update_weighs_what_its_board_holds() -> None:
 def test_scores_that_cannot_be_are_named(scores: dict[Any, Any], words: str) -> None:
     assert words in scores_problem(scores)
     assert scores_problem({f"s-{k}_": float(k) for k in range(16)} | {}) == ""
+
+
+def test_users_find_the_errors_at_the_top() -> None:
+    import edgegossip
+
+    public = {name for name in edgegossip.__all__ if name.endswith("Error")}
+    assert public == {"ConfigError", "DataError", "EdgegossipError", "HostError", "LocalError", "PeerError", "RunError"}
+    assert all(getattr(edgegossip, name) is getattr(types, name) for name in public)

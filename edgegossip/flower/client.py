@@ -190,8 +190,10 @@ class NodeClient:
         return after()
 
     def _fetch(self, incoming: Incoming) -> Message | None:
-        until = time.monotonic() + self._patience_s
-        while time.monotonic() < until:
+        """Return the whole message; None when none of its parts came for as long as this board is
+        patient. A large one may take longer than that on its way."""
+        here, watch = len(incoming.contents), Watch()
+        while watch.s < self._patience_s:
             try:
                 message: Message | None = self._reach(lambda: self._link.fetch(incoming))
             except ValueError as error:
@@ -199,6 +201,8 @@ class NodeClient:
                 return None
             if message is not None or self._rejoin.is_set():
                 return message
+            if len(incoming.contents) > here:
+                here, watch = len(incoming.contents), Watch()
             time.sleep(PART_S)
         return None
 

@@ -45,6 +45,7 @@ _SUMMED = (
 _LAST = ("train/loss", "eval/loss")
 # event -> state of its node from then on
 _ENDS = {"finished": "finished", "lost": "lost", "error": "lost", "restarted": "unfinished"}
+_AFTERWARDS = ("compared", "averaged")  # a look at the models, when all boards' processes have ended
 
 
 @dataclass(slots=True)
@@ -156,7 +157,8 @@ class Summary:
         else:
             totals.state = _ENDS.get(record.name, totals.state)
             totals.restarts += record.name == "restarted"
-        self._seconds = max(self._seconds, record.t_s)
+        if not isinstance(record, EventRecord) or record.name not in _AFTERWARDS:
+            self._seconds = max(self._seconds, record.t_s)
 
     def document(self, head: Mapping[str, Any]) -> dict[str, Any]:
         """`head` as of `summarise_records`."""

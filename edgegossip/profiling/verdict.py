@@ -8,7 +8,8 @@ second run reads no warning, so each rule waits for evidence, and short runs are
 - `diverged` (ruin): the training loss is no number, or ends far above its start, or gave back more
   than half of what it had gained.
 - `chance` (ruin): after `ENOUGH_ROUNDS` rounds and one pass over its data, the fleet's accuracy is
-  what guessing gives, or near it with a test loss that guessing would beat.
+  what guessing gives, or near it with a test loss that guessing would beat; or its r2 is not above
+  0, which predicting the mean gives.
 - `apart` (ruin): the boards hold different models. The average of them is far worse than they are,
   or they are far worse than it, or the worst board has learnt a quarter of what the best has, or
   they are further from the average than that is long. A hint where they are merely far from it.
@@ -100,6 +101,7 @@ class _Node:
     last: float | None = math.nan  # training loss of the last round; None: no number
     score: float | None = None
     loss: float | None = None  # of the last evaluation
+    r2: float | None = None
     tested: float = 0.0  # examples of it
     away: float | None = None  # from the average, in lengths of it
     sent: dict[NodeId, int] = field(default_factory=dict)  # neighbour -> last round in which it got something
@@ -200,6 +202,7 @@ class Evidence:
 
     def _evaluated(self, node: _Node, record: MetricsRecord) -> None:
         node.loss, node.tested = record.number("eval/loss"), record.number("eval/examples") or 0.0
+        node.r2 = record.number("eval/r2")
         for name in scores_in(record.values)[:1]:
             self._score, node.score = name, record.number(f"{EVALUATED}{name}")
 
@@ -255,7 +258,13 @@ class Evidence:
     def _chance(self, nodes: Mapping[NodeId, _Node]) -> Iterable[Finding]:
         guess = self._asked.guess
         scores = self._scores(nodes)
-        if guess is None or self._score != "accuracy" or not scores or not self._enough(nodes):
+        if not scores or not self._enough(nodes):
+            return
+        explained = [node.r2 for node in nodes.values() if node.r2 is not None]
+        if explained and (r2 := sum(explained) / len(explained)) <= 0.0:
+            text = f"r2, {r2:.3g}, is not better than that of always predicting the mean"
+            yield Finding("chance", text, self._cure_of_chance(), True)
+        if guess is None or self._score != "accuracy":
             return
         reached = sum(scores.values()) / len(scores)
         losses = [node.loss for node in nodes.values() if node.loss is not None]

@@ -56,6 +56,12 @@ def test_a_whole_run():
     assert [row["received_bytes"] for row in document["boards"]] == [120, 120]
 
 
+def test_a_look_at_the_models_afterwards_is_no_part_of_the_run():
+    records = [_round("a", 0, 1.0)], [_end("a", t_s=2.0), _end("a", "compared", 9.0), _end("a", "averaged", 9.5)]
+    document = summarise_records(HEAD, ["a"], *records)
+    assert document["seconds"] == 2.0 and document["failed_nodes"] == []
+
+
 def test_every_score_is_summed_up_and_the_first_is_the_headline():
     metrics = [
         _round("a", 1, 1.0, **{"eval/loss": 0.3, "eval/mae": 0.2, "eval/r2": 0.5}),

@@ -40,6 +40,7 @@ def told(
     recipe: Mapping[str, Any] = RECIPE,
     examples: int = 32,
     lost: Sequence[str] = (),
+    r2: float | None = None,
 ) -> list[tuple[str, bool, str]]:
     """Kind, ruin and sentence of what is said of such a run of four boards on a ring."""
     metrics = []
@@ -53,7 +54,8 @@ def told(
                         values[f"link/{peer}_bytes"] = 100
             if step == rounds - 1:
                 score = accuracy if isinstance(accuracy, float) else accuracy[node]
-                values |= {"eval/loss": test_loss, "eval/accuracy": score, "eval/examples": 400}
+                scores = {"eval/accuracy": score} if r2 is None else {"eval/mae": 1.0, "eval/r2": r2}
+                values |= {"eval/loss": test_loss, **scores, "eval/examples": 400}
             metrics.append(MetricsRecord(node, step, float(step), values))
     ends = [EventRecord(n, 99.0, "lost" if n in lost else "finished", n) for n in BOARDS]
     document = summarise_records(HEAD, BOARDS, metrics, [*events, *ends], Asked.of(recipe, PARTITION, TOPOLOGY))
@@ -107,6 +109,12 @@ def test_a_loss_that_does_not_fall_is_a_hint() -> None:
 def test_accuracy_of_guessing_is_a_ruin() -> None:
     ((kind, ruin, text),) = told(lambda k: 2.3, accuracy=0.11, test_loss=2.3)
     assert (kind, ruin) == ("chance", True) and "guessing among 10 classes (0.1)" in text
+
+
+def test_a_regression_that_predicts_no_better_than_the_mean_is_a_ruin() -> None:
+    [(kind, ruin, text)] = told(r2=-0.25)
+    assert kind == "chance" and ruin and "r2, -0.25, is not better than that of always predicting the mean" in text
+    assert told(r2=0.3) == []
 
 
 def test_near_guessing_is_a_ruin_only_where_the_test_loss_is_that_of_a_guess_too() -> None:
