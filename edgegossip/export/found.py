@@ -115,7 +115,7 @@ class RunModels:
         choices = self.choices
         board = board or choices[0]
         if board not in choices:
-            raise ConfigError(f"board {board}: this run has {', '.join(choices)}{did_you_mean(board, choices)}")
+            raise ConfigError(f"no board {board}: this run has {', '.join(choices)}{did_you_mean(board, choices)}")
         if self._server:
             return self._of_server(board, round)
         if not self.boards:

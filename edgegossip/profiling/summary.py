@@ -16,6 +16,7 @@ each number is over:
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -143,6 +144,7 @@ class Summary:
     """The same of a run that goes on: takes records as they come."""
 
     def __init__(self, members: Sequence[NodeId] = (), asked: Asked | None = None) -> None:
+        self._members = len(members)  # the first of the nodes, in their order
         self._nodes = {name: _Totals() for name in members}
         self._evidence = Evidence(asked)
         self._seconds = 0.0
@@ -162,7 +164,9 @@ class Summary:
 
     def document(self, head: Mapping[str, Any]) -> dict[str, Any]:
         """`head` as of `summarise_records`."""
-        return {**_document(head, self._nodes, self._seconds), "verdict": self._verdict()}
+        names = list(self._nodes)
+        nodes = {name: self._nodes[name] for name in names[: self._members] + sorted(names[self._members :], key=_parts)}
+        return {**_document(head, nodes, self._seconds), "verdict": self._verdict()}
 
     def _verdict(self) -> list[dict[str, Any]]:
         """Of a run that is over: while boards are at work it may still come right."""
@@ -200,6 +204,11 @@ def _document(head: Mapping[str, Any], nodes: Mapping[NodeId, _Totals], seconds:
         "restarted_nodes": [name for name, t in boards.items() if t.restarts],
         "boards": [_row(name, totals) for name, totals in nodes.items()],
     }
+
+
+def _parts(name: NodeId) -> list[str]:
+    """Return the words and numbers of a name to sort by, so that board-10 comes after board-9."""
+    return [part.rjust(20, "0") if k % 2 else part for k, part in enumerate(re.split(r"([0-9]+)", name))]
 
 
 def _row(name: NodeId, totals: _Totals) -> dict[str, Any]:

@@ -62,6 +62,14 @@ def test_a_look_at_the_models_afterwards_is_no_part_of_the_run():
     assert document["seconds"] == 2.0 and document["failed_nodes"] == []
 
 
+def test_boards_come_in_the_order_of_the_run_and_where_that_is_unknown_by_number():
+    metrics = [_round(name, 0, 1.0) for name in ("board-10", "board-9", "a", "board-1")]
+    rows = summarise_records(HEAD, [], metrics, [])["boards"]
+    assert [row["node"] for row in rows] == ["a", "board-1", "board-9", "board-10"]
+    rows = summarise_records(HEAD, ["board-9", "board-1"], metrics, [])["boards"]
+    assert [row["node"] for row in rows] == ["board-9", "board-1", "a", "board-10"]
+
+
 def test_every_score_is_summed_up_and_the_first_is_the_headline():
     metrics = [
         _round("a", 1, 1.0, **{"eval/loss": 0.3, "eval/mae": 0.2, "eval/r2": 0.5}),
