@@ -204,7 +204,7 @@ class Synchronous:
     def receive(self, s: State, m: Message) -> Outcome:
         """Late messages and duplicates are counted and dropped: (round, sender) tells them, or the
         stream's number."""
-        sender, frame = messages.belongs(s.view, m), m.frame
+        sender, frame = messages.sender_of(s.view, m), m.frame
         if frame.kind == Kind.HELLO:
             return self._receive_hello(s, sender, frame)
         if frame.kind == Kind.STATE:
