@@ -110,7 +110,7 @@ class TlsSecurity:
         self.identity = identity
         self._front_end: FrontEnd | None = None
         self.admission = Admission(identity)
-        self._tell: Tell = lambda _peer, _text: None
+        self._tell: Tell = lambda _peer, _said: None
         self._on_news: Callable[[], None] = lambda: None
         self._limits = MeshLimits()
         self._pinned: dict[NodeId, int] = {}  # serial of the certificate that each peer showed last
@@ -145,7 +145,7 @@ class TlsSecurity:
             context=lambda: self._files.server_context,
             look=self.look_at_file,
             on_list=lambda caller, crl, told: self._offered(caller.subject, crl, told),
-            tell=lambda caller, text: self._tell(_board(caller), printable(text, 400)),
+            tell=lambda caller, said: self._tell(_board(caller), said),
         )
         self._front_end.start()
         return Address(*self._front_end.address)

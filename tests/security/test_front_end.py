@@ -51,7 +51,7 @@ class Port:
             lambda: context,
             self._look,
             self._on_list,
-            lambda _caller, text: self.said.put(text),
+            lambda _caller, said: self.said.put(str(said)),
         )
 
     def _look(self) -> None:
