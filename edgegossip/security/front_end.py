@@ -266,10 +266,10 @@ class PendingHandshake:
         self._front_end.admit(self.caller)
         protocol = connection.selected_alpn_protocol()
         if protocol == tls.H2:
-            raise PeerError("it comes in without a knock, or too long after it")
+            raise PeerError("it comes in without the admission handshake, or too long after it")
         if protocol != tls.KNOCK:
             raise PeerError("it speaks another kind of TLS")
-        self.doing = "its knock"
+        self.doing = "the admission handshake"
 
     def _exchange(self, connection: ssl.SSLSocket) -> None:
         """Go through hello, answer and perhaps a list; see handshake.py."""
@@ -599,7 +599,7 @@ class FrontEnd:
         certificate."""
         self._admission.check(caller)
         if not self._handshakes.take(caller.serial, time.monotonic()):
-            raise PeerError(f"it knocks more than {self.limits.knocks_per_s:g} times a second")
+            raise PeerError(f"it makes more than {self.limits.knocks_per_s:g} admission handshakes a second")
 
     def answer(self, caller: Caller, number: int) -> handshake.Answer:
         """Return the answer to a caller whose revocation list has this number: a one-time token, or
