@@ -1,9 +1,31 @@
-"""Text that strangers write, read so that nothing they write is an exception or spoils a log.
-Pure."""
+"""Text that strangers write, read so that nothing they write is an exception or spoils a log; and
+what a log says of those who were refused. Pure."""
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from urllib.parse import SplitResult, urlsplit
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Somebody who was refused. Its text is the sentence for people, its fields are what programs
+    read in the event `refused`. Whoever makes one sees to it that both are printable."""
+
+    who: str  # a name, as far as it is known; else ""
+    address: str  # HOST:PORT, or HOST
+    why: str
+
+    @property
+    def caller(self) -> str:
+        return f"{self.who} at {self.address}" if self.who else self.address
+
+    @property
+    def fields(self) -> dict[str, str]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return f"refused {self.caller}: {self.why}"
 
 
 def whole_number(text: str, most: int) -> int | None:

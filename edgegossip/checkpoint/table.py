@@ -92,7 +92,7 @@ STATES = Classes(
         *_of("gossip.rounds", "Stepped", stored="gossip.state"),
         *_of("gossip.streams", "OutEdge", incarnations="lives"),
         *_of("gossip.streams", "InEdge"),
-        *_of("gossip.streams", "Inbox", stored="gossip.inbox"),
+        Entry("edgegossip.gossip.streams", "EarlyMessages", stored="gossip.inbox.Inbox"),
         *_of("gossip.scheme", "Published"),
         Entry("edgegossip.gossip.symmetric", "Mixing", later=("body", "early")),
         *_of("gossip.symmetric", "Gathered", stored="gossip.mixing"),

@@ -160,9 +160,8 @@ class NodeEngine:
         self._led = False  # a frame that leads to its sender's model was taken in
         self._ahead = len(seat.members) * seat.period + 1  # rounds that nobody gets ahead who began with us
         self._has_nothing = False  # no checkpoint, and no model of anybody yet
-        self._begun = self._before_round = (
-            False  # its first round; the first one since it came, or is not alone any more
-        )
+        self._begun = False  # its first round has
+        self._before_round = False  # no round has begun since it came, or since it is not alone any more
 
     @property
     def listens(self) -> bool:

@@ -11,7 +11,7 @@ Questions are asked in this order, from cheap to dear:
 3. `Proportion`: is the decoded update so long (L2) that it would spoil the model?
 4. `Losses`: which losses go into the curve? A loss changes no model, so nobody is refused for it.
 5. `ServerLevels`: how many levels do all boards use next, whatever a single one claims?
-6. `Quarantine` and `Trust`: who has been refused so often that nobody asks it for a while?
+6. `LeftOut` and `Trust`: who has been refused so often that nobody asks it for a while?
 
 All of them hold a board against the others of its round. Of three boards the median cannot be one
 liar's; of one or two there is no such median, and each class says what it does then.
@@ -385,7 +385,7 @@ class _Record:
     reason: str = ""
 
 
-class Quarantine:
+class LeftOut:
     """Counts refusals of boards and says for how many rounds each is left out.
 
     A board that is refused PATIENCE times in a row is not asked for FIRST rounds, each further time
@@ -439,20 +439,20 @@ class Trust:
     board's name."""
 
     def __init__(self, say: Callable[[str, str, NodeId], None]) -> None:
-        self._say, self._quarantine = say, Quarantine()
+        self._say, self._left_out = say, LeftOut()
         self._bad: dict[NodeId, str] = {}  # whose update of this round was refused, and why
         self._sentenced: dict[NodeId, str] = {}  # to be left out from the next round on, and what is said then
         self._out: set[NodeId] = set()  # of whom that has been said
         self.last_reason = "nobody answered"
 
     def trusted(self, idle: Sequence[NodeId], round: Round, least: int) -> list[NodeId]:
-        """Return the idle boards without those in quarantine, in the same order.
+        """Return the idle boards without those that are left out, in the same order.
 
-        Where fewer than `least` would be left all are asked, and none is in quarantine any more."""
-        some = [name for name in idle if not self._quarantine.reason(name, round)]
+        Where fewer than `least` would remain all are asked, and none is left out any more."""
+        some = [name for name in idle if not self._left_out.reason(name, round)]
         if len(some) < least:
             for name in sorted(set(idle) - set(some)):
-                self._quarantine.spared(name)
+                self._left_out.spared(name)
             some = list(idle)
         self._announce(idle, some)
         return some
@@ -480,9 +480,9 @@ class Trust:
         Where nothing was of use the fault may be ours."""
         bad, self._bad = self._bad, {}
         for name in used:
-            self._quarantine.used(name)
+            self._left_out.used(name)
         for name, reason in bad.items() if used else ():
-            if length := self._quarantine.refused(name, round, reason):
+            if length := self._left_out.refused(name, round, reason):
                 words = f"{name} is left out for {length} rounds: its updates were refused again and again, the last one since "
                 self._sentenced[name] = words + reason
 

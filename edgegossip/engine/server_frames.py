@@ -123,10 +123,9 @@ class Downlink:
     def publish(self, x: Vec, round: Round, aux: Mapping[int, float] | None = None) -> Frame | None:
         """Take float32[n] as the model of this round.
 
-        Return the difference for boards that hold the one before.
-
-        None: everybody gets the whole model. A round that is asked for again has the same
-        reference, and goes to everybody whole."""
+        Return the difference for boards that hold the one before, or None where everybody gets the
+        whole model. A round that is asked for again has the same reference, and goes to everybody
+        whole."""
         if self._round == round:
             return None
         if not self.compresses:

@@ -42,6 +42,7 @@ from edgegossip.security import tls
 from edgegossip.security.admission import REVOKED, Admission
 from edgegossip.security.limits import RateLimitedLog, host_of
 from edgegossip.types import EdgegossipError, NodeId, PeerError
+from edgegossip.untrusted import Refusal
 
 JOIN_PATH = "/edgegossip/join"
 REVOKED_PATH = "/edgegossip/revoked"
@@ -74,7 +75,7 @@ class AdmissionController:
     """Who may come in, who not any more, and what it said to whom. A thread.
     `admission` None: without TLS, where nobody shows who it is. `recipe` (TOML) is told to boards
     that ask for it. `register` gives a key (PEM) to Flower, by name; the board's id there.
-    `refused` hears every refusal in a sentence; `lose` of a board that was revoked, and why; `news`
+    `refused` hears every refusal; `lose` of a board that was revoked, and why; `news`
     that a board has sent something. All on the controller's thread."""
 
     def __init__(
@@ -83,7 +84,7 @@ class AdmissionController:
         admission: Admission | None,
         boards: Sequence[NodeId],
         register: Callable[[bytes, NodeId], int],
-        refused: Callable[[str], None],
+        refused: Callable[[Refusal], None],
         lose: Callable[[NodeId, str], None],
         news: Callable[[], None] = lambda: None,
         recipe: str = "",
@@ -248,9 +249,9 @@ class AdmissionController:
 
     def _say(self, address: str, why: str) -> None:
         host = host_of(address)
-        text = f"refused {address.rpartition(':')[0]}: {why}"
-        if self._lines.worth(text, time.monotonic(), host):
-            self._refused(text)
+        refusal = Refusal("", address.rpartition(":")[0], why)
+        if self._lines.worth(refusal, time.monotonic(), host):
+            self._refused(refusal)
 
     def _tell(self, document: dict[str, Any]) -> None:
         with suppress(OSError), self._lock:

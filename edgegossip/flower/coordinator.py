@@ -247,7 +247,7 @@ class Coordinator:
             None if self._credentials is None else self._credentials.admission,
             self._boards,
             partial(register_key, link_to.address, link_to.context, link_to.token),
-            lambda text: self._sink.event(COORDINATOR, "refused", text),
+            lambda refusal: self._sink.event(COORDINATOR, "refused", str(refusal), **refusal.fields),
             self.lose,
             news,
             recipes.to_toml(recipes.passed_on(self._recipe)),

@@ -386,9 +386,9 @@ def _peers_of(topology: Any, index: int) -> frozenset[int]:
 
 
 def _admit(view: NodeView, index: int, m: Message) -> int:
-    """Index of the sender. Raises PeerError, with what is wrong, unless the message belongs to this
-    run, model and codec, and comes from a neighbour."""
-    frame, sender = m.frame, messages.belongs(view, m)
+    """Index of the sender. Raises PeerError, with what is wrong, unless the message is of this
+    run's codec and comes from a neighbour."""
+    frame, sender = m.frame, messages.sender_of(view, m)
     if frame.kind not in (Kind.MODEL, Kind.HELLO, Kind.STATE):
         raise PeerError(f"{m.sender} sent a message of kind {int(frame.kind)}, where model (1) is expected")
     if sender not in _peers(view, index):

@@ -193,8 +193,8 @@ class GossipAlgorithm(Protocol[S]):
         """Called once a round, after local training at `model(s)`."""
 
     def receive(self, s: S, m: Message) -> tuple[S, list[Action]]:
-        """Take in a message of this run. Raises PeerError (DecodeError for a bad body) with the
-        state untouched."""
+        """Take in a message of this run and model, which `frame.expect` says. Raises PeerError
+        (DecodeError for a bad body) with the state untouched."""
 
     def tick(self, s: S, now_s: float) -> tuple[S, list[Action]]:
         """The timer that the algorithm set is due. `now_s` is monotonic."""

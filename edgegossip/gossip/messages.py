@@ -1,10 +1,10 @@
 """What all algorithms share about messages: which may be believed, and the frames that a node
 sends.
 
-Nothing from the wire is trusted. A message must be of this run, model, codec and neighbourhood
-before anybody looks into it (`belongs`, `admit`, `number_of`); its values must be in proportion to
-the node's own before they count (`squared_norm`). Whatever is wrong is a PeerError that names the
-sender."""
+Nothing from the wire is trusted. A message must be of this run and model (engine/node.py), codec
+and neighbourhood before anybody looks into it (`sender_of`, `admit`, `number_of`); its values must
+be in proportion to the node's own before they count (`squared_norm`). Whatever is wrong is a
+PeerError that names the sender."""
 
 from __future__ import annotations
 
@@ -73,21 +73,13 @@ def up(view: NodeView, nodes: Iterable[int]) -> tuple[int, ...]:
 # -- What comes from the wire ------------------------------------------------------------------------
 
 
-def belongs(view: NodeView, m: Message) -> int:
-    """Index of the sender. Raises PeerError, with what is wrong, unless the message is of this run
-    and model."""
-    frame = m.frame
+def sender_of(view: NodeView, m: Message) -> int:
+    """Index of the sender. Raises PeerError when it is no member. That the message is of this run
+    and model the engine has looked at (`frame.expect`)."""
     try:
-        sender = view.members.index(m.sender)
+        return view.members.index(m.sender)
     except ValueError:
         raise PeerError(f"{m.sender} is not a member of this run") from None
-    if frame.run_id != view.run_id:
-        raise PeerError(f"{m.sender} sent a message of another run")
-    if frame.layout_hash != view.layout.hash:
-        raise PeerError(
-            f"{m.sender} trains another model: its layout hash is {frame.layout_hash:016x}, not {view.layout.hash:016x}"
-        )
-    return sender
 
 
 def admit(view: NodeView, index: int, sender: int, frame: Frame, kind: Kind) -> None:

@@ -52,7 +52,7 @@ from edgegossip.gossip.params import check_integer, check_number
 from edgegossip.gossip.scheme import Full, Published, RoundContext, Scheme
 from edgegossip.gossip.streams import (
     STATES_A_ROUND,
-    Inbox,
+    EarlyMessages,
     InEdge,
     OutEdge,
     challenge_of,
@@ -88,7 +88,7 @@ class State:
     epoch: int  # of this process
     out: Mapping[Key, OutEdge] = field(default_factory=dict)
     in_: Mapping[Key, InEdge] = field(default_factory=dict)
-    inbox: Inbox = field(default_factory=Inbox)
+    inbox: EarlyMessages = field(default_factory=EarlyMessages)
     stepped: Stepped | None = None
     refused: frozenset[int] = frozenset()  # senders whose message of this round could not be used
     lingering: bool = False  # the quorum is there
@@ -170,7 +170,7 @@ class Synchronous:
             math=math_,
             epoch=incarnation_of(view),  # the incarnation goes on, the process does not
             out={key: replace(edge, session=0, answers=0) for key, edge in s.out.items()},
-            inbox=Inbox(),
+            inbox=EarlyMessages(),
             stepped=None,
             refused=frozenset(),
             lingering=False,
@@ -204,7 +204,7 @@ class Synchronous:
     def receive(self, s: State, m: Message) -> Outcome:
         """Late messages and duplicates are counted and dropped: (round, sender) tells them, or the
         stream's number."""
-        sender, frame = messages.belongs(s.view, m), m.frame
+        sender, frame = messages.sender_of(s.view, m), m.frame
         if frame.kind == Kind.HELLO:
             return self._receive_hello(s, sender, frame)
         if frame.kind == Kind.STATE:

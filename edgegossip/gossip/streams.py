@@ -168,7 +168,7 @@ def incarnation_of(view: NodeView) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Inbox:
+class EarlyMessages:
     """Messages that came before their round: kept encoded, a bounded number of rounds and bytes a
     sender. Immutable; every change gives a new one that shares the frames.
 
@@ -192,7 +192,7 @@ class Inbox:
         kept = self.frames.get(sender)
         return kept[-1].round if kept else -1
 
-    def put(self, sender: int, frame: Frame, max_frames: int, max_bytes: int) -> Inbox | None:
+    def put(self, sender: int, frame: Frame, max_frames: int, max_bytes: int) -> EarlyMessages | None:
         """Return an inbox with this frame; None if there is one of the same sender, round and
         session already. Of a sender's frames the newest `max_frames` stay. Raises PeerError when
         the bodies of all senders would take more than `max_bytes`."""
@@ -201,7 +201,7 @@ class Inbox:
         if any(f.round == frame.round and f.aux.get(Aux.SESSION) == session for f in kept):
             return None
         kept = tuple(sorted((*kept, frame), key=lambda f: f.round))[-max_frames:]
-        inbox = Inbox({**self.frames, sender: kept})
+        inbox = EarlyMessages({**self.frames, sender: kept})
         if inbox.size_bytes > max_bytes:
             raise PeerError(
                 f"its message of round {frame.round} came too early: to keep it would take {inbox.size_bytes} bytes, "
@@ -209,16 +209,16 @@ class Inbox:
             )
         return inbox
 
-    def keep(self, sender: int, frames: tuple[Frame, ...]) -> Inbox:
+    def keep(self, sender: int, frames: tuple[Frame, ...]) -> EarlyMessages:
         """Return an inbox with these frames of a sender, and no others."""
         if len(frames) == len(self.of(sender)):
             return self
         rest = {j: kept for j, kept in self.frames.items() if j != sender}
-        return Inbox({**rest, sender: frames} if frames else rest)
+        return EarlyMessages({**rest, sender: frames} if frames else rest)
 
-    def take(self, round: Round) -> tuple[dict[int, Frame], Inbox]:
+    def take(self, round: Round) -> tuple[dict[int, Frame], EarlyMessages]:
         """The frames of this round by sender (in order of their index), and the inbox of what is
         later."""
         now = {j: f for j in sorted(self.frames) for f in self.frames[j] if f.round == round}
         later = {j: tuple(f for f in kept if f.round > round) for j, kept in self.frames.items()}
-        return now, Inbox({j: kept for j, kept in later.items() if kept})
+        return now, EarlyMessages({j: kept for j, kept in later.items() if kept})

@@ -419,11 +419,12 @@ def moved(copy: Vec, body: Body, ctx: RoundContext) -> Vec:
 class DPsgd(Symmetric):
     """D-PSGD that needs little memory where a model is large.
 
-    With one neighbour, no statistics of batch norm, and a codec that tells numbers one by one (fp32, fp16, bf16), the pull is
-    added block by block to the vector that becomes the next model: beside it there are only the two
-    messages. A state of the middle of a round is then not to be used again, once the next one was
-    made of it. With several neighbours the pull is summed up first: a sum of two numbers does not
-    depend on who came first, and so neither do models on a ring."""
+    With one neighbour, no statistics of batch norm, and a codec that tells numbers one by one
+    (fp32, fp16, bf16), the pull is added block by block to the vector that becomes the next model:
+    beside it there are only the two messages. A state of the middle of a round is then not to be
+    used again, once the next one was made of it. With several neighbours the pull is summed up
+    first: a sum of two numbers does not depend on who came first, and so neither do models on a
+    ring."""
 
     def publish(self, m: Mixing, local: LocalUpdate, ctx: RoundContext, to: Sequence[int]) -> tuple[Mixing, Published]:
         if not self._lean(ctx):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from edgegossip.types import NodeId
+from edgegossip.untrusted import Refusal
 
 Buffers: TypeAlias = Sequence[bytes | memoryview]  # one frame in pieces, sent one after the other without joining them
 
@@ -73,11 +74,11 @@ class Notice:
 
     peer: NodeId | None  # None when it is not about a known peer
     text: str  # one sentence
+    refusal: Refusal | None = None  # which the sentence is about
 
-    @property
-    def refused(self) -> bool:
-        """Whether it says that somebody was refused: "refused WHO: WHY"."""
-        return self.text.startswith("refused ")
+    @classmethod
+    def of(cls, peer: NodeId | None, said: str | Refusal) -> Notice:
+        return cls(peer, str(said), said if isinstance(said, Refusal) else None)
 
 
 @dataclass(frozen=True, slots=True)

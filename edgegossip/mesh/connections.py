@@ -18,8 +18,10 @@ from edgegossip.mesh import address as addresses
 from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh.limits import MeshLimits
 from edgegossip.types import HostError, NodeId, PeerError
+from edgegossip.untrusted import Refusal
 
-Tell: TypeAlias = Callable[[NodeId | None, str], None]  # whom a line for the log is about, and the line
+# Whom a line for the log is about, and the line.
+Tell: TypeAlias = Callable[[NodeId | None, str | Refusal], None]
 
 
 class CallerGone(PeerError):

@@ -49,7 +49,7 @@ from edgegossip.mesh.limits import (
 from edgegossip.security.limits import RateLimitedLog, TokenBuckets
 from edgegossip.spool import Buffer, Spool
 from edgegossip.types import DecodeError, NodeId, PeerError
-from edgegossip.untrusted import printable
+from edgegossip.untrusted import Refusal, printable
 
 SERVICE = "edgegossip.v1.Mesh"
 ACK_INTERVAL_S = 0.01  # between two acknowledgements that nobody waits for
@@ -190,15 +190,15 @@ class Inbound(grpc.GenericRpcHandler):
     async def _exchange(self, _requests: object, context: grpc.aio.ServicerContext) -> None:
         """One call from its first message to its end. Whatever goes wrong is told to the caller and
         to our log, and harms no other stream."""
-        place = self._security.place(context) if self._security else of_caller(context.peer())
-        who, task = printable(place, 64), asyncio.current_task()
+        place = printable(self._security.place(context) if self._security else of_caller(context.peer()), 64)
+        who, task = "", asyncio.current_task()
         if task is None or self._ending:
             return
         self._streams.add(task)
         try:
             try:
                 hello = await self._hello(context)
-                who = f"{printable(hello.sender, 64)} at {who}"
+                who = printable(hello.sender, 64)
                 self._check_identity(hello.sender, context)
                 self._check_rate(hello.sender)
                 source = self._accept(hello)
@@ -209,7 +209,7 @@ class Inbound(grpc.GenericRpcHandler):
         except Refused as refused:
             disagrees = refused.code == mesh_pb2.REFUSAL_CODE_AGREEMENT
             if not disagrees or hello.sender in self._differed:  # the first time PeerDown says it
-                self._log_refusal(who, refused)
+                self._log_refusal(Refusal(who, place, refused.reason), refused.code)
             try:
                 await self._refuse(context, refused)
             finally:  # a caller that hears it may be gone at once, and we are cancelled with it
@@ -376,12 +376,12 @@ class Inbound(grpc.GenericRpcHandler):
 
     # -- refusals --------------------------------------------------------------------------------------------
 
-    def _log_refusal(self, who: str, refused: Refused) -> None:
+    def _log_refusal(self, refusal: Refusal, code: mesh_pb2.RefusalCode) -> None:
         """The same reason of the same caller at most once a minute, and few lines altogether."""
-        sender, source = who.partition(" at ")[0], without_port(who)
-        if self._teller.worth((source, refused.code), time.monotonic(), source):
-            about = sender if sender in self._sources else None
-            self._inbox.post(Notice(about, f"refused {who}: {refused.reason}"))
+        source = without_port(refusal.caller)
+        if self._teller.worth((source, code), time.monotonic(), source):
+            about = refusal.who if refusal.who in self._sources else None
+            self._inbox.post(Notice.of(about, refusal))
 
     async def _refuse(self, context: grpc.aio.ServicerContext, refused: Refused) -> None:
         refusal = mesh_pb2.Refusal(code=refused.code, reason=refused.reason, transfer=refused.transfer)

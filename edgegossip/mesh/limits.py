@@ -78,7 +78,7 @@ class MeshLimits:
     max_strangers_per_address: int = 64
     max_connections_per_peer: int = 8  # with one certificate
     max_streams: int = 64  # calls at a time on one connection
-    knocks_per_s: float = 10.0  # with one certificate, from all its addresses, in the long run
+    knocks_per_s: float = 10.0  # admission handshakes with one certificate, from all its addresses, in the long run
     knock_burst: int = 100
     hellos_per_s: float = 5.0  # of one peer, in the long run
     hello_burst: int = 60

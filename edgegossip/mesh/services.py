@@ -24,7 +24,7 @@ from edgegossip.mesh._grpc import grpc, health_pb2, reflection, reflection_pb2
 from edgegossip.mesh.connections import Security, Tell
 from edgegossip.security.limits import RateLimitedLog, RequestLimiter, Verdict
 from edgegossip.types import DecodeError
-from edgegossip.untrusted import printable
+from edgegossip.untrusted import Refusal, printable
 
 HEALTH = "grpc.health.v1.Health"
 REFLECTION = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
@@ -42,7 +42,7 @@ class StandardServices(grpc.GenericRpcHandler):
         self,
         services: Iterable[str],
         security: Security | None = None,
-        tell: Tell = lambda _peer, _text: None,
+        tell: Tell = lambda _peer, _said: None,
     ) -> None:
         self._services = (*services, HEALTH, *REFLECTION)
         self._reflection = reflection.aio.ReflectionServicer(self._services)
@@ -126,7 +126,7 @@ class StandardServices(grpc.GenericRpcHandler):
         reason = f"it asks for health and reflection more than {CALLS_PER_S:g} times a second"
         place = self._security.place(context) if self._security else addresses.of_caller(context.peer())
         if self._teller.worth(who, now_s, who):
-            self._tell(None, f"refused {printable(place, 64)}: {reason}")
+            self._tell(None, Refusal("", printable(place, 64), reason))
         if verdict is Verdict.INSISTS and self._security is not None:
             self._security.misbehaved(context, reason)
         await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)

@@ -110,7 +110,7 @@ class TlsSecurity:
         self.identity = identity
         self._front_end: FrontEnd | None = None
         self.admission = Admission(identity)
-        self._tell: Tell = lambda _peer, _text: None
+        self._tell: Tell = lambda _peer, _said: None
         self._on_news: Callable[[], None] = lambda: None
         self._limits = MeshLimits()
         self._pinned: dict[NodeId, int] = {}  # serial of the certificate that each peer showed last
@@ -145,7 +145,7 @@ class TlsSecurity:
             context=lambda: self._files.server_context,
             look=self.look_at_file,
             on_list=lambda caller, crl, told: self._offered(caller.subject, crl, told),
-            tell=lambda caller, text: self._tell(_board(caller), printable(text, 400)),
+            tell=lambda caller, said: self._tell(_board(caller), said),
         )
         self._front_end.start()
         return Address(*self._front_end.address)
@@ -191,7 +191,8 @@ class TlsSecurity:
             raise CallerGone("its connection has ended")
         names = context.auth_context().get(_NAMES, ())
         if serial_name(found.serial, self.identity.fleet).encode() not in names:
-            raise PeerError(f"its certificate is not the one with which {found.subject.name} knocked")
+            name = found.subject.name
+            raise PeerError(f"its certificate is not the one that {name} showed in the admission handshake")
         if self.identity.revocations.revoked(found.serial):  # its connection is cut a moment later
             raise CallerGone("its certificate was revoked")
         return found
@@ -291,7 +292,7 @@ class TlsSecurity:
                 await asyncio.to_thread(self._look_at_credentials)
             if self._front_end is not None and not self._front_end.alive and not told:
                 told = True
-                text = "the door of this board does not work any more, so no peer can connect: restart the board"
+                text = "the front end of this board does not work any more, so no peer can connect: restart the board"
                 _log.error("%s", text)
                 self._tell(None, text)
 

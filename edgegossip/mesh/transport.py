@@ -37,6 +37,7 @@ from edgegossip.mesh.outbound import Edge, Outgoing
 from edgegossip.mesh.services import StandardServices
 from edgegossip.spool import Spool
 from edgegossip.types import ConfigError, LocalError, NodeId
+from edgegossip.untrusted import Refusal
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -269,9 +270,9 @@ class GrpcTransport:
             self._unfit.add(peer)
             self._inbox.post(PeerDown(peer, differs, disagrees=True))
 
-    def _tell(self, peer: NodeId | None, text: str) -> None:
+    def _tell(self, peer: NodeId | None, said: str | Refusal) -> None:
         """From any thread."""
-        self._inbox.post(Notice(peer if peer in self._edges else None, text))
+        self._inbox.post(Notice.of(peer if peer in self._edges else None, said))
 
     def _on_revocations(self) -> None:
         """From any thread: our revocation list is a newer one. Who is revoked is let go; the others

@@ -300,9 +300,12 @@ class GossipNode:
                 self._handle(events.PeerDown(peer, reason, left, closed, disagrees))
             case Verdict(peer, here, _, left, restarted):
                 self._handle(MemberNews(peer, here, left, restarted))
-            case Notice(peer, text):
+            case Notice(peer, text, refusal):
                 known = {"peer": peer} if peer else {}
-                self._sink.event(self._spec.name, "refused" if event.refused else "notice", text, **known)
+                if refusal is not None:
+                    self._sink.event(self._spec.name, "refused", text, **known, **refusal.fields)
+                else:
+                    self._sink.event(self._spec.name, "notice", text, **known)
 
     def _beside(self, part: str, work: Callable[[], T]) -> T:
         """What `work` gives; the time is `part`'s. An asynchronous algorithm is served meanwhile."""

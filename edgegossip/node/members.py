@@ -200,9 +200,9 @@ def open_member(
     listens; `spool`: see GrpcTransport."""
     box: list[GrpcTransport] = []
 
-    def log(kind: str, text: str, peer: NodeId | None = None) -> None:
+    def log(kind: str, text: str, peer: NodeId | None = None, **fields: str) -> None:
         with suppress(EdgegossipError):  # a full disk is told by whoever writes next
-            sink.event(spec.name, kind, text, **({"peer": peer} if peer else {}))
+            sink.event(spec.name, kind, text, **({"peer": peer} if peer else {}), **fields)
 
     agent = Agent(
         entry.manifest,

@@ -23,7 +23,6 @@ second run reads no warning, so each rule waits for evidence, and short runs are
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,6 +30,7 @@ from typing import Any
 from edgegossip.profiling.lines import EventRecord, MetricsRecord
 from edgegossip.profiling.records import EVALUATED, LINK_BYTES, LINK_PREFIX, scores_in
 from edgegossip.types import NodeId
+from edgegossip.untrusted import Refusal
 
 ENOUGH_ROUNDS = 10  # before which nobody is told that nothing was learnt
 MANY_ROUNDS = 100  # after which less than one pass over the data is enough
@@ -39,7 +39,6 @@ LATE = 2 / 3  # the last third of a run: who has not exchanged in it, does not a
 FAR = 0.3  # from the average, in lengths of it: boards with even data are at 0.01 to 0.05
 BEYOND = 1.0  # there the boards' models have less in common than they have not
 MOST_NAMED = 4
-_REFUSED = re.compile(r"refused (?:(?P<name>\S{1,64}) at )?(?P<address>\S{1,128}): (?P<why>.+)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,15 +143,6 @@ class _Curve:
         return windows[0], min(windows), windows[-1]
 
 
-@dataclass(slots=True)
-class _Refused:
-    """Somebody who was refused, and why."""
-
-    who: str
-    why: str
-    peer: NodeId
-
-
 class Evidence:
     """Takes the records of a run, in any order, and says what came of it."""
 
@@ -162,7 +152,7 @@ class Evidence:
         self._curve = _Curve()
         self._score = ""  # the one that the task goes by
         self._averaged: dict[str, float] = {}  # the average of the boards' models, evaluated
-        self._refused: dict[tuple[str, str], _Refused] = {}
+        self._refused: dict[tuple[NodeId, str], Refusal] = {}  # by name and reason
         self._came: set[NodeId] = set()  # who was there at some time
         self._quarantined: dict[NodeId, str] = {}
 
@@ -216,22 +206,14 @@ class Evidence:
             case "averaged":
                 numbers = {k: float(v) for k, v in event.fields.items() if isinstance(v, float | int)}
                 self._averaged = numbers
-            case "refused":
-                self._refusal(event, peer)
+            case "refused" if "why" in event.fields:  # else a message was, and nobody
+                refusal = Refusal(*(str(event.fields.get(key, "")) for key in ("who", "address", "why")))
+                self._refused.setdefault((peer or refusal.who or refusal.address, refusal.why), refusal)
             case "peer-up" | "member-here" | "readmitted":
                 self._quarantined.pop(peer, None)
                 self._came.add(peer)
             case "quarantine":
                 self._quarantined[peer] = event.text
-
-    def _refusal(self, event: EventRecord, peer: NodeId) -> None:
-        """Whoever was refused: "refused NAME at ADDRESS: WHY". Events of this name tell of messages
-        too."""
-        found = _REFUSED.match(event.text)
-        if found is not None:
-            name = peer or found["name"] or found["address"]
-            who = event.text[len("refused ") : found.end("address")]
-            self._refused.setdefault((name, found["why"]), _Refused(who, found["why"], name))
 
     # -- rules -------------------------------------------------------------------------------------
 
@@ -343,9 +325,9 @@ class Evidence:
 
     def _were_refused(self, finished: Collection[NodeId]) -> Iterable[Finding]:
         took_part = {peer for node in self._nodes.values() for peer in node.sent} | set(finished) | self._came
-        out = [refused for refused in self._refused.values() if refused.peer not in took_part]
+        out = [refusal for (name, _), refusal in self._refused.items() if name not in took_part]
         if out:
-            said = "; ".join(f"{r.who}: {r.why}" for r in out[:MOST_NAMED])
+            said = "; ".join(f"{refusal.caller}: {refusal.why}" for refusal in out[:MOST_NAMED])
             more = f"; and {len(out) - MOST_NAMED} more" if len(out) > MOST_NAMED else ""
             cure = "compare name, run, version and certificate there; a member is named with --members or --boards"
             yield Finding("refused", f"refused, and took no part: {said}{more}", cure)

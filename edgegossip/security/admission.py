@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from edgegossip.security.identity import Identity
+from edgegossip.security.identity import Identity, OtherFleet
 from edgegossip.security.names import Role, Subject
 from edgegossip.security.quarantine import Quarantine
 from edgegossip.security.tls import peer_of
@@ -76,8 +76,8 @@ class Admission:
         reason when nobody did who may come in."""
         try:
             subject, certificate = self.identity.signer(role, data, signature)
-        except PeerError as error:
-            raise PeerError(_WORDS.get(str(error), str(error))) from None
+        except OtherFleet:  # in the words that TLS has for it
+            raise PeerError("its certificate is of another fleet") from None
         begin, end = certificate.valid
         if self._clock() > end:
             cure = f"edgegossip fleet add --again {subject.name}"
@@ -118,6 +118,3 @@ class Admission:
         """Keep a member out that broke the protocol; for how many seconds. 0 when it is kept out
         already."""
         return self._quarantine.strike(subject.name, reason, self._monotonic())
-
-
-_WORDS = {"a signature of somebody who is not of our fleet": "its certificate is of another fleet"}

@@ -46,6 +46,7 @@ from edgegossip.security.limits import ConnectionLimiter, RateLimitedLog, TokenB
 from edgegossip.security.names import token_in
 from edgegossip.security.tokens import OneTimeTokens
 from edgegossip.types import DecodeError, EdgegossipError, HostError, PeerError
+from edgegossip.untrusted import Refusal, printable
 
 _log = logging.getLogger(__name__)
 _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
@@ -196,6 +197,10 @@ class PendingHandshake:
         """Its name, as far as it is known, and address."""
         return f"{self.caller.subject.name} at {self.address}" if self.caller else self.address
 
+    def refusal(self, why: str) -> Refusal:
+        """Return what the log says when it is refused."""
+        return Refusal(self.caller.subject.name if self.caller else "", self.address, printable(why, 400))
+
     @property
     def silent(self) -> bool:
         """Whether its ClientHello has not come yet, or not as a whole."""
@@ -261,10 +266,10 @@ class PendingHandshake:
         self._front_end.admit(self.caller)
         protocol = connection.selected_alpn_protocol()
         if protocol == tls.H2:
-            raise PeerError("it comes in without a knock, or too long after it")
+            raise PeerError("it comes in without the admission handshake, or too long after it")
         if protocol != tls.KNOCK:
             raise PeerError("it speaks another kind of TLS")
-        self.doing = "its knock"
+        self.doing = "the admission handshake"
 
     def _exchange(self, connection: ssl.SSLSocket) -> None:
         """Go through hello, answer and perhaps a list; see handshake.py."""
@@ -318,7 +323,7 @@ class FrontEnd:
         context: Callable[[], ssl.SSLContext],
         look: Callable[[], None],
         on_list: Callable[[Caller, bytes, int], None],
-        tell: Callable[[Caller | None, str], None],
+        tell: Callable[[Caller | None, str | Refusal], None],
     ) -> None:
         self._upstream, self.limits, self._admission = upstream, limits, admission
         self.fleet = admission.identity.fleet
@@ -445,7 +450,8 @@ class FrontEnd:
             if self._lines.worth(key, time.monotonic()):
                 if not isinstance(error, OSError):  # a defect
                     _log.error("%s", about, exc_info=error)
-                self._tell(pending.caller if pending else None, f"trouble of this board with {about}: {reason.lower()}")
+                text = printable(f"trouble of this board with {about}: {reason.lower()}", 400)
+                self._tell(pending.caller if pending else None, text)
 
     def _patience_s(self) -> float | None:
         deadlines = [v.deadline_s for v in self._pending]
@@ -478,7 +484,7 @@ class FrontEnd:
             if reason := self._limiter.why_not(host, now_s):
                 with suppress(OSError), connection:
                     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-                self._say(None, (host, reason), f"refused {host}: {reason}", host)
+                self._say(None, (host, reason), Refusal("", host, reason), host)
                 continue
             self._evict_for(host, now_s)
             self._take_in(connection, endpoint(host, int(peer[1])))
@@ -492,7 +498,7 @@ class FrontEnd:
                 pending.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             self._forget(pending)
             theirs = host_of(pending.address)
-            self._say(None, (theirs, reason), f"refused {theirs}: {reason}", theirs)
+            self._say(None, (theirs, reason), Refusal("", theirs, reason), theirs)
 
     def _pause(self, error: OSError) -> None:
         self._say(None, "", f"this board takes no connections for a moment: {(error.strerror or str(error)).lower()}")
@@ -569,11 +575,11 @@ class FrontEnd:
     def _refuse(self, pending: PendingHandshake, reason: str) -> None:
         source = pending.caller.subject if pending.caller else pending.address.rpartition(":")[0]
         self._forget(pending)
-        self._say(pending.caller, (source, reason), f"refused {pending.who}: {reason}", source)
+        self._say(pending.caller, (source, reason), pending.refusal(reason), source)
 
-    def _say(self, caller: Caller | None, key: object, text: str, source: object = None) -> None:
+    def _say(self, caller: Caller | None, key: object, said: str | Refusal, source: object = None) -> None:
         if self._lines.worth(key, time.monotonic(), source):
-            self._tell(caller, text)
+            self._tell(caller, said)
 
     def _cut(self, which: Callable[[Caller], bool], why: str) -> None:
         self._tokens.revoke(which)
@@ -593,7 +599,7 @@ class FrontEnd:
         certificate."""
         self._admission.check(caller)
         if not self._handshakes.take(caller.serial, time.monotonic()):
-            raise PeerError(f"it knocks more than {self.limits.knocks_per_s:g} times a second")
+            raise PeerError(f"it makes more than {self.limits.knocks_per_s:g} admission handshakes a second")
 
     def answer(self, caller: Caller, number: int) -> handshake.Answer:
         """Return the answer to a caller whose revocation list has this number: a one-time token, or
@@ -632,7 +638,7 @@ class FrontEnd:
         for id in mine[: max(0, len(mine) + 1 - self.limits.max_connections_per_peer)]:
             self._relay.cut(id)
             reason = f"it has more than {self.limits.max_connections_per_peer} connections"
-            self._say(caller, (caller.subject, reason), f"refused {pending.who}: {reason}; the oldest is closed")
+            self._say(caller, (caller.subject, reason), pending.refusal(f"{reason}; the oldest is closed"))
         return caller
 
 

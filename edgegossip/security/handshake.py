@@ -44,7 +44,7 @@ def hello(number: int) -> bytes:
 def parse_hello(data: bytes) -> int:
     """Read the number in the caller's first message. Raises DecodeError."""
     if len(data) != HELLO_BYTES or not data.startswith(_MAGIC):
-        raise DecodeError("a knock that is none")
+        raise DecodeError("an admission handshake that is none")
     return int(_NUMBER.unpack_from(data, len(_MAGIC))[0])
 
 
@@ -65,7 +65,7 @@ def parse_answer(data: bytes) -> Answer | None:
     if text is None or crl is None:
         return None
     if welcome > 1 or len(data) != at:
-        raise DecodeError("an answer to a knock that is none")
+        raise DecodeError("an answer to an admission handshake that is none")
     return Answer(welcome == 1, number, text.decode(errors="replace"), crl)
 
 
@@ -87,6 +87,6 @@ def _blob(data: bytes, at: int, max_bytes: int) -> tuple[bytes | None, int]:
         return None, at
     (length,) = _LENGTH.unpack_from(data, at)
     if length > max_bytes:
-        raise DecodeError(f"{length} bytes are too many for a knock")
+        raise DecodeError(f"{length} bytes are too many for an admission handshake")
     end = at + _LENGTH.size + length
     return (data[at + _LENGTH.size : end], end) if len(data) >= end else (None, at)

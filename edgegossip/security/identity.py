@@ -30,6 +30,10 @@ _DOMAIN = b"edgegossip signature 1\0"
 _MAX_CERTIFICATE_BYTES = 4096
 
 
+class OtherFleet(PeerError):
+    """A signature whose certificate another authority issued."""
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     """A member of a fleet. `revocations` is the one part that changes in the life of a process."""
@@ -93,7 +97,7 @@ class Identity:
         except DecodeError as error:
             raise PeerError(f"a signature with a bad certificate: {error}") from error
         if not signer.is_signed_by(self.authority):
-            raise PeerError("a signature of somebody who is not of our fleet")
+            raise OtherFleet("a signature of somebody who is not of our fleet")
         subject = subject_of(signer.dns_names, self.fleet)
         if who not in (subject.role, None if who in ROLES or subject.role != "board" else subject.name):
             raise PeerError(f"a signature of {subject.name} ({subject.role}), where that of {who} is due")

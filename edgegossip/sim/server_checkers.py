@@ -63,7 +63,7 @@ FAILED = "the run failed: "  # how the goodbye of a run begins that did
 GREETED_S = 60.0  # how long a board may wait for a second greeting, where the first was lost
 SLACK_S = 5.0
 NEAR = 1e-4  # how far float32 sums may be from float64's, relative to the largest value
-FEW, MANY = 2, 64  # rounds in quarantine: the first time, and at most
+FEW, MANY = 2, 64  # rounds that a board is left out: the first time, and at most
 CAUSES_SILENCE = frozenset(
     ("loss", "delay", "split", "crash", "empty-disk", "pause", "late-join", "leave", "fleet-away", "slow", "hang")
     + (

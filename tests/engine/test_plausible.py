@@ -20,9 +20,9 @@ from edgegossip.engine.plausible import (
     PATIENCE,
     SINGLE,
     Examples,
+    LeftOut,
     Losses,
     Proportion,
-    Quarantine,
     ServerLevels,
 )
 from edgegossip.engine.server_records import Progress
@@ -40,12 +40,12 @@ class Fleet:
 
     def __init__(self, boards: int, factor: float) -> None:
         self.judge, self.model, self.highest, self.refused = Proportion(), 10.0, 10.0, 0
-        self._quarantine, self._round = Quarantine(), 0
+        self._left_out, self._round = LeftOut(), 0
         self._factors = {f"b{k}": 1.0 for k in range(boards - 1)} | {"liar": factor}
 
     def round(self, names: list[str]) -> None:
         self._round += 1
-        names = [name for name in names if not self._quarantine.reason(name, self._round)]
+        names = [name for name in names if not self._left_out.reason(name, self._round)]
         base = np.full(1, self.model, np.float32)
         updates = {name: -0.1 * self.model * self._factors[name] for name in names}
         lengths = {name: abs(v) for name, v in updates.items()}
@@ -53,9 +53,9 @@ class Fleet:
         self.refused += len(refused)
         used = {name: v for name, v in updates.items() if name not in refused}
         for name in used:
-            self._quarantine.used(name)
+            self._left_out.used(name)
         for name, reason in refused.items() if used else ():
-            self._quarantine.refused(name, self._round, reason)
+            self._left_out.refused(name, self._round, reason)
         if used:
             self.judge.used({name: lengths[name] for name in used}, base)
             self.model += sum(used.values()) / len(used)
@@ -114,11 +114,11 @@ def test_a_fleet_whose_updates_all_grow_goes_on() -> None:
             judge.used(lengths, X)
 
 
-# Quarantine
+# Boards that are left out
 
 
 def test_one_bad_update_is_forgiven_and_more_in_a_row_are_not() -> None:
-    kept = Quarantine()
+    kept = LeftOut()
     assert kept.refused("a", 0, "x") == 0 and not kept.reason("a", 1)
     kept.used("a")
     assert kept.refused("a", 2, "x") == 0
@@ -128,7 +128,7 @@ def test_one_bad_update_is_forgiven_and_more_in_a_row_are_not() -> None:
 
 
 def test_a_board_that_is_asked_all_the_same_is_not_left_out_for_longer_later() -> None:
-    kept = Quarantine()
+    kept = LeftOut()
     kept.refused("a", 0, "x")
     for round in range(1, 20):
         assert kept.refused("a", round, "x") == FIRST
@@ -138,7 +138,7 @@ def test_a_board_that_is_asked_all_the_same_is_not_left_out_for_longer_later() -
 
 
 def test_each_time_is_longer_and_good_rounds_shorten_the_next() -> None:
-    kept, round, lengths = Quarantine(), 0, []
+    kept, round, lengths = LeftOut(), 0, []
     for _ in range(8):
         while not (length := kept.refused("a", round, "x")):
             round += 1
@@ -153,7 +153,7 @@ def test_each_time_is_longer_and_good_rounds_shorten_the_next() -> None:
 
 @given(st.lists(st.booleans(), max_size=200))
 def test_a_board_always_comes_back_and_an_honest_one_is_never_left_out(bad: list[bool]) -> None:
-    kept, out = Quarantine(), 0
+    kept, out = LeftOut(), 0
     for round, is_bad in enumerate(bad):
         kept.used("honest")
         assert not kept.reason("honest", round)

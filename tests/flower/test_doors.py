@@ -20,6 +20,7 @@ from edgegossip.security.admission import Admission, Caller
 from edgegossip.security.limits import SharedRateLimiter
 from edgegossip.security.names import Subject
 from edgegossip.types import NodeId, PeerError
+from edgegossip.untrusted import Refusal
 
 BOARD, STRANGER = "10.0.0.1", "10.0.0.2"
 
@@ -72,10 +73,13 @@ class Port:
         self.admission = Board0()
         self.registered: list[bytes] = []
         self.keeper = AdmissionController(
-            there, self.admission, ["board-0"], self._register, self.said.append, lambda *x: None
+            there, self.admission, ["board-0"], self._register, self._refused, lambda *x: None
         )
         if answers:
             self.keeper.start()
+
+    def _refused(self, refusal: Refusal) -> None:
+        self.said.append(str(refusal))
 
     def _register(self, key: bytes, name: NodeId) -> int:
         if key == b"bug":
@@ -214,7 +218,7 @@ def test_a_strange_question_is_refused_at_once(
 def test_the_controller_answers_what_is_no_text(name: str, caplog: pytest.LogCaptureFixture) -> None:
     here, there = socket.socketpair()
     here.settimeout(5.0)
-    keeper = AdmissionController(there, Board0(), ["board-0"], lambda *x: 1, lambda text: None, lambda *x: None)
+    keeper = AdmissionController(there, Board0(), ["board-0"], lambda *x: 1, lambda refusal: None, lambda *x: None)
     keeper.start()
     asked = {"join": 2, "key": "k", "proof": "eA==", "time": NOW, "from": "1.2.3.4:5", name: "\ud800"}
     here.sendall(json.dumps(asked).encode() + b"\n")

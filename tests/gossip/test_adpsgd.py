@@ -273,8 +273,6 @@ def test_bad_models_and_updates_are_refused() -> None:
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
-    "run": ({"run_id": b"x" * 16}, "another run"),
-    "layout": ({"layout_hash": 7}, "another model"),
     "kind": ({"kind": Kind.DIFFERENCE}, "kind 2"),
     "codec": ({"codec_id": 99}, "another codec than fp32"),
     "codec parameters": ({"codec_params": b"?"}, "another codec"),

@@ -59,7 +59,9 @@ def test_a_board_stands_them_and_its_peers_go_on(monkeypatch: pytest.MonkeyPatch
     notes: list[str] = []
     manifest = make(RUN, "b", MEMBERS, "0" * 64, "")
     box: list[GrpcTransport] = []
-    agent = Agent(manifest, "b", lambda event: box[0].post(event), lambda kind, text, peer=None: notes.append(text))
+    agent = Agent(
+        manifest, "b", lambda event: box[0].post(event), lambda kind, text, peer=None, **_: notes.append(text)
+    )
     limits = MeshLimits(max_frame_bytes=1 << 16, hello_s=2.0)
     with (
         GrpcTransport("a", RUN, limits=limits) as a,

@@ -121,7 +121,7 @@ def test_who_asks_too_often_is_refused_then_kept_out():
     guard: Any = SimpleNamespace(
         place=lambda context: "10.0.0.3:5", misbehaved=lambda context, reason: struck.append(reason)
     )
-    standard = StandardServices([MESH], guard, lambda peer, text: lines.append(text))
+    standard = StandardServices([MESH], guard, lambda peer, said: lines.append(str(said)))
 
     class Context:
         def auth_context(self) -> dict:

@@ -23,6 +23,7 @@ from edgegossip.node.meters import NodeMeters
 from edgegossip.node.spec import NodeSpec, make_view
 from edgegossip.profiling.spans import PARTS, RoundClock, RoundTimes
 from edgegossip.types import LocalError, LocalUpdate, Round, RunError, Vec
+from edgegossip.untrusted import Refusal
 from tests.node.fakes import ListSink, MemoryTransport, Quadratic, network
 
 NAMES = ("a", "b", "c", "d")
@@ -183,12 +184,16 @@ def test_notices_and_news_of_members_come_through() -> None:
     board = Board(
         "a", MemoryTransport("a"), Quadratic(np.zeros(VALUES, np.float32)), restarted=True, named=named, greeted=False
     )
-    events: list[TransportEvent] = [Notice(None, "what happened"), *left, Verdict("c", False, "c left", left=True)]
+    said = Notice(None, "what happened"), Notice.of(None, Refusal("e", "10.0.0.6:40000", "no member"))
+    events: list[TransportEvent] = [*said, *left, Verdict("c", False, "c left", left=True)]
     for event in events:
         board.end.events.put(event)
     with pytest.raises(RunError, match="the run is over"):
         board.node.run()
-    assert board.sink.events == [("a", "notice", "what happened")]
+    assert board.sink.events == [
+        ("a", "notice", "what happened"),
+        ("a", "refused", "refused e at 10.0.0.6:40000: no member"),
+    ]
 
 
 def test_a_timer_is_due_when_its_time_has_come() -> None:

@@ -14,6 +14,7 @@ from edgegossip.profiling.lines import EventRecord, MetricsRecord
 from edgegossip.profiling.run_folder import RunFolder, read_run
 from edgegossip.profiling.summary import summarise, summarise_records
 from edgegossip.profiling.verdict import Asked
+from edgegossip.untrusted import Refusal
 
 BOARDS = ("a", "b", "c", "d")
 RING = [("a", "b"), ("b", "c"), ("c", "d"), ("d", "a")]
@@ -189,15 +190,22 @@ def test_boards_that_train_alone() -> None:
     assert (kind, ruin) == ("split", True)
 
 
-def refusal(text: str, name: str = "refused", **fields: str) -> EventRecord:
+def event(text: str, name: str = "refused", **fields: str) -> EventRecord:
     return EventRecord("a", 1.0, name, text, fields)
 
 
+def refused(who: str, address: str, why: str, **fields: str) -> EventRecord:
+    refusal = Refusal(who, address, why)
+    return event(str(refusal), **refusal.fields, **fields)
+
+
 def test_who_was_refused_is_told_with_the_reason() -> None:
-    stranger = refusal("refused pi-9 at 10.0.0.6:40000: pi-9 is not a member of this run")
+    stranger = refused("pi-9", "10.0.0.6:40000", "pi-9 is not a member of this run")
     ((kind, ruin, text),) = told(events=[stranger, stranger])
     assert (kind, ruin) == ("refused", False)
     assert text.count("pi-9 at 10.0.0.6:40000: pi-9 is not a member of this run") == 1
+    ((_, _, text),) = told(events=[refused("", "10.0.0.6", "it does not speak TLS")])
+    assert "took no part: 10.0.0.6: it does not speak TLS: " in text
 
 
 @pytest.mark.parametrize(
@@ -205,24 +213,24 @@ def test_who_was_refused_is_told_with_the_reason() -> None:
     ["refused a message from the coordinator: it is torn", "the coordinator did not take an answer of a: late"],
 )
 def test_a_message_that_was_refused_is_no_board(text: str) -> None:
-    assert told(events=[refusal(text)]) == []
+    assert told(events=[event(text)]) == []
 
 
 def test_a_board_that_came_in_later_is_not_told() -> None:
-    early = refusal("refused b at 127.0.0.1:5000: a does not know its peers yet", peer="b")
+    early = refused("b", "127.0.0.1:5000", "a does not know its peers yet", peer="b")
     assert told(events=[early]) == []
-    other = refusal("refused pi-9 at 10.0.0.6:40000: not yet", peer="pi-9")
-    assert told(events=[other, refusal("pi-9 is here", "member-here", peer="pi-9")]) == []
+    other = refused("pi-9", "10.0.0.6:40000", "not yet", peer="pi-9")
+    assert told(events=[other, event("pi-9 is here", "member-here", peer="pi-9")]) == []
 
 
 def test_a_board_left_out_of_rounds_until_the_end_is_told() -> None:
-    out = refusal("board c is left out for 3 rounds", "quarantine", peer="c")
+    out = event("board c is left out for 3 rounds", "quarantine", peer="c")
     assert told(events=[out])[0][0] == "refused"
-    assert told(events=[out, refusal("c takes part again", "readmitted", peer="c")]) == []
+    assert told(events=[out, event("c takes part again", "readmitted", peer="c")]) == []
 
 
 def test_ruins_come_first() -> None:
-    stranger = refusal("refused pi-9 at 10.0.0.6:40000: no member")
+    stranger = refused("pi-9", "10.0.0.6:40000", "no member")
     assert [kind for kind, _, _ in told(lambda k: 2.3 + k, events=[stranger])] == ["diverged", "refused"]
 
 

@@ -51,7 +51,7 @@ class Port:
             lambda: context,
             self._look,
             self._on_list,
-            lambda _caller, text: self.said.put(text),
+            lambda _caller, said: self.said.put(str(said)),
         )
 
     def _look(self) -> None:
@@ -172,7 +172,7 @@ def test_an_admission_handshake_in_pieces_of_one_byte(port: Port) -> None:
 @pytest.mark.parametrize(
     ("first", "then", "words"),
     [
-        (b"EGK0" + bytes(8), b"", "a knock that is none"),
+        (b"EGK0" + bytes(8), b"", "an admission handshake that is none"),
         (handshake.hello(1), handshake.blob(b"list") + b"more", "something follows a revocation list"),
         (handshake.hello(1), struct.pack(">I", 1 << 21), "bytes are too many"),
     ],

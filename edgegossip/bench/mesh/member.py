@@ -23,7 +23,7 @@ class MemberPeer(MeshPeer):
         names = tuple(f"p{k:02}" for k in range(members))
         self._me = names.index(name)
         manifest = manifests.make(RUN_ID, names[0], names, "", "")
-        self._agent = Agent(manifest, name, lambda event: None, lambda kind, text, peer=None: None)
+        self._agent = Agent(manifest, name, lambda event: None, lambda kind, text, peer=None, **_: None)
         super().__init__(
             name,
             GrpcTransport(

@@ -91,7 +91,8 @@ class RunLink:
         self._objects = Objects(self._client, self._node, spool, self._alive)
         self._arriving: dict[str, Incoming] = {}  # by the id of the message that they answer
         self._arrived: dict[str, int] = {}  # objects of each, when that was asked last
-        self.news = threading.Event()  # a board has sent something; others set it
+        # A board has sent something. coordinator.py has the AdmissionController's thread set it.
+        self.news = threading.Event()
         self.run_id = 0
         self._beaten_s = time.monotonic()
 

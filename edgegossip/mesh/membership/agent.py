@@ -35,7 +35,7 @@ from edgegossip.mesh.membership.settings import SwimSettings
 from edgegossip.mesh.membership.table import Rows, rows_of
 from edgegossip.security.limits import RequestLimiter, Verdict
 from edgegossip.types import ConfigError, DecodeError, EdgegossipError, NodeId, PeerError
-from edgegossip.untrusted import printable
+from edgegossip.untrusted import Refusal, printable
 
 SERVICE = "edgegossip.v1.Membership"
 # Of one member. News that goes on and on makes some 7 a second, probes for others 5 more: what a
@@ -280,17 +280,17 @@ class MembershipService(grpc.GenericRpcHandler):
 
     async def _probe(self, request: bytes, context: grpc.aio.ServicerContext) -> bytes:
         agent, place = self._agent, self._place(context)
-        who = place
+        who = ""
         try:
             certified = self._certified(context, 1.0)
-            who = f"{certified} at {place}" if certified else place
+            who = certified or ""
             asked = messages.parse_request(request)
-            who = f"{printable(asked.sender, 64)} at {place}"
+            who = printable(asked.sender, 64)
             _check_name(asked.sender, certified)
             sender = self._check(asked)
             answer = await agent.answer(sender, messages.message_of(asked, len(agent.manifest.members)))
         except PeerError as error:
-            return messages.refusal(self._refuse(who, error, context))
+            return messages.refusal(self._refuse(who, place, error, context))
         if isinstance(answer, Ack | Nack):
             return messages.response(answer)
         await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no answer in time")
@@ -298,16 +298,16 @@ class MembershipService(grpc.GenericRpcHandler):
 
     async def _join(self, request: bytes, context: grpc.aio.ServicerContext) -> bytes:
         agent, place = self._agent, self._place(context)
-        who = place
+        who = ""
         try:
             certified = self._certified(context, _JOIN_TOKENS)
-            who = f"{certified} at {place}" if certified else place
+            who = certified or ""
             asked = messages.parse_join_request(request)
-            who = f"{printable(asked.name, 64)} at {place}"
+            who = printable(asked.name, 64)
             _check_name(asked.name, certified)
             self._check_joiner(asked)
         except PeerError as error:
-            return pb.JoinResponse(refusal=self._refuse(who, error, context)).SerializeToString()
+            return pb.JoinResponse(refusal=self._refuse(who, place, error, context)).SerializeToString()
         if agent.detector is None:  # worth trying again, unlike a refusal
             await context.abort(grpc.StatusCode.UNAVAILABLE, f"{agent.name} is only starting")
             raise AssertionError
@@ -339,9 +339,9 @@ class MembershipService(grpc.GenericRpcHandler):
             raise PeerError(reason) if verdict is Verdict.TOO_OFTEN else Misbehaviour(reason)
         return certified
 
-    def _refuse(self, who: str, error: PeerError, context: grpc.aio.ServicerContext) -> str:
+    def _refuse(self, who: str, place: str, error: PeerError, context: grpc.aio.ServicerContext) -> str:
         """The reason, which the log hears too. Who broke the protocol is kept out for a while."""
-        self._agent.news.refused(who, str(error))
+        self._agent.news.refused(Refusal(who, place, printable(str(error))))
         if self._agent.security is not None and isinstance(error, DecodeError | Misbehaviour):
             self._agent.security.misbehaved(context, str(error))
         return str(error)

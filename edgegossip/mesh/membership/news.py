@@ -16,7 +16,7 @@ from edgegossip.mesh.membership.messages import Changed, Output, PartitionHealed
 from edgegossip.mesh.membership.table import Entry, Status, bits
 from edgegossip.security.limits import RateLimitedLog, TokenBuckets
 from edgegossip.types import NodeId
-from edgegossip.untrusted import printable
+from edgegossip.untrusted import Refusal, printable
 
 _TROUBLE_S = 600.0  # between two lines about the same trouble with a member
 _TELL_STALL_S = 5.0
@@ -29,8 +29,8 @@ _MOVES_S, _MOVES_BURST = 60.0, 8.0
 class Log(Protocol):
     """Where sentences go. Thread-safe."""
 
-    def __call__(self, kind: str, text: str, peer: NodeId | None = None) -> None:
-        """`kind`: member-here, member-dead, member-left, refused or notice."""
+    def __call__(self, kind: str, text: str, peer: NodeId | None = None, **fields: str) -> None:
+        """`kind`: member-here, member-dead, member-left, refused or notice; `fields`: see Refusal."""
 
 
 class News:
@@ -69,12 +69,11 @@ class News:
             self._log("notice", f"{peer} is reached at {address}, where we joined through it", peer)
         self._post(Moved(peer, address))
 
-    def refused(self, who: str, why: str) -> None:
-        """Somebody was refused: its name as far as it is known, and host:port. The same is told at
-        most once a minute."""
-        source = without_port(who)
-        if self._refusals.worth((source, why), self._clock(), source):
-            self._log("refused", f"refused {who}: {printable(why)}")
+    def refused(self, refusal: Refusal) -> None:
+        """Somebody was refused. The same is told at most once a minute."""
+        source = without_port(refusal.caller)
+        if self._refusals.worth((source, refusal.why), self._clock(), source):
+            self._log("refused", str(refusal), **refusal.fields)
 
     def tell(self, output: Output, table: Sequence[Entry]) -> None:
         match output:

@@ -29,6 +29,7 @@ from edgegossip.mesh.membership import messages as members_wire
 from edgegossip.mesh.membership import news
 from edgegossip.node import spec
 from edgegossip.security import front_end, handshake, quarantine
+from edgegossip.untrusted import Refusal
 
 VARIABLE = "EDGEGOSSIP_TEST_COUNTS"
 AMNESTY = 256
@@ -89,13 +90,13 @@ def _counted(function: Callable[..., Any], note: Callable[[], None]) -> Callable
 def count_refusals(counts: Counts) -> None:
     tell_stream, tell_member, at_front_end = inbound.Inbound._log_refusal, news.News.refused, front_end.FrontEnd._refuse
 
-    def of_stream(self: Any, who: str, refused: Any) -> None:
-        counts.refused("stream", refused.reason)
-        tell_stream(self, who, refused)
+    def of_stream(self: Any, refusal: Refusal, code: Any) -> None:
+        counts.refused("stream", refusal.why)
+        tell_stream(self, refusal, code)
 
-    def of_member(self: Any, who: str, why: str) -> None:
-        counts.refused("membership", why)
-        tell_member(self, who, why)
+    def of_member(self: Any, refusal: Refusal) -> None:
+        counts.refused("membership", refusal.why)
+        tell_member(self, refusal)
 
     def of_pending(self: Any, pending: Any, reason: str) -> None:
         counts.refused("door", reason)

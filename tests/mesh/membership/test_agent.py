@@ -41,7 +41,7 @@ class Member:
             manifest,
             name,
             lambda event: None,
-            lambda kind, text, peer=None: self.said.append(text),
+            lambda kind, text, peer=None, **_: self.said.append(text),
             known=known,
             security=guard,
             settings=QUICK,

@@ -11,6 +11,7 @@ from edgegossip.mesh.membership.messages import Changed, Refuted
 from edgegossip.mesh.membership.news import News
 from edgegossip.mesh.membership.reach import Connections
 from edgegossip.mesh.membership.table import Entry, Status
+from edgegossip.untrusted import Refusal
 
 
 class Channel:
@@ -51,29 +52,31 @@ def test_members_are_called_while_an_idle_connection_is_closed() -> None:
 
 def news(now_s: list[float]) -> tuple[News, list[str]]:
     log: list[str] = []
-    return News(["pi-01", "pi-02"], 0, lambda event: None, lambda *said: log.append(said[1]), lambda: now_s[0]), log
+    return News(
+        ["pi-01", "pi-02"], 0, lambda event: None, lambda *said, **_: log.append(said[1]), lambda: now_s[0]
+    ), log
 
 
 def test_who_is_refused_again_and_again_hides_nobody_else() -> None:
     now_s = [0.0]
     told, log = news(now_s)
     for port in range(40_000, 40_200):
-        told.refused(f"pi-09 at 10.0.0.9:{port}", "it belongs to run ff, pi-01 to run aa")
-    told.refused("evil at 10.0.0.66:1", "its certificate was revoked")
+        told.refused(Refusal("pi-09", f"10.0.0.9:{port}", "it belongs to run ff, pi-01 to run aa"))
+    told.refused(Refusal("evil", "10.0.0.66:1", "its certificate was revoked"))
     assert log == [
         "refused pi-09 at 10.0.0.9:40000: it belongs to run ff, pi-01 to run aa",
         "refused evil at 10.0.0.66:1: its certificate was revoked",
     ]
     now_s[0] = 61.0
-    told.refused("pi-09 at 10.0.0.9:40200", "it belongs to run ff, pi-01 to run aa")
+    told.refused(Refusal("pi-09", "10.0.0.9:40200", "it belongs to run ff, pi-01 to run aa"))
     assert len(log) == 3  # once a minute, and not for ever silent
 
 
 def test_a_stranger_with_many_reasons_does_not_fill_the_log() -> None:
     told, log = news([0.0])
     for k in range(1000):
-        told.refused("evil at 10.0.0.66:1", f"it looks for {k}, but this is pi-01")
-    told.refused("[fe80::7]:1", "its certificate was revoked")
+        told.refused(Refusal("evil", "10.0.0.66:1", f"it looks for {k}, but this is pi-01"))
+    told.refused(Refusal("", "[fe80::7]:1", "its certificate was revoked"))
     assert len(log) <= 17 and log[-1] == "refused [fe80::7]:1: its certificate was revoked"
 
 

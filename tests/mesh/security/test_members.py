@@ -32,7 +32,11 @@ class Board:
         self.fleet, self.notes = fleet, list[str]()
         guard = fleet.guard("b")
         self.agent = Agent(
-            MANIFEST, "b", lambda event: None, lambda kind, text, peer=None: self.notes.append(text), security=guard
+            MANIFEST,
+            "b",
+            lambda event: None,
+            lambda kind, text, peer=None, **_: self.notes.append(text),
+            security=guard,
         )
         self.transport = GrpcTransport("b", RUN, limits=LIMITS, services=[self.agent.service], security=guard)
         self.transport.connect({"c": "127.0.0.1:1"})

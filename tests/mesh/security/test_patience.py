@@ -62,7 +62,7 @@ def test_a_caller_that_knocks_and_says_nothing(fleet, pair):
     _, b = pair
     with dial(b.address) as plain, fleet.client_context(fleet.of("c"), KNOCK).wrap_socket(plain) as s:
         assert ended(s)
-    told(b, f"it did not finish its knock in {LIMITS.handshake_s:g} s")
+    told(b, f"it did not finish the admission handshake in {LIMITS.handshake_s:g} s")
 
 
 def test_a_caller_with_a_ticket_that_stalls_in_tls(fleet, pair):

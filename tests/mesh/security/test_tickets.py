@@ -33,7 +33,7 @@ from tests.mesh.support import PATIENCE_S, RUN, PeerProcess, wait_for
 def test_grpc_without_a_knock(fleet, pair):
     _, b = pair
     is_refused(fleet.client_context(fleet.of("c"), H2), b.address)
-    assert "refused c at" in told(b, "it comes in without a knock")
+    assert "refused c at" in told(b, "it comes in without the admission handshake")
 
 
 def test_a_ticket_is_for_one_connection(fleet, pair):
@@ -43,7 +43,7 @@ def test_a_ticket_is_for_one_connection(fleet, pair):
     told(b, "it belongs to run")
     with pytest.raises(AssertionError):
         converse(fleet, "c", b.address, hello(), ticket=ticket)
-    told(b, "it comes in without a knock")
+    told(b, "it comes in without the admission handshake")
 
 
 def test_a_ticket_of_somebody_else(fleet, pair):
@@ -52,7 +52,7 @@ def test_a_ticket_of_somebody_else(fleet, pair):
     ticket = knock_at(fleet, fleet.of("a"), b.address).text
     [answer] = converse(fleet, "c", b.address, hello(sender="a"), ticket=ticket)
     assert answer.refusal.code == pb.REFUSAL_CODE_IDENTITY
-    told(b, "its certificate is not the one with which a knocked")
+    told(b, "its certificate is not the one that a showed in the admission handshake")
     in_quarantine(b)  # c, and not a
 
 
@@ -72,7 +72,7 @@ def test_tickets_kept_in_store_do_not_help_in_quarantine(fleet, pair):
     )  # as it is when the last words were said
     with pytest.raises(AssertionError):
         converse(fleet, "c", b.address, hello(), ticket=third)
-    told(b, "it comes in without a knock")
+    told(b, "it comes in without the admission handshake")
 
 
 def test_a_board_that_only_knocks_pushes_out_nobody_elses_ticket(fleet):
@@ -87,7 +87,7 @@ def test_a_board_that_only_knocks_pushes_out_nobody_elses_ticket(fleet):
                 knock_at(fleet, fleet.of("c"), b.address, f"127.0.0.{2 + k % 16}")
                 let_in += 1
         assert 20 <= let_in < 30
-        assert "refused c at" in told(b, "it knocks more than 1 times a second", "127.0.0.")
+        assert "refused c at" in told(b, "it makes more than 1 admission handshakes a second", "127.0.0.")
         [answer] = converse(fleet, "a", b.address, hello(sender="a", run_id=b""), ticket=ticket)
         assert "it belongs to run" in answer.refusal.reason
 

@@ -91,4 +91,4 @@ def test_a_front_end_that_ended_is_told_of(fleet, monkeypatch):
             raise SystemExit
 
         a._security._front_end._do(end)
-        wait_for(a, Notice, lambda n: n.text.startswith("the door of this board does not work any more"))
+        wait_for(a, Notice, lambda n: n.text.startswith("the front end of this board does not work any more"))

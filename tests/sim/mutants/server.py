@@ -361,14 +361,14 @@ MUTANTS = (
         "server-quarantine-never-ends",
         "a board that was left out once is left out for good",
         GOSSIP,
-        (Edit(PLAUSIBLE + "Quarantine.reason", "record.until <= round", "not record.until"),),
+        (Edit(PLAUSIBLE + "LeftOut.reason", "record.until <= round", "not record.until"),),
         options("byzantine-run=2", "min_nodes=1", rounds=12),
     ),
     Mutant(
         "server-quarantine-never-begins",
         "a board is asked however often it was refused",
         GOSSIP,
-        (Edit(PLAUSIBLE + "Quarantine.refused", "if record.in_a_row >= PATIENCE:", "if False:"),),
+        (Edit(PLAUSIBLE + "LeftOut.refused", "if record.in_a_row >= PATIENCE:", "if False:"),),
         options("byzantine-run=2", "min_nodes=1"),
     ),
     Mutant(
