@@ -42,11 +42,6 @@ def test_the_coordinator_tells_its_boards_the_recipe_and_nobody_else(tmp_path: P
         for arguments, code, words in (
             (("--identity", str(tmp_path / "at" / "identity")), 5, "pi-9 is not a board of this run"),
             (("--name", "pi-1", "--insecure"), 5, "speaks TLS: start this board with --identity"),
-            (
-                ("--identity", str(fleet.folder / "boards" / "pi-1"), "--set", "training.lr=1"),
-                2,
-                "the run decides that",
-            ),
             (("--identity", str(fleet.folder / "boards" / "pi-1"), "--boards", "pi-1,pi-2"), 2, "leave it out"),
         ):
             with edgegossip("node", "--coordinator", where, *arguments, runs=tmp_path / "no") as stranger:

@@ -37,10 +37,10 @@ def test_the_quickstarts_as_they_are_have_none(recipe: str, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "settings",
     [
-        ("data.partition=sorted",),
-        ("gossip.algorithm=deep-squeeze", "codec.name=4-bit-elastiquant"),
+        pytest.param(("data.partition=sorted",), marks=pytest.mark.slow),
+        pytest.param(("gossip.algorithm=deep-squeeze", "codec.name=4-bit-elastiquant"), marks=pytest.mark.slow),
         ("gossip.algorithm=sparse-push", "gossip.topology=directed-ring", "codec.name=signsgd"),
-        ("gossip.algorithm=ad-psgd",),
+        pytest.param(("gossip.algorithm=ad-psgd",), marks=pytest.mark.slow),
         ("model.name=resnet8", "model.norm=batchnorm", "gossip.algorithm=deep-squeeze", "codec.name=4-bit-elastiquant"),
     ],
     ids=["sorted", "4 bits", "signs", "asynchronous", "batch norm"],
@@ -72,7 +72,7 @@ def test_a_learning_rate_beyond_all_measure_is_a_ruin(tmp_path: Path) -> None:
     assert code == RUIN and verdict[0]["kind"] in ("diverged", "chance") and "training.lr = 50" in verdict[0]["cure"]
 
 
-@pytest.mark.parametrize("recipe", ["quickstart-gossip", "quickstart-server"])
+@pytest.mark.parametrize("recipe", ["quickstart-gossip", pytest.param("quickstart-server", marks=pytest.mark.slow)])
 def test_a_model_that_learnt_nothing_is_a_ruin(recipe: str, tmp_path: Path) -> None:
     code, verdict, out = ran(tmp_path, *SHORT, "training.lr=1e-7", recipe=recipe)
     assert code == RUIN and verdict[0]["kind"] == "chance" and "guessing among 10 classes" in out

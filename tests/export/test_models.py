@@ -116,7 +116,9 @@ def test_the_folders_of_boards_that_ran_by_hand_are_averaged(tmp_path: Path) -> 
 
 def test_what_is_not_there_is_named_with_what_is(run: Path, tmp_path: Path) -> None:
     out = ("-o", tmp_path / "m.npz")
-    with pytest.raises(ConfigError, match="no board board-2: this run has averaged, board-0, board-1; did you mean board-"):
+    with pytest.raises(
+        ConfigError, match="no board board-2: this run has averaged, board-0, board-1; did you mean board-"
+    ):
         model(run, "--board", "board-2", *out)
     with pytest.raises(ConfigError, match="round 3 of board-0 is not kept; rounds that are: 9"):
         model(run, "--board", "board-0", "--round", 3, *out)

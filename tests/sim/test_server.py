@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -88,11 +87,8 @@ def test_without_faults_every_update_is_used_and_the_model_learns() -> None:
 
 
 def test_every_kind_of_fault_does_something() -> None:
-    seen: Counter[str] = Counter()
     for name in SERVER_KINDS:
-        for seed in range(12):
-            seen.update(run_server(drawn(seed, name, rounds=8)).seen.keys())
-    assert set(SERVER_KINDS) <= set(seen)
+        assert any(name in run_server(drawn(seed, name, rounds=8)).seen for seed in range(12)), name
 
 
 def test_every_rule_is_broken_by_some_mutant() -> None:
