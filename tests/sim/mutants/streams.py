@@ -66,7 +66,7 @@ MUTANTS = (
         "a session that is opened after a round's last answer gets no full state in the next round either",
         PUSH_SUM,
         (Edit(SYNCHRONOUS + "_enter", "s, states = self._send_owed_states(s, owed)", "states = []"),),
-        {"faults": "replay=0.3,duplication=0.6,empty-disk=2", "rounds": 4, "deadline_s": 4.0},
+        {"faults": "replay=0.3,duplication=0.6,empty-disk=3", "rounds": 4, "deadline_s": 4.0},
     ),
     Mutant(
         "any-weight-of-a-full-state-believed",
