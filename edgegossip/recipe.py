@@ -56,6 +56,7 @@ __all__ = [
     "passed_on",
     "run_id",
     "to_toml",
+    "told",
     "with_settings",
 ]
 
@@ -139,17 +140,27 @@ def passed_on(recipe: Recipe) -> Recipe:
     return replace(recipe, run=run, data=replace(recipe.data, dir=""))
 
 
+def told(recipe: Recipe) -> str:
+    """The recipe as other boards are told it, in TOML. Boards of an earlier version know no later keys."""
+    return tomli_w.dumps(_without_later_keys(passed_on(recipe)))
+
+
 def essence(recipe: Recipe) -> str:
     """The resolved recipe without what changes no result and was not always there, so that identities made of it last."""
-    document = asdict(recipe)
+    document = _without_later_keys(recipe)
     del document["checkpoint"]
-    for name in document:
-        kind = get_type_hints(Recipe)[name]
+    return tomli_w.dumps(document)
+
+
+def _without_later_keys(recipe: Recipe) -> dict[str, Any]:
+    """Its tables, without keys that came after the first version and have their defaults."""
+    document = asdict(recipe)
+    for name, kind in get_type_hints(Recipe).items():
         defaults = asdict(kind())
         for f in fields(kind):
             if f.metadata.get("later") and document[name][f.name] == defaults[f.name]:
                 del document[name][f.name]
-    return tomli_w.dumps(document)
+    return document
 
 
 def describe_keys() -> list[tuple[str, str, str]]:

@@ -12,7 +12,8 @@ MODES = ("gossip", "server")
 def _key(default: Any, help: str, **limits: Any) -> Any:
     """A recipe key: `low`/`high` bound numbers (inclusive), `choices` lists the only valid words.
     `later`: the key came after the first version; while it has its default it does not count in the
-    identity of a run, so that boards of two versions still take part in one."""
+    identity of a run, and other boards are not told it, so that boards of two versions still take
+    part in one."""
     metadata = {"help": help, **limits}
     if isinstance(default, (dict, list)):
         return field(default_factory=lambda: type(default)(default), metadata=metadata)
@@ -287,7 +288,7 @@ class CheckpointSection:
         1, "keep each board's and the coordinator's state every so many rounds; 0: never", low=0, high=1_000_000
     )
     keep: int = _key(2, "how many of the newest checkpoints stay", low=1, high=100)
-    format: str = _key("npz", "the file of a final model", choices=("npz", "safetensors"))
+    format: str = _key("npz", "the file of a final model", choices=("npz", "safetensors"), later=True)
     slack_s: float = _key(
         1.0,
         "rounds wait for the disk when more than one, and more seconds than this, could be lost",

@@ -147,6 +147,34 @@ def test_keys_that_came_later_change_no_identity_while_at_their_defaults():
     assert "optimizer" in recipe.essence(recipe.load("quickstart-gossip", ["training.optimizer=adam"]))
 
 
+# The keys that every version knows: what came after them is marked `later`.
+FIRST = {
+    "run": "name mode nodes rounds seed threads",
+    "data": "name dir partition skew alpha augment train_examples test_examples",
+    "model": "name norm params",
+    "training": "batch_size local_steps lr momentum nesterov weight_decay schedule milestones "
+    "step_factor precision dw memory",
+    "codec": "name params",
+    "gossip": "algorithm topology topology_file topology_params params momentum momentum_factor deadline_s",
+    "server": "strategy strategy_params weighting fraction quorum downlink downlink_params min_nodes join_s deadline_s",
+    "evaluation": "where every examples",
+    "network": "host port tls grace_s restarts",
+    "checkpoint": "every keep slack_s",
+}
+
+
+@pytest.mark.parametrize("name", recipe.names())
+def test_other_boards_are_told_keys_that_every_version_knows(name: str) -> None:
+    """And of later ones those alone that a recipe sets."""
+    made = recipe.load(name)
+    told = tomllib.loads(recipe.told(made))
+    assert recipe.from_dict(told) == recipe.passed_on(made)
+    defaults = asdict(Recipe())
+    later = {(s, k) for s, keys in told.items() for k in keys if k not in FIRST[s].split()}
+    assert all(told[s][k] != defaults[s][k] for s, k in later)
+    assert set(FIRST) == set(told) and all(set(keys.split()) <= set(told[s]) for s, keys in FIRST.items())
+
+
 def test_lists_of_texts_are_checked_one_by_one():
     made = recipe.load("quickstart-gossip", ['model.keep=["head.*", "*.bias"]'])
     assert made.model.keep == ["head.*", "*.bias"]

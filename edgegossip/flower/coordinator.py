@@ -250,7 +250,7 @@ class Coordinator:
             lambda refusal: self._sink.event(COORDINATOR, "refused", str(refusal), **refusal.fields),
             self.lose,
             news,
-            recipes.to_toml(recipes.passed_on(self._recipe)),
+            recipes.told(self._recipe),
         )
 
     def _serve(self, link: RunLink, driver: Driver) -> None:

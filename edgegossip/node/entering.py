@@ -92,12 +92,8 @@ def found(
     file = json.dumps(topology) if recipe.gossip.topology == "file" else ""
     recipe = _with_topology(recipe, file)
     run_id = _run_id(recipe, members)
-    passed_on = recipes.with_settings(
-        recipes.passed_on(recipe), {"gossip.topology_file": "" if not file else "topology.json"}
-    )
-    manifest = manifests.make(
-        run_id, name, members, topology_hash(topology), recipes.to_toml(passed_on), file, instance(run_id)
-    )
+    told = recipes.told(recipes.with_settings(recipe, {"gossip.topology_file": "topology.json" if file else ""}))
+    manifest = manifests.make(run_id, name, members, topology_hash(topology), told, file, instance(run_id))
     if guard is None:
         return Entry(recipe, manifest)
     return Entry(recipe, manifest.signed_by(guard.identity), signer=name)

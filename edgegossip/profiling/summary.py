@@ -165,7 +165,9 @@ class Summary:
     def document(self, head: Mapping[str, Any]) -> dict[str, Any]:
         """`head` as of `summarise_records`."""
         names = list(self._nodes)
-        nodes = {name: self._nodes[name] for name in names[: self._members] + sorted(names[self._members :], key=_parts)}
+        nodes = {
+            name: self._nodes[name] for name in names[: self._members] + sorted(names[self._members :], key=_parts)
+        }
         return {**_document(head, nodes, self._seconds), "verdict": self._verdict()}
 
     def _verdict(self) -> list[dict[str, Any]]:
