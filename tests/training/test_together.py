@@ -320,5 +320,5 @@ def test_recipes_that_cannot_be(settings, message):
         check(recipe_with(settings))
 
 
-def test_the_momentum_of_a_coordinator_is_no_obstacle():
+def test_the_mean_of_a_coordinator_may_have_momentum():
     check(recipe_with({"run.mode": "server", "server.strategy": "fedavgm"}))
