@@ -9,7 +9,7 @@ dropped, so versions can be mixed.
     input    "float32 3x32x32"                     target   "10 classes", "float32 24", "none"
     labels   names of the classes (`names_fact`)   task     "classification", "regression", ...
     base     hash of the frozen parameters         start    sums of the first model (`sums`)
-    scale    how inputs are normalised: "none", "board", or the means and deviations declared
+    scale    how inputs are normalised: "none", "together", by each board, or the numbers declared
 
 Pure.
 """

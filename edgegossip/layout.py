@@ -21,6 +21,7 @@ from edgegossip.types import LocalError, Vec
 
 _FLOAT32 = np.dtype(np.float32)
 MAX_VALUES = 2**31 - 1  # offsets stay within int32 in every kernel
+SUMS = "standardise."  # begins names of sums over boards' inputs (`training/standardise.py`)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,12 @@ class Layout:
     def trainable_size(self) -> int:
         """Number of values that an optimiser touches; they come first."""
         return sum(t.size for t in self.tensors if t.trainable)
+
+    @cached_property
+    def has_sums(self) -> bool:
+        """Whether sums over boards' inputs are among the values. A deviation is a small difference
+        of such sums, so they must not be rounded on their way."""
+        return any(t.name.startswith(SUMS) and not t.trainable for t in self.tensors)
 
     @cached_property
     def offsets(self) -> NDArray[np.int64]:

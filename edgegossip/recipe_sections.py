@@ -88,7 +88,8 @@ class DataSection:
     )
     normalise: str = _key(
         "auto",
-        "(input - mean) / std: as declared, by each board's own data, or not; auto: images only",
+        "(input - mean) / std: as declared, by each board's own data, by those of all boards together, or "
+        "not; auto: images only",
         choices=("auto", "declared", "board", "together", "none"),
         later=True,
     )

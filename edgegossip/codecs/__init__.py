@@ -122,12 +122,14 @@ def for_layout(codec: Codec[Any], layout: Layout) -> Codec[Any]:
     They are the statistics of batch norm, and no step of training corrects them: a board evaluates,
     and predicts, with what mixing made of them. Means and variances a third of their size off, or
     variances below zero, ruin a model whose weights are good. They are about 1 % of its values.
+    fp16 and bf16 are good enough for them, but not for `Layout.has_sums`.
     Raises ConfigError where a choice by tensor has eight codecs already.
 
     Example:
         codecs.for_layout(codecs.get("4-bit-elastiquant"), ModelVector(model).layout)
     """
-    if layout.size == layout.trainable_size or codec.name in FILES["floats"]:
+    fine = ("fp32",) if layout.has_sums else FILES["floats"]
+    if layout.size == layout.trainable_size or codec.name in fine:
         return codec
     from edgegossip.codecs.feedback import ErrorFeedback
     from edgegossip.codecs.per_tensor import exact_statistics

@@ -43,6 +43,9 @@ class Channel:
 
     @classmethod
     def of(cls, layout: Layout, run_id: bytes, codec: Codec[Any]) -> Self:
+        """Return the channel of a run. Statistics of batch norm are coded as all values: training
+        sets them anew, so an error in them does not last. In sums over boards it would."""
+        codec = codecs.for_layout(codec, layout) if layout.has_sums else codec
         return cls(layout, run_id, codec, wire.Limits.of(layout))
 
     def frame(
@@ -114,7 +117,7 @@ class Downlink:
         check_downlink(codec)
         self._whole = Channel.of(layout, run_id, codecs.get(FULL))
         self._channel = Channel.of(layout, run_id, codec)
-        self._state = codec.init(layout)
+        self._state = self._channel.codec.init(layout)
         self._sequence = 0
         self.compresses = codec.wire_id != self._whole.codec.wire_id
         self.reference: Vec | None = None

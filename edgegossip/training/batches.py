@@ -53,6 +53,10 @@ class Batches(Protocol):
     def counts(self) -> NDArray[np.int64] | None:
         """Examples of each class, int64[classes], where that is known without reading inputs."""
 
+    def sums(self) -> schema.Sums:
+        """Look through the board's inputs. Raises DataError for those that are not finite, and for
+        a stream."""
+
     def batch(self, step: int) -> Batch:
         """Return the batch of a step, counted from the start of training; its size may vary."""
 
@@ -173,6 +177,12 @@ class _Indexed:
     def counts(self) -> NDArray[np.int64] | None:
         return schema.counts(self._examples, self._about)
 
+    def sums(self) -> schema.Sums:
+        found = schema.Sums.of(self._examples)
+        if not np.isfinite(found.squares).all():
+            raise DataError(f"{self._source}: an input holds a NaN or an infinity")
+        return found
+
     def batch(self, step: int) -> Batch:
         taken = self._examples.take(self._sampler.batch(step))
         inputs, targets = _fit(self._source, taken, self._about, checked=self._checked)
@@ -200,6 +210,9 @@ class _Streamed:
     @property
     def counts(self) -> NDArray[np.int64] | None:
         return None
+
+    def sums(self) -> schema.Sums:
+        raise DataError(f"{self._source} is a stream, which cannot be looked through first")
 
     def batch(self, step: int) -> Batch:
         if self._stream.batched:

@@ -57,6 +57,7 @@ def check(recipe: Recipe, boards: Sequence[Board] = ()) -> None:
     check_optimizer(recipe.training)
     check_device(recipe.training)
     _check_evaluator(recipe)
+    _check_together(recipe)
     for board in boards or (None,):
         locate(recipe.data, board)
     if not is_users(recipe.data):
@@ -89,6 +90,28 @@ def _check_evaluator(recipe: Recipe) -> None:
         raise ConfigError(
             f'evaluation.where = "coordinator": {" and ".join(kept)} leave a part of the model on each board, which the '
             'coordinator has not; set evaluation.where = "boards"'
+        )
+
+
+def _check_together(recipe: Recipe) -> None:
+    """Raises ConfigError where boards cannot normalise together."""
+    if recipe.data.normalise != "together":
+        return
+    if recipe.training.precision == "int8":
+        raise ConfigError(
+            'data.normalise = together: a model with training.precision = "int8" has no layer for it; get data.mean and '
+            "data.std from `edgegossip data combine` and declare them, or say training.precision = fp32"
+        )
+    if recipe.run.mode == "gossip" and recipe.gossip.algorithm == "d2":
+        raise ConfigError(
+            "data.normalise = together: gossip.algorithm = d2 repeats in every later round what one got wrong, and training "
+            "sets nothing right in sums; say dpsgd, or declare data.mean and data.std (`edgegossip data combine`)"
+        )
+    if recipe.run.mode == "server" and recipe.server.strategy not in ("fedavg", "fedavgm"):
+        raise ConfigError(
+            f"data.normalise = together: the coordinator must take the mean of what boards send, and server.strategy = "
+            f"{recipe.server.strategy} does not; say fedavg or fedavgm, or declare data.mean and data.std (`edgegossip "
+            "data combine`)"
         )
 
 

@@ -35,6 +35,7 @@ from edgegossip.training.data import Board, DataSet, Description, boards_of, des
 from edgegossip.training.names import call_own, is_own
 from edgegossip.training.rng import Purpose, words
 from edgegossip.training.schedule import Plateau, learning_rate
+from edgegossip.training.standardise import Standardised, patterns
 from edgegossip.training.vector import ModelVector, plain_array, whole_state
 from edgegossip.types import ConfigError, LocalError, LocalUpdate, Metrics, Round, Vec
 
@@ -62,13 +63,22 @@ def initial_model(recipe: Recipe, board: Board | None = None) -> tuple[Layout, V
 
 def _vector(recipe: Recipe, module: nn.Module) -> ModelVector:
     """What of the module travels. Raises ConfigError when model.share or model.keep do not fit it."""
+    share, keep = recipe.model.share, recipe.model.keep
+    if isinstance(module, Standardised):
+        share, keep = patterns(share, keep)
     try:
-        return ModelVector(module, recipe.model.share, recipe.model.keep)
+        return ModelVector(module, share, keep)
     except LocalError as error:
         raise ConfigError(f"model {recipe.model.name}: {error}") from None
 
 
 def _module(recipe: Recipe, about: Description) -> nn.Module:
+    """The recipe's model, with a first layer that normalises where boards do that together."""
+    module = _inner(recipe, about)
+    return Standardised(module, about.shape, recipe.run.nodes) if about.scale == "together" else module
+
+
+def _inner(recipe: Recipe, about: Description) -> nn.Module:
     """The recipe's model with the layers that its precision asks for. A model of the package is built with Range EvoNorm
     where int8 would replace its norm, so that what surrounds the norm suits it too."""
     section, training = recipe.model, recipe.training
@@ -267,6 +277,8 @@ class TorchWorkload:
         lr *= 1.0 if self._plateau is None else self._plateau.scale
         optimizers.set_rate(self._optimizer, lr, recipe.training.lr)
         self._load(x)
+        if isinstance(module, Standardised) and module.standardise.lacks(self._node):
+            module.standardise.put_in(self._node, self.batches.sums(), self._counts_for())
         if not module.training:  # asking every layer costs as much as a small one
             module.train()
         seed = int(words(recipe.run.seed, Purpose.TORCH, 1, self._node, round)[0] >> np.uint64(1))
@@ -291,6 +303,13 @@ class TorchWorkload:
             stages_s={stage: ns / 1e9 for stage, ns in zip(STAGES, self._stages_ns, strict=True)},
             holds=self.batches.holds,
         )
+
+    def _counts_for(self) -> float:
+        """What this board counts for in sums over boards: its examples, unless a coordinator weighs
+        all that a board sends by them."""
+        recipe = self._recipe
+        weighed = recipe.run.mode == "server" and recipe.server.weighting == "examples"
+        return 1.0 if weighed else float(self.batches.holds)
 
     def _load(self, x: Vec) -> None:
         """Put a model into the module, with what of it is this board's own."""
@@ -349,9 +368,11 @@ class TorchWorkload:
         targets they are the inputs, as the model takes them."""
         shared = self._shared
         batch = as_taken(inputs, self._normalise).to(shared.device)
-        own = shared.task.of_inputs or targets is None
-        wanted = batch if own else torch.from_numpy(targets).to(shared.device)
         name, module = self._recipe.model.name, shared.vector.module
+        if targets is not None and not shared.task.of_inputs:
+            wanted = torch.from_numpy(targets).to(shared.device)
+        else:
+            wanted = module.standardise(batch) if isinstance(module, Standardised) else batch
         with self._precision.forward():
             outputs = _tensor_in(call_own(name, module, batch) if is_own(name) else module(batch))
         if outputs is None:

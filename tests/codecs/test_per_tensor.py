@@ -11,7 +11,7 @@ import pytest
 
 from edgegossip import codecs
 from edgegossip.codecs.per_tensor import Rule, per_tensor
-from edgegossip.layout import Layout, TensorSpec
+from edgegossip.layout import SUMS, Layout, TensorSpec
 from edgegossip.types import ConfigError, DecodeError, LocalError
 
 SHAPES = {"conv.weight": (8, 4), "conv.bias": (8,), "empty": (0,), "fc.weight": (10, 8), "fc.bias": (10,)}
@@ -213,6 +213,16 @@ def test_statistics_of_batch_norm_travel_exactly_whatever_the_codec(name: str) -
     received = codecs.from_wire(codec.wire_id, codec.wire_params()).decode(body, STATISTICS)
     n = STATISTICS.trainable_size
     assert (received[n:] == x[n:]).all() and not (received[:n] == x[:n]).all()
+
+
+@pytest.mark.parametrize("name", codecs.names())
+def test_sums_over_boards_travel_exactly_whatever_the_codec(name: str) -> None:
+    layout = Layout.of([*LAYOUT.tensors, TensorSpec(f"{SUMS}squares", (8,), trainable=False)])
+    codec = codecs.for_layout(codecs.get(name), layout)
+    x = np.random.default_rng(2).uniform(1e-21, 1e-18, layout.size).astype(np.float32)
+    body, _ = codec.encode(x, codec.init(layout), codecs.Ctx(key=9, round=0, loss=1.0, lr=0.1))
+    received = codecs.from_wire(codec.wire_id, codec.wire_params()).decode(body, layout)
+    assert (received[layout.trainable_size :] == x[layout.trainable_size :]).all()
 
 
 @pytest.mark.parametrize("name", codecs.names())

@@ -10,7 +10,7 @@ from edgegossip import frame as wire
 from edgegossip.codecs.base import Ctx
 from edgegossip.engine.server_frames import Channel, Downlink, Replica
 from edgegossip.frame import Aux, Frame, Kind
-from edgegossip.layout import Layout, TensorSpec
+from edgegossip.layout import SUMS, Layout, TensorSpec
 from edgegossip.types import ConfigError, LocalError, PeerError
 
 LAYOUT = Layout.of([TensorSpec("a", (40, 10)), TensorSpec("b", (9,))])
@@ -117,6 +117,22 @@ def test_a_difference_that_makes_the_model_infinite_leaves_a_board_without_one()
     with np.errstate(over="ignore"), pytest.raises(PeerError, match="not finite any more"):
         board.open(_bytes(frame))
     assert board.kept == (None, None)
+
+
+@pytest.mark.parametrize("name", ["bf16", "minmax8", "topk"])
+def test_sums_over_boards_are_exact_in_a_difference_and_statistics_are_as_all_values(name: str) -> None:
+    for buffer, exact in ((f"{SUMS}sums", True), ("norm.running_mean", False)):
+        layout = Layout.of([*LAYOUT.tensors, TensorSpec(buffer, (300,), trainable=False)])
+        down, board = (end(layout, RUN, codecs.get(name)) for end in (Downlink, Replica))
+        x = np.zeros(layout.size, np.float32)
+        assert down.publish(x, 0) is None
+        board.open(_bytes(down.whole(0)))
+        x = np.random.default_rng(3).normal(size=layout.size).astype(np.float32)
+        difference = down.publish(x, 1)
+        assert difference is not None
+        held = board.open(_bytes(difference))[1]
+        n = layout.trainable_size
+        assert np.array_equal(held[n:], x[n:]) == exact and not np.array_equal(held[:n], x[:n])
 
 
 def test_only_a_frame_of_the_kind_and_round_that_is_due_is_opened() -> None:

@@ -232,8 +232,9 @@ def test_what_a_stream_cannot_do_is_said():
         opened(Numbers(5))
     with pytest.raises(DataError, match="the stream ends before its first example"):
         opened(Numbers(0), classes=4)
-    with pytest.raises(ConfigError, match="a stream cannot be looked through first; declare data.mean"):
-        opened(Numbers(5), classes=4, normalise="board")
+    for how in ("board", "together"):
+        with pytest.raises(ConfigError, match="a stream cannot be looked through first; declare data.mean"):
+            opened(Numbers(5), classes=4, normalise=how)
     with pytest.raises(DataError, match='is a stream, which cannot be shared out .* data.partition = "local"'):
         share_out(opened(Numbers(5), classes=4), recipe())
 
@@ -303,7 +304,12 @@ def test_declared_means_and_deviations_are_facts_to_agree_on():
 @pytest.mark.parametrize(
     ("given", "keys", "message"),
     [
-        ((TABLE, CLASSES), {"normalise": "together"}, "together: .* declare them, or say board"),
+        ((TOKENS, CLASSES), {"normalise": "together"}, "together: the inputs are tokens"),
+        (
+            (TABLE, CLASSES),
+            {"mean": [0.0], "std": [1.0], "normalise": "together"},
+            "data.mean and data.std are declared",
+        ),
         ((TABLE, CLASSES), {"normalise": "declared"}, "needs data.mean and data.std"),
         ((TABLE, CLASSES), {"mean": [0.0, 1.0], "std": [1.0]}, "data.mean has 2 numbers, and an input has 5 channels"),
         ((TABLE, CLASSES), {"mean": [0.0]}, "data.std has 0 numbers"),

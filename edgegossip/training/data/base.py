@@ -180,7 +180,8 @@ class Description:
     target: str = "class"
     target_shape: tuple[int, ...] = ()  # one target
     names: tuple[str, ...] = ()  # of the classes, where they have names
-    scale: str = "declared"  # where mean and std come from: "none", "board", "declared"
+    # where mean and std come from: "none", "board", "declared"; "together": the model has its own
+    scale: str = "declared"
 
     @property
     def outputs(self) -> int:
@@ -211,6 +212,8 @@ class Description:
 
     def _scale(self) -> str:
         """Normalisation in words; by a board's own statistics it differs, and is meant to."""
+        if self.scale == "together":
+            return "together"
         if self.scale == "board" or not self.mean:
             return "by each board's own mean and std" if self.mean else "none"
         mean, std = (", ".join(f"{v:.4g}" for v in values[:8]) for values in (self.mean, self.std))

@@ -159,18 +159,15 @@ def scaled(about: Description, train: Part | None, section: DataSection) -> Desc
         return _declared_scale(about, section)
     if how == "declared":
         raise ConfigError("data.normalise = declared needs data.mean and data.std, one number a channel or one for all")
-    if how == "together":
-        raise ConfigError(
-            "data.normalise = together: boards cannot add up their sums before the first round yet; "
-            "get data.mean and data.std from `edgegossip data combine` and declare them, or say board"
-        )
     if how == "none" or about.dtype == "int64" or (how == "auto" and not _is_image(about)):
-        if how == "board" and about.dtype == "int64":
-            raise ConfigError("data.normalise = board: the inputs are tokens, which are not normalised; say none")
+        if how in ("board", "together") and about.dtype == "int64":
+            raise ConfigError(f"data.normalise = {how}: the inputs are tokens, which are not normalised; say none")
         return replace(about, mean=(), std=(), scale="none")
     if how == "auto" and local:
         middle = (_MIDDLE,) * about.shape[0]
         return replace(about, mean=middle, std=middle, scale="declared")
+    if how == "together" and not isinstance(train, Stream):
+        return replace(about, mean=(), std=(), scale="together")
     if not isinstance(train, Examples):
         raise ConfigError(
             f"data.normalise = {how}: a stream cannot be looked through first; declare data.mean and "
