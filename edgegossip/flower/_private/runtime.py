@@ -184,7 +184,7 @@ class RunLink:
                 answer = PullAppMessagesResponse.FromString(head)
                 for proto, tree in zip(answer.messages_list, answer.message_object_trees, strict=True):
                     message = message_from_proto(proto)
-                    here: dict[str, bytes | memoryview] = {
+                    here = {
                         i.object_id: contents[i.object_id] for i in iterate_object_tree(tree) if i.object_id in contents
                     }
                     arriving = Incoming(message, tree, here, confirm=not is_whole(tree, here))
