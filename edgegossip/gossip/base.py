@@ -7,7 +7,7 @@ study) carries them out."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -58,6 +58,14 @@ class Topology(Protocol):
         period, per round."""
 
 
+def memory(size_bytes: int) -> NDArray[np.uint8]:
+    """Return so many bytes to write to, uint8[size_bytes]."""
+    return np.empty(size_bytes, np.uint8)
+
+
+Room: TypeAlias = Callable[[int], NDArray[np.uint8]]  # so many bytes to write to
+
+
 @dataclass(frozen=True, slots=True)
 class NodeView:
     """What a node knows of the run it takes part in. Every member has the same `members` in the
@@ -73,6 +81,7 @@ class NodeView:
     deadline_s: float  # how long a round waits for a silent neighbour before it goes on without it
     down: frozenset[NodeId] = field(default_factory=frozenset)  # members known to be gone
     boot: int = 0  # drawn at random by whoever starts the node, 0..2^48 - 1: tells its processes apart, in any order
+    room: Room = memory  # where a message is made that is nearly as large as the model
 
     @property
     def index(self) -> int:
