@@ -92,6 +92,7 @@ class RunLink:
         self._arriving: dict[str, Incoming] = {}  # by the id of the message that they answer
         self._arrived: dict[str, int] = {}  # objects of each, when that was asked last
         self.news = threading.Event()  # a board has sent something; others set it
+        self.taken = threading.Event()  # a board has taken in more of a large message; others set it
         self.run_id = 0
         self._beaten_s = time.monotonic()
 
@@ -169,6 +170,7 @@ class RunLink:
                 return list(PushAppMessagesResponse.FromString(body).message_ids)
             answer = self._client.PushMessages(request)
             self._objects.store(self.run_id, answer.session_id, objects, answer.objects_to_push)
+            self.taken.set()  # nobody could be at work before all of it was there
         return list(answer.message_ids)
 
     def pull(self, message_ids: Iterable[str]) -> list[Message]:
@@ -208,6 +210,12 @@ class RunLink:
         moved = frozenset(i for i, count in here.items() if count > self._arrived.get(i, 0))
         self._arrived = here
         return moved
+
+    def delivering(self) -> bool:
+        """Whether boards have taken in more of large messages since the last time."""
+        taken = self.taken.is_set()
+        self.taken.clear()
+        return taken
 
     def wait(self, timeout_s: float) -> None:
         """Wait until a board has sent something, `timeout_s` at most."""
