@@ -79,13 +79,17 @@ class Spool:
     def __init__(self, folder: Path | None = None, above_bytes: int = SPOOL_BYTES) -> None:
         self._folder, self.above_bytes = folder, above_bytes
 
+    def keeps(self, size_bytes: int) -> bool:
+        """Whether so many bytes go to the disk."""
+        return size_bytes > self.above_bytes and self._folder is not None
+
     def buffer(self, size_bytes: int) -> Buffer:
         """Return an empty buffer for so many bytes."""
-        return Buffer(size_bytes, self._folder if size_bytes > self.above_bytes else None)
+        return Buffer(size_bytes, self._folder if self.keeps(size_bytes) else None)
 
     def room(self, size_bytes: int) -> NDArray[np.uint8]:
         """Return so many bytes to write to, uint8[size_bytes]; they go with the last reference."""
-        if size_bytes > self.above_bytes and self._folder is not None:
+        if self.keeps(size_bytes):
             from tempfile import TemporaryFile
 
             with suppress(OSError), TemporaryFile(dir=self._folder, buffering=0) as file:
@@ -96,7 +100,7 @@ class Spool:
     def joined(self, pieces: Sequence[bytes | memoryview]) -> bytes | memoryview:
         """Return the pieces as one buffer that nobody writes to."""
         size = sum(map(len, pieces))
-        if size <= self.above_bytes or self._folder is None:
+        if not self.keeps(size):
             return b"".join(pieces)
         buffer = self.buffer(size)
         for piece in pieces:

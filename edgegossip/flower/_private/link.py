@@ -441,7 +441,7 @@ class Objects:
             return False
         if incoming.chunks is None:
             most_bytes = _most_bytes(incoming.tree)
-            if most_bytes <= self._spool.above_bytes:
+            if not self._spool.keeps(most_bytes):
                 return False
             incoming.chunks = Chunks(self._spool.buffer(most_bytes))
         return incoming.chunks.take(object_id, answer.object_content)
