@@ -87,15 +87,17 @@ class Spool:
         """Return an empty buffer for so many bytes."""
         return Buffer(size_bytes, self._folder if self.keeps(size_bytes) else None)
 
-    def room(self, size_bytes: int) -> NDArray[np.uint8]:
-        """Return so many bytes to write to, uint8[size_bytes]; they go with the last reference."""
-        if self.keeps(size_bytes):
-            from tempfile import TemporaryFile
+    def room(self, size_bytes: int) -> NDArray[np.uint8] | None:
+        """Return so many bytes of a file to write to, uint8[size_bytes], which goes with the last
+        reference; None where they would be memory."""
+        if not self.keeps(size_bytes):
+            return None
+        from tempfile import TemporaryFile
 
-            with suppress(OSError), TemporaryFile(dir=self._folder, buffering=0) as file:
-                os.posix_fallocate(file.fileno(), 0, size_bytes)  # a full disk must not be found out by writing there
-                return np.frombuffer(mmap.mmap(file.fileno(), size_bytes), np.uint8)
-        return np.empty(size_bytes, np.uint8)
+        with suppress(OSError), TemporaryFile(dir=self._folder, buffering=0) as file:
+            os.posix_fallocate(file.fileno(), 0, size_bytes)  # a full disk must not be found out by writing there
+            return np.frombuffer(mmap.mmap(file.fileno(), size_bytes), np.uint8)
+        return None
 
     def joined(self, pieces: Sequence[bytes | memoryview]) -> bytes | memoryview:
         """Return the pieces as one buffer that nobody writes to."""

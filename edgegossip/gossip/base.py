@@ -58,12 +58,12 @@ class Topology(Protocol):
         period, per round."""
 
 
-def memory(size_bytes: int) -> NDArray[np.uint8]:
-    """Return so many bytes to write to, uint8[size_bytes]."""
-    return np.empty(size_bytes, np.uint8)
+Room: TypeAlias = Callable[[int], NDArray[np.uint8] | None]  # uint8[so many] to write to
 
 
-Room: TypeAlias = Callable[[int], NDArray[np.uint8]]  # so many bytes to write to
+def memory_only(size_bytes: int) -> None:
+    """Say that there is no room but memory."""
+    del size_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,8 @@ class NodeView:
     deadline_s: float  # how long a round waits for a silent neighbour before it goes on without it
     down: frozenset[NodeId] = field(default_factory=frozenset)  # members known to be gone
     boot: int = 0  # drawn at random by whoever starts the node, 0..2^48 - 1: tells its processes apart, in any order
-    room: Room = memory  # where a message is made that is nearly as large as the model
+    # Where a message is made that may be as large as the model, and waits until it is sent; None: in memory.
+    room: Room = memory_only
 
     @property
     def index(self) -> int:

@@ -487,12 +487,16 @@ def _parts(codec: Float, body: Body, size: int) -> Iterator[tuple[int, Vec]]:
 
 def _told(codec: Float, x: Vec, base: Vec, view: NodeView) -> Body:
     """The message of `before`: the parameters of x and the statistics of base, without a vector of
-    them where that can be. Raises LocalError when a value is not finite."""
+    them where there is room. Raises LocalError when a value is not finite.
+
+    Where there is, that is so in fp32, too: a message that lends x keeps it until it was sent, and
+    the next round may have begun by then."""
     layout, cut = view.layout, view.layout.trainable_size
-    if isinstance(codec, Fp32):
-        return codec.lend(x if cut == layout.size else np.concatenate([x[:cut], base[cut:]]), layout)
     width, tensors = half.BYTES[codec.name], sum(t.trainable for t in layout.tensors)
     body = view.room(width * layout.size)
+    if body is None and isinstance(codec, Fp32) and cut == layout.size:
+        return codec.lend(x, layout)
+    body = np.empty(width * layout.size, np.uint8) if body is None else body
     for first, last, values in ((0, tensors, x[:cut]), (tensors, len(layout.tensors), base[cut:])):
         offsets = layout.offsets[first : last + 1] - layout.offsets[first]
         out = body[width * layout.offsets[first] : width * layout.offsets[last]]

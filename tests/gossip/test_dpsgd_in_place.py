@@ -75,8 +75,9 @@ def test_statistics_are_said_as_training_left_them(make_fleet: Any, codec: str, 
     assert lost == pytest.approx(expected, rel=1e-4)
 
 
-def test_a_large_message_is_made_where_the_board_says(make_fleet: Any) -> None:
-    fleet, asked = make_fleet("complete", nodes=2, codec="bf16"), []
+@pytest.mark.parametrize("codec", ["fp32", "bf16"])
+def test_a_large_message_is_made_where_the_board_says(make_fleet: Any, codec: str) -> None:
+    fleet, asked = make_fleet("complete", nodes=2, codec=codec), []
 
     def room(size_bytes: int) -> np.ndarray:
         asked.append(np.empty(size_bytes, np.uint8))
