@@ -16,12 +16,13 @@ from io import FileIO
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 SPOOL_BYTES = 256 << 20
 
 
 class Buffer:
-    """So many bytes that come one after the other. Made by `Spool.buffer`."""
+    """Up to so many bytes, at least one, that come one after the other. Made by `Spool.buffer`."""
 
     def __init__(self, size_bytes: int, folder: Path | None) -> None:
         self.size_bytes, self.here_bytes = size_bytes, 0
@@ -47,12 +48,12 @@ class Buffer:
         self.here_bytes += len(data)
 
     def whole(self) -> memoryview:
-        """Return all of it, once all is here; nothing more is put."""
+        """Return what is here; nothing more is put."""
         if self._file is None:
             assert self._memory is not None
-            return self._memory
+            return self._memory[: self.here_bytes]
         with self._file as file:
-            return memoryview(mmap.mmap(file.fileno(), self.size_bytes, access=mmap.ACCESS_READ))
+            return memoryview(mmap.mmap(file.fileno(), self.here_bytes, access=mmap.ACCESS_READ))
 
     def _write(self, file: FileIO, data: memoryview) -> None:
         at = self.here_bytes
@@ -78,19 +79,30 @@ class Spool:
     def __init__(self, folder: Path | None = None, above_bytes: int = SPOOL_BYTES) -> None:
         self._folder, self.above_bytes = folder, above_bytes
 
+    def keeps(self, size_bytes: int) -> bool:
+        """Whether so many bytes go to the disk."""
+        return size_bytes > self.above_bytes and self._folder is not None
+
     def buffer(self, size_bytes: int) -> Buffer:
         """Return an empty buffer for so many bytes."""
-        return Buffer(size_bytes, self._folder if size_bytes > self.above_bytes else None)
+        return Buffer(size_bytes, self._folder if self.keeps(size_bytes) else None)
 
-    def file(self, size_bytes: int) -> Buffer:
-        """Return an empty buffer that is a file whatever its size: one of many pieces of a large
-        whole."""
-        return Buffer(size_bytes, self._folder)
+    def room(self, size_bytes: int) -> NDArray[np.uint8] | None:
+        """Return so many bytes of a file to write to, uint8[size_bytes], which goes with the last
+        reference; None where they would be memory."""
+        if not self.keeps(size_bytes):
+            return None
+        from tempfile import TemporaryFile
+
+        with suppress(OSError), TemporaryFile(dir=self._folder, buffering=0) as file:
+            os.posix_fallocate(file.fileno(), 0, size_bytes)  # a full disk must not be found out by writing there
+            return np.frombuffer(mmap.mmap(file.fileno(), size_bytes), np.uint8)
+        return None
 
     def joined(self, pieces: Sequence[bytes | memoryview]) -> bytes | memoryview:
         """Return the pieces as one buffer that nobody writes to."""
         size = sum(map(len, pieces))
-        if size <= self.above_bytes or self._folder is None:
+        if not self.keeps(size):
             return b"".join(pieces)
         buffer = self.buffer(size)
         for piece in pieces:

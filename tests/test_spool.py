@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from edgegossip.spool import Spool
@@ -51,3 +52,20 @@ def test_a_disk_that_fills_up_on_the_way_costs_memory_and_no_byte(
 
 def test_a_folder_that_is_not_there_is_memory(tmp_path: Path) -> None:
     assert bytes(Spool(tmp_path / "none", 10).joined(PIECES)) == b"".join(PIECES)
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["room", "full disk"])
+def test_room_to_write_to_is_a_file_where_the_disk_has_room(
+    full: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    if full:
+        monkeypatch.setattr(os, "posix_fallocate", none)
+    room = Spool(tmp_path, 10).room(50_000)
+    assert (str(tmp_path) in Path("/proc/self/maps").read_text()) != full
+    assert (room is None) == full and Spool(tmp_path).room(50_000) is None
+    if room is not None:
+        room[:] = np.frombuffer(b"".join(PIECES), np.uint8)
+        assert bytes(room) == b"".join(PIECES) and not list(tmp_path.iterdir())

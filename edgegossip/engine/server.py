@@ -55,6 +55,7 @@ from edgegossip.engine.server_events import (
     Ask,
     Bye,
     Completed,
+    Delivering,
     Effect,
     Evaluate,
     Evaluated,
@@ -338,6 +339,13 @@ class ServerEngine:
         self._announce(f"{asking.what}: waiting for {names} for {self._waited_s:.0f} s", names)
         return False
 
+    def _delivering(self) -> None:
+        """Count the deadline anew: a board that is still taking in its question cannot be at work."""
+        asking = self._asking
+        if asking is not None and self._phase == self._waiting_for_answers and not asking.late:
+            most_s = DEADLINES * asking.deadline_s
+            asking.until_s = max(asking.until_s, min(most_s, round(self._waited_s + asking.deadline_s, 2)))
+
     def _answers(self) -> dict[NodeId, tuple[int, Answer]]:
         """End the wait for answers; return those that came."""
         assert self._asking is not None
@@ -491,6 +499,8 @@ class ServerEngine:
             case Arriving(numbers):
                 if self._asking is not None and numbers & self._asking.numbers:
                     self._asking.moved_s = self._now_s
+            case Delivering():
+                self._delivering()
             case Undelivered(number):
                 self._open.close(number)
             case Evaluated(metrics):

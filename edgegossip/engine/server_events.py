@@ -181,6 +181,11 @@ class Arriving:
 
 
 @dataclass(frozen=True, slots=True)
+class Delivering:
+    """More of a large question has gone to a board; whose it was, nobody says."""
+
+
+@dataclass(frozen=True, slots=True)
 class Undelivered:
     """The transport does not know the board of this question any more."""
 
@@ -216,7 +221,17 @@ class Together:
 
 
 Event: TypeAlias = (
-    TimePassed | Seen | ProcessEnded | Answered | Arriving | Undelivered | Evaluated | ModelKept | Stop | Together
+    TimePassed
+    | Seen
+    | ProcessEnded
+    | Answered
+    | Arriving
+    | Delivering
+    | Undelivered
+    | Evaluated
+    | ModelKept
+    | Stop
+    | Together
 )
 
 

@@ -297,7 +297,8 @@ class Mean:
 
     An update out of all proportion is refused (`plausible.Proportion`). Lengths of single updates
     are only measured when the mean itself is longer than usual, or nothing is known yet: what goes
-    unnoticed so cannot move the model further than that."""
+    unnoticed so cannot move the model further than that. Beside the model there is never more than
+    one vector of its size."""
 
     def __init__(self, channel: Channel, *, uniform: bool = False) -> None:
         self._channel, self._uniform = channel, uniform
@@ -310,15 +311,16 @@ class Mean:
     def combine(self, round: Round, x: Vec, shares: Sequence[Share]) -> Combined:
         refused: dict[NodeId, str] = {}
         lengths: dict[NodeId, float] = {}
-        mean = self._mean(shares, refused)
+        if self._usual is None:
+            lengths = self._inspect(x, shares, refused)
+        # A mean and a decoded update are each as large as the model: there is one of them at a time.
+        mean = self._mean([s for s in shares if s.name not in refused], refused)
         moved = length(mean)
-        if self._usual is None or not moved <= _SUSPICIOUS * self._usual:
-            believed = len(shares) - len(refused)
+        if self._usual is not None and not moved <= _SUSPICIOUS * self._usual:
+            del mean
             lengths = self._inspect(x, [s for s in shares if s.name not in refused], refused)
-            if len(shares) - len(refused) < believed:
-                del mean  # before there is another one: each is as large as the model
-                mean = self._mean([s for s in shares if s.name not in refused], refused)
-                moved = length(mean)
+            mean = self._mean([s for s in shares if s.name not in refused], refused)
+            moved = length(mean)
         if len(refused) == len(shares):
             return Combined(None, refused)
         with np.errstate(over="ignore"):

@@ -75,8 +75,9 @@ class AdmissionController:
     """Who may come in, who not any more, and what it said to whom. A thread.
     `admission` None: without TLS, where nobody shows who it is. `recipe` (TOML) is told to boards
     that ask for it. `register` gives a key (PEM) to Flower, by name; the board's id there.
-    `refused` hears every refusal; `lose` of a board that was revoked, and why; `news`
-    that a board has sent something. All on the controller's thread."""
+    `refused` hears every refusal; `lose` of a board that was revoked, and why; `news` that a board
+    has sent something, `taken` that one has taken in more of a large message. All on the
+    controller's thread."""
 
     def __init__(
         self,
@@ -88,10 +89,11 @@ class AdmissionController:
         lose: Callable[[NodeId, str], None],
         news: Callable[[], None] = lambda: None,
         recipe: str = "",
+        taken: Callable[[], None] = lambda: None,
     ) -> None:
         self._socket, self._admission, self._boards = line, admission, tuple(boards)
         self._register, self._refused, self._lose = register, refused, lose
-        self._on_news, self._recipe = news, recipe
+        self._on_news, self._on_taken, self._recipe = news, taken, recipe
         self._admitted: dict[str, _Admitted] = {}  # by key
         self._lines = RateLimitedLog()
         self._lock = threading.Lock()
@@ -168,6 +170,8 @@ class AdmissionController:
         news = json.loads(line)
         if "news" in news:
             self._on_news()
+        elif "taken" in news:
+            self._on_taken()
         elif "sockets" in news:
             with self._news:
                 self._totals[news["sockets"]] = news["totals"]

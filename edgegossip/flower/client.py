@@ -10,6 +10,7 @@ torch) until the coordinator is there.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 import zlib
@@ -22,7 +23,8 @@ from flwr.app import Array, Error, Message, MetricRecord, RecordDict
 
 from edgegossip import codecs, heap
 from edgegossip.checkpoint.fits import require_fit
-from edgegossip.codecs.base import Codec
+from edgegossip.codecs.base import Body, Codec
+from edgegossip.engine.plausible import length
 from edgegossip.engine.server_frames import FULL, Channel, Replica, Uplink
 from edgegossip.flower import messages
 from edgegossip.flower._private.link import FleetLink, Incoming, LinkError
@@ -145,14 +147,18 @@ class NodeClient:
 
     def _patiently(self, request: Callable[[], Any]) -> Any:
         """Return the answer to a request, asked again while the coordinator is away; say so every 5
-        s. Raises LinkError when it is refused."""
-        watch = Watch()
+        s. Raises LinkError when it is refused.
+
+        A large message is many requests: as long as some come through, nobody is away."""
+        watch, moved = Watch(), self._link.moved
         while True:
             try:
                 return request()
             except LinkError as error:
                 if not error.gone:
                     raise
+                if self._link.moved > moved:
+                    watch, moved = Watch(), self._link.moved
                 if watch.s > self._patience_s:
                     raise PeerError(
                         f"gave up on the coordinator at {self._address}: out of reach for {self._patience_s:.0f} s ({error})"
@@ -395,7 +401,14 @@ class Board:
         examples = messages.read_evaluate_request(message.content)
         aux, x = self._open(message, clock)
         found = self._evaluate(examples, x, clock)
-        content = self._again(x) or self._work(aux, x, clock)
+        content = self._again(x)
+        if content is None:
+            self._answered = None  # before the next one is made: each may be as large as the model
+            crc = zlib.crc32(x.data)
+            with clock.span("compute"):
+                update = self.workload.local_update(x, self.round)
+            del x  # so may what comes next
+            content = self._encoded(update, crc, aux, clock)
         return content if found is None else RecordDict({**content, messages.EVALUATION: found})
 
     def evaluate(self, message: Message, clock: RoundClock) -> RecordDict:
@@ -465,15 +478,13 @@ class Board:
         self._report = dict(done.report)
         return frame_content(done.array)
 
-    def _work(self, aux: Mapping[int, float], x: Vec, clock: RoundClock) -> RecordDict:
-        self._answered = None  # before the next one is made: each may be as large as the model
-        with clock.span("compute"):
-            update = self.workload.local_update(x, self.round)
+    def _encoded(self, update: LocalUpdate, crc: int, aux: Mapping[int, float], clock: RoundClock) -> RecordDict:
+        """Encode a change of the model with this checksum, and keep the answer."""
         with clock.span("encode"):
             frame = self._uplink.frame(update, self.round, aux)
             array = frame_array(frame, self._channel.layout, self._spool)
             self._report = self._describe(update, frame)
-            self._answered = _Answered(self.round, zlib.crc32(x.data), array, dict(self._report))
+            self._answered = _Answered(self.round, crc, array, dict(self._report))
         return frame_content(array)
 
     def _evaluate(self, examples: int | None, x: Vec, clock: RoundClock) -> Any:
@@ -487,7 +498,7 @@ class Board:
         layout, codec = self._channel.layout, self._channel.codec
         lost = 0.0  # what the codec lost, relative
         if codec.name != FULL:
-            lost = codecs.relative_error(update.delta, codec.decode(frame.body, layout))
+            lost = _lost(update, codec, frame.body, layout)
         return {
             "train/loss": update.loss,
             "train/lr": update.lr,
@@ -498,3 +509,13 @@ class Board:
             "codec/relative_error": lost,
             **stage_metrics(update.stages_s),
         }
+
+
+def _lost(update: LocalUpdate, codec: Codec[Any], body: Body, layout: Layout) -> float:
+    """Return ||decoded - delta|| / ||delta||. The delta is written over where it may be: what it is
+    decoded to would be one more vector as large as the model."""
+    if not update.consumable:
+        return codecs.relative_error(update.delta, codec.decode(body, layout))
+    whole = length(update.delta)
+    lost = length(codec.decode(body, layout, update.delta, -1.0))
+    return lost / whole if whole else (math.inf if lost else 0.0)

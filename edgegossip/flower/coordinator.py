@@ -166,7 +166,7 @@ class Coordinator:
         except BaseException:
             self.stop()
             raise
-        self._admission = self._make_admission(self._superlink, link.news.set)
+        self._admission = self._make_admission(self._superlink, link)
         self._driver = self._make_driver(link, self._superlink, self._admission)
         self._admission.start()
         self._thread = threading.Thread(target=self._serve, args=(link, self._driver), daemon=True, name="rounds")
@@ -241,7 +241,7 @@ class Coordinator:
             raise RunError("the SuperLink handed out another run than the one that was started")
         return link
 
-    def _make_admission(self, link_to: SuperLink, news: Callable[[], None]) -> AdmissionController:
+    def _make_admission(self, link_to: SuperLink, link: RunLink) -> AdmissionController:
         return AdmissionController(
             link_to.line,
             None if self._credentials is None else self._credentials.admission,
@@ -249,8 +249,9 @@ class Coordinator:
             partial(register_key, link_to.address, link_to.context, link_to.token),
             lambda refusal: self._sink.event(COORDINATOR, "refused", str(refusal), **refusal.fields),
             self.lose,
-            news,
+            link.news.set,
             recipes.told(self._recipe),
+            link.taken.set,
         )
 
     def _serve(self, link: RunLink, driver: Driver) -> None:

@@ -20,6 +20,7 @@ from edgegossip.engine.server_events import (
     Arriving,
     Ask,
     Completed,
+    Delivering,
     Effect,
     Evaluated,
     EvaluateHere,
@@ -71,6 +72,7 @@ class Link(Protocol):
     def pull(self, message_ids: list[str]) -> list[Message]: ...
     def wait(self, timeout_s: float) -> None: ...
     def arriving(self) -> frozenset[str]: ...
+    def delivering(self) -> bool: ...
     def forget(self, message_id: str) -> None: ...
     def beat(self) -> bool: ...
 
@@ -223,6 +225,8 @@ class Driver:
             if asked is not None:
                 identity = self._hooks.identity(asked.node)
                 yield Answered(asked.number, read_answer(asked.wish, reply, is_away(reply), identity))
+        if self._link.delivering():
+            yield Delivering()
         if moved := self._link.arriving():
             yield Arriving(frozenset(asked.number for i, asked in self._asked.items() if i in moved))
 

@@ -7,7 +7,7 @@ study) carries them out."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -58,6 +58,14 @@ class Topology(Protocol):
         period, per round."""
 
 
+Room: TypeAlias = Callable[[int], NDArray[np.uint8] | None]  # uint8[so many] to write to
+
+
+def memory_only(size_bytes: int) -> None:
+    """Say that there is no room but memory."""
+    del size_bytes
+
+
 @dataclass(frozen=True, slots=True)
 class NodeView:
     """What a node knows of the run it takes part in. Every member has the same `members` in the
@@ -73,6 +81,8 @@ class NodeView:
     deadline_s: float  # how long a round waits for a silent neighbour before it goes on without it
     down: frozenset[NodeId] = field(default_factory=frozenset)  # members known to be gone
     boot: int = 0  # drawn at random by whoever starts the node, 0..2^48 - 1: tells its processes apart, in any order
+    # Where a message is made that may be as large as the model, and waits until it is sent; None: in memory.
+    room: Room = memory_only
 
     @property
     def index(self) -> int:

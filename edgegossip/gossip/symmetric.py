@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from edgegossip.codecs.base import Body, Codec
-from edgegossip.codecs.checks import require_body_bytes
+from edgegossip.codecs.checks import nonfinite, require_body_bytes
 from edgegossip.codecs.floats import Float, Fp32
 from edgegossip.frame import Frame, Kind
 from edgegossip.gossip import messages
@@ -419,24 +419,21 @@ def moved(copy: Vec, body: Body, ctx: RoundContext) -> Vec:
 class DPsgd(Symmetric):
     """D-PSGD that needs little memory where a model is large.
 
-    With one neighbour, no statistics of batch norm, and a codec that tells numbers one by one
-    (fp32, fp16, bf16), the pull is added block by block to the vector that becomes the next model:
-    beside it there are only the two messages. A state of the middle of a round is then not to be
-    used again, once the next one was made of it. With several neighbours the pull is summed up
-    first: a sum of two numbers does not depend on who came first, and so neither do models on a
-    ring."""
+    With one neighbour and a codec that tells numbers one by one (fp32, fp16, bf16), the pull is
+    added block by block to the vector that becomes the next model: beside it there are only the two
+    messages. A state of the middle of a round is then not to be used again, once the next one was
+    made of it. With several neighbours the pull is summed up first: a sum of two numbers does not
+    depend on who came first, and so neither do models on a ring."""
 
     def publish(self, m: Mixing, local: LocalUpdate, ctx: RoundContext, to: Sequence[int]) -> tuple[Mixing, Published]:
         if not self._lean(ctx):
             return Symmetric.publish(self, m, local, ctx, to)
         codec: Float = ctx.view.codec  # type: ignore[assignment]
-        if isinstance(codec, Fp32):
-            body, memory, error = codec.lend(m.x, ctx.view.layout), m.memory, 0.0
-        else:
-            body, memory = codec.encode(m.x, m.memory, ctx.for_codec(local))
-            error = _error_of(codec, body, m.x)
-        base, early = local.moved(m.x), m.early
-        m = replace(m, x=base, start=base, memory=memory, base=base, early=None, body=body)
+        base = local.moved(m.x)
+        body = _told(codec, m.x, base, ctx.view)
+        error = 0.0 if isinstance(codec, Fp32) else _error_of(codec, body, m.x, base, ctx.view.layout)
+        early = m.early
+        m = replace(m, x=base, start=base, base=base, early=None, body=body)
         if early is not None:
             m = self._add(m, early, ctx)
         return m, Published(body, {}, error)
@@ -460,9 +457,7 @@ class DPsgd(Symmetric):
         return replace(self._clean(m), x=m.base, row=row), m.gathered.distance
 
     def _lean(self, ctx: RoundContext) -> bool:
-        layout = ctx.view.layout
-        alone = len(ctx.neighbours.in_) == 1 and layout.trainable_size == layout.size
-        return not self.keeps and isinstance(ctx.view.codec, Float) and alone
+        return not self.keeps and isinstance(ctx.view.codec, Float) and len(ctx.neighbours.in_) == 1
 
     def _add(self, m: Mixing, body: Body, ctx: RoundContext) -> Mixing:
         """base += eta W (p_j - p_i), in place."""
@@ -490,13 +485,35 @@ def _parts(codec: Float, body: Body, size: int) -> Iterator[tuple[int, Vec]]:
         yield start, codec.decode_part(body, start, out[: min(_BLOCK_VALUES, size - start)])
 
 
-def _error_of(codec: Float, body: Body, v: Vec) -> float:
-    """||decoded - v|| / ||v||, see `messages.relative_error`."""
-    lost = 0.0
-    for start, part in _parts(codec, body, v.size):
-        part -= v[start : start + part.size]
+def _told(codec: Float, x: Vec, base: Vec, view: NodeView) -> Body:
+    """The message of `before`: the parameters of x and the statistics of base, without a vector of
+    them where there is room. Raises LocalError when a value is not finite.
+
+    Where there is, that is so in fp32, too: a message that lends x keeps it until it was sent, and
+    the next round may have begun by then."""
+    layout, cut = view.layout, view.layout.trainable_size
+    width, tensors = half.BYTES[codec.name], sum(t.trainable for t in layout.tensors)
+    body = view.room(width * layout.size)
+    if body is None and isinstance(codec, Fp32) and cut == layout.size:
+        return codec.lend(x, layout)
+    body = np.empty(width * layout.size, np.uint8) if body is None else body
+    for first, last, values in ((0, tensors, x[:cut]), (tensors, len(layout.tensors), base[cut:])):
+        offsets = layout.offsets[first : last + 1] - layout.offsets[first]
+        out = body[width * layout.offsets[first] : width * layout.offsets[last]]
+        if (bad := half.encode(codec.name, values, offsets, out)) >= 0:
+            raise nonfinite(layout, first + bad)
+    return body.data.toreadonly()
+
+
+def _error_of(codec: Float, body: Body, x: Vec, base: Vec, layout: Layout) -> float:
+    """||decoded - v|| / ||v|| of what `_told` tells, see `messages.relative_error`."""
+    lost, parameters = 0.0, layout.trainable_size
+    for start, part in _parts(codec, body, x.size):
+        cut = min(max(parameters - start, 0), part.size)
+        part[:cut] -= x[start : start + cut]
+        part[cut:] -= base[start + cut : start + part.size]
         lost += float(part.dot(part))
-    whole = float(v.dot(v))
+    whole = float(x[:parameters].dot(x[:parameters])) + float(base[parameters:].dot(base[parameters:]))
     return math.sqrt(lost / whole) if whole else (0.0 if lost == 0.0 else math.inf)
 
 

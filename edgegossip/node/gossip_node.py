@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -62,6 +62,7 @@ from edgegossip.node.meters import NodeMeters
 from edgegossip.node.spec import NodeSpec, frame_limit, make_algorithm, make_topology, make_view
 from edgegossip.profiling.records import LINK_BYTES, LINK_PREFIX, LINK_SECONDS, Sink, Value
 from edgegossip.profiling.spans import RoundClock
+from edgegossip.spool import Spool
 from edgegossip.training import build_workload
 from edgegossip.training.base import Workload, stage_metrics
 from edgegossip.types import Metrics, NodeId, Round, RunError
@@ -89,11 +90,12 @@ class Model:
     restored: Restored | None = None
 
 
-def load(spec: NodeSpec, sink: Sink, checkpoints: Path | None) -> Model:
-    """Workload and newest checkpoint; `checkpoints` is this board's folder of them. Imports torch.
-    Raises DataError and ConfigError when one of them cannot be used."""
+def load(spec: NodeSpec, sink: Sink, checkpoints: Path | None, spool: Spool = Spool()) -> Model:
+    """Workload and newest checkpoint; `checkpoints` is this board's folder of them, `spool` is where
+    large messages are made. Imports torch. Raises DataError and ConfigError when one of them cannot
+    be used."""
     workload = build_workload(spec.recipe, spec.index, spec.name, sink)
-    view = make_view(spec, workload.layout)
+    view = replace(make_view(spec, workload.layout), room=spool.room)
     if checkpoints is None or not spec.recipe.checkpoint.every:
         return Model(workload, view)
     from edgegossip.node.keeper import Keeper

@@ -196,14 +196,14 @@ def _gossip(
     parent = Parent() if options.managed else None
     security = load_security(options)
     checkpoints = None if save_to is None else save_to.with_suffix("")
+    spool = Spool(None if save_to is None else save_to.parent)
     loaded = None
     if spec.restarted:
         sink.event(spec.name, "loading", f"{spec.name} loads its model and data before it takes part again")
-        loaded = gossip_node.load(spec, sink, checkpoints)
+        loaded = gossip_node.load(spec, sink, checkpoints, spool)
         options = _news(options, security)
     meters = NodeMeters()
     addresses_of = parent.addresses if parent is not None else lambda: peers or {}
-    spool = Spool(None if save_to is None else save_to.parent)
     transport, begin, remote = _open(spec, addresses_of, options, sink, meters, security, spool)
     meters.watch(transport.tasks)
     try:
@@ -211,7 +211,7 @@ def _gossip(
         if options.entry is not None:
             sink.event(spec.name, "entered", options.entry.describe(), run_id=spec.run_id.hex())
         if training.is_own(spec.recipe):
-            loaded = loaded or gossip_node.load(spec, sink, checkpoints)
+            loaded = loaded or gossip_node.load(spec, sink, checkpoints, spool)
             transport.agree(loaded.workload.agreement())
         begin()
         if parent is not None:
@@ -221,7 +221,7 @@ def _gossip(
             transport,
             sink,
             meters,
-            lambda: loaded or gossip_node.load(spec, sink, checkpoints),
+            lambda: loaded or gossip_node.load(spec, sink, checkpoints, spool),
             remote=remote,
             pace=options.pace,
         )

@@ -36,7 +36,7 @@ class Huge(nn.Module):
         super().__init__()
         self.small = nn.Linear(4, 2)
         for k in range(3):
-            self.register_buffer(f"table{k}", torch.linspace(-1, 1, values // 3))
+            setattr(self, f"table{k}", nn.Parameter(torch.linspace(-1, 1, values // 3)))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.small(x)

@@ -23,6 +23,7 @@ from edgegossip.engine.server_events import (
     Ask,
     Bye,
     Completed,
+    Delivering,
     Effect,
     Evaluate,
     Evaluated,
@@ -91,6 +92,7 @@ class Board:
     ghost: frozenset[Round] = frozenset()
     twice: frozenset[Round] = frozenset()
     gone: frozenset[Round] = frozenset()  # the transport answers in its place
+    fetches_s: float = 0.0  # of the time that it takes, a large question comes to it piece by piece for so long
     trickles: bool = False  # its answers come in piece by piece all the time that they take
     deaf: bool = False  # never answers who wants an evaluation, although it lives on
     problem: str = ""
@@ -323,6 +325,8 @@ class Run:
             self._held.append(event)
         else:
             self.at(board.takes_s, event)
+            for tenth in range(1, int(10 * board.fetches_s)):
+                self.at(tenth / 10, Delivering())
             for tenth in range(1, int(10 * board.takes_s)) if board.trickles else ():
                 self.at(tenth / 10, Arriving(frozenset({question.number})))
             if round in board.twice:

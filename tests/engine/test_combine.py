@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -107,3 +108,25 @@ def test_what_would_overflow_is_refused_and_zeros_are_welcome() -> None:
     zeros = [_share(channel, f"b{k}", np.zeros(LAYOUT.size, np.float32)) for k in range(3)]
     assert not average.combine(0, X, zeros).refused
     assert not average.combine(0, X, [_share(channel, f"b{k}", d) for k, d in enumerate(_deltas(3))]).refused
+
+
+@pytest.mark.parametrize("length", [0.1, 1e4], ids=["usual", "suspicious"])
+def test_beside_the_model_there_is_one_vector_of_its_size(length: float) -> None:
+    layout = Layout.of([TensorSpec("w", (1_000_000,))])
+    channel = Channel.of(layout, b"r" * 16, codecs.get("minmax8"))
+    x = np.ones(layout.size, np.float32)
+
+    def shares(scale: float) -> list[Share]:
+        aux = {Aux.EXAMPLES: 1.0, Aux.LOSS: 1.0, Aux.LEARNING_RATE: 0.1}
+        state, ctx = channel.codec.init(layout), Ctx(0, 0)
+        frames = [channel.frame(Kind.UPDATE, scale * k * x, state, ctx, 1, dict(aux))[0] for k in (1, 2)]
+        return [Share(f"b{k}", frame, 1.0) for k, frame in enumerate(frames)]
+
+    average, now = Mean(channel), shares(0.1)
+    for made_of in (now, shares(length)):
+        tracemalloc.start()
+        made = average.combine(0, x, made_of)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert made.model is not None
+        assert peak < 1.2 * x.nbytes

@@ -150,6 +150,15 @@ def test_an_answer_that_goes_on_coming_in_is_waited_for_up_to_ten_deadlines(take
     assert run.used[0] == (3 if why else 4)
 
 
+@pytest.mark.parametrize(("fetches_s", "why"), [(2.9, []), (30.0, ["no answer for 10 s"])])
+def test_the_deadline_counts_from_when_a_large_model_has_gone_down(fetches_s: float, why: list[str]) -> None:
+    run = Run(rounds=2, deadline_s=1.0, every=2)
+    run.boards[0].fetches_s, run.boards[0].takes_s = fetches_s, fetches_s + 0.7  # work takes its time, too
+    run.play()
+    assert run.texts("suspect")[:1] == [f"round 0: went on without board-0: {reason}" for reason in why]
+    assert run.used[0] == (3 if why else 4)
+
+
 def test_boards_that_are_needed_are_waited_for_longer_than_the_deadline() -> None:
     run = Run(boards=3, rounds=4, min_nodes=2, every=4, deadline_s=0.1)
     for board in run.boards[1:]:

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from flwr.app import Message, RecordDict
 
 from edgegossip import codecs
+from edgegossip import frame as wire
 from edgegossip.checkpoint.memory import from_bytes, to_bytes
 from edgegossip.engine.server_frames import Channel, Downlink
 from edgegossip.flower import NodeClient
+from edgegossip.flower._private.link import LinkError
 from edgegossip.flower.client import Board
 from edgegossip.flower.keeper import BoardKeeper
-from edgegossip.flower.messages import RunDescription, frame_array, frame_bytes, frame_content
-from edgegossip.layout import Layout
+from edgegossip.flower.messages import RunDescription, frame_array, frame_bytes, frame_content, opaque_array
+from edgegossip.layout import Layout, TensorSpec
 from edgegossip.profiling.spans import RoundClock
 from edgegossip.recipe import CheckpointSection
-from edgegossip.types import ConfigError, LocalError, Vec
+from edgegossip.types import ConfigError, LocalError, LocalUpdate, PeerError, Round, Vec
 from tests.flower import toy
 from tests.flower.conftest import Memory
 
@@ -160,3 +164,54 @@ def test_a_board_begins_anew_in_another_run_of_the_same_recipe_whatever_its_roun
         assert _answer(again, 5) == _answer(_board(), 5)  # nothing of the other run
         assert sink.texts("discarded")
     two._close_keeper(over=False)
+
+
+class Large(toy.Toy):
+    """Trains a model of a million values; says that its change may be written over, or not."""
+
+    def __init__(self, consumable: bool) -> None:
+        super().__init__(1)
+        self.consumable, self.delta = consumable, RNG.normal(size=LARGE.size).astype(np.float32)
+
+    def local_update(self, x: Vec, round: Round) -> LocalUpdate:
+        return LocalUpdate(self.delta.copy(), 0.1, 1.0, 1, 1, consumable=self.consumable)
+
+
+LARGE = Layout.of([TensorSpec("w", (1_000_000,))])
+RNG = np.random.default_rng(3)
+
+
+@pytest.mark.parametrize("consumable", [False, True])
+def test_what_a_codec_loses_is_measured_in_the_memory_of_the_change(consumable: bool, in_run: int) -> None:
+    codec, workload = codecs.get("minmax8"), Large(consumable)
+    board = Board("board-0", workload, Channel.of(LARGE, RUN, codec), codecs.get("fp32"))
+    down = Downlink(LARGE, RUN, codecs.get("fp32"))
+    down.publish(np.zeros(LARGE.size, np.float32), 0)
+    content = frame_content(opaque_array(b"".join(wire.build(down.whole(0))), LARGE.size))
+    asked = Message(content, dst_node_id=3, message_type="train")
+    tracemalloc.start()
+    frame = wire.parse(frame_bytes(board.train(asked, RoundClock())), wire.Limits())
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    expected = codecs.relative_error(workload.delta, codec.decode(frame.body, LARGE))
+    assert board.take_report()["codec/relative_error"] == pytest.approx(expected, rel=1e-5)
+    if consumable:  # the model and the change; later the change and two bodies of a byte a value
+        assert peak < 2.3 * 4 * LARGE.size
+
+
+@pytest.mark.parametrize("moves", [False, True], ids=["nothing comes through", "more comes through"])
+def test_a_coordinator_that_takes_some_of_a_large_answer_is_not_away(moves: bool, sink: Memory) -> None:
+    client = NodeClient("board-0", "127.0.0.1:1", lambda: toy.Toy(1), codecs.get("fp32"), sink, patience_s=0.2)
+    link = client._link = SimpleNamespace(moved=0)  # type: ignore[assignment]
+
+    def push() -> str:
+        link.moved += moves
+        if link.moved < 4:
+            raise LinkError("a request timed out", gone=True)
+        return "taken"
+
+    if moves:
+        assert client._patiently(push) == "taken"
+    else:
+        with pytest.raises(PeerError, match="gave up on the coordinator"):
+            client._patiently(push)

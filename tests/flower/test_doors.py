@@ -227,6 +227,29 @@ def test_the_controller_answers_what_is_no_text(name: str, caplog: pytest.LogCap
     assert not caplog.records
 
 
+def test_the_coordinator_hears_that_a_large_message_moves_but_not_of_every_object() -> None:
+    here, there = socket.socketpair()
+    moves, line = list[float](), Line(here.detach())
+    keeper = AdmissionController(
+        there,
+        None,
+        ["board-0"],
+        lambda *x: 1,
+        lambda text: None,
+        lambda *x: None,
+        lambda: news.set(),
+        taken=lambda: moves.append(1.0),
+    )
+    news = threading.Event()
+    keeper.start()
+    bundles = superlink.Batching(line.news, line.taken)
+    for _ in range(100):
+        bundles.heard(superlink.PULL_OBJECT_PATH)
+    bundles.heard("/v1/fleet/push-object")  # lines come in order
+    assert news.wait(5.0) and len(moves) == 1
+    keeper.close()
+
+
 def test_a_bug_is_answered_too_and_logged_once_a_minute(
     port: Port, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

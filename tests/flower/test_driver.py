@@ -99,6 +99,9 @@ class Boards:
     def arriving(self) -> frozenset[str]:
         return frozenset()
 
+    def delivering(self) -> bool:
+        return False
+
     def forget(self, message_id: str) -> None:
         self._ready.pop(message_id, None)
 

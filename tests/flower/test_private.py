@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
@@ -129,13 +129,13 @@ def test_task_identity_is_where_messages_look_for_their_run(in_run: int) -> None
     assert Message(RecordDict(), dst_node_id=5, message_type="train").metadata.run_id == in_run
 
 
-def _as_sent(in_run: int) -> tuple[Message, link.Incoming]:
-    """A message with two arrays of many chunks, some of them the same, and one that is empty."""
-    zeros, random = bytes(12_000_000), np.random.default_rng(1).bytes(7_000_000)
-    arrays = {
-        name: Array("float32", (len(data) // 4,), "x.v1", data)
-        for name, data in (("a", zeros), ("b", random), ("c", b""))
-    }
+RANDOM = np.random.default_rng(1).bytes(7_000_000)
+ARRAYS = {"a": bytes(12_000_000), "b": RANDOM, "c": b""}
+
+
+def _as_sent(in_run: int, data: Mapping[str, bytes] = ARRAYS) -> tuple[Message, link.Incoming]:
+    """A message with arrays: two of many chunks, some of them the same, and one that is empty."""
+    arrays = {name: Array("float32", (len(values) // 4,), "x.v1", values) for name, values in data.items()}
     content = RecordDict({"arrays": ArrayRecord(arrays), "ask": ConfigRecord({"ask": "evaluate"})})
     message = Message(content, dst_node_id=7, message_type="train")
     message.metadata.__dict__["_message_id"] = message.object_id
@@ -166,6 +166,34 @@ def test_arrays_of_many_chunks_are_put_together_as_flower_does(in_run: int, tmp_
     assert not incoming.contents
 
 
+def _fetched(in_run: int, data: Mapping[str, bytes], spool: Spool) -> dict[str, object]:
+    _, incoming = _as_sent(in_run, data)
+    served = SimpleNamespace(PullObject=_serving(dict(incoming.contents)))
+    incoming.contents.clear()
+    found = link.Objects(served, Node(node_id=1), spool).fetch(in_run, incoming)
+    assert found is not None
+    return {name: array.data for name, array in found.content.array_records["arrays"].items()}
+
+
+def test_chunks_on_the_disk_are_not_written_a_second_time(
+    in_run: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def joined(*_: object) -> None:
+        raise AssertionError("they lie one after the other as they came")
+
+    monkeypatch.setattr(Spool, "joined", joined)
+    data = {"a": RANDOM, "b": RANDOM[::-1]}
+    found = _fetched(in_run, data, Spool(tmp_path, 2**20))
+    assert found == data and all(isinstance(values, memoryview) for values in found.values())
+
+
+def test_chunks_that_are_larger_than_flowers_are_kept_all_the_same(
+    in_run: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link, "FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE", 2**18)
+    assert _fetched(in_run, ARRAYS, Spool(tmp_path, 2**20)) == ARRAYS
+
+
 @pytest.mark.parametrize("harm", ["chunk gone", "chunk of another kind"])
 def test_chunks_that_do_not_fit_an_array_are_refused(harm: str, in_run: int) -> None:
     sent, incoming = _as_sent(in_run)
@@ -177,3 +205,11 @@ def test_chunks_that_do_not_fit_an_array_are_refused(harm: str, in_run: int) -> 
         incoming.contents[chunk] = incoming.contents[sent.metadata.message_id]
     with pytest.raises(ValueError, match="fit together|something else"):
         link.Objects(None, None, Spool()).fetch(in_run, incoming)  # type: ignore[arg-type]
+
+
+def test_boards_fetch_objects_where_the_coordinators_door_looks_for_it() -> None:
+    from flwr.superlink import main
+
+    from edgegossip.flower._private import superlink
+
+    assert superlink.PULL_OBJECT_PATH in main.app.openapi()["paths"]

@@ -11,8 +11,10 @@ import pytest
 
 from edgegossip.checkpoint.memory import from_bytes, to_bytes
 from edgegossip.checkpoint.table import Outside
+from edgegossip.codecs import relative_error
 from edgegossip.codecs.base import Ctx
 from edgegossip.gossip.base import Message, RoundDone
+from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import LocalUpdate, PeerError
 
 N = 12
@@ -46,6 +48,46 @@ def test_a_round_of_two_is_the_textbooks_to_the_bit(make_fleet: Any, codec: str,
         assert fleet.algorithm.audit(fleet.states[node]).row == {0: 0.5, 1: 0.5}
     distances = [done.consensus_distance for _, done in fleet.done]
     assert distances == pytest.approx([float(np.linalg.norm(sent[1] - sent[0]))] * 2, rel=1e-6)
+
+
+@pytest.mark.parametrize("codec", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("early", [False, True], ids=["after the step", "before the step"])
+@pytest.mark.parametrize("buffers", [3, N], ids=["some statistics", "statistics alone"])
+def test_statistics_are_said_as_training_left_them(make_fleet: Any, codec: str, early: bool, buffers: int) -> None:
+    fleet = make_fleet("complete", nodes=2, codec=codec)
+    tensors = [TensorSpec("w", (N - buffers,)), TensorSpec("mean", (buffers,), trainable=False)]
+    fleet.layout = Layout.of([t for t in tensors if t.size])
+    fleet.states = [fleet.algorithm.init(x, fleet.view(k)) for k, x in enumerate(fleet.start)]
+    start, deltas = fleet.start.copy(), np.stack([DELTA, -2 * DELTA])
+    said = start.copy()
+    said[:, N - buffers :] += deltas[:, N - buffers :]
+    sent = np.stack([fleet.codec.decode(fleet.codec.encode(v, fleet.layout, Ctx(0, 0))[0], fleet.layout) for v in said])
+    fleet.step(1, deltas[1])
+    if early:
+        fleet.deliver_all()
+    fleet.step(0, deltas[0])
+    fleet.deliver_all()
+    for node in range(2):
+        found = fleet.algorithm.model(fleet.states[node])
+        np.testing.assert_array_equal(found, textbook(start, sent, deltas, node))
+    lost = [done.relative_error for _, done in sorted(fleet.done, key=lambda d: d[0])]
+    expected = [relative_error(v, s) for v, s in zip(said, sent, strict=True)]
+    assert lost == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("codec", ["fp32", "bf16"])
+def test_a_large_message_is_made_where_the_board_says(make_fleet: Any, codec: str) -> None:
+    fleet, asked = make_fleet("complete", nodes=2, codec=codec), []
+
+    def room(size_bytes: int) -> np.ndarray:
+        asked.append(np.empty(size_bytes, np.uint8))
+        return asked[-1]
+
+    fleet.states[0] = fleet.algorithm.init(fleet.start[0], fleet.view(0, room=room))
+    fleet.step(0, DELTA)
+    [body] = [m.frame.body for to, m in fleet.mail if to == 1]
+    assert np.shares_memory(np.frombuffer(body, np.uint8), asked[0]) and len(asked) == 1
+    assert bytes(body) == bytes(fleet.codec.encode(fleet.start[0], fleet.layout, Ctx(0, 0))[0])
 
 
 @pytest.mark.parametrize("harm", ["not finite", "too large", "too short"])

@@ -20,6 +20,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from itertools import pairwise
 from typing import Any, NoReturn, TypeVar
 
 import httpx
@@ -42,7 +43,13 @@ from flwr.proto.fleet_pb2 import (
     UnregisterNodeFleetRequest,
 )
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
-from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree, PullObjectRequest, PushObjectRequest
+from flwr.proto.message_pb2 import (
+    ConfirmMessageReceivedRequest,
+    ObjectTree,
+    PullObjectRequest,
+    PullObjectResponse,
+    PushObjectRequest,
+)
 from flwr.proto.node_pb2 import Node
 from flwr.supercore.constant import (
     FLEET_HTTP_PUBLIC_KEY_HEADER,
@@ -71,7 +78,7 @@ from google.protobuf.message import Message as ProtobufMessage
 
 from edgegossip.flower.admission import JOIN_PATH, NOT_ADMITTED, TOKEN_HEADER
 from edgegossip.flower.credentials import KEY_DOMAIN, BoardCredentials
-from edgegossip.spool import Spool
+from edgegossip.spool import Buffer, Spool
 from edgegossip.types import PeerError
 
 BUNDLE_BYTES = 8 << 20  # of content in one request; what is larger travels object by object, as Flower sends it
@@ -84,7 +91,6 @@ MAX_PARTS = 100_000  # of a bundle
 REQUEST_S = 30.0
 PROBE_S = 5.0
 MAX_DETAIL = 500  # characters of what a server says, for a log line
-PIECE_BYTES = 1 << 20  # of an object that may be kept on the disk
 _CHUNKS_HEAD_BYTES = 64  # more than stands before the body of an ArrayChunk: its name, no children, a length
 # Message -> RecordDict -> ArrayRecord -> Array -> ArrayChunk, when a message holds one array and
 # nothing else
@@ -124,6 +130,11 @@ class FleetLink:
         self._node = Node()
         self._received = ""  # id of the last message
         self._objects = Objects(self._client, self._node, spool)
+
+    @property
+    def moved(self) -> int:
+        """How many objects of large messages have gone either way."""
+        return self._objects.moved
 
     def join(self) -> int:
         """Register and go online; this board's id in Flower."""
@@ -254,15 +265,55 @@ class Signature:
 # Content of messages: a tree of objects
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Incoming:
     """A message's metadata, the tree of the objects that its content is made of, and those that
     have been fetched."""
 
     message: Message
     tree: ObjectTree
-    contents: dict[str, bytes | memoryview] = field(default_factory=dict)  # by object id; grows until all are there
+    contents: dict[str, bytes] = field(default_factory=dict)  # by object id; grows until all are there
     confirm: bool = True  # whether the SuperLink waits to be told that all of it has come through
+    chunks: Chunks | None = None  # of a large message; what is in it is empty in `contents`
+
+
+class Chunks:
+    """The data of chunks of arrays as they come, one after the other in one file.
+
+    A sender's chunks come in the order of its arrays, so an array is a part of that file and need
+    not be put together."""
+
+    def __init__(self, buffer: Buffer) -> None:
+        self._buffer = buffer
+        self._places: dict[str, slice] = {}  # by object id
+        self._whole: memoryview | None = None
+
+    def take(self, object_id: str, content: bytes) -> bool:
+        """Keep a chunk's data; return whether there was room. Raises ValueError when it is none."""
+        data = _body(content)
+        start = self._buffer.here_bytes
+        if start + len(data) > self._buffer.size_bytes:
+            return False
+        self._buffer.put(data)
+        self._places[object_id] = slice(start, start + len(data))
+        return True
+
+    def data(self, object_id: str) -> memoryview | None:
+        """Return the data of one chunk, if it is here. Nothing is taken any more."""
+        place = self._places.get(object_id)
+        return None if place is None else self._all()[place]
+
+    def run(self, object_ids: Sequence[str]) -> memoryview | None:
+        """Return the data of these chunks where they lie one after the other here."""
+        places = [self._places.get(object_id, slice(-1, -1)) for object_id in object_ids]
+        if not places or places[0].start < 0 or any(a.stop != b.start for a, b in pairwise(places)):
+            return None
+        return self._all()[places[0].start : places[-1].stop]
+
+    def _all(self) -> memoryview:
+        if self._whole is None:
+            self._whole = self._buffer.whole().toreadonly()
+        return self._whole
 
 
 def _is_chain(tree: ObjectTree) -> bool:
@@ -272,7 +323,7 @@ def _is_chain(tree: ObjectTree) -> bool:
     return depth == _CHAIN and not tree.children
 
 
-def _one_array(message: Message, chunk: bytes | memoryview) -> Message:
+def _one_array(message: Message, chunk: bytes) -> Message:
     """The message whose only content is an array of one chunk, from that chunk alone: four requests
     fewer.
 
@@ -283,31 +334,29 @@ def _one_array(message: Message, chunk: bytes | memoryview) -> Message:
     return make_message(metadata=message.metadata, content=RecordDict({"arrays": ArrayRecord({"edgegossip": array})}))
 
 
-def _is_large(tree: ObjectTree, spool: Spool) -> bool:
-    """Whether a message has so many objects that its arrays may be large: of each only the largest
-    size is known."""
-    return sum(1 for _ in iterate_object_tree(tree)) * FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE > spool.above_bytes
+def _most_bytes(tree: ObjectTree) -> int:
+    """How large a message can be: of its objects only the largest size is known."""
+    return sum(1 for _ in iterate_object_tree(tree)) * FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE
 
 
-def _arrays(
-    tree: ObjectTree, contents: dict[str, bytes | memoryview], spool: Spool
-) -> tuple[dict[str, Any], dict[bytes, memoryview]]:
-    """The arrays of a message, whose chunks leave `contents`; and the data of those that are not in
-    memory, by the bytes that stand in their place.
+def _arrays(incoming: Incoming, spool: Spool) -> tuple[dict[str, Any], dict[bytes, memoryview]]:
+    """The arrays of a message, whose chunks leave its contents; and the data of those that are not
+    in memory, by the bytes that stand in their place.
 
     Flower would hold their bytes three times on the way. Raises ValueError when chunks do not fit
     together."""
     found: dict[str, Any] = {}
     large: dict[bytes, memoryview] = {}
     chunks: set[str] = set()
-    for item in iterate_object_tree(tree):
+    contents = incoming.contents
+    for item in iterate_object_tree(incoming.tree):
         content = contents[item.object_id]
-        if not isinstance(content, bytes) or not content.startswith(b"Array "):
+        if not content.startswith(b"Array "):
             continue
         try:
             names = get_object_children_ids_from_object_content(content)
             head = json.loads(get_object_body(content, Array))
-            data = spool.joined([_body(contents[names[k]]) for k in head["arraychunk_ids"]])
+            data = _joined(incoming, [names[k] for k in head["arraychunk_ids"]], spool)
             if not isinstance(data, bytes):
                 large[item.object_id.encode()] = data
                 data = item.object_id.encode()  # in its place: Flower takes nothing but bytes here
@@ -320,20 +369,31 @@ def _arrays(
     return found, large
 
 
-def _body(chunk: bytes | memoryview) -> memoryview:
-    head = bytes(chunk[:_CHUNKS_HEAD_BYTES])
+def _joined(incoming: Incoming, names: Sequence[str], spool: Spool) -> bytes | memoryview:
+    """The data of these chunks as one, copied only where it has to be. Raises KeyError, ValueError."""
+    chunks = incoming.chunks
+    data = None if chunks is None else chunks.run(names)
+    if data is not None:
+        return data if len(data) > spool.above_bytes else bytes(data)
+    parts = [None if chunks is None else chunks.data(name) for name in names]
+    return spool.joined([_body(incoming.contents[n]) if p is None else p for n, p in zip(names, parts, strict=True)])
+
+
+def _body(chunk: bytes) -> memoryview:
+    head = chunk[:_CHUNKS_HEAD_BYTES]
     if not head.startswith(b"ArrayChunk ") or HEAD_BODY_DIVIDER not in head:
         raise ValueError("a chunk of an array is something else")
     return memoryview(chunk)[head.index(HEAD_BODY_DIVIDER) + len(HEAD_BODY_DIVIDER) :]
 
 
 class Objects:
-    """Content of messages through one API: each object is one request. The pieces of a large array
-    lie in `spool`, and so does the array."""
+    """Content of messages through one API: each object is one request. The chunks of a large array
+    lie in `spool`, and so does the array. `moved` counts the objects that went either way."""
 
     def __init__(self, client: Any, node: Node, spool: Spool, alive: Callable[[], object] = lambda: None) -> None:
         """`alive` is called before each request: many may take longer than a heartbeat may fail."""
         self._client, self._node, self._spool, self._alive = client, node, spool, alive
+        self.moved = 0
 
     def fetch(self, run_id: int, incoming: Incoming) -> Message | None:
         """The whole message, or None while its sender has not pushed all of it; what is there is
@@ -352,7 +412,8 @@ class Objects:
                 raise ValueError("its content is gone from the SuperLink")
             if not answer.object_available:
                 return None
-            contents[tree.object_id] = self._kept(answer.object_content, incoming.tree)
+            self.moved += 1
+            contents[tree.object_id] = b"" if self._took(incoming, tree.object_id, answer) else answer.object_content
             if chain and answer.object_content.startswith(b"ArrayChunk "):
                 break
         message_id = incoming.message.metadata.message_id
@@ -362,10 +423,10 @@ class Objects:
             )
         if message_id not in contents:
             return _one_array(incoming.message, next(iter(contents.values())))
-        arrays, large = _arrays(incoming.tree, contents, self._spool)
-        plain = {name: bytes(content) for name, content in contents.items()}
-        message = inflate_object_from_contents(message_id, plain, objects=arrays)
+        arrays, large = _arrays(incoming, self._spool)
+        message = inflate_object_from_contents(message_id, dict(contents), objects=arrays)
         contents.clear()  # the message has its own copy
+        incoming.chunks = None
         if not isinstance(message, Message):
             raise ValueError("it is not a message")
         for record in message.content.array_records.values() if large else ():
@@ -374,13 +435,16 @@ class Objects:
         message.metadata.__dict__["_message_id"] = message_id
         return message
 
-    def _kept(self, content: bytes, tree: ObjectTree) -> bytes | memoryview:
-        """An object as it is kept until all of its message is there: one of many pieces on the disk."""
-        if len(content) < PIECE_BYTES or not _is_large(tree, self._spool):
-            return content
-        piece = self._spool.file(len(content))
-        piece.put(content)
-        return piece.whole()
+    def _took(self, incoming: Incoming, object_id: str, answer: PullObjectResponse) -> bool:
+        """Whether an object was taken for a chunk of a large message, into the file of its chunks."""
+        if not answer.object_content.startswith(b"ArrayChunk ") or _is_chain(incoming.tree):
+            return False
+        if incoming.chunks is None:
+            most_bytes = _most_bytes(incoming.tree)
+            if not self._spool.keeps(most_bytes):
+                return False
+            incoming.chunks = Chunks(self._spool.buffer(most_bytes))
+        return incoming.chunks.take(object_id, answer.object_content)
 
     def store(self, run_id: int, session: str, objects: Mapping[str, Any], wanted: Iterable[str]) -> None:
         """Push children before parents, so that a message whose root is there is whole."""
@@ -397,6 +461,7 @@ class Objects:
                         object_content=item.deflate(),
                     )
                 )
+                self.moved += 1
 
 
 def bundled(objects: Mapping[str, Any]) -> dict[str, bytes] | None:

@@ -91,8 +91,9 @@ class RunLink:
         self._objects = Objects(self._client, self._node, spool, self._alive)
         self._arriving: dict[str, Incoming] = {}  # by the id of the message that they answer
         self._arrived: dict[str, int] = {}  # objects of each, when that was asked last
-        # A board has sent something. coordinator.py has the AdmissionController's thread set it.
-        self.news = threading.Event()
+        # Set by the AdmissionController's thread, as coordinator.py has tied it: a board has sent
+        # something; a board has taken in more of a large message.
+        self.news, self.taken = threading.Event(), threading.Event()
         self.run_id = 0
         self._beaten_s = time.monotonic()
 
@@ -170,6 +171,7 @@ class RunLink:
                 return list(PushAppMessagesResponse.FromString(body).message_ids)
             answer = self._client.PushMessages(request)
             self._objects.store(self.run_id, answer.session_id, objects, answer.objects_to_push)
+            self.taken.set()  # nobody could be at work before all of it was there
         return list(answer.message_ids)
 
     def pull(self, message_ids: Iterable[str]) -> list[Message]:
@@ -185,7 +187,7 @@ class RunLink:
                 answer = PullAppMessagesResponse.FromString(head)
                 for proto, tree in zip(answer.messages_list, answer.message_object_trees, strict=True):
                     message = message_from_proto(proto)
-                    here: dict[str, bytes | memoryview] = {
+                    here = {
                         i.object_id: contents[i.object_id] for i in iterate_object_tree(tree) if i.object_id in contents
                     }
                     arriving = Incoming(message, tree, here, confirm=not is_whole(tree, here))
@@ -209,6 +211,12 @@ class RunLink:
         moved = frozenset(i for i, count in here.items() if count > self._arrived.get(i, 0))
         self._arrived = here
         return moved
+
+    def delivering(self) -> bool:
+        """Whether boards have taken in more of large messages since the last time."""
+        taken = self.taken.is_set()
+        self.taken.clear()
+        return taken
 
     def wait(self, timeout_s: float) -> None:
         """Wait until a board has sent something, `timeout_s` at most."""

@@ -87,6 +87,7 @@ MEMORY_BYTES = 256 << 20  # of objects that the store keeps in memory; what is m
 LARGE_BYTES = 1 << 20  # of an object that may
 SERVER = Node(node_id=1)  # the SuperLink's own address in every run
 HANDSHAKE_S = 10.0  # slow boards on slow links
+PULL_OBJECT_PATH = "/v1/fleet/pull-object"  # of boards, Flower's
 RUN_PREFIX = "/edgegossip/run/"  # of the coordinator's own paths
 MAX_JOIN_BYTES = 16_384
 MAX_LIST_BYTES = 1 << 20  # some 25,000 certificates
@@ -192,6 +193,7 @@ class Line:
         self.on_out: Callable[[str], None] = lambda key: None
         self.measure: Callable[[], list[int] | None] = lambda: None
         self._complaints = TokenBuckets(5.0, 50.0)
+        self._taken = TokenBuckets(1.0, 1.0)
         threading.Thread(target=self._read, daemon=True, name="admission").start()
 
     def ask(self, what: str, question: dict[str, Any]) -> concurrent.futures.Future[dict[str, Any]]:
@@ -207,6 +209,11 @@ class Line:
     def news(self) -> None:
         """Say that a board has sent something."""
         self.tell({"news": True})
+
+    def taken(self) -> None:
+        """Say, at most once a second, that a board has taken in more of a large message."""
+        if self._taken.take("", time.monotonic()):
+            self.tell({"taken": True})
 
     def complain(self, reason: str, address: str) -> None:
         """Say that somebody did not manage TLS."""
@@ -397,7 +404,7 @@ async def _answer(send: Send, status: int, detail: str, **more: Any) -> None:
 
 
 def _middleware(app: App, line: Line, token: str, secure: bool) -> AdmissionMiddleware:
-    made = AdmissionMiddleware(app, line, token, secure, FLEET_HTTP_PUBLIC_KEY_HEADER, Batching(line.news))
+    made = AdmissionMiddleware(app, line, token, secure, FLEET_HTTP_PUBLIC_KEY_HEADER, Batching(line.news, line.taken))
     line.measure = BoardSockets(made.own).sample
     return made
 
@@ -437,10 +444,11 @@ def _reason(error: BaseException) -> str:
 class Batching:
     """Serves the paths of bundles; lives on the server's event loop.
 
-    `on_news` is called when a board has sent something."""
+    `on_news` is called when a board has sent something, `on_taken` when it has asked for one more
+    object of a large message."""
 
-    def __init__(self, on_news: Callable[[], None]) -> None:
-        self._on_news = on_news
+    def __init__(self, on_news: Callable[[], None], on_taken: Callable[[], None] = lambda: None) -> None:
+        self._on_news, self._on_taken = on_news, on_taken
         self._news = asyncio.Event()  # there may be something for boards; another one each time
         self._given: dict[
             int, PullMessagesResponse
@@ -473,6 +481,8 @@ class Batching:
         looks again."""
         if path.startswith("/v1/fleet/push-"):
             self._on_news()
+        elif path == PULL_OBJECT_PATH:
+            self._on_taken()
         elif path.startswith("/v1/runtime/push-"):
             self._wake()
 
