@@ -131,13 +131,23 @@ class _Curve:
         self._sums[k] = self._sums.get(k, 0.0) + total
         self._counts[k] = self._counts.get(k, 0) + count
 
+    @property
+    def first(self) -> float:
+        """The highest loss in the first twentieth of the run."""
+        return max(self._means()[: self._window()])
+
+    def _means(self) -> list[float]:
+        return [self._sums[k] / self._counts[k] for k in sorted(self._sums)]
+
+    def _window(self) -> int:
+        return max(1, len(self._sums) // 20)
+
     def ends(self) -> tuple[float, float, float] | None:
         """The loss at the start, at its least and at the end: medians over twentieths of the run.
         None of fewer than FEW_LOSSES rounds."""
         if self.rounds < FEW_LOSSES or len(self._sums) < FEW_LOSSES:
             return None
-        means = [self._sums[k] / self._counts[k] for k in sorted(self._sums)]
-        size = max(1, len(means) // 20)
+        means, size = self._means(), self._window()
         windows = [_median(means[k : k + size]) for k in range(0, len(means) - size + 1, size)]
         windows.append(_median(means[-size:]))
         return windows[0], min(windows), windows[-1]
@@ -230,9 +240,10 @@ class Evidence:
         if ends is None:
             return
         start, low, end = ends
-        gained = start - low
+        # Most may be learnt in the first few rounds, before the median of the first twentieth.
+        gained = self._curve.first - low
         worse = end > 2.0 * start and end - start > 0.1
-        learnt = self._curve.rounds >= 2 * ENOUGH_ROUNDS and gained > 0.2 * start
+        learnt = self._curve.rounds >= 2 * ENOUGH_ROUNDS and gained > 0.2 * self._curve.first
         if worse or (learnt and end > 2.0 * low and end - low > 0.5 * gained):
             was = f"from {start:.3g} at the start" if worse else f"from {low:.3g} at its least"
             yield Finding("diverged", f"training diverged: its loss rose {was} to {end:.3g}", cure, True)

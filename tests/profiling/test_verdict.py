@@ -102,6 +102,11 @@ def test_curves_that_are_no_divergence(loss: Curve) -> None:
     assert told(loss) == []
 
 
+def test_noise_about_a_loss_that_fell_in_the_first_rounds_is_no_divergence() -> None:
+    """The median of the first twentieth, 6 rounds here, is as small as that noise."""
+    assert told(lambda k: max(0.9 * 0.1**k, 0.004 if k > 110 else 0.0014), rounds=120) == []
+
+
 def test_a_loss_that_does_not_fall_is_a_hint() -> None:
     ((kind, ruin, text),) = told(lambda k: 1.7)
     assert (kind, ruin) == ("stalled", False) and "1.7 at the start" in text
