@@ -74,7 +74,6 @@ T = TypeVar("T")
 
 LEAVE_S = 10.0  # how long the last frames may take to be acknowledged, and the last checkpoint to be written
 HURRY_S = 2.0  # how long the last checkpoint may take when the board is stopped
-PROMPT_S = 1.0  # of a round that takes so long the record is put down at once
 SLOWEST = 10.0  # deadlines that a frame may take to come in
 _LOOKS = 4  # at how it gets on, in one deadline
 LINKS_EVERY_S = 1.0  # links are reported in rounds so far apart: with many neighbours they are half of a record
@@ -140,7 +139,7 @@ class GossipNode:
         self._round_over: Callable[[], None] = lambda: None  # whom to tell
         self._ended: RoundEnded | None = None  # not put down yet
         self._restorable: Any = None  # the last state that may be kept, if it is not yet
-        self.traffic, self._records = Traffic(), Records(spec.name, sink)
+        self.traffic = Traffic()
         self._evaluate_after = recipes.evaluation_rounds(recipe)
         self._final: Metrics | None = None  # of the last round, over the whole test set
         self._evaluated_last = False  # that has been made, or there is no test set
@@ -166,11 +165,8 @@ class GossipNode:
             metrics = self._last_evaluation()
             patience_s = LEAVE_S
         finally:
-            try:
-                self._records.flush()
-            finally:
-                if self._keeper is not None:
-                    self._keeper.close(patience_s)
+            if self._keeper is not None:
+                self._keeper.close(patience_s)
         name = self._spec.name
         if save_to is not None:
             from edgegossip.node.final_model import about_model, save_final  # with its formats
@@ -240,8 +236,6 @@ class GossipNode:
     def _exchange(self) -> None:
         """Take in events until the round is done."""
         with self._clock.span("wait"):
-            with self._clock.span("transmit" if self.traffic.in_flight else "wait"):
-                self._records.flush()  # all is sent, and others' messages are awaited
             while self._question is None:
                 self._turn()
 
@@ -364,7 +358,8 @@ class GossipNode:
 
     def _put_down(self) -> None:
         """The round that has ended: a metrics record, with an evaluation when it is the round's
-        turn; its state, if the algorithm said that it may be kept."""
+        turn; then its state, if the algorithm said that it may be kept. A board that is killed goes
+        on after the newest state, so no record may be missing before it."""
         ended, self._ended = self._ended, None
         if ended is None:
             return
@@ -394,13 +389,9 @@ class GossipNode:
             self._drain(LEAVE_S)
         values |= self.traffic.take(None if last else time.monotonic())
         times = self._clock.finish_round()
-        # The next round may be without an evaluation.
-        round_s = math.inf if last else times.round_s - times.parts_s["other"]
-        self._records.add(
-            done.round,
-            lambda: values | stage_metrics(local.stages_s) | self._meters(due=last) | times.metrics(done.round),
-            round_s,
-        )
+        with self._clock.span("wait"):  # no part of the next round's work
+            values |= stage_metrics(local.stages_s) | self._meters(due=last) | times.metrics(done.round)
+            self._sink.metrics(self._spec.name, done.round, values)
 
     def _drain(self, patience_s: float) -> None:
         """Take in events until every frame of ours is acknowledged, or patience runs out."""
@@ -415,7 +406,7 @@ class GossipNode:
             values = self._evaluate(self.engine.state, last=True)
             times = self._clock.finish_round()
             values |= self.traffic.take()
-            self._records.add(round, lambda: values | self._meters() | times.metrics(), math.inf)
+            self._sink.metrics(self._spec.name, round, values | self._meters() | times.metrics())
         return self._final
 
     def _evaluate(self, state: Any, last: bool) -> dict[str, Value]:
@@ -494,26 +485,3 @@ class Traffic:
                 metrics[f"{LINK_PREFIX}{peer}{LINK_SECONDS}"] = link.seconds
                 link.message_bytes, link.seconds = 0, 0.0
         return metrics
-
-
-class Records:
-    """Where a board's metrics go. That of a short round is put down while the board waits for the
-    messages of the next one, which is soon: training need not wait for it."""
-
-    def __init__(self, name: NodeId, sink: Sink) -> None:
-        self._name, self._sink = name, sink
-        self._pending: tuple[Round, Callable[[], dict[str, Value]], float] | None = None  # the last: when it came
-
-    def add(self, round: Round, values: Callable[[], dict[str, Value]], round_s: float) -> None:
-        """`values`: puts them together when the time has come. `round_s`: what the round took, and
-        so the next one may take."""
-        self.flush()
-        self._pending = round, values, time.monotonic()
-        if round_s >= PROMPT_S:
-            self.flush()
-
-    def flush(self) -> None:
-        pending, self._pending = self._pending, None
-        if pending is not None:
-            round, values, ended_s = pending
-            self._sink.metrics(self._name, round, values(), time.monotonic() - ended_s)

@@ -77,8 +77,8 @@ def scores_in(values: Mapping[str, Value]) -> list[str]:
 class Sink(Protocol):
     """Where records go: a run folder, the parent process's pipe, an exporter."""
 
-    def metrics(self, node: NodeId, step: Round, values: Mapping[str, Value], ago_s: float = 0.0) -> None:
-        """What `node` measured in round `step`, which ended so many seconds ago."""
+    def metrics(self, node: NodeId, step: Round, values: Mapping[str, Value]) -> None:
+        """Take what `node` measured in round `step`."""
 
     def event(self, node: NodeId, name: str, text: str, **fields: Value) -> None: ...
 

@@ -28,10 +28,9 @@ class RecordSink(ABC):
         self._clock = clock
         self._start_s = clock() if start_s is None else start_s
 
-    def metrics(self, node: NodeId, step: Round, values: Mapping[str, Any], ago_s: float = 0.0) -> None:
-        """Record what `node` measured in round `step`, which ended so many seconds ago. Names as in records.METRICS; more may be
-        added."""
-        self.write(MetricsRecord(node, step, self.elapsed_s() - ago_s, values))
+    def metrics(self, node: NodeId, step: Round, values: Mapping[str, Any]) -> None:
+        """Record what `node` measured in round `step`. Names as in records.METRICS; more may be added."""
+        self.write(MetricsRecord(node, step, self.elapsed_s(), values))
 
     def event(self, node: NodeId, name: str, text: str, **fields: Any) -> None:
         """Record something that happened to `node`: a word for programs, a sentence for people, and fields."""

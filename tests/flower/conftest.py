@@ -18,7 +18,7 @@ class Memory:
         self.events: list[tuple[NodeId, str, str, dict[str, Any]]] = []
         self.records: list[tuple[NodeId, Round, dict[str, Any]]] = []
 
-    def metrics(self, node: NodeId, step: Round, values: Mapping[str, Any], ago_s: float = 0.0) -> None:
+    def metrics(self, node: NodeId, step: Round, values: Mapping[str, Any]) -> None:
         self.records.append((node, step, dict(values)))
 
     def event(self, node: NodeId, name: str, text: str, **fields: Any) -> None:

@@ -49,7 +49,7 @@ class Toy(toy.Toy):
 class Lines:
     """A sink that prints."""
 
-    def metrics(self, node: NodeId, step: Round, values: Mapping[str, Any], ago_s: float = 0.0) -> None:
+    def metrics(self, node: NodeId, step: Round, values: Mapping[str, Any]) -> None:
         print(json.dumps({"node": node, "step": step, **values}), flush=True)
 
     def event(self, node: NodeId, name: str, text: str, **fields: Any) -> None:

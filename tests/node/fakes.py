@@ -116,11 +116,9 @@ class ListSink:
 
     rows: list[tuple[NodeId, Round, Mapping[str, Value]]] = field(default_factory=list)
     events: list[tuple[NodeId, str, str]] = field(default_factory=list)
-    ago_s: list[float] = field(default_factory=list)  # that the rounds of `rows` ended
 
-    def metrics(self, node: NodeId, step: Round, values: Mapping[str, Value], ago_s: float = 0.0) -> None:
+    def metrics(self, node: NodeId, step: Round, values: Mapping[str, Value]) -> None:
         self.rows.append((node, step, values))
-        self.ago_s.append(ago_s)
 
     def event(self, node: NodeId, name: str, text: str, **fields: Value) -> None:
         self.events.append((node, name, text))
