@@ -55,7 +55,6 @@ from edgegossip.types import EdgegossipError, HostError, Metrics, NodeId, PeerEr
 
 SEEN_S = 0.5  # between two looks at who is there
 LOOK_S = 0.25  # between two looks for answers, should nobody say that there are any
-BEAT_S = 8.0  # between our own heartbeats
 SAVE_S = 3600.0  # for somebody to make room for the final model
 AGAIN_S = 5.0  # between two tries, each of which is logged
 
@@ -74,7 +73,6 @@ class Link(Protocol):
     def arriving(self) -> frozenset[str]: ...
     def delivering(self) -> bool: ...
     def forget(self, message_id: str) -> None: ...
-    def beat(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +127,7 @@ class Driver:
         self._here: deque[Event] = deque()  # what carrying out effects led to
         self._ended: queue.SimpleQueue[ProcessEnded] = queue.SimpleQueue()  # from other threads
         self.stop = threading.Event()
-        self._seen_s = self._beaten_s = -BEAT_S
+        self._seen_s = -SEEN_S
         self._unsafe: Vec | None = None  # the final model, while it could not be kept
         self._again_s = self._until_s = 0.0
         self._error: EdgegossipError | None = None
@@ -210,9 +208,6 @@ class Driver:
     def _looked(self) -> Iterator[Event]:
         self._hooks.check()
         now_s = time.monotonic()
-        if now_s - self._beaten_s >= BEAT_S:
-            self._beaten_s = now_s
-            self._link.beat()
         while not self._ended.empty():
             yield self._ended.get()
         if now_s - self._seen_s >= SEEN_S:

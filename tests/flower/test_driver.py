@@ -105,9 +105,6 @@ class Boards:
     def forget(self, message_id: str) -> None:
         self._ready.pop(message_id, None)
 
-    def beat(self) -> bool:
-        return True
-
 
 def play(run: Run, link: Boards, sink: Memory, hooks: Hooks | None = None, stop_in: int = -1) -> Vec:
     clock = RoundClock()

@@ -5,17 +5,20 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import threading
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 
+import httpx
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.app.message import remove_content_from_message
 from flwr.proto.message_pb2 import PullObjectRequest, PullObjectResponse
 from flwr.proto.node_pb2 import Node
+from flwr.proto.runtime_pb2 import SendTaskHeartbeatRequest
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
@@ -210,6 +213,32 @@ def test_chunks_that_do_not_fit_an_array_are_refused(harm: str, in_run: int) -> 
 def test_boards_fetch_objects_where_the_coordinators_door_looks_for_it() -> None:
     from flwr.superlink import main
 
-    from edgegossip.flower._private import superlink
-
     assert superlink.PULL_OBJECT_PATH in main.app.openapi()["paths"]
+
+
+def test_a_run_gives_signs_of_life_whatever_its_server_is_busy_with(
+    in_run: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime, "BEAT_S", 0.01)
+    beats, enough = list[str](), threading.Event()
+
+    def beat(request: SendTaskHeartbeatRequest) -> None:
+        beats.append(type(request).__name__)
+        if len(beats) > 2:
+            enough.set()
+        raise httpx.ConnectError("away for a moment")
+
+    granted = SimpleNamespace(token="t", task_id=1, run=SimpleNamespace(run_id=in_run))
+    served = SimpleNamespace(
+        AcquireTask=lambda asked: granted,
+        PullTaskInput=lambda asked: granted,
+        SendTaskHeartbeat=beat,
+        PushTaskOutput=lambda asked: None,
+        close=lambda: None,
+    )
+    monkeypatch.setattr(runtime.RunLink, "_connect", lambda link, credentials: served)
+    run = runtime.RunLink("127.0.0.1:1", None, b"secret")
+    assert run.claim(1.0) == in_run
+    assert enough.wait(5.0)  # nobody calls the link meanwhile
+    run.finish(None)
+    assert "run heartbeat" not in [thread.name for thread in threading.enumerate()]

@@ -390,9 +390,8 @@ class Objects:
     """Content of messages through one API: each object is one request. The chunks of a large array
     lie in `spool`, and so does the array. `moved` counts the objects that went either way."""
 
-    def __init__(self, client: Any, node: Node, spool: Spool, alive: Callable[[], object] = lambda: None) -> None:
-        """`alive` is called before each request: many may take longer than a heartbeat may fail."""
-        self._client, self._node, self._spool, self._alive = client, node, spool, alive
+    def __init__(self, client: Any, node: Node, spool: Spool) -> None:
+        self._client, self._node, self._spool = client, node, spool
         self.moved = 0
 
     def fetch(self, run_id: int, incoming: Incoming) -> Message | None:
@@ -404,7 +403,6 @@ class Objects:
         for tree in iterate_object_tree(incoming.tree):
             if tree.object_id in contents:
                 continue
-            self._alive()
             answer = self._client.PullObject(
                 PullObjectRequest(node=self._node, run_id=run_id, object_id=tree.object_id)
             )
@@ -451,7 +449,6 @@ class Objects:
         missing = set(wanted)
         for object_id, item in objects.items():
             if object_id in missing:
-                self._alive()
                 self._client.PushObject(
                     PushObjectRequest(
                         node=self._node,

@@ -66,7 +66,7 @@ from edgegossip.flower._private.link import (
 from edgegossip.spool import Spool
 from edgegossip.types import NodeId
 
-BEAT_S = 4.0  # between heartbeats, while a large message is on its way
+BEAT_S = 4.0  # between heartbeats; without one for 60 s Flower ends the run
 SERVER_NODE_ID = 1  # the SuperLink's own address in every run
 _ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
 
@@ -80,7 +80,8 @@ def is_away(reply: Message) -> bool:
 class RunLink:
     """The server's side of one run, in this process instead of one that Flower starts.
 
-    Methods raise LinkError."""
+    From `claim` to `finish` a thread gives the run's signs of life: a large model takes longer to
+    move, to average and to keep than one of them may fail. Methods raise LinkError."""
 
     def __init__(
         self, address: str, context: ssl.SSLContext | None, secret: bytes, token: str = "", spool: Spool = Spool()
@@ -88,14 +89,15 @@ class RunLink:
         self._address, self._context, self._token, self._spool = address, context, token, spool
         self._client = self._connect(SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods={_ACQUIRE}))
         self._node = Node(node_id=SERVER_NODE_ID)
-        self._objects = Objects(self._client, self._node, spool, self._alive)
+        self._objects = Objects(self._client, self._node, spool)
         self._arriving: dict[str, Incoming] = {}  # by the id of the message that they answer
         self._arrived: dict[str, int] = {}  # objects of each, when that was asked last
         # Set by the AdmissionController's thread, as coordinator.py has tied it: a board has sent
         # something; a board has taken in more of a large message.
         self.news, self.taken = threading.Event(), threading.Event()
         self.run_id = 0
-        self._beaten_s = time.monotonic()
+        self._over = threading.Event()
+        self._beats = threading.Thread(target=self._beat, daemon=True, name="run heartbeat")
 
     def _connect(self, credentials: Any) -> RuntimeHttpClient:
         version = RuntimeVersionHttpInterceptor(component_name="flwr-serverapp")
@@ -115,24 +117,23 @@ class RunLink:
                 time.sleep(0.05)
             self._client.close()
             self._client = self._connect(RuntimeTokenHttpInterceptor(answer.token))
-            self._objects = Objects(self._client, self._node, self._spool, self._alive)
+            self._objects = Objects(self._client, self._node, self._spool)
             task = self._client.PullTaskInput(PullTaskInputRequest())
             # Flower's own process-wide record of which run this process serves; its Message
             # constructor reads it.
             TaskIdentity.task_id, TaskIdentity.run_id = task.task_id, task.run.run_id
             TaskIdentity.node_id = SERVER_NODE_ID
             self.run_id = int(task.run.run_id)
+        self._beats.start()
         return self.run_id
 
-    def _alive(self) -> None:
-        """A sign of life in the middle of a large message, where one is due."""
-        if time.monotonic() - self._beaten_s >= BEAT_S:
-            self.beat()
-
-    def beat(self) -> bool:
-        self._beaten_s = time.monotonic()
-        with answered(self._address):
-            return bool(self._client.SendTaskHeartbeat(SendTaskHeartbeatRequest()).success)
+    def _beat(self) -> None:
+        while not self._over.wait(BEAT_S):
+            try:
+                with answered(self._address):
+                    self._client.SendTaskHeartbeat(SendTaskHeartbeatRequest())
+            except LinkError:
+                pass  # whoever asks for something hears of it, too
 
     def nodes(self) -> list[BoardSeen]:
         """Return the boards that are online.
@@ -229,6 +230,9 @@ class RunLink:
 
     def finish(self, error: str | None) -> None:
         """Tell the SuperLink how the run ended, and close. Never raises."""
+        self._over.set()
+        if self._beats.is_alive():
+            self._beats.join(BEAT_S)
         status = SubStatus.COMPLETED if error is None else SubStatus.FAILED
         try:
             self._client.PushTaskOutput(PushTaskOutputRequest(sub_status=status, details=error or ""))
