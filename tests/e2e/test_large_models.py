@@ -40,10 +40,11 @@ class Huge(nn.Module):
             setattr(self, f"table{k}", nn.Parameter(torch.linspace(-1, 1, values // 3)))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.training:  # zeros would be the same object for Flower again and again, which it moves once
+        if self.training:  # else chunks of changes were the same objects, of which Flower moves one
             with torch.no_grad():
                 for k in range(3):
-                    getattr(self, f"table{k}").mul_(1 - 1e-6)
+                    for part in getattr(self, f"table{k}").split(1 << 18):
+                        part.mul_(1 - 1e-6 * torch.rand(1))
         return self.small(x)
 
 
