@@ -105,7 +105,7 @@ CASES = {
         "text --words 20 --test 1000 --classes 8",
         "--classes 8",
         lr=0.04,
-        central_lr=0.02,
+        central_lr=0.04,
         batch=128,
         rounds=40,
         score="accuracy",
