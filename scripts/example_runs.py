@@ -97,7 +97,7 @@ CASES = {
         "--width 8",
         lr=0.01,
         central_lr=0.01,
-        batch=32,
+        batch=16,
         rounds=15,
         score="iou",
     ),
@@ -141,7 +141,7 @@ CASES = {
         "forecast",
         "forecast --boards 12",
         "",
-        lr=0.01,
+        lr=0.02,
         central_lr=0.01,
         batch=384,
         rounds=15,
@@ -260,7 +260,8 @@ class Campaign:
                 out, _ = process.communicate(timeout=LIMIT_S)
             summary = json.loads(out) if out else {"verdict": []}
             if process.returncode:
-                said = "; ".join(finding["text"] for finding in summary["verdict"])
+                lost = [f"{name} lost" for name in summary.get("failed_nodes", ())]
+                said = "; ".join(lost + [finding["text"] for finding in summary["verdict"]])
                 raise RuntimeError(f"exit code {process.returncode}, see {self.log.name} {said}")
             line: Line = {"settings": " ".join(settings), "bits_per_value": summary["bits_per_value"]}
             line["scores"] = {name: spread["mean"] for name, spread in summary["scores"].items()}
@@ -275,7 +276,7 @@ class Campaign:
 
     def gossip_by_hand(self, case: Case, data: Path) -> Line:
         chosen = [*case.gossip.split(), KILLED[1]]
-        names = [f"board-{k}" for k in range(case.boards)]
+        names = [f"board-{k}" for k in range(case.boards)]  # ten at most
         port, train = free_port(), str(SCRIPTS / case.example / "train.py")
 
         def command(name: str) -> list[str]:
@@ -287,7 +288,7 @@ class Campaign:
         return self.by_hand(case, names, {name: ["node", *command(name)] for name in names})
 
     def server_by_hand(self, case: Case, data: Path) -> Line:
-        names = [f"board-{k}" for k in range(case.boards)]
+        names = [f"board-{k}" for k in range(case.boards)]  # ten at most
         port, train = free_port(), str(SCRIPTS / case.example / "train.py")
         arguments = case.script_args(data, "{board}", case.boards)
         settings = self.settings(case, [])
