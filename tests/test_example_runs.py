@@ -20,7 +20,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     made: list[tuple[str, str]] = []
 
-    def make(self: Any, name: str, case: Any, kind: str) -> dict[str, Any]:
+    def make(self: Any, name: str, case: Any, kind: str, seed: int) -> dict[str, Any]:
         made.append((name, kind))
         if kind == "server" and made.count((name, kind)) == 1:
             raise RuntimeError("no coordinator")
@@ -33,8 +33,8 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Any:
     return example_runs
 
 
-def call(script: Any, monkeypatch: pytest.MonkeyPatch, folder: Path) -> int:
-    words = ["text", "--work", str(folder / "work"), "--out", str(folder / "out.md"), "--machine", "a test"]
+def call(script: Any, monkeypatch: pytest.MonkeyPatch, folder: Path, *more: str) -> int:
+    words = ["text", "--work", str(folder / "work"), "--out", str(folder / "out.md"), "--machine", "a test", *more]
     monkeypatch.setattr(sys, "argv", ["example_runs.py", *words])
     return int(script.main())
 
@@ -57,6 +57,15 @@ def test_the_table_says_what_is_beyond_the_target(script: Any, monkeypatch: pyte
     assert "-1.0 points |" in rows["4 boards, gossip"]
     assert "-3.0 points, beyond 2 points |" in rows["4 boards, server"]
     assert "+1.0 points |" in rows["4 boards, killed"] and "2 rounds missed" in rows["4 boards, killed"]
+
+
+def test_more_seeds_are_runs_of_their_own(script: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    call(script, monkeypatch, tmp_path)
+    call(script, monkeypatch, tmp_path, "--seeds", "1,3")  # server fails but once: made again for the first seed
+    assert [kind for _, kind in script.made[4:]] == ["server", "central", "gossip", "server"]
+    rows = {line.split(" | ")[1]: line for line in (tmp_path / "out.md").read_text().splitlines() if "| text |" in line}
+    assert "-1.0 points | 0.7900, 0.7900 |" in rows["4 boards, gossip"]
+    assert "+1.0 points |  |" in rows["4 boards, killed"]
 
 
 @pytest.mark.parametrize(

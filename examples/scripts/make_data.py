@@ -4,8 +4,9 @@
     python make_data.py text --from plays.txt --out data/speakers --boards 6 --by-class
     python make_data.py forecast --out data/forecast --boards 12
 
-DIR/board-0, DIR/board-1, ... hold each board's own part; no example is in two of them. DIR/all is
-their union, for training in one place. Every folder has the same test set, which no board trains on.
+DIR/board-0, DIR/board-1, ... hold each board's own part (of more than ten, DIR/board-00, ...); no
+example is in two of them. DIR/all is their union, for training in one place. Every folder has the
+same test set, which no board trains on.
 
     images        --from an .npz with train_x, train_y, test_x, test_y (uint8 images, whole numbers);
                   without it the handwritten digits that come with edgegossip
@@ -205,8 +206,9 @@ def gpt(args, random):
 
 def boards(args):
     """Yield each folder and the boards whose part it holds."""
+    width = len(str(args.boards - 1))  # of twelve boards the second is board-01, as `edgegossip run` names it
     for k in range(args.boards):
-        yield args.out / f"board-{k}", [k]
+        yield args.out / f"board-{k:0{width}}", [k]
     yield args.out / "all", list(range(args.boards))
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edgegossip.training.data.registry import boards_of
 from edgegossip.training.script import ScriptWorkload
 from tests.training.fakes import recipe
 
@@ -128,6 +129,12 @@ def test_boards_have_texts_of_their_own(kind: str, data: Any) -> None:
     assert sorted("".join(parts)) == sorted(whole) and all(parts)
     tests = {(data(kind) / f"board-{k}" / name.replace("train", "test")).read_text() for k in range(4)}
     assert len(tests) == 1
+
+
+def test_folders_have_the_names_that_a_run_gives_its_boards(data: Any) -> None:
+    for boards in (10, 11):
+        names = {path.name for path in data("anomalies", "--boards", str(boards)).iterdir()}
+        assert names == {board.name for board in boards_of(boards)} | {"all"}
 
 
 def test_by_class_no_two_boards_have_the_same_class(data: Any) -> None:

@@ -5,6 +5,7 @@ whole numbers below --classes.
 """
 
 import argparse
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--data", type=Path, required=True, metavar="DIR")
 parser.add_argument("--model", default="cnn", help="cnn, or a name such as mobilenet_v3_small")
+parser.add_argument("--norm", choices=["batch", "group"], default="batch", help="of cnn; group: where classes differ")
 parser.add_argument("--classes", type=int, default=10)
 parser.add_argument("--channels", type=int, default=1)
 parser.add_argument("--epochs", type=int, default=10)
@@ -29,13 +31,14 @@ def build():
         from torchvision.models import get_model
 
         return get_model(args.model, num_classes=args.classes)
+    norm = nn.BatchNorm2d if args.norm == "batch" else partial(nn.GroupNorm, 4)
     return nn.Sequential(
         nn.Conv2d(args.channels, 16, 3, padding=1),
-        nn.BatchNorm2d(16),
+        norm(16),
         nn.ReLU(),
         nn.MaxPool2d(2),
         nn.Conv2d(16, 32, 3, padding=1),
-        nn.BatchNorm2d(32),
+        norm(32),
         nn.ReLU(),
         nn.AdaptiveMaxPool2d(4),
         nn.Flatten(),

@@ -21,6 +21,7 @@ parser.add_argument("--classes", type=int, default=6)
 parser.add_argument("--epochs", type=int, default=20)
 parser.add_argument("--batch-size", type=int, default=32)
 parser.add_argument("--lr", type=float, default=5e-3)
+parser.add_argument("--optimizer", choices=["adamw", "sgd"], default="adamw", help="sgd: where boards differ")
 args = parser.parse_args()
 
 
@@ -54,7 +55,11 @@ def collate(examples):
 
 torch.manual_seed(1)
 model = Classifier(args.classes)
-optimizer = torch.optim.AdamW(model.parameters(), args.lr, weight_decay=0.05)
+if args.optimizer == "sgd":
+    optimizer = torch.optim.SGD(model.parameters(), args.lr, momentum=0.9)
+else:
+    optimizer = torch.optim.AdamW(model.parameters(), args.lr, weight_decay=0.05)
+scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, args.epochs)
 train_set, test_set = load(args.data / "train.tsv"), load(args.data / "test.tsv")
 loader = DataLoader(train_set, args.batch_size, shuffle=True, collate_fn=collate)
 
@@ -77,4 +82,5 @@ for epoch in range(args.epochs):
         loss.backward()
         optimizer.step()
         total += loss.item()
+    scheduler.step()
     print(f"epoch {epoch + 1}: {total / len(loader):.4f}", evaluate())

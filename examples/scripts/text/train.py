@@ -23,6 +23,7 @@ parser.add_argument("--classes", type=int, default=6)
 parser.add_argument("--epochs", type=int, default=20)
 parser.add_argument("--batch-size", type=int, default=32)
 parser.add_argument("--lr", type=float, default=5e-3)
+parser.add_argument("--optimizer", choices=["adamw", "sgd"], default="adamw", help="sgd: where boards differ")
 args = parser.parse_args()
 
 
@@ -56,8 +57,12 @@ def collate(examples):
 
 torch.manual_seed(1)
 model = Classifier(args.classes)
-optimizer = torch.optim.AdamW(model.parameters(), args.lr, weight_decay=0.05)
-run = edgegossip.join(model, state=[optimizer], rounds=args.epochs)
+if args.optimizer == "sgd":
+    optimizer = torch.optim.SGD(model.parameters(), args.lr, momentum=0.9)
+else:
+    optimizer = torch.optim.AdamW(model.parameters(), args.lr, weight_decay=0.05)
+scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, args.epochs)
+run = edgegossip.join(model, state=[optimizer, scheduler], rounds=args.epochs)
 train_set, test_set = load(args.data / "train.tsv"), load(args.data / "test.tsv")
 loader = DataLoader(train_set, args.batch_size, shuffle=True, collate_fn=collate)
 
@@ -81,4 +86,5 @@ for _ in run.rounds():
         loss.backward()
         optimizer.step()
         total += loss.item()
+    scheduler.step()
     run.exchange(loss=total / len(loader), examples=len(train_set), steps=len(loader))
