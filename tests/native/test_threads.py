@@ -144,6 +144,11 @@ def test_every_task_runs_once_whoever_calls(tmp_path, forks):
         pytest.skip("needs clang++")
     program, sources = tmp_path / "team", [PROGRAM, SRC / "core" / "thread_team.cpp"]
     flags = ["-std=c++17", "-O1", "-pthread", f"-I{SRC}", *SANITIZERS[forks]]
+    empty = subprocess.run(
+        [compiler, *SANITIZERS[forks], "-x", "c++", "-", "-o", program], input=b"int main() {}", capture_output=True
+    )
+    if empty.returncode:
+        pytest.skip("this clang++ comes without its sanitizers")
     subprocess.run([compiler, *flags, *sources, "-o", program], check=True)
     done = subprocess.run([program, *forks.split()], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, "good\n"), done.stderr
