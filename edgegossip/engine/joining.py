@@ -67,6 +67,7 @@ class PeerStatus:
         peer = event.peer
         self._returning.pop(peer, None)
         if isinstance(event, PeerUp):
+            self._gone_s = None
             self.up.add(peer)
             self.down.pop(peer, None)
             self.unfit.pop(peer, None)
@@ -96,14 +97,14 @@ class PeerStatus:
         # waited for without end (a board is told to stop), unless others train already: then those
         # would wait for us.
         run_is_on = others_train or (
-            self._restarted and (bool(self.up) or self._gone_for_s(now_s) >= self._patience.gone_s)
+            self._restarted and (bool(self.up) or self.gone_for_s(now_s) >= self._patience.gone_s)
         )
         given_up = self.down.keys() if run_is_on else self.down.keys() & self._seen
         return self._wanted <= self.up | given_up | self.unfit.keys()
 
-    def _gone_for_s(self, now_s: float) -> float:
-        """How long every neighbour has been down; 0 while one is up, may return, or was never heard
-        of."""
+    def gone_for_s(self, now_s: float) -> float:
+        """How long every neighbour has been down, from the first call at which all were; 0 while
+        one is up, may return, or was never heard of."""
         if not self._wanted <= self.down.keys():
             self._gone_s = None
             return 0.0
@@ -117,7 +118,7 @@ class PeerStatus:
         text = f"waiting {len(fit & self.up)}/{len(fit)}: missing {missing}"
         if not self._restarted or not self._wanted <= self.down.keys():
             return text
-        left_s = max(0.0, self._patience.gone_s - self._gone_for_s(now_s))
+        left_s = max(0.0, self._patience.gone_s - self.gone_for_s(now_s))
         without = f"waits, for the run goes on ({', '.join(sorted(training))})," if training else "ends"
         goes_on = f"in {left_s:.0f} s this board goes on from its checkpoint, or {without} if it has none"
         return f"{text}; no neighbour is left: {goes_on}"

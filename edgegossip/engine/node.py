@@ -15,9 +15,9 @@ process learns it anew, by joining.
     POLLING      between two rounds: what has come is taken in, which may lead on to another round
         -> CATCHING_UP  Polled: a newcomer, and others are far ahead
         -> TRAINING     Polled: a round is left to play
-        -> ALONE        Polled: it has nothing and nobody, and others train
-        -> FAILED       Polled: it has nothing and nobody, and nobody trains; or it does not train
-                        what others do, as in JOINING
+        -> ALONE        Polled: it has nothing and nobody
+        -> FAILED       Polled: it has had nothing and nobody for long, and nobody trains; or it
+                        does not train what others do, as in JOINING
         -> FINISHED     Polled: all rounds are done, here or elsewhere
     CATCHING_UP  waits for a neighbour's model instead of training for nothing
         -> POLLING      the model is there, or time is over
@@ -400,15 +400,18 @@ class NodeEngine:
     # -- alone -----------------------------------------------------------------------------------------------------
 
     def _wait_alone(self) -> None:
-        """A board that has nothing and no neighbour waits while others train: its neighbours may
-        come back to them."""
-        if not self._remote.training:
+        """A board that has nothing and no neighbour waits while others train, to whom its
+        neighbours may come back. Where nobody is known to train it waits for a while only: a
+        neighbour that is being started again, or a split."""
+        peers, others = self._peers, ", ".join(sorted(self._remote.training))
+        left_s = self._patience.gone_s - peers.gone_for_s(self._now_s)
+        if not others and (peers.all_left or left_s <= 0.0):
             self._fail(f"{self.seat.node} was started again when no neighbour was left to take the model from")
             return
         self.stage = Stage.ALONE
-        missing, others = ", ".join(sorted(self.seat.neighbours)), ", ".join(sorted(self._remote.training))
-        text = f"waiting for {missing}, to take the model from one of them: the run goes on ({others})"
-        self._log("waiting", text, missing=missing)
+        missing = ", ".join(sorted(self.seat.neighbours))
+        until = f"the run goes on ({others})" if others else f"this board ends in {left_s:.0f} s if none comes back"
+        self._log("waiting", f"waiting for {missing}, to take the model from one of them: {until}", missing=missing)
         self._set_timer(Timer.ANNOUNCE, self._patience.announce_s)
 
     def _not_alone(self) -> None:

@@ -364,7 +364,9 @@ class World:
             self.violate("unfit", i, f"ends though not every neighbour trains something else: {reason}")
         if any(self.presence.connected(i, j) and not self.presence.knows_down(i, j) for j in peers):
             self.violate("end", i, f"gave up though a neighbour is there: {reason}")
-        before = [j for j in self._remote(i) if self.nodes[j].up and self.listens_s[j] < self.listens_s[i]]
+        # Who began shortly before it may be taken for one that began after it: that news was late.
+        began_s = self.listens_s[i] - NEWS_S[1]
+        before = [j for j in self._remote(i) if self.nodes[j].up and self.listens_s[j] < began_s]
         if self._members_talk and before:
             self.violate("end", i, f"gave up though {before} have been there all the time: {reason}")
 

@@ -252,6 +252,25 @@ def test_a_board_with_nothing_and_nobody_in_reach_ends() -> None:
     assert a.question.reason == "a was started again when no neighbour was left to take the model from"
 
 
+def test_a_board_with_nothing_waits_a_while_for_a_neighbour_that_is_started_again() -> None:
+    a = Board("a", restarted=True).give(PeerUp("b"), PeerDown("d", "dead")).load().update()
+    a.give(PeerDown("b", "it was restarted"))
+    assert a.engine.stage is Stage.ALONE
+    assert a.said("waiting")[-1].endswith("this board ends in 120 s if none comes back")
+    a.wait(100.0).give(PeerUp("b"))
+    assert isinstance(a.question, Train)
+    a.update().give(PeerDown("b", "it was restarted"))
+    assert a.engine.stage is Stage.ALONE  # the time runs anew
+    a.wait(125.0)
+    assert isinstance(a.question, Failed)
+
+
+def test_a_board_with_nothing_ends_when_its_neighbours_left_on_purpose() -> None:
+    a = Board("a", restarted=True).give(PeerUp("b"), PeerDown("d", "d left", left=True)).load().update()
+    a.give(PeerDown("b", "b left", left=True))
+    assert isinstance(a.question, Failed)
+
+
 def test_a_board_with_nothing_waits_for_a_neighbour_while_the_run_goes_on() -> None:
     a = come_again(RemoteMembers({"c": True})).wait(11.0)
     text = "waiting for b, d, to take the model from one of them: the run goes on (c)"
