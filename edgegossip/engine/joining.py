@@ -67,7 +67,6 @@ class PeerStatus:
         peer = event.peer
         self._returning.pop(peer, None)
         if isinstance(event, PeerUp):
-            self._gone_s = None
             self.up.add(peer)
             self.down.pop(peer, None)
             self.unfit.pop(peer, None)

@@ -162,6 +162,7 @@ class NodeEngine:
         self._has_nothing = False  # no checkpoint, and no model of anybody yet
         self._begun = False  # its first round has
         self._before_round = False  # no round has begun since it came, or since it is not alone any more
+        self._alone_since_s = 0.0  # when the last of its neighbours went
 
     @property
     def listens(self) -> bool:
@@ -294,6 +295,7 @@ class NodeEngine:
         """The algorithm begins, at a model or where a checkpoint was; then what came while we
         joined is taken in."""
         view = event.view.with_down(self.seat.neighbours - self._peers.up)
+        self._alone_since_s = self._now_s - self._peers.gone_for_s(self._now_s)
         self.view, self._limits = view, wire.Limits.of(view.layout)
         if event.state is not None:
             self.state = self.algorithm.resume(event.state, view)
@@ -403,9 +405,9 @@ class NodeEngine:
         """A board that has nothing and no neighbour waits while others train, to whom its
         neighbours may come back. Where nobody is known to train it waits for a while only: a
         neighbour that is being started again, or a split."""
-        peers, others = self._peers, ", ".join(sorted(self._remote.training))
-        left_s = self._patience.gone_s - peers.gone_for_s(self._now_s)
-        if not others and (peers.all_left or left_s <= 0.0):
+        others = ", ".join(sorted(self._remote.training))
+        left_s = self._alone_since_s + self._patience.gone_s - self._now_s
+        if not others and (self._peers.all_left or left_s <= 0.0):
             self._fail(f"{self.seat.node} was started again when no neighbour was left to take the model from")
             return
         self.stage = Stage.ALONE
@@ -514,6 +516,8 @@ class NodeEngine:
         before = self.view.down
         if down == before:
             return
+        if self.seat.neighbours <= down:
+            self._alone_since_s = self._now_s
         self.view = self.view.with_down(down)
         self._advance(self.algorithm.membership(self.state, self.view))
         if self.stage is Stage.ALONE and not before <= down:

@@ -88,6 +88,7 @@ class World:
         self.data_of = [0] * n  # which model the data of each node's process make
         self.unfit_ended: set[int] = set()  # nodes whose process ended because it fitted nobody
         self._named: list[set[int]] = [set() for _ in range(n)]  # whom a node's process said to train something else
+        self._lost_s: list[dict[int, float]] = [{} for _ in range(n)]  # by process: when it heard that a peer died
         self._begun = [False] * n  # which processes have trained
         self._outvoted = [0] * n  # rounds that a process has done since it is
         news = of(seed, "members")
@@ -272,6 +273,7 @@ class World:
         if self.trace.say is not None:
             self.trace.line(self.clock.now, i, f"refuses {sender}: {reason}")
         self.presence.close(i, sender)
+        self._lost_s[i].pop(sender, None)
         if sender not in self.lied:
             self.violate("refused", i, f"refused an honest message of {sender}: {reason}")
 
@@ -364,6 +366,9 @@ class World:
             self.violate("unfit", i, f"ends though not every neighbour trains something else: {reason}")
         if any(self.presence.connected(i, j) and not self.presence.knows_down(i, j) for j in peers):
             self.violate("end", i, f"gave up though a neighbour is there: {reason}")
+        soon = [j for j, lost_s in self._lost_s[i].items() if self.clock.now < lost_s + PATIENCE.gone_s]
+        if soon:
+            self.violate("end", i, f"gave up though {soon} may still come back: {reason}")
         # Who began shortly before it may be taken for one that began after it: that news was late.
         began_s = self.listens_s[i] - NEWS_S[1]
         before = [j for j in self._remote(i) if self.nodes[j].up and self.listens_s[j] < began_s]
@@ -494,8 +499,14 @@ class World:
         name, left = self.nodes[node].view.members[peer], peer in self.left
         if up:
             self._named[node].discard(peer)
+            self._lost_s[node][peer] = math.inf  # it has not been lost
             self.nodes[node].take(PeerUp(name))
-        elif reason == UNFIT:
+            return
+        if left or reason == UNFIT:
+            self._lost_s[node].pop(peer, None)
+        elif self._lost_s[node].get(peer) == math.inf:
+            self._lost_s[node][peer] = self.clock.now
+        if reason == UNFIT:
             words = f"{self.nodes[node].view.node} and {name} {UNFIT}"
             self.nodes[node].take(PeerDown(name, words, disagrees=True))
         else:
@@ -537,6 +548,7 @@ class World:
         self.listens_s[index] = self.progress_s[index] = now
         self.heard[index] = 0
         self._named[index].clear()
+        self._lost_s[index].clear()
         self._begun[index] = False
         self._outvoted[index] = 0
         again = index in self.came

@@ -132,8 +132,15 @@ MUTANTS = (
         "gives-up-while-others-train",
         "a board that has nothing and nobody ends, though the run goes on elsewhere",
         ROUNDS,
-        (Edit(ENGINE + "_wait_alone", "if not self._remote.training:", "if True:"),),
+        (Edit(ENGINE + "_wait_alone", "if not others and (", "if ("),),
         {"topology": "star", "faults": ALL_LEAVE},
+    ),
+    Mutant(
+        "gives-up-at-once",
+        "a board that has nothing ends in the moment in which its last neighbour is started again",
+        ROUNDS,
+        (Edit(ENGINE + "_wait_alone", "self._peers.all_left or left_s <= 0.0", "True"),),
+        {"topology": "star", "faults": "empty-disk=2,crash=2"},
     ),
     Mutant(
         "stale-update-used",
