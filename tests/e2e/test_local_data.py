@@ -104,8 +104,15 @@ def sniffed(namespace: str, file: Path) -> Iterator[None]:
 
 
 @needs_namespaces
-@pytest.mark.parametrize("kind", ["recipe", "script"])
-@pytest.mark.parametrize("mode", ["gossip", "server"])
+@pytest.mark.parametrize(
+    ("mode", "kind"),
+    [
+        ("gossip", "recipe"),
+        ("server", "script"),
+        pytest.param("gossip", "script", marks=pytest.mark.slow),
+        pytest.param("server", "recipe", marks=pytest.mark.slow),
+    ],
+)
 def test_no_byte_of_the_data_is_in_a_packet_or_in_the_run_folder(
     mode: str, kind: str, folders: Path, tmp_path: Path
 ) -> None:

@@ -72,7 +72,11 @@ def metrics(data: RunData, node: str, name: str) -> list[float]:
         ("gossip", ("gossip.algorithm=choco-sgd", "codec.name=minmax8")),
         pytest.param("gossip", ("gossip.algorithm=ad-psgd", "gossip.topology=complete"), marks=pytest.mark.slow),
         pytest.param("server", ("codec.name=minmax8",), marks=pytest.mark.slow),
-        ("server", ("server.strategy=fedadam", "server.strategy_params.eta=0.01", "evaluation.where=coordinator")),
+        pytest.param(
+            "server",
+            ("server.strategy=fedadam", "server.strategy_params.eta=0.01", "evaluation.where=coordinator"),
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["choco", "ad-psgd", "fedavg", "fedadam"],
 )
@@ -101,7 +105,7 @@ def test_a_board_that_is_killed_goes_on_with_its_optimiser(script: Path, tmp_pat
         script.read_text().replace("for _ in range(5):", "__import__('time').sleep(0.2)\n        for _ in range(5):")
     )
     runs = tmp_path / "runs"
-    sets = ("--set", "run.rounds=90", "--set", "network.restarts=1", "--set", "checkpoint.slack_s=0")
+    sets = ("--set", "run.rounds=60", "--set", "network.restarts=1", "--set", "checkpoint.slack_s=0")
     with edgegossip("run", str(script), "--nodes", "3", *sets, "--no-plots", "--json", runs=runs) as running:
         running.wait_until(lambda: len(steps(running)) == 3 and min(steps(running).values()) >= 10)
         running.board("board-1").send_signal(signal.SIGKILL)

@@ -31,7 +31,7 @@ def test_the_coordinator_tells_its_boards_the_recipe_and_nobody_else(tmp_path: P
     for name in (*BOARDS, "pi-9"):
         fleet = fleet.add(name, "board", 20)
     where = f"127.0.0.1:{free_port()}"
-    pairs = ("run.nodes=2", "run.rounds=24", "training.lr=0.07", "training.local_steps=2", "evaluation.every=24")
+    pairs = ("run.nodes=2", "run.rounds=12", "training.lr=0.07", "training.local_steps=2", "evaluation.every=12")
     pairs = (*pairs, "codec.name=co3", "server.downlink=8-bit-elastiquant")
     settings = tuple(word for pair in pairs for word in ("--set", pair))
     serve = ("coordinator", "quickstart-server", *settings, "--boards", ",".join(BOARDS), "--no-plots")
@@ -52,7 +52,7 @@ def test_the_coordinator_tells_its_boards_the_recipe_and_nobody_else(tmp_path: P
             identity = ("--identity", str(fleet.folder / "boards" / name))
             boards.append(edgegossip("node", "--coordinator", where, *identity, runs=tmp_path / name))
         with boards[0] as first, boards[1] as second:
-            coordinator.wait_until(lambda: coordinator.rounds_done(7, boards=1))
+            coordinator.wait_until(lambda: coordinator.rounds_done(5, boards=1))
             coordinator.process.kill()
             coordinator.process.wait()
             with edgegossip(*serve, *how, runs=tmp_path / "c") as again:
@@ -61,12 +61,12 @@ def test_the_coordinator_tells_its_boards_the_recipe_and_nobody_else(tmp_path: P
                     assert code == 0, (out, err)
         data = read_run(coordinator.folder())  # one, however often it was started
         used = {r.step: r.values["server/used"] for r in data.metrics() if "server/used" in r.values}
-        assert used == dict.fromkeys(range(24), 2)
+        assert used == dict.fromkeys(range(12), 2)
         assert sum("training goes on in round" in e.text for e in data.events()) == 1
         assert not list(data.path.glob("checkpoint/coordinator/*.ckpt"))
         for running in (first, second):
             own = recipes.load(str(running.folder() / "recipe.toml"))
-            assert (own.training.lr, own.codec.name, own.run.rounds) == (0.07, "co3", 24)
+            assert (own.training.lr, own.codec.name, own.run.rounds) == (0.07, "co3", 12)
     layout, expected = undisturbed(recipes.load("quickstart-server", pairs), BOARDS)
     np.testing.assert_array_equal(load_model(data.path / "checkpoint" / "model.npz", layout), expected)
 

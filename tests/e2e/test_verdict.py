@@ -28,7 +28,7 @@ def ran(tmp_path: Path, *settings: str, recipe: str = "quickstart-gossip") -> tu
     return code, verdict, out
 
 
-@pytest.mark.parametrize("recipe", ["quickstart-gossip", "quickstart-server"])
+@pytest.mark.parametrize("recipe", ["quickstart-gossip", pytest.param("quickstart-server", marks=pytest.mark.slow)])
 def test_the_quickstarts_as_they_are_have_none(recipe: str, tmp_path: Path) -> None:
     code, verdict, out = ran(tmp_path, recipe=recipe)
     assert (code, verdict) == (0, []) and "RUIN" not in out and "look:" not in out
@@ -41,7 +41,15 @@ def test_the_quickstarts_as_they_are_have_none(recipe: str, tmp_path: Path) -> N
         pytest.param(("gossip.algorithm=deep-squeeze", "codec.name=4-bit-elastiquant"), marks=pytest.mark.slow),
         ("gossip.algorithm=sparse-push", "gossip.topology=directed-ring", "codec.name=signsgd"),
         pytest.param(("gossip.algorithm=ad-psgd",), marks=pytest.mark.slow),
-        ("model.name=resnet8", "model.norm=batchnorm", "gossip.algorithm=deep-squeeze", "codec.name=4-bit-elastiquant"),
+        pytest.param(
+            (
+                "model.name=resnet8",
+                "model.norm=batchnorm",
+                "gossip.algorithm=deep-squeeze",
+                "codec.name=4-bit-elastiquant",
+            ),
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["sorted", "4 bits", "signs", "asynchronous", "batch norm"],
 )
