@@ -53,7 +53,7 @@ __all__ = [
     "check",
     "first_model",
     "initial_model",
-    "is_own",
+    "is_users",
     "layout_of",
     "partition_counts",
     "require_device",
@@ -94,11 +94,11 @@ def _tell_holdings(sink: Sink, name: str, workload: TorchWorkload) -> None:
     sink.event(name, HOLDS, text, examples=held, classes=json.dumps(classes), counts=json.dumps(row))
 
 
-def is_own(recipe: Recipe) -> bool:
+def is_users(recipe: Recipe) -> bool:
     """Whether model or data are the user's own: then boards say at the join what they train, and compare."""
-    from edgegossip.training.data import is_users
+    from edgegossip.training import data
 
-    return bool(recipe.run.script) or names.is_own(recipe.model.name) or is_users(recipe.data)
+    return bool(recipe.run.script) or names.is_own(recipe.model.name) or data.is_users(recipe.data)
 
 
 def build_workloads(recipe: Recipe, data: DataSet | None = None) -> Sequence[Workload]:
@@ -155,7 +155,7 @@ def first_model(recipe: Recipe, board: Board, say: Callable[[str], None] = lambd
             script.require_function()
         return FirstModel(script.layout, x, script.require_evaluation if here else None, agreement, script.over)
     layout, x = initial_model(recipe, board)
-    agreement = Agreement(layout.facts() if is_own(recipe) else {})
+    agreement = Agreement(layout.facts() if is_users(recipe) else {})
     return FirstModel(layout, x, build_evaluator(recipe) if here else None, agreement)
 
 

@@ -24,14 +24,15 @@ def run_campaign(kills: int, folder: Path, timeout_s: float) -> dict[str, Any]:
 
 def test_nothing_is_torn_and_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
     outcome = run_campaign(40, tmp_path, 120)
-    assert (outcome["torn"], outcome["lost"]) == (0, 0) and outcome["kills"] > 30
-    assert run_campaign(42, tmp_path, 120)["processes"] == 42  # goes on after the last one
+    assert (outcome["torn"], outcome["lost"]) == (0, 0) and outcome["kills"] == 40
+    more = run_campaign(42, tmp_path, 120)
+    assert more["kills"] == 42 and more["processes"] <= outcome["processes"] + 8  # it goes on after the last one
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_a_thousand_kills(tmp_path: Path) -> None:
-    outcome = run_campaign(1100, tmp_path, 1800)
-    assert (outcome["torn"], outcome["lost"]) == (0, 0) and outcome["kills"] >= 1000
+    outcome = run_campaign(1000, tmp_path, 1800)
+    assert (outcome["torn"], outcome["lost"]) == (0, 0) and outcome["kills"] == 1000
     operations = ("make_folder", "create", "write", "sync", "close", "rename", "sync_folder", "remove", "lock")
     assert {f"{when} {name}" for name in operations for when in ("before", "after")} <= outcome["points"].keys()

@@ -34,6 +34,12 @@ def inside(namespace: str) -> tuple[str, ...]:
     return ("ip", "netns", "exec", namespace)
 
 
+def cut_before_the_link(namespaces: tuple[str, str]) -> None:
+    """Let the kernel cut into packets, so that the interface counts the headers of every one."""
+    for name in namespaces:
+        ip("-n", name, "link", "set", "wire", "gso_max_segs", "1")
+
+
 def counted(namespace: str, interface: str) -> int:
     """Bytes that the kernel has sent on this interface."""
     (link,) = json.loads(ip("-n", namespace, "-s", "-j", "link", "show", interface))
@@ -56,6 +62,7 @@ def test_gossip_on_one_machine(namespaces: tuple[str, str], codec: str, tmp_path
 def test_coordinator_and_boards_on_two_machines(namespaces: tuple[str, str], tmp_path: Path) -> None:
     """The commands that a fleet uses: a coordinator in one namespace, boards in the other, all their bytes on one link."""
     server, client = namespaces
+    cut_before_the_link(namespaces)
     common = ("quickstart-server", *SHORT[:2], "--set", f"run.nodes={len(BOARDS)}")
     with ExitStack() as stack:
         coordinator = stack.enter_context(
@@ -105,8 +112,7 @@ def test_gossip_on_two_machines(namespaces: tuple[str, str], figure: str, tmp_pa
     An interface that leaves the cutting into packets to its hardware counts the headers of up to 64 KiB once, so the
     socket figure is the one to hold against it; one that does not counts them all, as the link figure does."""
     if figure == "net/link_bytes":
-        for name in namespaces:
-            ip("-n", name, "link", "set", "wire", "gso_max_segs", "1")
+        cut_before_the_link(namespaces)
     common = ("quickstart-gossip", *SHORT[:2], "--set", "run.nodes=2")
     ends = {"left": (namespaces[0], "10.77.0.1:7700"), "right": (namespaces[1], "10.77.0.2:7700")}
     with ExitStack() as stack:

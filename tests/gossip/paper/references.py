@@ -70,6 +70,11 @@ class Point:
     u: Array  # push-sum weights, float64[nodes]; ones elsewhere
 
 
+def lightened(u: Array) -> Array:
+    """Deviation: the local update of a node whose push-sum weight is below 0.1 counts u / 0.1 times."""
+    return np.minimum(1.0, u / 0.1)[:, None]
+
+
 def plain(x: Array) -> Point:
     return Point(x, x, np.ones(len(x)))
 
@@ -119,7 +124,7 @@ def sgp(run: Run) -> Iterator[Point]:
     z = x
     for t in range(run.rounds):
         w, eye = run.w(t), np.eye(len(x))
-        half = x - run.local(t, z)  # gradient at the de-biased z
+        half = x - lightened(u) * run.local(t, z)  # gradient at the de-biased z
         c = run.compress(t, half)
         x = half + run.eta * (w - eye) @ c
         u = u + run.eta * (w - eye) @ u
@@ -133,7 +138,7 @@ def sparse_push(run: Run) -> Iterator[Point]:
     z = x
     for t in range(run.rounds):
         w, eye = run.w(t), np.eye(len(x))
-        half = x - run.local(t, z)  # 3, 4
+        half = x - lightened(u) * run.local(t, z)  # 3, 4
         v = half + delta  # 5
         c = run.compress(t, v)  # 6
         delta = v - c
@@ -152,7 +157,7 @@ def quant_sgp(run: Run, *, as_printed: bool = False) -> Iterator[Point]:
     for t in range(run.rounds):
         w, eye = run.w(t), np.eye(len(x))
         hat = hats[t % run.period]
-        half = x - run.local(t, z)  # 3, 4
+        half = x - lightened(u) * run.local(t, z)  # 3, 4
         hat[:] = run.held(hat + run.compress(t, half - hat))  # 5, 7
         if as_printed:
             step = [sum((w - eye)[i, j] * (hat[j] - hat[i]) for j in range(len(x))) for i in range(len(x))]
