@@ -8,7 +8,6 @@ is in that board's model only.
 
 from __future__ import annotations
 
-import io
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -338,11 +337,10 @@ def _what_stays(kept: Any) -> dict[str, NDArray[Any]]:
         return {}
     found = {name.removeprefix(KEPT): a for name, a in kept.items() if name.startswith(KEPT)}
     if "script" in kept:
-        import torch
-
+        from edgegossip.training.packed import unpack
         from edgegossip.training.vector import plain_array
 
-        rest = torch.load(io.BytesIO(kept["script"].tobytes()), weights_only=True).get("rest", {})
+        rest = unpack(kept["script"]).get("rest", {})
         found |= {name: plain_array(tensor) for name, tensor in rest.items()}
     return found
 

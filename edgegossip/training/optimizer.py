@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
 from typing import Any, Protocol, cast
 
@@ -14,6 +13,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from edgegossip.recipe import TrainingSection
 from edgegossip.training.names import call_own, is_own, own_function
+from edgegossip.training.packed import pack, problem, unpack
 from edgegossip.training.vector import plain_array
 from edgegossip.types import ConfigError, LocalError
 
@@ -25,6 +25,7 @@ _KINDS = {
 }
 MANY = 16  # tensors from which on torch's loops over all of them at once are the faster ones on a CPU
 STATE, OPAQUE = "optimizer/", "optimizer"  # names in a snapshot
+GROUPS = "param_groups"  # and in what is packed there of a user's own optimiser
 
 
 class Optimizer(Protocol):
@@ -154,32 +155,37 @@ def set_rate(optimizer: Optimizer, lr: float, first: float) -> None:
         group["lr"] = lr if began == first or not first else began * lr / first
 
 
-def snapshot(optimizer: Optimizer) -> dict[str, NDArray[Any]]:
+def snapshot(optimizer: Optimizer, *, own: bool) -> dict[str, NDArray[Any]]:
     """The optimiser's state as arrays of their own: one a tensor where there is nothing but tensors,
-    as in torch's own optimisers, else what torch.save makes of it."""
-    state = optimizer.state_dict()["state"]
+    as in torch's own optimisers, else what `pack` makes of it. `own`: it is a user's, which may keep
+    state in its parameter groups, too. Raises LocalError for what could not be restored."""
+    document = optimizer.state_dict()
+    state = document["state"]
     values = {
         f"{STATE}{index}/{key}": value for index, of in state.items() for key, value in of.items() if value is not None
     }
-    if all(isinstance(value, Tensor) for value in values.values()):
+    if not own and all(isinstance(value, Tensor) for value in values.values()):
         return {name: plain_array(value).copy() for name, value in values.items()}
-    with io.BytesIO() as buffer:
-        torch.save(state, buffer)
-        return {OPAQUE: np.frombuffer(buffer.getvalue(), np.uint8).copy()}
+    if found := problem({name: value for name, value in values.items() if not isinstance(value, Tensor)}):
+        raise LocalError(f"the state of training.optimizer, a {type(optimizer).__name__}, cannot be kept: it{found}")
+    # What cannot be read back of a group is as the user's function makes it: a function, most often.
+    groups = [{key: v for key, v in group.items() if not problem(v)} for group in document["param_groups"]]
+    return {OPAQUE: pack({"state": state, GROUPS: groups} if own else state)}
 
 
 def restore(optimizer: Optimizer, kept: Mapping[str, Any], *, own: bool) -> None:
     """Put back what `snapshot` gave; other names are passed over. `own`: it is a user's, whose state
     may have any shapes. Raises LocalError when it cannot be this optimiser's."""
-    document = optimizer.state_dict()
+    groups = optimizer.state_dict()["param_groups"]
     shapes = [p.shape for group in optimizer.param_groups for p in group["params"]]
     state: dict[int, dict[str, Any]] = {}
     try:
         if OPAQUE in kept:
-            data = kept[OPAQUE].tobytes()
-            if not data.startswith(b"PK"):  # torch's older files are plain pickles
-                raise ValueError("its state is no file of torch")
-            state = torch.load(io.BytesIO(data), weights_only=True)  # tensors and plain values, no code
+            document = unpack(kept[OPAQUE])
+            if GROUPS in document:
+                both = zip(groups, document[GROUPS], strict=True)
+                groups = [{**group, **was, "params": group["params"]} for group, was in both]
+            state = document["state"] if GROUPS in document else document
         for name in (name for name in kept if name.startswith(STATE)):
             number, _, key = name.removeprefix(STATE).partition("/")
             state.setdefault(int(number), {})[key] = torch.from_numpy(np.array(kept[name]))
@@ -187,6 +193,6 @@ def restore(optimizer: Optimizer, kept: Mapping[str, Any], *, own: bool) -> None
             for key, value in of.items():
                 if not own and value.shape not in (shapes[index], torch.Size()):
                     raise ValueError(f"{key} of tensor {index} is {list(value.shape)}, not {list(shapes[index])}")
-        optimizer.load_state_dict({"state": state, "param_groups": document["param_groups"]})
+        optimizer.load_state_dict({"state": state, "param_groups": groups})
     except Exception as error:
         raise LocalError(f"the snapshot is not one of this workload: {type(error).__name__}: {error}") from None

@@ -15,7 +15,6 @@ So the user's model, optimiser and data are touched by the user's thread alone.
 
 from __future__ import annotations
 
-import io
 import math
 import random
 import runpy
@@ -41,6 +40,7 @@ from edgegossip.choices import did_you_mean
 from edgegossip.layout import Layout
 from edgegossip.recipe import Recipe
 from edgegossip.training.base import require_gradient_steps
+from edgegossip.training.packed import pack, problem, unpack
 from edgegossip.training.vector import ModelVector, whole_state
 from edgegossip.types import ConfigError, LocalError, LocalUpdate, Metrics, NodeId, Round, Vec, scores_problem
 
@@ -151,7 +151,8 @@ class Run:
         self._evaluation: Callable[[], Mapping[str, float] | float] | None = None
         self._open: Future[LocalUpdate] | None = None  # the round that the user's loop is at
         self._before: Vec | None = None  # the values that it began with
-        self._started = self._over = False
+        self._started = self._over = self._trained = False
+        self._proven = False  # what is kept can be read back
         # Whether the loop over `rounds` has still to exchange; None: there is no such loop.
         self._due: bool | None = None
         self._base: dict[int, tuple[int, bytes]] = {}  # marks of frozen parameters before training, by their memory
@@ -317,7 +318,8 @@ class Run:
 
     def snapshot(self) -> Mapping[str, NDArray[Any]]:
         """Return what another process needs beside the model: states, random numbers, and what of
-        the model stays on this board. torch's format; it is read back without pickle.
+        the model stays on this board. See `packed`. Raises LocalError for a state that could be
+        written and not be read back.
 
         Without frozen parameters that nothing has written to since the first round began: they are
         what the script makes them, and may be most of the model."""
@@ -326,14 +328,15 @@ class Run:
             "rest": {name: t for name, t in self._vector.rest().items() if self._base.get(t.data_ptr()) != _mark(t)},
             **_random_states(),
         }
-        buffer = io.BytesIO()
-        torch.save(kept, buffer)
-        return {"script": np.frombuffer(buffer.getvalue(), np.uint8)}
+        if not self._proven:
+            self._require_readable(kept["states"])
+            self._proven = self._trained  # an optimiser has no state before its first step
+        return {"script": pack(kept)}
 
     def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
         """Go on from what `snapshot` gave. Raises LocalError when it is of another script."""
         try:
-            kept = torch.load(io.BytesIO(snapshot["script"].tobytes()), weights_only=True)
+            kept = unpack(snapshot["script"])
             states = kept["states"]
             if len(states) != len(self._state):
                 raise LocalError(f"the checkpoint has {len(states)} states, join was given {len(self._state)}")
@@ -357,6 +360,15 @@ class Run:
         self._over = True
 
     # -- inside ------------------------------------------------------------------------------------
+
+    def _require_readable(self, states: Sequence[Any]) -> None:
+        """Say at the first checkpoint, and not after a crash, what could not be restored from it."""
+        for k, (whose, state) in enumerate(zip(self._state, states, strict=True)):
+            if found := problem(state):
+                raise LocalError(
+                    f"state {k} of join, a {type(whose).__name__}, could not be restored: its state_dict(){found}; let it "
+                    "return tensors, arrays, numbers, text, and dicts and lists of them"
+                )
 
     def _serve(self) -> None:
         """Carry out requests until a round begins or the run is over."""
@@ -387,6 +399,7 @@ class Run:
             raise LocalError(f"the model holds a value that is not finite after round {self.round}")
         assert self._before is not None
         delta -= self._before
+        self._trained = True
         return LocalUpdate(
             delta=delta,
             consumable=True,

@@ -415,7 +415,8 @@ class TorchWorkload:
         shared = self._shared
         personal = shared.personal if shared.holder is self else self._aside
         kept = {f"{KEPT}{name}": plain_array(t).copy() for name, t in personal.items()}
-        kept |= optimizers.snapshot(self._optimizer) | self._precision.snapshot()
+        kept |= optimizers.snapshot(self._optimizer, own=is_own(self._recipe.training.optimizer))
+        kept |= self._precision.snapshot()
         return kept if self._plateau is None else kept | {"plateau": self._plateau.snapshot()}
 
     def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:

@@ -59,8 +59,8 @@ def test_sgd_goes_on_where_torchs_was_and_leaves_unused_parameters_alone() -> No
     ours = optimizers.make(TrainingSection(), other)
     steps(net, torchs, 1)
     other.load_state_dict(net.state_dict())
-    optimizers.restore(ours, optimizers.snapshot(torchs), own=False)
-    assert optimizers.snapshot(ours).keys() == optimizers.snapshot(torchs).keys()
+    optimizers.restore(ours, optimizers.snapshot(torchs, own=False), own=False)
+    assert optimizers.snapshot(ours, own=False).keys() == optimizers.snapshot(torchs, own=False).keys()
     unused = other[1].weight.clone()
     for made, module in ((torchs, net), (ours, other)):
         made.zero_grad()
@@ -123,6 +123,27 @@ class Listing(torch.optim.Optimizer):
                 p.add_(sum(past), alpha=-group["lr"])
 
 
+class Counting(Listing):
+    """Keeps a count of steps in its groups, as optimisers without a schedule do, beside a function."""
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            group["taken"] = np.int64(group.get("taken", 0) + 1)
+            group["rule"] = lambda taken: 0.1 / taken
+            group["lr"] = group["rule"](int(group["taken"]))
+        super().step()
+
+
+class Odd(Listing):
+    def state_dict(self) -> dict[str, object]:  # type: ignore[override]
+        return {**super().state_dict(), "state": {0: {"past": object()}}}
+
+
+def counting(groups: object, lr: float) -> Counting:
+    return Counting(groups, lr)
+
+
 def listing(groups: object, lr: float) -> Listing:
     return Listing(groups, lr)
 
@@ -131,13 +152,13 @@ def broken(groups: object, lr: float) -> str:
     return "no optimiser"
 
 
-@pytest.mark.parametrize("kind", ["sgd", "adam", "adamw", "rmsprop", f"{__name__}:listing"])
+@pytest.mark.parametrize("kind", ["sgd", "adam", "adamw", "rmsprop", f"{__name__}:listing", f"{__name__}:counting"])
 def test_a_snapshot_goes_on_bit_for_bit(kind: str) -> None:
     section = TrainingSection(optimizer=kind, optimizer_params={"amsgrad": True} if kind == "adam" else {})
     net, other = layers(2), layers(2)
     made, fresh = optimizers.make(section, net), optimizers.make(section, other)
     steps(net, made, 1)
-    kept = optimizers.snapshot(made)
+    kept = optimizers.snapshot(made, own=":" in kind)
     assert kept and all(isinstance(array, np.ndarray) and array.dtype.kind in "fiu" for array in kept.values())
     frozen = {name: array.copy() for name, array in kept.items()}
     other.load_state_dict(net.state_dict())
@@ -148,11 +169,16 @@ def test_a_snapshot_goes_on_bit_for_bit(kind: str) -> None:
     assert all(torch.equal(a, b) for a, b in zip(net.parameters(), other.parameters(), strict=True))
 
 
+def test_a_state_that_could_not_be_read_back_is_refused_when_it_is_kept() -> None:
+    with pytest.raises(LocalError, match=r"training\.optimizer, a Odd, cannot be kept: it.*past'\] is a object"):
+        optimizers.snapshot(Odd(layers(1).parameters(), 0.1), own=True)
+
+
 def test_bfloat16_state_survives() -> None:
     net = layers(1).to(torch.bfloat16)
     made = optimizers.make(TrainingSection(), net)
     steps(net, made, 1)
-    kept = optimizers.snapshot(made)
+    kept = optimizers.snapshot(made, own=False)
     assert kept["optimizer/0/momentum_buffer"].dtype == np.float32
     fresh = optimizers.make(TrainingSection(), net)
     optimizers.restore(fresh, kept, own=False)

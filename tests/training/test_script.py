@@ -407,6 +407,49 @@ def test_a_state_that_cannot_be_kept_is_named(start: Start) -> None:
         workload.snapshot()
 
 
+COUNTER = """
+    class Counter:
+        def __init__(self):
+            self.seen, self.sizes, self.best = np.int64(0), np.zeros(2), {"loss": np.float32(9)}
+        def state_dict(self):
+            return vars(self)
+        def load_state_dict(self, state):
+            self.__dict__.update(state)
+            assert isinstance(self.sizes, np.ndarray), self.sizes
+    counter = Counter()
+"""
+COUNTING = (
+    REGRESSION.replace("import torch\n", "import torch\n    import numpy as np\n", 1)
+    .replace("    with edgegossip", COUNTER + "    with edgegossip")
+    .replace("scheduler])", "scheduler, counter])")
+    .replace("scheduler.step()", "scheduler.step(); counter.seen += 1; counter.sizes[0] += 2")
+    .replace("metrics={", "metrics={'seen': counter.seen, 'size': counter.sizes[0], ")
+)
+
+
+def test_numpys_numbers_and_arrays_in_a_state_go_on(start: Start) -> None:
+    first = start(COUNTING)
+    x, _ = rounds(first, first.initial(1), 0, 3)
+    second = start(COUNTING)
+    second.restore(first.snapshot())
+    _, updates = rounds(second, x, 3, 5)
+    assert [(u.metrics["seen"], u.metrics["size"]) for u in updates] == [(4, 8), (5, 10)]
+
+
+def test_a_state_that_could_not_be_restored_is_named_at_the_first_checkpoint(start: Start) -> None:
+    odd = COUNTING.replace('{"loss": np.float32(9)}', '{"at": [1, object()]}')
+    with pytest.raises(
+        LocalError, match=r"state 2 of join, a Counter, could not .*\['best'\]\['at'\]\[1\] is a object"
+    ):
+        start(odd).snapshot()
+    # one that turns odd in training: the first checkpoint after a round says so
+    workload = start(COUNTING.replace("counter.seen += 1", "counter.best = print"))
+    workload.snapshot()
+    workload.local_update(workload.initial(1), 0)
+    with pytest.raises(LocalError, match=r"a Counter, could not be restored: its state_dict\(\)\['best'\] is a"):
+        workload.snapshot()
+
+
 def test_without_an_evaluation_there_is_none(start: Start) -> None:
     workload = start(REGRESSION.replace("@run.evaluate", ""))
     assert workload.evaluate(workload.initial(1)) is None
