@@ -80,8 +80,7 @@ class GossipCallback(Callback):
         if steps >= self._every:
             mean = float(self._total) / self._batches
             self._exchanged_at, self._batches, self._total = trainer.global_step, 0, torch.zeros(())
-            lr = float(trainer.optimizers[0].param_groups[0]["lr"])
-            self._over = not self._run.exchange(loss=mean, examples=self._examples, steps=steps, lr=lr)
+            self._over = not self._run.exchange(loss=mean, examples=self._examples, steps=steps)
             trainer.should_stop = trainer.should_stop or self._over
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:

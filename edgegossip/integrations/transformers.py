@@ -58,7 +58,8 @@ class GossipCallback(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._examples = _length(kwargs["train_dataloader"])
         self._logged = state.global_step
-        self._run.add_state(*(s for s in (kwargs["optimizer"], kwargs["lr_scheduler"]) if s is not None))
+        optimizer = getattr(kwargs["optimizer"], "optimizer", kwargs["optimizer"])  # not accelerate's wrapper of it
+        self._run.add_state(*(s for s in (optimizer, kwargs["lr_scheduler"]) if s is not None))
         self._over = not self._run.start()
         if self._over:
             # The Trainer takes one step before it looks; the model is to stay what it is.
@@ -93,9 +94,7 @@ class GossipCallback(TrainerCallback):
         self._logged = state.global_step
         if self._due:
             mean, self._due, self._steps, self._total = self._total / self._every, False, 0, 0.0
-            going_on = self._run.exchange(
-                loss=mean, examples=self._examples, steps=self._every, lr=logs.get("learning_rate")
-            )
+            going_on = self._run.exchange(loss=mean, examples=self._examples, steps=self._every)
             self._over = control.should_training_stop = not going_on
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

@@ -35,7 +35,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from edgegossip.agreement import Agreement, sums
+from edgegossip.agreement import Agreement, Fact, sums
 from edgegossip.choices import did_you_mean
 from edgegossip.layout import Layout
 from edgegossip.recipe import Recipe
@@ -151,12 +151,14 @@ class Run:
         self._evaluation: Callable[[], Mapping[str, float] | float] | None = None
         self._open: Future[LocalUpdate] | None = None  # the round that the user's loop is at
         self._before: Vec | None = None  # the values that it began with
+        self._rates: list[float] = []  # of the optimiser's steps in it
         self._started = self._over = self._trained = False
         self._proven = False  # what is kept can be read back
         # Whether the loop over `rounds` has still to exchange; None: there is no such loop.
         self._due: bool | None = None
         self._base: dict[int, tuple[int, bytes]] = {}  # marks of frozen parameters before training, by their memory
-        self._start = sums(vector.read())
+        self._facts: Mapping[str, Fact] = {} if seat is None else self._facts_now()
+        self._require_as_joined()
 
     # -- the user's side ---------------------------------------------------------------------------
 
@@ -194,8 +196,13 @@ class Run:
         self._check_thread()
         if not self._started:
             self._started = True
+            if self._facts and self._facts != self._facts_now():
+                raise LocalError(
+                    "the model had other values at the join than now, before its first round: load weights before the join"
+                )
             frozen = [p for p in self._vector.module.parameters() if not p.requires_grad]
             self._base = {p.data_ptr(): _mark(p) for p in frozen}
+            self._watch_rate()
             if self._seat is None:
                 self._begin(self._vector.read(), 0)
             else:
@@ -219,7 +226,8 @@ class Run:
             examples: how many examples of its own this board trains on: a coordinator weighs the
                 board's update by it. 0: every board counts the same.
             steps: optimiser steps since the last exchange. Boards may take different numbers.
-            lr: learning rate of the round; by default that of the first optimiser in `state`.
+            lr: learning rate of the round; by default that of the first optimiser in `state`, a mean
+                over its steps.
             metrics: more figures of the round by name, for the log.
 
         Raises LocalError when it is called twice in a round, or on another thread than `join`."""
@@ -272,17 +280,9 @@ class Run:
     def layout(self) -> Layout:
         return self._vector.layout
 
-    @property
-    def optimizer(self) -> tuple[str, float] | None:
-        """Return the name of the first optimiser in `state`, and its momentum; None without any."""
-        for state in self._state:
-            if groups := getattr(state, "param_groups", None):
-                return type(state).__name__.lower(), float(groups[0].get("momentum", 0.0))
-        return None
-
     def agreement(self) -> Agreement:
-        """Return what this board's model and the user's schema say."""
-        return Agreement({**self._vector.facts(), "start": self._start, **self._schema})
+        """Return what this board's model and the user's schema said at the join."""
+        return Agreement({**self._facts, **self._schema})
 
     def values(self) -> Vec:
         """Return what of the model travels, float32[n], as it is now."""
@@ -326,10 +326,11 @@ class Run:
         kept: dict[str, Any] = {
             "states": [s.state_dict() for s in self._state],
             "rest": {name: t for name, t in self._vector.rest().items() if self._base.get(t.data_ptr()) != _mark(t)},
+            "extra": self._vector.extra(),
             **_random_states(),
         }
         if not self._proven:
-            self._require_readable(kept["states"])
+            self._require_readable(kept["states"], kept["extra"])
             self._proven = self._trained  # an optimiser has no state before its first step
         return {"script": pack(kept)}
 
@@ -342,7 +343,7 @@ class Run:
                 raise LocalError(f"the checkpoint has {len(states)} states, join was given {len(self._state)}")
             for mine, state in zip(self._state, states, strict=True):
                 mine.load_state_dict(state)
-            self._vector.module.load_state_dict(kept["rest"], strict=False)
+            self._vector.module.load_state_dict(kept["rest"] | kept.get("extra", {}), strict=False)
             _set_random_states(kept)
         except LocalError:
             raise
@@ -361,8 +362,13 @@ class Run:
 
     # -- inside ------------------------------------------------------------------------------------
 
-    def _require_readable(self, states: Sequence[Any]) -> None:
+    def _require_readable(self, states: Sequence[Any], extra: Mapping[str, Any]) -> None:
         """Say at the first checkpoint, and not after a crash, what could not be restored from it."""
+        if found := problem(extra):
+            raise LocalError(
+                f"the model could not be restored: its state_dict(){found}; let get_extra_state return tensors, arrays, "
+                "numbers, text, and dicts and lists of them"
+            )
         for k, (whose, state) in enumerate(zip(self._state, states, strict=True)):
             if found := problem(state):
                 raise LocalError(
@@ -381,6 +387,7 @@ class Run:
                 answer.set_exception(_told(self._seat, error))
 
     def _begin(self, x: Vec, round: Round) -> None:
+        self._require_as_joined()
         # What training adds is the difference to what it began with. A bfloat16 model begins with x
         # rounded; the float32 model of the run keeps the digits that this one lacks.
         self._before = self._vector.write(x)
@@ -391,9 +398,10 @@ class Run:
     def _update(
         self, loss: float, examples: int, steps: int, lr: float | None, metrics: Mapping[str, float]
     ) -> LocalUpdate:
-        lr = self._lr() if lr is None else lr
+        lr, self._rates = self._lr() if lr is None else lr, []
         if not math.isfinite(loss):
             raise LocalError(f"the training loss became {loss} in round {self.round}; try a smaller learning rate")
+        self._require_as_joined()
         delta = self._vector.read()
         if not np.isfinite(delta).all():
             raise LocalError(f"the model holds a value that is not finite after round {self.round}")
@@ -411,12 +419,42 @@ class Run:
             metrics={str(name): float(value) for name, value in metrics.items()},
         )
 
+    def _facts_now(self) -> dict[str, Fact]:
+        return {**self._vector.facts(), "start": sums(self._vector.read())}
+
+    def _require_as_joined(self) -> None:
+        """Raise LocalError for what came after the join and cannot be: an optimiser or a group of
+        parameters that does not suit the algorithm, a parameter that would not travel."""
+        if name := self._vector.unfrozen():
+            raise LocalError(
+                f"parameter {name} requires a gradient now and did not at the join, so it would not travel: unfreeze it "
+                "before the join, or name it in keep"
+            )
+        if self._seat is None or self._seat.recipe.run.mode != "gossip":
+            return
+        for optimizer in self._optimizers():
+            for group in optimizer.param_groups:
+                kind, momentum = type(optimizer).__name__.lower(), float(group.get("momentum", 0.0))
+                try:
+                    require_gradient_steps(self._seat.recipe.gossip, kind, momentum)
+                except ConfigError as error:
+                    raise LocalError(f"{_script(self._seat)}: {error}") from error
+
+    def _optimizers(self) -> Iterator[Any]:
+        return (state for state in self._state if getattr(state, "param_groups", None))
+
+    def _watch_rate(self) -> None:
+        """Note the rate of each step: at the exchange a scheduler has set that of the next one."""
+        first = next(self._optimizers(), None)
+        watched = getattr(first, "optimizer", first)  # accelerate's wrapper has no hooks of its own
+        if hook := getattr(watched, "register_step_pre_hook", None):
+            hook(lambda made, *_: self._rates.append(float(made.param_groups[0]["lr"])))
+
     def _lr(self) -> float:
-        for state in self._state:
-            groups = getattr(state, "param_groups", None)
-            if groups:
-                return float(groups[0]["lr"])
-        return 1.0
+        """The mean rate of the round's steps, whose sum over it is the sum of their gradients."""
+        if self._rates:
+            return math.fsum(self._rates) / len(self._rates)
+        return next((float(made.param_groups[0]["lr"]) for made in self._optimizers()), 1.0)
 
     def _go_on_alone(self) -> None:
         """The next round of a script that takes part in no run: its model is its own."""
@@ -456,11 +494,6 @@ class ScriptWorkload:
         if self._seat.only_model:
             self._thread.join()
             self._ended = True
-        if recipe.run.mode == "gossip" and self._run.optimizer is not None:
-            try:
-                require_gradient_steps(recipe.gossip, *self._run.optimizer)
-            except ConfigError as error:
-                raise LocalError(f"{_script(self._seat)}: {error}") from error
         asked, rounds = self._run.asked_rounds, recipe.run.rounds
         if asked not in (None, rounds):
             say(

@@ -32,7 +32,7 @@ class ModelVector:
     What travels: parameters that require a gradient, then floating-point buffers (the statistics of
     batch norm). What stays on the board: frozen parameters; buffers of integers or booleans; empty
     tensors; buffers that are not part of the `state_dict`, or that hold an infinity or a NaN (masks
-    of attention). float16, bfloat16 and float64 travel as float32; a complex parameter travels as
+    of attention); what `get_extra_state` gives. float16, bfloat16 and float64 travel as float32; a complex parameter travels as
     its real and imaginary parts, with a last dimension of 2.
 
     `share` and `keep` are patterns over names, as in a shell: `backbone.*`, `*.bias`. With `share`
@@ -59,6 +59,8 @@ class ModelVector:
         has a type that cannot."""
         self.module, self._staged = module, staged
         tensors = travelling(module, share, keep)
+        self._share, self._keep = share, keep
+        self._trained = {name for name, p in module.named_parameters() if p.requires_grad}
         self.layout = Layout.of(TensorSpec(n, _shape(t), trainable) for n, t, trainable in tensors)
         self._names = [t.name for t in self.layout.tensors]
         self._types = {name: (t.dtype, t.shape) for name, t, _ in tensors}
@@ -113,6 +115,19 @@ class ModelVector:
         travel = {id(there.get(name)) for name in self._names}  # one may have a second name
         state = self.module.state_dict(keep_vars=True)
         return {n: t.detach() for n, t in state.items() if isinstance(t, Tensor) and id(t) not in travel}
+
+    def unfrozen(self) -> str:
+        """Return the name of a parameter that requires a gradient, did not at first, and would have
+        travelled; "" where there is none."""
+        for name, p in self.module.named_parameters():
+            if p.requires_grad and name not in self._trained and _is_shared(name, self._share, self._keep):
+                return name
+        return ""
+
+    def extra(self) -> dict[str, Any]:
+        """Return what of the module's `state_dict` is no tensor: what its `get_extra_state` gave."""
+        state = self.module.state_dict(keep_vars=True)
+        return {name: value for name, value in state.items() if not isinstance(value, Tensor)}
 
     def personal(self) -> dict[str, Tensor]:
         """Return of `rest` what training changes: all but frozen parameters. It differs from board
@@ -204,8 +219,7 @@ def travelling(
                 raise LocalError(f"{option}: no tensor of the model matches {pattern}{hint}")
     found: list[tuple[str, Tensor, bool]] = []
     for name, tensor, trained in named:
-        shared = not share or any(fnmatchcase(name, p) for p in share)
-        if not shared or any(fnmatchcase(name, p) for p in keep) or not tensor.numel():
+        if not _is_shared(name, share, keep) or not tensor.numel():
             continue
         if not trained and tensor.device.type != "meta" and not bool(torch.isfinite(tensor).all()):
             continue
@@ -219,6 +233,11 @@ def travelling(
     return found
 
 
+def _is_shared(name: str, share: Sequence[str], keep: Sequence[str]) -> bool:
+    shared = not share or any(fnmatchcase(name, p) for p in share)
+    return shared and not any(fnmatchcase(name, p) for p in keep)
+
+
 def whole_state(module: nn.Module, layout: Layout, x: Vec | None) -> dict[str, NDArray[Any]]:
     """Return the module's `state_dict` with the values x, float32[n], as arrays by name: first what
     travels, in the layout's order, as views of x; then what stays, as the module has it. x None:
@@ -226,8 +245,9 @@ def whole_state(module: nn.Module, layout: Layout, x: Vec | None) -> dict[str, N
 
     What travels is float32, or complex64 where the module's tensor is complex. What stays keeps its
     type, but that bfloat16 and smaller floating-point types become float32, which holds them
-    exactly. A tensor with two names is there under both."""
-    kept = module.state_dict(keep_vars=True)
+    exactly. A tensor with two names is there under both. What is no tensor (`get_extra_state`) is
+    left out."""
+    kept = {n: t for n, t in module.state_dict(keep_vars=True).items() if isinstance(t, Tensor)}
     views = {} if x is None else layout.views(x)
     travels = {t.name for t in layout.tensors}
     firsts = {id(kept[name]): name for name in reversed([n for n in kept if n in travels])}

@@ -53,7 +53,7 @@ def test_a_round_is_every_so_many_steps(start: Start, tmp_path, capfd: pytest.Ca
     workload = start(SCRIPT, str(tmp_path))
     x, updates = play(workload, workload.initial(1), 0, 4)
     assert [(u.steps, u.holds) for u in updates] == [(3, 48)] * 4
-    assert [u.lr for u in updates] == pytest.approx([0.05, 0.025, 0.0125, 0.00625])  # behind the scheduler's step
+    assert [u.lr for u in updates] == pytest.approx([0.1, 0.05, 0.025, 0.0125])  # before the scheduler's step
     assert updates[-1].loss < updates[0].loss
     found = workload.evaluate(x)
     assert found is not None and set(found.scores) == {"mae"}

@@ -43,8 +43,8 @@ def test_a_round_is_every_so_many_steps(start: Start, tmp_path, capfd: pytest.Ca
     x, updates = play(workload, workload.initial(1), 0, 4)
     assert [(u.steps, u.holds) for u in updates] == [(3, 24)] * 4
     assert all(0.0 < u.loss < 2.0 for u in updates)
-    # linear, over the 12 steps of the run; the rate is that before the round's last step
-    assert [u.lr for u in updates] == pytest.approx([1e-3 * (12 - done) / 12 for done in (3, 6, 9, 12)], abs=9e-5)
+    # linear, over the 12 steps of the run; a round's rate is the mean of its three
+    assert [u.lr for u in updates] == pytest.approx([1e-3 * (12 - step) / 12 for step in (1, 4, 7, 10)])
     found = workload.evaluate(x)
     assert found is not None and 0.0 < found.loss < 2.0 and not found.scores
     workload.over(np.zeros_like(x))
@@ -74,7 +74,7 @@ def test_a_board_that_is_started_again_has_its_optimiser_and_schedule(start: Sta
     second = start(SCRIPT, str(tmp_path))
     second.restore(kept)
     x, updates = play(second, x, 2, 4)
-    assert [u.lr for u in updates] == pytest.approx([1e-3 * (12 - done) / 12 for done in (9, 12)], abs=9e-5)
+    assert [u.lr for u in updates] == pytest.approx([1e-3 * (12 - step) / 12 for step in (7, 10)])
     second.over(x)
 
 

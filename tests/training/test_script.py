@@ -77,7 +77,7 @@ def test_the_loop_trains_from_the_model_of_the_run(start: Start) -> None:
     assert x0.shape == (workload.layout.size,) == (21,)
     x, updates = rounds(workload, x0, 0, 6)
     assert updates[-1].loss < updates[0].loss
-    assert [u.lr for u in updates] == [0.05, 0.025, 0.025, 0.0125, 0.0125, 0.00625]  # behind the scheduler's step
+    assert [u.lr for u in updates] == [0.05, 0.05, 0.025, 0.025, 0.0125, 0.0125]  # before the scheduler's step
     assert {u.examples for u in updates} == {64} and {u.holds for u in updates} == {64}
     assert set(updates[0].metrics) == {"noise"}
     # another start, another update: it is the run's model that is trained
@@ -174,6 +174,49 @@ FROZEN = """
                 slow.lerp_(fast, 0.5)
         run.exchange(loss=loss.item())
 """
+
+
+def test_a_parameter_that_is_unfrozen_later_is_named_unless_it_is_kept(start: Start) -> None:
+    text = FROZEN.replace("loss.backward()", "loss.backward(); model['base'].requires_grad_(True)")
+    workload = start(text)
+    with pytest.raises(LocalError, match=r"parameter base\.weight requires .* before the join, or name it in keep"):
+        workload.local_update(workload.initial(1), 0)
+    kept = start(text.replace("state=[optimizer]", "state=[optimizer], keep='base.*'"))
+    rounds(kept, kept.initial(1), 0, 2)
+
+
+def test_frozen_weights_that_are_loaded_after_the_join_are_named(start: Start) -> None:
+    workload = start(FROZEN.replace("for round in run", "model['base'].weight.data.zero_()\n    for round in run"))
+    with pytest.raises(LocalError, match="load weights before the join"):
+        workload.local_update(workload.initial(1), 0)
+
+
+EXTRA = """
+    class Scaled(nn.Linear):
+        ranges = {"least": 0.0}
+        def get_extra_state(self):
+            return self.ranges
+        def set_extra_state(self, state):
+            self.ranges = state
+"""
+
+
+def test_a_modules_extra_state_stays_on_its_board_and_is_kept(start: Start) -> None:
+    text = (
+        REGRESSION.replace("    x = torch", EXTRA + "    x = torch", 1)
+        .replace("nn.Linear(3", "Scaled(3")
+        .replace("scheduler.step()", "model[0].ranges = {'least': np.float64(round)}")
+        .replace("import torch\n", "import torch\n    import numpy as np\n", 1)
+        .replace("metrics={", "metrics={'least': model[0].ranges['least'] + 0 * round, ")
+    )
+    first = start(text)
+    x, _ = rounds(first, first.initial(1), 0, 3)
+    assert set(first.state(x)) == {"0.weight", "0.bias", "2.weight", "2.bias"}
+    second = start(text.replace("model[0].ranges = ", "pass; "))
+    second.restore(first.snapshot())
+    assert second.local_update(x, 3).metrics["least"] == 2.0
+    with pytest.raises(LocalError, match=r"the model could not be restored: .*_extra_state'\] is a function"):
+        start(text.replace("return self.ranges", "return lambda: None")).snapshot()
 
 
 @pytest.mark.parametrize("write", ["slow.lerp_(fast, 0.5)", "slow.data.lerp_(fast, 0.5)", "slow.data = slow + fast"])
@@ -293,6 +336,16 @@ LOOP = "for round in run.rounds():"
         ("scheduler.step()", "model[0].weight.data.fill_(float('inf'))", "not finite after round 0"),
         ("scheduler.step()", "model[0] = nn.Linear(3, 5)", r"tensor 0\.weight was float32\[4, 3\] at the join"),
         ("scheduler.step()", "del model[2]", r"tensor 2\.weight was there at the join and is not"),
+        (
+            "scheduler.step()",
+            "model.add_module('late', nn.Linear(1, 1))",
+            r"parameter late\.weight requires a gradient now and did not at the join",
+        ),
+        (
+            LOOP,
+            "model[0].weight.data.mul_(2)\n        " + LOOP,
+            "other values at the join than now, before its first round: load weights before the join",
+        ),
         ("scheduler.step()", "break", "left the run in round 0 of 6"),
         (LOOP, "edgegossip.join(model)\n        " + LOOP, "join was called twice"),
         (LOOP, "run.exchange(loss=1.0)\n        " + LOOP, "exchange was called before run.rounds"),
@@ -330,6 +383,45 @@ def test_an_optimiser_that_the_algorithm_cannot_do_with_is_refused(
 ) -> None:
     with pytest.raises(LocalError, match=sentence):
         start(REGRESSION.replace("AdamW(", optimizer), gossip=gossip)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        (
+            "@run.evaluate",
+            "run.add_state(torch.optim.Adam(model.parameters()))\n        @run.evaluate",
+            "that of adam is not",
+        ),
+        (
+            "@run.evaluate",
+            "optimizer.param_groups[0]['momentum'] = 0.5\n        @run.evaluate",
+            r"training\.momentum = 0\.5",
+        ),
+        (
+            "scheduler.step()",
+            "optimizer.add_param_group({'params': [nn.Parameter(x)], 'momentum': 0.7})",
+            r"training\.momentum = 0\.7",
+        ),
+    ],
+    ids=["state", "before", "group"],
+)
+def test_an_optimiser_that_comes_after_the_join_is_looked_at_too(
+    start: Start, old: str, new: str, sentence: str
+) -> None:
+    workload = start(REGRESSION.replace("AdamW(", "SGD(").replace(old, new), gossip={"momentum": "nesterov"})
+    with pytest.raises(LocalError, match=sentence):
+        workload.local_update(workload.initial(1), 0)
+
+
+def test_the_rate_of_a_round_is_the_mean_of_its_steps(start: Start) -> None:
+    """Then delta / rate is the sum of the gradients, as a momentum in gossip takes it."""
+    twice = "optimizer.step()\n            scheduler.step()\n            "
+    text = REGRESSION.replace("StepLR(optimizer, 2, 0.5)", "StepLR(optimizer, 1, 0.5)").replace(
+        "optimizer.step()\n", twice + "optimizer.step()\n"
+    )
+    workload = start(text)
+    assert rounds(workload, workload.initial(1), 0, 2)[1][1].lr == (0.05 / 4 + 0.05 / 8) / 2
 
 
 def test_an_optimiser_that_suits_the_algorithm_trains(start: Start) -> None:
