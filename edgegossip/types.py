@@ -86,7 +86,7 @@ class LocalUpdate:
     delta: Vec  # float32[n]
     lr: float  # learning rate in force in this round
     loss: float  # mean training loss over the examples seen
-    examples: int  # examples seen in this round
+    examples: int  # examples seen in this round; 0: not known
     steps: int  # optimiser steps taken
     stages_s: Mapping[str, float] = field(
         default_factory=dict

@@ -502,7 +502,7 @@ class Board:
         return {
             "train/loss": update.loss,
             "train/lr": update.lr,
-            "train/examples": update.examples,
+            **({"train/examples": update.examples} if update.examples else {}),
             **{f"train/{name}": value for name, value in update.metrics.items()},
             "net/payload_bytes": len(frame.body),
             "codec/bits_per_value": codecs.bits_per_value(frame.body, layout),

@@ -45,7 +45,7 @@ class GossipCallback(Callback):
         Trainer(max_steps=run.total_rounds * 50, callbacks=[callback]).fit(module, loader)
     """
 
-    def __init__(self, run: Run, *, every: int = 10, examples: int = 0) -> None:
+    def __init__(self, run: Run, *, every: int = 10, examples: int | None = None) -> None:
         if every < 1:
             raise LocalError(f"every is {every}: exchange every 1 step, or every so many more")
         self._run, self._every, self._examples = run, every, examples
@@ -61,7 +61,8 @@ class GossipCallback(Callback):
             trainer.should_stop = True
             return
         needed = (self._run.total_rounds - self._run.round) * self._every
-        if trainer.estimated_stepping_batches < needed:
+        # Below 0 where Lightning cannot know: a stream, with max_epochs alone.
+        if 0 <= trainer.estimated_stepping_batches < needed:
             raise LocalError(
                 f"the Trainer would end after {trainer.estimated_stepping_batches} steps, before the run: "
                 f"set max_steps={self._run.total_rounds * self._every}, which is run.total_rounds * every"

@@ -41,7 +41,9 @@ class GossipOptimizer(torch.optim.Optimizer):
                 optimizer.step(loss=loss)
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, run: Run, *, every: int = 10, examples: int = 0) -> None:
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, run: Run, *, every: int = 10, examples: int | None = None
+    ) -> None:
         if every < 1:
             raise LocalError(f"every is {every}: exchange every 1 step, or every so many more")
         # Not the base class's: parameter groups and state are the wrapped optimiser's own.

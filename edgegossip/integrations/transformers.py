@@ -33,7 +33,8 @@ class GossipCallback(TrainerCallback):
         run: what `edgegossip.join(model)` returned for the Trainer's model.
         every: optimiser steps between two exchanges, which make a round of the run.
         evaluate: called when the run evaluates, most often `trainer.evaluate`. Numbers that it
-            returns as `eval_NAME` become the scores NAME; its timings are left out.
+            returns as `eval_NAME` become the scores NAME, in small letters; its timings are left
+            out.
 
     Raises LocalError when `every` is below 1, and in training when the Trainer would end first.
 
@@ -48,7 +49,8 @@ class GossipCallback(TrainerCallback):
     def __init__(self, run: Run, *, every: int = 10, evaluate: Callable[[], Mapping[str, float]] | None = None) -> None:
         if every < 1:
             raise LocalError(f"every is {every}: exchange every 1 step, or every so many more")
-        self._run, self._every, self._examples = run, every, 0
+        self._run, self._every = run, every
+        self._examples: int | None = None
         self._steps, self._logged, self._total = 0, 0, 0.0  # since the last exchange; of the log
         self._due = self._over = False
         self._final: dict[str, Tensor] = {}
@@ -105,14 +107,14 @@ class GossipCallback(TrainerCallback):
             )
 
 
-def _length(loader: Any) -> int:
-    """Examples of a loader's data set; 0 when it is a stream."""
+def _length(loader: Any) -> int | None:
+    """Examples of a loader's data set; None when it is a stream."""
     try:
         return len(loader.dataset)
     except TypeError:
-        return 0
+        return None
 
 
 def _scores(metrics: Mapping[str, Any]) -> dict[str, float]:
-    named = {name.removeprefix("eval_"): value for name, value in metrics.items()}
+    named = {name.removeprefix("eval_").lower(): value for name, value in metrics.items()}  # such as eval_rougeL
     return {n: v for n, v in named.items() if n not in _NOT_SCORES and isinstance(v, (int, float))}

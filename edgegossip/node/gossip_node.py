@@ -375,7 +375,7 @@ class GossipNode:
         values: dict[str, Value] = {
             "train/loss": local.loss,
             "train/lr": local.lr,
-            "train/examples": local.examples,
+            **({"train/examples": local.examples} if local.examples else {}),
             **{f"train/{name}": value for name, value in local.metrics.items()},
             "codec/relative_error": done.relative_error,
             "gossip/consensus_distance": done.consensus_distance,

@@ -119,6 +119,8 @@ def join(
     for name in schema or {}:
         if name not in SCHEMA:
             raise LocalError(f"schema: there is no {name!r}{did_you_mean(name, SCHEMA)} (choices: {', '.join(SCHEMA)})")
+    if rounds is not None and rounds < 1:
+        raise LocalError(f"rounds is {rounds}: give join at least one round, or leave rounds out")
     if seat is None:
         return Run(None, ModelVector(model, _patterns(share), _patterns(keep)), state, rounds or ALONE_ROUNDS, {})
     if seat.joined.done():
@@ -204,7 +206,7 @@ class Run:
             self._base = {p.data_ptr(): _mark(p) for p in frozen}
             self._watch_rate()
             if self._seat is None:
-                self._begin(self._vector.read(), 0)
+                self._open = Future()
             else:
                 self._serve()
         return not self._over
@@ -213,7 +215,7 @@ class Run:
         self,
         *,
         loss: float,
-        examples: int = 0,
+        examples: int | None = None,
         steps: int = 1,
         lr: float | None = None,
         metrics: Mapping[str, float] | None = None,
@@ -224,11 +226,12 @@ class Run:
         Args:
             loss: mean training loss of the round, for the log; the run ends here if it is not finite.
             examples: how many examples of its own this board trains on: a coordinator weighs the
-                board's update by it. 0: every board counts the same.
+                board's update by it. None, on every board: all count the same.
             steps: optimiser steps since the last exchange. Boards may take different numbers.
             lr: learning rate of the round; by default that of the first optimiser in `state`, a mean
                 over its steps.
-            metrics: more figures of the round by name, for the log.
+            metrics: more figures of the round by name, for the log; `loss`, `lr` and `examples` are
+                taken.
 
         Raises LocalError when it is called twice in a round, or on another thread than `join`."""
         self._check_thread()
@@ -237,14 +240,15 @@ class Run:
             raise LocalError(f"run.exchange was called {state}: call it once in each round")
         if self._due is False:
             raise LocalError("run.exchange was called twice in a round: call it once in every round of run.rounds()")
-        opened, self._open = self._open, None
         self._due = None if self._due is None else False
         try:
-            update = self._update(float(loss), examples, steps, lr, metrics or {})
+            # Nothing here holds the update while others mix it.
+            self._open.set_result(self._update(float(loss), examples, steps, lr, metrics or {}))
         except LocalError as error:
-            opened.set_exception(error)
+            self._open.set_exception(error)
             raise
-        opened.set_result(update)
+        finally:
+            self._open = None
         if self._seat is None:
             self._go_on_alone()
         else:
@@ -298,22 +302,25 @@ class Run:
         """Whether the user gave `evaluate` a function."""
         return self._evaluation is not None
 
-    def evaluation(self, x: Vec) -> Metrics | None:
-        """Evaluate x with the user's function; the model has the round's own values afterwards, and
-        the random numbers go on as if nothing had been: loaders draw one for each pass."""
+    def evaluation(self, x: Vec | None) -> Metrics | None:
+        """Evaluate x with the user's function, None: the model as it is. It has the round's own
+        values afterwards, and the random numbers go on as if nothing had been: loaders draw one for
+        each pass."""
         if self._evaluation is None:
             return None
         # Each module's own mode: a user may train with a frozen batch norm.
-        held, modes = self._vector.read(), [(m, m.training) for m in self._vector.module.modules()]
-        chance = _random_states()
-        self._vector.write(x)
+        modes, chance = [(m, m.training) for m in self._vector.module.modules()], _random_states()
+        held = None if x is None else self._vector.read()
+        if x is not None:
+            self._vector.write(x)
         try:
             with torch.no_grad():
                 return _metrics(self._evaluation())
         finally:
             for module, training in modes:
                 module.training = training
-            self._vector.write(held)
+            if held is not None:
+                self._vector.write(held)
             _set_random_states(chance)
 
     def snapshot(self) -> Mapping[str, NDArray[Any]]:
@@ -385,6 +392,7 @@ class Run:
                 answer.set_result(work())
             except Exception as error:  # of the user's evaluation, or of a state_dict
                 answer.set_exception(_told(self._seat, error))
+            del work, answer  # with the models in them, before the wait for the next one
 
     def _begin(self, x: Vec, round: Round) -> None:
         self._require_as_joined()
@@ -392,30 +400,34 @@ class Run:
         # rounded; the float32 model of the run keeps the digits that this one lacks.
         self._before = self._vector.write(x)
         self.round = round
-        if self._seat is None:
-            self._open = Future()
 
     def _update(
-        self, loss: float, examples: int, steps: int, lr: float | None, metrics: Mapping[str, float]
+        self, loss: float, examples: int | None, steps: int, lr: float | None, metrics: Mapping[str, float]
     ) -> LocalUpdate:
         lr, self._rates = self._lr() if lr is None else lr, []
+        if examples is not None and examples < 1:
+            raise LocalError(
+                f"examples is {examples}: a board trains on at least one; without it all boards count the same"
+            )
+        if taken := {"loss", "lr", "examples"} & set(metrics):
+            raise LocalError(f"metrics has {min(taken)!r}, which exchange tells already: give it another name")
         if not math.isfinite(loss):
             raise LocalError(f"the training loss became {loss} in round {self.round}; try a smaller learning rate")
         self._require_as_joined()
         delta = self._vector.read()
         if not np.isfinite(delta).all():
             raise LocalError(f"the model holds a value that is not finite after round {self.round}")
-        assert self._before is not None
-        delta -= self._before
-        self._trained = True
+        if self._before is not None:  # else it trains alone, and nobody asks
+            delta -= self._before
+        self._before, self._trained = None, True
         return LocalUpdate(
             delta=delta,
             consumable=True,
             lr=lr,
             loss=loss,
-            examples=max(1, int(examples)),
+            examples=0,  # how many of them the round saw is the script's affair
             steps=steps,
-            holds=max(1, int(examples)),
+            holds=int(examples or 1),
             metrics={str(name): float(value) for name, value in metrics.items()},
         )
 
@@ -460,7 +472,7 @@ class Run:
         """The next round of a script that takes part in no run: its model is its own."""
         done, every = self.round, max(1, self.total_rounds // 10)
         if self._evaluation is not None and ((done + 1) % every == 0 or done + 1 == self.total_rounds):
-            found = self.evaluation(self._vector.read())
+            found = self.evaluation(None)
             assert found is not None
             figures = {"loss": found.loss, **found.scores}
             words = ", ".join(f"{name} {value:.4g}" for name, value in figures.items() if math.isfinite(value))
@@ -468,7 +480,7 @@ class Run:
         if done + 1 >= self.total_rounds:
             self._over = True
         else:
-            self._begin(self._vector.read(), done + 1)
+            self.round, self._open = done + 1, Future()
 
     def _check_thread(self) -> None:
         if threading.get_ident() != self._thread:

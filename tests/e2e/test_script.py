@@ -91,7 +91,8 @@ def test_a_script_trains_on_boards_of_this_machine(
     data = read_run(next(runs.iterdir()))
     losses = metrics(data, "board-0", "train/loss")
     assert len(losses) == 20 and losses[-1] < 0.6 * losses[0]
-    assert metrics(data, "board-1", "train/norm") and metrics(data, "board-1", "train/examples")[0] == 256
+    assert metrics(data, "board-1", "train/norm")
+    assert not metrics(data, "board-1", "train/examples")  # how many a round saw is the script's affair
     evaluated = [r.node for r in data.metrics() if r.number("eval/mae") is not None]
     assert evaluated, "nobody evaluated"
     for row in summary["boards"]:

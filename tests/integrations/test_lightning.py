@@ -64,6 +64,21 @@ def test_a_round_is_every_so_many_steps(start: Start, tmp_path, capfd: pytest.Ca
     assert "steps 12" in capfd.readouterr().out
 
 
+def test_a_stream_trains_though_its_steps_are_not_known(start: Start, tmp_path) -> None:
+    stream = """
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return zip(x, y)
+
+"""
+    text = SCRIPT.replace("    module = Line()", stream.lstrip("\n") + "    module = Line()")
+    text = text.replace("TensorDataset(x, y)", "Stream()").replace("max_steps=run.total_rounds * 3", "max_epochs=9")
+    workload = start(text, str(tmp_path))
+    x, updates = play(workload, workload.initial(1), 0, 4)
+    assert [u.steps for u in updates] == [3] * 4
+    workload.over(x)
+
+
 def test_the_loss_is_that_of_the_batches(start: Start, tmp_path) -> None:
     """Lightning divides it by the batches of a step; the run's log has it whole."""
     frozen = SCRIPT.replace("lr=0.1", "lr=0.0")

@@ -55,6 +55,13 @@ def test_a_round_is_every_so_many_steps(start: Start, tmp_path, capfd: pytest.Ca
     assert "steps 12" in capfd.readouterr().out
 
 
+def test_scores_are_named_in_small_letters(start: Start, tmp_path) -> None:
+    rouge = "arguments, compute_metrics=lambda _: {'rougeL': 0.5}, train_dataset"
+    workload = start(SCRIPT.replace("arguments, train_dataset", rouge), str(tmp_path))
+    found = workload.evaluate(workload.initial(1))
+    assert found is not None and found.scores == {"rougel": 0.5}
+
+
 def test_an_evaluation_in_between_changes_nothing(start: Start, tmp_path) -> None:
     whole = start(SCRIPT, str(tmp_path))
     x, _ = play(whole, whole.initial(1), 0, 2)

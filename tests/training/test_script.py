@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,8 @@ def test_the_loop_trains_from_the_model_of_the_run(start: Start) -> None:
     x, updates = rounds(workload, x0, 0, 6)
     assert updates[-1].loss < updates[0].loss
     assert [u.lr for u in updates] == [0.05, 0.05, 0.025, 0.025, 0.0125, 0.0125]  # before the scheduler's step
-    assert {u.examples for u in updates} == {64} and {u.holds for u in updates} == {64}
+    assert {u.weight for u in updates} == {u.holds for u in updates} == {64}
+    assert {u.examples for u in updates} == {0}  # how many a round saw is not known
     assert set(updates[0].metrics) == {"noise"}
     # another start, another update: it is the run's model that is trained
     found = workload.evaluate(x)
@@ -332,6 +334,9 @@ LOOP = "for round in run.rounds():"
             "continue; run.exchange(loss=loss.item()",
             "left round 0 without run.exchange",
         ),
+        ("examples=64", "examples=0", "examples is 0: a board trains on at least one; without it all boards count"),
+        ("{'noise'".replace("'", '"'), '{"loss"', "metrics has 'loss', which exchange tells already"),
+        ("scheduler])", "scheduler], rounds=0)", "rounds is 0: give join at least one round, or leave rounds out"),
         ("loss=loss.item()", "loss=float('nan')", "the training loss became nan in round 0"),
         ("scheduler.step()", "model[0].weight.data.fill_(float('inf'))", "not finite after round 0"),
         ("scheduler.step()", "model[0] = nn.Linear(3, 5)", r"tensor 0\.weight was float32\[4, 3\] at the join"),
@@ -552,6 +557,44 @@ def test_a_coordinator_that_shall_evaluate_says_before_the_run_that_it_cannot(st
     workload = start(REGRESSION.replace("@run.evaluate", ""), where="coordinator", index=-1)
     with pytest.raises(LocalError, match=r"train\.py has no evaluation: give run\.evaluate a function"):
         workload.require_function()
+
+
+def test_boards_that_say_no_number_of_examples_count_the_same(start: Start) -> None:
+    workload = start(REGRESSION.replace("examples=64, metrics", "metrics"))
+    assert workload.local_update(workload.initial(1), 0).weight == 1
+
+
+def test_a_script_that_waits_holds_no_model_of_the_round_before(start: Start) -> None:
+    """Neither what it trained from, nor what it handed over, nor what it evaluated last."""
+    workload = start(REGRESSION)
+    x, evaluated = workload.initial(1), workload.initial(1)
+    update = workload.local_update(x, 0)
+    workload.evaluate(evaluated)
+    workload.snapshot()
+    held = [weakref.ref(array) for array in (x, update.delta, evaluated)]
+    del x, update, evaluated
+    workload.evaluate(workload.initial(1))
+    assert [array() for array in held] == [None, None, None]
+
+
+def test_by_itself_a_script_leaves_its_model_as_it_is(tmp_path: Path) -> None:
+    """float64 stays float64: nothing travels, so nothing is rounded."""
+    path = tmp_path / "train.py"
+    path.write_text(
+        textwrap.dedent(
+            """
+            import edgegossip, torch
+            model = torch.nn.Linear(1, 1).double()
+            model.weight.data.fill_(0.1)
+            run = edgegossip.join(model, rounds=3)
+            run.evaluate(lambda: model.weight.item())
+            for _ in run.rounds():
+                run.exchange(loss=0.0)
+            assert model.weight.item() == 0.1, model.weight.item()
+            """
+        )
+    )
+    subprocess.run([sys.executable, str(path)], capture_output=True, timeout=120, check=True)
 
 
 def test_by_itself_a_script_trains_alone(tmp_path: Path) -> None:
