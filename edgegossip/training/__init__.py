@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from edgegossip.agreement import Agreement
 from edgegossip.training import names
-from edgegossip.training.base import Workload, size_mb
+from edgegossip.training.base import Workload
 from edgegossip.training.check import check
 from edgegossip.types import ConfigError
 
@@ -57,7 +57,6 @@ __all__ = [
     "layout_of",
     "partition_counts",
     "require_device",
-    "size_mb",
 ]
 
 

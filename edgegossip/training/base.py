@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-import numpy as np
 from numpy.typing import NDArray
 
 from edgegossip.agreement import Agreement
@@ -56,11 +55,6 @@ class Workload(Protocol):
 def stage_metrics(stages_s: Mapping[str, float]) -> dict[str, float]:
     """LocalUpdate.stages_s as metrics: time/forward_s and so on."""
     return {f"time/{stage}_s": seconds for stage, seconds in stages_s.items()}
-
-
-def size_mb(layout: Layout) -> float:
-    """Size of the model as float32, in megabytes (1e6 bytes)."""
-    return layout.size * np.dtype(np.float32).itemsize / 1e6
 
 
 def require_gradient_steps(section: GossipSection, optimizer: str, momentum: float) -> None:

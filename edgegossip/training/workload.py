@@ -115,14 +115,6 @@ def build_model(recipe: Recipe) -> nn.Module:
     return _build(recipe, describe(recipe.data), recipe.run.seed)
 
 
-def module_with(recipe: Recipe, about: Description, x: Vec) -> nn.Module:
-    """The recipe's model in evaluation mode, with the values x, float32[n]. What does not travel is
-    as the recipe's seed makes it."""
-    module = _build(recipe, about, recipe.run.seed)
-    _vector(recipe, module).write(x)
-    return module.eval()
-
-
 def as_taken(inputs: NDArray[Any], normalise: Normaliser) -> torch.Tensor:
     """Stored inputs [batch, *shape] as a model takes them."""
     batch = normalise(inputs)
@@ -147,8 +139,7 @@ class Equipment:
     vector: ModelVector
     task: tasks.Task
     device: torch.device
-    personal: dict[str, Tensor]  # of the module, see ModelVector.personal
-    fresh: dict[str, Tensor]  # copies of them as they were before anybody trained
+    fresh: dict[str, Tensor]  # copies of ModelVector.personal as it was before anybody trained
     holder: TorchWorkload | None = field(default=None)
 
     @classmethod
@@ -158,13 +149,11 @@ class Equipment:
         if recipe.training.precision != "int8":
             _turn_convolutions(module)
         vector = _vector(recipe, module.to(device))
-        personal = vector.personal()
         return cls(
             vector=vector,
             task=tasks.make(recipe.training, data.about),
             device=device,
-            personal=personal,
-            fresh={name: t.clone() for name, t in personal.items()},
+            fresh={name: t.clone() for name, t in vector.personal().items()},
         )
 
 
@@ -321,8 +310,8 @@ class TorchWorkload:
         shared = self._shared
         if shared.holder is not self:
             if shared.holder is not None:
-                shared.holder._aside = {name: t.clone() for name, t in shared.personal.items()}
-            for name, tensor in shared.personal.items():
+                shared.holder._aside = {name: t.clone() for name, t in shared.vector.personal().items()}
+            for name, tensor in shared.vector.personal().items():
                 tensor.copy_(self._aside[name])
             shared.holder = self
 
@@ -413,7 +402,7 @@ class TorchWorkload:
 
     def snapshot(self) -> Mapping[str, NDArray[Any]]:
         shared = self._shared
-        personal = shared.personal if shared.holder is self else self._aside
+        personal = shared.vector.personal() if shared.holder is self else self._aside
         kept = {f"{KEPT}{name}": plain_array(t).copy() for name, t in personal.items()}
         kept |= optimizers.snapshot(self._optimizer, own=is_own(self._recipe.training.optimizer))
         kept |= self._precision.snapshot()

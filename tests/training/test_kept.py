@@ -22,15 +22,18 @@ KEPT = {"name": f"{__name__}:headed", "keep": ["head.*"]}
 
 
 class Headed(nn.Module):
-    """A frozen base, a body that travels, batch norm with a counter, and a head."""
+    """A frozen base, a body that travels, batch norm with a counter, a head, and a counter that each
+    batch replaces by another tensor."""
 
     def __init__(self, outputs: int) -> None:
         super().__init__()
         self.base, self.body = nn.Linear(64, 24), nn.Linear(24, 16)
         self.norm, self.head = nn.BatchNorm1d(16), nn.Linear(16, outputs)
         self.base.requires_grad_(False)
+        self.register_buffer("seen", torch.tensor(0))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen = self.seen + len(x) * self.training
         x = torch.relu(self.norm(self.body(torch.relu(self.base(x.flatten(1))))))
         return self.head(x)
 
@@ -68,8 +71,9 @@ def test_what_stays_is_in_the_snapshot() -> None:
     straight: Any = training.build_workload(chosen, 0)
     x = rounds(straight, straight.initial(1), 0, 3)
     kept = straight.snapshot()
-    names = {"kept/head.weight", "kept/head.bias", "kept/norm.num_batches_tracked"}
+    names = {"kept/head.weight", "kept/head.bias", "kept/norm.num_batches_tracked", "kept/seen"}
     assert names == {name for name in kept if name.startswith("kept/")} and kept["kept/norm.num_batches_tracked"] == 3
+    assert kept["kept/seen"] == 3 * chosen.training.local_steps * chosen.training.batch_size
     copy = {name: array.copy() for name, array in kept.items()}
     expected = rounds(straight, x, 3, 5)
     assert all((kept[name] == copy[name]).all() for name in kept)
@@ -140,11 +144,7 @@ def test_frozen_parameters_have_the_same_bits_after_a_run_with_any_codec(codec: 
 
 
 def test_what_export_builds_is_the_runs_own_base() -> None:
-    from edgegossip.training.data import describe
-    from edgegossip.training.workload import module_with
-
     chosen = recipe(model={**KEPT, "keep": []}, run={"seed": 5})
     board: Any = training.build_workload(chosen, 0)
-    module: Any = module_with(chosen, describe(chosen.data), board.initial(5))
-    own = board._shared.vector.module
-    assert torch.equal(module.base.weight, own.base.weight) and not module.training
+    module: Any = training.build_model(chosen)
+    assert torch.equal(module.base.weight, board._shared.vector.module.base.weight)

@@ -20,7 +20,6 @@ from edgegossip.training.check import check
 from edgegossip.training.data import open_data
 from edgegossip.training.data.schema import Sums
 from edgegossip.training.standardise import Standardise
-from edgegossip.training.workload import module_with
 from edgegossip.types import ConfigError, DataError, Metrics
 
 CHANNELS, BOARDS = 5, 4
@@ -89,8 +88,15 @@ def play_server(recipe):
     return server.model
 
 
+def model_with(recipe, x):
+    """The recipe's model with the values x, as export builds it."""
+    module, state = training.build_model(recipe), training.build_workload(recipe, 0).state(x)
+    module.load_state_dict({name: torch.from_numpy(np.array(a)) for name, a in state.items()})
+    return module.eval()
+
+
 def first_layer(recipe, x):
-    return module_with(recipe, training.build_workload(recipe, 0).about, x).standardise
+    return model_with(recipe, x).standardise
 
 
 def require_pooled(recipe, x, boards=range(BOARDS)):
@@ -258,7 +264,7 @@ def test_two_boards_with_very_different_data_learn_one_model(mode):
 def test_a_model_takes_inputs_as_they_are_stored(chosen, tmp_path):
     board = training.build_workload(chosen, 3)
     x = board.initial(7) + board.local_update(board.initial(7), 0).delta
-    module, raw = module_with(chosen, board.about, x), torch.from_numpy(data("", "", 3)[0][0])
+    module, raw = model_with(chosen, x), torch.from_numpy(data("", "", 3)[0][0])
     mean, std = (torch.from_numpy(v).float() for v in pooled([3]))
     with torch.inference_mode():
         wanted = module.model((raw - mean) / std)
