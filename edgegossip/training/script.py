@@ -465,7 +465,8 @@ class Run:
     def _lr(self) -> float:
         """The mean rate of the round's steps, whose sum over it is the sum of their gradients."""
         if self._rates:
-            return math.fsum(self._rates) / len(self._rates)
+            first = self._rates[0]  # exact where the rate did not change
+            return first + math.fsum(rate - first for rate in self._rates) / len(self._rates)
         return next((float(made.param_groups[0]["lr"]) for made in self._optimizers()), 1.0)
 
     def _go_on_alone(self) -> None:
