@@ -54,11 +54,6 @@ _ENTRIES = {
 }
 
 
-def names() -> tuple[str, ...]:
-    """Models of the package."""
-    return tuple(_ENTRIES)
-
-
 def check(section: ModelSection) -> None:
     """Raises ConfigError for an unknown model or parameter. Imports no torch, except through a user's own module."""
     if is_own(section.name):
