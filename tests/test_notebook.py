@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import edgegossip
-from edgegossip.types import ConfigError
+from edgegossip.types import ConfigError, RunError
 
 
 def test_a_recipe_from_python(tmp_path: Path) -> None:
@@ -18,17 +18,23 @@ def test_a_recipe_from_python(tmp_path: Path) -> None:
     assert (result.folder / "summary.json").is_file()
 
 
-def test_a_function_on_boards(tmp_path: Path) -> None:
-    """It refers to what is around it, as a cell of a notebook does, and need not be a plain one."""
+def test_a_function_on_boards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It refers to what is around it, as a cell of a notebook does, also to a module in a folder that only the notebook has
+    added to sys.path; and it need not be a plain one."""
     import functools
+    import importlib
 
     import torch
-    from torch import nn
 
+    beside = tmp_path / "beside"
+    beside.mkdir()
+    (beside / "own_models_of_a_notebook.py").write_text("from torch import nn\n\n\nclass Own(nn.Linear):\n    pass\n")
+    monkeypatch.syspath_prepend(beside)
+    own = importlib.import_module("own_models_of_a_notebook").Own
     widths = (4, 2)
 
     def train(rate: float, board: int) -> None:
-        model = nn.Linear(*widths)
+        model = own(*widths)
         x = torch.full((8, 4), float(board + 1))
         optimizer = torch.optim.SGD(model.parameters(), lr=rate)
         with edgegossip.join(model, state=[optimizer]) as run:
@@ -44,6 +50,23 @@ def test_a_function_on_boards(tmp_path: Path) -> None:
     result = edgegossip.local(functools.partial(train, 0.01), settings, nodes=2, runs=tmp_path)
     assert result.summary["failed_nodes"] == [] and result.summary["rounds"] == 4
     assert result.state_dict()["weight"].shape == (2, 4)
+
+
+def test_a_quiet_run_that_fails_prints_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    def train() -> None:
+        from torch import nn
+
+        with edgegossip.join(nn.Linear(2, 2)) as run:
+            for round in run.rounds():
+                assert round == 0
+                run.exchange(loss=1.0)
+
+    settings = {"run.mode": "server", "run.rounds": 3, "network.tls": "off"}
+    with pytest.raises(RunError, match="AssertionError"):
+        edgegossip.local(train, settings, nodes=2, runs=tmp_path)
+    assert capfd.readouterr().out == ""
+    (folder,) = tmp_path.iterdir()
+    assert (folder / "summary.json").is_file()
 
 
 def test_a_wrong_setting_is_named_before_anything_starts(tmp_path: Path) -> None:

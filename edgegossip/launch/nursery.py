@@ -5,8 +5,8 @@ minute. The nursery loads all of it once and forks; it never trains, opens no co
 makes forking it safe. Boards are handed to the process that asked for them: they are its children, in sessions of their own,
 and live on when the nursery ends.
 
-`python -m edgegossip.launch.nursery ROOM CHANNEL MODULE...` is that process. It ends when the other end of CHANNEL is
-closed, so it cannot outlive who started it.
+`python -m edgegossip.launch.nursery ROOM CHANNEL FOLDERS MODULE...` is that process; FOLDERS are where its starter imports
+from. It ends when the other end of CHANNEL is closed, so it cannot outlive who started it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ class Nursery:
         self._channel.settimeout(LOAD_S)
         self._log = log
         log.parent.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "edgegossip.launch.nursery", _ROOM, str(theirs.fileno()), *MODULES[mode]]
+        command = [sys.executable, "-m", "edgegossip.launch.nursery", _ROOM, str(theirs.fileno())]
+        # A program or a notebook may have added the folder of the modules that it gives its boards.
+        command += [json.dumps([os.path.abspath(folder) for folder in sys.path]), *MODULES[mode]]
         with theirs, log.open("ab") as out:
             self._process = subprocess.Popen(
                 command,
@@ -190,7 +192,8 @@ def _load(modules: Sequence[str]) -> None:
     gc.freeze()  # what is loaded stays: looking at it again and again would copy its pages into every board
 
 
-def main(channel: int, modules: Sequence[str]) -> None:
+def main(channel: int, folders: Sequence[str], modules: Sequence[str]) -> None:
+    sys.path[:] = [*(folder for folder in sys.path if folder not in folders), *folders]
     with socket.socket(fileno=channel) as line:
         setproctitle("edgegossip nursery")
         _load(modules)
@@ -202,4 +205,4 @@ def main(channel: int, modules: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[2]), sys.argv[3:])
+    main(int(sys.argv[2]), json.loads(sys.argv[3]), sys.argv[4:])

@@ -49,13 +49,18 @@ def conclude(folder: RunFolder, *, plots: bool, as_json: bool) -> int:
 
 
 @contextmanager
-def shown_when_it_fails(folder: RunFolder, *, as_json: bool) -> Iterator[None]:
-    """A run that fails after boards have trained still shows what they reached, before its error goes on."""
+def shown_when_it_fails(folder: RunFolder, *, as_json: bool, quiet: bool = False) -> Iterator[None]:
+    """A run that fails after boards have trained still shows what they reached, before its error goes on. `quiet`: it is only
+    written to summary.json."""
     try:
         yield
     except RunError:
-        if any(True for _ in read_run(folder.path).metrics()):
-            conclude(folder, plots=False, as_json=as_json)
+        data = read_run(folder.path)
+        if any(True for _ in data.metrics()):
+            if quiet:
+                folder.write_summary(summarise(data))
+            else:
+                conclude(folder, plots=False, as_json=as_json)
         raise
 
 

@@ -29,14 +29,15 @@ from edgegossip.types import ConfigError, DataError, NodeId
 
 def run_fleet(recipe: Recipe, runs_dir: Path, *, plots: bool, as_json: bool) -> int:
     """Train on local processes and show the result. Returns the exit code; raises as `trained` does."""
-    with trained(recipe, runs_dir, quiet=as_json) as folder:
+    with trained(recipe, runs_dir, quiet=as_json, as_json=as_json) as folder:
         return conclude(folder, plots=plots, as_json=as_json)
 
 
 @contextmanager
-def trained(recipe: Recipe, runs_dir: Path, *, quiet: bool) -> Iterator[RunFolder]:
+def trained(recipe: Recipe, runs_dir: Path, *, quiet: bool, as_json: bool = False) -> Iterator[RunFolder]:
     """Train on local processes, and yield the folder of the run that has ended. Raises an EdgegossipError when nothing was
-    trained. Nothing is written before the recipe has been checked."""
+    trained. Nothing is written before the recipe has been checked. `quiet`: nothing is printed either, but with `as_json` the
+    summary of a run that failed."""
     members = default_members(recipe.run.nodes)
     preflight(recipe, members)
     run_id = secrets.token_bytes(RUN_ID_BYTES)
@@ -47,7 +48,7 @@ def trained(recipe: Recipe, runs_dir: Path, *, quiet: bool) -> Iterator[RunFolde
             click.echo(f"{recipe.run.name}: {len(members)} boards, {recipe.run.rounds} rounds, into {folder.path}")
             for notice in notices(recipe):
                 click.echo(f"!! {notice}", err=True)
-        with shown_when_it_fails(folder, as_json=quiet):
+        with shown_when_it_fails(folder, as_json=as_json, quiet=quiet and not as_json):
             _train(recipe, members, run_id, folder, quiet=quiet)
         yield folder
     finally:
