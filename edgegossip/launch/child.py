@@ -144,15 +144,15 @@ def _close_input(child: Child) -> None:
 
 def _read(name: NodeId, process: Process, log: Path, news: queue.Queue[News]) -> None:
     assert process.stdout is not None
-    with log.open("ab") as rest:
+    with log.open("ab", buffering=0) as rest:
         for line in process.stdout:
             if line == HEARTBEAT:
                 news.put(Beat(name))
                 continue
             record = parse_record(line, node=name)
             if isinstance(record, LogText):
-                rest.write(line)
-                rest.flush()
+                with contextlib.suppress(OSError):  # such as a full disk: the board must not wait for its reader
+                    rest.write(line)
             else:
                 news.put(Said(name, record))
     news.put(Ended(name, process.wait()))

@@ -85,9 +85,9 @@ class Watch:
         if len(stuck) < len(running) and not any(c.finished for c in self.children):
             return
         for child in stuck:
-            if child.name not in self.lost:
+            if child.name not in self.lost and not child.finished:
                 self._lose(child, f"it gave no sign of life for {patience_s:.0f} s, and was ended")
-                child.process.kill()
+            child.process.kill()
 
     def _end_hanging(self) -> None:
         """End a board that has done no round since another finished, for as long as that one took for

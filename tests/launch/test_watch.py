@@ -125,6 +125,22 @@ def test_a_board_that_is_killed_after_it_finished_is_not_lost(tmp_path: Path) ->
     assert made.lost == {} and made.child("killed").code == -9
 
 
+def test_a_board_that_has_finished_and_hangs_is_ended_and_not_lost(tmp_path: Path) -> None:
+    hangs = (
+        "from edgegossip.profiling.sinks import PipeSink; PipeSink(1).event('hangs', 'finished', 'done')\n" + STOPPED
+    )
+    made, _ = watch(tmp_path, 0.5, hangs=hangs)
+    assert made.lost == {} and made.child("hangs").code == -9
+
+
+def test_a_full_disk_holds_no_board_and_hides_no_end(tmp_path: Path) -> None:
+    """What a board prints has no room in its log; more than a pipe takes."""
+    (tmp_path / "talks.log").symlink_to("/dev/full")
+    talks = "print('a word\\n' * 50_000)\nfrom edgegossip.profiling.sinks import PipeSink\n"
+    made, _ = watch(tmp_path, 60.0, talks=talks + "PipeSink(1).event('talks', 'finished', 'done')")
+    assert made.lost == {} and made.child("talks").code == 0
+
+
 def test_all_stopped_ends_the_run(tmp_path: Path) -> None:
     made, _ = watch(tmp_path, 1.0, a=STOPPED, b=STOPPED)
     assert sorted(made.lost) == ["a", "b"]
