@@ -185,9 +185,14 @@ class NodeClient:
         try:
             answer, after = self._answer(message)
         except EdgegossipError as error:
-            self._refusal(Message(Error(_ERROR_CODE, error.elsewhere or str(error)), reply_to=message))
-            if isinstance(error, LocalError):
-                raise  # this board cannot train; a bad message only costs its round
+            local = isinstance(error, LocalError)  # this board cannot train; a bad message only costs its round
+            try:
+                self._refusal(Message(Error(_ERROR_CODE, error.elsewhere or str(error)), reply_to=message))
+            except PeerError:  # the coordinator is away
+                if not local:
+                    raise
+            if local:
+                raise
             self._sink.event(self._name, "refused", f"refused a message from the coordinator: {error}")
             return None
         with self._clock.span("transmit"):

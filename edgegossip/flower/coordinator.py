@@ -271,10 +271,12 @@ class Coordinator:
             self._error, error = RunError(f"the coordinator failed: {type(bug).__name__}: {bug}"), str(bug)
             driver.abandon(str(self._error))
         finally:
-            link.finish(error)
-            if self._keeper is not None:
-                self._keeper.close(over=False)
-            self._over.set()
+            try:
+                link.finish(error)
+                if self._keeper is not None:
+                    self._keeper.close(over=False)
+            finally:
+                self._over.set()  # or who waits would do so for ever
 
     def _make_driver(self, link: RunLink, link_to: SuperLink, admission: AdmissionController) -> Driver:
         plan, keeper = self._plan, self._keeper

@@ -215,3 +215,19 @@ def test_a_coordinator_that_takes_some_of_a_large_answer_is_not_away(moves: bool
     else:
         with pytest.raises(PeerError, match="gave up on the coordinator"):
             client._patiently(push)
+
+
+def test_a_board_that_cannot_train_says_why_also_where_the_coordinator_is_away(in_run: int, sink: Memory) -> None:
+    class Broken(toy.Toy):
+        def local_update(self, x: Vec, round: Round) -> LocalUpdate:
+            raise LocalError("the training loss became nan")
+
+    def away(reply: Message) -> None:
+        raise LinkError("nobody there", gone=True)
+
+    client = NodeClient("board-0", "127.0.0.1:1", lambda: toy.Toy(1), codecs.get("co3"), sink, patience_s=0.2)
+    channel = Channel.of(toy.LAYOUT, RUN, codecs.get("co3"))
+    client._board = Board("board-0", Broken(1), channel, codecs.get("fp32"))
+    client._link = SimpleNamespace(moved=0, fetch=lambda incoming: _asked(0, X), reply=away)  # type: ignore[assignment]
+    with pytest.raises(LocalError, match="the training loss became nan"):
+        client._handle(SimpleNamespace(contents={}))  # type: ignore[arg-type]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import socket
+import ssl
 import threading
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
@@ -25,6 +27,7 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 import edgegossip.flower
 from edgegossip.flower._private import link, runtime, superlink
 from edgegossip.spool import Spool
+from edgegossip.types import PeerError
 
 PUBLIC = ("flwr.app", "flwr.serverapp", "flwr.serverapp.strategy", "flwr.clientapp")
 PACKAGE = Path(edgegossip.flower.__file__).parent
@@ -242,3 +245,17 @@ def test_a_run_gives_signs_of_life_whatever_its_server_is_busy_with(
     assert enough.wait(5.0)  # nobody calls the link meanwhile
     run.finish(None)
     assert "run heartbeat" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_links_end_also_where_the_superlink_is_not_trusted_any_more() -> None:
+    class Distrusts(ssl.SSLContext):
+        def wrap_socket(self, *args: object, **options: object) -> ssl.SSLSocket:
+            raise PeerError("its certificate was revoked")
+
+    context = Distrusts(ssl.PROTOCOL_TLS_CLIENT)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        runtime.RunLink(address, context, b"secret").finish(None)
+        board = link.FleetLink(address, SimpleNamespace(context=context))  # type: ignore[arg-type]
+        board._node.node_id = 1
+        board.close()

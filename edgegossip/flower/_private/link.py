@@ -233,8 +233,8 @@ class FleetLink:
                 self._client.DeactivateNode(DeactivateNodeRequest(node_id=self._node.node_id))
                 if self._credentials is None:
                     self._client.UnregisterNode(UnregisterNodeFleetRequest(node_id=self._node.node_id))
-        except (httpx.HTTPError, RuntimeError):
-            pass  # the SuperLink is gone, so there is nothing to leave
+        except (httpx.HTTPError, RuntimeError, PeerError):
+            pass  # the SuperLink is gone, or not trusted any more, so there is nothing to leave
         self._client.close()
 
 

@@ -64,7 +64,7 @@ from edgegossip.flower._private.link import (
     unpack,
 )
 from edgegossip.spool import Spool
-from edgegossip.types import NodeId
+from edgegossip.types import NodeId, PeerError
 
 BEAT_S = 4.0  # between heartbeats; without one for 60 s Flower ends the run
 SERVER_NODE_ID = 1  # the SuperLink's own address in every run
@@ -236,8 +236,8 @@ class RunLink:
         status = SubStatus.COMPLETED if error is None else SubStatus.FAILED
         try:
             self._client.PushTaskOutput(PushTaskOutputRequest(sub_status=status, details=error or ""))
-        except (httpx.HTTPError, ValueError):
-            pass  # the SuperLink is gone and nobody will read it
+        except (httpx.HTTPError, ValueError, PeerError):
+            pass  # the SuperLink is gone, or not trusted any more, and nobody will read it
         self._client.close()
 
 
