@@ -18,7 +18,7 @@ from edgegossip.launch.admission import boards_of, credentials, find_fleet
 from edgegossip.launch.outcome import conclude, shown_when_it_fails
 from edgegossip.launch.preflight import FLEET, check_exposure, preflight_server, wait_for_port
 from edgegossip.launch.run import make_folder
-from edgegossip.launch.server import coordinator_keeper, final_saver
+from edgegossip.launch.server import coordinator_keeper, final_saver, hand_over
 from edgegossip.launch.unfinished import unfinished
 from edgegossip.node.spec import check_names, default_members
 from edgegossip.profiling.run_folder import RunFolder
@@ -161,7 +161,7 @@ def _serve(
                 sink.event(name, "lost", f"lost {name}: {coordinator.lost[name]}")
             else:
                 sink.event(name, "finished", f"{name} finished")
-        over(coordinator.model)
+        hand_over(over, coordinator.model)
     finally:
         coordinator.stop()
         sink.close()  # what was written is in the folder then

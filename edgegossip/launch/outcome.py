@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from edgegossip.profiling.summary import summarise
 from edgegossip.report.plots import write_plots
 from edgegossip.report.table import run_table
 from edgegossip.report.web.page import write_page
-from edgegossip.types import EXIT_DEGRADED, EXIT_OK, EXIT_RUIN, EXIT_RUN, HostError, RunError
+from edgegossip.types import EXIT_DEGRADED, EXIT_OK, EXIT_RUIN, EXIT_RUN, EdgegossipError, HostError
 
 
 def exit_code(summary: Mapping[str, Any]) -> int:
@@ -54,13 +54,14 @@ def shown_when_it_fails(folder: RunFolder, *, as_json: bool, quiet: bool = False
     written to summary.json."""
     try:
         yield
-    except RunError:
+    except EdgegossipError:
         data = read_run(folder.path)
         if any(True for _ in data.metrics()):
-            if quiet:
-                folder.write_summary(summarise(data))
-            else:
-                conclude(folder, plots=False, as_json=as_json)
+            with suppress(HostError):  # such as a full disk: why the run failed is what counts
+                if quiet:
+                    folder.write_summary(summarise(data))
+                else:
+                    conclude(folder, plots=False, as_json=as_json)
         raise
 
 

@@ -23,7 +23,7 @@ from edgegossip.profiling.sinks import RecordSink
 from edgegossip.profiling.summary import COORDINATOR
 from edgegossip.recipe import Recipe
 from edgegossip.training.data import Board
-from edgegossip.types import NodeId, Round, RunError, Vec
+from edgegossip.types import LocalError, NodeId, Round, RunError, Vec
 
 FINAL_MODEL = "model"
 
@@ -58,7 +58,7 @@ def run_server(run: LocalRun) -> Mapping[NodeId, str]:
         over = first.over
         del first  # its vector is as large as the model, and of no use after the first round
         lost = _train(run, coordinator, keeper, nursery)
-        over(coordinator.model)
+        hand_over(over, coordinator.model)
         return lost
 
 
@@ -79,6 +79,14 @@ def _train(
     finally:
         coordinator.stop()
         stop_all(children)
+
+
+def hand_over(over: Callable[[Vec], None], model: Vec) -> None:
+    """Give the coordinator's script the final model, and let it end. Raises RunError where that fails."""
+    try:
+        over(model)
+    except LocalError as error:
+        raise RunError(f"the run is over and its model is kept, but {error}") from error
 
 
 def coordinator_keeper(
