@@ -291,7 +291,9 @@ class NodeClient:
             problem = str(error)
             return messages.hello_answer(self._name, problem), lambda: _leave(problem, failed=True)
         if self._board is not None and _anew(self._board, hello):
-            self._board, workload = None, self._make_workload()
+            self._board = None
+            del workload  # a small board has no room for two of them
+            workload = self._make_workload()
         if self._board is None or self._board.run_id != hello.run_id:
             self._board = self._begin(workload, hello)  # else a coordinator that was started again goes on
         self._board.instance = hello.instance

@@ -47,7 +47,8 @@ def run_client(
 
     def make_workload() -> Workload:
         meters.begin()
-        made[:] = [build_workload(spec.recipe, spec.index, spec.name, sink)]
+        made.clear()  # before the next one is made: there may be no room for two
+        made.append(build_workload(spec.recipe, spec.index, spec.name, sink))
         return made[0]
 
     client = NodeClient(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -135,9 +136,16 @@ def test_a_board_begins_anew_in_another_run_of_the_same_recipe_whatever_its_roun
         return BoardKeeper("board-0", tmp_path / "k", layout, run_id, ("board-0",), CheckpointSection(), sink)
 
     codec, down = codecs.get("co3"), codecs.get("fp32")
+    made: list[weakref.ref[toy.Toy]] = []
+
+    def make_workload() -> toy.Toy:
+        assert not lives or all(before() is None for before in made)  # a small board has no room for two
+        workload = toy.Toy(1)
+        made.append(weakref.ref(workload))
+        return workload
 
     def client() -> NodeClient:
-        return NodeClient("board-0", "127.0.0.1:1", lambda: toy.Toy(1), codec, sink, make_keeper=keeper)
+        return NodeClient("board-0", "127.0.0.1:1", make_workload, codec, sink, make_keeper=keeper)
 
     def greet(board: NodeClient, instance: str, round: int) -> Board:
         hello = RunDescription(
@@ -154,6 +162,7 @@ def test_a_board_begins_anew_in_another_run_of_the_same_recipe_whatever_its_roun
         _answer(board, round)
         assert one._keeper is not None
         one._keeper.save(board)
+    del board
     two = one
     if not lives:
         one._close_keeper(over=False)
