@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 import edgegossip
-from edgegossip.types import ConfigError, RunError
+from edgegossip.types import ConfigError, LocalError, RunError
 
 
 def test_a_recipe_from_python(tmp_path: Path) -> None:
@@ -70,6 +72,22 @@ def test_a_quiet_run_that_fails_prints_nothing(tmp_path: Path, capfd: pytest.Cap
     assert capfd.readouterr().out == ""
     (folder,) = tmp_path.iterdir()
     assert (folder / "summary.json").is_file() and edgegossip.Result(folder).state_dict()["weight"].shape == (3, 2)
+
+
+def test_a_run_that_fails_leaves_nothing_of_its_coordinators_script(tmp_path: Path) -> None:
+    def train() -> None:
+        from torch import nn
+
+        with edgegossip.join(nn.Linear(2, 3)) as run:
+            run.evaluate(lambda: {"NOT A NAME": 1.0})
+            for _ in run.rounds():
+                run.exchange(loss=1.0)
+
+    arguments = list(sys.argv)
+    settings = {"run.mode": "server", "run.rounds": 2, "network.tls": "off", "evaluation.where": "coordinator"}
+    with pytest.raises(LocalError, match="the evaluation cannot be used"):
+        edgegossip.local(train, settings, nodes=2, runs=tmp_path)
+    assert "script" not in [thread.name for thread in threading.enumerate()] and sys.argv == arguments
 
 
 def test_a_wrong_setting_is_named_before_anything_starts(tmp_path: Path) -> None:

@@ -62,6 +62,8 @@ class Least:
 
     def over(self, x: Vec | None) -> None: ...
 
+    def abandon(self) -> None: ...
+
     def state(self, x: Vec | None) -> Mapping[str, NDArray[Any]]:
         return {} if x is None else self.layout.views(x)
 

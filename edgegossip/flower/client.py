@@ -291,6 +291,7 @@ class NodeClient:
             problem = str(error)
             return messages.hello_answer(self._name, problem), lambda: _leave(problem, failed=True)
         if self._board is not None and _anew(self._board, hello):
+            workload.abandon()
             self._board = None
             del workload  # a small board has no room for two of them
             workload = self._make_workload()

@@ -149,7 +149,7 @@ def _serve(
         on_over=partial(keeper.close, over=True),
         superlink=superlink,
     )
-    over = first.over
+    over, abandon = first.over, first.abandon
     del first  # its vector is as large as the model, and of no use after the first round
     try:
         command = _join_command(recipe, options, coordinator.start(), secure is not None)
@@ -164,6 +164,7 @@ def _serve(
         hand_over(over, coordinator.model)
     finally:
         coordinator.stop()
+        abandon()  # the script of a run that failed
         sink.close()  # what was written is in the folder then
 
 

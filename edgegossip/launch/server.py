@@ -56,6 +56,7 @@ def run_server(run: LocalRun) -> Mapping[NodeId, str]:
             superlink=superlink,
         )
         over = first.over
+        stack.callback(first.abandon)  # of a run that fails: a notebook goes on
         del first  # its vector is as large as the model, and of no use after the first round
         lost = _train(run, coordinator, keeper, nursery)
         hand_over(over, coordinator.model)

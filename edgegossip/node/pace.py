@@ -225,6 +225,9 @@ class PacedWorkload:
     def over(self, x: Vec | None) -> None:
         self._workload.over(x)
 
+    def abandon(self) -> None:
+        self._workload.abandon()
+
     def state(self, x: Vec | None) -> Mapping[str, Any]:
         return self._workload.state(x)
 

@@ -131,13 +131,14 @@ def build_evaluator(recipe: Recipe) -> Callable[[Vec, int | None], Metrics]:
 @dataclass(frozen=True, slots=True)
 class FirstModel:
     """What a coordinator trains: the model's layout, the vector that the run starts from, and how to evaluate a model here
-    (None: the boards do). `over` is called with the final model."""
+    (None: the boards do). `over` is called with the final model, or `abandon` where there is none: it ends a script."""
 
     layout: Layout
     x: Vec  # float32[n]
     evaluate: Callable[[Vec, int | None], Metrics] | None
     agreement: Agreement
     over: Callable[[Vec | None], None] = lambda x: None
+    abandon: Callable[[], None] = lambda: None
 
 
 def first_model(recipe: Recipe, board: Board, say: Callable[[str], None] = lambda text: None) -> FirstModel:
@@ -152,7 +153,8 @@ def first_model(recipe: Recipe, board: Board, say: Callable[[str], None] = lambd
         x, agreement = script.initial(recipe.run.seed), script.agreement()
         if here:
             script.require_function()
-        return FirstModel(script.layout, x, script.require_evaluation if here else None, agreement, script.over)
+        evaluate = script.require_evaluation if here else None
+        return FirstModel(script.layout, x, evaluate, agreement, script.over, script.abandon)
     layout, x = initial_model(recipe, board)
     agreement = Agreement(layout.facts() if is_users(recipe) else {})
     return FirstModel(layout, x, build_evaluator(recipe) if here else None, agreement)

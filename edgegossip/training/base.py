@@ -47,6 +47,9 @@ class Workload(Protocol):
     def over(self, x: Vec | None) -> None:
         """Take note that the run is over, and that x, where it is known, came of it."""
 
+    def abandon(self) -> None:
+        """Let go of what goes on by itself, such as a script: the run is not, or begins anew."""
+
     def state(self, x: Vec | None) -> Mapping[str, NDArray[Any]]:
         """Return the model's whole `state_dict` with the values x, for its file: first the layout's
         tensors, as views of x, then what stays on this board. x None: only what stays."""

@@ -48,6 +48,7 @@ T = TypeVar("T")
 
 SLOW_FACTOR, SLOW_S = 10.0, 30.0  # a round so many times as long as the longest before it is told, not sooner than that
 ALONE_ROUNDS = 100
+LEAVE_S = 5.0  # for a script that is abandoned to end
 _LOOK_S = 0.2  # between two looks at whether the script is alive
 SCHEMA = ("task", "input", "target", "labels")  # of `edgegossip.agreement`, what a script may add
 
@@ -567,6 +568,12 @@ class ScriptWorkload:
         if self._failure is not None:
             raise self._failure
 
+    def abandon(self) -> None:
+        """End the script as sys.exit would, at the exchange that it waits in. Does nothing once it has
+        ended."""
+        self._seat.requests.put((_leave, Future()))
+        self._thread.join(LEAVE_S)
+
     def _ask(self, work: Callable[[], T]) -> T:
         if self._ended:
             return work()
@@ -639,6 +646,10 @@ def _told(seat: Seat, error: BaseException) -> LocalError:
     told.elsewhere = f"{kind} (its message stays in that board's log)"
     told.__cause__ = error
     return told
+
+
+def _leave() -> None:
+    raise SystemExit
 
 
 def _filled(text: str, place: Mapping[str, str]) -> str:

@@ -396,6 +396,9 @@ class TorchWorkload:
     def over(self, x: Vec | None) -> None:
         """Take note of nothing: a recipe has no work after the run."""
 
+    def abandon(self) -> None:
+        """Do nothing: a recipe's training goes on by no thread of its own."""
+
     def state(self, x: Vec | None) -> Mapping[str, NDArray[Any]]:
         self._hold()
         return whole_state(self._shared.vector.module, self.layout, x)

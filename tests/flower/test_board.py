@@ -137,10 +137,15 @@ def test_a_board_begins_anew_in_another_run_of_the_same_recipe_whatever_its_roun
 
     codec, down = codecs.get("co3"), codecs.get("fp32")
     made: list[weakref.ref[toy.Toy]] = []
+    left: list[str] = []
+
+    class Leaving(toy.Toy):
+        def abandon(self) -> None:
+            left.append("the old one")
 
     def make_workload() -> toy.Toy:
         assert not lives or all(before() is None for before in made)  # a small board has no room for two
-        workload = toy.Toy(1)
+        workload = Leaving(1)
         made.append(weakref.ref(workload))
         return workload
 
@@ -172,6 +177,7 @@ def test_a_board_begins_anew_in_another_run_of_the_same_recipe_whatever_its_roun
     if not goes_on:
         assert _answer(again, 5) == _answer(_board(), 5)  # nothing of the other run
         assert sink.texts("discarded")
+    assert bool(left) == (lives and not goes_on)
     two._close_keeper(over=False)
 
 

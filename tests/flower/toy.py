@@ -45,6 +45,8 @@ class Toy(toy.Toy):
     def over(self, x: Vec | None) -> None:
         del x
 
+    def abandon(self) -> None: ...
+
 
 class Lines:
     """A sink that prints."""

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import weakref
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -605,3 +606,16 @@ def test_by_itself_a_script_trains_alone(tmp_path: Path) -> None:
     lines = done.stdout.splitlines()
     assert lines[0].startswith("round 2 of 20, alone: loss ") and "mae" in lines[0]
     assert len(lines) == 11 and lines[-1] == "ended 19"
+
+
+def test_a_script_that_is_abandoned_ends_where_it_waits(
+    start: Start, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["notebook"])
+    before = set(threading.enumerate())
+    workload = start(REGRESSION)
+    workload.local_update(workload.initial(1), 0)
+    for _ in range(2):
+        workload.abandon()
+        assert set(threading.enumerate()) <= before and sys.argv == ["notebook"]
+    assert capsys.readouterr().out == ""  # what comes after its rounds is not for a run that failed

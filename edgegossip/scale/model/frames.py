@@ -116,6 +116,8 @@ class _Given:
 
     def over(self, x: Vec | None) -> None: ...
 
+    def abandon(self) -> None: ...
+
     def state(self, x: Vec | None) -> Mapping[str, Any]:
         return {} if x is None else self.layout.views(x)
 
