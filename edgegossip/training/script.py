@@ -126,6 +126,11 @@ def join(
         return Run(None, ModelVector(model, _patterns(share), _patterns(keep)), state, rounds or ALONE_ROUNDS, {})
     if seat.joined.done():
         raise LocalError("join was called twice: a script takes part in one run, with one model")
+    if seat.index < 0 and not seat.only_model and (share or keep):
+        raise LocalError(
+            'evaluation.where = "coordinator": share and keep of join leave a part of the model on each board, which the '
+            'coordinator has not; set evaluation.where = "boards"'
+        )
     vector = ModelVector(model, _patterns(share), _patterns(keep))
     run = Run(seat, vector, state, seat.recipe.run.rounds, dict(schema or {}))
     run.asked_rounds = rounds

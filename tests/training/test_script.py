@@ -6,8 +6,8 @@ import re
 import subprocess
 import sys
 import textwrap
-import weakref
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -619,3 +619,11 @@ def test_a_script_that_is_abandoned_ends_where_it_waits(
         workload.abandon()
         assert set(threading.enumerate()) <= before and sys.argv == ["notebook"]
     assert capsys.readouterr().out == ""  # what comes after its rounds is not for a run that failed
+
+
+@pytest.mark.parametrize("what", ["share='0.*'", "keep=['2.*']"])
+def test_a_coordinator_cannot_evaluate_a_part_of_the_model(start: Start, what: str) -> None:
+    text = REGRESSION.replace("scheduler])", f"scheduler], {what})")
+    with pytest.raises(LocalError, match=r'which the coordinator has not; set evaluation\.where = "boards"'):
+        start(text, index=-1, name="coordinator", where="coordinator")
+    start(text, index=-1, name="coordinator").abandon()  # of the boards' evaluation it takes no part
