@@ -244,18 +244,16 @@ class RunModels:
         coordinator = self._coordinator(files.get(_COORDINATORS_FILE), round)
         stays = {n.removesuffix(_STAYS): ModelFile(p) for n, p in files.items() if n.endswith(_STAYS)}
         own = {name: _FileSource(file, coordinator.round) for name, file in stays.items()}
-        rounds = {board: coordinator.round}
+        rounds, arrays = {board: coordinator.round}, dict(coordinator.all())
         if board != COORDINATOR:
             more = dict(own[board].all()) if board in own else self._kept_of(board)
-            return FoundModel(
-                board, rounds, {**coordinator.arrays, **more}, coordinator.travels, source=coordinator.path
-            )
+            return FoundModel(board, rounds, {**arrays, **more}, coordinator.travels, source=coordinator.path)
         shared = self._shared(list(own.values()))
         left_out = {name for source in own.values() for name in source.stays} - shared.keys()
         return FoundModel(
             board,
             rounds,
-            {**coordinator.arrays, **shared},
+            {**arrays, **shared},
             coordinator.travels,
             tuple(sorted(left_out)),
             source=coordinator.path,
@@ -266,11 +264,10 @@ class RunModels:
         kept = self._kept(board)
         return _what_stays(self._opened(kept[max(kept)], board)[1].get("training")) if kept else {}
 
-    def _coordinator(self, final: Path | None, round: Round | None) -> _VectorSource:
+    def _coordinator(self, final: Path | None, round: Round | None) -> _Source:
         rounds = self.recipe.run.rounds
         if final is not None and round in (None, rounds):
-            file = ModelFile(final)
-            return _VectorSource(rounds, dict(file), {}, final)
+            return _FileSource(ModelFile(final), rounds)
         kept = self._kept(COORDINATOR)
         if round is None and kept:
             round = max(kept)

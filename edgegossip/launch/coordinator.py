@@ -145,7 +145,7 @@ def _serve(
         keeper=keeper,
         credentials=secure,
         return_s=RETURN_S,
-        on_model=final_saver(recipe, folder, first.layout, keeper),
+        on_model=final_saver(recipe, folder, first, keeper),
         on_over=partial(keeper.close, over=True),
         superlink=superlink,
     )

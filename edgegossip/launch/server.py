@@ -6,7 +6,6 @@ import queue
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 
 from edgegossip import codecs, training
 from edgegossip.flower import Coordinator, CoordinatorKeeper
@@ -23,7 +22,7 @@ from edgegossip.profiling.sinks import RecordSink
 from edgegossip.profiling.summary import COORDINATOR
 from edgegossip.recipe import Recipe
 from edgegossip.training.data import Board
-from edgegossip.types import LocalError, NodeId, Round, RunError, Vec
+from edgegossip.types import LocalError, NodeId, RunError, Vec
 
 FINAL_MODEL = "model"
 
@@ -52,7 +51,7 @@ def run_server(run: LocalRun) -> Mapping[NodeId, str]:
             agreement=first.agreement,
             keeper=keeper,
             credentials=secure,
-            on_model=final_saver(run.recipe, run.folder, layout, keeper),
+            on_model=final_saver(run.recipe, run.folder, first, keeper),
             superlink=superlink,
         )
         over = first.over
@@ -99,21 +98,23 @@ def coordinator_keeper(
     return CoordinatorKeeper(path, layout, run_id, members, codec, recipe.checkpoint, sink, COORDINATOR)
 
 
-def final_saver(recipe: Recipe, folder: RunFolder, layout: Layout, keeper: CoordinatorKeeper) -> Callable[[Vec], None]:
-    """How the model of a finished server run is saved."""
-    return partial(_save_final, folder.checkpoint_dir, recipe.checkpoint.format, recipe.run.rounds, layout, keeper)
+def final_saver(
+    recipe: Recipe, folder: RunFolder, first: training.FirstModel, keeper: CoordinatorKeeper
+) -> Callable[[Vec], None]:
+    """How the model of a finished server run is saved: by the names of its `state_dict`, in model.npz or whatever
+    checkpoint.format says. On a full disk older checkpoints give way; then it raises HostError."""
+    path, arrays = folder.checkpoint_dir / f"{FINAL_MODEL}.{recipe.checkpoint.format}", first.arrays
+    about = about_model(COORDINATOR, recipe.run.rounds, len(first.layout.tensors))
 
+    def save(x: Vec) -> None:
+        try:
+            save_model(path, arrays(x), about)
+        except DiskFull:
+            if not keeper.make_room():
+                raise
+            save_model(path, arrays(x), about)
 
-def _save_final(folder: Path, ending: str, rounds: Round, layout: Layout, keeper: CoordinatorKeeper, x: Vec) -> None:
-    """The model of a finished server run, by tensor name, in `folder`/model.npz or whatever
-    `ending` says. On a full disk older checkpoints give way. Raises HostError."""
-    path, about = folder / f"{FINAL_MODEL}.{ending}", about_model(COORDINATOR, rounds, len(layout.tensors))
-    try:
-        save_model(path, layout.views(x), about)
-    except DiskFull:
-        if not keeper.make_room():
-            raise
-        save_model(path, layout.views(x), about)
+    return save
 
 
 def _follow(coordinator: Coordinator, watch: Watch, run: LocalRun) -> None:

@@ -18,11 +18,11 @@ Public functions, each taking a resolved `Recipe`:
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -131,12 +131,14 @@ def build_evaluator(recipe: Recipe) -> Callable[[Vec, int | None], Metrics]:
 @dataclass(frozen=True, slots=True)
 class FirstModel:
     """What a coordinator trains: the model's layout, the vector that the run starts from, and how to evaluate a model here
-    (None: the boards do). `over` is called with the final model, or `abandon` where there is none: it ends a script."""
+    (None: the boards do). `arrays` makes those of the model's file: what travels, by the names of the `state_dict`. `over` is
+    called with the final model, or `abandon` where there is none: it ends a script."""
 
     layout: Layout
     x: Vec  # float32[n]
     evaluate: Callable[[Vec, int | None], Metrics] | None
     agreement: Agreement
+    arrays: Callable[[Vec], Mapping[str, NDArray[Any]]]
     over: Callable[[Vec | None], None] = lambda x: None
     abandon: Callable[[], None] = lambda: None
 
@@ -154,10 +156,12 @@ def first_model(recipe: Recipe, board: Board, say: Callable[[str], None] = lambd
         if here:
             script.require_function()
         evaluate = script.require_evaluation if here else None
-        return FirstModel(script.layout, x, evaluate, agreement, script.over, script.abandon)
-    layout, x = initial_model(recipe, board)
+        return FirstModel(script.layout, x, evaluate, agreement, script.arrays(), script.over, script.abandon)
+    from edgegossip.training.workload import first_values
+
+    layout, x, arrays = first_values(recipe, board)
     agreement = Agreement(layout.facts() if is_users(recipe) else {})
-    return FirstModel(layout, x, build_evaluator(recipe) if here else None, agreement)
+    return FirstModel(layout, x, build_evaluator(recipe) if here else None, agreement, arrays)
 
 
 def require_device(recipe: Recipe) -> None:

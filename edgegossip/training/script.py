@@ -41,7 +41,7 @@ from edgegossip.layout import Layout
 from edgegossip.recipe import Recipe
 from edgegossip.training.base import require_gradient_steps
 from edgegossip.training.packed import pack, problem, unpack
-from edgegossip.training.vector import ModelVector, whole_state
+from edgegossip.training.vector import ModelVector, named_arrays, whole_state
 from edgegossip.types import ConfigError, LocalError, LocalUpdate, Metrics, NodeId, Round, Vec, scores_problem
 
 T = TypeVar("T")
@@ -367,6 +367,10 @@ class Run:
         """Return the model's whole `state_dict` with the values x, float32[n]."""
         return whole_state(self._vector.module, self.layout, x)
 
+    def arrays(self) -> Callable[[Vec], Mapping[str, NDArray[Any]]]:
+        """Return what makes arrays by name of values, see `named_arrays`."""
+        return named_arrays(self._vector.module, self.layout)
+
     def over(self, x: Vec | None) -> None:
         """End the run: x is the model that came of it, None where this board was not told it."""
         if x is not None:
@@ -561,6 +565,10 @@ class ScriptWorkload:
 
     def state(self, x: Vec | None) -> Mapping[str, NDArray[Any]]:
         return self._ask(lambda: self._run.whole_state(x))
+
+    def arrays(self) -> Callable[[Vec], Mapping[str, NDArray[Any]]]:
+        """Return what makes the arrays of a coordinator's file of values, see `named_arrays`."""
+        return self._ask(self._run.arrays)
 
     def over(self, x: Vec | None) -> None:
         """Give the script the final model, and let it end: it may have a file to write."""

@@ -8,7 +8,7 @@ any device, any floating-point type, any optimiser on its parameters.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -238,31 +238,37 @@ def _is_shared(name: str, share: Sequence[str], keep: Sequence[str]) -> bool:
     return shared and not any(fnmatchcase(name, p) for p in keep)
 
 
+def named_arrays(module: nn.Module, layout: Layout) -> Callable[[Vec], dict[str, NDArray[Any]]]:
+    """Return what makes of x, float32[n], the arrays that travel by the names of the module's
+    `state_dict`: first the layout's tensors, in its order, as views of x, float32 or complex64
+    where the module's is complex; then the second names of these. It holds nothing of the module."""
+    kept = _tensors(module)
+    complexes = {t.name for t in layout.tensors if kept[t.name].is_complex()}
+    firsts = {id(kept[t.name]): t.name for t in layout.tensors}
+    second = {n: firsts[id(t)] for n, t in kept.items() if firsts.get(id(t), n) != n}
+
+    def arrays(x: Vec) -> dict[str, NDArray[Any]]:
+        views = layout.views(x)
+        found = {n: view.view(np.complex64)[..., 0] if n in complexes else view for n, view in views.items()}
+        return found | {name: found[first] for name, first in second.items()}
+
+    return arrays
+
+
 def whole_state(module: nn.Module, layout: Layout, x: Vec | None) -> dict[str, NDArray[Any]]:
     """Return the module's `state_dict` with the values x, float32[n], as arrays by name: first what
-    travels, in the layout's order, as views of x; then what stays, as the module has it. x None:
-    only what stays.
+    travels (`named_arrays`), then what stays, as the module has it. x None: only what stays.
 
-    What travels is float32, or complex64 where the module's tensor is complex. What stays keeps its
-    type, but that bfloat16 and smaller floating-point types become float32, which holds them
-    exactly. A tensor with two names is there under both. What is no tensor (`get_extra_state`) is
-    left out."""
-    kept = {n: t for n, t in module.state_dict(keep_vars=True).items() if isinstance(t, Tensor)}
-    views = {} if x is None else layout.views(x)
-    travels = {t.name for t in layout.tensors}
-    firsts = {id(kept[name]): name for name in reversed([n for n in kept if n in travels])}
-    found = {}
-    for name, view in views.items():
-        found[name] = view.view(np.complex64)[..., 0] if kept[name].is_complex() else view
-    for name, tensor in kept.items():
-        if name in travels:
-            continue
-        first = firsts.get(id(tensor))
-        if first is None:
-            found[name] = plain_array(tensor)
-        elif x is not None:
-            found[name] = found[first]
-    return found
+    What stays keeps its type, but that bfloat16 and smaller floating-point types become float32,
+    which holds them exactly. What is no tensor (`get_extra_state`) is left out."""
+    kept = _tensors(module)
+    travel = {id(kept[t.name]) for t in layout.tensors}  # one may have a second name
+    found = {} if x is None else named_arrays(module, layout)(x)
+    return found | {name: plain_array(tensor) for name, tensor in kept.items() if id(tensor) not in travel}
+
+
+def _tensors(module: nn.Module) -> dict[str, Tensor]:
+    return {n: t for n, t in module.state_dict(keep_vars=True).items() if isinstance(t, Tensor)}
 
 
 def plain_array(tensor: Tensor) -> NDArray[Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from time import perf_counter_ns
 from typing import Any
@@ -36,7 +36,7 @@ from edgegossip.training.names import call_own, is_own
 from edgegossip.training.rng import Purpose, words
 from edgegossip.training.schedule import Plateau, learning_rate
 from edgegossip.training.standardise import Standardised, patterns
-from edgegossip.training.vector import ModelVector, plain_array, whole_state
+from edgegossip.training.vector import ModelVector, named_arrays, plain_array, whole_state
 from edgegossip.types import ConfigError, LocalError, LocalUpdate, Metrics, Round, Vec
 
 _EVALUATION_BATCH = {"normal": 250, "low": 25}  # examples at a time, by training.memory
@@ -57,8 +57,16 @@ def layout_of(recipe: Recipe, board: Board | None = None) -> Layout:
 
 def initial_model(recipe: Recipe, board: Board | None = None) -> tuple[Layout, Vec]:
     """Layout and first vector, float32[n], of the recipe's model; the same that `TorchWorkload.initial` gives."""
+    layout, x, _ = first_values(recipe, board)
+    return layout, x
+
+
+def first_values(
+    recipe: Recipe, board: Board | None = None
+) -> tuple[Layout, Vec, Callable[[Vec], Mapping[str, NDArray[Any]]]]:
+    """The same, and what makes the arrays of a model's file of such a vector, see `named_arrays`."""
     vector = _vector(recipe, _build(recipe, describe(recipe.data, board), recipe.run.seed))
-    return vector.layout, vector.read()
+    return vector.layout, vector.read(), named_arrays(vector.module, vector.layout)
 
 
 def _vector(recipe: Recipe, module: nn.Module) -> ModelVector:

@@ -175,15 +175,16 @@ LAYOUT = Layout.of([TensorSpec("w", (2,)), TensorSpec("b", ())])
 
 def test_a_server_run_has_the_coordinators_model_and_what_boards_keep(tmp_path: Path) -> None:
     run = folder(tmp_path / "run", run={"mode": "server", "nodes": 2, "rounds": 9})
-    put(run, "model.safetensors", 2, {"w": np.ones(2, np.float32), "b": np.array(3.0, np.float32)})
+    w = np.ones(2, np.float32)
+    put(run, "model.safetensors", 2, {"w": w, "b": np.array(3.0, np.float32), "tied": w})
     for k, name in enumerate(BOARDS):
         put(run, f"{name}.stays.npz", 0, {"head": np.full(2, k, np.float32), "steps": np.array(4, np.int64)})
     said = model(run, "-o", tmp_path / "m.npz")
     assert said["board"] == "coordinator" and said["left_out"] == ["head"]
-    assert list(ModelFile(tmp_path / "m.npz")) == ["w", "b", "steps"]
+    assert list(ModelFile(tmp_path / "m.npz")) == ["w", "b", "tied", "steps"]
     model(run, "--board", "board-1", "-o", tmp_path / "own.npz")
     own = ModelFile(tmp_path / "own.npz")
-    assert list(own) == ["w", "b", "head", "steps"] and own.travels == ("w", "b")
+    assert list(own) == ["w", "b", "tied", "head", "steps"] and own.travels == ("w", "b")
     np.testing.assert_array_equal(own["head"], [1.0, 1.0])
 
 
