@@ -547,8 +547,10 @@ class ScriptWorkload:
         return self._ask(lambda: self._run.evaluation(x))
 
     def require_function(self) -> None:
-        """Raise LocalError where the script has given run.evaluate nothing by its first round."""
+        """Raise LocalError where the script has given run.evaluate nothing by its first round; it is
+        abandoned then."""
         if not self._ask(lambda: self._run.evaluates):
+            self.abandon()
             raise LocalError(f"{_script(self._seat)} has no evaluation: give run.evaluate a function")
 
     def require_evaluation(self, x: Vec, examples: int | None = None) -> Metrics:

@@ -555,9 +555,11 @@ def test_without_an_evaluation_there_is_none(start: Start) -> None:
 
 def test_a_coordinator_that_shall_evaluate_says_before_the_run_that_it_cannot(start: Start) -> None:
     start(REGRESSION, where="coordinator", index=-1).require_function()
+    before = threading.active_count()
     workload = start(REGRESSION.replace("@run.evaluate", ""), where="coordinator", index=-1)
     with pytest.raises(LocalError, match=r"train\.py has no evaluation: give run\.evaluate a function"):
         workload.require_function()
+    assert threading.active_count() == before
 
 
 def test_boards_that_say_no_number_of_examples_count_the_same(start: Start) -> None:
