@@ -156,8 +156,13 @@ class Inbound(grpc.GenericRpcHandler):
         self._peers_known.set()
 
     def limit_frames(self, max_frame_bytes: int) -> None:
-        """From now on refuse larger frames, and let no more wait than a few of each peer."""
+        """From now on refuse larger frames, and let no more wait than a few of each peer. A larger
+        frame that is coming in gives its room back, which there might not be for others then; its
+        next chunk is refused."""
         self._intake.max_frame_bytes = self._frame_bytes = max_frame_bytes
+        for source in self._sources.values():
+            if source.part is not None and source.part.total > max_frame_bytes:
+                self._intake.drop(source)
         self._bound_inbox()
 
     def arriving(self) -> tuple[int, int]:

@@ -168,7 +168,9 @@ class GrpcTransport:
 
     def limit_frames(self, max_frame_bytes: int) -> None:
         """See Transport.limit_frames. What this node sends stays bounded by its MeshLimits."""
-        self._inbound.limit_frames(max_frame_bytes)
+        with self._lock:
+            self._check_open()
+            self._loop.call_soon_threadsafe(self._inbound.limit_frames, max_frame_bytes)
 
     def arriving(self) -> tuple[int, int]:
         """See Transport.arriving."""

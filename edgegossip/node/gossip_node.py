@@ -132,7 +132,8 @@ class GossipNode:
         self._load_model, self._pace, self._now = load, pace, now
         self._clock = RoundClock() if clock is None else clock
         self._timers: dict[Timer, float] = {}
-        self._deadline_s, self._came_bytes, self._looked = 0.0, 0, False  # of the round: see `_goes_on_arriving`
+        # Of the round's deadline: see `_goes_on_arriving`.
+        self._deadline_s, self._latest_s, self._came_bytes, self._looked = 0.0, 0.0, 0, False
         self._question: Load | Train | Poll | Finished | Failed | None = None
         self._worker = ThreadPoolExecutor(1, "compute") if self._algorithm.asynchronous else None
         self._aside = False  # the worker computes, and spans are not ours to open
@@ -267,7 +268,10 @@ class GossipNode:
 
     def _goes_on_arriving(self) -> bool:
         """Whether a frame is on its way in, and comes fast enough to be here within SLOWEST
-        deadlines: a slow link is no reason to go on without who is behind it."""
+        deadlines: a slow link is no reason to go on without who is behind it. Whoever it comes
+        from, these are the most that a round waits."""
+        if self._now() >= self._latest_s:
+            return False
         came, to_come = self._transport.arriving()
         since, self._came_bytes = came - self._came_bytes, came
         least = (since + to_come) / (SLOWEST * _LOOKS) if self._looked else 0.0  # it may just have begun
@@ -340,6 +344,7 @@ class GossipNode:
                     self._timers[timer] = self._now() + after_s
                     if timer is Timer.DEADLINE:
                         self._deadline_s, self._looked = after_s, False
+                        self._latest_s = self._now() + SLOWEST * after_s
                         self._came_bytes = self._transport.arriving()[0]
                 case Load() | Train() | Poll() | Finished() | Failed():
                     self._question = effect

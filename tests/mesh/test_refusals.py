@@ -264,3 +264,26 @@ def test_what_the_system_reports_of_a_peer_is_said_in_plain_words(error: OSError
     channels = Channels(MeshLimits(), Broken())  # type: ignore[arg-type]
     with pytest.raises(PeerError, match=f"^{words}$"):
         asyncio.run(channels.check("b", Address("10.0.0.9", 7700)))
+
+
+def test_a_large_frame_that_was_begun_before_its_size_was_known_keeps_nobody_out(monkeypatch):
+    """c brings the first chunk of it and then says nothing more."""
+    monkeypatch.setattr("edgegossip.mesh.inbound._LEAST_INBOX_BYTES", 1 << 20)
+    limits = replace(QUICK, max_unmeasured_bytes=3 << 20)
+    with GrpcTransport("a", RUN, limits=QUICK) as a, GrpcTransport("b", RUN, limits=limits) as b:
+        connect_all([a, b], ["a", "b"])
+        b.connect({"c": "127.0.0.1:1"})
+        silent = threading.Event()
+
+        def requests():
+            yield hello(sender="c")
+            yield chunk_message(1, 0, 3 << 20, True, [memoryview(bytes(1000))])
+            silent.wait(PATIENCE_S)
+
+        with grpc.insecure_channel(str(b.address)) as channel:
+            answers = channel.stream_stream(METHOD)(requests(), timeout=PATIENCE_S)
+            kinds = [pb.ExchangeResponse.FromString(next(answers)).WhichOneof("kind") for _ in range(2)]
+            assert kinds == ["welcome", "ack"]
+            b.limit_frames(1000)
+            still_works(a, b)
+            silent.set()

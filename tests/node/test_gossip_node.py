@@ -327,29 +327,31 @@ def test_a_rounds_record_is_down_before_its_state_is_kept(tmp_path: Path) -> Non
 
 
 class SlowLink(MemoryTransport):
-    """Of which the clock is moved by waiting: a frame of 1000 bytes that comes at so many bytes a second, and never ends."""
+    """Of which the clock is moved by waiting: frames of 1000 bytes that come at so many bytes a second."""
 
-    now_s, bytes_per_s = 0.0, 0.0
+    now_s, bytes_per_s, frames = 0.0, 0.0, 1
 
     def incoming(self, timeout_s: float | None) -> TransportEvent | None:
         if not self.events.empty():
             return super().incoming(0.0)
         assert timeout_s is not None
         self.now_s += timeout_s
-        self.came_bytes = min(1000, int(self.bytes_per_s * self.now_s))
-        self.to_come_bytes = 1000 - self.came_bytes
+        self.came_bytes = min(self.frames * 1000, int(self.bytes_per_s * self.now_s))
+        self.to_come_bytes = self.came_bytes < self.frames * 1000 and 1000 - self.came_bytes % 1000
         return None
 
 
 @pytest.mark.parametrize(
-    ("bytes_per_s", "at_least_s", "at_most_s"), [(0.0, 8.0, 9.0), (50.0, 18.0, 25.0), (0.5, 9.0, 11.0)]
+    ("frames", "bytes_per_s", "at_least_s", "at_most_s"),
+    [(1, 0.0, 8.0, 9.0), (1, 50.0, 18.0, 25.0), (1, 0.5, 9.0, 11.0), (10**6, 1000.0, 79.0, 82.0)],
 )
 def test_a_deadline_waits_for_a_frame_that_goes_on_arriving(
-    bytes_per_s: float, at_least_s: float, at_most_s: float
+    frames: int, bytes_per_s: float, at_least_s: float, at_most_s: float
 ) -> None:
-    """Until it is there, while it would be within ten deadlines; one that hardly moves is not waited for."""
+    """Until it is there, while it would be within ten deadlines; one that hardly moves is not waited for, and nobody keeps a
+    round from its end with frame after frame."""
     link = SlowLink("a")
-    link.bytes_per_s = bytes_per_s
+    link.bytes_per_s, link.frames = bytes_per_s, frames
     settings = {"run.rounds": 1, "gossip.deadline_s": 8.0, "gossip.topology": "complete"}
     workload = Quadratic(np.ones(VALUES, np.float32))
     board = Board("a", link, workload, members=("a", "b"), settings=settings, named={"now": lambda: link.now_s})
