@@ -88,6 +88,7 @@ class GrpcTransport:
         self._agreement: Agreement | None = None
         self._edges: dict[NodeId, Edge] = {}
         self._unfit: set[NodeId] = set()  # who disagreed before its address was known
+        self._shut: dict[NodeId, str] = {}  # whom the node closed, and why
         self._spreading: set[asyncio.Task[None]] = set()
         where = addresses.listen_address(listen, insecure=insecure or security is not None)
         self._loop = asyncio.new_event_loop()
@@ -251,7 +252,10 @@ class GrpcTransport:
             message = mesh_pb2.ExchangeRequest(hello=hello).SerializeToString()
             edge = Edge(peer, address, message, self._limits, self._channels, self._inbox.post)
             self._edges[peer] = edge
-            edge.start(given_up=peer in self._unfit)
+            if peer in self._shut:
+                await edge.shut(self._shut[peer])
+            else:
+                edge.start(given_up=peer in self._unfit)
         self._inbound.ready()
 
     def _on_goodbye(self, peer: NodeId, session: int) -> None:
@@ -299,8 +303,11 @@ class GrpcTransport:
 
     async def _close_peer(self, peer: NodeId, reason: str) -> None:
         self._inbound.shut(peer, reason)
+        self._shut[peer] = reason
         if peer in self._edges:
             await self._edges[peer].shut(reason)
+        else:  # its address is not known yet
+            self._inbox.post(PeerDown(peer, reason, closed=True))
 
     async def _shutdown(self, flush_s: float, linger_s: float) -> None:
         """First our streams end, each with its goodbye; then those of the peers, who heard it and

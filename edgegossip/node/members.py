@@ -45,6 +45,7 @@ class NeighbourStatus:
         self._link: dict[NodeId, bool] = {}  # the connection's last word
         self._up: set[NodeId] = set()
         self._down: set[NodeId] = set()
+        self._gone: set[NodeId] = set()  # of these, whom it is no use to wait for: who left, or disagrees
         self._closed: set[NodeId] = set()
         self._held: dict[
             NodeId, tuple[float, PeerDown]
@@ -91,11 +92,15 @@ class NeighbourStatus:
             return []
         self._up.add(peer)
         self._down.discard(peer)
+        self._gone.discard(peer)
         return [PeerUp(peer)]
 
     def _lower(self, event: PeerDown, again: bool = False) -> list[TransportEvent]:
-        if event.peer in self._down and not again:
+        news = event.left and event.peer not in self._gone
+        if event.peer in self._down and not again and not news:
             return []
+        if event.left or event.disagrees:
+            self._gone.add(event.peer)
         self._down.add(event.peer)
         self._up.discard(event.peer)
         return [event]

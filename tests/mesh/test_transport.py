@@ -204,7 +204,11 @@ def test_a_peer_that_is_expected_may_send_before_its_address_is_known():
         b.send("a", [b"early"])
         assert bytes(wait_for(a, Received).data) == b"early"
         a.close_peer("b", "it is enough")  # although there is no stream to it
+        assert wait_for(a, PeerDown).closed
         assert "it is enough" in wait_for(b, PeerDown).reason
+        a.connect({"b": b.address})  # it stays closed
+        ticket = a.send("b", [b"late"])
+        assert wait_for(a, SendFailed).ticket == ticket
 
 
 def test_leaving_is_told_from_failing():
