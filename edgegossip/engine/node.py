@@ -470,9 +470,8 @@ class NodeEngine:
             frame = data if isinstance(data, wire.Frame) else wire.parse(data, self._limits)
             wire.expect(frame, run_id=view.run_id, layout_hash=view.layout.hash)
             # The answer to a board's greeting, and its own, may come from one that has done the
-            # last round already; an asynchronous one tells the last round that it did.
-            tells_next = frame.kind in _WITHOUT_ROUND and not self.algorithm.asynchronous
-            if frame.round - tells_next >= self.rounds:
+            # last round already.
+            if frame.round - (frame.kind in _WITHOUT_ROUND) >= self.rounds:
                 raise PeerError(f"its round {frame.round} is not one of the run's {self.rounds}")
             if len(frame.body):
                 self._has_nothing = False

@@ -474,12 +474,10 @@ class Synchronous:
         return self._proceed(s) if target is None else self._skip_to(s, target, None)
 
     def _early_limit(self, s: State, ahead: int) -> int:
-        """Return each sender's share of the bytes: an equal one of everybody who sends to this node
-        in some round, and at least as many messages as `ahead` allows, at fp32's size."""
+        """Return the bytes of as many messages as `ahead` allows of everybody who sends to this
+        node in some round, at fp32's size."""
         senders = len({j for j, _ in self.in_keys(s)})
-        layout = s.view.layout
-        message = 4 * layout.size + 64 * len(layout.tensors) + 2**16
-        return self.early_bytes // senders or max((ahead + 1) * message, 256 * 2**20 // senders)
+        return self.early_bytes or max((ahead + 1) * senders * (4 * s.view.layout.size + 2**16), 256 * 2**20)
 
     def _drain(self, s: State, sender: int) -> Outcome:
         """Takes in the kept messages of a sender's streams that are next and not early any more;
@@ -583,13 +581,12 @@ class Synchronous:
         session, position, edge = number_of(frame, Aux.SESSION, 1, MAX_ID), frame.sequence - 1, s.in_edge(key)
         if session != edge.opening or edge.is_behind(session, position, frame.aux.get(Aux.EPOCH)):
             return replace(s, late=s.late + 1), []
-        epoch = number_of(frame, Aux.EPOCH, 1, MAX_ID)
+        of = (session, position, number_of(frame, Aux.EPOCH, 1, MAX_ID))
         number_of(frame, Aux.INCARNATION, 1, MAX_ID)
         # Parts of one full state only belong together; for one that is far behind, the sender's
         # model is the last.
         wanted = self.scheme.parts + (Aux.MODEL in frame.aux)
         number_of(frame, Aux.PARTS, wanted, wanted)
-        of = (session, position, epoch, wanted)
         part = number_of(frame, Aux.PART, 0, wanted - 1)
         parts = {**(edge.parts if edge.parts_of == of else {}), part: messages.state_vector(s.view, frame)}
         if len(parts) < wanted:
@@ -600,12 +597,12 @@ class Synchronous:
         s, more = self._proceed(s) if model is None else self._claim(s, sender, frame.round, model)
         return s, [*actions, *more]
 
-    def _take_full(self, s: State, key: Key, of: tuple[int, int, int, int], full: Full) -> Outcome:
+    def _take_full(self, s: State, key: Key, of: tuple[int, int, int], full: Full) -> Outcome:
         """The stream goes on after what the full state holds, with the messages that came
         meanwhile."""
         if not self.scheme.streams:  # there was a model only
-            return s.with_in(key, replace(s.in_edge(key), parts={}, parts_of=(0, 0, 0, 0))), []
-        session, position, epoch, _ = of
+            return s.with_in(key, replace(s.in_edge(key), parts={}, parts_of=(0, 0, 0))), []
+        session, position, epoch = of
         math_ = self.scheme.adopt(s.math, *key, full, s.ctx)
         s = self._break_streams(s, math_)
         s = s.with_in(key, s.in_edge(key).settled(session, position, full.round - 1, epoch), math=math_)

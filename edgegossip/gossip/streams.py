@@ -23,7 +23,7 @@ first: HELLO with a CHALLENGE, which the next HELLO has to bring."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from edgegossip.codecs.keys import derive_key
@@ -105,7 +105,7 @@ class InEdge:
     number: int = 0  # of that session, among those that this process has opened
     asked: Round = -1  # the round in which it was asked for
     parts: Mapping[int, Vec] = field(default_factory=lambda: _NO_PARTS)  # of a full state that is not complete
-    parts_of: tuple[int, int, int, int] = (0, 0, 0, 0)  # its session, position, epoch and number of parts
+    parts_of: tuple[int, int, int] = (0, 0, 0)  # its session, position and epoch
 
     @property
     def established(self) -> bool:
@@ -181,7 +181,7 @@ class EarlyMessages:
     @property
     def size_bytes(self) -> int:
         """Return the bytes of all bodies kept."""
-        return sum(map(_size_bytes, self.frames.values()))
+        return sum(memoryview(f.body).nbytes for kept in self.frames.values() for f in kept)
 
     def of(self, sender: int) -> tuple[Frame, ...]:
         """What is kept of a sender, by round."""
@@ -195,19 +195,19 @@ class EarlyMessages:
     def put(self, sender: int, frame: Frame, max_frames: int, max_bytes: int) -> EarlyMessages | None:
         """Return an inbox with this frame; None if there is one of the same sender, round and
         session already. Of a sender's frames the newest `max_frames` stay. Raises PeerError when
-        their bodies would take more than `max_bytes`."""
+        the bodies of all senders would take more than `max_bytes`."""
         kept = self.frames.get(sender, ())
         session = frame.aux.get(Aux.SESSION)
         if any(f.round == frame.round and f.aux.get(Aux.SESSION) == session for f in kept):
             return None
         kept = tuple(sorted((*kept, frame), key=lambda f: f.round))[-max_frames:]
-        size_bytes = _size_bytes(kept)
-        if size_bytes > max_bytes:
+        inbox = EarlyMessages({**self.frames, sender: kept})
+        if inbox.size_bytes > max_bytes:
             raise PeerError(
-                f"its message of round {frame.round} came too early: to keep it would take {size_bytes} bytes, "
-                f"more than its {max_bytes} for early messages"
+                f"its message of round {frame.round} came too early: to keep it would take {inbox.size_bytes} bytes, "
+                f"more than the {max_bytes} for early messages"
             )
-        return EarlyMessages({**self.frames, sender: kept})
+        return inbox
 
     def keep(self, sender: int, frames: tuple[Frame, ...]) -> EarlyMessages:
         """Return an inbox with these frames of a sender, and no others."""
@@ -222,7 +222,3 @@ class EarlyMessages:
         now = {j: f for j in sorted(self.frames) for f in self.frames[j] if f.round == round}
         later = {j: tuple(f for f in kept if f.round > round) for j, kept in self.frames.items()}
         return now, EarlyMessages({j: kept for j, kept in later.items() if kept})
-
-
-def _size_bytes(frames: Sequence[Frame]) -> int:
-    return sum(memoryview(f.body).nbytes for f in frames)

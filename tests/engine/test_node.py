@@ -170,14 +170,6 @@ def test_news_of_the_last_round_may_name_the_one_after_it_and_no_other() -> None
         assert "its round 9 is not one of the run's 8" in [c.reason for c in board.closed()]
 
 
-def test_an_asynchronous_board_tells_the_last_round_that_it_did_and_no_later_one() -> None:
-    """Whoever took over the round after the last one would be refused by everybody."""
-    for kind in (frame.Kind.HELLO, frame.Kind.STATE, frame.Kind.MODEL):
-        board = Board("a", algorithm="ad-psgd", topology="complete", rounds=8).begin().update()
-        board.give(FrameReceived("b", model_frame(8, kind=kind)))
-        assert "its round 8 is not one of the run's 8" in [c.reason for c in board.closed()], kind
-
-
 # -- catching up ---------------------------------------------------------------------------------------------------
 
 

@@ -38,9 +38,9 @@ def test_only_the_newest_frames_of_a_sender_stay() -> None:
     assert [inbox.take(r)[0] != {} for r in (5, 7, 8, 9)] == [False, True, True, True]
 
 
-def test_the_bytes_of_each_sender_are_bounded() -> None:
-    inbox = put(EarlyMessages(), 1, 5, 6)
-    assert inbox.put(2, frame(5, 10), 3, 10) is not None  # whatever others keep there
-    with pytest.raises(PeerError, match="round 7 came too early: to keep it would take 11 bytes, more than its 10"):
-        inbox.put(1, frame(7, 3), 3, 10)
-    assert inbox.newest(1) == 6
+def test_bytes_are_bounded_over_all_senders() -> None:
+    inbox = put(EarlyMessages(), 1, 5)
+    assert inbox.put(2, frame(5, 6), 3, 10) is not None
+    with pytest.raises(PeerError, match="round 5 came too early: to keep it would take 11 bytes, more than the 10"):
+        inbox.put(2, frame(5, 7), 3, 10)
+    assert inbox.newest(2) == -1

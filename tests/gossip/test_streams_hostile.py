@@ -214,20 +214,6 @@ def test_nobody_rewrites_an_own_stream_once_a_round_is_over(make_fleet: Any) -> 
     assert fleet.states[0].math.by_node[0] is own
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_parts_with_a_model_and_parts_without_make_no_state_together(make_fleet: Any, momentum: float) -> None:
-    """They would be one vector too many, or too few for a model."""
-    fleet = make_fleet("complete", nodes=3, algorithm="parallel-sgd", alike=True, momentum=momentum)
-    fleet.greet()
-    parts = fleet.algorithm.scheme.parts
-    without, last = lies(fleet, parts, EXAMPLES=0, STEPS=5), parts - 1
-    numbers = {**without[last].frame.aux, Aux.PARTS: parts + 1, Aux.PART: parts, Aux.MODEL: 1}
-    odd = Message("board-1", replace(without[last].frame, aux=numbers))
-    for message in (*without[:last], odd, without[last]):
-        fleet.hand(0, message)
-    assert len(fleet.states[0].in_edge((1, 0)).parts) == 1  # the last one began anew
-
-
 def test_a_parallel_stream_keeps_what_rounding_loses(make_fleet: Any) -> None:
     """Sums of one board's updates grow far beyond the model; small updates must still count."""
     fleet = make_fleet("complete", nodes=2, algorithm="parallel-sgd", alike=True)

@@ -219,7 +219,7 @@ MUTANTS = (
         "early-bytes-unbounded",
         "early messages are kept whatever bytes they take",
         ("dpsgd:early_bytes=8000", "choco-sgd:early_bytes=8000"),
-        (Edit(EARLY_MESSAGES + "put", "if size_bytes > max_bytes:", "if False:"),),
+        (Edit(EARLY_MESSAGES + "put", "if inbox.size_bytes > max_bytes:", "if False:"),),
         {"faults": "byzantine-flood", "nodes": 2},
     ),
 )
