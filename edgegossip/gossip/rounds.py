@@ -584,14 +584,15 @@ class Synchronous:
         of = (session, position, number_of(frame, Aux.EPOCH, 1, MAX_ID))
         number_of(frame, Aux.INCARNATION, 1, MAX_ID)
         # Parts of one full state only belong together; for one that is far behind, the sender's
-        # model is the last.
+        # model is the last. Each part says whether there is one, and two need not say the same: the
+        # full state is whole when all that this one speaks of is here, and holds nothing else.
         wanted = self.scheme.parts + (Aux.MODEL in frame.aux)
         number_of(frame, Aux.PARTS, wanted, wanted)
         part = number_of(frame, Aux.PART, 0, wanted - 1)
         parts = {**(edge.parts if edge.parts_of == of else {}), part: messages.state_vector(s.view, frame)}
-        if len(parts) < wanted:
+        if any(k not in parts for k in range(wanted)):
             return s.with_in(key, replace(edge, parts=parts, parts_of=of)), []
-        vectors = [parts[k] for k in sorted(parts)]
+        vectors = [parts[k] for k in range(wanted)]
         model = vectors.pop() if Aux.MODEL in frame.aux else None
         s, actions = self._take_full(s, key, of, Full(vectors, frame.aux, frame.round))
         s, more = self._proceed(s) if model is None else self._claim(s, sender, frame.round, model)

@@ -24,6 +24,7 @@ HUGE = np.float32(1e6)
 FAR = 20, 2000  # rounds ahead
 HEAVY = 1e6
 COUNTS = Aux.EXAMPLES, Aux.STEPS  # of the messages in a full state of parallel-sgd
+MIXED = 0.1  # share of the parts of full states that `byzantine-state` takes out of their places
 GAPS = 0.5  # share of the messages that `byzantine-state` may change
 
 
@@ -76,13 +77,19 @@ class Byzantine:
         return self._built(replace(frame, round=frame.round + ahead))
 
     def _heavier(self, frame: Frame) -> bytes | None:
-        """Of a full state the weights; of a stream's message now and then the number, so that full
-        states are asked for."""
+        """Of a full state the weights, and now and then which part it is of one with or without a
+        model; of a stream's message now and then the number, so that full states are asked for."""
         if frame.kind != Kind.STATE:
             counts = frame.kind != Kind.HELLO and Aux.SESSION in frame.aux and self._random() < GAPS
             return self._built(replace(frame, sequence=frame.sequence + 1)) if counts else None
         tags = [t for t in (Aux.PUSH_SUM_WEIGHT, Aux.EXAMPLES, Aux.STEPS) if t in frame.aux]
         aux: dict[int, float] = {t: self._more(t, frame.aux[t]) for t in tags}
+        if aux and Aux.PART in frame.aux and self._random() < MIXED:
+            without = frame.aux[Aux.PARTS] - (Aux.MODEL in frame.aux)
+            model = self._random() < 0.5
+            aux |= {Aux.PARTS: without + model, Aux.PART: float(int(self._random() * (without + model)))}
+            frame = replace(frame, aux={t: v for t, v in frame.aux.items() if t != Aux.MODEL})
+            aux |= {Aux.MODEL: 1.0} if model else {}
         return self._built(replace(frame, aux={**frame.aux, **aux})) if aux else None
 
     def _more(self, tag: int, honest: float) -> float:

@@ -10,8 +10,9 @@ import pytest
 
 from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.gossip.base import Message, Send
+from edgegossip.gossip.messages import control
 from edgegossip.types import PeerError
-from tests.gossip.streams import N
+from tests.gossip.streams import N, asked
 
 
 def stream_message(fleet: Any) -> tuple[int, Message]:
@@ -103,3 +104,18 @@ def test_weights_that_cannot_be_are_refused(make_fleet: Any) -> None:
     huge = np.full(N, 1e6, np.float32).tobytes()
     with pytest.raises(PeerError, match="too large to average"):
         fleet.hand(to, replace(m, frame=replace(m.frame, body=huge)))
+
+
+def test_parts_of_full_states_with_and_without_a_model_do_not_add_up_to_one(make_fleet: Any) -> None:
+    """One vector more than is due left `receive` as a ValueError, which ended the board."""
+    fleet = make_fleet("complete", nodes=3, algorithm="parallel-sgd", alike=True)
+    session = asked(fleet, 0, 1, 2)
+    aux = {Aux.SESSION: session, Aux.PHASE: 0, Aux.INCARNATION: 7, Aux.EPOCH: 8, Aux.EXAMPLES: 0, Aux.STEPS: 5}
+    for part, model in ((0, {}), (1, {}), (2, {}), (4, {Aux.MODEL: 1}), (3, {})):
+        numbers = {**aux, **model, Aux.PART: part, Aux.PARTS: 4 + len(model)}
+        vec = np.full(N, 0.1 * part, np.float32)
+        fleet.hand(0, Message("board-1", control(fleet.view(1), Kind.STATE, 40, 1, numbers, vec)))
+    assert fleet.states[0].in_edge((1, 0)).session == session
+    streams = fleet.states[0].math.by_node
+    assert [streams[j].total[0] for j in (1, 0)] == [0.0, np.float32(0.2)]
+    assert [streams[j].low[0] for j in (1, 0)] == [np.float32(0.1), np.float32(0.3)]

@@ -306,6 +306,18 @@ def test_a_liar_claims_counts_around_the_most_that_is_believed() -> None:
         assert min(values.count(v) for v in set(values)) > 20
 
 
+def test_a_liar_mixes_parts_of_full_states_with_and_without_a_model() -> None:
+    layout, codec = layout_of(16), codecs.get("fp32")
+    limits = wire.Limits.of(layout)
+    byzantine = Byzantine(Random(0), codec, layout, limits)
+    aux = {Aux.EXAMPLES: 3.0, Aux.PART: 1.0, Aux.PARTS: 4.0}
+    for model in ({}, {Aux.MODEL: 1.0, Aux.PARTS: 5.0}):
+        state = Frame(Kind.STATE, codec.wire_id, b"", layout.hash, b"r" * 16, 3, 1, 5, bytes(64), {**aux, **model})
+        told = [wire.parse(byzantine.tamper("byzantine-state", state), limits).aux for _ in range(300)]
+        seen = {(t[Aux.PARTS], t.get(Aux.MODEL), t[Aux.PART]) for t in told}
+        assert seen == {(4.0 + m, 1.0 if m else None, float(p)) for m in (0, 1) for p in range(4 + m)}
+
+
 def test_trace_tells_runs_apart() -> None:
     lines: list[str] = []
     one, two = trace.Trace(lines.append), trace.Trace(None)
