@@ -470,8 +470,10 @@ class NodeEngine:
             frame = data if isinstance(data, wire.Frame) else wire.parse(data, self._limits)
             wire.expect(frame, run_id=view.run_id, layout_hash=view.layout.hash)
             # The answer to a board's greeting, and its own, may come from one that has done the
-            # last round already.
-            if frame.round - (frame.kind in _WITHOUT_ROUND) >= self.rounds:
+            # last round already. Where nobody greets, every message names a round that its sender
+            # did: whoever took over the one after the last would be refused by all others.
+            tells_next = frame.kind in _WITHOUT_ROUND and not self.algorithm.asynchronous
+            if frame.round - tells_next >= self.rounds:
                 raise PeerError(f"its round {frame.round} is not one of the run's {self.rounds}")
             if len(frame.body):
                 self._has_nothing = False

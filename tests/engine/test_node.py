@@ -391,6 +391,18 @@ def test_an_update_that_ends_while_a_peer_leads_to_its_model_is_not_used() -> No
     assert a.said("adopted") and isinstance(a.question, Train) and a.question.round == 8 and a.value > 0.0
 
 
+def test_no_peer_leads_a_board_beyond_the_last_round() -> None:
+    """What it would send from there on everybody else would refuse, and it with that."""
+    for round, taken in ((ROUNDS - 1, True), (ROUNDS, False)):
+        a = pairwise("a").begin().give(PeerDown("c", "gone"), PeerDown("d", "gone")).update()
+        request = a.sent.popleft().frame
+        aux = {frame.Aux.SESSION: request.aux[frame.Aux.SESSION], frame.Aux.ANSWER: 1}
+        a.update()  # this round waits for the answer
+        a.give(received("b", round, kind=frame.Kind.STATE, sequence=request.sequence, aux=aux))
+        assert bool(a.said("adopted")) == taken and bool(a.closed()) != taken
+        assert all(send.frame.round < ROUNDS for send in a.sent)
+
+
 # -- the end -------------------------------------------------------------------------------------------------------
 
 

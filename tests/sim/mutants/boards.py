@@ -282,6 +282,6 @@ MUTANTS = (
         "greeting-after-the-last-round-refused",
         "greetings and models of a board that has done the last round are refused",
         ROUNDS,
-        (Edit(ENGINE + "_receive", "frame.round - (frame.kind in _WITHOUT_ROUND) >=", "frame.round >="),),
+        (Edit(ENGINE + "_receive", "frame.round - tells_next >=", "frame.round >="),),
     ),
 )
