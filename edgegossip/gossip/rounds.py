@@ -123,7 +123,8 @@ class Synchronous:
     linger_s: float = 1.0
     # Rounds that a neighbour may be ahead before we count as left behind; 0: as honest ones may be.
     max_ahead: int = 0
-    # Most bytes of early messages kept; 0: what honest neighbours can send, at least 256 MiB.
+    # Most bytes of early messages kept, each neighbour's share alike; 0: what honest ones can send,
+    # at least 256 MiB.
     early_bytes: int = 0
 
     asynchronous = False
@@ -463,21 +464,19 @@ class Synchronous:
         """Keeps an early message, and goes on in the neighbours' round if this node was left
         behind."""
         ahead = self._ahead(s)
-        try:
-            inbox = s.inbox.put(sender, frame, ahead + 1, self._early_limit(s, ahead))
-        except PeerError as error:
-            raise PeerError(f"{s.view.members[sender]}: {error}") from None
+        inbox = s.inbox.put(sender, frame, ahead + 1, *self._early_limits(s, ahead))
         if inbox is None:
             return replace(s, duplicates=s.duplicates + 1), []
         s = replace(s, inbox=inbox)
         target = self._left_behind(s)
         return self._proceed(s) if target is None else self._skip_to(s, target, None)
 
-    def _early_limit(self, s: State, ahead: int) -> int:
-        """Return the bytes of as many messages as `ahead` allows of everybody who sends to this
-        node in some round, at fp32's size."""
+    def _early_limits(self, s: State, ahead: int) -> tuple[int, int]:
+        """Return the bytes of as many messages as `ahead` allows, at fp32's size: of each who sends
+        to this node in some round, and of all of them together."""
         senders = len({j for j, _ in self.in_keys(s)})
-        return self.early_bytes or max((ahead + 1) * senders * (4 * s.view.layout.size + 2**16), 256 * 2**20)
+        most = self.early_bytes or max((ahead + 1) * senders * (4 * s.view.layout.size + 2**16), 256 * 2**20)
+        return most // senders, most
 
     def _drain(self, s: State, sender: int) -> Outcome:
         """Takes in the kept messages of a sender's streams that are next and not early any more;

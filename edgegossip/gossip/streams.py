@@ -30,7 +30,7 @@ from edgegossip.codecs.keys import derive_key
 from edgegossip.frame import Aux, Frame
 from edgegossip.gossip.base import NodeView
 from edgegossip.gossip.messages import MAX_ID
-from edgegossip.types import PeerError, Round, Vec
+from edgegossip.types import Round, Vec
 
 # Of a receiver, that are remembered, so that a late HELLO of one of them is not believed.
 RETIRED_INCARNATIONS = 4
@@ -170,7 +170,8 @@ def incarnation_of(view: NodeView) -> int:
 @dataclass(frozen=True, slots=True)
 class EarlyMessages:
     """Messages that came before their round: kept encoded, a bounded number of rounds and bytes a
-    sender. Immutable; every change gives a new one that shares the frames.
+    sender, so that one which sends without end takes no other's room. Immutable; every change gives
+    a new one that shares the frames.
 
     In a strongly connected static graph without deadlines nobody can run more than n - 1 rounds
     ahead of anybody: each round of his needs, over at most n - 1 hops, one of ours. A sender that
@@ -181,7 +182,7 @@ class EarlyMessages:
     @property
     def size_bytes(self) -> int:
         """Return the bytes of all bodies kept."""
-        return sum(memoryview(f.body).nbytes for kept in self.frames.values() for f in kept)
+        return sum(_bytes_of(kept) for kept in self.frames.values())
 
     def of(self, sender: int) -> tuple[Frame, ...]:
         """What is kept of a sender, by round."""
@@ -192,22 +193,20 @@ class EarlyMessages:
         kept = self.frames.get(sender)
         return kept[-1].round if kept else -1
 
-    def put(self, sender: int, frame: Frame, max_frames: int, max_bytes: int) -> EarlyMessages | None:
+    def put(self, sender: int, frame: Frame, max_frames: int, share_bytes: int, max_bytes: int) -> EarlyMessages | None:
         """Return an inbox with this frame; None if there is one of the same sender, round and
-        session already. Of a sender's frames the newest `max_frames` stay. Raises PeerError when
-        the bodies of all senders would take more than `max_bytes`."""
+        session already. Of a sender's frames the newest stay: at most `max_frames`, and no more
+        than `share_bytes` unless there is only one. Where all senders' frames would take more than
+        `max_bytes`, the frame is as good as lost on its way, and the inbox stays as it is."""
         kept = self.frames.get(sender, ())
         session = frame.aux.get(Aux.SESSION)
         if any(f.round == frame.round and f.aux.get(Aux.SESSION) == session for f in kept):
             return None
         kept = tuple(sorted((*kept, frame), key=lambda f: f.round))[-max_frames:]
+        while len(kept) > 1 and _bytes_of(kept) > share_bytes:
+            kept = kept[1:]
         inbox = EarlyMessages({**self.frames, sender: kept})
-        if inbox.size_bytes > max_bytes:
-            raise PeerError(
-                f"its message of round {frame.round} came too early: to keep it would take {inbox.size_bytes} bytes, "
-                f"more than the {max_bytes} for early messages"
-            )
-        return inbox
+        return inbox if inbox.size_bytes <= max_bytes else self
 
     def keep(self, sender: int, frames: tuple[Frame, ...]) -> EarlyMessages:
         """Return an inbox with these frames of a sender, and no others."""
@@ -222,3 +221,7 @@ class EarlyMessages:
         now = {j: f for j in sorted(self.frames) for f in self.frames[j] if f.round == round}
         later = {j: tuple(f for f in kept if f.round > round) for j, kept in self.frames.items()}
         return now, EarlyMessages({j: kept for j, kept in later.items() if kept})
+
+
+def _bytes_of(frames: tuple[Frame, ...]) -> int:
+    return sum(memoryview(f.body).nbytes for f in frames)

@@ -12,7 +12,7 @@ import pytest
 from edgegossip.frame import Kind
 from edgegossip.gossip.base import Adopted, Checkpoint, Message, RoundDone, Send, SetTimer, Suspect
 from edgegossip.layout import Layout, TensorSpec
-from edgegossip.types import LocalError, LocalUpdate, PeerError
+from edgegossip.types import LocalError, LocalUpdate
 
 N = 12
 ZERO = np.zeros(N, np.float32)
@@ -196,13 +196,22 @@ def test_who_is_down_has_no_say_in_catching_up(make_fleet: Any) -> None:
     assert fleet.hand(0, ahead(fleet, 1, 9)) == [] and fleet.rounds[0] == 0
 
 
-def test_early_messages_beyond_the_byte_limit_are_refused(make_fleet: Any) -> None:
+def test_a_fast_neighbour_takes_no_room_of_anothers_early_messages(make_fleet: Any) -> None:
+    """Nor is anybody refused for what our own limit does not hold."""
+    fleet = make_fleet("ring", nodes=4, early_bytes=150)
+    for round in (1, 2, 3):
+        fleet.hand(0, ahead(fleet, 1, round))
+    fleet.hand(0, ahead(fleet, 3, 1))
+    inbox = fleet.states[0].inbox
+    assert [[f.round for f in inbox.of(j)] for j in (1, 3)] == [[3], [1]]
     fleet = make_fleet("ring", nodes=4, early_bytes=4 * N)
-    fleet.hand(0, ahead(fleet, 1, 1))
-    before = fleet.states[0]
-    with pytest.raises(PeerError, match="board-3: its message of round 1 came too early"):
-        fleet.hand(0, ahead(fleet, 3, 1))
-    assert fleet.states[0] is before
+    fleet.hand(0, ahead(fleet, 1, 1)), fleet.hand(0, ahead(fleet, 3, 1))
+    inbox = fleet.states[0].inbox
+    assert inbox.newest(1) == 1 and inbox.newest(3) == -1
+    fleet.step_all()
+    fleet.deliver_all()
+    fleet.step(0, ZERO)
+    assert fleet.algorithm.waiting_for(fleet.states[0]) == ("board-3",)  # until its next message tells, or the deadline
 
 
 def test_the_byte_limit_counts_all_who_send_in_some_round(make_fleet: Any) -> None:
@@ -210,8 +219,8 @@ def test_the_byte_limit_counts_all_who_send_in_some_round(make_fleet: Any) -> No
     fleet = make_fleet("one-peer-exponential", nodes=8)
     s, large = fleet.states[0], Layout.of([TensorSpec("w", (10**7,))])
     assert len(s.ctx.neighbours.in_) == 1
-    limit = fleet.algorithm._early_limit(replace(s, view=replace(s.view, layout=large)), 10)
-    assert limit == 11 * 3 * (4 * large.size + 2**16)
+    share, limit = fleet.algorithm._early_limits(replace(s, view=replace(s.view, layout=large)), 10)
+    assert limit == 11 * 3 * (4 * large.size + 2**16) == 3 * share
 
 
 @pytest.mark.parametrize("name", ["dpsgd", "deep-squeeze", "d2"])

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from edgegossip.frame import Frame, Kind
 from edgegossip.gossip.streams import EarlyMessages
-from edgegossip.types import PeerError
 
 
 def frame(round: int, size: int = 4) -> Frame:
@@ -15,7 +12,7 @@ def frame(round: int, size: int = 4) -> Frame:
 
 def put(inbox: EarlyMessages, sender: int, *rounds: int) -> EarlyMessages:
     for round in rounds:
-        after = inbox.put(sender, frame(round), max_frames=3, max_bytes=1000)
+        after = inbox.put(sender, frame(round), max_frames=3, share_bytes=1000, max_bytes=1000)
         assert after is not None
         inbox = after
     return inbox
@@ -30,7 +27,7 @@ def test_take_gives_one_round_by_sender_and_keeps_what_is_later() -> None:
 
 
 def test_a_second_frame_of_a_sender_and_round_is_a_duplicate() -> None:
-    assert put(EarlyMessages(), 1, 5).put(1, frame(5), 3, 1000) is None
+    assert put(EarlyMessages(), 1, 5).put(1, frame(5), 3, 1000, 1000) is None
 
 
 def test_only_the_newest_frames_of_a_sender_stay() -> None:
@@ -38,9 +35,18 @@ def test_only_the_newest_frames_of_a_sender_stay() -> None:
     assert [inbox.take(r)[0] != {} for r in (5, 7, 8, 9)] == [False, True, True, True]
 
 
-def test_bytes_are_bounded_over_all_senders() -> None:
+def test_of_a_sender_that_fills_its_share_the_newest_frames_stay() -> None:
+    inbox = EarlyMessages()
+    for round in (9, 5, 8):
+        inbox = inbox.put(1, frame(round), 3, 8, 16) or inbox
+    assert [f.round for f in inbox.of(1)] == [8, 9]
+    alone = inbox.put(1, frame(10, 10), 3, 8, 16)
+    assert alone is not None and [f.round for f in alone.of(1)] == [10]  # larger than the share
+    assert inbox.put(2, frame(5, 8), 3, 8, 16) is not inbox  # the others' shares are theirs
+
+
+def test_a_frame_that_all_senders_leave_no_room_for_is_as_good_as_lost() -> None:
     inbox = put(EarlyMessages(), 1, 5)
-    assert inbox.put(2, frame(5, 6), 3, 10) is not None
-    with pytest.raises(PeerError, match="round 5 came too early: to keep it would take 11 bytes, more than the 10"):
-        inbox.put(2, frame(5, 7), 3, 10)
-    assert inbox.newest(2) == -1
+    after = inbox.put(2, frame(5, 6), 3, 5, 10)
+    assert after is not None and after.size_bytes == 10
+    assert inbox.put(2, frame(5, 7), 3, 5, 10) is inbox
