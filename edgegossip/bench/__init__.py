@@ -7,5 +7,6 @@ run. Importing this package imports neither torch nor numpy.
     gradients.py      real gradients, dumped from a training run
     torch_codecs/     every codec once more, as a researcher writes it in torch
     numpy_elias.py    Elias coding as vectorised numpy
+    verify.py         `codec verify`: whether a codec keeps what it claims
     targets.py        the figures that a release has to reach
 """

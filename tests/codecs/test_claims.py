@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from edgegossip import codecs
-from edgegossip.codecs import claims, levels, theory, verify
+from edgegossip.bench import verify
+from edgegossip.codecs import claims, levels, theory
 from edgegossip.codecs.claims import Claims
 from edgegossip.layout import Layout, TensorSpec
 

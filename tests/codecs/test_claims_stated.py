@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from edgegossip import codecs
-from edgegossip.codecs import claims, verify
+from edgegossip.bench import verify
+from edgegossip.codecs import claims
 from edgegossip.codecs.claims import Claims
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import Vec

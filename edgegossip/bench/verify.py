@@ -26,12 +26,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgegossip.bench.verify_receiver import Build, decode_apart
+from edgegossip.bench.verify_seam import MESSAGES, Receive, body_fault, context, encode, input_fault, same_fault
+from edgegossip.bench.verify_student import sigmas
 from edgegossip.codecs.base import Codec
 from edgegossip.codecs.checks import chunks
 from edgegossip.codecs.claims import Claims, claims_of
-from edgegossip.codecs.verify_receiver import Build, decode_apart
-from edgegossip.codecs.verify_seam import MESSAGES, Receive, body_fault, context, encode, input_fault, same_fault
-from edgegossip.codecs.verify_student import sigmas
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import LocalError, Vec
 

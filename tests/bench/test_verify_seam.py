@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from edgegossip import codecs
-from edgegossip.codecs import verify, verify_receiver, verify_seam
+from edgegossip.bench import verify, verify_receiver, verify_seam
 from edgegossip.codecs.claims import Claims
 from edgegossip.layout import Layout
 from edgegossip.types import DecodeError, LocalError, Vec
-from tests.codecs.test_verify import Plain
+from tests.bench.test_verify import Plain
 
 
 class RemembersScale(Plain):

@@ -27,7 +27,7 @@ Answer: TypeAlias = bytes | str  # the values as bytes of float32[n], or what we
 
 PATIENCE_S = 600.0
 # The parent's path comes after the child's own: a user's file with the name of a standard module must not hide that.
-_CHILD = "import sys; sys.path += sys.argv[1:]; from edgegossip.codecs.verify_receiver import serve; serve()"
+_CHILD = "import sys; sys.path += sys.argv[1:]; from edgegossip.bench.verify_receiver import serve; serve()"
 
 
 def decode_apart(build: Build, bodies: Sequence[bytes], layout: Layout) -> list[Vec]:

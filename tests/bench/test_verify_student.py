@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from edgegossip.codecs import verify
+from edgegossip.bench import verify
+from edgegossip.bench.verify_student import sigmas
 from edgegossip.codecs.claims import Claims
-from edgegossip.codecs.verify_student import sigmas
 
 OUTSIDE = math.erfc(4 / math.sqrt(2))  # 6.3e-5, of a normal value beyond 4 standard deviations
 

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from edgegossip import codecs
-from edgegossip.codecs import claims, levels, verify
+from edgegossip.bench import verify
+from edgegossip.codecs import claims, levels
 from edgegossip.codecs.checks import require_input, require_out, write
 from edgegossip.codecs.claims import Claims
 from edgegossip.layout import Layout, TensorSpec
