@@ -57,11 +57,9 @@ class Boards:
     them must be there. A board that fell silent may come back within `return_s`; one whose process
     is known to have ended does not, only another process of its name."""
 
-    def __init__(
-        self, expected: Iterable[NodeId], least: int = 1, return_s: float = 0.0, silent_s: float = SILENT_S
-    ) -> None:
+    def __init__(self, expected: Iterable[NodeId], least: int = 1, return_s: float = 0.0) -> None:
         self.expected = tuple(expected)
-        self.least, self.return_s, self._silent_s = least, return_s, silent_s
+        self.least, self.return_s = least, return_s
         self._members: dict[NodeId, Member] = {}
         self._ignored: set[int] = set()  # strangers that were refused, and numbers that a board no longer uses
         self.lost: dict[NodeId, str] = {}  # boards that are down, and why
@@ -80,14 +78,14 @@ class Boards:
             silent_s = node.silent_s if node is not None and node.beats_fast else 0.0
             if member.up and node is None:
                 changes.append(self._down(member, STOCK_GONE))
-            elif member.up and silent_s > self._silent_s:
+            elif member.up and silent_s > SILENT_S:
                 changes.append(self._down(member, f"no sign of life for {silent_s:.0f} s"))
             elif not member.up and node is not None:
                 # A process that is known to have ended may have beaten a moment before.
-                if silent_s < self._silent_s / 2 and member.node not in self._ignored:
+                if silent_s < SILENT_S / 2 and member.node not in self._ignored:
                     member.up = True
                     changes.append(self._back(Change(member.name, up=True)))
-        strangers = [i for i, n in nodes.items() if i not in self._ignored and n.silent_s < self._silent_s]
+        strangers = [i for i, n in nodes.items() if i not in self._ignored and n.silent_s < SILENT_S]
         return changes, strangers
 
     def admit(self, node: int, name: NodeId) -> int | None:

@@ -132,7 +132,7 @@ MUTANTS = (
         "server-silence-unnoticed",
         "a board that gives no sign of life is not taken for gone",
         GOSSIP,
-        (Edit(BOARDS + "observe", "silent_s > self._silent_s:", "silent_s > 99 * self._silent_s:"),),
+        (Edit(BOARDS + "observe", "silent_s > SILENT_S:", "silent_s > 99 * SILENT_S:"),),
         options("crash=2,pause,split", "notices=silence"),
     ),
     Mutant(
