@@ -244,10 +244,7 @@ def parse(data: bytes | bytearray | memoryview, limits: Limits) -> Frame:
 
 def expect(message: Frame | Header, *, run_id: bytes, layout_hash: int, codec: Codec[Any] | None = None) -> None:
     """Raises PeerError when a valid frame is not for us: another run, another model or (given
-    `codec`) another codec.
-
-    A Header carries no codec parameters, so of `codec` only the id is compared there.
-    """
+    `codec`) another codec."""
     if message.run_id != run_id:
         raise PeerError(f"the peer is in another run: {message.run_id.hex()}, ours is {run_id.hex()}")
     if message.layout_hash != layout_hash:
@@ -255,14 +252,21 @@ def expect(message: Frame | Header, *, run_id: bytes, layout_hash: int, codec: C
             f"the peer trains another model: layout {message.layout_hash:016x}, ours is {layout_hash:016x}; "
             "all boards need the same model and the same edgegossip version"
         )
-    if codec is None:
-        return
+    if codec is not None:
+        expect_codec(message, codec)
+
+
+def expect_codec(message: Frame | Header, codec: Codec[Any], sender: str = "the peer") -> None:
+    """Raises PeerError, which names the sender, when the body is not one of this codec. A Header
+    carries no codec parameters, so only the id is compared there."""
     if message.codec_id != codec.wire_id:
-        raise PeerError(f"the peer sent codec id {message.codec_id}, this run uses {codec.name} (id {codec.wire_id})")
+        raise PeerError(
+            f"{sender} sent codec id {message.codec_id} where {codec.name} (id {codec.wire_id}) is expected"
+        )
     if isinstance(message, Frame) and message.codec_params != codec.wire_params():
         raise PeerError(
-            f"the peer sent {codec.name} with parameters [{message.codec_params.hex()}], "
-            f"this run uses [{codec.wire_params().hex()}]"
+            f"{sender} sent {codec.name} with parameters [{message.codec_params.hex()}] where "
+            f"[{codec.wire_params().hex()}] is expected"
         )
 
 

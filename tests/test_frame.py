@@ -208,7 +208,7 @@ def header_of(message: Frame) -> Header:
             "the peer trains another model: layout 0000000000000abc, ours is 0000000000000005; "
             "all boards need the same model and the same edgegossip version",
         ),
-        ({"codec_id": 2}, "the peer sent codec id 2, this run uses fp32 (id 1)"),
+        ({"codec_id": 2}, "the peer sent codec id 2 where fp32 (id 1) is expected"),
     ],
 )
 def test_expect_names_the_difference(view: Any, changes: dict[str, Any], message: str) -> None:
@@ -219,7 +219,7 @@ def test_expect_names_the_difference(view: Any, changes: dict[str, Any], message
 def test_expect_compares_codec_parameters_where_they_are_known() -> None:
     ours = codecs.get("fp32")
     other = example(codec_params=b"\1\2")
-    with pytest.raises(PeerError, match=r"^the peer sent fp32 with parameters \[0102\], this run uses \[\]$"):
+    with pytest.raises(PeerError, match=r"^the peer sent fp32 with parameters \[0102\] where \[\] is expected$"):
         frame.expect(other, run_id=RUN_ID, layout_hash=5, codec=ours)
     frame.expect(header_of(other), run_id=RUN_ID, layout_hash=5, codec=ours)
 

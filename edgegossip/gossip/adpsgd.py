@@ -52,9 +52,9 @@ from typing import Any
 
 import numpy as np
 
-from edgegossip.codecs.base import Body, Ctx
+from edgegossip.codecs.base import Body, Codec, Ctx
 from edgegossip.codecs.keys import derive_key
-from edgegossip.frame import Aux, Frame, Kind
+from edgegossip.frame import Aux, Frame, Kind, expect_codec
 from edgegossip.gossip import messages
 from edgegossip.gossip.base import (
     Action,
@@ -393,20 +393,23 @@ def _admit(view: NodeView, index: int, m: Message) -> int:
         raise PeerError(f"{m.sender} sent a message of kind {int(frame.kind)}, where model (1) is expected")
     if sender not in _peers(view, index):
         raise PeerError(f"{m.sender} is not a neighbour of {view.node}")
-    codec = FP32 if frame.kind == Kind.STATE else view.codec
-    if frame.kind != Kind.HELLO and (frame.codec_id, frame.codec_params) != (codec.wire_id, codec.wire_params()):
-        raise PeerError(f"{m.sender} sent a body of another codec than {codec.name} with this run's parameters")
+    if frame.kind != Kind.HELLO:
+        expect_codec(frame, _codec_of(view, frame), m.sender)
     number_of(frame, Aux.SESSION, 0, MAX_ID)
     if frame.sequence > MAX_SEQUENCE:
         raise PeerError(f"{m.sender} sent sequence {frame.sequence}, which is out of range")
     return sender
 
 
+def _codec_of(view: NodeView, frame: Frame) -> Codec[Any]:
+    """Return the codec that the body of a frame of this kind is of."""
+    return FP32 if frame.kind == Kind.STATE else view.codec
+
+
 def _vector_of(view: NodeView, sender: int, frame: Frame, own: Vec) -> Vec:
     """The body's float32[n]. Raises DecodeError, or PeerError when it is too large to average with
     the own model."""
-    codec = FP32 if frame.kind == Kind.STATE else view.codec
-    vec: Vec = codec.decode(frame.body, view.layout, out=np.empty(view.layout.size, np.float32))
+    vec: Vec = _codec_of(view, frame).decode(frame.body, view.layout, out=np.empty(view.layout.size, np.float32))
     messages.squared_norm(view.members[sender], vec, own)
     return vec
 

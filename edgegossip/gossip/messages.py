@@ -19,7 +19,7 @@ from edgegossip.codecs.base import Body
 from edgegossip.codecs.checks import require_finite
 from edgegossip.codecs.floats import Fp32
 from edgegossip.codecs.keys import derive_key
-from edgegossip.frame import Aux, Frame, Kind
+from edgegossip.frame import Aux, Frame, Kind, expect_codec
 from edgegossip.gossip.base import Message, NodeView
 from edgegossip.types import ConfigError, LocalError, NodeId, PeerError, Round, Vec
 
@@ -90,8 +90,7 @@ def admit(view: NodeView, index: int, sender: int, frame: Frame, kind: Kind) -> 
         raise PeerError(
             f"{name} sent a message of kind {int(frame.kind)}, where {kind.name.lower()} ({int(kind)}) is expected"
         )
-    if frame.codec_id != view.codec.wire_id or frame.codec_params != view.codec.wire_params():
-        raise PeerError(f"{name} sent a body of another codec than {view.codec.name} with this run's parameters")
+    expect_codec(frame, view.codec, name)
     if sender not in view.topology.neighbours(index, frame.round).in_:
         raise PeerError(f"{name} is not an in-neighbour of {view.node} in round {frame.round}")
 
@@ -129,11 +128,10 @@ def relative_error(error: Vec, meant: Vec) -> float:
     return lost / whole if whole else (0.0 if lost == 0.0 else math.inf)
 
 
-def state_vector(view: NodeView, frame: Frame) -> Vec:
+def state_vector(view: NodeView, sender: NodeId, frame: Frame) -> Vec:
     """float32[n] of one part of a STATE. Raises DecodeError, PeerError for another codec than
     fp32."""
-    if frame.codec_id != FP32.wire_id or frame.codec_params != FP32.wire_params():
-        raise PeerError("a state message that is not fp32")
+    expect_codec(frame, FP32, sender)
     return FP32.decode(frame.body, view.layout)
 
 

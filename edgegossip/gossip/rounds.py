@@ -588,7 +588,7 @@ class Synchronous:
         wanted = self.scheme.parts + (Aux.MODEL in frame.aux)
         number_of(frame, Aux.PARTS, wanted, wanted)
         part = number_of(frame, Aux.PART, 0, wanted - 1)
-        parts = {**(edge.parts if edge.parts_of == of else {}), part: messages.state_vector(s.view, frame)}
+        parts = {**(edge.parts if edge.parts_of == of else {}), part: messages.state_vector(s.view, name, frame)}
         if any(k not in parts for k in range(wanted)):
             return s.with_in(key, replace(edge, parts=parts, parts_of=of)), []
         vectors = [parts[k] for k in range(wanted)]

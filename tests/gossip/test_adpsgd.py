@@ -274,8 +274,8 @@ def test_bad_models_and_updates_are_refused() -> None:
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "kind": ({"kind": Kind.DIFFERENCE}, "kind 2"),
-    "codec": ({"codec_id": 99}, "another codec than fp32"),
-    "codec parameters": ({"codec_params": b"?"}, "another codec"),
+    "codec": ({"codec_id": 99}, r"board-\d sent codec id 99 where fp32 \(id 1\) is expected"),
+    "codec parameters": ({"codec_params": b"?"}, r"board-\d sent fp32 with parameters \[3f\] where \[\] is expected"),
     "no session": ({"aux": {Aux.SETTLED: 0}}, "SESSION = None"),
     "a session that is no number of a boot": ({"aux": {Aux.SESSION: 0.5, Aux.SETTLED: 0}}, "SESSION = 0.5"),
     "a huge session": ({"aux": {Aux.SESSION: 2.0**48, Aux.SETTLED: 0}}, "SESSION"),
@@ -283,7 +283,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "the future settled": ({"aux": {Aux.SESSION: 1, Aux.SETTLED: 1}}, "SETTLED"),
     "sequence": ({"sequence": 2**60}, "sequence 1152921504606846976, which is out of range"),
     "body": ({"body": b"abc"}, "bytes"),
-    "state of another codec": ({"kind": Kind.STATE, "codec_id": 2}, "another codec"),
+    "state of another codec": ({"kind": Kind.STATE, "codec_id": 2}, r"codec id 2 where fp32 \(id 1\) is expected"),
     "values too large": ({"body": np.full(N, 1e9, "<f4").tobytes()}, "too large to average"),
 }
 

@@ -77,7 +77,7 @@ def test_a_state_that_does_not_say_what_it_is_part_of_is_refused(fleet: Any, tag
     before = fleet.states[to]
     with pytest.raises(PeerError, match=tag.name):
         fleet.hand(to, replace(m, frame=without(m.frame, tag)))
-    with pytest.raises(PeerError, match="not fp32"):
+    with pytest.raises(PeerError, match=r"board-\d sent codec id 7 where fp32 \(id 1\) is expected"):
         fleet.hand(to, replace(m, frame=replace(m.frame, codec_id=7)))
     assert fleet.states[to] is before
 
