@@ -137,10 +137,8 @@ class Metrics:
         return next(iter(self.scores.items()), None)
 
     def records(self) -> dict[str, float]:
-        """The evaluation as metrics of a record: eval/loss, eval/examples, and eval/<name> for each
-        score."""
+        """The evaluation as metrics of a record: eval/loss, and eval/<name> for each score."""
         figures = {**self.scores} if math.isnan(self.loss) else {"loss": self.loss, **self.scores}
-        figures |= {"examples": self.examples} if self.examples else {}
         return {f"eval/{name}": value for name, value in figures.items()}
 
 

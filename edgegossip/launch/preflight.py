@@ -8,7 +8,6 @@ import socket
 import time
 from collections.abc import Sequence
 from dataclasses import fields
-from pathlib import Path
 
 import numpy as np
 
@@ -70,26 +69,15 @@ def notices(recipe: Recipe) -> list[str]:
 
 
 def unused_notice(recipe: Recipe) -> str:
-    """Keys that were set to no effect, of the other mode or in place of a script's own; empty when there are none."""
-    other = _changed(recipe, "server" if recipe.run.mode == "gossip" else "gossip")
-    of_recipes = _changed(recipe, "data", "model", "training") if recipe.run.script else []
-    found = [
-        (other, f"with run.mode = {recipe.run.mode}"),
-        (of_recipes, f"on {Path(recipe.run.script).name}, which has its own"),
+    """Keys of the other mode's section that were set to no effect; empty when there are none."""
+    other = "server" if recipe.run.mode == "gossip" else "gossip"
+    section = getattr(recipe, other)
+    changed = [
+        f"{other}.{f.name}" for f in fields(section) if getattr(section, f.name) != getattr(type(section)(), f.name)
     ]
-    return "; ".join(
-        f"{' and '.join(keys)} {'have' if keys[1:] else 'has'} no effect {why}" for keys, why in found if keys
-    )
-
-
-def _changed(recipe: Recipe, *names: str) -> list[str]:
-    sections = [(name, getattr(recipe, name)) for name in names]
-    return [
-        f"{name}.{f.name}"
-        for name, section in sections
-        for f in fields(section)
-        if getattr(section, f.name) != getattr(type(section)(), f.name)
-    ]
+    if not changed:
+        return ""
+    return f"{' and '.join(changed)} {'have' if changed[1:] else 'has'} no effect with run.mode = {recipe.run.mode}"
 
 
 def eta_notice(recipe: Recipe) -> str:
@@ -241,8 +229,6 @@ def _check_model(recipe: Recipe, name: NodeId) -> None:
     """A model with parameters, or a user's own, is built once here: that takes torch, and finds every mistake in it. `name`:
     whose data say what an example is, where the recipe does not."""
     section = recipe.model
-    if recipe.run.script:
-        return  # what the recipe says of model and data has no effect
     if not (section.params or section.share or section.keep or ":" in section.name or is_users(recipe.data)):
         return
     try:

@@ -84,12 +84,6 @@ class Asked:
         return table.get(key) if isinstance(table, Mapping) else None
 
     @property
-    def lr(self) -> float | None:
-        """The recipe's learning rate; None where a script has its own."""
-        lr = None if self.get("run", "script") else self.get("training", "lr")
-        return float(lr) if isinstance(lr, float | int) else None
-
-    @property
     def guess(self) -> float | None:
         """Accuracy of whoever says the most frequent class, always."""
         return max(self.classes) / sum(self.classes) if sum(self.classes) and len(self.classes) > 1 else None
@@ -234,8 +228,8 @@ class Evidence:
     # -- rules -------------------------------------------------------------------------------------
 
     def _diverged(self, nodes: Mapping[NodeId, _Node]) -> Iterable[Finding]:
-        lr = self._asked.lr
-        lower = f"training.lr = {lr:g}: try a tenth of it" if lr is not None else "lower the learning rate"
+        lr = self._asked.get("training", "lr")
+        lower = f"training.lr = {lr:g}: try a tenth of it" if isinstance(lr, float | int) else "lower the learning rate"
         eta = self._rate()
         cure = lower + (f"; or a lower gossip.params.eta than {eta:g}" if eta else "")
         broken = [name for name, node in nodes.items() if node.last is None]
@@ -248,10 +242,9 @@ class Evidence:
         start, low, end = ends
         # Most may be learnt in the first few rounds, before the median of the first twentieth.
         gained = self._curve.first - low
-        # By as much as it was, or more; a loss may be below 0, as a log-likelihood is.
-        worse = end - start > max(abs(start), 0.1)
-        learnt = self._curve.rounds >= 2 * ENOUGH_ROUNDS and gained > 0.2 * abs(self._curve.first)
-        if worse or (learnt and end - low > max(abs(low), 0.5 * gained)):
+        worse = end > 2.0 * start and end - start > 0.1
+        learnt = self._curve.rounds >= 2 * ENOUGH_ROUNDS and gained > 0.2 * self._curve.first
+        if worse or (learnt and end > 2.0 * low and end - low > 0.5 * gained):
             was = f"from {start:.3g} at the start" if worse else f"from {low:.3g} at its least"
             yield Finding("diverged", f"training diverged: its loss rose {was} to {end:.3g}", cure, True)
 
@@ -376,8 +369,8 @@ class Evidence:
         return float(eta) if isinstance(eta, float | int) and eta else None
 
     def _cure_of_chance(self) -> str:
-        lr = self._asked.lr
-        said = f" (training.lr = {lr:g})" if lr is not None else ""
+        lr = self._asked.get("training", "lr")
+        said = f" (training.lr = {lr:g})" if isinstance(lr, float | int) else ""
         return f"look at the learning rate{said}, the labels and the inputs' scale; train one board alone first"
 
     def _cure_of_apart(self) -> str:
@@ -386,8 +379,7 @@ class Evidence:
             return f"leave gossip.params.eta = {eta:g} out: it then goes by the codec; or take a finer codec"
         if codec not in (None, "fp32", "fp16", "bf16"):
             return f"take a finer codec than {codec}, such as 8-bit-elastiquant, or choco-sgd, which sends differences"
-        lower = "lower learning rate" if self._asked.lr is None else "lower training.lr"
-        return f"take a denser topology, a {lower}, or more rounds; gossip.momentum for uneven data"
+        return "take a denser topology, a lower training.lr, or more rounds; gossip.momentum for uneven data"
 
 
 def _groups(nodes: Iterable[NodeId], pairs: Collection[tuple[NodeId, NodeId]]) -> list[list[NodeId]]:

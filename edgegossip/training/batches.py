@@ -82,7 +82,6 @@ def batches_of(data: DataSet, recipe: Recipe, node: int, share: NDArray[np.int64
         about,
         Sampler(len(mine), recipe.training.batch_size, seed, node),
         augmentation,
-        checked=_is_checked(data.train),  # a share of a memory map is an array, and as unseen as the map
     )
 
 
@@ -165,12 +164,10 @@ class _Indexed:
         about: Description,
         sampler: Sampler,
         augmentation: Augmentation | None,
-        *,
-        checked: bool,
     ) -> None:
         self._source, self._examples, self._about = source, examples, about
         self._sampler, self._augmentation = sampler, augmentation
-        self._checked = checked
+        self._checked = _is_checked(examples)
 
     @property
     def holds(self) -> int:

@@ -90,10 +90,8 @@ def _inner(recipe: Recipe, about: Description) -> nn.Module:
     """The recipe's model with the layers that its precision asks for. A model of the package is built with Range EvoNorm
     where int8 would replace its norm, so that what surrounds the norm suits it too."""
     section, training = recipe.model, recipe.training
-    # An autoencoder gives its input back, whatever targets the data have.
-    outputs = math.prod(about.shape) if training.task == "autoencoder" else about.outputs
     if training.precision != "int8":
-        module = models.build(section, about.shape, outputs)
+        module = models.build(section, about.shape, about.outputs)
         if training.memory == "low":
             micro_batches.check_independent(module)
         return module
@@ -103,7 +101,7 @@ def _inner(recipe: Recipe, about: Description) -> nn.Module:
     norm = section.norm
     if not is_own(section.name) and norm in ("batchnorm", "evonorm-s0"):
         section = replace(section, norm="range-evonorm")
-    module = models.build(section, about.shape, outputs)
+    module = models.build(section, about.shape, about.outputs)
     if norm != section.norm and any(isinstance(m, RangeEvoNorm) for m in module.modules()):
         notice = f'training.precision = "int8": model.norm = "{norm}" became "range-evonorm"'
         warnings.warn(notice, int8.ConversionNotice, stacklevel=2)

@@ -6,7 +6,6 @@ import pytest
 
 from edgegossip import recipe as recipes
 from edgegossip.launch.preflight import codec_notice, notices, preflight
-from edgegossip.node.spec import default_members
 from edgegossip.types import ConfigError, EdgegossipError, HostError
 
 
@@ -24,14 +23,6 @@ def test_keys_of_the_other_mode_are_named():
     assert notice == "gossip.algorithm and gossip.momentum have no effect with run.mode = server"
     (notice,) = notices(recipes.load("quickstart-gossip", ["server.min_nodes=2"]))
     assert notice == "server.min_nodes has no effect with run.mode = gossip"
-
-
-def test_keys_that_a_script_has_of_its_own_are_named(tmp_path):
-    (tmp_path / "train.py").write_text("")
-    script = recipes.load(str(tmp_path / "train.py"), ["training.lr=0.3", 'model.keep=["head.*"]'])
-    (notice,) = notices(script)
-    assert notice == "model.keep and training.lr have no effect on train.py, which has its own"
-    preflight(script, default_members(script.run.nodes))
 
 
 def test_the_averaging_rate_is_told_where_the_codec_decides_it():

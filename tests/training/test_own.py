@@ -68,34 +68,6 @@ def test_images_of_ones_own_are_normalised(here):
     assert np.isfinite(workload.local_update(workload.initial(1), 0).delta).all()
 
 
-@pytest.mark.parametrize("keys", [{}, {"normalise": "board"}])
-def test_images_that_are_declared_and_shared_out(here, keys):
-    module = here(
-        "def data(folder):\n"
-        "    x = np.random.default_rng(0).integers(0, 256, (40, 3, 8, 8), dtype=np.uint8)\n"
-        "    return (x, np.arange(40) % 5), (x, np.arange(40) % 5)\n"
-    )
-    chosen = recipe(data={"name": f"{module}:data", "shape": [3, 8, 8], "classes": 5, **keys}, model={"name": "cnn"})
-    training.check(chosen)
-    workload = training.build_workload(chosen, 0)
-    assert training.layout_of(chosen) == workload.layout
-    assert np.isfinite(workload.local_update(workload.initial(1), 0).delta).all()
-
-
-def test_a_data_set_of_the_package_is_normalised_by_each_board():
-    chosen = recipe(data={"normalise": "board"})
-    training.check(chosen)
-    workload = training.build_workload(chosen, 0)
-    assert np.isfinite(workload.local_update(workload.initial(1), 0).delta).all()
-
-
-def test_an_autoencoder_takes_no_notice_of_classes():
-    chosen = recipe(training={"task": "autoencoder"})
-    workload = training.build_workload(chosen, 0)
-    assert workload.layout.tensors[-1].shape == (64,)  # the pixels of an image of digits
-    assert np.isfinite(workload.local_update(workload.initial(1), 0).loss)
-
-
 def test_the_folder_is_handed_over(here):
     module = here("def data(folder):\n    raise FileNotFoundError(f'no samples in {folder}')\n")
     with pytest.raises(LocalError, match=rf"{module}:data failed: FileNotFoundError: no samples in /some/where"):

@@ -83,7 +83,7 @@ def declared(section: DataSection) -> Description | None:
         target_shape=_declared_places(section, target, classes),
         names=names,
     )
-    return scaled(about, None, section)
+    return about if section.normalise == "board" else scaled(about, None, section)
 
 
 def _declared_places(section: DataSection, target: str, classes: int) -> tuple[int, ...]:
@@ -148,8 +148,8 @@ def sample(source: str, part: Part) -> Batch:
 def scaled(about: Description, train: Part | None, section: DataSection) -> Description:
     """Return the description with the normalisation that data.normalise asks for.
 
-    `train`: the examples whose statistics may be taken; None where nobody has opened them, and then
-    without mean and deviation. Raises ConfigError for what cannot be done, with what can."""
+    `train`: the examples whose statistics may be taken, None where there are none. Raises
+    ConfigError for what cannot be done, with what can."""
     how, local = section.normalise, section.partition == "local"
     if section.mean or section.std:
         if how not in ("auto", "declared"):
@@ -168,12 +168,12 @@ def scaled(about: Description, train: Part | None, section: DataSection) -> Desc
         return replace(about, mean=middle, std=middle, scale="declared")
     if how == "together" and not isinstance(train, Stream):
         return replace(about, mean=(), std=(), scale="together")
-    if isinstance(train, Stream):
+    if not isinstance(train, Examples):
         raise ConfigError(
             f"data.normalise = {how}: a stream cannot be looked through first; declare data.mean and "
             "data.std, or say none"
         )
-    mean, std = Sums.of(train).moments() if train is not None else ((), ())
+    mean, std = Sums.of(train).moments()
     return replace(about, mean=mean, std=std, scale="board" if local else "declared")
 
 
