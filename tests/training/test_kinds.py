@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from edgegossip import training
 from edgegossip.recipe import DataSection
 from edgegossip.training.batches import Normaliser, batches_of, in_order
 from edgegossip.training.check import check_augmentation
-from edgegossip.training.data import DataSet, schema
+from edgegossip.training.data import DataSet, describe, schema
 from edgegossip.training.data.own import parts
 from edgegossip.training.partition import share_out
 from edgegossip.types import ConfigError, DataError, LocalError
@@ -292,6 +293,12 @@ def test_each_board_may_normalise_by_its_own_data():
     assert np.abs(values.std(0) - 1).max() < 1e-4
     other = opened((TABLE, CLASSES), normalise="board")
     assert data.about.facts()["scale"] == other.about.facts()["scale"]  # boards need not agree on it
+
+
+def test_a_data_set_of_the_package_may_be_normalised_by_each_boards_own_data():
+    keys = recipe(data={"name": "digits", "normalise": "board"})
+    training.check(keys)
+    assert training.build_workload(keys, 0).about.mean != describe(DataSection(name="digits")).mean
 
 
 def test_declared_means_and_deviations_are_facts_to_agree_on():

@@ -79,6 +79,16 @@ def test_a_board_without_a_class_has_the_same_numbers_where_names_are_declared(z
         open_data(section("image-folder", tmp_path / "other", labels=["ant", "bee", "bat"]))
 
 
+def test_declared_pictures_may_be_shared_out(zoo):
+    keys = {"name": "image-folder", "dir": str(zoo), "shape": [3, 6, 5], "labels": ["ant", "bee"]}
+    for normalise in ("auto", "board"):
+        shared = recipe(data={**keys, "normalise": normalise})
+        training.check(shared)
+        training.layout_of(shared)
+        about = training.build_workload(shared, 0).about
+        assert len(about.mean) == len(about.std) == 3
+
+
 def test_grey_pictures_and_pictures_without_classes(tmp_path):
     picture(tmp_path / "a.png", (90, 90, 90))
     picture(tmp_path / "b.png", (90, 90, 90))

@@ -83,7 +83,7 @@ def declared(section: DataSection) -> Description | None:
         target_shape=_declared_places(section, target, classes),
         names=names,
     )
-    return about if section.normalise == "board" else scaled(about, None, section)
+    return scaled(about, None, section)
 
 
 def _declared_places(section: DataSection, target: str, classes: int) -> tuple[int, ...]:
@@ -148,8 +148,9 @@ def sample(source: str, part: Part) -> Batch:
 def scaled(about: Description, train: Part | None, section: DataSection) -> Description:
     """Return the description with the normalisation that data.normalise asks for.
 
-    `train`: the examples whose statistics may be taken, None where there are none. Raises
-    ConfigError for what cannot be done, with what can."""
+    `train`: the examples whose statistics may be taken. None: nobody has opened them, and
+    statistics that only they can tell stay open; no model is built by these. Raises ConfigError for
+    what cannot be done, with what can."""
     how, local = section.normalise, section.partition == "local"
     if section.mean or section.std:
         if how not in ("auto", "declared"):
@@ -168,7 +169,9 @@ def scaled(about: Description, train: Part | None, section: DataSection) -> Desc
         return replace(about, mean=middle, std=middle, scale="declared")
     if how == "together" and not isinstance(train, Stream):
         return replace(about, mean=(), std=(), scale="together")
-    if not isinstance(train, Examples):
+    if train is None:
+        return replace(about, mean=(), std=(), scale="board" if local else "declared")
+    if isinstance(train, Stream):
         raise ConfigError(
             f"data.normalise = {how}: a stream cannot be looked through first; declare data.mean and "
             "data.std, or say none"
