@@ -82,6 +82,7 @@ def batches_of(data: DataSet, recipe: Recipe, node: int, share: NDArray[np.int64
         about,
         Sampler(len(mine), recipe.training.batch_size, seed, node),
         augmentation,
+        checked=_is_checked(data.train),  # a share is a copy, and no word on where it came from
     )
 
 
@@ -164,10 +165,11 @@ class _Indexed:
         about: Description,
         sampler: Sampler,
         augmentation: Augmentation | None,
+        *,
+        checked: bool,
     ) -> None:
         self._source, self._examples, self._about = source, examples, about
-        self._sampler, self._augmentation = sampler, augmentation
-        self._checked = _is_checked(examples)
+        self._sampler, self._augmentation, self._checked = sampler, augmentation, checked
 
     @property
     def holds(self) -> int:

@@ -291,6 +291,27 @@ def test_arrays_in_one_file_in_two_and_mapped(tmp_path):
     assert isinstance(found["mapped"].train.inputs.array, np.memmap)
 
 
+@pytest.mark.parametrize(("mapped", "first"), [(True, 0), (True, 20), (False, 20)])
+def test_arrays_that_are_shared_out_are_looked_at_as_ones_own_are(tmp_path, mapped, first):
+    x, y = np.ones((24, 5), np.float32), np.arange(24) % 4
+    x[7, 2] = np.nan
+    np.savez(tmp_path / "train.npz", inputs=x, targets=y)
+    if mapped:
+        np.save(tmp_path / "train_inputs.npy", x)
+        np.save(tmp_path / "train_targets.npy", y)
+    shared = {"name": "npz", "dir": str(tmp_path), "train_examples": first}
+    one = recipe(run={"nodes": 1}, training={"batch_size": 24}, data=shared)
+    with pytest.raises(DataError, match="an input holds a NaN or an infinity"):
+        batches_of(open_data(one.data), one, 0).batch(0)
+
+
+def test_labels_in_a_map_are_looked_at_when_they_are_opened(tmp_path):
+    np.save(tmp_path / "train_inputs.npy", np.ones((24, 5), np.float32))
+    np.save(tmp_path / "train_targets.npy", np.arange(24) % 10)
+    with pytest.raises(DataError, match="found the label 9, but with data.classes = 4"):
+        open_data(DataSection(name="npz", dir=str(tmp_path), classes=4))
+
+
 def test_arrays_that_could_run_code_are_refused(tmp_path):
     np.save(tmp_path / "train_inputs.npy", np.array([[{}]], object), allow_pickle=True)
     with pytest.raises(DataError, match=r"train_inputs\.npy cannot be read by numpy"):

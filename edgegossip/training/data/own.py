@@ -128,7 +128,7 @@ def _arrays(source: str, inputs: NDArray[Any] | None, targets: NDArray[Any] | No
     if targets is not None and (not targets.ndim or len(targets) != len(inputs)):
         raise DataError(f"{source}: expected a target for each of {len(inputs)} inputs, found {_shown(targets)}")
     if targets is not None and targets.dtype.kind in "iub" and targets.ndim == 1:
-        targets = targets.astype(np.int64)
+        targets = np.array(targets, np.int64)  # in memory, also where they were a map: all are looked at
     return Examples(targets, InMemory(inputs))
 
 
