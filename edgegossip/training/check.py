@@ -3,6 +3,7 @@ no torch."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -140,6 +141,12 @@ def task_of(section: TrainingSection, about: Description) -> str:
         )
     _check_params("training.task_params", name, section.task_params, TASKS[name][1])
     return name
+
+
+def outputs_of(section: TrainingSection, about: Description) -> int:
+    """How many values the model gives for one input, at each place where there are places: as many
+    as the input has where that is rebuilt, whatever the targets are."""
+    return math.prod(about.shape) if task_of(section, about) == "autoencoder" else about.outputs
 
 
 def check_optimizer(section: TrainingSection) -> None:

@@ -30,7 +30,7 @@ from edgegossip.training import micro_batches, models, tasks
 from edgegossip.training import optimizer as optimizers
 from edgegossip.training.base import KEPT
 from edgegossip.training.batches import Batches, Normaliser, batches_of, in_order, shares_of
-from edgegossip.training.check import check_augmentation, task_of
+from edgegossip.training.check import check_augmentation, outputs_of, task_of
 from edgegossip.training.data import Board, DataSet, Description, boards_of, describe, open_data
 from edgegossip.training.names import call_own, is_own
 from edgegossip.training.rng import Purpose, words
@@ -89,9 +89,9 @@ def _module(recipe: Recipe, about: Description) -> nn.Module:
 def _inner(recipe: Recipe, about: Description) -> nn.Module:
     """The recipe's model with the layers that its precision asks for. A model of the package is built with Range EvoNorm
     where int8 would replace its norm, so that what surrounds the norm suits it too."""
-    section, training = recipe.model, recipe.training
+    section, training, outputs = recipe.model, recipe.training, outputs_of(recipe.training, about)
     if training.precision != "int8":
-        module = models.build(section, about.shape, about.outputs)
+        module = models.build(section, about.shape, outputs)
         if training.memory == "low":
             micro_batches.check_independent(module)
         return module
@@ -101,7 +101,7 @@ def _inner(recipe: Recipe, about: Description) -> nn.Module:
     norm = section.norm
     if not is_own(section.name) and norm in ("batchnorm", "evonorm-s0"):
         section = replace(section, norm="range-evonorm")
-    module = models.build(section, about.shape, about.outputs)
+    module = models.build(section, about.shape, outputs)
     if norm != section.norm and any(isinstance(m, RangeEvoNorm) for m in module.modules()):
         notice = f'training.precision = "int8": model.norm = "{norm}" became "range-evonorm"'
         warnings.warn(notice, int8.ConversionNotice, stacklevel=2)

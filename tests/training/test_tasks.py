@@ -316,6 +316,16 @@ def test_every_task_learns(name: str, about: Description, memory: str) -> None:
     assert name == "autoencoder" or len(after.scores) == {"classification": 1, "regression": 3}.get(name, 2)
 
 
+def test_an_autoencoder_learns_its_inputs_whatever_labels_are_beside_them() -> None:
+    settings = {"task": "autoencoder", "lr": 0.01, "local_steps": 40, "optimizer": "adam"}
+    chosen = recipe(data={"name": "digits"}, model={"name": "mlp"}, training=settings)
+    board = TorchWorkload.build(chosen, 0)
+    x = board.initial(1)
+    before, after = board.evaluate(x), board.evaluate(x + board.local_update(x, 0).delta)
+    assert before is not None and after is not None
+    assert after.scores == {"mse": after.loss} and after.loss < 0.8 * before.loss
+
+
 @pytest.mark.parametrize(("name", "about"), EVERY.items())
 def test_a_batch_in_parts_is_the_batch(name: str, about: Description) -> None:
     data = data_for(about)
