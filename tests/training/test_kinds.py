@@ -156,9 +156,9 @@ class Pairs(Dataset):
 def test_a_torch_data_set_is_read_when_it_is_needed():
     own = Pairs(targets=True)
     data = opened(own, classes=4)
-    assert sum(own.read.values()) == 1  # the first, to see what one is
+    assert sum(own.read.values()) == 1 + 5  # the first, to see what one is, and five to compare their targets
     taken = batch(data, batch_size=4)
-    assert sum(own.read.values()) == 5
+    assert sum(own.read.values()) == 1 + 5 + 4
     assert (taken.inputs[:, 0, 0].astype(int) % 4 == taken.targets).all()
     assert batches_of(data, recipe(data={"partition": "local"}), 0).counts.tolist() == [6, 6, 6, 6]
 
@@ -169,6 +169,15 @@ def test_a_torch_data_set_without_targets_is_looked_through_once_unless_classes_
     assert sum(first.read.values()) == N + 1
     assert opened(second, classes=4).about.classes == 4
     assert sum(second.read.values()) == 1
+
+
+@pytest.mark.parametrize("stale", [CLASSES + 5, CLASSES[::-1], np.eye(4)[CLASSES], CLASSES[:9]])
+def test_a_list_of_targets_that_is_not_that_of_the_examples_is_not_used(stale):
+    own = Pairs()
+    own.targets = stale
+    data = opened(own)
+    assert data.about.classes == 4 and data.train.targets is None
+    assert sorted(batch(data, batch_size=N).targets) == sorted(CLASSES)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,9 @@ arguments. It returns a training part, or a pair of a training and a test part. 
     a torch IterableDataset   a stream of (input, target)
     a torch DataLoader        a stream of its own batches, in its own order
 
-or four arrays (train_inputs, train_targets, test_inputs, test_targets) at once. Arrays may be
-memory maps or torch tensors. A test part may be None.
+or four arrays (train_inputs, train_targets, test_inputs, test_targets) at once. Two arrays are
+inputs and targets of one part, never two parts. Arrays may be memory maps or torch tensors. A test
+part may be None.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from edgegossip.types import DataError
 
 Parts: TypeAlias = tuple[Part, Examples | None, tuple[str, ...]]  # training, test, names of classes
 _TEST_LIMIT = 100_000  # examples of a stream that are held as a test set
+_COMPARED = 5  # examples of a data set whose targets are held against its list of them
 _END = object()
 _EXPECTED = (
     "must return four numpy arrays (train_inputs, train_targets, test_inputs, test_targets), or a "
@@ -133,22 +135,31 @@ def _arrays(source: str, inputs: NDArray[Any] | None, targets: NDArray[Any] | No
 
 
 def _items(source: str, dataset: Any) -> Items:
-    """A torch `Dataset`. Its targets are at hand where it says so as torchvision's do."""
-    targets = getattr(dataset, "targets", None)
+    """A torch `Dataset`. Its targets are at hand where it says so as torchvision's do, and the few
+    examples that are looked at have the same."""
+
+    def item(k: int) -> Batch:
+        return _pair(source, call_own(f"{source}, example {k}", dataset.__getitem__, k))
+
+    targets, count = getattr(dataset, "targets", None), len(dataset)
     if targets is not None:
         try:
             targets = np.asarray(targets)
         except (TypeError, ValueError, RuntimeError):
             targets = None
-    if targets is not None and (targets.dtype.kind not in "iubf" or len(targets) != len(dataset)):
+    if targets is not None and (targets.dtype.kind not in "iubf" or len(targets) != count):
+        targets = None
+    # A wrapper may show those of what it wraps, before a transform or in another order.
+    places = {count * k // _COMPARED for k in range(_COMPARED)} if count else set()
+    if targets is not None and not all(_same(item(k).targets, targets[k]) for k in sorted(places)):
         targets = None
     if targets is not None and targets.dtype.kind in "iub" and targets.ndim == 1:
         targets = targets.astype(np.int64)
+    return Items(targets, ItemInputs(item, count))
 
-    def item(k: int) -> Batch:
-        return _pair(source, call_own(f"{source}, example {k}", dataset.__getitem__, k))
 
-    return Items(targets, ItemInputs(item, len(dataset)))
+def _same(target: NDArray[Any] | None, listed: Any) -> bool:
+    return target is not None and np.array_equal(target, listed)
 
 
 def _loader(source: str, loader: Any) -> Stream:
