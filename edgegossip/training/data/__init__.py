@@ -4,7 +4,7 @@ none of the package's own needs torch."""
 from __future__ import annotations
 
 from edgegossip.training.data.base import Batch, Board, DataSet, Description, Examples, Stream
-from edgegossip.training.data.registry import boards_of, describe, is_declared, is_users, locate, names, open_data
+from edgegossip.training.data.registry import boards_of, describe, is_declared, is_users, locate, open_data
 
 __all__ = [
     "Batch",
@@ -18,6 +18,5 @@ __all__ = [
     "is_declared",
     "is_users",
     "locate",
-    "names",
     "open_data",
 ]

@@ -230,10 +230,6 @@ class DataSet:
     train: Part
     test: Examples | None
 
-    @property
-    def classes(self) -> int:
-        return self.about.classes
-
     def indexed(self) -> Examples:
         """The training part, where it can be shared out by index. Raises DataError for a stream."""
         if isinstance(self.train, Stream):

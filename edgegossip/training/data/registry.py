@@ -56,11 +56,6 @@ _READERS = {
 }
 
 
-def names() -> tuple[str, ...]:
-    """Data sets of the package."""
-    return tuple(_ENTRIES)
-
-
 def is_users(section: DataSection) -> bool:
     """Whether the data are a user's own files or function, of which only its reader knows what is
     in them."""
