@@ -9,7 +9,8 @@ second run reads no warning, so each rule waits for evidence, and short runs are
   than half of what it had gained.
 - `chance` (ruin): after `ENOUGH_ROUNDS` rounds and one pass over its data, the fleet's accuracy is
   what guessing gives, or near it with a test loss that guessing would beat; or its r2 is not above
-  0, which predicting the mean gives.
+  0, which predicting the mean gives. Where the classes are not known, as of a script: the training
+  loss hardly fell, and is that of guessing right as often as the accuracy says.
 - `apart` (ruin): the boards hold different models. The average of them is far worse than they are,
   or they are far worse than it, or the worst board has learnt a quarter of what the best has, or
   they are further from the average than that is long. A hint where they are merely far from it.
@@ -18,6 +19,8 @@ second run reads no warning, so each rule waits for evidence, and short runs are
 - `alone` (hint): a board mixed with nobody in most of its rounds.
 - `stalled` (hint): the training loss did not fall.
 - `refused` (hint): a board was refused, and took no part.
+
+A loss may be below 0, such as a log-likelihood: what it rises by is held against its size.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Any
 
 from edgegossip.profiling.lines import EventRecord, MetricsRecord
@@ -82,6 +86,18 @@ class Asked:
         """A recipe's value; None when it is not known."""
         table = self.recipe.get(section)
         return table.get(key) if isinstance(table, Mapping) else None
+
+    @property
+    def script(self) -> str:
+        """The name of the user's training script, which goes by none of the keys of training and
+        of which nobody knows how much of its data a round takes; "" where a recipe trains."""
+        return PurePath(str(self.get("run", "script") or "")).name
+
+    @property
+    def lr(self) -> float | None:
+        """The learning rate, where the recipe says it."""
+        lr = self.get("training", "lr")
+        return lr if isinstance(lr, float | int) and not self.script else None
 
     @property
     def guess(self) -> float | None:
@@ -228,8 +244,8 @@ class Evidence:
     # -- rules -------------------------------------------------------------------------------------
 
     def _diverged(self, nodes: Mapping[NodeId, _Node]) -> Iterable[Finding]:
-        lr = self._asked.get("training", "lr")
-        lower = f"training.lr = {lr:g}: try a tenth of it" if isinstance(lr, float | int) else "lower the learning rate"
+        lr, where = self._asked.lr, f" in {self._asked.script}" if self._asked.script else ""
+        lower = f"lower the learning rate{where}" if lr is None else f"training.lr = {lr:g}: try a tenth of it"
         eta = self._rate()
         cure = lower + (f"; or a lower gossip.params.eta than {eta:g}" if eta else "")
         broken = [name for name, node in nodes.items() if node.last is None]
@@ -241,15 +257,15 @@ class Evidence:
             return
         start, low, end = ends
         # Most may be learnt in the first few rounds, before the median of the first twentieth.
-        gained = self._curve.first - low
-        worse = end > 2.0 * start and end - start > 0.1
-        learnt = self._curve.rounds >= 2 * ENOUGH_ROUNDS and gained > 0.2 * self._curve.first
+        first = self._curve.first
+        gained = first - low
+        worse = end - start > max(abs(start), abs(low), 0.1)
+        learnt = self._curve.rounds >= 2 * ENOUGH_ROUNDS and gained > 0.2 * max(abs(first), abs(low))
         if worse or (learnt and end > 2.0 * low and end - low > 0.5 * gained):
             was = f"from {start:.3g} at the start" if worse else f"from {low:.3g} at its least"
             yield Finding("diverged", f"training diverged: its loss rose {was} to {end:.3g}", cure, True)
 
     def _chance(self, nodes: Mapping[NodeId, _Node]) -> Iterable[Finding]:
-        guess = self._asked.guess
         scores = self._scores(nodes)
         if not scores or not self._enough(nodes):
             return
@@ -257,12 +273,24 @@ class Evidence:
         if explained and (r2 := sum(explained) / len(explained)) <= 0.0:
             text = f"r2, {r2:.3g}, is not better than that of always predicting the mean"
             yield Finding("chance", text, self._cure_of_chance(), True)
-        if guess is None or self._score != "accuracy":
+        if self._score != "accuracy":
             return
         reached = sum(scores.values()) / len(scores)
         losses = [node.loss for node in nodes.values() if node.loss is not None]
-        tested = max((node.tested for node in nodes.values()), default=0.0) or 1000.0
-        exact = reached <= guess + 2.0 * math.sqrt(guess * (1.0 - guess) / tested) + 0.01
+        tested = max((node.tested for node in nodes.values()), default=0.0)
+        if tested <= 1.0:  # a script need not say
+            tested = 1000.0
+        guess = self._asked.guess
+        if guess is None:
+            ends = self._curve.ends()
+            if ends is None or not ends[2] > max(0.9 * ends[0], math.log(1.9)):
+                return
+            guess = math.exp(-ends[2])  # a guess among k classes has a loss of log k
+            if abs(reached - guess) <= _noise(guess, tested):
+                text = f"the accuracy, {reached:.3g}, is that of guessing: so is the training loss, {ends[2]:.3g}"
+                yield Finding("chance", f"{text}, which hardly fell", self._cure_of_chance(), True)
+            return
+        exact = reached <= guess + _noise(guess, tested)
         near = reached <= guess + min(0.1 * (1.0 - guess), guess)
         beaten = bool(losses) and sum(losses) / len(losses) > 0.95 * math.log(len(self._asked.classes))
         if exact or (near and beaten):
@@ -330,7 +358,7 @@ class Evidence:
         if ends is None or self._curve.rounds < 2 * ENOUGH_ROUNDS or not self._enough(nodes):
             return
         start, _, end = ends
-        if start > 0.05 and end > 0.98 * start:
+        if abs(start) > 0.05 and end > start - 0.02 * abs(start):
             text = f"the training loss did not fall: {start:.3g} at the start, {end:.3g} at the end"
             yield Finding("stalled", text, self._cure_of_chance())
 
@@ -358,7 +386,11 @@ class Evidence:
         """Whether these boards trained for long enough to be told what they have not learnt."""
         return any(
             node.rounds >= ENOUGH_ROUNDS
-            and (node.rounds >= MANY_ROUNDS or node.examples >= self._asked.holds.get(name, math.inf))
+            and (
+                self._asked.script
+                or node.rounds >= MANY_ROUNDS
+                or node.examples >= self._asked.holds.get(name, math.inf)
+            )
             for name, node in nodes.items()
         )
 
@@ -369,8 +401,8 @@ class Evidence:
         return float(eta) if isinstance(eta, float | int) and eta else None
 
     def _cure_of_chance(self) -> str:
-        lr = self._asked.get("training", "lr")
-        said = f" (training.lr = {lr:g})" if isinstance(lr, float | int) else ""
+        lr, script = self._asked.lr, self._asked.script
+        said = f" in {script}" if script else "" if lr is None else f" (training.lr = {lr:g})"
         return f"look at the learning rate{said}, the labels and the inputs' scale; train one board alone first"
 
     def _cure_of_apart(self) -> str:
@@ -379,7 +411,8 @@ class Evidence:
             return f"leave gossip.params.eta = {eta:g} out: it then goes by the codec; or take a finer codec"
         if codec not in (None, "fp32", "fp16", "bf16"):
             return f"take a finer codec than {codec}, such as 8-bit-elastiquant, or choco-sgd, which sends differences"
-        return "take a denser topology, a lower training.lr, or more rounds; gossip.momentum for uneven data"
+        lower = "learning rate" if self._asked.script else "training.lr"
+        return f"take a denser topology, a lower {lower}, or more rounds; gossip.momentum for uneven data"
 
 
 def _groups(nodes: Iterable[NodeId], pairs: Collection[tuple[NodeId, NodeId]]) -> list[list[NodeId]]:
@@ -396,6 +429,11 @@ def _groups(nodes: Iterable[NodeId], pairs: Collection[tuple[NodeId, NodeId]]) -
         if not any(group is other for other in found):
             found.append(group)
     return sorted((sorted(group) for group in found), key=lambda group: (-len(group), group))
+
+
+def _noise(guess: float, tested: float) -> float:
+    """How far from its mean the accuracy of guessing may be, over so many examples."""
+    return 2.0 * math.sqrt(guess * (1.0 - guess) / tested) + 0.01
 
 
 def _together(groups: Sequence[Sequence[NodeId]], a: NodeId, b: NodeId) -> bool:

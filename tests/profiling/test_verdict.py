@@ -42,6 +42,7 @@ def told(
     examples: int = 32,
     lost: Sequence[str] = (),
     r2: float | None = None,
+    partition: Mapping[str, Any] | None = PARTITION,
 ) -> list[tuple[str, bool, str]]:
     """Kind, ruin and sentence of what is said of such a run of four boards on a ring."""
     metrics = []
@@ -59,7 +60,7 @@ def told(
                 values |= {"eval/loss": test_loss, **scores, "eval/examples": 400}
             metrics.append(MetricsRecord(node, step, float(step), values))
     ends = [EventRecord(n, 99.0, "lost" if n in lost else "finished", n) for n in BOARDS]
-    document = summarise_records(HEAD, BOARDS, metrics, [*events, *ends], Asked.of(recipe, PARTITION, TOPOLOGY))
+    document = summarise_records(HEAD, BOARDS, metrics, [*events, *ends], Asked.of(recipe, partition, TOPOLOGY))
     assert all(f["text"] and f["cure"] for f in document["verdict"])
     return [(f["kind"], f["ruin"], f"{f['text']}: {f['cure']}") for f in document["verdict"]]
 
@@ -100,6 +101,43 @@ def test_divergence_is_a_ruin_with_the_learning_rate_as_its_cure(loss: Curve, wo
 )
 def test_curves_that_are_no_divergence(loss: Curve) -> None:
     assert told(loss) == []
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [lambda k: -5.0 - 0.1 * (k % 3), lambda k: -1.0 - 0.1 * k, lambda k: -5.0 + 0.012 * (20 - abs(k - 20))],
+    ids=["noise", "falls", "noise in the middle"],
+)
+def test_a_loss_below_0_is_no_divergence(loss: Curve) -> None:
+    assert [finding for finding in told(loss) if finding[1]] == []
+
+
+def test_a_loss_below_0_that_rises_is_one() -> None:
+    assert told(lambda k: -1.0 + 0.1 * k)[0][:2] == ("diverged", True)
+    assert told(lambda k: -1.0 - k if k < 20 else -8.0)[0][:2] == ("diverged", True)
+    assert told(lambda k: -5.0)[0][:2] == ("stalled", False)
+
+
+def script(**records: Any) -> list[tuple[str, bool, str]]:
+    """What is said of a script's run, of which no classes are known."""
+    return told(recipe=RECIPE | {"run": {"script": "/home/ann/train.py"}}, partition=None, **records)
+
+
+def test_a_script_has_a_learning_rate_of_its_own() -> None:
+    ((kind, ruin, text),) = script(loss=lambda k: 2.3 + 0.2 * k)
+    assert (kind, ruin) == ("diverged", True) and text.endswith("lower the learning rate in train.py")
+    assert script() == []
+    ((kind, ruin, text),) = script(loss=lambda k: 1.7, accuracy=0.6)
+    assert (kind, ruin) == ("stalled", False) and "the learning rate in train.py" in text
+
+
+def test_a_script_that_learnt_nothing_is_a_ruin() -> None:
+    guess: dict[str, Any] = {"loss": lambda k: 2.3 + 0.05 * (k == 0), "accuracy": 0.11, "rounds": 12}
+    ((kind, ruin, text),) = script(**guess)
+    assert (kind, ruin) == ("chance", True) and "is that of guessing: so is the training loss, 2.3" in text
+    assert script(**guess | {"rounds": 6}) == []
+    assert script(**guess | {"accuracy": 0.2}) == [], "a guess would be right less often"
+    assert script(**guess | {"loss": lambda k: 2.3 + 3.0 * (k == 0)}) == [], "it fell"
 
 
 def test_noise_about_a_loss_that_fell_in_the_first_rounds_is_no_divergence() -> None:
