@@ -137,8 +137,11 @@ class Metrics:
         return next(iter(self.scores.items()), None)
 
     def records(self) -> dict[str, float]:
-        """The evaluation as metrics of a record: eval/loss, and eval/<name> for each score."""
+        """The evaluation as metrics of a record: eval/loss, eval/<name> for each score, and
+        eval/examples. One example alone is what a script says that does not say."""
         figures = {**self.scores} if math.isnan(self.loss) else {"loss": self.loss, **self.scores}
+        if self.examples > 1:
+            figures["examples"] = self.examples
         return {f"eval/{name}": value for name, value in figures.items()}
 
 

@@ -15,8 +15,8 @@ from edgegossip.types import LocalUpdate, Metrics, scores_problem
 def test_the_first_score_is_the_headline_and_accuracy_is_none_where_there_is_none() -> None:
     found = Metrics(0.5, 10, {"mae": 0.25, "r2": 0.75})
     assert found.headline == ("mae", 0.25) and found.accuracy is None
-    assert found.records() == {"eval/loss": 0.5, "eval/mae": 0.25, "eval/r2": 0.75}
-    assert Metrics(0.5, 10).headline is None and Metrics(0.5, 10).records() == {"eval/loss": 0.5}
+    assert found.records() == {"eval/loss": 0.5, "eval/mae": 0.25, "eval/r2": 0.75, "eval/examples": 10}
+    assert Metrics(0.5, 10).headline is None and Metrics(0.5, 10).records() == {"eval/loss": 0.5, "eval/examples": 10}
     assert Metrics(0.5, 10, {"f1": 0.2, "accuracy": 0.9}).accuracy == 0.9
 
 

@@ -243,7 +243,7 @@ class Evaluations:
         self.wanted = None
 
     def record(self, step: Round, metrics: Metrics) -> None:
-        self._record(COORDINATOR, step, {**metrics.records(), "eval/examples": metrics.examples})
+        self._record(COORDINATOR, step, metrics.records())
 
     def _drop_wanted(self) -> None:
         if self.wanted is not None and self._faults:

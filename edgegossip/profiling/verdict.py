@@ -196,7 +196,7 @@ class Evidence:
         if "gossip/consensus_distance" in record.values:
             far = record.number("gossip/consensus_distance")
             node.alone, node.mixed = node.alone + (far is None), node.mixed + (far is not None)
-        if "eval/loss" in record.values:
+        if any(name.startswith(EVALUATED) for name in record.values):  # a script may tell no loss
             self._evaluated(node, record)
         for name in record.values:
             if name.startswith(LINK_PREFIX) and name.endswith(LINK_BYTES):
@@ -277,9 +277,7 @@ class Evidence:
             return
         reached = sum(scores.values()) / len(scores)
         losses = [node.loss for node in nodes.values() if node.loss is not None]
-        tested = max((node.tested for node in nodes.values()), default=0.0)
-        if tested <= 1.0:  # a script need not say
-            tested = 1000.0
+        tested = max((node.tested for node in nodes.values()), default=0.0) or 1000.0
         guess = self._asked.guess
         if guess is None:
             ends = self._curve.ends()

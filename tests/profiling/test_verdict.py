@@ -34,7 +34,7 @@ def told(
     loss: Curve = falls,
     accuracy: Mapping[str, float] | float = 0.9,
     rounds: int = 40,
-    test_loss: float = 0.3,
+    test_loss: float | None = 0.3,
     links: Callable[[str, str, int], bool] = lambda a, b, step: True,
     mixed: Callable[[str, int], bool] = lambda node, step: True,
     events: Iterable[EventRecord] = (),
@@ -57,7 +57,7 @@ def told(
             if step == rounds - 1:
                 score = accuracy if isinstance(accuracy, float) else accuracy[node]
                 scores = {"eval/accuracy": score} if r2 is None else {"eval/mae": 1.0, "eval/r2": r2}
-                values |= {"eval/loss": test_loss, **scores, "eval/examples": 400}
+                values |= {**scores, **({} if test_loss is None else {"eval/loss": test_loss, "eval/examples": 400})}
             metrics.append(MetricsRecord(node, step, float(step), values))
     ends = [EventRecord(n, 99.0, "lost" if n in lost else "finished", n) for n in BOARDS]
     document = summarise_records(HEAD, BOARDS, metrics, [*events, *ends], Asked.of(recipe, partition, TOPOLOGY))
@@ -135,6 +135,7 @@ def test_a_script_that_learnt_nothing_is_a_ruin() -> None:
     guess: dict[str, Any] = {"loss": lambda k: 2.3 + 0.05 * (k == 0), "accuracy": 0.11, "rounds": 12}
     ((kind, ruin, text),) = script(**guess)
     assert (kind, ruin) == ("chance", True) and "is that of guessing: so is the training loss, 2.3" in text
+    assert script(**guess, test_loss=None) == script(**guess), "an accuracy says enough"
     assert script(**guess | {"rounds": 6}) == []
     assert script(**guess | {"accuracy": 0.2}) == [], "a guess would be right less often"
     assert script(**guess | {"loss": lambda k: 2.3 + 3.0 * (k == 0)}) == [], "it fell"
