@@ -133,7 +133,7 @@ def memory_notice(recipe: Recipe) -> str:
 def momentum_notice(recipe: Recipe) -> str:
     """Two momentums, dgc's and the local optimiser's, which may keep training from converging; empty when there are not both."""
     momentum = recipe.training.momentum if recipe.training.optimizer == "sgd" else 0.0
-    if recipe.codec.name != "dgc" or momentum == 0:
+    if recipe.codec.name != "dgc" or momentum == 0 or recipe.run.script:
         return ""
     return (
         f"codec dgc has a momentum of its own, and training.momentum = {momentum:g} beside it may keep "
@@ -229,6 +229,8 @@ def _check_model(recipe: Recipe, name: NodeId) -> None:
     """A model with parameters, or a user's own, is built once here: that takes torch, and finds every mistake in it. `name`:
     whose data say what an example is, where the recipe does not."""
     section = recipe.model
+    if recipe.run.script:  # which has its own
+        return
     if not (section.params or section.share or section.keep or ":" in section.name or is_users(recipe.data)):
         return
     try:

@@ -165,8 +165,9 @@ def first_model(recipe: Recipe, board: Board, say: Callable[[str], None] = lambd
 
 
 def require_device(recipe: Recipe) -> None:
-    """Raises HostError unless this machine has the device that the recipe asks for. Imports torch where that is a GPU."""
-    if recipe.training.device in ("auto", "cpu"):
+    """Raises HostError unless this machine has the device that the recipe asks for; a script sees to its own. Imports torch
+    where that is a GPU."""
+    if recipe.run.script or recipe.training.device in ("auto", "cpu"):
         return
     from edgegossip.training.device import choose
 

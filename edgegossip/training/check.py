@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 
 from edgegossip.recipe import Recipe, TrainingSection
@@ -183,10 +184,26 @@ def _check_params(key: str, name: str, params: Mapping[str, object], allowed: tu
             raise unknown(f"a key of {key} for {name}", param, allowed)
 
 
+def _unused_by_script(recipe: Recipe) -> str:
+    """Keys that were set to no effect, as the script's own code stands in their place."""
+    changed = [
+        f"{name}.{f.name}"
+        for name, section in (("data", recipe.data), ("model", recipe.model), ("training", recipe.training))
+        for f in fields(section)
+        if getattr(section, f.name) != getattr(type(section)(), f.name)
+    ]
+    if not changed:
+        return ""
+    said = f"{' and '.join(changed)} {'are' if changed[1:] else 'is'} not used"
+    return f"{Path(recipe.run.script).name} says itself what it trains: {said}; set it there (run.script_args)"
+
+
 def data_notice(recipe: Recipe) -> str:
-    """Return what becomes of a folder of the user's own, in a sentence; "" where there is nothing
-    to say."""
+    """Return what becomes of a folder of the user's own, or of keys by which a script does not go,
+    in a sentence; "" where there is nothing to say."""
     section = recipe.data
+    if recipe.run.script:
+        return _unused_by_script(recipe)
     if section.partition == "local":
         unsaid = is_users(section) and not section.classes and not section.labels
         if not unsaid or section.target in ("values", "none"):

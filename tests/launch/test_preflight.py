@@ -104,3 +104,16 @@ def test_a_codec_that_outgrows_the_memory_is_told() -> None:
 def test_a_second_memory_is_told_where_differences_are_one(codec: str, told: bool) -> None:
     said = notices(recipes.load("quickstart-gossip", ["gossip.algorithm=choco-sgd", f"codec.name={codec}"]))
     assert any("has a memory of its own" in notice for notice in said) == told
+
+
+def test_keys_that_a_script_does_not_go_by_are_named(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("")
+    assert notices(recipes.load(str(script), ["gossip.algorithm=sgp"])) == []
+    settings = ["training.lr=0.5", 'model.keep=["head.*"]', "training.momentum=0.5", "training.device=cuda:99"]
+    chosen = recipes.load(str(script), [*settings, "codec.name=dgc", "run.nodes=2"])
+    preflight(chosen, ("board-0", "board-1"))
+    said = [notice for notice in notices(chosen) if "train.py" in notice or "momentum" in notice]
+    keys = "model.keep and training.momentum and training.lr and training.device"
+    assert len(said) == 1 and all(key in said[0] for key in keys.split(" and "))
+    assert said[0].startswith("train.py says itself what it trains: ")
