@@ -145,7 +145,7 @@ def test_sentence_length(tmp_path):
     half = {"a.txt": " ".join(sentences[:500]), "b.txt": "\n\n".join(sentences[400:])}
     section = written(tmp_path / "both", half)
     data = open_data(section)
-    assert describe(section).shape == (48,) and data.classes == 6
+    assert describe(section).shape == (48,) and data.about.classes == 6
     kept = {s for s in sentences if class_of(s) is not None}
     assert len(data.train) + len(data.test) == len(kept)  # each once
     assert 0.05 < len(data.test) / len(kept) < 0.16
@@ -184,7 +184,7 @@ def test_ag_news(tmp_path):
     section = DataSection(name="ag-news", dir=str(tmp_path))
     locate(section)
     data = open_data(section)
-    assert data.about.shape == (128,) and data.classes == 4
+    assert data.about.shape == (128,) and data.about.classes == 4
     assert data.train.labels.tolist() == [2, 0] and data.test.labels.tolist() == [3]
     text = 'Wall St. "Bears" Reuters - Short-sellers, seeing green.'
     wanted = encode([text, "A B"], HashedWords(), 128).take(np.arange(2))
