@@ -44,7 +44,7 @@ def built(case: str, data: DataSet, seed: int) -> nn.Module:
     torch.manual_seed(seed)
     params = SIZES | {"length": data.about.shape[0]}
     section = ModelSection("distilbert", params=params)
-    model = models.build(section, data.about.shape, data.classes)
+    model = models.build(section, data.about.shape, data.about.classes)
     if case == "fp32, range norm":
         for module in model.modules():
             if type(module) is nn.LayerNorm:
@@ -134,7 +134,7 @@ def text(lines: list[Line], data: DataSet, options: argparse.Namespace) -> str:
     commits = ", ".join(sorted({n["commit"] for n in lines}))
     return (
         f"{options.task}: {len(data.train)} training and {len(data.test)} test examples of "
-        f"{data.classes} classes, {data.about.shape[0]} tokens; the commonest class is {100 * share:.1f} % "
+        f"{data.about.classes} classes, {data.about.shape[0]} tokens; the commonest class is {100 * share:.1f} % "
         f"of the test examples. Encoder: {sizes}. AdamW, learning rate {options.lr} with a warm-up of a tenth "
         f"and a linear decay, weight decay 0.01, batches of {BATCH}, {options.epochs} epochs, "
         f"{options.threads} threads. Commit {commits}.\n\n"
