@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -135,6 +135,19 @@ class Metrics:
     def headline(self) -> tuple[str, float] | None:
         """Name and value of the first score; None where there is only the loss."""
         return next(iter(self.scores.items()), None)
+
+    @classmethod
+    def over(cls, parts: Sequence[Metrics]) -> Metrics:
+        """Return the evaluation over several test sets: means by their examples."""
+        count = sum(part.examples for part in parts)
+
+        def mean(values: Iterable[float]) -> float:
+            return math.fsum(v * part.examples for v, part in zip(values, parts, strict=True)) / count
+
+        common = [name for name in parts[0].scores if all(name in part.scores for part in parts)]
+        scores = {name: mean(part.scores[name] for part in parts) for name in common}
+        told = any(part.examples > 1 for part in parts)  # one stands for an unknown number
+        return cls(mean(part.loss for part in parts), count if told else 1, scores)
 
     def records(self) -> dict[str, float]:
         """The evaluation as metrics of a record: eval/loss, eval/<name> for each score, and

@@ -391,7 +391,29 @@ class ServerEngine:
             return self._go(self._evaluating_at_last)
         assert frame is not None
         self._final = _FinalEvaluation(frame, dict(self._evaluations.without))
+        able = [m for m in self._boards.up() if not m.busy and m.name not in self._final.faults]
+        if self._plan.evaluates_everywhere and able:
+            wishes = {member.node: Evaluate(frame) for member in able}
+            return self._ask_and_wait(wishes, "final evaluation", self._patience_s, 0, self._all_have_evaluated)
         return self._go(self._looking_for_evaluator)
+
+    def _all_have_evaluated(self) -> bool:
+        """Take the mean of what came; where nothing did, one board after the other is asked."""
+        final, found = self._final, list[Metrics]()
+        assert final is not None
+        for name, (_, answer) in sorted(self._answers().items()):
+            metrics, reason = self._evaluation_in(answer)
+            if metrics is not None:
+                found.append(metrics)
+            elif reason:
+                final.faults[name] = reason
+        if not found:
+            return self._go(self._looking_for_evaluator)
+        if faults := {n: reason for n, reason in final.faults.items() if n not in self._evaluations.without}:
+            said = "; ".join(f"{name}: {reason}" for name, reason in faults.items())
+            self._log("not-evaluated", f"the final evaluation is without {said}", missing=",".join(faults))
+        self._evaluations.record(self._plan.rounds - 1, Metrics.over(found))
+        return self._complete()
 
     def _evaluating_at_last(self) -> bool:
         if self._evaluated is None:
@@ -423,21 +445,11 @@ class ServerEngine:
         final, asking = self._final, self._asking
         assert final is not None and asking is not None
         name, (_, answer) = final.name, self._answers().get(final.name, (0, None))
-        reason = ""
-        if isinstance(answer, Result):
-            try:
-                found = self._evaluations.checked(answer.evaluation)
-                if found is not None and found.examples:
-                    self._evaluations.record(self._plan.rounds - 1, found)
-                    return self._complete()
-                reason = "its answer has no evaluation" if found is None else NO_TEST_SET
-            except PeerError as error:
-                reason = str(error)
-        elif isinstance(answer, Failure):
-            reason = "" if answer.away else answer.reason
-        elif answer is not None:
-            reason = "its answer is not to this question"
-        elif (member := self._boards.by_name(name)) is not None and member.busy:
+        found, reason = self._evaluation_in(answer)
+        if found is not None:
+            self._evaluations.record(self._plan.rounds - 1, found)
+            return self._complete()
+        if answer is None and (member := self._boards.by_name(name)) is not None and member.busy:
             reason = f"no answer for {asking.deadline_s:g} s"
         final.absences[name] += 1
         if reason:
@@ -445,6 +457,20 @@ class ServerEngine:
         elif final.absences[name] >= ABSENCES:  # it went away, and may come back: but not for ever
             final.faults[name] = "it went away"
         return self._go(self._looking_for_evaluator)
+
+    def _evaluation_in(self, answer: Answer | None) -> tuple[Metrics | None, str]:
+        """Return what an answer found, or why it found nothing; "" of a board that went away."""
+        if isinstance(answer, Result):
+            try:
+                found = self._evaluations.checked(answer.evaluation)
+            except PeerError as error:
+                return None, str(error)
+            if found is not None and found.examples:
+                return found, ""
+            return None, "its answer has no evaluation" if found is None else NO_TEST_SET
+        if isinstance(answer, Failure):
+            return None, "" if answer.away else answer.reason
+        return None, "" if answer is None else "its answer is not to this question"
 
     def _not_evaluated(self, faults: Mapping[NodeId, str]) -> bool:
         self._evaluations.missing(self._plan.rounds - 1, faults.items())

@@ -43,6 +43,7 @@ class ServerPlan:
     evaluate_after: frozenset[Round] = frozenset()  # rounds whose model is evaluated, besides the last one's
     evaluation_examples: int = 0  # of the test set, during the run; 0: all
     evaluates_itself: bool = False  # the driver evaluates (`EvaluateHere`), not a board
+    evaluates_everywhere: bool = False  # all boards evaluate, each on a test set of its own; not one for all
     certified: bool = False  # boards prove their names (`Joining.identity`)
     hands_out_model: bool = False  # every board gets the final model with the goodbye
     records_boards: bool = False  # a record a board and round of what its update and its profile say

@@ -7,7 +7,7 @@ Pure: classes here say what is to be logged or recorded by calling what they wer
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -120,10 +120,18 @@ class Evaluations:
 
     A round never waits for an evaluation: it is taken whenever the board's answer comes. A board
     that owes it for good is followed by one other, with the model of that moment; then it is logged
-    that there is none. `after_rounds`: rounds after which the model is to be evaluated."""
+    that there is none. `after_rounds`: rounds after which the model is to be evaluated.
 
-    def __init__(self, after_rounds: frozenset[Round], training: Losses, log: Log, record: Record) -> None:
+    `everywhere`: each board has a test set of its own, so all of a round's boards are asked, and the
+    mean of what has come by its end is the evaluation."""
+
+    def __init__(
+        self, after_rounds: frozenset[Round], training: Losses, log: Log, record: Record, everywhere: bool = False
+    ) -> None:
         self._rounds, self._training, self._log, self._record = after_rounds, training, log, record
+        self._everywhere = everywhere
+        self._found: list[Metrics] = []  # of this round's question to all
+        self._step = -1  # which was about the model after this round
         self.wanted: Round | None = None  # the model after this round, and nobody has been asked
         self._faults: Faults = ()  # of the one that is wanted
         self._asked: dict[NodeId, _Asked] = {}
@@ -141,20 +149,26 @@ class Evaluations:
 
     def after(self, round: Round) -> None:
         """Take note that a round has ended."""
+        if self._everywhere:
+            self._settle()
         if round in self._rounds:
             self._drop_wanted()
             self.wanted = round
 
-    def ask(self, names: Sequence[NodeId], step: Round) -> NodeId:
-        """Choose who evaluates the model after round `step`, which goes out now; "" when none of
-        these boards has a test set."""
+    def ask(self, names: Sequence[NodeId], step: Round) -> Collection[NodeId]:
+        """Choose who evaluates the model after round `step`, which goes out now; nobody when none
+        of these boards has a test set."""
         tried, able = {name for name, _ in self._faults}, [n for n in names if n not in self.without]
         if not able:
-            return ""
-        name = self.next_board([n for n in able if n not in tried] or able)
-        self._asked[name] = _Asked(step, self._faults)
-        self.wanted, self._faults = None, ()
-        return name
+            return ()
+        if self._everywhere:
+            self.asked += 1
+            chosen = able
+        else:
+            chosen = [self.next_board([n for n in able if n not in tried] or able)]
+        self._asked |= dict.fromkeys(chosen, _Asked(step, self._faults))
+        self.wanted, self._faults, self._step = None, (), step
+        return chosen
 
     def next_board(self, names: Sequence[NodeId]) -> NodeId:
         """Choose one of these boards: they take turns."""
@@ -178,10 +192,22 @@ class Evaluations:
         del self._asked[name]
         if not metrics.examples:
             self.has_none(name)
-            if self.wanted is None:
+            if self.wanted is None and not self._everywhere:
                 self.wanted, self._faults = asked.step, asked.faults
+        elif self._everywhere:
+            self._found.append(metrics)
         else:
             self.record(asked.step, metrics)
+
+    def _settle(self) -> None:
+        """A round of which all boards were asked is over: what comes later is of no use."""
+        for name in list(self._asked):
+            self.failed(name, "it has not answered in time")
+        if self._found:
+            self.record(self._step, Metrics.over(self._found))
+        elif self._faults:
+            self.missing(self._step, self._faults)
+        self._found, self._faults = [], ()
 
     def has_none(self, name: NodeId) -> None:
         """Take note that a board has no test set: it is not asked again."""
@@ -215,6 +241,9 @@ class Evaluations:
         """Take note that no evaluation comes of this board, if it was asked for one."""
         asked = self._asked.pop(name, None)
         if asked is None:
+            return
+        if self._everywhere:
+            self._faults = (*self._faults, (name, reason))
             return
         faults = (*asked.faults, (name, reason))
         if len(faults) < TRIES and self.wanted is None:

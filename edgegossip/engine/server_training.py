@@ -11,7 +11,7 @@ same interface in `flower/combine.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
@@ -68,7 +68,7 @@ class Training:
         self._losses, self._examples = Losses(), Examples[NodeId]()
         self._trust = Trust(lambda event, text, name: log(event, text, peer=name))
         after_rounds = plan.evaluate_after | {plan.rounds - 1}
-        self.evaluations = Evaluations(after_rounds, self._losses, log, record)
+        self.evaluations = Evaluations(after_rounds, self._losses, log, record, plan.evaluates_everywhere)
         self._records = BoardRecords(plan.layout, record) if plan.records_boards else None
         self._holds: dict[NodeId, tuple[int, Round]] = {}  # the model that a board (by its number) answered last
         self._sent: dict[str, Value] = {}  # what the record of the round in progress says of its frames
@@ -103,8 +103,8 @@ class Training:
     # A round begins
 
     def wishes(self, idle: Mapping[NodeId, int]) -> dict[int, Train]:
-        """Choose among the idle boards, and what each is sent; one of them may be asked to evaluate
-        the model it gets.
+        """Choose among the idle boards, and what each is sent; one of them, or where each has a test
+        set of its own all, may be asked to evaluate the model it gets.
 
         Boards are given and returned with the transport's numbers."""
         plan = self._plan
@@ -115,11 +115,11 @@ class Training:
         with self._span("encode"):
             chosen = {names[node]: node for node in self._combiner.choose(self.round, self.model, some)}
             frames = self._frames(chosen)
-        evaluator = ""
+        evaluators: Collection[NodeId] = ()
         if self.evaluations.wanted is not None and not plan.evaluates_itself and chosen:
-            evaluator = self.evaluations.ask(sorted(chosen), self.round - 1)
+            evaluators = self.evaluations.ask(sorted(chosen), self.round - 1)
         examples = plan.evaluation_examples
-        return {node: Train(frames[name], examples if name == evaluator else None) for name, node in chosen.items()}
+        return {node: Train(frames[name], examples if name in evaluators else None) for name, node in chosen.items()}
 
     def _frames(self, chosen: Mapping[NodeId, int]) -> dict[NodeId, Frame]:
         """Encode what each board gets: the difference if it holds the model before, else the whole.

@@ -362,3 +362,32 @@ def test_a_board_that_takes_long_to_get_ready_is_greeted_once() -> None:
 
 def _greetings(effect: Effect) -> list[Question]:
     return [q for q in effect.questions if isinstance(q.wish, Hello)] if isinstance(effect, Ask) else []
+
+
+def test_boards_with_test_sets_of_their_own_evaluate_together() -> None:
+    def alone(k: int) -> dict[int, float]:
+        run = Run(rounds=4, boards=4)
+        for j, board in enumerate(run.boards):
+            board.workload.evaluate = lambda x, n, j=j: Metrics(float(np.mean(x**2)) + j, 0 if k not in (j, -1) else 10)  # type: ignore
+        run.plan = replace(run.plan, evaluates_everywhere=True)
+        run.play()
+        return run.evaluations()
+
+    together = alone(-1)
+    assert together.keys() == {0, 1, 2, 3}
+    for step, loss in together.items():
+        assert loss == pytest.approx(np.mean([alone(k)[step] for k in range(4)]))
+
+
+def test_a_final_evaluation_by_all_is_of_those_that_can() -> None:
+    run = Run(boards=4, rounds=2, evaluates_everywhere=True)
+    run.boards[1].spoil = {FINAL: lambda r: replace(r, evaluation=DecodeError("the evaluation makes no sense"))}
+    run.play()
+    assert run.evaluations().keys() == {0, 1}
+    assert run.texts("not-evaluated") == ["the final evaluation is without board-1: the evaluation makes no sense"]
+    nobody = Run(boards=2, rounds=2, evaluates_everywhere=True)
+    for board in nobody.boards:
+        board.spoil = {FINAL: lambda r: replace(r, evaluation=None)}
+    nobody.play()
+    (text,) = nobody.texts("not-evaluated")
+    assert "board-0: its answer has no evaluation; board-1: its answer has no evaluation" in text and nobody.completed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -121,19 +122,43 @@ def test_an_evaluation_that_one_board_owes_is_asked_of_another(written: Written)
     logs: list[str] = []
     made = Evaluations(frozenset({1, 5}), Losses(), lambda event, text, **fields: logs.append(text), written)
     made.after(1)
-    assert made.wanted == made.open == 1 and made.ask(["a"], 1) == "a" and made.open == 1 and made.wanted is None
+    assert (
+        made.wanted == made.open == 1 and list(made.ask(["a"], 1)) == ["a"] and made.open == 1 and made.wanted is None
+    )
     made.failed("a", "it went away")
-    assert made.wanted == 1 and made.ask(["b", "a"], 3) == "b"  # although it would be a's turn
+    assert made.wanted == 1 and list(made.ask(["b", "a"], 3)) == ["b"]  # although it would be a's turn
     made.answered("b", Metrics(0.5, 10, {"accuracy": 0.5, "f1": 0.25}))
     values = {"eval/loss": 0.5, "eval/accuracy": 0.5, "eval/f1": 0.25, "eval/examples": 10}
     assert written.all == [(COORDINATOR, 3, values)]
     made.after(5)
     made.ask(["a"], 5)
     made.failed("a", "it hangs")
-    assert made.ask(["a"], 6) == "a"  # there is nobody else
+    assert list(made.ask(["a"], 6)) == ["a"]  # there is nobody else
     made.failed("a", "it hangs again")
     assert made.wanted is None and made.open is None
     assert logs == ["the model after round 6 is not evaluated (a: it hangs; a: it hangs again)"]
+
+
+def test_where_each_board_has_a_test_set_the_evaluation_is_the_mean_by_examples(written: Written) -> None:
+    logs: list[str] = []
+    log = lambda event, text, **fields: logs.append(text)  # noqa: E731
+    made = Evaluations(frozenset({1, 3, 5}), Losses(), log, written, everywhere=True)
+    made.after(1)
+    assert list(made.ask(["a", "b", "c", "d"], 1)) == ["a", "b", "c", "d"] and made.open == 1
+    made.answered("a", Metrics(0.5, 30, {"accuracy": 0.5, "f1": 0.25}))
+    made.answered("b", Metrics(0.1, 10, {"accuracy": 0.9}))
+    made.answered("c", Metrics(math.nan, 0))  # it has no test set
+    assert not written.all  # until the round is over; d is late
+    made.after(2)
+    values = {"eval/loss": pytest.approx(0.4), "eval/accuracy": pytest.approx(0.6), "eval/examples": 40}
+    assert written.all == [(COORDINATOR, 1, values)] and made.open is None
+    made.answered("d", Metrics(0.5, 10, {"accuracy": 0.5}))
+    made.after(3)
+    assert list(made.ask(["a", "b", "c"], 3)) == ["a", "b"]
+    made.failed("a", "it hangs")
+    made.after(4)
+    assert len(written.all) == 1
+    assert logs[-1] == "the model after round 3 is not evaluated (a: it hangs; b: it has not answered in time)"
 
 
 def test_what_boards_have_alike_survives_a_restart() -> None:
