@@ -597,7 +597,7 @@ class ServerEngine:
             return  # it was so busy getting ready that it was taken for gone: it is greeted again when it beats
         try:
             if isinstance(answer, Failure):
-                raise PeerError(f"it does not speak edgegossip: {answer.reason}")
+                raise PeerError(f"it cannot take part: {answer.reason}")
             if not isinstance(answer, Joining):
                 raise answer if isinstance(answer, PeerError) else PeerError("it did not answer the greeting")
             name = answer.name

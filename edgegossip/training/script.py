@@ -34,6 +34,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from edgegossip.agreement import Agreement, Fact, sums
 from edgegossip.choices import did_you_mean
@@ -48,6 +49,7 @@ T = TypeVar("T")
 
 SLOW_FACTOR, SLOW_S = 10.0, 30.0  # a round so many times as long as the longest before it is told, not sooner than that
 ALONE_ROUNDS = 100
+MOST_NAMED = 4
 LEAVE_S = 5.0  # for a script that is abandoned to end
 _LOOK_S = 0.2  # between two looks at whether the script is alive
 SCHEMA = ("task", "input", "target", "labels")  # of `edgegossip.agreement`, what a script may add
@@ -347,6 +349,12 @@ class Run:
             self._proven = self._trained  # an optimiser has no state before its first step
         return {"script": pack(kept)}
 
+    def averaged_norms(self) -> list[str]:
+        """Return the names of batch norms whose statistics travel."""
+        travels = {tensor.name for tensor in self._vector.layout.tensors}
+        modules = self._vector.module.named_modules()
+        return [n for n, m in modules if isinstance(m, _BatchNorm) and f"{n}.running_mean" in travels]
+
     def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
         """Go on from what `snapshot` gave. Raises LocalError when it is of another script."""
         try:
@@ -521,7 +529,13 @@ class ScriptWorkload:
         if asked not in (None, rounds):
             say(
                 f"{_script(self._seat)} asked join for {asked} rounds, and the run has run.rounds = {rounds}: "
-                f"set run.rounds={asked}, or give it {{rounds}} as an argument"
+                f"say --set run.rounds={asked}, or give it {{rounds}} as an argument"
+            )
+        if self._seat.index == 0 and (norms := self._run.averaged_norms()):
+            named = ", ".join(f"{name}.*" for name in norms[:MOST_NAMED]) + (", ..." if norms[MOST_NAMED:] else "")
+            say(
+                f"batch norm's statistics are averaged over the boards; where boards' data differ, in scale or in classes, "
+                f"let each keep its own by join(keep=...): {named}"
             )
 
     @property
@@ -657,7 +671,10 @@ def _told(seat: Seat, error: BaseException) -> LocalError:
     lines = [frame.lineno for frame in extract_tb(error.__traceback__) if Path(frame.filename) == path]
     where = f", line {lines[-1]}" if lines else ""
     kind = f"{_script(seat)}{where}: {type(error).__name__}"
-    told = LocalError(f"{kind}: {error}")
+    hint = ""
+    if seat.index < 0 and not seat.joined.done():
+        hint = "; this is the coordinator, which has no board's data: let the script read them after its join"
+    told = LocalError(f"{kind}: {error}{hint}")
     told.elsewhere = f"{kind} (its message stays in that board's log)"
     told.__cause__ = error
     return told

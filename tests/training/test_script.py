@@ -257,7 +257,7 @@ def test_rounds_of_the_script_that_are_not_the_runs_are_said(start: Start) -> No
     start(REGRESSION.replace("scheduler]", "scheduler], rounds=20"), say=said.append)
     assert said == [
         "train.py asked join for 20 rounds, and the run has run.rounds = 6: "
-        "set run.rounds=20, or give it {rounds} as an argument"
+        "say --set run.rounds=20, or give it {rounds} as an argument"
     ]
     start(REGRESSION.replace("scheduler]", "scheduler], rounds=6"), say=said.append)
     start(REGRESSION, say=said.append)
@@ -629,3 +629,26 @@ def test_a_coordinator_cannot_evaluate_a_part_of_the_model(start: Start, what: s
     with pytest.raises(LocalError, match=r'which the coordinator has not; set evaluation\.where = "boards"'):
         start(text, index=-1, name="coordinator", where="coordinator")
     start(text, index=-1, name="coordinator").abandon()  # of the boards' evaluation it takes no part
+
+
+def test_batch_norms_that_are_averaged_are_named_once(start: Start) -> None:
+    body = """
+        import edgegossip
+        from torch import nn
+        model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
+        with edgegossip.join(model{keep}) as run:
+            for _ in run.rounds():
+                run.exchange(loss=1.0)
+    """
+    said: list[str] = []
+    start(body.format(keep=""), index=0, say=said.append)
+    (text,) = said
+    assert text.startswith("batch norm's statistics are averaged") and text.endswith("join(keep=...): 1.*")
+    start(body.format(keep=""), index=1, say=said.append)
+    start(body.format(keep=", keep=['1.*']"), index=0, say=said.append)
+    assert len(said) == 1
+
+
+def test_a_coordinator_whose_script_reads_data_before_its_join_says_so(start: Start) -> None:
+    with pytest.raises(LocalError, match=r"FileNotFoundError.*this is the coordinator.*after its join"):
+        start("open('no such file of data')", index=-1, name="coordinator")
