@@ -25,6 +25,7 @@ EXIT_OK, EXIT_BUG, EXIT_USAGE, EXIT_DATA, EXIT_HOST, EXIT_PEER, EXIT_RUN = 0, 1,
 EXIT_DEGRADED = 7  # finished, but boards were lost on the way
 EXIT_RUIN = 8  # finished, but what came of it is not what was asked for
 EXIT_INTERRUPTED = 130
+COMPUTING = "compute"  # begins the names of threads that a command which ends does not wait for
 
 
 class EdgegossipError(Exception):

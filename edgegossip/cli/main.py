@@ -6,6 +6,7 @@ import importlib
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Sequence
 from types import FrameType
@@ -14,7 +15,7 @@ from typing import NoReturn
 import click
 
 from edgegossip import __version__
-from edgegossip.types import EXIT_BUG, EXIT_INTERRUPTED, EdgegossipError
+from edgegossip.types import COMPUTING, EXIT_BUG, EXIT_INTERRUPTED, EdgegossipError
 
 # Command -> module that holds a click command of the same name. A new command is one file and one line here.
 COMMANDS = {
@@ -90,6 +91,12 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
             traceback.print_exc()
         hint = "set EDGEGOSSIP_DEBUG=1 for the traceback, and please report it"
         code = _fail(f"unexpected {type(error).__name__}: {error} ({hint})", EXIT_BUG)
+    # A board that failed may still compute an update. The interpreter would wait for it; and were
+    # its thread a daemon, torch would abort the process.
+    if any(thread.name.startswith(COMPUTING) for thread in threading.enumerate()):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
     sys.exit(code)
 
 

@@ -65,7 +65,7 @@ from edgegossip.profiling.spans import RoundClock
 from edgegossip.spool import Spool
 from edgegossip.training import build_workload
 from edgegossip.training.base import Workload, stage_metrics
-from edgegossip.types import Metrics, NodeId, Round, RunError
+from edgegossip.types import COMPUTING, Metrics, NodeId, Round, RunError
 
 if TYPE_CHECKING:
     from edgegossip.node.keeper import Keeper, Restored
@@ -135,7 +135,7 @@ class GossipNode:
         # Of the round's deadline: see `_goes_on_arriving`.
         self._deadline_s, self._latest_s, self._came_bytes, self._looked = 0.0, 0.0, 0, False
         self._question: Load | Train | Poll | Finished | Failed | None = None
-        self._worker = ThreadPoolExecutor(1, "compute") if self._algorithm.asynchronous else None
+        self._worker = ThreadPoolExecutor(1, COMPUTING) if self._algorithm.asynchronous else None
         self._aside = False  # the worker computes, and spans are not ours to open
         self._round_over: Callable[[], None] = lambda: None  # whom to tell
         self._ended: RoundEnded | None = None  # not put down yet
@@ -166,6 +166,8 @@ class GossipNode:
             metrics = self._last_evaluation()
             patience_s = LEAVE_S
         finally:
+            if self._worker is not None:
+                self._worker.shutdown(wait=False)  # it may compute for long; see also cli/main.py
             if self._keeper is not None:
                 self._keeper.close(patience_s)
         name = self._spec.name

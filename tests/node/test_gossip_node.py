@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -22,8 +24,9 @@ from edgegossip.node.gossip_node import GossipNode, Model
 from edgegossip.node.meters import NodeMeters
 from edgegossip.node.spec import NodeSpec, make_view
 from edgegossip.profiling.spans import PARTS, RoundClock, RoundTimes
-from edgegossip.types import LocalError, LocalUpdate, Round, RunError, Vec
+from edgegossip.types import HostError, LocalError, LocalUpdate, Round, RunError, Vec
 from edgegossip.untrusted import Refusal
+from tests.mesh.support import ROOT
 from tests.node.fakes import ListSink, MemoryTransport, Quadratic, network
 
 NAMES = ("a", "b", "c", "d")
@@ -423,6 +426,37 @@ def test_an_error_of_the_workload_is_raised_in_the_loop() -> None:
 
     with pytest.raises(LocalError, match="loss became nan"):
         pairwise("a", network(MEMBERS)["a"], Diverged(np.ones(VALUES, np.float32))).node.run()
+
+
+FAILS_BUSY = """
+import threading, time
+import numpy as np
+from edgegossip.cli import main as program
+from edgegossip.mesh.base import Notice
+from edgegossip.types import HostError
+from tests.node.test_gossip_node import MEMBERS, VALUES, Quadratic, network, pairwise
+
+class Slow(Quadratic):
+    def local_update(self, x, round):
+        ends["a"].events.put(Notice("b", "it says something"))
+        time.sleep(600)
+
+def full(name, kind, text, **fields):
+    if kind == "notice":
+        raise HostError("the disk is full")
+
+ends = network(MEMBERS)
+board = pairwise("a", ends["a"], Slow(np.ones(VALUES, np.float32)))
+board.sink.event = full
+program.cli.main = lambda **_: board.node.run()
+program.main([])
+"""
+
+
+def test_a_board_that_fails_while_it_computes_ends_at_once() -> None:
+    command = [sys.executable, "-c", FAILS_BUSY]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, cwd=ROOT)
+    assert (ended.returncode, ended.stderr) == (HostError.exit_code, "edgegossip: the disk is full\n")
 
 
 def test_three_boards_of_different_speed_come_near_the_mean_of_their_targets() -> None:
