@@ -100,7 +100,12 @@ class Moved:
     address: str
 
 
-TransportEvent: TypeAlias = Received | SendReceipt | SendFailed | PeerUp | PeerDown | Notice | Verdict | Moved
+@dataclass(frozen=True, slots=True)
+class Woken:
+    """`wake` was called."""
+
+
+TransportEvent: TypeAlias = Received | SendReceipt | SendFailed | PeerUp | PeerDown | Notice | Verdict | Moved | Woken
 
 
 class Transport(Protocol):
@@ -113,11 +118,10 @@ class Transport(Protocol):
         """
 
     def incoming(self, timeout_s: float | None) -> TransportEvent | None:
-        """The next event, or None when none came in time, or `wake` was called."""
+        """The next event, or None when none came in time."""
 
     def wake(self) -> None:
-        """Let the `incoming` that waits, or else the next one, return None at once. May be called
-        from any thread."""
+        """Let `incoming` give Woken. May be called from any thread."""
 
     def close_peer(self, peer: NodeId, reason: str) -> None:
         """Stop talking to a peer that sent something bad. Nobody else is affected."""

@@ -543,16 +543,13 @@ class Intake:
             raise Refused(mesh_pb2.REFUSAL_CODE_MALFORMED, f"transfer {chunk.transfer} is here already")
 
 
-_WAKE = Notice(None, "wake")  # stands in the queue of events for a call of `wake`; told apart by identity
-
-
 class Inbox:
     """Events on their way from the transport's loop to the node, with a bound on the bytes of
     frames that wait.
 
     A frame takes room from the moment its first chunk arrives until `get` hands it out. At most
     `unmeasured_bytes` may wait until `bound` says what the run needs, which may be up to
-    `max_bytes`. `get`, `post`, `wake`, `close` and `release` may be called from any thread.
+    `max_bytes`. `get`, `post`, `close` and `release` may be called from any thread.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, max_bytes: int, unmeasured_bytes: int) -> None:
@@ -573,23 +570,16 @@ class Inbox:
         self._events.put(event)
 
     def get(self, timeout_s: float | None) -> TransportEvent | None:
-        """The next event; None when none came in time, after `wake`, or when the inbox is closed
-        and empty."""
+        """The next event; None when none came in time, or when the inbox is closed and empty."""
         try:
             event = self._events.get(timeout=None if timeout_s is None else max(0.0, timeout_s))
         except queue.Empty:
             return None
         if event is None:
             self._events.put(None)  # stays closed for the next caller
-        elif event is _WAKE:
-            return None
         elif isinstance(event, Received):
             self.release(len(event.data))
         return event
-
-    def wake(self) -> None:
-        """Let one `get`, the present one or the next, return None."""
-        self._events.put(_WAKE)
 
     def close(self) -> None:
         """Wake whoever waits in `get`; what is queued can still be taken."""

@@ -29,7 +29,7 @@ from edgegossip.agreement import Agreement
 from edgegossip.mesh import address as addresses
 from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh._proto import mesh_pb2
-from edgegossip.mesh.base import Buffers, Notice, PeerDown, TransportEvent
+from edgegossip.mesh.base import Buffers, Notice, PeerDown, TransportEvent, Woken
 from edgegossip.mesh.connections import Channels, Security, serve
 from edgegossip.mesh.inbound import Inbound, Inbox
 from edgegossip.mesh.limits import PROTOCOL_VERSION, MeshLimits
@@ -151,13 +151,13 @@ class GrpcTransport:
             return outgoing.ticket
 
     def incoming(self, timeout_s: float | None) -> TransportEvent | None:
-        """The next event; None when none came in time, after `wake`, or when the transport is
-        closed and all were taken."""
+        """The next event; None when none came in time, or when the transport is closed and all were
+        taken."""
         return self._inbox.get(timeout_s)
 
     def wake(self) -> None:
         """See Transport.wake."""
-        self._inbox.wake()
+        self._inbox.post(Woken())
 
     def close_peer(self, peer: NodeId, reason: str) -> None:
         """Refuse this peer from now on. Its queued frames fail and PeerDown follows."""

@@ -144,7 +144,7 @@ class MemberTransport:
             if event is not None:
                 self._take(event)
             elif due_s is None or now_s < due_s or (until_s is not None and now_s >= until_s):
-                break  # time is over, or we were woken
+                break  # time is over, or the transport is closed
         if not self._ready:
             return None
         return self._ready.popleft()

@@ -14,7 +14,7 @@ from dataclasses import replace
 import pytest
 
 from edgegossip.mesh import GrpcTransport, MeshLimits, inbound
-from edgegossip.mesh.base import Notice, PeerDown, PeerUp, Received, SendFailed, SendReceipt
+from edgegossip.mesh.base import Notice, PeerDown, PeerUp, Received, SendFailed, SendReceipt, Woken
 from edgegossip.types import ConfigError, LocalError
 from tests.mesh.support import PATIENCE_S, QUICK, RUN, connect_all, wait_for
 
@@ -55,15 +55,15 @@ def test_frames_of_one_sender_arrive_in_order_and_once(pair):
     assert [wait_for(a, SendReceipt).ticket for _ in sizes] == tickets
 
 
-def test_wake_lets_one_incoming_return_and_loses_nothing(pair):
+def test_wake_ends_one_wait_and_loses_nothing(pair):
     a, b = pair
     woken = threading.Timer(0.05, a.wake)
     woken.start()
-    assert a.incoming(None) is None  # without wake this would wait for ever
+    assert a.incoming(None) == Woken()  # without wake this would wait for ever
     woken.join()
     a.wake()
     b.send("a", [b"frame"])
-    assert a.incoming(None) is None
+    assert a.incoming(None) == Woken()
     assert bytes(wait_for(a, Received).data) == b"frame"
 
 

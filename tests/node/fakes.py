@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from edgegossip.agreement import Agreement
 from edgegossip.layout import Layout, TensorSpec
-from edgegossip.mesh.base import Buffers, PeerDown, Received, SendFailed, SendReceipt, TransportEvent
+from edgegossip.mesh.base import Buffers, PeerDown, Received, SendFailed, SendReceipt, TransportEvent, Woken
 from edgegossip.profiling.records import Value
 from edgegossip.types import LocalUpdate, Metrics, NodeId, Round, Vec
 
@@ -24,7 +24,7 @@ class MemoryTransport:
 
     node: NodeId
     peers: dict[NodeId, MemoryTransport] = field(default_factory=dict)
-    events: queue.Queue[TransportEvent | None] = field(default_factory=queue.Queue)
+    events: queue.Queue[TransportEvent] = field(default_factory=queue.Queue)
     closed: list[tuple[NodeId, str]] = field(default_factory=list)
     acknowledge_after_s: float = 0.0
     tickets: int = 0
@@ -49,7 +49,7 @@ class MemoryTransport:
             return None
 
     def wake(self) -> None:
-        self.events.put(None)
+        self.events.put(Woken())
 
     def close_peer(self, peer: NodeId, reason: str) -> None:
         self.closed.append((peer, reason))

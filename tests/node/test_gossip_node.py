@@ -243,6 +243,23 @@ def test_a_neighbour_that_sends_without_end_does_not_keep_a_board_from_its_round
     assert now_s < 30.0 and len(board.sink.rows) == 5
 
 
+def test_what_has_come_is_taken_in_before_a_round_though_the_transport_was_woken() -> None:
+    told: list[bool] = []
+
+    class Waking(Quadratic):
+        def local_update(self, x: Vec, round: Round) -> LocalUpdate:
+            told.append("notice" in board.sink.names())
+            board.end.wake()
+            board.end.events.put(Notice("b", "what happened"))
+            return super().local_update(x, round)
+
+    board = Board("a", MemoryTransport("a"), Waking(np.ones(VALUES, np.float32)), settings={"run.rounds": 2})
+    for peer in ("b", "d"):
+        board.end.lose(peer)
+    board.node.run()
+    assert told == [False, True]
+
+
 # -- what time belongs to ------------------------------------------------------------------------------------------
 
 
