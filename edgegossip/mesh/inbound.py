@@ -203,8 +203,12 @@ class Inbound(grpc.GenericRpcHandler):
         try:
             try:
                 hello = await self._hello(context)
-                who = printable(hello.sender, 64)
-                self._check_identity(hello.sender, context)
+                certified = self._certified(context)
+                who = printable(hello.sender, 64) if certified is None else certified
+                if certified not in (None, hello.sender):
+                    said = printable(hello.sender, 64)
+                    reason = f"it says to be {said}, but its certificate is that of {certified}"
+                    raise Refused(mesh_pb2.REFUSAL_CODE_IDENTITY, reason)
                 self._check_rate(hello.sender)
                 source = self._accept(hello)
                 self._on_fit(hello.sender, "")
@@ -265,19 +269,17 @@ class Inbound(grpc.GenericRpcHandler):
         except TimeoutError as error:
             raise Refused(mesh_pb2.REFUSAL_CODE_UNKNOWN_SENDER, f"it {what} for {limit_s:g} s") from error
 
-    def _check_identity(self, sender: NodeId, context: grpc.aio.ServicerContext) -> None:
-        """Raises Refused when the caller's certificate does not make it `sender`."""
+    def _certified(self, context: grpc.aio.ServicerContext) -> NodeId | None:
+        """Who calls, by its certificate; None without certificates. Raises Refused for who is no
+        board."""
         if self._security is None:
-            return
+            return None
         try:
-            certified = self._security.identify(context)
+            return self._security.identify(context)
         except CallerGone as error:
             raise Refused(mesh_pb2.REFUSAL_CODE_UNKNOWN_SENDER, str(error)) from error
         except PeerError as error:
             raise Refused(mesh_pb2.REFUSAL_CODE_IDENTITY, str(error)) from error
-        if certified != sender:
-            reason = f"it says to be {printable(sender, 64)}, but its certificate is that of {printable(certified, 64)}"
-            raise Refused(mesh_pb2.REFUSAL_CODE_IDENTITY, reason)
 
     def _check_rate(self, sender: NodeId) -> None:
         """Raises Refused for a flood of Hellos. Without certificates a stranger could flood in

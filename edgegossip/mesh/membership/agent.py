@@ -285,7 +285,7 @@ class MembershipService(grpc.GenericRpcHandler):
             certified = self._certified(context, 1.0)
             who = certified or ""
             asked = messages.parse_request(request)
-            who = printable(asked.sender, 64)
+            who = certified or printable(asked.sender, 64)
             _check_name(asked.sender, certified)
             sender = self._check(asked)
             answer = await agent.answer(sender, messages.message_of(asked, len(agent.manifest.members)))
@@ -303,7 +303,7 @@ class MembershipService(grpc.GenericRpcHandler):
             certified = self._certified(context, _JOIN_TOKENS)
             who = certified or ""
             asked = messages.parse_join_request(request)
-            who = printable(asked.name, 64)
+            who = certified or printable(asked.name, 64)
             _check_name(asked.name, certified)
             self._check_joiner(asked)
         except PeerError as error:

@@ -37,7 +37,7 @@ class JoinAnswer:
 
     manifest: Manifest
     rows: Rows
-    by: NodeId
+    by: NodeId  # as its certificate says, else as it says itself
     seen_as: str  # the host that it sees us at
 
 
@@ -70,7 +70,7 @@ async def _ask(
         raise Unreachable(str(error)) from error
     request = pb.JoinRequest(protocol_version=messages.PROTOCOL_VERSION, name=name, reached=str(seed), run_id=run_id)
     options: list[tuple[str, int | str]] = list(MeshLimits().channel_options())
-    target = addresses.grpc_target(where)
+    target, member = addresses.grpc_target(where), None
     if guard is None:
         opened = grpc.insecure_channel(target, options=options)
     else:
@@ -86,7 +86,8 @@ async def _ask(
         raise RefusedToJoin(f"{seed} refuses us: {printable(told.refusal, 1000)}")
     manifest = parse(told.manifest, told.signature)
     host = told.seen_as if told.seen_as.isprintable() and len(told.seen_as) < 256 else ""
-    return JoinAnswer(manifest, messages.parse_rows(told.rows, len(manifest.members)), printable(told.name, 64), host)
+    by = member or printable(told.name, 64)
+    return JoinAnswer(manifest, messages.parse_rows(told.rows, len(manifest.members)), by, host)
 
 
 async def _who_listens(where: addresses.Address, guard: TlsSecurity) -> NodeId:

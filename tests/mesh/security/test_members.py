@@ -9,9 +9,11 @@ import grpc
 import pytest
 
 from edgegossip.mesh import GrpcTransport
+from edgegossip.mesh import address as addresses
 from edgegossip.mesh._proto import membership_pb2 as pb
 from edgegossip.mesh.base import Notice
 from edgegossip.mesh.connections import CallerGone
+from edgegossip.mesh.membership import joining
 from edgegossip.mesh.membership import messages as wire
 from edgegossip.mesh.membership.agent import Agent
 from edgegossip.mesh.membership.manifest import make
@@ -87,7 +89,12 @@ def test_what_no_member_says_leads_to_quarantine(fleet, board, method, message, 
     in_quarantine(board.transport)
     assert not knock_at(fleet, fleet.of("c"), board.transport.address).welcome
     [line] = [text for text in board.notes if text.startswith("refused")]
-    assert words in line and " at 127.0.0.1:" in line and line.split()[1] in ("c", "a")
+    assert words in line and " at 127.0.0.1:" in line and line.split()[1] == "c"
+
+
+def test_a_member_that_answers_under_anothers_name_is_known_by_its_certificate(fleet, board):
+    board.agent.name = "a"
+    assert joining.ask(addresses.parse(board.transport.address, "address"), "c", fleet.guard("c")).by == "b"
 
 
 def test_what_may_happen_to_an_honest_board_does_not(fleet, board):
