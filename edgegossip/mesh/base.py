@@ -75,6 +75,7 @@ class Notice:
     peer: NodeId | None  # None when it is not about a known peer
     text: str  # one sentence
     refusal: Refusal | None = None  # which the sentence is about
+    answered: bool = False  # the peer has, just now: it is there
 
     @classmethod
     def of(cls, peer: NodeId | None, said: str | Refusal) -> Notice:

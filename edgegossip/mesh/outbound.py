@@ -64,6 +64,10 @@ class Status(Enum):
 _GONE = (Status.LEAVING, Status.DOWN, Status.UNFIT, Status.CLOSED)  # nothing is sent to it
 
 
+class RefusesUs(PeerError):
+    """The peer answered, and takes no stream of ours."""
+
+
 class Disagrees(PeerError):
     """The peer refuses us because we do not train the same."""
 
@@ -240,7 +244,7 @@ class Edge:
                 self.give_up(str(error))
                 return
             except PeerError as error:
-                self._lost(str(error))
+                self._lost(str(error), answered=isinstance(error, RefusesUs))
             except Exception as error:  # of gRPC's own; whatever it is, the peer is tried again
                 self._lost(f"at {self.address}: {type(error).__name__}: {error}")
             if self.status is Status.LEAVING:
@@ -282,7 +286,8 @@ class Edge:
         except Disagrees:
             raise
         except PeerError as error:
-            raise PeerError(f"at {self._place(where)}: {error}") from error
+            kind = RefusesUs if isinstance(error, RefusesUs) else PeerError
+            raise kind(f"at {self._place(where)}: {error}") from error
 
     def _place(self, where: addresses.Address) -> str:
         return str(where) if where == self.address else f"{self.address} ({where.host})"
@@ -336,10 +341,10 @@ class Edge:
         if self.status in (Status.NEW, Status.DOWN):
             self._post(PeerUp(self.peer))
         elif self.status is Status.LOST:
-            self._post(Notice(self.peer, f"{self.peer} is back"))
+            self._post(Notice(self.peer, f"{self.peer} is back", answered=True))
         self.status = Status.UP
 
-    def _lost(self, cause: str) -> None:
+    def _lost(self, cause: str, *, answered: bool = False) -> None:
         """A stream ended or could not be opened. `cause` starts with 'at ADDRESS:'."""
         was = self.status
         if was is Status.UP:
@@ -351,14 +356,15 @@ class Edge:
         if was is Status.LOST and says_nobody_is_there(cause):
             return  # that it is away was said when it was lost
         verb = "lost" if was is Status.UP else "cannot reach"
-        self._post(Notice(self.peer, f"{verb} {self.peer} {cause}; trying again"))
+        self._post(Notice(self.peer, f"{verb} {self.peer} {cause}; trying again", answered=answered))
 
     def _slow(self, silent_s: float, usual_s: float, alive: bool) -> None:
         state = "is alive, but takes no frames" if alive else "does not answer"
         if state not in self._told:
             self._told.add(state)
             usual = f"{silent_s:.1f} s, where {usual_s:.2g} s is usual"
-            self._post(Notice(self.peer, f"{self.peer} {state} for {usual}; what is for it waits"))
+            text = f"{self.peer} {state} for {usual}; what is for it waits"
+            self._post(Notice(self.peer, text, answered=alive))
 
     def _go_down(self, reason: str, *, left: bool = False) -> None:
         self._cancel_down_timer()
@@ -585,7 +591,7 @@ class Stream:
             if response.refusal.code == mesh_pb2.REFUSAL_CODE_OVERSIZE:  # it would be refused again and again
                 for frame in self._queue.remove(response.refusal.transfer):
                     self._frame_refused(frame, reason)
-            raise PeerError(reason)
+            raise RefusesUs(reason)
         if kind is None:
             raise PeerError("an empty message")
         return response

@@ -162,7 +162,7 @@ class MemberTransport:
     def _take(self, event: TransportEvent) -> None:
         match event:
             # A founder that was started again refuses us, and so does who disagrees: it is there.
-            case PeerUp(peer) | Notice(str(peer)) | PeerDown(peer, disagrees=True):
+            case PeerUp(peer) | Notice(str(peer), answered=True) | PeerDown(peer, disagrees=True):
                 self._inner.submit(_do(lambda: self._agent.mark_alive(peer)))
             case PeerDown(peer, left=False, closed=False):
                 self._inner.submit(_do(lambda: self._agent.suspect(peer)))

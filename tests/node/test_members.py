@@ -129,6 +129,20 @@ class Members:
         self.said.append(("suspect", peer))
 
 
+def test_only_a_member_that_answered_is_there() -> None:
+    said = Members()
+    with GrpcTransport("a", RUN, limits=QUICK) as one, GrpcTransport("b", bytes(16), limits=QUICK) as other:
+        other.connect({"a": "127.0.0.1:1"})
+        a = MemberTransport(one, said, {"b", "c"})  # type: ignore[arg-type]
+        a.start(a.address)
+        for peer, address, why in (("c", "127.0.0.1:1", "connection refused"), ("b", other.address, "belongs to run")):
+            one.post(Moved(peer, address))
+            event = a.incoming(30.0)
+            assert isinstance(event, Notice) and event.text.startswith(f"cannot reach {peer}") and why in event.text
+        a.close()
+    assert said.said[1:-1] == [("alive", "b")]
+
+
 def test_a_member_that_disagrees_is_there_and_is_not_tried_again() -> None:
     agents = {"a": Members(), "b": Members()}
     with GrpcTransport("a", RUN, limits=QUICK) as one, GrpcTransport("b", RUN, limits=QUICK) as other:
