@@ -138,7 +138,13 @@ async def serve(
             f"cannot listen on {where}: the port was taken a moment ago; choose another (0 takes any free one)"
         )
     await server.start()
-    return server, security.listen(where) if security else addresses.Address(where.host, port)
+    if security is None:
+        return server, addresses.Address(where.host, port)
+    try:
+        return server, security.listen(where)
+    except HostError:
+        await server.stop(None)
+        raise
 
 
 # -- why a connection failed ------------------------------------------------------------------------------------

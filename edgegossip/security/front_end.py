@@ -325,6 +325,7 @@ class FrontEnd:
         on_list: Callable[[Caller, bytes, int], None],
         tell: Callable[[Caller | None, str | Refusal], None],
     ) -> None:
+        self._listener = listen(host, port)  # first: what fails here leaves nothing open
         self._upstream, self.limits, self._admission = upstream, limits, admission
         self.fleet = admission.identity.fleet
         self.context, self._look, self._on_list, self._tell = context, look, on_list, tell
@@ -339,7 +340,6 @@ class FrontEnd:
         self._handshakes = TokenBuckets(limits.knocks_per_s, limits.knock_burst)  # by certificate
         self._lines = RateLimitedLog()
         self._selector = selectors.DefaultSelector()
-        self._listener = listen(host, port)
         self.address = host, int(self._listener.getsockname()[1])
         self._jobs: deque[Callable[[], None]] = deque()
         self._wakes, self._waker = socket.socketpair()

@@ -145,6 +145,10 @@ def port(fleet: TestFleet) -> Iterator[Port]:
 
 
 def test_a_port_that_is_taken(port: Port) -> None:
+    def open_here() -> list[int]:
+        return [len(os.listdir(f"/proc/self/{what}")) for what in ("fd", "task")]
+
+    before = open_here()
     with pytest.raises(HostError, match="cannot listen on .*: address already in use"):
         FrontEnd(
             *port.front_end.address,
@@ -156,6 +160,7 @@ def test_a_port_that_is_taken(port: Port) -> None:
             lambda *_: None,
             lambda *_: None,
         )
+    assert all(now <= then for now, then in zip(open_here(), before, strict=True))
 
 
 def test_an_admission_handshake_in_pieces_of_one_byte(port: Port) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import os
 import socket
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +14,7 @@ from edgegossip.mesh import GrpcTransport
 from edgegossip.mesh.base import Notice
 from edgegossip.security import front_end
 from edgegossip.security.limits import endpoint
+from edgegossip.types import HostError
 from tests.mesh.security.support import LIMITS, dial, ended, knock_at, left, others
 from tests.mesh.support import PATIENCE_S, RUN, connect_all, wait_for
 
@@ -59,6 +62,21 @@ def test_who_knocks_while_the_board_starts_is_answered(fleet, monkeypatch):
         early[0].join(PATIENCE_S)
         assert [answer.welcome for answer in answers] == [True]
         assert not [e for e in left(b) if isinstance(e, Notice) and "trouble" in e.text]
+
+
+def test_a_port_that_is_taken_at_the_last_moment_leaves_no_server_behind(fleet, monkeypatch):
+    def servers() -> int:
+        """How many of this process listen for a front end."""
+        return Path("/proc/net/unix").read_text().count(f"@edgegossip-{os.getpid()}-")
+
+    def taken(host: str, port: int) -> socket.socket:
+        raise HostError("cannot listen")
+
+    before = servers()
+    monkeypatch.setattr(front_end, "listen", taken)
+    with pytest.raises(HostError, match="cannot listen"):
+        GrpcTransport("b", RUN, limits=LIMITS, security=fleet.guard("b"))
+    assert servers() <= before
 
 
 @pytest.mark.parametrize("where", ["_step", "_expire", "_accept"])
