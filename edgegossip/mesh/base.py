@@ -128,7 +128,8 @@ class Transport(Protocol):
         """Stop talking to a peer that sent something bad. Nobody else is affected."""
 
     def limit_frames(self, max_frame_bytes: int) -> None:
-        """From now on refuse larger frames from peers, before anything is allocated for them."""
+        """From now on refuse larger frames from peers, before anything is allocated for them; and
+        let no more wait for a peer than a few of that size: further ones fail."""
 
     def arriving(self) -> tuple[int, int]:
         """Bytes of frames that have come so far, altogether; and how many more are to come of the

@@ -59,6 +59,7 @@ class MeshLimits:
     # `limit_frames` makes it what the model needs.
     max_frame_bytes: int = (1 << 32) + (1 << 16)
     # Frames that wait for one peer (they are the caller's buffers, not copies), or two of any size.
+    # `limit_frames` makes it a few of the run's.
     max_queue_bytes: int = 1 << 30
     # Frames that arrived or are arriving and were not taken by `incoming`; then senders wait.
     max_inbox_bytes: int = 1 << 30

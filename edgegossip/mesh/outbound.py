@@ -46,6 +46,8 @@ METHOD = "/edgegossip.v1.Mesh/Exchange"
 GRPC_PREFIX_BYTES = 5  # compression flag and length before every gRPC message
 _MAX_TOLD = 16  # different causes that one outage may put into the log
 _MAX_DIFFERENCE = 800  # characters that tell what two boards have not alike
+_FRAMES_TO_A_PEER = 10  # that may wait: a full state of a stream is 7 at most, and messages go on
+_LEAST_QUEUE_BYTES = 32 << 20
 _MAX_HELD_S = 1.0  # a peer cannot make its acknowledgements older than that
 
 
@@ -113,6 +115,7 @@ class Edge:
         self._limits, self._channels = limits, channels
         self._post = post
         self._queue = FrameQueue()
+        self._max_queue_bytes = limits.max_queue_bytes
         self._stream: Stream | None = None  # the present one, once it is welcome
         self._channel: grpc.aio.Channel | None = None
         self._dropped = ""  # why we ended the present connection
@@ -139,12 +142,18 @@ class Edge:
         work = self._run(after)
         self._task = asyncio.get_running_loop().create_task(work, name=f"edge to {self.peer}")
 
+    def limit_frames(self, max_frame_bytes: int) -> None:
+        """From now on let no more wait than a few frames of this size: a peer that is alive and
+        takes nothing would else fill our memory with models that are old when it does."""
+        few_bytes = max(_LEAST_QUEUE_BYTES, _FRAMES_TO_A_PEER * max_frame_bytes)
+        self._max_queue_bytes = min(self._limits.max_queue_bytes, few_bytes)
+
     def enqueue(self, frame: Outgoing) -> None:
         """Send this frame when its turn comes, or fail it at once."""
         if self.status in _GONE:
             self._failed(frame, f"{self.peer} is {self.status.value}")
             return
-        queued_bytes, max_bytes = self._queue.queued_bytes, self._limits.max_queue_bytes
+        queued_bytes, max_bytes = self._queue.queued_bytes, self._max_queue_bytes
         if queued_bytes and queued_bytes + frame.frame_bytes > max(max_bytes, 2 * frame.frame_bytes):
             self._failed(frame, f"{queued_bytes} bytes wait for {self.peer} already, the limit is {max_bytes}")
             return

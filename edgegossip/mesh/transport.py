@@ -87,6 +87,7 @@ class GrpcTransport:
         self._tickets = 0
         self._agreement: Agreement | None = None
         self._edges: dict[NodeId, Edge] = {}
+        self._frame_bytes: int | None = None  # of the largest frame of the run, once it is known
         self._unfit: set[NodeId] = set()  # who disagreed before its address was known
         self._shut: dict[NodeId, str] = {}  # whom the node closed, and why
         self._spreading: set[asyncio.Task[None]] = set()
@@ -168,10 +169,11 @@ class GrpcTransport:
                 self._call(self._close_peer(peer, reason))
 
     def limit_frames(self, max_frame_bytes: int) -> None:
-        """See Transport.limit_frames. What this node sends stays bounded by its MeshLimits."""
+        """See Transport.limit_frames. What this node sends stays bounded by its MeshLimits; how
+        much of it may wait for a peer follows the size."""
         with self._lock:
             self._check_open()
-            self._loop.call_soon_threadsafe(self._inbound.limit_frames, max_frame_bytes)
+            self._loop.call_soon_threadsafe(self._limit_frames, max_frame_bytes)
 
     def arriving(self) -> tuple[int, int]:
         """See Transport.arriving."""
@@ -230,6 +232,12 @@ class GrpcTransport:
             self._watch = self._loop.create_task(self._security.watch(), name="security")
         return address
 
+    def _limit_frames(self, max_frame_bytes: int) -> None:
+        self._frame_bytes = max_frame_bytes
+        self._inbound.limit_frames(max_frame_bytes)
+        for edge in self._edges.values():
+            edge.limit_frames(max_frame_bytes)
+
     async def _expect(self, peers: tuple[NodeId, ...]) -> None:
         for peer in peers:
             self._inbound.allow(peer)
@@ -252,6 +260,8 @@ class GrpcTransport:
             message = mesh_pb2.ExchangeRequest(hello=hello).SerializeToString()
             edge = Edge(peer, address, message, self._limits, self._channels, self._inbox.post)
             self._edges[peer] = edge
+            if self._frame_bytes is not None:
+                edge.limit_frames(self._frame_bytes)
             if peer in self._shut:
                 await edge.shut(self._shut[peer])
             else:
