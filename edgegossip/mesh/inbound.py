@@ -470,7 +470,7 @@ def _around_numbers(message_bytes: int) -> tuple[bytes, bytes]:
 
 class Intake:
     """Puts chunks together, one frame a sender at a time. What has come of a frame outlives its
-    stream for `keep_s`, so that the sender's next stream can go on in the middle of it.
+    stream for `keep_s`, and while the sender's next one is served, which can go on in the middle.
     `max_frame_bytes` may change at any time."""
 
     def __init__(self, node: NodeId, inbox: Inbox, max_frame_bytes: int, keep_s: float, spool: Spool) -> None:
@@ -531,8 +531,12 @@ class Intake:
             source.part = None
 
     def _expire(self, source: Source, part: Part) -> None:
-        if source.part is part and part.stream is None:
+        if source.part is not part or part.stream is not None:
+            return
+        if source.task is None:
             self.drop(source)
+        else:  # its next stream was told of it, and the first chunk may be long on its way
+            asyncio.get_running_loop().call_later(self._keep_s, self._expire, source, part)
 
     def _check_first(self, source: Source, chunk: ChunkView) -> None:
         if chunk.total > self.max_frame_bytes:

@@ -121,6 +121,27 @@ def test_a_part_is_let_go_after_a_while():
     assert source.part is not None
 
 
+def test_a_part_stays_while_the_stream_that_was_told_of_it_is_served():
+    """The first chunk of that stream may be longer on its way than a part is kept."""
+    room, source = Room(), Source()
+
+    async def run() -> None:
+        intake = Intake("b", room, 100, 0.01, Spool())
+        await intake.take("a", source, chunk(1, 0, 4, b"ab"), "s")
+        intake.leave(source, "s", keep=True)
+        source.task = asyncio.current_task()
+        await asyncio.sleep(0.05)
+        await intake.take("a", source, chunk(1, 2, 4, b"cd"), "t")
+        assert [bytes(event.data) for event in room.posted] == [b"abcd"]
+        await intake.take("a", source, chunk(2, 0, 4, b"ab"), "t")
+        intake.leave(source, "t", keep=True)
+        source.task = None
+        await asyncio.sleep(0.05)
+        assert source.part is None
+
+    asyncio.run(run())
+
+
 def frame(transfer_of: FrameQueue, size: int) -> Outgoing:
     made = Outgoing(1, (memoryview(bytes(size)),), size, 0.0)
     transfer_of.add(made)
