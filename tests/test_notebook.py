@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 import threading
 from pathlib import Path
 
 import pytest
+import torch
 
 import edgegossip
 from edgegossip.types import ConfigError, LocalError, RunError
@@ -102,3 +104,70 @@ def test_a_wrong_setting_is_named_before_anything_starts(tmp_path: Path) -> None
     with pytest.raises(ConfigError, match=r"did you mean run\.rounds"):
         edgegossip.run("quickstart-gossip", {"run.round": 3}, runs=tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+JOB = """
+    import numpy as np
+    from torch import nn
+
+    def data(folder, board="board-0"):
+        x = np.random.default_rng(int(board[-1])).normal(size=(60, 8)).astype(np.float32)
+        classes = (x[:, 0] > 0).astype(int) + (x[:, 1] > 0)
+        return (x, classes), (x, classes)
+
+    def net(shape, outputs, norm):
+        return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, outputs))
+"""
+SAME_JOB = """
+    import sys
+
+    import same_job
+    import torch
+    from torch import nn
+
+    import edgegossip
+    from edgegossip.training.batches import Sampler
+
+    index = max(0, int(sys.argv[1]))
+    (x, y), _ = same_job.data("", f"board-{index}")
+    x, y = torch.tensor(x), torch.tensor(y)
+    torch.manual_seed(1)
+    model = same_job.net((8,), 3, "")
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, nesterov=True)
+    batches = Sampler(len(x), 16, seed=1, node=index)
+    run = edgegossip.join(model, state=[optimizer])
+    for round in run.rounds():
+        for step in range(3):
+            chosen = batches.batch(3 * round + step)
+            loss = nn.functional.cross_entropy(model(x[chosen]), y[chosen])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        run.exchange(loss=loss.item(), examples=len(x), steps=3)
+"""
+
+
+@pytest.mark.parametrize(
+    ("settings", "board"),
+    [
+        ({"run.mode": "gossip", "gossip.algorithm": "choco-sgd", "codec.name": "8-bit-qsgd"}, "board-1"),
+        pytest.param({"run.mode": "server", "codec.name": "minmax8"}, "", marks=pytest.mark.slow),
+    ],
+    ids=["gossip", "server"],
+)
+def test_a_recipe_and_a_script_of_the_same_job_end_with_the_same_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], board: str
+) -> None:
+    """Bit for bit, on one thread."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "same_job.py").write_text(textwrap.dedent(JOB))
+    script = tmp_path / "train.py"
+    script.write_text(textwrap.dedent(SAME_JOB))
+    settings = {"run.rounds": 6, "network.tls": "off", "gossip.topology": "complete", **settings}
+    data = {"data.name": "same_job:data", "data.partition": "local", "data.classes": 3, "model.name": "same_job:net"}
+    keys = {"local_steps": 3, "batch_size": 16, "lr": 0.1, "schedule": "constant", "weight_decay": 0.0}
+    recipe = {**data, **{f"training.{key}": value for key, value in keys.items()}}
+    one = edgegossip.run("quickstart-gossip", {**settings, **recipe}, nodes=2, runs=tmp_path)
+    two = edgegossip.run(script, {**settings, "run.script_args": ["{index}"]}, nodes=2, runs=tmp_path)
+    a, b = (r.state_dict(board=board) if board else r.state_dict() for r in (one, two))
+    assert a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
