@@ -5,6 +5,7 @@ go as tensors and come back as arrays; numpy's single numbers become Python's.""
 from __future__ import annotations
 
 import io
+from collections import OrderedDict
 from collections.abc import Callable
 from copy import copy
 from typing import Any
@@ -70,7 +71,7 @@ def _as_it_was(value: Any) -> Any:
 
 def _within(value: Any, change: Callable[[Any], Any]) -> Any:
     """The same dict, list or tuple of changed values; anything else as it is."""
-    if isinstance(value, dict):
+    if type(value) in (dict, OrderedDict):  # others, such as a Counter, update in ways of their own
         changed = copy(value)  # with what a module's state_dict has beside its keys
         changed.clear()
         changed.update((change(key), change(part)) for key, part in value.items())

@@ -50,6 +50,7 @@ T = TypeVar("T")
 SLOW_FACTOR, SLOW_S = 10.0, 30.0  # a round so many times as long as the longest before it is told, not sooner than that
 ALONE_ROUNDS = 100
 MOST_NAMED = 4
+MOST_EXAMPLES = 2**53  # as a number that travels
 LEAVE_S = 5.0  # for a script that is abandoned to end
 _LOOK_S = 0.2  # between two looks at whether the script is alive
 SCHEMA = ("task", "input", "target", "labels")  # of `edgegossip.agreement`, what a script may add
@@ -166,7 +167,7 @@ class Run:
         self._proven = False  # what is kept can be read back
         # Whether the loop over `rounds` has still to exchange; None: there is no such loop.
         self._due: bool | None = None
-        self._base: dict[int, tuple[int, bytes]] = {}  # marks of frozen parameters before training, by their memory
+        self._base: dict[int, tuple[int, int]] = {}  # marks of frozen parameters before training, by their memory
         self._facts: Mapping[str, Fact] = {} if seat is None else self._facts_now()
         self._require_as_joined()
 
@@ -423,7 +424,11 @@ class Run:
         self, loss: float, examples: int | None, steps: int, lr: float | None, metrics: Mapping[str, float]
     ) -> LocalUpdate:
         lr, self._rates = self._lr() if lr is None else lr, []
-        if examples is not None and examples < 1:
+        if not math.isfinite(lr):
+            raise LocalError(f"lr is {lr}: give exchange the learning rate of the round, or leave it out")
+        if not isinstance(steps, int | np.integer) or steps < 1:
+            raise LocalError(f"steps is {steps!r}: give exchange the number of optimiser steps since the last one")
+        if examples is not None and not 1 <= examples <= MOST_EXAMPLES:
             raise LocalError(
                 f"examples is {examples}: a board trains on at least one; without it all boards count the same"
             )
@@ -450,7 +455,11 @@ class Run:
         )
 
     def _facts_now(self) -> dict[str, Fact]:
-        return {**self._vector.facts(), "start": sums(self._vector.read())}
+        values = self._vector.read()
+        if not np.isfinite(values).all():
+            wrong = next(n for n, view in self.layout.views(values).items() if not np.isfinite(view).all())
+            raise LocalError(f"{wrong} holds a NaN or an infinity at the join, or a value too large for float32")
+        return {**self._vector.facts(), "start": sums(values)}
 
     def _require_as_joined(self) -> None:
         """Raise LocalError for what came after the join and cannot be: an optimiser or a group of
@@ -716,12 +725,12 @@ def _metrics(found: Mapping[str, float] | float) -> Metrics:
     return Metrics(loss, max(1, int(examples)), scores)
 
 
-def _mark(tensor: torch.Tensor) -> tuple[int, bytes]:
+def _mark(tensor: torch.Tensor) -> tuple[int, int]:
     """What tells whether a tensor has been written to: torch's count of that, which writing through
-    `.data` passes by, and a few of its values."""
-    flat = tensor.detach().reshape(-1)
-    few = flat[:: max(1, flat.numel() // 64)].cpu().contiguous()
-    return tensor._version, few.view(torch.uint8).numpy().tobytes()
+    `.data` passes by, and the sum of its values' bits."""
+    flat = tensor.detach().resolve_conj().reshape(-1)
+    bits = flat.view({1: torch.uint8, 2: torch.int16}.get(flat.element_size(), torch.int32))
+    return tensor._version, int(bits.sum(dtype=torch.int64))
 
 
 def _random_states() -> dict[str, Any]:

@@ -8,7 +8,7 @@ any device, any floating-point type, any optimiser on its parameters.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -120,8 +120,9 @@ class ModelVector:
         """Return the name of a parameter that requires a gradient, did not at first, and would have
         travelled; "" where there is none."""
         for name, p in self.module.named_parameters():
-            if p.requires_grad and name not in self._trained and _is_shared(name, self._share, self._keep):
-                return name
+            if p.requires_grad and name not in self._trained:
+                if _is_shared(_all_names(self.module)[id(p)], self._share, self._keep):
+                    return name
         return ""
 
     def extra(self) -> dict[str, Any]:
@@ -211,7 +212,8 @@ def travelling(
     saved = set(module.state_dict(keep_vars=True))
     named: list[tuple[str, Tensor, bool]] = [(n, p, True) for n, p in module.named_parameters() if p.requires_grad]
     named += [(n, b, False) for n, b in module.named_buffers() if b.dtype in _FLOATS and n in saved]
-    everything = [n for n, _ in module.named_parameters()] + [n for n, _ in module.named_buffers()]
+    names = _all_names(module)
+    everything = [n for of_one in names.values() for n in of_one]
     for option, patterns in (("share", share), ("keep", keep)):
         for pattern in patterns:
             if not any(fnmatchcase(n, pattern) for n in everything):
@@ -219,8 +221,12 @@ def travelling(
                 raise LocalError(f"{option}: no tensor of the model matches {pattern}{hint}")
     found: list[tuple[str, Tensor, bool]] = []
     for name, tensor, trained in named:
-        if not _is_shared(name, share, keep) or not tensor.numel():
+        if not _is_shared(names[id(tensor)], share, keep) or not tensor.numel():
             continue
+        if name not in saved:
+            raise LocalError(
+                f"the model's state_dict() lacks {name}, which travels: let it have all, or name {name} in keep"
+            )
         if not trained and tensor.device.type != "meta" and not bool(torch.isfinite(tensor).all()):
             continue
         if tensor.dtype not in (*_FLOATS, *_COMPLEX):
@@ -233,9 +239,19 @@ def travelling(
     return found
 
 
-def _is_shared(name: str, share: Sequence[str], keep: Sequence[str]) -> bool:
-    shared = not share or any(fnmatchcase(name, p) for p in share)
-    return shared and not any(fnmatchcase(name, p) for p in keep)
+def _all_names(module: nn.Module) -> Mapping[int, list[str]]:
+    """Return the names of each parameter and buffer by its id: one that is used twice has two."""
+    names: dict[int, list[str]] = {}
+    for of_module in (module.named_parameters, module.named_buffers):
+        for name, tensor in of_module(remove_duplicate=False):
+            names.setdefault(id(tensor), []).append(name)
+    return names
+
+
+def _is_shared(names: Sequence[str], share: Sequence[str], keep: Sequence[str]) -> bool:
+    """Whether a tensor of these names travels, each of which counts."""
+    shared = not share or any(fnmatchcase(n, p) for n in names for p in share)
+    return shared and not any(fnmatchcase(n, p) for n in names for p in keep)
 
 
 def named_arrays(module: nn.Module, layout: Layout) -> Callable[[Vec], dict[str, NDArray[Any]]]:

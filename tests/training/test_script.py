@@ -8,6 +8,7 @@ import sys
 import textwrap
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -652,3 +653,48 @@ def test_batch_norms_that_are_averaged_are_named_once(start: Start) -> None:
 def test_a_coordinator_whose_script_reads_data_before_its_join_says_so(start: Start) -> None:
     with pytest.raises(LocalError, match=r"FileNotFoundError.*this is the coordinator.*after its join"):
         start("open('no such file of data')", index=-1, name="coordinator")
+
+
+def test_values_that_cannot_travel_are_named_at_the_join(start: Start) -> None:
+    with pytest.raises(LocalError, match="weight holds a NaN or an infinity at the join"):
+        start("""
+            import edgegossip
+            from torch import nn
+            model = nn.Linear(2, 1)
+            nn.init.constant_(model.weight, float("nan"))
+            edgegossip.join(model)
+        """)
+
+
+@pytest.mark.parametrize("wrong", ["lr=float('nan')", "steps=0", "steps=None", "examples=10**400"])
+def test_figures_of_a_round_that_are_none_are_named(start: Start, wrong: str) -> None:
+    workload = start(re.sub(r"run\.exchange\(.*\)", f"run.exchange(loss=1.0, {wrong})", REGRESSION))
+    with pytest.raises(LocalError, match=wrong.partition("=")[0] + " is"):
+        workload.local_update(workload.initial(1), 0)
+
+
+def test_a_counter_in_a_state_comes_back_as_it_was() -> None:
+    from edgegossip.training.packed import pack, problem, unpack
+
+    state = {"seen": Counter(batches=4), "at": np.arange(3)}
+    assert problem(state) or unpack(pack(state))["seen"] == Counter(batches=4)
+
+
+def test_any_value_of_a_frozen_parameter_that_is_written_is_kept(start: Start) -> None:
+    text = """
+        import edgegossip, torch
+        from torch import nn
+        torch.manual_seed(0)
+        model = nn.Linear(4, 2)
+        model.bank = nn.Parameter(torch.zeros(2000, 8), requires_grad=False)
+        with edgegossip.join(model) as run:
+            for round in run.rounds():
+                if round == 1:
+                    model.bank.data[3, 5] = 7.0
+                run.exchange(loss=float(model.bank.sum()))
+    """
+    first = start(text)
+    x, _ = rounds(first, first.initial(1), 0, 3)
+    second = start(text)
+    second.restore(first.snapshot())
+    assert second.local_update(x, 3).loss == 7.0

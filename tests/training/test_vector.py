@@ -239,3 +239,21 @@ def test_an_optimiser_goes_on_over_writes() -> None:
         vector.write(np.zeros(4, np.float32))
         sgd.step()
     assert vector.read() == pytest.approx(np.full(4, -0.1 * 1.5))
+
+
+@pytest.mark.parametrize("name", ["enc.weight", "dec.weight"])
+def test_every_name_of_a_tied_tensor_counts(name: str) -> None:
+    model = nn.ModuleDict({"enc": nn.Linear(4, 4), "dec": nn.Linear(4, 4)})
+    model["dec"].weight = model["enc"].weight
+    kept = [t.name for t in ModelVector(model, keep=[name]).layout.tensors]
+    assert kept == ["enc.bias", "dec.bias"]
+    assert [t.name for t in ModelVector(model, share=[name]).layout.tensors] == ["enc.weight"]
+
+
+def test_a_state_dict_that_lacks_what_travels_is_named() -> None:
+    class Head(nn.Linear):
+        def state_dict(self, *args: object, **options: object) -> object:
+            return {"bias": self.bias}
+
+    with pytest.raises(LocalError, match=r"state_dict\(\) lacks weight, which travels"):
+        ModelVector(Head(2, 2))
