@@ -173,7 +173,7 @@ class Board:
         self._examples = 10 * (index + 1)
         self._target = world.targets[index]
         self._old: list[bytes] = []  # updates of before, for one who lies
-        self._numbers: list[int] = []
+        self._numbers: list[tuple[int, int]] = []  # of questions, and of the coordinator's process that asked
 
     def boot(self) -> None:
         """Begin a new process, which holds no model; its codec's memory comes from its disk."""
@@ -257,8 +257,10 @@ class Board:
                 self._world.seen[kind] += 1
                 answers = [(lied, kind, number)]
                 if kind == "byzantine-stale" and self._numbers and self._random() < 0.5:
-                    answers.insert(0, (answer, kind, self._numbers[-1]))
-        self._numbers.append(number)
+                    process, before = self._numbers[-1]
+                    if process == sent.process:  # else it is the number of another's question by now
+                        answers.insert(0, (answer, kind, before))
+        self._numbers.append((sent.process, number))
         return answers
 
     def _work(self, data: bytes, wish: Train | Evaluate) -> tuple[Result, Frame | None]:
@@ -409,6 +411,7 @@ class Coordinator:
             world.ledger.broken = True
         if files and kind == "coordinator-lost-write":
             self.disk.remove(f"{FOLDER}/{files[-1]}")
+            self.disk.sync_folder(FOLDER)  # or a later power cut would bring it back
             world.ledger.broken = True
         world.note(None, DIE, fault.strength, f"the coordinator dies ({kind})")
         world.coordinator_died(max(0.3, fault.end - fault.start))
