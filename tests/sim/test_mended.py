@@ -7,29 +7,43 @@ from pathlib import Path
 import pytest
 
 from edgegossip.cli.sim import sim
-from edgegossip.sim import command
-from edgegossip.sim.run import run_schedule
-from edgegossip.sim.schedule import Schedule, draw
+from edgegossip.sim import ServerSchedule, command, run, schedule_of
+from edgegossip.sim.schedule import Schedule
 
 LINES = [
     line
     for line in (Path(__file__).parent / "testdata" / "mended.sim").read_text().splitlines()
     if line and not line.startswith("#")
 ]
-NAMES = ("seed", "faults", "algorithms", "topology", "codec", "nodes", "rounds", "workload", "deadline_s", "values")
 
 
-def schedule_of(line: str) -> Schedule:
+NAMES = (
+    "seed",
+    "faults",
+    "algorithms",
+    "topology",
+    "codec",
+    "nodes",
+    "rounds",
+    "workload",
+    "deadline_s",
+    "values",
+    "mode",
+    "server",
+)
+
+
+def schedule_in(line: str) -> Schedule | ServerSchedule:
     """What `edgegossip sim` would run."""
     words = shlex.split(line)
     assert words[:2] == ["edgegossip", "sim"]
     said = sim.make_context("sim", words[2:]).params
     asked = command.Asked(None, (), jobs=None, **{name: said[name] for name in NAMES})
-    return draw(asked.seed, command.options_of(asked))
+    return schedule_of(asked.seed, command.options_of(asked))
 
 
 @pytest.mark.parametrize("line", LINES)
 def test_holds_now(line: str) -> None:
-    schedule = schedule_of(line)
+    schedule = schedule_in(line)
     assert schedule.command() == line
-    assert not run_schedule(schedule).violations
+    assert not run(schedule).violations
