@@ -32,8 +32,8 @@ class ModelVector:
     What travels: parameters that require a gradient, then floating-point buffers (the statistics of
     batch norm). What stays on the board: frozen parameters; buffers of integers or booleans; empty
     tensors; buffers that are not part of the `state_dict`, or that hold an infinity or a NaN (masks
-    of attention); what `get_extra_state` gives. float16, bfloat16 and float64 travel as float32; a complex parameter travels as
-    its real and imaginary parts, with a last dimension of 2.
+    of attention); what `get_extra_state` gives. float16, bfloat16 and float64 travel as float32; a
+    complex parameter travels as its real and imaginary parts, with a last dimension of 2.
 
     `share` and `keep` are patterns over names, as in a shell: `backbone.*`, `*.bias`. With `share`
     only what matches one of its patterns travels; what matches one of `keep` stays.
