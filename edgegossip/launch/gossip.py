@@ -13,7 +13,7 @@ from pathlib import Path
 
 from edgegossip.export.found import FoundModel, RunModels
 from edgegossip.launch.child import Child, Ended, News, Said, spawn, stop_all
-from edgegossip.launch.nursery import Nursery
+from edgegossip.launch.nursery import MODULES, OF_SCRIPTS, Nursery
 from edgegossip.launch.watch import Watch
 from edgegossip.node.final_model import vector_of
 from edgegossip.node.spec import make_topology
@@ -88,7 +88,9 @@ def run_gossip(run: LocalRun) -> Mapping[NodeId, str]:
 
 def boards_nursery(run: LocalRun) -> Nursery:
     """Where this run's boards come from. Raises HostError."""
-    return Nursery(run.recipe.run.mode, run.recipe.run.threads, run.folder.path / "logs" / "nursery.log")
+    section = run.recipe.run
+    modules = (*MODULES[section.mode], *(OF_SCRIPTS if section.script else ()))
+    return Nursery(modules, section.threads, run.folder.path / "logs" / "nursery.log")
 
 
 def compare_models(run: LocalRun, names: Sequence[NodeId]) -> None:

@@ -42,13 +42,15 @@ MODULES: Mapping[str, Sequence[str]] = {
     "gossip": (*_COMMON, "edgegossip.node.gossip_node", "edgegossip.node.keeper", "edgegossip.mesh.transport"),
     "server": (*_COMMON, "edgegossip.node.server_node"),
 }
+# What a script needs beside: the first optimiser of torch imports it, a second and 120 MB in every board.
+OF_SCRIPTS = ("torch._dynamo",)
 
 
 class Nursery:
     """A source of board processes. Use as a context manager, or `close` it; boards are not touched by that."""
 
-    def __init__(self, mode: str, threads: int, log: Path) -> None:
-        """Start it; it loads while this process goes on. `mode`: of the boards' run; `threads`: each computes with so many.
+    def __init__(self, modules: Sequence[str], threads: int, log: Path) -> None:
+        """Start it; it loads `modules` while this process goes on. `threads`: each board computes with so many.
         What it itself prints, which is nothing unless it fails, goes to `log`. This process becomes the parent of all that
         its descendants leave behind. Raises HostError."""
         _adopt_orphans()
@@ -58,7 +60,7 @@ class Nursery:
         log.parent.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "edgegossip.launch.nursery", _ROOM, str(theirs.fileno())]
         # A program or a notebook may have added the folder of the modules that it gives its boards.
-        command += [json.dumps([os.path.abspath(folder) for folder in sys.path]), *MODULES[mode]]
+        command += [json.dumps([os.path.abspath(folder) for folder in sys.path]), *modules]
         with theirs, log.open("ab") as out:
             self._process = subprocess.Popen(
                 command,

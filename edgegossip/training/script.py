@@ -22,7 +22,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
@@ -46,6 +47,7 @@ from edgegossip.training.vector import ModelVector, named_arrays, whole_state
 from edgegossip.types import ConfigError, LocalError, LocalUpdate, Metrics, NodeId, Round, Vec, scores_problem
 
 T = TypeVar("T")
+Request = tuple[Callable[[], object], Callable[[BaseException], None]]  # what to do; who hears that it failed
 
 SLOW_FACTOR, SLOW_S = 10.0, 30.0  # a round so many times as long as the longest before it is told, not sooner than that
 ALONE_ROUNDS = 100
@@ -72,7 +74,7 @@ class Seat:
     recipe: Recipe
     name: NodeId
     index: int  # among the boards; -1: the coordinator
-    requests: SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = field(default_factory=SimpleQueue)
+    requests: SimpleQueue[Request] = field(default_factory=SimpleQueue)
     joined: Future[Run] = field(default_factory=Future)  # set by `join`
 
     @property
@@ -302,9 +304,11 @@ class Run:
         return self._vector.read()
 
     def begin(self, x: Vec, round: Round, opened: Future[LocalUpdate]) -> None:
-        """Open a round; carried out on the script's thread."""
-        self._begin(x, round)
-        self._open = opened
+        """Open a round, whose update `opened` gets; carried out on the script's thread."""
+        # What training adds is the difference to what it began with. A bfloat16 model begins with x
+        # rounded; the float32 model of the run keeps the digits that this one lacks.
+        self._before = self._vector.write(x)
+        self.round, self._open = round, opened
 
     @property
     def evaluates(self) -> bool:
@@ -406,19 +410,12 @@ class Run:
         """Carry out requests until a round begins or the run is over."""
         assert self._seat is not None
         while self._open is None and not self._over:
-            work, answer = self._seat.requests.get()
+            work, failed = self._seat.requests.get()
             try:
-                answer.set_result(work())
+                work()
             except Exception as error:  # of the user's evaluation, or of a state_dict
-                answer.set_exception(_told(self._seat, error))
-            del work, answer  # with the models in them, before the wait for the next one
-
-    def _begin(self, x: Vec, round: Round) -> None:
-        self._require_as_joined()
-        # What training adds is the difference to what it began with. A bfloat16 model begins with x
-        # rounded; the float32 model of the run keeps the digits that this one lacks.
-        self._before = self._vector.write(x)
-        self.round = round
+                failed(_told(self._seat, error))
+            del work, failed  # with the models in them, before the wait for the next one
 
     def _update(
         self, loss: float, examples: int | None, steps: int, lr: float | None, metrics: Mapping[str, float]
@@ -561,7 +558,7 @@ class ScriptWorkload:
     def local_update(self, x: Vec, round: Round) -> LocalUpdate:
         opened: Future[LocalUpdate] = Future()
         began_s = time.monotonic()
-        self._ask(lambda: self._run.begin(x, round, opened))
+        self._seat.requests.put((lambda: self._run.begin(x, round, opened), opened.set_exception))
         update = self._wait(opened, f"has been at round {round}")
         self._longest_s = max(self._longest_s, time.monotonic() - began_s)
         return update
@@ -609,14 +606,14 @@ class ScriptWorkload:
     def abandon(self) -> None:
         """End the script as sys.exit would, at the exchange that it waits in. Does nothing once it has
         ended."""
-        self._seat.requests.put((_leave, Future()))
+        self._seat.requests.put((_leave, Future().set_exception))
         self._thread.join(LEAVE_S)
 
     def _ask(self, work: Callable[[], T]) -> T:
         if self._ended:
             return work()
         answer: Future[T] = Future()
-        self._seat.requests.put((work, answer))
+        self._seat.requests.put((lambda: answer.set_result(work()), answer.set_exception))
         return self._wait(answer, "has not come to run.exchange")
 
     def _wait(self, answer: Future[T], state: str) -> T:
@@ -624,8 +621,9 @@ class ScriptWorkload:
         began_s = told_s = time.monotonic()
         while True:
             alive = self._thread.is_alive()  # before the look: its last deed may be the answer
-            # Not `result` with a timeout: a user's evaluation may raise TimeoutError, too.
-            if wait([answer], _LOOK_S if alive else 0.0).done:
+            with suppress(TimeoutError):  # of the wait alone: what the script raised is returned here
+                answer.exception(_LOOK_S if alive else 0.0)
+            if answer.done():
                 return answer.result()
             if not alive:
                 raise self._failure or LocalError(

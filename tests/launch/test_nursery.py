@@ -14,16 +14,15 @@ import psutil
 import pytest
 
 from edgegossip import __version__
-from edgegossip.launch import nursery as nurseries
-from edgegossip.launch.nursery import Nursery
+from edgegossip.launch.nursery import MODULES, Nursery
 from edgegossip.types import HostError
 
 BOARD = ["node", "quickstart-gossip", "--managed", "--name", "board-0", "--boards", "board-0,board-1"]
 OWNER = """
 import sys, time
 from pathlib import Path
-from edgegossip.launch.nursery import Nursery
-nursery = Nursery("gossip", 1, Path(sys.argv[1]))
+from edgegossip.launch.nursery import MODULES, Nursery
+nursery = Nursery(MODULES["gossip"], 1, Path(sys.argv[1]))
 board = nursery.spawn(sys.argv[2:], Path(sys.argv[1]))
 print(board.pid, nursery._process.pid, flush=True)
 time.sleep(300)
@@ -32,7 +31,7 @@ time.sleep(300)
 
 @pytest.fixture(scope="module")
 def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    with Nursery("gossip", 3, tmp_path_factory.mktemp("nursery") / "nursery.log") as nursery:
+    with Nursery(MODULES["gossip"], 3, tmp_path_factory.mktemp("nursery") / "nursery.log") as nursery:
         yield nursery
 
 
@@ -103,9 +102,8 @@ def test_the_nursery_ends_with_its_owner(tmp_path: Path) -> None:
     assert gone or nursery.status() == psutil.STATUS_ZOMBIE
 
 
-def test_one_that_cannot_load_says_where_to_look(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(nurseries, "MODULES", {"gossip": ["no.such.module"]})
-    with Nursery("gossip", 1, tmp_path / "log") as broken, pytest.raises(HostError, match="see "):
+def test_one_that_cannot_load_says_where_to_look(tmp_path: Path) -> None:
+    with Nursery(["no.such.module"], 1, tmp_path / "log") as broken, pytest.raises(HostError, match="see "):
         broken.spawn(BOARD, tmp_path / "board.log")
     assert (
         "no.such.module" in (tmp_path / "log").read_text() or "No module named 'no'" in (tmp_path / "log").read_text()

@@ -13,7 +13,7 @@ from typing import Any
 
 from edgegossip.frame import RUN_ID_BYTES
 from edgegossip.launch.gossip import LocalRun, Machines, run_gossip
-from edgegossip.launch.nursery import Nursery
+from edgegossip.launch.nursery import MODULES, Nursery
 from edgegossip.launch.preflight import preflight
 from edgegossip.launch.run import make_folder
 from edgegossip.node.spec import default_members, make_algorithm
@@ -182,7 +182,7 @@ class Netns:
     def run(self, cell: Cell) -> dict[str, Any]:
         threads = cell.recipe.run.threads
         if threads not in self._nurseries:
-            self._nurseries[threads] = Nursery("gossip", threads, self._runs_dir / "nursery.log")
+            self._nurseries[threads] = Nursery(MODULES["gossip"], threads, self._runs_dir / "nursery.log")
         return run_cell(cell, self._runs_dir, self._nurseries[threads], self._played(cell))
 
     def _played(self, cell: Cell) -> Played | None:
