@@ -57,7 +57,6 @@ def run_gossip(run: LocalRun) -> Mapping[NodeId, str]:
     news: queue.Queue[News] = queue.Queue()
     children: list[Child] = []
     age_s = run.sink.elapsed_s() if run.resumed else 0.0
-    began_s = time.monotonic() - age_s
     given = None if run.machines is None else run.machines.nursery
     nursery = given or boards_nursery(run)
     try:
@@ -66,6 +65,9 @@ def run_gossip(run: LocalRun) -> Mapping[NodeId, str]:
             more = ("--restarted", f"{age_s:.3f}") if run.resumed else ()
             host = run.machines.hosts[name] if run.machines else run.recipe.network.host
             children.append(_spawn(run, nursery, name, f"{host}:{port + k if port else 0}", news, *more))
+            if k == 0:  # it runs: whoever it comes from has loaded
+                run.sink.begin(age_s)
+                began_s = time.monotonic() - age_s
         if not run.recipe.network.restarts and given is None:
             nursery.close()  # it has nothing more to do
         watch = Watch(children, news, run.sink)

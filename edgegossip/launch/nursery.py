@@ -11,6 +11,7 @@ from. It ends when the other end of CHANNEL is closed, so it cannot outlive who 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import gc
@@ -203,7 +204,21 @@ def main(channel: int, folders: Sequence[str], modules: Sequence[str]) -> None:
     setproctitle(" ".join([sys.executable, "-m", "edgegossip", *arguments]))  # for ps and kill
     setthreadtitle("edgegossip")
     sys.argv = ["edgegossip", *arguments]
-    runpy.run_module("edgegossip", run_name="__main__")  # python -m edgegossip ARGUMENTS
+    # Registered before a script's own handlers, so it comes after them. To take the interpreter down
+    # would write to every page that is shared with the nursery, and so copy it: two seconds.
+    code = 0
+    atexit.register(lambda: _end(code))
+    try:
+        runpy.run_module("edgegossip", run_name="__main__")  # python -m edgegossip ARGUMENTS
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        raise
+
+
+def _end(code: int) -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":

@@ -70,7 +70,10 @@ def _train(
     news: queue.Queue[News] = queue.Queue()
     try:
         address = coordinator.start()
-        children.extend(_spawn(run, nursery, name, address, news) for name in run.members)
+        for name in run.members:
+            children.append(_spawn(run, nursery, name, address, news))
+            if name == run.members[0] and not run.resumed:
+                run.sink.begin()
         nursery.close()  # it has nothing more to do
         watch = Watch(children, news, run.sink)
         _follow(coordinator, watch, run)

@@ -36,6 +36,10 @@ class RecordSink(ABC):
         """Record something that happened to `node`: a word for programs, a sentence for people, and fields."""
         self.write(EventRecord(node, self.elapsed_s(), name, text, fields))
 
+    def begin(self, age_s: float = 0.0) -> None:
+        """Let `t_s` be age_s now: boards' own clocks begin when they run, and loading takes seconds."""
+        self._start_s = self._clock() - age_s
+
     @property
     def start_s(self) -> float:
         """When `t_s` was 0, on the sink's clock."""

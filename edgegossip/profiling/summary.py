@@ -54,6 +54,7 @@ class _Totals:
     """What is known of one node so far."""
 
     state: str = "unfinished"
+    why: str = ""  # it failed
     rounds: int = 0  # rounds done
     seconds: float | None = None
     sums: dict[str, float] = field(default_factory=dict)
@@ -159,6 +160,8 @@ class Summary:
         else:
             totals.state = _ENDS.get(record.name, totals.state)
             totals.restarts += record.name == "restarted"
+            if record.name in ("error", "lost"):
+                totals.why = record.text.removeprefix(f"lost {record.node}: ")
         if not isinstance(record, EventRecord) or record.name not in _AFTERWARDS:
             self._seconds = max(self._seconds, record.t_s)
 
@@ -219,6 +222,7 @@ def _row(name: NodeId, totals: _Totals) -> dict[str, Any]:
         "node": name,
         "role": "coordinator" if name == COORDINATOR else "board",
         "state": totals.state,
+        "why": totals.why if totals.state == "lost" else "",
         "restarts": totals.restarts,
         "rounds": totals.rounds,
         "accuracy": totals.scores.get("accuracy"),

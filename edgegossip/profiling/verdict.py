@@ -18,6 +18,8 @@ second run reads no warning, so each rule waits for evidence, and short runs are
   the run, or all of them mixed with nobody.
 - `alone` (hint): a board mixed with nobody in most of its rounds.
 - `stalled` (hint): the training loss did not fall.
+- `gap` (hint): the accuracy is not half of what the training loss promises: boards that know only
+  classes of their own look like that, and a model that has learnt its examples by heart.
 - `refused` (hint): a board was refused, and took no part.
 
 A loss may be below 0, such as a log-likelihood: what it rises by is held against its size.
@@ -210,7 +212,7 @@ class Evidence:
         found += self._apart(nodes)
         found += self._split(nodes)
         if not any(f.ruin for f in found):
-            found += self._stalled(nodes)
+            found += [*self._stalled(nodes), *self._gap(nodes)]
         found += self._were_refused(finished)
         return sorted(found, key=lambda f: not f.ruin)
 
@@ -359,6 +361,16 @@ class Evidence:
         if abs(start) > 0.05 and end > start - 0.02 * abs(start):
             text = f"the training loss did not fall: {start:.3g} at the start, {end:.3g} at the end"
             yield Finding("stalled", text, self._cure_of_chance())
+
+    def _gap(self, nodes: Mapping[NodeId, _Node]) -> Iterable[Finding]:
+        ends, scores = self._curve.ends(), self._scores(nodes)
+        if ends is None or ends[2] < 0.0 or not scores or self._score != "accuracy" or not self._enough(nodes):
+            return
+        reached, promised = sum(scores.values()) / len(scores), math.exp(-ends[2])  # of a cross-entropy
+        if promised > 0.6 and reached < 0.5 * promised:
+            text = f"the accuracy, {reached:.3g}, is far below what the training loss, {ends[2]:.3g}, promises"
+            cure = "where boards hold different classes, let them exchange after fewer steps; else the test data differ"
+            yield Finding("gap", text, f"{cure}, or the model knows its examples by heart")
 
     def _were_refused(self, finished: Collection[NodeId]) -> Iterable[Finding]:
         took_part = {peer for node in self._nodes.values() for peer in node.sent} | set(finished) | self._came

@@ -66,7 +66,8 @@ def _notes(summary: Mapping[str, Any]) -> list[str]:
         means = "scores and loss are means" if summary["scores"] else "the loss is a mean"
         notes.append(f"all: {means} over the boards that finished, bytes are sums over all boards")
     if summary["failed_nodes"]:
-        notes.append(f"lost: {printable(', '.join(summary['failed_nodes']))}; their figures are up to that moment")
+        notes += [f"lost: {_name_and_why(row)}" for row in summary["boards"] if row["state"] == "lost"]
+        notes.append("figures of a lost board are up to that moment")
     if summary.get("restarted_nodes"):
         again = [row for row in summary["boards"] if row["restarts"]]
         names = ", ".join(f"{row['node']} ({row['restarts']}x)" for row in again)
@@ -86,6 +87,11 @@ def _title(summary: Mapping[str, Any]) -> str:
     boards = f"{summary['nodes']} board{'' if summary['nodes'] == 1 else 's'}"
     parts = [summary["run"], summary["mode"], boards, rounds, seconds_text(summary["seconds"])]
     return " | ".join(printable(str(part)) for part in parts if part)
+
+
+def _name_and_why(row: Mapping[str, Any]) -> str:
+    why = row.get("why")  # summaries of earlier versions have none
+    return printable(row["node"]) + (f", {printable(why, 300)}" if why else "")
 
 
 def _name(row: Mapping[str, Any]) -> str:

@@ -165,7 +165,7 @@ class Run:
         self._open: Future[LocalUpdate] | None = None  # the round that the user's loop is at
         self._before: Vec | None = None  # the values that it began with
         self._rates: list[float] = []  # of the optimiser's steps in it
-        self._started = self._over = self._trained = False
+        self._started = self._over = self._trained = self._evaluating = False
         self._proven = False  # what is kept can be read back
         # Whether the loop over `rounds` has still to exchange; None: there is no such loop.
         self._due: bool | None = None
@@ -246,6 +246,8 @@ class Run:
 
         Raises LocalError when it is called twice in a round, or on another thread than `join`."""
         self._check_thread()
+        if self._evaluating:
+            raise LocalError("run.exchange was called in the function of run.evaluate: call it in the loop over run.rounds()")
         if self._open is None:
             state = "before run.rounds() or run.start()" if not self._started else "after the run was over"
             raise LocalError(f"run.exchange was called {state}: call it once in each round")
@@ -326,10 +328,12 @@ class Run:
         held = None if x is None else self._vector.read()
         if x is not None:
             self._vector.write(x)
+        self._evaluating = True
         try:
             with torch.no_grad():
                 return _metrics(self._evaluation())
         finally:
+            self._evaluating = False
             for module, training in modes:
                 module.training = training
             if held is not None:
@@ -532,7 +536,7 @@ class ScriptWorkload:
             self._thread.join()
             self._ended = True
         asked, rounds = self._run.asked_rounds, recipe.run.rounds
-        if asked not in (None, rounds):
+        if asked not in (None, rounds) and self._seat.index == 0:
             say(
                 f"{_script(self._seat)} asked join for {asked} rounds, and the run has run.rounds = {rounds}: "
                 f"say --set run.rounds={asked}, or give it {{rounds}} as an argument"
@@ -715,6 +719,8 @@ def _metrics(found: Mapping[str, float] | float) -> Metrics:
         )
     except (TypeError, ValueError):
         raise LocalError(f"the evaluation returned {found!r}: return a number, or numbers by name") from None
+    if not scores:
+        raise LocalError("the evaluation returned nothing: return a number, or numbers by name")
     loss, examples = scores.pop("loss", math.nan), scores.pop("examples", 1.0)
     if problem := scores_problem(scores):
         raise LocalError(f"the evaluation cannot be used: {problem}")

@@ -21,6 +21,7 @@ from tests.e2e.test_restart import free_ports, steps
 # Each board draws data of its own, from one law: y = x W. No two boards see the same example.
 SCRIPT = """
     import argparse
+    import atexit
     from pathlib import Path
 
     import torch
@@ -51,6 +52,7 @@ SCRIPT = """
                 optimizer.step()
             run.exchange(loss=loss.item(), examples=len(x), metrics={"norm": float(model[0].weight.norm())})
     torch.save(model.state_dict(), Path(__file__).with_name(f"{run.name}.pt"))
+    atexit.register(Path(__file__).with_name(f"{run.name}.ended").touch)
 """
 
 
@@ -97,6 +99,8 @@ def test_a_script_trains_on_boards_of_this_machine(
     assert evaluated, "nobody evaluated"
     for row in summary["boards"]:
         assert row["accuracy"] is None
+        if row["role"] == "board":
+            assert (tmp_path / f"{row['node']}.ended").exists()
     assert metrics(data, "board-2", "time/compute_s") and summary["sent_bytes"]["payload"] > 0
 
 
@@ -191,6 +195,7 @@ def test_a_script_that_raises_is_named_and_the_others_go_on(script: Path, tmp_pa
         code, out, err = running.finish()
     assert code == 7, (out, err)
     assert re.search(r"lost board-1: train\.py, line 2\d: ZeroDivisionError", err), err
+    assert re.search(r"^lost: board-1, train\.py, line 2\d: ZeroDivisionError", out, re.M), out
     log = next(runs.glob("*/logs/board-1.log")).read_text()
     assert "Traceback" in log and "train.py" in log
 

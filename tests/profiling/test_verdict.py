@@ -141,6 +141,15 @@ def test_a_script_that_learnt_nothing_is_a_ruin() -> None:
     assert script(**guess | {"loss": lambda k: 2.3 + 3.0 * (k == 0)}) == [], "it fell"
 
 
+def test_an_accuracy_far_below_what_the_training_loss_promises_is_a_hint() -> None:
+    """As of boards with a class each, of which nobody is told how many there are."""
+    ((kind, ruin, text),) = script(loss=lambda k: 0.7 * 0.8**k, accuracy=0.17)
+    assert (kind, ruin) == ("gap", False) and "the accuracy, 0.17, is far below" in text
+    assert script(loss=lambda k: 0.7 * 0.8**k, accuracy=0.6) == [], "over-fitted, and of use"
+    assert script(loss=lambda k: 2.3 - 0.02 * k, accuracy=0.17) == [], "it has not learnt much yet"
+    assert script(loss=lambda k: -1.0 - 0.1 * k, accuracy=0.17) == [], "no cross-entropy"
+
+
 def test_noise_about_a_loss_that_fell_in_the_first_rounds_is_no_divergence() -> None:
     """The median of the first twentieth, 6 rounds here, is as small as that noise."""
     assert told(lambda k: max(0.9 * 0.1**k, 0.004 if k > 110 else 0.0014), rounds=120) == []
@@ -163,7 +172,7 @@ def test_a_regression_that_predicts_no_better_than_the_mean_is_a_ruin() -> None:
 
 
 def test_near_guessing_is_a_ruin_only_where_the_test_loss_is_that_of_a_guess_too() -> None:
-    assert told(accuracy=0.18, test_loss=2.0) == []
+    assert told(lambda k: 2.3 * 0.97**k, accuracy=0.18, test_loss=2.0) == []
     assert told(accuracy=0.18, test_loss=12.0)[0][:2] == ("chance", True)
 
 

@@ -255,7 +255,10 @@ def test_arguments_know_the_board_and_the_run(start: Start) -> None:
 
 def test_rounds_of_the_script_that_are_not_the_runs_are_said(start: Start) -> None:
     said: list[str] = []
-    start(REGRESSION.replace("scheduler]", "scheduler], rounds=20"), say=said.append)
+    text = REGRESSION.replace("scheduler]", "scheduler], rounds=20")
+    start(text, say=said.append)
+    assert said == [], "one board says it for all"
+    start(text, index=0, name="board-0", say=said.append)
     assert said == [
         "train.py asked join for 20 rounds, and the run has run.rounds = 6: "
         "say --set run.rounds=20, or give it {rounds} as an argument"
@@ -481,6 +484,8 @@ def test_a_script_that_has_ended_leaves_the_process_as_it_was(start: Start) -> N
     [
         ("open('no-such-file')", r"train\.py, line \d+: FileNotFoundError"),
         ("return {'mae': 1.0, 'examples': float('nan')}", "it was over nan examples"),
+        ("return {}", "the evaluation returned nothing: return a number"),
+        ("run.exchange(loss=1.0)", r"called in the function of run\.evaluate: call it in the loop"),
     ],
 )
 def test_evaluations_that_fail_are_named(start: Start, line: str, sentence: str) -> None:
