@@ -247,7 +247,9 @@ class Run:
         Raises LocalError when it is called twice in a round, or on another thread than `join`."""
         self._check_thread()
         if self._evaluating:
-            raise LocalError("run.exchange was called in the function of run.evaluate: call it in the loop over run.rounds()")
+            raise LocalError(
+                "run.exchange was called in the function of run.evaluate: call it in the loop over run.rounds()"
+            )
         if self._open is None:
             state = "before run.rounds() or run.start()" if not self._started else "after the run was over"
             raise LocalError(f"run.exchange was called {state}: call it once in each round")
