@@ -49,7 +49,7 @@ test-slow: $(NATIVE) ## the tests that take long or need a developer's tools (cr
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow tests
 
 image-smoke: $(NATIVE) ## an image from nothing to a training board, emulated; needs root; goes on at the stage where it stopped
-	@$(BIN)/python -m tests.image.smoke $(SMOKE)
+	@$(BIN)/python -m tests.fleet.image.smoke $(SMOKE)
 
 fuzz: $(NATIVE) ## fuzz the native decoders under clang's sanitizers; SECONDS=60
 	@$(BIN)/python -m tests.fuzz.native.run --seconds $(SECONDS)

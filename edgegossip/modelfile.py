@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgegossip.choices import did_you_mean
-from edgegossip.profiling.files import replacing
+from edgegossip.files import replacing
 from edgegossip.types import ConfigError, DataError, LocalError
 
 SUFFIXES = (".npz", ".safetensors")

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from edgegossip import recipe as recipes
-from edgegossip.launch.outcome import exit_code
-from edgegossip.launch.run import trained
-from edgegossip.profiling.run_folder import read_run
-from edgegossip.profiling.summary import summarise
+from edgegossip.fleet.launch.outcome import exit_code
+from edgegossip.fleet.launch.run import trained
 from edgegossip.recipe import Recipe
 from edgegossip.result import Result
+from edgegossip.telemetry.run_folder import read_run
+from edgegossip.telemetry.summary import summarise
 from edgegossip.types import EXIT_RUN, HostError, RunError
 
 # The script of each board. The function comes by value, as it may have no file: it is the user's

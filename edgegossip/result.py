@@ -8,15 +8,15 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgegossip.profiling.run_folder import RunData, read_run
-from edgegossip.profiling.summary import summarise
+from edgegossip.telemetry.run_folder import RunData, read_run
+from edgegossip.telemetry.summary import summarise
 from edgegossip.types import HostError
 
 if TYPE_CHECKING:
     import pandas
     from torch import Tensor, nn
 
-    from edgegossip.export.found import FoundModel, RunModels
+    from edgegossip.report.models import FoundModel, RunModels
 
 
 class Result:
@@ -92,7 +92,7 @@ class Result:
         """Return the recipe's model with the values of `state_dict`, in evaluation mode. Raises
         LocalError also where only the user's script can build it, or where an average lacks what
         each board has of its own."""
-        from edgegossip.export.run import module_of
+        from edgegossip.export import module_of
 
         return module_of(self._found(board, round), self._models.recipe)
 
@@ -132,7 +132,7 @@ class Result:
 
     @cached_property
     def _models(self) -> RunModels:
-        from edgegossip.export.found import RunModels
+        from edgegossip.report.models import RunModels
 
         return RunModels(self.folders)
 

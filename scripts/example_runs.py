@@ -38,7 +38,7 @@ import kept_lines
 from gossip_runs import VICTIM, kill_on_the_way
 from kept_lines import Line
 
-from edgegossip.profiling.run_folder import read_run
+from edgegossip.telemetry.run_folder import read_run
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = ROOT / "examples/scripts"

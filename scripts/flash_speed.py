@@ -14,9 +14,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from edgegossip.image import writing
-from edgegossip.image.block_devices import gather
-from edgegossip.image.card_source import open_source
+from edgegossip.fleet.image import writing
+from edgegossip.fleet.image.block_devices import gather
+from edgegossip.fleet.image.card_source import open_source
 
 
 def dd(image: Path, device: str) -> float:

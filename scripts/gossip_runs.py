@@ -27,7 +27,7 @@ import kept_lines
 from kept_lines import Line
 
 from edgegossip import gossip
-from edgegossip.profiling.run_folder import RunData, read_run
+from edgegossip.telemetry.run_folder import RunData, read_run
 
 VICTIM = "board-1"
 LIMIT_S = 600.0

@@ -12,7 +12,7 @@ import tempfile
 import tomllib
 from pathlib import Path
 
-from edgegossip.image.boards import BOARDS
+from edgegossip.fleet.image.boards import BOARDS
 
 ROOT = Path(__file__).parents[1]
 TORCH = "torch==2.9.1"

@@ -13,9 +13,9 @@ import time
 from collections.abc import Iterator, Mapping
 
 from edgegossip import recipe as recipes
-from edgegossip.scale.devices import DeviceProfile, load_device
-from edgegossip.scale.model import frames, paper
-from edgegossip.scale.model.place import measure_update
+from edgegossip.lab.scale.devices import DeviceProfile, load_device
+from edgegossip.lab.scale.model import frames, paper
+from edgegossip.lab.scale.model.place import measure_update
 
 MODELS = {"ResNet-34": "resnet34", "ResNet-50": "resnet50"}
 DEVICE = "jetson-agx-xavier"

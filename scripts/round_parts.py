@@ -13,8 +13,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from edgegossip.profiling.lines import MetricsRecord
-from edgegossip.profiling.run_folder import read_run
+from edgegossip.telemetry.lines import MetricsRecord
+from edgegossip.telemetry.run_folder import read_run
 
 
 def line(node: str, records: Sequence[MetricsRecord]) -> str:

@@ -25,7 +25,7 @@ from example_runs import CASES, SCRIPTS, Case
 
 import edgegossip
 from edgegossip import recipe as recipes
-from edgegossip.profiling.run_folder import read_run
+from edgegossip.telemetry.run_folder import read_run
 from edgegossip.training.script import Run, ScriptWorkload
 
 ROUNDS, FIRST = 12, 2  # measured, after some that fill caches

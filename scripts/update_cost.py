@@ -20,10 +20,10 @@ from pathlib import Path
 
 import edgegossip
 from edgegossip.fleet import releases
+from edgegossip.fleet.launch.admission import coordinator_of
 from edgegossip.fleet.release_site import Site
 from edgegossip.fleet.serve import Server, open_desk
 from edgegossip.fleet.store import Fleet
-from edgegossip.launch.admission import coordinator_of
 from edgegossip.update import agent
 from edgegossip.update.client import Client
 from edgegossip.update.packages import LOCK

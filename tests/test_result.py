@@ -14,7 +14,7 @@ import edgegossip
 from edgegossip import recipe as recipes
 from edgegossip import training
 from edgegossip.node.final_model import about_model, save_model
-from edgegossip.profiling.run_folder import RunFolder
+from edgegossip.telemetry.run_folder import RunFolder
 from edgegossip.types import DataError, HostError, LocalError
 from tests.training.fakes import recipe
 

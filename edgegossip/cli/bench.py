@@ -8,8 +8,8 @@ from pathlib import Path
 
 import click
 
-from edgegossip.bench.mesh import CASES, targets
 from edgegossip.cli.options import JSON, SETTINGS, Seconds
+from edgegossip.lab.bench.mesh import CASES, targets
 
 
 @click.group()
@@ -95,7 +95,7 @@ def codecs(
 
     The network behind `gradient` is a recipe's; --set changes its [data], [model] and [training].
     """
-    from edgegossip.bench.run_codecs import Asked, run
+    from edgegossip.lab.bench.run_codecs import Asked, run
 
     folder = Path(save) if save else None
     asked = Asked(
@@ -161,8 +161,8 @@ def mesh(
       edgegossip bench mesh --case ring --nodes 8
       edgegossip bench mesh --check --save docs/results
     """
-    from edgegossip.bench.mesh.cases import Settings
-    from edgegossip.bench.mesh.run import run
+    from edgegossip.lab.bench.mesh.cases import Settings
+    from edgegossip.lab.bench.mesh.run import run
 
     settings = Settings(names or CASES, rings, repeat, idle_seconds, rounds)
     out = (lambda text: None) if as_json else click.echo
@@ -211,7 +211,7 @@ def int8(
       edgegossip bench int8 --inference
       EDGEGOSSIP_ISA=portable edgegossip bench int8 --batch 32 --json
     """
-    from edgegossip.bench.int8.run import Asked, run
+    from edgegossip.lab.bench.int8.run import Asked, run
 
     folder = Path(save) if save else None
     asked = Asked(models, batches, threads, tuple(map(int, dws)), repeat, folder, inference)
@@ -232,7 +232,7 @@ def dump(file: str, settings: tuple[str, ...], steps: int) -> None:
     Example:
       edgegossip bench dump g.npz --set data.name=cifar10 --set data.dir=DIR --set model.name=resnet20 --steps 200
     """
-    from edgegossip.bench import gradients, inputs
+    from edgegossip.lab.bench import gradients, inputs
 
     tensors = gradients.dump(gradients.recipe_for(settings), steps)
     inputs.save(Path(file), tensors)
@@ -296,7 +296,7 @@ def server(
 
     Boards train next to nothing: what is measured is the round itself.
     """
-    from edgegossip.bench.server import Asked, run
+    from edgegossip.lab.bench.server import Asked, run
 
     folder = Path(save) if save else None
     asked = Asked(nodes, payloads, codec, tensors, rounds, stock_rounds, stock, updates, averaged, check, folder)
@@ -323,7 +323,7 @@ def profiling(recipe: str, settings: tuple[str, ...], rounds: int, check: bool, 
       edgegossip bench profiling --recipe cifar10-gossip --set model.name=resnet20 --check
     """
     from edgegossip import recipe as recipes
-    from edgegossip.bench.profiling import run, text_of
+    from edgegossip.lab.bench.profiling import run, text_of
     from edgegossip.node.meters import NodeMeters
 
     meters = NodeMeters()

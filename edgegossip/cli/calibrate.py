@@ -68,8 +68,8 @@ def calibrate(
         raise HostError(f"cannot write {output}: there is no folder {Path(output).absolute().parent}")
     link = link_test.measure(*link_test.parse_address(peer)) if peer else None
     from edgegossip import recipe as recipes
-    from edgegossip.scale.calibrate import calibrate as measure
-    from edgegossip.scale.devices import to_toml
+    from edgegossip.lab.scale.calibrate import calibrate as measure
+    from edgegossip.lab.scale.devices import to_toml
 
     loaded = recipes.load(recipe, settings)
     name = name or (Path(output).stem if output else "this-machine")

@@ -14,8 +14,8 @@ from edgegossip.cli.options import JSON, parse_params
 from edgegossip.types import EXIT_OK, EXIT_RUN, ConfigError, LocalError
 
 if TYPE_CHECKING:
-    from edgegossip.bench.verify import Check, Report
     from edgegossip.codecs import Param
+    from edgegossip.lab.bench.verify import Check, Report
 
 _SEAM = ("name", "wire_id", "wire_params", "init", "encode", "decode")
 _COLUMNS = ("gain", "bias", "variance", "size", "same", "refuses")
@@ -58,7 +58,7 @@ def verify(name: str | None, settings: tuple[str, ...], size: int, draws: int, a
     again in a process of its own to be the receiver. Exits with 6 when a check fails.
     """
     from edgegossip import codecs
-    from edgegossip.bench.verify import verify as run
+    from edgegossip.lab.bench.verify import verify as run
 
     if name is None:
         if settings:

@@ -73,7 +73,7 @@ def coordinator(
       edgegossip node --coordinator HOST:8000 --identity identity
       edgegossip node train.py --coordinator HOST:8000 --identity identity
     """
-    from edgegossip.launch.coordinator import CoordinatorOptions, run_coordinator
+    from edgegossip.fleet.launch.coordinator import CoordinatorOptions, run_coordinator
     from edgegossip.recipe import is_script, load
 
     if script is not None:
@@ -96,8 +96,8 @@ def coordinator(
 
 def _check_count(wanted: int, fleet: Path | None) -> None:
     """Raises ConfigError when the fleet has another number of boards than --boards says: a number does not tell which."""
-    from edgegossip.launch.admission import boards_of
-    from edgegossip.launch.preflight import FLEET
+    from edgegossip.fleet.launch.admission import boards_of
+    from edgegossip.fleet.launch.preflight import FLEET
     from edgegossip.types import ConfigError
 
     folder = fleet or Path(FLEET)

@@ -42,8 +42,8 @@ def export(model: Path, out: Path, board: str | None, examples: int, as_json: bo
       edgegossip export runs/20260102-030405-quickstart-gossip -o model.onnx
       edgegossip export runs/*-fashion/checkpoint/board-2.npz -o model.onnx --examples 1000
     """
-    from edgegossip.export.found import RunModels
-    from edgegossip.export.run import write
+    from edgegossip.export import write
+    from edgegossip.report.models import RunModels
 
     folder = model if model.is_dir() else model.parent.parent
     models = RunModels([folder])

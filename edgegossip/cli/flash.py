@@ -33,8 +33,8 @@ def flash(
       lsblk
       sudo edgegossip flash pi-01.img /dev/sdb --yes sdb
     """
-    from edgegossip.image.flashing import flash_card
-    from edgegossip.image.refusals import Wish
+    from edgegossip.fleet.image.flashing import flash_card
+    from edgegossip.fleet.image.refusals import Wish
 
     tell = lambda text: click.echo(text, err=as_json)  # noqa: E731
     done = flash_card(image, device, Wish(0, confirmed, allow_fixed), tell, verify=verify, dry_run=dry_run)

@@ -22,7 +22,7 @@ def serve(folder: Path, listen: str, identity: Path | None) -> int:
 
     Only boards of this fleet come in, with their certificates. Kits name this machine with `fleet add --check-in HOST:PORT`.
     """
-    from edgegossip.launch.checkins import serve as run
+    from edgegossip.fleet.launch.checkins import serve as run
 
     run(folder, listen, identity, lambda text: click.echo(text))
     return 0

@@ -52,7 +52,7 @@ def build(
     board: str, output: Path, mirror: str | None, source: Path | None, cache: Path | None, fresh: bool, as_json: bool
 ) -> int:
     """Make a base image for a kind of board: Debian, the client, no names and no keys. Finished steps are kept."""
-    from edgegossip.image.build import build_image
+    from edgegossip.fleet.image.build import build_image
 
     built = build_image(board, output, mirror, source, cache, lambda text: click.echo(text, err=as_json), fresh=fresh)
     if as_json:
@@ -73,7 +73,7 @@ def build(
 @CACHE
 def wheel(board: str, output: Path, mirror: str | None, source: Path | None, cache: Path | None) -> int:
     """Make our wheel alone for a kind of board, cross-compiled: for cards with another system."""
-    from edgegossip.image.parts import build_wheel
+    from edgegossip.fleet.image.parts import build_wheel
 
     click.echo(build_wheel(board, output, mirror, source, cache, click.echo))
     return 0
@@ -90,7 +90,7 @@ def release(
     board: str, output: Path, with_packages: bool, mirror: str | None, source: Path | None, cache: Path | None
 ) -> int:
     """Make a folder that `edgegossip fleet release build` signs: the client alone, for boards that run already."""
-    from edgegossip.image.parts import build_release
+    from edgegossip.fleet.image.parts import build_release
 
     build_release(board, output, mirror, source, cache, click.echo, with_packages=with_packages)
     click.echo(f"next: edgegossip fleet release build {output} -o {output.name}.bundle")
@@ -136,8 +136,8 @@ def configure(
     if folder is not None:
         if base is not None or output is not None or wheel is None:
             raise click.UsageError("--cloud-init DIR goes with --kit and --wheel, and with no image")
-        from edgegossip.image import build as builds
-        from edgegossip.image import cloud_init
+        from edgegossip.fleet.image import build as builds
+        from edgegossip.fleet.image import cloud_init
 
         name = cloud_init.prepare(folder, kit, wheel, builds.source_of(source)).name
         said = {"name": name, "folder": str(folder)}
@@ -145,8 +145,8 @@ def configure(
     else:
         if base is None or output is None:
             raise click.UsageError("say which image, and the one to make of it: BASE -o OUTPUT")
-        from edgegossip.image.configure import configure as make
-        from edgegossip.image.tools import with_sudo
+        from edgegossip.fleet.image.configure import configure as make
+        from edgegossip.fleet.image.tools import with_sudo
 
         done = make(base, kit, output)
         name, said = done.kit.name, {"name": done.kit.name, "image": str(output), "seconds": f"{done.seconds:.1f}"}
@@ -163,7 +163,7 @@ def verify(image: Path, as_json: bool) -> int:
     """Look an image through: hash, partitions, what a board needs to start, and that no key is in it but a kit's."""
     from dataclasses import asdict
 
-    from edgegossip.image.verify import verify as look
+    from edgegossip.fleet.image.verify import verify as look
     from edgegossip.types import EXIT_DATA
 
     checks = look(image, lambda text: None if as_json else click.echo(text))

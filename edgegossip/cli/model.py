@@ -12,7 +12,7 @@ import click
 from edgegossip.cli.options import JSON
 
 if TYPE_CHECKING:
-    from edgegossip.export.run import Exported
+    from edgegossip.export import Exported
 
 
 @click.command()
@@ -62,8 +62,8 @@ def model(
       edgegossip model runs/*-fashion -o model.onnx
       edgegossip model pi-*/runs/* -o model.safetensors
     """
-    from edgegossip.export.found import RunModels
-    from edgegossip.export.run import write
+    from edgegossip.export import write
+    from edgegossip.report.models import RunModels
 
     models = RunModels(runs)
     done = write(models.model(board, round), models.recipe, out, examples=examples)

@@ -133,7 +133,7 @@ def node(
     if managed and recipe is not None:
         run_managed(load(recipe, settings), options)
         return 0
-    from edgegossip.launch.board import run_board, run_follower, run_member
+    from edgegossip.fleet.launch.board import run_board, run_follower, run_member
 
     if recipe is not None and is_script(recipe) and (seeds or coordinator is not None):
         script = load(recipe).run.script  # the rest of the recipe is the run's
@@ -158,7 +158,7 @@ def _name_of(identity: Path | None) -> str:
 
 
 def _of_kit(kit: Path, runs: Path) -> int:
-    from edgegossip.launch import kit as kits
+    from edgegossip.fleet.launch import kit as kits
 
     def run(arguments: list[str]) -> int:
         if "--kit" in arguments:

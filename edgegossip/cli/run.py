@@ -49,7 +49,7 @@ def run(
       edgegossip run train.py --nodes 4 --set run.mode=server
       edgegossip run --resume runs/20261121-101500-quickstart-gossip
     """
-    from edgegossip.launch.run import resume_fleet, run_fleet
+    from edgegossip.fleet.launch.run import resume_fleet, run_fleet
     from edgegossip.recipe import load
 
     if (recipe is None) == (resume is None):

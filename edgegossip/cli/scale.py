@@ -135,7 +135,7 @@ def scale(
         raise click.BadParameter("nan is no number", param_hint="--slower")
     if follow:
         _only_a_boards(click.get_current_context())
-        from edgegossip.scale.boards import follow as following
+        from edgegossip.lab.scale.boards import follow as following
 
         where, runs = listen or "0.0.0.0:7700", Path(out or "runs")
         board = following.Following(follow, name, where, identity, insecure, settings, runs)
@@ -148,7 +148,7 @@ def scale(
         raise click.UsageError(
             "say which RECIPE to run, or --follow HOST:PORT of a machine that runs one on its boards"
         )
-    from edgegossip.scale.campaign import Asked, run
+    from edgegossip.lab.scale.campaign import Asked, run
 
     asked = Asked(
         recipe=recipe,

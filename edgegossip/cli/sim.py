@@ -92,7 +92,7 @@ def sim(
     same run, bit for bit. Exits with 6 when a promise is broken; a campaign ends with a command line that replays its
     first failure, made small.
     """
-    from edgegossip.sim import command
+    from edgegossip.lab.sim import command
 
     asked = command.Asked(
         recipe,

@@ -59,7 +59,7 @@ def study(
       edgegossip study quickstart-gossip --sweep run.mode=gossip,server --sweep data.partition=iid,sorted
       edgegossip study fashion-gossip --sweep-file fashion-gossip --jobs 2 --set data.dir=DIR
     """
-    from edgegossip.study.campaign import StudyOptions, run
+    from edgegossip.lab.study.campaign import StudyOptions, run
 
     options = StudyOptions(
         recipe, settings, sweeps, sweep_file, seeds, Path(out) if out else None, jobs, skip_invalid, plots

@@ -64,8 +64,8 @@ def top(
         raise ConfigError("top shows one run; --web shows several")
     folders = run or (newest_run(Path(runs_dir)),)
     if as_json:
-        from edgegossip.profiling.run_folder import read_run
-        from edgegossip.profiling.summary import summarise
+        from edgegossip.telemetry.run_folder import read_run
+        from edgegossip.telemetry.summary import summarise
 
         click.echo(json.dumps(summarise(read_run(folders[0]))))
         return

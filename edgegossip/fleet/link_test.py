@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from edgegossip.profiling.environment import package_version
+from edgegossip.telemetry.environment import package_version
 from edgegossip.types import ConfigError, HostError, PeerError
 from edgegossip.untrusted import whole_number
 

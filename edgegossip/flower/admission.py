@@ -37,10 +37,10 @@ from functools import partial
 from typing import Any
 
 from edgegossip.flower.credentials import ASK_DOMAIN, KEY_DOMAIN
-from edgegossip.profiling.records import Value
 from edgegossip.security import tls
 from edgegossip.security.admission import REVOKED, Admission
 from edgegossip.security.limits import RateLimitedLog, host_of
+from edgegossip.telemetry.records import Value
 from edgegossip.types import EdgegossipError, NodeId, PeerError
 from edgegossip.untrusted import Refusal
 

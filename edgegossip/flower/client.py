@@ -33,10 +33,10 @@ from edgegossip.flower.keeper import BoardKeeper
 from edgegossip.flower.messages import RunDescription, frame_array, frame_bytes, frame_content, opaque_array
 from edgegossip.frame import Frame
 from edgegossip.layout import Layout
-from edgegossip.profiling.records import Sink, Value
-from edgegossip.profiling.spans import RoundClock
-from edgegossip.profiling.watch import Watch
 from edgegossip.spool import Spool
+from edgegossip.telemetry.records import Sink, Value
+from edgegossip.telemetry.spans import RoundClock
+from edgegossip.telemetry.watch import Watch
 from edgegossip.training.base import Workload, stage_metrics
 from edgegossip.types import EdgegossipError, LocalError, LocalUpdate, NodeId, PeerError, Round, Vec
 

@@ -32,10 +32,10 @@ from edgegossip.flower.driver import Driver, Hooks
 from edgegossip.flower.keeper import CoordinatorKeeper
 from edgegossip.flower.superlink import SUPERLINK_LOG, SuperLink, launch
 from edgegossip.layout import Layout
-from edgegossip.profiling.records import Sink
-from edgegossip.profiling.spans import RoundClock
 from edgegossip.recipe import Recipe
 from edgegossip.spool import Spool
+from edgegossip.telemetry.records import Sink
+from edgegossip.telemetry.spans import RoundClock
 from edgegossip.training.schedule import learning_rate
 from edgegossip.types import EdgegossipError, Metrics, NodeId, RunError, Vec
 

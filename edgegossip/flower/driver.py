@@ -48,9 +48,9 @@ from edgegossip.engine.server_frames import COORDINATOR
 from edgegossip.engine.server_records import Progress
 from edgegossip.flower._private.runtime import is_away
 from edgegossip.flower.messages import question_content, question_type, read_answer
-from edgegossip.profiling.records import Sink, Value
-from edgegossip.profiling.spans import RoundClock
 from edgegossip.spool import Spool
+from edgegossip.telemetry.records import Sink, Value
+from edgegossip.telemetry.spans import RoundClock
 from edgegossip.types import EdgegossipError, HostError, Metrics, NodeId, PeerError, RunError, Vec
 
 SEEN_S = 0.5  # between two looks at who is there

@@ -18,8 +18,8 @@ from edgegossip.codecs.base import Codec
 from edgegossip.engine.plausible import ServerLevels
 from edgegossip.engine.server_records import Progress
 from edgegossip.layout import Layout
-from edgegossip.profiling.records import Sink
 from edgegossip.recipe import CheckpointSection
+from edgegossip.telemetry.records import Sink
 from edgegossip.types import DataError, EdgegossipError, LocalError, NodeId, Round
 
 CLOSE_S = 10.0  # how long the last checkpoint may take

@@ -41,8 +41,8 @@ from edgegossip.engine.server_events import (
 )
 from edgegossip.frame import Frame
 from edgegossip.layout import Layout
-from edgegossip.profiling.records import METRICS, Value
 from edgegossip.spool import Spool
+from edgegossip.telemetry.records import METRICS, Value
 from edgegossip.types import DecodeError, Metrics, NodeId, PeerError, Round, scores_problem
 from edgegossip.untrusted import printable
 

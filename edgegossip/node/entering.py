@@ -24,8 +24,8 @@ from edgegossip.mesh.membership import manifest as manifests
 from edgegossip.mesh.membership.manifest import Manifest
 from edgegossip.mesh.membership.table import Rows
 from edgegossip.node.spec import check_names, make_topology
-from edgegossip.profiling.watch import Watch
 from edgegossip.recipe import Recipe
+from edgegossip.telemetry.watch import Watch
 from edgegossip.types import ConfigError, LocalError, NodeId, PeerError
 from edgegossip.untrusted import printable
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from edgegossip import __version__
 from edgegossip.layout import Layout
 from edgegossip.modelfile import ModelFile, write_model
-from edgegossip.profiling.records import Sink
+from edgegossip.telemetry.records import Sink
 from edgegossip.types import DataError, HostError, LocalError, NodeId, Round, Vec
 
 if TYPE_CHECKING:

@@ -60,9 +60,9 @@ from edgegossip.mesh.base import Notice, PeerDown, PeerUp, Received, SendFailed,
 from edgegossip.mesh.base import TransportEvent as MeshEvent
 from edgegossip.node.meters import NodeMeters
 from edgegossip.node.spec import NodeSpec, frame_limit, make_algorithm, make_topology, make_view
-from edgegossip.profiling.records import LINK_BYTES, LINK_PREFIX, LINK_SECONDS, Sink, Value
-from edgegossip.profiling.spans import RoundClock
 from edgegossip.spool import Spool
+from edgegossip.telemetry.records import LINK_BYTES, LINK_PREFIX, LINK_SECONDS, Sink, Value
+from edgegossip.telemetry.spans import RoundClock
 from edgegossip.training import build_workload
 from edgegossip.training.base import Workload, stage_metrics
 from edgegossip.types import COMPUTING, Metrics, NodeId, Round, RunError

@@ -19,8 +19,8 @@ from edgegossip.checkpoint.table import Outside
 from edgegossip.checkpoint.writer import Writer
 from edgegossip.gossip.base import GossipAlgorithm, NodeView
 from edgegossip.node.spec import NodeSpec
-from edgegossip.profiling.records import Sink
 from edgegossip.spool import SPOOL_BYTES
+from edgegossip.telemetry.records import Sink
 from edgegossip.training.base import Workload
 from edgegossip.types import DataError, EdgegossipError, HostError, LocalError, Round
 

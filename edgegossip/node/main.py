@@ -26,9 +26,9 @@ from edgegossip.engine.joining import RemoteMembers
 from edgegossip.mesh import address as addresses
 from edgegossip.node.meters import NodeMeters
 from edgegossip.node.spec import NodeSpec, default_members, make_topology, mesh_limits
-from edgegossip.profiling.sinks import PipeSink, RecordSink
 from edgegossip.recipe import Recipe
 from edgegossip.spool import Spool
+from edgegossip.telemetry.sinks import PipeSink, RecordSink
 from edgegossip.types import EXIT_INTERRUPTED, ConfigError, EdgegossipError, NodeId
 
 if TYPE_CHECKING:

@@ -27,8 +27,8 @@ from edgegossip.mesh.transport import GrpcTransport
 from edgegossip.node.entering import Entry, advertised
 from edgegossip.node.meters import NodeMeters
 from edgegossip.node.spec import NodeSpec, make_topology, mesh_limits
-from edgegossip.profiling.records import Sink
 from edgegossip.spool import Spool
+from edgegossip.telemetry.records import Sink
 from edgegossip.types import EdgegossipError, LocalError, NodeId
 
 if TYPE_CHECKING:

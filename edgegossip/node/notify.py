@@ -11,8 +11,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from edgegossip.profiling.lines import EventRecord, Record
-from edgegossip.profiling.sinks import RecordSink
+from edgegossip.telemetry.lines import EventRecord, Record
+from edgegossip.telemetry.sinks import RecordSink
 
 EVERY_S = 2.0  # between two signs of life; the shortest watchdog that makes sense is some times longer
 

@@ -26,7 +26,7 @@ from typing import Any
 from edgegossip.agreement import Agreement
 from edgegossip.layout import Layout
 from edgegossip.mesh.base import Buffers, SendReceipt, Transport, TransportEvent
-from edgegossip.profiling.spans import NS_PER_S, RoundClock, Span
+from edgegossip.telemetry.spans import NS_PER_S, RoundClock, Span
 from edgegossip.training.base import Workload
 from edgegossip.types import LocalUpdate, Metrics, NodeId, Round, RunError, Vec
 

@@ -15,8 +15,8 @@ from edgegossip.node.final_model import about_model, save_model
 from edgegossip.node.meters import NodeMeters
 from edgegossip.node.notify import service
 from edgegossip.node.spec import NodeSpec
-from edgegossip.profiling.records import Sink
 from edgegossip.spool import Spool
+from edgegossip.telemetry.records import Sink
 from edgegossip.training import build_workload
 from edgegossip.training.base import Workload
 

@@ -11,10 +11,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from edgegossip.profiling.records import EVALUATED, PARTS
 from edgegossip.report.series import Curves, Numbers, column_mean, column_range, smooth, thin
 from edgegossip.report.style import INK, STYLE, class_colors, new_figure, save
 from edgegossip.report.units import bytes_text, printable, seconds_text
+from edgegossip.telemetry.records import EVALUATED, PARTS
 
 PALETTE = {
     "compute": "#0072B2",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from edgegossip.profiling.lines import LogText, Record, parse_record
+from edgegossip.telemetry.lines import LogText, Record, parse_record
 
 _PIECE_BYTES = 1 << 20
 

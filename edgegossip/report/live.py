@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Protocol, TextIO
 
-from edgegossip.profiling.lines import EventRecord, MetricsRecord, Record
-from edgegossip.profiling.sinks import RecordSink
 from edgegossip.report.progress import Fleet
 from edgegossip.report.units import bytes_text, number_text, printable, seconds_text
+from edgegossip.telemetry.lines import EventRecord, MetricsRecord, Record
+from edgegossip.telemetry.sinks import RecordSink
 from edgegossip.types import NodeId, Round
 
 PLAIN_EVERY_S = 2.0

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from edgegossip.profiling.run_folder import RunData, read_run
-from edgegossip.profiling.summary import COORDINATOR, recipe_of, summarise
 from edgegossip.report.series import Curves, Series, SeriesReader, align
+from edgegossip.telemetry.run_folder import RunData, read_run
+from edgegossip.telemetry.summary import COORDINATOR, recipe_of, summarise
 from edgegossip.types import DataError, HostError, NodeId
 
 _COUNTED = (("nodes", "board"), ("rounds", "round"))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from edgegossip.profiling.lines import EventRecord, MetricsRecord
-from edgegossip.profiling.records import EVALUATED, PARTS, scores_in
+from edgegossip.telemetry.lines import EventRecord, MetricsRecord
+from edgegossip.telemetry.records import EVALUATED, PARTS, scores_in
 from edgegossip.types import NodeId, Round
 
 _STATES = {

@@ -12,8 +12,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from edgegossip.profiling.lines import MetricsRecord
-from edgegossip.profiling.records import EVALUATED, scores_in
+from edgegossip.telemetry.lines import MetricsRecord
+from edgegossip.telemetry.records import EVALUATED, scores_in
 from edgegossip.types import NodeId
 
 Numbers = NDArray[np.float64]  # missing values are nan

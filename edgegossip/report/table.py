@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from edgegossip.profiling.records import PARTS
-from edgegossip.profiling.summary import SENT
 from edgegossip.report.units import bytes_text, number_text, printable, seconds_text
+from edgegossip.telemetry.records import PARTS
+from edgegossip.telemetry.summary import SENT
 
 MOST_SCORES = 4  # columns of the table
 _TIME = ("board", *PARTS, "sum")

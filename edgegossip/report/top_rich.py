@@ -10,9 +10,9 @@ from rich.live import Live as RichLive
 from rich.table import Table
 from rich.text import Text
 
-from edgegossip.profiling.records import PARTS
 from edgegossip.report.progress import Board, Notice
 from edgegossip.report.watch import COLUMNS, SCORE, Now, Watcher, cells, doing, heads, notice_text, title
+from edgegossip.telemetry.records import PARTS
 
 _STYLES = {"lost": "bold red", "failed": "bold red", "finished": "green"}
 _COLORS = {

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from edgegossip.profiling.lines import EventRecord, MetricsRecord, Record
-from edgegossip.profiling.records import PARTS
-from edgegossip.profiling.run_folder import is_written, read_run
-from edgegossip.profiling.summary import COORDINATOR, head_of, members_of
 from edgegossip.report.follow import Follower
 from edgegossip.report.progress import Board, Fleet, Notice
 from edgegossip.report.units import UNKNOWN, brief_text, bytes_text, number_text, printable, seconds_text
+from edgegossip.telemetry.lines import EventRecord, MetricsRecord, Record
+from edgegossip.telemetry.records import PARTS
+from edgegossip.telemetry.run_folder import is_written, read_run
+from edgegossip.telemetry.summary import COORDINATOR, head_of, members_of
 from edgegossip.types import DataError, NodeId
 
 # Of the table; SCORE stands for whatever score the run goes by. `cells` gives their texts.

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from edgegossip.layout import Layout
-    from edgegossip.profiling.records import Sink
     from edgegossip.recipe import Recipe
+    from edgegossip.telemetry.records import Sink
     from edgegossip.training.data import Board, DataSet
     from edgegossip.training.workload import TorchWorkload
     from edgegossip.types import Metrics, Vec
@@ -82,7 +82,7 @@ def build_workload(recipe: Recipe, node_index: int, name: str = "", sink: Sink |
 
 def _tell_holdings(sink: Sink, name: str, workload: TorchWorkload) -> None:
     """Counts, and nothing else of a board's data, go into the records of the run."""
-    from edgegossip.profiling.run_folder import HOLDS
+    from edgegossip.telemetry.run_folder import HOLDS
 
     held, counts, about = workload.batches.holds, workload.batches.counts, workload.about
     names = about.names or tuple(map(str, range(about.classes)))

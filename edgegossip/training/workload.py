@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from edgegossip import heap
 from edgegossip.agreement import Agreement, difference, sums
 from edgegossip.layout import Layout
-from edgegossip.profiling.records import STAGES
 from edgegossip.recipe import Recipe
+from edgegossip.telemetry.records import STAGES
 from edgegossip.training import device as devices
 from edgegossip.training import micro_batches, models, tasks
 from edgegossip.training import optimizer as optimizers

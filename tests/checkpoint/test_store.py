@@ -14,7 +14,7 @@ from edgegossip.checkpoint.classes import Classes
 from edgegossip.checkpoint.files import OsFiles
 from edgegossip.checkpoint.format import PIECE_BYTES
 from edgegossip.checkpoint.store import Store
-from edgegossip.sim.fake_disk import FakeDisk
+from edgegossip.lab.sim.fake_disk import FakeDisk
 from edgegossip.types import ConfigError, DataError, HostError, LocalError
 
 FOLDER = Path("/runs/one/checkpoint/board-0")

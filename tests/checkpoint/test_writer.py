@@ -12,7 +12,7 @@ import pytest
 from edgegossip.checkpoint import writer as writers
 from edgegossip.checkpoint.store import Store
 from edgegossip.checkpoint.writer import Writer
-from edgegossip.sim.fake_disk import FakeDisk
+from edgegossip.lab.sim.fake_disk import FakeDisk
 from edgegossip.types import LocalError
 
 PATIENCE_S = 20.0

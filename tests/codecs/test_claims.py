@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from edgegossip import codecs
-from edgegossip.bench import verify
 from edgegossip.codecs import claims, levels, theory
 from edgegossip.codecs.claims import Claims
+from edgegossip.lab.bench import verify
 from edgegossip.layout import Layout, TensorSpec
 
 LAYOUT, X = verify.trial(4096)

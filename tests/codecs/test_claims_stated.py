@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from edgegossip import codecs
-from edgegossip.bench import verify
 from edgegossip.codecs import claims
 from edgegossip.codecs.claims import Claims
+from edgegossip.lab.bench import verify
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import Vec
 

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from edgegossip import codecs
-from edgegossip.bench.inputs import Input, synthetic
 from edgegossip.codecs import levels, theory
 from edgegossip.codecs.gennorm_tables import OPTIMA
+from edgegossip.lab.bench.inputs import Input, synthetic
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import Vec
 from tests.codecs import gennorm_oracle as oracle

@@ -28,9 +28,9 @@ import numpy as np
 
 from edgegossip import codecs, training
 from edgegossip import recipe as recipes
+from edgegossip.lab.study.server import VirtualServer
 from edgegossip.node.final_model import load_model
-from edgegossip.profiling.run_folder import read_run
-from edgegossip.study.server import VirtualServer
+from edgegossip.telemetry.run_folder import read_run
 from tests.e2e.server_fleet import COORDINATOR, ServerFleet, server_fleet
 
 BOARDS = ("board-0", "board-1")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edgegossip.profiling.run_folder import read_run
+from edgegossip.telemetry.run_folder import read_run
 from tests.e2e.command import edgegossip, run_json
 
 SETTINGS = ("--set", "gossip.algorithm=ad-psgd", "--set", "run.nodes=3", "--no-plots")

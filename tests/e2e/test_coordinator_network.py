@@ -18,7 +18,7 @@ pytest.importorskip("torch", reason="an extra: pip install 'edgegossip[torch]'")
 pytest.importorskip("flwr", reason="server mode is an extra: pip install 'edgegossip[server]'")
 
 from edgegossip.fleet.store import Fleet  # noqa: E402
-from edgegossip.profiling.run_folder import read_run  # noqa: E402
+from edgegossip.telemetry.run_folder import read_run  # noqa: E402
 from tests.e2e.command import Running, edgegossip  # noqa: E402
 from tests.e2e.network import NOBODY, Network, ip, needs_namespaces, network  # noqa: E402
 

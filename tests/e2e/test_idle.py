@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 
 import edgegossip as edgegossip_package
-from edgegossip.profiling.run_folder import read_run
+from edgegossip.telemetry.run_folder import read_run
 from tests.e2e.command import edgegossip
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from edgegossip.fleet import kitfile
-from edgegossip.profiling.run_folder import read_run
+from edgegossip.telemetry.run_folder import read_run
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = ("run.rounds=120", "network.grace_s=20", "model.name=tests.e2e.paced:paced_mlp")

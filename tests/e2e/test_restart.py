@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from edgegossip import gossip
-from edgegossip.profiling.run_folder import RunData, read_run
+from edgegossip.telemetry.run_folder import RunData, read_run
 from tests.e2e.command import Running, edgegossip
 
 # A topology on which the rest is connected without any one board, and a codec that suits: (topology, boards, codec).

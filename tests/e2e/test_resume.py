@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from edgegossip import gossip
-from edgegossip.profiling.run_folder import RunData, read_run
+from edgegossip.telemetry.run_folder import RunData, read_run
 from tests.e2e.command import edgegossip
 from tests.e2e.test_restart import free_ports, run_with_a_death, steps
 

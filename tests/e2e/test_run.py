@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from edgegossip import recipe as recipes
-from edgegossip.profiling.run_folder import read_run
+from edgegossip.telemetry.run_folder import read_run
 from edgegossip.training import layout_of
 from tests.e2e.command import Running, edgegossip
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from edgegossip.profiling.run_folder import RunData, read_run
+from edgegossip.telemetry.run_folder import RunData, read_run
 from tests.e2e.command import Running, edgegossip, run_json
 from tests.e2e.test_restart import free_ports, steps
 

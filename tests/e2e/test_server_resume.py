@@ -11,7 +11,7 @@ from edgegossip import codecs, training
 from edgegossip import recipe as recipes
 from edgegossip.node.final_model import load_model
 from edgegossip.node.spec import default_members
-from edgegossip.profiling.run_folder import read_run
+from edgegossip.telemetry.run_folder import read_run
 from edgegossip.types import Metrics
 from tests.e2e.server_fleet import server_fleet
 
@@ -37,8 +37,8 @@ def fleet(tmp_path):
 
 def undisturbed(recipe, members):
     """(Layout, final model) of the same run without an accident, computed in this process."""
-    from edgegossip.study.measure import Recorder
-    from edgegossip.study.server import VirtualServer
+    from edgegossip.lab.study.measure import Recorder
+    from edgegossip.lab.study.server import VirtualServer
 
     layout, x = training.initial_model(recipe)
     server = VirtualServer(

@@ -15,7 +15,7 @@ from edgegossip import recipe as recipes  # noqa: E402
 from edgegossip.fleet.store import Fleet  # noqa: E402
 from edgegossip.node.entering import follow  # noqa: E402
 from edgegossip.node.final_model import load_model  # noqa: E402
-from edgegossip.profiling.run_folder import read_run  # noqa: E402
+from edgegossip.telemetry.run_folder import read_run  # noqa: E402
 from edgegossip.types import ConfigError, LocalError, PeerError  # noqa: E402
 from tests.e2e.command import edgegossip  # noqa: E402
 from tests.e2e.test_server_resume import undisturbed  # noqa: E402

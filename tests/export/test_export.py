@@ -13,8 +13,7 @@ from click.testing import CliRunner
 from edgegossip import int8, training
 from edgegossip import recipe as recipes
 from edgegossip.cli.main import cli
-from edgegossip.export import onnx_file
-from edgegossip.int8 import qdq
+from edgegossip.int8 import onnx_file, qdq
 from edgegossip.node.final_model import about_model, save_model
 from edgegossip.recipe import ModelSection
 from edgegossip.training import models

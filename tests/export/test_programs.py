@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from edgegossip import int8
-from edgegossip.export import to_onnx
-from edgegossip.export.model import ProgramFile, exporter
+from edgegossip.export import ProgramFile, exporter, to_onnx
 from edgegossip.types import HostError, LocalError
 
 

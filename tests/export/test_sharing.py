@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from edgegossip import int8
-from edgegossip.export import onnx_file, to_onnx
-from edgegossip.int8 import qdq
+from edgegossip.export import to_onnx
+from edgegossip.int8 import onnx_file, qdq
 from edgegossip.types import LocalError
 
 

@@ -22,8 +22,8 @@ from edgegossip.flower.client import Board
 from edgegossip.flower.keeper import BoardKeeper
 from edgegossip.flower.messages import RunDescription, frame_array, frame_bytes, frame_content, opaque_array
 from edgegossip.layout import Layout, TensorSpec
-from edgegossip.profiling.spans import RoundClock
 from edgegossip.recipe import CheckpointSection
+from edgegossip.telemetry.spans import RoundClock
 from edgegossip.types import ConfigError, LocalError, LocalUpdate, PeerError, Round, Vec
 from tests.flower import toy
 from tests.flower.conftest import Memory

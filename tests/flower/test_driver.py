@@ -19,8 +19,8 @@ from edgegossip.flower import messages
 from edgegossip.flower._private.runtime import ErrorCode
 from edgegossip.flower.client import Board
 from edgegossip.flower.driver import Driver, Hooks, Stopped
-from edgegossip.profiling.records import PARTS
-from edgegossip.profiling.spans import RoundClock
+from edgegossip.telemetry.records import PARTS
+from edgegossip.telemetry.spans import RoundClock
 from edgegossip.types import Metrics, PeerError, RunError, Vec
 from tests.engine.fleet import RUN_ID, Run
 from tests.flower import toy

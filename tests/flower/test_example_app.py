@@ -102,8 +102,8 @@ def _await(report: Path, until_s: float = 240.0) -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_stock_supernodes_run_it(tmp_path: Path) -> None:
-    from edgegossip.bench import processes
     from edgegossip.flower.superlink import answers, free_port
+    from edgegossip.lab.bench import processes
 
     environment, port = _environment(tmp_path), free_port("127.0.0.1", 0)
     address = f"127.0.0.1:{port}"
@@ -129,7 +129,7 @@ def test_stock_supernodes_run_it(tmp_path: Path) -> None:
 
 
 def _start(program: str, arguments: list[str], folder: Path, environment: Mapping[str, str]) -> Any:
-    from edgegossip.bench import processes
+    from edgegossip.lab.bench import processes
 
     path = Path(sys.executable).with_name(program)
     return processes.start([str(path), *arguments], folder / f"{program}.log", environment)

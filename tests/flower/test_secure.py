@@ -17,6 +17,7 @@ pytest.importorskip("flwr", reason="server mode is an extra: pip install 'edgego
 
 from edgegossip import codecs  # noqa: E402
 from edgegossip import recipe as recipes  # noqa: E402
+from edgegossip.fleet.launch.admission import coordinator_of, credentials  # noqa: E402
 from edgegossip.fleet.store import Fleet  # noqa: E402
 from edgegossip.fleet.telling import tell  # noqa: E402
 from edgegossip.flower import Coordinator, NodeClient  # noqa: E402
@@ -25,7 +26,6 @@ from edgegossip.flower._private.link import FleetLink, LinkError  # noqa: E402
 from edgegossip.flower.admission import JOIN_PATH, REVOKED_PATH, TOKEN_HEADER  # noqa: E402
 from edgegossip.flower.credentials import BoardCredentials  # noqa: E402
 from edgegossip.flower.telling import give  # noqa: E402
-from edgegossip.launch.admission import coordinator_of, credentials  # noqa: E402
 from edgegossip.security import tls  # noqa: E402
 from edgegossip.security.identity import Identity  # noqa: E402
 from edgegossip.types import ConfigError, PeerError  # noqa: E402

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from edgegossip import int8
-from edgegossip.bench.codecs import torch_threads
 from edgegossip.int8 import norms
+from edgegossip.lab.bench.codecs import torch_threads
 from edgegossip.types import LocalError
 
 SHAPES = st.tuples(st.integers(1, 9), st.sampled_from([1, 3, 8]), st.integers(1, 9), st.integers(1, 9))

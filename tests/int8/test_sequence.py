@@ -11,10 +11,10 @@ from torch.nn.modules.module import register_module_forward_hook
 from torch.utils.checkpoint import checkpoint
 
 from edgegossip import int8
-from edgegossip.bench.codecs import torch_threads
 from edgegossip.int8 import norms
 from edgegossip.int8.sequence import Sequential, normed
 from edgegossip.int8.tensor import dequantise
+from edgegossip.lab.bench.codecs import torch_threads
 from edgegossip.native import int8 as native
 from tests.int8.test_conv_norm import any_pair
 

@@ -12,7 +12,7 @@ import numpy  # noqa: F401  (a gossip board has it loaded)
 
 from edgegossip.mesh import GrpcTransport, MeshLimits
 from edgegossip.mesh.base import Received
-from edgegossip.profiling.sockets import SocketMeter
+from edgegossip.telemetry.sockets import SocketMeter
 
 
 def say(**what: object) -> None:

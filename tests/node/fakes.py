@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from edgegossip.agreement import Agreement
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.mesh.base import Buffers, PeerDown, Received, SendFailed, SendReceipt, TransportEvent, Woken
-from edgegossip.profiling.records import Value
+from edgegossip.telemetry.records import Value
 from edgegossip.types import LocalUpdate, Metrics, NodeId, Round, Vec
 
 

@@ -23,7 +23,7 @@ from edgegossip.node.final_model import load_model
 from edgegossip.node.gossip_node import GossipNode, Model
 from edgegossip.node.meters import NodeMeters
 from edgegossip.node.spec import NodeSpec, make_view
-from edgegossip.profiling.spans import PARTS, RoundClock, RoundTimes
+from edgegossip.telemetry.spans import PARTS, RoundClock, RoundTimes
 from edgegossip.types import HostError, LocalError, LocalUpdate, Round, RunError, Vec
 from edgegossip.untrusted import Refusal
 from tests.mesh.support import ROOT

@@ -6,7 +6,7 @@ import socket
 
 from edgegossip.node import meters as module
 from edgegossip.node.meters import NodeMeters
-from edgegossip.profiling.sockets import SocketTotals
+from edgegossip.telemetry.sockets import SocketTotals
 
 
 def test_sockets_are_read_when_it_is_due_and_nothing_is_lost_in_between(monkeypatch):

@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from edgegossip.profiling.lines import EventRecord, MetricsRecord
-from edgegossip.profiling.records import PARTS
-from edgegossip.profiling.run_folder import RunFolder
+from edgegossip.telemetry.lines import EventRecord, MetricsRecord
+from edgegossip.telemetry.records import PARTS
+from edgegossip.telemetry.run_folder import RunFolder
 
 RECIPE = """[run]
 name = "demo"

@@ -1,7 +1,7 @@
 """Records of a folder as they come."""
 
-from edgegossip.profiling.lines import MetricsRecord, to_line
 from edgegossip.report.follow import Follower
+from edgegossip.telemetry.lines import MetricsRecord, to_line
 
 
 def line(step, node="a"):

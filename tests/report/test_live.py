@@ -4,9 +4,9 @@ import io
 
 import pytest
 
-from edgegossip.profiling.lines import EventRecord, MetricsRecord
 from edgegossip.report.live import Live, LiveSink, progress_line
 from edgegossip.report.progress import Fleet
+from edgegossip.telemetry.lines import EventRecord, MetricsRecord
 
 
 class Terminal(io.StringIO):

@@ -6,9 +6,9 @@ import sys
 import numpy as np
 import pytest
 
-from edgegossip.profiling.run_folder import RunFolder, read_run
-from edgegossip.profiling.summary import summarise
 from edgegossip.report.plots import run_title, write_plots
+from edgegossip.telemetry.run_folder import RunFolder, read_run
+from edgegossip.telemetry.summary import summarise
 from edgegossip.types import DataError, HostError
 
 

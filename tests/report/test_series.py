@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgegossip.profiling.lines import MetricsRecord
 from edgegossip.report.series import SeriesReader, align, column_mean, column_range, smooth, thin
+from edgegossip.telemetry.lines import MetricsRecord
 
 
 def _series(records):

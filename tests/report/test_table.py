@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from edgegossip.profiling.lines import MetricsRecord
-from edgegossip.profiling.run_folder import read_run
-from edgegossip.profiling.summary import summarise, summarise_records
 from edgegossip.report.table import run_table
 from edgegossip.report.units import bytes_text, number_text, printable, seconds_text
+from edgegossip.telemetry.lines import MetricsRecord
+from edgegossip.telemetry.run_folder import read_run
+from edgegossip.telemetry.summary import summarise, summarise_records
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,11 @@ import time
 
 import pytest
 
-from edgegossip.profiling.lines import EventRecord, MetricsRecord, to_line
-from edgegossip.profiling.run_folder import RunFolder
 from edgegossip.report.top import follow, plain_table
 from edgegossip.report.units import brief_text
 from edgegossip.report.watch import Watcher, newest_run
+from edgegossip.telemetry.lines import EventRecord, MetricsRecord, to_line
+from edgegossip.telemetry.run_folder import RunFolder
 from edgegossip.types import DataError
 
 RECIPE = '[run]\nname = "demo"\nmode = "gossip"\nrounds = 9\n'

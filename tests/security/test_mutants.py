@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.lab.sim.mutants.mutant import find, mutated
 from tests.security.mutants import schedules
 from tests.security.mutants.catalogue import MUTANTS, Mutant
-from tests.sim.mutants.mutant import find, mutated
 
 SEEDS = range(12)
 SCHEDULES = {m.schedule for m in MUTANTS}

@@ -11,7 +11,7 @@ import pytest
 from edgegossip import recipe as recipes
 from edgegossip import training
 from edgegossip.agreement import Agreement, difference
-from edgegossip.profiling.run_folder import RunFolder, read_run
+from edgegossip.telemetry.run_folder import RunFolder, read_run
 from edgegossip.training.batches import batches_of
 from edgegossip.training.check import check, data_notice
 from edgegossip.training.data import Board, describe, open_data

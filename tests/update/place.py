@@ -12,10 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from edgegossip.fleet import releases
+from edgegossip.fleet.launch.admission import coordinator_of
 from edgegossip.fleet.release_site import examine
 from edgegossip.fleet.serve import Server, open_desk
 from edgegossip.fleet.store import Fleet
-from edgegossip.launch.admission import coordinator_of
 from edgegossip.security.identity import Identity
 from edgegossip.update import agent
 from tests.update.support import site_of

@@ -12,8 +12,8 @@ from contextlib import suppress
 
 import pytest
 
+from edgegossip.fleet.launch.admission import coordinator_of
 from edgegossip.fleet.store import Fleet
-from edgegossip.launch.admission import coordinator_of
 from edgegossip.security import tls
 from edgegossip.security.https import (
     HANDSHAKE_S,

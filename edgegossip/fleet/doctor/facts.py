@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edgegossip.profiling.environment import board_name, package_version
-from edgegossip.profiling.sensors.base import found, number_of, text_of
-from edgegossip.profiling.sensors.processor import THROTTLED, ThermalZones, throttled_bits
+from edgegossip.telemetry.environment import board_name, package_version
+from edgegossip.telemetry.sensors.base import found, number_of, text_of
+from edgegossip.telemetry.sensors.processor import THROTTLED, ThermalZones, throttled_bits
 
 PACKAGES = ("edgegossip", "numpy", "torch", "grpcio", "protobuf", "psutil", "flwr")
 _OWN_CLOCK = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")  # scaling_driver

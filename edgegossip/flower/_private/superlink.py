@@ -79,8 +79,8 @@ from edgegossip.flower.admission import (
     TOKEN_HEADER,
     token_of,
 )
-from edgegossip.profiling.sockets import BoardSockets
 from edgegossip.security.limits import SharedRateLimiter, TokenBuckets
+from edgegossip.telemetry.sockets import BoardSockets
 from edgegossip.untrusted import whole_number
 
 MEMORY_BYTES = 256 << 20  # of objects that the store keeps in memory; what is more lies on the disk

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from edgegossip.profiling.records import METRICS
 from edgegossip.report.web.view import RunView, names_of
+from edgegossip.telemetry.records import METRICS
 from edgegossip.types import HostError
 
 Columns = dict[str, list[Any]]

@@ -14,10 +14,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from edgegossip.profiling.files import replacing
-from edgegossip.profiling.records import EVALUATED, PARTS
+from edgegossip.files import replacing
 from edgegossip.report.web.tables import Table
 from edgegossip.report.web.view import RunView, names_of
+from edgegossip.telemetry.records import EVALUATED, PARTS
 from edgegossip.types import HostError
 
 USUAL = ("compute", "encode", "transmit", "wait", "decode", "other")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from edgegossip import __version__
-from edgegossip.profiling.files import write_atomic
+from edgegossip.files import write_atomic
 from edgegossip.report.progress import ALARMS
 from edgegossip.report.web.view import RunView
 

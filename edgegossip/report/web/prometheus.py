@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from edgegossip.profiling.records import METRICS
 from edgegossip.report.web.tables import Table
 from edgegossip.report.web.view import RunView, names_of
+from edgegossip.telemetry.records import METRICS
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _UNITS = (("_s", "_seconds"), ("_c", "_celsius"), ("_j", "_joules"), ("_w", "_watts"), ("_hz", "_hertz"))

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgegossip.profiling.lines import EventRecord, MetricsRecord, Record
-from edgegossip.profiling.records import EVALUATED, LINK_BYTES, LINK_PREFIX, LINK_SECONDS, SPANS
+from edgegossip.telemetry.lines import EventRecord, MetricsRecord, Record
+from edgegossip.telemetry.records import EVALUATED, LINK_BYTES, LINK_PREFIX, LINK_SECONDS, SPANS
 from edgegossip.types import NodeId
 
 MOST_ROWS = 20_000  # of one node in a page; more are drawn together

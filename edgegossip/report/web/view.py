@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgegossip.profiling.records import EVALUATED, PARTS
-from edgegossip.profiling.run_folder import RunData, read_run
-from edgegossip.profiling.summary import COORDINATOR, Summary, asked_of, head_of, members_of, recipe_of
 from edgegossip.report.follow import Follower
 from edgegossip.report.plots import run_title
 from edgegossip.report.web.pack import pack
 from edgegossip.report.web.tables import MOST_ROWS, Tables
+from edgegossip.telemetry.records import EVALUATED, PARTS
+from edgegossip.telemetry.run_folder import RunData, read_run
+from edgegossip.telemetry.summary import COORDINATOR, Summary, asked_of, head_of, members_of, recipe_of
 from edgegossip.types import DataError
 
 _ENV = (

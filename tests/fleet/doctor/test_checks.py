@@ -9,7 +9,7 @@ from edgegossip.fleet.doctor import checks
 from edgegossip.fleet.doctor.checks import Validity
 from edgegossip.fleet.doctor.facts import Facts, Interface, gather
 from edgegossip.fleet.link_test import LinkRate
-from tests.profiling.trees import plant
+from tests.telemetry.trees import plant
 
 NOW_S = 1_800_000_000.0
 SOUND = Facts(

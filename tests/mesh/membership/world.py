@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from random import Random
 
+from edgegossip.lab.sim.clock import Clock
 from edgegossip.mesh.membership.detector import Detector
 from edgegossip.mesh.membership.messages import Changed, Message, Output, Ping, PingFor, Refuted, Send, View, parse_rows
 from edgegossip.mesh.membership.messages import rows as wire_rows
 from edgegossip.mesh.membership.settings import SwimSettings
 from edgegossip.mesh.membership.table import Status
-from edgegossip.sim.clock import Clock
 from edgegossip.types import DecodeError
 
 ADDRESS = "10.0.0.{}:7700"

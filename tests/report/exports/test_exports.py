@@ -5,12 +5,12 @@ import json
 
 import pytest
 
-from edgegossip.profiling.records import PARTS
-from edgegossip.profiling.run_folder import read_run
 from edgegossip.report.exports.columns import write_csv, write_parquet
 from edgegossip.report.exports.tensorboard import masked_crc32c, write_tensorboard
 from edgegossip.report.exports.trace import parse_spans, write_trace
 from edgegossip.report.web.view import RunView
+from edgegossip.telemetry.records import PARTS
+from edgegossip.telemetry.run_folder import read_run
 from tests.report.web.synthetic import write_run
 
 

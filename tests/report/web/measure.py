@@ -13,9 +13,9 @@ import time
 from datetime import date
 from pathlib import Path
 
-from edgegossip.profiling.environment import cpu_name
 from edgegossip.report.web.page import page_of
 from edgegossip.report.web.view import RunView
+from edgegossip.telemetry.environment import cpu_name
 from tests.report.web.chromium import Chromium
 from tests.report.web.synthetic import write_run
 

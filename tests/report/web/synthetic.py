@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from edgegossip.profiling.lines import EventRecord, MetricsRecord
-from edgegossip.profiling.records import PARTS
-from edgegossip.profiling.run_folder import RunFolder
+from edgegossip.telemetry.lines import EventRecord, MetricsRecord
+from edgegossip.telemetry.records import PARTS
+from edgegossip.telemetry.run_folder import RunFolder
 
 RECIPE = """[run]
 name = "{name}"

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgegossip.profiling.lines import EventRecord, MetricsRecord, to_line
-from edgegossip.profiling.run_folder import RunFolder, read_run
 from edgegossip.report.web.pack import pack, unpack
 from edgegossip.report.web.page import page, write_page
 from edgegossip.report.web.tables import MOST_EVENTS, MOST_SPANS, Table, Tables
 from edgegossip.report.web.view import Known, RunView
+from edgegossip.telemetry.lines import EventRecord, MetricsRecord, to_line
+from edgegossip.telemetry.run_folder import RunFolder, read_run
 from edgegossip.types import DataError
 from tests.report.web.synthetic import write_run
 

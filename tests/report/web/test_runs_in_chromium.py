@@ -5,10 +5,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from edgegossip.profiling.lines import EventRecord, MetricsRecord
-from edgegossip.profiling.run_folder import RunFolder
 from edgegossip.report.web.page import write_page
 from edgegossip.report.web.serve import LiveRuns, Server
+from edgegossip.telemetry.lines import EventRecord, MetricsRecord
+from edgegossip.telemetry.run_folder import RunFolder
 from tests.report.web.chromium import missing, quiet, show
 
 pytestmark = [

@@ -7,10 +7,10 @@ import threading
 
 import pytest
 
-from edgegossip.profiling.lines import MetricsRecord, to_line
-from edgegossip.profiling.run_folder import read_run
 from edgegossip.report.web.pack import unpack
 from edgegossip.report.web.serve import PORT, LiveRuns, Server, listen
+from edgegossip.telemetry.lines import MetricsRecord, to_line
+from edgegossip.telemetry.run_folder import read_run
 from edgegossip.types import HostError
 from tests.report.web.synthetic import write_run
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tests.lab.sim.mutants.mutant import Edit
 from tests.security.mutants import schedules
-from tests.sim.mutants.mutant import Edit
 
 SECURITY = "edgegossip.security."
 BUCKETS = SECURITY + "limits:TokenBuckets."

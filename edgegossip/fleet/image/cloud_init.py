@@ -1,0 +1,172 @@
+"""A stock Raspberry Pi OS card (Trixie, 64 bit) becomes a client by files on its boot partition (cloud-init, NoCloud source).
+
+    user-data network-config meta-data    what cloud-init reads at the first boot: YAML, written as JSON, which is YAML too
+    edgegossip.kit                        what first boot (deploy/rootfs) takes, as on our own images, and wipes
+    edgegossip/                           install.sh, the wheel, lock files, and deploy/rootfs as a tar file
+
+The board then fetches its Python packages from the package index, each checked against the lock file. Pure but for `prepare`."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import tarfile
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from edgegossip.fleet import kitfile
+from edgegossip.fleet.image.boards import TRIXIE
+from edgegossip.fleet.kitfile import Kit, Wifi
+from edgegossip.security.revocations import write_file
+from edgegossip.types import DataError, HostError
+
+FOLDER, KIT = "edgegossip", "edgegossip.kit"
+_BOOT = "/boot/firmware"
+UNIT_FILE = "/etc/systemd/system/edgegossip-install.service"
+UNIT = f"""[Unit]
+Description=edgegossip: install the client, until that has succeeded
+RequiresMountsFor={_BOOT}
+Wants=network-online.target
+After=network-online.target cloud-final.service
+StartLimitIntervalSec=0
+
+[Service]
+Type=exec
+ExecStart=/bin/sh {_BOOT}/{FOLDER}/install.sh
+Restart=on-failure
+RestartSec=60
+
+[Install]
+WantedBy=multi-user.target
+"""
+# The boot partition need not be there yet, so the unit comes with user-data itself.
+_BEGIN = (
+    'printf %s "$2" >"$1.new" && mv "$1.new" "$1" && systemctl daemon-reload && '
+    'systemctl enable "$(basename "$1")" && systemctl start --no-block "$(basename "$1")"'
+)
+_WHEEL = re.compile(r"edgegossip-[^-]+-cp3(\d+)-(abi3|cp3\d+)-\w*linux\w*_aarch64\.whl")
+_HEADER = "#cloud-config\n# Made by `edgegossip image configure --cloud-init`; JSON is YAML, too.\n"
+
+
+def user_data(kit: Kit) -> str:
+    """cloud-config: the board's name, who may log in, and the unit that installs. `bootcmd` is what cloud-init does at every
+    boot; everything else it does once, also when the power goes meanwhile or there is no network."""
+    document: dict[str, Any] = {
+        "hostname": kit.name,
+        "manage_etc_hosts": True,
+        "ssh_pwauth": False,
+        "bootcmd": [["sh", "-c", _BEGIN, "sh", UNIT_FILE, UNIT]],
+    }
+    if kit.ssh_keys:
+        document |= {"disable_root": False, "users": ["default", _root(kit.ssh_keys)]}
+        # Raspberry Pi OS has it off
+        document["bootcmd"].append(["systemctl", "enable", "--now", "--no-block", "ssh.service"])
+    return _HEADER + _text(document)
+
+
+def network_config(networks: Sequence[Wifi]) -> str:
+    """Networking version 2 (netplan's): every wired interface by DHCP, and the Wi-Fi of the kit. Its key, made of the password,
+    stays on the card, as with Raspberry Pi's own imager: cloud-init reads it before anything of ours runs."""
+    document: dict[str, Any] = {
+        "version": 2,
+        "ethernets": {"wired": {"match": {"name": "e*"}, "dhcp4": True, "optional": True}},
+    }
+    if networks:
+        points = {w.ssid: {"password": w.psk, "hidden": True} for w in networks}
+        wireless: dict[str, Any] = {"dhcp4": True, "optional": True, "access-points": points}
+        if country := next((w.country for w in networks if w.country), ""):
+            wireless["regulatory-domain"] = country
+        document["wifis"] = {"wlan0": wireless}
+    return _text(document)
+
+
+def meta_data(kit: Kit) -> str:
+    """A new kit is a new instance to cloud-init, so that its first boot happens again."""
+    return _text({"instance-id": f"edgegossip-{kit.serial}", "local-hostname": kit.name})
+
+
+def files(kit: Kit, kit_bytes: bytes, wheel: Path, source: Path) -> Mapping[str, bytes]:
+    """Everything for the boot partition, by path. Raises DataError when the checkout lacks something."""
+    locks = sorted((source / "deploy/locks").glob("*.txt"))
+    installer = source / "deploy/cloud-init/install.sh"
+    if not locks or not installer.is_file():
+        raise DataError(
+            f"{source} has no deploy/locks or deploy/cloud-init: name a checkout of edgegossip with --source"
+        )
+    return {
+        "user-data": user_data(kit).encode(),
+        "network-config": network_config(kit.wifi).encode(),
+        "meta-data": meta_data(kit).encode(),
+        KIT: kit_bytes,
+        f"{FOLDER}/install.sh": installer.read_bytes(),
+        f"{FOLDER}/rootfs.tar": tar_of(source / "deploy/rootfs"),
+        f"{FOLDER}/{wheel.name}": wheel.read_bytes(),
+        **{f"{FOLDER}/{lock.name}": lock.read_bytes() for lock in locks},
+    }
+
+
+def prepare(folder: Path, kit_file: Path, wheel: Path, source: Path) -> Kit:
+    """Write all that into the mounted boot partition of a stock card. Raises EdgegossipError."""
+    kit = kitfile.read(kit_file)
+    if not (folder / "cmdline.txt").is_file():
+        raise DataError(
+            f"{folder} is not the boot partition of a Raspberry Pi OS card (it has no cmdline.txt): mount the card's first one"
+        )
+    check_wheel(wheel)
+    try:
+        for name, data in files(kit, kit_file.read_bytes(), wheel, source).items():
+            target = folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            write_file(target, data, 0o600)
+        for old in (folder / FOLDER).glob("*.whl"):
+            if old.name != wheel.name:
+                old.unlink()
+    except OSError as error:
+        raise HostError(f"{error.filename or folder}: {(error.strerror or str(error)).lower()}") from error
+    return kit
+
+
+def check_wheel(wheel: Path) -> None:
+    """Raises DataError unless it is ours, and for the Python and machine of such a card."""
+    make = "make it with `edgegossip image wheel --board raspberry-pi-5`"
+    named = _WHEEL.fullmatch(wheel.name)
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            ours = "edgegossip/__init__.py" in archive.namelist()
+    except (OSError, zipfile.BadZipFile) as error:
+        raise DataError(f"{wheel}: it is no wheel ({str(error).lower()}): {make}") from error
+    if named is None or not ours:
+        raise DataError(f"{wheel} is no wheel of edgegossip for aarch64: {make}")
+    since, only = int(named[1]), named[2] != "abi3"
+    minor = int(TRIXIE.python.partition(".")[2])
+    if since > minor or (only and since != minor):
+        raise DataError(f"{wheel} is for Python 3.{since}, and such a card has {TRIXIE.python}: {make}")
+
+
+def tar_of(folder: Path) -> bytes:
+    """Files of root, without times and other accidents."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as archive:
+        for path in sorted(folder.rglob("*")):
+            if "__pycache__" not in path.parts:
+                archive.add(path, path.relative_to(folder).as_posix(), recursive=False, filter=_plain)
+    return buffer.getvalue()
+
+
+def _plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+    entry.uid = entry.gid = 0
+    entry.uname = entry.gname = ""
+    entry.mtime = 0
+    entry.mode = 0o755 if entry.isdir() or entry.mode & 0o100 else 0o644
+    return entry
+
+
+def _root(keys: Sequence[str]) -> dict[str, Any]:
+    return {"name": "root", "ssh_authorized_keys": list(keys)}
+
+
+def _text(document: Mapping[str, Any]) -> str:
+    return json.dumps(document, indent=2) + "\n"

@@ -1,0 +1,252 @@
+"""`node` started by hand: one board with a live line, a run folder and a table of its own."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from edgegossip import codecs, training
+from edgegossip import recipe as recipes
+from edgegossip.fleet.launch.preflight import FLEET, FLOWER_HINT, TORCH_HINT, notices, require
+from edgegossip.fleet.launch.unfinished import instance_of, kept_unix_s, unfinished
+from edgegossip.mesh import address as addresses
+from edgegossip.node.main import (
+    NodeOptions,
+    check_coordinator,
+    load_identity,
+    load_security,
+    parse_peers,
+    peer_members,
+    run_node,
+)
+from edgegossip.node.notify import ServiceSink, service
+from edgegossip.node.spec import NodeSpec, check_names, default_members, make_algorithm
+from edgegossip.recipe import Recipe
+from edgegossip.report.live import Live, LiveSink
+from edgegossip.telemetry.environment import environment
+from edgegossip.telemetry.run_folder import RunFolder
+from edgegossip.telemetry.sinks import RecordSink
+from edgegossip.telemetry.tee import Tee
+from edgegossip.training.check import data_notice
+from edgegossip.training.data import Board
+from edgegossip.types import EXIT_OK, EXIT_RUIN, ConfigError, NodeId
+
+if TYPE_CHECKING:
+    from edgegossip.mesh.membership.manifest import Manifest
+
+# Nobody tells a board with --peer, or one that founds its run, whether that went on without it and is over; then it would bring
+# the old model into a new run of the same recipe. (Who joins knows from the manifest which run it is.) Of a checkpoint this old
+# it says so. It goes on all the same: a whole fleet that had no power for a night must not forget its run, and many boards do not
+# even know how long that was.
+OLD_S = 3600.0
+
+
+def run_member(
+    recipe: str | None,
+    settings: Sequence[str],
+    members: str | None,
+    seeds: Sequence[str],
+    options: NodeOptions,
+    *,
+    fresh: bool = False,
+) -> int:
+    """Found a run of `recipe`, or join one through `seeds`; then be a board of it. As `run_board`."""
+    from edgegossip.node import entering
+
+    require("torch", TORCH_HINT)
+    _check_names(options)
+    _check_how(recipe, members, seeds, options)
+    security = load_security(options)
+    if recipe is None:
+        entry = entering.join(seeds, options.name, security, settings, _waits)
+    else:
+        names = entering.read_members(members or "")
+        instance = partial(_instance, names, options, fresh)
+        entry = entering.found(recipes.load(recipe, settings), options.name, names, security, instance)
+        for notice in notices(entry.recipe):
+            click.echo(f"!! {notice}", err=True)
+    return run_board(entry.recipe, replace(options, entry=entry), fresh=fresh)
+
+
+def run_follower(coordinator: str, settings: Sequence[str], options: NodeOptions, *, fresh: bool = False) -> int:
+    """Be a board of whatever the coordinator at HOST:PORT runs: it tells the recipe. As `run_board`."""
+    from edgegossip.node.entering import follow
+    from edgegossip.node.server_node import PATIENCE_S
+
+    require("torch", TORCH_HINT)
+    require("flwr", FLOWER_HINT)
+    _check_names(options)
+    if options.members:
+        raise ConfigError("--boards: without RECIPE the coordinator says which boards are in the run; leave it out")
+    options = _with_identity(options)
+    check_coordinator(coordinator, options)
+    recipe, members = follow(coordinator, options.name, load_identity(options), settings, _waits, PATIENCE_S)
+    return run_board(recipe, replace(options, members=members), fresh=fresh)
+
+
+def _instance(members: Sequence[NodeId], options: NodeOptions, fresh: bool, run_id: bytes) -> str:
+    """Which run it is that this board founds: the one that it did not finish, else a new one."""
+    before = options.resume
+    if before is None and not fresh:
+        before = unfinished(options.runs_dir, run_id, members, options.name)
+    return os.urandom(8).hex() if before is None else instance_of(before)
+
+
+def _waits(text: str) -> None:
+    """For the run that it is to join."""
+    service().alive()
+    service().status(text)
+    click.echo(text, err=True)
+
+
+def _check_how(recipe: str | None, members: str | None, seeds: Sequence[str], options: NodeOptions) -> None:
+    if options.peers:
+        raise ConfigError(
+            "--peer names every board by hand; with --members or --join they find each other: leave it out"
+        )
+    if seeds and (recipe or members is not None):
+        raise ConfigError("--join takes recipe and members from the run: leave RECIPE and --members out")
+    if not seeds and recipe is None:
+        raise ConfigError("--members founds a run: say which RECIPE")
+    if options.advertise:
+        addresses.parse_host(options.advertise, "--advertise", 1)  # before a folder is made; the port comes later
+    listen = addresses.listen_address(options.listen, insecure=options.insecure or options.identity is not None)
+    shut = listen.is_loopback and not options.advertise
+    away = [seed for seed in seeds if shut and not addresses.is_here(addresses.parse(seed, "--join"))]
+    if away:
+        raise ConfigError(
+            f"--listen {options.listen}: only this machine reaches a board there, and with --join {away[0]} others would try: "
+            "say --listen 0.0.0.0:7700"
+        )
+
+
+def _check_names(options: NodeOptions) -> None:
+    check_names("--name", (options.name,))
+    check_names("--boards", options.members)
+    check_names("--peer", parse_peers(options.peers))
+
+
+def run_board(recipe: Recipe, options: NodeOptions, *, fresh: bool = False) -> int:
+    """Be one board until the run is over, then show what it did; go on where an earlier process of this command did not finish,
+    unless `fresh`. Returns the exit code; raises an EdgegossipError."""
+    require("torch", TORCH_HINT)
+    _check_names(options)
+    if recipe.run.mode == "server":
+        options = _with_identity(options)
+    codecs.get(recipe.codec.name, **recipe.codec.params)
+    if recipe.run.mode == "gossip":
+        make_algorithm(recipe)
+    training.check(recipe, _own_board(recipe, options))
+    if notice := data_notice(recipe):
+        click.echo(f"!! {notice}", err=True)
+    named, before = options.resume is not None, _before(recipe, options, fresh)
+    if recipe.run.mode == "gossip":
+        options = replace(options, resume=before)  # so that it is known that this board was in the run
+    folders: list[RunFolder] = []
+
+    def open_output(spec: NodeSpec) -> tuple[RecordSink, Path]:
+        if before is not None and not named:
+            click.echo(f"going on with {before}; --fresh begins anew{_if_old(before, recipe, options)}", err=True)
+        folders.append(_folder(recipe, replace(options, resume=before), f"{recipe.run.name}-{spec.name}"))
+        folders[0].write_run(
+            spec.run_id, spec.members, "" if options.entry is None else options.entry.manifest.instance
+        )
+        live = LiveSink(Live((spec.name,), recipe.run.rounds))
+        start_s = None if before is None else folders[0].start_s
+        heard = (ServiceSink(service()),) if service().listens else ()
+        save_to = folders[0].checkpoint_dir / f"{spec.name}.{recipe.checkpoint.format}"
+        return Tee(folders[0], live, *heard, start_s=start_s), save_to
+
+    run_node(recipe, options, open_output)
+    from edgegossip.fleet.launch.outcome import (
+        conclude,  # the table and plots: nothing that a board needs while it waits
+    )
+
+    code = conclude(folders[0], plots=False, as_json=False)
+    return EXIT_OK if code == EXIT_RUIN else code  # who started it asked for a board, and that did its part
+
+
+def _own_board(recipe: Recipe, options: NodeOptions) -> list[Board]:
+    """This board, if it has data of its own."""
+    if recipe.data.partition != "local":
+        return []
+    if options.entry is not None:
+        members = options.entry.manifest.members
+    else:
+        gossip = recipe.run.mode == "gossip"
+        members = peer_members(options) if gossip else options.members or default_members(recipe.run.nodes)
+    return [Board(options.name, members.index(options.name) if options.name in members else 0)]
+
+
+def _before(recipe: Recipe, options: NodeOptions, fresh: bool) -> Path | None:
+    """The run folder of an earlier process of this board: the one that is named, or that of the same run which it did not
+    finish. Raises ConfigError."""
+    if options.resume is not None:
+        if fresh:
+            raise ConfigError("--resume goes on with a run folder and --fresh with none: leave one out")
+        return options.resume
+    if fresh or (recipe.run.mode == "gossip" and not recipe.checkpoint.every):
+        return None
+    if options.entry is not None:
+        return _of_this_run(options.entry.manifest, options)
+    members = peer_members(options) if recipe.run.mode == "gossip" else options.members
+    return unfinished(
+        options.runs_dir, recipes.run_id(recipe), members or default_members(recipe.run.nodes), options.name
+    )
+
+
+def _of_this_run(run: Manifest, options: NodeOptions) -> Path | None:
+    """The folder that this board did not finish, if it is not of an earlier run of the same recipe and members."""
+    before = unfinished(options.runs_dir, run.run_id, run.members, options.name, run.instance)
+    earlier = None if before else unfinished(options.runs_dir, run.run_id, run.members, options.name)
+    if earlier is not None:
+        click.echo(
+            f"this run is not the one that this board left unfinished in {earlier}, but another of the same recipe: it begins "
+            f"anew (--resume {earlier} would take that one's model over)",
+            err=True,
+        )
+    return before
+
+
+def _if_old(folder: Path, recipe: Recipe, options: NodeOptions) -> str:
+    """What to think of when this board's newest checkpoint in a run folder is old, by this machine's clock. Of a server run the
+    coordinator knows whether it is over, and who joins is told which run it is."""
+    if options.entry is not None and options.entry.seeds and options.entry.manifest.instance:
+        return ""
+    kept_s = kept_unix_s(folder, options.name)
+    if recipe.run.mode == "server" or kept_s is None or (age_s := time.time() - kept_s) < OLD_S:
+        return ""
+    return (
+        f" (its last checkpoint is {age_s / 3600:.0f} h old, if this machine's clock is right: when that run is over, and this "
+        "is to be a new one, say --fresh on this board)"
+    )
+
+
+def _with_identity(options: NodeOptions) -> NodeOptions:
+    """On the machine of the fleet's folder itself, as a coordinator there does: the board's identity is in it."""
+    kit = Path(FLEET) / "boards" / options.name
+    if options.identity is not None or options.insecure or not kit.is_dir():
+        return options
+    return replace(options, identity=kit)
+
+
+def _folder(recipe: Recipe, options: NodeOptions, name: str) -> RunFolder:
+    """A new run folder, or the one of the process that this one goes on for. Raises ConfigError when that is of another
+    recipe."""
+    if options.resume is None:
+        return RunFolder.create(options.runs_dir, name, recipes.to_toml(recipe), environment())
+    folder = RunFolder.reopen(options.resume)
+    before = recipes.load(str(options.resume / "recipe.toml"))
+    if recipes.run_id(before) != recipes.run_id(recipe):
+        folder.close()
+        raise ConfigError(
+            f"--resume {options.resume}: that run has another recipe; compare with its recipe.toml, or leave --resume out"
+        )
+    return folder

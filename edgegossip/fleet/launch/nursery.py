@@ -1,0 +1,225 @@
+"""Starts the boards of a local run from one process that has loaded what they all need, so that each is there at once.
+
+A board spends its first three or more seconds on a core loading PyTorch, gRPC and Flower. Eight of them on a laptop are half a
+minute. The nursery loads all of it once and forks; it never trains, opens no connection and has a single thread, which is what
+makes forking it safe. Boards are handed to the process that asked for them: they are its children, in sessions of their own,
+and live on when the nursery ends.
+
+`python -m edgegossip.fleet.launch.nursery ROOM CHANNEL FOLDERS MODULE...` is that process; FOLDERS are where its starter imports
+from. It ends when the other end of CHANNEL is closed, so it cannot outlive who started it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import os
+import runpy
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+from setproctitle import setproctitle, setthreadtitle
+
+from edgegossip.fleet.launch.process import Adopted
+from edgegossip.types import HostError
+
+LOAD_S = 300.0  # until the first board runs; a loaded single-board computer needs a while to import PyTorch
+_PR_SET_CHILD_SUBREAPER = 36
+_CLONE_NEWNET = 0x40000000  # Python has os.setns from 3.12 on
+_REQUEST_BYTES = 1 << 16
+_NO_CHILD = b"0"
+_ROOM = "-" * 8192  # for a board's command line, which `ps` is to show in place of ours
+_COMMON = ("edgegossip.cli.node", "edgegossip.node.main", "edgegossip.training.workload")
+# Run mode -> what a board of it imports before it trains.
+MODULES: Mapping[str, Sequence[str]] = {
+    "gossip": (*_COMMON, "edgegossip.node.gossip_node", "edgegossip.node.keeper", "edgegossip.mesh.transport"),
+    "server": (*_COMMON, "edgegossip.node.server_node"),
+}
+# What a script needs beside: the first optimiser of torch imports it, a second and 120 MB in every board.
+OF_SCRIPTS = ("torch._dynamo",)
+
+
+class Nursery:
+    """A source of board processes. Use as a context manager, or `close` it; boards are not touched by that."""
+
+    def __init__(self, modules: Sequence[str], threads: int, log: Path) -> None:
+        """Start it; it loads `modules` while this process goes on. `threads`: each board computes with so many.
+        What it itself prints, which is nothing unless it fails, goes to `log`. This process becomes the parent of all that
+        its descendants leave behind. Raises HostError."""
+        _adopt_orphans()
+        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._channel.settimeout(LOAD_S)
+        self._log = log
+        log.parent.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "edgegossip.fleet.launch.nursery", _ROOM, str(theirs.fileno())]
+        # A program or a notebook may have added the folder of the modules that it gives its boards.
+        command += [json.dumps([os.path.abspath(folder) for folder in sys.path]), *modules]
+        with theirs, log.open("ab") as out:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env=environment_of(threads),
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+
+    def spawn(self, arguments: Sequence[str], log: Path, namespace: str = "") -> Adopted:
+        """A process that runs `edgegossip ARGUMENTS`, with pipes to its standard input and output, and the end of `log` for
+        its errors; in this network namespace of iproute2, if one is named. Returns when it runs, the first time when the
+        nursery has loaded. Raises HostError."""
+        log.parent.mkdir(parents=True, exist_ok=True)
+        their_input, our_output = os.pipe()
+        our_input, their_output = os.pipe()
+        stdin, stdout = os.fdopen(our_output, "wb"), os.fdopen(our_input, "rb")
+        try:
+            request = json.dumps([namespace, *arguments]).encode()
+            if len(request) > _REQUEST_BYTES:
+                raise OSError(f"its command line is longer than {_REQUEST_BYTES} bytes")
+            with log.open("ab") as errors:
+                socket.send_fds(self._channel, [request], [their_input, their_output, errors.fileno()])
+            answer = self._channel.recv(_REQUEST_BYTES)
+            if answer in (b"", _NO_CHILD):
+                raise OSError("it could not load what boards need" if not answer else "no room for another process")
+            return Adopted(int(answer), stdin, stdout)
+        except OSError as error:
+            _close(stdin, stdout)
+            self._last_words()
+            raise HostError(f"cannot start a board: {error}; see {self._log}") from None
+        finally:
+            os.close(their_input)
+            os.close(their_output)
+
+    def _last_words(self) -> None:
+        """Give one that is ending the time to say why."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(2.0)
+
+    def close(self) -> None:
+        """End it. Idempotent."""
+        self._channel.close()
+        self._process.kill()  # nothing in it is worth waiting for, and it may still be loading
+        self._process.wait()
+
+    def __enter__(self) -> Nursery:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def _close(*files: IO[bytes]) -> None:
+    for file in files:
+        file.close()
+
+
+def environment_of(threads: int) -> Mapping[str, str]:
+    """Each board computes with its own threads only; otherwise every one of them would take all cores. SPT_NOENV: a process's
+    title does not take the place of its environment in /proc."""
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "EDGEGOSSIP_THREADS")
+    return {**os.environ, **dict.fromkeys(names, str(threads)), "PYTHONUNBUFFERED": "1", "SPT_NOENV": "1"}
+
+
+def _adopt_orphans() -> None:
+    """A process whose parent ends becomes ours if it descends from us; so we learn how a board ends."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+        raise HostError(f"cannot start boards: {os.strerror(ctypes.get_errno())}")
+
+
+def _serve(channel: socket.socket) -> list[str]:
+    """In the nursery: fork whenever asked to. Returns in each board, with its arguments, and never in the nursery itself."""
+    while True:
+        request, files, _, _ = socket.recv_fds(channel, _REQUEST_BYTES, 3)
+        if not request:
+            os._exit(0)  # who started us has gone
+        namespace, *arguments = map(str, json.loads(request))
+        born, bear = os.pipe()
+        between = os.fork()  # ends at once, so that the board gets another parent
+        if between == 0 and _bear(bear):
+            channel.close()
+            os.close(born)
+            _take_over(files)
+            if namespace:
+                _enter(namespace)
+            return arguments
+        os.close(bear)
+        os.waitpid(between, 0)
+        channel.send(os.read(born, 20) or _NO_CHILD)
+        for file in (born, *files):
+            os.close(file)
+
+
+def _bear(bear: int) -> bool:
+    """Fork the board and end, after its number has been written to `bear`. Returns True in the board."""
+    try:
+        pid = os.fork()
+        if pid:
+            os.write(bear, str(pid).encode())
+            os._exit(0)
+        os.close(bear)
+        return True
+    except OSError:
+        os._exit(1)  # no number: who asked is told that there is no board
+
+
+def _take_over(files: Sequence[int]) -> None:
+    """Give this new process its own session and standard streams."""
+    os.setsid()
+    for target, file in enumerate(files):
+        os.dup2(file, target)
+        os.close(file)
+
+
+def _enter(namespace: str) -> None:
+    """Live in a network namespace of iproute2 from now on, with every thread that is started later."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with open(f"/run/netns/{namespace}", "rb") as file:
+        if libc.setns(file.fileno(), _CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), f"cannot enter the network namespace {namespace}")
+
+
+def _load(modules: Sequence[str]) -> None:
+    for name in modules:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # what is loaded stays: looking at it again and again would copy its pages into every board
+
+
+def main(channel: int, folders: Sequence[str], modules: Sequence[str]) -> None:
+    sys.path[:] = [*(folder for folder in sys.path if folder not in folders), *folders]
+    with socket.socket(fileno=channel) as line:
+        setproctitle("edgegossip nursery")
+        _load(modules)
+        arguments = _serve(line)
+    setproctitle(" ".join([sys.executable, "-m", "edgegossip", *arguments]))  # for ps and kill
+    setthreadtitle("edgegossip")
+    sys.argv = ["edgegossip", *arguments]
+    # Registered before a script's own handlers, so it comes after them. To take the interpreter down
+    # would write to every page that is shared with the nursery, and so copy it: two seconds.
+    code = 0
+    atexit.register(lambda: _end(code))
+    try:
+        runpy.run_module("edgegossip", run_name="__main__")  # python -m edgegossip ARGUMENTS
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        raise
+
+
+def _end(code: int) -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[2]), json.loads(sys.argv[3]), sys.argv[4:])

@@ -1,0 +1,260 @@
+"""Everything about a recipe that can be known to be wrong before a process is started or a file is written."""
+
+from __future__ import annotations
+
+import importlib.util
+import ipaddress
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import fields
+
+import numpy as np
+
+from edgegossip import codecs, training
+from edgegossip.gossip import topologies
+from edgegossip.gossip.averaging import default_eta, memory_eta
+from edgegossip.layout import Layout, TensorSpec
+from edgegossip.node.spec import NodeSpec, make_algorithm, make_view
+from edgegossip.recipe import Recipe, run_id
+from edgegossip.telemetry.summary import COORDINATOR
+from edgegossip.training.check import data_notice
+from edgegossip.training.data import Board, is_declared, is_users
+from edgegossip.types import ConfigError, HostError, LocalError, NodeId
+
+_WHOLE_MODELS = ("dpsgd", "sgp", "d2", "ad-psgd")
+_WITH_MEMORY = ("deep-squeeze", "sparse-push")
+_ETA_BY_CODEC = (*_WITH_MEMORY, "choco-sgd", "quant-sgp")
+_COARSE = 0.5  # relative error of a codec from which on whole models suffer
+FLEET = "fleet"  # where `edgegossip fleet init` puts one
+FLOWER_HINT = "pip install 'edgegossip[server]'"
+TORCH_HINT = "pip install torch (any of 2.9 to 2.13 with CPU support will do)"
+
+
+def preflight(recipe: Recipe, members: Sequence[NodeId]) -> None:
+    """Raises ConfigError, DataError or HostError with one sentence; returns when the run can be started here."""
+    if recipe.run.mode == "gossip":
+        require("torch", TORCH_HINT)
+        _check_gossip(recipe, members)
+        training.check(recipe, _own_boards(recipe, members))
+        _check_model(recipe, members[0])
+    else:
+        preflight_server(recipe, members, here=True)
+    training.require_device(recipe)
+    check_ports(recipe, len(members))
+
+
+def preflight_server(recipe: Recipe, members: Sequence[NodeId], here: bool = False) -> None:
+    """The same for a coordinator alone, whose boards are elsewhere; or `here`, on this machine."""
+    if recipe.run.mode != "server":
+        raise ConfigError(f"run.mode = {recipe.run.mode}: {recipe.run.name} has no coordinator; the nearest is server")
+    if recipe.network.restarts:
+        raise ConfigError(f"network.restarts = {recipe.network.restarts}: only gossip boards are started again; say 0")
+    require("torch", TORCH_HINT)
+    require("flwr", FLOWER_HINT)
+    codecs.get(recipe.codec.name, **recipe.codec.params)
+    for key in ("min_nodes", "quorum"):
+        if (asked := getattr(recipe.server, key)) > len(members):
+            limit = len(members)
+            raise ConfigError(f"server.{key} = {asked}: the run has {limit} boards; the nearest is {limit}")
+    _check_server(recipe)
+    training.check(recipe, _own_boards(recipe, members) if here else ())
+    _check_model(recipe, members[0] if here else COORDINATOR)
+
+
+def notices(recipe: Recipe) -> list[str]:
+    """What a user should know before the run, a sentence each."""
+    every = (unused_notice, data_notice, topology_notice, codec_notice, memory_notice, momentum_notice, eta_notice)
+    return [notice for look in every if (notice := look(recipe))]
+
+
+def unused_notice(recipe: Recipe) -> str:
+    """Keys of the other mode's section that were set to no effect; empty when there are none."""
+    other = "server" if recipe.run.mode == "gossip" else "gossip"
+    section = getattr(recipe, other)
+    changed = [
+        f"{other}.{f.name}" for f in fields(section) if getattr(section, f.name) != getattr(type(section)(), f.name)
+    ]
+    if not changed:
+        return ""
+    return f"{' and '.join(changed)} {'have' if changed[1:] else 'has'} no effect with run.mode = {recipe.run.mode}"
+
+
+def eta_notice(recipe: Recipe) -> str:
+    """The averaging rate where the codec decides it and it is not 1; empty otherwise."""
+    section = recipe.gossip
+    if recipe.run.mode != "gossip" or section.algorithm not in _ETA_BY_CODEC or section.params.get("eta"):
+        return ""
+    rate = memory_eta if section.algorithm in _WITH_MEMORY else default_eta
+    eta = rate(codecs.get(recipe.codec.name, **recipe.codec.params))
+    if eta == 1.0:
+        return ""
+    return (
+        f"{section.algorithm} averages at the rate gossip.params.eta = {eta:.2g}, after what codec "
+        f"{recipe.codec.name} keeps of a vector; larger mixes faster and may diverge"
+    )
+
+
+def topology_notice(recipe: Recipe) -> str:
+    """A torus that is none, for want of a second row; empty otherwise."""
+    section, nodes = recipe.gossip, recipe.run.nodes
+    if recipe.run.mode != "gossip" or section.topology != "torus":
+        return ""
+    ring = topologies.get("ring", nodes)
+    torus = topologies.get("torus", nodes, **section.topology_params)
+    if any(set(torus.neighbours(k, 0).in_) != set(ring.neighbours(k, 0).in_) for k in range(nodes)):
+        return ""
+    grids = [n for n in range(4, nodes + 3) if any(n % rows == 0 for rows in range(2, int(n**0.5) + 1))]
+    nearest = min(grids, key=lambda n: (abs(n - nodes), -n), default=4)
+    grid = "" if nearest == nodes else f"a torus takes rows and columns, as {nearest} boards have; "
+    return (
+        f"gossip.topology = torus: of {nodes} boards it is a ring; {grid}"
+        "exponential and random-regular mix better with any number of boards"
+    )
+
+
+def memory_notice(recipe: Recipe) -> str:
+    """A codec that fits no memory of what was lost, or has one of its own, where the algorithm keeps
+    one: `deep-squeeze` and `sparse-push` do, and a difference to a public copy is one. Empty
+    otherwise."""
+    algorithm = recipe.gossip.algorithm
+    if recipe.run.mode != "gossip" or algorithm not in _ETA_BY_CODEC:
+        return ""
+    try:
+        codecs.error_feedback(codecs.get(recipe.codec.name, **recipe.codec.params))
+    except ConfigError as error:
+        why = str(error).removeprefix("codec error-feedback: ")
+        if algorithm not in _WITH_MEMORY and "memory of its own" not in why:
+            return ""  # differences shrink, whatever a message loses of them
+        return f"{algorithm} remembers what a message loses, as error-feedback does: {why}"
+    return ""
+
+
+def momentum_notice(recipe: Recipe) -> str:
+    """Two momentums, dgc's and the local optimiser's, which may keep training from converging; empty when there are not both."""
+    momentum = recipe.training.momentum if recipe.training.optimizer == "sgd" else 0.0
+    if recipe.codec.name != "dgc" or momentum == 0 or recipe.run.script:
+        return ""
+    return (
+        f"codec dgc has a momentum of its own, and training.momentum = {momentum:g} beside it may keep "
+        "the model from training; set training.momentum = 0"
+    )
+
+
+def codec_notice(recipe: Recipe) -> str:
+    """What a user should know of the codec; empty when there is nothing. Of whole models, which some gossip algorithms send,
+    a coarse codec takes its share in every round; differences and updates may be coarse."""
+    if recipe.run.mode != "gossip" or recipe.gossip.algorithm not in _WHOLE_MODELS:
+        return ""
+    codec = codecs.get(recipe.codec.name, **recipe.codec.params)
+    layout = Layout.of([TensorSpec("sample", (64, 64))])
+    x = np.random.default_rng(0).standard_normal(layout.size).astype(np.float32)
+    body, _ = codec.encode(x, codec.init(layout), codecs.Ctx(key=0, round=0))
+    error = codecs.relative_error(x, codec.decode(body, layout))
+    if error <= _COARSE:
+        return ""
+    return (
+        f"codec {recipe.codec.name} changes a vector by {100 * error:.0f} % of its length; whole models travel with "
+        f"{recipe.gossip.algorithm}, and this may keep them from training; fp16, bf16, minmax8 and 8-bit-elastiquant fit, "
+        "and so does choco-sgd, which sends differences"
+    )
+
+
+def require(module: str, cure: str) -> None:
+    """Raises HostError unless the optional package is installed. Does not import it."""
+    if importlib.util.find_spec(module) is None:
+        raise HostError(f"this needs the package {module}, which is not installed: {cure}")
+
+
+def check_ports(recipe: Recipe, nodes: int) -> None:
+    """Raises HostError naming the first port of the run that is taken, ConfigError for an address that is not ours."""
+    host, first = recipe.network.host, recipe.network.port
+    if not is_loopback(host):
+        raise ConfigError(f"network.host = {host}: `run` keeps its boards on this machine; the nearest is 127.0.0.1")
+    count = nodes if recipe.run.mode == "gossip" else 1
+    if first + count - 1 > 65_535:
+        raise ConfigError(
+            f"network.port = {first}: {count} ports from there go past 65535; the nearest is {65_536 - count}"
+        )
+    for port in range(first, first + count) if first else ():
+        check_port(host, port)
+
+
+def check_exposure(host: str, insecure: bool) -> None:
+    """Raises ConfigError for an address that others can reach, unless that was asked for."""
+    if not insecure and not is_loopback(host):
+        raise ConfigError(
+            f"--host {host} lets everybody on that network join without a key or encryption: make a fleet "
+            "(`edgegossip fleet init`) and name it with --fleet, use 127.0.0.1, or say --insecure on a network you trust"
+        )
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def check_port(host: str, port: int) -> None:
+    """Raises HostError when nothing can listen there."""
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+    except OSError as error:
+        cure = "choose another port, or 0 for any free one"
+        raise HostError(f"cannot listen on {host}:{port}: {(error.strerror or str(error)).lower()}; {cure}") from None
+
+
+def wait_for_port(host: str, port: int, patience_s: float = 5.0) -> None:
+    """The same, with a moment for the SuperLink of a coordinator that was killed just now to be gone."""
+    until = time.monotonic() + patience_s
+    while True:
+        try:
+            return check_port(host, port)
+        except HostError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.2)
+
+
+def _own_boards(recipe: Recipe, members: Sequence[NodeId]) -> list[Board]:
+    """The boards of this machine that have data of their own."""
+    own = recipe.data.partition == "local"
+    return [Board(name, k) for k, name in enumerate(members)] if own else []
+
+
+def _check_model(recipe: Recipe, name: NodeId) -> None:
+    """A model with parameters, or a user's own, is built once here: that takes torch, and finds every mistake in it. `name`:
+    whose data say what an example is, where the recipe does not."""
+    section = recipe.model
+    if recipe.run.script:  # which has its own
+        return
+    if not (section.params or section.share or section.keep or ":" in section.name or is_users(recipe.data)):
+        return
+    try:
+        training.layout_of(recipe, Board(name, 0 if name != COORDINATOR else -1))
+    except LocalError as error:
+        if name != COORDINATOR or is_declared(recipe.data):
+            raise
+        raise ConfigError(
+            f"the coordinator has no data of its own from which it could see what the model takes ({error}); declare "
+            "data.shape and data.classes (or data.target and data.target_shape)"
+        ) from error
+
+
+def _check_server(recipe: Recipe) -> None:
+    """Raises ConfigError when the strategy or the codec downwards cannot be made."""
+    from edgegossip.engine.server_frames import check_downlink
+    from edgegossip.flower.combine import make_strategy
+
+    make_strategy(recipe.server.strategy, recipe.server.strategy_params)
+    check_downlink(codecs.get(recipe.server.downlink, **recipe.server.downlink_params))
+
+
+def _check_gossip(recipe: Recipe, members: Sequence[NodeId]) -> None:
+    """The algorithm itself says whether the topology's weights are of its kind: try it on a model of one value."""
+    spec = NodeSpec(recipe, members[0], tuple(members), run_id(recipe))
+    view = make_view(spec, Layout.of([TensorSpec("probe", (1,))]))
+    make_algorithm(recipe).init(np.zeros(1, np.float32), view)

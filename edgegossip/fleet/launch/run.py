@@ -1,0 +1,124 @@
+"""`run`: check the recipe, make the run folder, train in its mode, sum up."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from edgegossip import recipe as recipes
+from edgegossip import training
+from edgegossip.fleet.launch.gossip import LocalRun, run_gossip
+from edgegossip.fleet.launch.identities import identities
+from edgegossip.fleet.launch.outcome import conclude, shown_when_it_fails
+from edgegossip.fleet.launch.preflight import notices, preflight
+from edgegossip.frame import RUN_ID_BYTES
+from edgegossip.node.spec import default_members
+from edgegossip.recipe import Recipe
+from edgegossip.report.live import Live, LiveSink
+from edgegossip.telemetry.environment import environment
+from edgegossip.telemetry.run_folder import RunFolder, read_run
+from edgegossip.telemetry.summary import summarise
+from edgegossip.telemetry.tee import Tee
+from edgegossip.types import ConfigError, DataError, NodeId
+
+
+def run_fleet(recipe: Recipe, runs_dir: Path, *, plots: bool, as_json: bool) -> int:
+    """Train on local processes and show the result. Returns the exit code; raises as `trained` does."""
+    with trained(recipe, runs_dir, quiet=as_json, as_json=as_json) as folder:
+        return conclude(folder, plots=plots, as_json=as_json)
+
+
+@contextmanager
+def trained(recipe: Recipe, runs_dir: Path, *, quiet: bool, as_json: bool = False) -> Iterator[RunFolder]:
+    """Train on local processes, and yield the folder of the run that has ended. Raises an EdgegossipError when nothing was
+    trained. Nothing is written before the recipe has been checked. `quiet`: nothing is printed either, but with `as_json` the
+    summary of a run that failed."""
+    members = default_members(recipe.run.nodes)
+    preflight(recipe, members)
+    run_id = secrets.token_bytes(RUN_ID_BYTES)
+    folder = make_folder(recipe, runs_dir, members)
+    folder.write_run(run_id, members)
+    try:
+        if not quiet:
+            click.echo(f"{recipe.run.name}: {len(members)} boards, {recipe.run.rounds} rounds, into {folder.path}")
+            for notice in notices(recipe):
+                click.echo(f"!! {notice}", err=True)
+        with shown_when_it_fails(folder, as_json=as_json, quiet=quiet and not as_json):
+            _train(recipe, members, run_id, folder, quiet=quiet)
+        yield folder
+    finally:
+        folder.close()
+
+
+def resume_fleet(path: Path, *, plots: bool, as_json: bool) -> int:
+    """Go on with a run of this machine that ended early, each board from its newest checkpoint. Returns the exit code; raises
+    an EdgegossipError when there is nothing to go on with."""
+    recipe, members, run_id = _resumable(path)
+    preflight(recipe, members)
+    folder = RunFolder.reopen(path)
+    try:
+        if not as_json:
+            click.echo(f"{recipe.run.name}: {len(members)} boards go on with {folder.path}")
+        for name in members:
+            folder.event(name, "restarted", f"{name} is started again: the run is resumed")
+        with shown_when_it_fails(folder, as_json=as_json):
+            _train(recipe, members, run_id, folder, quiet=as_json, resumed=True)
+        return conclude(folder, plots=plots, as_json=as_json)
+    finally:
+        folder.close()
+
+
+def _resumable(path: Path) -> tuple[Recipe, tuple[NodeId, ...], bytes]:
+    """Recipe, boards and run id of a run that can be gone on with. Raises DataError and ConfigError."""
+    data = read_run(path)
+    if data.recipe_toml is None:
+        raise DataError(f"{path} cannot be resumed: its recipe.toml is missing")
+    recipe = recipes.load(str(path / "recipe.toml"))
+    if not recipe.checkpoint.every:
+        raise ConfigError(f"{path} cannot be resumed: its checkpoint.every = 0, so it kept none")
+    try:
+        document = data.run or {}
+        members, run_id = tuple(map(str, document["members"])), bytes.fromhex(document["run_id"])
+    except (KeyError, TypeError, ValueError):
+        raise DataError(f"{path} cannot be resumed: its run.json is missing or incomplete") from None
+    if len(members) != recipe.run.nodes or len(run_id) != RUN_ID_BYTES:
+        raise DataError(f"{path} cannot be resumed: its run.json does not fit its recipe.toml")
+    summary = summarise(data)
+    if not summary["failed_nodes"] and not summary["unfinished_nodes"]:
+        raise ConfigError(f"{path} cannot be resumed: all of its boards have finished")
+    return recipe, members, run_id
+
+
+def make_folder(recipe: Recipe, runs_dir: Path, members: tuple[NodeId, ...]) -> RunFolder:
+    """A new run folder that says what is going to run, and on whose data."""
+    shared = training.partition_counts(recipe)
+    folder = RunFolder.create(runs_dir, recipe.run.name, recipes.to_toml(recipe), environment())
+    if shared is not None:
+        folder.write_partition(members, *shared)
+    return folder
+
+
+def _train(
+    recipe: Recipe, members: tuple[NodeId, ...], run_id: bytes, folder: RunFolder, *, quiet: bool, resumed: bool = False
+) -> None:
+    """Train with a live display. Records are in the folder as they come, however it ends."""
+    with identities(recipe, members) as folders:
+        live = Live(members, recipe.run.rounds, stream=sys.stderr, enabled=not quiet)
+        sink = Tee(folder, LiveSink(live), start_s=folder.start_s if resumed else None)
+        try:
+            _mode(recipe.run.mode)(LocalRun(recipe, members, run_id, folder, sink, resumed, folders))
+        finally:
+            sink.close()  # what was written is in the folder then
+
+
+def _mode(name: str) -> Callable[[LocalRun], Mapping[NodeId, str]]:
+    if name == "gossip":
+        return run_gossip
+    from edgegossip.fleet.launch.server import run_server
+
+    return run_server

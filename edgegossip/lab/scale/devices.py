@@ -1,0 +1,262 @@
+"""Profiles of boards and fleets: what a board computes, encodes and sends in a second, and which boards share which link.
+
+The packaged profiles are the files devices/*.toml and devices/fleets/*.toml. Every number in them has an entry in [sources] that
+begins with one of
+
+    published:   where it can be read
+    derived:     the formula, and the published figures that went in
+    measured:    on which machine, with which command
+    assumed:     that nobody says it, and why this value
+
+None of the boards has been at hand, so none of the packaged numbers is `measured` on its board: `edgegossip calibrate` on a board
+writes a profile that is. Rates are of plain float32 bytes: encoding takes 4 bytes a value in, decoding gives 4 bytes a value out.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from edgegossip.choices import did_you_mean
+from edgegossip.lab.scale import checks
+from edgegossip.types import ConfigError
+
+DEFAULT = "default"  # rate of every codec that is not named
+SOURCES = ("published:", "derived:", "measured:", "assumed:")
+MAX_BOARDS = 64
+
+SHORT_STEP_S = (
+    0.05  # of a step that a profile says takes less, Python and torch's own work are a share that no profile has
+)
+SHORT_STEP = (
+    "so short a step is mostly Python's and torch's own work, which no profile has: it takes a real board longer"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceProfile:
+    """One kind of board. Rates are sustained ones, of the whole board with all its cores unless said otherwise."""
+
+    name: str
+    title: str
+    cores: int
+    memory_bytes: int
+    fp32_flops: float  # float32 operations/s in training steps on the CPU; a multiply-add is two
+    int8_ops: float  # the same of integer training
+    memory_bytes_per_s: float  # copied: read and written again counts once
+    link_bits_per_s: float  # of the board's own network interface, as TCP sees it, each way
+    encode_bytes_per_s: Mapping[str, float]  # codec -> float32 bytes/s, one thread; "default" for all others
+    decode_bytes_per_s: Mapping[str, float]
+    one_thread_flops: float | None = None  # fp32_flops on one thread; None: an even share of the cores
+    one_thread_int8_ops: float | None = None
+    # Standard deviation of a local update's seconds by their mean: the slowest board is waited for. None: nobody knows.
+    update_spread: float | None = None
+    accelerator_flops: float | None = None  # as fp32_flops, on its GPU; None: nothing that trains
+    power_sensors: tuple[str, ...] = ()  # what edgegossip.telemetry.sensors finds on it
+    sources: Mapping[str, str] = field(default_factory=dict)  # key -> where the number comes from
+
+    def encode_rate(self, codec: str) -> float:
+        """float32 bytes/s that go into `codec` on one thread."""
+        return self.encode_bytes_per_s.get(codec, self.encode_bytes_per_s[DEFAULT])
+
+    def decode_rate(self, codec: str) -> float:
+        """float32 bytes/s that come out of `codec` on one thread."""
+        return self.decode_bytes_per_s.get(codec, self.decode_bytes_per_s[DEFAULT])
+
+    def training_rate(self, precision: str = "fp32", threads: int = 1, accelerated: bool = False) -> float:
+        """Operations/s of training steps on so many threads; on the GPU where there is one and `accelerated` is set.
+        Integer training runs on the CPU only."""
+        if accelerated and self.accelerator_flops is not None and precision != "int8":
+            return self.accelerator_flops
+        whole, one = self.fp32_flops, self.one_thread_flops
+        if precision == "int8":
+            whole, one = self.int8_ops, self.one_thread_int8_ops
+        one = whole / self.cores if one is None else one
+        more = min(threads, self.cores) - 1
+        return one if not more else one + (whole - one) * more / (self.cores - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class LinkProfile:
+    """What all boards of a fleet share, beside each board's own interface."""
+
+    # Capacity of the access point as TCP sees it (without headers), all directions together; None: a switch.
+    shared_bits_per_s: float | None = None
+    crossings: int = 1  # how often a message from board to board takes that capacity; 2: by radio, up and down again
+    latency_s: float = 0.001  # one way
+
+
+@dataclass(frozen=True, slots=True)
+class FleetProfile:
+    """Boards that train together."""
+
+    name: str
+    title: str
+    boards: tuple[tuple[str, int], ...]  # (board profile, how many), in the order in which a smaller run takes them
+    link: LinkProfile = LinkProfile()
+    accelerated: bool = False  # train on GPUs where boards have one
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        return sum(count for _, count in self.boards)
+
+    def names(self, count: int | None = None) -> tuple[str, ...]:
+        """Board profile, as `load_device` takes it, of each of the first `count` boards, of all without `count`. Raises
+        ConfigError when there are fewer."""
+        every = tuple(name for name, n in self.boards for _ in range(n))
+        if count is not None and not 1 <= count <= len(every):
+            raise ConfigError(f"{count} boards of fleet {self.name}: it has {len(every)}; ask for 1 to {len(every)}")
+        return every[:count]
+
+
+def device_names() -> list[str]:
+    """The packaged profiles of boards."""
+    return sorted(path.stem for path in _folder().glob("*.toml"))
+
+
+def fleet_names() -> list[str]:
+    """The packaged fleets."""
+    return sorted(path.stem for path in (_folder() / "fleets").glob("*.toml"))
+
+
+def load_device(source: str) -> DeviceProfile:
+    """A packaged profile's name or a TOML file's path. Raises ConfigError."""
+    document, name = _read(source, _folder(), "board profile", device_names())
+    return device_of(document, name)
+
+
+def load_fleet(source: str) -> FleetProfile:
+    """A packaged fleet's name or a TOML file's path. Raises ConfigError. Its boards are named in the packaged profiles, or are
+    paths that count from the fleet's own folder."""
+    document, name = _read(source, _folder() / "fleets", "fleet", fleet_names())
+    boards = document.get("boards")
+    if source not in fleet_names() and isinstance(boards, list):
+        document["boards"] = [_beside(Path(source).parent, entry) for entry in boards]
+    return fleet_of(document, name)
+
+
+def devices_of(fleet: FleetProfile, count: int | None = None) -> tuple[DeviceProfile, ...]:
+    """The profile of each of the fleet's first `count` boards. Raises ConfigError."""
+    names = fleet.names(count)
+    known = {name: load_device(name) for name in dict.fromkeys(names)}
+    return tuple(known[name] for name in names)
+
+
+def device_of(document: Mapping[str, Any], name: str) -> DeviceProfile:
+    """Check a parsed TOML document. Raises ConfigError."""
+    what = f"board profile {name}"
+    values = {"name": name, **checks.checked(document, DeviceProfile, _DEVICE, what)}
+    for key in ("encode_bytes_per_s", "decode_bytes_per_s"):
+        if DEFAULT not in values[key]:
+            raise ConfigError(f"{what}: {key} has no {DEFAULT!r}, the rate of every codec that is not named there")
+    _check_sources(what, document, values["sources"])
+    return DeviceProfile(**values)
+
+
+def fleet_of(document: Mapping[str, Any], name: str) -> FleetProfile:
+    """Check a parsed TOML document. Raises ConfigError."""
+    what = f"fleet {name}"
+    values = {"name": name, **checks.checked(document, FleetProfile, _FLEET, what)}
+    link = values.get("link", {})
+    values["link"] = LinkProfile(**checks.checked(link, LinkProfile, _LINK, f"{what}, [link]"))
+    said = {"boards": document["boards"], **{f"link.{key}": value for key, value in link.items()}}
+    _check_sources(what, said, values.get("sources", {}))
+    fleet = FleetProfile(**values)
+    if not 1 <= fleet.size <= MAX_BOARDS:
+        raise ConfigError(f"{what} has {fleet.size} boards; a run has 1 to {MAX_BOARDS}")
+    return fleet
+
+
+def to_toml(profile: DeviceProfile) -> str:
+    """A file from which `load_device` reads an equal profile; its name becomes the file's."""
+    values = {f.name: getattr(profile, f.name) for f in fields(profile) if f.name != "name"}
+    plain = {k: list(v) if isinstance(v, tuple) else v for k, v in values.items() if v is not None}
+    tables = {k: dict(v) for k, v in plain.items() if isinstance(v, Mapping)}
+    return tomli_w.dumps({**{k: v for k, v in plain.items() if k not in tables}, **tables})
+
+
+def _folder() -> Path:
+    """devices/ as a wheel has it, inside the package, or as the source tree has it, beside the package."""
+    package = Path(__file__).parents[2]
+    inside = package / "devices"
+    return inside if inside.is_dir() else package.parent / "devices"
+
+
+def _beside(folder: Path, entry: Any) -> Any:
+    """A board profile of one's own is named as it lies beside its fleet."""
+    if isinstance(entry, list) and entry and isinstance(entry[0], str) and entry[0].endswith(".toml"):
+        return [str(folder / entry[0]), *entry[1:]]
+    return entry
+
+
+def _read(source: str, folder: Path, what: str, known: list[str]) -> tuple[dict[str, Any], str]:
+    path = folder / f"{source}.toml" if source in known else Path(source)
+    if source not in known and path.suffix != ".toml":
+        near = did_you_mean(source, known)
+        raise ConfigError(f"no {what} named {source}{near} (there are: {', '.join(known)}; or a path to a .toml file)")
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8")), path.stem
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise ConfigError(f"cannot read {what} {path}: {reason}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from None
+
+
+def _check_sources(what: str, document: Mapping[str, Any], sources: Mapping[str, str]) -> None:
+    """Every number says where it comes from, and nothing else does."""
+    for key, value in document.items():
+        is_number = not isinstance(value, (bool, str, list)) and key != "sources"
+        if is_number and key not in sources:
+            raise ConfigError(f"{what}: [sources] does not say where {key} comes from")
+    for key, text in sources.items():
+        if key not in document:
+            raise ConfigError(f"{what}: [sources] names {key}, which is not there{did_you_mean(key, document)}")
+        if not text.startswith(SOURCES):
+            raise ConfigError(f"{what}: the source of {key} begins with one of {' '.join(SOURCES)}")
+
+
+def _boards(key: str, value: Any) -> tuple[tuple[str, int], ...]:
+    """[["raspberry-pi-4", 3], ...]"""
+    shape = f'{key}: write it as [["raspberry-pi-4", 3], ...]: a board profile and how many of it'
+    if not isinstance(value, list) or not value:
+        raise ConfigError(shape)
+    for entry in value:
+        if not isinstance(entry, list) or len(entry) != 2:
+            raise ConfigError(shape)
+    for name, _ in value:
+        load_device(checks.text(key, name))
+    return tuple((name, checks.count(key, count)) for name, count in value)
+
+
+_DEVICE: Mapping[str, checks.Check] = {
+    "title": checks.text,
+    "cores": checks.count,
+    "memory_bytes": checks.count,
+    **dict.fromkeys(
+        ("fp32_flops", "int8_ops", "memory_bytes_per_s", "link_bits_per_s", "accelerator_flops"), checks.positive
+    ),
+    **dict.fromkeys(("one_thread_flops", "one_thread_int8_ops"), checks.positive),
+    **dict.fromkeys(("encode_bytes_per_s", "decode_bytes_per_s"), checks.table_of(checks.positive)),
+    "update_spread": checks.share,
+    "power_sensors": checks.texts,
+    "sources": checks.table_of(checks.text),
+}
+_LINK: Mapping[str, checks.Check] = {
+    "shared_bits_per_s": checks.positive,
+    "crossings": checks.count,
+    "latency_s": checks.seconds,
+}
+_FLEET: Mapping[str, checks.Check] = {
+    "title": checks.text,
+    "boards": _boards,
+    "link": checks.whole,
+    "accelerated": checks.flag,
+    "sources": checks.table_of(checks.text),
+}

@@ -1,0 +1,191 @@
+"""What `edgegossip sim` does: one schedule with its trace, or a campaign with its first failure
+made small."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from edgegossip import recipe as recipes
+from edgegossip.lab.sim import naming
+from edgegossip.lab.sim.campaign import REPLAY_EVERY, Result, campaign, cores, replayed, run, schedule_of
+from edgegossip.lab.sim.checkers import REPLAY
+from edgegossip.lab.sim.faults import EVERY_KIND
+from edgegossip.lab.sim.from_recipe import fixed_by
+from edgegossip.lab.sim.schedule import Options, Schedule
+from edgegossip.lab.sim.server_schedule import ServerSchedule
+from edgegossip.lab.sim.shrink import shrink
+from edgegossip.types import EXIT_OK, EXIT_RUN
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The command line. Empty strings and None: not said."""
+
+    recipe: str | None
+    settings: tuple[str, ...]
+    seed: int
+    faults: str
+    algorithms: tuple[str, ...]
+    topology: str
+    codec: str
+    nodes: int | None
+    rounds: int | None
+    workload: str
+    deadline_s: float | None
+    values: int
+    jobs: int | None
+    mode: str = "both"
+    server: tuple[str, ...] = ()
+
+
+def options_of(asked: Asked) -> Options:
+    """Raises ConfigError."""
+    options = Options(
+        algorithms=tuple(naming.parse("--algorithm", a) for a in asked.algorithms) or None,
+        topology=naming.parse("--topology", asked.topology) if asked.topology else None,
+        codec=naming.parse("--codec", asked.codec) if asked.codec else None,
+        nodes=asked.nodes,
+        rounds=asked.rounds,
+        workload=asked.workload or None,
+        deadline_s=asked.deadline_s,
+        values=asked.values,
+        faults=asked.faults,
+        mode=asked.mode,
+        server=",".join(asked.server) or None,
+    )
+    if asked.recipe is None:
+        return options
+    return fixed_by(recipes.load(asked.recipe, asked.settings), options)
+
+
+def replay(asked: Asked, say: Say, quiet: bool) -> tuple[dict[str, Any], int]:
+    """One schedule; its trace goes to `say` unless quiet. If it breaks nothing it is run a second
+    time, without a trace, and must go the same way. The JSON document, and the exit code."""
+    schedule = schedule_of(asked.seed, options_of(asked))
+    if not quiet:
+        say(f"# {schedule.command()}")
+        say(f"# {'time_s':>7}  node  event")
+    outcome = run(schedule, say=None if quiet else say)
+    other = None if outcome.violations else replayed(outcome)
+    violations = (other,) if other else outcome.violations
+    if not quiet:
+        for violation in violations:
+            say(f"# VIOLATION of {violation}")
+        if not violations:
+            apart = outcome.spread
+            end = "" if apart is None else f"; in the end the models differ by at most {apart:.3g} in any value"
+            say(f"# 0 violations{end}")
+            say("# run twice, with the same hash")
+        what = "updates used" if isinstance(schedule, ServerSchedule) else "rounds of all nodes together"
+        say(f"# hash {outcome.digest}, {outcome.events} events, {outcome.rounds} {what}")
+    document = {
+        "seed": schedule.seed,
+        "command": schedule.command(),
+        "hash": outcome.digest,
+        "events": outcome.events,
+        "rounds": outcome.rounds,
+        "virtual_s": round(outcome.virtual_s, 3),
+        "spread": outcome.spread,
+        "faults": dict(outcome.seen),
+        "violations": [{"rule": v.rule, "node": v.node, "time_s": v.time_s, "text": v.text} for v in violations],
+    }
+    return document, EXIT_RUN if violations else EXIT_OK
+
+
+def many(asked: Asked, count: int, say: Say, quiet: bool) -> tuple[dict[str, Any], int]:
+    """A campaign of `count` seeds from `asked.seed` on. The JSON document, and the exit code."""
+    options = options_of(asked)
+    schedule_of(asked.seed, options)  # so that a mistake is one sentence, before any process starts
+    seeds = range(asked.seed, asked.seed + count)
+    told = [0]
+
+    def progress(result: Result) -> None:
+        if result.schedules - told[0] >= max(200, count // 20):
+            told[0] = result.schedules
+            rate = result.schedules / result.seconds
+            say(f"{result.schedules} of {count} schedules, {result.violations} violations, {rate:.1f} a second")
+
+    result = campaign(seeds, options, jobs=asked.jobs or cores(), progress=None if quiet else progress)
+    document = {**result.to_json(), "first_failure": None}
+    if not quiet:
+        _show(result, say)
+    if result.failures:
+        seed, rule, _ = result.failures[0]
+        small, how = _smallest(schedule_of(seed, options), rule)
+        document["first_failure"] = small.command()
+        if not quiet:
+            say(f"the first failure, {how}:\n  {small.command()}")
+    return document, EXIT_RUN if result.violations else EXIT_OK
+
+
+def _smallest(schedule: Schedule | ServerSchedule, rule: str) -> tuple[Schedule | ServerSchedule, str]:
+    """A schedule that breaks the same rule, and what was done to it. Only a second run shows that
+    one is not the same again."""
+
+    def fails(candidate: Schedule | ServerSchedule) -> str | None:
+        outcome = run(candidate)
+        if outcome.violations:
+            return outcome.violations[0].rule
+        other = replayed(outcome) if rule == REPLAY else None
+        return other.rule if other else None
+
+    if fails(schedule) != rule:
+        return schedule, "which did not come again when it was looked for once more"
+    small = shrink(schedule, fails) if isinstance(schedule, ServerSchedule) else shrink(schedule, fails)
+    return small, "made small"
+
+
+def _show(result: Result, say: Say) -> None:
+    wide = max(map(len, EVERY_KIND))
+    say("faults, in so many schedules:")
+    for kind in EVERY_KIND:
+        count = result.faults[kind]
+        say(f"  {kind:{wide}}  {count:6}  {count / max(1, result.schedules):6.1%}")
+    say(f"server runs: {result.server}")
+    plain, momenta = _parts(result.algorithms)
+    tables = (
+        ("algorithms", plain),
+        ("momentum", momenta),
+        ("topologies", result.topologies),
+        ("codecs", result.codecs),
+    )
+    for what, table in tables:
+        say(f"{what}: " + ", ".join(f"{name} {count}" for name, count in sorted(table.items())))
+    rate = result.schedules / result.seconds if result.seconds else 0.0
+    say(
+        f"{result.schedules} schedules, {result.violations} violations, {_twice(result)}; "
+        f"{rate:.1f} schedules and {result.events / max(result.seconds, 1e-9):.0f} events a second, "
+        f"{result.schedules / max(result.cpu_s, 1e-9):.1f} schedules a second and core of CPU time"
+    )
+    for rule, count in sorted(result.rules.items()):
+        say(f"  {rule}: {count}")
+    _failures(result.failures[:10], say)
+
+
+def _twice(result: Result) -> str:
+    """How many were run again, and what came of it."""
+    if not result.replays:
+        return f"none run twice (the first and every {REPLAY_EVERY}th are, unless they fail)"
+    other = result.rules[REPLAY]
+    return f"{result.replays} run twice, " + (f"{other} of them with another hash" if other else "with the same hash")
+
+
+def _parts(algorithms: Mapping[str, int]) -> tuple[Counter[str], Counter[str]]:
+    """Counts by algorithm and by momentum, of counts by NAME[+MOMENTUM]."""
+    plain: Counter[str] = Counter()
+    momenta: Counter[str] = Counter()
+    for name, count in algorithms.items():
+        algorithm, _, momentum = name.partition("+")
+        plain[algorithm] += count
+        momenta[momentum or "none"] += count
+    return plain, momenta
+
+
+def _failures(failures: Sequence[tuple[int, str, str]], say: Say) -> None:
+    for seed, _, text in failures:
+        say(f"  seed {seed}: {text}")

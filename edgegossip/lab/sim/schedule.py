@@ -1,0 +1,277 @@
+"""One schedule: who takes part, what they run, and what breaks when. All of it drawn from one seed,
+each part by a generator of its own, so that fixing one part leaves the others as they were."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from random import Random
+from typing import Any, TypeVar
+
+import numpy as np
+
+from edgegossip import gossip
+from edgegossip.gossip import topologies
+from edgegossip.gossip.averaging import default_eta
+from edgegossip.gossip.base import NodeView, Topology
+from edgegossip.gossip.momentum import KINDS as MOMENTA
+from edgegossip.lab.sim import faults as fault_words
+from edgegossip.lab.sim import naming, workload
+from edgegossip.lab.sim.faults import Fault
+from edgegossip.lab.sim.naming import Named
+from edgegossip.layout import Layout, TensorSpec
+from edgegossip.types import ConfigError, EdgegossipError
+
+T = TypeVar("T")
+
+ROUND_S = 0.7  # what a round takes, about, when nothing is wrong
+ROUNDS = 3, 6  # with faults: most of what goes wrong does so within a few rounds, and short schedules are many
+VALUES = 16
+SMALL = 4  # nodes, up to which a complete graph is as likely as any other
+WIRE_EVERY = 4  # schedules, of which one has every frame as bytes
+NODES = (2, 3, 4, 5, 6, 7, 8, 8)
+CODECS = (
+    Named("fp32"),
+    Named("fp32"),
+    Named("fp32"),
+    Named("minmax8"),
+    Named.of("qsgd", {"bits": 6}),
+    Named.of("topk", {"ratio": 0.25}),
+    Named("elastiquant"),
+    Named("fp16"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What is fixed; None: drawn from the seed."""
+
+    algorithms: tuple[Named, ...] | None = None
+    topology: Named | None = None
+    codec: Named | None = None
+    nodes: int | None = None
+    rounds: int | None = None
+    workload: str | None = None
+    deadline_s: float | None = None
+    values: int = VALUES
+    faults: str = "all"
+    mode: str = "gossip"  # or "server", or "both": one seed in four is a server run
+    server: str | None = None  # KEY=VALUE,... of a server run's settings
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Everything that decides what happens, besides the code."""
+
+    seed: int
+    algorithm: Named
+    topology: Named
+    codec: Named
+    nodes: int
+    values: int  # of the model
+    rounds: int  # about so many with faults
+    workload: str
+    deadline_s: float
+    faults: tuple[Fault, ...]
+
+    @property
+    def seconds(self) -> float:
+        """Virtual time until everything is well again."""
+        return max(self.rounds * ROUND_S, *(f.end for f in self.faults), 0.0)
+
+    @property
+    def by_wire(self) -> bool:
+        """Whether every frame is made of bytes and read from them, in one of four schedules; else
+        those that nobody tampers with arrive as they are, which is the same and takes less time."""
+        return int(of(self.seed, "wire").random() * WIRE_EVERY) == 0
+
+    def command(self) -> str:
+        """A command line that replays exactly this."""
+        words = [
+            *("edgegossip", "sim", "--seed", str(self.seed), "--algorithm", str(self.algorithm)),
+            *("--topology", str(self.topology), "--codec", str(self.codec), "--nodes", str(self.nodes)),
+            *("--rounds", str(self.rounds), "--workload", self.workload, "--deadline", f"{self.deadline_s:g}"),
+            *(("--values", str(self.values)) if self.values != VALUES else ()),
+            *("--faults", ",".join(map(str, self.faults)) or "none"),
+        ]
+        return shlex.join(words)
+
+
+def draw(seed: int, options: Options) -> Schedule:
+    """The schedule of a seed. Raises ConfigError on an unknown name or parameter, and when what is
+    fixed does not go together: what is drawn is drawn so that it goes with what is fixed."""
+    _check_words(options)
+    codec = options.codec or pick(seed, "codec", CODECS)
+    nodes = options.nodes or _nodes(seed, options.topology)
+    algorithm = _algorithm(seed, options, codec, nodes)
+    topology = options.topology or _fitting(seed, algorithm, codec, nodes, options.values)
+    for each in options.algorithms or (algorithm,) if options.topology else ():
+        if fault := unfit(each, topology, codec, nodes, options.values):
+            raise ConfigError(fault)
+    rounds = options.rounds or ROUNDS[0] + int(of(seed, "rounds").random() * (ROUNDS[1] - ROUNDS[0] + 1))
+    spec = fault_words.parse(options.faults)
+    built, name = naming.topology_of(topology, nodes), algorithm.name.partition("+")[0]
+    return Schedule(
+        seed,
+        algorithm,
+        topology,
+        codec,
+        nodes,
+        options.values,
+        rounds,
+        options.workload or _workload(seed, algorithm),
+        options.deadline_s or pick(seed, "deadline", (2.0, 4.0)),
+        fault_words.draw(spec, of(seed, "faults"), nodes, edges(built), rounds * ROUND_S, name),
+    )
+
+
+def _check_words(options: Options) -> None:
+    """Names and parameters, before anything is made of them. Raises ConfigError."""
+    for algorithm in options.algorithms or ():
+        naming.algorithm_of(algorithm)
+    if options.codec is not None:
+        naming.codec_of(options.codec)
+    if options.workload is not None:
+        workload.check(options.workload)
+
+
+def _nodes(seed: int, topology: Named | None) -> int:
+    """How many; of those that a fixed topology can have."""
+    nodes = pick(seed, "nodes", NODES)
+    if topology is None or _exists(topology, nodes):
+        return nodes
+    able = [n for n in NODES if _exists(topology, n)]
+    return pick(seed, "nodes", able) if able else nodes  # with nodes that it cannot have, to fail with its own words
+
+
+@lru_cache(maxsize=1024)
+def _exists(topology: Named, nodes: int) -> bool:
+    try:
+        naming.topology_of(topology, nodes)
+    except EdgegossipError:
+        return False
+    return True
+
+
+def _algorithm(seed: int, options: Options, codec: Named, nodes: int) -> Named:
+    """One of those that are fixed, or of all that take a fixed topology."""
+    if options.algorithms is not None:
+        return pick(seed, "algorithm", options.algorithms)
+    algorithm = with_params(seed, pick(seed, "algorithm", every_algorithm()), codec)
+    where = options.topology
+    if where is None or fits(algorithm, where, codec, nodes, options.values):
+        return algorithm
+    able = [a for a in every_algorithm() if fits(a, where, codec, nodes, options.values)]
+    return pick(seed, "algorithm", able) if able else algorithm
+
+
+def of(seed: int, what: str) -> Random:
+    """A generator for one purpose."""
+    return Random(f"{seed}/{what}")
+
+
+def pick(seed: int, what: str, choices: Sequence[T]) -> T:
+    return choices[int(of(seed, what).random() * len(choices))]
+
+
+def edges(topology: Topology) -> set[tuple[int, int]]:
+    """(sender, receiver) of any round."""
+    return {(j, i) for r in range(topology.period) for i in range(topology.n) for j in topology.neighbours(i, r).in_}
+
+
+@lru_cache(maxsize=1)
+def every_algorithm() -> tuple[Named, ...]:
+    """Each twice as it is, and once with each momentum."""
+    plain = gossip.names()
+    return tuple(Named(n) for n in (*plain, *plain, *(f"{n}+{m}" for n in plain for m in MOMENTA if m != "none")))
+
+
+def with_params(seed: int, algorithm: Named, codec: Named) -> Named:
+    """Now and then something else than the defaults, of the parameters that the algorithm has. An
+    averaging rate is no larger than what the algorithm itself would take with this codec: more need
+    not be stable."""
+    rng = of(seed, "params")
+    name = algorithm.name.partition("+")[0]
+    params: dict[str, Any] = {}
+    for key, share, values in (("staleness", 0.2, (1, 2)), ("quorum", 0.2, (0.5, 0.7)), ("eta", 0.25, (0.3, 0.6))):
+        drawn, value = rng.random(), values[int(rng.random() * len(values))]
+        if name == "d2" and key == "staleness":
+            continue  # extrapolating from old news (2 x_t - x_(t-1)) has no reason to converge, and does not
+        if drawn < share and takes(name, key, value):
+            params[key] = min(value, _largest_eta(name, codec)) if key == "eta" else value
+    return Named.of(algorithm.name, {**algorithm.values, **params})
+
+
+@lru_cache(maxsize=1024)
+def takes(algorithm: str, key: str, value: float) -> bool:
+    """Whether an algorithm has such a parameter."""
+    try:
+        gossip.get(algorithm, **{key: value})
+    except ConfigError:
+        return False
+    return True
+
+
+def _workload(seed: int, algorithm: Named) -> str:
+    """Without training nothing would ever move where all nodes must start from one model."""
+    alike = algorithm.name.partition("+")[0] in workload.EQUAL_START
+    return "quadratic-alike" if alike else pick(seed, "workload", workload.DRAWN)
+
+
+@lru_cache(maxsize=1024)
+def _largest_eta(algorithm: str, codec: Named) -> float:
+    """The default of an algorithm whose averaging rate goes by the codec; 1 for the others."""
+    own = naming.param_of(naming.algorithm_of(Named(algorithm)), "eta", 1.0)
+    return own or round(default_eta(naming.codec_of(codec)), 3)
+
+
+def _fitting(seed: int, algorithm: Named, codec: Named, nodes: int, values: int) -> Named:
+    """A topology that the algorithm takes."""
+    rng = of(seed, "topology")
+    names = [n for n in topologies.names() if n != "file"]
+    faults: dict[str, str] = {}
+    while names:
+        named = Named(names.pop(int(rng.random() * len(names))))
+        if named.name == "complete" and nodes > SMALL and names and rng.random() < 0.6:
+            names.insert(0, named.name)  # n (n - 1) messages a round: rather three times a graph of another kind
+            continue
+        fault = unfit(algorithm, named, codec, nodes, values)
+        if fault is None:
+            return named
+        faults[named.name] = fault
+    raise ConfigError(f"no topology of {nodes} nodes suits {algorithm} with {codec}; ring: {faults['ring']}")
+
+
+def fits(algorithm: Named, topology: Named, codec: Named, nodes: int, values: int) -> bool:
+    """Whether the algorithm takes it."""
+    return unfit(algorithm, topology, codec, nodes, values) is None
+
+
+@lru_cache(maxsize=65536)
+def unfit(algorithm: Named, topology: Named, codec: Named, nodes: int, values: int) -> str | None:
+    """Why the algorithm does not take it."""
+    try:
+        view = view_of(naming.topology_of(topology, nodes), codec, nodes, values)
+        naming.algorithm_of(algorithm).init(np.zeros(values, np.float32), view)
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+def layout_of(values: int) -> Layout:
+    """Two tensors, so that codecs that work tensor by tensor have something to do."""
+    first = max(1, values * 3 // 4)
+    rest = [TensorSpec("bias", (values - first,))] if values > first else []
+    return Layout.of([TensorSpec("weight", (first,)), *rest])
+
+
+def view_of(
+    topology: Topology, codec: Named, nodes: int, values: int, seed: int = 0, deadline_s: float = 2.0
+) -> NodeView:
+    """Make the view of node 0."""
+    members = tuple(naming.member_names(nodes))
+    run_id = seed.to_bytes(16, "big", signed=True)
+    layout = layout_of(values)
+    return NodeView(members[0], members, topology, layout, naming.codec_of(codec), run_id, seed, deadline_s)

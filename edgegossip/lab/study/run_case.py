@@ -1,0 +1,230 @@
+"""One case: from its recipe to a result that study.jsonl can hold."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+
+from edgegossip import __version__, codecs, training
+from edgegossip import recipe as recipes
+from edgegossip.lab.study.cases import Case
+from edgegossip.lab.study.measure import Recorder, Traffic, average, measure_rounds
+from edgegossip.lab.study.server import VirtualServer
+from edgegossip.lab.study.virtual import VirtualFleet
+from edgegossip.layout import Layout
+from edgegossip.node.spec import NodeSpec, default_members, make_algorithm, make_view
+from edgegossip.recipe import DataSection, Recipe
+from edgegossip.training.base import Workload
+from edgegossip.training.data import DataSet, open_data
+from edgegossip.types import ConfigError, DataError, HostError, LocalError, PeerError, Round, Vec
+
+Progress = Callable[[Round], None]
+Result = dict[str, Any]
+
+
+class Opened:
+    """The data set that was opened last: most studies have but one."""
+
+    def __init__(self) -> None:
+        self._last: tuple[DataSection, DataSet] | None = None
+
+    def get(self, section: DataSection) -> DataSet:
+        wanted = replace(section, partition="iid", skew=0.0, alpha=0.5, augment=False)
+        if self._last is None or self._last[0] != wanted:
+            self._last = (wanted, open_data(section))
+        return self._last[1]
+
+
+def check(recipe: Recipe) -> None:
+    """Whether the case can start, in far less time than it takes. Raises ConfigError or DataError."""
+    training.check(recipe)
+    layout = training.layout_of(recipe)
+    if recipe.run.mode == "server":
+        codecs.get(recipe.codec.name, **recipe.codec.params).init(layout)
+        return
+    spec = _specs(recipe)[0]
+    make_algorithm(recipe).init(np.zeros(layout.size, np.float32), make_view(spec, layout))
+
+
+def run_case(case: Case, opened: Opened, progress: Progress = lambda round: None) -> Result:
+    """Run the case to its end. A run that diverges has a result too: its state is "failed", with
+    the reason.
+
+    Raises ConfigError, DataError or HostError when it could not be run at all."""
+    start_s, start_cpu_s = time.perf_counter(), time.process_time()
+    recipe = case.recipe
+    local = recipe.data.partition == "local"  # then each virtual board opens its own
+    workloads = training.build_workloads(recipe, None if local else opened.get(recipe.data))
+    run = _Gossip(recipe, workloads, progress) if recipe.run.mode == "gossip" else _Server(recipe, workloads, progress)
+    recorder = Recorder(
+        nodes=recipe.run.nodes,
+        evaluate_after=recipes.evaluation_rounds(recipe) - {recipe.run.rounds - 1},
+        measure_after=measure_rounds(recipe.run.rounds) if recipe.run.mode == "gossip" else frozenset(),
+        evaluate=lambda x: workloads[0].evaluate(x, recipe.evaluation.examples or None),
+        sent_bytes=lambda: run.sent.total_bytes,
+    )
+    outcome: Result = {"state": "done", "reason": ""}
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):  # a run that diverges is told by what comes out
+            run.play(recorder)
+        outcome |= _reached(workloads, run.models)
+    except (ConfigError, DataError, HostError):
+        raise
+    except (LocalError, PeerError) as error:
+        outcome = {"state": "failed", "reason": str(error)}
+    return plain(
+        {
+            "key": case.key,
+            "group": case.group,
+            "name": case.name,
+            "settings": dict(case.settings),
+            "seed": case.seed,
+            **outcome,
+            **run.figures(),
+            **_curves(recorder),
+            "seconds": time.perf_counter() - start_s,
+            "cpu_seconds": time.process_time() - start_cpu_s,
+            "version": __version__,
+            "recipe": asdict(recipe),
+        }
+    )
+
+
+class _Gossip:
+    def __init__(self, recipe: Recipe, workloads: Sequence[Workload], progress: Progress) -> None:
+        layout, self._seed = workloads[0].layout, recipe.run.seed
+        views = [make_view(spec, layout) for spec in _specs(recipe)]
+        self._initial = workloads[0].initial(recipe.run.seed)
+        self._fleet = VirtualFleet(make_algorithm(recipe), views, workloads, recipe.run.rounds, progress)
+        self._recipe = recipe
+
+    @property
+    def sent(self) -> Traffic:
+        return self._fleet.traffic
+
+    @property
+    def models(self) -> list[Vec]:
+        return self._fleet.models
+
+    def play(self, recorder: Recorder) -> None:
+        self._fleet.play(self._initial, recorder)
+
+    def figures(self) -> Result:
+        figures = _bytes(self._recipe, self.sent, self.sent.total_bytes)
+        return figures | {"train_loss": self._fleet.train_loss, "suspected": self._fleet.suspected}
+
+
+class _Server:
+    def __init__(self, recipe: Recipe, workloads: Sequence[Workload], progress: Progress) -> None:
+        layout: Layout = workloads[0].layout
+        codec = codecs.get(recipe.codec.name, **recipe.codec.params)
+        members = default_members(recipe.run.nodes)
+        self._initial = workloads[0].initial(recipe.run.seed)
+        server = recipe.server
+        if server.strategy != "fedavg" or server.fraction < 1.0:
+            raise ConfigError(
+                f"server.strategy = {server.strategy}, server.fraction = {server.fraction:g}: a study plays fedavg with every "
+                "node in every round; use `edgegossip run` for others"
+            )
+        self._server = VirtualServer(
+            layout,
+            recipes.run_id(recipe),
+            codec,
+            members,
+            workloads,
+            recipe.run.rounds,
+            progress,
+            codecs.get(server.downlink, **server.downlink_params),
+            server.weighting == "uniform",
+        )
+        self._recipe = recipe
+
+    @property
+    def sent(self) -> Traffic:
+        return self._server.sent
+
+    @property
+    def models(self) -> list[Vec]:
+        return [self._server.model]
+
+    def play(self, recorder: Recorder) -> None:
+        self._server.play(self._initial, recorder)
+
+    def figures(self) -> Result:
+        figures = _bytes(self._recipe, self.sent, self._server.received.total_bytes)
+        return figures | {"train_loss": self._server.train_loss, "refused": self._server.refused}
+
+
+def _specs(recipe: Recipe) -> list[NodeSpec]:
+    members = default_members(recipe.run.nodes)
+    run_id = recipes.run_id(recipe)
+    return [NodeSpec(recipe, name, members, run_id) for name in members]
+
+
+def _reached(workloads: Sequence[Workload], models: Sequence[Vec]) -> Result:
+    """The final models on the whole test set, each with what its node has of its own (model.keep).
+    Models of a server run are all the same one: the first node's stands for them."""
+    found = [workload.evaluate(x) for workload, x in zip(workloads, models, strict=False)]
+    nodes = [metrics for metrics in found if metrics is not None]
+    averaged = workloads[0].evaluate(average(models)) if len(models) > 1 else found[0]
+    if averaged is None:
+        return {"accuracy": None, "score": None, "scores": {}, "loss": None, "test_examples": 0}
+    scores = {name: _over_nodes(value, [m.scores[name] for m in nodes]) for name, value in averaged.scores.items()}
+    return {
+        "accuracy": scores.get("accuracy"),
+        "score": next(iter(scores), None),
+        "scores": scores,
+        "loss": {"averaged": averaged.loss, "mean": sum(m.loss for m in nodes) / len(nodes)},
+        "test_examples": averaged.examples,
+    }
+
+
+def _over_nodes(averaged: float, values: Sequence[float]) -> dict[str, float]:
+    """A figure of the averaged model, and of the nodes' own."""
+    return {"averaged": averaged, "mean": sum(values) / len(values), "min": min(values), "max": max(values)}
+
+
+def _bytes(recipe: Recipe, sent: Traffic, received_bytes: int) -> Result:
+    """Sums over the nodes, as `run --json` has them, and per node and round."""
+    shares = recipe.run.nodes * recipe.run.rounds
+    return {
+        "nodes": recipe.run.nodes,
+        "rounds": recipe.run.rounds,
+        "sent_bytes": {"payload": sent.payload_bytes, "overhead": sent.overhead_bytes},
+        "received_bytes": received_bytes,
+        "bytes_per_node_round": sent.total_bytes / shares,
+        "bits_per_value": sent.bits_per_value,
+    }
+
+
+def _curves(recorder: Recorder) -> Result:
+    return {
+        "curve": [
+            {
+                "round": e.round,
+                "sent_bytes": e.sent_bytes,
+                "accuracy": None if e.averaged is None else e.averaged.accuracy,
+                "scores": {} if e.averaged is None else dict(e.averaged.scores),
+                "loss": None if e.averaged is None else e.averaged.loss,
+                "train_loss": e.train_loss,
+            }
+            for e in recorder.evaluations
+        ],
+        "consensus_distance": [list(point) for point in recorder.distances],
+    }
+
+
+def plain(value: Any) -> Any:
+    """Return a value with null for what is no finite number, as JSON needs it."""
+    if isinstance(value, dict):
+        return {key: plain(v) for key, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(v) for v in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

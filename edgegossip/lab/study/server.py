@@ -1,0 +1,148 @@
+"""Rounds through a coordinator over virtual nodes: the server engine, with boards that answer at
+once.
+
+The engine is the one that coordinators run. The model goes down whole or as an encoded difference,
+each node trains from what it decoded and sends its encoded change up, and the engine adds their
+mean to its model (FedAvg, McMahan et al. 2017, algorithm 1), nodes in the order of their names. So
+the outcome is that of a run over a network bit for bit. Nothing is lost here, and time passes only
+where the engine waits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from edgegossip import codecs
+from edgegossip import frame as wire
+from edgegossip.codecs.base import Codec
+from edgegossip.engine.server import ServerEngine
+from edgegossip.engine.server_boards import BoardSeen
+from edgegossip.engine.server_events import (
+    Answered,
+    Ask,
+    Event,
+    Finished,
+    Hello,
+    Joining,
+    Log,
+    Question,
+    Result,
+    RoundEnded,
+    Seen,
+    ServerPlan,
+    TimePassed,
+    Train,
+    Trained,
+)
+from edgegossip.engine.server_frames import FULL, Channel, Replica, Uplink
+from edgegossip.lab.study.measure import Recorder, Traffic
+from edgegossip.layout import Layout
+from edgegossip.training.base import Workload
+from edgegossip.types import LocalError, NodeId, Round, Vec
+
+
+class VirtualServer:
+    """One run. `play` does it all; results are in `sent` (by the nodes), `received` (by them),
+    `model` and the recorder."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        run_id: bytes,
+        codec: Codec[Any],
+        members: Sequence[NodeId],
+        workloads: Sequence[Workload],
+        rounds: Round,
+        progress: Callable[[Round], None] = lambda round: None,
+        downlink: Codec[Any] | None = None,
+        uniform: bool = False,
+    ) -> None:
+        down = downlink or codecs.get(FULL)
+        self._plan = ServerPlan(
+            boards=tuple(members),
+            rounds=rounds,
+            layout=layout,
+            run_id=run_id,
+            codec=codec,
+            downlink=down,
+            weighting="uniform" if uniform else "examples",
+        )
+        self._replica = Replica(layout, run_id, down)  # of all nodes: they hold the same
+        self._uplinks = [Uplink(Channel.of(layout, run_id, codec), name) for name in members]
+        self._members, self._workloads = members, workloads
+        self._progress = progress
+        self._losses = [math.nan] * len(members)  # of each node's last round
+        self._reason = "nobody answered"  # of the last refusal
+        self.sent, self.received = Traffic(layout.size), Traffic(layout.size)
+        self.model: Vec = np.empty(0, np.float32)
+        self.refused = 0  # updates that were not used
+        self.train_loss = math.nan  # mean over the nodes of the last round's
+
+    def play(self, x: Vec, recorder: Recorder) -> None:
+        """Play all rounds from model x.
+
+        Raises LocalError when training diverges or no update of a round can be used."""
+        engine = ServerEngine(self._plan, x)
+        nodes = tuple(BoardSeen(k, 0.0) for k in range(len(self._members)))
+        events: deque[Event] = deque([Seen(nodes)])
+        now_s, asked = 0.0, 0
+        effects = engine.start(now_s)
+        while True:
+            for effect in effects:
+                match effect:
+                    case Ask(questions):
+                        answers = self._answers(questions)
+                        events.extend(answers)
+                        asked = len(answers)
+                    case Log("refused", text):
+                        self._reason = text
+                    case RoundEnded(round, model, _, used):
+                        self.refused += asked - len(used)
+                        if not used:
+                            raise LocalError(f"no update of round {round} can be used; the last reason: {self._reason}")
+                        self._round_ended(round, model, recorder)
+                    case Trained(model):
+                        self.model = model
+                        return
+                    case Finished(error):
+                        raise error or LocalError("the run ended before its last round")
+            if not events:
+                now_s = max(now_s, engine.wake_s)
+            effects = engine.handle(events.popleft() if events else TimePassed(), now_s)
+
+    def _round_ended(self, round: Round, model: Vec, recorder: Recorder) -> None:
+        losses = [self._losses[k] for k in sorted(range(len(self._members)), key=lambda k: self._members[k])]
+        self.train_loss = sum(losses) / len(losses)
+        for k, loss in enumerate(losses):
+            recorder.done(k, round, model, loss)
+        self._progress(round + 1)
+
+    def _answers(self, questions: Sequence[Question]) -> list[Answered]:
+        """Let the nodes answer, in the order of their names."""
+        answers, opened, built = [], None, dict[int, bytes]()
+        for question in sorted(questions, key=lambda question: self._members[question.node]):
+            if isinstance(question.wish, Hello):
+                answers.append(Answered(question.number, Joining(self._members[question.node])))
+            elif isinstance(question.wish, Train):
+                # Whole or as a difference: it is the same model for every node, and decoded once.
+                frame = question.wish.frame
+                if id(frame) not in built:
+                    built[id(frame)] = b"".join(wire.build(frame))
+                data = built[id(frame)]
+                self.received.count(len(data), len(frame.body))
+                opened = opened or self._replica.open(data)
+                answers.append(Answered(question.number, self._train(question.node, *opened)))
+        return answers
+
+    def _train(self, node: int, asked: wire.Frame, x: Vec) -> Result:
+        update = self._workloads[node].local_update(x, asked.round)
+        self._losses[node] = update.loss
+        frame = self._uplinks[node].frame(update, asked.round, asked.aux)
+        data = b"".join(wire.build(frame))
+        self.sent.count(len(data), len(frame.body))
+        return Result(data)

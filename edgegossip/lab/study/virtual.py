@@ -1,0 +1,242 @@
+"""Gossip over virtual nodes in one process: the engine that boards run, many times, on a virtual
+clock.
+
+A discrete-event loop. Nodes compute for a while, frames take a while, timers are due: all in
+virtual seconds, so the order of events is a pure function of the recipe. Frames are built and
+parsed as on the wire. Nothing is lost; whoever wants that, wants the simulator.
+
+The clock: a local update takes COMPUTE_S. Under an asynchronous algorithm nodes are not in step: an
+update takes a uniform share of it, between 1 - JITTER and 1 + JITTER, drawn from (seed, node,
+round). A frame takes LATENCY_S. All nodes are there from the beginning, and greet each other
+GREETING_S before they begin to train, as boards do while they wait for their peers. As on a board,
+frames that come while a node computes wait until it has stepped, unless the algorithm is
+asynchronous.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from edgegossip import frame as wire
+from edgegossip.codecs.keys import derive_key
+from edgegossip.engine.events import (
+    ClosePeer,
+    Effect,
+    Event,
+    Finished,
+    FrameReceived,
+    Load,
+    Loaded,
+    Log,
+    PeerUp,
+    Poll,
+    Polled,
+    RoundEnded,
+    SetTimer,
+    Timer,
+    TimerFired,
+    Train,
+    UpdateReady,
+)
+from edgegossip.engine.joining import Patience
+from edgegossip.engine.node import NodeEngine, Seat
+from edgegossip.gossip.base import GossipAlgorithm, NodeView, Send
+from edgegossip.lab.study.measure import Recorder, Traffic
+from edgegossip.training.base import Workload
+from edgegossip.types import LocalError, PeerError, Round, Vec
+
+COMPUTE_S, JITTER, LATENCY_S, GREETING_S = 1.0, 0.5, 0.01, 1.0
+STALLED_AFTER = 100  # deadlines without a finished round
+_BOOT, _DURATION = 1, 2  # what a key is for
+
+
+@dataclass(slots=True)
+class _Node:
+    view: NodeView
+    workload: Workload
+    traffic: Traffic
+    engine: NodeEngine
+    held: deque[Event] = field(default_factory=deque)  # what came while it did not listen
+    greeting: bool = True  # its first round has not begun
+    timers: dict[Timer, int] = field(default_factory=dict)  # numbers of those in force; what was replaced has another
+    loss: float = math.nan
+    finished: bool = False
+
+
+class VirtualFleet:
+    """One run of one algorithm. `play` does it all; results are in `nodes`' traffic, `models` and
+    the recorder."""
+
+    def __init__(
+        self,
+        algorithm: GossipAlgorithm[Any],
+        views: Sequence[NodeView],
+        workloads: Sequence[Workload],
+        rounds: Round,
+        progress: Callable[[Round], None] = lambda round: None,
+    ) -> None:
+        """`views` are of one run, one a node, in the order of its members; their boots are replaced
+        by ones that the seed gives."""
+        self._algorithm, self._rounds, self._progress = algorithm, rounds, progress
+        self._nodes = [
+            _Node(
+                replace(v, boot=derive_key(v.seed, k, _BOOT) % 2**48),
+                w,
+                Traffic(v.layout.size),
+                self._engine_of(v),
+            )
+            for k, (v, w) in enumerate(zip(views, workloads, strict=True))
+        ]
+        self._index = {v.node: k for k, v in enumerate(views)}
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = itertools.count(1)
+        self._now = self._progressed_at = 0.0
+        self._recorder: Recorder | None = None
+        self._x: Vec | None = None  # that all start from
+        self.suspected = 0  # times a node went on without another
+
+    @property
+    def models(self) -> list[Vec]:
+        return [node.engine.model for node in self._nodes]
+
+    @property
+    def train_loss(self) -> float:
+        """Mean over the nodes of their last round's training loss."""
+        return sum(node.loss for node in self._nodes) / len(self._nodes)
+
+    @property
+    def traffic(self) -> Traffic:
+        """Return what all nodes sent so far."""
+        total = Traffic(self._nodes[0].view.layout.size)
+        for node in self._nodes:
+            total.payload_bytes += node.traffic.payload_bytes
+            total.overhead_bytes += node.traffic.overhead_bytes
+            total.vectors += node.traffic.vectors
+        return total
+
+    def play(self, x: Vec, recorder: Recorder) -> None:
+        """All rounds from model x. Raises LocalError when training diverges or nobody gets any
+        further, PeerError when a message cannot be used: nobody lies here, so its values have grown
+        without bound."""
+        self._recorder, self._x = recorder, x
+        for node in self._nodes:
+            self._boot(node)
+        patience_s = STALLED_AFTER * max(self._nodes[0].view.deadline_s, COMPUTE_S)
+        while not all(node.finished for node in self._nodes):
+            if not self._events or self._now - self._progressed_at > patience_s:
+                raise LocalError(self._stalled())
+            self._now, _, event = heapq.heappop(self._events)
+            event()
+
+    def _engine_of(self, view: NodeView) -> NodeEngine:
+        seat = Seat.of(view.node, view.members, view.topology, self._rounds)
+        return NodeEngine(self._algorithm, seat, Patience(grace_s=COMPUTE_S))
+
+    def _boot(self, node: _Node) -> None:
+        """Begin: everybody is there."""
+        self._carry_out(node, node.engine.start(self._now))
+        for peer in sorted(node.engine.seat.neighbours):
+            self._take(node, PeerUp(peer))
+
+    def _after(self, delay_s: float, event: Callable[[], None]) -> None:
+        """Events of one moment happen in the order in which they were planned."""
+        heapq.heappush(self._events, (self._now + delay_s, next(self._order), event))
+
+    def _duration_s(self, node: _Node, round: Round) -> float:
+        if not self._algorithm.asynchronous:
+            return COMPUTE_S
+        share = derive_key(node.view.seed, node.view.index, round, _DURATION) / 2**64
+        return COMPUTE_S * (1 + JITTER * (2 * share - 1))
+
+    # -- what comes in ---------------------------------------------------------------------------------------
+
+    def _take(self, node: _Node, event: Event) -> None:
+        """Take an event from the network: at once where the engine listens, else once it does
+        again."""
+        if node.held or not node.engine.listens:
+            node.held.append(event)
+        else:
+            self._handle(node, event)
+
+    def _answer(self, node: _Node, event: Event) -> None:
+        """Answer a question of the engine; then what was held back comes."""
+        self._handle(node, event)
+        while node.held and node.engine.listens:
+            self._handle(node, node.held.popleft())
+
+    def _handle(self, node: _Node, event: Event) -> None:
+        self._carry_out(node, node.engine.handle(event, self._now))
+
+    def _due(self, node: _Node, timer: Timer, number: int) -> None:
+        if node.timers.get(timer) == number:
+            del node.timers[timer]
+            self._take(node, TimerFired(timer))
+
+    # -- effects ---------------------------------------------------------------------------------------------
+
+    def _carry_out(self, node: _Node, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Send():
+                    self._send(node, effect)
+                case SetTimer(timer, None):
+                    node.timers.pop(timer, None)
+                case SetTimer(timer, float() | int() as after_s):
+                    number = node.timers[timer] = next(self._order)
+                    self._after(after_s, lambda timer=timer, number=number: self._due(node, timer, number))  # type: ignore[misc]
+                case Load():
+                    self._after(0.0, lambda: self._answer(node, Loaded(node.view, self._x)))
+                case Train(model, round):
+                    local = node.workload.local_update(model, round)
+                    node.loss, after_s = local.loss, self._duration_s(node, round)
+                    ready = UpdateReady(local)
+                    self._after(after_s, lambda ready=ready: self._answer(node, ready))  # type: ignore[misc]
+                case Poll():
+                    self._poll(node)
+                case RoundEnded():
+                    self._ended(node, effect)
+                case Log("suspect"):
+                    self.suspected += 1
+                case ClosePeer(peer, reason):
+                    raise PeerError(f"{node.view.node} refused a message from {peer}: {reason}")
+                case Finished():
+                    node.finished = True
+
+    def _poll(self, node: _Node) -> None:
+        """What has come is taken in, and before the first round all greetings."""
+        if node.greeting:
+            node.greeting = False
+            self._after(GREETING_S, lambda: self._answer(node, Polled()))
+            return
+        while node.held:
+            self._handle(node, node.held.popleft())
+        self._handle(node, Polled())
+
+    def _send(self, node: _Node, send: Send) -> None:
+        data = b"".join(wire.build(send.frame))
+        node.traffic.count(len(data), len(send.frame.body))
+        receiver, event = self._nodes[self._index[send.to]], FrameReceived(node.view.node, data)
+        self._after(LATENCY_S, lambda: self._take(receiver, event))
+
+    def _ended(self, node: _Node, ended: RoundEnded) -> None:
+        assert self._recorder is not None
+        self._progressed_at = self._now
+        index, round = node.view.index, ended.done.round
+        self._recorder.done(index, round, self._algorithm.model(ended.state), node.loss)
+        if index == len(self._nodes) - 1:
+            self._progress(round + 1)
+
+    def _stalled(self) -> str:
+        waits = [
+            f"{node.view.node} waits in round {node.engine.round} for "
+            f"{', '.join(self._algorithm.waiting_for(node.engine.state)) or 'nobody'}"
+            for node in self._nodes
+            if not node.finished
+        ]
+        return f"{self._algorithm.name} does not get any further: {'; '.join(waits)}"

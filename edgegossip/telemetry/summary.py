@@ -1,0 +1,277 @@
+"""A run in one document: what `run --json` prints and summary.json holds. Pure arithmetic on the records.
+
+What is not known is null, never 0. A board that was lost keeps its own figures and is named in `failed_nodes`. What
+each number is over:
+
+- `accuracy`, `scores`, `loss`, `train_loss`, `time_s`, `rounds`: the boards that finished; while none has, those still
+  at work. Each is a board's last evaluation, last training loss and its sum of seconds; `loss`, `train_loss` and
+  `time_s` are means over boards.
+- `score` is the name of the score that the task goes by, null where there is only the loss; `accuracy` has nulls in it
+  where accuracy is none of the scores.
+- `sent_bytes`, `received_bytes`: sums over all boards, lost ones included: what was sent was sent. What a coordinator
+  sends is what its boards receive.
+- `bits_per_value`: all payload bits of the boards divided by all values they stood for.
+- `verdict`: what is not as it should be, see verdict.py; empty while boards are at work.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from edgegossip.telemetry.lines import EventRecord, MetricsRecord, Record
+from edgegossip.telemetry.records import EVALUATED, PARTS, scores_in
+from edgegossip.telemetry.run_folder import RunData
+from edgegossip.telemetry.verdict import Asked, Evidence
+from edgegossip.types import NodeId
+
+COORDINATOR = "coordinator"  # the node name under which a coordinator writes; it is not a board
+_SENT_METRICS = {
+    "payload": "net/payload_bytes",
+    "overhead": "net/overhead_bytes",
+    "socket": "net/sent_bytes",
+    "link": "net/link_bytes",
+}
+SENT = tuple(_SENT_METRICS)
+_SUMMED = (
+    "net/received_bytes",
+    *_SENT_METRICS.values(),
+    *(f"{clock}/{part}_s" for clock in ("time", "cpu") for part in PARTS),
+    "time/cpu_s",
+    "sys/energy_j",
+)
+_LAST = ("train/loss", "eval/loss")
+# event -> state of its node from then on
+_ENDS = {"finished": "finished", "lost": "lost", "error": "lost", "restarted": "unfinished"}
+_AFTERWARDS = ("compared", "averaged")  # a look at the models, when all boards' processes have ended
+
+
+@dataclass(slots=True)
+class _Totals:
+    """What is known of one node so far."""
+
+    state: str = "unfinished"
+    why: str = ""  # it failed
+    rounds: int = 0  # rounds done
+    seconds: float | None = None
+    sums: dict[str, float] = field(default_factory=dict)
+    last: dict[str, float] = field(default_factory=dict)
+    scores: dict[str, float] = field(default_factory=dict)  # of the last evaluation, the headline first
+    evaluated: bool = False
+    measured_rounds: int = 0  # that say what energy they took
+    encoded_bits: float = 0.0
+    encoded_values: float = 0.0
+    peak_rss_bytes: float | None = None
+    restarts: int = 0
+
+    def take(self, record: MetricsRecord) -> None:
+        self.rounds = max(self.rounds, record.step + 1)
+        self.seconds = max(self.seconds or 0.0, record.t_s)
+        for name in _SUMMED:
+            if (value := record.number(name)) is not None:
+                self.sums[name] = self.sums.get(name, 0.0) + value
+        self.measured_rounds += record.number("sys/energy_j") is not None
+        for name in _LAST:
+            if (value := record.number(name)) is not None:
+                self.last[name] = value
+        self.evaluated |= any(name.startswith(EVALUATED) for name in record.values)
+        for name in scores_in(record.values):
+            if (value := record.number(f"{EVALUATED}{name}")) is not None:
+                self.scores[name] = value
+        rss_bytes = record.number("sys/peak_rss_bytes") or record.number("sys/rss_bytes")
+        if rss_bytes is not None:
+            self.peak_rss_bytes = max(self.peak_rss_bytes or 0.0, rss_bytes)
+        bits, payload_bytes = record.number("codec/bits_per_value"), record.number("net/payload_bytes")
+        if bits and payload_bytes:
+            self.encoded_bits += 8 * payload_bytes
+            self.encoded_values += 8 * payload_bytes / bits
+
+    def bytes(self, name: str) -> int | None:
+        return round(self.sums[name]) if name in self.sums else None
+
+
+def summarise(run: RunData, metrics: Iterable[MetricsRecord] | None = None) -> dict[str, Any]:
+    """The document for a run folder, of a run that ended or one that goes on. `metrics` are its records where the caller
+    reads them anyway."""
+    records = run.metrics() if metrics is None else metrics
+    return summarise_records(head_of(run), members_of(run), records, run.events(), asked_of(run))
+
+
+def head_of(run: RunData) -> dict[str, Any]:
+    """What a summary says of the run itself: its name, mode and rounds."""
+    section = recipe_of(run).get("run", {})
+    return {"run": run.name, "mode": section.get("mode"), "rounds_asked": section.get("rounds")}
+
+
+def members_of(run: RunData) -> Sequence[NodeId]:
+    """The boards that should take part, as far as the folder tells."""
+    return run.partition.get("nodes", ()) if run.partition else ()
+
+
+def asked_of(run: RunData) -> Asked:
+    """What the verdict goes by beside the records, as far as the folder tells."""
+    return Asked.of(recipe_of(run), run.partition, run.topology)
+
+
+def recipe_of(run: RunData) -> dict[str, Any]:
+    """The run's resolved recipe as plain tables; empty when there is none that can be read."""
+    try:
+        return tomllib.loads(run.recipe_toml or "")
+    except tomllib.TOMLDecodeError:
+        return {}
+
+
+def summarise_records(
+    head: Mapping[str, Any],
+    members: Sequence[NodeId],
+    metrics: Iterable[MetricsRecord],
+    events: Iterable[EventRecord],
+    asked: Asked | None = None,
+) -> dict[str, Any]:
+    """The document from the records themselves. `head` has run, mode and rounds_asked; `members` are the boards that
+    should have taken part, so that one which never said a word is not forgotten."""
+    summary = Summary(members, asked)
+    for record in metrics:
+        summary.take(record)
+    for event in events:
+        summary.take(event)
+    return summary.document(head)
+
+
+class Summary:
+    """The same of a run that goes on: takes records as they come."""
+
+    def __init__(self, members: Sequence[NodeId] = (), asked: Asked | None = None) -> None:
+        self._members = len(members)  # the first of the nodes, in their order
+        self._nodes = {name: _Totals() for name in members}
+        self._evidence = Evidence(asked)
+        self._seconds = 0.0
+
+    def take(self, record: Record) -> None:
+        self._evidence.take(record)
+        totals = self._nodes.get(record.node)
+        if totals is None:
+            totals = self._nodes[record.node] = _Totals()
+        if isinstance(record, MetricsRecord):
+            totals.take(record)
+        else:
+            totals.state = _ENDS.get(record.name, totals.state)
+            totals.restarts += record.name == "restarted"
+            if record.name in ("error", "lost"):
+                totals.why = record.text.removeprefix(f"lost {record.node}: ")
+        if not isinstance(record, EventRecord) or record.name not in _AFTERWARDS:
+            self._seconds = max(self._seconds, record.t_s)
+
+    def document(self, head: Mapping[str, Any]) -> dict[str, Any]:
+        """`head` as of `summarise_records`."""
+        names = list(self._nodes)
+        nodes = {
+            name: self._nodes[name] for name in names[: self._members] + sorted(names[self._members :], key=_parts)
+        }
+        return {**_document(head, nodes, self._seconds), "verdict": self._verdict()}
+
+    def _verdict(self) -> list[dict[str, Any]]:
+        """Of a run that is over: while boards are at work it may still come right."""
+        states = {name: t.state for name, t in self._nodes.items() if name != COORDINATOR}
+        finished = [name for name, state in states.items() if state == "finished"]
+        if not finished or "unfinished" in states.values():
+            return []
+        return [finding.to_json() for finding in self._evidence.findings(finished)]
+
+
+def _document(head: Mapping[str, Any], nodes: Mapping[NodeId, _Totals], seconds: float) -> dict[str, Any]:
+    boards = {name: t for name, t in nodes.items() if name != COORDINATOR}
+    basis = [t for t in boards.values() if t.state == "finished"]
+    basis = basis or [t for t in boards.values() if t.state == "unfinished"]
+    evaluated = _evaluated(basis, nodes.get(COORDINATOR))
+    scores = {name: _spread([t.scores[name] for t in evaluated if name in t.scores]) for name in _scores_of(evaluated)}
+    return {
+        "run": head.get("run"),
+        "mode": head.get("mode"),
+        "nodes": len(boards),
+        "rounds": max((t.rounds for t in basis), default=0),
+        "rounds_asked": head.get("rounds_asked"),
+        "accuracy": scores.get("accuracy") or _spread(()),
+        "score": next(iter(scores), None),
+        "scores": scores,
+        "loss": _mean([t.last["eval/loss"] for t in evaluated if "eval/loss" in t.last]),
+        "train_loss": _mean([t.last["train/loss"] for t in basis if "train/loss" in t.last]),
+        "seconds": seconds if any(t.seconds is not None for t in nodes.values()) else None,
+        "sent_bytes": {part: _sum_bytes(boards.values(), name) for part, name in _SENT_METRICS.items()},
+        "received_bytes": _sum_bytes(boards.values(), "net/received_bytes"),
+        "bits_per_value": _ratio(boards.values()),
+        "time_s": {part: _mean(_known(basis, f"time/{part}_s")) for part in PARTS},
+        "failed_nodes": [name for name, t in boards.items() if t.state == "lost"],
+        "unfinished_nodes": [name for name, t in boards.items() if t.state == "unfinished"],
+        "restarted_nodes": [name for name, t in boards.items() if t.restarts],
+        "boards": [_row(name, totals) for name, totals in nodes.items()],
+    }
+
+
+def _parts(name: NodeId) -> list[str]:
+    """Return the words and numbers of a name to sort by, so that board-10 comes after board-9."""
+    return [part.rjust(20, "0") if k % 2 else part for k, part in enumerate(re.split(r"([0-9]+)", name))]
+
+
+def _row(name: NodeId, totals: _Totals) -> dict[str, Any]:
+    """One node's own figures, whatever became of it."""
+    return {
+        "node": name,
+        "role": "coordinator" if name == COORDINATOR else "board",
+        "state": totals.state,
+        "why": totals.why if totals.state == "lost" else "",
+        "restarts": totals.restarts,
+        "rounds": totals.rounds,
+        "accuracy": totals.scores.get("accuracy"),
+        "scores": dict(totals.scores),
+        "loss": totals.last.get("eval/loss"),
+        "train_loss": totals.last.get("train/loss"),
+        "seconds": totals.seconds,
+        "sent_bytes": {part: totals.bytes(_SENT_METRICS[part]) for part in SENT},
+        "received_bytes": totals.bytes("net/received_bytes"),
+        "bits_per_value": _ratio([totals]),
+        "time_s": {part: totals.sums.get(f"time/{part}_s") for part in PARTS},
+        "cpu_s": totals.sums.get("time/cpu_s"),
+        "cpu_time_s": {part: totals.sums.get(f"cpu/{part}_s") for part in PARTS},
+        "energy_j": totals.sums.get("sys/energy_j"),
+        "energy_rounds": totals.measured_rounds,
+        "peak_rss_bytes": None if totals.peak_rss_bytes is None else round(totals.peak_rss_bytes),
+    }
+
+
+def _evaluated(basis: Sequence[_Totals], coordinator: _Totals | None) -> list[_Totals]:
+    """The boards that evaluated; where none did, the coordinator if it did."""
+    found = [t for t in basis if t.evaluated]
+    return [coordinator] if not found and coordinator is not None and coordinator.evaluated else found
+
+
+def _scores_of(evaluated: Sequence[_Totals]) -> list[str]:
+    return list(dict.fromkeys(name for totals in evaluated for name in totals.scores))
+
+
+def _known(basis: Sequence[_Totals], name: str) -> list[float]:
+    return [t.sums[name] for t in basis if name in t.sums]
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _spread(values: Sequence[float]) -> dict[str, float | None]:
+    return {"mean": _mean(values), "min": min(values, default=None), "max": max(values, default=None)}
+
+
+def _sum_bytes(nodes: Iterable[_Totals], name: str) -> int | None:
+    """Null as soon as one node that took part did not measure: a sum that leaves someone out is no total."""
+    values = [t.bytes(name) for t in nodes if t.rounds]
+    known = [v for v in values if v is not None]
+    return sum(known) if known and len(known) == len(values) else None
+
+
+def _ratio(nodes: Iterable[_Totals]) -> float | None:
+    pairs = [(t.encoded_bits, t.encoded_values) for t in nodes]
+    values = sum(v for _, v in pairs)
+    return sum(b for b, _ in pairs) / values if values else None

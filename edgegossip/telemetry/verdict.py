@@ -1,0 +1,465 @@
+"""What a run came to, beyond its figures: a line for each thing that is not what was asked for, with
+its cure. Pure arithmetic on the records.
+
+A finding is a *ruin* where the run failed its purpose, one good model that all boards hold: its
+command then ends with EXIT_RUIN. It is a hint where a user should look. Whoever is warned of every
+second run reads no warning, so each rule waits for evidence, and short runs are hardly judged:
+
+- `diverged` (ruin): the training loss is no number, or ends far above its start, or gave back more
+  than half of what it had gained.
+- `chance` (ruin): after `ENOUGH_ROUNDS` rounds and one pass over its data, the fleet's accuracy is
+  what guessing gives, or near it with a test loss that guessing would beat; or its r2 is not above
+  0, which predicting the mean gives. Where the classes are not known, as of a script: the training
+  loss hardly fell, and is that of guessing right as often as the accuracy says.
+- `apart` (ruin): the boards hold different models. The average of them is far worse than they are,
+  or they are far worse than it, or the worst board has learnt a quarter of what the best has, or
+  they are further from the average than that is long. A hint where they are merely far from it.
+- `split` (ruin): boards that finished fall into groups that exchanged nothing in the last third of
+  the run, or all of them mixed with nobody.
+- `alone` (hint): a board mixed with nobody in most of its rounds.
+- `stalled` (hint): the training loss did not fall.
+- `gap` (hint): the accuracy is not half of what the training loss promises: boards that know only
+  classes of their own look like that, and a model that has learnt its examples by heart.
+- `refused` (hint): a board was refused, and took no part.
+
+A loss may be below 0, such as a log-likelihood: what it rises by is held against its size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Any
+
+from edgegossip.telemetry.lines import EventRecord, MetricsRecord
+from edgegossip.telemetry.records import EVALUATED, LINK_BYTES, LINK_PREFIX, scores_in
+from edgegossip.types import NodeId
+from edgegossip.untrusted import Refusal
+
+ENOUGH_ROUNDS = 10  # before which nobody is told that nothing was learnt
+MANY_ROUNDS = 100  # after which less than one pass over the data is enough
+FEW_LOSSES = 5  # a curve of fewer rounds is none
+LATE = 2 / 3  # the last third of a run: who has not exchanged in it, does not any more
+FAR = 0.3  # from the average, in lengths of it: boards with even data are at 0.01 to 0.05
+BEYOND = 1.0  # there the boards' models have less in common than they have not
+MOST_NAMED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the verdict."""
+
+    kind: str  # a word for programs
+    text: str  # what is so: a sentence for people, without its full stop
+    cure: str  # what to do, without its full stop
+    ruin: bool = False  # the run failed its purpose
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": self.kind, "text": self.text, "cure": self.cure, "ruin": self.ruin}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What was to be done, as far as the run folder tells."""
+
+    recipe: Mapping[str, Any] = field(default_factory=dict)  # plain tables
+    classes: Sequence[int] = ()  # training examples of each class, over all boards; none: not known
+    holds: Mapping[NodeId, int] = field(default_factory=dict)  # training examples of each board
+    # Of each round of the topology's period, the pairs that exchange.
+    edges: Sequence[Sequence[tuple[NodeId, NodeId]]] = ()
+
+    @classmethod
+    def of(
+        cls,
+        recipe: Mapping[str, Any],
+        partition: Mapping[str, Any] | None = None,
+        topology: Mapping[str, Any] | None = None,
+    ) -> Asked:
+        """From a run folder's recipe, partition.json and topology.json."""
+        counts = partition["counts"] if partition else []
+        holds = {node: sum(row) for node, row in zip(partition["nodes"], counts, strict=True)} if partition else {}
+        rounds = topology.get("rounds", []) if topology else []
+        edges = [[(str(a), str(b)) for a, b in one.get("edges", ())] for one in rounds]
+        return cls(recipe, [sum(column) for column in zip(*counts, strict=True)], holds, edges)
+
+    def get(self, section: str, key: str) -> Any:
+        """A recipe's value; None when it is not known."""
+        table = self.recipe.get(section)
+        return table.get(key) if isinstance(table, Mapping) else None
+
+    @property
+    def script(self) -> str:
+        """The name of the user's training script, which goes by none of the keys of training and
+        of which nobody knows how much of its data a round takes; "" where a recipe trains."""
+        return PurePath(str(self.get("run", "script") or "")).name
+
+    @property
+    def lr(self) -> float | None:
+        """The learning rate, where the recipe says it."""
+        lr = self.get("training", "lr")
+        return lr if isinstance(lr, float | int) and not self.script else None
+
+    @property
+    def guess(self) -> float | None:
+        """Accuracy of whoever says the most frequent class, always."""
+        return max(self.classes) / sum(self.classes) if sum(self.classes) and len(self.classes) > 1 else None
+
+
+@dataclass(slots=True)
+class _Node:
+    """What is known of one board."""
+
+    examples: float = 0.0  # seen in training
+    rounds: int = 0
+    alone: int = 0  # rounds that ended without news of any neighbour
+    mixed: int = 0  # rounds that ended with some
+    last: float | None = math.nan  # training loss of the last round; None: no number
+    score: float | None = None
+    loss: float | None = None  # of the last evaluation
+    r2: float | None = None
+    tested: float = 0.0  # examples of it
+    away: float | None = None  # from the average, in lengths of it
+    sent: dict[NodeId, int] = field(default_factory=dict)  # neighbour -> last round in which it got something
+
+
+class _Curve:
+    """The training loss by rounds, the mean over the boards; of a long run in at most POINTS
+    stretches of equal length."""
+
+    POINTS = 4096
+
+    def __init__(self) -> None:
+        self.rounds, self._width = 0, 1
+        self._sums: dict[int, float] = {}
+        self._counts: dict[int, int] = {}
+
+    def add(self, step: int, loss: float) -> None:
+        self.rounds = max(self.rounds, step + 1)
+        while step // self._width >= self.POINTS:
+            self._width *= 2
+            sums, counts = self._sums, self._counts
+            self._sums, self._counts = {}, {}
+            for k, total in sums.items():
+                self._put(k // 2, total, counts[k])
+        self._put(step // self._width, loss, 1)
+
+    def _put(self, k: int, total: float, count: int) -> None:
+        self._sums[k] = self._sums.get(k, 0.0) + total
+        self._counts[k] = self._counts.get(k, 0) + count
+
+    @property
+    def first(self) -> float:
+        """The highest loss in the first twentieth of the run."""
+        return max(self._means()[: self._window()])
+
+    def _means(self) -> list[float]:
+        return [self._sums[k] / self._counts[k] for k in sorted(self._sums)]
+
+    def _window(self) -> int:
+        return max(1, len(self._sums) // 20)
+
+    def ends(self) -> tuple[float, float, float] | None:
+        """The loss at the start, at its least and at the end: medians over twentieths of the run.
+        None of fewer than FEW_LOSSES rounds."""
+        if self.rounds < FEW_LOSSES or len(self._sums) < FEW_LOSSES:
+            return None
+        means, size = self._means(), self._window()
+        windows = [_median(means[k : k + size]) for k in range(0, len(means) - size + 1, size)]
+        windows.append(_median(means[-size:]))
+        return windows[0], min(windows), windows[-1]
+
+
+class Evidence:
+    """Takes the records of a run, in any order, and says what came of it."""
+
+    def __init__(self, asked: Asked | None = None) -> None:
+        self._asked = asked or Asked()
+        self._nodes: dict[NodeId, _Node] = {}
+        self._curve = _Curve()
+        self._score = ""  # the one that the task goes by
+        self._averaged: dict[str, float] = {}  # the average of the boards' models, evaluated
+        self._refused: dict[tuple[NodeId, str], Refusal] = {}  # by name and reason
+        self._came: set[NodeId] = set()  # who was there at some time
+        self._quarantined: dict[NodeId, str] = {}
+
+    def take(self, record: MetricsRecord | EventRecord) -> None:
+        if isinstance(record, EventRecord):
+            self._event(record)
+            return
+        node = self._nodes.setdefault(record.node, _Node())
+        node.rounds = max(node.rounds, record.step + 1)
+        node.examples += record.number("train/examples") or 0.0
+        if "train/loss" in record.values:
+            node.last = record.number("train/loss")
+            if node.last is not None:
+                self._curve.add(record.step, node.last)
+        if "gossip/consensus_distance" in record.values:
+            far = record.number("gossip/consensus_distance")
+            node.alone, node.mixed = node.alone + (far is None), node.mixed + (far is not None)
+        if any(name.startswith(EVALUATED) for name in record.values):  # a script may tell no loss
+            self._evaluated(node, record)
+        for name in record.values:
+            if name.startswith(LINK_PREFIX) and name.endswith(LINK_BYTES):
+                peer = name[len(LINK_PREFIX) : -len(LINK_BYTES)]
+                node.sent[peer] = max(record.step, node.sent.get(peer, 0))
+
+    def findings(self, finished: Collection[NodeId]) -> list[Finding]:
+        """What is not as it should be with the boards that finished, ruins first."""
+        nodes = {name: node for name, node in self._nodes.items() if name in finished}
+        found = [*self._diverged(nodes)] or [*self._chance(nodes)]
+        found += self._apart(nodes)
+        found += self._split(nodes)
+        if not any(f.ruin for f in found):
+            found += [*self._stalled(nodes), *self._gap(nodes)]
+        found += self._were_refused(finished)
+        return sorted(found, key=lambda f: not f.ruin)
+
+    # -- what comes in -----------------------------------------------------------------------------
+
+    def _evaluated(self, node: _Node, record: MetricsRecord) -> None:
+        node.loss, node.tested = record.number("eval/loss"), record.number("eval/examples") or 0.0
+        node.r2 = record.number("eval/r2")
+        for name in scores_in(record.values)[:1]:
+            self._score, node.score = name, record.number(f"{EVALUATED}{name}")
+
+    def _event(self, event: EventRecord) -> None:
+        peer = str(event.fields.get("peer", ""))
+        match event.name:
+            case "compared":
+                away, length = event.fields.get("distance"), event.fields.get("length")
+                if isinstance(away, float | int) and isinstance(length, float | int) and length > 0:
+                    self._nodes.setdefault(event.node, _Node()).away = away / length
+            case "averaged":
+                numbers = {k: float(v) for k, v in event.fields.items() if isinstance(v, float | int)}
+                self._averaged = numbers
+            case "refused" if "why" in event.fields:  # else a message was, and nobody
+                refusal = Refusal(*(str(event.fields.get(key, "")) for key in ("who", "address", "why")))
+                self._refused.setdefault((peer or refusal.who or refusal.address, refusal.why), refusal)
+            case "peer-up" | "member-here" | "readmitted":
+                self._quarantined.pop(peer, None)
+                self._came.add(peer)
+            case "quarantine":
+                self._quarantined[peer] = event.text
+
+    # -- rules -------------------------------------------------------------------------------------
+
+    def _diverged(self, nodes: Mapping[NodeId, _Node]) -> Iterable[Finding]:
+        lr, where = self._asked.lr, f" in {self._asked.script}" if self._asked.script else ""
+        lower = f"lower the learning rate{where}" if lr is None else f"training.lr = {lr:g}: try a tenth of it"
+        eta = self._rate()
+        cure = lower + (f"; or a lower gossip.params.eta than {eta:g}" if eta else "")
+        broken = [name for name, node in nodes.items() if node.last is None]
+        if broken:
+            yield Finding("diverged", f"the training loss of {_names(broken)} ended as no number", cure, True)
+            return
+        ends = self._curve.ends()
+        if ends is None:
+            return
+        start, low, end = ends
+        # Most may be learnt in the first few rounds, before the median of the first twentieth.
+        first = self._curve.first
+        gained = first - low
+        worse = end - start > max(abs(start), abs(low), 0.1)
+        learnt = self._curve.rounds >= 2 * ENOUGH_ROUNDS and gained > 0.2 * max(abs(first), abs(low))
+        if worse or (learnt and end > 2.0 * low and end - low > 0.5 * gained):
+            was = f"from {start:.3g} at the start" if worse else f"from {low:.3g} at its least"
+            yield Finding("diverged", f"training diverged: its loss rose {was} to {end:.3g}", cure, True)
+
+    def _chance(self, nodes: Mapping[NodeId, _Node]) -> Iterable[Finding]:
+        scores = self._scores(nodes)
+        if not scores or not self._enough(nodes):
+            return
+        explained = [node.r2 for node in nodes.values() if node.r2 is not None]
+        if explained and (r2 := sum(explained) / len(explained)) <= 0.0:
+            text = f"r2, {r2:.3g}, is not better than that of always predicting the mean"
+            yield Finding("chance", text, self._cure_of_chance(), True)
+        if self._score != "accuracy":
+            return
+        reached = sum(scores.values()) / len(scores)
+        losses = [node.loss for node in nodes.values() if node.loss is not None]
+        tested = max((node.tested for node in nodes.values()), default=0.0) or 1000.0
+        guess = self._asked.guess
+        if guess is None:
+            ends = self._curve.ends()
+            if ends is None or not ends[2] > max(0.9 * ends[0], math.log(1.9)):
+                return
+            guess = math.exp(-ends[2])  # a guess among k classes has a loss of log k
+            if abs(reached - guess) <= _noise(guess, tested):
+                text = f"the accuracy, {reached:.3g}, is that of guessing: so is the training loss, {ends[2]:.3g}"
+                yield Finding("chance", f"{text}, which hardly fell", self._cure_of_chance(), True)
+            return
+        exact = reached <= guess + _noise(guess, tested)
+        near = reached <= guess + min(0.1 * (1.0 - guess), guess)
+        beaten = bool(losses) and sum(losses) / len(losses) > 0.95 * math.log(len(self._asked.classes))
+        if exact or (near and beaten):
+            count = len(self._asked.classes)
+            text = f"the accuracy, {reached:.3g}, is that of guessing among {count} classes ({guess:.3g})"
+            yield Finding("chance", text, self._cure_of_chance(), True)
+
+    def _apart(self, nodes: Mapping[NodeId, _Node]) -> Iterable[Finding]:
+        floor, scores = self._asked.guess, self._scores(nodes)
+        far = max((node.away for node in nodes.values() if node.away is not None), default=0.0)
+        away = f"; they are up to {far:.2g} of a model's length from it" if far >= 0.01 else ""
+        own, one = (sum(scores.values()) / len(scores) if scores else None), self._averaged.get(self._score)
+        if floor is not None and self._score == "accuracy" and own is not None and self._enough(nodes):
+            best, worst = max(scores.values()), min(scores, key=lambda name: scores[name])
+            reached = max(own, one or 0.0, best)
+            costs = 0.25 if far > FAR else 0.5  # of what was learnt
+            if reached > 2 * floor and one is not None and abs(own - one) > costs * (max(own, one) - floor):
+                text = f"the boards hold different models: accuracy {own:.3g}, of their average {one:.3g}{away}"
+                yield Finding("apart", text, self._cure_of_apart(), True)
+                return
+            if reached > 2 * floor and scores[worst] < floor + 0.25 * (best - floor):
+                text = f"the boards hold different models: accuracy {scores[worst]:.3g} at {worst}, up to {best:.3g}"
+                yield Finding("apart", text + " elsewhere", self._cure_of_apart(), True)
+                return
+        if far > FAR and self._enough(nodes):
+            text = f"the boards hold different models: up to {far:.2g} of a model's length from their average"
+            yield Finding("apart", text, self._cure_of_apart(), far > BEYOND)
+
+    def _split(self, nodes: Mapping[NodeId, _Node]) -> Iterable[Finding]:
+        """By bytes that were acknowledged; only among boards whose records are all here."""
+        if len(nodes) < 2 or not any(node.sent for node in nodes.values()):
+            yield from self._mixed_with_nobody(nodes)
+            return
+        played = self._asked.edges[: max(node.rounds for node in nodes.values())]
+        pairs = {(a, b) for edges in played for a, b in edges if a in nodes and b in nodes}
+        late = {(a, b) for a, b in pairs if b in nodes[a].sent and nodes[a].sent[b] >= LATE * (nodes[a].rounds - 1)}
+        groups = _groups(nodes, late)
+        if pairs and len(_groups(nodes, pairs)) == 1 < len(groups):
+            since = max(
+                (nodes[a].sent.get(b, -1) + 1 for a, b in pairs - late if not _together(groups, a, b)), default=0
+            )
+            said = "; ".join(_names(group) for group in groups[:MOST_NAMED])
+            when = f"since round {since}" if since else "at any time"
+            text = f"the fleet split, and nothing was exchanged {when} between {said}"
+            yield Finding("split", text, "look at their peer-down events and the network between them", True)
+            return
+        yield from self._mixed_with_nobody(nodes)
+
+    def _mixed_with_nobody(self, nodes: Mapping[NodeId, _Node]) -> Iterable[Finding]:
+        """Boards that trained and waited in vain, by what their rounds ended with."""
+        if not any(node.mixed for node in self._nodes.values()) and len(nodes) > 1:
+            return  # an algorithm that tells no distance
+        alone = [name for name, n in nodes.items() if n.alone > n.mixed and n.rounds >= ENOUGH_ROUNDS]
+        if alone and self._asked.get("gossip", "algorithm") not in ("ad-psgd", "parallel-sgd"):
+            deadline = self._asked.get("gossip", "deadline_s")
+            said = f" (now {deadline:g})" if isinstance(deadline, float | int) else ""
+            cure = f"raise gossip.deadline_s{said}, and look at the peer-down and suspect events"
+            if len(alone) == len(nodes) > 1:
+                yield Finding("split", "every board trained alone in most rounds", cure, True)
+                return
+            yield Finding("alone", f"{_names(alone)} mixed with no neighbour in most rounds", cure)
+
+    def _stalled(self, nodes: Mapping[NodeId, _Node]) -> Iterable[Finding]:
+        ends = self._curve.ends()
+        if ends is None or self._curve.rounds < 2 * ENOUGH_ROUNDS or not self._enough(nodes):
+            return
+        start, _, end = ends
+        if abs(start) > 0.05 and end > start - 0.02 * abs(start):
+            text = f"the training loss did not fall: {start:.3g} at the start, {end:.3g} at the end"
+            yield Finding("stalled", text, self._cure_of_chance())
+
+    def _gap(self, nodes: Mapping[NodeId, _Node]) -> Iterable[Finding]:
+        ends, scores = self._curve.ends(), self._scores(nodes)
+        if ends is None or ends[2] < 0.0 or not scores or self._score != "accuracy" or not self._enough(nodes):
+            return
+        reached, promised = sum(scores.values()) / len(scores), math.exp(-ends[2])  # of a cross-entropy
+        if promised > 0.6 and reached < 0.5 * promised:
+            text = f"the accuracy, {reached:.3g}, is far below what the training loss, {ends[2]:.3g}, promises"
+            cure = "where boards hold different classes, let them exchange after fewer steps; else the test data differ"
+            yield Finding("gap", text, f"{cure}, or the model knows its examples by heart")
+
+    def _were_refused(self, finished: Collection[NodeId]) -> Iterable[Finding]:
+        took_part = {peer for node in self._nodes.values() for peer in node.sent} | set(finished) | self._came
+        out = [refusal for (name, _), refusal in self._refused.items() if name not in took_part]
+        if out:
+            said = "; ".join(f"{refusal.caller}: {refusal.why}" for refusal in out[:MOST_NAMED])
+            more = f"; and {len(out) - MOST_NAMED} more" if len(out) > MOST_NAMED else ""
+            cure = "compare name, run, version and certificate there; a member is named with --members or --boards"
+            yield Finding("refused", f"refused, and took no part: {said}{more}", cure)
+        if self._quarantined:
+            text = f"the updates of {_names(self._quarantined)} were refused until the end"
+            yield Finding("refused", text, "; ".join(list(self._quarantined.values())[:MOST_NAMED]))
+
+    # -- of all of them ----------------------------------------------------------------------------
+
+    def _scores(self, nodes: Mapping[NodeId, _Node]) -> dict[NodeId, float]:
+        found = {name: node.score for name, node in nodes.items() if node.score is not None}
+        if not found:  # a coordinator evaluates for all
+            found = {name: node.score for name, node in self._nodes.items() if node.score is not None}
+        return {name: score for name, score in found.items() if score is not None}
+
+    def _enough(self, nodes: Mapping[NodeId, _Node]) -> bool:
+        """Whether these boards trained for long enough to be told what they have not learnt."""
+        return any(
+            node.rounds >= ENOUGH_ROUNDS
+            and (
+                self._asked.script
+                or node.rounds >= MANY_ROUNDS
+                or node.examples >= self._asked.holds.get(name, math.inf)
+            )
+            for name, node in nodes.items()
+        )
+
+    def _rate(self) -> float | None:
+        """The averaging rate that the recipe sets."""
+        params = self._asked.get("gossip", "params")
+        eta = params.get("eta") if isinstance(params, Mapping) else None
+        return float(eta) if isinstance(eta, float | int) and eta else None
+
+    def _cure_of_chance(self) -> str:
+        lr, script = self._asked.lr, self._asked.script
+        said = f" in {script}" if script else "" if lr is None else f" (training.lr = {lr:g})"
+        return f"look at the learning rate{said}, the labels and the inputs' scale; train one board alone first"
+
+    def _cure_of_apart(self) -> str:
+        eta, codec = self._rate(), self._asked.get("codec", "name")
+        if eta is not None:
+            return f"leave gossip.params.eta = {eta:g} out: it then goes by the codec; or take a finer codec"
+        if codec not in (None, "fp32", "fp16", "bf16"):
+            return f"take a finer codec than {codec}, such as 8-bit-elastiquant, or choco-sgd, which sends differences"
+        lower = "learning rate" if self._asked.script else "training.lr"
+        return f"take a denser topology, a lower {lower}, or more rounds; gossip.momentum for uneven data"
+
+
+def _groups(nodes: Iterable[NodeId], pairs: Collection[tuple[NodeId, NodeId]]) -> list[list[NodeId]]:
+    """The nodes that the pairs connect, one way or the other; the largest group first."""
+    home = {node: [node] for node in nodes}
+    for a, b in pairs:
+        if home[a] is not home[b]:
+            small, large = sorted((home[a], home[b]), key=len)
+            large += small
+            for node in small:
+                home[node] = large
+    found: list[list[NodeId]] = []
+    for group in home.values():
+        if not any(group is other for other in found):
+            found.append(group)
+    return sorted((sorted(group) for group in found), key=lambda group: (-len(group), group))
+
+
+def _noise(guess: float, tested: float) -> float:
+    """How far from its mean the accuracy of guessing may be, over so many examples."""
+    return 2.0 * math.sqrt(guess * (1.0 - guess) / tested) + 0.01
+
+
+def _together(groups: Sequence[Sequence[NodeId]], a: NodeId, b: NodeId) -> bool:
+    return any(a in group and b in group for group in groups)
+
+
+def _names(nodes: Iterable[NodeId]) -> str:
+    """ "a", "a and b", "a, b, c and 5 more"."""
+    names = list(nodes)
+    if len(names) > MOST_NAMED:
+        names = [*names[: MOST_NAMED - 1], f"{len(names) - MOST_NAMED + 1} more"]
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
+def _median(values: Sequence[float]) -> float:
+    """The middle one, or the mean of the two in the middle. (The standard library's takes a waiting
+    board 2 MiB.)"""
+    ordered, half = sorted(values), len(values) // 2
+    return ordered[half] if len(values) % 2 else (ordered[half - 1] + ordered[half]) / 2

@@ -1,0 +1,198 @@
+"""A board started by hand goes on where an earlier process of the same command did not finish."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from edgegossip import recipe as recipes
+from edgegossip.cli.main import cli
+from edgegossip.fleet.launch import board as boards
+from edgegossip.fleet.launch.unfinished import instance_of, kept_unix_s
+from edgegossip.mesh.membership.joining import JoinAnswer
+from edgegossip.node import entering
+from edgegossip.node.main import NodeOptions, _place
+from edgegossip.telemetry.lines import EventRecord, to_line
+from edgegossip.telemetry.run_folder import read_run
+
+Found = list[tuple[Path, bool]]  # run folder, and whether the board knows that it was in the run
+PEERS = ("--peer", "pi-02=127.0.0.1:1", "--peer", "pi-03=127.0.0.1:2")
+COMMANDS = {
+    "peers": ("quickstart-gossip", "--set", "run.nodes=3", *PEERS),
+    "founder": ("quickstart-gossip", "--members", "pi-01,pi-02,pi-03"),
+    "joiner": ("--join", "127.0.0.1:1"),
+    "server": ("quickstart-server", "--set", "run.nodes=2", "--boards", "pi-01,pi-02", "--coordinator", "127.0.0.1:1"),
+}
+
+
+@pytest.fixture
+def found(monkeypatch: pytest.MonkeyPatch) -> Found:
+    """Boards that begin, and are over before they do anything."""
+    seen: Found = []
+
+    def run_node(recipe: recipes.Recipe, options: NodeOptions, open_output: Any) -> None:
+        spec, _ = _place(recipe, options)
+        sink, save_to = open_output(spec)
+        sink.event("pi-01", "notice", "here")
+        sink.close()
+        seen.append((save_to.parent.parent, spec.restarted))
+
+    def ask(*_: object, **__: object) -> JoinAnswer:
+        recipe = recipes.with_settings(recipes.load("quickstart-gossip"), {"run.nodes": 3})
+        return JoinAnswer(
+            entering.found(recipe, "pi-02", ("pi-01", "pi-02", "pi-03"), None).manifest, (), "pi-02", "10.0.0.9"
+        )
+
+    monkeypatch.setattr(boards, "run_node", run_node)
+    monkeypatch.setattr("edgegossip.fleet.launch.outcome.conclude", lambda *_, **__: 0)
+    monkeypatch.setattr("edgegossip.mesh.membership.joining.ask", ask)
+    return seen
+
+
+def start(runs: Path, *command: str) -> str:
+    done = CliRunner().invoke(cli, ["node", *command, "--name", "pi-01", "--runs", str(runs)], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def keep(folder: Path, board: str = "pi-01") -> None:
+    """As if it had kept a checkpoint."""
+    (folder / "checkpoint" / board).mkdir(exist_ok=True)
+    (folder / "checkpoint" / board / "0000000001.ckpt").touch()
+
+
+@pytest.mark.parametrize("how", COMMANDS)
+def test_the_same_command_goes_on_and_says_so(how: str, found: Found, tmp_path: Path) -> None:
+    assert "going on" not in start(tmp_path, *COMMANDS[how])
+    keep(found[0][0])
+    said = start(tmp_path, *COMMANDS[how])
+    assert f"going on with {found[0][0]}; --fresh begins anew" in said
+    start(tmp_path, *COMMANDS[how], "--fresh")
+    first, second, fresh = found
+    assert second == (first[0], how != "server") and not first[1]
+    assert fresh[0] != first[0] and not fresh[1]
+
+
+@pytest.mark.parametrize("how", COMMANDS)
+def test_a_run_of_long_ago_is_gone_on_with_and_a_gossip_board_says_how_old_it_is(
+    how: str, found: Found, tmp_path: Path
+) -> None:
+    start(tmp_path, *COMMANDS[how])
+    keep(first := found[0][0])
+    long_ago = time.time() - boards.OLD_S - 2 * 3600
+    for file in (first / "checkpoint" / "pi-01").iterdir():
+        os.utime(file, (long_ago, long_ago))
+    said = start(tmp_path, *COMMANDS[how])
+    assert found[1][0] == first and f"going on with {first}" in said
+    assert ("checkpoint is 3 h old" in said) == (how != "server")  # its coordinator knows whether the run is over
+
+
+def test_a_checkpoint_that_is_removed_as_it_is_looked_at_counts_no_more(tmp_path: Path) -> None:
+    kept = tmp_path / "checkpoint" / "pi-01"
+    kept.mkdir(parents=True)
+    (kept / "0000000001.ckpt").symlink_to(kept / "gone")
+    assert kept_unix_s(tmp_path, "pi-01") is None
+    (kept / "0000000002.ckpt").touch()
+    assert kept_unix_s(tmp_path, "pi-01") is not None
+
+
+def test_a_run_that_is_over_or_another_is_not_taken(found: Found, tmp_path: Path) -> None:
+    command = COMMANDS["founder"]
+    start(tmp_path, *command)
+    keep(first := found[0][0])
+    start(tmp_path, *command[:2], "pi-02,pi-01,pi-03")
+    start(tmp_path, *command, "--set", "training.lr=0.5")
+    start(tmp_path, *COMMANDS["peers"])
+    assert first not in [folder for folder, _ in found[1:]] and not any(known for _, known in found)
+    keep(first, "pi-02")  # the folder of `run`, whose boards share it
+    start(tmp_path, *command)
+    assert found[-1][0] != first
+    keep(last := found[-1][0])
+    (last / "checkpoint" / "pi-01.npz").touch()  # it has finished, and what came before it is no more to go on with
+    start(tmp_path, *command)
+    assert found[-1][0] != last and not found[-1][1]
+
+
+def test_who_joins_another_run_of_the_same_recipe_leaves_the_earlier_one_alone(
+    found: Found, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = recipes.with_settings(recipes.load("quickstart-gossip"), {"run.nodes": 3})
+    members = ("pi-01", "pi-02", "pi-03")
+    now = {"instance": "aa"}
+
+    def ask(*_: object, **__: object) -> JoinAnswer:
+        manifest = entering.found(recipe, "pi-02", members, None, lambda _: now["instance"]).manifest
+        return JoinAnswer(manifest, (), "pi-02", "10.0.0.9")
+
+    monkeypatch.setattr("edgegossip.mesh.membership.joining.ask", ask)
+    start(tmp_path, *COMMANDS["joiner"])
+    keep(first := found[0][0])
+    long_ago = time.time() - boards.OLD_S - 2 * 3600
+    os.utime(first / "checkpoint" / "pi-01" / "0000000001.ckpt", (long_ago, long_ago))
+    said = start(tmp_path, *COMMANDS["joiner"])
+    assert f"going on with {first}" in said and "h old" not in said  # it knows that it is the same run
+    now["instance"] = "bb"
+    said = start(tmp_path, *COMMANDS["joiner"])
+    assert f"not the one that this board left unfinished in {first}" in said and "going on" not in said
+    assert found[-1][0] != first and not found[-1][1]
+    now["instance"] = "aa"
+    start(tmp_path, *COMMANDS["joiner"])
+    assert found[-1] == (first, True)
+    now["instance"] = ""  # of an earlier version
+    keep(found[2][0])
+    start(tmp_path, *COMMANDS["joiner"])
+    assert found[-1] == (first, True)  # the one that it was last at work in
+
+
+def test_a_founder_draws_a_number_for_each_run_that_it_begins(found: Found, tmp_path: Path) -> None:
+    numbers = []
+    for more in ((), (), ("--fresh",), ("--resume", str(tmp_path / "first"))):
+        start(tmp_path, *COMMANDS["founder"], *more)
+        folder = found[-1][0]
+        numbers.append(instance_of(folder))
+        if not numbers[1:]:
+            keep(folder.rename(tmp_path / "first"))
+    first, second, fresh, named = numbers
+    assert first and first == second == named != fresh
+    for damaged in ("[]", "{}", '{"instance": 3}', '{"instance": "another"}'):
+        (tmp_path / "first" / "run.json").write_text(damaged)
+        assert instance_of(tmp_path / "first") == ""
+
+
+def test_a_board_that_keeps_nothing_begins_anew(found: Found, tmp_path: Path) -> None:
+    start(tmp_path, *COMMANDS["peers"])
+    keep(found[0][0])
+    start(tmp_path, *COMMANDS["peers"], "--set", "checkpoint.every=0")
+    assert found[1][0] != found[0][0]
+
+
+def test_times_go_on(found: Found, tmp_path: Path) -> None:
+    start(tmp_path, *COMMANDS["founder"])
+    keep(folder := found[0][0])
+    with (folder / "events.jsonl").open("ab") as file:
+        file.write(to_line(EventRecord("pi-01", 500.0, "notice", "then", {})))
+    start(tmp_path, *COMMANDS["founder"])
+    assert [e.t_s >= 500.0 for e in read_run(folder).events()] == [False, True, True]
+
+
+def test_a_folder_may_still_be_named(found: Found, tmp_path: Path) -> None:
+    start(tmp_path, *COMMANDS["founder"])
+    keep(found[0][0])
+    assert "going on" not in start(tmp_path, *COMMANDS["founder"], "--resume", str(found[0][0]))
+    assert found[1] == (found[0][0], True)
+    both = ["node", *COMMANDS["founder"], "--name", "pi-01", "--resume", str(found[0][0]), "--fresh"]
+    done = CliRunner().invoke(cli, [*both, "--runs", str(tmp_path)])
+    assert done.exit_code != 0 and "leave one out" in done.output + str(done.exception)
+
+
+def test_a_board_that_joins_may_keep_its_own_checkpoints(found: Found, tmp_path: Path) -> None:
+    start(tmp_path, *COMMANDS["joiner"], "--set", "checkpoint.every=5", "--set", "checkpoint.slack_s=3.0")
+    text = (found[0][0] / "recipe.toml").read_text()
+    assert "every = 5" in text and "slack_s = 3.0" in text
+    done = CliRunner().invoke(cli, ["node", *COMMANDS["joiner"], "--name", "pi-01", "--set", "training.lr=1"])
+    assert "checkpoint.*" in done.output + str(done.exception)

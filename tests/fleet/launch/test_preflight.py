@@ -1,0 +1,119 @@
+"""What a run says before it starts."""
+
+from __future__ import annotations
+
+import pytest
+
+from edgegossip import recipe as recipes
+from edgegossip.fleet.launch.preflight import codec_notice, notices, preflight
+from edgegossip.types import ConfigError, EdgegossipError, HostError
+
+
+@pytest.mark.parametrize("name, coarse", [("fp32", False), ("8-bit-elastiquant", False), ("topk", True), ("dgc", True)])
+def test_coarse_codecs_are_named_where_whole_models_travel(name: str, coarse: bool) -> None:
+    notice = codec_notice(recipes.load("quickstart-gossip", [f"codec.name={name}"]))
+    assert (f"codec {name} changes a vector by " in notice) == coarse
+    assert not codec_notice(recipes.load("quickstart-server", [f"codec.name={name}"]))
+    assert not codec_notice(recipes.load("quickstart-gossip", [f"codec.name={name}", "gossip.algorithm=choco-sgd"]))
+
+
+def test_keys_of_the_other_mode_are_named():
+    assert notices(recipes.load("quickstart-server")) == notices(recipes.load("quickstart-gossip")) == []
+    (notice,) = notices(recipes.load("quickstart-server", ["gossip.algorithm=choco-sgd", "gossip.momentum=nesterov"]))
+    assert notice == "gossip.algorithm and gossip.momentum have no effect with run.mode = server"
+    (notice,) = notices(recipes.load("quickstart-gossip", ["server.min_nodes=2"]))
+    assert notice == "server.min_nodes has no effect with run.mode = gossip"
+
+
+def test_the_averaging_rate_is_told_where_the_codec_decides_it():
+    choco = ["gossip.algorithm=choco-sgd", "codec.name=topk"]
+    (notice,) = notices(recipes.load("quickstart-gossip", [*choco, "codec.params.ratio=0.1"]))
+    assert "gossip.params.eta = 0.15," in notice
+    assert not notices(recipes.load("quickstart-gossip", [*choco, "gossip.params.eta=0.05"]))
+    assert not notices(recipes.load("quickstart-gossip", ["gossip.algorithm=choco-sgd"]))
+
+
+@pytest.mark.parametrize(
+    "settings, said", [(["codec.name=dgc"], True), (["codec.name=dgc", "training.momentum=0"], False), ([], False)]
+)
+def test_two_momentums_are_told(settings: list[str], said: bool) -> None:
+    assert said == any(
+        "momentum of its own" in notice for notice in notices(recipes.load("quickstart-server", settings))
+    )
+
+
+MEMBERS = ("a", "b", "c", "d")
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "words"),
+    [
+        (["training.task=regression"], ConfigError, "does not fit data whose targets are one class"),
+        (["training.optimizer=adamm"], ConfigError, "did you mean adam"),
+        (["training.optimizer=adam", "training.optimizer_params.beta=1"], ConfigError, "did you mean betas"),
+        (["training.optimizer_params.lr=1"], ConfigError, "it has a key of its own, training.lr"),
+        (["training.device=gpu"], ConfigError, "must be auto, cpu, cuda, cuda:N or mps"),
+        (['model.keep=["haed.*"]'], ConfigError, "model mlp: keep: no tensor of the model matches haed"),
+        (["gossip.algorithm=d2", "training.optimizer=adam"], ConfigError, "say training.optimizer = sgd"),
+    ],
+)
+def test_what_a_recipe_says_of_training_is_looked_at_before_the_run(
+    settings: list[str], error: type[EdgegossipError], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        preflight(recipes.load("quickstart-gossip", settings), MEMBERS)
+
+
+def test_a_gpu_that_is_not_there_is_missed_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(HostError, match="sees no CUDA GPU"):
+        preflight(recipes.load("quickstart-gossip", ["training.device=cuda"]), MEMBERS)
+    preflight(recipes.load("quickstart-gossip", ["training.device=cpu"]), MEMBERS)
+
+
+def test_a_coordinator_does_not_evaluate_a_part_of_a_model() -> None:
+    settings = ['model.keep=["3.*"]', "evaluation.where=coordinator"]
+    with pytest.raises(ConfigError, match=r"model.keep leave a part .* set evaluation.where = .boards"):
+        preflight(recipes.load("quickstart-server", settings), MEMBERS)
+
+
+@pytest.mark.parametrize("nodes, ring", [(4, False), (5, True), (6, False), (7, True), (8, False), (3, True)])
+def test_a_torus_that_is_a_ring_is_told_before_the_run(nodes: int, ring: bool) -> None:
+    said = notices(recipes.load("quickstart-gossip", ["gossip.topology=torus", f"run.nodes={nodes}"]))
+    assert any(f"of {nodes} boards it is a ring" in notice for notice in said) == ring
+
+
+def test_the_rate_with_a_memory_is_its_own() -> None:
+    told = {}
+    for algorithm in ("deep-squeeze", "sparse-push", "choco-sgd", "quant-sgp"):
+        settings = [f"gossip.algorithm={algorithm}", "codec.name=4-bit-elastiquant"]
+        (notice,) = notices(recipes.load("quickstart-gossip", settings))
+        told[algorithm] = notice.split("gossip.params.eta = ")[1].split(",")[0]
+    assert told == {"deep-squeeze": "0.29", "sparse-push": "0.29", "choco-sgd": "0.83", "quant-sgp": "0.83"}
+
+
+def test_a_codec_that_outgrows_the_memory_is_told() -> None:
+    said = notices(recipes.load("quickstart-gossip", ["gossip.algorithm=deep-squeeze", "codec.name=qsgd"]))
+    assert any("deep-squeeze remembers what a message loses" in notice for notice in said)
+    assert not any("remembers" in n for n in notices(recipes.load("quickstart-gossip", ["codec.name=minmax8"])))
+
+
+@pytest.mark.parametrize("codec, told", [("co3", True), ("ef-signsgd", True), ("signsgd", False), ("qsgd", False)])
+def test_a_second_memory_is_told_where_differences_are_one(codec: str, told: bool) -> None:
+    said = notices(recipes.load("quickstart-gossip", ["gossip.algorithm=choco-sgd", f"codec.name={codec}"]))
+    assert any("has a memory of its own" in notice for notice in said) == told
+
+
+def test_keys_that_a_script_does_not_go_by_are_named(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("")
+    assert notices(recipes.load(str(script), ["gossip.algorithm=sgp"])) == []
+    settings = ["training.lr=0.5", 'model.keep=["head.*"]', "training.momentum=0.5", "training.device=cuda:99"]
+    chosen = recipes.load(str(script), [*settings, "codec.name=dgc", "run.nodes=2"])
+    preflight(chosen, ("board-0", "board-1"))
+    said = [notice for notice in notices(chosen) if "train.py" in notice or "momentum" in notice]
+    keys = "model.keep and training.momentum and training.lr and training.device"
+    assert len(said) == 1 and all(key in said[0] for key in keys.split(" and "))
+    assert said[0].startswith("train.py says itself what it trains: ")

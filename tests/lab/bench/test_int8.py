@@ -1,0 +1,69 @@
+"""`edgegossip bench int8`: the row that scripts read, and what its figures count."""
+
+import importlib.util
+import json
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from edgegossip.cli.bench import bench
+from edgegossip.lab.bench.int8 import memory, variants
+from edgegossip.recipe import ModelSection
+from edgegossip.types import ConfigError
+
+FIELDS = (
+    "model batch threads dw isa step_ms fp32_batchnorm_ms fp32_evonorm_ms speedup_vs_batchnorm speedup_vs_evonorm"
+    " saved_bytes fp32_saved_bytes peak_bytes fp32_peak_bytes"
+).split()
+
+
+def test_rows_have_the_published_fields(monkeypatch):
+    monkeypatch.setattr(memory, "peak_bytes", lambda *_: None)
+    before = torch.get_num_threads()
+    asked = ["int8", "--model", "cnn", "--batch", "4", "--dw", "8", "--repeat", "1", "--json"]
+    done = CliRunner().invoke(bench, asked, standalone_mode=False)
+    assert done.exception is None, done.exception
+    (row,) = json.loads(done.output)["rows"]
+    assert set(FIELDS) <= set(row)
+    assert row["step_ms"] > 0 and row["speedup_vs_batchnorm"] == row["fp32_batchnorm_ms"] / row["step_ms"]
+    assert torch.get_num_threads() == before
+
+
+def test_an_unknown_model_is_named_with_the_nearest():
+    with pytest.raises(ConfigError, match="resnet20"):
+        CliRunner().invoke(bench, ["int8", "--model", "resnet2"], standalone_mode=False, catch_exceptions=False)
+
+
+def test_a_model_comes_with_its_parameters():
+    assert variants.section_of("mlp:hidden=[512,1024]", "batchnorm") == ModelSection(
+        name="mlp", norm="batchnorm", params={"hidden": [512, 1024]}
+    )
+    assert variants.section_of("cnn:channels=[8];hidden=16").params == {"channels": [8], "hidden": 16}
+    for wrong in ("mlp:hiden=[8]", "resnet20:depth=3", "mlp:hidden"):
+        with pytest.raises(ConfigError):
+            variants.training_of("int8", wrong, 4, 8)
+
+
+def test_saved_bytes_of_resnet20_are_two_a_value_and_a_quarter_of_fp32s():
+    ours, theirs = (variants.saved_bytes(variants.training_of(v, "resnet20", 4, 16)) for v in ("int8", "batchnorm"))
+    values = 7 * 16 * 1024 + 6 * 32 * 256 + 6 * 64 * 64  # outputs of the convolutions, and as many of the norms
+    assert 1.9 * 4 * values < ours < 2.1 * 4 * values
+    assert theirs > 3.9 * ours
+
+
+def test_peak_memory_is_measured_where_the_kernel_tells():
+    found = memory._measure("int8", "cnn", 16, torch.get_num_threads(), 16)
+    assert found is None or 0 <= found < 2**30
+
+
+def test_predictions_have_rows_of_their_own():
+    asked = ["int8", "--inference", "--model", "cnn", "--batch", "4", "--repeat", "1", "--json"]
+    done = CliRunner().invoke(bench, asked, standalone_mode=False)
+    assert done.exception is None, done.exception
+    (row,) = json.loads(done.output)["rows"]
+    assert row["predict_ms"] > 0 and row["speedup_vs_batchnorm"] == row["fp32_batchnorm_ms"] / row["predict_ms"]
+    if importlib.util.find_spec("onnxruntime") and importlib.util.find_spec("onnx"):
+        assert row["onnx_int8_ms"] > 0 and row["onnx_fp32_ms"] > 0
+    else:
+        assert row["onnx_int8_ms"] is None

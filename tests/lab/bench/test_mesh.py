@@ -1,0 +1,86 @@
+"""`bench mesh`: its rows, its targets, and that the peers it measures do what is said of them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from edgegossip.cli.bench import bench
+from edgegossip.lab.bench.mesh import cases, show, targets
+from edgegossip.lab.bench.mesh.processes import Fleet
+from edgegossip.types import HostError
+
+STABLE = {
+    "case", "nodes", "frame_bytes", "mesh_mb_s", "grpc_mb_s", "tcp_mb_s", "ratio_to_grpc", "latency_ms", "grpc_latency_ms",
+    "round_ms", "grpc_round_ms",
+}  # fmt: skip
+
+
+def verdicts(*rows):
+    return {v.text.split(",")[0]: v for v in targets.check(rows)}
+
+
+def test_rows_have_the_fields_that_scripts_rely_on():
+    row = cases.row("ring", 8, 1_000_000, round_ms=3.0)
+    assert set(row) >= STABLE
+    assert row["round_ms"] == 3.0
+    assert row["latency_ms"] is None
+    assert show.line(row).split()[:3] == ["ring", "8", "1000000"]
+
+
+def test_help_says_how_long_it_takes_and_what_is_checked():
+    text = CliRunner().invoke(bench, ["mesh", "--help"]).output
+    assert "minutes" in text
+    for target in targets.TARGETS:
+        assert f": {target.text}\n" in text
+    assert "at least 0.85: 8 MB frames" in text and "at most 2.5: 64 KiB frames" in text
+
+
+def test_targets():
+    assert all(v.holds is None for v in verdicts().values())
+    good = [
+        cases.row("throughput", 2, 8_000_000, ratio_to_grpc=0.9),
+        cases.row("latency", 2, 65_536, ratio_to_grpc=1.4),
+        cases.row("ring", 8, 1_000_000, ratio_to_grpc=1.9),
+        cases.row("idle", 18, 0, cpu_percent=2.0),
+        cases.row("memory", 4, 1_000_000, rounds=1000, rss_growth_bytes=0),
+    ]
+    assert all(v.holds for v in verdicts(*good).values())
+    bad = verdicts(
+        *good, cases.row("throughput", 2, 8_000_000, ratio_to_grpc=0.8), cases.row("ring", 8, 1, ratio_to_grpc=2.6)
+    )
+    assert [name for name, v in bad.items() if not v.holds] == ["8 MB frames", "ring of 8"]
+    assert bad["8 MB frames"].figure == 0.8
+    assert verdicts(cases.row("memory", 4, 1, rounds=10, rss_growth_bytes=0))["growth of a node over 1"].holds is None
+
+
+@pytest.mark.parametrize("kind", ["member-2", "grpc", "tcp"])
+def test_two_processes_exchange_what_they_are_told_to(kind):
+    with Fleet(kind, 2) as fleet:
+        assert fleet.pair("send_frames", "take_frames", frames=3, size=2_500_000) > 0
+        assert len(fleet.pair("ping", "pong", times=4, size=65_536)) == 4
+        if kind != "tcp":
+            ends = fleet.ring(3, 100_000)
+            assert [sorted(e) == e and len(e) == 3 for e in ends] == [True, True]
+        if kind == "member-2":  # the mesh, and the members of a run on it
+            assert all(cpu_s < 1.0 for cpu_s in fleet.all("idle", seconds=0.2))
+            fleet.workers[0].order("send_frames", to="p01", frames=1, size=0)
+            with pytest.raises(HostError, match="failed: LocalError"):
+                fleet.workers[0].answer()
+
+
+def test_the_command(tmp_path):
+    words = ["mesh", "--case", "ring", "--case", "memory", "--nodes", "3", "--repeat", "1", "--rounds", "5", "--json"]
+    done = CliRunner().invoke(bench, [*words, "--check", "--save", str(tmp_path)], standalone_mode=False)
+    document = json.loads(done.stdout)
+    assert [(row["case"], row["nodes"], row["rounds"]) for row in document["rows"]] == [
+        ("ring", 3, 24),
+        ("memory", 4, 5),
+        ("memory", 4, 20),
+    ]
+    assert document["rows"][0]["round_ms"] > 0
+    assert done.return_value == 6  # no row that a target speaks of
+    assert json.loads((tmp_path / "mesh.json").read_text()) == document
+    assert "| ring | 3 |" in (tmp_path / "mesh.md").read_text()

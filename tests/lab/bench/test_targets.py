@@ -1,0 +1,101 @@
+"""The table of targets on rows made up for the purpose."""
+
+import pytest
+
+from edgegossip.lab.bench import show
+from edgegossip.lab.bench.targets import TARGETS, check
+
+
+def row(**changes):
+    base = {
+        "codec": "qsgd",
+        "family": "qsgd",
+        "stage": "raw",
+        "bits": 4,
+        "input": "synthetic",
+        "n": 2_000_000,
+        "isa": "avx512",
+        "entropy_bits": 2.0,
+        "bits_per_value": 2.05,
+        "encode_vs_memcpy": 0.6,
+        "decode_vs_memcpy": 0.7,
+        "encode_vs_torch": 21.0,
+        "encode_vs_torch_tuned": 9.5,
+        "encode_vs_numpy": None,
+        "decode_vs_numpy": None,
+        "select_vs_torch": None,
+        "index_bits": None,
+    }
+    return {**base, **changes}
+
+
+def verdicts(*rows):
+    return {v.text: v for v in check(rows)}
+
+
+def test_nothing_measured():
+    assert [v.holds for v in check([])] == [None] * len(TARGETS)
+
+
+@pytest.mark.parametrize(
+    ("text", "good", "bad"),
+    [
+        ("quantise and pack 4 bits, encoding to memcpy", {}, {"encode_vs_memcpy": 0.49}),
+        ("quantise and pack 4 bits, qsgd to torch", {}, {"encode_vs_torch": 19.9}),
+        (
+            "quantise and pack 4 bits, qsgd to torch",
+            {"isa": "portable", "encode_vs_torch": 6.1},
+            {"encode_vs_torch": 9},
+        ),
+        (
+            "4 bits and Huffman, decoding to memcpy",
+            {"stage": "huffman"},
+            {"stage": "huffman", "decode_vs_memcpy": 0.64},
+        ),
+        (
+            "Elias, encoding to numpy",
+            {"stage": "elias", "encode_vs_numpy": 5.0},
+            {"stage": "elias", "encode_vs_numpy": 4.9},
+        ),
+        (
+            "Huffman or auto above an entropy from 1.5 bit, %",
+            {"stage": "auto"},
+            {"stage": "auto", "bits_per_value": 2.08},
+        ),
+        (
+            "Huffman or auto above an entropy below 1 bit, %",
+            {"stage": "auto", "entropy_bits": 0.5, "bits_per_value": 0.55},
+            {"stage": "huffman", "entropy_bits": 0.5, "bits_per_value": 0.57},
+        ),
+        (
+            "topk and dgc of 25 M values, selection to torch.topk",
+            {"family": "topk", "n": 25_000_000, "select_vs_torch": 3.5},
+            {"family": "dgc", "n": 25_000_000, "select_vs_torch": 2.5},
+        ),
+        (
+            "topk and dgc of gradients, bits an index",
+            {"family": "dgc", "input": "gradient", "index_bits": 7.5},
+            {"family": "topk", "input": "gradient", "index_bits": 8.5},
+        ),
+    ],
+)
+def test_each_line_takes_the_worst_row(text, good, bad):
+    assert verdicts(row(**good))[text].holds is True
+    worst = verdicts(row(**good), row(**bad), row(**good))[text]
+    assert worst.holds is False and worst.row.startswith("qsgd")
+
+
+def test_lines_against_plain_torch_tell_what_the_same_row_is_against_tuned_torch():
+    found = verdicts(row(encode_vs_torch=30.0, encode_vs_torch_tuned=8.0), row(encode_vs_torch_tuned=12.25))
+    line = show.verdict_line(found["quantise and pack 4 bits, qsgd to torch"].as_dict())
+    assert "qsgd to torch (12.2 x tuned torch)  (qsgd raw, synthetic, 2000000; avx512)" in line
+    assert "tuned" not in show.verdict_line(found["quantise and pack 4 bits, encoding to memcpy"].as_dict())
+    missing = verdicts(row(encode_vs_torch_tuned=None))["quantise and pack 4 bits, qsgd to torch"]
+    assert missing.holds and "tuned" not in show.verdict_line(missing.as_dict())
+
+
+def test_the_portable_build_has_its_own_lines():
+    found = verdicts(row(isa="portable", encode_vs_memcpy=0.1, encode_vs_torch=7.0))
+    assert found["quantise and pack 4 bits, encoding to memcpy"].holds is None
+    assert found["quantise and pack 4 bits, qsgd to torch"].holds is True
+    assert found["quantise and pack 4 bits, qsgd to torch"].isa == "portable"

@@ -1,0 +1,480 @@
+"""Mutants of server runs: rounds and their ends, who is there, what is believed, resume, the way
+down."""
+
+from __future__ import annotations
+
+from tests.lab.sim.mutants.mutant import Edit, Mutant
+
+ENGINE = "edgegossip.engine.server:ServerEngine."
+TRAINING = "edgegossip.engine.server_training:Training."
+AGREEMENTS = "edgegossip.engine.server_boards:Agreements."
+BOARDS = "edgegossip.engine.server_boards:Boards."
+PLAUSIBLE = "edgegossip.engine.plausible:"
+MEAN = "edgegossip.engine.server_training:Mean."
+FRAMES = "edgegossip.engine.server_frames:"
+RECORDS = "edgegossip.engine.server_records:"
+GOSSIP = ()  # algorithms that these concern: none
+
+
+def options(faults: str = "all", server: str = "", **more: object) -> dict[str, object]:
+    """Return where a mutant is looked for."""
+    return {"mode": "server", "faults": faults, **({"server": server} if server else {}), **more}
+
+
+MUTANTS = (
+    Mutant(
+        "server-late-answer-used",
+        "an answer whose round is over is taken for one of this round",
+        GOSSIP,
+        (
+            Edit(
+                ENGINE + "_answered",
+                "if self._asking is not None and number in self._asking.numbers:",
+                "if self._asking is not None:",
+            ),
+        ),
+        options("slow,slow", "deadline_s=2"),
+    ),
+    Mutant(
+        "server-answer-stays-open",
+        "an answer does not close its question, so that it counts again when it comes twice",
+        GOSSIP,
+        (Edit(ENGINE + "_answered", "self._open.close(number)\n    member =", "member ="),),
+        options("duplication=0.5"),
+    ),
+    Mutant(
+        "server-update-counts-twice",
+        "the last update of a round is part of the mean twice",
+        GOSSIP,
+        (
+            Edit(
+                TRAINING + "_combine",
+                "self._combiner.combine(self.round, self.model, shares)",
+                "self._combiner.combine(self.round, self.model, [*shares, shares[-1]])",
+            ),
+        ),
+        options("none"),
+    ),
+    Mutant(
+        "server-quorum-off-by-one",
+        "a round ends with one answer fewer than the quorum",
+        GOSSIP,
+        (
+            Edit(
+                ENGINE + "_waiting_for_answers",
+                "len(asking.answers) >= asking.enough",
+                "len(asking.answers) >= asking.enough - 1",
+            ),
+        ),
+        options("all", "quorum=3"),
+    ),
+    Mutant(
+        "server-quorum-one-too-many",
+        "a round waits for one answer more than the quorum",
+        GOSSIP,
+        (
+            Edit(
+                ENGINE + "_waiting_for_answers",
+                "len(asking.answers) >= asking.enough",
+                "len(asking.answers) > asking.enough",
+            ),
+        ),
+        options("all", "quorum=2"),
+    ),
+    Mutant(
+        "server-deadline-never-passes",
+        "a round waits for boards that hang",
+        GOSSIP,
+        (Edit(ENGINE + "_waiting_for_answers", "self._passed(self._wait.since_s + asking.until_s)", "False"),),
+        options("hang=2"),
+    ),
+    Mutant(
+        "server-first-late-answer-ends-it",
+        "where nobody was in time, the round ends with the first answer and the others have no deadline more",
+        GOSSIP,
+        (
+            Edit(
+                ENGINE + "_waiting_for_answers",
+                "asking.late, asking.until_s = False, round(self._waited_s + asking.deadline_s, 2)",
+                "return asking.then()",
+            ),
+        ),
+        options("slow=4", "deadline_s=0.3", nodes=3),
+    ),
+    Mutant(
+        "server-min-nodes-ignored",
+        "a round begins with one board, however many there must be",
+        GOSSIP,
+        (Edit(ENGINE + "_waiting_for_boards", ">= self._boards.least", ">= 1"),),
+        options("crash=2,pause", "min_nodes=4,return_s=120"),
+    ),
+    Mutant(
+        "server-busy-boards-asked",
+        "boards that owe an answer are asked for the next round as well",
+        GOSSIP,
+        (Edit(BOARDS + "idle", "if not m.busy", "if m.up"),),
+        options("hang=2,slow"),
+    ),
+    Mutant(
+        "server-lost-board-waited-for",
+        "questions to a board that is gone stay open",
+        GOSSIP,
+        (
+            Edit(
+                ENGINE + "_down",
+                "self._forget(self._open.drop(lambda sent: sent.name == name))",
+                "pass",
+            ),
+        ),
+        options("crash=3"),
+    ),
+    Mutant(
+        "server-silence-unnoticed",
+        "a board that gives no sign of life is not taken for gone",
+        GOSSIP,
+        (Edit(BOARDS + "observe", "silent_s > SILENT_S:", "silent_s > 99 * SILENT_S:"),),
+        options("crash=2,pause,split", "notices=silence"),
+    ),
+    Mutant(
+        "server-process-end-forgotten",
+        "a board whose process has ended is taken for back while the transport still sees it",
+        GOSSIP,
+        (Edit(BOARDS + "ended", "self._ignored.add(member.node)", "pass"),),
+        options("crash=3", "notices=launcher"),
+    ),
+    Mutant(
+        "server-replaced-process-waited-for",
+        "what the process before was asked stays open when another takes its place",
+        GOSSIP,
+        (
+            Edit(
+                ENGINE + "_joined",
+                "self._forget(self._open.drop(lambda sent: sent.node == replaced))",
+                "pass",
+            ),
+        ),
+        options("crash=4", "notices=silence"),
+    ),
+    Mutant(
+        "server-greeted-once",
+        "a greeting that is lost is not made again",
+        GOSSIP,
+        (
+            Edit(
+                "edgegossip.engine.server:_next_greeting",
+                "unanswered[-1] + GREET_S * 2 ** (len(unanswered) - 1)",
+                "math.inf",
+            ),
+        ),
+        options("loss=0.4", "min_nodes=4,return_s=120"),
+    ),
+    Mutant(
+        "server-strangers-kept",
+        "greetings of strangers that went away without an answer stay open",
+        GOSSIP,
+        (Edit(ENGINE + "_see", 'sent.what in ("hello", "bye") and sent.node not in nodes', "False"),),
+        options("crash=3,loss=0.4", "notices=leave"),
+    ),
+    Mutant(
+        "server-late-joiner-not-told",
+        "a board that joins while the run ends hears nothing of it",
+        GOSSIP,
+        (Edit(ENGINE + "_joined", "if self.leaving:", "if False:"),),
+        options("stop,delay=2,late-join"),
+    ),
+    Mutant(
+        "server-waits-for-all-to-join",
+        "boards that never come are waited for",
+        GOSSIP,
+        (Edit(ENGINE + "_gathering", "if not self._passed(self._wait.since_s + self._join_s):", "if True:"),),
+        options("leave", "join_s=3"),
+    ),
+    Mutant(
+        "server-certificates-not-compared",
+        "a board may join by the name of another",
+        GOSSIP,
+        (Edit(ENGINE + "_joined", "if self._plan.certified and answer.identity != name:", "if False:"),),
+        options("byzantine-name", "certified=true"),
+    ),
+    Mutant(
+        "server-goodbye-to-one",
+        "only the first board hears that the run is over",
+        GOSSIP,
+        (Edit(ENGINE + "_say_goodbye", "for m in self._boards.up()}", "for m in self._boards.up()[:1]}"),),
+        options("none"),
+    ),
+    Mutant(
+        "server-never-gives-up",
+        "an answer that never comes keeps its board busy for ever",
+        GOSSIP,
+        (Edit(ENGINE + "_give_up", "if self._passed(sent.at_s + patience_s):", "if False:"),),
+        options("hang=3", "deadline_s=2,min_nodes=4"),
+    ),
+    Mutant(
+        "server-repeats-a-round",
+        "a coordinator that goes on plays the round before once more",
+        GOSSIP,
+        (
+            Edit(
+                TRAINING + "resume",
+                "self.model, self.round = progress.model, progress.round",
+                "self.model, self.round = progress.model, max(0, progress.round - 1)",
+            ),
+        ),
+        options("coordinator-kill=2"),
+    ),
+    Mutant(
+        "server-resumes-without-momentum",
+        "a coordinator that goes on has forgotten what its combiner knew",
+        GOSSIP,
+        (Edit(TRAINING + "resume", "self._combiner.restore(progress.strategy)", "pass"),),
+        options("coordinator-kill=2", "combiner=momentum"),
+    ),
+    Mutant(
+        "server-resumes-without-levels",
+        "a coordinator that goes on asks for as many levels as at the beginning",
+        GOSSIP,
+        (Edit(TRAINING + "resume", "self._levels = progress.levels", "pass"),),
+        options("coordinator-kill=2", codec="elasticl"),
+    ),
+    Mutant(
+        "server-resumes-without-reference",
+        "a coordinator that goes on sends its own model in place of what boards were sent before",
+        GOSSIP,
+        (Edit(TRAINING + "resume", "self._downlink.resume(progress.reference, progress.round - 1)", "pass"),),
+        options("coordinator-kill=3", "downlink=qsgd:bits=8"),
+    ),
+    Mutant(
+        "server-difference-to-anybody",
+        "boards get the difference whether they hold the model before it or not",
+        GOSSIP,
+        (
+            Edit(
+                TRAINING + "_frames",
+                "if difference is not None and self._holds.get(name) == (node, self.round - 1):",
+                "if difference is not None:",
+            ),
+        ),
+        options("crash=2,slow", "downlink=qsgd:bits=8"),
+    ),
+    Mutant(
+        "server-difference-to-another-process",
+        "a new process of a board is taken to hold what the one before held",
+        GOSSIP,
+        (
+            Edit(
+                TRAINING + "_frames",
+                "self._holds.get(name) == (node, self.round - 1)",
+                "self._holds.get(name, (0, -9))[1] == self.round - 1",
+            ),
+        ),
+        options("crash=4,pause", "downlink=qsgd:bits=8,deadline_s=8"),
+    ),
+    Mutant(
+        "server-reference-is-the-model",
+        "the coordinator goes on from its own model, not from what boards made of the difference",
+        GOSSIP,
+        (
+            Edit(
+                FRAMES + "Downlink.publish",
+                "self.reference = self.reference.copy()  # the one before may be on its way to a disk",
+                "self.reference = x.copy()\nself._round = round\nreturn difference",
+            ),
+        ),
+        options("none", "downlink=fp16"),
+    ),
+    Mutant(
+        "server-levels-of-one-board",
+        "the first board alone decides on the number of levels",
+        GOSSIP,
+        (
+            Edit(
+                TRAINING + "_combine",
+                "self._levels.after([share.frame for share in shares], planned)",
+                "self._levels.after([share.frame for share in shares[:1]], planned)",
+            ),
+        ),
+        options("none", codec="elasticl"),
+    ),
+    Mutant(
+        "server-levels-a-round-late",
+        "boards are asked for the levels of the round before",
+        GOSSIP,
+        (
+            Edit(
+                TRAINING + "_combine",
+                "self._levels = self._levels.after(",
+                "self._levels = self._levels if self.round % 2 else self._levels.after(",
+            ),
+        ),
+        options("none", codec="elasticl"),
+    ),
+    Mutant(
+        "server-update-of-any-round",
+        "nobody looks of which round an update is",
+        GOSSIP,
+        (
+            Edit(
+                FRAMES + "Channel.check",
+                "if round is not None and frame.round != round:",
+                "if False:",
+            ),
+        ),
+        options("byzantine-stale"),
+    ),
+    Mutant(
+        "server-claims-believed",
+        "nobody looks whether claims of examples, losses and rates make sense",
+        GOSSIP,
+        (Edit(PLAUSIBLE + "require_reported", "check_reported(frame, levels)", "pass"),),
+        options("byzantine-claim", "weighting=uniform"),
+    ),
+    Mutant(
+        "server-examples-unbounded",
+        "a claim of examples counts, however large",
+        GOSSIP,
+        (Edit(PLAUSIBLE + "Examples.refused", "if claim > most", "if False"),),
+        options("byzantine-examples", "weighting=examples"),
+    ),
+    Mutant(
+        "server-length-unbounded",
+        "an update counts, however long",
+        GOSSIP,
+        (Edit(PLAUSIBLE + "Proportion.refused", "value > self._ratio * typical", "value > 1e30"),),
+        options("byzantine-huge", codec="fp32"),
+    ),
+    Mutant(
+        "server-weight-of-the-refused",
+        "the weight of an update that cannot be decoded is missing in the mean",
+        GOSSIP,
+        (Edit(MEAN + "_mean", "if 0.0 < used < total:", "if False:"),),
+        options("byzantine-nan", "combiner=mean", codec="fp32"),
+    ),
+    Mutant(
+        "server-uniform-by-examples",
+        "updates are weighted by examples where all should count the same",
+        GOSSIP,
+        (Edit(MEAN + "_mean", "1.0 if self._uniform else s.weight", "s.weight"),),
+        options("none", "weighting=uniform"),
+    ),
+    Mutant(
+        "server-quarantine-never-ends",
+        "a board that was left out once is left out for good",
+        GOSSIP,
+        (Edit(PLAUSIBLE + "LeftOut.reason", "record.until <= round", "not record.until"),),
+        options("byzantine-run=2", "min_nodes=1", rounds=12),
+    ),
+    Mutant(
+        "server-quarantine-never-begins",
+        "a board is asked however often it was refused",
+        GOSSIP,
+        (Edit(PLAUSIBLE + "LeftOut.refused", "if record.in_a_row >= PATIENCE:", "if False:"),),
+        options("byzantine-run=2", "min_nodes=1"),
+    ),
+    Mutant(
+        "server-evaluation-believed",
+        "an evaluation counts, however wild",
+        GOSSIP,
+        (Edit(RECORDS + "Evaluations.checked", "not self._training.makes_sense(found.loss)", "False"),),
+        options("byzantine-evaluation", "every=1,evaluates=boards"),
+    ),
+    Mutant(
+        "server-no-final-evaluation",
+        "nobody evaluates the final model, and nothing is said of it",
+        GOSSIP,
+        (
+            Edit(
+                ENGINE + "_handing_over", "self._evaluations.end()", "self._evaluations.end()\nreturn self._complete()"
+            ),
+        ),
+        options("none"),
+    ),
+    Mutant(
+        "server-round-not-saved",
+        "a round is not saved when it ends",
+        GOSSIP,
+        (
+            Edit(
+                ENGINE + "_round_answered",
+                "self._effects.append(Save(replace(self._training.progress(), agreement=common)))",
+                "pass",
+            ),
+        ),
+        options("none"),
+    ),
+    Mutant(
+        "server-refused-said-to-be-used",
+        "boards whose update could not be decoded are said to be part of the model",
+        GOSSIP,
+        (
+            Edit(
+                TRAINING + "_combine",
+                "shares = [share for share in shares if share.name not in made.refused]",
+                "shares = list(shares)",
+            ),
+        ),
+        options("byzantine-nan", codec="fp32"),
+    ),
+    Mutant(
+        "server-answer-of-nobody",
+        "an answer that comes twice is looked up as if it were the first",
+        GOSSIP,
+        (Edit(ENGINE + "_answered", "if sent is None:", "if number < 0:"),),
+        options("duplication=0.5"),
+    ),
+    Mutant(
+        "server-fails-at-once",
+        "boards that are away for a moment are not waited for",
+        GOSSIP,
+        (Edit(BOARDS + "check", "now_s < until_s", "now_s < 0"),),
+        options("pause=2,split", "min_nodes=4,return_s=120,notices=silence"),
+    ),
+    Mutant(
+        "server-record-lost",
+        "the record of a board that waits for a profile is dropped when the next one comes",
+        GOSSIP,
+        (Edit(RECORDS + "BoardRecords.used", "self._write(name)", "pass"),),
+        options("all", "records=true"),
+    ),
+    Mutant(
+        "server-agreements-not-compared",
+        "a board joins whatever it has, as long as the coordinator does not know better",
+        GOSSIP,
+        (Edit(ENGINE + "_disagreement", "self._agreements.take(name, said)", "pass"),),
+        options("other-labels@1-6:1"),
+    ),
+    Mutant(
+        "server-own-word-counts",
+        "a board that comes again with the right data is refused for what it said before",
+        GOSSIP,
+        (Edit(AGREEMENTS + "take", "where != place and (", "("),),
+        options("other-labels@0-2:1,late-join@0-4:0", nodes=2),
+    ),
+    Mutant(
+        "server-unfit-not-told",
+        "a board that is refused for its data hears nothing of it",
+        GOSSIP,
+        (
+            Edit(
+                ENGINE + "_joined",
+                'self._ask({node: Bye(f"{name} cannot take part: {problem}", failed=True)}, "bye")',
+                "pass",
+            ),
+        ),
+        options("other-labels@1-6:1"),
+    ),
+    Mutant(
+        "server-agreement-forgotten",
+        "a coordinator that goes on does not know any more what its boards had alike",
+        GOSSIP,
+        (Edit(AGREEMENTS + "resume", 'self._said["in this run so far"] = common', "pass"),),
+        options("other-labels@1-30:1,coordinator-kill=3"),
+    ),
+    Mutant(
+        "server-problem-overlooked",
+        "a board joins that has said why it cannot take part",
+        GOSSIP,
+        (Edit(ENGINE + "_joined", "if answer.problem:", "if False:"),),
+        options("other-layout@1-6:1"),
+    ),
+)

@@ -1,0 +1,49 @@
+"""Schedules that broke a promise once, made small: testdata/mended.sim, one command line each. What was wrong stands above it
+(the engine, or the checker); every one of them must hold now."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from edgegossip.cli.sim import sim
+from edgegossip.lab.sim import ServerSchedule, command, run, schedule_of
+from edgegossip.lab.sim.schedule import Schedule
+
+LINES = [
+    line
+    for line in (Path(__file__).parent / "testdata" / "mended.sim").read_text().splitlines()
+    if line and not line.startswith("#")
+]
+
+
+NAMES = (
+    "seed",
+    "faults",
+    "algorithms",
+    "topology",
+    "codec",
+    "nodes",
+    "rounds",
+    "workload",
+    "deadline_s",
+    "values",
+    "mode",
+    "server",
+)
+
+
+def schedule_in(line: str) -> Schedule | ServerSchedule:
+    """What `edgegossip sim` would run."""
+    words = shlex.split(line)
+    assert words[:2] == ["edgegossip", "sim"]
+    said = sim.make_context("sim", words[2:]).params
+    asked = command.Asked(None, (), jobs=None, **{name: said[name] for name in NAMES})
+    return schedule_of(asked.seed, command.options_of(asked))
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_holds_now(line: str) -> None:
+    schedule = schedule_in(line)
+    assert schedule.command() == line
+    assert not run(schedule).violations

@@ -1,0 +1,242 @@
+"""Whole schedules: the same seed gives the same run, nothing is violated, and what is broken on purpose is found."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgegossip import frame as wire
+from edgegossip import gossip
+from edgegossip.engine.events import Accepted, FrameReceived
+from edgegossip.engine.node import NodeEngine
+from edgegossip.gossip.base import Action, Message
+from edgegossip.lab.sim import (
+    Disk,
+    Named,
+    Options,
+    Schedule,
+    campaign,
+    checkers,
+    command,
+    draw,
+    run_schedule,
+    shrink,
+)
+from edgegossip.lab.sim.schedule import every_algorithm, with_params
+from edgegossip.types import LocalUpdate
+
+
+@pytest.mark.parametrize("name", gossip.names())
+def test_a_seed_gives_the_same_run_bit_for_bit(name: str) -> None:
+    options = Options(algorithms=(Named(name),), nodes=4, rounds=6)
+    schedule = draw(5, options)
+    one, two, other = run_schedule(schedule), run_schedule(schedule), run_schedule(draw(6, options))
+    assert one.digest == two.digest != other.digest
+    assert not one.violations and not other.violations
+    assert one.rounds >= 4 * 8 and one.events > one.rounds
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_frames_as_bytes_and_as_they_are_go_the_same_way(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    schedule = draw(seed, Options(nodes=4, rounds=6))
+    seen = []
+    for every in (1, 10**9):
+        monkeypatch.setattr("edgegossip.lab.sim.schedule.WIRE_EVERY", every)
+        seen.append((schedule.by_wire, run_schedule(schedule).digest))
+    assert [wire for wire, _ in seen] == [True, False] and seen[0][1] == seen[1][1]
+
+
+def test_a_trace_changes_nothing_and_tells_what_happens() -> None:
+    schedule = draw(7, Options(algorithms=(Named("sgp"),), faults="loss=0.3,crash,late-join,byzantine-nan", rounds=8))
+    lines: list[str] = []
+    assert run_schedule(schedule).digest == run_schedule(schedule, say=lines.append).digest
+    text = "\n".join(lines)
+    said_first = ("starts from", "steps in round", "->", "<-", "is done", "fault: crash", "hears that", "all is well")
+    for said in (*said_first, ", lost (loss)", "end of fault: loss=0.3", "end of fault: late-join"):
+        assert said in text
+
+
+def traced(algorithm: str, faults: str) -> str:
+    lines: list[str] = []
+    options = Options(algorithms=(Named(algorithm),), topology=Named("ring"), nodes=4, rounds=8, faults=faults)
+    assert not run_schedule(draw(7, options), say=lines.append).violations
+    return "\n".join(lines)
+
+
+def test_a_trace_says_what_faults_make_of_a_message() -> None:
+    text = traced("choco-sgd", "split@1-3:0+3,duplication=0.6@0-5,reorder=0.6@0-5,crash@3-5:1,leave@4-5:2")
+    for said in (", cut (split)", ", twice (duplication)", ", others overtake it (reorder)", "finds no process"):
+        assert said in text
+    assert "overtake it (reorder), twice (duplication)" in text
+    assert text.index("fault: split@1-3:0+3 (") < text.index("    3.000   -  end of fault: split@1-3:0+3")
+    assert "end of fault: leave" not in text
+
+
+def test_ids_are_exact_and_nobody_is_nan_away() -> None:
+    text = traced("choco-sgd", "split@0-4:0,loss=0.3@0-5")
+    assert re.search(r"session=[0-9a-f]{9,12}\b", text) and "e+" not in text
+    assert "no neighbour heard" in text and "nan" not in text
+
+
+def test_a_small_campaign_over_everything_finds_nothing() -> None:
+    result = campaign(range(16), Options(rounds=8))
+    assert result.schedules == 16 and result.violations == 0 and result.replays == 1, result.failures
+    assert len(result.faults) > 10 and len(result.algorithms) > 8
+
+
+def test_everything_fixed_is_what_is_drawn_and_the_rest_stays() -> None:
+    free = draw(11, Options())
+    fixed = draw(11, Options(nodes=free.nodes, rounds=free.rounds, codec=free.codec))
+    assert fixed == free
+    assert draw(11, Options(workload="consensus", deadline_s=3.0)).deadline_s == 3.0
+    assert {a.name.partition("+")[0] for a in every_algorithm()} == set(gossip.names())
+
+
+def test_no_averaging_rate_is_drawn_above_the_default_for_the_codec() -> None:
+    topk = Named.of("topk", {"ratio": 0.25})
+    drawn = [with_params(seed, Named(name), topk).values for name in ("choco-sgd", "dpsgd") for seed in range(40)]
+    assert {p["eta"] for p in drawn if "eta" in p} == {0.3, 0.375, 0.6}
+    assert all(with_params(s, Named("quant-sgp"), topk).values.get("eta", 0.0) <= 0.375 for s in range(40))
+    assert draw(101176, Options()).algorithm == Named.of("quant-sgp", {"eta": 0.375})
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_command_of_a_schedule_gives_it_again(seed: int) -> None:
+    schedule = draw(seed, Options(values=16 + seed % 2))
+    words = shlex.split(schedule.command())
+    assert words[:2] == ["edgegossip", "sim"]
+    given = dict(zip(words[2::2], words[3::2], strict=True))
+    asked = command.Asked(
+        recipe=None,
+        settings=(),
+        seed=int(given["--seed"]),
+        faults=given["--faults"],
+        algorithms=(given["--algorithm"],),
+        topology=given["--topology"],
+        codec=given["--codec"],
+        nodes=int(given["--nodes"]),
+        rounds=int(given["--rounds"]),
+        workload=given["--workload"],
+        deadline_s=float(given["--deadline"]),
+        values=int(given.get("--values", 16)),
+        jobs=None,
+    )
+    assert draw(seed, command.options_of(asked)) == schedule
+
+
+# -- what is broken on purpose -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Broken:
+    """An algorithm with a fault; what it does not change is the inner one's."""
+
+    inner: Any
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+class LosesMass(Broken):
+    """Counts its own update twice."""
+
+    def step(self, s: Any, local: LocalUpdate) -> tuple[Any, list[Action]]:
+        return self.inner.step(s, replace(local, delta=2 * local.delta))
+
+
+class Stalls(Broken):
+    """Waits for ever for whoever is silent."""
+
+    def tick(self, s: Any, now_s: float) -> tuple[Any, list[Action]]:
+        return s, []
+
+
+class Raises(Broken):
+    def receive(self, s: Any, m: Message) -> tuple[Any, list[Action]]:
+        raise LookupError("no such edge")
+
+
+class GoesBack(Broken):
+    def round(self, s: Any) -> int:
+        return min(3, int(self.inner.round(s)))
+
+
+class Infinite(Broken):
+    def model(self, s: Any) -> Any:
+        return self.inner.model(s) / np.float32(0.0)
+
+
+@pytest.mark.parametrize(
+    ("broken", "name", "faults", "rule"),
+    [
+        (LosesMass, "sgp", "none", "ledger"),
+        (Stalls, "dpsgd", "loss=0.5", "progress"),
+        (Raises, "dpsgd", "none", "crash"),
+        (GoesBack, "dpsgd", "none", "rounds"),
+        (Infinite, "dpsgd", "none", "finite"),
+    ],
+)
+def test_a_broken_algorithm_is_found(broken: type[Broken], name: str, faults: str, rule: str) -> None:
+    options = Options(algorithms=(Named(name),), nodes=4, rounds=8, faults=faults, workload="quadratic")
+    result = campaign(range(4), options, algorithm=broken(gossip.get(name)), stop_at_first=True)
+    assert result.rules[rule] > 0 and rule in checkers.RULES, result.rules
+
+
+def test_a_disk_that_mixes_two_checkpoints_is_found() -> None:
+    class Mixes(Disk):
+        """Half of a state is of one checkpoint and half of the one before: a write that was not atomic."""
+
+        def read(self) -> Any:
+            whole = [f for f in self.files if f is not None]
+            if len(whole) < 4:
+                return super().read()
+            state = whole[-1].state
+            return replace(whole[-1], state=replace(state, math=replace(state.math, sent=whole[-3].state.math.sent)))
+
+    options = Options(algorithms=(Named("sgp"),), nodes=4, rounds=10, faults="crash=3", codec=Named("fp32"))
+    result = campaign(range(8), options, make_disk=Mixes)
+    assert result.rules["ledger"] > 0
+
+
+def test_an_engine_that_believes_every_frame_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gullible(NodeEngine):
+        def _receive(self, event: FrameReceived) -> None:
+            assert self.view is not None
+            if not isinstance(event.data, wire.Frame):
+                frame = replace(wire.parse(event.data, self._limits), run_id=self.view.run_id)
+                outcome = self.algorithm.receive(self.state, Message(event.sender, frame))
+                self._effects.append(Accepted(event, frame, self.state, outcome[0]))
+                self._advance(outcome)
+            else:
+                super()._receive(event)
+
+    monkeypatch.setattr("edgegossip.lab.sim.world.NodeEngine", Gullible)
+    options = Options(algorithms=(Named("dpsgd"),), nodes=4, faults="byzantine-run=3", rounds=8)
+    assert campaign(range(4), options).rules["accepted"] > 0
+
+
+def test_shrinking_keeps_the_rule_and_takes_away_what_it_can() -> None:
+    schedule = draw(
+        3, Options(algorithms=(Named.of("dpsgd+heavy-ball", {"staleness": 1}),), nodes=8, faults="all,crash=3")
+    )
+
+    def fails(candidate: Schedule) -> str | None:
+        crashes = [f for f in candidate.faults if f.kind == "crash"]
+        return "some-rule" if crashes and candidate.nodes >= 3 else None
+
+    small = shrink(schedule, fails)
+    assert [f.kind for f in small.faults] == ["crash"] and small.nodes == 3 and small.rounds == 2
+    assert small.algorithm == Named("dpsgd") and small.codec == Named("fp32") and small.workload == "consensus"
+    assert fails(small) == "some-rule"
+    assert shrink(schedule, fails, most_tries=0) == schedule
+
+
+def test_a_campaign_in_two_processes_finds_the_same() -> None:
+    options = Options(nodes=2, rounds=2)
+    one, two = campaign(range(20), options), campaign(range(20), options, jobs=2)
+    assert one.faults == two.faults and one.events == two.events and two.schedules == 20

@@ -1,0 +1,71 @@
+"""Studies of tasks without accuracy: their scores in the table, the files and the plots' axes."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import Any
+
+import pytest
+
+from edgegossip import recipe as recipes
+from edgegossip.lab.study import table
+from edgegossip.lab.study.cases import Case
+from edgegossip.lab.study.variants import variants
+
+BASE = recipes.load("quickstart-gossip")
+
+
+def case(codec: str, seed: int) -> Case:
+    settings = {"codec.name": codec}
+    return Case(settings, recipes.with_settings(BASE, {**settings, "run.seed": seed}), codec)
+
+
+def result(**scores: float) -> dict[str, Any]:
+    over = {name: {"averaged": v, "mean": v, "min": v, "max": v} for name, v in scores.items()}
+    curve = [{"round": 2, "sent_bytes": 400, "accuracy": None, "scores": dict(scores), "loss": 1.0, "train_loss": 1.0}]
+    return {
+        "state": "done",
+        "reason": "",
+        "accuracy": over.get("accuracy"),
+        "score": next(iter(over), None),
+        "scores": over,
+        "loss": {"averaged": 0.75, "mean": 0.75},
+        "bits_per_value": 8.0,
+        "bytes_per_node_round": 10.0,
+        "sent_bytes": {"payload": 800, "overhead": 0},
+        "nodes": 4,
+        "curve": curve,
+        "consensus_distance": [[0, 1.0]],
+        "seconds": 1.0,
+    }
+
+
+def test_other_scores_have_columns_in_place_of_accuracys() -> None:
+    cases = [case("fp32", 1), case("fp32", 2), case("minmax8", 1)]
+    found = {c.key: result(mae=v, r2=0.5) for c, v in zip(cases, (0.25, 0.75, 1.0), strict=True)}
+    rows = table.rows(cases, found)
+    assert rows[0]["scores"] == {"mae": 0.5, "r2": 0.5} and rows[0]["accuracy"] is None
+    assert rows[0]["scores_std"]["mae"] == pytest.approx(0.3535534) and rows[1]["scores_std"]["mae"] is None
+    head = table.as_text(rows).splitlines()[0].split()
+    assert head[:5] == ["case", "seeds", "mae", "r2", "loss"]
+    (line, _) = list(csv.DictReader(io.StringIO(table.as_csv(rows))))
+    assert (line["mae"], line["r2"], line["accuracy"]) == ("0.5", "0.5", "")
+    assert "0.5000 ± 0.3536" in table.as_markdown(rows)
+
+
+def test_what_came_out_of_a_run_is_said_by_its_score_or_its_loss() -> None:
+    assert table.outcome(result(mae=0.25)) == "mae 0.2500"
+    assert table.outcome(result(accuracy=0.5)) == "accuracy 50.00 %"
+    assert table.outcome(result()) == "loss 0.7500"
+    assert table.outcome({**result(), "loss": None}) == "no evaluation"
+    earlier = {"accuracy": {"averaged": 0.5}, "loss": {"averaged": 1.0}}
+    assert table.outcome(earlier) == "accuracy 50.00 %"
+
+
+def test_plots_go_by_the_score_and_without_one_by_the_loss() -> None:
+    cases = [case("fp32", 1), case("fp32", 2)]
+    (found,) = variants(cases, {c.key: result(mae=v) for c, v in zip(cases, (0.25, 0.75), strict=True)})
+    assert (found.score, found.value, found.by_bytes) == ("mae", 0.5, [(100.0, 0.5), (200.0, 0.5)])
+    (bare,) = variants(cases[:1], {cases[0].key: result()})
+    assert (bare.score, bare.value, bare.by_bytes) == ("loss", 0.75, [(100.0, 1.0), (200.0, 0.75)])

@@ -1,0 +1,73 @@
+"""Rounds through a virtual coordinator: FedAvg by hand, and by Flower."""
+
+import numpy as np
+import pytest
+
+from edgegossip import codecs, training
+from edgegossip import frame as wire
+from edgegossip.codecs.base import Ctx
+from edgegossip.engine.server_frames import frame_key
+from edgegossip.lab.study.cases import Plan, make_cases
+from edgegossip.lab.study.measure import Recorder
+from edgegossip.lab.study.run_case import Opened, run_case
+from edgegossip.lab.study.server import VirtualServer
+from edgegossip.node.spec import default_members
+from edgegossip.recipe import run_id, with_settings
+from edgegossip.types import LocalError, LocalUpdate, Metrics
+
+
+@pytest.fixture
+def recipe(base):
+    shares = {"data.partition": "dirichlet", "data.alpha": 0.3, "training.batch_size": 200}  # of unequal size
+    return with_settings(base, {"run.mode": "server", **shares, "codec.name": "ef-signsgd"})
+
+
+def test_it_is_fedavg_of_decoded_updates_by_hand(recipe):
+    layout, x0 = training.initial_model(recipe)
+    codec = codecs.get("ef-signsgd")
+    members, run = default_members(4), run_id(recipe)
+    server = VirtualServer(layout, run, codec, members, training.build_workloads(recipe), recipe.run.rounds)
+    server.play(x0, Recorder(4, frozenset(), frozenset(), lambda x: Metrics(0, 1), lambda: 0))
+    boards = [training.build_workload(recipe, k) for k in range(4)]
+    states, x, payload, examples = [codec.init(layout)] * 4, x0, 0, set()
+    for round in range(recipe.run.rounds):
+        total, weights = np.zeros(layout.size), 0
+        for k, board in enumerate(boards):
+            update = board.local_update(x, round)
+            ctx = Ctx(frame_key(run, members[k], round), round, update.loss, update.lr)
+            body, states[k] = codec.encode(update.delta, states[k], ctx)
+            total += update.examples * (x.astype(np.float64) + codec.decode(body, layout))
+            weights, payload = weights + update.examples, payload + len(body)
+            examples.add(update.examples)
+        x = (total / weights).astype(np.float32)
+    assert len(examples) > 1
+    np.testing.assert_allclose(server.model, x, atol=1e-6)
+    assert server.sent.payload_bytes == payload and server.refused == 0
+
+
+def test_bytes_down_are_one_exact_model_a_node_and_round(recipe):
+    (case,) = make_cases(recipe, Plan())
+    result = run_case(case, Opened())
+    layout = training.layout_of(recipe)
+    assert result["state"] == "done" and result["refused"] == 0 and result["consensus_distance"] == []
+    assert result["received_bytes"] == 4 * 6 * (4 * layout.size + wire.HEADER_BYTES)
+    rates = result["accuracy"]
+    assert rates["averaged"] == rates["mean"] == rates["min"] == rates["max"] > 0
+    assert result["bits_per_value"] < 2
+
+
+class _Huge:
+    def __init__(self, layout):
+        self.layout = layout
+
+    def local_update(self, x, round):
+        return LocalUpdate(np.full(self.layout.size, 3e38, np.float32), 1.0, 1.0, 1, 1)
+
+
+def test_updates_that_would_overflow_are_refused_and_a_round_without_any_ends_the_run(recipe):
+    layout, x = training.initial_model(recipe)
+    server = VirtualServer(layout, run_id(recipe), codecs.get("fp32"), default_members(2), [_Huge(layout)] * 2, 5)
+    recorder = Recorder(2, frozenset(), frozenset(), lambda x: Metrics(0, 1), lambda: 0)
+    with pytest.raises(LocalError, match="no update of round 1 can be used.*not be finite"):
+        server.play(x, recorder)
+    assert server.refused == 2

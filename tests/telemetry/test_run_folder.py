@@ -1,0 +1,293 @@
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import closing
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgegossip import native
+from edgegossip.files import write_atomic
+from edgegossip.telemetry.environment import PACKAGES, board_name, cpu_name, environment, package_version
+from edgegossip.telemetry.lines import MetricsRecord
+from edgegossip.telemetry.run_folder import RunFolder, is_written, read_run
+from edgegossip.types import DataError, HostError
+
+NOW = datetime(2026, 1, 2, 3, 4, 5)
+
+
+def _create(parent, name="demo", **extra):
+    return RunFolder.create(parent, name, "[run]\nrounds = 3\n", {"isa": None}, now=NOW, **extra)
+
+
+def test_a_folder_that_is_opened_while_others_ask_is_seen_as_written(tmp_path):
+    """Asking takes a lock for a moment, in which the folder's own claim fails."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/metrics.jsonl").touch()
+    over = threading.Event()
+
+    def ask():
+        while not over.is_set():
+            is_written(tmp_path / "run")
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    try:
+        seen = []
+        for _ in range(300):
+            with closing(RunFolder(tmp_path / "run")):
+                seen.append(is_written(tmp_path / "run"))
+    finally:
+        over.set()
+        asking.join()
+    assert all(seen)
+
+
+def test_what_is_written_is_read_back(tmp_path):
+    clock = iter([0.0, 1.0, 2.0, 3.0]).__next__
+    folder = _create(tmp_path / "runs", clock=clock)
+    folder.metrics("board-0", 0, {"train/loss": 0.5, "codec/relative_error": float("nan")})
+    folder.event("board-0", "started", "go", values=7)
+    folder.write_topology({"name": "ring", "nodes": ["board-0"]})
+    folder.write_partition(["board-0"], ["cat"], np.array([[4]]))
+    folder.write_summary({"loss": None})
+    folder.close()
+    folder.close()
+    assert folder.path.name == "20260102-030405-demo" and folder.checkpoint_dir.is_dir()
+    run = read_run(folder.path)
+    assert run.recipe_toml == "[run]\nrounds = 3\n" and run.env == {"isa": None}
+    assert run.topology["name"] == "ring" and run.partition["counts"] == [[4]] and run.summary == {"loss": None}
+    assert list(run.metrics()) == [MetricsRecord("board-0", 0, 1.0, {"train/loss": 0.5, "codec/relative_error": None})]
+    (event,) = run.events()
+    assert (event.name, event.t_s, dict(event.fields)) == ("started", 2.0, {"values": 7})
+    assert run.unreadable_lines() == 0
+    with pytest.raises(HostError, match="closed"):
+        folder.event("a", "b", "c")
+
+
+def test_the_name_of_a_new_folder_and_of_those_above_it_is_on_the_disk(tmp_path, monkeypatch):
+    synced, fsync = [], os.fsync
+    monkeypatch.setattr(os, "fsync", lambda fd: (synced.append(os.readlink(f"/proc/self/fd/{fd}")), fsync(fd)))
+    folder = _create(tmp_path / "a" / "runs")
+    for name in (folder.path, tmp_path / "a" / "runs", tmp_path / "a", tmp_path):
+        assert str(name.parent) in synced, f"nothing says that {name.name} survives a power cut"
+    folder.close()
+
+
+def test_folders_of_the_same_second_do_not_share(tmp_path):
+    names = [_create(tmp_path).path.name for _ in range(3)]
+    assert names == ["20260102-030405-demo", "20260102-030405-demo-2", "20260102-030405-demo-3"]
+
+
+@pytest.mark.parametrize(
+    "name, slug", [("../../etc/x", "etc-x"), ("a b", "a-b"), ("..", "run"), ("", "run"), ("é" * 9, "run")]
+)
+def test_a_name_cannot_leave_the_runs_folder(tmp_path, name, slug):
+    path = _create(tmp_path, name).path
+    assert path.parent == tmp_path and path.name == f"20260102-030405-{slug}"
+
+
+@pytest.mark.parametrize("cut", [1, 10, 40])
+def test_a_torn_last_line_is_passed_over_and_spoils_no_later_one(tmp_path, cut):
+    folder = _create(tmp_path)
+    for step in range(3):
+        folder.metrics("board-0", step, {"train/loss": 1.0 / (step + 1)})
+    folder.close()
+    path = folder.path / "metrics.jsonl"
+    os.truncate(path, path.stat().st_size - cut)
+    assert [r.step for r in read_run(folder.path).metrics()] == ([0, 1, 2] if cut == 1 else [0, 1])
+    again = RunFolder(folder.path)
+    again.metrics("board-0", 3, {})
+    again.close()
+    run = read_run(folder.path)
+    assert [r.step for r in run.metrics()] == ([0, 1, 2, 3] if cut == 1 else [0, 1, 3])
+    assert run.unreadable_lines() == (0 if cut == 1 else 1)
+
+
+def test_zeros_left_by_power_loss_are_passed_over(tmp_path):
+    folder = _create(tmp_path)
+    folder.metrics("a", 0, {})
+    folder.close()
+    with (folder.path / "metrics.jsonl").open("ab") as file:
+        file.write(b"\0" * 4096)
+    assert [r.step for r in read_run(folder.path).metrics()] == [0]
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from edgegossip.telemetry.run_folder import RunFolder
+from edgegossip.telemetry.tee import Tee
+folder = RunFolder.create(Path(sys.argv[1]), "killed", "", {})
+sink = Tee(folder)
+for step in range(10**9):
+    sink.metrics("board-0", step, {"train/loss": 1.0})
+    if step == 200:
+        print(folder.path, flush=True)
+"""
+
+
+def test_kill_9_of_the_writer_leaves_a_readable_folder(tmp_path):
+    child = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    path = Path(child.stdout.readline().strip())
+    child.send_signal(signal.SIGKILL)
+    assert child.wait() == -signal.SIGKILL
+    child.stdout.close()
+    run = read_run(path)
+    steps = [record.step for record in run.metrics()]
+    assert len(steps) >= 200 and steps == list(range(len(steps)))
+    assert run.unreadable_lines() == 0 and run.summary is None
+
+
+def test_threads_do_not_mix_their_lines(tmp_path):
+    folder = _create(tmp_path)
+
+    def write(node):
+        for step in range(200):
+            folder.metrics(node, step, {"note": "x" * 300})
+
+    threads = [threading.Thread(target=write, args=(f"board-{k}",)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    folder.close()
+    run = read_run(folder.path)
+    assert sum(1 for _ in run.metrics()) == 800 and run.unreadable_lines() == 0
+
+
+def test_reading_something_else_names_the_nearest_run(tmp_path):
+    folder = _create(tmp_path)
+    folder.close()
+    with pytest.raises(DataError, match=rf"did you mean {re.escape(str(folder.path))}"):
+        read_run(tmp_path)
+    with pytest.raises(DataError, match="did you mean"):
+        read_run(folder.checkpoint_dir)
+    (folder.path / "env.json").write_text("{")
+    with pytest.raises(DataError, match=r"env\.json"):
+        read_run(folder.path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("partition.json", '{"nodes": ["a"]}'),
+        ("partition.json", '{"nodes": ["a"], "classes": ["0", "1"], "counts": [[1]]}'),
+        ("partition.json", '{"nodes": ["a"], "classes": ["0"], "counts": [["many"]]}'),
+        ("topology.json", '{"members": ["a"], "rounds": 5}'),
+        ("topology.json", '{"members": ["a"], "rounds": [{"edges": [["a"]]}]}'),
+        ("topology.json", '{"members": null}'),
+        ("env.json", "[" * 100_000),
+        ("run.json", '{"run_id": "ab'),
+    ],
+)
+def test_a_document_that_is_damaged_is_named(tmp_path, name, text):
+    folder = _create(tmp_path)
+    folder.close()
+    (folder.path / name).write_text(text)
+    with pytest.raises(DataError, match=f"{name} does not hold .*delete it"):
+        read_run(folder.path)
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(HostError, match="cannot create the run folder"):
+        _create(tmp_path / "file")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_costs_records_and_is_said_seldom(tmp_path):
+    made = _create(tmp_path)
+    made.close()
+    metrics = made.path / "metrics.jsonl"
+    metrics.unlink()
+    metrics.symlink_to("/dev/full")
+    said, now = [], [0.0]
+    folder = RunFolder(made.path, clock=lambda: now[0], warn=said.append)
+    for step in range(1000):
+        now[0] += 1.0
+        folder.metrics("a", step, {})
+    assert len(said) == 2 and "No space left on device; the run goes on" in said[0]
+    os.dup2(os.open(made.path / "again.jsonl", os.O_WRONLY | os.O_CREAT), folder._metrics_fd)  # there is room again
+    folder.metrics("a", 1000, {})
+    folder.close()
+    metrics.unlink()
+    (made.path / "again.jsonl").rename(metrics)
+    data = read_run(made.path)
+    assert [r.step for r in data.metrics()] == [1000] and data.unreadable_lines() == 0
+    (event,) = data.events()
+    assert event.name == "records-lost" and event.fields["records"] == 1000
+
+
+def test_a_folder_that_is_opened_again_goes_on_where_it_was(tmp_path):
+    now = [100.0]
+    folder = RunFolder.create(tmp_path, "x", "", {}, start_s=100.0, clock=lambda: now[0])
+    folder.write_run(b"\1\2", ("a", "b"))
+    now[0] = 142.0
+    folder.metrics("a", 0, {})
+    folder.close()
+    again = RunFolder.reopen(folder.path)
+    again.metrics("a", 1, {})
+    again.close()
+    data = read_run(folder.path)
+    assert [r.step for r in data.metrics()] == [0, 1] and data.run == {"run_id": "0102", "members": ["a", "b"]}
+    assert 42.0 <= list(data.metrics())[1].t_s < 50.0
+    with pytest.raises(DataError, match="is not a run folder"):
+        RunFolder.reopen(tmp_path / "nothing")
+
+
+def test_atomic_write_keeps_the_old_file_when_it_fails(tmp_path, monkeypatch):
+    path = tmp_path / "x.json"
+    write_atomic(path, b"old")
+
+    def fail(*_):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(HostError, match="Input/output error"):
+        write_atomic(path, b"new")
+    assert path.read_bytes() == b"old" and os.listdir(tmp_path) == ["x.json"]
+
+
+def test_environment_imports_nothing_heavy():
+    code = (
+        "import sys, json; from edgegossip.telemetry.environment import environment;"
+        "print(json.dumps(environment(['edgegossip', 'run'])));"
+        "bad = {'torch', 'flwr', 'grpc', 'matplotlib', 'rich', 'importlib.metadata'} & set(sys.modules); assert not bad, bad"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    document = json.loads(done.stdout)
+    assert document["isa"] == native.isa() and document["command"] == ["edgegossip", "run"]
+    assert document["packages"]["numpy"] == np.__version__ and document["memory_bytes"] > 0
+    assert datetime.fromisoformat(document["started"]).tzinfo is not None
+    assert environment()["python"].split()[1] == ".".join(map(str, sys.version_info[:3]))
+
+
+def test_package_versions_are_those_of_the_metadata(tmp_path):
+    for name in PACKAGES:
+        try:
+            wanted = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            wanted = None
+        assert package_version(name, sys.path) == wanted
+    (tmp_path / "num-1.dist-info").mkdir()
+    (tmp_path / "num-py-2.0.dist-info").mkdir()
+    assert package_version("num-py", ["absent", str(tmp_path)]) == "2.0"
+    assert package_version("nothing", [str(tmp_path)]) is None
+
+
+def test_board_and_cpu_names(tmp_path):
+    (tmp_path / "model").write_bytes(b"Raspberry Pi 4 Model B Rev 1.4\0")
+    assert board_name(tmp_path) == "Raspberry Pi 4 Model B Rev 1.4"
+    assert board_name(tmp_path / "absent") is None
+    (tmp_path / "cpuinfo").write_text("processor\t: 0\nmodel name\t: AMD EPYC\n")
+    assert cpu_name(tmp_path / "cpuinfo") == "AMD EPYC"

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+import pytest
+
+from edgegossip.telemetry import tee as tees
+from edgegossip.telemetry.lines import EventRecord, MetricsRecord, parse_record
+from edgegossip.telemetry.sinks import PipeSink, RecordSink
+from edgegossip.telemetry.tee import Tee
+from edgegossip.types import HostError, LocalError
+
+
+class Kept(RecordSink):
+    def __init__(self):
+        super().__init__(0.0, lambda: 0.0)
+        self.records, self.closed = [], False
+
+    def write(self, record):
+        self.records.append(record)
+
+    def close(self):
+        self.closed = True
+
+
+def test_pipe_sink_writes_what_parse_record_reads():
+    read_fd, write_fd = os.pipe()
+    now = [10.0]
+    sink = PipeSink(write_fd, clock=lambda: now[0])
+    now[0] = 11.5
+    sink.metrics("board-0", 3, {"train/loss": 0.25})
+    sink.event("board-0", "peer-down", "lost board-1", peer="board-1")
+    sink.close()
+    os.close(write_fd)
+    with os.fdopen(read_fd, "rb") as pipe:
+        records = [parse_record(line) for line in pipe]
+    assert records == [
+        MetricsRecord("board-0", 3, 1.5, {"train/loss": 0.25}),
+        EventRecord("board-0", 1.5, "peer-down", "lost board-1", {"peer": "board-1"}),
+    ]
+
+
+def test_a_parent_that_is_gone_is_an_error_of_one_sentence():
+    read_fd, write_fd = os.pipe()
+    os.close(read_fd)
+    try:
+        with pytest.raises(HostError, match="is gone"):
+            PipeSink(write_fd).event("a", "started", "x")
+    finally:
+        os.close(write_fd)
+
+
+def test_tee_gives_every_sink_the_same_record_and_relays_others_as_they_are():
+    a, b = Kept(), Kept()
+    now = [5.0]
+    tee = Tee(a, b, clock=lambda: now[0])
+    now[0] = 7.0
+    tee.metrics("x", 0, {"k": 1})
+    relayed = EventRecord("y", 99.0, "started", "y started")
+    tee.write(relayed)
+    tee.close()
+    assert a.records == b.records == [MetricsRecord("x", 0, 2.0, {"k": 1}), relayed]
+    assert a.closed and b.closed
+
+
+class Hanging(Kept):
+    """A disk that answers while `answers` is set."""
+
+    what = "the disk"
+
+    def __init__(self):
+        super().__init__()
+        self.answers, self.held = threading.Event(), threading.Event()
+        self.answers.set()
+
+    def write(self, record):
+        if not self.answers.is_set():
+            self.held.set()
+            assert self.answers.wait(30)
+        super().write(record)
+
+
+def test_a_sink_that_hangs_holds_nobody_and_gets_what_waited_when_it_is_back(monkeypatch):
+    monkeypatch.setattr(tees, "MOST_RECORDS", 20)
+    monkeypatch.setattr(tees, "HANGS_S", 0.2)
+    disk, other = Hanging(), Kept()
+    tee = Tee(disk, other)
+    disk.answers.clear()
+    tee.metrics("a", 0, {})
+    assert disk.held.wait(30)
+    began = time.monotonic()
+    for step in range(1, 50):
+        tee.metrics("a", step, {})
+    assert time.monotonic() - began < 10  # PATIENCE_S once
+    time.sleep(max(0.0, began + 0.3 - time.monotonic()))
+    tee.event("a", "waiting", "for b")
+    said = [r.text for r in other.records if isinstance(r, EventRecord)]
+    assert said == ["for b", "the disk has not answered for 0 s; the run goes on, and the records for it wait"]
+    disk.answers.set()
+    tee.close()
+    kept = [r.step for r in disk.records if isinstance(r, MetricsRecord)]
+    assert kept == [*range(21)] and disk.closed and len(other.records) == 52
+    [lost] = [r for r in disk.records if isinstance(r, EventRecord)]
+    assert (lost.name, lost.fields) == ("records-lost", {"records": 30})
+
+
+def test_a_sink_that_hangs_for_good_does_not_hold_the_end(monkeypatch, capsys):
+    monkeypatch.setattr(tees, "CLOSE_S", 0.1)
+    disk, other = Hanging(), Kept()
+    tee = Tee(disk, other)
+    disk.answers.clear()
+    tee.metrics("a", 0, {})
+    assert disk.held.wait(30)
+    tee.close()
+    assert other.closed and not disk.closed and "1 records or more are missing" in capsys.readouterr().err
+    disk.answers.set()
+
+
+def test_a_record_is_with_the_disk_before_the_next_one_is_taken():
+    disk = Hanging()
+    tee = Tee(disk)
+    for step in range(300):
+        tee.metrics("a", step, {})
+        assert len(disk.records) >= step
+    tee.close()
+
+
+def test_a_mistake_in_a_record_is_its_callers():
+    class Picky(Kept):
+        what = "the disk"
+
+        def write(self, record):
+            raise LocalError("a record holds numbers")
+
+    tee = Tee(Picky())
+    tee.metrics("a", 0, {})
+    with pytest.raises(LocalError, match="holds numbers"):
+        tee.metrics("a", 1, {})

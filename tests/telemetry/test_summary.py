@@ -1,0 +1,186 @@
+"""The summary's arithmetic, on records whose sums can be done in the head."""
+
+from __future__ import annotations
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgegossip.telemetry.lines import EventRecord, MetricsRecord
+from edgegossip.telemetry.records import PARTS
+from edgegossip.telemetry.run_folder import RunFolder, read_run
+from edgegossip.telemetry.summary import summarise, summarise_records
+
+HEAD = {"run": "r", "mode": "gossip", "rounds_asked": 2}
+KEYS = "run mode nodes rounds accuracy loss seconds sent_bytes bits_per_value time_s failed_nodes"
+
+
+def _round(node, step, t_s, **extra):
+    values = {
+        "train/loss": 1.0 / (step + 1),
+        "net/payload_bytes": 100,
+        "net/overhead_bytes": 10,
+        "net/sent_bytes": 120,
+        "net/received_bytes": 60,
+        "codec/bits_per_value": 8.0,
+        "time/compute_s": 1.0,
+        "time/wait_s": 0.5,
+        **extra,
+    }
+    return MetricsRecord(node, step, t_s, values)
+
+
+def _end(node, name="finished", t_s=9.0):
+    return EventRecord(node, t_s, name, name)
+
+
+def test_a_whole_run():
+    metrics = [
+        _round("a", 0, 1.0),
+        _round("b", 0, 1.5, **{"eval/loss": 0.6, "eval/accuracy": 0.2}),
+        _round("a", 1, 2.0, **{"eval/accuracy": 0.8, "eval/loss": 0.4}),
+        _round("b", 1, 3.0, **{"eval/accuracy": 0.6, "eval/loss": 0.6, "time/wait_s": 1.5}),
+    ]
+    document = summarise_records(HEAD, ["a", "b"], metrics, [_end("a", t_s=2.5), _end("b", t_s=3.5)])
+    assert set(KEYS.split()) <= set(document)
+    assert (document["nodes"], document["rounds"], document["seconds"]) == (2, 2, 3.5)
+    assert document["accuracy"] == {"mean": 0.7, "min": 0.6, "max": 0.8}
+    assert (document["loss"], document["train_loss"], document["bits_per_value"]) == (0.5, 0.5, 8.0)
+    assert document["sent_bytes"] == {"payload": 400, "overhead": 40, "socket": 480, "link": None}
+    assert document["time_s"] == {
+        "compute": 2.0, "wait": 1.5, "encode": None, "transmit": None, "decode": None, "other": None,
+    }  # fmt: skip
+    assert document["failed_nodes"] == [] and document["unfinished_nodes"] == []
+    assert [row["time_s"]["wait"] for row in document["boards"]] == [1.0, 2.0]
+    assert [row["received_bytes"] for row in document["boards"]] == [120, 120]
+
+
+def test_a_look_at_the_models_afterwards_is_no_part_of_the_run():
+    records = [_round("a", 0, 1.0)], [_end("a", t_s=2.0), _end("a", "compared", 9.0), _end("a", "averaged", 9.5)]
+    document = summarise_records(HEAD, ["a"], *records)
+    assert document["seconds"] == 2.0 and document["failed_nodes"] == []
+
+
+def test_boards_come_in_the_order_of_the_run_and_where_that_is_unknown_by_number():
+    metrics = [_round(name, 0, 1.0) for name in ("board-10", "board-9", "a", "board-1")]
+    rows = summarise_records(HEAD, [], metrics, [])["boards"]
+    assert [row["node"] for row in rows] == ["a", "board-1", "board-9", "board-10"]
+    rows = summarise_records(HEAD, ["board-9", "board-1"], metrics, [])["boards"]
+    assert [row["node"] for row in rows] == ["board-9", "board-1", "a", "board-10"]
+
+
+def test_every_score_is_summed_up_and_the_first_is_the_headline():
+    metrics = [
+        _round("a", 1, 1.0, **{"eval/loss": 0.3, "eval/mae": 0.2, "eval/r2": 0.5}),
+        _round("b", 1, 1.0, **{"eval/loss": 0.5, "eval/mae": 0.4, "eval/r2": 0.7, "eval/examples": 9}),
+    ]
+    document = summarise_records(HEAD, ["a", "b"], metrics, [_end("a"), _end("b")])
+    assert document["score"] == "mae" and list(document["scores"]) == ["mae", "r2"] and document["loss"] == 0.4
+    assert {k: round(v, 9) for k, v in document["scores"]["mae"].items()} == {"mean": 0.3, "min": 0.2, "max": 0.4}
+    assert document["accuracy"] == {"mean": None, "min": None, "max": None}
+    row = document["boards"][0]
+    assert row["accuracy"] is None and row["scores"] == {"mae": 0.2, "r2": 0.5}
+
+
+def test_a_run_that_evaluates_its_loss_alone_has_no_score():
+    document = summarise_records(HEAD, ["a"], [_round("a", 1, 1.0, **{"eval/loss": 0.3})], [_end("a")])
+    assert (document["score"], document["scores"], document["loss"]) == (None, {}, 0.3)
+
+
+def test_a_lost_board_is_named_and_keeps_its_figures_but_not_a_say_in_the_accuracy():
+    metrics = [
+        _round("a", 0, 1.0),
+        _round("a", 1, 2.0, **{"eval/loss": 0.6, "eval/accuracy": 0.9}),
+        _round("b", 0, 1.0, **{"eval/loss": 0.6, "eval/accuracy": 0.1}),
+    ]
+    document = summarise_records(HEAD, ["a", "b", "c"], metrics, [_end("b", "lost"), _end("a")])
+    assert document["failed_nodes"] == ["b"] and document["unfinished_nodes"] == ["c"]
+    assert document["accuracy"] == {"mean": 0.9, "min": 0.9, "max": 0.9}
+    assert document["sent_bytes"]["socket"] == 360
+    lost, never = document["boards"][1:]
+    assert (lost["state"], lost["rounds"], lost["accuracy"], lost["sent_bytes"]["socket"]) == ("lost", 1, 0.1, 120)
+    assert (never["rounds"], never["seconds"], never["sent_bytes"]["payload"]) == (0, None, None)
+
+
+def test_the_last_word_counts_for_a_board_that_came_back():
+    metrics = [_round("a", 0, 1.0)]
+    back = summarise_records(HEAD, ["a"], metrics, [_end("a", "lost"), _end("a")])
+    gone = summarise_records(HEAD, ["a"], metrics, [_end("a"), _end("a", "lost")])
+    assert (back["failed_nodes"], gone["failed_nodes"]) == ([], ["a"])
+
+
+def test_all_boards_lost_leaves_no_accuracy_but_their_bytes():
+    metrics = [_round("a", 0, 1.0, **{"eval/loss": 0.6, "eval/accuracy": 0.5})]
+    document = summarise_records(HEAD, ["a"], metrics, [_end("a", "lost")])
+    assert document["accuracy"] == {"mean": None, "min": None, "max": None}
+    assert document["loss"] is None and document["sent_bytes"]["payload"] == 100
+    assert document["boards"][0]["accuracy"] == 0.5
+
+
+def test_a_run_that_goes_on_shows_the_boards_at_work():
+    document = summarise_records(HEAD, ["a"], [_round("a", 0, 1.0, **{"eval/loss": 0.6, "eval/accuracy": 0.5})], [])
+    assert document["accuracy"]["mean"] == 0.5 and document["unfinished_nodes"] == ["a"]
+
+
+def test_no_records_is_all_null_and_not_zero():
+    document = summarise_records(HEAD, ["a"], [], [])
+    assert document["seconds"] is None and document["bits_per_value"] is None and document["train_loss"] is None
+    assert set(document["sent_bytes"].values()) == set(document["time_s"].values()) == {None}
+
+
+def test_one_board_without_a_socket_count_makes_that_sum_unknown():
+    blind = MetricsRecord("b", 0, 1.0, {"net/payload_bytes": 5})
+    document = summarise_records(HEAD, ["a", "b"], [_round("a", 0, 1.0), blind], [])
+    assert document["sent_bytes"] == {"payload": 105, "overhead": None, "socket": None, "link": None}
+
+
+def test_a_coordinator_is_no_board_but_its_evaluation_stands_in():
+    metrics = [_round("a", 0, 1.0), _round("coordinator", 0, 1.0, **{"eval/accuracy": 0.75, "eval/loss": 0.5})]
+    document = summarise_records(HEAD, ["a"], metrics, [_end("a")])
+    assert (document["nodes"], document["accuracy"]["mean"], document["loss"]) == (1, 0.75, 0.5)
+    assert document["sent_bytes"]["socket"] == 120 and document["time_s"]["compute"] == 1.0
+    assert [row["role"] for row in document["boards"]] == ["board", "coordinator"]
+    assert document["unfinished_nodes"] == []
+
+
+def test_bits_per_value_weighs_by_values_and_not_by_rounds():
+    small = _round("a", 0, 1.0, **{"net/payload_bytes": 100, "codec/bits_per_value": 8.0})  # 100 values
+    large = _round("a", 1, 2.0, **{"net/payload_bytes": 400, "codec/bits_per_value": 4.0})  # 800 values
+    assert summarise_records(HEAD, ["a"], [small, large], [])["bits_per_value"] == 8 * 500 / 900
+
+
+def test_null_and_nan_measurements_are_passed_over():
+    odd = _round("a", 1, 2.0, **{"train/loss": None, "net/sent_bytes": float("nan"), "time/compute_s": None})
+    row = summarise_records(HEAD, ["a"], [_round("a", 0, 1.0), odd], [])["boards"][0]
+    assert (row["train_loss"], row["sent_bytes"]["socket"], row["time_s"]["compute"]) == (1.0, 120, 1.0)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 5), st.integers(0, 10**9)), max_size=30))
+def test_sums_over_boards_are_the_sums_of_their_rows(rounds):
+    metrics = [_round(n, s, 1.0, **{"net/sent_bytes": size}) for n, s, size in rounds]
+    document = summarise_records(HEAD, [], metrics, [])
+    assert (document["sent_bytes"]["socket"] or 0) == sum(size for _, _, size in rounds)
+    assert sum(row["sent_bytes"]["socket"] for row in document["boards"]) == (document["sent_bytes"]["socket"] or 0)
+
+
+def test_from_a_run_folder_and_back_as_strict_json(tmp_path):
+    folder = RunFolder.create(tmp_path, "x", '[run]\nmode = "server"\nrounds = 7\n', {})
+    folder.write_partition(["a", "b"], ["0"], [[1], [2]])
+    folder.write(_round("a", 0, 1.0, **{f"time/{part}_s": 0.125 for part in PARTS}))
+    folder.event("a", "finished", "done")
+    document = summarise(read_run(folder.path))
+    folder.write_summary(document)
+    folder.close()
+    assert (document["run"], document["mode"], document["rounds_asked"]) == (folder.path.name, "server", 7)
+    assert document["unfinished_nodes"] == ["b"]
+    assert json.loads(json.dumps(document, allow_nan=False)) == read_run(folder.path).summary
+
+
+def test_energy_cpu_parts_and_the_peak_are_each_boards_own():
+    watched = {"sys/rss_bytes": 100, "sys/peak_rss_bytes": 300, "sys/energy_j": 2.5, "cpu/compute_s": 0.5}
+    metrics = [_round("a", 0, 1.0, **watched), _round("a", 1, 2.0, **watched), _round("b", 0, 1.0)]
+    a, b = summarise_records({}, ("a", "b"), metrics, ())["boards"]
+    assert (a["energy_j"], a["cpu_time_s"]["compute"], a["peak_rss_bytes"]) == (5.0, 1.0, 300)
+    assert b["energy_j"] is None
+    assert (a["energy_rounds"], b["energy_rounds"]) == (2, 0)

@@ -1,0 +1,309 @@
+"""What a run came to: on records whose story is known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgegossip.telemetry.lines import EventRecord, MetricsRecord
+from edgegossip.telemetry.run_folder import RunFolder, read_run
+from edgegossip.telemetry.summary import summarise, summarise_records
+from edgegossip.telemetry.verdict import Asked
+from edgegossip.untrusted import Refusal
+
+BOARDS = ("a", "b", "c", "d")
+RING = [("a", "b"), ("b", "c"), ("c", "d"), ("d", "a")]
+HEAD = {"run": "r", "mode": "gossip", "rounds_asked": 40}
+RECIPE = {"training": {"lr": 0.1}, "gossip": {"algorithm": "dpsgd", "params": {}}, "codec": {"name": "fp32"}}
+PARTITION = {"nodes": list(BOARDS), "classes": [str(k) for k in range(10)], "counts": [[10] * 10] * 4}
+TOPOLOGY = {"members": list(BOARDS), "rounds": [{"edges": [list(e) for a, b in RING for e in ((a, b), (b, a))]}]}
+
+Curve = Callable[[int], float]
+
+
+def falls(step: int) -> float:
+    return 2.3 * 0.9**step
+
+
+def told(
+    loss: Curve = falls,
+    accuracy: Mapping[str, float] | float = 0.9,
+    rounds: int = 40,
+    test_loss: float | None = 0.3,
+    links: Callable[[str, str, int], bool] = lambda a, b, step: True,
+    mixed: Callable[[str, int], bool] = lambda node, step: True,
+    events: Iterable[EventRecord] = (),
+    recipe: Mapping[str, Any] = RECIPE,
+    examples: int = 32,
+    lost: Sequence[str] = (),
+    r2: float | None = None,
+    partition: Mapping[str, Any] | None = PARTITION,
+) -> list[tuple[str, bool, str]]:
+    """Kind, ruin and sentence of what is said of such a run of four boards on a ring."""
+    metrics = []
+    for node in BOARDS:
+        for step in range(rounds):
+            values: dict[str, Any] = {"train/loss": loss(step), "train/examples": examples}
+            values["gossip/consensus_distance"] = 0.1 if mixed(node, step) else math.nan
+            for x, y in RING:
+                for peer in {x, y} - {node} if node in (x, y) else ():
+                    if links(node, peer, step):
+                        values[f"link/{peer}_bytes"] = 100
+            if step == rounds - 1:
+                score = accuracy if isinstance(accuracy, float) else accuracy[node]
+                scores = {"eval/accuracy": score} if r2 is None else {"eval/mae": 1.0, "eval/r2": r2}
+                values |= {**scores, **({} if test_loss is None else {"eval/loss": test_loss, "eval/examples": 400})}
+            metrics.append(MetricsRecord(node, step, float(step), values))
+    ends = [EventRecord(n, 99.0, "lost" if n in lost else "finished", n) for n in BOARDS]
+    document = summarise_records(HEAD, BOARDS, metrics, [*events, *ends], Asked.of(recipe, partition, TOPOLOGY))
+    assert all(f["text"] and f["cure"] for f in document["verdict"])
+    return [(f["kind"], f["ruin"], f"{f['text']}: {f['cure']}") for f in document["verdict"]]
+
+
+def test_nothing_is_said_of_a_run_that_trained() -> None:
+    assert told() == []
+
+
+def test_nothing_is_said_while_boards_are_at_work() -> None:
+    records = [MetricsRecord("a", k, float(k), {"train/loss": 2.0 + k}) for k in range(50)]
+    assert summarise_records(HEAD, ("a",), records, [])["verdict"] == []
+    ended = summarise_records(HEAD, ("a",), records, [EventRecord("a", 60.0, "finished", "a")])
+    assert [f["kind"] for f in ended["verdict"]] == ["diverged"]
+
+
+@pytest.mark.parametrize(
+    ("loss", "words"),
+    [
+        (lambda k: 2.3 + 0.2 * k, "rose from 2.4 at the start to 10"),
+        (lambda k: 2.3 * 0.8**k if k < 20 else 1.8, "rose from"),
+        (lambda k: math.nan if k > 30 else 1.0, "ended as no number"),
+    ],
+    ids=["above its start", "gave back what it had gained", "no number"],
+)
+def test_divergence_is_a_ruin_with_the_learning_rate_as_its_cure(loss: Curve, words: str) -> None:
+    ((kind, ruin, text),) = told(loss)
+    assert (kind, ruin) == ("diverged", True) and words in text and "training.lr = 0.1" in text
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda k: 0.02 + 0.004 * (k % 5),  # fine-tuning
+        lambda k: 2.3 * 0.9**k + (1.0 if k == 17 else 0.0),  # a spike that passes
+        lambda k: 2.3 if k < 15 else 0.4 + 0.1 * (k % 2),
+    ],
+    ids=["noise about a small loss", "a spike", "late, and noisy"],
+)
+def test_curves_that_are_no_divergence(loss: Curve) -> None:
+    assert told(loss) == []
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [lambda k: -5.0 - 0.1 * (k % 3), lambda k: -1.0 - 0.1 * k, lambda k: -5.0 + 0.012 * (20 - abs(k - 20))],
+    ids=["noise", "falls", "noise in the middle"],
+)
+def test_a_loss_below_0_is_no_divergence(loss: Curve) -> None:
+    assert [finding for finding in told(loss) if finding[1]] == []
+
+
+def test_a_loss_below_0_that_rises_is_one() -> None:
+    assert told(lambda k: -1.0 + 0.1 * k)[0][:2] == ("diverged", True)
+    assert told(lambda k: -1.0 - k if k < 20 else -8.0)[0][:2] == ("diverged", True)
+    assert told(lambda k: -5.0)[0][:2] == ("stalled", False)
+
+
+def script(**records: Any) -> list[tuple[str, bool, str]]:
+    """What is said of a script's run, of which no classes are known."""
+    return told(recipe=RECIPE | {"run": {"script": "/home/ann/train.py"}}, partition=None, **records)
+
+
+def test_a_script_has_a_learning_rate_of_its_own() -> None:
+    ((kind, ruin, text),) = script(loss=lambda k: 2.3 + 0.2 * k)
+    assert (kind, ruin) == ("diverged", True) and text.endswith("lower the learning rate in train.py")
+    assert script() == []
+    ((kind, ruin, text),) = script(loss=lambda k: 1.7, accuracy=0.6)
+    assert (kind, ruin) == ("stalled", False) and "the learning rate in train.py" in text
+
+
+def test_a_script_that_learnt_nothing_is_a_ruin() -> None:
+    guess: dict[str, Any] = {"loss": lambda k: 2.3 + 0.05 * (k == 0), "accuracy": 0.11, "rounds": 12}
+    ((kind, ruin, text),) = script(**guess)
+    assert (kind, ruin) == ("chance", True) and "is that of guessing: so is the training loss, 2.3" in text
+    assert script(**guess, test_loss=None) == script(**guess), "an accuracy says enough"
+    assert script(**guess | {"rounds": 6}) == []
+    assert script(**guess | {"accuracy": 0.2}) == [], "a guess would be right less often"
+    assert script(**guess | {"loss": lambda k: 2.3 + 3.0 * (k == 0)}) == [], "it fell"
+
+
+def test_an_accuracy_far_below_what_the_training_loss_promises_is_a_hint() -> None:
+    """As of boards with a class each, of which nobody is told how many there are."""
+    ((kind, ruin, text),) = script(loss=lambda k: 0.7 * 0.8**k, accuracy=0.17)
+    assert (kind, ruin) == ("gap", False) and "the accuracy, 0.17, is far below" in text
+    assert script(loss=lambda k: 0.7 * 0.8**k, accuracy=0.6) == [], "over-fitted, and of use"
+    assert script(loss=lambda k: 2.3 - 0.02 * k, accuracy=0.17) == [], "it has not learnt much yet"
+    assert script(loss=lambda k: -1.0 - 0.1 * k, accuracy=0.17) == [], "no cross-entropy"
+
+
+def test_noise_about_a_loss_that_fell_in_the_first_rounds_is_no_divergence() -> None:
+    """The median of the first twentieth, 6 rounds here, is as small as that noise."""
+    assert told(lambda k: max(0.9 * 0.1**k, 0.004 if k > 110 else 0.0014), rounds=120) == []
+
+
+def test_a_loss_that_does_not_fall_is_a_hint() -> None:
+    ((kind, ruin, text),) = told(lambda k: 1.7)
+    assert (kind, ruin) == ("stalled", False) and "1.7 at the start" in text
+
+
+def test_accuracy_of_guessing_is_a_ruin() -> None:
+    ((kind, ruin, text),) = told(lambda k: 2.3, accuracy=0.11, test_loss=2.3)
+    assert (kind, ruin) == ("chance", True) and "guessing among 10 classes (0.1)" in text
+
+
+def test_a_regression_that_predicts_no_better_than_the_mean_is_a_ruin() -> None:
+    [(kind, ruin, text)] = told(r2=-0.25)
+    assert kind == "chance" and ruin and "r2, -0.25, is not better than that of always predicting the mean" in text
+    assert told(r2=0.3) == []
+
+
+def test_near_guessing_is_a_ruin_only_where_the_test_loss_is_that_of_a_guess_too() -> None:
+    assert told(lambda k: 2.3 * 0.97**k, accuracy=0.18, test_loss=2.0) == []
+    assert told(accuracy=0.18, test_loss=12.0)[0][:2] == ("chance", True)
+
+
+def test_short_runs_are_not_told_what_they_have_not_learnt() -> None:
+    assert told(lambda k: 2.3, accuracy=0.1, rounds=6) == []
+    assert told(lambda k: 2.3, accuracy=0.1, rounds=40, examples=1) == [], "less than one pass over the data"
+
+
+def compared(far: float, **averaged: float) -> list[EventRecord]:
+    events = [EventRecord(n, 98.0, "compared", n, {"distance": 10 * far, "length": 10.0}) for n in BOARDS]
+    return events + [EventRecord("a", 98.5, "averaged", "a", averaged)] * bool(averaged)
+
+
+def test_boards_that_hold_different_models() -> None:
+    ((kind, ruin, text),) = told(accuracy=0.9, events=compared(0.4, loss=0.1, accuracy=0.96))
+    assert (kind, ruin) == ("apart", False) and "0.4 of a model's length" in text
+    ((kind, ruin, text),) = told(accuracy=0.2, events=compared(0.4, loss=0.1, accuracy=0.96), test_loss=1.0)
+    assert (kind, ruin) == ("apart", True) and "accuracy 0.2, of their average 0.96" in text
+    ((kind, ruin, text),) = told(accuracy=0.7, events=compared(0.4, loss=0.1, accuracy=0.96))
+    assert (kind, ruin) == ("apart", True) and "accuracy 0.7, of their average 0.96" in text
+    ((kind, ruin, text),) = told(accuracy=0.9, events=compared(0.9, loss=3.0, accuracy=0.2))
+    assert (kind, ruin) == ("apart", True) and "accuracy 0.9, of their average 0.2" in text
+    assert told(events=compared(1.5))[0][:2] == ("apart", True)
+
+
+def test_boards_close_to_each_other_are_no_news() -> None:
+    assert told(events=compared(0.05)) == [] == told(events=compared(0.2, loss=0.3, accuracy=0.89))
+
+
+def test_one_board_that_learnt_nothing() -> None:
+    ((kind, ruin, text),) = told(accuracy={"a": 0.9, "b": 0.88, "c": 0.19, "d": 0.87}, test_loss=0.8)
+    assert (kind, ruin) == ("apart", True) and "accuracy 0.19 at c, up to 0.9 elsewhere" in text
+    assert told(accuracy={"a": 0.9, "b": 0.7, "c": 0.5, "d": 0.87}) == []
+
+
+def test_the_cure_for_different_models_names_what_was_set() -> None:
+    events = compared(0.4)
+    squeezed = {**RECIPE, "gossip": {"algorithm": "deep-squeeze", "params": {"eta": 0.83}}}
+    assert "leave gossip.params.eta = 0.83 out" in told(events=events, recipe=squeezed)[0][2]
+    coarse = {**RECIPE, "codec": {"name": "signsgd"}}
+    assert "a finer codec than signsgd" in told(events=events, recipe=coarse)[0][2]
+    assert "denser topology" in told(events=events)[0][2]
+
+
+def test_a_fleet_that_split_is_told_with_both_sides() -> None:
+    halves = {"a": 0, "b": 0, "c": 1, "d": 1}
+    ((kind, ruin, text),) = told(links=lambda a, b, k: halves[a] == halves[b] or k < 10)
+    assert (kind, ruin) == ("split", True)
+    assert "nothing was exchanged since round 10 between a and b; c and d" in text
+    ((kind, _, text),) = told(links=lambda a, b, k: halves[a] == halves[b])
+    assert kind == "split" and "at any time" in text
+
+
+def test_one_edge_that_rests_is_no_split() -> None:
+    assert told(links=lambda a, b, k: {a, b} != {"a", "b"}) == []
+    assert told(links=lambda a, b, k: {a, b} != {"a", "b"} or k < 10) == []
+
+
+def test_a_lost_board_is_no_side_of_a_split() -> None:
+    assert told(links=lambda a, b, k: "c" not in (a, b) or k < 10, lost=["c"]) == []
+
+
+def test_boards_that_train_alone() -> None:
+    assert told(mixed=lambda node, k: False)[0:1] == []  # an algorithm that tells no distance
+    ((kind, ruin, text),) = told(mixed=lambda node, k: node != "c")
+    assert (kind, ruin) == ("alone", False) and text.startswith("c mixed with no neighbour")
+    ((kind, ruin, _),) = told(mixed=lambda node, k: k < 10)
+    assert (kind, ruin) == ("split", True)
+
+
+def event(text: str, name: str = "refused", **fields: str) -> EventRecord:
+    return EventRecord("a", 1.0, name, text, fields)
+
+
+def refused(who: str, address: str, why: str, **fields: str) -> EventRecord:
+    refusal = Refusal(who, address, why)
+    return event(str(refusal), **refusal.fields, **fields)
+
+
+def test_who_was_refused_is_told_with_the_reason() -> None:
+    stranger = refused("pi-9", "10.0.0.6:40000", "pi-9 is not a member of this run")
+    ((kind, ruin, text),) = told(events=[stranger, stranger])
+    assert (kind, ruin) == ("refused", False)
+    assert text.count("pi-9 at 10.0.0.6:40000: pi-9 is not a member of this run") == 1
+    ((_, _, text),) = told(events=[refused("", "10.0.0.6", "it does not speak TLS")])
+    assert "took no part: 10.0.0.6: it does not speak TLS: " in text
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["refused a message from the coordinator: it is torn", "the coordinator did not take an answer of a: late"],
+)
+def test_a_message_that_was_refused_is_no_board(text: str) -> None:
+    assert told(events=[event(text)]) == []
+
+
+def test_a_board_that_came_in_later_is_not_told() -> None:
+    early = refused("b", "127.0.0.1:5000", "a does not know its peers yet", peer="b")
+    assert told(events=[early]) == []
+    other = refused("pi-9", "10.0.0.6:40000", "not yet", peer="pi-9")
+    assert told(events=[other, event("pi-9 is here", "member-here", peer="pi-9")]) == []
+
+
+def test_a_board_left_out_of_rounds_until_the_end_is_told() -> None:
+    out = event("board c is left out for 3 rounds", "quarantine", peer="c")
+    assert told(events=[out])[0][0] == "refused"
+    assert told(events=[out, event("c takes part again", "readmitted", peer="c")]) == []
+
+
+def test_ruins_come_first() -> None:
+    stranger = refused("pi-9", "10.0.0.6:40000", "no member")
+    assert [kind for kind, _, _ in told(lambda k: 2.3 + k, events=[stranger])] == ["diverged", "refused"]
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**62), st.floats(allow_nan=True)), max_size=60))
+def test_any_records_give_a_verdict(rounds: list[tuple[int, float]]) -> None:
+    """Steps beyond all measure take no memory, numbers that are none no exception."""
+    records = [MetricsRecord("a", step, 0.0, {"train/loss": loss, "eval/loss": loss}) for step, loss in rounds]
+    document = summarise_records(HEAD, ("a",), records, [EventRecord("a", 1.0, "finished", "a")])
+    assert {f["kind"] for f in document["verdict"]} <= {"diverged", "stalled"}
+
+
+def test_a_run_folder_has_all_that_it_takes(tmp_path) -> None:
+    recipe = '[training]\nlr = 0.5\n[gossip]\nalgorithm = "dpsgd"\n'
+    folder = RunFolder.create(tmp_path, "r", recipe, {})
+    folder.write_partition(("a", "b"), ("0", "1"), [[50, 50], [50, 50]])
+    for node in ("a", "b"):
+        for step in range(40):
+            last = {"eval/loss": 0.7, "eval/accuracy": 0.5, "eval/examples": 100} if step == 39 else {}
+            folder.metrics(node, step, {"train/loss": 0.69, "train/examples": 32, **last})
+        folder.event(node, "finished", "done")
+    folder.close()
+    (finding,) = summarise(read_run(folder.path))["verdict"]
+    assert finding["kind"] == "chance" and finding["ruin"] and "training.lr = 0.5" in finding["cure"]
