@@ -1,4 +1,5 @@
-"""edgegossip: train one model together on 2-18 small boards over slow links, with a coordinator or without a server.
+"""edgegossip: train one model together on 2-18 small boards over slow links, with a coordinator or
+without a server.
 
 A training script takes part in a run by `join`:
 

@@ -8,8 +8,9 @@ _MOST = 6  # choices that are equally near; more are no help
 
 
 def did_you_mean(word: object, choices: Iterable[str], prefix: str = "") -> str:
-    """ "; did you mean x?" for the choice nearest in spelling, "; did you mean x, y or z?" for those that are equally near, each
-    with `prefix` before it; empty when none is near, or too many."""
+    """ "; did you mean x?" for the choice nearest in spelling, "; did you mean x, y or z?" for
+    those that are equally near, each with `prefix` before it; empty when none is near, or too
+    many."""
     import difflib  # here: nobody who makes no mistake needs it
 
     known = list(dict.fromkeys(choices))

@@ -251,7 +251,8 @@ def module_of(model: FoundModel, recipe: Recipe) -> nn.Module:
         lacks = module.load_state_dict(state, strict=False)
     except RuntimeError as error:
         raise LocalError(f"the values do not fit the recipe's model: {error}") from None
-    # What never travels may be missing from files of earlier versions: it is as the recipe builds it.
+    # What never travels may be missing from files of earlier versions: it is as the recipe builds
+    # it.
     missing = [n for n in lacks.missing_keys if n in dict(module.named_parameters()) and n in model.travels]
     if missing or lacks.unexpected_keys:
         name = (missing or lacks.unexpected_keys)[0]

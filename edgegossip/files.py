@@ -18,8 +18,8 @@ _NOT_SYNCED = (errno.EINVAL, errno.ENOTSUP, errno.EROFS)  # file systems without
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write in the block. After it `path` holds what was written; after an exception, a crash or power loss it
-    holds that or what it held before. Raises OSError."""
+    """A file to write in the block. After it `path` holds what was written; after an exception, a
+    crash or power loss it holds that or what it held before. Raises OSError."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
     try:
         with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "wb") as file:
@@ -34,8 +34,8 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Replace `path` with `data`; after a crash or power loss it holds the old bytes or the new ones. Raises
-    HostError."""
+    """Replace `path` with `data`; after a crash or power loss it holds the old bytes or the new
+    ones. Raises HostError."""
     try:
         with replacing(path) as file:
             file.write(data)
@@ -49,8 +49,8 @@ def write_json(path: Path, document: Any) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """A new folder with those above it, whose names survive power loss: also of those above that another process made and was
-    killed before it synced them. Raises OSError."""
+    """A new folder with those above it, whose names survive power loss: also of those above that
+    another process made and was killed before it synced them. Raises OSError."""
     path.mkdir(parents=True)
     for above in path.absolute().parents:
         with suppress(PermissionError):  # a folder that we may not read is none that we made

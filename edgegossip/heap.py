@@ -7,8 +7,9 @@ from contextlib import suppress
 
 
 def give_back() -> None:
-    """Hand memory that is free to the system, where the C library can (glibc). Call it where large buffers have just gone:
-    otherwise the holes that they leave in the heap do not fit the next ones, and the peak grows. Costs no measurable time."""
+    """Hand memory that is free to the system, where the C library can (glibc). Call it where large
+    buffers have just gone: otherwise the holes that they leave in the heap do not fit the next
+    ones, and the peak grows. Costs no measurable time."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 
@@ -18,9 +19,10 @@ _KEPT_BYTES, _LARGEST_BYTES = 128 << 20, 32 << 20  # the latter is the most that
 
 
 def keep() -> None:
-    """Keep up to 128 MiB that are free for what is asked next, in blocks of up to 32 MiB. Otherwise an optimiser's temporary
-    tensors are given back in every step, and the system clears them for the next one: of a step of a perceptron of 2 million
-    weights that was a third. `give_back` still gives all back."""
+    """Keep up to 128 MiB that are free for what is asked next, in blocks of up to 32 MiB. Otherwise
+    an optimiser's temporary tensors are given back in every step, and the system clears them for
+    the next one: of a step of a perceptron of 2 million weights that was a third. `give_back` still
+    gives all back."""
     with suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)
         libc.mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)

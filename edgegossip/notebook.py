@@ -67,7 +67,8 @@ def local(
     runs: str | Path = "runs",
     quiet: bool = True,
 ) -> Result:
-    """Call `train` on each of `nodes` boards, processes of this machine, and return what came of it.
+    """Call `train` on each of `nodes` boards, processes of this machine, and return what came of
+    it.
 
     `train` calls `edgegossip.join`, as a training script does. If it takes an argument, it is given
     the board's number, from 0; a coordinator calls it up to the join, as board 0. It may be defined

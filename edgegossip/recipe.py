@@ -1,7 +1,8 @@
 """A run as a typed, validated document: TOML in, resolved TOML out.
 
-`recipe_sections.py` has the keys with their defaults, ranges and help. The checks, the error messages and
-`edgegossip recipe keys` all come from there. The package's recipes lie in `recipes/*.toml`.
+`recipe_sections.py` has the keys with their defaults, ranges and help. The checks, the error
+messages and `edgegossip recipe keys` all come from there. The package's recipes lie in
+`recipes/*.toml`.
 """
 
 from __future__ import annotations
@@ -73,8 +74,8 @@ def names() -> list[str]:
 
 
 def load(source: str, sets: Iterable[str] = ()) -> Recipe:
-    """A packaged recipe's name, a TOML file's path or a training script's, with `section.key=value` settings on top.
-    Raises ConfigError."""
+    """A packaged recipe's name, a TOML file's path or a training script's, with `section.key=value`
+    settings on top. Raises ConfigError."""
     document = _of_script(source) if is_script(source) else _parse(_read(source), source)
     for setting in sets:
         _apply(document, setting)
@@ -108,7 +109,8 @@ def from_dict(document: Mapping[str, Any]) -> Recipe:
 
 
 def with_settings(recipe: Recipe, settings: Mapping[str, Any]) -> Recipe:
-    """The recipe with `section.key` (or `section.table.key`) set to these values. Raises ConfigError."""
+    """The recipe with `section.key` (or `section.table.key`) set to these values. Raises
+    ConfigError."""
     document = asdict(recipe)
     for key, value in settings.items():
         _put(document, key, copy.deepcopy(value), f"{key} = {_show(value)}")  # a later key may go into a table
@@ -121,8 +123,9 @@ def to_toml(recipe: Recipe) -> str:
 
 
 def run_id(recipe: Recipe) -> bytes:
-    """16 bytes that boards started separately from the same recipe agree on. What is each board's own matter (its data
-    folder, script, threads, device, addresses, evaluations, checkpoints) does not count."""
+    """16 bytes that boards started separately from the same recipe agree on. What is each board's
+    own matter (its data folder, script, threads, device, addresses, evaluations, checkpoints) does
+    not count."""
     shared = passed_on(recipe)
     shared = replace(
         shared,
@@ -141,12 +144,14 @@ def passed_on(recipe: Recipe) -> Recipe:
 
 
 def told(recipe: Recipe) -> str:
-    """The recipe as other boards are told it, in TOML. Boards of an earlier version know no later keys."""
+    """The recipe as other boards are told it, in TOML. Boards of an earlier version know no later
+    keys."""
     return tomli_w.dumps(_without_later_keys(passed_on(recipe)))
 
 
 def essence(recipe: Recipe) -> str:
-    """The resolved recipe without what changes no result and was not always there, so that identities made of it last."""
+    """The resolved recipe without what changes no result and was not always there, so that
+    identities made of it last."""
     document = _without_later_keys(recipe)
     del document["checkpoint"]
     return tomli_w.dumps(document)
@@ -284,7 +289,8 @@ def _limits(allowed: Mapping[str, Any]) -> str:
 
 
 def _nearest(word: str, known: Iterable[str], prefix: str = "") -> str:
-    """ "; did you mean x?" for the known word nearest in spelling, or the one whose help says it in words."""
+    """ "; did you mean x?" for the known word nearest in spelling, or the one whose help says it in
+    words."""
     if isinstance(known, Mapping):
         plain = str(word).replace("_", " ").replace("-", " ").lower()
         for name, text in known.items():

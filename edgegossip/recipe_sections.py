@@ -1,4 +1,5 @@
-"""The sections of a recipe. Each field carries its default, its allowed range or choices and one line of help."""
+"""The sections of a recipe. Each field carries its default, its allowed range or choices and one
+line of help."""
 
 from __future__ import annotations
 

@@ -1,11 +1,13 @@
-"""The same job here and in decentralizepy: 4 nodes on a ring, its LeNet for CIFAR-10 (89,834 parameters), D-PSGD with
-Metropolis-Hastings weights, float32 models whole, every node a process of this machine.
+"""The same job here and in decentralizepy: 4 nodes on a ring, its LeNet for CIFAR-10 (89,834
+parameters), D-PSGD with Metropolis-Hastings weights, float32 models whole, every node a process of
+this machine.
 
     python scripts/beside_decentralizepy.py --theirs DIR --python PY [--rounds 200] [--batch 8] [--save docs/results]
 
-DIR is a checkout of github.com/sacs-epfl/decentralizepy, PY an interpreter that has what this needs of it (torch, pyzmq,
-matplotlib, networkx, localconfig, smallworld). Its own `eval/testing.py` runs, unmodified, without evaluations; rounds are timed
-by its log. Data are drawn with a fixed seed in CIFAR-10's shape, the same for both.
+DIR is a checkout of github.com/sacs-epfl/decentralizepy, PY an interpreter that has what this needs
+of it (torch, pyzmq, matplotlib, networkx, localconfig, smallworld). Its own `eval/testing.py` runs,
+unmodified, without evaluations; rounds are timed by its log. Data are drawn with a fixed seed in
+CIFAR-10's shape, the same for both.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Fail unless branch coverage of each given file or folder reaches a share; reads .coverage of the last test run.
+"""Fail unless branch coverage of each given file or folder reaches a share; reads .coverage of the
+last test run.
 
 python scripts/branch_coverage.py PERCENT PATH...
 """

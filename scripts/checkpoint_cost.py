@@ -1,9 +1,10 @@
-"""What a checkpoint costs: bytes, packing, summing, writing, and memory, beside a plain write and fsync of the same bytes.
+"""What a checkpoint costs: bytes, packing, summing, writing, and memory, beside a plain write and
+fsync of the same bytes.
 
     python scripts/checkpoint_cost.py [--values 11250000] [--folder DIR] [--repeats 5]
 
-Medians, in milliseconds, taken in one run; `rival` is one `os.write` loop of the same bytes with the same fsync, rename and fsync
-of the folder.
+Medians, in milliseconds, taken in one run; `rival` is one `os.write` loop of the same bytes with
+the same fsync, rename and fsync of the folder.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """Train the quickstart recipes with every codec, and write one table of what came out of it.
 
-python scripts/codec_runs.py [--modes gossip,server] [--seed N] [--out docs/results/codec-runs.md] [NAME...]
+python scripts/codec_runs.py [--modes gossip,server] [--seed N] [--out docs/results/codec-runs.md]
+[NAME...]
 
-Each line is one run of four real processes over real sockets; bits a value are those that the boards measured of the
-bodies they sent. A line that is in the output's JSON already (same command, codec, seed) is not run again.
+Each line is one run of four real processes over real sockets; bits a value are those that the
+boards measured of the bodies they sent. A line that is in the output's JSON already (same command,
+codec, seed) is not run again.
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ from kept_lines import Line
 
 from edgegossip import codecs
 
-# D-PSGD exchanges whole models, so a codec must be nearly exact; changes of a model (server) can be coarse. What does not
-# fit is run all the same with --all, and labelled.
+# D-PSGD exchanges whole models, so a codec must be nearly exact; changes of a model (server) can be
+# coarse. What does not fit is run all the same with --all, and labelled.
 FITS_MODELS = ("fp32", "fp16", "bf16", "minmax8", "8-bit-elastiquant", "8-bit-qsgd")
 
 

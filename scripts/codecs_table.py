@@ -1,9 +1,13 @@
-"""The table of docs/codecs.md, section "Measured", from the results of `edgegossip bench codecs`: its rows of synthetic values.
+"""The table of docs/codecs.md, section "Measured", from the results of `edgegossip bench codecs`:
+its rows of synthetic values.
 
-    python scripts/codecs_table.py docs/results/codecs-100mb-zen4.json                          # print it
+    python scripts/codecs_table.py docs/results/codecs-100mb-zen4.json                          #
+                                                                                                print
+                                                                                                it
     python scripts/codecs_table.py docs/results/codecs-100mb-zen4.json --write docs/codecs.md   # put it there
 
-Writing also puts in memcpy's speeds and the link to the results. The processor's name is the author's.
+Writing also puts in memcpy's speeds and the link to the results. The processor's name is the
+author's.
 """
 
 from __future__ import annotations
@@ -67,7 +71,8 @@ def linked(page: str) -> str:
 
 
 def written(page: str, document: dict[str, Any], name: str) -> str:
-    """The page with table, speeds of memcpy and link of these results. ValueError where it has no place for one."""
+    """The page with table, speeds of memcpy and link of these results. ValueError where it has no
+    place for one."""
     for pattern, text in (
         (TABLE, table(document)),
         (MEMCPY, memcpy(document)),

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Train the example scripts on boards and in one place, kill boards on the way, and write one table.
+"""Train the example scripts on boards and in one place, kill boards on the way, and write one
+table.
 
     python scripts/example_runs.py --images fashion_mnist.npz --articles wikitext.txt \
         --plays shakespeare.txt --work DIR [CASE...]
@@ -126,7 +127,8 @@ CASES = {
         steps_a_round=2,
         seeds=False,
     ),
-    # A machine a board: few steps a round, or each forgets the others' machines before it hears of them.
+    # A machine a board: few steps a round, or each forgets the others' machines before it hears of
+    # them.
     "anomalies": Case(
         "anomalies",
         "anomalies --train 4000 --test 800",

@@ -1,4 +1,5 @@
-"""How fast `edgegossip flash` writes, beside dd in the same run, on a loop device over a file of this machine.
+"""How fast `edgegossip flash` writes, beside dd in the same run, on a loop device over a file of
+this machine.
 
     sudo python scripts/flash_speed.py [--mib 2048] [--rounds 3] [--folder /var/tmp]
 

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Train the quickstart recipe with every gossip algorithm, kill one board on the way, and write one table of what came of it.
+"""Train the quickstart recipe with every gossip algorithm, kill one board on the way, and write one
+table of what came of it.
 
 python scripts/gossip_runs.py [--seed N] [--out docs/results/gossip-runs.md] [NAME...]
 
-Each line is one run of real processes over real sockets. Once every board has done --kill-at rounds, board-1 gets SIGKILL;
-`run` starts it again (network.restarts) with nothing but its address, and it has to catch up with the others. A line that is
-in the output's JSON already is not run again. One table is of one setting but for the seed: where the JSON has lines of another
-one (rounds, steps, codec, when the board is killed, ...), nothing is run.
+Each line is one run of real processes over real sockets. Once every board has done --kill-at
+rounds, board-1 gets SIGKILL; `run` starts it again (network.restarts) with nothing but its address,
+and it has to catch up with the others. A line that is in the output's JSON already is not run
+again. One table is of one setting but for the seed: where the JSON has lines of another one
+(rounds, steps, codec, when the board is killed, ...), nothing is run.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ LIMIT_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What one algorithm is run with: a topology that it works on without any one board, and a codec that suits it."""
+    """What one algorithm is run with: a topology that it works on without any one board, and a
+    codec that suits it."""
 
     topology: str
     codec: str
@@ -78,8 +81,8 @@ def command_of(name: str, options: argparse.Namespace, seed: int) -> list[str]:
 
 
 def is_of(line: Line, options: argparse.Namespace) -> bool:
-    """Whether a kept line is of a run with these settings, whatever its seed. One that does not say when its board was killed
-    is not."""
+    """Whether a kept line is of a run with these settings, whatever its seed. One that does not say
+    when its board was killed is not."""
     command = " ".join(command_of(line["algorithm"], options, line["seed"]))
     return bool(line["command"] == command and line.get("kill_at") == options.kill_at)
 
@@ -104,7 +107,8 @@ def run(name: str, options: argparse.Namespace) -> Line:
 
 
 def kill_on_the_way(process: subprocess.Popen[str], runs: Path, nodes: int, at: int) -> bool:
-    """Ends the victim without a warning once every board has done `at` rounds. False when the run ended before."""
+    """Ends the victim without a warning once every board has done `at` rounds. False when the run
+    ended before."""
     until = time.monotonic() + LIMIT_S
     while process.poll() is None and time.monotonic() < until:
         time.sleep(0.05)

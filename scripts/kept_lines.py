@@ -1,4 +1,5 @@
-"""A table whose lines are long runs: kept as JSON beside the text, so that a run that was made is not made again."""
+"""A table whose lines are long runs: kept as JSON beside the text, so that a run that was made is
+not made again."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ def write(out: Path, lines: Sequence[Line], title: str, script: str, text: str) 
 
 
 def heading(columns: str) -> list[str]:
-    """The first two rows of a table in Markdown; `columns`: their names, with commas between them."""
+    """The first two rows of a table in Markdown; `columns`: their names, with commas between
+    them."""
     names = columns.split(", ")
     return [f"| {' | '.join(names)} |", f"| {' | '.join(['---'] * len(names))} |"]
 

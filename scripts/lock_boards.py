@@ -2,8 +2,9 @@
 
     python scripts/lock_boards.py
 
-Versions follow constraints.txt, except for torch: 2.9.1 is the last CPU build on PyPI that runs on cores without the atomics
-of ARMv8.1 (Cortex-A53 and A72: Raspberry Pi 3, 4, Zero 2 W). 2.10 dies there of an illegal instruction, later ones want CUDA."""
+Versions follow constraints.txt, except for torch: 2.9.1 is the last CPU build on PyPI that runs on
+cores without the atomics of ARMv8.1 (Cortex-A53 and A72: Raspberry Pi 3, 4, Zero 2 W). 2.10 dies
+there of an illegal instruction, later ones want CUDA."""
 
 import re
 import subprocess

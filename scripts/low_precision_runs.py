@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
-"""Train eight boards in int8 and in fp32, with the algorithms of the low-precision decentralised training paper.
+"""Train eight boards in int8 and in fp32, with the algorithms of the low-precision decentralised
+training paper.
 
-python scripts/low_precision_runs.py DATA_DIR [--rounds N] [--seed N] [--out docs/results/low-precision.md]
-                                               [--algorithm NAME] [--skew SKEW] [--left-out PERCENT]
+python scripts/low_precision_runs.py DATA_DIR [--rounds N] [--seed N] [--out
+                                               docs/results/low-precision.md] [--algorithm NAME]
+                                               [--skew SKEW] [--left-out PERCENT]
 
-Each line is one run of eight real processes over real sockets: Fashion-MNIST, ResNet-8 with Range EvoNorm in int8 (LP) and with
-EvoNorm-S0 in fp32, a directed ring, DeepSqueeze and CHOCO-SGD in their push-sum forms (Sparse-Push, Quant-SGP), as in Aketi,
-Kodge, Roy 2021, section 3 and table 2. A line that is in the output's JSON already is not run again.
+Each line is one run of eight real processes over real sockets: Fashion-MNIST, ResNet-8 with Range
+EvoNorm in int8 (LP) and with EvoNorm-S0 in fp32, a directed ring, DeepSqueeze and CHOCO-SGD in
+their push-sum forms (Sparse-Push, Quant-SGP), as in Aketi, Kodge, Roy 2021, section 3 and table 2.
+A line that is in the output's JSON already is not run again.
 """
 
 from __future__ import annotations
@@ -26,8 +29,8 @@ from kept_lines import Line
 ALGORITHMS = {"Deep-Squeeze": "sparse-push", "CHOCO": "quant-sgp"}
 SKEWS = (0.0, 0.8)
 RATIOS = {0: None, 99: 0.01}  # % left out of what is sent, and what stays
-# Averaging rates at 99 %; the paper has 0.01, for 200 epochs. Deep-Squeeze sends models, whose parts add up until they travel:
-# above 0.02 what arrives at once is more than the model.
+# Averaging rates at 99 %; the paper has 0.01, for 200 epochs. Deep-Squeeze sends models, whose
+# parts add up until they travel: above 0.02 what arrives at once is more than the model.
 RATES = {"Deep-Squeeze": 0.02, "CHOCO": 0.05}
 PRECISIONS = {"fp32": "evonorm-s0", "int8": "range-evonorm"}
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Write edgegossip/training/data/digits.npz from scikit-learn's copy of the UCI digits (needs scikit-learn).
+"""Write edgegossip/training/data/digits.npz from scikit-learn's copy of the UCI digits (needs
+scikit-learn).
 
     python scripts/make_digits.py [DEST]
 

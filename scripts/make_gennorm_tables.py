@@ -1,15 +1,18 @@
-"""Write edgegossip/codecs/gennorm_tables.py: CO3's optimal scales and Huffman marginals under the generalised normal law.
+"""Write edgegossip/codecs/gennorm_tables.py: CO3's optimal scales and Huffman marginals under the
+generalised normal law.
 
     python scripts/make_gennorm_tables.py > edgegossip/codecs/gennorm_tables.py
 
-Needs mpmath, which torch brings along. For every beta, t = |x| / alpha has the density beta / Gamma(1/beta) exp(-t^beta),
-and with z = 1 / (k alpha) the squared error D(z) = E (t - z G(t / z))^2 of nearest rounding G has D'(z) = 0 where
+Needs mpmath, which torch brings along. For every beta, t = |x| / alpha has the density beta /
+Gamma(1/beta) exp(-t^beta), and with z = 1 / (k alpha) the squared error D(z) = E (t - z G(t / z))^2
+of nearest rounding G has D'(z) = 0 where
 
     z = sum_j g_j A_j(z) / sum_j g_j^2 P_j(z)
 
-(P_j and A_j: the integrals of the density and of t times it over cell j, regularised incomplete gamma functions). The
-cells' edges move with z, but the error is continuous there, so their motion adds nothing to D'. All sign changes on a
-fine grid are refined and the one with the smallest D is taken.
+(P_j and A_j: the integrals of the density and of t times it over cell j, regularised incomplete
+gamma functions). The cells' edges move with z, but the error is continuous there, so their motion
+adds nothing to D'. All sign changes on a fine grid are refined and the one with the smallest D is
+taken.
 """
 
 from __future__ import annotations
@@ -20,7 +23,8 @@ mp.mp.dps = 30
 
 GRID = [mp.mpf(g) for g in ("0", "0.5", "1", "1.5", "2", "3")]
 EDGES = [mp.mpf(e) for e in ("0", "0.25", "0.75", "1.25", "1.75", "2.5")]
-# Fine enough for linear interpolation of the scale to stay within 0.1 % of the optimum; see the test.
+# Fine enough for linear interpolation of the scale to stay within 0.1 % of the optimum; see the
+# test.
 BETAS = (
     [mp.mpf(b) / 1000 for b in range(150, 1000, 25)]
     + [mp.mpf(b) / 100 for b in range(100, 200, 5)]
@@ -75,7 +79,8 @@ def optimum(beta: mp.mpf) -> mp.mpf:
 
 
 def weights(beta: mp.mpf) -> list[int]:
-    """uint8 weights of the codes sign << 3 | level under the optimum, the largest 255, none of a valid code 0."""
+    """uint8 weights of the codes sign << 3 | level under the optimum, the largest 255, none of a
+    valid code 0."""
     p = cells(beta, 0, optimum(beta))
     p = [p[0]] + [q / 2 for q in p[1:]]
     level = [max(1, int(mp.nint(255 * q / max(p)))) for q in p] + [0, 0]

@@ -1,8 +1,10 @@
-"""docs/results/scale-paper.md: the ElastiQuant paper's Table 3 beside the same table on the virtual clock.
+"""docs/results/scale-paper.md: the ElastiQuant paper's Table 3 beside the same table on the virtual
+clock.
 
     python scripts/paper_table3.py --data DIR > docs/results/scale-paper.md
 
-DIR holds CIFAR-10: frames are of gradients of the paper's networks on its images, because ImageNet is not to be had freely.
+DIR holds CIFAR-10: frames are of gradients of the paper's networks on its images, because ImageNet
+is not to be had freely.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 
 python scripts/scale_beside_model.py NETNS_FOLDER MODEL_FOLDER
 
-Prints a table: what an exchange took beside the bytes that went over the link by its rate, and T of both.
+Prints a table: what an exchange took beside the bytes that went over the link by its rate, and T of
+both.
 """
 
 from __future__ import annotations

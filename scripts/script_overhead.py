@@ -6,9 +6,9 @@
 DIR is the work folder of example_runs.py, whose data it takes. A round runs from the moment that
 the board hands a model to the script to the moment that it has the update. The script's own part
 begins when run.exchange (or the first run.rounds) returns, and ends when it calls run.exchange
-again. What is left is the overhead: two hand-overs between threads, the copies into and out of
-the model, the checks. That is one process, one thread, nothing mixed. Beside it: the median round of
-a run on this machine (four boards, gossip in fp32), with what it encodes, sends and waits for.
+again. What is left is the overhead: two hand-overs between threads, the copies into and out of the
+model, the checks. That is one process, one thread, nothing mixed. Beside it: the median round of a
+run on this machine (four boards, gossip in fp32), with what it encodes, sends and waits for.
 """
 
 from __future__ import annotations

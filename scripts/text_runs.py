@@ -4,9 +4,9 @@
 python scripts/text_runs.py DATA_DIR [--task sentence-length|ag-news] [--seeds 1,2,3] [--epochs N]
                             [--threads N] [--out docs/results/nlp.md]
 
-One process without an exchange, AdamW with a warm-up and a linear decay. `fp32, range norm` is float32
-with the layer norm that int8 has, so what the norm costs can be told from what the integers cost. A
-line that is in the output's JSON already is not run again.
+One process without an exchange, AdamW with a warm-up and a linear decay. `fp32, range norm` is
+float32 with the layer norm that int8 has, so what the norm costs can be told from what the integers
+cost. A line that is in the output's JSON already is not run again.
 """
 
 from __future__ import annotations

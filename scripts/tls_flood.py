@@ -1,11 +1,13 @@
-"""What a flood of strangers does to honest peers, with gRPC's own mutual TLS at the port and with our TLS front end before it.
+"""What a flood of strangers does to honest peers, with gRPC's own mutual TLS at the port and with
+our TLS front end before it.
 
     python scripts/tls_flood.py [--rate 300] [--seconds 20] [--json FILE]
 
-A server answers a small call. An honest peer calls it on a connection that stays, 20 times a second, and on a new connection four
-times a second. Meanwhile an attacker on another address opens `rate` connections a second, each of them in turn: garbage, half a
-ClientHello that is held, a whole ClientHello that is held, and, the expensive one, a whole handshake with the certificate of
-another fleet. docs/decisions/tls-front-end.md has a table of it."""
+A server answers a small call. An honest peer calls it on a connection that stays, 20 times a
+second, and on a new connection four times a second. Meanwhile an attacker on another address opens
+`rate` connections a second, each of them in turn: garbage, half a ClientHello that is held, a whole
+ClientHello that is held, and, the expensive one, a whole handshake with the certificate of another
+fleet. docs/decisions/tls-front-end.md has a table of it."""
 
 import argparse
 import asyncio

@@ -1,9 +1,10 @@
-"""What an update costs a board: bytes fetched, beside the whole bundle, when a release with packages comes, and then one of our
-package alone with one changed file.
+"""What an update costs a board: bytes fetched, beside the whole bundle, when a release with
+packages comes, and then one of our package alone with one changed file.
 
     python scripts/update_cost.py
 
-A release of this environment's own packages (all that a gossip board needs but torch), a real check-in over TLS on loopback."""
+A release of this environment's own packages (all that a gossip board needs but torch), a real
+check-in over TLS on loopback."""
 
 from __future__ import annotations
 

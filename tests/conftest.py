@@ -1,9 +1,11 @@
-"""Settings for every test: hypothesis repeats the same examples each time, unless HYPOTHESIS_PROFILE=explore.
+"""Settings for every test: hypothesis repeats the same examples each time, unless
+HYPOTHESIS_PROFILE=explore.
 
-Under --cov only the tests of the packages whose branches are counted (scripts/branch_coverage.py) are traced: a tracer more
-than doubles the time of any Python code, measured or not, and what other tests happen to run proves nothing about a package.
-Of their own tests the long ones, which reach no branch that others do not, are marked no_cover. Imports are not traced
-either; no branch of those packages stands outside a function.
+Under --cov only the tests of the packages whose branches are counted (scripts/branch_coverage.py)
+are traced: a tracer more than doubles the time of any Python code, measured or not, and what other
+tests happen to run proves nothing about a package. Of their own tests the long ones, which reach no
+branch that others do not, are marked no_cover. Imports are not traced either; no branch of those
+packages stands outside a function.
 """
 
 import faulthandler
@@ -34,10 +36,12 @@ TRACED = (
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """pytest-cov has started its tracer just before; each traced test resumes it. In a worker of xdist it has started another one
-    before, as if it were in no worker, which would go on tracing every test whenever this one pauses.
+    """pytest-cov has started its tracer just before; each traced test resumes it. In a worker of
+    xdist it has started another one before, as if it were in no worker, which would go on tracing
+    every test whenever this one pauses.
 
-    A shell starts what runs in its background with Ctrl-C ignored, and so would be every process of a test."""
+    A shell starts what runs in its background with Ctrl-C ignored, and so would be every process of
+    a test."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if controller := _coverage(session.config):
@@ -47,13 +51,15 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long files first, so that two workers end together; `make test` hands files out in this order."""
+    """Long files first, so that two workers end together; `make test` hands files out in this
+    order."""
     items.sort(key=lambda item: _place(item.path.relative_to(ROOT).as_posix()))
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
-    """Ten thousand items and all that their modules imported are there to stay: what tests collect is what they made."""
+    """Ten thousand items and all that their modules imported are there to stay: what tests collect
+    is what they made."""
     gc.collect()
     gc.freeze()
 
@@ -64,8 +70,8 @@ def _place(path: str) -> int:
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """A worker's fatal error leaves every thread's stack in a file, at its exit, too: pytest's own handler is off by then,
-    and what it writes is lost among the output of others."""
+    """A worker's fatal error leaves every thread's stack in a file, at its exit, too: pytest's own
+    handler is off by then, and what it writes is lost among the output of others."""
     if not (worker := os.environ.get("PYTEST_XDIST_WORKER")):
         return
     FATAL.mkdir(parents=True, exist_ok=True)

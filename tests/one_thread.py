@@ -1,4 +1,5 @@
-"""A fixture that a conftest takes up by name: one torch thread, so that results repeat bit for bit."""
+"""A fixture that a conftest takes up by name: one torch thread, so that results repeat bit for
+bit."""
 
 from collections.abc import Iterator
 

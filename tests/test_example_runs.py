@@ -1,4 +1,5 @@
-"""scripts/example_runs.py: a run that has its line is not made again, and the table says what is beyond the target."""
+"""scripts/example_runs.py: a run that has its line is not made again, and the table says what is
+beyond the target."""
 
 from __future__ import annotations
 

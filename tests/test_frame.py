@@ -1,4 +1,5 @@
-"""The wire frame: what is built is what is parsed, byte for byte; fields that do not fit are refused on both sides."""
+"""The wire frame: what is built is what is parsed, byte for byte; fields that do not fit are
+refused on both sides."""
 
 from __future__ import annotations
 
@@ -129,7 +130,8 @@ def test_build_refuses_what_does_not_fit(changes: dict[str, Any], message: str) 
 
 
 def test_build_refuses_a_body_beyond_32_bits() -> None:
-    """A broadcast view: 4 GiB long without 4 GiB of memory would not be contiguous, so the check is called alone."""
+    """A broadcast view: 4 GiB long without 4 GiB of memory would not be contiguous, so the check is
+    called alone."""
     with pytest.raises(
         LocalError, match="a body of 4294967296 bytes does not fit one frame, which carries at most 4294967295"
     ):

@@ -1,4 +1,5 @@
-"""Who may import whom. The pure packages know nothing of torch, gRPC or Flower, and nobody imports what stands above."""
+"""Who may import whom. The pure packages know nothing of torch, gRPC or Flower, and nobody imports
+what stands above."""
 
 import ast
 import functools
@@ -17,7 +18,8 @@ HEAVY = ("torch", "grpc", "flwr", "matplotlib", "rich", "cryptography", "PIL", "
 # Calls that a pure part may not make.
 FILE_CALLS = ("open", "print", "input", "np.load", "np.save", "np.savez", "np.memmap", "np.fromfile", "np.loadtxt")
 
-# Part -> the parts it may import. Each names only parts listed before it, so there can be no circle.
+# Part -> the parts it may import. Each names only parts listed before it, so there can be no
+# circle.
 PURE_MAY = {
     "types": set(),
     "choices": set(),
@@ -160,7 +162,8 @@ def tree(path):
 
 @functools.cache
 def imports(path):
-    """Dotted names of everything that a file imports, be it at the top, in a function or for types only."""
+    """Dotted names of everything that a file imports, be it at the top, in a function or for types
+    only."""
     return list(_imports(path))
 
 
@@ -315,7 +318,8 @@ for what in sys.argv[1:]:
 
 @pytest.fixture(scope="module")
 def loaded():
-    """By what was imported: the heavy packages that an interpreter holds which did nothing else (a fork of a fresh one)."""
+    """By what was imported: the heavy packages that an interpreter holds which did nothing else (a
+    fork of a fresh one)."""
     done = subprocess.run([sys.executable, "-c", PROBE, *LOADS, HELP], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     return {what: set(found) for what, *found in (line.split(",") for line in done.stdout.splitlines())}

@@ -128,8 +128,8 @@ def test_check_refuses_other_vectors(vec: np.ndarray, message: str) -> None:
 
 
 def test_hash_is_stable() -> None:
-    """Boards of different releases compare this number: it must never change for the same model. Expected values are
-    from the shell: printf 'conv.weight\\t2x3\\tp\\n...' | sha256sum."""
+    """Boards of different releases compare this number: it must never change for the same model.
+    Expected values are from the shell: printf 'conv.weight\\t2x3\\tp\\n...' | sha256sum."""
     assert SMALL.hash == 0x2D419170961A8334
     assert Layout.of([TensorSpec("größe", (1,))]).hash == 0x9A8EE7778D3071F2
 

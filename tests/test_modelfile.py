@@ -1,4 +1,5 @@
-"""Model files: what is written comes back, the safetensors library reads it, and nothing in a file is trusted."""
+"""Model files: what is written comes back, the safetensors library reads it, and nothing in a file
+is trusted."""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ def test_a_recipe_from_python(tmp_path: Path) -> None:
 
 
 def test_a_function_on_boards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It refers to what is around it, as a cell of a notebook does, also to a module in a folder that only the notebook has
-    added to sys.path; and it need not be a plain one."""
+    """It refers to what is around it, as a cell of a notebook does, also to a module in a folder
+    that only the notebook has added to sys.path; and it need not be a plain one."""
     import functools
     import importlib
 
@@ -57,7 +57,8 @@ def test_a_function_on_boards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_quiet_run_that_fails_prints_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Here the coordinator's script, when all is done. What it kept fits the model: second names, complex numbers."""
+    """Here the coordinator's script, when all is done. What it kept fits the model: second names,
+    complex numbers."""
     import torch
     from torch import nn
 

@@ -44,7 +44,8 @@ def test_everything_installed_is_pinned():
 
 
 def without_tools(venv):
-    """An environment that knows the virtual environment and the system, but no compiler, no cmake and no source tree."""
+    """An environment that knows the virtual environment and the system, but no compiler, no cmake
+    and no source tree."""
     bare = venv.parent / "bin"
     bare.mkdir()
     for tool in ("sh", "env", "uname", "ip", "ss"):

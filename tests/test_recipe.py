@@ -1,4 +1,5 @@
-"""Recipes: what is accepted, what is refused and in which words, and that nothing is lost on the way to TOML and back."""
+"""Recipes: what is accepted, what is refused and in which words, and that nothing is lost on the
+way to TOML and back."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ _PLAIN = (str, bytes, bool)
 
 
 def misfit(value: Any, hint: Any) -> str | None:
-    """None, or what is wrong, in words. Any and type variables take everything. Raises TypeError on a form of annotation that
-    is not known here: a state must not have it."""
+    """None, or what is wrong, in words. Any and type variables take everything. Raises TypeError on
+    a form of annotation that is not known here: a state must not have it."""
     if hint is Any or isinstance(hint, TypeVar):
         return None
     if hint is None or hint is NoneType:

@@ -1,4 +1,5 @@
-"""The few file operations that checkpoints are made of: the seam at which tests kill the process or cut the power."""
+"""The few file operations that checkpoints are made of: the seam at which tests kill the process or
+cut the power."""
 
 from __future__ import annotations
 
@@ -20,11 +21,12 @@ class OpenFile(Readable, Protocol):
 
 
 class Files(Protocol[H]):
-    """Paths are strings. Everything raises OSError; nothing else is durable but what was synced: a file's content by
-    `sync`, its name by `sync_folder`."""
+    """Paths are strings. Everything raises OSError; nothing else is durable but what was synced: a
+    file's content by `sync`, its name by `sync_folder`."""
 
     def make_folder(self, path: str) -> None:
-        """With those above it, durably: one that is there already may be of a process that was killed before it synced."""
+        """With those above it, durably: one that is there already may be of a process that was
+        killed before it synced."""
 
     def names(self, folder: str) -> list[str]:
         """Of the files in it; none when there is no such folder."""
@@ -49,8 +51,8 @@ class Files(Protocol[H]):
     def open(self, path: str) -> OpenFile: ...
 
     def lock(self, folder: str) -> Callable[[], None]:
-        """Until the function that is returned is called, or this process ends. Raises BlockingIOError when another process
-        has it."""
+        """Until the function that is returned is called, or this process ends. Raises
+        BlockingIOError when another process has it."""
 
 
 class _OsFile:

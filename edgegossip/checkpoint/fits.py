@@ -1,7 +1,7 @@
 """Whether a state that came from a disk has the form of one that this run's algorithm makes.
 
-Types were checked when it was read (`annotations`). What is left are sizes, and which scheme's state it is: both are held
-against a state that the algorithm has just made."""
+Types were checked when it was read (`annotations`). What is left are sizes, and which scheme's
+state it is: both are held against a state that the algorithm has just made."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ _OUTSIDE = ("NodeView", "Here", "Layout", "Frame")
 
 
 def require_fit(value: Any, template: Any, layout: Layout) -> None:
-    """Raises DataError unless `value` is built as `template`, another state of the same run, is: the same classes where both
-    have one, arrays of the same shape, and those that the template lacks of the layout's size."""
+    """Raises DataError unless `value` is built as `template`, another state of the same run, is:
+    the same classes where both have one, arrays of the same shape, and those that the template
+    lacks of the layout's size."""
     _check(value, template, layout.size, "the state")
 
 

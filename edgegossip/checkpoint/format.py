@@ -1,4 +1,5 @@
-"""A checkpoint file, version 1. Pure: an iterator of pieces to write, and a reader over anything that can be read at a place.
+"""A checkpoint file, version 1. Pure: an iterator of pieces to write, and a reader over anything
+that can be read at a place.
 
     magic (8 bytes), version (uint16), 0 (uint16), CRC-32 of these 12
     chunks: name (4 bytes), size (uint64), content, CRC-32 of name, size and content; all numbers little-endian
@@ -7,7 +8,8 @@
         BLOB  one for each blob of the tree, in order
         END   number of chunks before it (uint64)
 
-Nothing follows END, so a file that was cut off, wherever that was, has none and is known to be torn.
+Nothing follows END, so a file that was cut off, wherever that was, has none and is known to be
+torn.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ class Unusable(DataError):
 
 
 class Readable(Protocol):
-    """A file that is open for reading. `read` raises OSError, and fills all of `into` or raises Damaged."""
+    """A file that is open for reading. `read` raises OSError, and fills all of `into` or raises
+    Damaged."""
 
     @property
     def size(self) -> int: ...
@@ -49,8 +52,8 @@ class Readable(Protocol):
 
 
 def pieces(meta: Mapping[str, Any], value: Any, classes: Classes) -> Iterator[bytes | memoryview]:
-    """All of the file, in order. Arrays are handed out as views. Raises LocalError, before the first piece, on what no table
-    tells how to keep."""
+    """All of the file, in order. Arrays are handed out as views. Raises LocalError, before the
+    first piece, on what no table tells how to keep."""
     about, packer = Packer(_NOTHING), Packer(classes)
     about.add(dict(meta), "the description")
     packer.add(value)
@@ -80,8 +83,9 @@ def read_meta(file: Readable) -> Mapping[str, Any]:
 
 
 def read(file: Readable, classes: Classes, outside: Any) -> tuple[Mapping[str, Any], Any]:
-    """Description and value. Raises Damaged on a file that is not whole, Unusable on one that is whole and makes no sense
-    here. Never allocates more than the file is large, and the objects that its tree names."""
+    """Description and value. Raises Damaged on a file that is not whole, Unusable on one that is
+    whole and makes no sense here. Never allocates more than the file is large, and the objects that
+    its tree names."""
     chunks = _scan(file)
     meta = _meta(file, chunks)
     tree = _content(file, chunks[1])

@@ -35,5 +35,6 @@ def to_bytes(value: Any, classes: Classes = STATES) -> bytes:
 
 
 def from_bytes(data: bytes, outside: Outside | None = None, classes: Classes = STATES) -> Any:
-    """The value that `to_bytes` was given. `outside`: the run, for a gossip state. Raises DataError."""
+    """The value that `to_bytes` was given. `outside`: the run, for a gossip state. Raises
+    DataError."""
     return read(MemoryFile(data), classes, outside or Outside())[1]

@@ -1,12 +1,13 @@
 """Typed values <-> bytes, without pickle: what a checkpoint holds of a state.
 
-A value becomes a *tree* of tagged bytes and a list of *blobs*, the contents of its arrays and message bodies, which are views
-of the arrays and not copies. Exact: numbers to the bit, big integers, dtypes, the kind of every container, None, enums. An
-array or body that occurs twice is kept once and comes back as one object. A `memoryview` comes back as `bytes`.
+A value becomes a *tree* of tagged bytes and a list of *blobs*, the contents of its arrays and
+message bodies, which are views of the arrays and not copies. Exact: numbers to the bit, big
+integers, dtypes, the kind of every container, None, enums. An array or body that occurs twice is
+kept once and comes back as one object. A `memoryview` comes back as `bytes`.
 
-A tree names classes, and only those of a `Classes` table can appear: what is read from a disk decides nothing but the values
-of fields whose types are checked (docs/checkpoints.md has the format). Every length is held against the bytes that are there
-before anything is allocated by it.
+A tree names classes, and only those of a `Classes` table can appear: what is read from a disk
+decides nothing but the values of fields whose types are checked (docs/checkpoints.md has the
+format). Every length is held against the bytes that are there before anything is allocated by it.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ _MAPPINGS: Mapping[type, bytes] = {dict: b"{", MappingProxyType: b"M"}
 
 
 class Blobs(Protocol):
-    """The contents of arrays and bodies, by number, while a tree is read. Both raise DataError when what is there has
-    another size, or is damaged."""
+    """The contents of arrays and bodies, by number, while a tree is read. Both raise DataError when
+    what is there has another size, or is damaged."""
 
     @property
     def count(self) -> int: ...
@@ -53,7 +54,8 @@ def _content(array: NDArray[Any]) -> memoryview:
 
 
 class Packer:
-    """Values into one tree and its blobs. `blobs` holds on to the arrays until the packer is dropped."""
+    """Values into one tree and its blobs. `blobs` holds on to the arrays until the packer is
+    dropped."""
 
     def __init__(self, classes: Classes) -> None:
         self._classes = classes
@@ -67,7 +69,8 @@ class Packer:
         return bytes(self._out)
 
     def add(self, value: Any, where: str = "the state", depth: int = 0) -> None:
-        """Append a value. Raises LocalError, with the way to it, on one that no table tells how to keep."""
+        """Append a value. Raises LocalError, with the way to it, on one that no table tells how to
+        keep."""
         if depth > MAX_DEPTH:
             raise LocalError(f"{where} is nested more than {MAX_DEPTH} deep, which no checkpoint keeps")
         kind, out = type(value), self._out
@@ -156,7 +159,8 @@ class Packer:
 
 
 class Unpacker:
-    """One tree back into values. `value` raises DataError on anything that `Packer` did not write."""
+    """One tree back into values. `value` raises DataError on anything that `Packer` did not
+    write."""
 
     def __init__(self, classes: Classes, tree: bytes, blobs: Blobs, outside: Any = None) -> None:
         """`outside`: what the table's adapters need to know that no tree holds."""

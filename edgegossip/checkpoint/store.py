@@ -1,12 +1,14 @@
 """The last few checkpoints of one board, or of the coordinator, in a folder of its own.
 
-A save writes `.NUMBER.part`, syncs it, renames it to `NUMBER.ckpt`, syncs the folder, and only then removes what is old: when
-`save` has returned, the checkpoint survives kill -9 and power loss, and at every moment before one that was whole is there.
-Numbers go up by one a file, whatever round it is of, so the newest is the one with the largest number. A file that is torn or
-corrupt is passed over; one that is whole and of another run is refused, because to begin anew silently would be worse.
+A save writes `.NUMBER.part`, syncs it, renames it to `NUMBER.ckpt`, syncs the folder, and only then
+removes what is old: when `save` has returned, the checkpoint survives kill -9 and power loss, and
+at every moment before one that was whole is there. Numbers go up by one a file, whatever round it
+is of, so the newest is the one with the largest number. A file that is torn or corrupt is passed
+over; one that is whole and of another run is refused, because to begin anew silently would be
+worse.
 
-The order of calls on `Files` is all that matters, and `tests/checkpoint` goes through it: kill -9 at each of them, and a disk
-that loses and reorders what was not synced.
+The order of calls on `Files` is all that matters, and `tests/checkpoint` goes through it: kill -9
+at each of them, and a disk that loses and reorders what was not synced.
 """
 
 from __future__ import annotations
@@ -44,8 +46,8 @@ class Found:
 
 
 class Store:
-    """`identity` says what the checkpoints are of: small values by name, kept in each and compared when it is read. Not
-    thread-safe: `load` first, then one thread saves."""
+    """`identity` says what the checkpoints are of: small values by name, kept in each and compared
+    when it is read. Not thread-safe: `load` first, then one thread saves."""
 
     def __init__(
         self,
@@ -64,9 +66,10 @@ class Store:
         self._unlock: Callable[[], None] | None = None
 
     def load(self, outside: Any = None) -> Found | None:
-        """The newest checkpoint; None when there is none that is whole. Raises ConfigError when the newest one is of something
-        else, DataError when it is whole and cannot be understood, or when none can be read because of the disk, HostError when
-        another process is at work here."""
+        """The newest checkpoint; None when there is none that is whole. Raises ConfigError when the
+        newest one is of something else, DataError when it is whole and cannot be understood, or
+        when none can be read because of the disk, HostError when another process is at work
+        here."""
         self._take()
         skipped: list[str] = []
         try:
@@ -98,8 +101,9 @@ class Store:
         return None
 
     def save(self, value: Any, **meta: Any) -> None:
-        """Make `value` durable. `meta`: how far it is, such as its round. A full disk is given a second try without the older
-        checkpoints. Raises OSError with what was there before untouched, LocalError on a value that cannot be kept."""
+        """Make `value` durable. `meta`: how far it is, such as its round. A full disk is given a
+        second try without the older checkpoints. Raises OSError with what was there before
+        untouched, LocalError on a value that cannot be kept."""
         try:
             self._save(value, meta)
         except OSError as error:
@@ -184,7 +188,8 @@ class Store:
             self._files.close(file)
 
     def _prune(self, keep: int) -> bool:
-        """Keeps so many: those known to be whole before those that nobody has read, newest first. Whether anything went."""
+        """Keeps so many: those known to be whole before those that nobody has read, newest first.
+        Whether anything went."""
         there = self._numbers()
         good = [n for n in self._good if n in there]
         unread = [n for n in there if n not in good and n not in self._bad]

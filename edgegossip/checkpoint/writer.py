@@ -1,11 +1,14 @@
-"""Keeps states off the critical path: a thread writes the newest one that it was given, the training goes on.
+"""Keeps states off the critical path: a thread writes the newest one that it was given, the
+training goes on.
 
-What is promised. With an offer after every round, a power cut or kill -9 costs the round in progress and at most one that was
-finished; where rounds are shorter than `slack_s`, at most `slack_s` of finished ones (plus what the last write took). To keep
-that on a disk that is slower than the rounds, `ready` before a round is called finished (and an offer, of those before it)
-waits until what was offered is durable, for PATIENCE_S at most. Short rounds are not written one by one: a write begins
-PACE_S after the one before it, or a quarter of the slack if that is less, so 40 rounds a second are 4 files a second.
-A disk that is full, broken or hangs is said once, then every WARN_S at most, and holds nobody: the training goes on without.
+What is promised. With an offer after every round, a power cut or kill -9 costs the round in
+progress and at most one that was finished; where rounds are shorter than `slack_s`, at most
+`slack_s` of finished ones (plus what the last write took). To keep that on a disk that is slower
+than the rounds, `ready` before a round is called finished (and an offer, of those before it) waits
+until what was offered is durable, for PATIENCE_S at most. Short rounds are not written one by one:
+a write begins PACE_S after the one before it, or a quarter of the slack if that is less, so 40
+rounds a second are 4 files a second. A disk that is full, broken or hangs is said once, then every
+WARN_S at most, and holds nobody: the training goes on without.
 """
 
 from __future__ import annotations
@@ -38,7 +41,8 @@ class _Offer:
 
 
 class Writer:
-    """One thread, begun with the first offer. `say` is called on either thread and must not raise."""
+    """One thread, begun with the first offer. `say` is called on either thread and must not
+    raise."""
 
     def __init__(
         self,
@@ -72,7 +76,8 @@ class Writer:
         self._durable = round
 
     def offer(self, round: int, value: Any, **meta: Any) -> None:
-        """To be kept, unless a newer one comes first. Neither `value` nor an array in it may be changed afterwards."""
+        """To be kept, unless a newer one comes first. Neither `value` nor an array in it may be
+        changed afterwards."""
         with self._news:
             now = self._clock()
             if self._broken or now < self._retry_at_s:
@@ -89,7 +94,8 @@ class Writer:
             self._let_it_catch_up(round, now)
 
     def ready(self) -> None:
-        """Before another round is called finished: waits until no offer is owed for longer than the slack."""
+        """Before another round is called finished: waits until no offer is owed for longer than the
+        slack."""
         with self._news:
             self._let_it_catch_up(None, self._clock())
 
@@ -106,7 +112,8 @@ class Writer:
             return not self._owed
 
     def settle(self, patience_s: float) -> bool:
-        """Waits until everything that was offered is durable or has failed, for so long at most. Whether that is so."""
+        """Waits until everything that was offered is durable or has failed, for so long at most.
+        Whether that is so."""
         with self._news:
             until = self._clock() + patience_s
             self._settling += 1
@@ -117,7 +124,8 @@ class Writer:
             return not (self._waiting or self._writing)
 
     def _let_it_catch_up(self, but: int | None, began_s: float) -> None:
-        """Until no offer, but that of the present round if there is one, is owed for longer than the slack."""
+        """Until no offer, but that of the present round if there is one, is owed for longer than
+        the slack."""
         announce_s = began_s + ANNOUNCE_S
         while not self._hangs and self._owed and self._owed[0][0] != but:
             now = self._clock()

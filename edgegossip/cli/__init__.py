@@ -1,1 +1,2 @@
-"""The command line, `edgegossip`: one file a command, no logic of its own. Nothing here imports torch, grpc or flwr."""
+"""The command line, `edgegossip`: one file a command, no logic of its own. Nothing here imports
+torch, grpc or flwr."""

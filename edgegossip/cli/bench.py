@@ -84,7 +84,8 @@ def codecs(
     save: str | None,
     as_json: bool,
 ) -> int:
-    """Bits a value, entropy, error and speed of the codecs, beside memcpy and plain torch versions of them.
+    """Bits a value, entropy, error and speed of the codecs, beside memcpy and plain torch versions
+    of them.
 
     \b
     Examples:
@@ -150,10 +151,11 @@ def mesh(
     save: str | None,
     as_json: bool,
 ) -> int:
-    """Rates, latency and rounds of the peer mesh between processes of this machine, beside bare gRPC and TCP.
+    """Rates, latency and rounds of the peer mesh between processes of this machine, beside bare
+    gRPC and TCP.
 
-    All cases with the defaults take two to four minutes on two free cores, more on a busy machine; --case and --repeat make it
-    shorter.
+    All cases with the defaults take two to four minutes on two free cores, more on a busy machine;
+    --case and --repeat make it shorter.
 
     \b
     Examples:
@@ -201,7 +203,8 @@ def int8(
     save: str | None,
     as_json: bool,
 ) -> int:
-    """A training step in int8 beside torch in fp32, with batchnorm and with EvoNorm-S0: time, saved bytes, peak memory.
+    """A training step in int8 beside torch in fp32, with batchnorm and with EvoNorm-S0: time, saved
+    bytes, peak memory.
 
     \b
     Examples:
@@ -226,7 +229,8 @@ def int8(
 @SETTINGS
 @click.option("--steps", default=30, show_default=True, type=click.IntRange(1), help="Training steps.")
 def dump(file: str, settings: tuple[str, ...], steps: int) -> None:
-    """Train a model and keep its gradients at the first, the middle and the last step in FILE (.npz), for --input FILE.
+    """Train a model and keep its gradients at the first, the middle and the last step in FILE
+    (.npz), for --input FILE.
 
     \b
     Example:
@@ -286,7 +290,8 @@ def server(
     save: str | None,
     as_json: bool,
 ) -> int:
-    """Seconds, CPU and memory of a round through our coordinator and through stock Flower, in the same run.
+    """Seconds, CPU and memory of a round through our coordinator and through stock Flower, in the
+    same run.
 
     \b
     Examples:
@@ -315,7 +320,8 @@ def server(
 @click.option("--check", is_flag=True, help="Exit with 6 when it costs more than 1 %.")
 @JSON
 def profiling(recipe: str, settings: tuple[str, ...], rounds: int, check: bool, as_json: bool) -> int:
-    """CPU time that profiling costs a board: the same rounds with it and without it, turn and turn about.
+    """CPU time that profiling costs a board: the same rounds with it and without it, turn and turn
+    about.
 
     \b
     Examples:

@@ -45,7 +45,8 @@ def calibrate(
     settings: tuple[str, ...],
     as_json: bool,
 ) -> int:
-    """Measure this machine in about a minute: training rates in fp32 and int8, codecs, memory, the link to a peer.
+    """Measure this machine in about a minute: training rates in fp32 and int8, codecs, memory, the
+    link to a peer.
 
     \b
     Examples:
@@ -54,7 +55,8 @@ def calibrate(
       edgegossip calibrate --serve 7733                         on another board, and on this one:
       edgegossip calibrate -o pi.toml --peer 192.168.1.20:7733
 
-    Name the file in a fleet (devices/fleets/*.toml are examples) for `edgegossip plan` and `edgegossip scale --on model`.
+    Name the file in a fleet (devices/fleets/*.toml are examples) for `edgegossip plan` and
+    `edgegossip scale --on model`.
     """
     from edgegossip.fleet import link_test
 

@@ -52,10 +52,12 @@ def list_(as_json: bool) -> None:
 )
 @JSON
 def verify(name: str | None, settings: tuple[str, ...], size: int, draws: int, as_json: bool) -> int:
-    """Run NAME, or every codec, and hold it to its claims: gain, bias, variance, size, the same bytes again, bad bodies refused.
+    """Run NAME, or every codec, and hold it to its claims: gain, bias, variance, size, the same
+    bytes again, bad bodies refused.
 
-    NAME may be your own codec: module:function, where the function takes the parameters and returns the codec. It is built
-    again in a process of its own to be the receiver. Exits with 6 when a check fails.
+    NAME may be your own codec: module:function, where the function takes the parameters and returns
+    the codec. It is built again in a process of its own to be the receiver. Exits with 6 when a
+    check fails.
     """
     from edgegossip import codecs
     from edgegossip.lab.bench.verify import verify as run

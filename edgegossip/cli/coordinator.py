@@ -57,12 +57,14 @@ def coordinator(
     plots: bool,
     as_json: bool,
 ) -> int:
-    """Start Flower's server and the run of RECIPE, wait for the boards by name, train, save the model.
+    """Start Flower's server and the run of RECIPE, wait for the boards by name, train, save the
+    model.
 
-    --for SCRIPT runs that script here up to its edgegossip.join, which tells the model; the boards train with it. With
-    --set evaluation.where=coordinator it also evaluates here, on data of its own.
-    With a fleet (`edgegossip fleet init`, `fleet add`) over TLS, and for that fleet's boards only, by their names in it.
-    After kill -9 the same command goes on from the last round; boards come back by themselves.
+    --for SCRIPT runs that script here up to its edgegossip.join, which tells the model; the boards
+    train with it. With --set evaluation.where=coordinator it also evaluates here, on data of its
+    own. With a fleet (`edgegossip fleet init`, `fleet add`) over TLS, and for that fleet's boards
+    only, by their names in it. After kill -9 the same command goes on from the last round; boards
+    come back by themselves.
 
     \b
     Examples:
@@ -95,7 +97,8 @@ def coordinator(
 
 
 def _check_count(wanted: int, fleet: Path | None) -> None:
-    """Raises ConfigError when the fleet has another number of boards than --boards says: a number does not tell which."""
+    """Raises ConfigError when the fleet has another number of boards than --boards says: a number
+    does not tell which."""
     from edgegossip.fleet.launch.admission import boards_of
     from edgegossip.fleet.launch.preflight import FLEET
     from edgegossip.types import ConfigError

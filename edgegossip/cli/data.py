@@ -20,9 +20,11 @@ def data() -> None:
 @click.argument("name")
 @click.option("--dir", "folder", default="", type=click.Path(file_okay=False), help="Where to; default: the data home.")
 def download(name: str, folder: str) -> None:
-    """Fetch NAME (cifar10, mnist, fashion-mnist) from its authors' site and check every file against its checksum.
+    """Fetch NAME (cifar10, mnist, fashion-mnist) from its authors' site and check every file
+    against its checksum.
 
-    The data home is $EDGEGOSSIP_DATA, or ~/.local/share/edgegossip; recipes look there when data.dir is empty.
+    The data home is $EDGEGOSSIP_DATA, or ~/.local/share/edgegossip; recipes look there when
+    data.dir is empty.
     """
     from edgegossip.training.download import download as fetch
 
@@ -36,8 +38,9 @@ def download(name: str, folder: str) -> None:
 @click.option("--index", default=0, help="Its number: {index} in data.dir.")
 @JSON
 def describe(recipe: str, settings: tuple[str, ...], board: str, index: int, as_json: bool) -> None:
-    """Open this machine's data as RECIPE names them, and say what one example is, how many there are of each class, and
-    what the recipe of all boards may declare. With --json: counts and sums for `combine`."""
+    """Open this machine's data as RECIPE names them, and say what one example is, how many there
+    are of each class, and what the recipe of all boards may declare. With --json: counts and sums
+    for `combine`."""
     from edgegossip import recipe as recipes
     from edgegossip.training.data import Board
     from edgegossip.training.data.overview import overview
@@ -54,8 +57,8 @@ def describe(recipe: str, settings: tuple[str, ...], board: str, index: int, as_
 @data.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def combine(files: tuple[Path, ...]) -> None:
-    """Add up what `describe --json` said on each board, and print the [data] keys that hold for all of them: shapes,
-    classes, and the mean and standard deviation over the examples of all."""
+    """Add up what `describe --json` said on each board, and print the [data] keys that hold for all
+    of them: shapes, classes, and the mean and standard deviation over the examples of all."""
     from edgegossip.training.data.overview import as_recipe, combine
 
     click.echo(as_recipe(combine(files)), nl=False)

@@ -34,8 +34,9 @@ def doctor(
     runs_dir: str,
     as_json: bool,
 ) -> int:
-    """Look at this machine before it trains: clock, certificates, ports, MTU, links, versions, wear of its card, throttling,
-    and with --recipe whether torch can compute where the recipe asks it to.
+    """Look at this machine before it trains: clock, certificates, ports, MTU, links, versions, wear
+    of its card, throttling, and with --recipe whether torch can compute where the recipe asks it
+    to.
 
     \b
     Examples:

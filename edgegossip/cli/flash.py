@@ -25,8 +25,8 @@ def flash(
 ) -> int:
     """Write IMAGE (also .xz or .gz) to the whole card DEVICE, and read it back.
 
-    Refuses whatever is mounted, holds this machine's system or swap, is part of something larger, is no removable card or is too
-    small, and writes nothing unless --yes names the device.
+    Refuses whatever is mounted, holds this machine's system or swap, is part of something larger,
+    is no removable card or is too small, and writes nothing unless --yes names the device.
 
     \b
     Examples:

@@ -24,9 +24,9 @@ YEARS = click.option("--years", type=float, default=20.0, show_default=True, hel
 def fleet() -> None:
     """Make identities for boards, list them, and revoke them.
 
-    Do this on your laptop. The fleet's folder holds the key that decides who is in: keep it
-    there. Each board gets its own kit, which goes onto its card, or its own folder below boards/, which it names with
-    --identity.
+    Do this on your laptop. The fleet's folder holds the key that decides who is in: keep it there.
+    Each board gets its own kit, which goes onto its card, or its own folder below boards/, which it
+    names with --identity.
 
     \b
     Examples:
@@ -45,7 +45,8 @@ def fleet() -> None:
 @YEARS
 @JSON
 def init(name: str, folder: Path, also_name: str | None, years: float, as_json: bool) -> int:
-    """Make a new fleet called NAME: its authority, and the operator's identity. A path, such as ./fleets/lab, says where."""
+    """Make a new fleet called NAME: its authority, and the operator's identity. A path, such as
+    ./fleets/lab, says where."""
     store = _store()
     if "/" in name:
         folder, name = Path(name), "home"
@@ -88,7 +89,8 @@ def add(
     years: float,
     as_json: bool,
 ) -> int:
-    """Issue a certificate and make a folder for each of NAMES, and keep what their kits will have."""
+    """Issue a certificate and make a folder for each of NAMES, and keep what their kits will
+    have."""
     from edgegossip.fleet import profiles
 
     store, asked = _store(), {key: value for key, value in given.items() if value is not None}
@@ -124,9 +126,11 @@ def add(
 @FLEET
 @profile_options
 def set_(names: tuple[str, ...], folder: Path, given: dict[str, Any]) -> int:
-    """Change what the kits of NAMES will have: network, keys, what they run. Certificates stay as they are.
+    """Change what the kits of NAMES will have: network, keys, what they run. Certificates stay as
+    they are.
 
-    Boards that check in with `fleet serve` take over what they run within a minute, and begin with it at once.
+    Boards that check in with `fleet serve` take over what they run within a minute, and begin with
+    it at once.
     """
     asked = {key: value for key, value in given.items() if value is not None}
     if not asked:
@@ -147,8 +151,9 @@ def set_(names: tuple[str, ...], folder: Path, given: dict[str, Any]) -> int:
 def kit(name: str, folder: Path, output: Path | None) -> int:
     """Write the kit of the board NAME: all that its card needs, signed, for your eyes only.
 
-    It holds the board's private key: put it on that board's card and nowhere else (`edgegossip image configure`, or copy it
-    onto the boot partition as edgegossip.kit). The board moves it to where only root can read it, and wipes it from the card.
+    It holds the board's private key: put it on that board's card and nowhere else
+    (`edgegossip image configure`, or copy it onto the boot partition as edgegossip.kit). The board
+    moves it to where only root can read it, and wipes it from the card.
     """
     making, output = _making(), output or Path(f"{name}.kit")
     from edgegossip.fleet import profiles
@@ -193,10 +198,10 @@ def list_(folder: Path, as_json: bool) -> int:
 def revoke(names: tuple[str, ...], folder: Path, boards: tuple[str, ...], as_json: bool) -> int:
     """Take the certificates of NAMES back, and tell running boards or a coordinator.
 
-    Boards pass the news on to one another, so one that runs is enough. Without NAMES only tells. A board that does not run
-    now hears it from the first peer that it meets, or from a copy of crl.pem in its identity folder. A coordinator that
-    serves from this very folder sees it by itself. Ends with 0 only if everybody who was to be told goes by this folder's
-    list then.
+    Boards pass the news on to one another, so one that runs is enough. Without NAMES only tells. A
+    board that does not run now hears it from the first peer that it meets, or from a copy of
+    crl.pem in its identity folder. A coordinator that serves from this very folder sees it by
+    itself. Ends with 0 only if everybody who was to be told goes by this folder's list then.
     """
     if not names and not boards:
         raise click.UsageError("say which boards to revoke, or whom to tell with --tell HOST:PORT")

@@ -1,4 +1,5 @@
-"""Options of `edgegossip fleet add` and `fleet set`: what a board's kit has besides its identity."""
+"""Options of `edgegossip fleet add` and `fleet set`: what a board's kit has besides its
+identity."""
 
 from __future__ import annotations
 
@@ -88,7 +89,8 @@ def _given(**taken: Any) -> dict[str, Any]:
 
 
 def _reached(option: str, place: str) -> None:
-    """Raises ConfigError for a place that is another on each machine: a kit's board would look for it on itself."""
+    """Raises ConfigError for a place that is another on each machine: a kit's board would look for
+    it on itself."""
     address = addresses.parse(place, option)
     if address.is_loopback or address.host in ("localhost", "0.0.0.0", "::"):
         raise ConfigError(

@@ -1,4 +1,5 @@
-"""`edgegossip fleet serve`, `fleet status` and `fleet release`: boards that are far away, and new releases for them."""
+"""`edgegossip fleet serve`, `fleet status` and `fleet release`: boards that are far away, and new
+releases for them."""
 
 from __future__ import annotations
 
@@ -18,9 +19,11 @@ from edgegossip.types import EdgegossipError
 @click.option("--listen", default="0.0.0.0:7710", show_default=True, metavar="HOST:PORT", help="Where boards check in.")
 @click.option("--identity", type=click.Path(file_okay=False, path_type=Path), help="[default: the fleet's coordinator]")
 def serve(folder: Path, listen: str, identity: Path | None) -> int:
-    """Let boards check in: they get the time, news of revoked boards, and their release. Runs until Ctrl-C.
+    """Let boards check in: they get the time, news of revoked boards, and their release. Runs until
+    Ctrl-C.
 
-    Only boards of this fleet come in, with their certificates. Kits name this machine with `fleet add --check-in HOST:PORT`.
+    Only boards of this fleet come in, with their certificates. Kits name this machine with
+    `fleet add --check-in HOST:PORT`.
     """
     from edgegossip.fleet.launch.checkins import serve as run
 
@@ -38,8 +41,9 @@ def serve(folder: Path, listen: str, identity: Path | None) -> int:
 def status(folder: Path, places: tuple[str, ...], watch: bool, as_json: bool) -> int:
     """Show which boards have checked in, when, with which version, and what they do.
 
-    Boards check in with `fleet serve`, whether they train through a coordinator or in a mesh. With --ask also one that does not:
-    it says who it is, by its certificate, and takes over the fleet's revocation list.
+    Boards check in with `fleet serve`, whether they train through a coordinator or in a mesh. With
+    --ask also one that does not: it says who it is, by its certificate, and takes over the fleet's
+    revocation list.
     """
     while True:
         if watch and not as_json and sys.stdout.isatty():
@@ -81,7 +85,8 @@ def _show_status(folder: Path, places: tuple[str, ...], as_json: bool) -> int:
 
 @click.group()
 def release() -> None:
-    """Give boards a new release of the program: signed, pulled when they check in, and undone if it does not work.
+    """Give boards a new release of the program: signed, pulled when they check in, and undone if it
+    does not work.
 
     \b
     Examples:
@@ -101,8 +106,9 @@ def release() -> None:
 def build(site: Path, folder: Path, version: str | None, output: Path) -> int:
     """Pack SITE, a folder that `edgegossip image release` made, as a signed bundle.
 
-    Boards keep their Python packages (torch, numpy, ...): a release is a few megabytes. One with other packages must bring them
-    (`image release --with-packages`); boards still fetch only what differs from the release they run.
+    Boards keep their Python packages (torch, numpy, ...): a release is a few megabytes. One with
+    other packages must bring them (`image release --with-packages`); boards still fetch only what
+    differs from the release they run.
     """
     from dataclasses import replace
 
@@ -126,7 +132,8 @@ def build(site: Path, folder: Path, version: str | None, output: Path) -> int:
 @click.argument("boards", nargs=-1)
 @FLEET
 def push(bundle: Path, boards: tuple[str, ...], folder: Path) -> int:
-    """Have BOARDS (none named: all) take this release when they next check in with `fleet serve`."""
+    """Have BOARDS (none named: all) take this release when they next check in with
+    `fleet serve`."""
     from edgegossip.fleet import releases
     from edgegossip.fleet.store import Fleet
 

@@ -1,4 +1,5 @@
-"""`edgegossip image`: cards for boards, from Debian's packages to a file that can be written to one."""
+"""`edgegossip image`: cards for boards, from Debian's packages to a file that can be written to
+one."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from edgegossip.cli.options import JSON
 def image() -> None:
     """Make images of boards' cards, give one a board's kit, look one through.
 
-    On Debian or a relative of it; `build` needs root, a cross compiler and an emulator, and names what is missing.
+    On Debian or a relative of it; `build` needs root, a cross compiler and an emulator, and names
+    what is missing.
 
     \b
     Examples:
@@ -51,7 +53,8 @@ CACHE = click.option(
 def build(
     board: str, output: Path, mirror: str | None, source: Path | None, cache: Path | None, fresh: bool, as_json: bool
 ) -> int:
-    """Make a base image for a kind of board: Debian, the client, no names and no keys. Finished steps are kept."""
+    """Make a base image for a kind of board: Debian, the client, no names and no keys. Finished
+    steps are kept."""
     from edgegossip.fleet.image.build import build_image
 
     built = build_image(board, output, mirror, source, cache, lambda text: click.echo(text, err=as_json), fresh=fresh)
@@ -89,7 +92,8 @@ def wheel(board: str, output: Path, mirror: str | None, source: Path | None, cac
 def release(
     board: str, output: Path, with_packages: bool, mirror: str | None, source: Path | None, cache: Path | None
 ) -> int:
-    """Make a folder that `edgegossip fleet release build` signs: the client alone, for boards that run already."""
+    """Make a folder that `edgegossip fleet release build` signs: the client alone, for boards that
+    run already."""
     from edgegossip.fleet.image.parts import build_release
 
     build_release(board, output, mirror, source, cache, click.echo, with_packages=with_packages)
@@ -126,7 +130,8 @@ def configure(
     source: Path | None,
     as_json: bool,
 ) -> int:
-    """Make BASE the card of one board: its kit goes onto the boot partition, and first boot takes it from there.
+    """Make BASE the card of one board: its kit goes onto the boot partition, and first boot takes
+    it from there.
 
     \b
     Examples:
@@ -160,7 +165,8 @@ def configure(
 @click.argument("image", type=click.Path(dir_okay=False, path_type=Path))
 @JSON
 def verify(image: Path, as_json: bool) -> int:
-    """Look an image through: hash, partitions, what a board needs to start, and that no key is in it but a kit's."""
+    """Look an image through: hash, partitions, what a board needs to start, and that no key is in
+    it but a kit's."""
     from dataclasses import asdict
 
     from edgegossip.fleet.image.verify import verify as look

@@ -1,4 +1,5 @@
-"""Entry point: finds the command, and turns every error into one sentence and an exit code (docs/exit-codes.md)."""
+"""Entry point: finds the command, and turns every error into one sentence and an exit code
+(docs/exit-codes.md)."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ import click
 from edgegossip import __version__
 from edgegossip.types import COMPUTING, EXIT_BUG, EXIT_INTERRUPTED, EdgegossipError
 
-# Command -> module that holds a click command of the same name. A new command is one file and one line here.
+# Command -> module that holds a click command of the same name. A new command is one file and one
+# line here.
 COMMANDS = {
     "run": "edgegossip.cli.run",
     "coordinator": "edgegossip.cli.coordinator",
@@ -59,7 +61,8 @@ class _LazyGroup(click.Group):
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="edgegossip")
 def cli() -> None:
-    """Train one model together on 2-18 small boards over slow links: through a coordinator, or peer to peer.
+    """Train one model together on 2-18 small boards over slow links: through a coordinator, or peer
+    to peer.
 
     \b
     Start here:   edgegossip run quickstart-gossip
@@ -68,7 +71,8 @@ def cli() -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
-    """Run one command and exit. A user's mistake is one line on standard error, never a traceback."""
+    """Run one command and exit. A user's mistake is one line on standard error, never a
+    traceback."""
     for signum in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, _terminate)
     try:
@@ -106,5 +110,6 @@ def _fail(text: str, code: int) -> int:
 
 
 def _terminate(signum: int, frame: FrameType | None) -> None:
-    """SIGTERM, and SIGHUP of a closed terminal, end a command as Ctrl-C does, so that it takes its boards down with it."""
+    """SIGTERM, and SIGHUP of a closed terminal, end a command as Ctrl-C does, so that it takes its
+    boards down with it."""
     raise KeyboardInterrupt

@@ -52,8 +52,8 @@ def model(
 
     RUN is a run folder; name those of several boards that ran by hand to average over them.
     .safetensors and .npz hold the values by the names of the state_dict: what travelled and, in a
-    board's own model, what stayed on it. .onnx and .pt2 (torch.export) hold the program too, and are
-    compared with the model on the run's test set.
+    board's own model, what stayed on it. .onnx and .pt2 (torch.export) hold the program too, and
+    are compared with the model on the run's test set.
 
     \b
     Examples:

@@ -88,11 +88,13 @@ def node(
     pace: Path | None,
     save: str | None,
 ) -> int:
-    """Be one board of a run of RECIPE, or of your own SCRIPT: a gossip peer, or a client of a coordinator.
+    """Be one board of a run of RECIPE, or of your own SCRIPT: a gossip peer, or a client of a
+    coordinator.
 
-    One board founds a run of RECIPE with --members; the others --join it through any board that is in it, and need no recipe.
-    Or every board is given the same recipe and the address of every --peer. A --coordinator tells its boards the recipe, too.
-    A SCRIPT, a Python file that calls edgegossip.join, is named on every board; what follows -- are its arguments there.
+    One board founds a run of RECIPE with --members; the others --join it through any board that is
+    in it, and need no recipe. Or every board is given the same recipe and the address of every
+    --peer. A --coordinator tells its boards the recipe, too. A SCRIPT, a Python file that calls
+    edgegossip.join, is named on every board; what follows -- are its arguments there.
 
     \b
     Examples:

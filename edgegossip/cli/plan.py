@@ -18,7 +18,8 @@ from edgegossip.cli.options import JSON, SETTINGS
 @SETTINGS
 @JSON
 def plan(recipe: str, fleet: str, count: int | None, settings: tuple[str, ...], as_json: bool) -> int:
-    """Bytes and seconds of a round of RECIPE on a fleet, memory of a board, what limits it, and the codec that is faster.
+    """Bytes and seconds of a round of RECIPE on a fleet, memory of a board, what limits it, and the
+    codec that is faster.
 
     \b
     Examples:

@@ -1,4 +1,5 @@
-"""`edgegossip report`: tables, plots, the page and exports of run folders, of runs that ended or that go on."""
+"""`edgegossip report`: tables, plots, the page and exports of run folders, of runs that ended or
+that go on."""
 
 from __future__ import annotations
 
@@ -47,8 +48,9 @@ def report(
     plots: bool,
     as_json: bool,
 ) -> None:
-    """Print the table of each run folder RUN, draw its plots, and write one page that has it all: where every second went,
-    loss and accuracy, links, sensors, events; of several runs also their speed-up.
+    """Print the table of each run folder RUN, draw its plots, and write one page that has it all:
+    where every second went, loss and accuracy, links, sensors, events; of several runs also their
+    speed-up.
 
     \b
     Examples:

@@ -33,11 +33,13 @@ def run(
     plots: bool,
     as_json: bool,
 ) -> int:
-    """Train RECIPE, or your own SCRIPT, on boards that are processes of this machine, with real sockets between them.
+    """Train RECIPE, or your own SCRIPT, on boards that are processes of this machine, with real
+    sockets between them.
 
-    RECIPE is a packaged recipe (`edgegossip recipe list`) or a TOML file. SCRIPT is a Python file that calls
-    edgegossip.join; what follows -- are its arguments, in which {board} and {index} become the board's name and number.
-    Afterwards prints what every board reached, sent and spent its time on, and leaves all of it in a run folder.
+    RECIPE is a packaged recipe (`edgegossip recipe list`) or a TOML file. SCRIPT is a Python file
+    that calls edgegossip.join; what follows -- are its arguments, in which {board} and {index}
+    become the board's name and number. Afterwards prints what every board reached, sent and spent
+    its time on, and leaves all of it in a run folder.
 
     \b
     Examples:

@@ -117,10 +117,12 @@ def scale(
     plots: bool,
     as_json: bool,
 ) -> int:
-    """Train RECIPE with several schemes on several numbers of boards: where an epoch's seconds go, and what is gained.
+    """Train RECIPE with several schemes on several numbers of boards: where an epoch's seconds go,
+    and what is gained.
 
-    The table is that of the ElastiQuant paper: computation, encoding, transmission, their sum T, and the speed-up, with
-    decoding and waiting beside them. A run that was stopped, however hard, goes on where it was with the same command.
+    The table is that of the ElastiQuant paper: computation, encoding, transmission, their sum T,
+    and the speed-up, with decoding and waiting beside them. A run that was stopped, however hard,
+    goes on where it was with the same command.
 
     \b
     Examples:

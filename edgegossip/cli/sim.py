@@ -77,7 +77,8 @@ def sim(
     server: tuple[str, ...],
     as_json: bool,
 ) -> int:
-    """Run gossip and server runs in virtual time while messages, links, disks and boards fail, and check that they heal.
+    """Run gossip and server runs in virtual time while messages, links, disks and boards fail, and
+    check that they heal.
 
     \b
     Examples:
@@ -87,10 +88,11 @@ def sim(
       edgegossip sim --campaign 500 --algorithm choco-sgd --faults loss,reorder
       edgegossip sim --campaign 500 --mode server --server quorum=2 --faults all,coordinator-kill
 
-    RECIPE fixes algorithm, topology, codec, boards and deadline, or a server run; what is said nowhere is drawn from the
-    seed. The model is a small vector, and training pulls it towards a point of each board's own. The same seed gives the
-    same run, bit for bit. Exits with 6 when a promise is broken; a campaign ends with a command line that replays its
-    first failure, made small.
+    RECIPE fixes algorithm, topology, codec, boards and deadline, or a server run; what is said
+    nowhere is drawn from the seed. The model is a small vector, and training pulls it towards a
+    point of each board's own. The same seed gives the same run, bit for bit. Exits with 6 when a
+    promise is broken; a campaign ends with a command line that replays its first failure, made
+    small.
     """
     from edgegossip.lab.sim import command
 

@@ -1,4 +1,5 @@
-"""`edgegossip study`: accuracy tables over many variants of a recipe, on virtual nodes in one process."""
+"""`edgegossip study`: accuracy tables over many variants of a recipe, on virtual nodes in one
+process."""
 
 from __future__ import annotations
 
@@ -48,10 +49,11 @@ def study(
     plots: bool,
     as_json: bool,
 ) -> int:
-    """Train RECIPE many times with some keys changed, and compare what comes out: accuracy, bits, consensus.
+    """Train RECIPE many times with some keys changed, and compare what comes out: accuracy, bits,
+    consensus.
 
-    All boards of a run are virtual nodes in one process, without sockets; bytes are those of the real frames. A study
-    that was stopped, however hard, goes on where it was with the same command.
+    All boards of a run are virtual nodes in one process, without sockets; bytes are those of the
+    real frames. A study that was stopped, however hard, goes on where it was with the same command.
 
     \b
     Examples:

@@ -46,8 +46,9 @@ def top(
     together: bool,
     as_json: bool,
 ) -> None:
-    """Watch the run folder RUN while it is written: each board's round, loss, seconds by part, bytes, temperature, and who
-    waits for whom. Without RUN: the folder under --runs that was written to last. Ends with the run, or with Ctrl-C.
+    """Watch the run folder RUN while it is written: each board's round, loss, seconds by part,
+    bytes, temperature, and who waits for whom. Without RUN: the folder under --runs that was
+    written to last. Ends with the run, or with Ctrl-C.
 
     \b
     Examples:

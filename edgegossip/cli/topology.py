@@ -34,7 +34,8 @@ SIZES = range(2, 19)  # the fleets that the package is made for
 def topology(name: str | None, sizes: tuple[int, ...], settings: tuple[str, ...], as_json: bool) -> None:
     """How fast boards on a topology agree, and how many messages that takes.
 
-    With NAME, a row for each number of boards; without, the spectral gaps of all topologies side by side.
+    With NAME, a row for each number of boards; without, the spectral gaps of all topologies side by
+    side.
     """
     from edgegossip.gossip import topologies
     from edgegossip.gossip.topologies.summary import gap_table, summarise, table

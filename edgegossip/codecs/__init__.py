@@ -1,7 +1,7 @@
 """Codecs: float32 vector <-> bytes. Pure; one file a family.
 
-`get` builds a codec by name, `from_wire` rebuilds the one that decodes a frame's body. docs/codecs.md says what each is
-for.
+`get` builds a codec by name, `from_wire` rebuilds the one that decodes a frame's body.
+docs/codecs.md says what each is for.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ __all__ = [
     "relative_error",
 ]
 
-# File -> the names in its FAMILIES. Only the files that a run needs are imported: a board has little memory to spare.
+# File -> the names in its FAMILIES. Only the files that a run needs are imported: a board has
+# little memory to spare.
 FILES = MappingProxyType(
     {
         "floats": ("fp32", "fp16", "bf16"),
@@ -90,15 +91,17 @@ def names() -> tuple[str, ...]:
 
 
 def get(name: str, **params: Any) -> Codec[Any]:
-    """Build a codec by name. Raises ConfigError, with the nearest valid choice, on an unknown name or parameter or a
-    value out of range."""
+    """Build a codec by name. Raises ConfigError, with the nearest valid choice, on an unknown name
+    or parameter or a value out of range."""
     return REGISTRY.get(name, params)
 
 
 def error_feedback(codec: Codec[S], decay: float = 1.0) -> ErrorFeedback[S]:
-    """`codec` with error feedback. `decay`, from 0 to 1, is the share of the error that the next message makes up for.
+    """`codec` with error feedback. `decay`, from 0 to 1, is the share of the error that the next
+    message makes up for.
 
-    Raises ConfigError on a codec that has a memory of its own, or with which the error would grow without end.
+    Raises ConfigError on a codec that has a memory of its own, or with which the error would grow
+    without end.
     """
     from edgegossip.codecs.feedback import error_feedback as make
 
@@ -106,7 +109,8 @@ def error_feedback(codec: Codec[S], decay: float = 1.0) -> ErrorFeedback[S]:
 
 
 def by_tensor(codecs: Sequence[Codec[Any]], choose: Callable[[TensorSpec], int]) -> PerTensor:
-    """`codecs[choose(tensor)]` for every tensor: `per_tensor.per_tensor`, whose own name is that of a module here.
+    """`codecs[choose(tensor)]` for every tensor: `per_tensor.per_tensor`, whose own name is that of
+    a module here.
 
     Raises ConfigError on none or more than eight codecs, or one that itself chooses by tensor.
     """
@@ -140,5 +144,6 @@ def for_layout(codec: Codec[Any], layout: Layout) -> Codec[Any]:
 
 
 def from_wire(codec_id: int, params: bytes) -> Codec[Any]:
-    """The codec that decodes the body of a frame with this codec id and these parameters. Raises DecodeError."""
+    """The codec that decodes the body of a frame with this codec id and these parameters. Raises
+    DecodeError."""
     return REGISTRY.from_wire(codec_id, params)

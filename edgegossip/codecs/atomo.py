@@ -1,26 +1,31 @@
-"""`atomo`: a random sample of a matrix's singular vectors, unbiased (Wang, Sievert, Liu, Charles, Papailiopoulos, Wright,
-"ATOMO: communication-efficient learning via atomic sparsification", NeurIPS 2018; "Spectral-ATOMO").
+"""`atomo`: a random sample of a matrix's singular vectors, unbiased (Wang, Sievert, Liu, Charles,
+Papailiopoulos, Wright, "ATOMO: communication-efficient learning via atomic sparsification", NeurIPS
+2018; "Spectral-ATOMO").
 
-A tensor of two or more dimensions, unfolded to A = [first dimension, all others], is a sum of atoms u_i w_i^T with
-orthonormal u_i and |w_i| = s_i, the singular values. Atom i is kept with probability
+A tensor of two or more dimensions, unfolded to A = [first dimension, all others], is a sum of atoms
+u_i w_i^T with orthonormal u_i and |w_i| = s_i, the singular values. Atom i is kept with probability
 
     p_i = min(1, r s_i / sum s), those at 1 set aside and the rest of r shared out again until all are at most 1
 
-(Algorithm 1, equation 5), by one number of the counter-based generator, and sent as u_i and w_i / p_i, where the paper
-has u_i, s_i / p_i and w_i / s_i. E[x'] = A; sum p_i = r, or all atoms travel and x' = A when there are no more than r;
-no other choice of probabilities with that sum has a smaller variance: E||x' - A||^2 = sum s_i^2 (1/p_i - 1).
+(Algorithm 1, equation 5), by one number of the counter-based generator, and sent as u_i and w_i /
+p_i, where the paper has u_i, s_i / p_i and w_i / s_i. E[x'] = A; sum p_i = r, or all atoms travel
+and x' = A when there are no more than r; no other choice of probabilities with that sum has a
+smaller variance: E||x' - A||^2 = sum s_i^2 (1/p_i - 1).
 
-No LAPACK, whose results differ between machines: u_i are eigenvectors of the smaller Gram matrix, by Householder reduction
-and implicit QL in float64, w_i = A^T u_i, s_i = |w_i|. As the u_i are orthonormal the atoms sum to A whatever the accuracy
-of the eigenvectors. Singular values below m 2^-48 of the largest (m the smaller side) are rounding and count as zero.
-p_i is rounded up to a multiple of 2^-32, so that sampling and division have the same p_i exactly. What is left is float32's
-rounding of u_i and w_i; a w_i / p_i beyond float32 becomes its largest number.
+No LAPACK, whose results differ between machines: u_i are eigenvectors of the smaller Gram matrix,
+by Householder reduction and implicit QL in float64, w_i = A^T u_i, s_i = |w_i|. As the u_i are
+orthonormal the atoms sum to A whatever the accuracy of the eigenvectors. Singular values below m
+2^-48 of the largest (m the smaller side) are rounding and count as zero. p_i is rounded up to a
+multiple of 2^-32, so that sampling and division have the same p_i exactly. What is left is
+float32's rounding of u_i and w_i; a w_i / p_i beyond float32 becomes its largest number.
 
-Matrices of more than 512 rows and columns are cut into bands of at most 512 rows of nearly equal height, each with its own
-r: an SVD of 4096 x 4096 would take minutes. Tensors of one dimension, and matrices for which r (rows + cols) >= rows cols,
-travel exactly. Should a sample turn out larger than the band itself, or than 2 r + 8 atoms, its sum travels value by value.
+Matrices of more than 512 rows and columns are cut into bands of at most 512 rows of nearly equal
+height, each with its own r: an SVD of 4096 x 4096 would take minutes. Tensors of one dimension, and
+matrices for which r (rows + cols) >= rows cols, travel exactly. Should a sample turn out larger
+than the band itself, or than 2 r + 8 atoms, its sum travels value by value.
 
-It computes: O(m^2 (m + max(rows, cols))) a matrix, about half a second for 512 x 4608, so it suits slow links.
+It computes: O(m^2 (m + max(rows, cols))) a matrix, about half a second for 512 x 4608, so it suits
+slow links.
 """
 
 from __future__ import annotations
@@ -65,7 +70,8 @@ class Band:
         return slice(self.start, self.start + self.size)
 
     def most_atoms(self, rank: int) -> int:
-        """The most that travel as factors: fewer numbers than the band has, and few enough to add up quickly."""
+        """The most that travel as factors: fewer numbers than the band has, and few enough to add
+        up quickly."""
         return min(2 * rank + 8, (self.size - 1) // (self.rows + self.cols))
 
 
@@ -87,8 +93,8 @@ def _bands_of(t: Unfolded) -> Iterator[Band]:
 
 
 def probabilities(norms: Sequence[float], rank: int) -> list[float]:
-    """p_i of atoms with these norms: min(1, c s_i) with the c for which they sum to `rank`, 0 for norm 0; all 1 when no
-    more than `rank` norms are above 0."""
+    """p_i of atoms with these norms: min(1, c s_i) with the c for which they sum to `rank`, 0 for
+    norm 0; all 1 when no more than `rank` norms are above 0."""
     chances = [0.0] * len(norms)
     rest = [i for i, s in enumerate(norms) if s > 0]
     budget = float(rank)
@@ -181,8 +187,8 @@ class Atomo:
             raise DecodeError(f"the atomo body ends after {end} bytes, got {len(data)}")
 
     def _sections(self, data: memoryview, layout: Layout) -> Iterator[tuple[Band, int, slice]]:
-        """Every band, its number of atoms or _AS_VALUES, and where its numbers lie. Raises DecodeError on a number that
-        cannot be or a body that is too short."""
+        """Every band, its number of atoms or _AS_VALUES, and where its numbers lie. Raises
+        DecodeError on a number that cannot be or a body that is too short."""
         at = 0
         for band in bands(layout, self.rank):
             name, count = layout.tensors[band.tensor].name, _AS_VALUES

@@ -1,7 +1,8 @@
 """The codec seam: float32 vector <-> bytes, pure and stateless objects with explicit state.
 
-The shape follows optax's gradient transformations: a codec is an immutable description; what it must remember from one
-message to the next (error memory, momentum, levels) is a state value that the caller passes in and gets back.
+The shape follows optax's gradient transformations: a codec is an immutable description; what it
+must remember from one message to the next (error memory, momentum, levels) is a state value that
+the caller passes in and gets back.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ MAX_PARAMS_BYTES = 512  # limit of the frame's codec parameter field
 
 @dataclass(frozen=True, slots=True)
 class Ctx:
-    """What may differ from one encoding to the next. Same x, state and ctx: same bytes, on every CPU."""
+    """What may differ from one encoding to the next. Same x, state and ctx: same bytes, on every
+    CPU."""
 
     key: int  # 64-bit key of the counter-based generator; travels in the frame
     round: int
@@ -32,9 +34,10 @@ class Ctx:
 class Codec(Protocol[S]):
     """One compression scheme with its parameters fixed.
 
-    Two more methods may be there. `check(body, layout)` raises the DecodeError that `decode` would, and neither writes nor
-    allocates by the model's size: `checks.require_sound` uses it, and decodes where there is none. `add_own(body, layout,
-    out, weight)` is `decode` of a body that this very codec just made, without checking it first: `checks.add_own`.
+    Two more methods may be there. `check(body, layout)` raises the DecodeError that `decode` would,
+    and neither writes nor allocates by the model's size: `checks.require_sound` uses it, and
+    decodes where there is none. `add_own(body, layout, out, weight)` is `decode` of a body that
+    this very codec just made, without checking it first: `checks.add_own`.
     """
 
     @property
@@ -46,21 +49,23 @@ class Codec(Protocol[S]):
         """16-bit number that names the scheme in a frame; never reused. 0 is not a codec."""
 
     def wire_params(self) -> bytes:
-        """Canonical bytes (at most MAX_PARAMS_BYTES) from which `codecs.from_wire` rebuilds a codec that decodes this
-        one's bodies."""
+        """Canonical bytes (at most MAX_PARAMS_BYTES) from which `codecs.from_wire` rebuilds a codec
+        that decodes this one's bodies."""
 
     def init(self, layout: Layout) -> S:
         """State before the first message."""
 
     def encode(self, x: Vec, state: S, ctx: Ctx) -> tuple[Body, S]:
-        """Encode float32[layout.size]; the body and the next state. Neither x nor `state` is changed. Raises LocalError
-        that names the tensor when x is not finite, or has the wrong size."""
+        """Encode float32[layout.size]; the body and the next state. Neither x nor `state` is
+        changed. Raises LocalError that names the tensor when x is not finite, or has the wrong
+        size."""
 
     def decode(self, body: Body, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
         """Decode into a finite float32[layout.size].
 
-        `out` given, which shares no memory with the body: write there (and return it); `weight` given too: out += weight * value.
-        Raises DecodeError on any other body, before anything is allocated by a length that the body claims. A sum
-        (`weight` given) is then as it was; a vector that was to be overwritten may be half overwritten. Time and memory
-        are bounded by the layout, never by the body.
+        `out` given, which shares no memory with the body: write there (and return it); `weight`
+        given too: out += weight * value. Raises DecodeError on any other body, before anything is
+        allocated by a length that the body claims. A sum (`weight` given) is then as it was; a
+        vector that was to be overwritten may be half overwritten. Time and memory are bounded by
+        the layout, never by the body.
         """

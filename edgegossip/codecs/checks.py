@@ -1,7 +1,8 @@
-"""Checks and the final write that all codecs share, so that every one of them refuses the same things in the same
-words.
+"""Checks and the final write that all codecs share, so that every one of them refuses the same
+things in the same words.
 
-Where numpy works, vectors are walked in chunks that stay in a core's cache: no temporary here grows with the model.
+Where numpy works, vectors are walked in chunks that stay in a core's cache: no temporary here grows
+with the model.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ def all_finite(values: Vec) -> bool:
 
 
 def require_finite(x: Vec, layout: Layout) -> None:
-    """Raises LocalError that names the first tensor of float32[layout.size] with a NaN or an infinity."""
+    """Raises LocalError that names the first tensor of float32[layout.size] with a NaN or an
+    infinity."""
     if (bad := native.first_nonfinite(x, layout.offsets)) >= 0:
         raise nonfinite(layout, bad)
 
@@ -67,8 +69,8 @@ def require_body_bytes(body: Body, expected: int, codec: str) -> memoryview:
 
 
 def require_sound(codec: Codec[Any], body: Body, layout: Layout) -> None:
-    """Raises the DecodeError that decoding would. By the codec's own `check`, which writes nothing, or where it has none by
-    decoding into a vector that is thrown away."""
+    """Raises the DecodeError that decoding would. By the codec's own `check`, which writes nothing,
+    or where it has none by decoding into a vector that is thrown away."""
     check = getattr(codec, "check", None)
     if check is None:
         codec.decode(body, layout)
@@ -77,14 +79,16 @@ def require_sound(codec: Codec[Any], body: Body, layout: Layout) -> None:
 
 
 def add_own(codec: Codec[Any], body: Body, layout: Layout, out: Vec, weight: float) -> None:
-    """`codec.decode(body, layout, out, weight)` of a body that this codec just made, without checking it first where the
-    codec can do without (`add_own`). Should such a body be bad all the same, `out` is of no use."""
+    """`codec.decode(body, layout, out, weight)` of a body that this codec just made, without
+    checking it first where the codec can do without (`add_own`). Should such a body be bad all the
+    same, `out` is of no use."""
     add = getattr(codec, "add_own", codec.decode)
     add(body, layout, out, weight)
 
 
 def require_out(layout: Layout, out: Vec | None, weight: float | None, body: Body = b"") -> None:
-    """What every decoder demands of its caller: a vector to write to that the body is no part of. Raises LocalError."""
+    """What every decoder demands of its caller: a vector to write to that the body is no part of.
+    Raises LocalError."""
     if out is None:
         if weight is not None:
             raise LocalError("a weight needs a vector `out` to add to")
@@ -103,8 +107,9 @@ def require_out(layout: Layout, out: Vec | None, weight: float | None, body: Bod
 
 
 def _surely_apart(body: Body, out: Vec) -> bool:
-    """Whether the body's memory has another owner than that of `out`, as can be told without a look at addresses, which takes a
-    hundredth of the time of a decoding that finds nothing in its caches."""
+    """Whether the body's memory has another owner than that of `out`, as can be told without a look
+    at addresses, which takes a hundredth of the time of a decoding that finds nothing in its
+    caches."""
     owner: Any = body.obj if type(body) is memoryview else body
     if type(owner) is bytes:
         return True
@@ -114,8 +119,8 @@ def _surely_apart(body: Body, out: Vec) -> bool:
 
 
 def write(values: NDArray[np.floating], out: Vec, weight: float | None) -> None:
-    """out = values, or out += weight * values with weight and the product rounded to float32 before the sum, as in the
-    kernels. That sum may overflow; whether it does is the caller's matter."""
+    """out = values, or out += weight * values with weight and the product rounded to float32 before
+    the sum, as in the kernels. That sum may overflow; whether it does is the caller's matter."""
     if weight is None:
         np.copyto(out, values)
         return

@@ -1,9 +1,9 @@
-"""What a codec states about itself, for `verify` to hold it to: is it unbiased, how large may its variance be, how many
-bits do its symbols need.
+"""What a codec states about itself, for `verify` to hold it to: is it unbiased, how large may its
+variance be, how many bits do its symbols need.
 
-A user's own codec states it in a method `claims(x, layout) -> Claims`. For the codecs here it follows from their names and
-parameters. Wrappers that send another codec's bodies (attribute `codec`) claim what that one does: claims are about the
-first message, when a memory is still empty.
+A user's own codec states it in a method `claims(x, layout) -> Claims`. For the codecs here it
+follows from their names and parameters. Wrappers that send another codec's bodies (attribute
+`codec`) claim what that one does: claims are about the first message, when a memory is still empty.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ ROUNDING = 2.0**-40  # of a squared norm: float32 arithmetic beside a bound that
 class Claims:
     """None: nothing is claimed, and `verify` reports without a verdict.
 
-    unbiased: E[decoded] = x over keys. variance: bound on E||decoded - x||^2 / ||x||^2 (of a biased codec: on the squared
-    error). entropy_bits: what the symbols and scales of x need, in bits a value, when the codec means to come near that.
+    unbiased: E[decoded] = x over keys. variance: bound on E||decoded - x||^2 / ||x||^2 (of a biased
+    codec: on the squared error). entropy_bits: what the symbols and scales of x need, in bits a
+    value, when the codec means to come near that.
     """
 
     unbiased: bool | None = None
@@ -57,7 +58,8 @@ def claims_of(codec: Codec[Any], x: Vec, layout: Layout) -> Claims:
 
 
 def _checked(stated: Any) -> Claims:
-    """What a user's claims() returned. Raises TypeError or ValueError, with the field, for what nothing can be held to."""
+    """What a user's claims() returned. Raises TypeError or ValueError, with the field, for what
+    nothing can be held to."""
     if not isinstance(stated, Claims):
         raise TypeError(f"claims() must return edgegossip.codecs.claims.Claims, got {type(stated).__name__}")
     if not isinstance(stated.unbiased, bool | np.bool_ | None):
@@ -128,7 +130,8 @@ def _clipped(part: Vec, clip: float) -> Vec:
 
 
 def _co3(codec: Any, x: Vec, layout: Layout) -> Claims:
-    """No value is further from x than zero is. The codes are not random: their entropy is that of the nearest grid points."""
+    """No value is further from x than zero is. The codes are not random: their entropy is that of
+    the nearest grid points."""
     if getattr(codec, "stage", None) not in ENTROPY_STAGES:
         return Claims(False, 1.0)
     bits = sum(part.size * _grid_entropy(part) + 32 for part in _parts(x, layout) if part.size)
@@ -144,7 +147,8 @@ def _grid_entropy(part: Vec) -> float:
 
 
 def _minmax8(codec: Any, x: Vec, layout: Layout) -> Claims:
-    """The bound of every value's error, as if all of them reached it: 0.52 steps, and a float32's rounding."""
+    """The bound of every value's error, as if all of them reached it: 0.52 steps, and a float32's
+    rounding."""
     error = square = 0.0
     for part in _parts(x, layout):
         if not part.size:
@@ -183,7 +187,8 @@ def _topk(codec: Any, x: Vec, layout: Layout) -> Claims:
 
 
 def _randk(codec: Any, x: Vec, layout: Layout) -> Claims:
-    """Unbiased: n/k - 1 in every tensor, exactly; else the squares of the values left out, 1 - k/n of all on average."""
+    """Unbiased: n/k - 1 in every tensor, exactly; else the squares of the values left out, 1 - k/n
+    of all on average."""
     share = _shares(codec, layout)
     if not codec.unbiased:
         return Claims(False, float(_squares(x, layout) @ (1 - share)) + 4.0**-8)

@@ -1,12 +1,15 @@
-"""`co3`: convert, compress, correct (Chen et al. 2022): a 4-bit floating-point grid, Huffman codes, error feedback.
+"""`co3`: convert, compress, correct (Chen et al. 2022): a 4-bit floating-point grid, Huffman codes,
+error feedback.
 
-Convert: Q(x) = G(x k) / k, G the nearest of the 11 values 0, +-0.5, +-1, +-1.5, +-2, +-3 (1 sign, 2 exponent, 1 mantissa
-bits with exponent bias 1; the fourth exponent is reserved). k is chosen for each tensor to minimise the L2 error under a
-generalized normal law fitted by moments (gennorm.py, which says why not by the paper's equation 9). Compress: Huffman codes
-of pairs, from static tables for a few shapes of that law or one sent along, whichever is smaller. Correct: Algorithm 1,
-a = g + gamma m; g' = Q(a); m <- a - g' (gamma 0.9), which is `error-feedback` around the grid; gamma = 0 leaves it out.
-Deviations: the paper's layout "[sgn mant exp] = [1 2 1]" has its labels in the wrong order, and its sign in equation 5 and
-line 14 diverges: the receiver's sum is subtracted (for gradients; a change of the model is added).
+Convert: Q(x) = G(x k) / k, G the nearest of the 11 values 0, +-0.5, +-1, +-1.5, +-2, +-3 (1 sign, 2
+exponent, 1 mantissa bits with exponent bias 1; the fourth exponent is reserved). k is chosen for
+each tensor to minimise the L2 error under a generalized normal law fitted by moments (gennorm.py,
+which says why not by the paper's equation 9). Compress: Huffman codes of pairs, from static tables
+for a few shapes of that law or one sent along, whichever is smaller. Correct: Algorithm 1, a = g +
+gamma m; g' = Q(a); m <- a - g' (gamma 0.9), which is `error-feedback` around the grid; gamma = 0
+leaves it out. Deviations: the paper's layout "[sgn mant exp] = [1 2 1]" has its labels in the wrong
+order, and its sign in equation 5 and line 14 diverges: the receiver's sum is subtracted (for
+gradients; a change of the model is added).
 
 Biased (nearest). |Q(x_i) - x_i| <= max(0.5 / k, |x_i| - 3 / k), and a float32's rounding.
 """
@@ -33,7 +36,8 @@ _TABLES = np.array([t.weights for t in STATIC_TABLES], np.uint8).reshape(-1)
 
 @dataclass(frozen=True, slots=True)
 class Co3Grid(QuantisedBodies):
-    """CO3 without its memory: 4 bits a value before the entropy stage, a float32 a tensor. Its state is the layout."""
+    """CO3 without its memory: 4 bits a value before the entropy stage, a float32 a tensor. Its
+    state is the layout."""
 
     stage: Stage = "huffman"
     name: ClassVar[str] = "co3"

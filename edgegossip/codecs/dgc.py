@@ -1,24 +1,28 @@
-"""`dgc`: Deep Gradient Compression (Lin, Han, Mao, Wang, Dally, ICLR 2018): top-k with momentum in the sender's memory.
+"""`dgc`: Deep Gradient Compression (Lin, Han, Mao, Wang, Dally, ICLR 2018): top-k with momentum in
+the sender's memory.
 
-Per message, with g the gradient, momentum m and the memories u (momentum) and v (what has not been sent), both zero at
-the start:
+Per message, with g the gradient, momentum m and the memories u (momentum) and v (what has not been
+sent), both zero at the start:
 
     g <- g min(1, clip / ||g||)          gradient clipping (section 3.3), before anything is accumulated; clip = 0: none
     u <- m u + g;  v <- v + u            momentum correction (section 3.2, eq 5)
     send the largest |v| of every tensor
     u <- 0, v <- 0 where v was sent      momentum factor masking (section 3.3, eq 6)
 
-The share sent falls in the warm-up (section 3.3) from 25 % by a factor of 4 a step, as in the paper (25 %, 6.25 %,
-1.5625 %, ... then `ratio`), in steps of equal length over the first `warmup_rounds` rounds of `ctx.round`.
+The share sent falls in the warm-up (section 3.3) from 25 % by a factor of 4 a step, as in the paper
+(25 %, 6.25 %, 1.5625 %, ... then `ratio`), in steps of equal length over the first `warmup_rounds`
+rounds of `ctx.round`.
 
-The input is a gradient, or a model change with the learning rate inside (u and v then carry the rates of their own
-rounds). The momentum is here: keep the local optimiser's and the server's momentum at 0, or it is applied twice. With
-momentum masking the ratio must stay small: a large one clears u nearly everywhere, and the momentum with it.
+The input is a gradient, or a model change with the learning rate inside (u and v then carry the
+rates of their own rounds). The momentum is here: keep the local optimiser's and the server's
+momentum at 0, or it is applied twice. With momentum masking the ratio must stay small: a large one
+clears u nearly everywhere, and the momentum with it.
 
-Deviations: the largest values are exact, the paper samples for a threshold. The norm of clipping is that of the whole
-gradient and `clip` is the limit itself; the paper scales its threshold by N^(-1/2) for N nodes, which is the user's to
-do. Heavy-ball momentum only. Values sent as fp16 or bf16 leave their rounding error in v, where the paper, whose values
-are fp32, sets v to zero. The bodies are those of `topk`, which decodes them.
+Deviations: the largest values are exact, the paper samples for a threshold. The norm of clipping is
+that of the whole gradient and `clip` is the limit itself; the paper scales its threshold by
+N^(-1/2) for N nodes, which is the user's to do. Heavy-ball momentum only. Values sent as fp16 or
+bf16 leave their rounding error in v, where the paper, whose values are fp32, sets v to zero. The
+bodies are those of `topk`, which decodes them.
 """
 
 from __future__ import annotations
@@ -72,7 +76,8 @@ class Dgc:
         return DgcState(layout, np.zeros(layout.size, np.float32), np.zeros(layout.size, np.float32))
 
     def ratio_at(self, round: int) -> float:
-        """Share of the values that is sent in this round, counted from 0. Powers of 1/4 only, so the same anywhere."""
+        """Share of the values that is sent in this round, counted from 0. Powers of 1/4 only, so
+        the same anywhere."""
         if round >= self.warmup_rounds:
             return self.ratio
         steps = 0
@@ -92,7 +97,8 @@ class Dgc:
         return TopK().decode(body, layout, out, weight)
 
     def _clipping(self, x: Vec, layout: Layout) -> float:
-        """min(1, clip / ||x||). Not finite x is refused here, for it would spread to all tensors."""
+        """min(1, clip / ||x||). Not finite x is refused here, for it would spread to all
+        tensors."""
         if self.clip == 0.0:
             return 1.0
         squares = sparse.sum_of_squares(x)

@@ -1,15 +1,16 @@
-"""`elasticl`: the uniform quantizer of QSGD over whole tensors, with a number of levels that follows the training loss
-(ElastiCL, Sudharsan et al. 2021, equations 3 and 4).
+"""`elasticl`: the uniform quantizer of QSGD over whole tensors, with a number of levels that
+follows the training loss (ElastiCL, Sudharsan et al. 2021, equations 3 and 4).
 
-s_k = max(1, round(s_0 (eta_k / eta_0) sqrt(f_0 / f_k))): few levels and few bits while the loss is high, more as it falls;
-f is the smoothed loss and eta the learning rate that come with each message (`Ctx.loss`, `Ctx.lr`), f_0 and eta_0 those of
-the first. s travels in the body, so a receiver needs to know nothing of the rule. Unbiased; |Q(v_i) - v_i| <= N / s with
-N the L2 norm of v_i's tensor, and a float32's rounding.
+s_k = max(1, round(s_0 (eta_k / eta_0) sqrt(f_0 / f_k))): few levels and few bits while the loss is
+high, more as it falls; f is the smoothed loss and eta the learning rate that come with each message
+(`Ctx.loss`, `Ctx.lr`), f_0 and eta_0 those of the first. s travels in the body, so a receiver needs
+to know nothing of the rule. Unbiased; |Q(v_i) - v_i| <= N / s with N the L2 norm of v_i's tensor,
+and a float32's rounding.
 
-Who computes it: in the paper the server, for all; what it sends arrives as `Ctx.levels` and is taken as it is. Without
-one (deviation) every sender follows its own losses, f <- smoothing f + (1 - smoothing) loss. Deviation: the norm is taken
-over each tensor, not over the whole model, whose tensors' gradients differ by orders of magnitude; a model of one tensor
-gives the paper's quantizer.
+Who computes it: in the paper the server, for all; what it sends arrives as `Ctx.levels` and is
+taken as it is. Without one (deviation) every sender follows its own losses, f <- smoothing f + (1 -
+smoothing) loss. Deviation: the norm is taken over each tensor, not over the whole model, whose
+tensors' gradients differ by orders of magnitude; a model of one tensor gives the paper's quantizer.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ class ElastiClState:
 
 @dataclass(frozen=True, slots=True)
 class ElastiCl(QuantisedBodies):
-    """1 + ceil(log2(s + 1)) bits a value before the entropy stage, a float32 a tensor. `s0` levels at first."""
+    """1 + ceil(log2(s + 1)) bits a value before the entropy stage, a float32 a tensor. `s0` levels
+    at first."""
 
     s0: int = 127
     smoothing: float = 0.9
@@ -70,8 +72,8 @@ class ElastiCl(QuantisedBodies):
         return reader_of(body, layout, _quantiser_of(body), self.name, start=_HEAD.size)
 
     def _heard(self, state: ElastiClState, ctx: Ctx) -> ElastiClState:
-        """The state with this message's loss and learning rate; the first one fixes the rule. One without leaves all as
-        it was."""
+        """The state with this message's loss and learning rate; the first one fixes the rule. One
+        without leaves all as it was."""
         if ctx.loss is None or ctx.lr <= 0.0 or (state.rule is None and ctx.loss <= 0.0):
             return state
         loss = smooth_loss(state.loss, ctx.loss, self.smoothing)

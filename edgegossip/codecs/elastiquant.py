@@ -1,15 +1,18 @@
-"""`elastiquant`: stochastic rounding to levels that lie closer together near zero (ElastiQuant, Sudharsan et al. 2022,
-equation 1; NUQSGD, Ramezani-Kebrya et al. 2021).
+"""`elastiquant`: stochastic rounding to levels that lie closer together near zero (ElastiQuant,
+Sudharsan et al. 2022, equation 1; NUQSGD, Ramezani-Kebrya et al. 2021).
 
-Q(v_i) = N sign(v_i) h_i, N the norm of v's bucket, r = |v_i| / N; between two levels l_j <= r < l_(j+1), h_i is the upper
-one with probability (r - l_j) / (l_(j+1) - l_j). Unbiased. The levels are 0, p^s, ..., p^2, p, 1 with s = 2^(bits-1) - 2,
-or any increasing list from 0 to 1 (section 3.6.1). With p = 1/2 and the L2 norm, E||Q(v) - v||^2 <= eps_Q ||v||^2
-(equation 2; `levels.variance_bound`). |Q(v_i) - v_i| is at most N times the width of the interval that r lies in.
+Q(v_i) = N sign(v_i) h_i, N the norm of v's bucket, r = |v_i| / N; between two levels l_j <= r <
+l_(j+1), h_i is the upper one with probability (r - l_j) / (l_(j+1) - l_j). Unbiased. The levels are
+0, p^s, ..., p^2, p, 1 with s = 2^(bits-1) - 2, or any increasing list from 0 to 1 (section 3.6.1).
+With p = 1/2 and the L2 norm, E||Q(v) - v||^2 <= eps_Q ||v||^2 (equation 2;
+`levels.variance_bound`). |Q(v_i) - v_i| is at most N times the width of the interval that r lies
+in.
 
-p = 1/2 gains nothing from 8 bits over 4 (most of the 126 levels lie where there is nothing), so `ratio` defaults to 0.5 up
-to 4 bits and to 0.9 beyond; `levels.optimal_ratio(s, bucket)` is the p with the smallest worst-case variance. Deviations:
-the paper encodes by Elias codes only; here that is `stage = "elias"`, and E-ElastiQuant's Huffman codes are
-`stage = "huffman"`. A bucket's norm travels in 16 bits, rounded up, as in uniform.py; that of a tensor (bucket 0) as float32.
+p = 1/2 gains nothing from 8 bits over 4 (most of the 126 levels lie where there is nothing), so
+`ratio` defaults to 0.5 up to 4 bits and to 0.9 beyond; `levels.optimal_ratio(s, bucket)` is the p
+with the smallest worst-case variance. Deviations: the paper encodes by Elias codes only; here that
+is `stage = "elias"`, and E-ElastiQuant's Huffman codes are `stage = "huffman"`. A bucket's norm
+travels in 16 bits, rounded up, as in uniform.py; that of a tensor (bucket 0) as float32.
 """
 
 from __future__ import annotations
@@ -47,8 +50,8 @@ _MAX_LIST = 2 + 125  # its inner levels fit the frame's parameters
 
 @dataclass(frozen=True, slots=True)
 class ElastiQuant(QuantisedBodies):
-    """`bits` a value (the sign included), 16 a bucket. `levels` empty: geometric ones with `ratio`; ratio 0: the
-    default for these bits. Its state is the layout."""
+    """`bits` a value (the sign included), 16 a bucket. `levels` empty: geometric ones with `ratio`;
+    ratio 0: the default for these bits. Its state is the layout."""
 
     bits: int = 4
     ratio: float = 0.0

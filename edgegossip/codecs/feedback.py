@@ -1,21 +1,24 @@
 """`error-feedback`: what a codec loses of one message is added to the next.
 
-Seide et al. 2014; Karimireddy et al. 2019 (EF-SGD, Algorithm 2); CO3's Algorithm 1 with its memory decay gamma:
-a = x + gamma m; the message is Q(a); m' = a - Q(a). The memory is float32, so x + gamma m and a - Q(a) are each rounded
-once: Q(a) + m' equals x + gamma m within two roundings. Only the sender remembers: bodies are those of the inner codec.
+Seide et al. 2014; Karimireddy et al. 2019 (EF-SGD, Algorithm 2); CO3's Algorithm 1 with its memory
+decay gamma: a = x + gamma m; the message is Q(a); m' = a - Q(a). The memory is float32, so x +
+gamma m and a - Q(a) are each rounded once: Q(a) + m' equals x + gamma m within two roundings. Only
+the sender remembers: bodies are those of the inner codec.
 
-The memory stays bounded when Q loses less than it is given, gamma^2 E||Q(a) - a||^2 < ||a||^2: nearest and sparse
-codecs do. Stochastic levels do where they are many for the bucket. Few levels of an L2 norm lose a share of ||a||^2
-that is 1 or more, and the square of the memory, which is a sum of rounding errors and so close to normally
-distributed, grows by that factor a message, without end: such codecs are refused by `levels.normal_variance`, at gamma
-= 1 from about 6.3 s^2 values in a bucket on for s uniform levels (4 bits: 308, so qsgd's default 512 is refused and
-256 is not). With bucket = 0 and in elasticl a bucket is a tensor, whose size is not known here: there the same happens
-unseen. Codecs that scale up what they draw (randk, atomo) are refused as well. With few levels of the largest
-magnitude (qsgd-inf of 2 bits, terngrad) the memory comes to several times what a message is given, and feedback harms:
-those are unbiased and need none.
+The memory stays bounded when Q loses less than it is given, gamma^2 E||Q(a) - a||^2 < ||a||^2:
+nearest and sparse codecs do. Stochastic levels do where they are many for the bucket. Few levels of
+an L2 norm lose a share of ||a||^2 that is 1 or more, and the square of the memory, which is a sum
+of rounding errors and so close to normally distributed, grows by that factor a message, without
+end: such codecs are refused by `levels.normal_variance`, at gamma = 1 from about 6.3 s^2 values in
+a bucket on for s uniform levels (4 bits: 308, so qsgd's default 512 is refused and 256 is not).
+With bucket = 0 and in elasticl a bucket is a tensor, whose size is not known here: there the same
+happens unseen. Codecs that scale up what they draw (randk, atomo) are refused as well. With few
+levels of the largest magnitude (qsgd-inf of 2 bits, terngrad) the memory comes to several times
+what a message is given, and feedback harms: those are unbiased and need none.
 
-`ef-signsgd` is error feedback around signsgd with decay 1 (Karimireddy et al. 2019, Algorithm 1): the p = eta g + e of
-the paper is here x + m, because x is what the local optimiser adds to the model, learning rate included.
+`ef-signsgd` is error feedback around signsgd with decay 1 (Karimireddy et al. 2019, Algorithm 1):
+the p = eta g + e of the paper is here x + m, because x is what the local optimiser adds to the
+model, learning rate included.
 """
 
 from __future__ import annotations
@@ -51,7 +54,8 @@ class FeedbackState(Generic[S]):
 
 @dataclass(frozen=True, slots=True)
 class ErrorFeedback(Generic[S]):
-    """`codec` with a memory. `decay` is gamma, 0 to 1: 1 keeps all of the error, 0 forgets it at once."""
+    """`codec` with a memory. `decay` is gamma, 0 to 1: 1 keeps all of the error, 0 forgets it at
+    once."""
 
     codec: Codec[S]
     decay: float = 1.0
@@ -78,7 +82,8 @@ class ErrorFeedback(Generic[S]):
         return FeedbackState(layout, self.codec.init(layout), None)
 
     def encode(self, x: Vec, state: FeedbackState[S], ctx: Ctx) -> tuple[Body, FeedbackState[S]]:
-        """As the seam says. The inner codec refuses a sum that is not finite, and names the tensor."""
+        """As the seam says. The inner codec refuses a sum that is not finite, and names the
+        tensor."""
         state.layout.check(x)
         memory = _corrected(x, state.memory, self.decay)
         body, inner = self.codec.encode(memory, state.inner, ctx)
@@ -120,7 +125,8 @@ def _fault(codec: Codec[Any], decay: float) -> str:
 
 
 def _grows(codec: Codec[Any], decay: float) -> bool:
-    """Whether rounding loses as much as the memory holds, at least: then every message leaves more than the one before."""
+    """Whether rounding loses as much as the memory holds, at least: then every message leaves more
+    than the one before."""
     grid, bucket = getattr(codec, "grid", None), getattr(codec, "bucket", 0)
     if grid is None or bucket == 0 or getattr(codec, "norm", "") != "l2":
         return False

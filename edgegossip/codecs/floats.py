@@ -1,10 +1,12 @@
-"""`fp32`, `fp16` and `bf16`: floating-point numbers as they are, little-endian, in the order of the layout.
+"""`fp32`, `fp16` and `bf16`: floating-point numbers as they are, little-endian, in the order of the
+layout.
 
-fp32 is exact. fp16 is IEEE 754's binary16; bf16 is the upper half of a float32 (8 bits of exponent, 7 of mantissa). Both
-round to the nearest value, ties to even; magnitudes beyond the largest finite one (65504; 255 * 2**120) become that one
-(a saturating conversion), so that what arrives is always finite and still the nearest value that the format has. The
-error of fp16 is at most max(2**-11 * |x|, 2**-25) for |x| <= 65504, that of bf16 at most max(2**-8 * |x|, 2**-134) for any
-x. The kernels are C++, one pass that converts and checks, the same bits on every instruction set.
+fp32 is exact. fp16 is IEEE 754's binary16; bf16 is the upper half of a float32 (8 bits of exponent,
+7 of mantissa). Both round to the nearest value, ties to even; magnitudes beyond the largest finite
+one (65504; 255 * 2**120) become that one (a saturating conversion), so that what arrives is always
+finite and still the nearest value that the format has. The error of fp16 is at most max(2**-11 *
+|x|, 2**-25) for |x| <= 65504, that of bf16 at most max(2**-8 * |x|, 2**-134) for any x. The kernels
+are C++, one pass that converts and checks, the same bits on every instruction set.
 """
 
 from __future__ import annotations
@@ -95,7 +97,8 @@ class Fp16(Float):
 
 @dataclass(frozen=True, slots=True)
 class Bf16(Float):
-    """16 bits a value with float32's range and 8 bits of precision. Body: bfloat16[n]. Its state is the layout."""
+    """16 bits a value with float32's range and 8 bits of precision. Body: bfloat16[n]. Its state is
+    the layout."""
 
     name: ClassVar[half.Form] = "bf16"
     wire_id: ClassVar[int] = 4

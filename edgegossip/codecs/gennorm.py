@@ -1,15 +1,19 @@
-"""The generalised normal law that CO3 takes gradients for, and what follows from it: the scale k and Huffman marginals.
+"""The generalised normal law that CO3 takes gradients for, and what follows from it: the scale k
+and Huffman marginals.
 
-Chen, Hernandez, Huang, Rini, "Convert, compress, correct" (CO3), section III and equations 8 and 9; values are GenNorm
-(alpha, beta) with density beta / (2 alpha Gamma(1/beta)) exp(-(|x| / alpha)^beta). CO3 sends G(k x) / k, with G rounding
-to the nearest of the 11 numbers 0, +-.5, +-1, +-1.5, +-2, +-3.
+Chen, Hernandez, Huang, Rini, "Convert, compress, correct" (CO3), section III and equations 8 and 9;
+values are GenNorm (alpha, beta) with density beta / (2 alpha Gamma(1/beta)) exp(-(|x| /
+alpha)^beta). CO3 sends G(k x) / k, with G rounding to the nearest of the 11 numbers 0, +-.5, +-1,
++-1.5, +-2, +-3.
 
-Deviations from the paper. Its equation 9 calls k an exponent bias and divides by the standard deviation; its numbers are
-those of k = poly(beta) / alpha with the law's *scale parameter* alpha, and they are wrong below beta = .5. Here k comes
-from a table of true optima (`gennorm_tables.py`), and eq 9 stays as `eq9_scale` for comparison. beta is fitted by
-moments: (E|x|)^2 / E x^2 = Gamma(2/b)^2 / (Gamma(1/b) Gamma(3/b)), which lies between 0 and 3/4.
+Deviations from the paper. Its equation 9 calls k an exponent bias and divides by the standard
+deviation; its numbers are those of k = poly(beta) / alpha with the law's *scale parameter* alpha,
+and they are wrong below beta = .5. Here k comes from a table of true optima (`gennorm_tables.py`),
+and eq 9 stays as `eq9_scale` for comparison. beta is fitted by moments: (E|x|)^2 / E x^2 =
+Gamma(2/b)^2 / (Gamma(1/b) Gamma(3/b)), which lies between 0 and 3/4.
 
-Only tables and + - * / are used, no exp, log or gamma function: every CPU gets the same k from the same moments.
+Only tables and + - * / are used, no exp, log or gamma function: every CPU gets the same k from the
+same moments.
 """
 
 from __future__ import annotations
@@ -44,7 +48,8 @@ class GenNorm:
 
 
 def moment_ratio(sum_abs: float, sum_squares: float, n: int) -> float:
-    """(mean |x|)^2 / mean x^2, in [0, 1]; 1 for values that are all zero. Raises LocalError on impossible moments."""
+    """(mean |x|)^2 / mean x^2, in [0, 1]; 1 for values that are all zero. Raises LocalError on
+    impossible moments."""
     if n < 1 or not (0 <= sum_abs < float("inf") and 0 <= sum_squares < float("inf")):
         raise LocalError(f"{n} values cannot have a sum of magnitudes {sum_abs} and of squares {sum_squares}")
     if sum_squares == 0.0:
@@ -55,23 +60,26 @@ def moment_ratio(sum_abs: float, sum_squares: float, n: int) -> float:
 def fit(sum_abs: float, sum_squares: float, n: int) -> GenNorm:
     """The law with these moments: sum |x| and sum x^2 over n values.
 
-    beta is clamped to the table, .15 to 20, and within 4 % of the exact solution; alpha is within 2 % from beta = .35 on,
-    and rough below, where it changes by orders of magnitude between points. (`scale_for` needs neither.)
-    Raises LocalError on impossible moments.
+    beta is clamped to the table, .15 to 20, and within 4 % of the exact solution; alpha is within 2
+    % from beta = .35 on, and rough below, where it changes by orders of magnitude between points.
+    (`scale_for` needs neither.) Raises LocalError on impossible moments.
     """
     ratio = moment_ratio(sum_abs, sum_squares, n)
     return GenNorm(sum_abs / n / _interpolate(_MEANS, ratio), _interpolate(_BETAS, ratio))
 
 
 def scale_for(sum_abs: float, sum_squares: float, max_abs: float, n: int) -> np.float32:
-    """CO3's k for n values with these moments (doubles, summed in an order that is the same everywhere).
+    """CO3's k for n values with these moments (doubles, summed in an order that is the same
+    everywhere).
 
-    0 when all values are zero, else a normal float32 with 3 / k finite: the k of the smallest expected squared error
-    under the fitted law, but never below 3 / max|x|, which brings the largest value to the largest grid point. A sample
-    can lack the tail that its moments predict (n = 1, equal magnitudes, a few values), and a smaller k would then leave
-    grid points unused. Where the tail is heavier than the table's, beta < .15, a few values are nearly all of the vector
-    and k is 3 / max|x|. Hence |Q(x) - x| <= |x| for every value, and Q(x) is zero only with x (or where max|x| is so
-    small, under 8e-40, that k would overflow). Raises LocalError on impossible moments.
+    0 when all values are zero, else a normal float32 with 3 / k finite: the k of the smallest
+    expected squared error under the fitted law, but never below 3 / max|x|, which brings the
+    largest value to the largest grid point. A sample can lack the tail that its moments predict (n
+    = 1, equal magnitudes, a few values), and a smaller k would then leave grid points unused. Where
+    the tail is heavier than the table's, beta < .15, a few values are nearly all of the vector and
+    k is 3 / max|x|. Hence |Q(x) - x| <= |x| for every value, and Q(x) is zero only with x (or where
+    max|x| is so small, under 8e-40, that k would overflow). Raises LocalError on impossible
+    moments.
     """
     ratio = moment_ratio(sum_abs, sum_squares, n)
     if sum_squares == 0.0:
@@ -85,10 +93,11 @@ def scale_for(sum_abs: float, sum_squares: float, max_abs: float, n: int) -> np.
 
 
 def eq9_scale(alpha: float, beta: float) -> float:
-    """The paper's k: (0.46 - 2.85 b + 5.37 b^2 - 2.85 b^3 + 0.52 b^4) / alpha, equation 9 with alpha in sigma's place.
+    """The paper's k: (0.46 - 2.85 b + 5.37 b^2 - 2.85 b^3 + 0.52 b^4) / alpha, equation 9 with
+    alpha in sigma's place.
 
-    A reference only. Within 15 % of the optimum for beta from .5 to 2; raises LocalError outside. (At .3 its relative
-    error would be .85 where .38 is possible.)
+    A reference only. Within 15 % of the optimum for beta from .5 to 2; raises LocalError outside.
+    (At .3 its relative error would be .85 where .38 is possible.)
     """
     if not 0.5 <= beta <= 2.0:
         raise LocalError(f"equation 9 holds for beta from 0.5 to 2, got {beta}")
@@ -117,7 +126,8 @@ def static_table_for(beta: float) -> StaticTable:
 
 
 def _interpolate(column: tuple[float, ...], ratio: float) -> float:
-    """A column of the table at this ratio of moments, linear in the ratio; its ends beyond the table."""
+    """A column of the table at this ratio of moments, linear in the ratio; its ends beyond the
+    table."""
     if ratio <= _RATIOS[0]:
         return column[0]
     if ratio >= _RATIOS[-1]:

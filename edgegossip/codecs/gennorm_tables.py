@@ -77,7 +77,8 @@ OPTIMA: tuple[tuple[float, float, float, float], ...] = (
     (20.0, 0.7473156144344609, 0.48862177779822275, 3.3792448504618156),
 )
 
-# beta, weights of the 16 codes sign << 3 | level at the optimum (code 8, minus zero, and levels 6, 7 never occur)
+# beta, weights of the 16 codes sign << 3 | level at the optimum (code 8, minus zero, and levels 6,
+# 7 never occur)
 MARGINALS: tuple[tuple[float, tuple[int, ...]], ...] = (
     (0.3, (255, 14, 3, 1, 1, 1, 0, 0, 0, 14, 3, 1, 1, 1, 0, 0)),
     (0.4, (255, 31, 7, 2, 1, 1, 0, 0, 0, 31, 7, 2, 1, 1, 0, 0)),

@@ -1,12 +1,15 @@
-"""Quantisation levels: how many (ElastiCL's rule), where (geometric lists), and what they cost at worst.
+"""Quantisation levels: how many (ElastiCL's rule), where (geometric lists), and what they cost at
+worst.
 
-ElastiCL: Sudharsan et al. 2021, equations 3 and 4. ElastiQuant: Sudharsan et al. 2022, equations 2 and 3 and section
-3.6; it is NUQSGD (Ramezani-Kebrya et al. 2021) under another name, whose theorems these are.
+ElastiCL: Sudharsan et al. 2021, equations 3 and 4. ElastiQuant: Sudharsan et al. 2022, equations 2
+and 3 and section 3.6; it is NUQSGD (Ramezani-Kebrya et al. 2021) under another name, whose theorems
+these are.
 
-All variances are normalised: E||Q(v) - v||^2 / ||v||^2 of one bucket of d values, which a vector of such buckets then
-keeps as well. Levels are 0 = l_0 < l_1 < ... < l_(s+1) = 1 of r = |v_i| / N; stochastic rounding between neighbours has
-the variance f(r) = (l_(j+1) - r)(r - l_j). The bounds are for the L2 norm N. They hold for the L-infinity norm too,
-because there sum r^2 is at least 1 and the worst ratio is at 1.
+All variances are normalised: E||Q(v) - v||^2 / ||v||^2 of one bucket of d values, which a vector of
+such buckets then keeps as well. Levels are 0 = l_0 < l_1 < ... < l_(s+1) = 1 of r = |v_i| / N;
+stochastic rounding between neighbours has the variance f(r) = (l_(j+1) - r)(r - l_j). The bounds
+are for the L2 norm N. They hold for the L-infinity norm too, because there sum r^2 is at least 1
+and the worst ratio is at 1.
 """
 
 from __future__ import annotations
@@ -26,7 +29,8 @@ _NORMAL = float(np.finfo(np.float32).smallest_normal)
 
 @dataclass(frozen=True, slots=True)
 class LevelRule:
-    """ElastiCL's state at the server: s levels, learning rate and smoothed training loss at the start."""
+    """ElastiCL's state at the server: s levels, learning rate and smoothed training loss at the
+    start."""
 
     s0: int
     eta0: float
@@ -39,11 +43,12 @@ class LevelRule:
 
 
 def levels_for(rule: LevelRule, loss: float, lr: float) -> int:
-    """s_k = max(1, round(s_0 (eta_k / eta_0) sqrt(f_0 / f_k))), ElastiCL's equations 3 and 4, at most MAX_LEVELS.
+    """s_k = max(1, round(s_0 (eta_k / eta_0) sqrt(f_0 / f_k))), ElastiCL's equations 3 and 4, at
+    most MAX_LEVELS.
 
-    `loss` is the smoothed training loss f_k that clients report, `lr` the learning rate eta_k. Ties round to even. A
-    loss of 0 asks for as many levels as there are. Raises
-    LocalError unless both are finite and not negative.
+    `loss` is the smoothed training loss f_k that clients report, `lr` the learning rate eta_k. Ties
+    round to even. A loss of 0 asks for as many levels as there are. Raises LocalError unless both
+    are finite and not negative.
     """
     _require(0 <= loss < math.inf, f"the training loss must be finite and not negative, got {loss}")
     _require(0 <= lr < math.inf, f"the learning rate must be finite and not negative, got {lr}")
@@ -68,7 +73,8 @@ def _log2_ratio(a: float, b: float) -> float:
 def smooth_loss(previous: float | None, loss: float, decay: float = 0.9) -> float:
     """decay * previous + (1 - decay) * loss; the loss itself when there is no previous one.
 
-    Equation 3 speaks of the loss at the round's model; a mini-batch's loss is a noisy sample of it. Raises LocalError.
+    Equation 3 speaks of the loss at the round's model; a mini-batch's loss is a noisy sample of it.
+    Raises LocalError.
     """
     _require(0 <= decay < 1, f"the decay must be at least 0 and below 1, got {decay}")
     for value in (loss, previous if previous is not None else 0.0):
@@ -79,8 +85,9 @@ def smooth_loss(previous: float | None, loss: float, decay: float = 0.9) -> floa
 def geometric_levels(s: int, p: float) -> Vec:
     """float32[s + 2]: 0, p^s, ..., p^2, p, 1 (section 3.6.2).
 
-    Powers by repeated multiplication in double, each rounded to float32 once: the same on every machine. Raises
-    LocalError unless 0 < p < 1, all levels differ in float32 and p^s is a normal float32.
+    Powers by repeated multiplication in double, each rounded to float32 once: the same on every
+    machine. Raises LocalError unless 0 < p < 1, all levels differ in float32 and p^s is a normal
+    float32.
     """
     _require(1 <= s <= MAX_LEVELS, f"s = {s} levels are outside 1 to {MAX_LEVELS}")
     _require(0 < p < 1, f"the ratio of levels must lie between 0 and 1, got {p}")
@@ -102,14 +109,16 @@ def uniform_levels(s: int) -> NDArray[np.float64]:
 def variance_bound(s: int, d: int, p: float = 0.5) -> float:
     """ElastiQuant's eps_Q for buckets of d values with the levels 0, p^s, ..., p, 1.
 
-    p = 1/2: equation 2, 1/8 + 2^(-2s-2) d for small d and 2^-s sqrt(d) - 7/8 for large ones. Any other p: the worst case
-    of section 3.6 (`worst_case_variance`), which is below equation 2 where both apply. Raises LocalError.
+    p = 1/2: equation 2, 1/8 + 2^(-2s-2) d for small d and 2^-s sqrt(d) - 7/8 for large ones. Any
+    other p: the worst case of section 3.6 (`worst_case_variance`), which is below equation 2 where
+    both apply. Raises LocalError.
 
-    Deviation: the paper (as NUQSGD) begins the second case at d = 2 * 4^s. There it is no bound: s = 4 and d = 512 give
-    .539, while 511 values of l_1 / 2 and one that carries the other half of the norm have .5597. With q the share of the
-    squared norm below l_1 and x = 2^-s sqrt(d), the variance is at most x sqrt(q) - q + (1 - q) / 8, whose maximum is
-    2/9 x^2 + 1/8, and that is at most x - 7/8 from x = 3/2 on (at q = 1 from x = 9/4). So the first case is kept up to
-    d = 9/4 * 4^s.
+    Deviation: the paper (as NUQSGD) begins the second case at d = 2 * 4^s. There it is no bound: s
+    = 4 and d = 512 give .539, while 511 values of l_1 / 2 and one that carries the other half of
+    the norm have .5597. With q the share of the squared norm below l_1 and x = 2^-s sqrt(d), the
+    variance is at most x sqrt(q) - q + (1 - q) / 8, whose maximum is 2/9 x^2 + 1/8, and that is at
+    most x - 7/8 from x = 3/2 on (at q = 1 from x = 9/4). So the first case is kept up to d = 9/4 *
+    4^s.
     """
     _require_dimension(d)
     if p != 0.5:
@@ -120,10 +129,11 @@ def variance_bound(s: int, d: int, p: float = 0.5) -> float:
 
 
 def normal_variance(levels: Sequence[float] | NDArray[np.floating], d: int) -> float:
-    """The variance of a bucket of d normally distributed values under its L2 norm, by 512 of their quantiles.
+    """The variance of a bucket of d normally distributed values under its L2 norm, by 512 of their
+    quantiles.
 
-    What error feedback remembers comes to be spread like this, whatever it is given: it is a sum of rounding errors. Raises
-    LocalError.
+    What error feedback remembers comes to be spread like this, whatever it is given: it is a sum of
+    rounding errors. Raises LocalError.
     """
     from statistics import NormalDist  # brings modules that few runs need
 
@@ -140,8 +150,8 @@ def bin_bound(levels: Sequence[float] | NDArray[np.floating], counts: Sequence[i
 
     sum over j of min(tau_j^2 d_j / 4, tau_j (sqrt(d_j) - l_j d_j)), tau_j = l_(j+1) - l_j.
 
-    Each term is a bound of its own: f <= tau^2 / 4, and f <= tau (r - l_j) with sum r <= sqrt(d_j) by Cauchy-Schwarz.
-    Raises LocalError.
+    Each term is a bound of its own: f <= tau^2 / 4, and f <= tau (r - l_j) with sum r <= sqrt(d_j)
+    by Cauchy-Schwarz. Raises LocalError.
     """
     grid = require_levels(levels)
     low, width, count = grid[:-1], np.diff(grid), np.asarray(counts, np.float64)
@@ -150,18 +160,21 @@ def bin_bound(levels: Sequence[float] | NDArray[np.floating], counts: Sequence[i
 
 
 def worst_case_variance(levels: Sequence[float] | NDArray[np.floating], d: int) -> float:
-    """The largest variance that any bucket of d values can have with this increasing list from 0 to 1.
+    """The largest variance that any bucket of d values can have with this increasing list from 0 to
+    1.
 
-    Section 3.6 maximises "over the distribution of normalised coordinates" and shows only `bin_bound`, which grants
-    every bin the whole norm. The maximum itself is no harder. With q_i = r_i^2 the variance is sum g(q_i), g(q) =
-    f(sqrt(q)), where sum q_i = 1. By Jensen it is at most d G(1/d), G the concave envelope of g, and a mixture of at
-    most two values of q attains that: so it is the maximum, but for counts that are whole numbers. Its dual is
+    Section 3.6 maximises "over the distribution of normalised coordinates" and shows only
+    `bin_bound`, which grants every bin the whole norm. The maximum itself is no harder. With q_i =
+    r_i^2 the variance is sum g(q_i), g(q) = f(sqrt(q)), where sum q_i = 1. By Jensen it is at most
+    d G(1/d), G the concave envelope of g, and a mixture of at most two values of q attains that: so
+    it is the maximum, but for counts that are whole numbers. Its dual is
 
         min over lambda >= 0 of  lambda + d max_r (f(r) - lambda r^2),
 
-    where bin j has its largest value at r = m / (1 + lambda), m = (l_j + l_(j+1)) / 2: m^2 / (1 + lambda) - l_j l_(j+1),
-    if that r is still in the bin (else r = 0 is better). The slope in lambda is 1 - d r^2 at the maximising r, so
-    bisection finds the minimum; every lambda gives a valid bound, hence rounding does no harm. Raises LocalError.
+    where bin j has its largest value at r = m / (1 + lambda), m = (l_j + l_(j+1)) / 2: m^2 / (1 +
+    lambda) - l_j l_(j+1), if that r is still in the bin (else r = 0 is better). The slope in lambda
+    is 1 - d r^2 at the maximising r, so bisection finds the minimum; every lambda gives a valid
+    bound, hence rounding does no harm. Raises LocalError.
     """
     _require_dimension(d)
     grid = require_levels(levels)
@@ -184,13 +197,15 @@ def worst_case_variance(levels: Sequence[float] | NDArray[np.floating], d: int) 
 
 
 def optimal_ratio(s: int, d: int) -> float:
-    """The p, in whole thousandths, whose levels 0, p^s, ..., p, 1 have the smallest `worst_case_variance` (3.6.2).
+    """The p, in whole thousandths, whose levels 0, p^s, ..., p, 1 have the smallest
+    `worst_case_variance` (3.6.2).
 
-    Near the optimum two things balance. Values below p^s cost at most p^s sqrt(d) - 1 (many values; p^(2s) d / 4 while
-    that is below 1): small p is good. All others cost at most (1 - p)^2 / (4 p) of their square, the largest f(r) / r^2
-    between neighbours of ratio p (1/8 for p = 1/2): p near 1 is good. So p falls with d and rises with s. (The paper's
-    figure text has both directions the other way round.) The bound need not be unimodal: a coarse search over all p
-    comes first. Raises LocalError.
+    Near the optimum two things balance. Values below p^s cost at most p^s sqrt(d) - 1 (many values;
+    p^(2s) d / 4 while that is below 1): small p is good. All others cost at most (1 - p)^2 / (4 p)
+    of their square, the largest f(r) / r^2 between neighbours of ratio p (1/8 for p = 1/2): p near
+    1 is good. So p falls with d and rises with s. (The paper's figure text has both directions the
+    other way round.) The bound need not be unimodal: a coarse search over all p comes first. Raises
+    LocalError.
     """
     _require_dimension(d)
     _require(1 <= s <= MAX_LEVELS, f"s = {s} levels are outside 1 to {MAX_LEVELS}")
@@ -206,20 +221,23 @@ def optimal_ratio(s: int, d: int) -> float:
 
 
 def length_bound(s: int, d: int, norm_bits: int = 32) -> float:
-    """Equation 3: a bound, in bits, on the mean length of a bucket's Elias stream with the levels 0, 2^-s, ..., 1.
+    """Equation 3: a bound, in bits, on the mean length of a bucket's Elias stream with the levels
+    0, 2^-s, ..., 1.
 
         norm_bits + 3 n + n A(d / n) + n A(log2(8 (2^2s + d) / n)),   n = 2^2s + 2^s sqrt(d),
 
-    for any vector of d values: its norm, then gap, sign and level index of each nonzero. (What a section adds, such as
-    the number of nonzeros, comes on top.) The paper's A(x) is (1 + o(1)) log x and its first term norm_bits - (1 + o(1)).
-    Both are asymptotic, hence no bound of anything; the same theorem stands in NUQSGD, with the same signs. Here the
-    first is read as norm_bits, and A(x) = log2(x) + 2.7 log2(1 + log2(x)), because the recursive code has
+    for any vector of d values: its norm, then gap, sign and level index of each nonzero. (What a
+    section adds, such as the number of nonzeros, comes on top.) The paper's A(x) is (1 + o(1)) log
+    x and its first term norm_bits - (1 + o(1)). Both are asymptotic, hence no bound of anything;
+    the same theorem stands in NUQSGD, with the same signs. Here the first is read as norm_bits, and
+    A(x) = log2(x) + 2.7 log2(1 + log2(x)), because the recursive code has
 
         |omega(k)| <= 1 + A(k)  for all k >= 1   (it would take 2.69; the hardest k is 2^16),
 
-    and 2.7 log2(1 + log2(x)) / log2(x) is an o(1). With it the proof is short: 1 + A is concave, m nonzeros have gaps
-    that add up to at most d, and level index 1 + log2(2^s h) where E sum (2^s h)^2 <= 4^s (1 + eps_Q) <= 9/8 4^s + d/4,
-    so Jensen's inequality gives the two terms at m = E m <= n, in which they grow while m <= d / e.
+    and 2.7 log2(1 + log2(x)) / log2(x) is an o(1). With it the proof is short: 1 + A is concave, m
+    nonzeros have gaps that add up to at most d, and level index 1 + log2(2^s h) where E sum (2^s
+    h)^2 <= 4^s (1 + eps_Q) <= 9/8 4^s + d/4, so Jensen's inequality gives the two terms at m = E m
+    <= n, in which they grow while m <= d / e.
 
     Raises LocalError unless n <= d / e, the theorem's own assumption.
     """

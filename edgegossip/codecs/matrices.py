@@ -14,7 +14,8 @@ MAX_RANK = 64
 
 @dataclass(frozen=True, slots=True)
 class Unfolded:
-    """A non-empty tensor of a layout as the matrix [first dimension, all others], or as it is (rows = 0)."""
+    """A non-empty tensor of a layout as the matrix [first dimension, all others], or as it is (rows
+    = 0)."""
 
     index: int  # in the layout
     start: int  # of its values in the vector
@@ -28,7 +29,8 @@ class Unfolded:
 
 
 def unfolded(layout: Layout, rank: int) -> Iterator[Unfolded]:
-    """Every non-empty tensor. A matrix is one of two or more dimensions with rank * (rows + cols) < rows * cols."""
+    """Every non-empty tensor. A matrix is one of two or more dimensions with rank * (rows + cols) <
+    rows * cols."""
     for k, tensor in enumerate(layout.tensors):
         if tensor.size == 0:
             continue

@@ -28,11 +28,12 @@ def relative_error(x: Vec, y: Vec) -> float:
 
 
 def _squares(a: NDArray[np.float64]) -> float:
-    """Sum of squares. Not by BLAS, whose threads spin for longer than a vector of this size takes."""
+    """Sum of squares. Not by BLAS, whose threads spin for longer than a vector of this size
+    takes."""
     return float(np.einsum("i,i->", a, a))
 
 
 def bits_per_value(body: bytes | memoryview, layout: Layout) -> float:
-    """Measured size of an encoded body, headers and scales included, in bits per value of the model; 0 for a model
-    without values."""
+    """Measured size of an encoded body, headers and scales included, in bits per value of the
+    model; 0 for a model without values."""
     return 8 * memoryview(body).nbytes / layout.size if layout.size else 0.0

@@ -1,10 +1,11 @@
 """`minmax8`: every tensor linearly quantised to 8 bits between its own minimum and maximum.
 
-Bagua's MinMaxUInt8 (Gan et al. 2021, the compression of its low-precision algorithms): scale = 255 / (max - min + eps);
-ub = rint(max * scale), lb = ub - 255; q = min(rint(x * scale), ub) - lb; x' = (q + lb) / scale. Deviations: eps is
-relative to max - min, because an absolute 1e-7 collapses tensors whose values all lie close together; x' is clamped to
-[min, max]; a constant tensor is exact. |x' - x| <= 0.52 (max - min) / 255 + 2^-23 |x| + 2^-149: half a step, a
-float32's rounding of x' and, within the 0.02, what float32 arithmetic adds. The kernel is C++, the same bits on every
+Bagua's MinMaxUInt8 (Gan et al. 2021, the compression of its low-precision algorithms): scale = 255
+/ (max - min + eps); ub = rint(max * scale), lb = ub - 255; q = min(rint(x * scale), ub) - lb; x' =
+(q + lb) / scale. Deviations: eps is relative to max - min, because an absolute 1e-7 collapses
+tensors whose values all lie close together; x' is clamped to [min, max]; a constant tensor is
+exact. |x' - x| <= 0.52 (max - min) / 255 + 2^-23 |x| + 2^-149: half a step, a float32's rounding of
+x' and, within the 0.02, what float32 arithmetic adds. The kernel is C++, the same bits on every
 instruction set.
 """
 
@@ -27,8 +28,8 @@ _HEADER_BYTES = 8  # a tensor's minimum and maximum, float32 each
 
 @dataclass(frozen=True, slots=True)
 class MinMax8:
-    """8 bits a value and 8 bytes a tensor. Body: (min, max) of float32[t, 2], then uint8[n]. Its state is the
-    layout."""
+    """8 bits a value and 8 bytes a tensor. Body: (min, max) of float32[t, 2], then uint8[n]. Its
+    state is the layout."""
 
     name: ClassVar[str] = "minmax8"
     wire_id: ClassVar[int] = 3
@@ -55,8 +56,8 @@ class MinMax8:
         return values
 
     def check(self, body: Body, layout: Layout) -> None:
-        """Raises DecodeError unless it can be decoded. Any code is sound, so only the minima and maxima are looked at:
-        they are the body of as many tensors without values."""
+        """Raises DecodeError unless it can be decoded. Any code is sound, so only the minima and
+        maxima are looked at: they are the body of as many tensors without values."""
         data = require_body_bytes(body, _body_bytes(layout), self.name)
         tensors = len(layout.tensors)
         empty = np.zeros(tensors + 1, np.int64)

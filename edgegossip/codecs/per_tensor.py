@@ -1,10 +1,11 @@
-"""`per-tensor`: another codec for some of the tensors. `small-tensors`: the ones with few values, which cost little and
-suffer most (biases, norms' scales), go in fp16.
+"""`per-tensor`: another codec for some of the tensors. `small-tensors`: the ones with few values,
+which cost little and suffer most (biases, norms' scales), go in fp16.
 
-The tensors fall into runs of neighbours with the same choice. Each run is encoded by its own codec as a vector of its
-own, so no value is copied; its key is derived from the message's key and the run's number. Body: one byte a tensor, 0
-for the main codec and k for the k-th exception; then for each run a uint32 with the size of its body, and that body. The
-codecs themselves stand in the frame's parameters, so that any of this package's codecs may be inside.
+The tensors fall into runs of neighbours with the same choice. Each run is encoded by its own codec
+as a vector of its own, so no value is copied; its key is derived from the message's key and the
+run's number. Body: one byte a tensor, 0 for the main codec and k for the k-th exception; then for
+each run a uint32 with the size of its body, and that body. The codecs themselves stand in the
+frame's parameters, so that any of this package's codecs may be inside.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ Choose = Callable[[TensorSpec], int]  # index into the codecs
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Which tensors are exceptions: those whose name matches the pattern (as in a shell) or with fewer than `below`
-    values."""
+    """Which tensors are exceptions: those whose name matches the pattern (as in a shell) or with
+    fewer than `below` values."""
 
     pattern: str = ""
     below: int = 0
@@ -131,8 +132,9 @@ class PerTensor:
         pieces = self._pieces(flat(body), layout)
         values = np.empty(layout.size, np.float32) if out is None else out
         if weight is not None:
-            # Nothing may be added before all is known to be good. What is decoded first leaves the sum alone where it is
-            # bad itself; it is the largest run, because a codec without a check needs a vector of the run's size.
+            # Nothing may be added before all is known to be good. What is decoded first leaves the
+            # sum alone where it is bad itself; it is the largest run, because a codec without a
+            # check needs a vector of the run's size.
             pieces.sort(key=lambda piece: -piece[0].layout.size)
             self._require_sound(pieces[1:])
         for run, piece in pieces:
@@ -176,7 +178,8 @@ class PerTensor:
 
 
 def _runs(layout: Layout, choices: bytes) -> Iterator[_Run]:
-    """Tensors without values join any run: a run of nothing else costs a length and an empty body."""
+    """Tensors without values join any run: a run of nothing else costs a length and an empty
+    body."""
     start = 0
     for codec, group in groupby(choices):
         end = start + len(list(group))
@@ -185,8 +188,9 @@ def _runs(layout: Layout, choices: bytes) -> Iterator[_Run]:
 
 
 def per_tensor(codecs: Sequence[Codec[Any]], choose: Choose) -> PerTensor:
-    """`codecs[choose(tensor)]` for every tensor, as a user writes it in Python. Raises ConfigError on too many codecs, or
-    one of them that is itself a choice by tensor; `init` raises LocalError on a choice that is no index of `codecs`."""
+    """`codecs[choose(tensor)]` for every tensor, as a user writes it in Python. Raises ConfigError
+    on too many codecs, or one of them that is itself a choice by tensor; `init` raises LocalError
+    on a choice that is no index of `codecs`."""
     return PerTensor(tuple(codecs), choose)
 
 

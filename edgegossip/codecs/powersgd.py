@@ -1,29 +1,32 @@
-"""`powersgd`: a matrix's rank-r approximation by one step of power iteration, with error feedback and warm start (Vogels,
-Karimireddy, Jaggi, "PowerSGD: practical low-rank gradient compression for distributed optimization", NeurIPS 2019,
-Algorithms 1 and 2).
+"""`powersgd`: a matrix's rank-r approximation by one step of power iteration, with error feedback
+and warm start (Vogels, Karimireddy, Jaggi, "PowerSGD: practical low-rank gradient compression for
+distributed optimization", NeurIPS 2019, Algorithms 1 and 2).
 
-Per message and tensor of two or more dimensions, unfolded to M = [first dimension, all others], with the memory e:
+Per message and tensor of two or more dimensions, unfolded to M = [first dimension, all others],
+with the memory e:
 
     M = x + decay e         error feedback (Algorithm 2, whose decay is 1)
     P = orthogonalise(M Q)  Q from the message before; at the start from the counter-based generator
     Q = M^T P               travels with P, and is kept for the next message
     x' = P Q^T, e = M - x'
 
-so ||M - x'|| <= ||M||, and equal messages in a row converge to the best rank-r approximation. Tensors of one dimension,
-and matrices for which r (rows + cols) >= rows cols, travel as they are, as the paper sends its biases.
+so ||M - x'|| <= ||M||, and equal messages in a row converge to the best rank-r approximation.
+Tensors of one dimension, and matrices for which r (rows + cols) >= rows cols, travel as they are,
+as the paper sends its biases.
 
-Deviations. The paper sums P over all workers, orthogonalises the sum, and sums Q: one approximation of the mean gradient,
-with one Q for all. That needs two all-reduces that see every worker. Here a sender's own P and Q travel, as through a
-coordinator that only adds up decoded updates, or between neighbours: the receiver's sum of K messages has rank up to K r
-(closer to the sum of the updates), every sender has a Q of its own, and a receiver gets both factors from every sender
-instead of one sum. The first Q is uniform in [-1, 1), not normal, and the same for every sender. Orthogonalisation is
-modified Gram-Schmidt, twice, in float64 instead of once with an epsilon; a column that depends on those before it is sent
-as zeros, and keeps its Q. With values = fp16, P and Q are rounded to binary16, Q after division by a power of two a column
-that travels along; Q = M^T P takes P as it travels, and the rounding stays in e. Results beyond float32 become its largest
-number.
+Deviations. The paper sums P over all workers, orthogonalises the sum, and sums Q: one approximation
+of the mean gradient, with one Q for all. That needs two all-reduces that see every worker. Here a
+sender's own P and Q travel, as through a coordinator that only adds up decoded updates, or between
+neighbours: the receiver's sum of K messages has rank up to K r (closer to the sum of the updates),
+every sender has a Q of its own, and a receiver gets both factors from every sender instead of one
+sum. The first Q is uniform in [-1, 1), not normal, and the same for every sender. Orthogonalisation
+is modified Gram-Schmidt, twice, in float64 instead of once with an epsilon; a column that depends
+on those before it is sent as zeros, and keeps its Q. With values = fp16, P and Q are rounded to
+binary16, Q after division by a power of two a column that travels along; Q = M^T P takes P as it
+travels, and the rounding stays in e. Results beyond float32 become its largest number.
 
-All sums are float64 in a fixed order, without LAPACK: the same bytes on every machine. The codec has error feedback
-inside, so it is not to be wrapped into another.
+All sums are float64 in a fixed order, without LAPACK: the same bytes on every machine. The codec
+has error feedback inside, so it is not to be wrapped into another.
 """
 
 from __future__ import annotations
@@ -58,8 +61,9 @@ class PowerSgdState:
 
 @dataclass(frozen=True, slots=True)
 class PowerSgd:
-    """Rank-r factors of every matrix. Body, tensor after tensor: the factors (see `native.matrix`), or the values of a
-    tensor that is no matrix, in the form `values`. Its size depends on the layout only."""
+    """Rank-r factors of every matrix. Body, tensor after tensor: the factors (see `native.matrix`),
+    or the values of a tensor that is no matrix, in the form `values`. Its size depends on the
+    layout only."""
 
     rank: int = 2
     values: matrix.Form = "fp32"

@@ -1,8 +1,9 @@
 """Bodies of the quantised codecs: one section a tensor, made and read by native.coding.
 
-A section is a stage byte, scales (16 bits a bucket, or a float32 a tensor), and codes of a few bits a value: as they are
-(`raw`), Huffman coded in pairs and runs (`huffman`), Elias coded (`elias`), by asymmetric numeral systems (`ans`), or as a
-zstd frame of the raw codes (`zstd`); `auto` takes the smallest for each tensor, ans left out. docs/wire-format.md has every byte.
+A section is a stage byte, scales (16 bits a bucket, or a float32 a tensor), and codes of a few bits
+a value: as they are (`raw`), Huffman coded in pairs and runs (`huffman`), Elias coded (`elias`), by
+asymmetric numeral systems (`ans`), or as a zstd frame of the raw codes (`zstd`); `auto` takes the
+smallest for each tensor, ans left out. docs/wire-format.md has every byte.
 """
 
 from __future__ import annotations
@@ -85,8 +86,8 @@ def encode_body(
 ) -> Body:
     """`head` and a section for every tensor of float32[layout.size] that has values.
 
-    Scales are the buckets' L2 or L-infinity norms, or what `scale_of` says of a tensor. Raises LocalError that names the
-    tensor when x is not finite.
+    Scales are the buckets' L2 or L-infinity norms, or what `scale_of` says of a tensor. Raises
+    LocalError that names the tensor when x is not finite.
     """
     layout.check(x)
     scales = None if scale_of is None else _scales(x, layout, scale_of)
@@ -138,7 +139,8 @@ class _Writer:
         return at
 
     def _sections(self, first: int, last: int, out: NDArray[np.uint8], choice: coding.Choice, state: bytearray) -> int:
-        """Sections of tensors first .. last; their size. Raises LocalError that names the tensor that is not finite."""
+        """Sections of tensors first .. last; their size. Raises LocalError that names the tensor
+        that is not finite."""
         start, end = self.layout.offsets[first], self.layout.offsets[last]
         given = None if self.scales is None else self.scales[first:last]
         size = coding.encode_all(
@@ -188,7 +190,8 @@ class QuantisedBodies(ABC):
         self.reader(body, layout).read(None, None)
 
     def add_own(self, body: Body, layout: Layout, out: Vec, weight: float) -> None:
-        """out += weight * values, as `decode` does, of a body that `encode` just made: it is not checked before."""
+        """out += weight * values, as `decode` does, of a body that `encode` just made: it is not
+        checked before."""
         self.reader(body, layout).read(out, weight)
 
 

@@ -1,8 +1,9 @@
 """Codecs by name (recipes, command line) and by wire id (frames).
 
-A family is one named codec with its parameters. A file of codecs ends in a tuple `FAMILIES`, whose names `codecs/__init__.py`
-lists, so that a file is imported when one of its codecs is asked for. Names and wire ids are separate on purpose: a preset
-or a wrapper whose bodies another codec can decode has a name and no id.
+A family is one named codec with its parameters. A file of codecs ends in a tuple `FAMILIES`, whose
+names `codecs/__init__.py` lists, so that a file is imported when one of its codecs is asked for.
+Names and wire ids are separate on purpose: a preset or a wrapper whose bodies another codec can
+decode has a name and no id.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ FromWire: TypeAlias = Callable[[int, bytes], Codec[Any]]  # (codec id, parameter
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """One parameter of a family: a bool, int, float, str or tuple of floats with a default, a range (inclusive, of each
-    number) or the only valid words. `codec`: another codec, given as its name, as a table {name = ..., parameters} or as
-    an object."""
+    """One parameter of a family: a bool, int, float, str or tuple of floats with a default, a range
+    (inclusive, of each number) or the only valid words. `codec`: another codec, given as its name,
+    as a table {name = ..., parameters} or as an object."""
 
     name: str
     default: bool | int | float | str | tuple[float, ...]
@@ -36,8 +37,8 @@ class Param:
     codec: bool = False
 
     def check(self, codec: str, value: object) -> Any:
-        """The value in the default's type; numpy's numbers are numbers. Raises ConfigError that names key, value and what
-        is allowed."""
+        """The value in the default's type; numpy's numbers are numbers. Raises ConfigError that
+        names key, value and what is allowed."""
         wanted = type(self.default)
         if wanted is tuple:
             return self._check_list(codec, value)
@@ -78,8 +79,9 @@ class Param:
 
 
 def check_fields(codec: object, name: str, params: Iterable[Param]) -> None:
-    """What `__post_init__` of a codec's dataclass demands of the fields that these parameters fill, so that one made
-    directly is as sound as one of `get`. Each becomes what `Param.check` makes of it. Raises ConfigError."""
+    """What `__post_init__` of a codec's dataclass demands of the fields that these parameters fill,
+    so that one made directly is as sound as one of `get`. Each becomes what `Param.check` makes of
+    it. Raises ConfigError."""
     for param in params:
         object.__setattr__(codec, param.name, param.check(name, getattr(codec, param.name)))
 
@@ -100,9 +102,10 @@ def _shown(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One codec name. `make` takes the parameters as keywords, all of them, checked one by one; it raises ConfigError
-    when they do not go together. `wire_id` with `from_params` says how a receiver rebuilds it from a frame (DecodeError
-    on bad bytes); a codec around others has `from_params_around`, which also gets what rebuilds those inside."""
+    """One codec name. `make` takes the parameters as keywords, all of them, checked one by one; it
+    raises ConfigError when they do not go together. `wire_id` with `from_params` says how a
+    receiver rebuilds it from a frame (DecodeError on bad bytes); a codec around others has
+    `from_params_around`, which also gets what rebuilds those inside."""
 
     name: str
     make: Callable[..., Codec[Any]]
@@ -142,7 +145,8 @@ class Registry:
 
     @classmethod
     def of(cls, families: Iterable[Family]) -> Registry:
-        """Raises ValueError (a mistake in this package, not of its user) on a repeated name or wire id."""
+        """Raises ValueError (a mistake in this package, not of its user) on a repeated name or wire
+        id."""
         by_name: dict[str, Family] = {}
         by_wire_id: dict[int, Family] = {}
         for family in families:
@@ -156,7 +160,8 @@ class Registry:
 
     @classmethod
     def from_files(cls, package: str, files: Mapping[str, Sequence[str]], wire_ids: Mapping[int, str]) -> Registry:
-        """Of the families that are in the modules `files` of this package; each is imported when it is first asked for."""
+        """Of the families that are in the modules `files` of this package; each is imported when it
+        is first asked for."""
         file_of = {name: file for file, names in files.items() for name in names}
 
         def load(name: str) -> Family:
@@ -169,7 +174,8 @@ class Registry:
         return tuple(self.families)
 
     def get(self, name: str, params: Mapping[str, Any]) -> Codec[Any]:
-        """Build a codec. Raises ConfigError on an unknown name or parameter, or a value out of range."""
+        """Build a codec. Raises ConfigError on an unknown name or parameter, or a value out of
+        range."""
         family = self.families.get(name)
         if family is None:
             raise ConfigError(
@@ -199,7 +205,8 @@ class Registry:
         raise ConfigError(f"codec {outer}: {key} = {value!r} is not a codec's name or table")
 
     def from_wire(self, codec_id: int, params: bytes) -> Codec[Any]:
-        """The codec that decodes a frame's body. Raises DecodeError on an unknown id or ill-formed parameters."""
+        """The codec that decodes a frame's body. Raises DecodeError on an unknown id or ill-formed
+        parameters."""
         family = self.by_wire_id.get(codec_id)
         if family is None:
             known = ", ".join(f"{i} ({f.name})" for i, f in sorted(self.by_wire_id.items())) or "none"
@@ -213,7 +220,8 @@ class Registry:
 
 
 def preset(name: str, family: Family, help: str, **defaults: Any) -> Family:
-    """Another name for a family with other defaults. It has no wire id of its own: the family decodes its bodies."""
+    """Another name for a family with other defaults. It has no wire id of its own: the family
+    decodes its bodies."""
     unknown = set(defaults) - {p.name for p in family.params}
     if unknown:
         raise ValueError(f"preset {name}: {family.name} has no parameters {sorted(unknown)}")

@@ -1,8 +1,10 @@
-"""`signsgd`: one bit a value, times the tensor's mean magnitude (Bernstein et al. 2018; the scaled sign of Karimireddy
-et al. 2019, equation 4). Biased: use it with error feedback (`ef-signsgd`) or a sum over many senders.
+"""`signsgd`: one bit a value, times the tensor's mean magnitude (Bernstein et al. 2018; the scaled
+sign of Karimireddy et al. 2019, equation 4). Biased: use it with error feedback (`ef-signsgd`) or a
+sum over many senders.
 
-x'_i = sign(x_i) mean |x|, the mean taken over the values of x_i's tensor. A zero counts as positive: one bit has no third
-value. ||x - x'||^2 = (1 - ||x||_1^2 / (n ||x||_2^2)) ||x||^2 when no value is zero.
+x'_i = sign(x_i) mean |x|, the mean taken over the values of x_i's tensor. A zero counts as
+positive: one bit has no third value. ||x - x'||^2 = (1 - ||x||_1^2 / (n ||x||_2^2)) ||x||^2 when no
+value is zero.
 """
 
 from __future__ import annotations
@@ -48,7 +50,8 @@ def _mean_magnitude(m: Moments, n: int) -> Scale:
     return Scale(m.magnitudes / n)
 
 
-# Signs of gradients are as good as random, so looking for less is in vain. One bit a value is no symbol to code.
+# Signs of gradients are as good as random, so looking for less is in vain. One bit a value is no
+# symbol to code.
 SIGN_STAGE = replace(STAGE, default="raw", choices=("raw", "zstd", "auto"))
 
 FAMILIES = (

@@ -1,22 +1,25 @@
 """`topk` and `randk`: a few values of every tensor, and zero for the rest.
 
-Of a tensor of n values, k = max(1, ceil(ratio n)) travel, as fp32 (exact), fp16 or bf16 (nearest, saturating); the
-product is taken 1e-12 short, so that 7 % of 100 is 7 in spite of float64.
+Of a tensor of n values, k = max(1, ceil(ratio n)) travel, as fp32 (exact), fp16 or bf16 (nearest,
+saturating); the product is taken 1e-12 short, so that 7 % of 100 is 7 in spite of float64.
 
-`topk` (Aji and Heafield, "Sparse communication for distributed gradient descent", 2017; Stich et al., "Sparsified SGD with
-memory", 2018) sends the k largest magnitudes, of equal ones those that come first. Exact, where many implementations
-sample for a threshold. Positions are the gaps between them in Golomb-Rice codes that follow the data, or a bitmap: on
-random positions within 2 % of the entropy of a set (8.1 bits each at 1 %), below it where the large values cluster. The
-error is 0 where a value is sent (or that of its form) and |x| elsewhere: ||x' - x||^2 <= (1 - k/n) ||x||^2 a tensor.
-Biased, so it wants error feedback.
+`topk` (Aji and Heafield, "Sparse communication for distributed gradient descent", 2017; Stich et
+al., "Sparsified SGD with memory", 2018) sends the k largest magnitudes, of equal ones those that
+come first. Exact, where many implementations sample for a threshold. Positions are the gaps between
+them in Golomb-Rice codes that follow the data, or a bitmap: on random positions within 2 % of the
+entropy of a set (8.1 bits each at 1 %), below it where the large values cluster. The error is 0
+where a value is sent (or that of its form) and |x| elsewhere: ||x' - x||^2 <= (1 - k/n) ||x||^2 a
+tensor. Biased, so it wants error feedback.
 
-`randk` (Stich et al. 2018; Konecny et al., "Federated learning: strategies for improving communication efficiency", 2016,
-the random mask) sends k positions drawn anew for every message, times n/k, so that E[x'] = x and E||x' - x||^2 =
-(n/k - 1) ||x||^2; with unbiased = false as they are, for use under error feedback. No position travels: the body names
-the 64-bit seed, which is the message's key, and both ends rank the tensor's elements by the counter-based generator's
-31-bit numbers and take the k largest. Any k positions are as likely as any others, up to the generator and to equal
-numbers, of which the first element's counts as larger (a chance of n / 2^31 that it matters at all). It costs one pass of
-hashing, and memory for the drawn positions only. A scaled value beyond the form's largest becomes that.
+`randk` (Stich et al. 2018; Konecny et al., "Federated learning: strategies for improving
+communication efficiency", 2016, the random mask) sends k positions drawn anew for every message,
+times n/k, so that E[x'] = x and E||x' - x||^2 = (n/k - 1) ||x||^2; with unbiased = false as they
+are, for use under error feedback. No position travels: the body names the 64-bit seed, which is the
+message's key, and both ends rank the tensor's elements by the counter-based generator's 31-bit
+numbers and take the k largest. Any k positions are as likely as any others, up to the generator and
+to equal numbers, of which the first element's counts as larger (a chance of n / 2^31 that it
+matters at all). It costs one pass of hashing, and memory for the drawn positions only. A scaled
+value beyond the form's largest becomes that.
 """
 
 from __future__ import annotations
@@ -40,7 +43,8 @@ _FEW = 8  # tensors that are sooner counted one by one than all at once
 
 
 def counts(layout: Layout, ratio: float) -> sparse.Counts:
-    """int64[tensors]: k = max(1, ceil(ratio n)) of every tensor, 0 of an empty one; `ratio` from 0 to 1."""
+    """int64[tensors]: k = max(1, ceil(ratio n)) of every tensor, 0 of an empty one; `ratio` from 0
+    to 1."""
     if len(layout.tensors) <= _FEW:
         few = [(t.size, math.ceil(t.size * ratio * _SLACK)) for t in layout.tensors]
         return np.array([min(max(wanted, 1), size) for size, wanted in few], np.int64)
@@ -52,7 +56,8 @@ def counts(layout: Layout, ratio: float) -> sparse.Counts:
 def encode_topk(
     x: Vec, layout: Layout, ratio: float, values: half.Form, zero: Vec | None = None, rest: Vec | None = None
 ) -> Body:
-    """The body of the largest values of every tensor; `zero` and `rest` as in `native.sparse.topk_encode`."""
+    """The body of the largest values of every tensor; `zero` and `rest` as in
+    `native.sparse.topk_encode`."""
     k = counts(layout, ratio)
     body = np.empty(sparse.capacity(layout.offsets, k, values), np.uint8)
     return _finished(body, sparse.topk_encode(x, layout.offsets, k, values, body, zero, rest), layout)
@@ -60,8 +65,8 @@ def encode_topk(
 
 @dataclass(frozen=True, slots=True)
 class TopK:
-    """The largest values of every tensor. Decodes the bodies of `dgc` too, of any ratio and form of values. Its state is
-    the layout."""
+    """The largest values of every tensor. Decodes the bodies of `dgc` too, of any ratio and form of
+    values. Its state is the layout."""
 
     ratio: float = 0.01
     values: half.Form = "fp32"
@@ -91,7 +96,8 @@ class TopK:
 
 @dataclass(frozen=True, slots=True)
 class RandK:
-    """Random values of every tensor, scaled so that their expectation is the tensor. Its state is the layout."""
+    """Random values of every tensor, scaled so that their expectation is the tensor. Its state is
+    the layout."""
 
     ratio: float = 0.01
     values: half.Form = "fp32"

@@ -1,9 +1,11 @@
-"""`terngrad`: three levels a tensor, -scale, 0 and scale (Wen et al. 2017, equations 2 to 4 and 10).
+"""`terngrad`: three levels a tensor, -scale, 0 and scale (Wen et al. 2017, equations 2 to 4 and
+10).
 
-g is clipped to +-c, c = `clip` (2.5) standard deviations of the tensor; scale = max |g| after clipping; g becomes scale
-sign(g) with probability |g| / scale, else 0. Unbiased for the clipped g. Deviation: the deviation is taken about zero,
-sqrt(mean g^2), not about the mean, because a clip about zero would otherwise cut all of a tensor whose values lie close
-together. Error of a value: at most its scale, and what the clip cuts off.
+g is clipped to +-c, c = `clip` (2.5) standard deviations of the tensor; scale = max |g| after
+clipping; g becomes scale sign(g) with probability |g| / scale, else 0. Unbiased for the clipped g.
+Deviation: the deviation is taken about zero, sqrt(mean g^2), not about the mean, because a clip
+about zero would otherwise cut all of a tensor whose values lie close together. Error of a value: at
+most its scale, and what the clip cuts off.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""What stochastic rounding to a list of levels costs a given vector: its exact variance and the entropy of its codes.
+"""What stochastic rounding to a list of levels costs a given vector: its exact variance and the
+entropy of its codes.
 
-Nothing is drawn: both are expectations over the rounding, by the formula. `levels.py` has the bounds over all vectors.
-Definitions: a bucket's norm N (L2 or L-infinity), r = |v_i| / N, levels 0 = l_0 < ... < 1; r between two of them goes up
-with probability (r - l_j) / (l_(j+1) - l_j). The variance of a value is N^2 (l_(j+1) - r)(r - l_j).
+Nothing is drawn: both are expectations over the rounding, by the formula. `levels.py` has the
+bounds over all vectors. Definitions: a bucket's norm N (L2 or L-infinity), r = |v_i| / N, levels 0
+= l_0 < ... < 1; r between two of them goes up with probability (r - l_j) / (l_(j+1) - l_j). The
+variance of a value is N^2 (l_(j+1) - r)(r - l_j).
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ Norm: TypeAlias = Literal["l2", "linf"]
 def normalized_variance(
     levels: Sequence[float] | NDArray[np.floating], x: Vec, bucket: int = 0, norm: Norm = "l2"
 ) -> float:
-    """E||Q(x) - x||^2 / ||x||^2 of float32[n] in buckets of `bucket` values (0: one bucket); 0 for a vector of zeros.
+    """E||Q(x) - x||^2 / ||x||^2 of float32[n] in buckets of `bucket` values (0: one bucket); 0 for
+    a vector of zeros.
 
     Raises LocalError unless the levels increase from 0 to 1.
     """
@@ -36,8 +39,9 @@ def normalized_variance(
 
 
 def code_entropy(levels: Sequence[float] | NDArray[np.floating], x: Vec, bucket: int = 0, norm: Norm = "l2") -> float:
-    """Order-0 entropy, in bits a value, of the codes (sign and level) of float32[n] on average over the rounding: what
-    an entropy coder of single codes needs, scales left out. Raises LocalError."""
+    """Order-0 entropy, in bits a value, of the codes (sign and level) of float32[n] on average over
+    the rounding: what an entropy coder of single codes needs, scales left out. Raises
+    LocalError."""
     grid = require_levels(levels)
     counts = np.zeros((2, grid.size))  # by sign and level
     at = 0
@@ -54,7 +58,8 @@ def code_entropy(levels: Sequence[float] | NDArray[np.floating], x: Vec, bucket:
 
 
 def entropy_bits(counts: ArrayLike) -> float:
-    """Order-0 entropy in bits a symbol of these counts (or probabilities), in any shape; 0 when there are none."""
+    """Order-0 entropy in bits a symbol of these counts (or probabilities), in any shape; 0 when
+    there are none."""
     count = np.asarray(counts, np.float64).ravel()
     p = count[count > 0] / max(count.sum(), np.finfo(np.float64).tiny)
     return float(abs((p * np.log2(p)).sum()))
@@ -63,8 +68,8 @@ def entropy_bits(counts: ArrayLike) -> float:
 def _intervals(
     grid: NDArray[np.float64], x: Vec, bucket: int, norm: Norm
 ) -> Iterator[tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float64]]]:
-    """r, the level at or below it and the norm, float64[buckets, b] each, some buckets at a time; then the last, shorter
-    bucket."""
+    """r, the level at or below it and the norm, float64[buckets, b] each, some buckets at a time;
+    then the last, shorter bucket."""
     width = bucket or max(x.size, 1)
     step = max(1, CHUNK_VALUES // width) * width
     whole = x.size // width * width

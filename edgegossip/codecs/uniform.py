@@ -1,11 +1,12 @@
 """`qsgd` and `qsgd-inf`: stochastic rounding to s uniform levels of a bucket's norm.
 
-QSGD (Alistarh et al. 2017, section 3.1): Q(v_i) = N sign(v_i) floor(s |v_i| / N + u) / s with u uniform in [0, 1), N the
-norm of v's bucket, s = 2^(bits - 1) - 1. qsgd takes the L2 norm, as the paper's theory does; qsgd-inf the largest
-magnitude, as its experiments do (QSGD-V). Unbiased. |Q(v_i) - v_i| <= N / s, and a float32's rounding. With the L2 norm
-E||Q(v) - v||^2 <= min(b / s^2, sqrt(b) / s) N^2 in a bucket of b values (Lemma 3.1). Deviation: a bucket's N travels in 16
-bits, rounded up with 8 bits of mantissa and at most (2 - 2^-8) 2^127, so it is up to 2^-8 larger than the norm (2^-134 below
-2^-126), and values beyond that largest one are sent as it.
+QSGD (Alistarh et al. 2017, section 3.1): Q(v_i) = N sign(v_i) floor(s |v_i| / N + u) / s with u
+uniform in [0, 1), N the norm of v's bucket, s = 2^(bits - 1) - 1. qsgd takes the L2 norm, as the
+paper's theory does; qsgd-inf the largest magnitude, as its experiments do (QSGD-V). Unbiased.
+|Q(v_i) - v_i| <= N / s, and a float32's rounding. With the L2 norm E||Q(v) - v||^2 <= min(b / s^2,
+sqrt(b) / s) N^2 in a bucket of b values (Lemma 3.1). Deviation: a bucket's N travels in 16 bits,
+rounded up with 8 bits of mantissa and at most (2 - 2^-8) 2^127, so it is up to 2^-8 larger than the
+norm (2^-134 below 2^-126), and values beyond that largest one are sent as it.
 """
 
 from __future__ import annotations

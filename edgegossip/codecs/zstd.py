@@ -1,7 +1,9 @@
-"""The zstd stage: one Zstandard frame (RFC 8878) around the raw codes of a tensor, made and read piece by piece.
+"""The zstd stage: one Zstandard frame (RFC 8878) around the raw codes of a tensor, made and read
+piece by piece.
 
-Frames have no checksum, dictionary or content size, and a window of at most 256 KiB, so a receiver needs little memory for
-any frame. The same library version gives the same bytes everywhere; another version may pack the same codes otherwise.
+Frames have no checksum, dictionary or content size, and a window of at most 256 KiB, so a receiver
+needs little memory for any frame. The same library version gives the same bytes everywhere; another
+version may pack the same codes otherwise.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ def compress(pieces: Iterable[memoryview]) -> bytes:
 
 
 def decompress(payload: memoryview, sizes: Iterable[int]) -> Iterator[bytes]:
-    """Pieces of these sizes in bytes, which must be all that the frame holds. Raises DecodeError, when it comes to it."""
+    """Pieces of these sizes in bytes, which must be all that the frame holds. Raises DecodeError,
+    when it comes to it."""
     zstandard = _library()
     sizes = list(sizes)
     _require_frame(payload, _MIN_BLOCKS + sum(sizes) // _MEAN_BLOCK_BYTES)
@@ -48,7 +51,8 @@ def decompress(payload: memoryview, sizes: Iterable[int]) -> Iterator[bytes]:
 
 
 def _library() -> ModuleType:
-    """zstandard, imported here because only runs that use the stage pay for its memory. Raises HostError without it."""
+    """zstandard, imported here because only runs that use the stage pay for its memory. Raises
+    HostError without it."""
     try:
         import zstandard
     except ImportError:
@@ -69,7 +73,8 @@ def _read(reader: Any, size: int) -> bytes:
 
 
 def _require_frame(payload: memoryview, max_blocks: int) -> None:
-    """Raises DecodeError unless these bytes are one frame of our form, to the last byte, with no more blocks than that."""
+    """Raises DecodeError unless these bytes are one frame of our form, to the last byte, with no
+    more blocks than that."""
     if bytes(payload[: len(_HEAD)]) != _HEAD or len(payload) <= _BLOCKS_AT:
         raise DecodeError("a zstd section holds something else than a plain zstd frame")
     exponent, mantissa = payload[len(_HEAD)] >> 3, payload[len(_HEAD)] & 7

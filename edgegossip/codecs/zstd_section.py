@@ -1,7 +1,9 @@
-"""Sections of stage zstd: u8 4, scales as in a raw section, u32 size, a zstd frame of the tensor's symbols.
+"""Sections of stage zstd: u8 4, scales as in a raw section, u32 size, a zstd frame of the tensor's
+symbols.
 
-Symbols (native.quantise) are codes in the next 1, 2, 4, 8 or 16 bits, which zstd packs better than codes that lie across
-bytes. They are made, packed, unpacked and turned into values a piece at a time, never all at once.
+Symbols (native.quantise) are codes in the next 1, 2, 4, 8 or 16 bits, which zstd packs better than
+codes that lie across bytes. They are made, packed, unpacked and turned into values a piece at a
+time, never all at once.
 """
 
 from __future__ import annotations
@@ -29,10 +31,11 @@ _NEAR = 1.02  # times what another stage takes: so much the samples may be off
 
 
 def shorten(values: Vec, quantiser: Quantiser, key: int, out: NDArray[np.uint8], size: int, asked: bool) -> int:
-    """Replace the section that `out` begins with, `size` bytes, by a zstd one where that is shorter; the size then.
+    """Replace the section that `out` begins with, `size` bytes, by a zstd one where that is
+    shorter; the size then.
 
-    `asked`: the user wants zstd; otherwise it is tried on samples of a large tensor first. Tensors of fewer than
-    LEAST_VALUES have no such section.
+    `asked`: the user wants zstd; otherwise it is tried on samples of a large tensor first. Tensors
+    of fewer than LEAST_VALUES have no such section.
     """
     if values.size < LEAST_VALUES:
         return size
@@ -60,7 +63,8 @@ class _Symbols:
     key: int
 
     def of(self, spans: list[tuple[int, int]]) -> Iterator[memoryview]:
-        """Those of values first .. last of each span, which start at buckets. Valid until the next are made."""
+        """Those of values first .. last of each span, which start at buckets. Valid until the next
+        are made."""
         q = self.quantiser
         scratch = np.empty(q.symbol_bytes(max(last - first for first, last in spans)), np.uint8)
         for first, last in spans:
@@ -70,7 +74,8 @@ class _Symbols:
             yield out.data
 
     def may_shrink_to(self, bytes_a_value: float) -> bool:
-        """Whether samples of a large tensor come to about so few bytes a value; True of a small one."""
+        """Whether samples of a large tensor come to about so few bytes a value; True of a small
+        one."""
         each = max(_SAMPLE, self.quantiser.bucket)
         if self.values.size <= _SAMPLES * each:
             return True
@@ -82,7 +87,8 @@ class _Symbols:
 def decode(
     body: memoryview, at: int, quantiser: Quantiser, n: int, out: Vec | None, weight: float | None, of: str
 ) -> int:
-    """Decode the section at `at` into float32[n], or only check it (`out` is None). The position after it.
+    """Decode the section at `at` into float32[n], or only check it (`out` is None). The position
+    after it.
 
     Raises DecodeError, which speaks `of` a codec's body and tensor.
     """

@@ -29,7 +29,8 @@ class Timer(Enum):
     CATCH_UP = "catch-up"  # how long a newcomer holds back frames of rounds far ahead
 
 
-# -- events ----------------------------------------------------------------------------------------------------
+# -- events
+# --------------------------------------------------------------------------------------------------
 
 
 class PeerUp(NamedTuple):
@@ -58,7 +59,8 @@ class MemberNews(NamedTuple):
 
 
 class FrameReceived(NamedTuple):
-    """A whole frame from a neighbour, unchecked. `sender` is the transport's word, not the frame's."""
+    """A whole frame from a neighbour, unchecked. `sender` is the transport's word, not the
+    frame's."""
 
     sender: NodeId
     data: Data
@@ -93,7 +95,8 @@ class Polled(NamedTuple):
 Event: TypeAlias = PeerUp | PeerDown | MemberNews | FrameReceived | TimerFired | Loaded | UpdateReady | Polled
 
 
-# -- effects, besides the algorithm's own Send -----------------------------------------------------------------
+# -- effects, besides the algorithm's own Send
+# -----------------------------------------------------------------
 
 
 class SetTimer(NamedTuple):

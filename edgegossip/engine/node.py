@@ -229,7 +229,8 @@ class NodeEngine:
             effects.append(Poll(self._patience.take_s))
         return effects
 
-    # -- joining ---------------------------------------------------------------------------------------------------
+    # -- joining
+    # ----------------------------------------------------------------------------------------------
 
     def _start_if_possible(self) -> None:
         """Goes on to LOADING once nobody is missing who is worth waiting for, or ends when the run
@@ -312,7 +313,8 @@ class NodeEngine:
         while (frame := came.pop()) is not None:
             self._receive(frame)
 
-    # -- catching up -----------------------------------------------------------------------------------------------
+    # -- catching up
+    # ----------------------------------------------------------------------------------------------
 
     def _be_newcomer(self) -> None:
         """For catch_up_s frames of rounds far ahead are held back: their sender's model, which the
@@ -323,7 +325,8 @@ class NodeEngine:
         self._set_timer(Timer.CATCH_UP, self._patience.catch_up_s)
 
     def _awaits_model(self) -> bool:
-        """Whether an update of our own model would be for nothing: others are far ahead, or must be."""
+        """Whether an update of our own model would be for nothing: others are far ahead, or must
+        be."""
         leads_to_model = self.algorithm.asynchronous and (self._led or self._has_nothing)
         return self._newcomer and (bool(self.pending) or leads_to_model)
 
@@ -342,7 +345,8 @@ class NodeEngine:
         if self.stage is Stage.CATCHING_UP:
             self._poll()
 
-    # -- rounds ----------------------------------------------------------------------------------------------------
+    # -- rounds
+    # ----------------------------------------------------------------------------------------------
 
     def _poll(self) -> None:
         """Before every round: a board that has nobody to wait for ends its rounds at once, and
@@ -399,7 +403,8 @@ class NodeEngine:
         self._no_newcomer_any_more()
         self._poll()
 
-    # -- alone -----------------------------------------------------------------------------------------------------
+    # -- alone
+    # ----------------------------------------------------------------------------------------------
 
     def _wait_alone(self) -> None:
         """A board that has nothing and no neighbour waits while others train, to whom its
@@ -422,7 +427,8 @@ class NodeEngine:
         self._be_newcomer()
         self._poll()
 
-    # -- timers ----------------------------------------------------------------------------------------------------
+    # -- timers
+    # ----------------------------------------------------------------------------------------------
 
     def _fired(self, timer: Timer) -> None:
         if timer is Timer.DEADLINE:
@@ -456,7 +462,8 @@ class NodeEngine:
     def _set_timer(self, timer: Timer, after_s: float | None) -> None:
         self._effects.append(SetTimer(timer, after_s))
 
-    # -- frames and neighbours -------------------------------------------------------------------------------------
+    # -- frames and neighbours
+    # -------------------------------------------------------------------------------------
 
     def _receive(self, event: FrameReceived) -> None:
         """A bad frame costs its sender the connection and nobody else anything. What it sent before
@@ -525,7 +532,8 @@ class NodeEngine:
         if self.stage is Stage.ALONE and not before <= down:
             self._not_alone()
 
-    # -- the algorithm ---------------------------------------------------------------------------------------------
+    # -- the algorithm
+    # ---------------------------------------------------------------------------------------------
 
     def _advance(self, outcome: tuple[Any, list[base.Action]]) -> None:
         """The only place where an algorithm's actions become effects."""

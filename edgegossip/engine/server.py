@@ -12,8 +12,10 @@ go back. A driver is one loop:
     while True:
         for effect in effects:
             match effect:
-                case Ask(questions): ...            # send each; its answer comes back as Answered(number, ...)
-                case Save(progress): ...            # keep it; durable before a later Ask is carried out
+                case Ask(questions): ...            # send each; its answer comes back as
+                                                    Answered(number, ...)
+                case Save(progress): ...            # keep it; durable before a later Ask is carried
+                                                    out
                 case Trained(model): ...            # hand the model over, then feed ModelKept()
                 case EvaluateHere(model, n): ...    # then feed Evaluated(metrics)
                 case Finished(): return
@@ -340,7 +342,8 @@ class ServerEngine:
         return False
 
     def _delivering(self) -> None:
-        """Count the deadline anew: a board that is still taking in its question cannot be at work."""
+        """Count the deadline anew: a board that is still taking in its question cannot be at
+        work."""
         asking = self._asking
         if asking is not None and self._phase == self._waiting_for_answers and not asking.late:
             most_s = DEADLINES * asking.deadline_s

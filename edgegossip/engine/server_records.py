@@ -122,8 +122,8 @@ class Evaluations:
     that owes it for good is followed by one other, with the model of that moment; then it is logged
     that there is none. `after_rounds`: rounds after which the model is to be evaluated.
 
-    `everywhere`: each board has a test set of its own, so all of a round's boards are asked, and the
-    mean of what has come by its end is the evaluation."""
+    `everywhere`: each board has a test set of its own, so all of a round's boards are asked, and
+    the mean of what has come by its end is the evaluation."""
 
     def __init__(
         self, after_rounds: frozenset[Round], training: Losses, log: Log, record: Record, everywhere: bool = False

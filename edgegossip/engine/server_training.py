@@ -103,8 +103,8 @@ class Training:
     # A round begins
 
     def wishes(self, idle: Mapping[NodeId, int]) -> dict[int, Train]:
-        """Choose among the idle boards, and what each is sent; one of them, or where each has a test
-        set of its own all, may be asked to evaluate the model it gets.
+        """Choose among the idle boards, and what each is sent; one of them, or where each has a
+        test set of its own all, may be asked to evaluate the model it gets.
 
         Boards are given and returned with the transport's numbers."""
         plan = self._plan
@@ -313,7 +313,8 @@ class Mean:
         lengths: dict[NodeId, float] = {}
         if self._usual is None:
             lengths = self._inspect(x, shares, refused)
-        # A mean and a decoded update are each as large as the model: there is one of them at a time.
+        # A mean and a decoded update are each as large as the model: there is one of them at a
+        # time.
         mean = self._mean([s for s in shares if s.name not in refused], refused)
         moved = length(mean)
         if self._usual is not None and not moved <= _SUSPICIOUS * self._usual:

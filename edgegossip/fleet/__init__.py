@@ -1,1 +1,2 @@
-"""A fleet of boards that know one another: its authority, certificates and revocations. For the laptop."""
+"""A fleet of boards that know one another: its authority, certificates and revocations. For the
+laptop."""

@@ -12,7 +12,8 @@ FOLDER = "checkins"
 
 
 def of(folder: Path, name: NodeId) -> dict[str, Any] | None:
-    """Of one board; None when it never checked in, or the file is damaged: the next check-in replaces it."""
+    """Of one board; None when it never checked in, or the file is damaged: the next check-in
+    replaces it."""
     try:
         found = json.loads((folder / FOLDER / f"{name}.json").read_bytes())
     except (OSError, ValueError):

@@ -1,12 +1,15 @@
-"""One file with all that a board needs to become itself: identity, networks, what it runs. It goes onto a card's boot partition
-as `edgegossip.kit`, and first boot (deploy/rootfs) puts it in its place.
+"""One file with all that a board needs to become itself: identity, networks, what it runs. It goes
+onto a card's boot partition as `edgegossip.kit`, and first boot (deploy/rootfs) puts it in its
+place.
 
     {"format": "edgegossip-kit", "version": 1, "body": TEXT, "signature": BASE64}
 
-TEXT is a JSON object, and the signature (security/identity.py) over its SHA-256 is the fleet's operator's:
+TEXT is a JSON object, and the signature (security/identity.py) over its SHA-256 is the fleet's
+operator's:
 
     name, board, fleet, fleet_id, serial      who it is; `board` names a profile such as raspberry-pi-4
-    issued_s                                  the laptop's clock (Unix seconds) when it was made: the board's starts no earlier
+    issued_s                                  the laptop's clock (Unix seconds) when it was made:
+                                              the board's starts no earlier
     identity   {"ca.pem", "identity.pem", "identity.key", "crl.pem": PEM}
     node       [ARGUMENT, ...]                of `edgegossip node`, but for --name and --identity
     number     0, 1, ...                      of that command line: a board that checks in takes over one with a higher number
@@ -14,10 +17,12 @@ TEXT is a JSON object, and the signature (security/identity.py) over its SHA-256
     wifi       [{"ssid", "psk", "country"}]   psk: 64 hexadecimal digits, made of the password (IEEE 802.11i), which is not in it
     ssh_keys   [LINE, ...]                    of authorized_keys
 
-The signature keeps its parts together: nothing of another board's, fleet's or network's can be put in. Who it is for, a card says
-by itself: whoever can write the card can put another fleet's whole kit on it.
+The signature keeps its parts together: nothing of another board's, fleet's or network's can be put
+in. Who it is for, a card says by itself: whoever can write the card can put another fleet's whole
+kit on it.
 
-`python3 -m edgegossip.fleet.kitfile FILE` checks one: prints its name, or one sentence, and ends with 1.
+`python3 -m edgegossip.fleet.kitfile FILE` checks one: prints its name, or one sentence, and ends
+with 1.
 """
 
 from __future__ import annotations
@@ -53,7 +58,8 @@ class Wifi:
 
     @classmethod
     def of(cls, ssid: str, password: str, country: str = "") -> Wifi:
-        """IEEE 802.11i-2004, H.4: the key that every password of 8 to 63 characters stands for. Raises ConfigError."""
+        """IEEE 802.11i-2004, H.4: the key that every password of 8 to 63 characters stands for.
+        Raises ConfigError."""
         if not 1 <= len(ssid.encode()) <= 32:
             raise ConfigError(f"Wi-Fi {ssid!r}: a network's name has 1 to 32 bytes")
         if not (8 <= len(password) <= 63 and password.isascii() and password.isprintable()):
@@ -81,7 +87,8 @@ class Kit:
     ssh_keys: tuple[str, ...] = ()
 
     def signed(self, operator: Identity) -> bytes:
-        """The file, signed by an operator of its fleet. Raises DataError and LocalError when that identity cannot be used."""
+        """The file, signed by an operator of its fleet. Raises DataError and LocalError when that
+        identity cannot be used."""
         body = json.dumps(asdict(self), sort_keys=True)
         signature = b64encode(operator.sign(_DOMAIN + hashlib.sha256(body.encode()).digest())).decode()
         document = {"format": FORMAT, "version": VERSION, "body": body, "signature": signature}
@@ -89,7 +96,8 @@ class Kit:
 
 
 def read(file: Path) -> Kit:
-    """The kit in a file. Raises DataError with one sentence when it is none, damaged, or not of one piece."""
+    """The kit in a file. Raises DataError with one sentence when it is none, damaged, or not of one
+    piece."""
     try:
         with open(file, "rb") as stream:
             data = stream.read(MAX_BYTES + 1)
@@ -137,7 +145,8 @@ def _kit(body: str) -> Kit:
 
 
 def _check(kit: Kit, body: bytes, signature: bytes) -> None:
-    """Whether the operator signed it, and certificate, key and name are one board's. Raises EdgegossipError."""
+    """Whether the operator signed it, and certificate, key and name are one board's. Raises
+    EdgegossipError."""
     pem = {name: text.encode() for name, text in kit.identity.items()}
     authority = certificates.certificate_from_pem(pem[CA])
     own = certificates.certificate_from_pem(pem[CERTIFICATE])

@@ -1,6 +1,8 @@
-"""A member's identity folder inside the fleet's: written aside, and put in its place when the index knows its certificate.
+"""A member's identity folder inside the fleet's: written aside, and put in its place when the index
+knows its certificate.
 
-So nobody can copy a certificate that could not be revoked, and what an interrupted command leaves is finished by the next one.
+So nobody can copy a certificate that could not be revoked, and what an interrupted command leaves
+is finished by the next one.
 """
 
 from __future__ import annotations
@@ -36,8 +38,8 @@ def is_staged(home: Path, serial: str) -> bool:
 
 
 def put_in_place(home: Path, fleet: Path) -> None:
-    """Move what was staged to where people look for it, with the authority's certificate and revocation list of the folder
-    `fleet`. May be said again at any point. Raises OSError."""
+    """Move what was staged to where people look for it, with the authority's certificate and
+    revocation list of the folder `fleet`. May be said again at any point. Raises OSError."""
     aside = _aside(home)
     home.mkdir(exist_ok=True)
     home.chmod(0o700)

@@ -1,10 +1,12 @@
-"""The rate of a TCP connection between two machines, both ways, its round trip, and what the other end says of its clock and
-software: `calibrate --serve` at one end, `calibrate --peer` or `doctor --peer` at the other. For an operator's own network:
-nobody is asked who he is, and a call gets at most MAX_S seconds.
+"""The rate of a TCP connection between two machines, both ways, its round trip, and what the other
+end says of its clock and software: `calibrate --serve` at one end, `calibrate --peer` or
+`doctor --peer` at the other. For an operator's own network: nobody is asked who he is, and a call
+gets at most MAX_S seconds.
 
-A call is one letter and an 8-byte count: "S" sends that many bytes and gets a letter back, "R" gets that many bytes, "P" has none
-and gets a letter back, "I" has none and gets a 4-byte length and a JSON object: {"unix_s", "edgegossip", "python", "machine"}.
-"M" has HOST:PORT of a third machine, and gets a length and what a measurement to it found; only with `--relay`.
+A call is one letter and an 8-byte count: "S" sends that many bytes and gets a letter back, "R" gets
+that many bytes, "P" has none and gets a letter back, "I" has none and gets a 4-byte length and a
+JSON object: {"unix_s", "edgegossip", "python", "machine"}. "M" has HOST:PORT of a third machine,
+and gets a length and what a measurement to it found; only with `--relay`.
 """
 
 from __future__ import annotations
@@ -81,7 +83,8 @@ def measure(host: str, port: int) -> LinkRate:
 
 
 def measure_from(host: str, port: int, to: tuple[str, int]) -> LinkRate:
-    """What the machine at host:port measures to a third one. It answers with `calibrate --serve --relay`. Raises PeerError."""
+    """What the machine at host:port measures to a third one. It answers with
+    `calibrate --serve --relay`. Raises PeerError."""
     text = f"{to[0]}:{to[1]}".encode()
     try:
         with socket.create_connection((host, port), timeout=5.0) as link:
@@ -105,8 +108,8 @@ def printable(text: str) -> str:
 
 
 def serve(listener: socket.socket, until_s: float, relay: bool = False) -> int:
-    """Answer calls one after the other until `until_s` (time.monotonic); how many callers there were. `relay`: also measure to
-    third machines when asked."""
+    """Answer calls one after the other until `until_s` (time.monotonic); how many callers there
+    were. `relay`: also measure to third machines when asked."""
     callers = 0
     while (left_s := until_s - time.monotonic()) > 0:
         try:

@@ -16,8 +16,9 @@ _LOOK_S = 0.05
 
 @contextmanager
 def locked(folder: Path, patience_s: float = 10.0) -> Iterator[None]:
-    """Nobody else is in here for the same folder, in this process or another. Raises LocalError when somebody still is after
-    `patience_s`, OSError when there is no such folder. Not to be nested."""
+    """Nobody else is in here for the same folder, in this process or another. Raises LocalError
+    when somebody still is after `patience_s`, OSError when there is no such folder. Not to be
+    nested."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         _lock(descriptor, folder, time.monotonic() + patience_s)

@@ -22,7 +22,8 @@ def boards_of(fleet: Fleet) -> tuple[NodeId, ...]:
 
 
 def make(fleet: Fleet, name: NodeId, now_s: float) -> bytes:
-    """The kit of that board. Raises ConfigError for a name that has no valid certificate or no run, DataError, LocalError."""
+    """The kit of that board. Raises ConfigError for a name that has no valid certificate or no run,
+    DataError, LocalError."""
     board = _board(fleet, name)
     profile = profiles.load(fleet.folder, name)
     folder = fleet.folder / board.folder
@@ -50,8 +51,9 @@ def make(fleet: Fleet, name: NodeId, now_s: float) -> bytes:
 
 
 def order(fleet: Fleet, name: NodeId, number: int) -> dict[str, str] | None:
-    """What that board runs from now on, signed, when its command line was changed after `number`; else None. Raises ConfigError
-    when its profile does not say what it runs, DataError, LocalError."""
+    """What that board runs from now on, signed, when its command line was changed after `number`;
+    else None. Raises ConfigError when its profile does not say what it runs, DataError,
+    LocalError."""
     profile = profiles.load(fleet.folder, name)
     if profile.number <= number:
         return None
@@ -84,7 +86,8 @@ def in_repository(file: Path) -> bool:
 
 
 def set_profiles(fleet: Fleet, names: Sequence[NodeId], given: dict[str, Any]) -> None:
-    """Keep what is given (not None) for each of these boards. All are checked before one is changed. Raises ConfigError."""
+    """Keep what is given (not None) for each of these boards. All are checked before one is
+    changed. Raises ConfigError."""
     for name in names:
         _board(fleet, name)
     check_others(fleet, given)
@@ -94,7 +97,8 @@ def set_profiles(fleet: Fleet, names: Sequence[NodeId], given: dict[str, Any]) -
 
 
 def check_others(fleet: Fleet, given: dict[str, Any], new: Sequence[NodeId] = ()) -> None:
-    """Whether the boards that are named in there are in the fleet, or among those that are to be added. Raises ConfigError."""
+    """Whether the boards that are named in there are in the fleet, or among those that are to be
+    added. Raises ConfigError."""
     for name in (*filter(None, [given.get("founder")]), *(given.get("boards") or ())):
         if name not in new:
             _board(fleet, name)

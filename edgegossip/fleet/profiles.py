@@ -1,4 +1,5 @@
-"""What goes into a board's kit besides its identity: kept in the fleet's folder as profiles/NAME.json, for its owner only."""
+"""What goes into a board's kit besides its identity: kept in the fleet's folder as
+profiles/NAME.json, for its owner only."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ BOARDS = (
     "other",
 )
 LISTEN = "0.0.0.0:7700"
-# What a board that joins says itself (node/entering.py): its own matters, and functions that it trusts.
+# What a board that joins says itself (node/entering.py): its own matters, and functions that it
+# trusts.
 _OWN = ("data.dir=", "data.name=", "model.name=", "run.threads=", "evaluation.", "network.", "checkpoint.")
 _KEY_TYPES = ("ssh-", "ecdsa-sha2-", "sk-ssh-", "sk-ecdsa-")
 
@@ -48,8 +50,9 @@ class Profile:
         return bool(self.coordinator or self.join)
 
     def changed(self, **given: Any) -> Profile:
-        """With what is given and not None. A board that gets a coordinator after peers, or the other way round, also loses the
-        recipe and settings that were for those, if none are given. Raises ConfigError for what cannot be."""
+        """With what is given and not None. A board that gets a coordinator after peers, or the
+        other way round, also loses the recipe and settings that were for those, if none are given.
+        Raises ConfigError for what cannot be."""
         new = replace(self, **{key: value for key, value in given.items() if value is not None})
         if given.get("coordinator") and given.get("join"):
             raise ConfigError("--coordinator is for runs through a server, --join for runs of the mesh: leave one out")
@@ -87,7 +90,8 @@ def _checked(profile: Profile) -> Profile:
 
 
 def check_run(profile: Profile) -> None:
-    """What `edgegossip node` would not take is refused here: no board could say it to anybody. Raises ConfigError."""
+    """What `edgegossip node` would not take is refused here: no board could say it to anybody.
+    Raises ConfigError."""
     if profile.coordinator:
         _check_client(profile)
     if profile.join and not profile.founder:
@@ -124,8 +128,8 @@ def check_place(option: str, place: str) -> None:
 
 
 def arguments(profile: Profile, name: NodeId, fleet: Sequence[NodeId]) -> tuple[str, ...]:
-    """Of `edgegossip node` on that board. `fleet`: all boards of it. Raises ConfigError when the profile does not say, or what no
-    board would take."""
+    """Of `edgegossip node` on that board. `fleet`: all boards of it. Raises ConfigError when the
+    profile does not say, or what no board would take."""
     if profile.coordinator:
         own = [part for setting in profile.settings if setting.startswith(_OWN) for part in ("--set", setting)]
         return ("--coordinator", profile.coordinator, *own)

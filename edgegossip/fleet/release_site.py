@@ -1,5 +1,5 @@
-"""What is in a folder that is to become a release, looked through before it is signed: whatever could not start on a board is
-refused here, and not by every board a quarter of an hour later."""
+"""What is in a folder that is to become a release, looked through before it is signed: whatever
+could not start on a board is refused here, and not by every board a quarter of an hour later."""
 
 from __future__ import annotations
 
@@ -71,7 +71,8 @@ def _machine(module: Path) -> str:
 
 
 def _python(site: Path, module: Path) -> str:
-    """From the compiled files; else from the module's name, which has no version where one serves several."""
+    """From the compiled files; else from the module's name, which has no version where one serves
+    several."""
     names = [path.name for path in (site / "edgegossip/__pycache__").glob("__init__.cpython-*.pyc")]
     found = {m[1] for name in (*names, module.name) if (m := re.search(r"cpython-3(\d+)[.-]", name))}
     if len(found) != 1:

@@ -1,10 +1,11 @@
-"""Releases of the program in the fleet's folder: built and signed there, and which board should have which.
+"""Releases of the program in the fleet's folder: built and signed there, and which board should
+have which.
 
     releases.json          {"next": NUMBER, "bundles": {NUMBER: {...}}, "wanted": {BOARD: NUMBER}}
     releases/NUMBER.bundle  see edgegossip.update.bundle
 
-A number is never given twice. To go back to an older release, push it again: it gets a new number, and boards go by that
-alone."""
+A number is never given twice. To go back to an older release, push it again: it gets a new number,
+and boards go by that alone."""
 
 from __future__ import annotations
 
@@ -91,8 +92,8 @@ def build(fleet: Fleet, site: Site, output: Path) -> Manifest:
 
 
 def push(fleet: Fleet, file: Path, boards: Sequence[NodeId]) -> tuple[int, tuple[NodeId, ...]]:
-    """Boards (none: all of the fleet) should have the release in that file from now on; its number, and they. Raises ConfigError,
-    DataError, LocalError."""
+    """Boards (none: all of the fleet) should have the release in that file from now on; its number,
+    and they. Raises ConfigError, DataError, LocalError."""
     head, begin = read_head(file)
     operator = operator_of(fleet)
     try:

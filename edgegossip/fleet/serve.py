@@ -1,7 +1,9 @@
-"""`edgegossip fleet serve`: where boards check in, on the machine that has the fleet's folder. They get the time, the newest
-revocation list and their release (edgegossip/update/client.py), and `fleet status` shows what they said (checkins/NAME.json).
+"""`edgegossip fleet serve`: where boards check in, on the machine that has the fleet's folder. They
+get the time, the newest revocation list and their release (edgegossip/update/client.py), and
+`fleet status` shows what they said (checkins/NAME.json).
 
-Only boards of the fleet reach it (security/https.py). A report is bounded and kept as plain values."""
+Only boards of the fleet reach it (security/https.py). A report is bounded and kept as plain
+values."""
 
 from __future__ import annotations
 

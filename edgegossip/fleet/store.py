@@ -4,11 +4,13 @@
     ca.pem ca.key     the authority; ca.key lets anybody issue certificates: keep it at home
     crl.pem           the present revocation list
     operator/         the operator's identity, which signs runs and tells boards of revocations
-    boards/NAME/      one identity each (edgegossip.security.identity): copy it to that board, and to no other
+    boards/NAME/      one identity each (edgegossip.security.identity): copy it to that board, and
+                      to no other
 
-One command at a time changes the folder (lock.py). Files are replaced whole and in such an order that a command that is
-interrupted can be said again: a new revocation list before `fleet.json`, and `fleet.json` before an identity folder is where
-people look for it (kits.py), so that nobody can copy a certificate that could not be revoked.
+One command at a time changes the folder (lock.py). Files are replaced whole and in such an order
+that a command that is interrupted can be said again: a new revocation list before `fleet.json`, and
+`fleet.json` before an identity folder is where people look for it (kits.py), so that nobody can
+copy a certificate that could not be revoked.
 """
 
 from __future__ import annotations
@@ -67,7 +69,8 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """A fleet as its folder says. Operations write the folder and return the fleet as it is then."""
+    """A fleet as its folder says. Operations write the folder and return the fleet as it is
+    then."""
 
     folder: Path
     name: str
@@ -77,7 +80,8 @@ class Fleet:
 
     @classmethod
     def create(cls, folder: Path, name: str, years: float) -> Fleet:
-        """A new fleet with its authority and its operator. Raises ConfigError, and LocalError when there is one already."""
+        """A new fleet with its authority and its operator. Raises ConfigError, and LocalError when
+        there is one already."""
         check_name(name)
         _check_years(years)
         with _told():
@@ -118,8 +122,9 @@ class Fleet:
     def add_all(
         self, names: Sequence[str], role: Role, years: float, hosts: Sequence[str] = (), *, again: bool = False
     ) -> Fleet:
-        """Issue certificates and write identity folders: for all of the names or, with an error, for none. With `again` a member
-        that was there gets a new one, and its old one is revoked. Raises ConfigError for a name that cannot be or is taken."""
+        """Issue certificates and write identity folders: for all of the names or, with an error,
+        for none. With `again` a member that was there gets a new one, and its old one is revoked.
+        Raises ConfigError for a name that cannot be or is taken."""
         for name in names:
             check_name(name)
             if list(names).count(name) > 1:
@@ -131,8 +136,9 @@ class Fleet:
             return now._added(names, role, years, hosts, again)
 
     def revoke(self, *names: str) -> Fleet:
-        """Revoke every certificate of these members, on one new list; without names only see that the list has all that it
-        should. Raises ConfigError, before anything is changed, for a name that has none."""
+        """Revoke every certificate of these members, on one new list; without names only see that
+        the list has all that it should. Raises ConfigError, before anything is changed, for a name
+        that has none."""
         with self._changing() as now:
             now._finish_kits()
             return now._revoked(names)
@@ -158,8 +164,9 @@ class Fleet:
         return fleet._issued([n for n in names if not (repeated and n in {m.name for m in there})], role, years, hosts)
 
     def _revoked(self, names: Sequence[str]) -> Fleet:
-        """Whoever is on the present list stays on it, whether or not the index knows why: the list may be of a command that was
-        interrupted before it wrote the index, or of a newer copy of this folder."""
+        """Whoever is on the present list stays on it, whether or not the index knows why: the list
+        may be of a command that was interrupted before it wrote the index, or of a newer copy of
+        this folder."""
         chosen = {m.serial for name in names for m in self._valid(name)}
         present, newest = self._present_list(), self.crl_number
         on_list: frozenset[int] = frozenset()
@@ -197,7 +204,8 @@ class Fleet:
         raise ConfigError(f"{name} is not in the fleet{hint}")
 
     def _present_list(self) -> RevocationList | None:
-        """What crl.pem says; None when it is missing. Raises DataError when it is damaged or of somebody else."""
+        """What crl.pem says; None when it is missing. Raises DataError when it is damaged or of
+        somebody else."""
         file = self.folder / layout.CRL
         try:
             authority = certificate_from_pem((self.folder / layout.CA).read_bytes())
@@ -271,7 +279,8 @@ class Fleet:
 
 
 def _check_new(folder: Path) -> None:
-    """Whether a fleet may be made there: in an empty folder, or one that `create` did not finish."""
+    """Whether a fleet may be made there: in an empty folder, or one that `create` did not
+    finish."""
     if (folder / UNFINISHED).exists():
         return
     if (folder / INDEX).exists():

@@ -210,8 +210,8 @@ class AdmissionController:
         name, serial = self._who(self._admission, KEY_DOMAIN, key, proof, clock)
         if key not in self._admitted:
             self._admitted[key] = _Admitted(name, serial, self._register(key.encode(), name))
-        # Not with the answer, which waits for the event loop there: a revocation may be quicker, and
-        # the key would come in after it went out.
+        # Not with the answer, which waits for the event loop there: a revocation may be quicker,
+        # and the key would come in after it went out.
         self._tell({"in": key})
         return {}
 

@@ -29,7 +29,8 @@ class BoardCredentials:
 
 @dataclass(frozen=True, slots=True)
 class ServerCredentials:
-    """Of a coordinator: files for TLS, who may come in, and a context with which it reaches itself."""
+    """Of a coordinator: files for TLS, who may come in, and a context with which it reaches
+    itself."""
 
     certificate: Path
     key: Path

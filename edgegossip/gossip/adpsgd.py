@@ -229,7 +229,8 @@ class AdPsgd:
         taken = {j: (t.sequence, t.change) for j, them in s.taken.items() for t in them if t.change is not None}
         return Audit(mass=s.x.astype(np.float64), taken=taken, finished=dict(enumerate(s.settled)))
 
-    # -- the own exchange ------------------------------------------------------------------------------------
+    # -- the own exchange
+    # ------------------------------------------------------------------------------------
 
     def _begin(self, s: State) -> tuple[State, list[Action]]:
         """Ends the round and begins an exchange with somebody who is up, if there is anybody."""
@@ -277,7 +278,8 @@ class AdPsgd:
         """The exchange under way is over: a round that waited for it ends, and begins the next."""
         return self._begin(s) if s.stepped else (s, [])
 
-    # -- those of others -------------------------------------------------------------------------------------
+    # -- those of others
+    # -------------------------------------------------------------------------------------
 
     def _asked(self, s: State, j: int, frame: Frame, session: int) -> tuple[State, list[Action]]:
         settled = number_of(frame, Aux.SETTLED, 0, frame.sequence - 1)
@@ -358,7 +360,8 @@ def _put(numbers: tuple[int, ...], k: int, value: int) -> tuple[int, ...]:
     return (*numbers[:k], value, *numbers[k + 1 :])
 
 
-# -- The messages of an exchange, and what is remembered of others' -----------------------------------------------------------
+# -- The messages of an exchange, and what is remembered of others'
+# -----------------------------------------------------------
 
 
 def _find(taken: Iterable[Taken], session: int) -> Taken | None:

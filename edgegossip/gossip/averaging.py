@@ -134,7 +134,8 @@ def _kept(codec: Codec[Any], x: Vec) -> float:
 
 
 def _share(codec: Codec[Any]) -> float:
-    """Return which share of the values of a vector a message tells, where all have about one size."""
+    """Return which share of the values of a vector a message tells, where all have about one
+    size."""
     sizes = 1.0 + 1e-3 * _draw(3).random(_PROBE.size)
     flat = (_draw(2).choice((-1.0, 1.0), _PROBE.size) * sizes).astype(np.float32)
     return float(np.count_nonzero(_through(codec, flat)) / _PROBE.size)  # a checkpoint keeps no numpy scalar

@@ -29,7 +29,8 @@ MAX_ID = 2**48 - 1  # of sessions, incarnations, processes: whole numbers up to 
 FP32 = Fp32()  # of full states, whatever the run's codec is
 
 
-# -- What the caller gives ---------------------------------------------------------------------------
+# -- What the caller gives
+# ---------------------------------------------------------------------------
 
 
 def check_view(view: NodeView) -> int:
@@ -70,7 +71,8 @@ def up(view: NodeView, nodes: Iterable[int]) -> tuple[int, ...]:
     return tuple([j for j in nodes if view.members[j] not in down]) if down else tuple(nodes)
 
 
-# -- What comes from the wire ------------------------------------------------------------------------
+# -- What comes from the wire
+# ------------------------------------------------------------------------
 
 
 def sender_of(view: NodeView, m: Message) -> int:
@@ -135,7 +137,8 @@ def state_vector(view: NodeView, sender: NodeId, frame: Frame) -> Vec:
     return FP32.decode(frame.body, view.layout)
 
 
-# -- What goes out -----------------------------------------------------------------------------------
+# -- What goes out
+# -----------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=64)

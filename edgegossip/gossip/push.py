@@ -288,7 +288,8 @@ def _debiased(m: Mass) -> Mass:
     return replace(m, x=x, u=u, z=z, incoming=None, incoming_weight=0.0, squares=(0, 0.0))
 
 
-# -- The algorithms: three ways to publish -------------------------------------------------------------
+# -- The algorithms: three ways to publish
+# -------------------------------------------------------------
 #
 # Deviations of all three: gradients are added at x, taken at z, as in the papers; the public copies
 # of quant-sgp start at the initial model unless `zero_start`; on a time-varying graph every phase

@@ -141,7 +141,8 @@ class Synchronous:
     def name(self) -> str:
         return self.scheme.name
 
-    # -- What the caller does: GossipAlgorithm -------------------------------------------------------
+    # -- What the caller does: GossipAlgorithm
+    # -------------------------------------------------------
 
     def init(self, x: Vec, view: NodeView) -> State:
         """State before round 0; x is copied. Raises ConfigError on an unsuitable topology,
@@ -262,7 +263,8 @@ class Synchronous:
             replicas={key: (s.in_edge(key).position, vec) for key, (_, vec) in audit.replicas.items()},
         )
 
-    # -- The round: whom it waits for, how it ends, how the next one begins --------------------------
+    # -- The round: whom it waits for, how it ends, how the next one begins
+    # --------------------------
 
     def _phase(self, s: State, round: Round) -> int:
         """Streams of different phases are kept apart, since their receivers differ."""
@@ -368,7 +370,8 @@ class Synchronous:
             actions += more
         return s, actions
 
-    # -- The round's own message, on its way out -----------------------------------------------------
+    # -- The round's own message, on its way out
+    # -----------------------------------------------------
 
     def _send(self, s: State, to: Iterable[int], advance: bool) -> Outcome:
         """Sends this round's message to those of `to` that are up and, for a stream, have opened
@@ -397,7 +400,8 @@ class Synchronous:
             out[k, phase] = edge
         return replace(s, out=out, stepped=replace(stepped, sent=stepped.sent.union(sent))), sends
 
-    # -- Messages that come in: taken in, kept, dropped, or a reason for a new session ---------------
+    # -- Messages that come in: taken in, kept, dropped, or a reason for a new session
+    # ---------------
 
     def _receive_single(self, s: State, sender: int, frame: Frame) -> Outcome:
         """A message that stands for itself."""
@@ -516,7 +520,8 @@ class Synchronous:
         edge = edge.took(frame.round) if self.scheme.streams else edge.heard(frame.round)
         return s.with_in(key, edge, math=math_), []
 
-    # -- Streams, the receiver's end -----------------------------------------------------------------
+    # -- Streams, the receiver's end
+    # -----------------------------------------------------------------
 
     def in_keys(self, s: State) -> tuple[Key, ...]:
         """Every edge, and phase if it matters, on which somebody sends to this node."""
@@ -608,7 +613,8 @@ class Synchronous:
         s = s.with_in(key, s.in_edge(key).settled(session, position, full.round - 1, epoch), math=math_)
         return self._drain(s, key[0])
 
-    # -- Streams, the sender's end -------------------------------------------------------------------
+    # -- Streams, the sender's end
+    # -------------------------------------------------------------------
 
     def out_keys(self, s: State) -> tuple[Key, ...]:
         """Every edge, and phase if it matters, on which this node sends."""
@@ -765,7 +771,8 @@ class Synchronous:
         keys = [k for k in {*s.out, *self.out_keys(s)} if k[1] in moved]
         return replace(s, out={**s.out, **{k: s.out_edge(k).closed().advanced(2) for k in keys}})
 
-    # -- Catching up: how a node that slept, or begins late, gets on a level with the others ----------
+    # -- Catching up: how a node that slept, or begins late, gets on a level with the others
+    # ----------
     #
     # It goes on in the others' round when at least half of its in-neighbours that are up are far
     # ahead: half, not more, because after a split heals a node of a ring has one neighbour on

@@ -164,7 +164,7 @@ def incarnation_of(view: NodeView) -> int:
     return derive_key(view.boot, view.index) % MAX_ID + 1
 
 
-# -- Messages that came early ----------------------------------------------------------------------
+# -- Messages that came early --------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -265,7 +265,8 @@ def _gathered(m: Mixing, public: Vec) -> Vec:
     return total
 
 
-# -- What is made known of a vector v: the three ways in which compressed gossip differs --------------
+# -- What is made known of a vector v: the three ways in which compressed gossip differs
+# --------------
 #
 # plain: C[v]. compensated: C[v + e], what was lost is kept in e and said later (Tang et al. 2019,
 # DeepSqueeze, algorithm 1). difference: the public copy xhat moves by C[v - xhat], which vanishes
@@ -412,7 +413,8 @@ def moved(copy: Vec, body: Body, ctx: RoundContext) -> Vec:
     return ctx.view.codec.decode(body, ctx.view.layout, out=copy.copy(), weight=1.0)
 
 
-# -- The algorithms ----------------------------------------------------------------------------------
+# -- The algorithms
+# ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

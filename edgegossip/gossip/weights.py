@@ -107,7 +107,8 @@ def _with_diagonal(w: Matrix, diagonal: Matrix | None = None) -> Matrix:
     return w
 
 
-# -- Which topologies an algorithm works on: each raises ConfigError that says what to use instead ----------
+# -- Which topologies an algorithm works on: each raises ConfigError that says what to use instead
+# ----------
 
 
 def require_doubly_stochastic(name: str, view: NodeView) -> None:

@@ -1,7 +1,9 @@
-"""Integer training in plain PyTorch style: `convert(model)` makes its layers compute in int8, forward and backward.
+"""Integer training in plain PyTorch style: `convert(model)` makes its layers compute in int8,
+forward and backward.
 
-What flows between converted layers is a `QuantisedTensor`; weights stay float32, so any optimizer, `state_dict` and checkpoint
-work as before. The numerics, and what deviates from the papers, are in docs/int8.md; the kernels in `edgegossip.native.int8`.
+What flows between converted layers is a `QuantisedTensor`; weights stay float32, so any optimizer,
+`state_dict` and checkpoint work as before. The numerics, and what deviates from the papers, are in
+docs/int8.md; the kernels in `edgegossip.native.int8`.
 """
 
 from edgegossip.int8 import qdq

@@ -2,7 +2,8 @@
 
     q, k, v   int8, a scale and zero point a sample
     scores    sums of integers, (q - zero) (k - zero), times their scales and 1 / sqrt(width)
-    e         255 exp(score - the query's largest), rounded to an integer; 0 for a key that is hidden
+    e         255 exp(score - the query's largest), rounded to an integer; 0 for a key that is
+              hidden
     output    (sum over keys of e v) / (sum over keys of e): integers above and below
 
 So a probability needs no scale of its own, and those of a query sum to 1 exactly. Kept for the

@@ -1,12 +1,14 @@
 """`convert(model)`: the layers of a model become int8 layers.
 
-Parameters stay the same objects, so an optimizer made before still trains them; only a batchnorm becomes another
-layer, whose v is new (gamma and beta, too, where it had no weight and bias): such an optimizer does not know it and
-leaves it as it is. Norms whose statistics need more than 8 bits are replaced, with a notice: batchnorm by Range EvoNorm
-(its scale and shift become gamma and beta; a ReLU that follows it in an nn.Sequential goes, because the norm contains
-its activation), EvoNorm-S0 by the same (same parameters), nn.LayerNorm by range layer norm (same parameters). What is
-frozen stays frozen, and hooks go over to the layer in their module's place. Layers that cannot be converted stay as
-they are and are named. A module at several places of the model is one module afterwards, too, and is named at each.
+Parameters stay the same objects, so an optimizer made before still trains them; only a batchnorm
+becomes another layer, whose v is new (gamma and beta, too, where it had no weight and bias): such
+an optimizer does not know it and leaves it as it is. Norms whose statistics need more than 8 bits
+are replaced, with a notice: batchnorm by Range EvoNorm (its scale and shift become gamma and beta;
+a ReLU that follows it in an nn.Sequential goes, because the norm contains its activation),
+EvoNorm-S0 by the same (same parameters), nn.LayerNorm by range layer norm (same parameters). What
+is frozen stays frozen, and hooks go over to the layer in their module's place. Layers that cannot
+be converted stay as they are and are named. A module at several places of the model is one module
+afterwards, too, and is named at each.
 """
 
 from __future__ import annotations
@@ -66,11 +68,13 @@ class ConversionNotice(UserWarning):
 
 
 def convert(model: nn.Module, dw: int = 16) -> nn.Module:
-    """Change the layers of `model` in place, and return it (another module only if `model` itself is a batchnorm layer).
+    """Change the layers of `model` in place, and return it (another module only if `model` itself
+    is a batchnorm layer).
 
-    `dw` is the bits of the gradients that weight gradients are made of: 16, or 8, which is faster on some machines and coarser;
-    a model that is converted already gets the new one. Make the optimizer afterwards, where there are batchnorm layers.
-    Warns with `ConversionNotice`; `conversion(model)` says the same in full, also of what an earlier call replaced. Raises
+    `dw` is the bits of the gradients that weight gradients are made of: 16, or 8, which is faster
+    on some machines and coarser; a model that is converted already gets the new one. Make the
+    optimizer afterwards, where there are batchnorm layers. Warns with `ConversionNotice`;
+    `conversion(model)` says the same in full, also of what an earlier call replaced. Raises
     ConfigError for another `dw`."""
     if dw not in (8, 16):
         raise ConfigError(f"dw = {dw!r}: weight gradients are made of 8 or 16 bits (choices: 16, 8)")
@@ -98,8 +102,8 @@ def conversion(model: nn.Module) -> Conversion | None:
 
 @dataclass(slots=True)
 class _Plan:
-    """What becomes of a model. Nothing is changed while it is made: a module may stand at several places, with another
-    neighbour at each, and all of them must see what it was."""
+    """What becomes of a model. Nothing is changed while it is made: a module may stand at several
+    places, with another neighbour at each, and all of them must see what it was."""
 
     int8: list[str] = field(default_factory=list)
     replaced: list[tuple[str, str]] = field(default_factory=list)
@@ -123,7 +127,8 @@ def _news(report: Conversion, known: set[str]) -> Conversion:
 def _planned(
     module: nn.Module, name: str, before: nn.Module | None, above: tuple[nn.Module, ...], plan: _Plan
 ) -> nn.Module:
-    """Who is to stand at one of the module's places. `before` it: its neighbour in an nn.Sequential; `above`: what it is in."""
+    """Who is to stand at one of the module's places. `before` it: its neighbour in an
+    nn.Sequential; `above`: what it is in."""
     shown, (target, problem) = name or type(module).__name__, _target(module)
     if _is_int8(module) or _WAS in module.__dict__:
         _recall(module, shown, plan)
@@ -203,7 +208,8 @@ def _is_int8(module: nn.Module) -> bool:
 
 
 def _target(module: nn.Module) -> tuple[type[nn.Module] | None, str | None]:
-    """The int8 class of a module and why it cannot be that; (None, None) for what is no such layer."""
+    """The int8 class of a module and why it cannot be that; (None, None) for what is no such
+    layer."""
     for kind, target, problem_of in _TARGETS:
         if type(module) is kind:
             return target, problem_of(module)
@@ -297,8 +303,8 @@ _REPLACED = {nn.BatchNorm2d: "batchnorm", norms.EvoNormS0: "evonorm-s0", nn.Laye
 
 
 def _evonorm_of(norm: nn.BatchNorm2d) -> layers.RangeEvoNorm:
-    """A Range EvoNorm whose gamma and beta are the batchnorm's own weight and bias, the same objects. v trains where one of these
-    does."""
+    """A Range EvoNorm whose gamma and beta are the batchnorm's own weight and bias, the same
+    objects. v trains where one of these does."""
     made = layers.RangeEvoNorm(norm.num_features)
     if norm.affine:
         made.gamma, made.beta = norm.weight, norm.bias

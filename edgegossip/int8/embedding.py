@@ -1,6 +1,8 @@
-"""Embedding tables: rows of a float32 table as int8 samples. A lookup has no products, so no weight is rounded before.
+"""Embedding tables: rows of a float32 table as int8 samples. A lookup has no products, so no weight
+is rounded before.
 
-Sequences [batch, length, features] are int8 tensors, too, with one scale a sample; a linear layer takes them as they are.
+Sequences [batch, length, features] are int8 tensors, too, with one scale a sample; a linear layer
+takes them as they are.
 """
 
 from __future__ import annotations
@@ -47,8 +49,9 @@ class _Embedding(torch.autograd.Function):
 
 
 def embedding(ids: Tensor, weight: Tensor, padding: int | None = None, dw: int = 16) -> Tensor:
-    """Rows of weight [rows, features] by ids: [batch] or [batch, length] in int8, a scale for each first index; other ids
-    [...] give plain float32 [..., features]. The row `padding` gets no gradient. Raises LocalError for an id that is no row."""
+    """Rows of weight [rows, features] by ids: [batch] or [batch, length] in int8, a scale for each
+    first index; other ids [...] give plain float32 [..., features]. The row `padding` gets no
+    gradient. Raises LocalError for an id that is no row."""
     plain = ids.to(torch.int64)
     if plain.numel() == 0:
         return torch.nn.functional.embedding(plain, weight, padding)

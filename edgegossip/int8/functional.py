@@ -1,8 +1,10 @@
-"""The int8 layers as functions with gradients. Inputs may be plain float32 tensors, which are then quantised.
-Flattening, slicing and zero padding change no value, so neither do scales and zero points.
+"""The int8 layers as functions with gradients. Inputs may be plain float32 tensors, which are then
+quantised. Flattening, slicing and zero padding change no value, so neither do scales and zero
+points.
 
-Every gradient passes through quantisers as if they were not there (straight-through estimator). Saved for the backward pass
-are int8 tensors, a scale and zero point a sample, and references to the weights.
+Every gradient passes through quantisers as if they were not there (straight-through estimator).
+Saved for the backward pass are int8 tensors, a scale and zero point a sample, and references to the
+weights.
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ _KEY_BITS = 63
 
 
 def quantise(x: Tensor) -> QuantisedTensor:
-    """x float[batch, channels, height, width], [batch, length, features] or [batch, features] in int8, with a scale and zero
-    point a sample."""
+    """x float[batch, channels, height, width], [batch, length, features] or [batch, features] in
+    int8, with a scale and zero point a sample."""
     if isinstance(x, QuantisedTensor):
         return x
     made: QuantisedTensor = _Quantise.apply(x)
@@ -49,8 +51,9 @@ _FORMATS = {torch.float32: "f", torch.int8: "b", torch.uint8: "B", torch.int32: 
 
 
 def flat(t: Tensor | None) -> Any:
-    """A tensor's memory (a copy where it has gaps), as the kernels take it: address, elements, their format, and who keeps it.
-    Raises LocalError for parameters of another type than float32, or elsewhere than in this machine's memory."""
+    """A tensor's memory (a copy where it has gaps), as the kernels take it: address, elements,
+    their format, and who keeps it. Raises LocalError for parameters of another type than float32,
+    or elsewhere than in this machine's memory."""
     if t is None:
         return None
     form = _FORMATS.get(t.dtype)
@@ -97,16 +100,16 @@ Fresh: TypeAlias = Callable[[tuple[int, ...]], QuantisedTensor]  # an empty one,
 
 
 def fresh(sizes: tuple[int, ...]) -> QuantisedTensor:
-    """For what may be saved for a backward pass: q by itself has a quarter of its gradient's size, which leaves no gaps where one
-    comes to lie in the other's memory."""
+    """For what may be saved for a backward pass: q by itself has a quarter of its gradient's size,
+    which leaves no gaps where one comes to lie in the other's memory."""
     made = QuantisedTensor(*parts_for(sizes))
     made.places = maps_of(made.parts, sizes)
     return made
 
 
 def fresh_in_one(sizes: tuple[int, ...]) -> QuantisedTensor:
-    """In one piece of memory, with no tensor of each part. Without a backward pass, where small layers take no longer than these
-    tensors."""
+    """In one piece of memory, with no tensor of each part. Without a backward pass, where small
+    layers take no longer than these tensors."""
     block = memory.empty((division_of(sizes).end,), torch.int8)
     made = QuantisedTensor.lying_in(block, sizes)
     made.places = maps_in(block, sizes)
@@ -114,7 +117,8 @@ def fresh_in_one(sizes: tuple[int, ...]) -> QuantisedTensor:
 
 
 def nhwc(x: Tensor) -> Tensor:
-    """[batch, channels, height, width] -> contiguous [batch, height, width, channels]; no copy where channels come last."""
+    """[batch, channels, height, width] -> contiguous [batch, height, width, channels]; no copy
+    where channels come last."""
     return (x.permute(0, 2, 3, 1) if x.dim() == 4 else x).contiguous()
 
 
@@ -136,8 +140,9 @@ def draw_key() -> int:
 
 
 def keep_in_step(training: bool) -> None:
-    """Draws the key that a layer has no use for, in a pass of training without gradients: torch's reentrant checkpoints make
-    such a pass and then a second one with gradients, whose other draws (dropout) have to be the same."""
+    """Draws the key that a layer has no use for, in a pass of training without gradients: torch's
+    reentrant checkpoints make such a pass and then a second one with gradients, whose other draws
+    (dropout) have to be the same."""
     if training and not torch.is_grad_enabled():
         draw_key()
 
@@ -175,7 +180,8 @@ class Way(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """The convolution that gave an int8 tensor: what the layer after it needs to take the backward pass over (`fused`)."""
+    """The convolution that gave an int8 tensor: what the layer after it needs to take the backward
+    pass over (`fused`)."""
 
     x: QuantisedTensor
     weight: Tensor
@@ -270,7 +276,8 @@ class Convolution(NamedTuple):
 def conv2d(
     x: Tensor, weight: Tensor, bias: Tensor | None, stride: Pair, padding: Pair, groups: int, dw: int = 16
 ) -> Tensor:
-    """Convolution of x [batch, in, height, width] by weight [out, in / groups, kernel_h, kernel_w]. See `native.int8.conv`."""
+    """Convolution of x [batch, in, height, width] by weight [out, in / groups, kernel_h, kernel_w].
+    See `native.int8.conv`."""
     x = quantise_maps(x)
     shape = conv_shape(x.sizes, weight.shape, stride, padding, groups)
     if not torch.is_grad_enabled():
@@ -331,7 +338,8 @@ def add(input: Any, other: Any, *, alpha: float = 1) -> Any:
 
 
 class _ReLU(torch.autograd.Function):
-    """Of int8 or float32, which is quantised first: one step, as small layers take no longer than two."""
+    """Of int8 or float32, which is quantised first: one step, as small layers take no longer than
+    two."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> QuantisedTensor:
@@ -357,7 +365,8 @@ class _ReLU(torch.autograd.Function):
 
 @implements("relu")
 def relu(input: Any, inplace: bool = False) -> Any:
-    """max(x, 0). Values that the quantiser made 0 count as not positive. `inplace` is taken and changes nothing."""
+    """max(x, 0). Values that the quantiser made 0 count as not positive. `inplace` is taken and
+    changes nothing."""
     if torch.is_grad_enabled():
         both: QuantisedTensor = _ReLU.apply(input)
         return both
@@ -447,7 +456,8 @@ def _sliced(x: QuantisedTensor, by: _Taken) -> QuantisedTensor:
 
 
 def _pitched(g: Tensor) -> tuple[int, Any]:
-    """g [batch, height, width, channels] as a kernel takes it whose pixels may lie apart: how far, in floats, and where."""
+    """g [batch, height, width, channels] as a kernel takes it whose pixels may lie apart: how far,
+    in floats, and where."""
     batch, height, width, channels = g.shape
     pitch = g.stride(2) if g.shape[2] > 1 else channels
     apart = (height * width * pitch, width * pitch, pitch, 1)
@@ -481,7 +491,8 @@ class _Slice(torch.autograd.Function):
 
 @implements("__getitem__")
 def getitem(x: Any, index: Any) -> Any:
-    """x[:, :, ::2, ::2] and other slices of [batch, channels, height, width]; any other index is not for int8."""
+    """x[:, :, ::2, ::2] and other slices of [batch, channels, height, width]; any other index is
+    not for int8."""
     parts = index if isinstance(index, tuple) else (index,)
     if not isinstance(x, QuantisedTensor) or x.dim() != 4 or not all(isinstance(p, slice) for p in parts):
         return NotImplemented
@@ -551,7 +562,8 @@ def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = F
 
 @implements("pad")
 def pad(input: Any, pad: Any, mode: str = "constant", value: float | None = None) -> Any:
-    """`torch.nn.functional.pad` of channels, rows and columns with zeros; anything else is not for int8."""
+    """`torch.nn.functional.pad` of channels, rows and columns with zeros; anything else is not for
+    int8."""
     x, sizes = input, [*pad, *[0] * (6 - len(pad))]
     if mode != "constant" or value or not isinstance(x, QuantisedTensor) or x.dim() != 4 or len(sizes) > 6:
         return NotImplemented

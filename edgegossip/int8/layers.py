@@ -1,5 +1,6 @@
-"""The int8 layers as modules. Each is its torch counterpart with another forward pass: same parameters, names, settings and
-`state_dict`, so that checkpoints go back and forth between fp32 and int8."""
+"""The int8 layers as modules. Each is its torch counterpart with another forward pass: same
+parameters, names, settings and `state_dict`, so that checkpoints go back and forth between fp32 and
+int8."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ def _stride(pool: nn.MaxPool2d | nn.AvgPool2d) -> Pair:
 
 
 def _own(module: nn.Module, name: str) -> Any:
-    """A parameter: `module.name` first looks for an attribute and makes an error of its absence, a hundred times a prediction."""
+    """A parameter: `module.name` first looks for an attribute and makes an error of its absence, a
+    hundred times a prediction."""
     parameters = module._parameters
     return parameters[name] if name in parameters else getattr(module, name)
 
@@ -174,7 +176,8 @@ class GELU(nn.GELU):
 
 
 class ReLU(nn.ReLU):
-    """Takes int8 or float32, gives int8; of float32 that has no int8 form, torch's. Never in place."""
+    """Takes int8 or float32, gives int8; of float32 that has no int8 form, torch's. Never in
+    place."""
 
     def forward(self, x: Tensor) -> Tensor:
         if not 2 <= x.dim() <= 4:  # which only float32 has

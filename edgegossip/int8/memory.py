@@ -1,9 +1,11 @@
-"""Memory of large tensors that is used again: activations and gradients, of weights too, have the same sizes in every step.
+"""Memory of large tensors that is used again: activations and gradients, of weights too, have the
+same sizes in every step.
 
-A C library gives large blocks back to the system as soon as they are free, and the system clears them for the next use: a
-fifth of a step was that. Here the memory of a tensor that is gone waits, as one piece with free neighbours: what the forward
-pass kept in many small tensors serves the few large ones of the backward pass. All of it goes when the last converted model is
-gone, copies, what was unpickled and parts of models counted, or by `give_back`.
+A C library gives large blocks back to the system as soon as they are free, and the system clears
+them for the next use: a fifth of a step was that. Here the memory of a tensor that is gone waits,
+as one piece with free neighbours: what the forward pass kept in many small tensors serves the few
+large ones of the backward pass. All of it goes when the last converted model is gone, copies, what
+was unpickled and parts of models counted, or by `give_back`.
 """
 
 from __future__ import annotations
@@ -32,8 +34,9 @@ def empty(size: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def empty_nchw(size: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
-    """For maps size = [batch, height, width, channels] a tensor [batch, channels, height, width], channels last in memory; other
-    sizes as they are. No view of another tensor, so that autograd may add to it in place."""
+    """For maps size = [batch, height, width, channels] a tensor [batch, channels, height, width],
+    channels last in memory; other sizes as they are. No view of another tensor, so that autograd
+    may add to it in place."""
     if len(size) != 4:
         return empty(size, dtype)
     if math.prod(size) * dtype.itemsize < _LEAST:
@@ -48,13 +51,15 @@ def waiting_bytes() -> int:
 
 
 def give_back() -> None:
-    """All that waits, to the system. For a program that goes on after training; the next step asks for them anew."""
+    """All that waits, to the system. For a program that goes on after training; the next step asks
+    for them anew."""
     _native.pool_drop()
 
 
 class _Loan:
-    """Who has one keeps the memory waiting. It lies in a module's __dict__, which is what is copied and pickled: so a copy of the
-    module gets a loan of its own, and what is unpickled in another process one there."""
+    """Who has one keeps the memory waiting. It lies in a module's __dict__, which is what is copied
+    and pickled: so a copy of the module gets a loan of its own, and what is unpickled in another
+    process one there."""
 
     __slots__ = ("__weakref__",)
 
@@ -71,8 +76,8 @@ class _Loan:
 
 
 def lend_to(*modules: nn.Module) -> None:
-    """Memory waits for as long as one such module is there, a model or a layer that it may leave behind; from the first one on
-    the C library keeps more, too."""
+    """Memory waits for as long as one such module is there, a model or a layer that it may leave
+    behind; from the first one on the C library keeps more, too."""
     without = [module for module in modules if _LOAN not in module.__dict__]
     if without:
         loan = _Loan()

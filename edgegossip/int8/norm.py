@@ -1,8 +1,8 @@
 """Range EvoNorm and range layer norm of int8 tensors.
 
-Behind a convolution, an EvoNorm and the convolution make one step of the backward pass: the gradient
-between them is computed, rounded and used up sample by sample, and never lies in memory as a whole.
-The bits are the same as one by one.
+Behind a convolution, an EvoNorm and the convolution make one step of the backward pass: the
+gradient between them is computed, rounded and used up sample by sample, and never lies in memory as
+a whole. The bits are the same as one by one.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ def _both(
     norm: native.NormShape,
     by: native.NormParameters,
 ) -> tuple[tuple[Tensor, ...], QuantisedTensor]:
-    """The parts of the convolution, which is kept for the backward pass alone, and the norm of it."""
+    """The parts of the convolution, which is kept for the backward pass alone, and the norm of
+    it."""
     sizes = output_sizes(shape)
     y, z = parts_for(sizes), fresh(sizes)
     native.conv_evonorm(
@@ -110,8 +111,8 @@ class _RangeEvoNorm(torch.autograd.Function):
 
 
 class Joint(NamedTuple):
-    """How a convolution and its norm are done. In one piece, autograd does not see y: this step's gradient goes to the inputs of
-    the convolution."""
+    """How a convolution and its norm are done. In one piece, autograd does not see y: this step's
+    gradient goes to the inputs of the convolution."""
 
     way: Way
     norm: native.NormShape
@@ -168,8 +169,8 @@ class _ConvRangeEvoNorm(torch.autograd.Function):
 
 
 def _is_watched(y: Tensor) -> bool:
-    """Whether somebody wants the gradient of y itself; then the two steps stay apart. The result of a frozen convolution that was
-    asked to have one is a leaf."""
+    """Whether somebody wants the gradient of y itself; then the two steps stay apart. The result of
+    a frozen convolution that was asked to have one is a leaf."""
     with torch._C.DisableTorchFunctionSubclass():
         return bool(y._backward_hooks) or y.retains_grad or (y.is_leaf and y.requires_grad)
 

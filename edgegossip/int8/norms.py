@@ -1,7 +1,8 @@
 """Normalisation without batch statistics: EvoNorm-S0 and its low-precision form, here in float32.
 
     EvoNorm-S0       Liu et al. 2020, "Evolving normalization-activation layers", table 1
-    Range EvoNorm    Aketi, Kodge, Roy 2021, "Low precision decentralized distributed training", section 3: EvoNorm-S0
+    Range EvoNorm    Aketi, Kodge, Roy 2021, "Low precision decentralized distributed training",
+                     section 3: EvoNorm-S0
                      with a scaled range in the place of the deviation and a hard sigmoid
 
 The EvoNorms include their activation, so no ReLU may follow them.
@@ -23,7 +24,8 @@ GROUPS = 8
 EPSILON = 1e-5
 _CHUNKS = 16
 _MIN_CHUNK_PIXELS = 4
-# A normal sample deviates by about its range times C(n) = this / sqrt(2 ln n) (range batch norm, Banner et al. 2018).
+# A normal sample deviates by about its range times C(n) = this / sqrt(2 ln n) (range batch norm,
+# Banner et al. 2018).
 _RANGE_FACTOR = 0.35 * 0.5 * (1.0 + math.sqrt(math.pi * math.log(4.0)))
 
 
@@ -38,13 +40,15 @@ def groups_of(channels: int) -> int:
 
 
 def chunks_of(pixels: int) -> int:
-    """Sixteen chunks of equal size, or the largest smaller number that divides the map into chunks of at least 4 pixels."""
+    """Sixteen chunks of equal size, or the largest smaller number that divides the map into chunks
+    of at least 4 pixels."""
     most = max(1, min(_CHUNKS, pixels // _MIN_CHUNK_PIXELS))
     return next(c for c in range(most, 0, -1) if pixels % c == 0)
 
 
 class EvoNormS0(nn.Module):
-    """z = y sigmoid(v y) / sqrt(var + 1e-5) * gamma + beta, var the biased variance of a (sample, group)."""
+    """z = y sigmoid(v y) / sqrt(var + 1e-5) * gamma + beta, var the biased variance of a (sample,
+    group)."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -65,12 +69,14 @@ class EvoNormS0(nn.Module):
 
 
 class RangeEvoNorm(EvoNormS0):
-    """z = gamma y hardsigmoid(v y) / (C R + 1e-5) + beta, hardsigmoid(t) = clamp(t / 6 + 1/2, 0, 1).
+    """z = gamma y hardsigmoid(v y) / (C R + 1e-5) + beta, hardsigmoid(t) = clamp(t / 6 + 1/2, 0,
+    1).
 
-    Per (sample, group): the pixels are cut, in row-major order, into 16 chunks of equal size (of at least 4 pixels,
-    so fewer in a map of under 64 pixels, and as many as divide the map); R is the mean over the chunks of max - min
-    over the group's channels, C = 0.175 (1 + sqrt(pi ln 4)) / sqrt(2 ln n), n the values in a chunk. The gradient of
-    the range goes to each chunk's maximum and minimum, in equal parts where several values tie."""
+    Per (sample, group): the pixels are cut, in row-major order, into 16 chunks of equal size (of at
+    least 4 pixels, so fewer in a map of under 64 pixels, and as many as divide the map); R is the
+    mean over the chunks of max - min over the group's channels, C = 0.175 (1 + sqrt(pi ln 4)) /
+    sqrt(2 ln n), n the values in a chunk. The gradient of the range goes to each chunk's maximum
+    and minimum, in equal parts where several values tie."""
 
     def forward(self, y: Tensor) -> Tensor:
         chunks = chunks_of(y.shape[2] * y.shape[3])

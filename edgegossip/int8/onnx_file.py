@@ -28,14 +28,16 @@ INPUT, OUTPUT = "input", "logits"
 
 
 def write(module: nn.Module, example: Tensor, path: Path) -> int:
-    """Trace `module` with `example`, [batch, ...], any batch size later, and write it to `path`. Its bytes. Raises HostError."""
+    """Trace `module` with `example`, [batch, ...], any batch size later, and write it to `path`.
+    Its bytes. Raises HostError."""
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return save(traced(module, example), path)
 
 
 def traced(module: nn.Module, example: Tensor) -> onnx.ModelProto:
-    """A model by torch's older exporter, which alone writes QDQ, with weights as the int8 that they are."""
+    """A model by torch's older exporter, which alone writes QDQ, with weights as the int8 that they
+    are."""
     with TemporaryDirectory() as folder:
         made = Path(folder) / "model.onnx"
         torch.onnx.export(
@@ -54,8 +56,8 @@ def traced(module: nn.Module, example: Tensor) -> onnx.ModelProto:
 
 
 def exported(module: nn.Module, example: Tensor) -> onnx.ModelProto:
-    """A model by torch's exporter of today, which knows what the older one does not. Raises HostError where its package is
-    not installed."""
+    """A model by torch's exporter of today, which knows what the older one does not. Raises
+    HostError where its package is not installed."""
     try:
         importlib.import_module("onnxscript")
     except ImportError as error:
@@ -77,7 +79,8 @@ def exported(module: nn.Module, example: Tensor) -> onnx.ModelProto:
 
 
 def save(model: onnx.ModelProto, path: Path) -> int:
-    """Check a model and write it to `path`. Its bytes. Raises HostError, LocalError for one of 2 GiB or more."""
+    """Check a model and write it to `path`. Its bytes. Raises HostError, LocalError for one of 2
+    GiB or more."""
     if (size := model.ByteSize()) >= MOST_BYTES:
         raise LocalError(f"an ONNX file holds less than 2 GiB, this model takes {size} bytes: write it as .pt2")
     onnx.checker.check_model(model)
@@ -91,7 +94,8 @@ def save(model: onnx.ModelProto, path: Path) -> int:
 
 
 def _store_as_int8(graph: onnx.GraphProto) -> None:
-    """Carry out every QuantizeLinear of constants (weights), which leaves their int8 values and a DequantizeLinear."""
+    """Carry out every QuantizeLinear of constants (weights), which leaves their int8 values and a
+    DequantizeLinear."""
     _name_constants(graph)
     constants = {tensor.name: tensor for tensor in graph.initializer}
     stored: Counter[str] = Counter()
@@ -111,8 +115,9 @@ def _store_as_int8(graph: onnx.GraphProto) -> None:
 
 
 def _one_for_each_use(graph: onnx.GraphProto, weights: str) -> list[onnx.NodeProto]:
-    """The DequantizeLinear nodes of `weights`, one for each use: a layer that is called twice has two. onnxruntime's passes that
-    turn int8 weights into uint8 load a file only where each has values and a zero point of its own."""
+    """The DequantizeLinear nodes of `weights`, one for each use: a layer that is called twice has
+    two. onnxruntime's passes that turn int8 weights into uint8 load a file only where each has
+    values and a zero point of its own."""
     made = []
     for node in [n for n in graph.node if n.op_type == "DequantizeLinear" and n.input[0] == weights]:
         name, place = node.output[0], list(graph.node).index(node)
@@ -145,7 +150,8 @@ def _remove_unread(graph: onnx.GraphProto) -> None:
 
 
 def _name_constants(graph: onnx.GraphProto) -> None:
-    """Constants as initialisers, each under its own name: no nodes that only hold or pass one on."""
+    """Constants as initialisers, each under its own name: no nodes that only hold or pass one
+    on."""
     known = {tensor.name for tensor in graph.initializer}
     for node in list(graph.node):
         if node.op_type == "Constant":
@@ -175,7 +181,8 @@ def runner(path: Path, threads: int = 1) -> Callable[[Tensor], NDArray[np.float3
         return None
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
-    # On x86 without VNNI its int8 products saturate (sums of two in 16 bits) unless this is set: outputs 17 % off were seen.
+    # On x86 without VNNI its int8 products saturate (sums of two in 16 bits) unless this is set:
+    # outputs 17 % off were seen.
     options.add_session_config_entry("session.x64quantprecision", "1")
     session = onnxruntime.InferenceSession(str(path), options)
     return lambda inputs: session.run(None, {INPUT: np.ascontiguousarray(inputs.numpy())})[0]

@@ -1,4 +1,5 @@
-"""Max and average pooling of int8 tensors. Saved for the backward pass: two bytes a maximum, and nothing for averages."""
+"""Max and average pooling of int8 tensors. Saved for the backward pass: two bytes a maximum, and
+nothing for averages."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ Pair = tuple[int, int]
 
 
 def pooled_size(size: int, kernel: int, stride: int, pad: int, ceil_mode: bool) -> int:
-    """Outputs along one dimension, as torch counts them: with `ceil_mode` no window starts behind the map and its padding."""
+    """Outputs along one dimension, as torch counts them: with `ceil_mode` no window starts behind
+    the map and its padding."""
     out = (size + 2 * pad - kernel + (stride - 1 if ceil_mode else 0)) // stride + 1
     return out - 1 if ceil_mode and (out - 1) * stride >= size + pad else out
 
@@ -49,8 +51,9 @@ class _MaxPool(torch.autograd.Function):
 
 
 def max_pool2d(x: Tensor, kernel: Pair, stride: Pair, padding: Pair, ceil_mode: bool = False) -> Tensor:
-    """Largest value of every window; kernels of at most 256 places. Of several equal ones (nearly equal ones often are) the
-    first and the last take half of the gradient each: on average that is nearer to float32's than all of it for one."""
+    """Largest value of every window; kernels of at most 256 places. Of several equal ones (nearly
+    equal ones often are) the first and the last take half of the gradient each: on average that is
+    nearer to float32's than all of it for one."""
     x = quantise_maps(x)
     shape = _shape(x, kernel, stride, padding, ceil_mode)
     made: Tensor = _MaxPool.apply(x, shape)

@@ -1,13 +1,16 @@
-"""Predictions of a converted model with the weights that it has: one call of the kernels for all layers.
+"""Predictions of a converted model with the weights that it has: one call of the kernels for all
+layers.
 
-Layer by layer, a prediction of a small model is hundreds of calls, and every map goes through memory twice. A predictor has the
-model's steps as a list: a few samples at a time go through all of it in the cache of one thread, with weights that were laid
-out once. The bits are those of the model.
+Layer by layer, a prediction of a small model is hundreds of calls, and every map goes through
+memory twice. A predictor has the model's steps as a list: a few samples at a time go through all of
+it in the cache of one thread, with weights that were laid out once. The bits are those of the
+model.
 
-The list is recorded while the model computes: its layers note what they make of what (`tensor.note`). Between them there may be
-tensors of float32, which are known by their memory: reshaping keeps it, and whoever computes with them makes others. All other
-calls of torch are watched meanwhile: those that could let the model choose its way by values, which a list of steps cannot
-follow, are refused."""
+The list is recorded while the model computes: its layers note what they make of what
+(`tensor.note`). Between them there may be tensors of float32, which are known by their memory:
+reshaping keeps it, and whoever computes with them makes others. All other calls of torch are
+watched meanwhile: those that could let the model choose its way by values, which a list of steps
+cannot follow, are refused."""
 
 from __future__ import annotations
 
@@ -36,11 +39,12 @@ _CHOOSING = frozenset("__getitem__ narrow select split chunk unbind tensor_split
 
 
 def predictor(model: nn.Module, example: Tensor) -> Predictor:
-    """A function from inputs like `example` (float[batch, ...], any batch) to what `model` makes of them, bit for bit.
+    """A function from inputs like `example` (float[batch, ...], any batch) to what `model` makes of
+    them, bit for bit.
 
-    The model, in eval mode, goes through int8 layers alone (`convert`) and gives float32[batch, ...]. Its weights and its way
-    through the layers are those of now; later changes of the model are not seen. Raises LocalError, with the reason, for other
-    models."""
+    The model, in eval mode, goes through int8 layers alone (`convert`) and gives float32[batch,
+    ...]. Its weights and its way through the layers are those of now; later changes of the model
+    are not seen. Raises LocalError, with the reason, for other models."""
     if model.training:
         raise LocalError("a predictor is made of a model in eval mode: call model.eval() first")
     x = _checked(example, tuple(example.shape[1:])).detach()
@@ -94,8 +98,8 @@ def _checked(x: Any, sample: tuple[int, ...]) -> Tensor:
 
 
 class Predictor:
-    """See `predictor`. May be called by several threads at a time; each call takes as many threads as torch has. It can be
-    neither copied nor pickled: make another one of the model."""
+    """See `predictor`. May be called by several threads at a time; each call takes as many threads
+    as torch has. It can be neither copied nor pickled: make another one of the model."""
 
     def __init__(
         self, program: _native.Int8Program, sample: tuple[int, ...], result: tuple[int, ...], channels_last: bool
@@ -106,7 +110,8 @@ class Predictor:
         self._result = result
 
     def __call__(self, x: Tensor) -> Tensor:
-        """x floating point[batch, ...] -> float32[batch, ...]. Raises LocalError for another shape than the example's."""
+        """x floating point[batch, ...] -> float32[batch, ...]. Raises LocalError for another shape
+        than the example's."""
         values = self._order(_checked(x, self._sample).detach())
         batch, sizes = len(values), self._result
         if len(sizes) == 3:
@@ -173,7 +178,8 @@ class Tape:
             raise LocalError(f"the model's result is not one of its layers: {error}") from error
 
     def watch(self, name: str, call: Callable[[], Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A call of torch, made unless it reads, chooses among or changes what flows. Raises LocalError."""
+        """A call of torch, made unless it reads, chooses among or changes what flows. Raises
+        LocalError."""
         tensors = [a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)]
         if name in _READING and tensors:
             raise LocalError(
@@ -197,7 +203,8 @@ class Tape:
         return number if in_order.is_contiguous() else None
 
     def _takes_input(self, x: Tensor) -> bool:
-        """Whether a step that takes the input as x agrees with those before it on the order of its values."""
+        """Whether a step that takes the input as x agrees with those before it on the order of its
+        values."""
         maps = x.dim() == 4
         as_given = x.shape == self._input.shape and x.stride() == self._input.stride()
         if self.channels_last not in (None, maps) or not (as_given if maps else x.is_contiguous()):

@@ -1,9 +1,11 @@
-"""An int8 model as float32 operations between pairs of QuantizeLinear and DequantizeLinear, for other inference engines.
+"""An int8 model as float32 operations between pairs of QuantizeLinear and DequantizeLinear, for
+other inference engines.
 
-`edgegossip.int8` gives each sample its own scale; QDQ models have one, fixed, for every tensor. It is set from what the int8
-model itself did with examples: the lowest and the highest value (their means over samples cost a point of accuracy). Weights
-have the scales that our kernels give them, one an output channel, so their int8 values are the same. The scheme is that of Jacob
-et al. 2018, "Quantization and training of neural networks for efficient integer-arithmetic-only inference".
+`edgegossip.int8` gives each sample its own scale; QDQ models have one, fixed, for every tensor. It
+is set from what the int8 model itself did with examples: the lowest and the highest value (their
+means over samples cost a point of accuracy). Weights have the scales that our kernels give them,
+one an output channel, so their int8 values are the same. The scheme is that of Jacob et al. 2018,
+"Quantization and training of neural networks for efficient integer-arithmetic-only inference".
 """
 
 from __future__ import annotations
@@ -53,11 +55,13 @@ class _Seen:
 
 
 def qdq_twin(model: nn.Module, examples: Iterable[Tensor]) -> nn.Module:
-    """A copy of a converted `model` with QDQ pairs where int8 values flow, in evaluation mode; it is for tracing and takes no
-    gradients. A layer that a pass through the model calls several times has pairs of its own for each call.
+    """A copy of a converted `model` with QDQ pairs where int8 values flow, in evaluation mode; it
+    is for tracing and takes no gradients. A layer that a pass through the model calls several times
+    has pairs of its own for each call.
 
-    `examples`: batches of its inputs, each [batch, ...]. Raises LocalError when the model has no int8 layer or no example came,
-    and the twin does where a pass calls a layer more often than the examples' passes did."""
+    `examples`: batches of its inputs, each [batch, ...]. Raises LocalError when the model has no
+    int8 layer or no example came, and the twin does where a pass calls a layer more often than the
+    examples' passes did."""
     seen = _ranges(model, examples)
     twin = copy.deepcopy(model).eval()
     for name in seen:
@@ -68,7 +72,8 @@ def qdq_twin(model: nn.Module, examples: Iterable[Tensor]) -> nn.Module:
 
 
 def _ranges(model: nn.Module, examples: Iterable[Tensor]) -> dict[str, list[_Seen]]:
-    """What every int8 layer took and gave in each call of a pass, by its (first) name. [] of a layer that nobody called."""
+    """What every int8 layer took and gave in each call of a pass, by its (first) name. [] of a
+    layer that nobody called."""
     found: dict[str, list[_Seen]] = {name: [] for name, layer in model.named_modules() if _is_int8(layer)}
     for name in found:
         if isinstance(model.get_submodule(name), layers.DotProductAttention | layers.MultiheadAttention):
@@ -132,7 +137,8 @@ def _watching(
 
 
 class _Pair(nn.Module):
-    """QuantizeLinear and DequantizeLinear of a tensor, once: what comes from such a pair goes through as it is."""
+    """QuantizeLinear and DequantizeLinear of a tensor, once: what comes from such a pair goes
+    through as it is."""
 
     def __init__(self, values: Range) -> None:
         super().__init__()
@@ -146,7 +152,8 @@ class _Pair(nn.Module):
 
 
 def _version(x: Tensor) -> int:
-    """Of its values, which what works in place (`nn.ReLU6(inplace=True)`) changes. Tensors of inference mode have none."""
+    """Of its values, which what works in place (`nn.ReLU6(inplace=True)`) changes. Tensors of
+    inference mode have none."""
     return 0 if x.is_inference() else x._version
 
 
@@ -157,7 +164,8 @@ def _marked(y: Any) -> Tensor:
 
 
 def _range_evonorm(layer: Any, y: Tensor) -> Tensor:
-    """See `norms.RangeEvoNorm`. The sizes of a map are numbers here, so that a trace has no arithmetic on shapes."""
+    """See `norms.RangeEvoNorm`. The sizes of a map are numbers here, so that a trace has no
+    arithmetic on shapes."""
     channels, height, width = (int(size) for size in y.shape[1:])
     chunks, wide = chunks_of(height * width), (1, channels, 1, 1)
     grouped = y.reshape(-1, layer.groups, channels // layer.groups, chunks, height * width // chunks)
@@ -191,8 +199,8 @@ class _QdqLayer(nn.Module):
 
     @staticmethod
     def take_over(layer: nn.Module, name: str, seen: list[_Seen]) -> None:
-        """Make a _QdqLayer of `layer`. The object stays, so everything that has it has the new layer: other names in the
-        model, other modules, plain lists."""
+        """Make a _QdqLayer of `layer`. The object stays, so everything that has it has the new
+        layer: other names in the model, other modules, plain lists."""
         kind: Any = type(layer)
         layer.__class__ = _QdqLayer
         assert isinstance(layer, _QdqLayer)
@@ -210,7 +218,8 @@ class _QdqLayer(nn.Module):
         return y if site.given is None else site.given(y)
 
     def _site(self) -> Any:
-        """The pairs of this call. Where only a part of the twin runs, nobody knows which call it is."""
+        """The pairs of this call. Where only a part of the twin runs, nobody knows which call it
+        is."""
         nth = self.calls or 0
         if self.calls is not None and not issubclass(self.kind, layers.Embedding):
             self.calls += 1

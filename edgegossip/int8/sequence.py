@@ -1,5 +1,6 @@
-"""A convolution and the norm behind it, computed in one step where nobody asks for what is between them: sample by sample, while
-the convolution's result is in the cache, and with one step of the backward pass. The bits are those of the two layers."""
+"""A convolution and the norm behind it, computed in one step where nobody asks for what is between
+them: sample by sample, while the convolution's result is in the cache, and with one step of the
+backward pass. The bits are those of the two layers."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""What flows between int8 layers: a tensor that says float32 and holds int8 values with a scale and zero point a sample.
+"""What flows between int8 layers: a tensor that says float32 and holds int8 values with a scale and
+zero point a sample.
 
-To autograd it is a float32 tensor [batch, channels, height, width], [batch, length, features] or [batch, features], whose
-gradient is a plain float32 tensor. Additions, ReLU, slices, zero padding and flattening stay in int8 (what `functional`
-registers with `implements`); any other torch function gets the float32 values, so that whatever a model does between layers
-still works.
+To autograd it is a float32 tensor [batch, channels, height, width], [batch, length, features] or
+[batch, features], whose gradient is a plain float32 tensor. Additions, ReLU, slices, zero padding
+and flattening stay in int8 (what `functional` registers with `implements`); any other torch
+function gets the float32 values, so that whatever a model does between layers still works.
 """
 
 from __future__ import annotations
@@ -33,15 +34,17 @@ _ASKING = frozenset(("register_hook", "retain_grad", "grad"))
 _LINE = 64  # bytes
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-# By the name of a torch function: its int8 form, and the keywords that this one knows; None where it takes any.
+# By the name of a torch function: its int8 form, and the keywords that this one knows; None where
+# it takes any.
 _NATIVE: dict[str, tuple[Callable[..., Any], frozenset[str] | None]] = {}
 
 
 def implements(*names: str) -> Callable[[_Function], _Function]:
-    """Register a function as the int8 form of torch's functions and methods of these names, as in PyTorch's "Extending torch".
+    """Register a function as the int8 form of torch's functions and methods of these names, as in
+    PyTorch's "Extending torch".
 
-    It takes the function's own arguments and returns NotImplemented for those that it cannot serve; then, and for every other
-    function, the values go through float32."""
+    It takes the function's own arguments and returns NotImplemented for those that it cannot serve;
+    then, and for every other function, the values go through float32."""
 
     def register(function: _Function) -> _Function:
         parameters = inspect.signature(function).parameters.values()
@@ -54,7 +57,8 @@ def implements(*names: str) -> Callable[[_Function], _Function]:
 
 
 def _native_form(name: str, keywords: Iterable[str]) -> Callable[..., Any] | None:
-    """Find the int8 form of a function called with these keywords, if it knows them all: torch may have others."""
+    """Find the int8 form of a function called with these keywords, if it knows them all: torch may
+    have others."""
     function, known = _NATIVE.get(name, (None, None))
     return function if known is None or known.issuperset(keywords) else None
 
@@ -69,15 +73,16 @@ RECORDER: ContextVar[Recorder | None] = ContextVar("recorder", default=None)
 
 
 def note(made: Tensor, step: str, inputs: tuple[Tensor, ...], *details: Any) -> None:
-    """Tell the recorder, if there is one, that `made` is what `step` of `_native.Int8Program` makes of the inputs and the
-    details; tensors among these are parameters."""
+    """Tell the recorder, if there is one, that `made` is what `step` of `_native.Int8Program` makes
+    of the inputs and the details; tensors among these are parameters."""
     recorder = RECORDER.get()
     if recorder is not None:
         recorder.note(made, step, inputs, details)
 
 
 def note_reading(what: str) -> None:
-    """Refuse that somebody looks at the values of int8 tensors while a recorder listens: a list of steps does not have them."""
+    """Refuse that somebody looks at the values of int8 tensors while a recorder listens: a list of
+    steps does not have them."""
     if RECORDER.get() is not None:
         raise LocalError(
             f"the model reads float32 values of int8 tensors ({what}); a predictor needs int8 layers alone"
@@ -96,7 +101,8 @@ def changes_in_place(name: str) -> bool:
 
 
 class Division(NamedTuple):
-    """A block of memory that q [*sizes], its scales and zero points share, and the float32 tensor that it stands for."""
+    """A block of memory that q [*sizes], its scales and zero points share, and the float32 tensor
+    that it stands for."""
 
     values: int  # of q
     scale: int  # where the scales begin, in bytes
@@ -120,8 +126,8 @@ def division_of(sizes: tuple[int, ...]) -> Division:
 
 
 class _Part:
-    """One of q, scale and zero of a tensor that lies in one block, made once somebody asks: then the instance has its own, which
-    Python finds before this."""
+    """One of q, scale and zero of a tensor that lies in one block, made once somebody asks: then
+    the instance has its own, which Python finds before this."""
 
     def __init__(self, find: Callable[[Tensor, tuple[int, ...]], Tensor]) -> None:
         self._find = find
@@ -153,8 +159,8 @@ def _zero_in(block: Tensor, sizes: tuple[int, ...]) -> Tensor:
 class QuantisedTensor(torch.Tensor):
     """value = scale (q - zero).
 
-    q: int8[batch, height, width, channels], [batch, length, features] or [batch, features], contiguous; scale:
-    float32[batch]; zero: int32[batch]."""
+    q: int8[batch, height, width, channels], [batch, length, features] or [batch, features],
+    contiguous; scale: float32[batch]; zero: int32[batch]."""
 
     q: Any = _Part(_q_in)
     scale: Any = _Part(_scale_in)
@@ -182,8 +188,9 @@ class QuantisedTensor(torch.Tensor):
 
     @classmethod
     def lying_in(cls, block: Tensor, sizes: tuple[int, ...]) -> QuantisedTensor:
-        """Of one piece of memory, int8 as `division_of` divides it: q, scale and zero, each from a cache line's boundary on.
-        The three are made of it once somebody asks, which mostly nobody does."""
+        """Of one piece of memory, int8 as `division_of` divides it: q, scale and zero, each from a
+        cache line's boundary on. The three are made of it once somebody asks, which mostly nobody
+        does."""
         made = cls._of(sizes)
         made.block = block
         return made
@@ -198,15 +205,17 @@ class QuantisedTensor(torch.Tensor):
         return cls(*parts) if len(parts) == 3 else cls.lying_in(parts[0], sizes)
 
     def with_q(self, q: Tensor) -> QuantisedTensor:
-        """Other values with these scales and zero points, as their own: parts of a block would keep all of it."""
+        """Other values with these scales and zero points, as their own: parts of a block would keep
+        all of it."""
         return QuantisedTensor(q, self.scale.clone(), self.zero.clone())
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         return f"QuantisedTensor(shape={tuple(self.shape)}, grad_fn={self.grad_fn})"
 
     def values(self) -> Tensor:
-        """The float32 values, without a gradient: [batch, channels, height, width] or [batch, features]. A tensor of its own, no
-        view of another one: a layer may change it in place, which autograd forbids with views from a step of ours."""
+        """The float32 values, without a gradient: [batch, channels, height, width] or [batch,
+        features]. A tensor of its own, no view of another one: a layer may change it in place,
+        which autograd forbids with views from a step of ours."""
         note_reading("values")
         wide = (-1, *[1] * (self.q.dim() - 1))
         q = self.q.permute(0, 3, 1, 2) if self.q.dim() == 4 else self.q

@@ -20,8 +20,8 @@ class GossipOptimizer(torch.optim.Optimizer):
     Who comes from hivemind finds the same shape of loop: `step` does the rest. `over` says that the
     run has ended; the model then is the final one, and a further step is refused.
 
-    Args:
-        optimizer: steps on the model that `run` was made for. Schedulers and gradient scalers may be
+    Args: optimizer: steps on the model that `run` was made for. Schedulers and gradient scalers may
+        be
             built on it or on this wrapper; parameter groups and state are the same.
         run: what `edgegossip.join(model, state=[optimizer])` returned. Give the `state` there: the
             checkpoint is taken in when this wrapper is made.

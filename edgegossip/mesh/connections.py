@@ -35,8 +35,8 @@ class Unreachable(PeerError):
 
 
 class Security(Protocol):
-    """Who we are and who a peer is: mesh.tls_security.TlsSecurity. On the transport's loop, without waiting,
-    where nothing else is said."""
+    """Who we are and who a peer is: mesh.tls_security.TlsSecurity. On the transport's loop, without
+    waiting, where nothing else is said."""
 
     def start(self, limits: MeshLimits, tell: Tell, on_news: Callable[[], None]) -> str:
         """Where our gRPC server is to listen, inside this machine. `tell` takes lines for the log
@@ -147,7 +147,8 @@ async def serve(
         raise
 
 
-# -- why a connection failed ------------------------------------------------------------------------------------
+# -- why a connection failed
+# ------------------------------------------------------------------------------------
 
 _ERRNO = re.compile(r"(?:connect|recvmsg|sendmsg|read|write|system)\w*:? ?(?:error: )?([A-Z][A-Za-z ]+?) \(\d+\)")
 _WORDS = (

@@ -137,7 +137,8 @@ class Inbound(grpc.GenericRpcHandler):
             return grpc.stream_stream_rpc_method_handler(self._exchange)
         return None
 
-    # -- what the transport says -----------------------------------------------------------------------------
+    # -- what the transport says
+    # -----------------------------------------------------------------------------
 
     def allow(self, peer: NodeId) -> None:
         self._sources.setdefault(peer, Source())
@@ -190,7 +191,8 @@ class Inbound(grpc.GenericRpcHandler):
         for task in self._streams - {self._sources[sender].task for sender in expected}:
             task.cancel()
 
-    # -- one stream ------------------------------------------------------------------------------------------
+    # -- one stream
+    # ------------------------------------------------------------------------------------------
 
     async def _exchange(self, _requests: object, context: grpc.aio.ServicerContext) -> None:
         """One call from its first message to its end. Whatever goes wrong is told to the caller and
@@ -381,7 +383,8 @@ class Inbound(grpc.GenericRpcHandler):
             self._intake.leave(source, stream=acks, keep=broken)
             await acks.stop()
 
-    # -- refusals --------------------------------------------------------------------------------------------
+    # -- refusals
+    # --------------------------------------------------------------------------------------------
 
     def _log_refusal(self, refusal: Refusal, code: mesh_pb2.RefusalCode) -> None:
         """The same reason of the same caller at most once a minute, and few lines altogether."""
@@ -591,7 +594,8 @@ class Inbox:
         """Wake whoever waits in `get`; what is queued can still be taken."""
         self._events.put(None)
 
-    # -- room for frames -------------------------------------------------------------------------------------
+    # -- room for frames
+    # -------------------------------------------------------------------------------------
 
     def bound(self, max_bytes: int) -> None:
         """From now on no more than this may wait, or one frame, whose size has a bound by now. What

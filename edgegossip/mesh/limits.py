@@ -90,7 +90,8 @@ class MeshLimits:
     # longer, and as a rule it never asks.
     listeners_patience: float = 1.5
     stall_s: float = 2.0  # least silence after which a peer that owes an acknowledgement is asked whether it is there
-    # A process that owes one and does not answer for so long is given up, though its connection lives.
+    # A process that owes one and does not answer for so long is given up, though its connection
+    # lives.
     hung_s: float = 30.0
     backoff_min_s: float = 0.05
     backoff_max_s: float = 1.0

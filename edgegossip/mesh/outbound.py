@@ -128,7 +128,8 @@ class Edge:
         self._down_timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
 
-    # -- what the transport calls ----------------------------------------------------------------------------
+    # -- what the transport calls
+    # ----------------------------------------------------------------------------
 
     def start(self, *, given_up: bool = False) -> None:
         """Begin to try this peer; not one that was `given_up` before its address was known."""
@@ -238,7 +239,8 @@ class Edge:
             self._task.cancel()
             await asyncio.wait({self._task})
 
-    # -- streams, one after the other ------------------------------------------------------------------------
+    # -- streams, one after the other
+    # ------------------------------------------------------------------------
 
     async def _run(self, before: asyncio.Task[None] | None) -> None:
         """`before`: who did this until the peer was given up, and may be at its last words."""
@@ -331,7 +333,8 @@ class Edge:
         self._came_up()
         return stream
 
-    # -- what becomes of frames and of the peer --------------------------------------------------------------
+    # -- what becomes of frames and of the peer
+    # --------------------------------------------------------------
 
     def _acknowledged(self, frame: Outgoing, there_s: float) -> None:
         times = (frame.start_s, frame.first_byte_s, max(there_s, frame.first_byte_s))
@@ -537,7 +540,8 @@ class Stream:
                 raise error if isinstance(error, (PeerError, grpc.aio.AioRpcError)) else PeerError("the stream broke")
         raise PeerError("the stream was closed")
 
-    # -- frames ----------------------------------------------------------------------------------------------
+    # -- frames
+    # ----------------------------------------------------------------------------------------------
 
     async def _write_frames(self) -> None:
         while await self._until(lambda: self._queue.has_waiting):
@@ -577,7 +581,8 @@ class Stream:
         frame.written_bytes += size
         return message
 
-    # -- answers ---------------------------------------------------------------------------------------------
+    # -- answers
+    # ---------------------------------------------------------------------------------------------
 
     async def _read_acks(self) -> None:
         while True:

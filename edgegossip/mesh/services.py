@@ -65,7 +65,8 @@ class StandardServices(grpc.GenericRpcHandler):
         """The server is about to stop: say so, and end the streams."""
         self._ended.set()
 
-    # -- health ----------------------------------------------------------------------------------------------
+    # -- health
+    # ----------------------------------------------------------------------------------------------
 
     async def _check(self, message: bytes, context: grpc.aio.ServicerContext) -> bytes:
         await self._admit(context)
@@ -90,7 +91,8 @@ class StandardServices(grpc.GenericRpcHandler):
         response = health_pb2.HealthCheckResponse
         return int(response.NOT_SERVING if self._ended.is_set() else response.SERVING)
 
-    # -- reflection ------------------------------------------------------------------------------------------
+    # -- reflection
+    # ------------------------------------------------------------------------------------------
 
     async def _reflect(self, _requests: object, context: grpc.aio.ServicerContext) -> None:
         await self._admit(context)
@@ -111,7 +113,8 @@ class StandardServices(grpc.GenericRpcHandler):
             await self._admit(context)
             yield await _parsed(reflection_pb2.ServerReflectionRequest, message, context)
 
-    # -- who may ask -----------------------------------------------------------------------------------------
+    # -- who may ask
+    # -----------------------------------------------------------------------------------------
 
     async def _admit(self, context: grpc.aio.ServicerContext) -> None:
         """One question more. Ends the call when its caller asks too often, and with certificates

@@ -102,7 +102,8 @@ class Credentials:
 
 
 class TlsSecurity:
-    """The security of one node with an identity. `identity` names it; a transport calls `start` once.
+    """The security of one node with an identity. `identity` names it; a transport calls `start`
+    once.
 
     Raises DataError when the identity's files cannot be used."""
 
@@ -125,7 +126,8 @@ class TlsSecurity:
         Identity.load."""
         return cls(Identity.load(folder))
 
-    # -- the listening side ----------------------------------------------------------------------------------
+    # -- the listening side
+    # ----------------------------------------------------------------------------------
 
     def start(self, limits: MeshLimits, tell: Tell, on_news: Callable[[], None]) -> str:
         """Return the name on which our gRPC server is to listen, for the front end alone. `tell`
@@ -234,7 +236,8 @@ class TlsSecurity:
             about = subject.name if subject.role == "board" else None
             self._tell(about, f"{subject.name} is in quarantine for {length_s:g} s: {printable(reason, 300)}")
 
-    # -- the calling side ------------------------------------------------------------------------------------
+    # -- the calling side
+    # ------------------------------------------------------------------------------------
 
     async def check(self, peer: NodeId, where: Address, before_close: Callable[[], object] = lambda: None) -> None:
         """Make the admission handshake: see that it is `peer` who listens there, that neither is
@@ -265,7 +268,8 @@ class TlsSecurity:
         """Return whether the certificate that `check` saw last was revoked since."""
         return peer in self._pinned and self.identity.revocations.revoked(self._pinned[peer])
 
-    # -- revocation ------------------------------------------------------------------------------------------
+    # -- revocation
+    # ------------------------------------------------------------------------------------------
 
     def _offered(self, giver: Subject, crl: bytes, told: int) -> None:
         """Take a list that somebody offers. Any thread. One that is not our authority's, or no

@@ -204,7 +204,8 @@ class GrpcTransport:
     def __exit__(self, *_exc: object) -> None:
         self.close()
 
-    # -- on the loop -----------------------------------------------------------------------------------------
+    # -- on the loop
+    # -----------------------------------------------------------------------------------------
 
     async def _start(self, where: addresses.Address) -> addresses.Address:
         self._inbox = Inbox(self._loop, self._limits.max_inbox_bytes, self._limits.max_unmeasured_bytes)
@@ -342,7 +343,8 @@ class GrpcTransport:
             await asyncio.wait(rest, timeout=1.0)
         await self._loop.shutdown_default_executor()
 
-    # -- threads ---------------------------------------------------------------------------------------------
+    # -- threads
+    # ---------------------------------------------------------------------------------------------
 
     def _call(self, work: Coroutine[Any, Any, T], timeout_s: float = 30.0) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout_s)

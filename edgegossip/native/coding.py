@@ -1,9 +1,9 @@
-"""Sections: one quantised tensor as bytes, with its scales and entropy coded. The same bytes on every instruction set and
-for any number of threads.
+"""Sections: one quantised tensor as bytes, with its scales and entropy coded. The same bytes on
+every instruction set and for any number of threads.
 
-A section is quantised and coded block by block (65536 values), from a scratch that stays in a core's cache; how it is
-coded is decided from all codes of a small tensor and from a fixed sample of a large one. docs/wire-format.md has every
-byte. Sections of stage zstd are not made or read here.
+A section is quantised and coded block by block (65536 values), from a scratch that stays in a
+core's cache; how it is coded is decided from all codes of a small tensor and from a fixed sample of
+a large one. docs/wire-format.md has every byte. Sections of stage zstd are not made or read here.
 """
 
 from __future__ import annotations
@@ -43,13 +43,14 @@ FAULTS: Mapping[int, str] = {
 
 
 def new_state() -> bytearray:
-    """What sections of one body share: the last code tables. `encode` and `decode` read and write it, in the order of the
-    sections."""
+    """What sections of one body share: the last code tables. `encode` and `decode` read and write
+    it, in the order of the sections."""
     return bytearray(_native.CODING_STATE_BYTES)
 
 
 def table_work() -> int:
-    """What this thread has built to decode Huffman codes, in entries of tables and bytes whose code lengths it computed."""
+    """What this thread has built to decode Huffman codes, in entries of tables and bytes whose code
+    lengths it computed."""
     return _native.coding_table_work()
 
 
@@ -78,7 +79,8 @@ def encode(
     threads: int | None = None,
     isa: str | None = None,
 ) -> int:
-    """`encode_all` of one tensor x, float32[n], with this tensor's key; -1 when it is not finite."""
+    """`encode_all` of one tensor x, float32[n], with this tensor's key; -1 when it is not
+    finite."""
     return encode_all(
         quantiser,
         x,
@@ -112,17 +114,19 @@ def encode_all(
     threads: int | None = None,
     isa: str | None = None,
 ) -> int:
-    """Write the sections of all tensors of x that have values, with the tensors' keys, to the start of `out`, uint8.
+    """Write the sections of all tensors of x that have values, with the tensors' keys, to the start
+    of `out`, uint8.
 
-    Without `scales` (float32, one a bucket, tensor by tensor; of buckets they must be as `norms` gives them, with 8 bits of
-    mantissa) they are the buckets' L2 or L-infinity norms. "huffman" is the
-    smallest of Huffman coded symbols, Huffman coded runs of zeros and raw codes, "auto" of these and Elias codes.
-    "ans" is the smaller of asymmetric numeral systems and raw codes for codes of 3 or 4 bits of tensors from 8192 values
-    on, "huffman" for others. `tables`
-    has rows of 2^bits weights, from which both ends make the same Huffman codes; `preferred`, int64[tensors] or empty, names
-    the row that is considered for each, or -1.
+    Without `scales` (float32, one a bucket, tensor by tensor; of buckets they must be as `norms`
+    gives them, with 8 bits of mantissa) they are the buckets' L2 or L-infinity norms. "huffman" is
+    the smallest of Huffman coded symbols, Huffman coded runs of zeros and raw codes, "auto" of
+    these and Elias codes. "ans" is the smaller of asymmetric numeral systems and raw codes for
+    codes of 3 or 4 bits of tensors from 8192 values on, "huffman" for others. `tables` has rows of
+    2^bits weights, from which both ends make the same Huffman codes; `preferred`, int64[tensors] or
+    empty, names the row that is considered for each, or -1.
 
-    Returns their size in bytes, or -1 - k when tensor k is not finite. With scales given x is not looked at for that.
+    Returns their size in bytes, or -1 - k when tensor k is not finite. With scales given x is not
+    looked at for that.
     """
     return _native.coding_encode(
         quantiser.spec,
@@ -154,7 +158,8 @@ def decode(
     threads: int | None = None,
     isa: str | None = None,
 ) -> int:
-    """`decode_all` of one tensor of n values: the position after its section, or a key of FAULTS."""
+    """`decode_all` of one tensor of n values: the position after its section, or a key of
+    FAULTS."""
     tensor, end = decode_all(
         quantiser, body, position, np.array([0, n]), 0, state, out, weight, tables=tables, threads=threads, isa=isa
     )
@@ -175,12 +180,13 @@ def decode_all(
     threads: int | None = None,
     isa: str | None = None,
 ) -> tuple[int, int]:
-    """Decode the sections from that of `tensor` on, which starts at `position` of uint8 `body`: out = values, or out +=
-    weight * values, float32[offsets[-1]]. Without `out` they are only checked, and end as they would otherwise; what is to
-    be added must have been checked.
+    """Decode the sections from that of `tensor` on, which starts at `position` of uint8 `body`: out
+    = values, or out += weight * values, float32[offsets[-1]]. Without `out` they are only checked,
+    and end as they would otherwise; what is to be added must have been checked.
 
-    Returns (tensors, position after the last section), or (k, position) before the section of tensor k when that is of
-    stage zstd, or (k, key of FAULTS) when it is invalid. Reads nothing outside the body; finite whatever it holds.
+    Returns (tensors, position after the last section), or (k, position) before the section of
+    tensor k when that is of stage zstd, or (k, key of FAULTS) when it is invalid. Reads nothing
+    outside the body; finite whatever it holds.
     """
     return _native.coding_decode(
         quantiser.spec,

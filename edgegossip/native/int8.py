@@ -1,12 +1,14 @@
-"""Integer training: convolutions, Range EvoNorm, additions and pooling of int8 maps, forward and backward (docs/int8.md).
+"""Integer training: convolutions, Range EvoNorm, additions and pooling of int8 maps, forward and
+backward (docs/int8.md).
 
-A batch of maps is `Maps`: q int8[batch * height * width * channels], in that order of dimensions, and one scale float32 and
-zero point int32 a sample; the value of q is scale (q - zero). A scale of NaN marks a sample with values that are not finite.
-Weights, biases and gradients are float32, one-dimensional views of [out][in / groups][kernel_h][kernel_w], [out] and
-[batch][height][width][channels]. Sums of integers are exact; all results have the same bits on every instruction set and
-with any number of threads. Memory that is no array's is a tuple (address, elements, format, owner); what is written overlaps
-nothing else (but the output of `relu` may be its q). `isa`, `threads` and errors as in `edgegossip.native`; ValueError also for
-an impossible shape.
+A batch of maps is `Maps`: q int8[batch * height * width * channels], in that order of dimensions,
+and one scale float32 and zero point int32 a sample; the value of q is scale (q - zero). A scale of
+NaN marks a sample with values that are not finite. Weights, biases and gradients are float32,
+one-dimensional views of [out][in / groups][kernel_h][kernel_w], [out] and
+[batch][height][width][channels]. Sums of integers are exact; all results have the same bits on
+every instruction set and with any number of threads. Memory that is no array's is a tuple (address,
+elements, format, owner); what is written overlaps nothing else (but the output of `relu` may be its
+q). `isa`, `threads` and errors as in `edgegossip.native`; ValueError also for an impossible shape.
 """
 
 from __future__ import annotations
@@ -173,8 +175,8 @@ class LayerNormShape(NamedTuple):
 
 
 def quantise(x: Floats, batch: int, out: Maps, isa: str | None = None, threads: int | None = None) -> None:
-    """Per sample: scale = (max - min) / 255 at least 1e-30, the extremes taken of x and 0; zero = -128 - min / scale rounded;
-    q = clamp(trunc(x (1 / scale) + (zero + 128.5)), 0, 255) - 128."""
+    """Per sample: scale = (max - min) / 255 at least 1e-30, the extremes taken of x and 0; zero =
+    -128 - min / scale rounded; q = clamp(trunc(x (1 / scale) + (zero + 128.5)), 0, 255) - 128."""
     _native.int8_quantise(x, batch, *out, isa, threads)
 
 
@@ -192,9 +194,11 @@ def conv(
     isa: str | None = None,
     threads: int | None = None,
 ) -> None:
-    """y = (sum of (q - zero) w) (scale of x) (scale of w) + bias, quantised anew, or as it is into a float32 `out`.
+    """y = (sum of (q - zero) w) (scale of x) (scale of w) + bias, quantised anew, or as it is into
+    a float32 `out`.
 
-    w is the weight in units of its scale, max |weight| / 127 of the output channel, rounded to nearest even."""
+    w is the weight in units of its scale, max |weight| / 127 of the output channel, rounded to
+    nearest even."""
     if isinstance(out, Maps):
         _native.int8_conv(shape, *x, weight, bias, *out, None, isa, threads)
     else:
@@ -216,17 +220,20 @@ def conv_backward(
 ) -> None:
     """Gradients of x, weight and bias (None: not asked for) from g, that of the output.
 
-    dx: g in 8 bits per sample, scale max |g| / 127, rounded stochastically by `key`, times the weight quantised by input
-    channel. dw: sums of g (q - zero) inside a sample are integers, over samples float32; g is those 8 bits, or if `wide` 16,
-    scale max |g| / 32512, rounded to nearest even. Where a sample has one output pixel, the integer sums run over up to 64
-    samples, whose gradients, times their scales and those of x, get one 16-bit scale. db: float32 sums of g itself."""
+    dx: g in 8 bits per sample, scale max |g| / 127, rounded stochastically by `key`, times the
+    weight quantised by input
+    channel. dw: sums of g (q - zero) inside a sample are integers, over samples float32; g is those
+    8 bits, or if `wide` 16, scale max |g| / 32512, rounded to nearest even. Where a sample has one
+    output pixel, the integer sums run over up to 64 samples, whose gradients, times their scales
+    and those of x, get one 16-bit scale. db: float32 sums of g itself."""
     _native.int8_conv_backward(shape, *x, weight, g, key, wide, dx, dw, db, isa, threads)
 
 
 def evonorm(
     shape: NormShape, y: Maps, by: NormParameters, out: Maps, isa: str | None = None, threads: int | None = None
 ) -> None:
-    """z = gamma y hardsigmoid(v y) / (C R + 1e-5) + beta, quantised anew; C and R as in `edgegossip.int8.norms`."""
+    """z = gamma y hardsigmoid(v y) / (C R + 1e-5) + beta, quantised anew; C and R as in
+    `edgegossip.int8.norms`."""
     _native.int8_evonorm(shape, *y, *by, *out, isa, threads)
 
 
@@ -240,8 +247,9 @@ def evonorm_backward(
     isa: str | None = None,
     threads: int | None = None,
 ) -> None:
-    """Gradients of y and of the parameters from g, that of z, with z a function of the quantised y. The gradient of the range
-    goes to each chunk's maximum and minimum, in equal parts where several values tie."""
+    """Gradients of y and of the parameters from g, that of z, with z a function of the quantised y.
+    The gradient of the range goes to each chunk's maximum and minimum, in equal parts where several
+    values tie."""
     _native.int8_evonorm_backward(shape, *y, *by, g, dy, *out, isa, threads)
 
 
@@ -257,7 +265,8 @@ def conv_evonorm(
     isa: str | None = None,
     threads: int | None = None,
 ) -> None:
-    """`conv` into y, then `evonorm` of y into `out`, a sample at a time. The same bits as one after the other."""
+    """`conv` into y, then `evonorm` of y into `out`, a sample at a time. The same bits as one after
+    the other."""
     _native.int8_conv_evonorm(shape, *x, weight, bias, *y, norm, *by, *out, isa, threads)
 
 
@@ -284,8 +293,9 @@ def conv_evonorm_backward(
     isa: str | None = None,
     threads: int | None = None,
 ) -> None:
-    """`evonorm_backward`, then `conv_backward` of the convolution that gave y, a sample at a time: the gradient between them
-    is never in memory as a whole. The same bits as one after the other."""
+    """`evonorm_backward`, then `conv_backward` of the convolution that gave y, a sample at a time:
+    the gradient between them is never in memory as a whole. The same bits as one after the
+    other."""
     _native.int8_conv_evonorm_backward(
         conv.shape, *conv.x, conv.weight, norm, *y, *by, g, conv.key, conv.wide, dx, dw, db, *out, isa, threads
     )
@@ -299,16 +309,17 @@ def max_pool(
     isa: str | None = None,
     threads: int | None = None,
 ) -> None:
-    """Largest q of every window, and the places of the first and of the last such one in it, row * kernel_w + column; at most
-    256 places. `tap` uint8[2 * outputs]: all first ones, then all last ones."""
+    """Largest q of every window, and the places of the first and of the last such one in it, row *
+    kernel_w + column; at most 256 places. `tap` uint8[2 * outputs]: all first ones, then all last
+    ones."""
     _native.int8_max_pool(shape, q, out, tap, isa, threads)
 
 
 def max_pool_backward(
     shape: PoolShape, tap: NDArray[np.uint8], g: Floats, dx: Floats, threads: int | None = None
 ) -> None:
-    """The gradient of every output goes to the place that it came from, or in equal parts to the first and the last of several.
-    ValueError for a tap outside the map."""
+    """The gradient of every output goes to the place that it came from, or in equal parts to the
+    first and the last of several. ValueError for a tap outside the map."""
     _native.int8_max_pool_backward(shape, tap, g, dx, threads)
 
 
@@ -329,7 +340,8 @@ def slice_maps(
 def slice_backward(
     shape: SliceShape, batch: int, pitch: int, g: Floats, dx: Floats, threads: int | None = None
 ) -> None:
-    """The gradient of what was taken goes to its place, with zeros around it. Pixels of g are `pitch` floats apart."""
+    """The gradient of what was taken goes to its place, with zeros around it. Pixels of g are
+    `pitch` floats apart."""
     _native.int8_slice_backward(shape, batch, pitch, g, dx, threads)
 
 
@@ -341,7 +353,8 @@ def relu(q: NDArray[np.int8], zero: NDArray[np.int32], out: NDArray[np.int8], th
 def relu_backward(
     q: NDArray[np.int8], zero: NDArray[np.int32], g: Floats, dx: Floats, threads: int | None = None
 ) -> None:
-    """The gradient where q, which may be the output of `relu`, is above its sample's zero point, else 0."""
+    """The gradient where q, which may be the output of `relu`, is above its sample's zero point,
+    else 0."""
     _native.int8_relu_backward(q, zero, g, dx, threads)
 
 
@@ -365,7 +378,8 @@ def embedding(
     isa: str | None = None,
     threads: int | None = None,
 ) -> None:
-    """The rows of `table` that `ids` name, quantised as `quantise` does. ValueError for an id that is no row."""
+    """The rows of `table` that `ids` name, quantised as `quantise` does. ValueError for an id that
+    is no row."""
     _native.int8_embedding(shape, ids, table, *out, isa, threads)
 
 
@@ -380,8 +394,9 @@ def embedding_backward(
     isa: str | None = None,
     threads: int | None = None,
 ) -> None:
-    """Gradient of the table: sums of g over the places that name a row, integers inside a sample, float32 over samples. g in 8
-    bits, or if `wide` in 16, as in `conv_backward`. The row `padding` gets none."""
+    """Gradient of the table: sums of g over the places that name a row, integers inside a sample,
+    float32 over samples. g in 8 bits, or if `wide` in 16, as in `conv_backward`. The row `padding`
+    gets none."""
     _native.int8_embedding_backward(shape, ids, g, key, wide, -1 if padding is None else padding, dw, isa, threads)
 
 

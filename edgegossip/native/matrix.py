@@ -1,11 +1,13 @@
-"""Low-rank arithmetic: spectral atoms of a matrix, steps of PowerSGD, and sums of outer products of wire factors.
+"""Low-rank arithmetic: spectral atoms of a matrix, steps of PowerSGD, and sums of outer products of
+wire factors.
 
-Matrices are float32[rows * cols], row after row. Sums are float64, each in one fixed order, without fused operations or
-LAPACK: the same bits on every machine. Results are held within float32's finite range. `isa` and errors as in
-`edgegossip.native`.
+Matrices are float32[rows * cols], row after row. Sums are float64, each in one fixed order, without
+fused operations or LAPACK: the same bits on every machine. Results are held within float32's finite
+range. `isa` and errors as in `edgegossip.native`.
 
-*Factors* of rank r on the wire: r columns of `rows` numbers (left), with form "fp16" r float32 scales, then r rows of `cols`
-numbers (right); the matrix is sum over k of left[k] (scale[k] right[k])^T. uint8[factors_bytes(...)].
+*Factors* of rank r on the wire: r columns of `rows` numbers (left), with form "fp16" r float32
+scales, then r rows of `cols` numbers (right); the matrix is sum over k of left[k] (scale[k]
+right[k])^T. uint8[factors_bytes(...)].
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ def factors_product(
     weight: float | None = None,
     isa: str | None = None,
 ) -> None:
-    """out = the matrix of sound factors, or out += weight * matrix. `out` is float32[rows * cols]; needs 3 KiB a rank."""
+    """out = the matrix of sound factors, or out += weight * matrix. `out` is float32[rows * cols];
+    needs 3 KiB a rank."""
     _native.factors_product(factors, rows, cols, rank, form, out, weight, isa)
 
 
@@ -65,9 +68,10 @@ def power_step(
 ) -> None:
     """One power iteration of PowerSGD on m = x + decay * error (Vogels et al. 2019, Algorithm 1).
 
-    left = orthonormalised m start^T (modified Gram-Schmidt, twice; a column of which it leaves less than 2^-40 is zero);
-    right = left^T m, from left as it travels; `factors` receives both; `residual` m less what a receiver decodes; `next`,
-    float32[rank * cols] as `start`, right in float32, or start's row where right's is zero, lest it stay zero for ever.
+    left = orthonormalised m start^T (modified Gram-Schmidt, twice; a column of which it leaves less
+    than 2^-40 is zero); right = left^T m, from left as it travels; `factors` receives both;
+    `residual` m less what a receiver decodes; `next`, float32[rank * cols] as `start`, right in
+    float32, or start's row where right's is zero, lest it stay zero for ever.
     """
     _native.power_step(x, error, decay, rows, cols, rank, form, start, factors, next, residual, isa)
 
@@ -78,11 +82,13 @@ def corrected(x: Vec, error: Vec, decay: float, out: Vec, isa: str | None = None
 
 
 def spectral_basis(x: Vec, rows: int, cols: int, isa: str | None = None) -> tuple[Doubles, Doubles]:
-    """Orthonormal basis of the shorter side, m = min(rows, cols), whose rows are the left (rows <= cols) or right
-    singular vectors, in no order; and the singular values: float64[m, m] and float64[m].
+    """Orthonormal basis of the shorter side, m = min(rows, cols), whose rows are the left (rows <=
+    cols) or right singular vectors, in no order; and the singular values: float64[m, m] and
+    float64[m].
 
-    Householder reduction and implicit QL on the Gram matrix. The basis is orthonormal to rounding whatever the matrix;
-    singular values, taken as norms of products with the matrix, are those of the basis. O(m^2 (m + max(rows, cols))).
+    Householder reduction and implicit QL on the Gram matrix. The basis is orthonormal to rounding
+    whatever the matrix; singular values, taken as norms of products with the matrix, are those of
+    the basis. O(m^2 (m + max(rows, cols))).
     """
     side = min(rows, cols)
     basis, norms = np.empty(side * side), np.empty(side)
@@ -93,5 +99,6 @@ def spectral_basis(x: Vec, rows: int, cols: int, isa: str | None = None) -> tupl
 def spectral_atom(
     x: Vec, rows: int, cols: int, unit: Doubles, divisor: float, out: Vec, isa: str | None = None
 ) -> None:
-    """out = x^T unit / divisor (rows <= cols) or x unit / divisor, float32[max(rows, cols)]; 0 < divisor <= 1."""
+    """out = x^T unit / divisor (rows <= cols) or x unit / divisor, float32[max(rows, cols)]; 0 <
+    divisor <= 1."""
     _native.spectral_atom(x, rows, cols, unit, divisor, out, isa)

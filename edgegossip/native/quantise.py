@@ -1,26 +1,30 @@
-"""Quantisers: a float32 tensor <-> a row of codes of 1 to 16 bits. The kernels behind qsgd, elastiquant, co3 and others.
+"""Quantisers: a float32 tensor <-> a row of codes of 1 to 16 bits. The kernels behind qsgd,
+elastiquant, co3 and others.
 
-A code of w bits is sign << (w - 1) | level; with w = 1 it is 1 for what is below zero. Zero is always code 0. *Symbols*
-hold codes of w <= 8 bits in the next 1, 2, 4 or 8 bits, the first code in the low bits of a byte, and those of 9 to 16
-bits in a little-endian uint16; what is left of the last byte is 0. With N the scale of a bucket, r = min(|v| / N, 1) and
-u the element's random number:
+A code of w bits is sign << (w - 1) | level; with w = 1 it is 1 for what is below zero. Zero is
+always code 0. *Symbols* hold codes of w <= 8 bits in the next 1, 2, 4 or 8 bits, the first code in
+the low bits of a byte, and those of 9 to 16 bits in a little-endian uint16; what is left of the
+last byte is 0. With N the scale of a bucket, r = min(|v| / N, 1) and u the element's random number:
 
-- UNIFORM (QSGD, Alistarh et al. 2017; TernGrad with levels = 1): level 0 .. s stands for l / s. In fixed point
-  a = floor(min(|v| k, s 2^F)), k = s 2^F / N, level = (a + (u >> 32 - F)) >> F; F = 24, or 32 - w for more than 8 bits.
-- LOG2 (NUQSGD, Ramezani-Kebrya et al. 2021, p = 1/2): levels 0, 2^-s, .., 1/2, 1. With t = 2^s r the 23 mantissa bits of
-  max(1 + t, 2 t) are the probability of the next level.
-- LEVELS (NUQSGD): any increasing list from 0 to 1; from l_j <= r < l_(j+1) up when (u >> 8) 2^-24 < (r - l_j) steepness,
-  steepness = 1 / (l_(j+1) - l_j).
-- FP4 (CO3): the nearest of 0, .5, 1, 1.5, 2, 3 to |v| k, edges to the smaller; the scale is k. Not random.
+- UNIFORM (QSGD, Alistarh et al. 2017; TernGrad with levels = 1): level 0 .. s stands for l / s. In
+  fixed point a = floor(min(|v| k, s 2^F)), k = s 2^F / N, level = (a + (u >> 32 - F)) >> F; F = 24,
+  or 32 - w for more than 8 bits.
+- LOG2 (NUQSGD, Ramezani-Kebrya et al. 2021, p = 1/2): levels 0, 2^-s, .., 1/2, 1. With t = 2^s r
+  the 23 mantissa bits of max(1 + t, 2 t) are the probability of the next level.
+- LEVELS (NUQSGD): any increasing list from 0 to 1; from l_j <= r < l_(j+1) up when (u >> 8) 2^-24 <
+  (r - l_j) steepness, steepness = 1 / (l_(j+1) - l_j).
+- FP4 (CO3): the nearest of 0, .5, 1, 1.5, 2, 3 to |v| k, edges to the smaller; the scale is k. Not
+  random.
 - SIGN (signSGD): the sign alone.
 
-Every operation is rounded to float32; |v| / N is |v| times 1 / N. A scale outside [2^-60, 2^60] is first brought nearer to 1,
-with its values, by 2^64 or 2^-64 (not FP4, SIGN). Probabilities are exact to 2^-23 (2^(w - 32) for more than 8 bits) of a step.
-A value is unit * N, unit = l / s, the level or 1; of FP4 the grid's number divided by k. A bucket with N = 0 is zeros.
+Every operation is rounded to float32; |v| / N is |v| times 1 / N. A scale outside [2^-60, 2^60] is
+first brought nearer to 1, with its values, by 2^64 or 2^-64 (not FP4, SIGN). Probabilities are
+exact to 2^-23 (2^(w - 32) for more than 8 bits) of a step. A value is unit * N, unit = l / s, the
+level or 1; of FP4 the grid's number divided by k. A bucket with N = 0 is zeros.
 
-The random numbers are a function of a 64-bit key and the element's index in its tensor, so the symbols do not depend on
-how a tensor is cut, on the instruction set or on threads. `isa` and errors as in `edgegossip.native`, and ValueError for a
-quantiser that cannot be.
+The random numbers are a function of a 64-bit key and the element's index in its tensor, so the
+symbols do not depend on how a tensor is cut, on the instruction set or on threads. `isa` and errors
+as in `edgegossip.native`, and ValueError for a quantiser that cannot be.
 """
 
 from __future__ import annotations
@@ -51,9 +55,10 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Quantiser:
-    """One quantiser: a code has `bits` bits; `levels` is s (UNIFORM 1 .. 2^(bits-1) - 1, LOG2 0 .. 2^(bits-1) - 2); a
-    bucket of `bucket` values (a power of two from 8 to 65536, or 0 for the whole tensor) has one scale; `list` has the
-    levels of LEVELS, 2 to 2^(bits-1) numbers rounded to float32."""
+    """One quantiser: a code has `bits` bits; `levels` is s (UNIFORM 1 .. 2^(bits-1) - 1, LOG2 0 ..
+    2^(bits-1) - 2); a bucket of `bucket` values (a power of two from 8 to 65536, or 0 for the whole
+    tensor) has one scale; `list` has the levels of LEVELS, 2 to 2^(bits-1) numbers rounded to
+    float32."""
 
     kind: Kind
     bits: int
@@ -76,7 +81,8 @@ class Quantiser:
         return scale_count(n, self.bucket)
 
     def scale_bytes(self, n: int) -> int:
-        """Bytes of the scales of n values as they travel: 2 a bucket, or 4 for the one of a tensor."""
+        """Bytes of the scales of n values as they travel: 2 a bucket, or 4 for the one of a
+        tensor."""
         return scale_count(n, self.bucket) * (2 if self.bucket else 4)
 
 
@@ -86,11 +92,12 @@ def scale_count(n: int, bucket: int) -> int:
 
 
 def norms(x: Vec, bucket: int, linf: bool = False, isa: str | None = None) -> Vec | None:
-    """L2 or L-infinity norm of every bucket of x, float32[scale_count(n, bucket)]; None when x is not finite.
+    """L2 or L-infinity norm of every bucket of x, float32[scale_count(n, bucket)]; None when x is
+    not finite.
 
-    Norms of buckets are rounded up to the next number with 8 bits of mantissa behind the leading one, as they travel in 16
-    bits; at most the largest such number, 2^-9 below the largest float32. The norm of a tensor (bucket 0) is not; beyond the
-    largest float32 it is that number.
+    Norms of buckets are rounded up to the next number with 8 bits of mantissa behind the leading
+    one, as they travel in 16 bits; at most the largest such number, 2^-9 below the largest float32.
+    The norm of a tensor (bucket 0) is not; beyond the largest float32 it is that number.
     """
     scales = np.empty(scale_count(len(x), bucket), np.float32)
     return scales if _native.quantise_norms(x, bucket, linf, scales, isa) else None
@@ -124,9 +131,11 @@ def quantise(
     out: WriteBuffer | None = None,
     isa: str | None = None,
 ) -> WriteBuffer:
-    """Symbols, uint8[symbol_bytes(n)], of x, float32[n], which is elements first .. first + n of a tensor with this key.
+    """Symbols, uint8[symbol_bytes(n)], of x, float32[n], which is elements first .. first + n of a
+    tensor with this key.
 
-    `first` is a multiple of 512 and of the bucket; x must be finite, `scales` finite and not below 0.
+    `first` is a multiple of 512 and of the bucket; x must be finite, `scales` finite and not below
+    0.
     """
     symbols = np.empty(quantiser.symbol_bytes(len(x)), np.uint8) if out is None else out
     _native.quantise(quantiser.spec, x, key, first, scales, symbols, None, isa)
@@ -136,7 +145,8 @@ def quantise(
 def quantise_with_norms(
     quantiser: Quantiser, x: Vec, key: int, linf: bool = False, first: int = 0, isa: str | None = None
 ) -> tuple[NDArray[np.uint8], Vec] | None:
-    """(symbols, scales) of x with the norms of its buckets as scales, in one pass; None when x is not finite.
+    """(symbols, scales) of x with the norms of its buckets as scales, in one pass; None when x is
+    not finite.
 
     The same as `norms` and then `quantise`. The quantiser must have a bucket.
     """
@@ -154,10 +164,12 @@ def dequantise(
     weight: float | None = None,
     isa: str | None = None,
 ) -> bool:
-    """out = values, or out += weight * values, float32[n]; weight * value is rounded to float32 before the sum.
+    """out = values, or out += weight * values, float32[n]; weight * value is rounded to float32
+    before the sum.
 
-    False when a code is none that `quantise` makes (a level too many, a negative zero): `out` then holds nothing of use.
-    Scales are not checked; values are finite when they are (FP4: when 3 / k is).
+    False when a code is none that `quantise` makes (a level too many, a negative zero): `out` then
+    holds nothing of use. Scales are not checked; values are finite when they are (FP4: when 3 / k
+    is).
     """
     return _native.dequantise(quantiser.spec, symbols, scales, out, weight, isa)
 

@@ -261,8 +261,8 @@ def _with_topology(recipe: Recipe, file: str) -> Recipe:
 
 
 def check_functions(recipe: Recipe, settings: Iterable[str]) -> None:
-    """A recipe that came over the network must not decide what this board executes, nor which of its
-    files it reads. Raises ConfigError."""
+    """A recipe that came over the network must not decide what this board executes, nor which of
+    its files it reads. Raises ConfigError."""
     said = {key.strip(): text.strip() for key, _, text in (setting.partition("=") for setting in settings)}
     if recipe.run.script and "run.script" not in said:
         script = printable(recipe.run.script, 100)

@@ -90,9 +90,9 @@ class Model:
 
 
 def load(spec: NodeSpec, sink: Sink, checkpoints: Path | None, spool: Spool = Spool()) -> Model:
-    """Workload and newest checkpoint; `checkpoints` is this board's folder of them, `spool` is where
-    large messages are made. Imports torch. Raises DataError and ConfigError when one of them cannot
-    be used."""
+    """Workload and newest checkpoint; `checkpoints` is this board's folder of them, `spool` is
+    where large messages are made. Imports torch. Raises DataError and ConfigError when one of them
+    cannot be used."""
     workload = build_workload(spec.recipe, spec.index, spec.name, sink)
     view = replace(make_view(spec, workload.layout), room=spool.room)
     if checkpoints is None or not spec.recipe.checkpoint.every:
@@ -192,7 +192,8 @@ class GossipNode:
             known["accuracy"] = metrics.accuracy
         self._sink.event(name, "finished", f"{name} finished: {score} {value:.4f}", **known)
 
-    # -- questions of the engine -----------------------------------------------------------------------------------
+    # -- questions of the engine
+    # -----------------------------------------------------------------------------------
 
     def _answer(self, question: Load | Train | Poll | Finished | Failed) -> None:
         match question:
@@ -251,10 +252,12 @@ class GossipNode:
                 if self._now() >= until_s:
                     return
 
-    # -- what comes in ---------------------------------------------------------------------------------------------
+    # -- what comes in
+    # ---------------------------------------------------------------------------------------------
 
     def _turn(self) -> None:
-        """A timer that is due, or one event. Blocks until there is one, or the transport wakes us."""
+        """A timer that is due, or one event. Blocks until there is one, or the transport wakes
+        us."""
         if not self._timers:
             self._take(None)
             return
@@ -310,7 +313,8 @@ class GossipNode:
                     self._sink.event(self._spec.name, "notice", text, **known)
 
     def _beside(self, part: str, work: Callable[[], T]) -> T:
-        """What `work` gives; the time is `part`'s. An asynchronous algorithm is served meanwhile."""
+        """What `work` gives; the time is `part`'s. An asynchronous algorithm is served
+        meanwhile."""
         with self._clock.span(part):
             if self._worker is None:
                 return work()
@@ -327,7 +331,8 @@ class GossipNode:
     def _span(self, part: str) -> AbstractContextManager[object]:
         return nullcontext() if self._aside else self._clock.span(part)
 
-    # -- effects ---------------------------------------------------------------------------------------------------
+    # -- effects
+    # ----------------------------------------------------------------------------------------------
 
     def _handle(self, event: Event) -> None:
         self._carry_out(self.engine.handle(event, self._now()))
@@ -361,7 +366,8 @@ class GossipNode:
                 case CaughtUp():
                     self._clock.finish_round()
 
-    # -- reports ---------------------------------------------------------------------------------------------------
+    # -- reports
+    # ----------------------------------------------------------------------------------------------
 
     def _put_down(self) -> None:
         """The round that has ended: a metrics record, with an evaluation when it is the round's

@@ -87,7 +87,8 @@ def run_node(recipe: Recipe, options: NodeOptions, open_output: OpenOutput) -> N
 
 
 def run_managed(recipe: Recipe, options: NodeOptions) -> None:
-    """Be one board under `run`: records go to the parent, which is told before an error is raised."""
+    """Be one board under `run`: records go to the parent, which is told before an error is
+    raised."""
     pipe = _parent_pipe(options.restarted_s or 0.0)
     threading.Thread(target=_beat, args=(pipe,), daemon=True, name="heartbeat").start()
     run_node(recipe, options, lambda spec: (pipe, options.save_to))
@@ -167,7 +168,8 @@ def _place(recipe: Recipe, options: NodeOptions) -> tuple[NodeSpec, Mapping[Node
 
 
 def _check_before_output(spec: NodeSpec, peers: Mapping[NodeId, str], options: NodeOptions) -> None:
-    """What would be found wrong later anyway: a mistake must not leave an empty run folder behind."""
+    """What would be found wrong later anyway: a mistake must not leave an empty run folder
+    behind."""
     make_topology(spec.recipe, spec.members)
     addresses.listen_address(options.listen, insecure=options.insecure or options.identity is not None)
     for peer, address in peers.items():
@@ -179,7 +181,8 @@ def _parent_pipe(age_s: float) -> PipeSink:
     """Records go to what was standard output; what a user's model prints goes to the log with
     standard error. `age_s`: how long this board's records have been going on."""
     records = os.dup(sys.stdout.fileno())
-    # A process that a user's code forks may outlive the board; the parent would wait for its records.
+    # A process that a user's code forks may outlive the board; the parent would wait for its
+    # records.
     os.register_at_fork(after_in_child=partial(os.close, records))
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     return PipeSink(records, time.monotonic() - age_s)
@@ -362,7 +365,8 @@ class Parent:
         return {str(name): str(address) for name, address in json.loads(line).items()}
 
     def listen(self, on_lost: OnLost) -> None:
-        """Every further line, {"lost": name, "why": reason}, goes to `on_lost`, on either thread."""
+        """Every further line, {"lost": name, "why": reason}, goes to `on_lost`, on either
+        thread."""
         with self._news:
             self._on_lost = on_lost
             for line in self._lines:

@@ -34,7 +34,8 @@ class NodeMeters:
         self._tasks = tasks
 
     def begin(self) -> None:
-        """Rounds begin: look for the machine's sensors. A board that waits has not loaded them yet."""
+        """Rounds begin: look for the machine's sensors. A board that waits has not loaded them
+        yet."""
         with self._lock:
             self._machine.begin()
 

@@ -61,7 +61,8 @@ def service() -> Service:
 
 
 class ServiceSink(RecordSink):
-    """Every record of the board's loop is a sign of life: a round, or every 5 s for whom it waits."""
+    """Every record of the board's loop is a sign of life: a round, or every 5 s for whom it
+    waits."""
 
     def __init__(self, to: Service) -> None:
         super().__init__()

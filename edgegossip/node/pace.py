@@ -58,7 +58,8 @@ class Charged:
         self._go_by(wall_ns if dilation == 1.0 else lambda: int(wall_ns() / dilation))
 
     def by_cpu(self, slower: float = 1.0) -> None:
-        """`slower`: so much slower than this machine's the processor is that the board is to have."""
+        """`slower`: so much slower than this machine's the processor is that the board is to
+        have."""
         cpu_ns = self._cpu_ns
         self._go_by(cpu_ns if slower == 1.0 else lambda: int(cpu_ns() * slower))
 

@@ -75,7 +75,8 @@ def make_topology(recipe: Recipe, members: Sequence[NodeId]) -> Topology:
 
 
 def make_view(spec: NodeSpec, layout: Layout) -> NodeView:
-    """What the gossip algorithm gets to know. Raises ConfigError on an unknown codec or topology."""
+    """What the gossip algorithm gets to know. Raises ConfigError on an unknown codec or
+    topology."""
     codec = codecs.get(spec.recipe.codec.name, **spec.recipe.codec.params)
     return NodeView(
         node=spec.name,

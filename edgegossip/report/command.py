@@ -22,7 +22,8 @@ class Exports:
 
 
 def read_runs(folders: Sequence[Path], *, together: bool = False) -> list[RunView]:
-    """All that is known of these runs, read once; `together`: of the one run that they are folders of. Raises DataError."""
+    """All that is known of these runs, read once; `together`: of the one run that they are folders
+    of. Raises DataError."""
     views = [RunView(*folders)] if together else [RunView(folder) for folder in folders]
     for view in views:
         view.read()
@@ -30,7 +31,8 @@ def read_runs(folders: Sequence[Path], *, together: bool = False) -> list[RunVie
 
 
 def write_exports(views: Sequence[RunView], exports: Exports, *, page: bool) -> Iterator[str]:
-    """Writes what is asked for, and the page in its usual place if `page`; a line for each thing written. Raises HostError."""
+    """Writes what is asked for, and the page in its usual place if `page`; a line for each thing
+    written. Raises HostError."""
     html = exports.html
     if html is None and page:
         html = views[0].folder / "report.html" if len(views) == 1 else Path("report.html")

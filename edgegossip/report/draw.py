@@ -51,8 +51,8 @@ def draw_learning(curves: Curves, title: str, path: Path, *, score: str | None =
 
 
 def _loss(axes: Axes, x: Numbers, curves: Curves) -> None:
-    """Training loss: the boards' range faint, their mean smoothed. Test loss: mean of the boards, a dot an
-    evaluation."""
+    """Training loss: the boards' range faint, their mean smoothed. Test loss: mean of the boards, a
+    dot an evaluation."""
     train = curves.values.get("train/loss", np.empty((0, x.size)))
     mean, window = column_mean(train), max(1, x.size // 50)
     low, high = column_range(train)
@@ -98,7 +98,8 @@ def _score(axes: Axes, x: Numbers, curves: Curves, name: str) -> None:
 
 
 def _evaluations(axes: Axes, x: Numbers, matrix: Numbers | None, label: str) -> Numbers | None:
-    """A line through the rounds that were evaluated; returns the mean over boards, None without any."""
+    """A line through the rounds that were evaluated; returns the mean over boards, None without
+    any."""
     if matrix is None or not np.isfinite(matrix).any():
         return None
     mean = column_mean(matrix)
@@ -148,7 +149,8 @@ def _board_label(row: Mapping[str, Any]) -> str:
 
 
 def draw_partition(nodes: Sequence[str], classes: Sequence[str], counts: Any, title: str, path: Path) -> Path:
-    """Who has which training examples: one stacked bar a board, one colour a class; counts int[nodes, classes]."""
+    """Who has which training examples: one stacked bar a board, one colour a class; counts
+    int[nodes, classes]."""
     table = np.asarray(counts)
     with matplotlib.rc_context(STYLE):
         figure = new_figure(10.0, 1.9 + 0.36 * len(nodes), title)

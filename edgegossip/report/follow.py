@@ -11,14 +11,15 @@ _PIECE_BYTES = 1 << 20
 
 
 class Follower:
-    """Reads metrics.jsonl and events.jsonl from where it stopped the last time. A last line without its end waits until it has
-    one."""
+    """Reads metrics.jsonl and events.jsonl from where it stopped the last time. A last line without
+    its end waits until it has one."""
 
     def __init__(self, folder: Path) -> None:
         self._files = [_Tail(folder / "events.jsonl"), _Tail(folder / "metrics.jsonl")]
 
     def new(self) -> Iterator[Record]:
-        """Records that came since the last call; events first, because they say which boards there are. Raises OSError."""
+        """Records that came since the last call; events first, because they say which boards there
+        are. Raises OSError."""
         for file in self._files:
             for line in file.lines():
                 record = parse_record(line)
@@ -26,7 +27,8 @@ class Follower:
                     yield record
 
     def shrunk(self) -> bool:
-        """Whether a file is shorter than what was read of it: another run is written in its place. Raises OSError."""
+        """Whether a file is shorter than what was read of it: another run is written in its place.
+        Raises OSError."""
         return any(file.size() < file.at for file in self._files)
 
 

@@ -1,8 +1,9 @@
-"""The display while a run goes on: a bar and a line a board on a terminal, plain lines anywhere else.
+"""The display while a run goes on: a bar and a line a board on a terminal, plain lines anywhere
+else.
 
-Plain lines (no terminal, NO_COLOR, TERM=dumb, or no rich) come at most every two seconds, and at once for what a
-person should know: a lost board, a peer out of reach, who waits for whom. On a terminal these stay above the live
-part.
+Plain lines (no terminal, NO_COLOR, TERM=dumb, or no rich) come at most every two seconds, and at
+once for what a person should know: a lost board, a peer out of reach, who waits for whom. On a
+terminal these stay above the live part.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ class Screen(Protocol):
 
 
 class Live:
-    """Shows a run of `rounds` rounds by `members` on `stream` (standard error by default). Thread-safe. With
-    `enabled=False` it shows nothing, at no cost."""
+    """Shows a run of `rounds` rounds by `members` on `stream` (standard error by default).
+    Thread-safe. With `enabled=False` it shows nothing, at no cost."""
 
     def __init__(
         self,
@@ -136,7 +137,8 @@ class PlainScreen:
 
 
 def progress_line(fleet: Fleet) -> str:
-    """The whole fleet in one line: time, round of the slowest board, means over the boards at work, who waits."""
+    """The whole fleet in one line: time, round of the slowest board, means over the boards at work,
+    who waits."""
     parts = [seconds_text(fleet.t_s), f"round {fleet.round}/{fleet.rounds}"]
     parts.append(f"loss {number_text(fleet.mean('loss'), 4)}")
     if fleet.score:

@@ -1,5 +1,5 @@
-"""The live display on a terminal, with rich: one bar for the rounds and one line a board. Imported only when it
-draws."""
+"""The live display on a terminal, with rich: one bar for the rounds and one line a board. Imported
+only when it draws."""
 
 from __future__ import annotations
 

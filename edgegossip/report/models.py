@@ -1,5 +1,5 @@
-"""The models that a run has left: in the files of boards that finished, in checkpoints of those that
-did not, and averaged over the boards.
+"""The models that a run has left: in the files of boards that finished, in checkpoints of those
+that did not, and averaged over the boards.
 
 What travels is averaged. Of what stays on the boards the average has what is the same everywhere (a
 frozen base) and counters, which are whole numbers; what is a board's own, such as a personal head,
@@ -99,8 +99,8 @@ class RunModels:
         return self.choices[0] if self._server or not self.boards else self.boards[0]
 
     def board_of(self, file: Path) -> str:
-        """Whose model is in this file of the run folder's checkpoint/. Raises ConfigError when it is
-        none."""
+        """Whose model is in this file of the run folder's checkpoint/. Raises ConfigError when it
+        is none."""
         if file.resolve() not in [path.resolve() for path in self._files()]:
             raise ConfigError(f"{file} is no model in the checkpoint/ of {self._folders[0].path}")
         if self._server and file.stem == _COORDINATORS_FILE:
@@ -125,15 +125,16 @@ class RunModels:
             return FoundModel(board, {board: source.round}, arrays, source.travels, source=source.path)
         return self.average(self.boards, round)
 
-    # -- averages ------------------------------------------------------------------------------------
+    # -- averages
+    # ------------------------------------------------------------------------------------
 
     def average(self, boards: Sequence[NodeId], round: Round | None = None) -> FoundModel:
         """Return the average of these boards' models, tensor by tensor, so that no more than it and
         one tensor of each board is in memory where boards have files.
 
         Statistics of batch norm are averaged, and left out of lengths: each board's are of its own
-        examples. Raises ConfigError for a round that is not here, DataError where two models are not
-        of one kind."""
+        examples. Raises ConfigError for a round that is not here, DataError where two models are
+        not of one kind."""
         sources = {name: self._source(name, round) for name in boards}
         first = next(iter(sources.values()))
         for name, source in sources.items():
@@ -167,7 +168,8 @@ class RunModels:
                 shared[name] = first
         return shared
 
-    # -- where models are ----------------------------------------------------------------------------
+    # -- where models are
+    # ----------------------------------------------------------------------------
 
     @property
     def _server(self) -> bool:

@@ -18,9 +18,9 @@ _COUNTED = (("nodes", "board"), ("rounds", "round"))
 
 
 def write_plots(run_dir: Path, *, log_bytes: bool = False) -> list[Path]:
-    """Draw learning.png, time.png and partition.png into `<run_dir>/plots`; those without data are left out.
-    `log_bytes` puts bytes on a logarithmic axis. Raises HostError without matplotlib, DataError for a folder without
-    records."""
+    """Draw learning.png, time.png and partition.png into `<run_dir>/plots`; those without data are
+    left out. `log_bytes` puts bytes on a logarithmic axis. Raises HostError without matplotlib,
+    DataError for a folder without records."""
     _require_matplotlib()
     from edgegossip.report.draw import draw_learning, draw_partition, draw_time
 
@@ -45,8 +45,8 @@ def write_plots(run_dir: Path, *, log_bytes: bool = False) -> list[Path]:
 
 
 def run_title(run: RunData, summary: Mapping[str, Any]) -> str:
-    """One line that says what was run, such as "quickstart-gossip: gossip (ring, dpsgd), minmax8, 4 boards, 60
-    rounds"."""
+    """One line that says what was run, such as "quickstart-gossip: gossip (ring, dpsgd), minmax8, 4
+    boards, 60 rounds"."""
     recipe = recipe_of(run)
     section = {name: recipe.get(name, {}) for name in ("run", "gossip", "server", "codec", "data", "model")}
     mode = summary["mode"]
@@ -61,8 +61,8 @@ def run_title(run: RunData, summary: Mapping[str, Any]) -> str:
 
 
 def _curves(series: Mapping[NodeId, Series]) -> Curves:
-    """All boards on one axis. Where boards do not evaluate, the coordinator's figures stand in; its bytes always
-    count."""
+    """All boards on one axis. Where boards do not evaluate, the coordinator's figures stand in; its
+    bytes always count."""
     curves = align(series)
     rows = [k for k, node in enumerate(series) if node != COORDINATOR]
     return Curves(curves.t_s, curves.sent_bytes, {name: _pick(m, rows) for name, m in curves.values.items()})

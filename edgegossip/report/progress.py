@@ -66,8 +66,8 @@ class Notice:
 
 
 class Fleet:
-    """The boards' lines, and what of the events is worth a sentence. A node that is no member gets a line but does
-    not count for the fleet's progress."""
+    """The boards' lines, and what of the events is worth a sentence. A node that is no member gets
+    a line but does not count for the fleet's progress."""
 
     def __init__(self, members: Sequence[NodeId], rounds: Round) -> None:
         self.members, self.rounds, self.t_s = tuple(members), rounds, 0.0
@@ -92,7 +92,8 @@ class Fleet:
         return sum(b.sent_bytes for b in self.boards.values())
 
     def mean(self, what: str) -> float | None:
-        """Mean of "loss" or "score" over the boards at work that have one; where none has, the coordinator's."""
+        """Mean of "loss" or "score" over the boards at work that have one; where none has, the
+        coordinator's."""
         others = [b for name, b in self.boards.items() if name not in self.members]
         known = [[v for b in group if (v := getattr(b, what)) is not None] for group in (self._active(), others)]
         values = known[0] or known[1]
@@ -135,7 +136,8 @@ class Fleet:
         return Notice(text, record.name in ALARMS)
 
     def _goes_on(self, record: EventRecord) -> None:
-        """A coordinator that goes on with a run tells the round that comes next: its boards have done those before."""
+        """A coordinator that goes on with a run tells the round that comes next: its boards have
+        done those before."""
         round = record.fields.get("round")
         if record.name in ("listening", "started") and record.node not in self.members and isinstance(round, int):
             for name in self.members:
@@ -151,8 +153,8 @@ class Fleet:
         return Notice(f"{text} (and {more} like it since the last one)" if more else text, record.name in ALARMS)
 
     def _told(self, record: EventRecord) -> bool:
-        """Several neighbours notice that a board is gone, and so do the members; one sentence is enough. One that finished is
-        not missed."""
+        """Several neighbours notice that a board is gone, and so do the members; one sentence is
+        enough. One that finished is not missed."""
         if record.name == "lost":
             self._known_down.add(record.node)
             return False

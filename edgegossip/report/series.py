@@ -1,5 +1,5 @@
-"""Records as columns of numbers, and what long ones need before they can be drawn: means, smoothing, thinning. numpy
-only."""
+"""Records as columns of numbers, and what long ones need before they can be drawn: means,
+smoothing, thinning. numpy only."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Curves:
-    """A fleet's records on one axis of rounds. Arrays float64[rounds] or float64[boards, rounds]; nan where nothing
-    is."""
+    """A fleet's records on one axis of rounds. Arrays float64[rounds] or float64[boards, rounds];
+    nan where nothing is."""
 
     t_s: Numbers  # seconds of training at the end of the round, see _time_axis
     sent_bytes: Numbers  # by all boards up to and with that round
@@ -41,8 +41,8 @@ class Curves:
 
 
 class SeriesReader:
-    """Collects records as they pass by, keeping 8 bytes a number: ten thousand rounds of 18 boards are some
-    megabytes."""
+    """Collects records as they pass by, keeping 8 bytes a number: ten thousand rounds of 18 boards
+    are some megabytes."""
 
     def __init__(self, names: tuple[str, ...] = COLUMNS) -> None:
         self._names = names
@@ -78,8 +78,8 @@ def _series(columns: Mapping[str, array[float]]) -> Series:
 
 
 def align(series: Mapping[NodeId, Series]) -> Curves:
-    """Put all nodes on the sorted rounds that any of them has. A round that a node did twice counts its last values
-    and the bytes of both."""
+    """Put all nodes on the sorted rounds that any of them has. A round that a node did twice counts
+    its last values and the bytes of both."""
     steps = np.unique(np.concatenate([s.step for s in series.values()])) if series else np.empty(0)
     names = sorted({name for s in series.values() for name in s.columns})
     at = {node: np.searchsorted(steps, s.step) for node, s in series.items()}
@@ -99,10 +99,12 @@ def align(series: Mapping[NodeId, Series]) -> Curves:
 
 
 def _time_axis(series: Mapping[NodeId, Series], at: Mapping[NodeId, NDArray[np.intp]], rounds: int) -> Numbers:
-    """Seconds of training at the end of each round, float64[rounds], never falling: the mean over the nodes there.
+    """Seconds of training at the end of each round, float64[rounds], never falling: the mean over
+    the nodes there.
 
-    Each node has its own clock, and what a program needs to start up is not training, so a node counts from where its
-    first round began. One that joined later counts on from where the others were at the end of its first round.
+    Each node has its own clock, and what a program needs to start up is not training, so a node
+    counts from where its first round began. One that joined later counts on from where the others
+    were at the end of its first round.
     """
     axis = np.full((len(series), rounds), np.nan)
     for late in (False, True):
@@ -121,7 +123,8 @@ def _lasted_s(s: Series) -> float:
 
 
 def column_mean(matrix: Numbers) -> Numbers:
-    """Mean of each column over what is not nan, float64[columns]; nan where nothing is. No warnings."""
+    """Mean of each column over what is not nan, float64[columns]; nan where nothing is. No
+    warnings."""
     there = np.isfinite(matrix)
     count = there.sum(axis=0)
     total = np.where(there, matrix, 0.0).sum(axis=0)
@@ -138,8 +141,8 @@ def column_range(matrix: Numbers) -> tuple[Numbers, Numbers]:
 
 
 def smooth(y: Numbers, window: int) -> Numbers:
-    """Centred moving mean over `window` points (shorter at the ends), nan passed over; same length. window 1 changes
-    nothing."""
+    """Centred moving mean over `window` points (shorter at the ends), nan passed over; same length.
+    window 1 changes nothing."""
     if window <= 1 or y.size == 0:
         return y.copy()
     there = np.isfinite(y)
@@ -152,8 +155,8 @@ def smooth(y: Numbers, window: int) -> Numbers:
 
 
 def thin(y: Numbers, most: int) -> NDArray[np.intp]:
-    """Sorted indices of at most `most` (>= 4) points that keep the shape of y: the first, the last, and the least and
-    greatest of each of equal stretches. All of them when y is short enough."""
+    """Sorted indices of at most `most` (>= 4) points that keep the shape of y: the first, the last,
+    and the least and greatest of each of equal stretches. All of them when y is short enough."""
     if y.size <= most:
         return np.arange(y.size)
     edges = np.linspace(0, y.size, (most - 2) // 2 + 1).astype(np.intp)

@@ -1,5 +1,6 @@
-"""How every figure of the package looks: drawn off screen, with colours of Okabe and Ito, which people with any kind of
-colour vision tell apart (M. Okabe, K. Ito, "Color Universal Design", 2008)."""
+"""How every figure of the package looks: drawn off screen, with colours of Okabe and Ito, which
+people with any kind of colour vision tell apart (M. Okabe, K. Ito, "Color Universal Design",
+2008)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The tables at the end of a run: what every board reached and sent, and where its time went. Plain text, no colours."""
+"""The tables at the end of a run: what every board reached and sent, and where its time went. Plain
+text, no colours."""
 
 from __future__ import annotations
 
@@ -14,9 +15,10 @@ _TIME = ("board", *PARTS, "sum")
 
 
 def run_table(summary: Mapping[str, Any]) -> str:
-    """The tables for a document of `summary.summarise`: scores, loss, bytes sent (payload, overhead, what the sockets
-    saw, what that is on the link), bytes received and bits per value; seconds by part; below them all boards together,
-    unless there is only one. Unknown values are "-"."""
+    """The tables for a document of `summary.summarise`: scores, loss, bytes sent (payload,
+    overhead, what the sockets saw, what that is on the link), bytes received and bits per value;
+    seconds by part; below them all boards together, unless there is only one. Unknown values are
+    "-"."""
     rows = summary["boards"]
     scores = list(summary["scores"])[:MOST_SCORES]
     reached = [_reached(_name(row), [row["scores"].get(name) for name in scores], row) for row in rows]
@@ -114,8 +116,8 @@ def _times(name: str, row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _aligned(header: Sequence[str], rows: Sequence[Sequence[str]], groups: Mapping[str, str], whole: bool) -> list[str]:
-    """Names to the left, numbers to the right, a rule under the head, and one above the last row if that is the `whole`.
-    `groups` puts a word over the first column of a group."""
+    """Names to the left, numbers to the right, a rule under the head, and one above the last row if
+    that is the `whole`. `groups` puts a word over the first column of a group."""
     lines = aligned([[groups.get(name, "") for name in header], header, *rows], heads=2)
     if whole:
         lines.insert(-1, lines[2])
@@ -123,7 +125,8 @@ def _aligned(header: Sequence[str], rows: Sequence[Sequence[str]], groups: Mappi
 
 
 def aligned(rows: Sequence[Sequence[str]], heads: int = 1) -> list[str]:
-    """Lines with aligned columns: the first one to the left, numbers to the right; a rule under the first `heads` of them."""
+    """Lines with aligned columns: the first one to the left, numbers to the right; a rule under the
+    first `heads` of them."""
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
 
     def line(cells: Sequence[str]) -> str:

@@ -1,4 +1,5 @@
-"""`edgegossip top`: the boards of a run as a table that follows it, or plain lines where there is no terminal."""
+"""`edgegossip top`: the boards of a run as a table that follows it, or plain lines where there is
+no terminal."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ def follow(
     environ: Mapping[str, str] = os.environ,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Show the run until it is over or was stopped; `once`: as it is now. Raises DataError when `folder` is no run folder."""
+    """Show the run until it is over or was stopped; `once`: as it is now. Raises DataError when
+    `folder` is no run folder."""
     stream = sys.stdout if stream is None else stream
     watcher = Watcher(folder)
     watcher.read()
@@ -56,7 +58,8 @@ def follow(
 
 
 class PlainTop:
-    """A line when something changed, a sentence for what people should know. The table at the end."""
+    """A line when something changed, a sentence for what people should know. The table at the
+    end."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream, self._shown = stream, ""

@@ -1,5 +1,5 @@
-"""`edgegossip top` on a terminal, with rich: drawn anew in place, with a bar a board for what its seconds go to. Imported
-only when it draws."""
+"""`edgegossip top` on a terminal, with rich: drawn anew in place, with a bar a board for what its
+seconds go to. Imported only when it draws."""
 
 from __future__ import annotations
 
@@ -77,7 +77,8 @@ def _row(board: Board, watcher: Watcher, names: list[str], bar: int) -> tuple[Te
 
 
 def _bar(now: Now | None, length: int) -> Text:
-    """Shares of the parts, as so many characters; the rounding never makes the bar longer or shorter."""
+    """Shares of the parts, as so many characters; the rounding never makes the bar longer or
+    shorter."""
     bar, total, done, drawn = Text(), (now.round_s or 0.0) if now is not None else 0.0, 0.0, 0
     if now is None or total <= 0:
         return bar

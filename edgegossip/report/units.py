@@ -47,7 +47,8 @@ def number_text(value: float | None, digits: int) -> str:
 
 
 def printable(text: str, most: int = 500) -> str:
-    """Text from elsewhere, such as a peer's reason, without what could steer a terminal, and not endless."""
+    """Text from elsewhere, such as a peer's reason, without what could steer a terminal, and not
+    endless."""
     clean = "".join(c if c.isprintable() else " " for c in text)
     return clean if len(clean) <= most else clean[: most - 3] + "..."
 

@@ -1,5 +1,5 @@
-"""A run folder as `edgegossip top` sees it: what is known of each board now, from the records as they come,
-and in what words. Draws nothing."""
+"""A run folder as `edgegossip top` sees it: what is known of each board now, from the records as
+they come, and in what words. Draws nothing."""
 
 from __future__ import annotations
 
@@ -94,8 +94,9 @@ class Watcher:
         return bool(boards) and all(board.state in _ENDED for board in boards)
 
     def abandoned(self, quiet_s: float, now_s: float | None = None) -> bool:
-        """Whether nobody writes there any more although the run is not over, as after kill -9: no process of this machine has the
-        folder open, and nothing new has come for so long (it may be copied here from elsewhere). `now_s`: by time.time."""
+        """Whether nobody writes there any more although the run is not over, as after kill -9: no
+        process of this machine has the folder open, and nothing new has come for so long (it may be
+        copied here from elsewhere). `now_s`: by time.time."""
         if self.over or is_written(self.folder):
             return False
         files = [self.folder / name for name in ("metrics.jsonl", "events.jsonl", "run.json", "recipe.toml")]
@@ -103,7 +104,8 @@ class Watcher:
         return (time.time() if now_s is None else now_s) - newest_s >= quiet_s
 
     def slowest(self) -> NodeId | None:
-        """The board that the others wait for: it hardly ever waits itself, and they do. None when there is none such."""
+        """The board that the others wait for: it hardly ever waits itself, and they do. None when
+        there is none such."""
         shares = []
         for name in self.fleet.members:
             now = self.now.get(name)

@@ -48,7 +48,8 @@ class Admission:
         self._quarantine = Quarantine()
         self._number = identity.revocations.number
 
-    # -- by connection ---------------------------------------------------------------------------------------
+    # -- by connection
+    # ---------------------------------------------------------------------------------------
 
     def by_connection(self, certificate: Mapping[str, Any] | None, address: str) -> Caller:
         """Tell who connected, from `getpeercert()` after a handshake. Raises PeerError with the
@@ -69,7 +70,8 @@ class Admission:
         if self.kept_out(caller.subject):
             raise PeerError("it is in quarantine")
 
-    # -- by signature ----------------------------------------------------------------------------------------
+    # -- by signature
+    # ----------------------------------------------------------------------------------------
 
     def by_signature(self, role: Role, among: Collection[str], data: bytes, signature: bytes) -> Caller:
         """Tell who of the members `among`, in this role, signed `data`. Raises PeerError with the
@@ -88,7 +90,8 @@ class Admission:
             raise PeerError(f"{subject.name} is not a board of this run; the boards are {', '.join(among)}")
         return Caller(subject, certificate.serial)
 
-    # -- revocation ------------------------------------------------------------------------------------------
+    # -- revocation
+    # ------------------------------------------------------------------------------------------
 
     def offer(self, revocations: bytes, told: int = -1) -> bool:
         """Take over a revocation list (DER) if it is newer; whether it was. Raises PeerError for
@@ -108,7 +111,8 @@ class Admission:
         """Return whether that certificate is on our list."""
         return self.identity.revocations.revoked(serial)
 
-    # -- quarantine ------------------------------------------------------------------------------------------
+    # -- quarantine
+    # ------------------------------------------------------------------------------------------
 
     def kept_out(self, subject: Subject) -> str:
         """Return why a member is kept out at this moment; empty when it is not."""

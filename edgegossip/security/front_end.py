@@ -386,7 +386,8 @@ class FrontEnd:
         self._do(lambda: None)
         self._thread.join(timeout_s)
 
-    # -- the thread ------------------------------------------------------------------------------------------
+    # -- the thread
+    # ------------------------------------------------------------------------------------------
 
     def _do(self, what: Callable[[], None]) -> None:
         self._jobs.append(what)
@@ -592,7 +593,8 @@ class FrontEnd:
                 who = f"{caller.subject.name} at {caller.address}"
                 self._say(caller, (who, why), f"cut off {who}: {why}")
 
-    # -- for pending handshakes ------------------------------------------------------------------------------
+    # -- for pending handshakes
+    # ------------------------------------------------------------------------------
 
     def admit(self, caller: Caller) -> None:
         """Raise PeerError when it may not even ask. A board may have many addresses, but one

@@ -4,7 +4,8 @@ A certificate of a fleet bears two DNS names, and TLS compares them as it compar
 servers:
 
     NAME.ROLE.FLEET.edgegossip         who it is; a client asks for exactly this name
-    *.SERIAL.serial.FLEET.edgegossip   this very certificate, so that a client can ask for the one that it has checked; the first
+    *.SERIAL.serial.FLEET.edgegossip   this very certificate, so that a client can ask for the one
+                                       that it has checked; the first
                                        label is free for a one-time token
 
 FLEET is the start of the SHA-256 of the authority's public key, so two fleets never share names,

@@ -1,5 +1,6 @@
-"""What a run ran on, for env.json. Versions are read from the names of the installed packages' metadata folders: nothing is
-imported for it, not even importlib.metadata, whose 2.5 MiB a board that waits would keep."""
+"""What a run ran on, for env.json. Versions are read from the names of the installed packages'
+metadata folders: nothing is imported for it, not even importlib.metadata, whose 2.5 MiB a board
+that waits would keep."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ PACKAGES = ("edgegossip", "numpy", "torch", "grpcio", "protobuf", "psutil", "cli
 
 
 def environment(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """The machine and the software as a JSON document; `argv` is the command line, `isa` the native kernels' choice."""
+    """The machine and the software as a JSON document; `argv` is the command line, `isa` the native
+    kernels' choice."""
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": list(sys.argv if argv is None else argv),
@@ -38,7 +40,8 @@ def environment(argv: Sequence[str] | None = None) -> dict[str, Any]:
 
 
 def board_name(device_tree: Path = Path("/proc/device-tree")) -> str | None:
-    """The board's model as its device tree has it, such as "Raspberry Pi 4 Model B Rev 1.4"; None on a PC."""
+    """The board's model as its device tree has it, such as "Raspberry Pi 4 Model B Rev 1.4"; None
+    on a PC."""
     try:
         return (device_tree / "model").read_text(errors="replace").strip("\0 \n") or None
     except OSError:
@@ -46,7 +49,8 @@ def board_name(device_tree: Path = Path("/proc/device-tree")) -> str | None:
 
 
 def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str | None:
-    """The CPU's name from Linux, or what Python knows of it; None when neither does (most arm64 kernels name none)."""
+    """The CPU's name from Linux, or what Python knows of it; None when neither does (most arm64
+    kernels name none)."""
     try:
         lines = cpuinfo.read_text(errors="replace").splitlines()
     except OSError:
@@ -56,8 +60,8 @@ def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str | None:
 
 
 def package_version(package: str, search: Sequence[str]) -> str | None:
-    """The version in `NAME-VERSION.dist-info` (the standard "Recording installed projects"), in the first folder of
-    `search` that has one; None when the package is not installed."""
+    """The version in `NAME-VERSION.dist-info` (the standard "Recording installed projects"), in the
+    first folder of `search` that has one; None when the package is not installed."""
     for folder in search:
         for found in Path(folder or ".").glob(f"{package}-*.dist-info"):
             return found.name.removesuffix(".dist-info").removeprefix(f"{package}-")

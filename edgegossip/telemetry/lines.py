@@ -1,8 +1,9 @@
 """Records as lines of JSON: what a board prints, what metrics.jsonl and events.jsonl hold.
 
-A number that is not finite is written as null, because JSON has no word for it; the reader gets None, also for one so
-large that a sum of such would be infinite. A line that is not a valid record is text of a log: a board's standard output
-may carry what a user's model prints between the records.
+A number that is not finite is written as null, because JSON has no word for it; the reader gets
+None, also for one so large that a sum of such would be infinite. A line that is not a valid record
+is text of a log: a board's standard output may carry what a user's model prints between the
+records.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ MAX_LINE_BYTES = 65_536  # a longer line is no record
 
 @dataclass(frozen=True, slots=True)
 class MetricsRecord:
-    """What one node measured in one round; `values` has the names of records.METRICS and may have more."""
+    """What one node measured in one round; `values` has the names of records.METRICS and may have
+    more."""
 
     node: NodeId
     step: Round
@@ -41,7 +43,8 @@ class MetricsRecord:
 
 @dataclass(frozen=True, slots=True)
 class EventRecord:
-    """Something that happened to a node; `name` is a word for programs, `text` a sentence for people."""
+    """Something that happened to a node; `name` is a word for programs, `text` a sentence for
+    people."""
 
     node: NodeId
     t_s: float
@@ -68,7 +71,8 @@ _encode = json.JSONEncoder(ensure_ascii=False, separators=(", ", ": "), allow_na
 
 
 def plain(value: Any) -> Value:
-    """A scalar as JSON can hold it: numpy scalars become Python's, a number that is not finite becomes None."""
+    """A scalar as JSON can hold it: numpy scalars become Python's, a number that is not finite
+    becomes None."""
     if type(value) is float:  # by far the most
         return value if math.isfinite(value) else None
     if value is None or isinstance(value, (bool, str)):
@@ -83,8 +87,8 @@ def plain(value: Any) -> Value:
 
 
 def to_line(record: Record) -> bytes:
-    """One line of JSON with its line end. Raises LocalError for a value that is no scalar and for a field that would
-    hide one of the record's own."""
+    """One line of JSON with its line end. Raises LocalError for a value that is no scalar and for a
+    field that would hide one of the record's own."""
     body: dict[str, Value]
     if isinstance(record, MetricsRecord):
         body, extra = {"node": record.node, "step": int(record.step), "t_s": plain(record.t_s)}, record.values
@@ -99,8 +103,8 @@ def to_line(record: Record) -> bytes:
 
 
 def parse_record(line: bytes | str, node: NodeId | None = None) -> Record | LogText:
-    """The record in a line, or LogText for anything else. With `node` given, a record that names another node is no
-    record: a board speaks for itself only."""
+    """The record in a line, or LogText for anything else. With `node` given, a record that names
+    another node is no record: a board speaks for itself only."""
     text = (line.decode("utf-8", "replace") if isinstance(line, bytes) else line).rstrip("\r\n")
     if not text.startswith("{") or len(text) > MAX_LINE_BYTES:
         return LogText(text[:MAX_LINE_BYTES])

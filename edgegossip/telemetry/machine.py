@@ -1,5 +1,6 @@
-"""A machine's sensors as values of metrics records: looked for at the first sample, so that a board that only waits has none
-of it in memory, and read at most once a second; energy is exact from sample to sample."""
+"""A machine's sensors as values of metrics records: looked for at the first sample, so that a board
+that only waits has none of it in memory, and read at most once a second; energy is exact from
+sample to sample."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ EVERY_S = 1.0  # temperature and clock change no faster than matters
 
 
 class MachineSampler:
-    """`sample` gives sys/temperature_c, sys/frequency_hz, sys/throttled, sys/power_w and sys/energy_j as far as there are
-    sensors. Not thread-safe."""
+    """`sample` gives sys/temperature_c, sys/frequency_hz, sys/throttled, sys/power_w and
+    sys/energy_j as far as there are sensors. Not thread-safe."""
 
     def __init__(self, root: Path = Path("/"), clock: Callable[[], float] = time.monotonic) -> None:
         self._root, self._clock = root, clock

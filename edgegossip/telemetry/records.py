@@ -1,12 +1,14 @@
-"""What the profiler writes: one metrics record a node and round, and events. The seam between measuring and showing.
+"""What the profiler writes: one metrics record a node and round, and events. The seam between
+measuring and showing.
 
 metrics.jsonl, one JSON object a line:
     {"node": "board-0", "step": 12, "t_s": 3.21, "train/loss": 0.61, "time/compute_s": 0.012, ...}
-events.jsonl:
-    {"node": "board-0", "t_s": 1.02, "event": "peer-down", "text": "lost board-2: connection refused", ...}
-`t_s` is seconds since the run started on that node's monotonic clock; `step` is the round, counted from 0. Every
-`time/` and `net/` value is of that round alone, not a running sum; but what the kernel counted on sockets is in some
-records only where rounds are short, and is then of the time since the record before that has it.
+events.jsonl: {"node": "board-0", "t_s": 1.02, "event": "peer-down", "text": "lost board-2:
+    connection refused", ...}
+`t_s` is seconds since the run started on that node's monotonic clock; `step` is the round, counted
+from 0. Every `time/` and `net/` value is of that round alone, not a running sum; but what the
+kernel counted on sockets is in some records only where rounds are short, and is then of the time
+since the record before that has it.
 """
 
 from __future__ import annotations
@@ -57,12 +59,13 @@ METRICS = (
 )
 
 
-# Of rounds with an evaluation: eval/loss, eval/examples, and eval/<name> for each of its scores, the
-# one that the task goes by first.
+# Of rounds with an evaluation: eval/loss, eval/examples, and eval/<name> for each of its scores,
+# the one that the task goes by first.
 EVALUATED, NO_SCORES = "eval/", ("eval/loss", "eval/examples")
 
-# What went to one neighbour: link/<peer>_bytes, frames and what carries them, counted when acknowledged; link/<peer>_s,
-# seconds in which something was under way to it. Of the time since the record before that has them.
+# What went to one neighbour: link/<peer>_bytes, frames and what carries them, counted when
+# acknowledged; link/<peer>_s, seconds in which something was under way to it. Of the time since the
+# record before that has them.
 LINK_PREFIX, LINK_BYTES, LINK_SECONDS = "link/", "_bytes", "_s"
 SPANS = "time/spans"  # text: the parts of some rounds in their order, see spans.RoundTimes.spans
 

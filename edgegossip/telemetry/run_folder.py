@@ -49,7 +49,8 @@ def _create(parent: Path, name: str, now: datetime) -> Path:
 
 
 def _open_lines(path: Path) -> int:
-    """Open for appending; a torn last line of an earlier process is ended first, so that it spoils no other."""
+    """Open for appending; a torn last line of an earlier process is ended first, so that it spoils
+    no other."""
     fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
     size = os.fstat(fd).st_size
     if size and os.pread(fd, 1, size - 1) != b"\n":
@@ -61,7 +62,8 @@ _CLAIMS = 200  # tries
 
 
 def _claim(fd: int) -> None:
-    """Let others see that somebody writes there, for as long as the descriptor is open, kill -9 or not."""
+    """Let others see that somebody writes there, for as long as the descriptor is open, kill -9 or
+    not."""
     for _ in range(_CLAIMS):
         try:
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -73,7 +75,8 @@ def _claim(fd: int) -> None:
 
 
 def is_written(path: Path) -> bool:
-    """Whether a process of this machine has the run folder open to write records. True where the system does not tell."""
+    """Whether a process of this machine has the run folder open to write records. True where the
+    system does not tell."""
     try:
         fd = os.open(path / "metrics.jsonl", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -88,10 +91,11 @@ def is_written(path: Path) -> bool:
 
 
 class RunFolder(RecordSink):
-    """The sink that keeps. Each record is one write to the kernel before `write` returns: kill -9 loses none of them,
-    power loss those that the kernel had not put on the disk yet. A disk that takes no more, once the folder is there, costs
-    records and not the run: `warn` is told, at most every WARN_S, and an event says how many are missing when it takes them
-    again. A disk that hangs holds whoever writes: in a Tee that is a thread of its own."""
+    """The sink that keeps. Each record is one write to the kernel before `write` returns: kill -9
+    loses none of them, power loss those that the kernel had not put on the disk yet. A disk that
+    takes no more, once the folder is there, costs records and not the run: `warn` is told, at most
+    every WARN_S, and an event says how many are missing when it takes them again. A disk that hangs
+    holds whoever writes: in a Tee that is a thread of its own."""
 
     what = "the disk of the run folder"
 
@@ -129,7 +133,8 @@ class RunFolder(RecordSink):
         start_s: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> RunFolder:
-        """A new folder `<parent>/<YYYYmmdd-HHMMSS>-<name>` in local time, with recipe.toml and env.json in it."""
+        """A new folder `<parent>/<YYYYmmdd-HHMMSS>-<name>` in local time, with recipe.toml and
+        env.json in it."""
         path = _create(parent, name, datetime.now() if now is None else now)
         write_atomic(path / "recipe.toml", recipe_toml.encode())
         write_json(path / "env.json", dict(env))
@@ -137,8 +142,8 @@ class RunFolder(RecordSink):
 
     @classmethod
     def reopen(cls, path: Path) -> RunFolder:
-        """To go on with a run that ended early: records are appended, their times go on. Raises DataError when `path` is no run
-        folder."""
+        """To go on with a run that ended early: records are appended, their times go on. Raises
+        DataError when `path` is no run folder."""
         data = read_run(path)
         last_s = max((r.t_s for records in (data.metrics(), data.events()) for r in records), default=0.0)
         return cls(path, time.monotonic() - last_s)
@@ -182,7 +187,8 @@ class RunFolder(RecordSink):
             )
 
     def _say_what_is_missing(self, node: NodeId) -> None:
-        """Raises OSError while the disk takes nothing yet. A newline first: the last line may be torn."""
+        """Raises OSError while the disk takes nothing yet. A newline first: the last line may be
+        torn."""
         for fd in (self._metrics_fd, self._events_fd):
             write_all(fd, b"\n")
         text = f"{self._lost} records are missing here: the disk took none for a while"
@@ -191,8 +197,8 @@ class RunFolder(RecordSink):
         self._lost = 0
 
     def write_run(self, run_id: bytes, members: Sequence[NodeId], instance: str = "") -> None:
-        """run.json: what boards that are started again must be told to be let in; `instance` tells runs of the same recipe and
-        members apart."""
+        """run.json: what boards that are started again must be told to be let in; `instance` tells
+        runs of the same recipe and members apart."""
         document = {"run_id": run_id.hex(), "members": list(members), **({"instance": instance} if instance else {})}
         write_json(self.path / "run.json", document)
 
@@ -201,7 +207,8 @@ class RunFolder(RecordSink):
         write_json(self.path / "topology.json", dict(document))
 
     def write_partition(self, nodes: Sequence[NodeId], classes: Sequence[str], counts: Any) -> None:
-        """partition.json: training examples of each class at each board, `counts` int[nodes, classes]."""
+        """partition.json: training examples of each class at each board, `counts` int[nodes,
+        classes]."""
         rows = [[int(count) for count in row] for row in counts]
         write_json(self.path / "partition.json", {"nodes": list(nodes), "classes": list(classes), "counts": rows})
 
@@ -222,8 +229,8 @@ class RunFolder(RecordSink):
 
 @dataclass(frozen=True, slots=True)
 class RunData:
-    """A run folder on disk, of a run that ended, goes on, or was killed. Documents that are not there are None;
-    records are read anew, one after the other, by each call."""
+    """A run folder on disk, of a run that ended, goes on, or was killed. Documents that are not
+    there are None; records are read anew, one after the other, by each call."""
 
     path: Path
     recipe_toml: str | None
@@ -244,14 +251,15 @@ class RunData:
         return (r for r in _records(self.path / "events.jsonl") if isinstance(r, EventRecord))
 
     def unreadable_lines(self) -> int:
-        """Lines of both files that hold no record: torn by power loss, a full disk, or an editor."""
+        """Lines of both files that hold no record: torn by power loss, a full disk, or an
+        editor."""
         files = ("metrics.jsonl", "events.jsonl")
         return sum(isinstance(r, LogText) for name in files for r in _records(self.path / name))
 
 
 def read_run(path: Path) -> RunData:
-    """Read a run folder. A torn line is passed over; a missing file is None. Raises DataError when `path` is no run
-    folder or one of its documents is not what it should be."""
+    """Read a run folder. A torn line is passed over; a missing file is None. Raises DataError when
+    `path` is no run folder or one of its documents is not what it should be."""
     path = Path(path)
     if not (path / "metrics.jsonl").is_file() and not (path / "recipe.toml").is_file():
         raise DataError(f"{path} is not a run folder: it has neither metrics.jsonl nor recipe.toml{_nearest(path)}")

@@ -1,7 +1,7 @@
 """Sinks other than the run folder: a pipe to the parent process. Several at once: tee.py.
 
-Each sink takes measurements of its own process (`metrics`, `event`; it puts the time on them) and whole records of
-another process (`write`; relayed as they are).
+Each sink takes measurements of its own process (`metrics`, `event`; it puts the time on them) and
+whole records of another process (`write`; relayed as they are).
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ HEARTBEAT = b".\n"
 
 
 class RecordSink(ABC):
-    """A records.Sink that also relays. Time 0 of `t_s` is when the sink was made, or `start_s` of the same clock."""
+    """A records.Sink that also relays. Time 0 of `t_s` is when the sink was made, or `start_s` of
+    the same clock."""
 
     what = ""  # of a sink that may hang: what it is, for sentences. Such a one belongs into a Tee
 
@@ -29,15 +30,18 @@ class RecordSink(ABC):
         self._start_s = clock() if start_s is None else start_s
 
     def metrics(self, node: NodeId, step: Round, values: Mapping[str, Any]) -> None:
-        """Record what `node` measured in round `step`. Names as in records.METRICS; more may be added."""
+        """Record what `node` measured in round `step`. Names as in records.METRICS; more may be
+        added."""
         self.write(MetricsRecord(node, step, self.elapsed_s(), values))
 
     def event(self, node: NodeId, name: str, text: str, **fields: Any) -> None:
-        """Record something that happened to `node`: a word for programs, a sentence for people, and fields."""
+        """Record something that happened to `node`: a word for programs, a sentence for people, and
+        fields."""
         self.write(EventRecord(node, self.elapsed_s(), name, text, fields))
 
     def begin(self, age_s: float = 0.0) -> None:
-        """Let `t_s` be age_s now: boards' own clocks begin when they run, and loading takes seconds."""
+        """Let `t_s` be age_s now: boards' own clocks begin when they run, and loading takes
+        seconds."""
         self._start_s = self._clock() - age_s
 
     @property
@@ -65,9 +69,11 @@ def write_all(fd: int, data: bytes) -> None:
 
 
 class PipeSink(RecordSink):
-    """JSON lines to a file descriptor, each in one write. The descriptor stays the caller's and is not closed.
+    """JSON lines to a file descriptor, each in one write. The descriptor stays the caller's and is
+    not closed.
 
-    Raises HostError when nobody reads any more: a board whose parent is gone has no reason to go on.
+    Raises HostError when nobody reads any more: a board whose parent is gone has no reason to go
+    on.
     """
 
     def __init__(self, fd: int, start_s: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -84,7 +90,8 @@ class PipeSink(RecordSink):
             raise HostError("the process that reads this board's records is gone") from None
 
     def beat(self) -> None:
-        """A line that is no record, HEARTBEAT: this process is running, whatever it is busy with."""
+        """A line that is no record, HEARTBEAT: this process is running, whatever it is busy
+        with."""
         with self._lock:
             write_all(self._fd, HEARTBEAT)
 

@@ -1,9 +1,11 @@
-"""What the kernel says went over this process's TCP sockets: TCP_INFO of every one of them (linux/tcp.h, struct tcp_info).
+"""What the kernel says went over this process's TCP sockets: TCP_INFO of every one of them
+(linux/tcp.h, struct tcp_info).
 
-Counts are of TCP payload as sent, retransmissions included: everything above TCP is in them (TLS, HTTP/2, gRPC), the headers of
-TCP, IP and Ethernet are not. `SocketTotals.sent_link_bytes` adds those. Interfaces that leave the cutting into packets to the
-hardware (TSO, on by default between network namespaces too) count their headers once for up to 64 KiB, so their counters lie
-between the two. Works on Linux; elsewhere there is nothing to read and the functions return None.
+Counts are of TCP payload as sent, retransmissions included: everything above TCP is in them (TLS,
+HTTP/2, gRPC), the headers of TCP, IP and Ethernet are not. `SocketTotals.sent_link_bytes` adds
+those. Interfaces that leave the cutting into packets to the hardware (TSO, on by default between
+network namespaces too) count their headers once for up to 64 KiB, so their counters lie between the
+two. Works on Linux; elsewhere there is nothing to read and the functions return None.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ _LISTEN = 10  # tcpi_state of a listening socket, whose numbers mean something e
 _OPT_TIMESTAMPS = 1  # bit of tcpi_options
 _ETHERNET_BYTES, _IPV4_BYTES, _IPV6_BYTES, _TCP_BYTES, _TIMESTAMP_BYTES = 14, 20, 40, 20, 12
 
-# Offsets in struct tcp_info, which only ever grows at its end. Up to segs_in since Linux 4.2, bytes_sent since 4.19.
+# Offsets in struct tcp_info, which only ever grows at its end. Up to segs_in since Linux 4.2,
+# bytes_sent since 4.19.
 _STATE, _OPTIONS = 0, 5
 _BYTES_ACKED, _BYTES_RECEIVED, _SEGS_OUT, _SEGS_IN = 120, 128, 136, 140
 _BYTES_SENT, _BYTES_RETRANS = 200, 208
@@ -44,7 +47,8 @@ class SocketTotals:
 
     @property
     def sent_link_bytes(self) -> int:
-        """Bytes on an Ethernet link, from the kernel's count of segments and the size of their headers."""
+        """Bytes on an Ethernet link, from the kernel's count of segments and the size of their
+        headers."""
         return self.sent_bytes + self.sent_header_bytes
 
     def __add__(self, other: SocketTotals) -> SocketTotals:
@@ -58,9 +62,11 @@ _figures = attrgetter(*(field.name for field in fields(SocketTotals)))
 
 
 def parse_tcp_info(info: bytes, header_bytes: int = _IPV4_BYTES + _TCP_BYTES + _ETHERNET_BYTES) -> SocketTotals | None:
-    """Totals of one socket from the kernel's struct; None for a listening socket or a kernel before 4.2.
+    """Totals of one socket from the kernel's struct; None for a listening socket or a kernel before
+    4.2.
 
-    Kernels before 4.19 do not count bytes sent: bytes acknowledged stand in, without retransmissions and what is under way.
+    Kernels before 4.19 do not count bytes sent: bytes acknowledged stand in, without
+    retransmissions and what is under way.
     """
     if len(info) < _SEGS_IN + 4 or info[_STATE] == _LISTEN:
         return None
@@ -75,8 +81,8 @@ def parse_tcp_info(info: bytes, header_bytes: int = _IPV4_BYTES + _TCP_BYTES + _
 
 
 def read_sockets(skip: Container[object] = ()) -> dict[int, SocketTotals] | None:
-    """Totals of every TCP socket that this process has open, by inode; None where the system does not tell. `skip`: addresses
-    (host, port) of others whose connections do not count."""
+    """Totals of every TCP socket that this process has open, by inode; None where the system does
+    not tell. `skip`: addresses (host, port) of others whose connections do not count."""
     return _Reader(skip).read()
 
 
@@ -87,8 +93,8 @@ class _Connection:
 
 
 class _Reader:
-    """Reads all sockets of this process again and again. What a descriptor is, which takes most of the time to find out, is kept
-    by descriptor and inode."""
+    """Reads all sockets of this process again and again. What a descriptor is, which takes most of
+    the time to find out, is kept by descriptor and inode."""
 
     def __init__(self, skip: Container[object]) -> None:
         self._skip = skip
@@ -119,7 +125,8 @@ class _Reader:
     def _totals(
         self, descriptor: int, inode: int, before: Mapping[tuple[int, int], _Connection | None]
     ) -> SocketTotals | None:
-        """None when the descriptor is no connected TCP socket. A duplicate is read: another thread may close ours."""
+        """None when the descriptor is no connected TCP socket. A duplicate is read: another thread
+        may close ours."""
         key = descriptor, inode
         if key in before and before[key] is None:
             self._known[key] = None
@@ -142,7 +149,8 @@ class _Reader:
 
 
 def _connection(descriptor: int) -> _Connection | None:
-    """What a socket is connected to; None for one that is not TCP. Raises OSError when it is not connected."""
+    """What a socket is connected to; None for one that is not TCP. Raises OSError when it is not
+    connected."""
     handle = socket.socket(fileno=descriptor)
     try:
         if handle.type != socket.SOCK_STREAM or handle.family not in (socket.AF_INET, socket.AF_INET6):
@@ -156,7 +164,8 @@ def _connection(descriptor: int) -> _Connection | None:
 
 def _tcp_info(descriptor: int) -> bytes:
     """What the kernel says of a TCP socket."""
-    # its family and kind are named, so that nobody has to find them out; they matter for nothing here
+    # its family and kind are named, so that nobody has to find them out; they matter for nothing
+    # here
     handle = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, descriptor)
     try:
         return handle.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _INFO_BYTES)
@@ -173,9 +182,10 @@ def socket_totals() -> SocketTotals | None:
 class SocketMeter:
     """Counts on across sockets that open and close, from the moment it is made.
 
-    Call `sample` once a round and before a transport is closed. What a socket carries between its last sample and its end is
-    not counted: of a long-lived stream that is nothing but the goodbye, of a connection that opens and ends between two samples
-    everything. One sample costs some microseconds a descriptor.
+    Call `sample` once a round and before a transport is closed. What a socket carries between its
+    last sample and its end is not counted: of a long-lived stream that is nothing but the goodbye,
+    of a connection that opens and ends between two samples everything. One sample costs some
+    microseconds a descriptor.
     """
 
     def __init__(self, skip: Container[object] = ()) -> None:
@@ -197,8 +207,9 @@ class SocketMeter:
 
 
 class BoardSockets:
-    """What the connections of a server's clients have carried, without those from the addresses in `own`, which may grow. Looks
-    by itself every EVERY_S, because clients of HTTP come and go. Thread-safe."""
+    """What the connections of a server's clients have carried, without those from the addresses in
+    `own`, which may grow. Looks by itself every EVERY_S, because clients of HTTP come and go.
+    Thread-safe."""
 
     EVERY_S = 0.5
 
@@ -207,7 +218,8 @@ class BoardSockets:
         threading.Thread(target=self._look, daemon=True, name="sockets").start()
 
     def sample(self) -> list[int] | None:
-        """Bytes sent, received, and sent with the headers of the link; None where the system does not tell."""
+        """Bytes sent, received, and sent with the headers of the link; None where the system does
+        not tell."""
         with self._lock:
             totals = self._meter.sample()
         return None if totals is None else [totals.sent_bytes, totals.received_bytes, totals.sent_link_bytes]

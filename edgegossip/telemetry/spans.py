@@ -1,8 +1,9 @@
-"""Where a round's wall time goes: an exclusive partition into compute, encode, transmit, decode, wait and other.
+"""Where a round's wall time goes: an exclusive partition into compute, encode, transmit, decode,
+wait and other.
 
-Every nanosecond between two calls of `finish_round` belongs to exactly one part. Spans nest, and a nested span takes
-its time away from the one around it; time outside any span is "other". Durations are kept as integer nanoseconds, so
-the parts add up to the round without a rounding error.
+Every nanosecond between two calls of `finish_round` belongs to exactly one part. Spans nest, and a
+nested span takes its time away from the one around it; time outside any span is "other". Durations
+are kept as integer nanoseconds, so the parts add up to the round without a rounding error.
 """
 
 from __future__ import annotations
@@ -58,9 +59,10 @@ class RoundTimes:
         return self.cpu_ns / NS_PER_S
 
     def metrics(self, step: Round | None = None) -> dict[str, float | str]:
-        """The same under the names of metrics.jsonl: time/compute_s and so on, time/round_s, time/cpu_s, cpu/compute_s and so
-        on; time/spans in some rounds `step`: every one, tenth or hundredth, the more the longer a round takes. Boards whose
-        rounds take equally long choose the same ones."""
+        """The same under the names of metrics.jsonl: time/compute_s and so on, time/round_s,
+        time/cpu_s, cpu/compute_s and so on; time/spans in some rounds `step`: every one, tenth or
+        hundredth, the more the longer a round takes. Boards whose rounds take equally long choose
+        the same ones."""
         values: dict[str, float | str] = {f"time/{part}_s": seconds for part, seconds in self.parts_s.items()}
         values |= {"time/round_s": self.round_s, "time/cpu_s": self.cpu_s}
         values |= {f"cpu/{part}_s": ns // 1000 / 1e6 for part, ns in self.cpu_parts_ns.items()}
@@ -70,8 +72,9 @@ class RoundTimes:
         return values
 
     def spans(self) -> str:
-        """The stretches as text: the first letter of each part and its microseconds, such as "c812e35t5w120d8". Without
-        gaps they fill the round, to a microsecond. Empty when there are more than MOST_SPANS."""
+        """The stretches as text: the first letter of each part and its microseconds, such as
+        "c812e35t5w120d8". Without gaps they fill the round, to a microsecond. Empty when there are
+        more than MOST_SPANS."""
         merged: list[list[Any]] = []
         end_ns = 0
         for part, ns in self.spans_ns:
@@ -89,8 +92,9 @@ class RoundTimes:
 
 
 class Span:
-    """One stretch of time, a context manager. `part` may be set to another name until the span ends; all of the span's
-    own time (not that of spans inside it) in the round in progress then goes there."""
+    """One stretch of time, a context manager. `part` may be set to another name until the span
+    ends; all of the span's own time (not that of spans inside it) in the round in progress then
+    goes there."""
 
     __slots__ = ("_clock", "_cpu_ns", "_own_ns", "_part")
 
@@ -119,10 +123,11 @@ class Span:
 
 
 class RoundClock:
-    """Partitions the wall time of one thread's rounds. Not thread-safe: it belongs to the loop that drives the rounds.
+    """Partitions the wall time of one thread's rounds. Not thread-safe: it belongs to the loop that
+    drives the rounds.
 
-    A round may be finished inside open spans; they go on and charge the next round. `clock_ns` and `cpu_clock_ns`
-    return integer nanoseconds and never go back.
+    A round may be finished inside open spans; they go on and charge the next round. `clock_ns` and
+    `cpu_clock_ns` return integer nanoseconds and never go back.
     """
 
     def __init__(
@@ -150,9 +155,11 @@ class RoundClock:
         return self._stack[-1].part
 
     def charge(self, part: str, seconds: float) -> float:
-        """Move time that has already passed from the innermost open span to `part`; returns the seconds moved.
+        """Move time that has already passed from the innermost open span to `part`; returns the
+        seconds moved.
 
-        No more is moved than that span has had in this round, so the partition stays exact whatever is asked for.
+        No more is moved than that span has had in this round, so the partition stays exact whatever
+        is asked for.
         """
         _known(part)
         self._settle()

@@ -1,15 +1,16 @@
-"""A run in one document: what `run --json` prints and summary.json holds. Pure arithmetic on the records.
+"""A run in one document: what `run --json` prints and summary.json holds. Pure arithmetic on the
+records.
 
-What is not known is null, never 0. A board that was lost keeps its own figures and is named in `failed_nodes`. What
-each number is over:
+What is not known is null, never 0. A board that was lost keeps its own figures and is named in
+`failed_nodes`. What each number is over:
 
-- `accuracy`, `scores`, `loss`, `train_loss`, `time_s`, `rounds`: the boards that finished; while none has, those still
-  at work. Each is a board's last evaluation, last training loss and its sum of seconds; `loss`, `train_loss` and
-  `time_s` are means over boards.
-- `score` is the name of the score that the task goes by, null where there is only the loss; `accuracy` has nulls in it
-  where accuracy is none of the scores.
-- `sent_bytes`, `received_bytes`: sums over all boards, lost ones included: what was sent was sent. What a coordinator
-  sends is what its boards receive.
+- `accuracy`, `scores`, `loss`, `train_loss`, `time_s`, `rounds`: the boards that finished; while
+  none has, those still at work. Each is a board's last evaluation, last training loss and its sum
+  of seconds; `loss`, `train_loss` and `time_s` are means over boards.
+- `score` is the name of the score that the task goes by, null where there is only the loss;
+  `accuracy` has nulls in it where accuracy is none of the scores.
+- `sent_bytes`, `received_bytes`: sums over all boards, lost ones included: what was sent was sent.
+  What a coordinator sends is what its boards receive.
 - `bits_per_value`: all payload bits of the boards divided by all values they stood for.
 - `verdict`: what is not as it should be, see verdict.py; empty while boards are at work.
 """
@@ -94,8 +95,8 @@ class _Totals:
 
 
 def summarise(run: RunData, metrics: Iterable[MetricsRecord] | None = None) -> dict[str, Any]:
-    """The document for a run folder, of a run that ended or one that goes on. `metrics` are its records where the caller
-    reads them anyway."""
+    """The document for a run folder, of a run that ended or one that goes on. `metrics` are its
+    records where the caller reads them anyway."""
     records = run.metrics() if metrics is None else metrics
     return summarise_records(head_of(run), members_of(run), records, run.events(), asked_of(run))
 
@@ -131,8 +132,9 @@ def summarise_records(
     events: Iterable[EventRecord],
     asked: Asked | None = None,
 ) -> dict[str, Any]:
-    """The document from the records themselves. `head` has run, mode and rounds_asked; `members` are the boards that
-    should have taken part, so that one which never said a word is not forgotten."""
+    """The document from the records themselves. `head` has run, mode and rounds_asked; `members`
+    are the boards that should have taken part, so that one which never said a word is not
+    forgotten."""
     summary = Summary(members, asked)
     for record in metrics:
         summary.take(record)
@@ -265,7 +267,8 @@ def _spread(values: Sequence[float]) -> dict[str, float | None]:
 
 
 def _sum_bytes(nodes: Iterable[_Totals], name: str) -> int | None:
-    """Null as soon as one node that took part did not measure: a sum that leaves someone out is no total."""
+    """Null as soon as one node that took part did not measure: a sum that leaves someone out is no
+    total."""
     values = [t.bytes(name) for t in nodes if t.rounds]
     known = [v for v in values if v is not None]
     return sum(known) if known and len(known) == len(values) else None

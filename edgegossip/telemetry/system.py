@@ -1,4 +1,5 @@
-"""What this process takes from its machine: CPU load, resident and peak memory, threads and open descriptors."""
+"""What this process takes from its machine: CPU load, resident and peak memory, threads and open
+descriptors."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ import psutil
 class ProcessSampler:
     """CPU load and memory of one process, cheap enough to ask for in every round.
 
-    The kernel counts CPU time in ticks of about 10 ms, so a load over a few milliseconds would be noise: between two
-    samples `min_interval_s` pass, and until then the last one is returned again.
+    The kernel counts CPU time in ticks of about 10 ms, so a load over a few milliseconds would be
+    noise: between two samples `min_interval_s` pass, and until then the last one is returned again.
     """
 
     def __init__(
@@ -32,11 +33,12 @@ class ProcessSampler:
         }
 
     def sample(self) -> dict[str, float | int | None]:
-        """{"sys/cpu_percent": 100 for one core busy all the time, or None before the first interval is over,
-        "sys/machine_percent": load of the whole machine, 100 for all cores busy, "sys/rss_bytes": resident bytes,
-        "sys/peak_rss_bytes": the most that they ever were, "sys/threads": its threads, those of libraries too,
-        "sys/descriptors": its open file descriptors}, None for what the system does not tell. Returns the last sample when
-        the process is gone."""
+        """{"sys/cpu_percent": 100 for one core busy all the time, or None before the first interval
+        is over, "sys/machine_percent": load of the whole machine, 100 for all cores busy,
+        "sys/rss_bytes": resident bytes, "sys/peak_rss_bytes": the most that they ever were,
+        "sys/threads": its threads, those of libraries too, "sys/descriptors": its open file
+        descriptors}, None for what the system does not tell. Returns the last sample when the
+        process is gone."""
         now_s = self._clock()
         if now_s - self._sampled_s >= self._min_interval_s:
             try:
@@ -63,8 +65,9 @@ class ProcessSampler:
 
 
 def peak_rss_bytes(pid: int, proc: Path = Path("/proc")) -> int | None:
-    """The most that the process ever had resident (VmHWM of proc(5)). Not `getrusage`: what that says is handed down from the
-    process that started this one, which may have been larger. None where the system does not tell."""
+    """The most that the process ever had resident (VmHWM of proc(5)). Not `getrusage`: what that
+    says is handed down from the process that started this one, which may have been larger. None
+    where the system does not tell."""
     try:
         status = (proc / str(pid) / "status").read_bytes()
     except OSError:

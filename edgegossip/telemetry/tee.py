@@ -1,9 +1,12 @@
-"""Several sinks at once. One that may hang, a disk or a terminal, is behind a queue and a thread of its own and holds nobody.
+"""Several sinks at once. One that may hang, a disk or a terminal, is behind a queue and a thread of
+its own and holds nobody.
 
-A record is with the sink before the next one of this process is taken, as long as the sink answers within PATIENCE_S: so kill -9
-costs the one that came last at most, and a caller that comes seldom never waits. (Writing in the caller's thread would lose none,
-but nothing wakes a thread from a write to a disk that hangs.) When a write takes longer nobody waits for it: records queue up
-until the sink has caught up. A full queue takes no more; what is missing is counted, and told to the sink when it is back.
+A record is with the sink before the next one of this process is taken, as long as the sink answers
+within PATIENCE_S: so kill -9 costs the one that came last at most, and a caller that comes seldom
+never waits. (Writing in the caller's thread would lose none, but nothing wakes a thread from a
+write to a disk that hangs.) When a write takes longer nobody waits for it: records queue up until
+the sink has caught up. A full queue takes no more; what is missing is counted, and told to the sink
+when it is back.
 """
 
 from __future__ import annotations

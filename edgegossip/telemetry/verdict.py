@@ -1,5 +1,5 @@
-"""What a run came to, beyond its figures: a line for each thing that is not what was asked for, with
-its cure. Pure arithmetic on the records.
+"""What a run came to, beyond its figures: a line for each thing that is not what was asked for,
+with its cure. Pure arithmetic on the records.
 
 A finding is a *ruin* where the run failed its purpose, one good model that all boards hold: its
 command then ends with EXIT_RUIN. It is a hint where a user should look. Whoever is warned of every
@@ -216,7 +216,7 @@ class Evidence:
         found += self._were_refused(finished)
         return sorted(found, key=lambda f: not f.ruin)
 
-    # -- what comes in -----------------------------------------------------------------------------
+    # -- what comes in ----------------------------------------------------------------------------
 
     def _evaluated(self, node: _Node, record: MetricsRecord) -> None:
         node.loss, node.tested = record.number("eval/loss"), record.number("eval/examples") or 0.0
@@ -243,7 +243,7 @@ class Evidence:
             case "quarantine":
                 self._quarantined[peer] = event.text
 
-    # -- rules -------------------------------------------------------------------------------------
+    # -- rules ------------------------------------------------------------------------------------
 
     def _diverged(self, nodes: Mapping[NodeId, _Node]) -> Iterable[Finding]:
         lr, where = self._asked.lr, f" in {self._asked.script}" if self._asked.script else ""
@@ -384,7 +384,7 @@ class Evidence:
             text = f"the updates of {_names(self._quarantined)} were refused until the end"
             yield Finding("refused", text, "; ".join(list(self._quarantined.values())[:MOST_NAMED]))
 
-    # -- of all of them ----------------------------------------------------------------------------
+    # -- of all of them ---------------------------------------------------------------------------
 
     def _scores(self, nodes: Mapping[NodeId, _Node]) -> dict[NodeId, float]:
         found = {name: node.score for name, node in nodes.items() if node.score is not None}

@@ -1,18 +1,21 @@
 """Training: what a board does between two exchanges.
 
-A `Workload` (base.py) is a model, this board's share of a data set and the local optimiser, seen as one flat float32
-vector. Importing this package imports no torch, so that the command line can check a recipe's names; torch comes in
-with the first model that is built.
+A `Workload` (base.py) is a model, this board's share of a data set and the local optimiser, seen as
+one flat float32 vector. Importing this package imports no torch, so that the command line can check
+a recipe's names; torch comes in with the first model that is built.
 
 Public functions, each taking a resolved `Recipe`:
     check(recipe)                      raises ConfigError or DataError before anything starts
     build_workload(recipe, node)       the Workload of board number `node`
     build_workloads(recipe)            the Workloads of all boards, in one process
     build_evaluator(recipe)            evaluates models without being a board
-    initial_model(recipe)              the model's Layout and the vector that every board starts from
+    initial_model(recipe)              the model's Layout and the vector that every board starts
+                                       from
     build_model(recipe)                the model itself, a torch module
-    layout_of(recipe)                  the model's Layout, without data and without initialising weights
-    partition_counts(recipe)           examples of each class on each board, where they are known beforehand
+    layout_of(recipe)                  the model's Layout, without data and without initialising
+                                       weights
+    partition_counts(recipe)           examples of each class on each board, where they are known
+                                       beforehand
 """
 
 from __future__ import annotations
@@ -61,12 +64,14 @@ __all__ = [
 
 
 def build_workload(recipe: Recipe, node_index: int, name: str = "", sink: Sink | None = None) -> Workload:
-    """The workload of board number `node_index` (0-based). Loads that board's share of the data, or with data.partition = local
-    the board's own, by its `name`; then `sink` is told how many examples of each class these are. Or runs the recipe's script
-    up to its `join`; then `sink` is told when it is slow.
+    """The workload of board number `node_index` (0-based). Loads that board's share of the data, or
+    with data.partition = local the board's own, by its `name`; then `sink` is told how many
+    examples of each class these are. Or runs the recipe's script up to its `join`; then `sink` is
+    told when it is slow.
 
-    Sets the process's torch threads to `run.threads`. Raises ConfigError for an unknown name or an index outside
-    0..nodes-1, DataError for missing or corrupt files, LocalError for a user's own function that fails."""
+    Sets the process's torch threads to `run.threads`. Raises ConfigError for an unknown name or an
+    index outside 0..nodes-1, DataError for missing or corrupt files, LocalError for a user's own
+    function that fails."""
     if recipe.run.script:
         from edgegossip.training.script import ScriptWorkload
 
@@ -94,17 +99,20 @@ def _tell_holdings(sink: Sink, name: str, workload: TorchWorkload) -> None:
 
 
 def is_users(recipe: Recipe) -> bool:
-    """Whether model or data are the user's own: then boards say at the join what they train, and compare."""
+    """Whether model or data are the user's own: then boards say at the join what they train, and
+    compare."""
     from edgegossip.training import data
 
     return bool(recipe.run.script) or names.is_own(recipe.model.name) or data.is_users(recipe.data)
 
 
 def build_workloads(recipe: Recipe, data: DataSet | None = None) -> Sequence[Workload]:
-    """The workloads of all boards, for a process that holds the whole fleet. Each gives what `build_workload` of that
-    board gives, but they share the module's memory and the test set: only one may be at work at a time.
+    """The workloads of all boards, for a process that holds the whole fleet. Each gives what
+    `build_workload` of that board gives, but they share the module's memory and the test set: only
+    one may be at work at a time.
 
-    `data` is what `data.open_data(recipe.data)` gave, where it is at hand. Raises as `build_workload` does."""
+    `data` is what `data.open_data(recipe.data)` gave, where it is at hand. Raises as
+    `build_workload` does."""
     _require_recipe(recipe)
     from edgegossip.training.workload import TorchWorkload
 
@@ -112,8 +120,9 @@ def build_workloads(recipe: Recipe, data: DataSet | None = None) -> Sequence[Wor
 
 
 def build_evaluator(recipe: Recipe) -> Callable[[Vec, int | None], Metrics]:
-    """`Workload.evaluate` for a process that trains nothing, such as a coordinator. Loads the test set, with data.partition =
-    local the coordinator's own; raises as `build_workload` does, and ConfigError where there is none."""
+    """`Workload.evaluate` for a process that trains nothing, such as a coordinator. Loads the test
+    set, with data.partition = local the coordinator's own; raises as `build_workload` does, and
+    ConfigError where there is none."""
     _require_recipe(recipe)
     from edgegossip.training.data import Board
     from edgegossip.training.workload import TorchWorkload
@@ -130,9 +139,10 @@ def build_evaluator(recipe: Recipe) -> Callable[[Vec, int | None], Metrics]:
 
 @dataclass(frozen=True, slots=True)
 class FirstModel:
-    """What a coordinator trains: the model's layout, the vector that the run starts from, and how to evaluate a model here
-    (None: the boards do). `arrays` makes those of the model's file: what travels, by the names of the `state_dict`. `over` is
-    called with the final model, or `abandon` where there is none: it ends a script."""
+    """What a coordinator trains: the model's layout, the vector that the run starts from, and how
+    to evaluate a model here (None: the boards do). `arrays` makes those of the model's file: what
+    travels, by the names of the `state_dict`. `over` is called with the final model, or `abandon`
+    where there is none: it ends a script."""
 
     layout: Layout
     x: Vec  # float32[n]
@@ -144,9 +154,9 @@ class FirstModel:
 
 
 def first_model(recipe: Recipe, board: Board, say: Callable[[str], None] = lambda text: None) -> FirstModel:
-    """The recipe's model for its coordinator. `board`: as for `layout_of`. A script is run up to its `join`, which tells the
-    model, with sentences about a slow one to `say`; with evaluation.where = coordinator it evaluates, too. Raises as
-    `build_workload` does."""
+    """The recipe's model for its coordinator. `board`: as for `layout_of`. A script is run up to
+    its `join`, which tells the model, with sentences about a slow one to `say`; with
+    evaluation.where = coordinator it evaluates, too. Raises as `build_workload` does."""
     here = recipe.evaluation.where == "coordinator"
     if recipe.run.script:
         from edgegossip.training.script import ScriptWorkload
@@ -165,8 +175,8 @@ def first_model(recipe: Recipe, board: Board, say: Callable[[str], None] = lambd
 
 
 def require_device(recipe: Recipe) -> None:
-    """Raises HostError unless this machine has the device that the recipe asks for; a script sees to its own. Imports torch
-    where that is a GPU."""
+    """Raises HostError unless this machine has the device that the recipe asks for; a script sees
+    to its own. Imports torch where that is a GPU."""
     if recipe.run.script or recipe.training.device in ("auto", "cpu"):
         return
     from edgegossip.training.device import choose
@@ -175,8 +185,9 @@ def require_device(recipe: Recipe) -> None:
 
 
 def layout_of(recipe: Recipe, board: Board | None = None) -> Layout:
-    """Layout of the recipe's model. Tensors are made on torch's meta device: no memory, no initialisation. `board`: whose data
-    are opened where the recipe does not declare what an example is."""
+    """Layout of the recipe's model. Tensors are made on torch's meta device: no memory, no
+    initialisation. `board`: whose data are opened where the recipe does not declare what an example
+    is."""
     _require_recipe(recipe)
     from edgegossip.training.workload import layout_of as _layout_of
 
@@ -184,7 +195,8 @@ def layout_of(recipe: Recipe, board: Board | None = None) -> Layout:
 
 
 def initial_model(recipe: Recipe, board: Board | None = None) -> tuple[Layout, Vec]:
-    """The recipe's model and the vector that every board starts from, float32[n]. `board`: as for `layout_of`."""
+    """The recipe's model and the vector that every board starts from, float32[n]. `board`: as for
+    `layout_of`."""
     _require_recipe(recipe)
     from edgegossip.training.workload import initial_model as _initial_model
 
@@ -192,17 +204,18 @@ def initial_model(recipe: Recipe, board: Board | None = None) -> tuple[Layout, V
 
 
 def build_model(recipe: Recipe) -> nn.Module:
-    """The recipe's model, a torch module with the values that a run starts from. Raises ConfigError for an unknown name,
-    LocalError for a user's own function that fails."""
+    """The recipe's model, a torch module with the values that a run starts from. Raises ConfigError
+    for an unknown name, LocalError for a user's own function that fails."""
     from edgegossip.training.workload import build_model as _build_model
 
     return _build_model(recipe)
 
 
 def partition_counts(recipe: Recipe) -> tuple[tuple[str, ...], NDArray[np.int64]] | None:
-    """Names of the classes, and int64[nodes, classes], the examples of each class on each board, of a data set that boards
-    share out; one column "examples" where there are no classes. None where each board has its own (data.partition = local, or
-    a script): boards say themselves what they hold. Needs no torch."""
+    """Names of the classes, and int64[nodes, classes], the examples of each class on each board, of
+    a data set that boards share out; one column "examples" where there are no classes. None where
+    each board has its own (data.partition = local, or a script): boards say themselves what they
+    hold. Needs no torch."""
     if recipe.run.script:
         return None
     from edgegossip.training.data import open_data

@@ -1,5 +1,5 @@
-"""Data augmentation of the CIFAR experiments: random crop after 4 pixels of zero padding, and random horizontal flip
-(He et al. 2016, "Deep residual learning", section 4.2)."""
+"""Data augmentation of the CIFAR experiments: random crop after 4 pixels of zero padding, and
+random horizontal flip (He et al. 2016, "Deep residual learning", section 4.2)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ PADDING = 4  # pixels on each side
 
 
 def crop_and_flip(images: NDArray[Any], random: NDArray[np.uint64]) -> NDArray[Any]:
-    """[n, channels, height, width] -> a new array of that shape and dtype. `random` uint64[n] holds one word an image:
-    bit 0 flips, bits 8-31 and 32-55 choose the row and the column of the crop.
+    """[n, channels, height, width] -> a new array of that shape and dtype. `random` uint64[n] holds
+    one word an image: bit 0 flips, bits 8-31 and 32-55 choose the row and the column of the crop.
 
     Padding is zero in stored units (black), that is, before normalisation."""
     n, _, height, width = images.shape

@@ -28,11 +28,12 @@ class Workload(Protocol):
         """The model that every board starts from, float32[n]."""
 
     def local_update(self, x: Vec, round: Round) -> LocalUpdate:
-        """Train from x for one round. x is not written to. Raises LocalError when the loss is not finite."""
+        """Train from x for one round. x is not written to. Raises LocalError when the loss is not
+        finite."""
 
     def evaluate(self, x: Vec, examples: int | None = None) -> Metrics | None:
-        """Loss and scores of x on the test set, or on its first `examples` examples; None where this
-        board has no test set."""
+        """Loss and scores of x on the test set, or on its first `examples` examples; None where
+        this board has no test set."""
 
     def snapshot(self) -> Mapping[str, NDArray[Any]]:
         """What must be kept beside the model to continue: the optimiser's state and what of the
@@ -41,8 +42,8 @@ class Workload(Protocol):
     def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None: ...
 
     def agreement(self) -> Agreement:
-        """Return what every board must have alike, for those that cannot be sure of it: boards whose
-        model or data are a user's own."""
+        """Return what every board must have alike, for those that cannot be sure of it: boards
+        whose model or data are a user's own."""
 
     def over(self, x: Vec | None) -> None:
         """Take note that the run is over, and that x, where it is known, came of it."""

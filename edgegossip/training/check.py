@@ -45,9 +45,9 @@ _DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d{1,3})?")
 
 
 def check(recipe: Recipe, boards: Sequence[Board] = ()) -> None:
-    """Raises ConfigError for an unknown model, data set, task, optimiser, device or parameter of one
-    of these (with the nearest valid choice), and DataError for a data set whose files are not there.
-    Reads no data; contents are checked when a board loads them.
+    """Raises ConfigError for an unknown model, data set, task, optimiser, device or parameter of
+    one of these (with the nearest valid choice), and DataError for a data set whose files are not
+    there. Reads no data; contents are checked when a board loads them.
 
     `boards`: whose data are looked for on this machine; none: those that all share out."""
     if recipe.run.script:

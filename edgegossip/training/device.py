@@ -96,10 +96,11 @@ def told(who: str, device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def seeded(device: torch.device, seed: int) -> Iterator[None]:
-    """Seed torch for layers that draw, such as dropout; its random state is as it was afterwards."""
+    """Seed torch for layers that draw, such as dropout; its random state is as it was
+    afterwards."""
     with torch.random.fork_rng(devices=[]):
-        # not torch.manual_seed, which also queues a seed for devices that are not there, each with a
-        # stack trace: 2 ms
+        # not torch.manual_seed, which also queues a seed for devices that are not there, each with
+        # a stack trace: 2 ms
         torch.default_generator.manual_seed(seed)
         if device.type == "cpu":
             yield

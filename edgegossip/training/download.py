@@ -1,8 +1,9 @@
 """Fetching data sets: `edgegossip data download NAME`.
 
-Every file is checked against the checksum that its authors publish before it is used, unpacked beside its destination
-and put in place with a rename, so an interrupted download leaves nothing that looks complete. Archive members are never
-trusted with a path: only the expected names are written, each as a plain file.
+Every file is checked against the checksum that its authors publish before it is used, unpacked
+beside its destination and put in place with a rename, so an interrupted download leaves nothing
+that looks complete. Archive members are never trusted with a path: only the expected names are
+written, each as a plain file.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ _TIMEOUT_S = 30.0  # without a single byte
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One file of a data set. `members` names what is taken out of a tar archive; empty: the file is kept as it is."""
+    """One file of a data set. `members` names what is taken out of a tar archive; empty: the file
+    is kept as it is."""
 
     url: str
     checksum: str  # "md5:..." or "sha256:..." of the file as it comes
@@ -52,7 +54,8 @@ def _idx(base: str, folder: str, sums: Mapping[str, str]) -> tuple[Source, ...]:
 
 _CIFAR_FILES = (*(f"data_batch_{k}.bin" for k in range(1, 6)), "test_batch.bin", "batches.meta.txt")
 
-# MNIST's own site no longer serves the files; the mirror is one that others use too, with the same checksums.
+# MNIST's own site no longer serves the files; the mirror is one that others use too, with the same
+# checksums.
 SOURCES: Mapping[str, tuple[Source, ...]] = {
     "cifar10": (
         Source(
@@ -91,10 +94,11 @@ def download(
     progress: Progress | None = None,
     sources: Mapping[str, tuple[Source, ...]] = SOURCES,
 ) -> Path:
-    """Fetch data set `name` into `dir` ("": the data home); returns that folder. Files already there are kept.
+    """Fetch data set `name` into `dir` ("": the data home); returns that folder. Files already
+    there are kept.
 
-    Raises ConfigError for an unknown name, HostError when a file cannot be fetched or written, DataError when what came
-    is not what its checksum says."""
+    Raises ConfigError for an unknown name, HostError when a file cannot be fetched or written,
+    DataError when what came is not what its checksum says."""
     if name not in sources:
         raise unknown("data set", name, sources)
     root = Path(dir).expanduser() if dir else data_home()
@@ -127,7 +131,8 @@ def _fetch(source: Source, folder: Path, progress: Progress) -> None:
 
 
 def _receive(source: Source, file: Path, progress: Progress) -> None:
-    """Write the file, hashing on the way. Raises HostError when the network fails, DataError for a wrong checksum."""
+    """Write the file, hashing on the way. Raises HostError when the network fails, DataError for a
+    wrong checksum."""
     algorithm, _, expected = source.checksum.partition(":")
     digest = hashlib.new(algorithm, usedforsecurity=False)
     try:
@@ -163,7 +168,8 @@ def _copy(
 
 
 def _unpack(source: Source, archive: Path, into: Path) -> None:
-    """Write `source.members`, found by base name in the archive's `source.folder`, as plain files into `into`."""
+    """Write `source.members`, found by base name in the archive's `source.folder`, as plain files
+    into `into`."""
     wanted = {f"{source.folder}/{member}": member for member in source.members}
     room = source.size_limit
     try:

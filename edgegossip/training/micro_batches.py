@@ -1,8 +1,10 @@
-"""A batch depth first: forward and backward through the whole model for a few examples at a time (`training.memory = "low"`).
+"""A batch depth first: forward and backward through the whole model for a few examples at a time
+(`training.memory = "low"`).
 
-The gradient is that of the mean loss over the batch, summed over the parts, so nothing but the order of float32 additions differs
-from doing all at once; what is kept for the backward pass is that of one part. It needs a model whose examples do not see each
-other: no batchnorm, whose statistics are those of whatever goes through it together.
+The gradient is that of the mean loss over the batch, summed over the parts, so nothing but the
+order of float32 additions differs from doing all at once; what is kept for the backward pass is
+that of one part. It needs a model whose examples do not see each other: no batchnorm, whose
+statistics are those of whatever goes through it together.
 """
 
 from __future__ import annotations
@@ -18,12 +20,14 @@ EXAMPLES = 8  # at a time: fewer would spend most of a step on the quantising of
 
 
 def parts(examples: int, at_a_time: int) -> Iterator[slice]:
-    """Consecutive slices of range(examples), each of `at_a_time` and the last one perhaps of fewer."""
+    """Consecutive slices of range(examples), each of `at_a_time` and the last one perhaps of
+    fewer."""
     return (slice(start, min(start + at_a_time, examples)) for start in range(0, examples, at_a_time))
 
 
 def check_independent(module: nn.Module) -> None:
-    """Raises ConfigError, naming the first layer of the kind, when a layer takes statistics over the batch."""
+    """Raises ConfigError, naming the first layer of the kind, when a layer takes statistics over
+    the batch."""
     for name, layer in module.named_modules():
         if isinstance(layer, _BatchNorm):
             raise ConfigError(

@@ -26,10 +26,11 @@ def is_own(name: str) -> bool:
 
 
 def own_function(key: str, spec: str) -> Callable[..., Any]:
-    """The function that `spec` = "module:function" names. The current directory is importable, as with `python -m`.
+    """The function that `spec` = "module:function" names. The current directory is importable, as
+    with `python -m`.
 
-    Raises ConfigError when the text is malformed or nothing of that name exists, LocalError when importing the module
-    fails."""
+    Raises ConfigError when the text is malformed or nothing of that name exists, LocalError when
+    importing the module fails."""
     module_name, _, attribute = spec.partition(":")
     if not (module_name and attribute.isidentifier()):
         raise ConfigError(f"{key} = {spec!r} must read module:function, such as my_models:build")
@@ -54,7 +55,8 @@ def own_function(key: str, spec: str) -> Callable[..., Any]:
 
 
 def call_own(spec: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a user's function. Whatever it raises becomes a LocalError that names it and keeps the original message."""
+    """Call a user's function. Whatever it raises becomes a LocalError that names it and keeps the
+    original message."""
     try:
         return function(*args, **kwargs)
     except EdgegossipError:

@@ -1,4 +1,5 @@
-"""The local optimiser of a board: one of torch's, or a user's own, and its state as plain arrays."""
+"""The local optimiser of a board: one of torch's, or a user's own, and its state as plain
+arrays."""
 
 from __future__ import annotations
 
@@ -49,8 +50,8 @@ class Sgd:
         g <- g + weight_decay x;  m <- momentum m + g
         x <- x - lr (g + momentum m)   (Nesterov)   or   x - lr m
 
-    Not torch.optim's own, because its first step imports torch's compiler: 80 MB and several seconds
-    of a small board. States are interchangeable with it."""
+    Not torch.optim's own, because its first step imports torch's compiler: 80 MB and several
+    seconds of a small board. States are interchangeable with it."""
 
     def __init__(self, groups: list[dict[str, Any]], lr: float, momentum: float, nesterov: bool) -> None:
         self.param_groups = [{**group, "lr": lr} for group in groups]
@@ -99,9 +100,9 @@ class Sgd:
 def make(section: TrainingSection, module: nn.Module) -> Optimizer:
     """The recipe's optimiser on the parameters of `module` that require a gradient.
 
-    A user's own `module:function` is called with (parameter groups, lr, **optimizer_params); it finds
-    weight_decay in the groups. Raises ConfigError for parameters that torch refuses, LocalError for a
-    user's function that fails."""
+    A user's own `module:function` is called with (parameter groups, lr, **optimizer_params); it
+    finds weight_decay in the groups. Raises ConfigError for parameters that torch refuses,
+    LocalError for a user's function that fails."""
     groups, params = _groups(section, module), dict(section.optimizer_params)
     if is_own(section.optimizer):
         made = call_own(
@@ -156,9 +157,10 @@ def set_rate(optimizer: Optimizer, lr: float, first: float) -> None:
 
 
 def snapshot(optimizer: Optimizer, *, own: bool) -> dict[str, NDArray[Any]]:
-    """The optimiser's state as arrays of their own: one a tensor where there is nothing but tensors,
-    as in torch's own optimisers, else what `pack` makes of it. `own`: it is a user's, which may keep
-    state in its parameter groups, too. Raises LocalError for what could not be restored."""
+    """The optimiser's state as arrays of their own: one a tensor where there is nothing but
+    tensors, as in torch's own optimisers, else what `pack` makes of it. `own`: it is a user's,
+    which may keep state in its parameter groups, too. Raises LocalError for what could not be
+    restored."""
     document = optimizer.state_dict()
     state = document["state"]
     values = {
@@ -168,14 +170,15 @@ def snapshot(optimizer: Optimizer, *, own: bool) -> dict[str, NDArray[Any]]:
         return {name: plain_array(value).copy() for name, value in values.items()}
     if found := problem({name: value for name, value in values.items() if not isinstance(value, Tensor)}):
         raise LocalError(f"the state of training.optimizer, a {type(optimizer).__name__}, cannot be kept: it{found}")
-    # What cannot be read back of a group is as the user's function makes it: a function, most often.
+    # What cannot be read back of a group is as the user's function makes it: a function, most
+    # often.
     groups = [{key: v for key, v in group.items() if not problem(v)} for group in document["param_groups"]]
     return {OPAQUE: pack({"state": state, GROUPS: groups} if own else state)}
 
 
 def restore(optimizer: Optimizer, kept: Mapping[str, Any], *, own: bool) -> None:
-    """Put back what `snapshot` gave; other names are passed over. `own`: it is a user's, whose state
-    may have any shapes. Raises LocalError when it cannot be this optimiser's."""
+    """Put back what `snapshot` gave; other names are passed over. `own`: it is a user's, whose
+    state may have any shapes. Raises LocalError when it cannot be this optimiser's."""
     groups = optimizer.state_dict()["param_groups"]
     shapes = [p.shape for group in optimizer.param_groups for p in group["params"]]
     state: dict[int, dict[str, Any]] = {}

@@ -1,6 +1,6 @@
-"""State of a user's own objects, such as a `state_dict`, as bytes that are read back without running
-any code: torch's format, as `torch.load(weights_only=True)` takes it. That takes no numpy, so arrays
-go as tensors and come back as arrays; numpy's single numbers become Python's."""
+"""State of a user's own objects, such as a `state_dict`, as bytes that are read back without
+running any code: torch's format, as `torch.load(weights_only=True)` takes it. That takes no numpy,
+so arrays go as tensors and come back as arrays; numpy's single numbers become Python's."""
 
 from __future__ import annotations
 

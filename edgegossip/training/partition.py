@@ -1,11 +1,14 @@
 """Who gets which training examples.
 
-Every rule uses each example exactly once, depends only on (labels, nodes, seed) and is computed alike on every board.
+Every rule uses each example exactly once, depends only on (labels, nodes, seed) and is computed
+alike on every board.
 
-    skew(s)        the degree of skew of Aketi, Kodge, Roy (2021), "Low precision decentralized distributed training":
+    skew(s)        the degree of skew of Aketi, Kodge, Roy (2021), "Low precision decentralized
+                   distributed training":
                    of each class the first s share goes to a pool sorted by class, the rest to a shuffled pool; node k
                    of n takes the k-th contiguous n-th part of both. s = 0 is `iid`, s = 1 is `sorted`.
-    dirichlet(a)   each class is dealt out in proportions drawn from Dirichlet(a, ..., a) (Hsu, Qi, Brown 2019).
+    dirichlet(a)   each class is dealt out in proportions drawn from Dirichlet(a, ..., a) (Hsu, Qi,
+                   Brown 2019).
     flwr           a partitioner of the optional package flwr-datasets, by its class's name
 
 A node left with nothing is given one example of the fullest node. With `local` nothing is shared
@@ -68,7 +71,8 @@ def by_skew(labels: NDArray[np.integer], nodes: int, skew: float, seed: int) -> 
     sorted_pool = np.concatenate([empty, *(m[:cut] for m, cut in zip(by_class, cuts, strict=True))])
     rest = np.concatenate([empty, *(m[cut:] for m, cut in zip(by_class, cuts, strict=True))])
     shuffled = rest[permutation(seed, Purpose.PARTITION, len(rest))]
-    # The second pool's remainders go to the nodes in the opposite order, which keeps the shares even.
+    # The second pool's remainders go to the nodes in the opposite order, which keeps the shares
+    # even.
     first, second = _edges(len(sorted_pool), nodes), len(shuffled) - _edges(len(shuffled), nodes)[::-1]
     shares = [
         np.concatenate([sorted_pool[first[k] : first[k + 1]], shuffled[second[k] : second[k + 1]]])

@@ -1,8 +1,10 @@
-"""Counter-based randomness: every draw is a pure function of (seed, purpose, counters), so resuming needs no state.
+"""Counter-based randomness: every draw is a pure function of (seed, purpose, counters), so resuming
+needs no state.
 
-Philox-4x64 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3") keyed by (seed, purpose); the three
-counter words that it does not step through are the caller's. Only raw 64-bit words are used where boards must agree:
-unlike the distributions of numpy's Generator, they never change between versions.
+Philox-4x64 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3") keyed by (seed,
+purpose); the three counter words that it does not step through are the caller's. Only raw 64-bit
+words are used where boards must agree: unlike the distributions of numpy's Generator, they never
+change between versions.
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from edgegossip.recipe import TrainingSection
 from edgegossip.types import LocalError
 
-# torch's OneCycleLR: share of the rounds in which the rate rises, and by what it begins and ends lower
+# torch's OneCycleLR: share of the rounds in which the rate rises, and by what it begins and ends
+# lower
 RISE, BEGIN, END = 0.3, 25.0, 25.0 * 1e4
 
 
@@ -25,8 +26,8 @@ def learning_rate(section: TrainingSection, round: int, rounds: int) -> float:
     cosines from lr / 25 up to lr in the first three tenths, then down to lr / 250,000 (Smith, Topin
     2018). plateau: lr, before what the losses of a board say.
 
-    In the first `warmup` rounds the rate rises in equal steps, (round + 1) / (warmup + 1) of lr; the
-    schedule is played in the rounds after them."""
+    In the first `warmup` rounds the rate rises in equal steps, (round + 1) / (warmup + 1) of lr;
+    the schedule is played in the rounds after them."""
     if round < section.warmup:
         return section.lr * (round + 1) / (section.warmup + 1)
     round, rounds = round - section.warmup, max(1, rounds - section.warmup)
@@ -51,8 +52,8 @@ def _cosine(first: float, last: float, done: float) -> float:
 
 @dataclass(slots=True)
 class Plateau:
-    """What schedule = plateau remembers of a board's losses: rounds are taken `window` at a time, and
-    when their mean loss is no better than the best before, the rate drops by `factor`."""
+    """What schedule = plateau remembers of a board's losses: rounds are taken `window` at a time,
+    and when their mean loss is no better than the best before, the rate drops by `factor`."""
 
     window: int
     factor: float
@@ -68,7 +69,8 @@ class Plateau:
         return cls(section.plateau_rounds or max(1, rounds // 20), section.step_factor)
 
     def take(self, loss: float) -> None:
-        """Take in the loss of a round. An improvement counts from a ten thousandth on, as torch's."""
+        """Take in the loss of a round. An improvement counts from a ten thousandth on, as
+        torch's."""
         self.losses.append(loss)
         if len(self.losses) < self.window:
             return

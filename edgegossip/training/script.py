@@ -79,7 +79,8 @@ class Seat:
 
     @property
     def only_model(self) -> bool:
-        """Whether the script is wanted for its model alone: at a coordinator that evaluates nothing."""
+        """Whether the script is wanted for its model alone: at a coordinator that evaluates
+        nothing."""
         return self.index < 0 and self.recipe.evaluation.where != "coordinator"
 
 
@@ -173,7 +174,7 @@ class Run:
         self._facts: Mapping[str, Fact] = {} if seat is None else self._facts_now()
         self._require_as_joined()
 
-    # -- the user's side ---------------------------------------------------------------------------
+    # -- the user's side --------------------------------------------------------------------------
 
     def __enter__(self) -> Run:
         return self
@@ -181,7 +182,8 @@ class Run:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Leave when the run is over. A script that leaves early, or by an error, ends this board."""
+        """Leave when the run is over. A script that leaves early, or by an error, ends this
+        board."""
         if error is None and not self._over:
             self._over = True
             if self._seat is not None:
@@ -205,7 +207,8 @@ class Run:
 
     def start(self) -> bool:
         """Wait until the first round begins; the model holds the values to train from. Return
-        whether there is a round. `rounds` calls it; loops of other frameworks call it themselves."""
+        whether there is a round. `rounds` calls it; loops of other frameworks call it
+        themselves."""
         self._check_thread()
         if not self._started:
             self._started = True
@@ -234,13 +237,13 @@ class Run:
         """Hand over what this round's training made of the model, and wait for the mixed one, which
         the model then holds. Return whether another round follows.
 
-        Args:
-            loss: mean training loss of the round, for the log; the run ends here if it is not finite.
-            examples: how many examples of its own this board trains on: a coordinator weighs the
+        Args: loss: mean training loss of the round, for the log; the run ends here if it is not
+            finite. examples: how many examples of its own this board trains on: a coordinator
+            weighs the
                 board's update by it. None, on every board: all count the same.
             steps: optimiser steps since the last exchange. Boards may take different numbers.
-            lr: learning rate of the round; by default that of the first optimiser in `state`, a mean
-                over its steps.
+            lr: learning rate of the round; by default that of the first optimiser in `state`, a
+                mean over its steps.
             metrics: more figures of the round by name, for the log; `loss`, `lr` and `examples` are
                 taken.
 
@@ -293,7 +296,8 @@ class Run:
             raise LocalError("run.add_state was called after the first round began: call it before rounds or start")
         self._state += state
 
-    # -- the board's side, through `ScriptWorkload` --------------------------------------------------
+    # -- the board's side, through `ScriptWorkload`
+    # --------------------------------------------------
 
     @property
     def layout(self) -> Layout:
@@ -396,10 +400,11 @@ class Run:
             self._vector.write(x)
         self._over = True
 
-    # -- inside ------------------------------------------------------------------------------------
+    # -- inside -----------------------------------------------------------------------------------
 
     def _require_readable(self, states: Sequence[Any], extra: Mapping[str, Any]) -> None:
-        """Say at the first checkpoint, and not after a crash, what could not be restored from it."""
+        """Say at the first checkpoint, and not after a crash, what could not be restored from
+        it."""
         if found := problem(extra):
             raise LocalError(
                 f"the model could not be restored: its state_dict(){found}; let get_extra_state return tensors, arrays, "
@@ -573,8 +578,8 @@ class ScriptWorkload:
         return self._ask(lambda: self._run.evaluation(x))
 
     def require_function(self) -> None:
-        """Raise LocalError where the script has given run.evaluate nothing by its first round; it is
-        abandoned then."""
+        """Raise LocalError where the script has given run.evaluate nothing by its first round; it
+        is abandoned then."""
         if not self._ask(lambda: self._run.evaluates):
             self.abandon()
             raise LocalError(f"{_script(self._seat)} has no evaluation: give run.evaluate a function")
@@ -610,8 +615,8 @@ class ScriptWorkload:
             raise self._failure
 
     def abandon(self) -> None:
-        """End the script as sys.exit would, at the exchange that it waits in. Does nothing once it has
-        ended."""
+        """End the script as sys.exit would, at the exchange that it waits in. Does nothing once it
+        has ended."""
         self._seat.requests.put((_leave, Future().set_exception))
         self._thread.join(LEAVE_S)
 
@@ -712,7 +717,8 @@ def _patterns(given: Sequence[str] | str) -> Sequence[str]:
 
 
 def _metrics(found: Mapping[str, float] | float) -> Metrics:
-    """What a user's evaluation returned. Raises LocalError when that is no number, or no mapping of them."""
+    """What a user's evaluation returned. Raises LocalError when that is no number, or no mapping of
+    them."""
     try:
         scores = (
             {"accuracy": float(found)}

@@ -1,5 +1,5 @@
-"""`data.normalise = "together"`: the first layer of a model brings its inputs to mean 0 and deviation
-1, by statistics of the examples of all boards.
+"""`data.normalise = "together"`: the first layer of a model brings its inputs to mean 0 and
+deviation 1, by statistics of the examples of all boards.
 
 The statistics are values of the model, so nothing but a run's ordinary messages is needed. They are
 three sums over boards, all linear in what a board puts in: how much it counts, that times the mean
@@ -62,7 +62,8 @@ class Standardise(nn.Module):
 
         The model says so itself, and no memory of the board. So a board puts its statistics in once
         more where a coordinator has dropped its update, or where it has taken over a model that was
-        made without it; and not twice when it starts again, be it with a model that others gave it."""
+        made without it; and not twice when it starts again, be it with a model that others gave
+        it."""
         return float(self.weights[board]) == 0.0
 
     @torch.no_grad()
@@ -75,8 +76,8 @@ class Standardise(nn.Module):
 
 
 class Standardised(nn.Module):
-    """A model behind a `Standardise`. Names of its tensors begin with `model.`, and those of the sums
-    with `layout.SUMS`."""
+    """A model behind a `Standardise`. Names of its tensors begin with `model.`, and those of the
+    sums with `layout.SUMS`."""
 
     def __init__(self, model: nn.Module, shape: Sequence[int], boards: int) -> None:
         super().__init__()

@@ -119,7 +119,8 @@ def _wrong(outputs: Tensor, *expected: tuple[Any, ...]) -> LocalError:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Classes:
-    """One class of several: cross-entropy, for each example. `weights` float32[classes], or empty."""
+    """One class of several: cross-entropy, for each example. `weights` float32[classes], or
+    empty."""
 
     classes: int
     smoothing: float
@@ -224,8 +225,8 @@ class _Tokens(_Places):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Labels:
-    """Any of several labels: binary cross-entropy of each. `weights` float32[labels], or empty: what
-    a label that applies counts for beside one that does not."""
+    """Any of several labels: binary cross-entropy of each. `weights` float32[labels], or empty:
+    what a label that applies counts for beside one that does not."""
 
     labels: int
     weights: Tensor
@@ -332,9 +333,9 @@ class _Rebuilt(_Values):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Own:
-    """A user's function: (outputs, targets, **task_params) -> (loss, scores by name). Targets are the
-    inputs where the data have none. Scores of an evaluation are means over its batches, by their
-    numbers of examples."""
+    """A user's function: (outputs, targets, **task_params) -> (loss, scores by name). Targets are
+    the inputs where the data have none. Scores of an evaluation are means over its batches, by
+    their numbers of examples."""
 
     name: str
     function: Callable[..., Any]

@@ -52,8 +52,8 @@ class ModelVector:
         *,
         staged: bool | None = None,
     ) -> None:
-        """`staged`: gather on the module's device and copy once, in place of tensor by tensor; None:
-        where all of it is on one GPU.
+        """`staged`: gather on the module's device and copy once, in place of tensor by tensor;
+        None: where all of it is on one GPU.
 
         Raises LocalError when a pattern matches nothing, no parameter would travel, or a parameter
         has a type that cannot."""
@@ -126,7 +126,8 @@ class ModelVector:
         return ""
 
     def extra(self) -> dict[str, Any]:
-        """Return what of the module's `state_dict` is no tensor: what its `get_extra_state` gave."""
+        """Return what of the module's `state_dict` is no tensor: what its `get_extra_state`
+        gave."""
         state = self.module.state_dict(keep_vars=True)
         return {name: value for name, value in state.items() if not isinstance(value, Tensor)}
 
@@ -257,7 +258,8 @@ def _is_shared(names: Sequence[str], share: Sequence[str], keep: Sequence[str]) 
 def named_arrays(module: nn.Module, layout: Layout) -> Callable[[Vec], dict[str, NDArray[Any]]]:
     """Return what makes of x, float32[n], the arrays that travel by the names of the module's
     `state_dict`: first the layout's tensors, in its order, as views of x, float32 or complex64
-    where the module's is complex; then the second names of these. It holds nothing of the module."""
+    where the module's is complex; then the second names of these. It holds nothing of the
+    module."""
     kept = _tensors(module)
     complexes = {t.name for t in layout.tensors if kept[t.name].is_complex()}
     firsts = {id(kept[t.name]): t.name for t in layout.tensors}

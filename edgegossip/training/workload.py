@@ -1,5 +1,5 @@
-"""TorchWorkload: the package's own workload, local steps on a torch model over this board's share of a
-data set.
+"""TorchWorkload: the package's own workload, local steps on a torch model over this board's share
+of a data set.
 
 A round is: the values that travel go into the module, the optimiser takes `training.local_steps`
 steps on batches of the board's own examples, and what they changed goes out. The optimiser's state,
@@ -44,8 +44,8 @@ _FORWARD, _BACKWARD, _OPTIMISER = range(len(STAGES))
 
 
 def layout_of(recipe: Recipe, board: Board | None = None) -> Layout:
-    """Layout of the recipe's model. A user's own model is built for real: it may not know the meta device. `board`: whose
-    data say what the recipe does not declare."""
+    """Layout of the recipe's model. A user's own model is built for real: it may not know the meta
+    device. `board`: whose data say what the recipe does not declare."""
     about = describe(recipe.data, board)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a board says it when it builds the model
@@ -56,7 +56,8 @@ def layout_of(recipe: Recipe, board: Board | None = None) -> Layout:
 
 
 def initial_model(recipe: Recipe, board: Board | None = None) -> tuple[Layout, Vec]:
-    """Layout and first vector, float32[n], of the recipe's model; the same that `TorchWorkload.initial` gives."""
+    """Layout and first vector, float32[n], of the recipe's model; the same that
+    `TorchWorkload.initial` gives."""
     layout, x, _ = first_values(recipe, board)
     return layout, x
 
@@ -64,13 +65,15 @@ def initial_model(recipe: Recipe, board: Board | None = None) -> tuple[Layout, V
 def first_values(
     recipe: Recipe, board: Board | None = None
 ) -> tuple[Layout, Vec, Callable[[Vec], Mapping[str, NDArray[Any]]]]:
-    """The same, and what makes the arrays of a model's file of such a vector, see `named_arrays`."""
+    """The same, and what makes the arrays of a model's file of such a vector, see
+    `named_arrays`."""
     vector = _vector(recipe, _build(recipe, describe(recipe.data, board), recipe.run.seed))
     return vector.layout, vector.read(), named_arrays(vector.module, vector.layout)
 
 
 def _vector(recipe: Recipe, module: nn.Module) -> ModelVector:
-    """What of the module travels. Raises ConfigError when model.share or model.keep do not fit it."""
+    """What of the module travels. Raises ConfigError when model.share or model.keep do not fit
+    it."""
     share, keep = recipe.model.share, recipe.model.keep
     if isinstance(module, Standardised):
         share, keep = patterns(share, keep)
@@ -87,8 +90,9 @@ def _module(recipe: Recipe, about: Description) -> nn.Module:
 
 
 def _inner(recipe: Recipe, about: Description) -> nn.Module:
-    """The recipe's model with the layers that its precision asks for. A model of the package is built with Range EvoNorm
-    where int8 would replace its norm, so that what surrounds the norm suits it too."""
+    """The recipe's model with the layers that its precision asks for. A model of the package is
+    built with Range EvoNorm where int8 would replace its norm, so that what surrounds the norm
+    suits it too."""
     section, training, outputs = recipe.model, recipe.training, outputs_of(recipe.training, about)
     if training.precision != "int8":
         module = models.build(section, about.shape, outputs)
@@ -130,7 +134,8 @@ def as_taken(inputs: NDArray[Any], normalise: Normaliser) -> torch.Tensor:
 
 
 def _prepare(recipe: Recipe, data: DataSet | None, board: Board | None = None) -> DataSet:
-    """Sets torch's threads and checks what a recipe names; opens its data set, as `board` has it, unless it is given."""
+    """Sets torch's threads and checks what a recipe names; opens its data set, as `board` has it,
+    unless it is given."""
     torch.set_num_threads(recipe.run.threads)
     models.check(recipe.model)
     data = open_data(recipe.data, board) if data is None else data
@@ -140,9 +145,9 @@ def _prepare(recipe: Recipe, data: DataSet | None, board: Board | None = None) -
 
 @dataclass(slots=True, eq=False)
 class Equipment:
-    """What the boards of one process share: the module with its gradients. Each call loads the model
-    anew; of what does not travel, `holder` has its own in the module, and every other board keeps
-    its own aside."""
+    """What the boards of one process share: the module with its gradients. Each call loads the
+    model anew; of what does not travel, `holder` has its own in the module, and every other board
+    keeps its own aside."""
 
     vector: ModelVector
     task: tasks.Task
@@ -166,9 +171,9 @@ class Equipment:
 
 
 def _turn_convolutions(module: nn.Module) -> None:
-    """Let the weights of convolutions lie as torch's channels-last kernels take them, which else turn
-    them forward and backward in every step. Of torch's own alone: a subclass may look at its weight
-    as if it lay in its own order."""
+    """Let the weights of convolutions lie as torch's channels-last kernels take them, which else
+    turn them forward and backward in every step. Of torch's own alone: a subclass may look at its
+    weight as if it lay in its own order."""
     for layer in module.modules():
         if type(layer) is nn.Conv2d:
             layer.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -180,10 +185,12 @@ def _minus(values: Vec, x: Vec) -> Vec:
 
 
 def channels_last(images: torch.Tensor) -> torch.Tensor:
-    """The same values, [n, channels, height, width], with the channels next to each other in memory.
+    """The same values, [n, channels, height, width], with the channels next to each other in
+    memory.
 
-    Not `contiguous(memory_format=torch.channels_last)`: with one channel that changes nothing, because both orders are
-    the same memory, and torch then takes the slow kernels all the way through the network. The strides tell it."""
+    Not `contiguous(memory_format=torch.channels_last)`: with one channel that changes nothing,
+    because both orders are the same memory, and torch then takes the slow kernels all the way
+    through the network. The strides tell it."""
     n, channels, height, width = images.shape
     strides = (height * width * channels, 1, width * channels, channels)
     return torch.empty_strided((n, channels, height, width), strides, dtype=images.dtype).copy_(images)
@@ -200,8 +207,9 @@ class TorchWorkload:
         share: NDArray[np.int64] | None = None,
         equipment: Equipment | None = None,
     ) -> None:
-        """Keeps node_index's share of data.train, or with data.partition = local all of it, as stored. `share` and
-        `equipment` are given when other boards of the same recipe live in this process."""
+        """Keeps node_index's share of data.train, or with data.partition = local all of it, as
+        stored. `share` and `equipment` are given when other boards of the same recipe live in this
+        process."""
         settings = recipe.training
         self._recipe, self._node, self._data, self._about = recipe, node_index, data, data.about
         self._shared = shared = Equipment.of(recipe, data) if equipment is None else equipment
@@ -223,8 +231,8 @@ class TorchWorkload:
 
     @classmethod
     def build_evaluator(cls, recipe: Recipe, board: Board | None = None) -> TorchWorkload:
-        """One that only evaluates: it has next to no training data. `board`: whose test set it is. Raises ConfigError when
-        there is none."""
+        """One that only evaluates: it has next to no training data. `board`: whose test set it is.
+        Raises ConfigError when there is none."""
         data = _prepare(recipe, None, board)
         if data.test is None:
             raise ConfigError(
@@ -235,8 +243,9 @@ class TorchWorkload:
 
     @classmethod
     def build_all(cls, recipe: Recipe, data: DataSet | None = None) -> list[TorchWorkload]:
-        """Every board of the recipe in this process, each equal to what `build` makes. They share one module and one
-        test set, so only one of them can compute at a time. `data` is what `open_data(recipe.data)` gave."""
+        """Every board of the recipe in this process, each equal to what `build` makes. They share
+        one module and one test set, so only one of them can compute at a time. `data` is what
+        `open_data(recipe.data)` gave."""
         boards = boards_of(recipe.run.nodes)
         data = _prepare(recipe, data, boards[0])
         shared = Equipment.of(recipe, data)
@@ -259,8 +268,8 @@ class TorchWorkload:
         return self._shared.vector.layout
 
     def agreement(self) -> Agreement:
-        """What this board must have in common with those it trains with: task, kinds of inputs and targets, names of
-        classes, normalisation, layout, frozen parameters and first model."""
+        """What this board must have in common with those it trains with: task, kinds of inputs and
+        targets, names of classes, normalisation, layout, frozen parameters and first model."""
         task, start = task_of(self._recipe.training, self._about), sums(self.initial(self._recipe.run.seed))
         return Agreement({**self._about.facts(), **self._shared.vector.facts(), "task": task, "start": start})
 
@@ -361,8 +370,8 @@ class TorchWorkload:
         return loss.detach()
 
     def _forward(self, inputs: NDArray[Any], targets: NDArray[Any] | None) -> tuple[Tensor, Tensor]:
-        """Stored inputs [batch, *shape] and targets -> what the task takes, on the device. Where the data have no
-        targets they are the inputs, as the model takes them."""
+        """Stored inputs [batch, *shape] and targets -> what the task takes, on the device. Where
+        the data have no targets they are the inputs, as the model takes them."""
         shared = self._shared
         batch = as_taken(inputs, self._normalise).to(shared.device)
         name, module = self._recipe.model.name, shared.vector.module
@@ -420,7 +429,8 @@ class TorchWorkload:
         return kept if self._plateau is None else kept | {"plateau": self._plateau.snapshot()}
 
     def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
-        """Raises LocalError unless `snapshot` is one that this workload's `snapshot` could have given."""
+        """Raises LocalError unless `snapshot` is one that this workload's `snapshot` could have
+        given."""
         shared = self._shared
         known = {optimizers.OPAQUE, "scaler", "plateau", *(f"{KEPT}{name}" for name in shared.fresh)}
         if odd := [name for name in snapshot if name not in known and not name.startswith(optimizers.STATE)]:
@@ -441,8 +451,8 @@ class TorchWorkload:
 
 
 def _tensor_in(given: Any) -> Tensor | None:
-    """The tensor that a model gave, also where it is a field of what it gave: logits (transformers),
-    out (torchvision's segmentation models)."""
+    """The tensor that a model gave, also where it is a field of what it gave: logits
+    (transformers), out (torchvision's segmentation models)."""
     if isinstance(given, Tensor):
         return given
     for name in ("logits", "out"):

@@ -1,6 +1,7 @@
-"""What a board does every minute beside training (`python3 -m edgegossip.update.agent`, edgegossip-checkin.service): it
-checks in with the machine from which its fleet is run. That tells it the time, news of revoked boards, and which release it
-should have; a new release is put beside the running one, and the image's guard takes it from there
+"""What a board does every minute beside training (`python3 -m edgegossip.update.agent`,
+edgegossip-checkin.service): it checks in with the machine from which its fleet is run. That tells
+it the time, news of revoked boards, and which release it should have; a new release is put beside
+the running one, and the image's guard takes it from there
 (deploy/rootfs/usr/lib/edgegossip/guard.py).
 
 A board whose kit names no such machine, or that does not reach it, trains all the same."""
@@ -62,7 +63,8 @@ class Board:
         return SYNCHRONISED.exists()
 
     def node(self) -> Mapping[str, str]:
-        """Of the service that trains: ActiveState, NRestarts, StatusText, ActiveEnterTimestampMonotonic (microseconds)."""
+        """Of the service that trains: ActiveState, NRestarts, StatusText,
+        ActiveEnterTimestampMonotonic (microseconds)."""
         names = "ActiveState,NRestarts,StatusText,ActiveEnterTimestampMonotonic"
         said = _systemctl("show", NODE, f"--property={names}")
         return dict(line.split("=", 1) for line in said.splitlines() if "=" in line)
@@ -91,8 +93,8 @@ class Places:
 
 
 def check_in(machine: Machine, places: Places, say: Callable[[str], None], *, fetch: bool = True) -> bool:
-    """Once. Whether there is such a machine at all. Without `fetch` no release is taken: training waits for the first check-in
-    after a boot. Raises EdgegossipError."""
+    """Once. Whether there is such a machine at all. Without `fetch` no release is taken: training
+    waits for the first check-in after a boot. Raises EdgegossipError."""
     identity, board = Identity.load(places.kit), _board(places.kit)
     where = str(board.get("check_in", ""))
     if not where:
@@ -116,7 +118,8 @@ def check_in(machine: Machine, places: Places, say: Callable[[str], None], *, fe
 
 
 def well(node: Mapping[str, str], now_s: Callable[[], float] = time.monotonic) -> bool:
-    """Whether this board is at work: its service has been running for a while, and did not have to be started again."""
+    """Whether this board is at work: its service has been running for a while, and did not have to
+    be started again."""
     since_s = float(node.get("ActiveEnterTimestampMonotonic") or 0) / 1e6
     return node.get("ActiveState") == "active" and node.get("NRestarts", "0") == "0" and now_s() - since_s >= WELL_S
 
@@ -173,8 +176,8 @@ def _unfit(manifest: Manifest, packages: str) -> str:
 
 
 def _is_of_before(manifest: Manifest, board: Mapping[str, Any]) -> bool:
-    """Numbers of releases begin anew on a card that was made anew. What had been pushed until then counts only if it is not
-    older than what the card brings."""
+    """Numbers of releases begin anew on a card that was made anew. What had been pushed until then
+    counts only if it is not older than what the card brings."""
     return manifest.signed_s < int(board.get("issued_s", 0)) and _in_order(manifest.version) < _in_order(
         edgegossip.__version__
     )
@@ -205,7 +208,8 @@ def _report(places: Places, running: str, node: Mapping[str, str]) -> dict[str, 
 
 
 def _set_clock(machine: Machine, answer: Answer, here_s: float, say: Callable[[str], None]) -> None:
-    """The fleet's machine has the time where NTP does not come through. It is of our fleet: its certificate says so."""
+    """The fleet's machine has the time where NTP does not come through. It is of our fleet: its
+    certificate says so."""
     apart_s = answer.time_s - here_s
     if machine.synchronised() or abs(apart_s) <= APART_S:
         return
@@ -228,7 +232,8 @@ def _board(kit: Path) -> dict[str, Any]:
 
 
 def _obey(order: Order, board: dict[str, Any], places: Places, say: Callable[[str], None]) -> None:
-    """Another command line for the service. Its number comes last: an order that was half taken over is given again."""
+    """Another command line for the service. Its number comes last: an order that was half taken
+    over is given again."""
     if order.number <= int(board.get("number", 0)):
         raise PeerError(f"an order of number {order.number}, which is not newer than this board's")
     lines = ["# One argument of `edgegossip node` a line; a new kit, or `edgegossip fleet set`, replaces this file."]

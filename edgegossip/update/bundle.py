@@ -2,15 +2,17 @@
 
     8 bytes  "EGREL\\0\\0\\1"
     4 + n    length (big-endian) and manifest: a JSON object, deflated (RFC 1950)
-    4 + m    length and signature over SHA-256 of the manifest as it lies there: a fleet's operator's (mesh/security/identity.py)
+    4 + m    length and signature over SHA-256 of the manifest as it lies there: a fleet's
+             operator's (mesh/security/identity.py)
     blobs    the content of files in pieces of 4 MiB, each deflated, each once
 
-The manifest names the fleet, version, sequence number, machine and Python, every file with size, SHA-256 and its pieces, and
-every piece; and, where it has our own package only, the name of the packages that the board must have already (packages.py). So a
-board checks one signature, then takes the pieces that it has not got; what one is worth, its SHA-256 says.
-There are no links, owners, or times of files in it, and paths are plain names below site/. The signature is that of operators,
-P-256 like everything in a fleet (not Ed25519): boards have that code, and a lost operator's key can be revoked. Sequence
-numbers only ever grow; `signed_s` is when this one was first pushed."""
+The manifest names the fleet, version, sequence number, machine and Python, every file with size,
+SHA-256 and its pieces, and every piece; and, where it has our own package only, the name of the
+packages that the board must have already (packages.py). So a board checks one signature, then takes
+the pieces that it has not got; what one is worth, its SHA-256 says. There are no links, owners, or
+times of files in it, and paths are plain names below site/. The signature is that of operators,
+P-256 like everything in a fleet (not Ed25519): boards have that code, and a lost operator's key can
+be revoked. Sequence numbers only ever grow; `signed_s` is when this one was first pushed."""
 
 from __future__ import annotations
 
@@ -116,7 +118,8 @@ class Head:
         return hashlib.sha256(self.packed).hexdigest()
 
     def manifest(self, verifier: Verifier) -> Manifest:
-        """Raises PeerError when an operator of that fleet did not sign it, DecodeError when it makes no sense."""
+        """Raises PeerError when an operator of that fleet did not sign it, DecodeError when it
+        makes no sense."""
         verifier.verify("operator", DOMAIN + hashlib.sha256(self.packed).digest(), self.signature)
         manifest = parse_manifest(self.packed)
         if manifest.fleet_id != verifier.fleet:
@@ -125,7 +128,8 @@ class Head:
 
 
 def parse_head(data: bytes) -> tuple[Head, int] | None:
-    """Of what has come so far: the head and where blobs begin, or None while there is more to come. Raises DecodeError."""
+    """Of what has come so far: the head and where blobs begin, or None while there is more to come.
+    Raises DecodeError."""
     if data[: len(MAGIC)] != MAGIC[: len(data)]:
         raise DecodeError("it is no bundle of a release")
     at, parts = len(MAGIC), []

@@ -1,7 +1,8 @@
-"""A board asks the machine from which its fleet is run: what time it is, which release it should have, for that release.
+"""A board asks the machine from which its fleet is run: what time it is, which release it should
+have, for that release.
 
-HTTP over TLS 1.3 with certificates both ways (mesh/security/tls.py): the board goes no further than to a coordinator of its own
-fleet. The other end is fleet/serve.py."""
+HTTP over TLS 1.3 with certificates both ways (mesh/security/tls.py): the board goes no further than
+to a coordinator of its own fleet. The other end is fleet/serve.py."""
 
 from __future__ import annotations
 
@@ -70,7 +71,8 @@ class Client:
         return self._ask("GET", REVOCATIONS, MAX_LIST_BYTES)
 
     def head(self, sequence: int) -> tuple[Head, Callable[[Blob], bytes]]:
-        """The start of that bundle, and what fetches a blob of it. Raises PeerError and DecodeError."""
+        """The start of that bundle, and what fetches a blob of it. Raises PeerError and
+        DecodeError."""
         data, found = b"", None
         while found is None:
             if len(data) > MAX_STORED_BYTES + MAX_SIGNATURE_BYTES + 64:

@@ -1,9 +1,11 @@
-"""A release becomes a folder of a board. The one that runs is never touched, and the new one counts from when its release.json is
-there, which comes last; so whatever ends this in between leaves the board as it was, and the next call goes on.
+"""A release becomes a folder of a board. The one that runs is never touched, and the new one counts
+from when its release.json is there, which comes last; so whatever ends this in between leaves the
+board as it was, and the next call goes on.
 
-Files that the running release has already are linked, not fetched: a new version of this package is a megabyte, torch a hundred.
-Every file, linked or fetched, is checked against the manifest's SHA-256 before it counts. A release of our own package only takes
-over the packages of the running one, which runs with these very files: they are linked as they are."""
+Files that the running release has already are linked, not fetched: a new version of this package is
+a megabyte, torch a hundred. Every file, linked or fetched, is checked against the manifest's
+SHA-256 before it counts. A release of our own package only takes over the packages of the running
+one, which runs with these very files: they are linked as they are."""
 
 from __future__ import annotations
 
@@ -103,14 +105,15 @@ class OsTree(OsFiles):
 
 
 def folder_name(manifest: Manifest, digest: str) -> str:
-    """Of its own for each bundle, so that what an interrupted call left there is of the same one."""
+    """Of its own for each bundle, so that what an interrupted call left there is of the same
+    one."""
     return f"{manifest.version}-{manifest.sequence}-{digest[:8]}"
 
 
 def install(tree: Tree[Any], home: str, current: str, digest: str, manifest: Manifest, fetch: Fetch) -> str:
-    """Put the release into home/releases; the name of its folder there. `current`: that of the running release. Raises HostError
-    when there is no room or the running one has other packages, DecodeError when what is fetched is not what the manifest says,
-    OSError."""
+    """Put the release into home/releases; the name of its folder there. `current`: that of the
+    running release. Raises HostError when there is no room or the running one has other packages,
+    DecodeError when what is fetched is not what the manifest says, OSError."""
     releases, name = f"{home}/releases", folder_name(manifest, digest)
     folder, running = f"{releases}/{name}", f"{releases}/{current}"
     if installed(tree, folder) == digest:
@@ -172,7 +175,8 @@ def _remove_others(tree: Tree[Any], releases: str, keep: set[str]) -> None:
 
 
 def _source(tree: Tree[Any], entry: Entry, folder: str, current: str) -> str | None:
-    """Where the content of this file is already: in its place, or in the running release; None: it must be fetched."""
+    """Where the content of this file is already: in its place, or in the running release; None: it
+    must be fetched."""
     paths = (f"{folder}/{entry.path}", f"{current}/{entry.path}")
     return next((path for path in paths if tree.digest(path) == entry.sha256), None)
 
@@ -213,6 +217,7 @@ def _write_last(tree: Tree[Any], path: str, data: bytes) -> None:
 
 
 def running_from(module: str) -> str:
-    """The folder of releases/ that this very program was loaded from; empty when it was loaded from elsewhere."""
+    """The folder of releases/ that this very program was loaded from; empty when it was loaded from
+    elsewhere."""
     parts = Path(module).resolve().parts
     return parts[parts.index("releases") + 1] if "releases" in parts[:-1] else ""

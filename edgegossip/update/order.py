@@ -1,5 +1,5 @@
-"""What a board runs from now on, signed by an operator of its fleet and for that board only: `edgegossip fleet set` reaches
-boards that check in, without a new kit. Pure."""
+"""What a board runs from now on, signed by an operator of its fleet and for that board only:
+`edgegossip fleet set` reaches boards that check in, without a new kit. Pure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ class Board(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The command line of `edgegossip node`, but for name and identity. A higher number is newer."""
+    """The command line of `edgegossip node`, but for name and identity. A higher number is
+    newer."""
 
     name: NodeId
     number: int
@@ -46,7 +47,8 @@ class Order:
 
     @classmethod
     def read(cls, found: Mapping[str, Any], board: Board) -> Order:
-        """Raises PeerError when no operator signed it or it is for another board, DecodeError when it makes no sense."""
+        """Raises PeerError when no operator signed it or it is for another board, DecodeError when
+        it makes no sense."""
         try:
             body, signature = str(found["body"]), b64decode(str(found["signature"]), validate=True)
             board.verify("operator", _digest(body), signature)

@@ -1,4 +1,5 @@
-"""A user's own data and model: four kinds of vibration, told apart by a small 1-D convolutional network.
+"""A user's own data and model: four kinds of vibration, told apart by a small 1-D convolutional
+network.
 
 Run from this folder, so that `sensors` can be imported:
 
@@ -16,9 +17,9 @@ KINDS = 4
 def data(folder: str):
     """(train_inputs, train_labels, test_inputs, test_labels).
 
-    `folder` is the recipe's data.dir; a real data set would be read from there. Every board calls this and must get
-    the same arrays, so they are drawn with a fixed seed here. Inputs are float32[n, channels, samples], used as they
-    are."""
+    `folder` is the recipe's data.dir; a real data set would be read from there. Every board calls
+    this and must get the same arrays, so they are drawn with a fixed seed here. Inputs are
+    float32[n, channels, samples], used as they are."""
     random = np.random.default_rng(0)
     labels = random.integers(0, KINDS, 1200)
     time = np.arange(WINDOW) / WINDOW
@@ -31,7 +32,8 @@ def data(folder: str):
 def build(input_shape, classes, norm, width=8):
     """A torch.nn.Module from float32[batch, *input_shape] to logits float32[batch, classes].
 
-    `norm` is the recipe's model.norm (this model has no use for it); further arguments come from model.params."""
+    `norm` is the recipe's model.norm (this model has no use for it); further arguments come from
+    model.params."""
     channels, _ = input_shape
     return nn.Sequential(
         nn.Conv1d(channels, width, 9, padding=4),

@@ -8,9 +8,11 @@ DIR/board-0, DIR/board-1, ... hold each board's own part (of more than ten, DIR/
 example is in two of them. DIR/all is their union, for training in one place. Every folder has the
 same test set, which no board trains on.
 
-    images        --from an .npz with train_x, train_y, test_x, test_y (uint8 images, whole numbers);
+    images        --from an .npz with train_x, train_y, test_x, test_y (uint8 images, whole
+                  numbers);
                   without it the handwritten digits that come with edgegossip
-    text          --from a folder with one .txt a class, or one text: the articles of WikiText, or the
+    text          --from a folder with one .txt a class, or one text: the articles of WikiText, or
+                  the
                   speakers of a play, are the classes; the longest of them
     gpt           --from a text, or a folder of texts
     segmentation  drawn: shapes in front of textures, each board with a camera of its own
@@ -56,7 +58,8 @@ def digits(random):
 
 
 def segmentation(args, random):
-    """uint8[n, 32, 32, 3] pictures, uint8[n, 32, 32] masks: 0 background, 1 disc, 2 box, 3 cross."""
+    """uint8[n, 32, 32, 3] pictures, uint8[n, 32, 32] masks: 0 background, 1 disc, 2 box, 3
+    cross."""
     cameras = [{"gain": random.uniform(0.6, 1.0, 3), "noise": random.uniform(8, 20)} for _ in range(args.boards)]
     parts = [[scene(random, c) for _ in range(args.train // args.boards)] for c in cameras]
     test = stacked([scene(random, cameras[k % args.boards]) for k in range(args.test)])
@@ -121,7 +124,8 @@ def household(random, hours):
 
 
 def anomalies(args, random):
-    """float32[n, 128] windows of vibration; in the test set `y` is 1 where the machine has a fault."""
+    """float32[n, 128] windows of vibration; in the test set `y` is 1 where the machine has a
+    fault."""
     machines = [
         {"turns": random.uniform(3, 9), "tones": random.uniform(0.2, 1, 4), "noise": random.uniform(0.1, 0.25)}
         for _ in range(args.boards)

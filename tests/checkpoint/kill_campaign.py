@@ -2,10 +2,12 @@
 
     python -m tests.checkpoint.kill_campaign --kills 1000 --folder DIR
 
-Each process goes on from what the one before left in DIR, saves round after round and says on a pipe which of them are durable,
-until it kills itself at its failpoint: before or after one of its file operations, or in the middle of a write. Every fourth
-one keeps its states through the `Writer` and is killed from outside, at a random moment. Then every file must be whole, the
-newest must be of a round that is not older than the last one acknowledged, and its values must be that round's to the bit.
+Each process goes on from what the one before left in DIR, saves round after round and says on a
+pipe which of them are durable, until it kills itself at its failpoint: before or after one of its
+file operations, or in the middle of a write. Every fourth one keeps its states through the `Writer`
+and is killed from outside, at a random moment. Then every file must be whole, the newest must be of
+a round that is not older than the last one acknowledged, and its values must be that round's to the
+bit.
 
 DIR/kills.jsonl has a line a kill; a campaign that was interrupted goes on after the last one.
 """
@@ -139,7 +141,8 @@ def live(folder: Path, at: int, through_writer: bool, out: int) -> None:
 
 
 def kill_once(folder: Path, at: int, through_writer: bool, rng: Random) -> tuple[bool, int]:
-    """Whether the process was killed rather than done, and the last round it acknowledged; 0: none."""
+    """Whether the process was killed rather than done, and the last round it acknowledged; 0:
+    none."""
     reader, out = os.pipe()
     pid = os.fork()
     if pid == 0:

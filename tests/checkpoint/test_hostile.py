@@ -1,5 +1,5 @@
-"""What comes from a disk is not believed: whatever its bytes, they make a DataError with a sentence, or a value of the right
-types."""
+"""What comes from a disk is not believed: whatever its bytes, they make a DataError with a
+sentence, or a value of the right types."""
 
 from __future__ import annotations
 
@@ -177,7 +177,8 @@ def test_only_what_the_table_names_can_be_written_or_read() -> None:
 @settings(max_examples=120, deadline=None)
 @given(st.data())
 def test_a_tree_with_any_bytes_changed_is_refused_or_of_the_right_types(algorithm: str, data: st.DataObject) -> None:
-    """With the right sums, so nothing but the checks of names, types and sizes stands in the way."""
+    """With the right sums, so nothing but the checks of names, types and sizes stands in the
+    way."""
     state, view = stepped(algorithm)
     file, packer = to_bytes(state), Packer(STATES)
     packer.add(state)

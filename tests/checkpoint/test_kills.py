@@ -1,5 +1,5 @@
-"""kill -9 at the failpoints of the checkpoint code. `tests.checkpoint.kill_campaign` is the program; it forks, so it has a
-process of its own, without the threads of a test run."""
+"""kill -9 at the failpoints of the checkpoint code. `tests.checkpoint.kill_campaign` is the
+program; it forks, so it has a process of its own, without the threads of a test run."""
 
 from __future__ import annotations
 

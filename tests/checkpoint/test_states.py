@@ -1,5 +1,5 @@
-"""States of every algorithm with every codec, in the middle of a run with faults, become bytes and go on from them: what is
-sent and what models come out stays the same to the bit."""
+"""States of every algorithm with every codec, in the middle of a run with faults, become bytes and
+go on from them: what is sent and what models come out stays the same to the bit."""
 
 from __future__ import annotations
 
@@ -91,8 +91,8 @@ MEMBERS = ("a", "b", "c")
 
 
 def frames_of(algorithm: Any, codec: str, through_bytes: bool, rounds: int = 4) -> list[bytes]:
-    """Everything that three boards send in some rounds, in order, with every seventh message lost. `through_bytes`: every state
-    is taken apart and put together after every transition."""
+    """Everything that three boards send in some rounds, in order, with every seventh message lost.
+    `through_bytes`: every state is taken apart and put together after every transition."""
     sent: list[bytes] = []
     queue: deque[tuple[int, int, bytes]] = deque()
     base = NodeView("a", MEMBERS, topologies.get("complete", 3), LAYOUT, codecs.get(codec), b"f" * 16, 1, 9.0)
@@ -169,7 +169,8 @@ def test_the_table_names_classes_that_are_there() -> None:
 
 
 def test_every_class_that_a_state_could_hold_is_in_the_table() -> None:
-    """Those that no run above may have met: frozen records of gossip and codecs whose fields are values."""
+    """Those that no run above may have met: frozen records of gossip and codecs whose fields are
+    values."""
     known = {(e.module, e.attribute) for e in STATES}
     for part in ("gossip", "codecs"):
         for path in sorted((ROOT / part).glob("*.py")):
@@ -186,8 +187,8 @@ def test_every_class_that_a_state_could_hold_is_in_the_table() -> None:
 
 @pytest.mark.parametrize("name", ["dpsgd", "quant-sgp", "ad-psgd", "parallel-sgd"])
 def test_a_file_of_the_first_version_is_read_and_written_alike(name: str) -> None:
-    """Classes have moved and fields been renamed since: files keep the first names. Each holds board "a" of three in its second
-    round, with full edges and an early message."""
+    """Classes have moved and fields been renamed since: files keep the first names. Each holds
+    board "a" of three in its second round, with full edges and an early message."""
     layout = Layout.of([TensorSpec("w", (3, 2)), TensorSpec("b", (2,))])
     codec = codecs.get("topk", ratio=0.5)
     view = NodeView("a", MEMBERS, topologies.get("complete", 3), layout, codec, b"f" * 16, 1, 9.0, boot=1000)

@@ -1,4 +1,5 @@
-"""The store on a disk that loses power or kills the process at every boundary, fills up, or holds what is not ours."""
+"""The store on a disk that loses power or kills the process at every boundary, fills up, or holds
+what is not ours."""
 
 from __future__ import annotations
 
@@ -52,7 +53,8 @@ def check(value: object, round: int) -> None:
 
 
 def play(disk: FakeDisk, rounds: int) -> int:
-    """Saves so many rounds after the newest one. The last one whose save returned, though the disk cuts in."""
+    """Saves so many rounds after the newest one. The last one whose save returned, though the disk
+    cuts in."""
     store = store_on(disk)
     found = store.load()
     acknowledged = found.meta["round"] if found else 0
@@ -196,7 +198,8 @@ def test_on_a_full_disk_older_ones_make_room_and_what_was_there_stays() -> None:
 
 @pytest.mark.parametrize("bad", [1, 2])
 def test_a_checkpoint_on_a_bad_sector_is_passed_over(bad: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The newest, or both: then the disk is to be mended, for a board that begins anew has forgotten all."""
+    """The newest, or both: then the disk is to be mended, for a board that begins anew has
+    forgotten all."""
     disk = FakeDisk()
     play(disk, 2)
     disk, reads = disk.after_kill(), 0

@@ -1,4 +1,5 @@
-"""Off the critical path: the newest wins, no more than one is owed, and a disk that does not do is said and holds nobody."""
+"""Off the critical path: the newest wins, no more than one is owed, and a disk that does not do is
+said and holds nobody."""
 
 from __future__ import annotations
 

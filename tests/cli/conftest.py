@@ -1,4 +1,5 @@
-"""The command line called in this process: what it prints, its exit code, and its signal handlers taken back."""
+"""The command line called in this process: what it prints, its exit code, and its signal handlers
+taken back."""
 
 from __future__ import annotations
 

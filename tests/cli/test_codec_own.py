@@ -1,4 +1,5 @@
-"""`edgegossip codec verify module:function`: the receiver is another process, and no mistake of a user's codec is a crash."""
+"""`edgegossip codec verify module:function`: the receiver is another process, and no mistake of a
+user's codec is a crash."""
 
 from __future__ import annotations
 

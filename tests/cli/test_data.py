@@ -1,4 +1,5 @@
-"""`edgegossip data describe` and `combine`: from each board's own data to what all boards declare."""
+"""`edgegossip data describe` and `combine`: from each board's own data to what all boards
+declare."""
 
 from __future__ import annotations
 

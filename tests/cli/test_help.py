@@ -1,4 +1,5 @@
-"""The command line is light: help and bad usage load no heavy package, and every command explains itself."""
+"""The command line is light: help and bad usage load no heavy package, and every command explains
+itself."""
 
 from __future__ import annotations
 
@@ -68,7 +69,8 @@ def test_recipe_commands() -> None:
 
 
 def test_a_board_s_folder_has_the_same_name_wherever_it_is_shown() -> None:
-    """What the scp line makes is what --identity takes, so that lines may be copied from any page."""
+    """What the scp line makes is what --identity takes, so that lines may be copied from any
+    page."""
     root = Path(__file__).parents[2]
     pages = [root / "README.md", *(root / "docs").glob("*.md"), *(root / "edgegossip/cli").glob("*.py")]
     texts = [page.read_text(encoding="utf-8") for page in pages]

@@ -1,7 +1,8 @@
-"""Error bounds as the codecs' files state them, for the lines of the conformance list: plain float64 numpy.
+"""Error bounds as the codecs' files state them, for the lines of the conformance list: plain
+float64 numpy.
 
-A *value bound* gives the largest |x' - x| of every value, float64[n]. A *norm bound* gives the largest ||x' - x||_2 of
-every tensor, float64[tensors].
+A *value bound* gives the largest |x' - x| of every value, float64[n]. A *norm bound* gives the
+largest ||x' - x||_2 of every tensor, float64[tensors].
 """
 
 from __future__ import annotations
@@ -114,7 +115,8 @@ def share_of_bucket_norm(share: float, bucket: int, norm: float) -> Bound:
     """|x' - x| <= share * N, N the norm (2 or infinity) of the value's bucket, rounded up to 8 bits of mantissa, at most the
     largest such number; bucket 0 is the whole tensor, its norm a float32.
 
-    For levels 0 .. 1 share is the widest gap between two of them: a value lies between two levels and goes to one.
+    For levels 0 .. 1 share is the widest gap between two of them: a value lies between two levels
+    and goes to one.
     """
 
     def bound(x: Vec, layout: Layout) -> NDArray[np.float64]:

@@ -16,8 +16,8 @@ from tests.codecs.bounds import Bound
 
 @dataclass(frozen=True)
 class Memory:
-    """What a codec with a memory owes: before(x, state) == decoded + after(next state), value by value in float64, to
-    the rounding of float32.
+    """What a codec with a memory owes: before(x, state) == decoded + after(next state), value by
+    value in float64, to the rounding of float32.
 
     Error feedback with decay d has before = x + d e and after = e'.
     """
@@ -28,7 +28,8 @@ class Memory:
 
 @dataclass(frozen=True, kw_only=True)
 class Claims:
-    """What a codec's file states about it. Bounds hold for the first message, from the state that `init` gives."""
+    """What a codec's file states about it. Bounds hold for the first message, from the state that
+    `init` gives."""
 
     bound: Bound | None = None  # per value
     norm_bound: Bound | None = None  # per tensor, in the L2 norm

@@ -1,7 +1,8 @@
 """The conformance list: every codec that the laws are held to, with what its file claims.
 
-A new codec is one line here; all laws (test_laws.py, test_laws_random.py, test_laws_machines.py), the golden vectors
-and the fuzz tests then know it. A codec with parameters has a line for each set of them that takes another path.
+A new codec is one line here; all laws (test_laws.py, test_laws_random.py, test_laws_machines.py),
+the golden vectors and the fuzz tests then know it. A codec with parameters has a line for each set
+of them that takes another path.
 """
 
 from __future__ import annotations
@@ -92,15 +93,17 @@ SHAPES = (
 
 
 def seeds(count: int) -> list[int]:
-    """So many numbers for `model`: the same ones each time, others with HYPOTHESIS_PROFILE=explore. Hypothesis itself would take
-    three times as long for one number as a codec takes for all its laws, and has nothing in it to make smaller."""
+    """So many numbers for `model`: the same ones each time, others with HYPOTHESIS_PROFILE=explore.
+    Hypothesis itself would take three times as long for one number as a codec takes for all its
+    laws, and has nothing in it to make smaller."""
     entropy = None if os.environ.get("HYPOTHESIS_PROFILE") == "explore" else 0
     return [int(seed) for seed in np.random.SeedSequence(entropy).generate_state(count)]
 
 
 def model(seed: int) -> tuple[Layout, Vec, np.random.Generator]:
-    """A layout of one to four tensors, some of them empty or scalar, finite values of very different sizes in them, and
-    a generator for all that an example draws besides. All of it follows from the seed."""
+    """A layout of one to four tensors, some of them empty or scalar, finite values of very
+    different sizes in them, and a generator for all that an example draws besides. All of it
+    follows from the seed."""
     rng = np.random.default_rng(seed)
     shapes = [SHAPES[k] for k in rng.integers(len(SHAPES), size=rng.integers(1, 5))]
     layout = Layout.of(TensorSpec(f"t{k}", shape) for k, shape in enumerate(shapes))
@@ -108,7 +111,8 @@ def model(seed: int) -> tuple[Layout, Vec, np.random.Generator]:
 
 
 def values(layout: Layout, rng: np.random.Generator) -> Vec:
-    """Finite float32[n]: every tensor with its own scale, offset, share of zeros and weight of tails."""
+    """Finite float32[n]: every tensor with its own scale, offset, share of zeros and weight of
+    tails."""
     parts = []
     for t in layout.tensors:
         v = rng.standard_normal(t.size) if rng.random() < 0.5 else np.power(rng.standard_normal(t.size), 5)

@@ -28,7 +28,8 @@ L2, LINF = 2, np.inf
 
 
 def stochastic(share: float, bucket: int = 512, norm: float = L2) -> dict[str, Any]:
-    """What rounding to one of two neighbouring levels claims; `share`: the widest gap between two."""
+    """What rounding to one of two neighbouring levels claims; `share`: the widest gap between
+    two."""
     return {"bound": share_of_bucket_norm(share, bucket, norm), "unbiased": True, "random": True}
 
 

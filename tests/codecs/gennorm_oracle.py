@@ -1,4 +1,5 @@
-"""The generalised normal law by plain numerical integration: an oracle that shares nothing with the tables' script."""
+"""The generalised normal law by plain numerical integration: an oracle that shares nothing with the
+tables' script."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ def sample(beta: float, n: int, seed: int = 0) -> Vec:
 
 
 def integral(beta: float, order: float, low: float, high: float) -> float:
-    """Of t^order times the density of t = |x| / alpha, from low to high, by Gauss-Legendre in y = t^(1/power): both
-    t^order and t^beta are then smooth at 0."""
+    """Of t^order times the density of t = |x| / alpha, from low to high, by Gauss-Legendre in y =
+    t^(1/power): both t^order and t^beta are then smooth at 0."""
     power = 12
     end = min(high, 60.0 ** (1 / beta))
     if end <= low:

@@ -9,7 +9,8 @@ from numpy.typing import ArrayLike, NDArray
 
 
 def huffman_lengths(weights: ArrayLike) -> NDArray[np.int64]:
-    """Bits of each symbol's word in an optimal prefix code; 0 for weight 0, 1 when there is a single symbol."""
+    """Bits of each symbol's word in an optimal prefix code; 0 for weight 0, 1 when there is a
+    single symbol."""
     weight = np.asarray(weights, np.float64)
     lengths = np.zeros(weight.size, np.int64)
     heap = [(float(w), j, (j,)) for j, w in enumerate(weight) if w > 0]

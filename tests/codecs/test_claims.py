@@ -1,4 +1,5 @@
-"""Claims follow from a codec's name and parameters: bounds of the right levels and bucket, entropy where there is a stage."""
+"""Claims follow from a codec's name and parameters: bounds of the right levels and bucket, entropy
+where there is a stage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What the codecs of the package state about sizes and errors that no closed form gives, and what users may state."""
+"""What the codecs of the package state about sizes and errors that no closed form gives, and what
+users may state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""dgc against the lines of Deep Gradient Compression (Lin et al. 2018, algorithm 4), in plain numpy."""
+"""dgc against the lines of Deep Gradient Compression (Lin et al. 2018, algorithm 4), in plain
+numpy."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ PIECES = [slice(0, 1200), slice(1200, 1240)]
 
 
 class Paper:
-    """One worker, with the paper's names; float32 as the product's, so that the comparison can be exact."""
+    """One worker, with the paper's names; float32 as the product's, so that the comparison can be
+    exact."""
 
     def __init__(self, momentum: float, clip: float) -> None:
         self.u, self.v = np.zeros(LAYOUT.size, np.float32), np.zeros(LAYOUT.size, np.float32)
@@ -75,7 +77,8 @@ def test_every_gradient_arrives_in_the_end() -> None:
 
 
 def test_shares_of_the_warm_up_are_the_papers() -> None:
-    """Sparsity 75 %, 93.75 %, 98.4375 %, 99.6 %, then 99.9 %: section 3.3, at one round an epoch."""
+    """Sparsity 75 %, 93.75 %, 98.4375 %, 99.6 %, then 99.9 %: section 3.3, at one round an
+    epoch."""
     codec = Dgc(ratio=0.001, warmup_rounds=4)
     assert [codec.ratio_at(r) for r in range(6)] == [0.25, 0.0625, 0.015625, 0.00390625, 0.001, 0.001]
     assert [Dgc(ratio=0.01, warmup_rounds=6).ratio_at(r) for r in range(7)] == [

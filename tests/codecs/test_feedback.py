@@ -35,7 +35,8 @@ def test_memory_is_what_the_papers_lines_say(inner: object, decay: float) -> Non
 
 
 def test_a_sum_of_messages_approaches_the_sum_of_inputs() -> None:
-    """One bit a value: without feedback the error of the mean stays, with it, it falls with the number of messages."""
+    """One bit a value: without feedback the error of the mean stays, with it, it falls with the
+    number of messages."""
     x = vectors(1)[0]
     errors = {}
     for codec in (codecs.get("signsgd"), codecs.get("ef-signsgd")):

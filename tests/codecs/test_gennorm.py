@@ -104,7 +104,8 @@ def test_equation_9_is_good_from_one_half_and_broken_below() -> None:
 
 
 def test_two_bits_and_a_fifth_at_beta_six_tenths() -> None:
-    """Equation 9's k gives the paper's 2.20 bits with its own table and 2.43 with that of beta = 1; the optimum less."""
+    """Equation 9's k gives the paper's 2.20 bits with its own table and 2.43 with that of beta = 1;
+    the optimum less."""
     k, one = gennorm.eq9_scale(1.0, 0.6), gennorm.eq9_scale(1.0, 1.0)
     p = oracle.probabilities(0.6, k)
     assert bits_per_code(p, p) == pytest.approx(2.20, abs=0.005)

@@ -1,5 +1,5 @@
-"""The quantiser kernels against theory: the variance they have is the formula's, CO3's grid has the optimum's error and
-its codes take the bits that its marginals predict."""
+"""The quantiser kernels against theory: the variance they have is the formula's, CO3's grid has the
+optimum's error and its codes take the bits that its marginals predict."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The published generator, and keys that do not meet. Few keys or counts are made one by one, many at once: both ways give
-the same."""
+"""The published generator, and keys that do not meet. Few keys or counts are made one by one, many
+at once: both ways give the same."""
 
 import numpy as np
 import pytest

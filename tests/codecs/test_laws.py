@@ -1,7 +1,7 @@
 """What every codec owes: the laws of the seam, held for each line of the conformance list.
 
-EXAMPLES models a codec, each law on each of them. Other parameters of a codec get FEWER in the suite that everybody runs,
-and as many in the slow one.
+EXAMPLES models a codec, each law on each of them. Other parameters of a codec get FEWER in the
+suite that everybody runs, and as many in the slow one.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ every_codec = pytest.mark.parametrize("case", CASES, ids=str)
 
 
 def examples(cases: Iterable[Case], count: int = EXAMPLES) -> Callable[[Callable[..., None]], Any]:
-    """`count` models for each of these, none of them under the tracer of branch coverage, which would take two minutes more."""
+    """`count` models for each of these, none of them under the tracer of branch coverage, which
+    would take two minutes more."""
 
     def decorate(test: Callable[..., None]) -> Any:
         @pytest.mark.no_cover
@@ -137,8 +138,8 @@ def check_laws(case: Case, model: Model) -> None:
 
 
 def check_encoding(case: Case, layout: Layout, x: Vec) -> None:
-    """A finite round trip within the stated bound; same x, state and ctx: same bytes; x and state are left alone; only
-    what the codec documents of round, loss and learning rate matters."""
+    """A finite round trip within the stated bound; same x, state and ctx: same bytes; x and state
+    are left alone; only what the codec documents of round, loss and learning rate matters."""
     codec = case.codec()
     x.flags.writeable = False
     before, state = x.tobytes(), codec.init(layout)
@@ -158,8 +159,8 @@ def check_encoding(case: Case, layout: Layout, x: Vec) -> None:
 
 
 def check_decoding(case: Case, layout: Layout, body: bytes, rng: np.random.Generator) -> None:
-    """Into a vector, as a weighted sum, and by the codec that a receiver rebuilds from the frame, at any alignment of
-    the body."""
+    """Into a vector, as a weighted sum, and by the codec that a receiver rebuilds from the frame,
+    at any alignment of the body."""
     codec, weight = case.codec(), float(rng.choice(WEIGHTS))
     values = codec.decode(body, layout)
     out = np.full(layout.size, 5, np.float32)
@@ -184,8 +185,8 @@ def check_decoding(case: Case, layout: Layout, body: bytes, rng: np.random.Gener
 
 @examples([case for case in CASES if case.claims.memory])
 def test_nothing_that_a_memory_holds_is_lost(case: Case, model: Model) -> None:
-    """x + e == q + e', to the rounding of float32, from one message to the next; values stay where a sum of a few of
-    them is finite."""
+    """x + e == q + e', to the rounding of float32, from one message to the next; values stay where
+    a sum of a few of them is finite."""
     layout, x, rng = model
     codec, memory = case.codec(), case.claims.memory
     assert memory is not None
@@ -299,7 +300,8 @@ def test_every_way_to_a_body_within_the_vector(body: Callable[[Vec], Any]) -> No
 
 
 def refused_or_finite(codec: codecs.Codec[Any], body: bytes, layout: Layout) -> bool:
-    """True when the body is refused. Then a sum is as it was; else all values are finite, wherever they go."""
+    """True when the body is refused. Then a sum is as it was; else all values are finite, wherever
+    they go."""
     total = np.linspace(-3, 3, layout.size, dtype=np.float32)
     before = total.tobytes()
     out = np.full(layout.size, 7, np.float32)
@@ -323,8 +325,8 @@ def refused_or_finite(codec: codecs.Codec[Any], body: bytes, layout: Layout) -> 
 
 
 def mutate(body: bytes, rng: np.random.Generator) -> bytes:
-    """An honest body with one to four changes: bytes changed, removed or added, numbers that are none; one time in
-    sixteen random bytes."""
+    """An honest body with one to four changes: bytes changed, removed or added, numbers that are
+    none; one time in sixteen random bytes."""
     if rng.random() < 1 / 16:
         return rng.bytes(int(rng.integers(200)))
     changed = bytearray(body)

@@ -1,4 +1,5 @@
-"""Same bytes and same values from every instruction set and any number of threads, across the borders of blocks."""
+"""Same bytes and same values from every instruction set and any number of threads, across the
+borders of blocks."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from tests.codecs.case import Case
 from tests.codecs.cases import CASES, model, values
 
 CTX = codecs.Ctx(key=0xFEED_5678_9ABC_DEF0, round=3, loss=0.5, lr=0.1)
-# Tensors before, on and after the border of a block of 65536 values, and one that starts at an odd place.
+# Tensors before, on and after the border of a block of 65536 values, and one that starts at an odd
+# place.
 LAYOUT = Layout.of(
     [
         TensorSpec("a", (70_001,)),
@@ -60,8 +62,8 @@ def test_instruction_sets_and_threads_do_not_matter(case: Case, monkeypatch: pyt
 
 @st.composite
 def vectors(draw: st.DrawFn) -> tuple[Layout, Vec]:
-    """A model as the other laws have them; one in twenty has a tensor that ends about the border of a block, and another
-    one behind it."""
+    """A model as the other laws have them; one in twenty has a tensor that ends about the border of
+    a block, and another one behind it."""
     seed = draw(st.integers(0, 2**32 - 1))
     layout, x, rng = model(seed)
     if rng.random() >= 0.05:

@@ -1,6 +1,7 @@
 """Laws of codecs that draw random numbers: what the key decides, and unbiasedness.
 
-All keys are fixed, so nothing here can fail by chance from one run to the next; the limits are those of a fresh draw.
+All keys are fixed, so nothing here can fail by chance from one run to the next; the limits are
+those of a fresh draw.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ GROUPS = 12  # of values alike in size
 EXAMPLES = 500
 FEW_KEYS = 24  # of a drawn example
 FEW_SIGMAS = 9.0  # of so few keys; examples are many, and some of the codecs' errors are seldom and large
-# None with few values: a rounding that is seldom otherwise, as that of a tensor's only value, is then not seen in so few keys.
+# None with few values: a rounding that is seldom otherwise, as that of a tensor's only value, is
+# then not seen in so few keys.
 TENSORS = ((64,), (200,), (600,), (1500,), (12, 40), (30, 20), (8, 3, 3, 3))
 
 every_codec = pytest.mark.parametrize("case", CASES, ids=str)
@@ -60,8 +62,9 @@ def test_the_key_decides_the_bytes_where_the_codec_draws_and_only_there(case: Ca
 
 @every_unbiased_codec
 def test_the_mean_over_keys_is_the_input(case: Case) -> None:
-    """The decoded vector less x, summed with weights in a dozen ways (gain, plain sums by size of value, sums by size
-    and sign, tensor by tensor), over KEYS independent keys: every mean lies within 4 sigma of 0."""
+    """The decoded vector less x, summed with weights in a dozen ways (gain, plain sums by size of
+    value, sums by size and sign, tensor by tensor), over KEYS independent keys: every mean lies
+    within 4 sigma of 0."""
     x, codec = gradient(), case.codec()
     ways = _ways(x)
     sums = np.empty((KEYS, ways.shape[0]))
@@ -76,7 +79,8 @@ def test_the_mean_over_keys_is_the_input(case: Case) -> None:
 
 @st.composite
 def vectors(draw: st.DrawFn) -> tuple[Layout, Vec, int]:
-    """A layout, values of one law in it, and the first key. Sometimes a tensor goes on behind the border of a block."""
+    """A layout, values of one law in it, and the first key. Sometimes a tensor goes on behind the
+    border of a block."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     shapes = [TENSORS[k] for k in rng.integers(len(TENSORS), size=rng.integers(1, 4))]
     if rng.random() < 0.01:
@@ -89,8 +93,9 @@ def vectors(draw: st.DrawFn) -> tuple[Layout, Vec, int]:
 
 
 def the_mean_is_the_input(case: Case, layout: Layout, x: Vec, first: int) -> None:
-    """The mean of the errors over FEW_KEYS keys, summed plainly, by sign and by size: none is further from 0 than
-    FEW_SIGMAS of its own spread. What rounds by a rule is off by the square root of the number of values."""
+    """The mean of the errors over FEW_KEYS keys, summed plainly, by sign and by size: none is
+    further from 0 than FEW_SIGMAS of its own spread. What rounds by a rule is off by the square
+    root of the number of values."""
     codec, plain = case.codec(), x.astype(np.float64)
     ways = np.array([plain, np.sign(plain), np.ones(x.size)])
     sums = np.empty((FEW_KEYS, len(ways)))

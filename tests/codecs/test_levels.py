@@ -167,8 +167,9 @@ def test_no_vector_is_worse_than_the_worst_case(grid: np.ndarray, d: int, seed: 
 @pytest.mark.parametrize("s, p", [(1, 0.5), (2, 0.3), (3, 0.5), (2, 0.8), (6, 0.5), (6, 0.9)])
 @pytest.mark.parametrize("d", [7, 64, 1000])
 def test_some_vector_is_as_bad_as_the_worst_case(s: int, p: float, d: int) -> None:
-    """Brute force over vectors of at most three different magnitudes: `a` values x, `b` values y and one that carries the
-    rest of the norm. Whole counts keep it from reaching the bound exactly."""
+    """Brute force over vectors of at most three different magnitudes: `a` values x, `b` values y
+    and one that carries the rest of the norm. Whole counts keep it from reaching the bound
+    exactly."""
     grid = levels.geometric_levels(s, p).astype(np.float64)
     x = np.linspace(0, 1, 400)[:, None]
     best = 0.0
@@ -200,7 +201,8 @@ def test_the_worst_case_is_below_equation_2_and_the_bins(s: int, d: int) -> None
 
 
 def test_the_worst_case_of_one_interval_in_closed_form() -> None:
-    """Levels 0 and 1 are TernGrad without clipping: sum r (1 - r) = sum r - 1 is largest for equal values."""
+    """Levels 0 and 1 are TernGrad without clipping: sum r (1 - r) = sum r - 1 is largest for equal
+    values."""
     for d in (4, 9, 10000):
         assert levels.worst_case_variance([0, 1], d) == pytest.approx(math.sqrt(d) - 1)
     assert levels.worst_case_variance([0, 1], 1) <= 0.25

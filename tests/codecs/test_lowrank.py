@@ -82,7 +82,8 @@ def test_vectors_and_small_matrices_travel_exactly(name):
     assert y.tobytes() == x.tobytes() == bytes(body)
 
 
-# --- atomo ---------------------------------------------------------------------------------------------------------
+# --- atomo
+# --------------------------------------------------------------------------------------------------
 
 
 @given(st.lists(st.floats(0, 1e30, allow_subnormal=False), max_size=40), st.integers(1, 8))
@@ -98,7 +99,8 @@ def test_probabilities_are_the_papers(norms, rank):
 
 
 def test_atomo_is_unbiased_with_the_papers_variance():
-    """Element by element at 4.5 sigma (of 400 elements), and the sum of squared errors at 4 sigma."""
+    """Element by element at 4.5 sigma (of 400 elements), and the sum of squared errors at 4
+    sigma."""
     layout, rank, keys = layout_of((12, 40)), 2, 2000
     a = np.random.default_rng(2).standard_normal((12, 40)) * 0.7 ** np.arange(12)[:, None]
     x = a.astype(np.float32)
@@ -129,7 +131,8 @@ def test_atoms_are_the_singular_vectors():
 
 
 def test_a_sample_too_large_travels_as_its_sum():
-    """Of 7 x 8 at rank 3 the average sample just pays; some do not. What arrives is the sample all the same."""
+    """Of 7 x 8 at rank 3 the average sample just pays; some do not. What arrives is the sample all
+    the same."""
     layout = layout_of((7, 8))
     x = np.random.default_rng(3).standard_normal((7, 8)).astype(np.float32)
     codec = codecs.get("atomo", rank=3)
@@ -166,11 +169,13 @@ def test_bands_are_reproduced_side_by_side():
     np.testing.assert_allclose(y, a.ravel(), atol=3e-6 * np.abs(a).max())
 
 
-# --- powersgd ------------------------------------------------------------------------------------------------------
+# --- powersgd
+# --------------------------------------------------------------------------------------------------
 
 
 def plain_powersgd(messages, rank, start):
-    """The paper's Algorithms 1 and 2 for one worker, in float64 with numpy's QR: every decoded matrix."""
+    """The paper's Algorithms 1 and 2 for one worker, in float64 with numpy's QR: every decoded
+    matrix."""
     error, q = np.zeros_like(messages[0]), start
     for x in messages:
         m = x + error
@@ -206,7 +211,8 @@ def test_equal_messages_without_feedback_converge_to_the_best_approximation():
 
 @pytest.mark.parametrize("values", ["fp32", "fp16"])
 def test_with_feedback_everything_arrives_in_the_end(values):
-    """The sum of what is decoded stays within the memory's size of the sum of what was sent, whatever the form."""
+    """The sum of what is decoded stays within the memory's size of the sum of what was sent,
+    whatever the form."""
     layout = layout_of((20, 30), (5,))
     x = np.random.default_rng(9).standard_normal(layout.size).astype(np.float32) * np.float32(1e-7)
     codec = codecs.get("powersgd", rank=2, values=values)

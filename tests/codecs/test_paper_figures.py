@@ -1,6 +1,8 @@
-"""The codecs themselves against the papers' bounds and the figures that their defaults were chosen by.
+"""The codecs themselves against the papers' bounds and the figures that their defaults were chosen
+by.
 
-The formula's side of the table is in test_theory.py; here the bodies that travel are held to the formula.
+The formula's side of the table is in test_theory.py; here the bodies that travel are held to the
+formula.
 """
 
 from __future__ import annotations
@@ -102,7 +104,8 @@ def gradient() -> Input:
 @pytest.mark.parametrize("stage", ["huffman", "auto"])
 @pytest.mark.parametrize("name", ["qsgd", "elastiquant", "e-elastiquant", "qsgd-inf"])
 def test_bodies_are_near_the_entropy_of_the_codes_alone(gradient: Input, name: str, stage: str) -> None:
-    """Heads, code tables and scales are counted on one side only. Below 1.5 bits a value 12 % are allowed."""
+    """Heads, code tables and scales are counted on one side only. Below 1.5 bits a value 12 % are
+    allowed."""
     codec, layout, x = codecs.get(name, stage=stage), gradient.layout, gradient.x
     norm: Any = "linf" if name == "qsgd-inf" else "l2"
     parts = [x[a:b] for a, b in itertools.pairwise(layout.offsets)]

@@ -75,7 +75,8 @@ def test_small_tensors_are_called_so() -> None:
 
 
 class Counting:
-    """fp32 that counts how often, and of how many values, it makes a vector; without a check of its own."""
+    """fp32 that counts how often, and of how many values, it makes a vector; without a check of its
+    own."""
 
     name, wire_id = "counting", 1
 

@@ -1,4 +1,5 @@
-"""The quantised codecs: parameters, stages, what each one's rule says, and bodies that are refused."""
+"""The quantised codecs: parameters, stages, what each one's rule says, and bodies that are
+refused."""
 
 from __future__ import annotations
 

@@ -53,7 +53,8 @@ def test_names_and_wire_ids_of_version_1() -> None:
 
 
 def test_the_list_is_that_of_the_files() -> None:
-    """Every family of every file, in the files' own order and with their ids; a module that is not listed has none."""
+    """Every family of every file, in the files' own order and with their ids; a module that is not
+    listed has none."""
     modules = [import_module(f"edgegossip.codecs.{m.name}") for m in iter_modules(codecs.__path__)]
     with_families = {m.__name__.rpartition(".")[2]: m for m in modules if hasattr(m, "FAMILIES")}
     assert set(with_families) == set(codecs.FILES)

@@ -1,4 +1,5 @@
-"""What is each scheme's own: terngrad's clip, signsgd's scale, elasticl's levels, co3's memory and grid."""
+"""What is each scheme's own: terngrad's clip, signsgd's scale, elasticl's levels, co3's memory and
+grid."""
 
 from __future__ import annotations
 

@@ -12,7 +12,8 @@ from edgegossip.types import LocalError
 from tests.codecs.gennorm_oracle import sample
 
 UNIFORM = {2: 1, 4: 7, 8: 127}
-# Normalised variance and entropy of the codes at beta = 0.6: levels, then (bucket, norm) -> eps, H with 32 bits a bucket.
+# Normalised variance and entropy of the codes at beta = 0.6: levels, then (bucket, norm) -> eps, H
+# with 32 bits a bucket.
 COLUMNS = ((512, "l2"), (512, "linf"), (8192, "l2"), (8192, "linf"))
 TABLE = {
     "qsgd-2": (levels.uniform_levels(1), (12.5053, 3.1327, 52.9974, 5.8922), (0.27, 0.60, 0.07, 0.36)),

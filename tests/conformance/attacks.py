@@ -1,8 +1,8 @@
-"""The attack frames under attacks/: what each tries, as bytes, and the sentence a receiver must refuse it with (a
-final * stands for any rest).
+"""The attack frames under attacks/: what each tries, as bytes, and the sentence a receiver must
+refuse it with (a final * stands for any rest).
 
-`python -m tests.conformance.regenerate` writes the files; the test reads them from there, so that what was refused once
-stays refused whatever becomes of this table's helpers.
+`python -m tests.conformance.regenerate` writes the files; the test reads them from there, so that
+what was refused once stays refused whatever becomes of this table's helpers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _N = LAYOUT.size
 _NAN, _INF = struct.pack("<f", np.nan), struct.pack("<f", np.inf)
 _ZEROS16, _ZEROS32 = bytes(2 * _N), bytes(4 * _N)
 
-# The first value of two tensors, a gap of 0 in a Rice code with parameter 0, and the only value of the third.
+# The first value of two tensors, a gap of 0 in a Rice code with parameter 0, and the only value of
+# the third.
 _TOPK = b"\1\1\x40\0\0\x80\x3f" * 2 + b"\0\0\0\x80\x3f"
 
 

@@ -1,4 +1,5 @@
-"""Attack frames for atomo and powersgd, of rank 1: of the model's tensors the first, 2 x 3, then is a matrix."""
+"""Attack frames for atomo and powersgd, of rank 1: of the model's tensors the first, 2 x 3, then is
+a matrix."""
 
 from __future__ import annotations
 

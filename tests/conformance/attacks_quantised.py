@@ -1,4 +1,5 @@
-"""Attack frames for the quantised codecs and for codecs inside codecs; attacks.py has the others."""
+"""Attack frames for the quantised codecs and for codecs inside codecs; attacks.py has the
+others."""
 
 from __future__ import annotations
 

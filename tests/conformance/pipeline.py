@@ -1,4 +1,5 @@
-"""What a receiver does with bytes from a peer, for the tests that send it bad ones; and a frame maker that does not check."""
+"""What a receiver does with bytes from a peer, for the tests that send it bad ones; and a frame
+maker that does not check."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ def receive(data: bytes, out: Vec | None = None, weight: float | None = None) ->
 
 
 def raw_frame(params: bytes = b"", aux: bytes = b"", body: bytes = bytes(4 * LAYOUT.size), **fields: Any) -> bytes:
-    """A frame with any field values at all; lengths and CRCs are right unless given. Shares no code with the product."""
+    """A frame with any field values at all; lengths and CRCs are right unless given. Shares no code
+    with the product."""
     values = {
         "magic": b"\x89EGF",
         "version": 1,
@@ -59,7 +61,8 @@ def aux_entry(tag: int, value: float) -> bytes:
 
 
 def reseal(data: bytes) -> bytes:
-    """The same bytes with both CRCs made right, so that a mutation reaches the checks behind them."""
+    """The same bytes with both CRCs made right, so that a mutation reaches the checks behind
+    them."""
     if len(data) < HEADER.size:
         return data
     head = data[:64] + struct.pack("<I", zlib.crc32(data[72:]))

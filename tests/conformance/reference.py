@@ -1,4 +1,5 @@
-"""Codec bodies computed the slow, plain way: what the golden vectors are made from. Shares no code with the product."""
+"""Codec bodies computed the slow, plain way: what the golden vectors are made from. Shares no code
+with the product."""
 
 from __future__ import annotations
 
@@ -77,7 +78,8 @@ def minmax8_values(body: bytes, shapes: Shapes) -> list[float]:
 
 
 def per_tensor(x: np.ndarray, shapes: Shapes, codec: str, tensors: str, other: str) -> bytes:
-    """fp32 and fp16 by the number of the tensor: `tensors` is one name. Neighbours of one choice go together."""
+    """fp32 and fp16 by the number of the tensor: `tensors` is one name. Neighbours of one choice go
+    together."""
     choices = [int(f"t{k}" == tensors) for k in range(len(shapes))]
     body, parts = bytes(choices), list(_split(x, shapes))
     for choice, group in groupby(range(len(shapes)), key=lambda k: choices[k]):
@@ -99,7 +101,8 @@ def per_tensor_values(body: bytes, shapes: Shapes, codec: str, tensors: str, oth
 
 
 def _grid(low: np.float32, high: np.float32) -> tuple[Any, Any, Any]:
-    """Arithmetic, scale and lowest level of one tensor: float32, or double where float32 would lose too much."""
+    """Arithmetic, scale and lowest level of one tensor: float32, or double where float32 would lose
+    too much."""
     exact = 255.0 / ((float(high) - float(low)) * (1.0 + 1e-7))
     with np.errstate(over="ignore", under="ignore"):
         scale = np.float32(exact)
@@ -135,7 +138,8 @@ REFERENCES: Mapping[str, tuple[Body, Values]] = {
 
 # Sets of parameters that golden vectors are made with, where the defaults are not enough.
 _SPARSE: tuple[dict[str, Any], ...] = ({}, {"ratio": 0.2, "values": "fp16"}, {"ratio": 0.6})
-# The codes of a section can be sent in many ways, all of which a receiver must read: those are for decoding only.
+# The codes of a section can be sent in many ways, all of which a receiver must read: those are for
+# decoding only.
 _HUFFMAN: dict[str, Any] = {"stage": "huffman", "decode_only": True}
 _RUNS: dict[str, Any] = {"stage": "runs", "decode_only": True}
 _ANS: dict[str, Any] = {"stage": "ans", "decode_only": True}

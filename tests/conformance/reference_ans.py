@@ -1,5 +1,5 @@
-"""The stage ans, value by value: some valid encoding of codes (another encoder may choose other shares), and the decoding of any.
-Shares no code with the product."""
+"""The stage ans, value by value: some valid encoding of codes (another encoder may choose other
+shares), and the decoding of any. Shares no code with the product."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ Shares = dict[int, int]
 
 
 def shares_of(codes: list[int], bits: int, largest: int) -> Shares:
-    """Of all existing codes; none for those that are rarer than one in a thousand, which are strays then."""
+    """Of all existing codes; none for those that are rarer than one in a thousand, which are strays
+    then."""
     seen = Counter(codes)
     kept = sorted(valid_codes(bits, largest), key=lambda c: (-seen[c], c))
     kept = kept[: max(2, sum(1000 * seen[c] > len(codes) for c in kept))]
@@ -86,7 +87,8 @@ def ans_block(codes: list[int], shares: Shares) -> bytes:
             states[lane], count, low = before[code, states[lane]]
             strings[lane // 8] += format(low, f"0{count}b")[::-1] if count else ""
         taken.insert(0, strings)
-    # Each string ends with a word's end: how much of its first word is gone follows from its length.
+    # Each string ends with a word's end: how much of its first word is gone follows from its
+    # length.
     bits = ["".join(step[k] for step in taken) for k in range(8)]
     used = [-len(string) % 64 for string in bits]
     whole = ["0" * gone + string for gone, string in zip(used, bits, strict=True)]

@@ -1,4 +1,5 @@
-"""Bodies of powersgd (first message) and atomo in plain Python floats, sum by sum. Shares no code with the product."""
+"""Bodies of powersgd (first message) and atomo in plain Python floats, sum by sum. Shares no code
+with the product."""
 
 from __future__ import annotations
 
@@ -204,7 +205,8 @@ def eigenvectors(a: Matrix) -> Matrix:
 
 
 def chances(norms: list[float], rank: int) -> list[float]:
-    """The paper's Algorithm 1, one atom at a time: the largest is set to 1 while its share would be more."""
+    """The paper's Algorithm 1, one atom at a time: the largest is set to 1 while its share would be
+    more."""
     result, budget = [0.0] * len(norms), float(rank)
     order = sorted((i for i, s in enumerate(norms) if s > 0), key=lambda i: -norms[i])
     while order and norms[order[0]] * budget >= math.fsum(norms[i] for i in order):

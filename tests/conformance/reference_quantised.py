@@ -1,8 +1,10 @@
-"""Bodies of the quantised codecs, value by value, with every float32 operation written out. Shares no code with the product.
+"""Bodies of the quantised codecs, value by value, with every float32 operation written out. Shares
+no code with the product.
 
-A body is an optional head and a section for every tensor that has values: stage, scales, payload. The stages huffman and
-runs are in reference_stages.py, ans in reference_ans.py. The arithmetic of norms and moments (lanes and the order of sums)
-is part of the format, because a scale's last bit decides about codes.
+A body is an optional head and a section for every tensor that has values: stage, scales, payload.
+The stages huffman and runs are in reference_stages.py, ans in reference_ans.py. The arithmetic of
+norms and moments (lanes and the order of sums) is part of the format, because a scale's last bit
+decides about codes.
 """
 
 from __future__ import annotations
@@ -357,7 +359,8 @@ def terngrad_values(body: bytes, shapes: Shapes, stage: str, clip: float = 2.5) 
 
 
 def some_scale(x: np.ndarray, bucketed: bool) -> np.float32:
-    """Not CO3's k, which follows a table: one that brings the largest value to the largest grid point."""
+    """Not CO3's k, which follows a table: one that brings the largest value to the largest grid
+    point."""
     largest = float(np.abs(x).max())
     return F(max(3 / largest, 2.0**-126)) if largest > 1e-30 else F(0)
 

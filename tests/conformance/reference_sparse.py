@@ -52,7 +52,8 @@ def gap_code(gap: int, rice: int) -> str:
 
 
 def rice_of(gaps: list[int], before: int) -> int:
-    """The encoder's choice: a parameter near the mean's, unless that of the block before costs at most 5 bits more."""
+    """The encoder's choice: a parameter near the mean's, unless that of the block before costs at
+    most 5 bits more."""
     middle = (sum(gaps) // len(gaps) + 1).bit_length() - 1
     costs = {before: sum(len(gap_code(g, before)) for g in gaps) - 5}
     best = before

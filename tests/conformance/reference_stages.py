@@ -1,5 +1,5 @@
-"""The stages huffman and runs, bit by bit: some valid encoding of codes (another encoder may choose another table), and the
-decoding of any. Shares no code with the product."""
+"""The stages huffman and runs, bit by bit: some valid encoding of codes (another encoder may choose
+another table), and the decoding of any. Shares no code with the product."""
 
 from __future__ import annotations
 

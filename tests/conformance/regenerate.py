@@ -1,7 +1,8 @@
 """Writes golden/<codec>.json and attacks/: `python -m tests.conformance.regenerate`.
 
-Golden bodies come from reference.py, not from the codecs. A change of a file that git shows is a change of the wire format:
-boards of the last release would no longer understand this one, so it needs a new codec id.
+Golden bodies come from reference.py, not from the codecs. A change of a file that git shows is a
+change of the wire format: boards of the last release would no longer understand this one, so it
+needs a new codec id.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ TINY = float(np.finfo(np.float32).smallest_subnormal)
 
 
 def inputs() -> dict[str, tuple[Shapes, np.ndarray]]:
-    """Name -> shapes of the tensors and float32[n]. Values are fixed here; random ones are written out in the files."""
+    """Name -> shapes of the tensors and float32[n]. Values are fixed here; random ones are written
+    out in the files."""
     rng = np.random.default_rng(20240229)
     normal = rng.standard_normal(48)
     fixed: dict[str, tuple[Shapes, list[float]]] = {
@@ -58,7 +60,8 @@ def coded_inputs() -> dict[str, tuple[Shapes, np.ndarray]]:
 
 
 def long_inputs() -> dict[str, tuple[Shapes, np.ndarray]]:
-    """The same for the stage that tensors of fewer than 8192 values cannot have; halves, so that the files stay small."""
+    """The same for the stage that tensors of fewer than 8192 values cannot have; halves, so that
+    the files stay small."""
     rng = np.random.default_rng(20240302)
     heavy = np.round(rng.standard_normal(8300) ** 3 * 4) / 8
     return {

@@ -1,4 +1,5 @@
-"""Attack frames: each file of attacks/ is refused with the sentence that belongs to it, and changes nothing."""
+"""Attack frames: each file of attacks/ is refused with the sentence that belongs to it, and changes
+nothing."""
 
 from __future__ import annotations
 

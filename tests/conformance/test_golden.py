@@ -1,4 +1,5 @@
-"""Golden vectors: the checked-in bytes of every codec, on every instruction set that this machine has."""
+"""Golden vectors: the checked-in bytes of every codec, on every instruction set that this machine
+has."""
 
 from __future__ import annotations
 

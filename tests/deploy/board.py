@@ -1,4 +1,5 @@
-"""A board's image in memory: the programs of deploy/rootfs with a disk that loses power in the place of `os`."""
+"""A board's image in memory: the programs of deploy/rootfs with a disk that loses power in the
+place of `os`."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ def program(name: str) -> ModuleType:
 
 
 class FakeOs:
-    """What disk.py needs of `os`, on a FakeDisk. Symbolic links are files of their own kind, as durable as their names."""
+    """What disk.py needs of `os`, on a FakeDisk. Symbolic links are files of their own kind, as
+    durable as their names."""
 
     path = posixpath
     O_WRONLY, O_CREAT, O_EXCL, O_CLOEXEC, O_RDONLY, O_DIRECTORY = (

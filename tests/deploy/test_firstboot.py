@@ -225,8 +225,8 @@ def operations(start: FakeDisk, monkeypatch) -> int:
 
 @pytest.mark.parametrize("renewed", [False, True])
 def test_the_power_may_go_at_any_moment(kits, monkeypatch, renewed):
-    """At every boundary, three times; then the board comes up with the files of a first boot that went well, the kit is never
-    lost, and nothing of the key is left on the boot partition."""
+    """At every boundary, three times; then the board comes up with the files of a first boot that
+    went well, the kit is never lost, and nothing of the key is left on the boot partition."""
 
     def fresh() -> FakeDisk:
         disk = card(kits[0])

@@ -1,4 +1,5 @@
-"""What is said of Jetsons, as far as it can be looked at without one: the linters, where they are installed, and the units."""
+"""What is said of Jetsons, as far as it can be looked at without one: the linters, where they are
+installed, and the units."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Runs the real command line in a real process, marked so that every process it leaves behind can be found."""
+"""Runs the real command line in a real process, marked so that every process it leaves behind can
+be found."""
 
 from __future__ import annotations
 
@@ -79,8 +80,8 @@ class Running:
 def edgegossip(
     *arguments: str, runs: Path, prefix: tuple[str, ...] = (), python: str = sys.executable, cwd: Path | None = None
 ) -> Iterator[Running]:
-    """`edgegossip ARGUMENTS --runs RUNS`, killed with all it started when the block is left. `run` goes without TLS, which takes
-    a second or two, unless the arguments say otherwise."""
+    """`edgegossip ARGUMENTS --runs RUNS`, killed with all it started when the block is left. `run`
+    goes without TLS, which takes a second or two, unless the arguments say otherwise."""
     if arguments[0] == "run" and not {"--resume", "network.tls=on"} & {*arguments}:
         arguments = (arguments[0], "--set", "network.tls=off", *arguments[1:])  # what follows -- is the script's
     mark = uuid.uuid4().hex

@@ -1,7 +1,8 @@
 """Whether something grows, told from samples taken at even times. Pure.
 
-The first quarter is warm-up. The median of the last quarter is held against that of the second, so neither a spike nor a sample
-that was missed decides. What grows steadily from the start grows by half of its whole growth between the two.
+The first quarter is warm-up. The median of the last quarter is held against that of the second, so
+neither a spike nor a sample that was missed decides. What grows steadily from the start grows by
+half of its whole growth between the two.
 """
 
 from __future__ import annotations

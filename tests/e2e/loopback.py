@@ -1,5 +1,6 @@
-"""A fleet on this machine's loopback as people start it: certificates, one board that founds, others that join. For long
-runs: what boards print goes to files, and what they hold is read from /proc."""
+"""A fleet on this machine's loopback as people start it: certificates, one board that founds,
+others that join. For long runs: what boards print goes to files, and what they hold is read from
+/proc."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ START_S = 600.0  # many boards on a machine that is busy with other things
 
 
 class Fleet:
-    """Boards of these names; the first founds. `modules` names what is run in place of `edgegossip` for some of them."""
+    """Boards of these names; the first founds. `modules` names what is run in place of `edgegossip`
+    for some of them."""
 
     def __init__(
         self, names: Sequence[str], settings: Sequence[str], folder: Path, modules: Mapping[str, str] | None = None
@@ -139,7 +141,8 @@ def _held(pid: int) -> dict[str, float]:
 
 @contextmanager
 def fleet(names: Sequence[str], settings: Sequence[str], modules: Mapping[str, str] | None = None) -> Iterator[Fleet]:
-    """All of them train when the block begins; none lives when it ends, even if that is SIGTERM's doing. Main thread only."""
+    """All of them train when the block begins; none lives when it ends, even if that is SIGTERM's
+    doing. Main thread only."""
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with tempfile.TemporaryDirectory(prefix="edgegossip-fleet-") as folder:
         boards = Fleet(names, settings, Path(folder), modules)

@@ -17,7 +17,8 @@ PORT = 7700
 
 
 class Members:
-    """pi-1 on machine 1, pi-2 on machine 2, ... pi-1 founds, the others join. Each start has a runs folder of its own."""
+    """pi-1 on machine 1, pi-2 on machine 2, ... pi-1 founds, the others join. Each start has a runs
+    folder of its own."""
 
     def __init__(self, net: Network, stack: ExitStack, runs: Path, size: int, *settings: str) -> None:
         self.net, self._stack, self.runs, self._settings = net, stack, runs, settings
@@ -62,7 +63,8 @@ class Members:
         for k in machines:
             self.boards[k].process.wait()
 
-    # -- what they say ---------------------------------------------------------------------------------------
+    # -- what they say
+    # ---------------------------------------------------------------------------------------
 
     def _lines(self, machine: int, file: str, life: int | None = None) -> list[dict[str, Any]]:
         folder = self.runs / f"pi-{machine}-{life or self.lives[machine]}"

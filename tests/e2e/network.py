@@ -1,4 +1,5 @@
-"""Machines on one network: a namespace each, joined by a switch that can be split, cut in one direction and slowed down."""
+"""Machines on one network: a namespace each, joined by a switch that can be split, cut in one
+direction and slowed down."""
 
 from __future__ import annotations
 

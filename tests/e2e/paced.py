@@ -1,5 +1,5 @@
-"""A model of our own for long runs: the package's perceptron, and a board that rests in every local step, so that many boards
-share a machine with other work."""
+"""A model of our own for long runs: the package's perceptron, and a board that rests in every local
+step, so that many boards share a machine with other work."""
 
 from __future__ import annotations
 

@@ -1,12 +1,14 @@
-"""Random faults on short runs of real boards in network namespaces. Resumable: what the file has is not run again.
+"""Random faults on short runs of real boards in network namespaces. Resumable: what the file has is
+not run again.
 
     python -m tests.e2e.schedules --count 100 --out schedules.jsonl
 
-A schedule is four to six boards on digits and two to four faults at random times: a board killed and started again, a split that
-heals, a link cut in one direction that is mended, a board asleep for up to 12 s, a board that leaves and comes back.
-It holds when every board ends by itself in time with exit code 0 or 7, no process is left, and nobody's accuracy is far below
-that of a run without faults, of which there is one for each number of boards. At the end all of them together must have lost no
-more than half a point in the mean.
+A schedule is four to six boards on digits and two to four faults at random times: a board killed
+and started again, a split that heals, a link cut in one direction that is mended, a board asleep
+for up to 12 s, a board that leaves and comes back. It holds when every board ends by itself in time
+with exit code 0 or 7, no process is left, and nobody's accuracy is far below that of a run without
+faults, of which there is one for each number of boards. At the end all of them together must have
+lost no more than half a point in the mean.
 """
 
 from __future__ import annotations
@@ -113,8 +115,10 @@ class Schedule:
         self.fleet.signal(signal.SIGCONT, k)
 
     def end(self) -> None:
-        """Every board ends by itself, in time, and well; one that came back when the others were done says so."""
-        # Last who may have come too late; after them who has found no member yet, and waits for one as long as it takes
+        """Every board ends by itself, in time, and well; one that came back when the others were
+        done says so."""
+        # Last who may have come too late; after them who has found no member yet, and waits for one
+        # as long as it takes
         last = sorted(self.fleet.boards, key=lambda k: (not self.fleet.events(k), self.fleet.lives[k]))
         too_late: list[int] = []
         for k, board in [(k, self.fleet.boards[k]) for k in last]:

@@ -1,4 +1,5 @@
-"""A server run as a user starts it: a coordinator and boards, one command a process, killed and started again."""
+"""A server run as a user starts it: a coordinator and boards, one command a process, killed and
+started again."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ COORDINATOR = "coordinator"
 
 
 class ServerFleet:
-    """`folder` gets a runs folder and a log for each. `secure`: what comes behind the command of each, such as --identity."""
+    """`folder` gets a runs folder and a log for each. `secure`: what comes behind the command of
+    each, such as --identity."""
 
     def __init__(
         self, folder: Path, port: int, boards: Sequence[str], settings: Sequence[str], patience_s: float

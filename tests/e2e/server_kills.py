@@ -1,14 +1,17 @@
-"""kill -9 of a coordinator, of its boards, or of all, at random moments of real runs. Resumable: what is in the file is done.
+"""kill -9 of a coordinator, of its boards, or of all, at random moments of real runs. Resumable:
+what is in the file is done.
 
     python -m tests.e2e.server_kills --count 50 --out server_kills.jsonl
 
-A trial is a coordinator and two boards on digits (TLS and keys, co3 up, 8-bit-elastiquant down, momentum), and five kills at
-random moments of it; what was killed is started again with the same command within a second. It holds when all three end by
-themselves in time, and the curve is that of a run without kills:
+A trial is a coordinator and two boards on digits (TLS and keys, co3 up, 8-bit-elastiquant down,
+momentum), and five kills at random moments of it; what was killed is started again with the same
+command within a second. It holds when all three end by themselves in time, and the curve is that of
+a run without kills:
 
 - loss by loss the same, bit for bit, until the first round in which a board was killed;
 - to the end, and the same final model, when only the coordinator was killed;
-- otherwise within what a lost round may cost: final accuracy within 0.03, and the last losses close.
+- otherwise within what a lost round may cost: final accuracy within 0.03, and the last losses
+  close.
 """
 
 from __future__ import annotations
@@ -126,7 +129,8 @@ class Losses:
 
 
 def curve(fleet: ServerFleet) -> Curve:
-    """Of a run that is over, as its coordinator's folder has it; a round that was asked for twice counts once."""
+    """Of a run that is over, as its coordinator's folder has it; a round that was asked for twice
+    counts once."""
     folder = fleet.run_folder(COORDINATOR)
     data = read_run(folder)
     assert data.summary is not None

@@ -1,5 +1,6 @@
-"""Everything that a machine sends over TCP and UDP, by destination: `python -m tests.e2e.sniffer [FILE]`, inside its network
-namespace. Prints a JSON list of [interface, protocol, address, port] when its standard input ends. The packets themselves go to
+"""Everything that a machine sends over TCP and UDP, by destination:
+`python -m tests.e2e.sniffer [FILE]`, inside its network namespace. Prints a JSON list of
+[interface, protocol, address, port] when its standard input ends. The packets themselves go to
 FILE, one after the other."""
 
 from __future__ import annotations

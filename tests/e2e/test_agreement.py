@@ -1,5 +1,5 @@
-"""Boards whose own data make different models: who does not fit is refused at the join by name, and the
-run says so."""
+"""Boards whose own data make different models: who does not fit is refused at the join by name, and
+the run says so."""
 
 from __future__ import annotations
 

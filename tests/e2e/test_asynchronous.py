@@ -1,5 +1,5 @@
-"""ad-psgd with real processes and sockets: it trains, its seconds add up, and boards that are slow, killed or late hold up
-nobody."""
+"""ad-psgd with real processes and sockets: it trains, its seconds add up, and boards that are slow,
+killed or late hold up nobody."""
 
 from __future__ import annotations
 

@@ -43,7 +43,8 @@ def test_one_sentence_and_nothing_written(
 
 
 def in_this_process(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    """Exit code, standard output and standard error of a command that starts nothing: it ends before it would."""
+    """Exit code, standard output and standard error of a command that starts nothing: it ends
+    before it would."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         with pytest.raises(SystemExit) as ended:

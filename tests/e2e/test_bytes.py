@@ -1,4 +1,5 @@
-"""Bytes are real: what the table says was sent is what the kernel counted on an interface of our own."""
+"""Bytes are real: what the table says was sent is what the kernel counted on an interface of our
+own."""
 
 from __future__ import annotations
 
@@ -60,7 +61,8 @@ def test_gossip_on_one_machine(namespaces: tuple[str, str], codec: str, tmp_path
 
 @pytest.mark.slow
 def test_coordinator_and_boards_on_two_machines(namespaces: tuple[str, str], tmp_path: Path) -> None:
-    """The commands that a fleet uses: a coordinator in one namespace, boards in the other, all their bytes on one link."""
+    """The commands that a fleet uses: a coordinator in one namespace, boards in the other, all
+    their bytes on one link."""
     server, client = namespaces
     cut_before_the_link(namespaces)
     common = ("quickstart-server", *SHORT[:2], "--set", f"run.nodes={len(BOARDS)}")
@@ -107,10 +109,12 @@ def test_coordinator_and_boards_on_two_machines(namespaces: tuple[str, str], tmp
 
 @pytest.mark.parametrize("figure", ["net/sent_bytes", pytest.param("net/link_bytes", marks=pytest.mark.slow)])
 def test_gossip_on_two_machines(namespaces: tuple[str, str], figure: str, tmp_path: Path) -> None:
-    """Two boards that name each other, one in each namespace; plain traffic off the loopback has to be asked for.
+    """Two boards that name each other, one in each namespace; plain traffic off the loopback has to
+    be asked for.
 
-    An interface that leaves the cutting into packets to its hardware counts the headers of up to 64 KiB once, so the
-    socket figure is the one to hold against it; one that does not counts them all, as the link figure does."""
+    An interface that leaves the cutting into packets to its hardware counts the headers of up to 64
+    KiB once, so the socket figure is the one to hold against it; one that does not counts them all,
+    as the link figure does."""
     if figure == "net/link_bytes":
         cut_before_the_link(namespaces)
     common = ("quickstart-gossip", *SHORT[:2], "--set", "run.nodes=2")

@@ -1,5 +1,5 @@
-"""A coordinator and four boards on machines of their own, with TLS and keys; strangers, a kill -9 of the coordinator, and a way
-out that nobody takes."""
+"""A coordinator and four boards on machines of their own, with TLS and keys; strangers, a kill -9
+of the coordinator, and a way out that nobody takes."""
 
 from __future__ import annotations
 
@@ -106,7 +106,8 @@ def test_four_boards_over_tls_a_stranger_and_a_killed_coordinator(tmp_path: Path
         ]
         coordinator.wait_until(lambda: _rounds(coordinator) >= 3)
         _strangers(start, where, fleet, other)
-        # All are read before any is killed: the SuperLink ends with its coordinator, and a zombie has no command line.
+        # All are read before any is killed: the SuperLink ends with its coordinator, and a zombie
+        # has no command line.
         for process in [p for p in coordinator.processes() if "coordinator" in p.cmdline()]:
             process.kill()
         coordinator.process.wait(30)

@@ -1,4 +1,5 @@
-"""A board that waits for its peers is small: no torch yet, under 60 MiB resident; and it says for whom it waits."""
+"""A board that waits for its peers is small: no torch yet, under 60 MiB resident; and it says for
+whom it waits."""
 
 from __future__ import annotations
 

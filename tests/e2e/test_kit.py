@@ -1,4 +1,5 @@
-"""Boards that run from their kits, as an image's service starts them: one loses power in mid-run, and is back by itself."""
+"""Boards that run from their kits, as an image's service starts them: one loses power in mid-run,
+and is back by itself."""
 
 from __future__ import annotations
 
@@ -110,7 +111,8 @@ def test_a_board_that_loses_power_is_back_in_the_run_by_itself(tmp_path: Path) -
 
 
 def test_boards_of_a_coordinator_are_told_its_settings_and_who_is_left(tmp_path: Path) -> None:
-    """Kits were made when there were three boards; one was revoked since, and the coordinator has settings of its own."""
+    """Kits were made when there were three boards; one was revoked since, and the coordinator has
+    settings of its own."""
     from edgegossip.fleet import making
     from edgegossip.fleet.store import Fleet
 

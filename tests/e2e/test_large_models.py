@@ -1,8 +1,8 @@
 """Models of more than a gigabyte: exchanged whole, with memory that is bounded by the model's size.
 
 The model has one small layer that trains, and tables of 300 million values that travel and change a
-little without gradients, so that what is measured is the exchange: a run's own gradients and optimiser
-come on top while it trains."""
+little without gradients, so that what is measured is the exchange: a run's own gradients and
+optimiser come on top while it trains."""
 
 from __future__ import annotations
 

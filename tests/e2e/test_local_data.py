@@ -61,7 +61,8 @@ def sets(folder: Path, *more: str) -> list[str]:
 
 @pytest.fixture
 def folders(tmp_path: Path) -> Path:
-    """A folder a board, each with other examples and other classes; only the first has a test set."""
+    """A folder a board, each with other examples and other classes; only the first has a test
+    set."""
     for k, (name, counts) in enumerate(HELD.items()):
         folder = tmp_path / "data" / name
         folder.mkdir(parents=True)

@@ -1,5 +1,5 @@
-"""Boards in network namespaces that find, lose and find each other again. One member never comes, so its neighbours do not
-train."""
+"""Boards in network namespaces that find, lose and find each other again. One member never comes,
+so its neighbours do not train."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Whole runs of founded fleets with faults on the way: the dead are named, come back, and the result is as good as without."""
+"""Whole runs of founded fleets with faults on the way: the dead are named, come back, and the
+result is as good as without."""
 
 from __future__ import annotations
 
@@ -12,11 +13,12 @@ from tests.e2e.members import Members, members
 from tests.e2e.network import needs_namespaces, network
 
 pytestmark = [needs_namespaces, pytest.mark.slow, pytest.mark.timeout(900)]
-# Final accuracy of so many boards after so many rounds without faults: the same on every run, for in a ring nobody has more than
-# two neighbours. Virtual nodes give the same.
+# Final accuracy of so many boards after so many rounds without faults: the same on every run, for
+# in a ring nobody has more than two neighbours. Virtual nodes give the same.
 WITHOUT_FAULTS = {(5, 150): 0.9831, (4, 150): 0.9803, (4, 600): 0.9746}
-# Half a point is what faults may cost on average (docs/results/membership.md has 0.32 over seeds); of a single run on 355 test
-# images, each 0.28 points, that spreads by 0.32 points (s.d.) and was 0.78 at worst.
+# Half a point is what faults may cost on average (docs/results/membership.md has 0.32 over seeds);
+# of a single run on 355 test images, each 0.28 points, that spreads by 0.32 points (s.d.) and was
+# 0.78 at worst.
 ONE_RUN = 0.01
 SETTINGS = ("run.rounds=150", "training.local_steps=30", "evaluation.every=1000", "gossip.deadline_s=30")
 
@@ -45,8 +47,9 @@ def until_round(fleet: Members, machines: set[int], at_least: int) -> None:
 
 
 def rounds_before_start(fleet: Members, machine: int, around: tuple[int, int]) -> int:
-    """Rounds that the slower one of those on both sides of a gap had ended just before this board, which is loading, began to
-    train. While neighbours are away at the same time the ring is a line, whose ends may be as many rounds apart as it is long."""
+    """Rounds that the slower one of those on both sides of a gap had ended just before this board,
+    which is loading, began to train. While neighbours are away at the same time the ring is a line,
+    whose ends may be as many rounds apart as it is long."""
     until, there = time.monotonic() + 240, 0
     while not fleet.events(machine, "started"):
         assert time.monotonic() < until, f"pi-{machine} did not start"

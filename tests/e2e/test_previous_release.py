@@ -1,9 +1,9 @@
-"""Boards of the previous build and of this one train together: one mesh of both, a coordinator of either with boards of the
-other; and each keeps the fleet of the other. The previous build is a commit whose frames are of the same version as today's;
-once that version changes, this file goes.
+"""Boards of the previous build and of this one train together: one mesh of both, a coordinator of
+either with boards of the other; and each keeps the fleet of the other. The previous build is a
+commit whose frames are of the same version as today's; once that version changes, this file goes.
 
-The wheel of that commit is built once, which takes minutes, into an environment of its own below build/. All other packages
-are those of the environment that runs this test."""
+The wheel of that commit is built once, which takes minutes, into an environment of its own below
+build/. All other packages are those of the environment that runs this test."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def old() -> Path:
         source.mkdir()
         subprocess.run(["tar", "-x", "-C", str(source)], input=archive.stdout, check=True)
         (site,) = made.glob("lib/python*/site-packages")
-        # A path in a .pth file shares what is installed there, but not its own .pth files: no editable install comes along.
+        # A path in a .pth file shares what is installed there, but not its own .pth files: no
+        # editable install comes along.
         (site / "shared.pth").write_text(sysconfig.get_path("platlib") + "\n")
         how = ("--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check", "--quiet")
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -111,7 +112,8 @@ def test_one_mesh_of_both(
         rows = own_rows(runs[name], name)
         assert [r.step for r in rows] == list(range(ROUNDS))
         if "ad-psgd" not in settings[0]:
-            # Both ends of an edge count the same frames, and what one sent the other's socket took in.
+            # Both ends of an edge count the same frames, and what one sent the other's socket took
+            # in.
             for peer in around:
                 assert sent[name][peer] == pytest.approx(sent[peer][name], rel=0.02)
         received = sum(r.number("net/received_bytes") or 0 for r in rows)
@@ -160,7 +162,8 @@ def test_a_coordinator_of_one_and_boards_of_the_other(
         assert all(np.isfinite(model[key]).all() for key in model.files if model[key].dtype.kind == "f")
 
 
-# Read with the classes of whichever build runs this: kit, bundle, folder of pi-01, file to verify, its signature.
+# Read with the classes of whichever build runs this: kit, bundle, folder of pi-01, file to verify,
+# its signature.
 READS = """
 import sys
 from pathlib import Path
@@ -196,7 +199,8 @@ signature.write_bytes(Identity.load(folder).sign(text.read_bytes()))
 
 @pytest.mark.parametrize("maker", ["old", "new"])
 def test_a_fleet_of_one_is_kept_by_the_other(maker: str, old: Path, tmp_path: Path) -> None:
-    """Each of them adds a board, makes a kit and a release, signs and revokes in the same folder; each reads it all."""
+    """Each of them adds a board, makes a kit and a release, signs and revokes in the same folder;
+    each reads it all."""
     fleet, text, site = tmp_path / "fleet", tmp_path / "text", tmp_path / "site"
     text.write_bytes(b"what is signed")
     site_of(site, "9.9", {"edgegossip/a.py": b"a = 1\n" * 500})
@@ -247,7 +251,8 @@ def options(settings: Sequence[str]) -> list[str]:
 
 
 def program(name: str, old: Path, at: Path, *arguments: str, folder: str) -> AbstractContextManager[Running]:
-    """`edgegossip` of the build that the name begins with, in a folder without sources: Python looks there first."""
+    """`edgegossip` of the build that the name begins with, in a folder without sources: Python
+    looks there first."""
     python = str(old) if name.startswith("old") else sys.executable
     return edgegossip(*arguments, runs=at / folder, python=python, cwd=at)
 

@@ -1,5 +1,5 @@
-"""A board without checkpoints is killed and started again in the middle of a run: it takes over a neighbour's model and ends
-with the others."""
+"""A board without checkpoints is killed and started again in the middle of a run: it takes over a
+neighbour's model and ends with the others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from edgegossip import gossip
 from edgegossip.telemetry.run_folder import RunData, read_run
 from tests.e2e.command import Running, edgegossip
 
-# A topology on which the rest is connected without any one board, and a codec that suits: (topology, boards, codec).
+# A topology on which the rest is connected without any one board, and a codec that suits:
+# (topology, boards, codec).
 FITS = {
     "dpsgd": ("ring", 4, "minmax8"),
     "deep-squeeze": ("ring", 4, "4-bit-elastiquant"),
@@ -30,7 +31,8 @@ FITS = {
 
 
 def run_with_a_death(name: str, folder: Path, rounds: int, at: int, **settings: Any) -> tuple[dict[str, Any], RunData]:
-    """Kills board-1 when every board has done `at` rounds. Returns the summary and the records of a run that must succeed."""
+    """Kills board-1 when every board has done `at` rounds. Returns the summary and the records of a
+    run that must succeed."""
     topology, nodes, codec = FITS.get(name, ("ring", 4, "minmax8"))
     pairs = {"gossip.algorithm": name, "gossip.topology": topology, "codec.name": codec, "run.nodes": nodes}
     pairs |= {"run.rounds": rounds, "network.restarts": 1, "checkpoint.every": 0, **settings}
@@ -61,7 +63,8 @@ def check_that_it_caught_up(summary: dict[str, Any], data: RunData, rounds: int,
     restarted_s = next(e.t_s for e in events if e.name == "restarted")
     processes = [[r.step for r in own if (r.t_s > restarted_s) is again] for again in (False, True)]
     assert all(steps == sorted(set(steps)) for steps in processes)
-    # It goes on, never back: to a round that all had done, and with rounds in common to no earlier one than its own.
+    # It goes on, never back: to a round that all had done, and with rounds in common to no earlier
+    # one than its own.
     asynchronous = 'algorithm = "ad-psgd"' in (data.recipe_toml or "")
     assert processes[1][0] >= (at if asynchronous else processes[0][-1] + 1) and own[-1].step == rounds - 1
     assert [r.t_s for r in own] == sorted(r.t_s for r in own)
@@ -71,7 +74,8 @@ def check_that_it_caught_up(summary: dict[str, Any], data: RunData, rounds: int,
 
 @pytest.mark.parametrize("name", [pytest.param("dpsgd", marks=pytest.mark.slow), "quant-sgp"])
 def test_a_board_that_is_back_soon_catches_up(name: str, tmp_path: Path) -> None:
-    """Within the grace time the others wait. Rounds are long enough for this process to see when to kill."""
+    """Within the grace time the others wait. Rounds are long enough for this process to see when to
+    kill."""
     settings = {"network.grace_s": 60, "evaluation.every": 20, "run.nodes": 3, "training.local_steps": 40}
     summary, data = run_with_a_death(name, tmp_path, 45, 12, **settings)
     check_that_it_caught_up(summary, data, 45, 12)

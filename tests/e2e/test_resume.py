@@ -121,7 +121,8 @@ def test_a_board_that_was_started_by_hand_goes_on_by_hand(tmp_path: Path) -> Non
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_boards_and_the_whole_run_are_killed_at_random_moments(tmp_path: Path) -> None:
-    """Eight boards killed one after the other, then the run itself, five times: it ends with what it would have reached."""
+    """Eight boards killed one after the other, then the run itself, five times: it ends with what
+    it would have reached."""
     rng, rounds, killed = Random(7), 1500, 0
     sets = ("--set", f"run.rounds={rounds}", "--set", "training.local_steps=100", "--set", "network.restarts=1000")
     arguments: tuple[str, ...] = ("run", "quickstart-gossip", *sets)

@@ -1,4 +1,5 @@
-"""The main job with real processes and sockets: both modes train, a killed board is named, nothing is left behind."""
+"""The main job with real processes and sockets: both modes train, a killed board is named, nothing
+is left behind."""
 
 from __future__ import annotations
 
@@ -76,7 +77,8 @@ def _check_accounts(folder: Path, mode: str, codec: str, nodes: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_nearly_all_of_a_round_is_accounted_for(mode: str, tmp_path: Path) -> None:
-    """But for evaluations. By CPU time, and by the wall in most rounds: on a busy machine others may have the core."""
+    """But for evaluations. By CPU time, and by the wall in most rounds: on a busy machine others
+    may have the core."""
     long = ("--set", "run.rounds=12", "--set", "training.local_steps=200", "--set", "evaluation.every=6", "--no-plots")
     with edgegossip("run", f"quickstart-{mode}", *long, runs=tmp_path) as running:
         assert running.finish(110)[0] == 0

@@ -31,7 +31,8 @@ from edgegossip.lab.scale.netns.rates import parse_rate  # noqa: E402
 from tests.e2e.network import first_namespace, needs_namespaces  # noqa: E402
 
 pytestmark = needs_namespaces
-# The digits travel with the package; a perceptron of 200,000 values takes a while on the link and next to none to compute.
+# The digits travel with the package; a perceptron of 200,000 values takes a while on the link and
+# next to none to compute.
 RECIPE = (
     "quickstart-gossip", "--set", "model.params.hidden=[1024,128]", "--set", "data.train_examples=960",
     "--set", "training.batch_size=32", "--set", "data.test_examples=200", "--no-plots", "--json", "--rounds", "5",
@@ -85,7 +86,8 @@ def taker(network: AccessPoint, k: int) -> subprocess.Popen[str]:
 
 @pytest.mark.parametrize(("link", "least_s"), [("shared", 0.74), ("each", 0.24)])
 def test_who_shares_an_access_point(link: str, least_s: float) -> None:
-    """Three machines send a megabyte each, all at a time: at 32 Mbit/s that takes 0.75 s if they share it, 0.25 s if not."""
+    """Three machines send a megabyte each, all at a time: at 32 Mbit/s that takes 0.75 s if they
+    share it, 0.25 s if not."""
     with Namespaces() as probe:
         first_namespace(probe, "probe")
     before = kept_by_itself()
@@ -124,7 +126,8 @@ def test_packets_are_kept_until_the_last_run_is_over_and_then_as_before(tmp_path
 
 
 def test_little_passes_at_once_when_time_is_dilated() -> None:
-    """A megabyte at a twentieth of 200 Mbit/s takes 0.8 s. What passes in 5 ms at the full rate would be an eighth of it."""
+    """A megabyte at a twentieth of 200 Mbit/s takes 0.8 s. What passes in 5 ms at the full rate
+    would be an eighth of it."""
     with Namespaces() as probe:
         first_namespace(probe, "probe")
     with AccessPoint(2, parse_rate("200mbit")) as network:

@@ -1,4 +1,5 @@
-"""A user's own training script in real processes: on one machine, on boards, through a coordinator; killed, and wrong."""
+"""A user's own training script in real processes: on one machine, on boards, through a coordinator;
+killed, and wrong."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""A server run as a user starts it, one command a process; kill -9 of coordinator, boards or both; the same commands again.
+"""A server run as a user starts it, one command a process; kill -9 of coordinator, boards or both;
+the same commands again.
 
-One such run, whose coordinator has identities and tells its boards the recipe, is in test_told.py."""
+One such run, whose coordinator has identities and tells its boards the recipe, is in
+test_told.py."""
 
 from __future__ import annotations
 

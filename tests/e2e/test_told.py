@@ -1,4 +1,5 @@
-"""Boards that were told their coordinator's address and nothing else, and a coordinator that is killed meanwhile."""
+"""Boards that were told their coordinator's address and nothing else, and a coordinator that is
+killed meanwhile."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ BOARDS = ("pi-1", "pi-2")
 
 @pytest.mark.timeout(300)
 def test_the_coordinator_tells_its_boards_the_recipe_and_nobody_else(tmp_path: Path) -> None:
-    """After kill -9 the same command goes on with the same curve; the boards come back by themselves."""
+    """After kill -9 the same command goes on with the same curve; the boards come back by
+    themselves."""
     fleet = Fleet.create(tmp_path / "fleet", "test", 20)
     for name in (*BOARDS, "pi-9"):
         fleet = fleet.add(name, "board", 20)

@@ -1,4 +1,5 @@
-"""`edgegossip run` says what came of a run that failed its purpose, and nothing of one that did not."""
+"""`edgegossip run` says what came of a run that failed its purpose, and nothing of one that did
+not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Boards as plain objects in virtual time, for tests of the engine: what one sends lies in `sent` until a test delivers it."""
+"""Boards as plain objects in virtual time, for tests of the engine: what one sends lies in `sent`
+until a test delivers it."""
 
 from __future__ import annotations
 
@@ -53,7 +54,8 @@ def topology_of(name: str, n: int) -> Topology:
 
 @dataclass
 class Board:
-    """One engine, its clock and what it asked for. Polls are answered at once; the test answers the rest."""
+    """One engine, its clock and what it asked for. Polls are answered at once; the test answers the
+    rest."""
 
     name: str
     topology: str = "ring"
@@ -80,7 +82,8 @@ class Board:
         self.ended, self.checkpoints = list[RoundEnded](), list[Any]()
         self.carry_out(self.engine.start(0.0))
 
-    # -- what a shell does -----------------------------------------------------------------------------------------
+    # -- what a shell does
+    # -----------------------------------------------------------------------------------------
 
     def carry_out(self, effects: list[Effect]) -> None:
         self.effects += effects
@@ -140,7 +143,8 @@ class Board:
         self.question = None
         return self.give(UpdateReady(LocalUpdate(np.full(LAYOUT.size, delta, np.float32), 0.1, 1.0, 1, 1)))
 
-    # -- what tests look at ----------------------------------------------------------------------------------------
+    # -- what tests look at
+    # ----------------------------------------------------------------------------------------
 
     def begin(self, value: float = 0.0) -> Board:
         """All neighbours are there, and the model is loaded."""
@@ -184,7 +188,8 @@ def received(sender: str, round: int, value: float = 0.0, **changes: Any) -> Fra
 
 
 def deliver(*boards: Board, limit: int = 10_000) -> None:
-    """Everything that they send each other, until nothing is under way; what goes to others is lost."""
+    """Everything that they send each other, until nothing is under way; what goes to others is
+    lost."""
     by_name = {board.name: board for board in boards}
     for _ in range(limit):
         sender = next((board for board in boards if board.sent), None)

@@ -1,4 +1,5 @@
-"""Strangers are greeted until they answer, and nothing is kept of those that go away without an answer."""
+"""Strangers are greeted until they answer, and nothing is kept of those that go away without an
+answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""When a board may start: with everybody there, or without those who are known to be gone. All in virtual time."""
+"""When a board may start: with everybody there, or without those who are known to be gone. All in
+virtual time."""
 
 from __future__ import annotations
 
@@ -110,7 +111,8 @@ def test_who_of_the_others_trains() -> None:
 
 
 def test_a_neighbour_that_sends_is_not_down_whatever_was_said_before() -> None:
-    """A board that joins takes over a table in which both of its neighbours are dead, by a mistake that is being put right."""
+    """A board that joins takes over a table in which both of its neighbours are dead, by a mistake
+    that is being put right."""
     board = Board("a", restarted=True).give(*STALE, received("b", 0), PeerUp("b"))
     assert board.load().engine.down == {"d"}
     board = Board("a", restarted=True).give(*STALE, received("b", 0)).wait(9.9)
@@ -154,7 +156,8 @@ def test_who_is_missing_is_said_with_the_reason_and_what_becomes_of_it() -> None
     assert status.may_start(others_train=False, late=False, now_s=220.0)
 
 
-# -- frames that come too early ------------------------------------------------------------------------------------
+# -- frames that come too early
+# ------------------------------------------------------------------------------------
 
 
 def sizes(pending: PendingFrames) -> list[tuple[str, int]]:
@@ -198,7 +201,7 @@ def test_a_frame_that_is_none_does_not_make_a_board_late() -> None:
     assert board.engine.stage is Stage.JOINING
 
 
-# -- neighbours that train something else ---------------------------------------------------------
+# -- neighbours that train something else --------------------------------------------------------
 
 
 def unfit(peer: str, board: str = "a") -> PeerDown:
@@ -252,7 +255,8 @@ def test_one_that_turns_out_to_fit_nobody_while_it_loads_ends_before_its_first_r
 def test_of_a_fleet_that_is_split_the_larger_part_goes_on_or_that_of_the_first_board(
     board: str, others: str, ends: bool
 ) -> None:
-    """Boards meet others than their neighbours, too: those have no say in whom a board waits for."""
+    """Boards meet others than their neighbours, too: those have no say in whom a board waits
+    for."""
     one = Board(board, topology="ring").give(*(unfit(peer, board) for peer in others))
     for peer in sorted(one.engine.seat.neighbours - set(others)):
         one.give(PeerUp(peer))

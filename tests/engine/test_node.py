@@ -1,4 +1,5 @@
-"""A board's engine once its model is there: catching up, rounds, bad peers, alone, asynchronous, the end. In virtual time."""
+"""A board's engine once its model is there: catching up, rounds, bad peers, alone, asynchronous,
+the end. In virtual time."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ from tests.engine.boards import LAYOUT, ROUNDS, RUN_ID, Board, deliver, model_fr
 BD = (PeerUp("b"), PeerUp("d"))
 
 
-# -- rounds --------------------------------------------------------------------------------------------------------
+# -- rounds
+# --------------------------------------------------------------------------------------------------
 
 
 def test_four_boards_do_what_the_matrix_says() -> None:
@@ -124,7 +126,8 @@ def test_what_comes_in_between_two_rounds_may_bring_a_board_to_another_round() -
     assert board.engine.round == 20 and board.question == Train(board.engine.model, 20)
 
 
-# -- bad peers -----------------------------------------------------------------------------------------------------
+# -- bad peers
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("data", [b"", b"\x00" * 200, b"GET / HTTP/1.1\r\n\r\n"])
@@ -170,7 +173,8 @@ def test_news_of_the_last_round_may_name_the_one_after_it_and_no_other() -> None
         assert "its round 9 is not one of the run's 8" in [c.reason for c in board.closed()]
 
 
-# -- catching up ---------------------------------------------------------------------------------------------------
+# -- catching up
+# --------------------------------------------------------------------------------------------------
 
 
 def advanced(rounds: int, **params: int) -> Board:
@@ -237,7 +241,8 @@ def test_what_a_newcomer_holds_back_of_a_neighbour_is_bounded() -> None:
     assert len(a.engine.pending) == 30  # of a room of its own
 
 
-# -- alone ---------------------------------------------------------------------------------------------------------
+# -- alone
+# --------------------------------------------------------------------------------------------------
 
 
 def come_again(remote: RemoteMembers | None) -> Board:
@@ -304,7 +309,8 @@ def test_a_board_that_has_a_checkpoint_trains_alone() -> None:
     assert isinstance(a.question, Train)
 
 
-# -- asynchronous --------------------------------------------------------------------------------------------------
+# -- asynchronous
+# --------------------------------------------------------------------------------------------------
 
 
 def pairwise(name: str, **fields: object) -> Board:
@@ -403,7 +409,8 @@ def test_no_peer_leads_a_board_beyond_the_last_round() -> None:
         assert all(send.frame.round < ROUNDS for send in a.sent)
 
 
-# -- the end -------------------------------------------------------------------------------------------------------
+# -- the end
+# --------------------------------------------------------------------------------------------------
 
 
 def test_after_the_last_round_a_board_has_finished_and_still_answers() -> None:

@@ -1,4 +1,5 @@
-"""The models that a run has left: files, checkpoints, averages, and what of a model is a board's own."""
+"""The models that a run has left: files, checkpoints, averages, and what of a model is a board's
+own."""
 
 from __future__ import annotations
 
@@ -57,7 +58,8 @@ def model(*arguments: object) -> dict[str, Any]:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """Two boards that share a body and a frozen base, and have heads of their own; one file of each format."""
+    """Two boards that share a body and a frozen base, and have heads of their own; one file of each
+    format."""
     made = folder(tmp_path / "run")
     for k, name in enumerate(("board-0.npz", "board-1.safetensors")):
         arrays = {

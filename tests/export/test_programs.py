@@ -1,4 +1,5 @@
-"""Programs of any torch model: transformers, whole-number inputs, any batch size; by onnxruntime and by torch.export."""
+"""Programs of any torch model: transformers, whole-number inputs, any batch size; by onnxruntime
+and by torch.export."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Two commands at once, and commands that are interrupted and said again: nothing is issued that could not be revoked."""
+"""Two commands at once, and commands that are interrupted and said again: nothing is issued that
+could not be revoked."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ def listed(fleet: Fleet) -> tuple[int, set[int]]:
 
 
 def consistent(fleet: Fleet) -> None:
-    """Every certificate that can be copied is in the index, whole; the list has exactly who is revoked there."""
+    """Every certificate that can be copied is in the index, whole; the list has exactly who is
+    revoked there."""
     now = Fleet.open(fleet.folder)
     assert kits_of(now) <= {m.serial for m in now.members}
     assert listed(now) == (now.crl_number, {int(m.serial, 16) for m in now.members if m.state == "revoked"})
@@ -75,7 +77,8 @@ def test_who_waits_for_too_long_says_for_what(fleet):
 
 
 def steps(monkeypatch: pytest.MonkeyPatch, stop_at: int) -> Callable[[], int]:
-    """From now on the process dies at the step with this number that changes a file; the function tells how many there were."""
+    """From now on the process dies at the step with this number that changes a file; the function
+    tells how many there were."""
     taken = 0
 
     def counted(real: Callable[..., object]) -> Callable[..., object]:
@@ -94,7 +97,8 @@ def steps(monkeypatch: pytest.MonkeyPatch, stop_at: int) -> Callable[[], int]:
 
 
 def interrupted_everywhere(start: Callable[[], Fleet], command: Callable[[Fleet], object]) -> int:
-    """`command` interrupted at each of its steps, said again, and compared; how many steps it has."""
+    """`command` interrupted at each of its steps, said again, and compared; how many steps it
+    has."""
     stop_at = 0
     while True:
         fleet = start()

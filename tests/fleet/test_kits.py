@@ -129,7 +129,8 @@ def test_a_board_that_gets_a_coordinator_after_peers_runs_no_recipe_of_theirs():
 
 
 def test_what_a_coordinators_board_was_given_by_an_earlier_version_is_not_said_to_it_any_more(fleet):
-    """Every setting of the coordinator's own, and every board that was revoked, would keep it out of the run."""
+    """Every setting of the coordinator's own, and every board that was revoked, would keep it out
+    of the run."""
     old = profiles.load(fleet.folder, "pi-02")
     kept = replace(
         old, recipe="quickstart-server", settings=("run.nodes=3", "data.dir=/data"), boards=("pi-01", "pi-03")

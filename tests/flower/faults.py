@@ -21,8 +21,9 @@ from edgegossip.spool import Spool
 
 @contextmanager
 def faulty(fault: str) -> Iterator[None]:
-    """Make every update of this process bad in one way: "garbage", "nan", "run", "round" or "" for not at all; "malformed": the
-    SuperLink cannot read the answer of the second round, nor its repetition."""
+    """Make every update of this process bad in one way: "garbage", "nan", "run", "round" or "" for
+    not at all; "malformed": the SuperLink cannot read the answer of the second round, nor its
+    repetition."""
     to_proto, pushed = link.message_to_proto, itertools.count(1)
 
     def malformed(message: Any) -> Any:

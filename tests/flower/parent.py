@@ -1,4 +1,5 @@
-"""A coordinator and its boards as one program, for the tests that kill it: `python -m tests.flower.parent FOLDER BOARDS ROUNDS`.
+"""A coordinator and its boards as one program, for the tests that kill it:
+`python -m tests.flower.parent FOLDER BOARDS ROUNDS`.
 
 Prints a line with every process id, then records as JSON lines; SIGINT ends it as Ctrl-C does.
 """

@@ -1,5 +1,5 @@
-"""What boards must have alike, in the messages between coordinator and boards; earlier versions, which
-know nothing of it, on either end."""
+"""What boards must have alike, in the messages between coordinator and boards; earlier versions,
+which know nothing of it, on either end."""
 
 from __future__ import annotations
 

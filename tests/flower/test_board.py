@@ -1,4 +1,5 @@
-"""A board's work without a connection: what is asked twice, and what another process goes on from."""
+"""A board's work without a connection: what is asked twice, and what another process goes on
+from."""
 
 from __future__ import annotations
 
@@ -130,7 +131,8 @@ def test_a_board_begins_anew_only_when_the_run_does(
 def test_a_board_begins_anew_in_another_run_of_the_same_recipe_whatever_its_round(
     before: str, now: str, goes_on: bool, lives: bool, in_run: int, sink: Memory, tmp_path: Path
 ) -> None:
-    """The new one is some rounds on when the board joins it. `lives`: the board's process has seen both."""
+    """The new one is some rounds on when the board joins it. `lives`: the board's process has seen
+    both."""
 
     def keeper(layout: Layout, run_id: bytes) -> BoardKeeper:
         return BoardKeeper("board-0", tmp_path / "k", layout, run_id, ("board-0",), CheckpointSection(), sink)

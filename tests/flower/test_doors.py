@@ -63,7 +63,8 @@ async def _flower(scope: Any, receive: Any, send: Any) -> None:
 
 
 class Port:
-    """Both ends of admission, as they are in two processes. `said`: what the coordinator's log shows."""
+    """Both ends of admission, as they are in two processes. `said`: what the coordinator's log
+    shows."""
 
     def __init__(self, *, answers: bool = True) -> None:
         here, there = socket.socketpair()
@@ -170,7 +171,8 @@ def test_only_an_admitted_key_alone_gets_as_far_as_flower(port: Port, monkeypatc
 def test_a_revocation_that_overtakes_the_answer_to_a_join_still_counts(
     port: Port, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The coordinator lets a key in and puts it out while the middleware's event loop is busy with others."""
+    """The coordinator lets a key in and puts it out while the middleware's event loop is busy with
+    others."""
     monkeypatch.setattr(admission, "BEHIND_S", 1e12)
     monkeypatch.setattr(admission, "LOOK_S", 0.01)
     came, went = threading.Event(), threading.Event()

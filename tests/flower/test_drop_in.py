@@ -1,4 +1,5 @@
-"""`compressed` and `compression_mod` around Flower's own strategies, without a network: what the strategy sees is the same."""
+"""`compressed` and `compression_mod` around Flower's own strategies, without a network: what the
+strategy sees is the same."""
 
 from __future__ import annotations
 

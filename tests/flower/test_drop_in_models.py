@@ -1,4 +1,5 @@
-"""Models that a strategy changes behind the rounds' back, or hands out one by one: clients train from what it means."""
+"""Models that a strategy changes behind the rounds' back, or hands out one by one: clients train
+from what it means."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The drop-in among clients that answer badly, fail, or have models and strategies of other kinds."""
+"""The drop-in among clients that answer badly, fail, or have models and strategies of other
+kinds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Real processes, real sockets: a coordinator and boards that train a small least-squares model in numpy."""
+"""Real processes, real sockets: a coordinator and boards that train a small least-squares model in
+numpy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The example app: its own client and server functions in this process, then as `flwr run` runs it, both ways."""
+"""The example app: its own client and server functions in this process, then as `flwr run` runs it,
+both ways."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ from flwr.app import Context, Message, RecordDict
 from flwr.serverapp import Grid
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower_app"
-# Each run draws other keys for its codecs. Over eight of them two clients are at 0.77 to 0.82 after the third round, at 0.90 or
-# more from the fifth on; eighteen at 0.87 and at 0.92.
+# Each run draws other keys for its codecs. Over eight of them two clients are at 0.77 to 0.82 after
+# the third round, at 0.90 or more from the fifth on; eighteen at 0.87 and at 0.92.
 ROUNDS = 5
 CONFIG = {"num-server-rounds": 4, "clients": 4, "lr": 0.1, "strategy": "fedavg", "report": ""}
 

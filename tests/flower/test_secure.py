@@ -1,4 +1,5 @@
-"""A coordinator with TLS and keys, over real sockets: who comes in, who does not, and what both sides are told."""
+"""A coordinator with TLS and keys, over real sockets: who comes in, who does not, and what both
+sides are told."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ RUN = {"mode": "server", "rounds": 100_000, "nodes": 3}
 
 
 class Run:
-    """A coordinator of the boards a, b and c of a fleet that also has d, and clients as threads of this process."""
+    """A coordinator of the boards a, b and c of a fleet that also has d, and clients as threads of
+    this process."""
 
     def __init__(self, folder: Path) -> None:
         self.fleet = Fleet.create(folder / "fleet", "test", 20)

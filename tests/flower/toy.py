@@ -1,6 +1,7 @@
 """The least-squares workload as a board's program.
 
-`python -m tests.flower.toy NAME ADDRESS INDEX [FAULT]` is one board; it prints its records as JSON lines.
+`python -m tests.flower.toy NAME ADDRESS INDEX [FAULT]` is one board; it prints its records as JSON
+lines.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Millions of mutated frames: `python -m tests.fuzz.campaign --frames 2000000 --seed 1`.
 
-The work is cut into chunks; what chunk k does depends on the seed and k alone. Every finished chunk is one JSON line of the
-log, so a campaign that was stopped goes on where it was, and a failure is found again by its seed and chunk. Checked of
-every frame: nothing but PeerError, a refused sum untouched, values finite, no attempt slower than 10 times the slowest honest
-frame for its model; of every thousandth: the peak of Python's memory. Exit code 1 when there is a failure.
+The work is cut into chunks; what chunk k does depends on the seed and k alone. Every finished chunk
+is one JSON line of the log, so a campaign that was stopped goes on where it was, and a failure is
+found again by its seed and chunk. Checked of every frame: nothing but PeerError, a refused sum
+untouched, values finite, no attempt slower than 10 times the slowest honest frame for its model; of
+every thousandth: the peak of Python's memory. Exit code 1 when there is a failure.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ MAX_FAILURES = 20  # kept of a chunk
 
 @dataclass
 class Report:
-    """What one chunk, or a whole campaign, saw. Counts are by codec; "" is a frame refused before any codec saw it."""
+    """What one chunk, or a whole campaign, saw. Counts are by codec; "" is a frame refused before
+    any codec saw it."""
 
     seed: int
     chunk: int
@@ -70,7 +72,8 @@ def prepared() -> tuple[list[Seed], dict[int, float]]:
 
 
 def run_chunk(seed: int, chunk: int, frames: int, timed: bool = True) -> Report:
-    """Mutate and attempt this many frames. `timed`: the limit on time is checked too, which a busy machine may break."""
+    """Mutate and attempt this many frames. `timed`: the limit on time is checked too, which a busy
+    machine may break."""
     rng = random.Random(f"{seed} {chunk}")
     honest, limits = prepared()
     report = Report(seed, chunk)
@@ -107,7 +110,8 @@ def run_chunk(seed: int, chunk: int, frames: int, timed: bool = True) -> Report:
 
 
 def finished(log: Path, seed: int, chunk_frames: int) -> dict[int, Report]:
-    """The chunks of this campaign that the log holds; a last line that was cut short is left out."""
+    """The chunks of this campaign that the log holds; a last line that was cut short is left
+    out."""
     found = {}
     for line in log.read_text().splitlines() if log.exists() else ():
         try:

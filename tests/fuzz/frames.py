@@ -1,4 +1,5 @@
-"""Frames for the fuzz tests: honest ones of every codec, stage and set of parameters, and seeded mutations of them."""
+"""Frames for the fuzz tests: honest ones of every codec, stage and set of parameters, and seeded
+mutations of them."""
 
 from __future__ import annotations
 
@@ -13,8 +14,9 @@ from edgegossip.layout import Layout, TensorSpec
 from tests.codecs.cases import CASES
 from tests.conformance.pipeline import RUN_ID, reseal
 
-# Models: one in which every byte of a frame is soon hit, one with whole buckets, matrices and long streams of codes, and one
-# with a tensor that is large enough for the stage ans, for the lines of that stage alone.
+# Models: one in which every byte of a frame is soon hit, one with whole buckets, matrices and long
+# streams of codes, and one with a tensor that is large enough for the stage ans, for the lines of
+# that stage alone.
 SMALL = Layout.of([TensorSpec("fc.weight", (2, 3)), TensorSpec("fc.bias", (3,)), TensorSpec("bn.mean", (1,), False)])
 LARGE = Layout.of(
     [TensorSpec("a", (24, 50)), TensorSpec("b", (0, 4)), TensorSpec("c", (1100,)), TensorSpec("d", (3, 2, 3))]
@@ -53,7 +55,8 @@ class Seed:
 
 
 def seeds() -> list[Seed]:
-    """Two honest frames of every line of the conformance list for each of its models: dense values, and mostly zeros."""
+    """Two honest frames of every line of the conformance list for each of its models: dense values,
+    and mostly zeros."""
     rng, made = np.random.default_rng(5), []
     for case in CASES:
         for layout in LAYOUTS if case.params.get("stage") == "ans" else (SMALL, LARGE):
@@ -69,7 +72,8 @@ def seeds() -> list[Seed]:
 
 
 def mutate(data: bytes, others: list[Seed], rng: random.Random) -> bytes:
-    """One to four changes; in three of four cases the CRCs are made right again, so that what lies behind is tried."""
+    """One to four changes; in three of four cases the CRCs are made right again, so that what lies
+    behind is tried."""
     changed = bytearray(data)
     for _ in range(rng.randint(1, 4)):
         _change(changed, others, rng)

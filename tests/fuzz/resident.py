@@ -1,12 +1,14 @@
-"""How much memory decoding takes of the system, native allocations included: `python -m tests.fuzz.resident dense`, `sparse` or
-`attacks`.
+"""How much memory decoding takes of the system, native allocations included:
+`python -m tests.fuzz.resident dense`, `sparse` or `attacks`.
 
-tracemalloc sees what Python and numpy allocate, and nothing of the kernels. Here the system counts: every attempt runs in a
-fork of a process that has only ever worked on small models, so that no memory lies free from before, and the most resident
-memory during the attempt (VmHWM, reset right before it by writing 5 to /proc/self/clear_refs) is compared with what was
-resident at its start. The model, the body and the vector that is written are there, and touched, by then.
+tracemalloc sees what Python and numpy allocate, and nothing of the kernels. Here the system counts:
+every attempt runs in a fork of a process that has only ever worked on small models, so that no
+memory lies free from before, and the most resident memory during the attempt (VmHWM, reset right
+before it by writing 5 to /proc/self/clear_refs) is compared with what was resident at its start.
+The model, the body and the vector that is written are there, and touched, by then.
 
-Prints one JSON line an attempt: name, what is done, bytes, limit; or one line with `missing`, where the system cannot say.
+Prints one JSON line an attempt: name, what is done, bytes, limit; or one line with `missing`, where
+the system cannot say.
 """
 
 from __future__ import annotations
@@ -136,7 +138,8 @@ def _small() -> dict[str, list[tuple[codecs.Codec[Any], bytes]]]:
 
 
 def _load(name: str) -> None:
-    """Code is memory, too, and comes when it is first run: that of decoding and of refusing small bodies of this line."""
+    """Code is memory, too, and comes when it is first run: that of decoding and of refusing small
+    bodies of this line."""
     for codec, body in _small()[name]:
         codec.decode(body, LONG)
         with suppress(PeerError):
@@ -144,9 +147,10 @@ def _load(name: str) -> None:
 
 
 def growth(action: Callable[[], object]) -> int:
-    """Bytes that resident memory rose by at most while it ran, in a process that does nothing else afterwards. OSError or
-    KeyError where the system cannot say."""
-    # The system counts pages by processor and leaves some of each out; with one they are a few hundred KiB at most.
+    """Bytes that resident memory rose by at most while it ran, in a process that does nothing else
+    afterwards. OSError or KeyError where the system cannot say."""
+    # The system counts pages by processor and leaves some of each out; with one they are a few
+    # hundred KiB at most.
     os.sched_setaffinity(0, {random.choice(sorted(os.sched_getaffinity(0)))})
     Path("/proc/self/clear_refs").write_text("5")
     before = _highest_bytes()
@@ -179,7 +183,8 @@ def _forked(action: Callable[[], int]) -> int:
 
 
 def missing() -> str:
-    """Why this system cannot say; empty when it can. A vector of 4 MiB that is written must be seen."""
+    """Why this system cannot say; empty when it can. A vector of 4 MiB that is written must be
+    seen."""
     try:
         seen = _forked(lambda: growth(lambda: np.ones(1 << 20, np.float32)))
     except RuntimeError as error:

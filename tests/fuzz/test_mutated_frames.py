@@ -1,4 +1,5 @@
-"""Seeded mutation fuzz of everything between the transport and the algorithm: only PeerError, and sums untouched by it.
+"""Seeded mutation fuzz of everything between the transport and the algorithm: only PeerError, and
+sums untouched by it.
 
 A short one in the suite; `python -m tests.fuzz.campaign` runs millions.
 """
@@ -81,7 +82,8 @@ def test_a_frame_is_as_slow_as_its_fastest_try(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_slow_frames_are_failures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No slack: with honest frames of a nanosecond every attempt takes more than ten times as long."""
+    """No slack: with honest frames of a nanosecond every attempt takes more than ten times as
+    long."""
     honest, limits = prepared()
     monkeypatch.setattr(campaign, "TRIES", 1)
     monkeypatch.setattr(campaign, "prepared", lambda: (honest, dict.fromkeys(limits, 1e-9)))

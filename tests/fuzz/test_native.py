@@ -1,4 +1,5 @@
-"""The native decoders under libFuzzer with sanitizers, for a short time; `make fuzz SECONDS=3600` runs it longer."""
+"""The native decoders under libFuzzer with sanitizers, for a short time; `make fuzz SECONDS=3600`
+runs it longer."""
 
 from __future__ import annotations
 

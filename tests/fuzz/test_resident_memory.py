@@ -1,6 +1,8 @@
-"""Decoding takes at most 4 n bytes and 1 MiB of resident memory besides the model that it writes; n is the model's values.
+"""Decoding takes at most 4 n bytes and 1 MiB of resident memory besides the model that it writes; n
+is the model's values.
 
-What Python alone allocates is test_mutated_frames.py's. Here the system counts, kernels and libraries included."""
+What Python alone allocates is test_mutated_frames.py's. Here the system counts, kernels and
+libraries included."""
 
 from __future__ import annotations
 
@@ -40,7 +42,8 @@ def test_decoding_a_model_of_four_million_values(values: str) -> None:
     ways = {"into a vector", "added to a vector", "new values", "refused"}
     assert {(a["name"], a["what"]) for a in found} >= {(str(case), way) for case in CASES for way in ways}
     assert beyond(found) == []
-    # What is there when a decoder returns it was seen to come: a measurement that sees nothing finds all of it missing.
+    # What is there when a decoder returns it was seen to come: a measurement that sees nothing
+    # finds all of it missing.
     assert min(a["bytes"] for a in found if a["what"] == "new values") > -(2**20)
 
 

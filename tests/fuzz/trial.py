@@ -31,8 +31,9 @@ class Outcome:
 
 
 def attempt(data: bytes, layout: Layout, start: np.ndarray) -> Outcome:
-    """Parse and decode as a weighted sum into a copy of `start`, and then as new values. Anything but a PeerError is
-    let through; AssertionError when a refused sum was touched or a value is not finite."""
+    """Parse and decode as a weighted sum into a copy of `start`, and then as new values. Anything
+    but a PeerError is let through; AssertionError when a refused sum was touched or a value is not
+    finite."""
     codec_name = ""
     total, untouched = start.copy(), start.copy()
     try:
@@ -54,8 +55,9 @@ def attempt(data: bytes, layout: Layout, start: np.ndarray) -> Outcome:
 
 
 def seconds(data: bytes, layout: Layout, start: np.ndarray, repeats: int = 1, enough: float = 0.0) -> float:
-    """The shortest of a few attempts, no more of them than it takes to stay below `enough`. What other processes and
-    Python's collection of garbage add to one is not the frame's: they are tried apart, and without that."""
+    """The shortest of a few attempts, no more of them than it takes to stay below `enough`. What
+    other processes and Python's collection of garbage add to one is not the frame's: they are tried
+    apart, and without that."""
     return shortest(lambda: attempt(data, layout, start), repeats, enough)
 
 
@@ -88,8 +90,9 @@ def honest_seconds(seeds: list[Seed], starts: dict[int, np.ndarray]) -> dict[int
 
 
 def peak_bytes(data: bytes, layout: Layout, start: np.ndarray) -> int:
-    """The most memory that Python and numpy hold at once for it, beyond the vectors of `attempt` itself. What kernels and
-    libraries allocate is not in it; `tests.fuzz.resident` measures that."""
+    """The most memory that Python and numpy hold at once for it, beyond the vectors of `attempt`
+    itself. What kernels and libraries allocate is not in it; `tests.fuzz.resident` measures
+    that."""
     tracemalloc.start()
     try:
         attempt(data, layout, start)

@@ -1,4 +1,5 @@
-"""A tiny deterministic mesh in memory: it carries out the actions of algorithms and delivers messages in any order."""
+"""A tiny deterministic mesh in memory: it carries out the actions of algorithms and delivers
+messages in any order."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ def update(delta: np.ndarray) -> LocalUpdate:
 
 @dataclass
 class Fleet:
-    """Nodes on one topology. `mail` holds (receiver, message) in flight; `models[round][node]` the models as rounds
-    begin."""
+    """Nodes on one topology. `mail` holds (receiver, message) in flight; `models[round][node]` the
+    models as rounds begin."""
 
     algorithm: Any
     topology: Any
@@ -133,7 +134,8 @@ class Fleet:
         return [self.algorithm.round(s) for s in self.states]
 
     def run(self, rounds: int, delta: Delta, rng: np.random.Generator) -> None:
-        """Random order of steps and of deliveries between edges, with duplicates; nodes run as far ahead as they may."""
+        """Random order of steps and of deliveries between edges, with duplicates; nodes run as far
+        ahead as they may."""
         ready = set(range(len(self.members)))
         while ready or self.mail:
             if ready and (not self.mail or rng.random() < 0.3):

@@ -1,5 +1,5 @@
-"""Nodes that exchange in pairs, in memory: messages may be lost, doubled and delivered in any order, and an independent
-ledger says at any time what the sum of all models must be."""
+"""Nodes that exchange in pairs, in memory: messages may be lost, doubled and delivered in any
+order, and an independent ledger says at any time what the sum of all models must be."""
 
 from __future__ import annotations
 
@@ -117,7 +117,8 @@ class Net:
         return np.stack([self.algorithm.model(s) for s in self.states]).astype(np.float64)
 
     def open_halves(self) -> np.ndarray:
-        """What peers added to their models in exchanges of which the other half has not been done."""
+        """What peers added to their models in exchanges of which the other half has not been
+        done."""
         audits = [self.algorithm.audit(s) for s in self.states]
         halves = np.zeros(N)
         for j, audit in enumerate(audits):

@@ -1,4 +1,5 @@
-"""AD-PSGD as a state machine: one exchange, what goes on while it is under way, who joins late, what is refused."""
+"""AD-PSGD as a state machine: one exchange, what goes on while it is under way, who joins late,
+what is refused."""
 
 from __future__ import annotations
 
@@ -211,7 +212,8 @@ def test_a_model_that_nobody_asked_for_is_not_taken_over() -> None:
 
 
 def test_a_model_that_was_not_needed_any_more_is_no_answer() -> None:
-    """Node 1 is fresh when it asks, and not when it gets the model: it has averaged with somebody else."""
+    """Node 1 is fresh when it asks, and not when it gets the model: it has averaged with somebody
+    else."""
     net = make_net(3, max_ahead=2)
     net.down(0, 1, 2)
     for _ in range(5):
@@ -233,7 +235,8 @@ def test_a_model_that_was_not_needed_any_more_is_no_answer() -> None:
 
 @pytest.mark.parametrize("kind", ["quasi-global", "heavy-ball"])
 def test_with_momentum(kind: str) -> None:
-    """f_i(x) = ||x - target_i||^2 / 2; nodes of different speed; the mean comes to the mean of the targets."""
+    """f_i(x) = ||x - target_i||^2 / 2; nodes of different speed; the mean comes to the mean of the
+    targets."""
     start = np.zeros((4, N), np.float32)
     net = Net(start, "ring", algorithm=with_momentum(gossip.get("ad-psgd"), kind, 0.8))
     net.states = [net.algorithm.init(x, net.view(i)) for i, x in enumerate(start)]

@@ -1,4 +1,5 @@
-"""AD-PSGD under loss, duplication, reordering, deadlines and restarts, against an independent ledger of the sum."""
+"""AD-PSGD under loss, duplication, reordering, deadlines and restarts, against an independent
+ledger of the sum."""
 
 from __future__ import annotations
 
@@ -269,7 +270,8 @@ def test_without_updates_all_nodes_come_to_the_mean_however_slow_the_messages_ar
 
 @pytest.mark.parametrize("nodes", [2, 4, 8])
 def test_nodes_in_lockstep_agree_too(nodes: int) -> None:
-    """All ask at the same time, and no answer comes before all have asked: the worst order for halves that are added."""
+    """All ask at the same time, and no answer comes before all have asked: the worst order for
+    halves that are added."""
     net = make_net(nodes, "ring")
     mean = net.models().mean(axis=0)
     for _ in range(150):
@@ -293,7 +295,8 @@ def test_the_same_events_give_the_same_bytes() -> None:
 @settings(max_examples=15, deadline=None)
 @given(nodes=st.integers(2, 5), seed=st.integers(0, 2**32 - 1))
 def test_restarts_from_the_newest_state_lose_nothing(nodes: int, seed: int) -> None:
-    """Each process dies with what was under way to it; what it sent may still arrive before the new one says a word."""
+    """Each process dies with what was under way to it; what it sent may still arrive before the new
+    one says a word."""
     net = make_net(nodes, "complete", seed=seed % 1000)
     rng = np.random.default_rng(seed)
     chaos = Chaos(net, rng, 0.1, 0.1)
@@ -325,7 +328,8 @@ def test_old_messages_of_a_process_that_is_gone_are_known() -> None:
 
 
 def test_an_answer_to_a_process_that_is_gone_is_not_taken_for_the_new_ones() -> None:
-    """Both processes began an exchange of the same sequence: the second is from before the first one's."""
+    """Both processes began an exchange of the same sequence: the second is from before the first
+    one's."""
     net = make_net(2)
     kept = net.states[0]
     net.step(0, ONE)

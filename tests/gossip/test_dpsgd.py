@@ -126,7 +126,8 @@ def test_any_order_of_delivery_gives_the_same_models(make_fleet: Any, seed: int,
 
 
 def test_a_neighbour_may_be_many_rounds_ahead_on_a_directed_ring(make_fleet: Any) -> None:
-    """With n nodes, the predecessor of a slow node gets n - 1 rounds ahead; its messages are used, none twice."""
+    """With n nodes, the predecessor of a slow node gets n - 1 rounds ahead; its messages are used,
+    none twice."""
     fleet = make_fleet("directed-ring", nodes=6)
     held: list[Any] = []
     for _ in range(10):  # node 0 does not step
@@ -207,7 +208,8 @@ def test_replaying_an_input_on_an_old_state_gives_the_same_result(make_fleet: An
 
 @pytest.mark.parametrize("buffers", [3, 12], ids=["some statistics", "statistics alone"])
 def test_what_training_overwrites_is_averaged_and_does_not_run_away(make_fleet: Any, buffers: int) -> None:
-    """Each board sets its statistics to its own, round after round, as batch norm does on skewed data."""
+    """Each board sets its statistics to its own, round after round, as batch norm does on skewed
+    data."""
     fleet = make_fleet("ring", nodes=4)
     trained = TensorSpec("weight", (N - buffers,), trainable=True)
     fleet.layout = Layout.of([trained, TensorSpec("running_mean", (buffers,), trainable=False)])

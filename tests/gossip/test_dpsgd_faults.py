@@ -1,5 +1,5 @@
-"""D-PSGD under loss, duplication, reordering, wrong suspicions and a long pause: it never stalls, never leaves the convex
-hull of the models that there were, and rounds never go back."""
+"""D-PSGD under loss, duplication, reordering, wrong suspicions and a long pause: it never stalls,
+never leaves the convex hull of the models that there were, and rounds never go back."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ ZERO = np.zeros(N, np.float32)
 
 
 def bad_weather(fleet: Any, rng: np.random.Generator, loss: float) -> None:
-    """Until all nodes have done ROUNDS rounds: a random step, delivery, loss, duplicate, wrong word that somebody is down
-    (or back), or, when nothing else can happen, the deadline of a node that waits."""
+    """Until all nodes have done ROUNDS rounds: a random step, delivery, loss, duplicate, wrong word
+    that somebody is down (or back), or, when nothing else can happen, the deadline of a node that
+    waits."""
     nodes = len(fleet.members)
     low, high = fleet.start.min(axis=0) - 1e-5, fleet.start.max(axis=0) + 1e-5
     last = [0] * nodes
@@ -66,7 +67,8 @@ def test_bad_weather(make_fleet: Any, seed: int, name: str, nodes: int, loss: fl
 
 @pytest.mark.parametrize("name", ["ring", "directed-ring", "complete", "one-peer-exponential"])
 def test_a_board_that_slept_for_many_rounds_catches_up(make_fleet: Any, name: str) -> None:
-    """The others take node 0 for dead, go on, and take it back; it must not be waited for round by round."""
+    """The others take node 0 for dead, go on, and take it back; it must not be waited for round by
+    round."""
     fleet = make_fleet(name, nodes=4)
 
     def play(nodes: tuple[int, ...], times: int) -> None:

@@ -1,5 +1,5 @@
-"""D-PSGD between two nodes adds what a neighbour sends into the next model: the same numbers as by the textbook, from
-whichever end they come, and nothing of a message that is refused."""
+"""D-PSGD between two nodes adds what a neighbour sends into the next model: the same numbers as by
+the textbook, from whichever end they come, and nothing of a message that is refused."""
 
 from __future__ import annotations
 

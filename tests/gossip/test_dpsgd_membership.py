@@ -264,7 +264,8 @@ def test_an_early_message_that_turns_out_bad_is_suspect_and_not_waited_for(make_
 
 
 def test_a_later_message_of_an_edge_tells_that_this_rounds_is_lost(make_fleet: Any) -> None:
-    """After a pause: neighbours are one round on and wait for the paused node, which waits for a message that was lost."""
+    """After a pause: neighbours are one round on and wait for the paused node, which waits for a
+    message that was lost."""
     fleet = make_fleet("ring", nodes=3)
     fleet.step_all()
     paused, mail = 2, [(to, m) for to, m in fleet.mail if to != 2]
@@ -307,7 +308,8 @@ def test_a_greeting_that_came_while_its_sender_counted_as_down_is_asked_for_agai
 
 @pytest.mark.parametrize("name", ["dpsgd", "choco-sgd", "quant-sgp"])
 def test_an_answer_that_was_lost_with_the_connection_is_asked_for_again(make_fleet: Any, name: str) -> None:
-    """A board that restarts within the grace time greets before its neighbours know that the old process is gone."""
+    """A board that restarts within the grace time greets before its neighbours know that the old
+    process is gone."""
     fleet = make_fleet("ring", nodes=3, algorithm=name)
     fleet.greet()
     fleet.play(20)

@@ -1,4 +1,5 @@
-"""Momentum around D-PSGD against dense references, and what ends a momentum: catching up and adopting."""
+"""Momentum around D-PSGD against dense references, and what ends a momentum: catching up and
+adopting."""
 
 from __future__ import annotations
 
@@ -74,7 +75,8 @@ class Nodes:
 
 
 def reference_step(kind: str, g: np.ndarray, m: np.ndarray, f: float) -> np.ndarray:
-    """What takes the place of the gradient, straight from the papers; m is that of before the step."""
+    """What takes the place of the gradient, straight from the papers; m is that of before the
+    step."""
     new = f * m + g
     return g + f * new if "nesterov" in kind else new
 
@@ -91,7 +93,8 @@ def reference_step(kind: str, g: np.ndarray, m: np.ndarray, f: float) -> np.ndar
 def test_around_dpsgd_it_is_the_matrix_form(
     kind: str, topology: str, nodes: int, factor: float, lrs: list[float], seed: int
 ) -> None:
-    """X <- W X - lr D, D from the momentum, in float64 and on trained values only; statistics are W (X + delta)."""
+    """X <- W X - lr D, D from the momentum, in float64 and on trained values only; statistics are W
+    (X + delta)."""
     graph, rng = topologies.get(topology, nodes), np.random.default_rng(seed)
     start = rng.normal(size=(nodes, N)).astype(np.float32)
     fleet = Nodes(with_momentum(gossip.get("dpsgd"), kind, factor), graph, start)
@@ -114,8 +117,8 @@ def test_around_dpsgd_it_is_the_matrix_form(
 
 @pytest.mark.parametrize("kind", ["quasi-global", "quasi-global-nesterov"])
 def test_on_a_complete_graph_the_mean_is_the_centralised_method(kind: str) -> None:
-    """All nodes hold f(x) = x A x / 2 - b_i x, so the mean of the gradients is the gradient at the mean: the mean model
-    does what one machine with all the data and the same rule would do."""
+    """All nodes hold f(x) = x A x / 2 - b_i x, so the mean of the gradients is the gradient at the
+    mean: the mean model does what one machine with all the data and the same rule would do."""
     nodes, lr, f = 5, 0.05, 0.9
     rng = np.random.default_rng(3)
     root = rng.normal(size=(N, N))
@@ -135,7 +138,8 @@ def test_on_a_complete_graph_the_mean_is_the_centralised_method(kind: str) -> No
 
 @dataclass
 class Scripted:
-    """An inner algorithm whose every call gives what the test put into `next`: (rounds forward, model, actions)."""
+    """An inner algorithm whose every call gives what the test put into `next`: (rounds forward,
+    model, actions)."""
 
     next: tuple[int, float, list[Any]] = (0, 0.0, [])
     name = "scripted"

@@ -1,8 +1,10 @@
-"""Whatever a neighbour sends, nothing but PeerError leaves an algorithm: a board's engine catches no other.
+"""Whatever a neighbour sends, nothing but PeerError leaves an algorithm: a board's engine catches
+no other.
 
-Messages of an honest history come again, changed in up to three places, at a board that has just begun anew. Values are
-those that were seen somewhere, or stand at a bound; parts of full states are of the session that the board waits for. Now
-and then the board steps or ticks, so that what it kept is looked at, too."""
+Messages of an honest history come again, changed in up to three places, at a board that has just
+begun anew. Values are those that were seen somewhere, or stand at a bound; parts of full states are
+of the session that the board waits for. Now and then the board steps or ticks, so that what it kept
+is looked at, too."""
 
 from __future__ import annotations
 

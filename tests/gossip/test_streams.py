@@ -1,4 +1,5 @@
-"""Streams: differences and mass survive loss, repetition, reordering, restarts from any checkpoint and a lost disk."""
+"""Streams: differences and mass survive loss, repetition, reordering, restarts from any checkpoint
+and a lost disk."""
 
 from __future__ import annotations
 

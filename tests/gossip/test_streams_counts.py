@@ -26,7 +26,8 @@ def test_nobody_rewrites_an_own_stream_with_more_than_there_were_rounds(make_fle
 
 @pytest.mark.parametrize("count", [2.0**32 + 1, 2e12, 0.5, -1.0, float("nan"), float("inf")])
 def test_nobody_claims_more_own_messages_than_there_were_rounds(make_fleet: Any, count: float) -> None:
-    """Believed, the claim would come back to a restarted liar from an honest board, whom it would refuse."""
+    """Believed, the claim would come back to a restarted liar from an honest board, whom it would
+    refuse."""
     fleet = make_fleet("complete", nodes=3, algorithm="parallel-sgd", alike=True)
     fleet.greet()
     fleet.play(2)
@@ -54,7 +55,8 @@ def test_nobody_believes_of_itself_what_the_others_would_refuse(make_fleet: Any,
 
 @pytest.mark.parametrize("count", [2.0**32, 2.0**32 - 1, 2.0**32 - 3])
 def test_a_board_that_a_liar_has_told_the_most_of_itself_is_not_refused(make_fleet: Any, count: float) -> None:
-    """It counts on, and everybody who comes back later takes its full state and gives it its own."""
+    """It counts on, and everybody who comes back later takes its full state and gives it its
+    own."""
     fleet = make_fleet("complete", nodes=3, algorithm="parallel-sgd", alike=True)
     fleet.greet()
     fleet.play(2)

@@ -48,7 +48,8 @@ def level(fleet: Any) -> None:
 
 @pytest.mark.parametrize("name", ["choco-sgd", "quant-sgp", "sgp", "bagua-lp"])
 def test_a_late_greeting_that_reaches_the_next_process(make_fleet: Any, name: str) -> None:
-    """It opened the established session; the new process answers in it, and has said something else since."""
+    """It opened the established session; the new process answers in it, and has said something else
+    since."""
     fleet = make_fleet("complete", nodes=3, algorithm=name, alike=True)
     for i, s in enumerate(fleet.states):
         fleet.states[i], actions = fleet.algorithm.start(s)

@@ -1,4 +1,5 @@
-"""A receiver that opens more sessions in a round than a sender answers in one: the last one is answered in the next round."""
+"""A receiver that opens more sessions in a round than a sender answers in one: the last one is
+answered in the next round."""
 
 from __future__ import annotations
 
@@ -11,13 +12,15 @@ from tests.gossip.streams import ZERO, assert_replicas_are_equal, check, settle,
 
 
 def edge_of(fleet: Any) -> tuple[int, int, tuple[int, int]]:
-    """Sender, receiver and key at the receiver of a stream that is used in every fourth round at least."""
+    """Sender, receiver and key at the receiver of a stream that is used in every fourth round at
+    least."""
     sender = next(j for j, phase in fleet.algorithm.in_keys(fleet.states[1]) if not phase)
     return sender, 1, (sender, 0)
 
 
 def open_again(fleet: Any, times: int) -> int:
-    """The receiver opens new sessions; what the sender answers is lost. How many full states it sent."""
+    """The receiver opens new sessions; what the sender answers is lost. How many full states it
+    sent."""
     sender, receiver, key = edge_of(fleet)
     sent = 0
     for _ in range(times):

@@ -1,4 +1,5 @@
-"""What a stream's end refuses: strangers, sessions and parts that are none, weights that cannot be."""
+"""What a stream's end refuses: strangers, sessions and parts that are none, weights that cannot
+be."""
 
 from __future__ import annotations
 

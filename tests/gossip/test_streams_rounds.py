@@ -69,7 +69,8 @@ def test_old_news_will_do_with_bounded_staleness(make_fleet: Any, name: str) -> 
 
 @pytest.mark.parametrize("name", ["sgp", "sparse-push", "quant-sgp"])
 def test_weight_does_not_drain_away_before_a_gap_in_a_directed_ring(make_fleet: Any, name: str) -> None:
-    """Node 1 of 0 -> 1 -> 2 -> 3 -> 0 is gone: 2 gets nothing, and must not give away everything."""
+    """Node 1 of 0 -> 1 -> 2 -> 3 -> 0 is gone: 2 gets nothing, and must not give away
+    everything."""
     fleet = make_fleet("directed-ring", nodes=4, algorithm=name)
     fleet.greet()
     fleet.play(3)
@@ -94,7 +95,8 @@ def test_weight_does_not_drain_away_before_a_gap_in_a_directed_ring(make_fleet: 
 def test_a_local_update_moves_the_model_of_a_node_with_little_weight_by_a_bounded_multiple(
     make_fleet: Any, name: str
 ) -> None:
-    """Node 0 hands half of what it has to node 1 in every round and gets nothing back, as before a gap that it cannot see."""
+    """Node 0 hands half of what it has to node 1 in every round and gets nothing back, as before a
+    gap that it cannot see."""
     made = make_fleet("directed-ring", nodes=4, algorithm=name)
     made.greet()
     for _ in range(6):

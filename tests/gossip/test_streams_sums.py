@@ -80,7 +80,8 @@ def test_values_that_are_none_are_refused(make_fleet: Any, value: float, part: i
 
 @pytest.mark.parametrize("size", [1e5, 1e12, 3e38])
 def test_an_own_sum_that_the_others_would_refuse_is_not_believed(make_fleet: Any, size: float) -> None:
-    """And not held against who brings it, whose own stream is good: it may hold what this board said when it lied."""
+    """And not held against who brings it, whose own stream is good: it may hold what this board
+    said when it lied."""
     fleet = grown(make_fleet, 3)
     fleet.restart(0, fleet.states[0])
     s = fleet.states[0]
@@ -91,7 +92,8 @@ def test_an_own_sum_that_the_others_would_refuse_is_not_believed(make_fleet: Any
 
 @pytest.mark.parametrize("count", [4, 2**20, 2**32])
 def test_the_most_that_is_believed_of_oneself_the_others_take(make_fleet: Any, count: int) -> None:
-    """Even of one whose model is ten times as large, and after more messages, however long the count has stood."""
+    """Even of one whose model is ten times as large, and after more messages, however long the
+    count has stood."""
     fleet = grown(make_fleet, 3)
     fleet.restart(0, fleet.states[0])
     scheme, s, other = fleet.algorithm.scheme, fleet.states[0], fleet.states[1]

@@ -113,7 +113,8 @@ def test_random_regular_differs_between_seeds_and_never_changes_for_one() -> Non
 
 
 def test_random_regular_draws_again_until_it_is_connected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two separate 4-cliques have degree 3 as well: 35 of the 19,355 cubic graphs on 8 nodes. This seed meets one."""
+    """Two separate 4-cliques have degree 3 as well: 35 of the 19,355 cubic graphs on 8 nodes. This
+    seed meets one."""
     verdicts = []
     check = regular._is_connected
     monkeypatch.setattr(regular, "_is_connected", lambda *a: verdicts.append(check(*a)) or verdicts[-1])

@@ -1,4 +1,5 @@
-"""Topologies given as a file: both formats, weights, rounds, and one clear sentence for each mistake."""
+"""Topologies given as a file: both formats, weights, rounds, and one clear sentence for each
+mistake."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Attention, layer norm and GELU in int8: against fp32 autograd, inside torch's transformer layers and
-inside models."""
+"""Attention, layer norm and GELU in int8: against fp32 autograd, inside torch's transformer layers
+and inside models."""
 
 import copy
 import warnings

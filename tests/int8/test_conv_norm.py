@@ -1,4 +1,5 @@
-"""A convolution and the Range EvoNorm behind it as one step of the backward pass: the same bits as two."""
+"""A convolution and the Range EvoNorm behind it as one step of the backward pass: the same bits as
+two."""
 
 import copy
 import warnings
@@ -18,7 +19,8 @@ SHAPES = st.tuples(st.integers(1, 9), st.sampled_from([1, 3, 8]), st.integers(1,
 
 
 def gradients(model, x, g, watched=False):
-    """Of the parameters and of x; with `watched` the gradient between convolution and norm is asked for, so that they part."""
+    """Of the parameters and of x; with `watched` the gradient between convolution and norm is asked
+    for, so that they part."""
     x, seen = x.clone().requires_grad_(), []
     torch.manual_seed(5)
     y = model[0](x)

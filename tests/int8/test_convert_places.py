@@ -1,4 +1,5 @@
-"""`convert` and what surrounds a layer: the places where it stands, its hooks, its mode, what is frozen, earlier calls."""
+"""`convert` and what surrounds a layer: the places where it stands, its hooks, its mode, what is
+frozen, earlier calls."""
 
 import copy
 import gc

@@ -1,4 +1,5 @@
-"""Embedding tables in int8: against the same mathematics in numpy, against fp32 autograd, and inside models."""
+"""Embedding tables in int8: against the same mathematics in numpy, against fp32 autograd, and
+inside models."""
 
 import copy
 import warnings

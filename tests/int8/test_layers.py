@@ -1,4 +1,5 @@
-"""Every int8 layer against fp32 autograd at initialisation: values close, gradients within cosine 0.99."""
+"""Every int8 layer against fp32 autograd at initialisation: values close, gradients within cosine
+0.99."""
 
 import copy
 import warnings
@@ -25,7 +26,8 @@ def cosine(a, b):
 
 
 def compare(layer, x, dw, least=COSINE):
-    """The layer in fp32 and in int8 on the same input, with the same random gradient of its output."""
+    """The layer in fp32 and in int8 on the same input, with the same random gradient of its
+    output."""
     converted = int8.convert(copy.deepcopy(layer), dw)
     results = []
     for module in (layer, converted):
@@ -114,7 +116,8 @@ def test_range_evonorm(channels, batch, height, width, seed):
     x = torch.where(
         (x.abs() - 3).abs() < 0.05, x * 0.9, x
     )  # the hard sigmoid's kinks: the slope's gradient jumps there
-    # A value that ties with the extreme of its chunk in int8 shares that extreme's gradient: with few values this shows.
+    # A value that ties with the extreme of its chunk in int8 shares that extreme's gradient: with
+    # few values this shows.
     compare(layer, x, 16, least=COSINE if height * width * channels >= 64 else 0.95)
 
 
@@ -136,7 +139,8 @@ def test_range_evonorm(channels, batch, height, width, seed):
 @pytest.mark.parametrize("size", [(7, 9), (3, 3), (6, 4)])
 def test_pooling_and_relu(layer, size):
     torch.manual_seed(3)
-    # Values that int8 holds exactly, so that the same one is the largest in both. 255 different ones where there is room.
+    # Values that int8 holds exactly, so that the same one is the largest in both. 255 different
+    # ones where there is room.
     x = torch.randint(-128, 128, (3, 5, *size)).float()
     x[:, 0, 0, 0], x[:, 0, 0, 1] = -128, 127
     converted = int8.convert(copy.deepcopy(layer))

@@ -1,4 +1,5 @@
-"""Memory that waits for the next tensor: used again, never by two at a time, and not without bound."""
+"""Memory that waits for the next tensor: used again, never by two at a time, and not without
+bound."""
 
 import copy
 import gc
@@ -100,7 +101,8 @@ def test_free_neighbours_are_one():
 
 
 def test_tensors_never_lie_on_each_other():
-    """Random tensors, some kept and some not, each with its own number in it, beyond the first span."""
+    """Random tensors, some kept and some not, each with its own number in it, beyond the first
+    span."""
     draw, kept, most = random.Random(0), {}, 0
     for number in range(2000):
         if kept and draw.random() < 0.5:
@@ -216,7 +218,8 @@ def test_memory_stays_with_what_is_made_of_a_model_and_goes_with_it(remake):
 
 @pytest.mark.parametrize("sizes", [(8, 32, 32, 64), (3, 7, 5, 16)])
 def test_a_gradient_has_the_size_of_four_int8_tensors(sizes):
-    """Else these leave gaps where they lie in its memory, and weight gradients find no room in what is free."""
+    """Else these leave gaps where they lie in its memory, and weight gradients find no room in what
+    is free."""
     kept = functional.fresh(sizes).parts[0]
     assert 4 * kept.untyped_storage().nbytes() == memory.empty_nchw(sizes).untyped_storage().nbytes()
 

@@ -1,4 +1,5 @@
-"""What plain torch code does around int8 layers: layers that write in place, checkpoints, gradients of what lies between."""
+"""What plain torch code does around int8 layers: layers that write in place, checkpoints, gradients
+of what lies between."""
 
 import pytest
 import torch

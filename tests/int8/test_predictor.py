@@ -270,7 +270,8 @@ class Squeezed(nn.Module):
 
 
 def test_a_result_without_a_batch_of_one():
-    """At a batch of 1 the model gives a number: what it gives otherwise is what the predictor does."""
+    """At a batch of 1 the model gives a number: what it gives otherwise is what the predictor
+    does."""
     model = converted(Squeezed())
     assert_same(int8.predictor(model, torch.randn(1, 5)), model, torch.randn(4, 5))
 
@@ -297,7 +298,8 @@ def test_everyday_code():
 
 
 def test_large_maps_in_front_of_a_large_layer():
-    """The last layer's weights are worth 64 samples at a time, the first layer's maps (4 MB a sample) are not."""
+    """The last layer's weights are worth 64 samples at a time, the first layer's maps (4 MB a
+    sample) are not."""
     pools = (nn.MaxPool2d(16), nn.MaxPool2d(16))
     model = converted(nn.Sequential(nn.Conv2d(1, 64, 3, padding=1), *pools, nn.Flatten(), nn.Linear(64, 600)))
     assert_same(int8.predictor(model, torch.randn(1, 1, 256, 256)), model, torch.randn(3, 1, 256, 256))

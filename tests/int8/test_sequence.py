@@ -1,4 +1,5 @@
-"""A convolution and the norm behind it, computed in one step: the bits of the two layers, and nothing that anybody could see."""
+"""A convolution and the norm behind it, computed in one step: the bits of the two layers, and
+nothing that anybody could see."""
 
 import copy
 import pickle

@@ -1,4 +1,5 @@
-"""Slices, zero padding and ReLU of int8 tensors are those of their float32 values, gradients too."""
+"""Slices, zero padding and ReLU of int8 tensors are those of their float32 values, gradients
+too."""
 
 import pytest
 import torch
@@ -22,7 +23,8 @@ def a_slice(size):
 
 
 def both(change, x, threads=1):
-    """What `change` makes of int8 maps and of their float32 values, and their gradients of the same random gradient."""
+    """What `change` makes of int8 maps and of their float32 values, and their gradients of the same
+    random gradient."""
     found = []
     with torch_threads(threads):
         for leaf in (functional.quantise(x).detach(), functional.quantise(x).values()):

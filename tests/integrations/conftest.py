@@ -1,4 +1,5 @@
-"""Scripts that use an integration, started as a board starts them, and a run that is played by hand."""
+"""Scripts that use an integration, started as a board starts them, and a run that is played by
+hand."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""How long each attack of tests/mesh/security lasts against a board with its default limits: `python -m tests.mesh.attacks`.
+"""How long each attack of tests/mesh/security lasts against a board with its default limits:
+`python -m tests.mesh.attacks`.
 
-Prints a Markdown table: from the attacker's first byte until the reason is in the log of the board. The bystanders are tried
-after each.
+Prints a Markdown table: from the attacker's first byte until the reason is in the log of the board.
+The bystanders are tried after each.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Fleets for the tests of security: identities as `edgegossip fleet` makes them, and as it never would."""
+"""Fleets for the tests of security: identities as `edgegossip fleet` makes them, and as it never
+would."""
 
 from __future__ import annotations
 

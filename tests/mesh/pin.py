@@ -1,4 +1,5 @@
-"""The shapes of the protocol's messages as data, to hold later versions against. To pin what was added:
+"""The shapes of the protocol's messages as data, to hold later versions against. To pin what was
+added:
 
 python -m tests.mesh.pin
 """
@@ -17,7 +18,8 @@ PROTOS = Path(__file__).resolve().parents[2] / "proto/edgegossip/v1"
 
 
 def shapes() -> dict[str, Any]:
-    """Full names of fields, enumeration values and methods of every .proto file, with all that a peer relies on."""
+    """Full names of fields, enumeration values and methods of every .proto file, with all that a
+    peer relies on."""
     return dict(sorted(item for path in PROTOS.glob("*.proto") for item in _of_file(path.stem).items()))
 
 

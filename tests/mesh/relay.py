@@ -43,7 +43,8 @@ class Relay:
 
 
 class SlowAnswers(Relay):
-    """Relays connections to `address`; what comes back arrives `delay_s` later, in order, the end of the stream included."""
+    """Relays connections to `address`; what comes back arrives `delay_s` later, in order, the end
+    of the stream included."""
 
     def __init__(self, address: str, delay_s: float) -> None:
         self._delay_s = delay_s
@@ -90,7 +91,8 @@ class SlowAnswers(Relay):
 
 
 class CutOnce(Relay):
-    """Relays connections to `address`, and breaks the first one that has brought `after_bytes` there."""
+    """Relays connections to `address`, and breaks the first one that has brought `after_bytes`
+    there."""
 
     def __init__(self, address: str, after_bytes: int) -> None:
         self._left, self.cuts = after_bytes, 0

@@ -1,5 +1,5 @@
-"""What boards must have alike is compared at the join: who differs is refused by name, on both sides,
-and is not tried again until another process of it comes."""
+"""What boards must have alike is compared at the join: who differs is refused by name, on both
+sides, and is not tried again until another process of it comes."""
 
 from __future__ import annotations
 

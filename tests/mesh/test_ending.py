@@ -1,4 +1,5 @@
-"""The end of a run: whoever has everything leaves, and no frame that arrived is reported as failed."""
+"""The end of a run: whoever has everything leaves, and no frame that arrived is reported as
+failed."""
 
 from __future__ import annotations
 

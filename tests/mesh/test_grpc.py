@@ -1,4 +1,5 @@
-"""The poller is chosen for versions of grpcio that know it, and the core has nothing to say about it."""
+"""The poller is chosen for versions of grpcio that know it, and the core has nothing to say about
+it."""
 
 from __future__ import annotations
 

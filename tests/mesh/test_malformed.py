@@ -1,5 +1,5 @@
-"""Malformed messages against a live board: a handful of each kind in the suite, all together in `python -m
-tests.mesh.malformed`."""
+"""Malformed messages against a live board: a handful of each kind in the suite, all together in
+`python -m tests.mesh.malformed`."""
 
 from __future__ import annotations
 

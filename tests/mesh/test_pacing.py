@@ -1,4 +1,5 @@
-"""What is learnt from acknowledgements: windows on simulated links, deadlines that follow what was seen, silent peers."""
+"""What is learnt from acknowledgements: windows on simulated links, deadlines that follow what was
+seen, silent peers."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from tests.mesh.support import QUICK, RUN, connect_all, wait_for
 
 
 def simulate(rate: float, round_trip_s: float, total: int) -> tuple[float, float, Window]:
-    """Send `total` bytes over a link of `rate` bytes/s: seconds taken, longest queueing delay after the first second."""
+    """Send `total` bytes over a link of `rate` bytes/s: seconds taken, longest queueing delay after
+    the first second."""
     window, now, left, free_at, worst = Window(256 << 10), 0.0, total, 0.0, 0.0
     acks: list[tuple[float, int]] = []
     while left or acks:
@@ -134,8 +136,8 @@ def test_a_peer_that_owes_nothing_may_be_silent():
 
 
 def virtual(hung_s: float, monkeypatch: pytest.MonkeyPatch, alive_until_s: float = 0.0) -> tuple[float, list[float]]:
-    """When a peer that owes an acknowledgement from 0 s on, and hangs from `alive_until_s` on, is given up; and when it was
-    asked. In virtual time."""
+    """When a peer that owes an acknowledgement from 0 s on, and hangs from `alive_until_s` on, is
+    given up; and when it was asked. In virtual time."""
     now_s, asked_s = [0.0], []
 
     async def sleep(seconds: float) -> None:

@@ -1,4 +1,5 @@
-"""The generated code belongs to the .proto file and runs with the oldest protobuf that we ask for."""
+"""The generated code belongs to the .proto file and runs with the oldest protobuf that we ask
+for."""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ def test_generated_code_asks_for_no_newer_protobuf_than_the_package_does(name):
 
 
 def test_later_versions_understand_earlier_ones():
-    """What a peer relies on stays: no field, value or method is taken away, renumbered or given another type."""
+    """What a peer relies on stays: no field, value or method is taken away, renumbered or given
+    another type."""
     pinned, now = json.loads(pin.PINNED.read_text()), pin.shapes()
     changed = {name: (shape, now.get(name)) for name, shape in pinned.items() if now.get(name) != shape}
     assert not changed, (

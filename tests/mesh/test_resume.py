@@ -1,4 +1,5 @@
-"""A transfer that breaks goes on in the middle of its frame, as long as the receiver has the part."""
+"""A transfer that breaks goes on in the middle of its frame, as long as the receiver has the
+part."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ def test_a_broken_transfer_goes_on_where_it_was():
             receipt = wait_for(a, SendReceipt)
             assert relay.cuts == 1
             assert receipt.frame_bytes == SIZE
-            # What was under way is lost, with a little that Python had not seen yet; anew it would be 70 MB.
+            # What was under way is lost, with a little that Python had not seen yet; anew it would
+            # be 70 MB.
             assert SIZE < receipt.message_bytes < SIZE + MAX_BYTES + 4_000_000
         finally:
             relay.close()
@@ -61,7 +63,8 @@ def chunk(transfer: int, offset: int, total: int, data: bytes) -> ChunkView:
 
 
 def play(steps, keep_s: float = 60.0):
-    """Steps are chunks with their stream's name, ("end", stream, keep) or a number of seconds to wait."""
+    """Steps are chunks with their stream's name, ("end", stream, keep) or a number of seconds to
+    wait."""
     room, source = Room(), Source()
 
     async def run() -> None:

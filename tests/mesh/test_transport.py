@@ -349,7 +349,8 @@ def test_wrong_limits(wrong):
 
 
 def test_receipts_of_many_small_frames_are_exact_and_in_order(pair):
-    """One acknowledgement speaks for many frames; its receipts tell when each was there, not when the word came."""
+    """One acknowledgement speaks for many frames; its receipts tell when each was there, not when
+    the word came."""
     a, b = pair
     tickets = [a.send("b", [bytes(100)]) for _ in range(300)]
     for _ in tickets:

@@ -10,7 +10,8 @@ import pytest
 
 @pytest.fixture(scope="module")
 def at_the_edge():
-    """A function that puts bytes right before a page that must not be touched: reading on ends the process."""
+    """A function that puts bytes right before a page that must not be touched: reading on ends the
+    process."""
     page, pages = mmap.PAGESIZE, 64
     memory = mmap.mmap(-1, (pages + 1) * page)
     raw = np.frombuffer(memory, np.uint8)

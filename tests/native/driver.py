@@ -22,7 +22,8 @@ def compiled(folder, compiler, sources):
 
 
 def isa_objects(folder, compiler, arch, only=(), more=()):
-    """The kernels of an architecture, or `only` some, with the flags of CMakeLists.txt and `more`."""
+    """The kernels of an architecture, or `only` some, with the flags of CMakeLists.txt and
+    `more`."""
     folder.mkdir(exist_ok=True)
     flags = {name: [*own, *more] for name, own in ISA_FLAGS[arch].items() if not only or name in only}
     return compiled(folder, compiler, {SRC / "isa" / f"{name}.cpp": own for name, own in flags.items()})

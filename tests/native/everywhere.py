@@ -1,4 +1,5 @@
-"""One test for all instruction sets of this machine: a test each would take longer to begin than to run."""
+"""One test for all instruction sets of this machine: a test each would take longer to begin than to
+run."""
 
 import functools
 import inspect

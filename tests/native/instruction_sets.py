@@ -1,4 +1,5 @@
-"""The kernels' source files of an architecture with their compiler flags, as CMakeLists.txt has them."""
+"""The kernels' source files of an architecture with their compiler flags, as CMakeLists.txt has
+them."""
 
 _BITS = ["-mbmi2", "-mlzcnt"]
 _AVX2, _AVX512 = ["-mavx2", *_BITS], [*_BITS, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq"]

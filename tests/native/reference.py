@@ -1,4 +1,5 @@
-"""minmax8 written again in numpy, straight from its definition: the kernels must give exactly these bytes and values."""
+"""minmax8 written again in numpy, straight from its definition: the kernels must give exactly these
+bytes and values."""
 
 import numpy as np
 

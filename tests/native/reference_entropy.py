@@ -1,5 +1,5 @@
-"""Sections of the quantised codecs decoded the slow, plain way, from docs/wire-format.md: every stage but zstd, every
-transport of a Huffman code. Shares no code with the product."""
+"""Sections of the quantised codecs decoded the slow, plain way, from docs/wire-format.md: every
+stage but zstd, every transport of a Huffman code. Shares no code with the product."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def read_scales(data: bytes, count: int, bucket: int) -> list[float]:
 
 @dataclass
 class Decoder:
-    """Sections of one body. `largest`: the largest level; `static`: rows of 2^W marginals. `seen` collects what the
-    sections were made of, as words."""
+    """Sections of one body. `largest`: the largest level; `static`: rows of 2^W marginals. `seen`
+    collects what the sections were made of, as words."""
 
     bits: int
     largest: int

@@ -1,4 +1,5 @@
-"""Integer training in plain numpy: integers as int64, floats in float32 one operation after another, as the kernels promise."""
+"""Integer training in plain numpy: integers as int64, floats in float32 one operation after
+another, as the kernels promise."""
 
 import math
 
@@ -33,7 +34,8 @@ def quantise(values):
 
 
 def weight_codes(weight, axis):
-    """(integer weights as int64, scales) of float32[out, in, h, w] by output (axis 0) or input channel (axis 1)."""
+    """(integer weights as int64, scales) of float32[out, in, h, w] by output (axis 0) or input
+    channel (axis 1)."""
     other = tuple(k for k in range(4) if k != axis)
     scale = np.maximum(np.abs(weight).max(other) * (F(1) / F(127)), FLOOR)
     inverse = np.expand_dims(F(1) / scale, other)
@@ -41,7 +43,8 @@ def weight_codes(weight, axis):
 
 
 def conv_sums(x, w, stride, pad, groups):
-    """x int64[n, h, w, c] less its zero point, w int64[out, in / groups, kh, kw] -> int64[n, ho, wo, out]."""
+    """x int64[n, h, w, c] less its zero point, w int64[out, in / groups, kh, kw] -> int64[n, ho,
+    wo, out]."""
     x = np.pad(x, ((0, 0), (pad[0], pad[0]), (pad[1], pad[1]), (0, 0)))
     outs, inputs, kh, kw = w.shape
     ho, wo = (x.shape[1] - kh) // stride[0] + 1, (x.shape[2] - kw) // stride[1] + 1
@@ -131,7 +134,8 @@ def evonorm(y, v, gamma, beta, groups, chunks):
 
 
 def evonorm_gradients(y, v, gamma, g, groups, chunks):
-    """(dy, dv, dgamma, dbeta) in float64; the range's gradient in equal parts to values that tie."""
+    """(dy, dv, dgamma, dbeta) in float64; the range's gradient in equal parts to values that
+    tie."""
     n, pixels, channels = y.shape
     shape = (n, chunks, pixels // chunks, groups, channels // groups)
     grouped = y.reshape(shape)
@@ -173,7 +177,8 @@ def padded(keys):
 
 
 def numerators(q, k, factor, seen):
-    """int64[queries, keys] of one head, q and k int64 less their zero points; seen bool[queries, keys]."""
+    """int64[queries, keys] of one head, q and k int64 less their zero points; seen bool[queries,
+    keys]."""
     scores = q @ k.T
     most = np.where(seen, scores, np.iinfo(np.int64).min).max(1, keepdims=True)
     below = np.where(seen, scores - most, 0).astype(F) * F(factor)

@@ -1,4 +1,5 @@
-"""The quantisers again in numpy, from their definitions: the kernels must give exactly these codes, values and norms."""
+"""The quantisers again in numpy, from their definitions: the kernels must give exactly these codes,
+values and norms."""
 
 import numpy as np
 
@@ -46,7 +47,8 @@ def moments(x):
 
 
 def short(norm):
-    """The next number with 8 bits of mantissa, at most the largest finite one: what travels of a bucket's norm."""
+    """The next number with 8 bits of mantissa, at most the largest finite one: what travels of a
+    bucket's norm."""
     norm = float(norm)
     if norm == 0:
         return F32(0)

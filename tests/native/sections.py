@@ -1,4 +1,5 @@
-"""What tests of sections share: quantisers as the codecs make them, tensors with known codes, encoding and decoding."""
+"""What tests of sections share: quantisers as the codecs make them, tensors with known codes,
+encoding and decoding."""
 
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ def codes_in(q, symbols, n):
 
 
 def exact(q, levels, signs):
-    """x and scales that are quantised to these levels, int[n], and signs, bool[n], for every key."""
+    """x and scales that are quantised to these levels, int[n], and signs, bool[n], for every
+    key."""
     n = len(levels)
     scales = np.full(q.scale_count(n), q.levels if q.kind is Kind.UNIFORM else 1, np.float32)
     if q.kind is Kind.UNIFORM and q.bucket and q.levels > 511:  # a scale of so many bits does not travel
@@ -65,7 +67,8 @@ def exact(q, levels, signs):
 
 
 def far_from_short(q, levels):
-    """Magnitudes whose products with the factor of a scale 2^(bits - 1) are the levels in fixed point, without a rest."""
+    """Magnitudes whose products with the factor of a scale 2^(bits - 1) are the levels in fixed
+    point, without a rest."""
     scale, one = np.float32(2 ** (q.bits - 1)), np.float32(2.0 ** (32 - q.bits))
     factor = np.float32(q.levels) * one / scale
     near = (levels / q.levels * float(scale)).astype(np.float32)

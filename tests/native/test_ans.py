@@ -1,4 +1,5 @@
-"""The ans stage: what comes back, the same bytes everywhere, close to the entropy, and what becomes of damage."""
+"""The ans stage: what comes back, the same bytes everywhere, close to the entropy, and what becomes
+of damage."""
 
 import struct
 
@@ -85,7 +86,8 @@ def test_close_to_the_entropy(zeros):
 
 
 def test_it_is_opt_in():
-    """`huffman` and `auto` never take it; `ans` is `huffman` where a tensor cannot have it, raw where that is smaller."""
+    """`huffman` and `auto` never take it; `ans` is `huffman` where a tensor cannot have it, raw
+    where that is smaller."""
     rng = np.random.default_rng(3)
     for q, n in ((uniform(4), ANS_FROM - 1), (uniform(2), 20_000), (uniform(5), 20_000), (uniform(12), 20_000)):
         x, scales = exact(q, *sections.sparse_levels(q, n, 0.5))
@@ -198,7 +200,8 @@ def test_small_tensors_and_other_widths_have_no_such_section():
 
 
 def test_what_follows_the_last_value_is_the_most_frequent_code():
-    """70 values of another code than that are cut off: a section of fewer values is refused, as a section of all is read."""
+    """70 values of another code than that are cut off: a section of fewer values is refused, as a
+    section of all is read."""
     n = N + 100
     codes = [0] * N + [1] * 100
     payload = ans(codes, 4, 7)

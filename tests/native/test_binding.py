@@ -126,7 +126,8 @@ def test_a_missing_instruction_set_is_refused():
 
 
 def test_flushing_denormals_elsewhere_changes_nothing():
-    """torch.set_flush_denormal sets its thread's floating-point mode; kernels must not care, and must leave it alone."""
+    """torch.set_flush_denormal sets its thread's floating-point mode; kernels must not care, and
+    must leave it alone."""
     torch = pytest.importorskip("torch", reason="an extra: pip install 'edgegossip[torch]'")
     x, offsets = np.array([0, 1e-44, 3e-44, 1e-40], np.float32), np.array([0, 4])
 
@@ -149,7 +150,8 @@ def test_flushing_denormals_elsewhere_changes_nothing():
 
 
 def test_the_gil_is_released():
-    """Only a kernel that lets go of the GIL can be interrupted here: nobody is asked to give it up for 100 seconds."""
+    """Only a kernel that lets go of the GIL can be interrupted here: nobody is asked to give it up
+    for 100 seconds."""
     x = np.random.default_rng(0).standard_normal(1_000_000).astype(np.float32)
     offsets, body = np.array([0, len(x)]), np.zeros(8 + len(x), np.uint8)
     stop, stopped = threading.Event(), []
@@ -174,7 +176,8 @@ def test_the_gil_is_released():
 
 
 def test_kernel_bodies_use_no_inline_library_function():
-    """Inline functions of the C++ library, compiled with one file's flags, could be called by another's (isa/table.inc)."""
+    """Inline functions of the C++ library, compiled with one file's flags, could be called by
+    another's (isa/table.inc)."""
     allowed = {"cfloat", "cstddef", "cstdint", "cstring", "immintrin.h", "arm_neon.h", "../kernels.hpp"}
     allowed |= {"table.inc", "int8.inc"}
     files = [*(SOURCES / "kernels").iterdir(), *(SOURCES / "isa").iterdir()]

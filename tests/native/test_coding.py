@@ -1,4 +1,5 @@
-"""Sections: what comes back, the same bytes everywhere, never larger than raw, and the codes that the papers list."""
+"""Sections: what comes back, the same bytes everywhere, never larger than raw, and the codes that
+the papers list."""
 
 import numpy as np
 import pytest
@@ -237,7 +238,8 @@ def assert_bits(body, expected):
 
 
 def reads(q, parts, choice, static=(), **more):
-    """One body of several tensors (levels, signs), decoded by both; what the sections were made of."""
+    """One body of several tensors (levels, signs), decoded by both; what the sections were made
+    of."""
     slow = Decoder(q.bits, sections.largest_level(q), q.bucket, static)
     state, body = coding.new_state(), b""
     for levels, signs in parts:
@@ -361,7 +363,8 @@ def test_the_documentation_decodes_elias_and_raw(q, choice):
 
 @pytest.mark.parametrize("q", [TERNARY, uniform(3), log2(4, 512), uniform(8), uniform(16)], ids=name_of)
 def test_the_documentation_decodes_words_of_every_length_side_by_side(q):
-    """Gaps and levels of 1 to 19 bits, long ones beside short ones; then another number of them is claimed."""
+    """Gaps and levels of 1 to 19 bits, long ones beside short ones; then another number of them is
+    claimed."""
     rng = np.random.default_rng(q.bits)
     n = 66_000
     places = np.cumsum(2 ** (8 * rng.random(20_000) ** 3) + 0.01).astype(int)

@@ -1,4 +1,5 @@
-"""Sections that no encoder wrote: only faults or finite values come of them, and nothing is read beyond the body."""
+"""Sections that no encoder wrote: only faults or finite values come of them, and nothing is read
+beyond the body."""
 
 import struct
 

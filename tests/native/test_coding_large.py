@@ -1,4 +1,5 @@
-"""Sections large enough for what is read side by side, several symbols or items at a time: damaged, they end alike everywhere."""
+"""Sections large enough for what is read side by side, several symbols or items at a time: damaged,
+they end alike everywhere."""
 
 import numpy as np
 import pytest
@@ -15,7 +16,8 @@ WEIGHT = np.float32(-0.37)
 
 
 def on_every_instruction_set(q, body, n, threads=1):
-    """The verdict, also of a check alone, and, if it is good, the values, also of a sum: the same of all instruction sets."""
+    """The verdict, also of a check alone, and, if it is good, the values, also of a sum: the same
+    of all instruction sets."""
     first = None
     for isa in native.available_isas():
         how = {"isa": isa, "threads": threads}

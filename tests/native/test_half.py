@@ -1,4 +1,5 @@
-"""fp32, fp16 and bf16: every pattern decodes, every kind of value encodes, as the definitions and numpy say."""
+"""fp32, fp16 and bf16: every pattern decodes, every kind of value encodes, as the definitions and
+numpy say."""
 
 import numpy as np
 import pytest

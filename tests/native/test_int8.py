@@ -1,4 +1,5 @@
-"""Integer training's kernels against the same mathematics in numpy: integers and float operations bit for bit."""
+"""Integer training's kernels against the same mathematics in numpy: integers and float operations
+bit for bit."""
 
 import numpy as np
 import pytest
@@ -136,7 +137,8 @@ def test_special_shapes(shape, isa):
 
 
 def linear_weights(centred, used, factor):
-    """float32[outputs, inputs] of 256 samples at a time: their gradients times `factor`, with one scale of 16 bits."""
+    """float32[outputs, inputs] of 256 samples at a time: their gradients times `factor`, with one
+    scale of 16 bits."""
     dw = np.zeros((used.shape[1], centred.shape[1]), F)
     for first in range(0, len(used), 256):
         rows = slice(first, first + 256)
@@ -194,7 +196,8 @@ def test_a_gradient_that_is_not_finite_reaches_the_weights_of_a_linear_layer(isa
 
 @on_every_isa
 def test_integer_sums_at_their_largest_do_not_overflow(isa):
-    """All values at the ends of their ranges: 16-bit gradients of 65 * 65 pixels, whose sum exceeds an int32 many times."""
+    """All values at the ends of their ranges: 16-bit gradients of 65 * 65 pixels, whose sum exceeds
+    an int32 many times."""
     shape = int8.ConvShape(1, 65, 65, 1, 1, 1, 1, 1, 1, 0, 0, 1)
     x = int8.Maps(np.full(65 * 65, 127, np.int8), np.ones(1, F), np.array([-128], np.int32))
     dw = np.empty(1, F)

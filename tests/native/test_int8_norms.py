@@ -77,7 +77,8 @@ def test_additions(batch, size, isa, seed):
 
 
 def halved_gradient(x, g, kernel, stride, pad):
-    """Of the largest values of windows of x [batch, height, width, channels]: half for the first, half for the last of them."""
+    """Of the largest values of windows of x [batch, height, width, channels]: half for the first,
+    half for the last of them."""
     dx = np.zeros(x.shape)
     for y, row in enumerate(g.swapaxes(0, 1)):
         for z, grads in enumerate(row.swapaxes(0, 1)):

@@ -1,4 +1,5 @@
-"""Low-rank arithmetic against numpy, on every instruction set: products, spectral bases, power steps."""
+"""Low-rank arithmetic against numpy, on every instruction set: products, spectral bases, power
+steps."""
 
 import numpy as np
 import pytest

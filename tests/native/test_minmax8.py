@@ -14,7 +14,8 @@ finite = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
 @st.composite
 def vectors(draw):
-    """(x, offsets): up to 5 tensors of random values, narrow ranges around an offset, constants and extreme values."""
+    """(x, offsets): up to 5 tensors of random values, narrow ranges around an offset, constants and
+    extreme values."""
     tensors = []
     for _ in range(draw(st.integers(0, 5))):
         n = draw(st.one_of(st.integers(0, 70), st.integers(0, 3000)))

@@ -1,4 +1,5 @@
-"""The kernels give the same bytes on x86-64 and on aarch64 (cross-compiled, run under user-mode emulation)."""
+"""The kernels give the same bytes on x86-64 and on aarch64 (cross-compiled, run under user-mode
+emulation)."""
 
 import platform
 import shutil
@@ -39,8 +40,8 @@ def test_same_bytes_on_x86_64_and_aarch64(tmp_path, native_compiler):
 
 
 def on_x86_64(folder, compiler):
-    """Hashes of this machine, and those with products of bytes on vectors of 32 and 64 bytes, where no processor at hand has
-    vpdpbusd: a loop of the same meaning stands in for the instruction."""
+    """Hashes of this machine, and those with products of bytes on vectors of 32 and 64 bytes, where
+    no processor at hand has vpdpbusd: a loop of the same meaning stands in for the instruction."""
     objects, shared = isa_objects(folder / "x86", compiler, "x86_64"), shared_objects(folder / "x86 core", compiler)
     plain = hashes(linked(folder / "plain", compiler, [*objects.values(), *shared]))
     for isa, size in (("int8_portable", 64), ("int8_avx2", 32)):

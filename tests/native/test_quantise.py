@@ -1,4 +1,5 @@
-"""Quantisers: the exact codes, values and norms, on every instruction set; unbiasedness; what hostile symbols do."""
+"""Quantisers: the exact codes, values and norms, on every instruction set; unbiasedness; what
+hostile symbols do."""
 
 import numpy as np
 import pytest

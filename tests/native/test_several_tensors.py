@@ -1,5 +1,5 @@
-"""Sections of the ans and huffman stages of several tensors, whose blocks are decoded side by side: as one by one, whatever lies
-between them."""
+"""Sections of the ans and huffman stages of several tensors, whose blocks are decoded side by side:
+as one by one, whatever lies between them."""
 
 import numpy as np
 import pytest
@@ -124,7 +124,8 @@ def bad_last_byte(body, end):
 @pytest.mark.parametrize("bad", [(0,), (2,), (4,), (0, 4), (2, 3), (3, 4)])
 @pytest.mark.parametrize("threads", [1, 3])
 def test_the_first_tensor_with_an_error_is_named(body, bad, threads):
-    """Errors of streams are found late, when blocks of all tensors are read; that of the first tensor counts."""
+    """Errors of streams are found late, when blocks of all tensors are read; that of the first
+    tensor counts."""
     made, starts = body
     whole, made, offsets, ends = made, made.copy(), offsets_of(SIZES), [*starts[1:], len(made)]
     for k in bad:

@@ -1,4 +1,5 @@
-"""Sparse bodies: the exact selection, positions and values, the same bytes everywhere, and what hostile bodies do."""
+"""Sparse bodies: the exact selection, positions and values, the same bytes everywhere, and what
+hostile bodies do."""
 
 import math
 
@@ -54,7 +55,8 @@ def vectors():
         "denormal": rng.integers(-9, 10, LARGE).astype(np.float32) * np.float32(1e-45),
         "huge": np.where(rng.random(LARGE) < 0.4, BIG, np.nextafter(BIG, np.float32(0))).astype(np.float32),
         "rising": np.arange(LARGE, dtype=np.float32),
-        # The sample sees lines 16 values long at fixed places; here it is told that everything is large, then nothing.
+        # The sample sees lines 16 values long at fixed places; here it is told that everything is
+        # large, then nothing.
         "sample sees the large": np.where(np.arange(LARGE) // 16 % 4 < 2, heavy, 0).astype(np.float32),
         "sample sees the small": np.where(np.arange(LARGE) // 16 % 4 >= 2, heavy, 0).astype(np.float32),
     }
@@ -174,7 +176,8 @@ def test_drawn_positions_are_k_and_the_same_everywhere(n, k):
 
 
 def test_every_subset_is_equally_likely():
-    """All 10 pairs of 5 elements over 4000 seeds: chi squared, 9 degrees of freedom, below its 0.9999 quantile."""
+    """All 10 pairs of 5 elements over 4000 seeds: chi squared, 9 degrees of freedom, below its
+    0.9999 quantile."""
     x, found = np.ones(5, np.float32), {}
     for seed in range(4000):
         pair = tuple(np.flatnonzero(randk(x, 2, seed * 0x9E3779B97F4A7C15 % 2**64)[1]))

@@ -1,5 +1,5 @@
-"""The threads of the kernels: started once, the same results in forked children and from several callers, no signals, and a
-process that ends."""
+"""The threads of the kernels: started once, the same results in forked children and from several
+callers, no signals, and a process that ends."""
 
 import shutil
 import subprocess
@@ -94,7 +94,8 @@ assert len(tasks() - before) == kept, (shared, before, tasks())
 
 
 def test_a_child_does_not_wait_for_threads_of_its_parent_torch():
-    """Whatever the parent did before. Each parent is a fork of one process that has loaded torch and not used it."""
+    """Whatever the parent did before. Each parent is a fork of one process that has loaded torch
+    and not used it."""
     lines = """
 import torch
 for used in ("some.add_(1)", "codes(2)", "some.add_(1); codes(2)", "pass"):
@@ -132,8 +133,8 @@ print("done", flush=True)
     assert python(lines) == ["done"]
 
 
-# The thread sanitizer lets no forked child of a process with threads start its own, and the address sanitizer's allocator may be
-# locked in the child of a process whose other threads allocate.
+# The thread sanitizer lets no forked child of a process with threads start its own, and the address
+# sanitizer's allocator may be locked in the child of a process whose other threads allocate.
 SANITIZERS = {"": [], "alone": ["-fsanitize=address,undefined", "-g1"], "never": ["-fsanitize=thread", "-g1"]}
 
 

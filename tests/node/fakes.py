@@ -20,7 +20,8 @@ from edgegossip.types import LocalUpdate, Metrics, NodeId, Round, Vec
 
 @dataclass
 class MemoryTransport:
-    """One end of a network whose other ends are in `peers`; delivery is immediate, everything is kept."""
+    """One end of a network whose other ends are in `peers`; delivery is immediate, everything is
+    kept."""
 
     node: NodeId
     peers: dict[NodeId, MemoryTransport] = field(default_factory=dict)

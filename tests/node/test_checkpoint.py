@@ -1,4 +1,5 @@
-"""A saved model comes back bit for bit; a bad file is refused in one sentence; nothing half-written stays."""
+"""A saved model comes back bit for bit; a bad file is refused in one sentence; nothing half-written
+stays."""
 
 from __future__ import annotations
 

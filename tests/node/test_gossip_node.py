@@ -1,4 +1,5 @@
-"""The shell around a board's engine, over a network in memory: effects are carried out, and every second belongs to one part."""
+"""The shell around a board's engine, over a network in memory: effects are carried out, and every
+second belongs to one part."""
 
 from __future__ import annotations
 
@@ -181,7 +182,8 @@ def test_lost_peer_is_named_and_the_round_goes_on() -> None:
 
 
 def test_notices_and_news_of_members_come_through() -> None:
-    """A board that comes again, when all its neighbours have left, and the last one out of sight leaves, too."""
+    """A board that comes again, when all its neighbours have left, and the last one out of sight
+    leaves, too."""
     left = [PeerDown(peer, f"{peer} left", left=True) for peer in "bd"]
     named = {"remote": RemoteMembers({"c": True})}
     board = Board(
@@ -260,7 +262,8 @@ def test_what_has_come_is_taken_in_before_a_round_though_the_transport_was_woken
     assert told == [False, True]
 
 
-# -- what time belongs to ------------------------------------------------------------------------------------------
+# -- what time belongs to
+# ------------------------------------------------------------------------------------------
 
 
 class Watched:
@@ -321,7 +324,8 @@ def test_blocked_time_is_transmit_until_the_acknowledgement_and_wait_after_it(sl
 
 
 def test_a_rounds_record_is_down_before_its_state_is_kept(tmp_path: Path) -> None:
-    """Whoever is killed goes on after that state, and would miss the record; its time is none of `other`."""
+    """Whoever is killed goes on after that state, and would miss the record; its time is none of
+    `other`."""
     boards, seen = fleet({"run.rounds": 3}), list[tuple[int, int]]()
     first = boards[0]
 
@@ -343,11 +347,13 @@ def test_a_rounds_record_is_down_before_its_state_is_kept(tmp_path: Path) -> Non
     assert seen and all(rows == round for round, rows in seen) and parts == 3 * ["wait"]
 
 
-# -- slow links -----------------------------------------------------------------------------------------------------
+# -- slow links
+# --------------------------------------------------------------------------------------------------
 
 
 class SlowLink(MemoryTransport):
-    """Of which the clock is moved by waiting: frames of 1000 bytes that come at so many bytes a second."""
+    """Of which the clock is moved by waiting: frames of 1000 bytes that come at so many bytes a
+    second."""
 
     now_s, bytes_per_s, frames = 0.0, 0.0, 1
 
@@ -368,8 +374,8 @@ class SlowLink(MemoryTransport):
 def test_a_deadline_waits_for_a_frame_that_goes_on_arriving(
     frames: int, bytes_per_s: float, at_least_s: float, at_most_s: float
 ) -> None:
-    """Until it is there, while it would be within ten deadlines; one that hardly moves is not waited for, and nobody keeps a
-    round from its end with frame after frame."""
+    """Until it is there, while it would be within ten deadlines; one that hardly moves is not
+    waited for, and nobody keeps a round from its end with frame after frame."""
     link = SlowLink("a")
     link.bytes_per_s, link.frames = bytes_per_s, frames
     settings = {"run.rounds": 1, "gossip.deadline_s": 8.0, "gossip.topology": "complete"}
@@ -381,7 +387,8 @@ def test_a_deadline_waits_for_a_frame_that_goes_on_arriving(
     assert at_least_s <= link.now_s <= at_most_s
 
 
-# -- asynchronous --------------------------------------------------------------------------------------------------
+# -- asynchronous
+# --------------------------------------------------------------------------------------------------
 
 
 class Gated(Quadratic):

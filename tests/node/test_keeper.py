@@ -1,5 +1,5 @@
-"""A board's checkpoints: another process goes on with state and momentum; what does not fit is refused, what is torn passed
-over."""
+"""A board's checkpoints: another process goes on with state and momentum; what does not fit is
+refused, what is torn passed over."""
 
 from __future__ import annotations
 

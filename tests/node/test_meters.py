@@ -27,7 +27,8 @@ def test_sockets_are_read_when_it_is_due_and_nothing_is_lost_in_between(monkeypa
 
 
 def test_a_slow_reading_does_not_silence_the_next_ones(monkeypatch):
-    """A program that has the processor meanwhile, or a reading that takes long: what `kill -9` can take with it is a second's."""
+    """A program that has the processor meanwhile, or a reading that takes long: what `kill -9` can
+    take with it is a second's."""
     meters = NodeMeters()
     now_s, spent_s = [100.0], [0.0]
 

@@ -1,4 +1,5 @@
-"""A board's clock under a conductor: CPU time while it computes, nothing while it waits for its turn, the wall while it sends."""
+"""A board's clock under a conductor: CPU time while it computes, nothing while it waits for its
+turn, the wall while it sends."""
 
 from __future__ import annotations
 
@@ -116,7 +117,8 @@ def test_one_computes_at_a_time_and_all_send_together(tmp_path: Path) -> None:
 
 
 def test_an_update_and_what_is_done_with_messages_count_as_the_boards_would_take_for_them(tmp_path: Path) -> None:
-    """The local update takes what the profile says once one has been seen; all else so many times what it takes here."""
+    """The local update takes what the profile says once one has been seen; all else so many times
+    what it takes here."""
     spans: list[tuple[int, int]] = []
     with Conductor(tmp_path / "pace", 1, 1, Wire(), Played(1.0, 0.0, update_s=50.0)) as conductor:
         pace = Pace(tmp_path / "pace", "b")
@@ -144,7 +146,8 @@ def test_an_update_and_what_is_done_with_messages_count_as_the_boards_would_take
 
 
 def test_what_follows_an_exchange_is_not_charged_with_what_others_do_then(tmp_path: Path) -> None:
-    """A round is put down on the CPU's clock: boards that share this machine's cores all do it at the same moment."""
+    """A round is put down on the CPU's clock: boards that share this machine's cores all do it at
+    the same moment."""
     with Conductor(tmp_path / "pace", 1, 1, Wire(), Played(1.0, 2.0)):
         pace = Pace(tmp_path / "pace", "b")
         pace.turn(0)
@@ -178,7 +181,8 @@ def test_a_board_that_dies_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_boards_with_links_of_their_own_are_held_up_by_the_busiest(tmp_path: Path) -> None:
-    """By the sum of all links, as if one had carried it, the cores would never be seen to be in the way."""
+    """By the sum of all links, as if one had carried it, the cores would never be seen to be in the
+    way."""
 
     class Links(Wire):
         counts = iter(((0, 7, 0), (500, 1007, 900)))

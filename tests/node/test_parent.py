@@ -1,4 +1,5 @@
-"""What a board under `run` hears of its parent, and that it ends with it, whatever it is busy with."""
+"""What a board under `run` hears of its parent, and that it ends with it, whatever it is busy
+with."""
 
 from __future__ import annotations
 

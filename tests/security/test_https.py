@@ -1,4 +1,5 @@
-"""The HTTP server for members: who reaches it, who does not, and what a revocation does to a connection that stays."""
+"""The HTTP server for members: who reaches it, who does not, and what a revocation does to a
+connection that stays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""An identity folder that cannot be used says why, and what a TLS failure means is said in words."""
+"""An identity folder that cannot be used says why, and what a TLS failure means is said in
+words."""
 
 from __future__ import annotations
 

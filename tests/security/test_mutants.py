@@ -1,4 +1,5 @@
-"""Admission under random schedules in virtual time: the right code keeps what is promised, and each small mistake is noticed."""
+"""Admission under random schedules in virtual time: the right code keeps what is promised, and each
+small mistake is noticed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A client that knows its server by its role: whom it talks to, and what it says of anybody else."""
+"""A client that knows its server by its role: whom it talks to, and what it says of anybody
+else."""
 
 from __future__ import annotations
 
@@ -92,7 +93,8 @@ def test_a_server_that_hangs_up_may_be_asked_again(fleet: TestFleet) -> None:
 
 @pytest.mark.parametrize("damage", [b"", b"-----BEGIN X509 CRL-----\n"])
 def test_a_coordinator_revoked_by_a_list_that_came_later(fleet: TestFleet, damage: bytes) -> None:
-    """The context was made before it; half a list changes nothing, and the whole one counts at once."""
+    """The context was made before it; half a list changes nothing, and the whole one counts at
+    once."""
     serves = coordinator(fleet)
     mine = Identity.load(fleet.folder("a"))
     client, server = tls.caller_context(mine, "coordinator"), tls.server_context(serves)

@@ -109,7 +109,8 @@ def test_tegrastats_is_read_where_nothing_else_says_what_a_board_takes(tmp_path)
 
 @pytest.mark.parametrize("seconds_between", [0.02, EVERY_S])
 def test_joules_of_a_recorded_trace_are_right_to_one_percent(seconds_between):
-    """A trace of a board's rounds: 1.9 W at rest, 5.2 W while it computes, ripple of 0.3 W at 1.3 Hz. Round for round."""
+    """A trace of a board's rounds: 1.9 W at rest, 5.2 W while it computes, ripple of 0.3 W at 1.3
+    Hz. Round for round."""
 
     def trace(s):
         return (5.2 if s % 6 < 4 else 1.9) + 0.3 * math.sin(2 * math.pi * 1.3 * s)

@@ -1,4 +1,5 @@
-"""Socket counters: against known traffic on loopback, and against an interface's own counter in network namespaces."""
+"""Socket counters: against known traffic on loopback, and against an interface's own counter in
+network namespaces."""
 
 from __future__ import annotations
 

@@ -171,7 +171,8 @@ _moves = st.recursive(
 
 @given(st.lists(_moves, max_size=6), st.data())
 def test_parts_always_add_up_to_the_wall_time(tree, data):
-    """Any nesting, with rounds ended and time charged at any point: nothing is lost and nothing is counted twice."""
+    """Any nesting, with rounds ended and time charged at any point: nothing is lost and nothing is
+    counted twice."""
     wall, _, clock = _pair()
     start_ns, finished, expected = wall.ns, [], dict.fromkeys(PARTS, 0)
     charging = data.draw(st.booleans())

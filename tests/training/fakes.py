@@ -1,4 +1,5 @@
-"""Generated files in the published layouts, and short recipes. Sparse or compressible: they cost next to nothing."""
+"""Generated files in the published layouts, and short recipes. Sparse or compressible: they cost
+next to nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ def recipe(**sections: dict[str, Any]) -> Recipe:
 
 
 def write_cifar(folder: Path) -> Path:
-    """Sparse binary files: record k < 20 of file f has label (k + f) mod 10 and pixel bytes f; the rest is zeros."""
+    """Sparse binary files: record k < 20 of file f has label (k + f) mod 10 and pixel bytes f; the
+    rest is zeros."""
     out = folder / "cifar-10-batches-bin"
     out.mkdir(parents=True)
     for f, name in enumerate(CIFAR_NAMES):

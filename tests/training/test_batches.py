@@ -31,7 +31,8 @@ def test_batches_are_a_pure_function_of_the_step():
 
 
 def test_random_words_are_pinned():
-    """Boards with different numpy versions must agree, so the stream itself is part of the contract."""
+    """Boards with different numpy versions must agree, so the stream itself is part of the
+    contract."""
     assert words(1, Purpose.BATCHES, 3, 2, 3).tolist() == [
         18149182522360084646,
         7955322904151365871,

@@ -1,4 +1,5 @@
-"""The example scripts: what `make_data.py` makes, and that train.py is plain.py but for ten lines."""
+"""The example scripts: what `make_data.py` makes, and that train.py is plain.py but for ten
+lines."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from edgegossip.training.script import ScriptWorkload
 from tests.training.fakes import recipe
 
 EXAMPLES = Path(__file__).parents[2] / "examples/scripts"
-# name -> (arguments of make_data.py, arguments of the script beside --data, its argument for two rounds)
+# name -> (arguments of make_data.py, arguments of the script beside --data, its argument for two
+# rounds)
 SCRIPTS = {
     "images": ("--train 160 --test 40", "--batch-size 8", "--epochs 2"),
     "segmentation": ("--train 40 --test 8", "--batch-size 4 --width 4", "--epochs 2"),

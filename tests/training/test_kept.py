@@ -1,5 +1,5 @@
-"""model.share, model.keep and frozen parameters: what stays on a board is its own, in a process of its
-own as among virtual boards, after a restart as before, and no codec touches it."""
+"""model.share, model.keep and frozen parameters: what stays on a board is its own, in a process of
+its own as among virtual boards, after a restart as before, and no codec touches it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ KEPT = {"name": f"{__name__}:headed", "keep": ["head.*"]}
 
 
 class Headed(nn.Module):
-    """A frozen base, a body that travels, batch norm with a counter, a head, and a counter that each
-    batch replaces by another tensor."""
+    """A frozen base, a body that travels, batch norm with a counter, a head, and a counter that
+    each batch replaces by another tensor."""
 
     def __init__(self, outputs: int) -> None:
         super().__init__()

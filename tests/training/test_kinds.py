@@ -280,7 +280,7 @@ def test_masks_are_not_moved_with_their_images():
         check_augmentation(recipe(data={"augment": True}), data.about)
 
 
-# -- normalisation --------------------------------------------------------------------------------
+# -- normalisation -------------------------------------------------------------------------------
 
 
 def normalised(data: DataSet) -> np.ndarray:

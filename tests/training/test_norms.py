@@ -1,4 +1,5 @@
-"""EvoNorms against their definitions, written out with loops, and their gradients by finite differences."""
+"""EvoNorms against their definitions, written out with loops, and their gradients by finite
+differences."""
 
 import math
 
@@ -20,7 +21,8 @@ def layer(kind, channels):
 
 
 def parts(norm, y):
-    """(v, gamma, beta, y) as float64 arrays; y per sample and group [batch, groups, channels a group, pixels]."""
+    """(v, gamma, beta, y) as float64 arrays; y per sample and group [batch, groups, channels a
+    group, pixels]."""
     v, gamma, beta = (p.detach().numpy() for p in (norm.v, norm.gamma, norm.beta))
     n, c, h, w = y.shape
     return v, gamma, beta, y.numpy().reshape(n, norm.groups, c // norm.groups, h * w)

@@ -1,5 +1,5 @@
-"""The local optimiser: SGD to the bit, parameter groups, its state in a snapshot; schedules at their
-edges."""
+"""The local optimiser: SGD to the bit, parameter groups, its state in a snapshot; schedules at
+their edges."""
 
 from __future__ import annotations
 
@@ -124,7 +124,8 @@ class Listing(torch.optim.Optimizer):
 
 
 class Counting(Listing):
-    """Keeps a count of steps in its groups, as optimisers without a schedule do, beside a function."""
+    """Keeps a count of steps in its groups, as optimisers without a schedule do, beside a
+    function."""
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]

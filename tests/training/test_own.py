@@ -1,4 +1,5 @@
-"""A user's own model and data: the example in the repository, and what is said when they are wrong."""
+"""A user's own model and data: the example in the repository, and what is said when they are
+wrong."""
 
 from pathlib import Path
 

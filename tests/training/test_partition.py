@@ -50,7 +50,8 @@ def test_half_skew_puts_half_of_a_class_on_its_board_and_spreads_the_rest():
     table = counts(by_skew(labels, 10, 0.5, 3), labels)
     own = np.diag(table)
     others = table[~np.eye(10, dtype=bool)]
-    # 500 sorted ones and about 50 of the 5,000 shuffled; the others have about 50 (binomial, 5 sigma = 34).
+    # 500 sorted ones and about 50 of the 5,000 shuffled; the others have about 50 (binomial, 5
+    # sigma = 34).
     assert (np.abs(own - 550) < 34).all()
     assert (np.abs(others - 50) < 34).all()
 
@@ -84,7 +85,8 @@ def test_too_many_boards_is_refused():
 
 
 class HalvesPartitioner:
-    """Behaves as partitioners of flwr-datasets do: a column to go by, a data set, parts by number."""
+    """Behaves as partitioners of flwr-datasets do: a column to go by, a data set, parts by
+    number."""
 
     def __init__(self, num_partitions: int, partition_by: str, keep: int = 100) -> None:
         self.n, self.by, self.keep = num_partitions, partition_by, keep

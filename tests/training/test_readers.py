@@ -28,7 +28,7 @@ def everything(data):
     return taken.inputs, taken.targets
 
 
-# -- pictures -------------------------------------------------------------------------------------
+# -- pictures ------------------------------------------------------------------------------------
 
 
 def picture(path: Path, colour: tuple[int, int, int], size: tuple[int, int] = (12, 8)) -> None:
@@ -143,7 +143,7 @@ def test_pictures_train(zoo):
     assert board.evaluate(board.initial(1)).examples == 1
 
 
-# -- tables ---------------------------------------------------------------------------------------
+# -- tables --------------------------------------------------------------------------------------
 
 CSV = "temp,hum,kind,price\n1.5,2,ant,10\n2.5,3,bee,20.5\n-1,4,ant,30\n"
 
@@ -271,7 +271,7 @@ def test_pictures_of_huggingface(tmp_path):
     assert (inputs.shape, inputs.dtype, inputs[2, 0].max()) == ((3, 3, 2, 4), np.uint8, 2)
 
 
-# -- arrays ---------------------------------------------------------------------------------------
+# -- arrays --------------------------------------------------------------------------------------
 
 
 def test_arrays_in_one_file_in_two_and_mapped(tmp_path):
@@ -324,7 +324,7 @@ def test_arrays_that_could_run_code_are_refused(tmp_path):
         open_data(section("npz", tmp_path))
 
 
-# -- what is missing ------------------------------------------------------------------------------
+# -- what is missing -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

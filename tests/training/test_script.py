@@ -1,4 +1,5 @@
-"""A user's script as a workload: what it trains reaches the run, and every way to go wrong is a sentence."""
+"""A user's script as a workload: what it trains reaches the run, and every way to go wrong is a
+sentence."""
 
 from __future__ import annotations
 
@@ -225,7 +226,8 @@ def test_a_modules_extra_state_stays_on_its_board_and_is_kept(start: Start) -> N
 
 @pytest.mark.parametrize("write", ["slow.lerp_(fast, 0.5)", "slow.data.lerp_(fast, 0.5)", "slow.data = slow + fast"])
 def test_a_checkpoint_has_of_the_frozen_parameters_only_what_the_script_writes_to(start: Start, write: str) -> None:
-    """A teacher that follows the model is kept; the base, which may be most of the model, is not."""
+    """A teacher that follows the model is kept; the base, which may be most of the model, is
+    not."""
     text = FROZEN.replace("slow.lerp_(fast, 0.5)", write)
     whole, first = start(text), start(text)
     x, updates = rounds(whole, whole.initial(1), 0, 6)

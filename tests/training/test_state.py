@@ -1,4 +1,5 @@
-"""A model's whole state by name: what travels, from the vector, and what stays, whatever its type."""
+"""A model's whole state by name: what travels, from the vector, and what stays, whatever its
+type."""
 
 from __future__ import annotations
 

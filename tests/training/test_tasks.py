@@ -1,5 +1,5 @@
-"""Tasks: their losses and scores against ones computed by hand, shapes that models give, and training
-of each kind."""
+"""Tasks: their losses and scores against ones computed by hand, shapes that models give, and
+training of each kind."""
 
 from __future__ import annotations
 

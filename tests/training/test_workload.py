@@ -1,4 +1,5 @@
-"""TorchWorkload: the local update, its determinism, resuming, evaluation and errors; the package's recipes train."""
+"""TorchWorkload: the local update, its determinism, resuming, evaluation and errors; the package's
+recipes train."""
 
 import subprocess
 import sys

@@ -1,9 +1,9 @@
-"""A board that updates itself without end, killed at random moments: `python -m tests.update.kill_campaign FOLDER --kills 50
---seed 1`.
+"""A board that updates itself without end, killed at random moments: `python -m
+tests.update.kill_campaign FOLDER --kills 50 --seed 1`.
 
-Each life is a process on a real file system that does what the agent and the guard do: puts the next release beside the
-running one, switches, checks in or is given up. After each kill what `current` names must be one release, whole and unmixed.
-Prints one JSON object."""
+Each life is a process on a real file system that does what the agent and the guard do: puts the
+next release beside the running one, switches, checks in or is given up. After each kill what
+`current` names must be one release, whole and unmixed. Prints one JSON object."""
 
 from __future__ import annotations
 
@@ -81,7 +81,8 @@ def life(root: Path, rng: Random) -> None:
 
 
 def seconds_to_update(root: Path, rng: Random) -> float:
-    """Of a life from its start to the first switch to another release, here and now: a busy machine takes ten times as long."""
+    """Of a life from its start to the first switch to another release, here and now: a busy machine
+    takes ten times as long."""
     current = root / "opt/edgegossip/current"
     before, start = os.readlink(current), time.monotonic()
     pid = os.fork()
@@ -120,7 +121,8 @@ def main(arguments: list[str]) -> int:
     manifest, blobs = release(files_of(1), "1", 1)
     name = install(OsTree(), str(home), "none", "0" * 64, manifest, lambda p: blobs[p.at : p.at + p.stored_bytes])
     (home / "current").symlink_to(f"releases/{name}")
-    # One of so many brings packages, which takes longer: within what the others take it would never end.
+    # One of so many brings packages, which takes longer: within what the others take it would never
+    # end.
     longest_s = 2 * max(seconds_to_update(root, Random(asked.seed)) for _ in range(PACKAGES_EVERY))
     seen = {sequence_of(root)}
     for kill in range(asked.kills):

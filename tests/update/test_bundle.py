@@ -1,4 +1,5 @@
-"""Bundles: signed by the fleet's operator, and nothing in them that leads out of a release's folder or does not end."""
+"""Bundles: signed by the fleet's operator, and nothing in them that leads out of a release's folder
+or does not end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Boards check in over real sockets: time, revocations and releases come from the fleet's machine, and to nobody else."""
+"""Boards check in over real sockets: time, revocations and releases come from the fleet's machine,
+and to nobody else."""
 
 from __future__ import annotations
 
@@ -163,7 +164,8 @@ def test_a_new_card_is_not_set_back_by_an_old_push(place, monkeypatch, version, 
 
 
 def test_a_push_says_when_it_was_first_made(place, monkeypatch):
-    """Not when the bundle was built; and the same for all boards that it goes to after one another."""
+    """Not when the bundle was built; and the same for all boards that it goes to after one
+    another."""
     signed = []
     for at_s in (1e9, 2e9, 3e9):
         monkeypatch.setattr(releases.time, "time", lambda at_s=at_s: at_s)

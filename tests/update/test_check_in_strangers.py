@@ -1,4 +1,5 @@
-"""Whom the fleet's machine does not listen to: revoked boards, other boards, strangers, odd questions."""
+"""Whom the fleet's machine does not listen to: revoked boards, other boards, strangers, odd
+questions."""
 
 from __future__ import annotations
 
@@ -62,7 +63,8 @@ def test_a_connection_does_not_outlive_its_certificate(place):
 
 
 def test_who_it_is_says_the_certificate(place):
-    """A stolen kit of pi-01 with the name of pi-02 written into it reports as pi-01 all the same."""
+    """A stolen kit of pi-01 with the name of pi-02 written into it reports as pi-01 all the
+    same."""
     with Client(place.identity(), place.server.address) as client:
         client.check_in({"name": "pi-02", "version": "1\n\x1b[2J", "restarts": {"a": 1}, "failed": [], "trial": 1})
     found = json.loads((place.fleet.folder / "checkins/pi-01.json").read_text())
@@ -123,7 +125,8 @@ def _was_closed(s: socket.socket) -> bool:
 
 
 def test_many_boards_behind_one_address_take_no_strangers_place(place):
-    """And who has shown a certificate is no stranger any more, whose connection may be closed for another's."""
+    """And who has shown a certificate is no stranger any more, whose connection may be closed for
+    another's."""
     names = tuple(f"board-{k}" for k in range((MAX_PENDING_PER_ADDRESS + 4) // MAX_CONNECTIONS_PER_MEMBER + 1))
     place.fleet.add_all(names, "board", 20)
     identities = [place.identity(name) for name in names for _ in range(MAX_CONNECTIONS_PER_MEMBER)]
@@ -162,7 +165,8 @@ def test_odd_questions_get_a_refusal(place, request_line):
 
 
 def test_a_board_does_not_trust_another_board_with_its_time(place):
-    """Nobody but a coordinator of the fleet answers for it: here pi-02 does, with its own certificate."""
+    """Nobody but a coordinator of the fleet answers for it: here pi-02 does, with its own
+    certificate."""
     context = tls.server_context(place.identity("pi-02"))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         place.names(f"127.0.0.1:{listener.getsockname()[1]}")

@@ -1,4 +1,5 @@
-"""A release comes onto a board whole or not at all, whatever happens meanwhile, and the guard keeps it or goes back."""
+"""A release comes onto a board whole or not at all, whatever happens meanwhile, and the guard keeps
+it or goes back."""
 
 from __future__ import annotations
 
@@ -108,7 +109,8 @@ def test_a_program_knows_which_release_it_is_of():
     assert running_from("/usr/lib/python3/edgegossip/__init__.py") == ""
 
 
-# -- the guard ------------------------------------------------------------------------------------------------
+# -- the guard
+# ------------------------------------------------------------------------------------------------
 
 
 class Board:
@@ -193,8 +195,8 @@ def whole(board: Board, new: dict[str, bytes]) -> bool:
 @pytest.mark.parametrize("works", [True, False])
 @pytest.mark.parametrize("packages", [True, False], ids=["with packages", "our package alone"])
 def test_the_power_may_go_at_any_moment(monkeypatch, works, packages):
-    """Between any two operations of fetching, switching and going back: what runs is the old release or the new one, whole; and
-    in the end the new one if it works, the old one if not."""
+    """Between any two operations of fetching, switching and going back: what runs is the old
+    release or the new one, whole; and in the end the new one if it works, the old one if not."""
 
     made, give, new = (MADE, fetch, NEW) if packages else (SMALL, fetch_ours, {**OLD, **OURS})
 

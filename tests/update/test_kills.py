@@ -1,5 +1,5 @@
-"""A board killed at 50 random moments of its updates boots an old or a new release, whole. `tests.update.kill_campaign` is the
-program; it forks, so it has a process of its own."""
+"""A board killed at 50 random moments of its updates boots an old or a new release, whole.
+`tests.update.kill_campaign` is the program; it forks, so it has a process of its own."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ MEMORY = Path("/dev/shm")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """In memory where that is possible: a kill loses nothing that was written, synced or not, and a disk that is busy takes up
-    to a minute for the hundreds of syncs of an update."""
+    """In memory where that is possible: a kill loses nothing that was written, synced or not, and a
+    disk that is busy takes up to a minute for the hundreds of syncs of an update."""
     if not MEMORY.is_dir():
         yield tmp_path / "board"
         return

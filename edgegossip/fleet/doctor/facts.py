@@ -1,4 +1,5 @@
-"""What is known of a machine. Files are read under a root folder, so that a recorded tree can stand in for "/"."""
+"""What is known of a machine. Files are read under a root folder, so that a recorded tree can stand
+in for "/"."""
 
 from __future__ import annotations
 
@@ -83,7 +84,8 @@ def gather(root: Path = Path("/"), folder: Path = Path(".")) -> Facts:
 
 
 def _clock_synchronised() -> bool | None:
-    """What the kernel knows of whoever sets its clock (NTP, chrony, timesyncd); None where it cannot be asked."""
+    """What the kernel knows of whoever sets its clock (NTP, chrony, timesyncd); None where it
+    cannot be asked."""
     try:
         state = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES))
     except (OSError, AttributeError):
@@ -92,8 +94,9 @@ def _clock_synchronised() -> bool | None:
 
 
 def _governors(root: Path) -> tuple[str, ...]:
-    """Of the policies whose driver goes by its governor. Processors of PCs that choose their clock themselves call that
-    `powersave`, too (Documentation/admin-guide/pm/intel_pstate.rst and amd-pstate.rst, active mode)."""
+    """Of the policies whose driver goes by its governor. Processors of PCs that choose their clock
+    themselves call that `powersave`, too (Documentation/admin-guide/pm/intel_pstate.rst and
+    amd-pstate.rst, active mode)."""
     policies = found(root, "sys/devices/system/cpu/cpufreq/policy*")
     names = [text_of(p / "scaling_governor") for p in policies if text_of(p / "scaling_driver") not in _OWN_CLOCK]
     return tuple(dict.fromkeys(name for name in names if name))

@@ -26,8 +26,9 @@ def visit(
     root: Path = Path("/"),
     device: Callable[[], str] | None = None,
 ) -> dict[str, Any]:
-    """The document of `doctor --json`. `links` is this machine's row of the fleet's bandwidth matrix; with `matrix` the peers'
-    rows, too, one link after the other. `device` computes a little where the board is to train, and says where that is."""
+    """The document of `doctor --json`. `links` is this machine's row of the fleet's bandwidth
+    matrix; with `matrix` the peers' rows, too, one link after the other. `device` computes a little
+    where the board is to train, and says where that is."""
     facts = gather(root, folder)
     found = checks.examine(facts)
     if device is not None:
@@ -61,7 +62,8 @@ def visit(
 
 
 def _mtu_towards(host: str, port: int) -> int | None:
-    """Of this machine's interface from which packets go there; None where that cannot be told. Nothing is sent."""
+    """Of this machine's interface from which packets go there; None where that cannot be told.
+    Nothing is sent."""
     import psutil
 
     try:

@@ -1,4 +1,5 @@
-"""What this machine says of its disks: lsblk's tree, mounts, swap and loop devices, as plain facts that `refusals` decides on."""
+"""What this machine says of its disks: lsblk's tree, mounts, swap and loop devices, as plain facts
+that `refusals` decides on."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ COLUMNS = "NAME,KNAME,PATH,MAJ:MIN,TYPE,SIZE,RO,RM,HOTPLUG,TRAN,VENDOR,MODEL,FST
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A line of lsblk, with what is on it or stacked on it. `number` is MAJOR:MINOR, `size` bytes."""
+    """A line of lsblk, with what is on it or stacked on it. `number` is MAJOR:MINOR, `size`
+    bytes."""
 
     name: str
     path: str
@@ -43,8 +45,9 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A line of mountinfo. `number` is of the file system: not that of the disk with btrfs, overlays, ZFS and FUSE. `behind` is
-    that of the block device which `source` leads to, through links such as /dev/disk/by-uuid/...; empty when it is none."""
+    """A line of mountinfo. `number` is of the file system: not that of the disk with btrfs,
+    overlays, ZFS and FUSE. `behind` is that of the block device which `source` leads to, through
+    links such as /dev/disk/by-uuid/...; empty when it is none."""
 
     number: str
     point: str
@@ -72,8 +75,9 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Medium:
-    """What tells a disk from another one that has its name later: another card in the reader, a stick put in anew. `size` is
-    bytes; `sequence` is the kernel's count of disks that it has seen (Linux 5.15)."""
+    """What tells a disk from another one that has its name later: another card in the reader, a
+    stick put in anew. `size` is bytes; `sequence` is the kernel's count of disks that it has seen
+    (Linux 5.15)."""
 
     number: str = ""
     size: int = 0
@@ -92,7 +96,8 @@ class Facts:
 
 
 def gather(path: str, image: Path | None = None) -> Facts:
-    """Facts about the device at `path`, and where `image` lies. Raises HostError when lsblk cannot be asked."""
+    """Facts about the device at `path`, and where `image` lies. Raises HostError when lsblk cannot
+    be asked."""
     target = _target(path)
     medium = medium_of(target.number)
     said = run(["lsblk", "--json", "--bytes", "--output", COLUMNS], 60)
@@ -115,7 +120,8 @@ def number_of(descriptor: int) -> str:
 
 
 def parse_lsblk(text: str) -> tuple[Device, ...]:
-    """From lsblk's JSON. A device that is on several disks (RAID) comes below each. Raises HostError."""
+    """From lsblk's JSON. A device that is on several disks (RAID) comes below each. Raises
+    HostError."""
     try:
         return tuple(_device(entry) for entry in json.loads(text)["blockdevices"])
     except (ValueError, KeyError, TypeError) as error:
@@ -125,7 +131,8 @@ def parse_lsblk(text: str) -> tuple[Device, ...]:
 
 
 def parse_mounts(text: str, block_number: Callable[[str], str] = lambda path: "") -> tuple[Mount, ...]:
-    """From /proc/self/mountinfo (proc(5)). `block_number(path)` is that of the block device there, empty for anything else."""
+    """From /proc/self/mountinfo (proc(5)). `block_number(path)` is that of the block device there,
+    empty for anything else."""
     found = []
     for line in text.splitlines():
         before, _, after = line.partition(" - ")

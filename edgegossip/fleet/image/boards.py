@@ -32,7 +32,8 @@ TRIXIE = Debian("trixie", 13, "3.13", (2, 41))
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """A kind of board. `emulated` says what of its image ran under emulation; no image has run on a physical board."""
+    """A kind of board. `emulated` says what of its image ran under emulation; no image has run on a
+    physical board."""
 
     name: str
     title: str
@@ -54,7 +55,8 @@ _ALSO = MappingProxyType({"jetson-orin-nano": "raspberry-pi-4"})
 
 
 def client_board(name: str) -> Board:
-    """Whose client a board of this name runs: also boards that start from no image of ours. Raises ConfigError."""
+    """Whose client a board of this name runs: also boards that start from no image of ours. Raises
+    ConfigError."""
     if name not in {*BOARDS, *_ALSO}:
         choices = (*BOARDS, *_ALSO)
         raise ConfigError(f"no client for board {name!r}: one of {', '.join(choices)}{did_you_mean(name, choices)}")

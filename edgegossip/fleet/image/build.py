@@ -1,5 +1,5 @@
-"""A base image for a kind of board, in steps that are done once each (docs/images.md). No names and no keys: `configure` brings
-them."""
+"""A base image for a kind of board, in steps that are done once each (docs/images.md). No names and
+no keys: `configure` brings them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ _BINFMT = Path("/proc/sys/fs/binfmt_misc/qemu-aarch64")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to build. `source` is a checkout of edgegossip: a wheel has neither the native sources nor deploy/."""
+    """What to build. `source` is a checkout of edgegossip: a wheel has neither the native sources
+    nor deploy/."""
 
     board: Board
     output: Path
@@ -191,7 +192,8 @@ def _code(*modules: ModuleType) -> list[str]:
 
 
 def release_name(source: Path, lock: Path) -> str:
-    """The version and eight digits of all that is in it, so that another build of other files has another name."""
+    """The version and eight digits of all that is in it, so that another build of other files has
+    another name."""
     total = hashlib.sha256(_digest(lock).encode() + tree_hash(source / "edgegossip/native/src").encode())
     total.update(tree_hash(source, *_METADATA).encode())
     for inside, path in wheel.package_files(source):
@@ -200,7 +202,8 @@ def release_name(source: Path, lock: Path) -> str:
 
 
 def place(card: Path, output: Path, about: Mapping[str, Any]) -> None:
-    """Put a made image where the user wants it, whole or not at all, with its description beside it. Raises HostError."""
+    """Put a made image where the user wants it, whole or not at all, with its description beside
+    it. Raises HostError."""
     aside = output.with_name(f".{output.name}.part")
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
@@ -223,7 +226,8 @@ def _native(source: Path, sysroot: Path, board: Board, folder: Path) -> None:
 
 
 def _wheel(request: Request, native_folder: Path, folder: Path, release: str) -> None:
-    """Raises LocalError when somebody changes the checkout meanwhile: the wheel would not be what its name says."""
+    """Raises LocalError when somebody changes the checkout meanwhile: the wheel would not be what
+    its name says."""
     debian = request.board.debian
     (native,) = native_folder.glob("_native*.so")
     platform = glibc.platform_tag(glibc.needed(native, debian.glibc))

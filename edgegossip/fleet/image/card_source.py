@@ -1,4 +1,5 @@
-"""An image to be written, compressed or not: its size when it is unpacked, and its bytes in order."""
+"""An image to be written, compressed or not: its size when it is unpacked, and its bytes in
+order."""
 
 from __future__ import annotations
 
@@ -37,8 +38,8 @@ class Source:
             return stream.read(count)
 
     def chunks(self) -> Iterator[bytes]:
-        """All of it; every piece but the last has CHUNK bytes. Raises DataError when the file is damaged or not as long as it
-        says."""
+        """All of it; every piece but the last has CHUNK bytes. Raises DataError when the file is
+        damaged or not as long as it says."""
         left = self.size
         with self._told(), self._open() as stream:
             while data := stream.read(CHUNK):
@@ -91,8 +92,8 @@ def _xz_size(file: Path) -> int:
 
 
 def _gzip_size(file: Path) -> int:
-    """What RFC 1952 keeps is that of the last member, modulo 4 GiB: only reading all of it tells. A file that is damaged is found
-    before a card is overwritten."""
+    """What RFC 1952 keeps is that of the last member, modulo 4 GiB: only reading all of it tells. A
+    file that is damaged is found before a card is overwritten."""
     packed, total = Source(file, "gzip", 0), 0
     with packed._told(), packed._open() as stream:
         while data := stream.read(CHUNK):

@@ -1,7 +1,9 @@
-"""A board's Python packages in one folder, put together here from a hashed lock file and our wheel, and compiled in advance.
+"""A board's Python packages in one folder, put together here from a hashed lock file and our wheel,
+and compiled in advance.
 
-Compiled files say that nobody need look at their sources (PEP 552, unchecked hashes): an SD card is slow, and nothing on a board
-changes them. A board reads them for minutes less than it would compile."""
+Compiled files say that nobody need look at their sources (PEP 552, unchecked hashes): an SD card is
+slow, and nothing on a board changes them. A board reads them for minutes less than it would
+compile."""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from edgegossip.fleet.image.tools import find, run
 from edgegossip.types import DataError
 from edgegossip.update import packages
 
-# Below site/: what no board needs. Tests have example keys in them, which a scan for secrets would find.
+# Below site/: what no board needs. Tests have example keys in them, which a scan for secrets would
+# find.
 _NOT_NEEDED = (
     "bin",
     "share",
@@ -46,7 +49,8 @@ def lock_file(source: Path, debian: Debian) -> Path:
 
 
 def install(lock: Path, debian: Debian, site: Path, log: Path) -> None:
-    """All packages of a lock file for aarch64, each checked against its hash, without running any of it. Raises HostError."""
+    """All packages of a lock file for aarch64, each checked against its hash, without running any
+    of it. Raises HostError."""
     command: list[str | Path] = [
         sys.executable,
         "-m",
@@ -74,8 +78,9 @@ def unpack(wheel: Path, site: Path) -> None:
 
 
 def precompile(site: Path, debian: Debian, root: Path, inside: str, log: Path) -> str:
-    """Compile everything below `site`, which is `inside` on the board, by a Python of the board's version: this machine's, or
-    failing that the board's own under emulation, in the tree `root` (minutes). Returns which it was. Raises HostError."""
+    """Compile everything below `site`, which is `inside` on the board, by a Python of the board's
+    version: this machine's, or failing that the board's own under emulation, in the tree `root`
+    (minutes). Returns which it was. Raises HostError."""
     options = ["-q", "-j", str(os.cpu_count() or 1), "--invalidation-mode", "unchecked-hash"]
     env = {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
     if python := has_same_python(debian):
@@ -97,7 +102,8 @@ def precompile(site: Path, debian: Debian, root: Path, inside: str, log: Path) -
 
 
 def has_same_python(debian: Debian) -> str | None:
-    """A Python of the same minor version on this machine, whose compiled files are those of the board's."""
+    """A Python of the same minor version on this machine, whose compiled files are those of the
+    board's."""
     if sys.version_info[:2] == tuple(map(int, debian.python.split("."))):
         return sys.executable
     found = find(f"python{debian.python}")

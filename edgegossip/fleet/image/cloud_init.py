@@ -1,10 +1,15 @@
-"""A stock Raspberry Pi OS card (Trixie, 64 bit) becomes a client by files on its boot partition (cloud-init, NoCloud source).
+"""A stock Raspberry Pi OS card (Trixie, 64 bit) becomes a client by files on its boot partition
+(cloud-init, NoCloud source).
 
-    user-data network-config meta-data    what cloud-init reads at the first boot: YAML, written as JSON, which is YAML too
-    edgegossip.kit                        what first boot (deploy/rootfs) takes, as on our own images, and wipes
-    edgegossip/                           install.sh, the wheel, lock files, and deploy/rootfs as a tar file
+    user-data network-config meta-data    what cloud-init reads at the first boot: YAML, written as
+                                          JSON, which is YAML too
+    edgegossip.kit                        what first boot (deploy/rootfs) takes, as on our own
+                                          images, and wipes
+    edgegossip/                           install.sh, the wheel, lock files, and deploy/rootfs as a
+                                          tar file
 
-The board then fetches its Python packages from the package index, each checked against the lock file. Pure but for `prepare`."""
+The board then fetches its Python packages from the package index, each checked against the lock
+file. Pure but for `prepare`."""
 
 from __future__ import annotations
 
@@ -52,8 +57,9 @@ _HEADER = "#cloud-config\n# Made by `edgegossip image configure --cloud-init`; J
 
 
 def user_data(kit: Kit) -> str:
-    """cloud-config: the board's name, who may log in, and the unit that installs. `bootcmd` is what cloud-init does at every
-    boot; everything else it does once, also when the power goes meanwhile or there is no network."""
+    """cloud-config: the board's name, who may log in, and the unit that installs. `bootcmd` is what
+    cloud-init does at every boot; everything else it does once, also when the power goes meanwhile
+    or there is no network."""
     document: dict[str, Any] = {
         "hostname": kit.name,
         "manage_etc_hosts": True,
@@ -68,8 +74,9 @@ def user_data(kit: Kit) -> str:
 
 
 def network_config(networks: Sequence[Wifi]) -> str:
-    """Networking version 2 (netplan's): every wired interface by DHCP, and the Wi-Fi of the kit. Its key, made of the password,
-    stays on the card, as with Raspberry Pi's own imager: cloud-init reads it before anything of ours runs."""
+    """Networking version 2 (netplan's): every wired interface by DHCP, and the Wi-Fi of the kit.
+    Its key, made of the password, stays on the card, as with Raspberry Pi's own imager: cloud-init
+    reads it before anything of ours runs."""
     document: dict[str, Any] = {
         "version": 2,
         "ethernets": {"wired": {"match": {"name": "e*"}, "dhcp4": True, "optional": True}},
@@ -89,7 +96,8 @@ def meta_data(kit: Kit) -> str:
 
 
 def files(kit: Kit, kit_bytes: bytes, wheel: Path, source: Path) -> Mapping[str, bytes]:
-    """Everything for the boot partition, by path. Raises DataError when the checkout lacks something."""
+    """Everything for the boot partition, by path. Raises DataError when the checkout lacks
+    something."""
     locks = sorted((source / "deploy/locks").glob("*.txt"))
     installer = source / "deploy/cloud-init/install.sh"
     if not locks or not installer.is_file():

@@ -1,4 +1,5 @@
-"""A base image and a board's kit make that board's card. The kit goes onto the boot partition; first boot takes it from there."""
+"""A base image and a board's kit make that board's card. The kit goes onto the boot partition;
+first boot takes it from there."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ class Configured:
 
 
 def configure(base: Path, kit_file: Path, output: Path) -> Configured:
-    """Copy `base` to `output` (for its owner only: it holds a key) and put the kit into it. Raises EdgegossipError."""
+    """Copy `base` to `output` (for its owner only: it holds a key) and put the kit into it. Raises
+    EdgegossipError."""
     start = time.monotonic()
     kit = kitfile.read(kit_file)
     about = described(base)
@@ -83,7 +85,8 @@ def layout(image: Path) -> tuple[partitions.Partition, partitions.Partition]:
 
 
 def described(image: Path) -> dict[str, Any]:
-    """What the file beside an image says of it; nothing when there is none. Raises DataError for one that is damaged."""
+    """What the file beside an image says of it; nothing when there is none. Raises DataError for
+    one that is damaged."""
     try:
         found = json.loads(description(image).read_text())
         if not isinstance(found, dict):

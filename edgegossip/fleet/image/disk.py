@@ -1,4 +1,5 @@
-"""A card's image as one file: partition table, boot partition, root file system. Holes stay holes."""
+"""A card's image as one file: partition table, boot partition, root file system. Holes stay
+holes."""
 
 from __future__ import annotations
 
@@ -52,7 +53,8 @@ def sha256(file: Path) -> str:
 
 
 def _pour(source: Path, target: int, offset: int) -> None:
-    """Copy what is written of a file, by the kernel's map of its holes; what is not, is zeros at the target already."""
+    """Copy what is written of a file, by the kernel's map of its holes; what is not, is zeros at
+    the target already."""
     descriptor = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
     try:
         size = end = os.fstat(descriptor).st_size

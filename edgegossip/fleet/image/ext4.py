@@ -1,4 +1,5 @@
-"""The root file system: an ext4 image made from a folder by mke2fs, never mounted. The same files give the same bytes."""
+"""The root file system: an ext4 image made from a folder by mke2fs, never mounted. The same files
+give the same bytes."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ _TIMEOUT_S = 900.0
 
 
 def make(root: Path, image: Path, epoch: int) -> None:
-    """An image with everything below `root`, with room to start in; its own times are `epoch` (Unix seconds). Raises
-    HostError."""
+    """An image with everything below `root`, with room to start in; its own times are `epoch` (Unix
+    seconds). Raises HostError."""
     need = sum(-(-path.lstat().st_size // _BLOCK) * _BLOCK + _INODE + 64 for path in all_of(root))  # 64: its name
     blocks = -int(-(need * _SPARE + _SPARE_BYTES) // _BLOCK)
     options = f"hash_seed={_UUID},nodiscard,lazy_itable_init=0,lazy_journal_init=0"
@@ -30,13 +31,14 @@ def make(root: Path, image: Path, epoch: int) -> None:
 
 
 def _clock(epoch: int) -> dict[str, str]:
-    """The library goes by the first of these up to e2fsprogs 1.47.0, and by the second from 1.47.1 on."""
+    """The library goes by the first of these up to e2fsprogs 1.47.0, and by the second from 1.47.1
+    on."""
     return {"E2FSPROGS_FAKE_TIME": str(epoch), "SOURCE_DATE_EPOCH": str(epoch), "TZ": "UTC"}
 
 
 def _set_times(root: Path, image: Path, epoch: int) -> None:
-    """mke2fs copies when each inode was last changed and read on this machine: nothing can set the one here, and reading a folder
-    changes the other. So they are set in the image."""
+    """mke2fs copies when each inode was last changed and read on this machine: nothing can set the
+    one here, and reading a folder changes the other. So they are set in the image."""
     names = [_quoted(path, root) for path in all_of(root)]
     lines = [f'set_inode_field "{name}" {field} @{epoch}' for name in names for field in ("ctime", "atime")]
     run(["debugfs", "-w", "-f", "-", image], _TIMEOUT_S, text="\n".join(lines) + "\n", env=_clock(epoch))
@@ -55,7 +57,8 @@ def _quoted(path: Path, root: Path) -> str:
 
 
 def listing(image: Path, offset: int, folder: str) -> tuple[str, ...]:
-    """Names in a folder of the file system that begins at byte `offset`. Raises DataError when there is none such."""
+    """Names in a folder of the file system that begins at byte `offset`. Raises DataError when
+    there is none such."""
     out = _debugfs(image, offset, f'ls -p "{folder}"')
     names = [line.split("/")[5] for line in out.splitlines() if line.count("/") >= 6]
     if not names:

@@ -1,5 +1,5 @@
-"""The boot partition: a FAT file system made and changed inside a file with mtools, never mounted. The same files give the same
-bytes."""
+"""The boot partition: a FAT file system made and changed inside a file with mtools, never mounted.
+The same files give the same bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ _TIMEOUT_S = 300.0
 
 
 def make(files: Path, image: Path, size: int, epoch: int) -> None:
-    """A file system of `size` bytes with everything below `files`. Raises HostError when it does not fit."""
+    """A file system of `size` bytes with everything below `files`. Raises HostError when it does
+    not fit."""
     with open(image, "wb") as stream:
         stream.truncate(size)
     cluster = "4" if size >= 4 * _FAT32_CLUSTERS * 512 else "1"  # sectors
@@ -34,12 +35,14 @@ def make(files: Path, image: Path, size: int, epoch: int) -> None:
 
 
 def put(image: Path, offset: int, files: Sequence[Path], epoch: int) -> None:
-    """Copy files to the top of the file system that begins at byte `offset` of a card's image, over those of the same names."""
+    """Copy files to the top of the file system that begins at byte `offset` of a card's image, over
+    those of the same names."""
     _mtools(["mcopy", "-Q", "-o", "-i", f"{image}@@{offset}", *files, "::/"], epoch)
 
 
 def names(image: Path, offset: int = 0) -> tuple[str, ...]:
-    """Paths of all files, such as /overlays/x.dtbo. Raises DataError when it is no FAT file system that can be read."""
+    """Paths of all files, such as /overlays/x.dtbo. Raises DataError when it is no FAT file system
+    that can be read."""
     try:
         listed = _mtools(["mdir", "-b", "-s", "-i", f"{image}@@{offset}", "::/"], None)
     except HostError as error:

@@ -19,8 +19,9 @@ _TELL_EVERY_S = 2.0
 
 
 def flash_card(image: Path, device: str, wish: Wish, tell: Tell, *, verify: bool, dry_run: bool) -> dict[str, Any]:
-    """What the command line asks for (`wish.image_size` is filled in here); what was done, for JSON. Raises EdgegossipError:
-    ConfigError with every reason when the device must not be written."""
+    """What the command line asks for (`wish.image_size` is filled in here); what was done, for
+    JSON. Raises EdgegossipError: ConfigError with every reason when the device must not be
+    written."""
     source = open_source(image, tell)
     facts = block_devices.gather(device, image)
     why = refusals(facts, Wish(source.size, wish.confirmed, wish.allow_fixed))
@@ -40,7 +41,8 @@ def flash_card(image: Path, device: str, wish: Wish, tell: Tell, *, verify: bool
 
 
 def check(source: Source) -> None:
-    """Raises DataError unless it begins as the image of a whole card does, and is as long as its partitions need."""
+    """Raises DataError unless it begins as the image of a whole card does, and is as long as its
+    partitions need."""
     about = _about(source)
     if about.get("size", source.size) != source.size:
         raise DataError(

@@ -1,5 +1,5 @@
-"""Which C library a compiled module needs, by the versions of the symbols that it takes from others: that decides on which
-systems it loads, and the platform tag of its wheel (PEP 600)."""
+"""Which C library a compiled module needs, by the versions of the symbols that it takes from
+others: that decides on which systems it loads, and the platform tag of its wheel (PEP 600)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ _LIBRARIES = re.compile(r"lib(c|m|pthread|dl|rt)\.so\.\d|libgcc_s\.so\.1|ld-linu
 
 
 def needed(module: Path, newest: tuple[int, int]) -> tuple[int, int]:
-    """The C library that it needs at least. Raises HostError when that is newer than `newest`, or it needs other libraries."""
+    """The C library that it needs at least. Raises HostError when that is newer than `newest`, or
+    it needs other libraries."""
     libraries, versions = read(run([OBJDUMP, "-p", module], 60))
     if other := [name for name in libraries if not _LIBRARIES.fullmatch(name)]:
         raise HostError(f"{module.name} needs {', '.join(other)}, which boards may not have: see cross/toolchain.cmake")

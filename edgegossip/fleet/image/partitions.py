@@ -1,6 +1,7 @@
 """The partition table of a card: a DOS master boot record with a FAT and a Linux partition. Pure.
 
-Raspberry Pis read nothing else of a card's table than this, so that no partitioning tool is needed."""
+Raspberry Pis read nothing else of a card's table than this, so that no partitioning tool is
+needed."""
 
 from __future__ import annotations
 

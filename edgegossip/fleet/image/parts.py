@@ -1,5 +1,6 @@
-"""Parts of an image on their own: our wheel for cards with another system, and a folder that becomes a release for boards that
-run already (docs/updates.md). They are steps of the same build, from the same cache."""
+"""Parts of an image on their own: our wheel for cards with another system, and a folder that
+becomes a release for boards that run already (docs/updates.md). They are steps of the same build,
+from the same cache."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from edgegossip.update.packages import LOCK
 def build_wheel(
     name: str, output: Path, mirror: str | None, source: Path | None, cache: Path | None, tell: Tell
 ) -> Path:
-    """Our wheel for the Debian of a kind of board, in the folder `output`. Raises EdgegossipError."""
+    """Our wheel for the Debian of a kind of board, in the folder `output`. Raises
+    EdgegossipError."""
     request = request_of(boards.client_board(name).name, output, mirror, source, cache)
     (made,) = _made(request, ("wheel",), tell)["wheel"].folder.glob("*.whl")
     try:
@@ -37,8 +39,8 @@ def build_release(
     *,
     with_packages: bool = False,
 ) -> Path:
-    """Our package as a board of that kind has it, and the list of packages that it needs, in the new folder `output`; on request
-    with these packages. Raises EdgegossipError."""
+    """Our package as a board of that kind has it, and the list of packages that it needs, in the
+    new folder `output`; on request with these packages. Raises EdgegossipError."""
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise ConfigError(f"{output} is there already: name a new folder, as all that is in it becomes the release")
     request = request_of(boards.client_board(name).name, output, mirror, source, cache)

@@ -1,9 +1,9 @@
-"""Private keys, and keys of Wi-Fi networks, in plain sight: where they are in a stream of bytes, and which ones programs carry
-to test themselves with.
+"""Private keys, and keys of Wi-Fi networks, in plain sight: where they are in a stream of bytes,
+and which ones programs carry to test themselves with.
 
-Found: PEM however it is laid out (indented, in JSON or YAML, with any ends of lines, in UTF-16, as base64 once more), PGP, DER of
-PKCS#8, SEC1 and PKCS#1, pre-shared keys of wpa_supplicant, NetworkManager and kits. Not found: what is compressed or
-encrypted."""
+Found: PEM however it is laid out (indented, in JSON or YAML, with any ends of lines, in UTF-16, as
+base64 once more), PGP, DER of PKCS#8, SEC1 and PKCS#1, pre-shared keys of wpa_supplicant,
+NetworkManager and kits. Not found: what is compressed or encrypted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ _BASE64 = re.compile(rb"[A-Za-z0-9+/]*={0,2}")
 _KINDS = (b"\x30", b"openssh-key-v1\0")  # DER's SEQUENCE, OpenSSH's own; an encrypted or a PGP key begins anyhow
 _PLAIN_LINE = re.compile(rb"-----(?:\r?\n|\\+n)(?:\r?\n)?[A-Za-z0-9+/=]{40,}(?:\r?\n|\\+n)")
 
-# Object identifiers of elliptic curves, RSA, and X25519 to Ed448 in a PKCS#8 key (RFC 5958), after its version.
+# Object identifiers of elliptic curves, RSA, and X25519 to Ed448 in a PKCS#8 key (RFC 5958), after
+# its version.
 _PKCS8 = re.compile(
     rb"\x30(?:[\x20-\x7f]|\x81.|\x82..)\x02\x01[\0\x01]\x30.\x06"
     rb"(?:\x07\x2a\x86\x48\xce\x3d\x02\x01|\x09\x2a\x86\x48\x86\xf7\x0d\x01\x01\x01|\x03\x2b\x65[\x6e-\x71]\x04)",
@@ -43,7 +44,8 @@ _PKCS1 = re.compile(
     re.DOTALL,
 )
 _WIFI = re.compile(rb"""psk\\*["']?\s*[=:]\s*\\*["']?([0-9a-fA-F]{64})(?![0-9a-fA-F])""")
-# What base64 makes of the begin of a first line, at any of the three places of a group; characters that make that group whole.
+# What base64 makes of the begin of a first line, at any of the three places of a group; characters
+# that make that group whole.
 _TWICE = ((b"LS0tLS1CRUdJ", b""), (b"0tLS0tQkVHSU", b"AC"), (b"tLS0tLUJFR0l", b"AAA"))
 
 
@@ -61,7 +63,8 @@ _Found: TypeAlias = tuple[int, bytes]  # where in the window, and what tells it 
 
 
 def find_keys(stream: BinaryIO) -> Iterator[Key]:
-    """In a file system's image, too: a file of up to a block is in one piece, and longer ones nearly always are."""
+    """In a file system's image, too: a file of up to a block is in one piece, and longer ones
+    nearly always are."""
     start, window = 0, b""  # `start`: where the window begins in the stream
     done = 0  # what begins before this was looked at
     while True:
@@ -114,7 +117,8 @@ def _pem(window: bytes) -> Iterator[_Found]:
 
 
 def _around(window: bytes, literal: bytes, pattern: re.Pattern[bytes]) -> Iterator[_Found]:
-    """A structure that has `literal` in it, not far from where it begins. All of it, as its length says."""
+    """A structure that has `literal` in it, not far from where it begins. All of it, as its length
+    says."""
     for match in _each(window, literal, pattern, 600):
         size = _length(window, match.start())
         yield match.start(), window[match.start() : match.start() + size]
@@ -165,8 +169,8 @@ _BINARY = (
 
 
 def of_libraries(root: Path) -> list[str]:
-    """Digests of the keys in libraries and programs of a tree, and in its kernel (GnuTLS, OpenSSL's `speed` and Linux test
-    themselves with some): they are printed in their sources."""
+    """Digests of the keys in libraries and programs of a tree, and in its kernel (GnuTLS, OpenSSL's
+    `speed` and Linux test themselves with some): they are printed in their sources."""
     found = set()
     for file in (path for pattern in _PROGRAMS for path in root.glob(pattern)):
         if file.is_file() and not file.is_symlink():

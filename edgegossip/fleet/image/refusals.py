@@ -1,5 +1,5 @@
-"""Whether a device may be overwritten. Pure: facts in, reasons out. Every rule is a function, and any of them is
-enough to refuse."""
+"""Whether a device may be overwritten. Pure: facts in, reasons out. Every rule is a function, and
+any of them is enough to refuse."""
 
 from __future__ import annotations
 
@@ -112,8 +112,8 @@ def _member(device: Device, facts: Facts, wish: Wish) -> Iterator[str]:
 
 
 def _sleeping_member(device: Device, facts: Facts, wish: Wish) -> Iterator[str]:
-    """Of something over several disks that is not assembled now, so that nothing is built on it: a part of a RAID holds what the
-    others cannot replace."""
+    """Of something over several disks that is not assembled now, so that nothing is built on it: a
+    part of a RAID holds what the others cannot replace."""
     for member in device.family():
         kind = member.file_system
         whole = "a RAID" if kind.endswith("_raid_member") else _PARTS_OF_MORE.get(kind)
@@ -145,7 +145,8 @@ def _not_confirmed(device: Device, wish: Wish) -> Iterator[str]:
 
 
 def _mounts(device: Device, facts: Facts) -> list[Mount]:
-    """By number, and by the device behind the mount, since some file systems show a number of their own."""
+    """By number, and by the device behind the mount, since some file systems show a number of their
+    own."""
     family = list(device.family())
     return [m for m in facts.mounts if any(m.number == d.number or _is_behind(d, m) for d in family)]
 

@@ -1,5 +1,6 @@
-"""Debian for a board: mmdebstrap's command, and what is put into the tree that it leaves. The commands of Debian's own packages
-run under user-mode emulation; nothing is mounted on this machine but what mmdebstrap itself mounts in its chroot."""
+"""Debian for a board: mmdebstrap's command, and what is put into the tree that it leaves. The
+commands of Debian's own packages run under user-mode emulation; nothing is mounted on this machine
+but what mmdebstrap itself mounts in its chroot."""
 
 from __future__ import annotations
 
@@ -23,15 +24,16 @@ PACKAGES = (
 ).split()
 SYSROOT_PACKAGES = ("libc6-dev", "libpython3-dev")
 _HEADERS = ("--variant=extract", f"--include={','.join(SYSROOT_PACKAGES)}")
-# What the root file system is on: SD cards and USB of Raspberry Pis, and the disks of emulators. Other modules come from it
-# later. initramfs-tools' own choice, every module there is, takes minutes to copy under emulation.
+# What the root file system is on: SD cards and USB of Raspberry Pis, and the disks of emulators.
+# Other modules come from it later. initramfs-tools' own choice, every module there is, takes
+# minutes to copy under emulation.
 MODULES = (
     "ext4 crc32c_generic sdhci_iproc sdhci_brcmstb bcm2835 fixed gpio_regulator "
     "reset_raspberrypi xhci_pci dwc2 phy_generic usb_storage uas virtio_pci virtio_mmio virtio_blk"
 ).split()
 UNITS = ("systemd-networkd", "systemd-networkd-wait-online", "systemd-resolved", "systemd-timesyncd", "ssh")
-# A board talks to its peers and to nobody else; and it has no LVM, nobody at its keyboard, and a radio that another unit
-# (wpa_supplicant@wlan0) looks after.
+# A board talks to its peers and to nobody else; and it has no LVM, nobody at its keyboard, and a
+# radio that another unit (wpa_supplicant@wlan0) looks after.
 QUIET = (
     "apt-daily.timer",
     "apt-daily-upgrade.timer",
@@ -41,9 +43,11 @@ QUIET = (
 )
 _DPKG = ("path-exclude=/usr/share/man/*", "path-exclude=/usr/share/locale/*", "path-exclude=/usr/share/info/*")
 _DOCS = ("path-exclude=/usr/share/doc/*", "path-include=/usr/share/doc/*/copyright")  # licences stay
-# A shell reads it: Debian's raspi-firmware, which writes config.txt and cmdline.txt with each kernel.
+# A shell reads it: Debian's raspi-firmware, which writes config.txt and cmdline.txt with each
+# kernel.
 _RASPI_FIRMWARE = f'ROOTPART="LABEL={ext4.LABEL}"\nKERNEL="auto"\nINITRAMFS="auto"\nCONSOLES="ttyS1,115200 tty0"\n'
-# A board whose boot partition is late or damaged still trains: without `nofail` it would wait at an emergency shell.
+# A board whose boot partition is late or damaged still trains: without `nofail` it would wait at an
+# emergency shell.
 _BOOT_OPTIONS = "rw,umask=0077,nofail,x-systemd.device-timeout=10min"
 _FSTAB = f"LABEL={ext4.LABEL} / ext4 rw,noatime 0 1\nLABEL={fat.LABEL} /boot/firmware vfat {_BOOT_OPTIONS} 0 2\n"
 _TIMEOUT_S = 5400.0
@@ -95,7 +99,8 @@ def _system(overlay: Path) -> tuple[str, ...]:
 
 
 def sysroot(debian: Debian, mirrors: Mirrors, epoch: int, folder: Path) -> None:
-    """Headers and C library to compile against, in `folder`; nothing of it runs. Raises HostError."""
+    """Headers and C library to compile against, in `folder`; nothing of it runs. Raises
+    HostError."""
     tar = folder / "sysroot.tar"
     _mmdebstrap(_HEADERS, debian, deb_lines(mirrors, debian)[:1], tar, epoch, folder / "mmdebstrap.log")
     extract_headers(tar, folder)
@@ -126,8 +131,8 @@ def extract(tar: Path, root: Path) -> None:
 
 
 def settle(root: Path, boot: Path) -> None:
-    """Make the tree one that any card can be made of: nothing of this machine, no keys, no names. What is for the boot partition
-    goes to `boot`."""
+    """Make the tree one that any card can be made of: nothing of this machine, no keys, no names.
+    What is for the boot partition goes to `boot`."""
     boot.mkdir()
     for path in sorted((root / "boot/firmware").iterdir()):
         shutil.move(path, boot / path.name)
@@ -151,8 +156,9 @@ def settle(root: Path, boot: Path) -> None:
 
 
 def trust_compiled(folder: Path) -> None:
-    """Python's own modules were compiled with SOURCE_DATE_EPOCH set, and so they say: hash the source at each import (PEP 552).
-    A card is slow, and only apt changes them, which compiles them anew: let them be believed."""
+    """Python's own modules were compiled with SOURCE_DATE_EPOCH set, and so they say: hash the
+    source at each import (PEP 552). A card is slow, and only apt changes them, which compiles them
+    anew: let them be believed."""
     for path in folder.glob("python3*/**/*.pyc"):
         with open(path, "r+b") as file:
             head = file.read(8)
@@ -162,7 +168,8 @@ def trust_compiled(folder: Path) -> None:
 
 
 def overlay(files: Path, root: Path) -> list[str]:
-    """Copy a tree of ours over it, for root and readable by all. Returns its units that are switched on (links in *.wants)."""
+    """Copy a tree of ours over it, for root and readable by all. Returns its units that are
+    switched on (links in *.wants)."""
     for path in sorted(files.rglob("*")):
         if "__pycache__" in path.parts:
             continue

@@ -1,5 +1,5 @@
-"""Where Debian's packages come from: the mirror that this machine's own apt uses, or the one that the user names. Pure but for
-`ask_apt`."""
+"""Where Debian's packages come from: the mirror that this machine's own apt uses, or the one that
+the user names. Pure but for `ask_apt`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ class Mirrors:
 
 
 def ask_apt() -> Mirrors:
-    """Those of this machine's apt. Raises HostError when it knows none: not a Debian, or `apt-get update` never ran."""
+    """Those of this machine's apt. Raises HostError when it knows none: not a Debian, or
+    `apt-get update` never ran."""
     from edgegossip.fleet.image.tools import run
 
     return of_index(run(["apt-get", "indextargets", "--format", _FORMAT, "Created-By: Packages"], 60).splitlines())
@@ -52,7 +53,8 @@ def named(mirror: str) -> Mirrors:
 
 
 def deb_lines(mirrors: Mirrors, debian: Debian) -> tuple[str, ...]:
-    """What mmdebstrap takes: the release, its point updates, and security updates where they are to be had."""
+    """What mmdebstrap takes: the release, its point updates, and security updates where they are to
+    be had."""
     suites = [(mirrors.archive, debian.suite), (mirrors.archive, f"{debian.suite}-updates")]
     if mirrors.security:
         suites.append((mirrors.security, f"{debian.suite}-security"))

@@ -1,6 +1,8 @@
-"""Steps of a build, each done once: the folder that a step makes is named after all that it depends on (content-addressed).
+"""Steps of a build, each done once: the folder that a step makes is named after all that it depends
+on (content-addressed).
 
-A build that was interrupted goes on at the step that it was in. A folder is made aside and renamed when it is whole."""
+A build that was interrupted goes on at the step that it was in. A folder is made aside and renamed
+when it is whole."""
 
 from __future__ import annotations
 
@@ -26,8 +28,9 @@ _TELL_EVERY_S = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """`make(folder, folders)` fills an empty folder; `folders` are those of the steps that it `needs`, by name. `inputs` (what
-    JSON can say) is everything else that the outcome depends on."""
+    """`make(folder, folders)` fills an empty folder; `folders` are those of the steps that it
+    `needs`, by name. `inputs` (what JSON can say) is everything else that the outcome depends
+    on."""
 
     name: str
     title: str
@@ -38,7 +41,8 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A step's folder, and what it took: the seconds of when it was made, and whether that was now."""
+    """A step's folder, and what it took: the seconds of when it was made, and whether that was
+    now."""
 
     name: str
     key: str
@@ -48,7 +52,8 @@ class Done:
 
 
 def keys(steps: Sequence[Step]) -> dict[str, str]:
-    """Each step's name for its outcome: SHA-256 over its inputs and the keys of what it needs. Pure."""
+    """Each step's name for its outcome: SHA-256 over its inputs and the keys of what it needs.
+    Pure."""
     found: dict[str, str] = {}
     for step in steps:
         text = json.dumps([step.name, step.inputs, [found[need] for need in step.needs]], sort_keys=True)
@@ -137,7 +142,8 @@ def _telling(count: str, title: str, tell: Tell) -> Iterator[None]:
 
 
 def tree_hash(folder: Path, *patterns: str) -> str:
-    """SHA-256 over names, modes and contents of the files below a folder that match any of the patterns."""
+    """SHA-256 over names, modes and contents of the files below a folder that match any of the
+    patterns."""
     total = hashlib.sha256()
     files = {path for pattern in patterns or ("**/*",) for path in folder.glob(pattern)}
     for path in sorted(files):

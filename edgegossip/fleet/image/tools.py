@@ -1,4 +1,5 @@
-"""Other programs: which are missing, and running one with a deadline and one sentence when it fails."""
+"""Other programs: which are missing, and running one with a deadline and one sentence when it
+fails."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ _FULL = os.strerror(errno.ENOSPC)
 
 
 def with_sudo(words: str) -> str:
-    """A command of ours as root. sudo does not look where a virtual environment has its programs, so the whole path."""
+    """A command of ours as root. sudo does not look where a virtual environment has its programs,
+    so the whole path."""
     return f"sudo {shutil.which('edgegossip') or 'edgegossip'} {words}"
 
 
@@ -63,8 +65,9 @@ def run(
     log: Path | None = None,
     cwd: Path | None = None,
 ) -> str:
-    """Its standard output. With `log`, that and its errors go there instead. Raises HostError when it is missing, fails (with the
-    last lines that it wrote), or takes longer than `timeout_s` seconds."""
+    """Its standard output. With `log`, that and its errors go there instead. Raises HostError when
+    it is missing, fails (with the last lines that it wrote), or takes longer than `timeout_s`
+    seconds."""
     program = str(command[0])
     need(program)
     whole = [find(program) or program, *map(str, command[1:])]
@@ -91,8 +94,9 @@ def _carry_out(
     env: Mapping[str, str] | None,
     cwd: Path | None,
 ) -> tuple[int, str | None, str | None]:
-    """Exit code, output, errors. In a session of its own: mmdebstrap signals its whole process group when it fails, which must
-    not be ours. So Ctrl-C does not reach it, and whatever ends the waiting here ends all of it."""
+    """Exit code, output, errors. In a session of its own: mmdebstrap signals its whole process
+    group when it fails, which must not be ours. So Ctrl-C does not reach it, and whatever ends the
+    waiting here ends all of it."""
     process = subprocess.Popen(
         whole,
         stdin=subprocess.DEVNULL if text is None else subprocess.PIPE,

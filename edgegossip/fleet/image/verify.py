@@ -1,4 +1,5 @@
-"""Whether an image is whole: its hash, partitions, what a board needs to start, and that a base image holds no private key."""
+"""Whether an image is whole: its hash, partitions, what a board needs to start, and that a base
+image holds no private key."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ class Check:
 
 
 def verify(image: Path, tell: Callable[[str], None] = lambda text: None) -> tuple[Check, ...]:
-    """Every check of an image, or of a card's image with a kit. Raises DataError when it cannot be read at all."""
+    """Every check of an image, or of a card's image with a kit. Raises DataError when it cannot be
+    read at all."""
     about = configure.described(image)
     boot, root = configure.layout(image)
     named = str(about.get("name", ""))
@@ -84,8 +86,9 @@ def _root(image: Path, root: Partition) -> str:
 
 
 def _secrets(image: Path, boot: Partition, named: str, about: Mapping[str, Any]) -> str:
-    """All of its bytes, free space too; of a card with a kit, all but the boot partition, where the kit is. Libraries of
-    cryptography have public keys to test themselves with: the build has noted which."""
+    """All of its bytes, free space too; of a card with a kit, all but the boot partition, where the
+    kit is. Libraries of cryptography have public keys to test themselves with: the build has noted
+    which."""
     with open(image, "rb") as stream:
         known = set(about.get("library_keys", ()))
         found = [

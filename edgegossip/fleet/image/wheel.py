@@ -1,7 +1,8 @@
-"""Our own wheel for a board: the package's files and the native module, cross-compiled here. Nothing of the board's runs.
+"""Our own wheel for a board: the package's files and the native module, cross-compiled here.
+Nothing of the board's runs.
 
-The compiler works against headers and C library of the board's own Debian, so that the module loads there. The same sources and
-compiler give the same wheel."""
+The compiler works against headers and C library of the board's own Debian, so that the module loads
+there. The same sources and compiler give the same wheel."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ _ABI3_SINCE = (3, 12)
 
 
 def compile_native(source: Path, sysroot: Path, debian: Debian, folder: Path) -> Path:
-    """`_native` for a board's Python, in `folder`; its CMake files are those of every build. Raises HostError."""
+    """`_native` for a board's Python, in `folder`; its CMake files are those of every build. Raises
+    HostError."""
     import nanobind
 
     build, log = folder / "build", folder / "compile.log"
@@ -64,7 +66,8 @@ def _with_own_tools() -> dict[str, str]:
 
 
 def tag(debian: Debian, platform: str) -> str:
-    """Of the wheel's name: pyproject.toml's `wheel.py-api` says from which Python on one wheel serves all later ones."""
+    """Of the wheel's name: pyproject.toml's `wheel.py-api` says from which Python on one wheel
+    serves all later ones."""
     major, minor = map(int, debian.python.split("."))
     python = f"cp{major}{minor}"
     if (major, minor) >= _ABI3_SINCE:
@@ -73,7 +76,8 @@ def tag(debian: Debian, platform: str) -> str:
 
 
 def package_files(source: Path) -> Iterator[tuple[str, Path]]:
-    """What a wheel carries, as pyproject.toml has it: the package without sources of the native module."""
+    """What a wheel carries, as pyproject.toml has it: the package without sources of the native
+    module."""
     package = source / "edgegossip"
     for path in sorted(package.rglob("*")):
         inside = path.relative_to(source)
@@ -83,7 +87,8 @@ def package_files(source: Path) -> Iterator[tuple[str, Path]]:
 
 
 def make(source: Path, native: Path, debian: Debian, folder: Path, epoch: int, platform: str) -> Path:
-    """The wheel, in `folder`; `platform` is what its name says of where the module loads (glibc.py). Raises HostError."""
+    """The wheel, in `folder`; `platform` is what its name says of where the module loads
+    (glibc.py). Raises HostError."""
     metadata = _metadata(source, folder)
     tags = tag(debian, platform)
     name, version = (_field(metadata, field) for field in ("Name", "Version"))
@@ -122,7 +127,8 @@ def _field(metadata: str, field: str) -> str:
 
 
 def _record(held: Mapping[str, bytes], own: str) -> bytes:
-    """Binary distribution format, RECORD: name, digest and size of each file, and none for itself."""
+    """Binary distribution format, RECORD: name, digest and size of each file, and none for
+    itself."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     for inside, data in held.items():

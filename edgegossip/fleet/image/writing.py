@@ -1,7 +1,8 @@
 """The bytes onto a card, and back to see that they are there.
 
-The first 4 KiB, with the partition table, are zeros until everything else is on the medium: a card whose writing was interrupted
-does not look like one that boots. What is read back comes from the medium and not from this machine's memory."""
+The first 4 KiB, with the partition table, are zeros until everything else is on the medium: a card
+whose writing was interrupted does not look like one that boots. What is read back comes from the
+medium and not from this machine's memory."""
 
 from __future__ import annotations
 
@@ -50,9 +51,10 @@ class Written:
 def flash(
     source: Source, device: str, judged: Medium, expected: str, progress: Progress, *, verify: bool = True
 ) -> Written:
-    """Write an image to a device that `refusals` has nothing against; `judged` is the medium of that decision. `expected` is the
-    image's SHA-256 when that is known. Raises HostError when the device is another one by now, in use, or fails, DataError when
-    the image is damaged or what is read back differs."""
+    """Write an image to a device that `refusals` has nothing against; `judged` is the medium of
+    that decision. `expected` is the image's SHA-256 when that is known. Raises HostError when the
+    device is another one by now, in use, or fails, DataError when the image is damaged or what is
+    read back differs."""
     with _taken(device, judged) as descriptor:
         room = size_of(descriptor)
         if source.size > room:
@@ -72,8 +74,9 @@ def flash(
 
 @contextmanager
 def _taken(device: str, judged: Medium) -> Iterator[int]:
-    """The device, for nobody else: the kernel refuses one that is mounted, swap or part of something, in any namespace. What is
-    open stays the same disk; what has that name may have been exchanged since it was looked at."""
+    """The device, for nobody else: the kernel refuses one that is mounted, swap or part of
+    something, in any namespace. What is open stays the same disk; what has that name may have been
+    exchanged since it was looked at."""
     try:
         descriptor = os.open(device, os.O_RDWR | os.O_EXCL | os.O_CLOEXEC)
     except OSError as error:
@@ -97,7 +100,8 @@ def _taken(device: str, judged: Medium) -> Iterator[int]:
 
 
 def write(source: Source, descriptor: int, expected: str, progress: Progress) -> str:
-    """All but the first bytes, a sync, the first bytes, a sync. Returns the image's SHA-256. Raises OSError and DataError."""
+    """All but the first bytes, a sync, the first bytes, a sync. Returns the image's SHA-256. Raises
+    OSError and DataError."""
     total, at, first = hashlib.sha256(), 0, b""
     os.pwrite(descriptor, bytes(_LAST), 0)
     with _Line("sync", 1) as syncing, _Line("hash", _AHEAD) as hashing:
@@ -123,8 +127,8 @@ def write(source: Source, descriptor: int, expected: str, progress: Progress) ->
 
 
 class _Line:
-    """Does things in their order on a thread of its own, no more than `ahead` of them behind. What one of them raises comes up
-    here, with a later one or at the end."""
+    """Does things in their order on a thread of its own, no more than `ahead` of them behind. What
+    one of them raises comes up here, with a later one or at the end."""
 
     def __init__(self, name: str, ahead: int) -> None:
         self._thread, self._ahead = ThreadPoolExecutor(1, name), ahead
@@ -150,8 +154,9 @@ class _Line:
 
 
 class _Syncs:
-    """What was written goes to the medium meanwhile, stretch by stretch: `line` waits for one while the next is written. Without
-    that progress would be that of memory, and Ctrl-C would wait for minutes."""
+    """What was written goes to the medium meanwhile, stretch by stretch: `line` waits for one while
+    the next is written. Without that progress would be that of memory, and Ctrl-C would wait for
+    minutes."""
 
     def __init__(self, descriptor: int, line: _Line) -> None:
         self._descriptor, self._line, self._begin, self._unsynced = descriptor, line, 0, 0
@@ -165,8 +170,8 @@ class _Syncs:
 
 
 def _write_back(descriptor: int, at: int, count: int) -> None:
-    """Wait until the medium has taken this stretch; it may still be in its own cache, as the last sync sees to that. Raises
-    OSError."""
+    """Wait until the medium has taken this stretch; it may still be in its own cache, as the last
+    sync sees to that. Raises OSError."""
     if _LIBC.sync_file_range(descriptor, at, count, _ALL_OF_IT):
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

@@ -17,8 +17,8 @@ _YEARS = 20.0
 
 
 def credentials(folder: Path) -> ServerCredentials:
-    """With the coordinator's identity in `folder`. Raises ConfigError when it is a board's, DataError and LocalError when it
-    cannot be used."""
+    """With the coordinator's identity in `folder`. Raises ConfigError when it is a board's,
+    DataError and LocalError when it cannot be used."""
     identity = Identity.load(folder)
     if identity.role != "coordinator":
         raise ConfigError(
@@ -32,8 +32,9 @@ def credentials(folder: Path) -> ServerCredentials:
 
 
 def find_fleet(fleet: Path | None, identity: Path | None, insecure: bool) -> Path | None:
-    """The identity to serve with: --identity, or that of the coordinator in --fleet or in ./fleet, which is made where it is
-    not there yet; None for none. Raises ConfigError for options that do not go together."""
+    """The identity to serve with: --identity, or that of the coordinator in --fleet or in ./fleet,
+    which is made where it is not there yet; None for none. Raises ConfigError for options that do
+    not go together."""
     if insecure and (fleet or identity):
         raise ConfigError("--insecure goes without TLS, --fleet and --identity with it: leave one out")
     if fleet and identity:
@@ -46,8 +47,8 @@ def find_fleet(fleet: Path | None, identity: Path | None, insecure: bool) -> Pat
 
 
 def coordinator_of(folder: Path) -> Path:
-    """The identity of the coordinator in the fleet's folder; made and kept there where there is none. Raises ConfigError,
-    DataError, HostError, LocalError."""
+    """The identity of the coordinator in the fleet's folder; made and kept there where there is
+    none. Raises ConfigError, DataError, HostError, LocalError."""
     from edgegossip.fleet.store import Fleet
 
     fleet = Fleet.open(folder)

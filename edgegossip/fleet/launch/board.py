@@ -41,10 +41,11 @@ from edgegossip.types import EXIT_OK, EXIT_RUIN, ConfigError, NodeId
 if TYPE_CHECKING:
     from edgegossip.mesh.membership.manifest import Manifest
 
-# Nobody tells a board with --peer, or one that founds its run, whether that went on without it and is over; then it would bring
-# the old model into a new run of the same recipe. (Who joins knows from the manifest which run it is.) Of a checkpoint this old
-# it says so. It goes on all the same: a whole fleet that had no power for a night must not forget its run, and many boards do not
-# even know how long that was.
+# Nobody tells a board with --peer, or one that founds its run, whether that went on without it and
+# is over; then it would bring the old model into a new run of the same recipe. (Who joins knows
+# from the manifest which run it is.) Of a checkpoint this old it says so. It goes on all the same:
+# a whole fleet that had no power for a night must not forget its run, and many boards do not even
+# know how long that was.
 OLD_S = 3600.0
 
 
@@ -57,7 +58,8 @@ def run_member(
     *,
     fresh: bool = False,
 ) -> int:
-    """Found a run of `recipe`, or join one through `seeds`; then be a board of it. As `run_board`."""
+    """Found a run of `recipe`, or join one through `seeds`; then be a board of it. As
+    `run_board`."""
     from edgegossip.node import entering
 
     require("torch", TORCH_HINT)
@@ -76,7 +78,8 @@ def run_member(
 
 
 def run_follower(coordinator: str, settings: Sequence[str], options: NodeOptions, *, fresh: bool = False) -> int:
-    """Be a board of whatever the coordinator at HOST:PORT runs: it tells the recipe. As `run_board`."""
+    """Be a board of whatever the coordinator at HOST:PORT runs: it tells the recipe. As
+    `run_board`."""
     from edgegossip.node.entering import follow
     from edgegossip.node.server_node import PATIENCE_S
 
@@ -134,8 +137,9 @@ def _check_names(options: NodeOptions) -> None:
 
 
 def run_board(recipe: Recipe, options: NodeOptions, *, fresh: bool = False) -> int:
-    """Be one board until the run is over, then show what it did; go on where an earlier process of this command did not finish,
-    unless `fresh`. Returns the exit code; raises an EdgegossipError."""
+    """Be one board until the run is over, then show what it did; go on where an earlier process of
+    this command did not finish, unless `fresh`. Returns the exit code; raises an
+    EdgegossipError."""
     require("torch", TORCH_HINT)
     _check_names(options)
     if recipe.run.mode == "server":
@@ -186,8 +190,8 @@ def _own_board(recipe: Recipe, options: NodeOptions) -> list[Board]:
 
 
 def _before(recipe: Recipe, options: NodeOptions, fresh: bool) -> Path | None:
-    """The run folder of an earlier process of this board: the one that is named, or that of the same run which it did not
-    finish. Raises ConfigError."""
+    """The run folder of an earlier process of this board: the one that is named, or that of the
+    same run which it did not finish. Raises ConfigError."""
     if options.resume is not None:
         if fresh:
             raise ConfigError("--resume goes on with a run folder and --fresh with none: leave one out")
@@ -203,7 +207,8 @@ def _before(recipe: Recipe, options: NodeOptions, fresh: bool) -> Path | None:
 
 
 def _of_this_run(run: Manifest, options: NodeOptions) -> Path | None:
-    """The folder that this board did not finish, if it is not of an earlier run of the same recipe and members."""
+    """The folder that this board did not finish, if it is not of an earlier run of the same recipe
+    and members."""
     before = unfinished(options.runs_dir, run.run_id, run.members, options.name, run.instance)
     earlier = None if before else unfinished(options.runs_dir, run.run_id, run.members, options.name)
     if earlier is not None:
@@ -216,8 +221,9 @@ def _of_this_run(run: Manifest, options: NodeOptions) -> Path | None:
 
 
 def _if_old(folder: Path, recipe: Recipe, options: NodeOptions) -> str:
-    """What to think of when this board's newest checkpoint in a run folder is old, by this machine's clock. Of a server run the
-    coordinator knows whether it is over, and who joins is told which run it is."""
+    """What to think of when this board's newest checkpoint in a run folder is old, by this
+    machine's clock. Of a server run the coordinator knows whether it is over, and who joins is told
+    which run it is."""
     if options.entry is not None and options.entry.seeds and options.entry.manifest.instance:
         return ""
     kept_s = kept_unix_s(folder, options.name)
@@ -230,7 +236,8 @@ def _if_old(folder: Path, recipe: Recipe, options: NodeOptions) -> str:
 
 
 def _with_identity(options: NodeOptions) -> NodeOptions:
-    """On the machine of the fleet's folder itself, as a coordinator there does: the board's identity is in it."""
+    """On the machine of the fleet's folder itself, as a coordinator there does: the board's
+    identity is in it."""
     kit = Path(FLEET) / "boards" / options.name
     if options.identity is not None or options.insecure or not kit.is_dir():
         return options
@@ -238,8 +245,8 @@ def _with_identity(options: NodeOptions) -> NodeOptions:
 
 
 def _folder(recipe: Recipe, options: NodeOptions, name: str) -> RunFolder:
-    """A new run folder, or the one of the process that this one goes on for. Raises ConfigError when that is of another
-    recipe."""
+    """A new run folder, or the one of the process that this one goes on for. Raises ConfigError
+    when that is of another recipe."""
     if options.resume is None:
         return RunFolder.create(options.runs_dir, name, recipes.to_toml(recipe), environment())
     folder = RunFolder.reopen(options.resume)

@@ -1,4 +1,5 @@
-"""One board as a child process: its records come over its standard output, its log goes to a file."""
+"""One board as a child process: its records come over its standard output, its log goes to a
+file."""
 
 from __future__ import annotations
 
@@ -110,9 +111,9 @@ def spawn(
     news: queue.Queue[News],
     namespace: str = "",
 ) -> Child:
-    """Start `edgegossip ARGUMENTS` in a session of its own, so that Ctrl-C at the terminal reaches the parent only. The board
-    ends when its standard input does, which is when this process dies, however it dies. `namespace`: of its network, if it is not
-    ours. Raises HostError."""
+    """Start `edgegossip ARGUMENTS` in a session of its own, so that Ctrl-C at the terminal reaches
+    the parent only. The board ends when its standard input does, which is when this process dies,
+    however it dies. `namespace`: of its network, if it is not ours. Raises HostError."""
     process = nursery.spawn(arguments, log, namespace)
     reader = threading.Thread(target=_read, args=(name, process, log, news), daemon=True, name=f"read-{name}")
     reader.start()
@@ -136,7 +137,8 @@ def stop_all(children: Sequence[Child]) -> None:
 
 
 def _close_input(child: Child) -> None:
-    """A line that a board never read stays in the pipe's buffer, and closing tries to send it once more."""
+    """A line that a board never read stays in the pipe's buffer, and closing tries to send it once
+    more."""
     assert child.process.stdin is not None
     with contextlib.suppress(OSError):
         child.process.stdin.close()

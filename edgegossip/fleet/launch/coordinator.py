@@ -1,4 +1,5 @@
-"""`coordinator`: the server of a run whose boards are started elsewhere, with `edgegossip node --coordinator`."""
+"""`coordinator`: the server of a run whose boards are started elsewhere, with
+`edgegossip node --coordinator`."""
 
 from __future__ import annotations
 
@@ -53,7 +54,8 @@ class CoordinatorOptions:
 
 
 def run_coordinator(recipe: Recipe, options: CoordinatorOptions) -> int:
-    """Serve one run from start to end. Returns the exit code; raises an EdgegossipError when nothing was trained."""
+    """Serve one run from start to end. Returns the exit code; raises an EdgegossipError when
+    nothing was trained."""
     identity = find_fleet(options.fleet, options.identity, options.insecure)
     if identity is not None and options.identity is None:
         options = _with_names(recipe, options)
@@ -73,7 +75,8 @@ def run_coordinator(recipe: Recipe, options: CoordinatorOptions) -> int:
 
 
 def _with_names(recipe: Recipe, options: CoordinatorOptions) -> CoordinatorOptions:
-    """With the names of the fleet's boards. Raises ConfigError when it has other boards than those that are asked for."""
+    """With the names of the fleet's boards. Raises ConfigError when it has other boards than those
+    that are asked for."""
     folder = options.fleet or Path(FLEET)
     known = boards_of(folder)
     if not options.boards and len(known) != recipe.run.nodes:
@@ -93,7 +96,8 @@ def _with_names(recipe: Recipe, options: CoordinatorOptions) -> CoordinatorOptio
 
 
 def _folder(recipe: Recipe, options: CoordinatorOptions, members: tuple[NodeId, ...]) -> tuple[RunFolder, bool]:
-    """The folder of a run that an earlier process of this command did not finish, or a new one; and which it is."""
+    """The folder of a run that an earlier process of this command did not finish, or a new one; and
+    which it is."""
     before = None if options.fresh else unfinished(options.runs_dir, run_id(recipe), members, COORDINATOR)
     if before is not None:
         click.echo(f"going on with {before}; --fresh begins anew", err=True)
@@ -169,7 +173,8 @@ def _serve(
 
 
 def _join_command(recipe: Recipe, options: CoordinatorOptions, address: str, secure: bool) -> str:
-    """What to type on a board; a coordinator that listens everywhere is reached by this machine's own address."""
+    """What to type on a board; a coordinator that listens everywhere is reached by this machine's
+    own address."""
     host, _, port = address.rpartition(":")
     where = f"ADDRESS:{port}" if options.host in ("0.0.0.0", "::") else f"{host}:{port}"
     how = "--identity IDENTITY" if secure else "--name NAME --insecure" if options.insecure else "--name NAME"
@@ -179,7 +184,8 @@ def _join_command(recipe: Recipe, options: CoordinatorOptions, address: str, sec
 
 
 def _named(recipe: Recipe, boards: tuple[NodeId, ...]) -> tuple[NodeId, ...]:
-    """The names of the run's boards. Raises ConfigError when there are two of a name, or not run.nodes of them."""
+    """The names of the run's boards. Raises ConfigError when there are two of a name, or not
+    run.nodes of them."""
     if not boards:
         return default_members(recipe.run.nodes)
     check_names("--boards", boards)

@@ -1,4 +1,5 @@
-"""A local gossip fleet: N board processes that are told each other's addresses and left to themselves."""
+"""A local gossip fleet: N board processes that are told each other's addresses and left to
+themselves."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ LOOK_CLOSER = 0.05  # in lengths of the average: how far from it no board is who
 
 @dataclass(frozen=True, slots=True)
 class Machines:
-    """A network namespace for each board in place of this machine's own network, and who conducts them."""
+    """A network namespace for each board in place of this machine's own network, and who conducts
+    them."""
 
     hosts: Mapping[NodeId, str]  # the board's address there
     namespaces: Mapping[NodeId, str]
@@ -52,7 +54,8 @@ class LocalRun:
 
 
 def run_gossip(run: LocalRun) -> Mapping[NodeId, str]:
-    """Train peer to peer. Returns the boards that were lost, with the reason. Raises RunError when it cannot start."""
+    """Train peer to peer. Returns the boards that were lost, with the reason. Raises RunError when
+    it cannot start."""
     run.folder.write_topology(make_topology(run.recipe, run.members).to_json(run.members))
     news: queue.Queue[News] = queue.Queue()
     children: list[Child] = []
@@ -163,7 +166,8 @@ def _again(
     age_s: float,
     news: queue.Queue[News],
 ) -> Child:
-    """The same board in a new process, where its peers look for it. `age_s`: how long ago its first one began."""
+    """The same board in a new process, where its peers look for it. `age_s`: how long ago its first
+    one began."""
     child = _spawn(run, nursery, name, addresses[name], news, "--restarted", f"{age_s:.3f}")
     _introduce(child, addresses)
     return child

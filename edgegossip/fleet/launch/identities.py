@@ -1,4 +1,5 @@
-"""A fleet for one run: identities for `run`'s own boards, made when it starts and gone when it ends."""
+"""A fleet for one run: identities for `run`'s own boards, made when it starts and gone when it
+ends."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ def _claimed(folder: str) -> Iterator[None]:
 
 
 def _sweep(parent: Path) -> None:
-    """Remove what runs of ours that were killed with -9 left there: keys, though of fleets that are gone."""
+    """Remove what runs of ours that were killed with -9 left there: keys, though of fleets that are
+    gone."""
     for folder in parent.glob(f"{_PREFIX}*"):
         with suppress(OSError):
             about = folder.lstat()
@@ -54,8 +56,8 @@ def _sweep(parent: Path) -> None:
 
 @contextmanager
 def identities(recipe: Recipe, members: Sequence[NodeId]) -> Iterator[Mapping[NodeId, Path]]:
-    """The identity folder of each board, and in server mode of COORDINATOR, for as long as the context lasts; none when the run
-    goes without TLS."""
+    """The identity folder of each board, and in server mode of COORDINATOR, for as long as the
+    context lasts; none when the run goes without TLS."""
     if recipe.network.tls == "off":
         yield {}
         return

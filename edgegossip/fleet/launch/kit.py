@@ -1,12 +1,15 @@
-"""`node --kit DIR`: a board whose identity and command line are in a folder, as first boot leaves them (deploy/rootfs).
+"""`node --kit DIR`: a board whose identity and command line are in a folder, as first boot leaves
+them (deploy/rootfs).
 
     ca.pem identity.pem identity.key crl.pem   as in any identity folder
     board.json                                 its name, for one
-    node.args                                  one argument of `edgegossip node` a line; empty lines and those with # do not count
+    node.args                                  one argument of `edgegossip node` a line; empty lines
+                                               and those with # do not count
 
-systemd hands these over read-only (LoadCredential=). What must outlive the process, the newest revocation list, is kept in its
-state folder; what the board's check-in brings meanwhile comes there, too (news.py). After failures in a row the next process
-waits, longer each time: older systemds cannot.
+systemd hands these over read-only (LoadCredential=). What must outlive the process, the newest
+revocation list, is kept in its state folder; what the board's check-in brings meanwhile comes
+there, too (news.py). After failures in a row the next process waits, longer each time: older
+systemds cannot.
 """
 
 from __future__ import annotations
@@ -37,8 +40,8 @@ WELL_S = 600.0  # a process that lasted so long did not fail in a row
 
 
 def command_line(kit: Path, state: Path | None, runs: Path) -> list[str]:
-    """The arguments of `edgegossip node` for the board of this folder. `state`: a folder that lasts, None when `kit` itself can
-    be written. Raises DataError, ConfigError, HostError."""
+    """The arguments of `edgegossip node` for the board of this folder. `state`: a folder that
+    lasts, None when `kit` itself can be written. Raises DataError, ConfigError, HostError."""
     try:
         name = str(json.loads((kit / ABOUT).read_bytes())["name"])
         lines = (kit / ARGUMENTS).read_text().splitlines()
@@ -52,8 +55,8 @@ def command_line(kit: Path, state: Path | None, runs: Path) -> list[str]:
 
 
 def lasting_identity(kit: Path, folder: Path) -> Path:
-    """An identity folder in `folder` with the kit's certificate and the newest list of both; its key stays where it is.
-    Raises DataError, HostError."""
+    """An identity folder in `folder` with the kit's certificate and the newest list of both; its
+    key stays where it is. Raises DataError, HostError."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for name in (CA, CERTIFICATE):
@@ -69,7 +72,8 @@ def lasting_identity(kit: Path, folder: Path) -> Path:
 
 
 def _newest_list(kit: Path, folder: Path) -> None:
-    """A board that has heard of a newer list than its kit's keeps it; what it has of another fleet, or damaged, gives way."""
+    """A board that has heard of a newer list than its kit's keeps it; what it has of another fleet,
+    or damaged, gives way."""
     authority = certificate_from_pem((kit / CA).read_bytes())
     offered = Revocations.load(kit / CRL, authority).present
     try:
@@ -93,7 +97,8 @@ def make_room(runs: Path, keep: int = KEEP_RUNS) -> None:
 
 
 class Patience:
-    """How many processes in a row have failed, in a file that lasts as long as the service is not stopped."""
+    """How many processes in a row have failed, in a file that lasts as long as the service is not
+    stopped."""
 
     def __init__(
         self,
@@ -126,8 +131,8 @@ class Patience:
 def run(
     kit: Path, runs: Path, node: Callable[[list[str]], int], say: Callable[[str], None], held: Path = news.HELD
 ) -> int:
-    """Be the board of this kit: `node` is called with its arguments, and gives its exit code. `held`: where the board's check-in
-    keeps the newest revocation list. Raises EdgegossipError."""
+    """Be the board of this kit: `node` is called with its arguments, and gives its exit code.
+    `held`: where the board's check-in keeps the newest revocation list. Raises EdgegossipError."""
     state, runtime = folders()
     arguments = command_line(kit, state, runs)
     if state is not None:
@@ -170,8 +175,9 @@ def run(
 
 
 class Over:
-    """Who founds a run would else begin it again for ever. Another one begins when the service is restarted by hand, and with
-    another command line; a board that only lost its power stays as it was."""
+    """Who founds a run would else begin it again for ever. Another one begins when the service is
+    restarted by hand, and with another command line; a board that only lost its power stays as it
+    was."""
 
     def __init__(self, file: Path, arguments: Sequence[str]) -> None:
         self._file, self._digest = file, hashlib.sha256("\0".join(arguments).encode()).hexdigest()

@@ -1,8 +1,9 @@
 """A revocation list that the board's check-in brings reaches the node that runs.
 
-The check-in (update/agent.py) is root's and keeps the list in /etc/edgegossip. The node is another user, and what systemd gave it
-(LoadCredential=) is a copy of when it was started. So it looks at that folder, which everybody may read, and takes a newer list
-over into its own, where the mesh and the coordinator's clients look. Only what the fleet's authority signed counts."""
+The check-in (update/agent.py) is root's and keeps the list in /etc/edgegossip. The node is another
+user, and what systemd gave it (LoadCredential=) is a copy of when it was started. So it looks at
+that folder, which everybody may read, and takes a newer list over into its own, where the mesh and
+the coordinator's clients look. Only what the fleet's authority signed counts."""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ class News:
         self._seen: object = None
 
     def look(self) -> bool:
-        """Whether a newer list was taken over. One that cannot be used, half copied for example, is looked at again when it
-        changes."""
+        """Whether a newer list was taken over. One that cannot be used, half copied for example, is
+        looked at again when it changes."""
         found = stamp(self._held)
         if found is None or found == self._seen:
             return False

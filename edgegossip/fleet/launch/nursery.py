@@ -1,12 +1,15 @@
-"""Starts the boards of a local run from one process that has loaded what they all need, so that each is there at once.
+"""Starts the boards of a local run from one process that has loaded what they all need, so that
+each is there at once.
 
-A board spends its first three or more seconds on a core loading PyTorch, gRPC and Flower. Eight of them on a laptop are half a
-minute. The nursery loads all of it once and forks; it never trains, opens no connection and has a single thread, which is what
-makes forking it safe. Boards are handed to the process that asked for them: they are its children, in sessions of their own,
-and live on when the nursery ends.
+A board spends its first three or more seconds on a core loading PyTorch, gRPC and Flower. Eight of
+them on a laptop are half a minute. The nursery loads all of it once and forks; it never trains,
+opens no connection and has a single thread, which is what makes forking it safe. Boards are handed
+to the process that asked for them: they are its children, in sessions of their own, and live on
+when the nursery ends.
 
-`python -m edgegossip.fleet.launch.nursery ROOM CHANNEL FOLDERS MODULE...` is that process; FOLDERS are where its starter imports
-from. It ends when the other end of CHANNEL is closed, so it cannot outlive who started it.
+`python -m edgegossip.fleet.launch.nursery ROOM CHANNEL FOLDERS MODULE...` is that process; FOLDERS
+are where its starter imports from. It ends when the other end of CHANNEL is closed, so it cannot
+outlive who started it.
 """
 
 from __future__ import annotations
@@ -43,17 +46,19 @@ MODULES: Mapping[str, Sequence[str]] = {
     "gossip": (*_COMMON, "edgegossip.node.gossip_node", "edgegossip.node.keeper", "edgegossip.mesh.transport"),
     "server": (*_COMMON, "edgegossip.node.server_node"),
 }
-# What a script needs beside: the first optimiser of torch imports it, a second and 120 MB in every board.
+# What a script needs beside: the first optimiser of torch imports it, a second and 120 MB in every
+# board.
 OF_SCRIPTS = ("torch._dynamo",)
 
 
 class Nursery:
-    """A source of board processes. Use as a context manager, or `close` it; boards are not touched by that."""
+    """A source of board processes. Use as a context manager, or `close` it; boards are not touched
+    by that."""
 
     def __init__(self, modules: Sequence[str], threads: int, log: Path) -> None:
-        """Start it; it loads `modules` while this process goes on. `threads`: each board computes with so many.
-        What it itself prints, which is nothing unless it fails, goes to `log`. This process becomes the parent of all that
-        its descendants leave behind. Raises HostError."""
+        """Start it; it loads `modules` while this process goes on. `threads`: each board computes
+        with so many. What it itself prints, which is nothing unless it fails, goes to `log`. This
+        process becomes the parent of all that its descendants leave behind. Raises HostError."""
         _adopt_orphans()
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._channel.settimeout(LOAD_S)
@@ -74,9 +79,9 @@ class Nursery:
             )
 
     def spawn(self, arguments: Sequence[str], log: Path, namespace: str = "") -> Adopted:
-        """A process that runs `edgegossip ARGUMENTS`, with pipes to its standard input and output, and the end of `log` for
-        its errors; in this network namespace of iproute2, if one is named. Returns when it runs, the first time when the
-        nursery has loaded. Raises HostError."""
+        """A process that runs `edgegossip ARGUMENTS`, with pipes to its standard input and output,
+        and the end of `log` for its errors; in this network namespace of iproute2, if one is named.
+        Returns when it runs, the first time when the nursery has loaded. Raises HostError."""
         log.parent.mkdir(parents=True, exist_ok=True)
         their_input, our_output = os.pipe()
         our_input, their_output = os.pipe()
@@ -123,21 +128,23 @@ def _close(*files: IO[bytes]) -> None:
 
 
 def environment_of(threads: int) -> Mapping[str, str]:
-    """Each board computes with its own threads only; otherwise every one of them would take all cores. SPT_NOENV: a process's
-    title does not take the place of its environment in /proc."""
+    """Each board computes with its own threads only; otherwise every one of them would take all
+    cores. SPT_NOENV: a process's title does not take the place of its environment in /proc."""
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "EDGEGOSSIP_THREADS")
     return {**os.environ, **dict.fromkeys(names, str(threads)), "PYTHONUNBUFFERED": "1", "SPT_NOENV": "1"}
 
 
 def _adopt_orphans() -> None:
-    """A process whose parent ends becomes ours if it descends from us; so we learn how a board ends."""
+    """A process whose parent ends becomes ours if it descends from us; so we learn how a board
+    ends."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         raise HostError(f"cannot start boards: {os.strerror(ctypes.get_errno())}")
 
 
 def _serve(channel: socket.socket) -> list[str]:
-    """In the nursery: fork whenever asked to. Returns in each board, with its arguments, and never in the nursery itself."""
+    """In the nursery: fork whenever asked to. Returns in each board, with its arguments, and never
+    in the nursery itself."""
     while True:
         request, files, _, _ = socket.recv_fds(channel, _REQUEST_BYTES, 3)
         if not request:
@@ -160,7 +167,8 @@ def _serve(channel: socket.socket) -> list[str]:
 
 
 def _bear(bear: int) -> bool:
-    """Fork the board and end, after its number has been written to `bear`. Returns True in the board."""
+    """Fork the board and end, after its number has been written to `bear`. Returns True in the
+    board."""
     try:
         pid = os.fork()
         if pid:
@@ -181,7 +189,8 @@ def _take_over(files: Sequence[int]) -> None:
 
 
 def _enter(namespace: str) -> None:
-    """Live in a network namespace of iproute2 from now on, with every thread that is started later."""
+    """Live in a network namespace of iproute2 from now on, with every thread that is started
+    later."""
     libc = ctypes.CDLL(None, use_errno=True)
     with open(f"/run/netns/{namespace}", "rb") as file:
         if libc.setns(file.fileno(), _CLONE_NEWNET):
@@ -204,8 +213,8 @@ def main(channel: int, folders: Sequence[str], modules: Sequence[str]) -> None:
     setproctitle(" ".join([sys.executable, "-m", "edgegossip", *arguments]))  # for ps and kill
     setthreadtitle("edgegossip")
     sys.argv = ["edgegossip", *arguments]
-    # Registered before a script's own handlers, so it comes after them. To take the interpreter down
-    # would write to every page that is shared with the nursery, and so copy it: two seconds.
+    # Registered before a script's own handlers, so it comes after them. To take the interpreter
+    # down would write to every page that is shared with the nursery, and so copy it: two seconds.
     code = 0
     atexit.register(lambda: _end(code))
     try:

@@ -50,8 +50,8 @@ def conclude(folder: RunFolder, *, plots: bool, as_json: bool) -> int:
 
 @contextmanager
 def shown_when_it_fails(folder: RunFolder, *, as_json: bool, quiet: bool = False) -> Iterator[None]:
-    """A run that fails after boards have trained still shows what they reached, before its error goes on. `quiet`: it is only
-    written to summary.json."""
+    """A run that fails after boards have trained still shows what they reached, before its error
+    goes on. `quiet`: it is only written to summary.json."""
     try:
         yield
     except EdgegossipError:

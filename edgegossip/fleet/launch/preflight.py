@@ -1,4 +1,5 @@
-"""Everything about a recipe that can be known to be wrong before a process is started or a file is written."""
+"""Everything about a recipe that can be known to be wrong before a process is started or a file is
+written."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ TORCH_HINT = "pip install torch (any of 2.9 to 2.13 with CPU support will do)"
 
 
 def preflight(recipe: Recipe, members: Sequence[NodeId]) -> None:
-    """Raises ConfigError, DataError or HostError with one sentence; returns when the run can be started here."""
+    """Raises ConfigError, DataError or HostError with one sentence; returns when the run can be
+    started here."""
     if recipe.run.mode == "gossip":
         require("torch", TORCH_HINT)
         _check_gossip(recipe, members)
@@ -114,8 +116,8 @@ def topology_notice(recipe: Recipe) -> str:
 
 
 def memory_notice(recipe: Recipe) -> str:
-    """A codec that fits no memory of what was lost, or has one of its own, where the algorithm keeps
-    one: `deep-squeeze` and `sparse-push` do, and a difference to a public copy is one. Empty
+    """A codec that fits no memory of what was lost, or has one of its own, where the algorithm
+    keeps one: `deep-squeeze` and `sparse-push` do, and a difference to a public copy is one. Empty
     otherwise."""
     algorithm = recipe.gossip.algorithm
     if recipe.run.mode != "gossip" or algorithm not in _ETA_BY_CODEC:
@@ -131,7 +133,8 @@ def memory_notice(recipe: Recipe) -> str:
 
 
 def momentum_notice(recipe: Recipe) -> str:
-    """Two momentums, dgc's and the local optimiser's, which may keep training from converging; empty when there are not both."""
+    """Two momentums, dgc's and the local optimiser's, which may keep training from converging;
+    empty when there are not both."""
     momentum = recipe.training.momentum if recipe.training.optimizer == "sgd" else 0.0
     if recipe.codec.name != "dgc" or momentum == 0 or recipe.run.script:
         return ""
@@ -142,8 +145,9 @@ def momentum_notice(recipe: Recipe) -> str:
 
 
 def codec_notice(recipe: Recipe) -> str:
-    """What a user should know of the codec; empty when there is nothing. Of whole models, which some gossip algorithms send,
-    a coarse codec takes its share in every round; differences and updates may be coarse."""
+    """What a user should know of the codec; empty when there is nothing. Of whole models, which
+    some gossip algorithms send, a coarse codec takes its share in every round; differences and
+    updates may be coarse."""
     if recipe.run.mode != "gossip" or recipe.gossip.algorithm not in _WHOLE_MODELS:
         return ""
     codec = codecs.get(recipe.codec.name, **recipe.codec.params)
@@ -167,7 +171,8 @@ def require(module: str, cure: str) -> None:
 
 
 def check_ports(recipe: Recipe, nodes: int) -> None:
-    """Raises HostError naming the first port of the run that is taken, ConfigError for an address that is not ours."""
+    """Raises HostError naming the first port of the run that is taken, ConfigError for an address
+    that is not ours."""
     host, first = recipe.network.host, recipe.network.port
     if not is_loopback(host):
         raise ConfigError(f"network.host = {host}: `run` keeps its boards on this machine; the nearest is 127.0.0.1")
@@ -208,7 +213,8 @@ def check_port(host: str, port: int) -> None:
 
 
 def wait_for_port(host: str, port: int, patience_s: float = 5.0) -> None:
-    """The same, with a moment for the SuperLink of a coordinator that was killed just now to be gone."""
+    """The same, with a moment for the SuperLink of a coordinator that was killed just now to be
+    gone."""
     until = time.monotonic() + patience_s
     while True:
         try:
@@ -226,8 +232,8 @@ def _own_boards(recipe: Recipe, members: Sequence[NodeId]) -> list[Board]:
 
 
 def _check_model(recipe: Recipe, name: NodeId) -> None:
-    """A model with parameters, or a user's own, is built once here: that takes torch, and finds every mistake in it. `name`:
-    whose data say what an example is, where the recipe does not."""
+    """A model with parameters, or a user's own, is built once here: that takes torch, and finds
+    every mistake in it. `name`: whose data say what an example is, where the recipe does not."""
     section = recipe.model
     if recipe.run.script:  # which has its own
         return
@@ -254,7 +260,8 @@ def _check_server(recipe: Recipe) -> None:
 
 
 def _check_gossip(recipe: Recipe, members: Sequence[NodeId]) -> None:
-    """The algorithm itself says whether the topology's weights are of its kind: try it on a model of one value."""
+    """The algorithm itself says whether the topology's weights are of its kind: try it on a model
+    of one value."""
     spec = NodeSpec(recipe, members[0], tuple(members), run_id(recipe))
     view = make_view(spec, Layout.of([TensorSpec("probe", (1,))]))
     make_algorithm(recipe).init(np.zeros(1, np.float32), view)

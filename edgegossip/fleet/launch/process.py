@@ -1,4 +1,5 @@
-"""A child process by its number, for one that another process forked and that has been handed to us."""
+"""A child process by its number, for one that another process forked and that has been handed to
+us."""
 
 from __future__ import annotations
 
@@ -26,10 +27,11 @@ class Process(Protocol):
 
 
 class Adopted:
-    """A running child of this process that it did not start itself. May be used from several threads.
+    """A running child of this process that it did not start itself. May be used from several
+    threads.
 
-    `stdin` and `stdout` are our ends of its pipes. Until its status is taken the kernel keeps its number, so no signal can
-    reach a stranger.
+    `stdin` and `stdout` are our ends of its pipes. Until its status is taken the kernel keeps its
+    number, so no signal can reach a stranger.
     """
 
     def __init__(self, pid: int, stdin: IO[bytes], stdout: IO[bytes]) -> None:
@@ -41,8 +43,8 @@ class Adopted:
         self._code: int | None = None
 
     def poll(self) -> int | None:
-        """Its exit status, -N when signal N killed it; None while it runs. What it has left behind in its session, such as
-        a user's forks, ends with it."""
+        """Its exit status, -N when signal N killed it; None while it runs. What it has left behind
+        in its session, such as a user's forks, ends with it."""
         with self._lock:
             if self._code is None:
                 if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
@@ -57,7 +59,8 @@ class Adopted:
             return self._code
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end; its exit status. Raises subprocess.TimeoutExpired after `timeout` seconds."""
+        """Wait for its end; its exit status. Raises subprocess.TimeoutExpired after `timeout`
+        seconds."""
         with self._lock:  # nobody takes the status, and closes the handle, while we copy it
             handle = os.dup(self._handle) if self._code is None else None
         if handle is not None:

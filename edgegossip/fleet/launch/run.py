@@ -28,16 +28,17 @@ from edgegossip.types import ConfigError, DataError, NodeId
 
 
 def run_fleet(recipe: Recipe, runs_dir: Path, *, plots: bool, as_json: bool) -> int:
-    """Train on local processes and show the result. Returns the exit code; raises as `trained` does."""
+    """Train on local processes and show the result. Returns the exit code; raises as `trained`
+    does."""
     with trained(recipe, runs_dir, quiet=as_json, as_json=as_json) as folder:
         return conclude(folder, plots=plots, as_json=as_json)
 
 
 @contextmanager
 def trained(recipe: Recipe, runs_dir: Path, *, quiet: bool, as_json: bool = False) -> Iterator[RunFolder]:
-    """Train on local processes, and yield the folder of the run that has ended. Raises an EdgegossipError when nothing was
-    trained. Nothing is written before the recipe has been checked. `quiet`: nothing is printed either, but with `as_json` the
-    summary of a run that failed."""
+    """Train on local processes, and yield the folder of the run that has ended. Raises an
+    EdgegossipError when nothing was trained. Nothing is written before the recipe has been checked.
+    `quiet`: nothing is printed either, but with `as_json` the summary of a run that failed."""
     members = default_members(recipe.run.nodes)
     preflight(recipe, members)
     run_id = secrets.token_bytes(RUN_ID_BYTES)
@@ -56,8 +57,8 @@ def trained(recipe: Recipe, runs_dir: Path, *, quiet: bool, as_json: bool = Fals
 
 
 def resume_fleet(path: Path, *, plots: bool, as_json: bool) -> int:
-    """Go on with a run of this machine that ended early, each board from its newest checkpoint. Returns the exit code; raises
-    an EdgegossipError when there is nothing to go on with."""
+    """Go on with a run of this machine that ended early, each board from its newest checkpoint.
+    Returns the exit code; raises an EdgegossipError when there is nothing to go on with."""
     recipe, members, run_id = _resumable(path)
     preflight(recipe, members)
     folder = RunFolder.reopen(path)
@@ -74,7 +75,8 @@ def resume_fleet(path: Path, *, plots: bool, as_json: bool) -> int:
 
 
 def _resumable(path: Path) -> tuple[Recipe, tuple[NodeId, ...], bytes]:
-    """Recipe, boards and run id of a run that can be gone on with. Raises DataError and ConfigError."""
+    """Recipe, boards and run id of a run that can be gone on with. Raises DataError and
+    ConfigError."""
     data = read_run(path)
     if data.recipe_toml is None:
         raise DataError(f"{path} cannot be resumed: its recipe.toml is missing")

@@ -1,4 +1,5 @@
-"""A local server run: the coordinator in this process, Flower's SuperLink and N boards as children of it."""
+"""A local server run: the coordinator in this process, Flower's SuperLink and N boards as children
+of it."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ FINAL_MODEL = "model"
 
 
 def run_server(run: LocalRun) -> Mapping[NodeId, str]:
-    """Train through a coordinator; saves the model. Returns the boards that were lost, and why. Raises RunError."""
+    """Train through a coordinator; saves the model. Returns the boards that were lost, and why.
+    Raises RunError."""
     with ExitStack() as stack:  # SuperLink and boards load while this process does
         secure = credentials(run.identities[COORDINATOR]) if COORDINATOR in run.identities else None
         host, port = run.recipe.network.host, run.recipe.network.port
@@ -85,7 +87,8 @@ def _train(
 
 
 def hand_over(over: Callable[[Vec], None], model: Vec) -> None:
-    """Give the coordinator's script the final model, and let it end. Raises RunError where that fails."""
+    """Give the coordinator's script the final model, and let it end. Raises RunError where that
+    fails."""
     try:
         over(model)
     except LocalError as error:
@@ -104,8 +107,9 @@ def coordinator_keeper(
 def final_saver(
     recipe: Recipe, folder: RunFolder, first: training.FirstModel, keeper: CoordinatorKeeper
 ) -> Callable[[Vec], None]:
-    """How the model of a finished server run is saved: by the names of its `state_dict`, in model.npz or whatever
-    checkpoint.format says. On a full disk older checkpoints give way; then it raises HostError."""
+    """How the model of a finished server run is saved: by the names of its `state_dict`, in
+    model.npz or whatever checkpoint.format says. On a full disk older checkpoints give way; then it
+    raises HostError."""
     path, arrays = folder.checkpoint_dir / f"{FINAL_MODEL}.{recipe.checkpoint.format}", first.arrays
     about = about_model(COORDINATOR, recipe.run.rounds, len(first.layout.tensors))
 
@@ -136,7 +140,8 @@ def _follow(coordinator: Coordinator, watch: Watch, run: LocalRun) -> None:
 
 
 def _over(coordinator: Coordinator, watch: Watch) -> bool:
-    """Whether the rounds are done. When they failed because the boards did, the boards' reasons are the better ones."""
+    """Whether the rounds are done. When they failed because the boards did, the boards' reasons are
+    the better ones."""
     try:
         return coordinator.poll()
     except RunError as error:

@@ -1,4 +1,5 @@
-"""The run folder that the same command goes on with after kill -9: the newest one of that run, if it is not over."""
+"""The run folder that the same command goes on with after kill -9: the newest one of that run, if
+it is not over."""
 
 from __future__ import annotations
 
@@ -14,9 +15,10 @@ from edgegossip.types import NodeId
 def unfinished(
     runs_dir: Path, run_id: bytes, members: Sequence[NodeId], name: NodeId, instance: str = ""
 ) -> Path | None:
-    """`name`: whose checkpoints, and nobody else's: a folder of `edgegossip run` is for `run --resume`. None when the newest
-    folder is one of a run that ended: then checkpoints were removed, or the model is there. Folders that cannot be read are
-    passed over, and those of another `instance` of the run (empty: of any)."""
+    """`name`: whose checkpoints, and nobody else's: a folder of `edgegossip run` is for
+    `run --resume`. None when the newest folder is one of a run that ended: then checkpoints were
+    removed, or the model is there. Folders that cannot be read are passed over, and those of
+    another `instance` of the run (empty: of any)."""
     found = []
     for document in runs_dir.glob("*/run.json"):
         try:
@@ -45,7 +47,8 @@ def has_checkpoints(folder: Path, name: NodeId) -> bool:
 
 
 def kept_unix_s(folder: Path, name: NodeId) -> float | None:
-    """When the newest checkpoint was written, by this machine's clock then. One that an ending process removes counts no more."""
+    """When the newest checkpoint was written, by this machine's clock then. One that an ending
+    process removes counts no more."""
     written = []
     for file in (folder / "checkpoint" / name).glob("*.ckpt"):
         with suppress(FileNotFoundError):
@@ -58,7 +61,8 @@ def _is_of(folder: Path, name: NodeId) -> bool:
 
 
 def _model(folder: Path, name: NodeId) -> bool:
-    """Whether its model is there, which a gossip board saves when it has finished. Its last checkpoint stays."""
+    """Whether its model is there, which a gossip board saves when it has finished. Its last
+    checkpoint stays."""
     from edgegossip.modelfile import SUFFIXES  # here: a board that waits has no use for it
 
     return any((folder / "checkpoint" / f"{name}{suffix}").is_file() for suffix in SUFFIXES)

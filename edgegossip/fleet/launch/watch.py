@@ -1,4 +1,5 @@
-"""Watches the boards of a local run until each has ended, and says at once when one is lost, or is started again."""
+"""Watches the boards of a local run until each has ended, and says at once when one is lost, or is
+started again."""
 
 from __future__ import annotations
 
@@ -54,9 +55,10 @@ class Watch:
         return [c for c in self.children if c.code is None]
 
     def until_ended(self, patience_s: float = STUCK_S) -> None:
-        """Until every board has ended. A board that gives no sign of life is named. Once one has finished, or when none
-        gives any, a board that stays silent for `patience_s` is killed: a stopped process would hold the run for ever.
-        So is one whose process lives and whose training hangs."""
+        """Until every board has ended. A board that gives no sign of life is named. Once one has
+        finished, or when none gives any, a board that stays silent for `patience_s` is killed: a
+        stopped process would hold the run for ever. So is one whose process lives and whose
+        training hangs."""
         named_s: dict[NodeId, float] = {}
         while self.running():
             self.next(0.1)
@@ -90,8 +92,8 @@ class Watch:
             child.process.kill()
 
     def _end_hanging(self) -> None:
-        """End a board that has done no round since another finished, for as long as that one took for
-        all of its rounds."""
+        """End a board that has done no round since another finished, for as long as that one took
+        for all of its rounds."""
         if self.finished_s is None:
             return
         patience_s = max(self.hanging_s, self.finished_s - self.began_s)
@@ -111,8 +113,9 @@ class Watch:
                 self._lose(child, child.why())
 
     def _restart(self, child: Child) -> bool:
-        """Start a board again whose process died. Not one that said what is wrong: it would say so again. Not when nobody is
-        left who could bring it up to date, unless it has a checkpoint to go on from."""
+        """Start a board again whose process died. Not one that said what is wrong: it would say so
+        again. Not when nobody is left who could bring it up to date, unless it has a checkpoint to
+        go on from."""
         at_work = [c for c in self.running() if not c.finished]
         if (
             self.start_again is None

@@ -370,7 +370,8 @@ def _arrays(incoming: Incoming, spool: Spool) -> tuple[dict[str, Any], dict[byte
 
 
 def _joined(incoming: Incoming, names: Sequence[str], spool: Spool) -> bytes | memoryview:
-    """The data of these chunks as one, copied only where it has to be. Raises KeyError, ValueError."""
+    """The data of these chunks as one, copied only where it has to be. Raises KeyError,
+    ValueError."""
     chunks = incoming.chunks
     data = None if chunks is None else chunks.run(names)
     if data is not None:
@@ -434,7 +435,8 @@ class Objects:
         return message
 
     def _took(self, incoming: Incoming, object_id: str, answer: PullObjectResponse) -> bool:
-        """Whether an object was taken for a chunk of a large message, into the file of its chunks."""
+        """Whether an object was taken for a chunk of a large message, into the file of its
+        chunks."""
         if not answer.object_content.startswith(b"ArrayChunk ") or _is_chain(incoming.tree):
             return False
         if incoming.chunks is None:

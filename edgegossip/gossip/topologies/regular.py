@@ -142,10 +142,11 @@ def _is_connected(n: int, edges: list[Edge]) -> bool:
     return len({root(i) for i in range(n)}) == 1
 
 
-# -- Exponential graphs ------------------------------------------------------------------------------
+# -- Exponential graphs
+# ------------------------------------------------------------------------------
 #
-# Ying et al., "Exponential graph is provably efficient for decentralized deep training" (2021). Both
-# are circulant, so column-stochastic weights are doubly stochastic on them.
+# Ying et al., "Exponential graph is provably efficient for decentralized deep training" (2021).
+# Both are circulant, so column-stochastic weights are doubly stochastic on them.
 
 
 def exponential(n: int, weights: str | None = None) -> GraphTopology:

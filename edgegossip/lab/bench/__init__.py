@@ -1,5 +1,5 @@
-"""Benchmarks: `edgegossip bench`. Each measures the product through its public functions, beside plain rivals in the same
-run. Importing this package imports neither torch nor numpy.
+"""Benchmarks: `edgegossip bench`. Each measures the product through its public functions, beside
+plain rivals in the same run. Importing this package imports neither torch nor numpy.
 
     codecs.py         `bench codecs`: bits, entropy, error and speed of every codec
     mesh/             `bench mesh`: the peer mesh beside bare gRPC and TCP, between processes

@@ -1,5 +1,5 @@
-"""What a round costs the coordinator itself: decoding and averaging compressed updates, beside Flower's own averaging of the same
-updates as fp32 models."""
+"""What a round costs the coordinator itself: decoding and averaging compressed updates, beside
+Flower's own averaging of the same updates as fp32 models."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ MODEL = {"data": {"name": "cifar10"}, "model": {"name": "resnet18"}}
 
 
 def measure(updates: int, codec_text: str, repeat: int) -> dict[str, Any]:
-    """One row of ResNet-18 (11 M values, the tensors of CIFAR-10's) on one thread of ours; Flower's is numpy's own."""
+    """One row of ResNet-18 (11 M values, the tensors of CIFAR-10's) on one thread of ours; Flower's
+    is numpy's own."""
     layout = layout_of(from_dict(MODEL))
     name, params = parse_codec(codec_text)
     channel = Channel.of(layout, bytes(16), codecs.get(name, **params))

@@ -1,4 +1,5 @@
-"""What `bench codecs` measures: codecs with parameters, grouped so that the stages of one quantiser are measured in turn."""
+"""What `bench codecs` measures: codecs with parameters, grouped so that the stages of one quantiser
+are measured in turn."""
 
 from __future__ import annotations
 
@@ -49,8 +50,9 @@ def _is_wrapper(name: str) -> bool:
 
 
 def parse_cases(texts: Sequence[str], stages: Sequence[str] = ()) -> tuple[Case, ...]:
-    """The cases of --codec options (default: all), with those of the --stage options that a codec can have; one that has stages
-    and none of these is left out. Raises ConfigError for a stage that no case has."""
+    """The cases of --codec options (default: all), with those of the --stage options that a codec
+    can have; one that has stages and none of these is left out. Raises ConfigError for a stage that
+    no case has."""
     cases = tuple(parse_case(text) for text in texts) or default_cases()
     if not stages:
         return cases
@@ -72,7 +74,8 @@ def _can_have(case: Case, stage: str) -> bool:
 
 
 def parse_case(text: str) -> Case:
-    """NAME or NAME:key=value,key=value. Without a stage, those that are worth measuring. Raises ConfigError."""
+    """NAME or NAME:key=value,key=value. Without a stage, those that are worth measuring. Raises
+    ConfigError."""
     name, _, rest = text.partition(":")
     params = _params(text, rest)
     stage = params.pop("stage", None)
@@ -113,7 +116,8 @@ def _setting(case: str, text: str) -> tuple[str, Any]:
 
 
 def _stages(name: str, params: dict[str, Any]) -> tuple[str, ...]:
-    """A preset's own stage; all that make sense of a quantised codec with these parameters; none of others."""
+    """A preset's own stage; all that make sense of a quantised codec with these parameters; none of
+    others."""
     family = codecs.REGISTRY.families[name]
     stage = next((p for p in family.params if p.name == "stage"), None)
     if stage is None:
@@ -125,8 +129,8 @@ def _stages(name: str, params: dict[str, Any]) -> tuple[str, ...]:
 
 
 def description(codec: Codec[Any]) -> tuple[str, dict[str, Any]]:
-    """Family and parameters of a built codec, presets and defaults resolved. Of error feedback: those of the codec inside,
-    and `feedback`, the share of the error that is kept."""
+    """Family and parameters of a built codec, presets and defaults resolved. Of error feedback:
+    those of the codec inside, and `feedback`, the share of the error that is kept."""
     params: dict[str, Any] = {f.name: getattr(codec, f.name) for f in fields(codec)} if is_dataclass(codec) else {}
     if "codec" not in params or "decay" not in params:
         return codec.name, params
@@ -135,7 +139,8 @@ def description(codec: Codec[Any]) -> tuple[str, dict[str, Any]]:
 
 
 def parse_codec(text: str) -> tuple[str, dict[str, Any]]:
-    """NAME or NAME:key=value,key=value as a recipe's [codec] has it: name and parameters. Raises ConfigError."""
+    """NAME or NAME:key=value,key=value as a recipe's [codec] has it: name and parameters. Raises
+    ConfigError."""
     name, _, rest = text.partition(":")
     params = _params(text, rest)
     codecs.get(name, **params)

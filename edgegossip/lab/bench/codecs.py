@@ -1,16 +1,19 @@
-"""`bench codecs`: bits, entropy, error and speed of codecs, beside memcpy and plain rivals in the same run.
+"""`bench codecs`: bits, entropy, error and speed of codecs, beside memcpy and plain rivals in the
+same run.
 
-What is timed. Encoding goes through the public `Codec.encode`, which makes its own output; decoding writes into a vector
-of ours that has been written to before, and memcpy copies the same float32[n] into that same vector. All stages of a codec,
-its decoders and the rivals are timed in turn, and memcpy between every stage's encoding and decoding; speeds are from medians.
-A ratio to memcpy is the median over rounds of memcpy's time right beside that stage to the codec's time in the same round, so
-that memory which is slower for a while is so for both; ratios to rivals, which sit out when they take long, are of two medians.
-memcpy's quartiles say how much it varied. Each (but the rivals, which take long) finds
-caches in which nothing of it is: so does a codec in a step, where layers, the optimiser and the network come between. With
-caches = "warm" each runs right after a run of its own that does not count: memcpy of 8 MB is then a copy from cache to cache,
-up to three times as fast, and which part of them stays there changes from run to run. MB are 10^6 bytes of
-float32, before encoding and after decoding. Codecs with a memory are timed from their second message on. Bits, entropy
-and error are those of the first message.
+What is timed. Encoding goes through the public `Codec.encode`, which makes its own output; decoding
+writes into a vector of ours that has been written to before, and memcpy copies the same float32[n]
+into that same vector. All stages of a codec, its decoders and the rivals are timed in turn, and
+memcpy between every stage's encoding and decoding; speeds are from medians. A ratio to memcpy is
+the median over rounds of memcpy's time right beside that stage to the codec's time in the same
+round, so that memory which is slower for a while is so for both; ratios to rivals, which sit out
+when they take long, are of two medians. memcpy's quartiles say how much it varied. Each (but the
+rivals, which take long) finds caches in which nothing of it is: so does a codec in a step, where
+layers, the optimiser and the network come between. With caches = "warm" each runs right after a run
+of its own that does not count: memcpy of 8 MB is then a copy from cache to cache, up to three times
+as fast, and which part of them stays there changes from run to run. MB are 10^6 bytes of float32,
+before encoding and after decoding. Codecs with a memory are timed from their second message on.
+Bits, entropy and error are those of the first message.
 """
 
 from __future__ import annotations
@@ -115,7 +118,8 @@ class _Work:
             self._rival("numpy decode", lambda: numpy.decode(pieces, self.out))
 
     def _selection(self, ratio: float) -> None:
-        """The largest values of every tensor: ours with their positions coded, torch's as torch.topk leaves them."""
+        """The largest values of every tensor: ours with their positions coded, torch's as
+        torch.topk leaves them."""
         x, layout = self.data.x, self.data.layout
         counts = sparse_counts(layout, ratio)
         body = np.ones(sparse.capacity(layout.offsets, counts, "fp32"), np.uint8)
@@ -129,7 +133,8 @@ class _Work:
 
 
 def numpy_elias(name: str, params: dict[str, Any]) -> NumpyElias | None:
-    """The numpy version of qsgd or elastiquant with Elias codes, where it exists: L2 norms, buckets of at most 512."""
+    """The numpy version of qsgd or elastiquant with Elias codes, where it exists: L2 norms, buckets
+    of at most 512."""
     bits, bucket = params.get("bits", 16), params.get("bucket", 0)
     if not 0 < bucket <= 512 or bits > 8 or params.get("norm", "l2") != "l2":
         return None

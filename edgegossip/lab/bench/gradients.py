@@ -1,6 +1,8 @@
-"""Real gradients: one model trained with plain mini-batch SGD on one machine, its gradient kept at several steps.
+"""Real gradients: one model trained with plain mini-batch SGD on one machine, its gradient kept at
+several steps.
 
-The gradient is that of the loss on one mini-batch, before momentum and weight decay, of all trainable tensors.
+The gradient is that of the loss on one mini-batch, before momentum and weight decay, of all
+trainable tensors.
 """
 
 from __future__ import annotations
@@ -23,20 +25,22 @@ from edgegossip.training.schedule import learning_rate
 from edgegossip.types import LocalError
 
 STEPS = 30
-# A network of 1.1 M values on the data set that comes with the package: some seconds, without the many exact zeros that
-# convolutions over images of 8 x 8 pixels leave in a gradient.
+# A network of 1.1 M values on the data set that comes with the package: some seconds, without the
+# many exact zeros that convolutions over images of 8 x 8 pixels leave in a gradient.
 _SETTINGS = ("model.name=mlp", "training.lr=0.05", "run.threads=1")
 _WIDE = "model.params.hidden=[1024, 1024]"  # of the default network only
 
 
 def recipe_for(settings: Sequence[str] = ()) -> Recipe:
-    """The recipe whose [data], [model], [training] and seed are used; `settings` as in `run --set`."""
+    """The recipe whose [data], [model], [training] and seed are used; `settings` as in
+    `run --set`."""
     other = any(setting.partition("=")[0].strip() == "model.name" for setting in settings)
     return recipes.load("quickstart-gossip", (*_SETTINGS, *(() if other else (_WIDE,)), *settings))
 
 
 def dump(recipe: Recipe, steps: int = STEPS) -> Tensors:
-    """The gradients of the first, the middle and the last of `steps` steps, tensor by tensor, named "step17/...".
+    """The gradients of the first, the middle and the last of `steps` steps, tensor by tensor, named
+    "step17/...".
 
     Raises ConfigError and DataError as `run` does, LocalError when the loss is not finite."""
     check(recipe)

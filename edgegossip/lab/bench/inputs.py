@@ -1,8 +1,9 @@
 """What is encoded: named vectors of a wanted number of values, with the tensors they consist of.
 
-`synthetic` draws a generalised normal vector in the shapes of ResNet-50; `fitted` takes or repeats real tensors. Both have
-whole tensors of the sizes that they have in the model, in its order, until there are as many values as are wanted: what a
-codec pays and gains by the tensor (scales, code tables) is then what it is in practice.
+`synthetic` draws a generalised normal vector in the shapes of ResNet-50; `fitted` takes or repeats
+real tensors. Both have whole tensors of the sizes that they have in the model, in its order, until
+there are as many values as are wanted: what a codec pays and gains by the tensor (scales, code
+tables) is then what it is in practice.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ class Tensors:
 
 
 def resnet50_shapes() -> tuple[tuple[str, Shape], ...]:
-    """The 161 parameter tensors of ResNet-50 for ImageNet (He et al. 2016, table 1), 25 557 032 values."""
+    """The 161 parameter tensors of ResNet-50 for ImageNet (He et al. 2016, table 1), 25 557 032
+    values."""
     shapes: list[tuple[str, Shape]] = [("conv1", (64, 3, 7, 7)), *_norm("bn1", 64)]
     inputs = 64
     for stage, (width, blocks) in enumerate(_STAGES, 1):
@@ -69,8 +71,8 @@ def synthetic(n: int, seed: int) -> Input:
     """A generalised normal vector, beta 0.6, in the shapes of ResNet-50.
 
     |x| = alpha G^(1/beta) with G a gamma variate of shape 1/beta, and a fair sign. alpha differs from tensor to tensor as
-    in a gradient of He-initialised layers: weights 1/sqrt(fan-in), normalisation and biases larger by the positions that
-    they sum over (taken as 8), all times a log-normal factor exp(0.5 z).
+    in a gradient of He-initialised layers: weights 1/sqrt(fan-in), normalisation and biases larger
+    by the positions that they sum over (taken as 8), all times a log-normal factor exp(0.5 z).
     """
     rng = np.random.default_rng(seed)
     shapes = resnet50_shapes()
@@ -125,10 +127,11 @@ class _Piece:
 
 
 def _filled(shapes: Sequence[tuple[str, Shape]], n: int) -> Iterator[_Piece]:
-    """The tensors in order, whole, until there are n values, and from the first again when they do not suffice.
+    """The tensors in order, whole, until there are n values, and from the first again when they do
+    not suffice.
 
-    The last one is cut after a row of its first dimension; what is left then is one flat piece of its next values. "#..." in
-    a title tells copies and pieces apart.
+    The last one is cut after a row of its first dimension; what is left then is one flat piece of
+    its next values. "#..." in a title tells copies and pieces apart.
     """
     left, copy = n, 0
     while left > 0:
@@ -154,7 +157,8 @@ def save(path: Path, tensors: Tensors) -> None:
 
 
 def read(path: Path) -> Tensors:
-    """The tensors of a .npz file, such as `save` writes, or the array of a .npy file. Raises DataError."""
+    """The tensors of a .npz file, such as `save` writes, or the array of a .npy file. Raises
+    DataError."""
     try:
         loaded = np.load(path, allow_pickle=False)
         arrays = {path.stem: loaded} if isinstance(loaded, np.ndarray) else {key: loaded[key] for key in loaded.files}

@@ -1,4 +1,5 @@
-"""A benchmark's document as docs/results keeps it: machine, command, what the columns mean, the table, the targets."""
+"""A benchmark's document as docs/results keeps it: machine, command, what the columns mean, the
+table, the targets."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ def page(
     behind: Iterable[str] = (),
     verdicts: Sequence[str] = (),
 ) -> str:
-    """`text_columns` name those of the head that are not numbers; `behind` are items under the table."""
+    """`text_columns` name those of the head that are not numbers; `behind` are items under the
+    table."""
     texts = set(text_columns)
     lines = [f"# {title}", "", f"Machine: {machine}.", "", "```", f"$ {command}", "```", "", *_items(notes), ""]
     lines += [_bar(head), _bar(["---" if name in texts else "---:" for name in head]), *map(_bar, rows)]

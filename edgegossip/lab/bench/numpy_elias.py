@@ -1,10 +1,13 @@
-"""The Elias stage's rival: quantisation to s uniform levels and Elias omega codes, as vectorised numpy.
+"""The Elias stage's rival: quantisation to s uniform levels and Elias omega codes, as vectorised
+numpy.
 
-Encoding looks every code word up in a table, adds lengths up for bit positions and ORs whole 64-bit words. Decoding takes
-one nonzero from every bucket at a time (buckets have known bit offsets, which this format sends along), 17 bits by table.
-Both work on pieces of 4096 buckets, so that no temporary grows with the model.
+Encoding looks every code word up in a table, adds lengths up for bit positions and ORs whole 64-bit
+words. Decoding takes one nonzero from every bucket at a time (buckets have known bit offsets, which
+this format sends along), 17 bits by table. Both work on pieces of 4096 buckets, so that no
+temporary grows with the model.
 
-A bucket: for each nonzero omega(gap from the one before, 1-based), sign bit, omega(level); most significant bit first.
+A bucket: for each nonzero omega(gap from the one before, 1-based), sign bit, omega(level); most
+significant bit first.
 """
 
 from __future__ import annotations
@@ -62,7 +65,8 @@ def _decoder() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 class NumpyElias:
-    """qsgd (or, with `levels`, elastiquant) with L2 norms of buckets of at most 512 values, Elias coded."""
+    """qsgd (or, with `levels`, elastiquant) with L2 norms of buckets of at most 512 values, Elias
+    coded."""
 
     def __init__(self, s: int, bucket: int = 512, levels: tuple[float, ...] = (), seed: int = 1) -> None:
         self.s, self.bucket, self._rng = s, bucket, np.random.default_rng(seed)
@@ -134,7 +138,8 @@ class NumpyElias:
 
 
 def _put(word: NDArray[np.uint64], at: NDArray[np.int64], size: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """A stream of 64-bit words with these words of `size` bits at these bits, which follow each other."""
+    """A stream of 64-bit words with these words of `size` bits at these bits, which follow each
+    other."""
     total = int(at[-1] + size[-1]) if at.size else 0
     out = np.zeros(total // 64 + 2, np.uint64)
     if not at.size:

@@ -1,4 +1,5 @@
-"""Processes of a benchmark: started on a leash, measured with all that they start, and gone in the end."""
+"""Processes of a benchmark: started on a leash, measured with all that they start, and gone in the
+end."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ _PR_SET_PDEATHSIG = 1
 
 
 def start(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> psutil.Popen:
-    """A child in a session of its own, whose output goes to `log`; the kernel ends it when this thread ends."""
+    """A child in a session of its own, whose output goes to `log`; the kernel ends it when this
+    thread ends."""
     with log.open("ab") as out:
         return psutil.Popen(
             [sys.executable, "-m", "edgegossip.lab.bench.processes", str(os.getpid()), *command],
@@ -55,7 +57,8 @@ def cpu_s(roots: Sequence[psutil.Process]) -> float:
 
 
 class PeakMemory:
-    """The largest resident size of each process with all below it, looked at every SAMPLE_S. A context manager."""
+    """The largest resident size of each process with all below it, looked at every SAMPLE_S. A
+    context manager."""
 
     def __init__(self, roots: Sequence[psutil.Process]) -> None:
         self._roots = list(roots)

@@ -1,9 +1,11 @@
 """What profiling costs a board: rounds with it and without it, turn and turn about in one process.
 
-A round is what a gossip board does between two exchanges, without the network: a local update of the recipe's model, its
-encoding, and the decoding of two neighbours' messages. With profiling, the same calls are inside the spans that a board opens,
-and the round ends as a board's does: sockets, process and sensors are read, and a record is written to a file. Times are CPU
-seconds of the whole process, the thread that samples power included; figures are means over rounds without the slowest tenth.
+A round is what a gossip board does between two exchanges, without the network: a local update of
+the recipe's model, its encoding, and the decoding of two neighbours' messages. With profiling, the
+same calls are inside the spans that a board opens, and the round ends as a board's does: sockets,
+process and sensors are read, and a record is written to a file. Times are CPU seconds of the whole
+process, the thread that samples power included; figures are means over rounds without the slowest
+tenth.
 """
 
 from __future__ import annotations
@@ -92,8 +94,8 @@ class _Profiler:
 
 
 def run(recipe: Recipe, rounds: int, meters: Meters) -> dict[str, Any]:
-    """The document of `bench profiling --json`. `meters`: what a board asks at the end of a round. Raises ConfigError and
-    DataError as `run` does."""
+    """The document of `bench profiling --json`. `meters`: what a board asks at the end of a round.
+    Raises ConfigError and DataError as `run` does."""
     board = _Round(recipe)
     board.play(nullcontext)
     with tempfile.TemporaryDirectory() as folder, _connections(2 * _NEIGHBOURS):
@@ -119,7 +121,8 @@ def run(recipe: Recipe, rounds: int, meters: Meters) -> dict[str, Any]:
 
 
 def _measure(board: _Round, profiler: _Profiler, rounds: int) -> tuple[list[float], list[float], list[float]]:
-    """CPU seconds of rounds with profiling, of rounds without, and of profiling alone, on an empty round."""
+    """CPU seconds of rounds with profiling, of rounds without, and of profiling alone, on an empty
+    round."""
     with_s, without_s, own_s = [], [], []
     was_enabled = gc.isenabled()
     gc.disable()
@@ -143,7 +146,8 @@ def _measure(board: _Round, profiler: _Profiler, rounds: int) -> tuple[list[floa
 
 
 def _typical(seconds: Sequence[float]) -> float:
-    """The mean without the slowest tenth: what is done in some rounds only counts, what another process did to a few does not."""
+    """The mean without the slowest tenth: what is done in some rounds only counts, what another
+    process did to a few does not."""
     kept = sorted(seconds)[: max(1, len(seconds) * 9 // 10)]
     return sum(kept) / len(kept)
 

@@ -1,4 +1,5 @@
-"""The command behind `edgegossip bench codecs`: inputs, cases, rows as they come, the document, the check."""
+"""The command behind `edgegossip bench codecs`: inputs, cases, rows as they come, the document, the
+check."""
 
 from __future__ import annotations
 
@@ -45,8 +46,9 @@ class Asked:
 
 
 def run(asked: Asked, arguments: Sequence[str], out: Print, note: Print) -> tuple[dict[str, Any], int]:
-    """Measure. Rows go to `out` as lines when they are there; what was left out to `note`. The document and the exit
-    code. Raises ConfigError for options that make no sense, HostError when the folder cannot be written to."""
+    """Measure. Rows go to `out` as lines when they are there; what was left out to `note`. The
+    document and the exit code. Raises ConfigError for options that make no sense, HostError when
+    the folder cannot be written to."""
     use_kernels(asked.isa, asked.threads)
     if asked.settings and "gradient" not in asked.inputs:
         raise ConfigError(
@@ -77,7 +79,8 @@ def run(asked: Asked, arguments: Sequence[str], out: Print, note: Print) -> tupl
 
 
 def use_kernels(isa: str | None, threads: int) -> None:
-    """Instruction set and threads of this process's kernels. Raises ConfigError for one that this machine lacks."""
+    """Instruction set and threads of this process's kernels. Raises ConfigError for one that this
+    machine lacks."""
     if isa is not None:
         if isa not in native.available_isas():
             raise ConfigError(f"--isa {isa}: this machine has {', '.join(native.available_isas())}")
@@ -86,7 +89,8 @@ def use_kernels(isa: str | None, threads: int) -> None:
 
 
 def _source(name: str, asked: Asked) -> Callable[[int], Input]:
-    """From a number of values to the input. Reads or computes what it needs at once, so that mistakes show early."""
+    """From a number of values to the input. Reads or computes what it needs at once, so that
+    mistakes show early."""
     if name == "synthetic":
         return lambda n: inputs.synthetic(n, asked.seed)
     if name == "gradient":

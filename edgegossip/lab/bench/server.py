@@ -1,4 +1,5 @@
-"""The command behind `edgegossip bench server`: rounds through a coordinator, ours and stock Flower's in the same run."""
+"""The command behind `edgegossip bench server`: rounds through a coordinator, ours and stock
+Flower's in the same run."""
 
 from __future__ import annotations
 
@@ -80,7 +81,8 @@ def require_flower() -> None:
 
 
 def measure(asked: Asked, nodes: int, values: int) -> Row:
-    """One row: our coordinator, then stock Flower with the same boards and model. Raises RunError."""
+    """One row: our coordinator, then stock Flower with the same boards and model. Raises
+    RunError."""
     from edgegossip.lab.bench.server_fleets import Load, run_ours, run_stock
 
     if asked.rounds < 2 or asked.stock_rounds < 2:

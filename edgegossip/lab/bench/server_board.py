@@ -1,6 +1,7 @@
 """A board of `bench server`: our one-process client around the least training there is.
 
-`python -m edgegossip.lab.bench.server_board NAME ADDRESS VALUES TENSORS CODEC` takes part until the run is over.
+`python -m edgegossip.lab.bench.server_board NAME ADDRESS VALUES TENSORS CODEC` takes part until the
+run is over.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ def layout_of(values: int, tensors: int) -> Layout:
 
 
 class Least:
-    """Changes every value a little, with torch in memory as on any board that trains, and keeps nothing as large as the model, as
-    its rival's app does not (flower/stock_app.py)."""
+    """Changes every value a little, with torch in memory as on any board that trains, and keeps
+    nothing as large as the model, as its rival's app does not (flower/stock_app.py)."""
 
     def __init__(self, layout: Layout) -> None:
         import torch

@@ -1,4 +1,5 @@
-"""One server run each way: our coordinator with our boards, and Flower's own programs with FedAvg. Both train nothing."""
+"""One server run each way: our coordinator with our boards, and Flower's own programs with FedAvg.
+Both train nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ COORDINATOR = "coordinator"
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is run: boards, values of the model, its tensors, rounds (the first of which is not timed)."""
+    """What is run: boards, values of the model, its tensors, rounds (the first of which is not
+    timed)."""
 
     nodes: int
     values: int
@@ -48,7 +50,8 @@ class Found:
 
 
 class _Rounds:
-    """A sink that notes when the coordinator finished each round, and the CPU of the whole fleet after the first and last."""
+    """A sink that notes when the coordinator finished each round, and the CPU of the whole fleet
+    after the first and last."""
 
     def __init__(self, load: Load) -> None:
         self._load, self.fleet = load, list[psutil.Process]()
@@ -72,7 +75,8 @@ class _Rounds:
 
 
 def run_ours(load: Load) -> Found:
-    """Our coordinator and boards, each a process of its own. Raises RunError when a board was lost."""
+    """Our coordinator and boards, each a process of its own. Raises RunError when a board was
+    lost."""
     from edgegossip.flower import Coordinator
 
     name, params = parse_codec(load.codec)
@@ -107,7 +111,8 @@ def run_ours(load: Load) -> Found:
 
 
 def run_stock(load: Load) -> Found:
-    """flower-superlink, flower-supernode and FedAvg as they come. Raises RunError when the run does not get on."""
+    """flower-superlink, flower-supernode and FedAvg as they come. Raises RunError when the run does
+    not get on."""
     from edgegossip.flower import stock_app
     from edgegossip.flower._private.runtime import start_run
 
@@ -144,7 +149,8 @@ def _a_round(cpu_s: Sequence[float], load: Load) -> float:
 
 
 def _follow(times: Path, load: Load, fleet: Sequence[psutil.Popen]) -> tuple[list[float], list[float]]:
-    """Ends of the rounds (the start first) on the wall clock, and the fleet's CPU seconds after the first and the last."""
+    """Ends of the rounds (the start first) on the wall clock, and the fleet's CPU seconds after the
+    first and the last."""
     until, cpu_s, seen = time.monotonic() + PATIENCE_S, list[float](), 0
     while time.monotonic() < until:
         lines = times.read_text().splitlines() if times.exists() else []

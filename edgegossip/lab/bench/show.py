@@ -75,7 +75,8 @@ def _text(value: Any, decimals: int | None) -> str:
 
 
 def verdict_line(verdict: dict[str, Any]) -> str:
-    """One line of --check: verdict, figure, bound, that row's figure against tuned torch if any, and the worst row."""
+    """One line of --check: verdict, figure, bound, that row's figure against tuned torch if any,
+    and the worst row."""
     word = {True: "holds", False: "FAILS", None: "not measured"}[verdict["holds"]]
     sign = ">=" if verdict["at_least"] else "<="
     figure = _text(verdict["figure"], 2)

@@ -14,8 +14,8 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(k|M|G|Ki|Mi|Gi)?(B)?")
 
 
 def parse_size(text: str) -> int:
-    """Number of values: "250000", "2M" (values), "8MB", "4MiB" (bytes of float32). Raises ConfigError, also for what is
-    no whole number of values."""
+    """Number of values: "250000", "2M" (values), "8MB", "4MiB" (bytes of float32). Raises
+    ConfigError, also for what is no whole number of values."""
     found = _SIZE.fullmatch(text.strip())
     if found is None:
         raise ConfigError(

@@ -1,7 +1,8 @@
-"""Order-0 entropy of the symbols that a quantised codec sends, counted in a body of its `raw` stage.
+"""Order-0 entropy of the symbols that a quantised codec sends, counted in a body of its `raw`
+stage.
 
-Reads the wire format on its own (docs/wire-format.md: "Quantised codecs"), so that the figure does not rest on the code
-that it judges. With the same key and state all stages send the same symbols.
+Reads the wire format on its own (docs/wire-format.md: "Quantised codecs"), so that the figure does
+not rest on the code that it judges. With the same key and state all stages send the same symbols.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ _CHUNK = 1 << 20  # codes
 
 @dataclass(frozen=True, slots=True)
 class CodeForm:
-    """How a raw body holds its codes: bytes before the first section, bits a code, values a scale of 2 bytes (0: a
-    tensor has one of 4)."""
+    """How a raw body holds its codes: bytes before the first section, bits a code, values a scale
+    of 2 bytes (0: a tensor has one of 4)."""
 
     head_bytes: int
     bits: int
@@ -34,7 +35,8 @@ class CodeForm:
 
 @dataclass(frozen=True, slots=True)
 class Entropy:
-    """Bits a value: with a distribution of its own for each tensor (mean over all values), and one for all."""
+    """Bits a value: with a distribution of its own for each tensor (mean over all values), and one
+    for all."""
 
     by_tensor: float
     overall: float
@@ -55,7 +57,8 @@ def code_form(codec: Codec[Any], body: Body) -> CodeForm | None:
 
 
 def entropy(body: Body, layout: Layout, form: CodeForm) -> Entropy:
-    """Entropy of the codes in a raw body. Raises LocalError when the body has another stage or size."""
+    """Entropy of the codes in a raw body. Raises LocalError when the body has another stage or
+    size."""
     data = np.frombuffer(body, np.uint8)
     at, bits, everything = form.head_bytes, 0.0, np.zeros(1 << form.bits, np.int64)
     for tensor in layout.tensors:

@@ -1,7 +1,8 @@
 """The figures that a release has to reach, in one table, and the check of rows against them.
 
-Speed is for one core; the ratios to memcpy are stated for machines with AVX-512 and are checked with every instruction set
-but `portable`. Every figure is the worst among the rows that a line speaks of.
+Speed is for one core; the ratios to memcpy are stated for machines with AVX-512 and are checked
+with every instruction set but `portable`. Every figure is the worst among the rows that a line
+speaks of.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One line: a figure of certain rows and its bound. `portable`: the bound for the portable build; None: none. `vbmi`: the
-    bound is for AVX-512 VBMI alone. `tuned`: the same figure against the rival at its best, which is told and not judged."""
+    """One line: a figure of certain rows and its bound. `portable`: the bound for the portable
+    build; None: none. `vbmi`: the bound is for AVX-512 VBMI alone. `tuned`: the same figure against
+    the rival at its best, which is told and not judged."""
 
     text: str
     of: Callable[[Row], bool]
@@ -36,8 +38,8 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a line came to. `holds` None: no row that it speaks of was measured. `tuned`: that row's figure against tuned
-    torch, where the line is against plain torch."""
+    """What a line came to. `holds` None: no row that it speaks of was measured. `tuned`: that row's
+    figure against tuned torch, where the line is against plain torch."""
 
     text: str
     bound: float
@@ -126,7 +128,8 @@ TARGETS = (
         _field("select_vs_torch"),
         3.0,
     ),
-    # Not of synthetic values: the entropy of 1 % independent positions is 8.08 bits each, which no code can beat.
+    # Not of synthetic values: the entropy of 1 % independent positions is 8.08 bits each, which no
+    # code can beat.
     Target(
         "topk and dgc of gradients, bits an index",
         lambda r: _sparse(r) and r["input"] != "synthetic",

@@ -1,4 +1,5 @@
-"""Times of several functions, measured in turn, so that whatever else the machine does meets all of them."""
+"""Times of several functions, measured in turn, so that whatever else the machine does meets all of
+them."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ _SWEPT = 32 << 20  # float32 values: 128 MiB, several times the last cache of wh
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Seconds of each function in each round, in order: `rounds` of them, fewer of a slow function that sat out."""
+    """Seconds of each function in each round, in order: `rounds` of them, fewer of a slow function
+    that sat out."""
 
     rounds: int
     seconds: Mapping[str, Sequence[float]]
@@ -37,13 +39,15 @@ class Times:
         return quartiles(self.seconds[name])
 
     def paired(self, reference: str, name: str) -> float:
-        """How many times as long as `name` the reference took: the median over rounds of the ratio of both times of one round.
-        A machine whose speed changes in the meantime changes both. Neither may have sat out: ValueError."""
+        """How many times as long as `name` the reference took: the median over rounds of the ratio
+        of both times of one round. A machine whose speed changes in the meantime changes both.
+        Neither may have sat out: ValueError."""
         pairs = zip(self.seconds[reference], self.seconds[name], strict=True)
         return median(over / under for over, under in pairs)
 
     def unpaired(self, reference: str, name: str) -> float:
-        """The same as the ratio of two medians, for a reference that has times of some rounds only."""
+        """The same as the ratio of two medians, for a reference that has times of some rounds
+        only."""
         return self.median(reference) / self.median(name)
 
 
@@ -62,12 +66,14 @@ def in_turn(
     slow_budget_s: float = 2.0,
     before: Callable[[], object] | None = None,
 ) -> Times:
-    """The times of each function in `repeat` rounds, and more until they have taken `at_least_s` seconds, after one
-    round to warm up that does not count. Before it is timed a function runs once more, so that it finds the caches as it
-    leaves them itself, whatever ran before; or `before` runs in its place, such as `cache_sweep()`.
+    """The times of each function in `repeat` rounds, and more until they have taken `at_least_s`
+    seconds, after one round to warm up that does not count. Before it is timed a function runs once
+    more, so that it finds the caches as it leaves them itself, whatever ran before; or `before`
+    runs in its place, such as `cache_sweep()`.
 
-    The functions named in `slow` (the rivals, for which that makes no difference) are only timed, and sit out once they have
-    taken `slow_budget_s` seconds; one that took that long in the first round is judged by that round."""
+    The functions named in `slow` (the rivals, for which that makes no difference) are only timed,
+    and sit out once they have taken `slow_budget_s` seconds; one that took that long in the first
+    round is judged by that round."""
     taken: dict[str, list[float]] = {name: [] for name in work}
     first: dict[str, float] = {}
     was_enabled = gc.isenabled()

@@ -1,18 +1,21 @@
 """Holds a codec to what it claims, by running it: `edgegossip codec verify`.
 
-A vector of a realistic kind (generalised normal, beta 0.6, in a matrix, a convolution and a bias) is encoded `draws` times
-with different keys, as a first message. With errors e_d = decoded - x:
+A vector of a realistic kind (generalised normal, beta 0.6, in a matrix, a convolution and a bias)
+is encoded `draws` times with different keys, as a first message. With errors e_d = decoded - x:
 
 - gain: <decoded, x> / <x, x>, which is 1 on average for an unbiased codec;
 - bias: ||E e||^2, estimated without bias by the mean of <e_d, e_d'> over pairs of draws;
 - variance: the mean of ||e_d||^2 / ||x||^2, against the bound that the codec claims;
 - size: bits a value, against the entropy of its symbols and scales;
-- same: of three messages in a row, equal bytes for equal input, equal values for equal bytes, a receiver's codec decodes the
-  same; x cannot be written to; a codec that keeps no state is held to gain and variance in the later ones, too;
-- refuses: NaN and infinities in the input, cut and lengthened bodies; damaged ones give a DecodeError or finite values.
+- same: of three messages in a row, equal bytes for equal input, equal values for equal bytes, a
+  receiver's codec decodes the same; x cannot be written to; a codec that keeps no state is held to
+  gain and variance in the later ones, too;
+- refuses: NaN and infinities in the input, cut and lengthened bodies; damaged ones give a
+  DecodeError or finite values.
 
-"Equal to" is as near as 4 standard deviations (Student's t, for these are estimated) and float32's rounding. What a codec does
-not claim is measured and gets no verdict. The last two are in verify_seam.py.
+"Equal to" is as near as 4 standard deviations (Student's t, for these are estimated) and float32's
+rounding. What a codec does not claim is measured and gets no verdict. The last two are in
+verify_seam.py.
 """
 
 from __future__ import annotations
@@ -70,7 +73,8 @@ class Report:
 
 
 def trial(size: int, seed: int = 0) -> tuple[Layout, Vec]:
-    """A layout of `size` values (at least 64) in three tensors, and GenNorm(0.01, 0.6) values in it."""
+    """A layout of `size` values (at least 64) in three tensors, and GenNorm(0.01, 0.6) values in
+    it."""
     if size < 64:
         raise LocalError(f"{size} values are too few to verify a codec with; use at least 64")
     side = math.isqrt(size // 2)
@@ -91,9 +95,9 @@ def verify(
     rebuild: Rebuild | None = None,
     build: Build | None = None,
 ) -> Report:
-    """Run all checks. The receiver is `rebuild` of what a frame carries (codecs.from_wire), or what `build` makes in a process
-    of its own, or a copy of the codec from before it encoded anything. A codec that raises fails
-    the check it raised in. Raises LocalError for a size below 64, fewer
+    """Run all checks. The receiver is `rebuild` of what a frame carries (codecs.from_wire), or what
+    `build` makes in a process of its own, or a copy of the codec from before it encoded anything. A
+    codec that raises fails the check it raised in. Raises LocalError for a size below 64, fewer
     than 4 draws, or size * draws above MAX_ERRORS."""
     if draws < 4:
         raise LocalError(f"{draws} draws tell nothing; use at least 4")
@@ -137,7 +141,8 @@ def verify(
 
 
 def _receiver(codec: Codec[Any], layout: Layout, rebuild: Rebuild | None, build: Build | None) -> Receive:
-    """What decodes the bodies beside the codec itself. Made before the codec is used: a copy has none of its memory."""
+    """What decodes the bodies beside the codec itself. Made before the codec is used: a copy has
+    none of its memory."""
     if rebuild is not None:
         make = rebuild
         return lambda bodies: [make(codec.wire_id, codec.wire_params()).decode(body, layout) for body in bodies]
@@ -162,8 +167,8 @@ def _draw(codec: Codec[Any], x: Vec, layout: Layout, draws: int) -> tuple[NDArra
 
 
 def _later_fault(codec: Codec[Any], x: Vec, layout: Layout, claims: Claims, kept: Collection[str], draws: int) -> str:
-    """Gain and variance of later messages, where the first one `kept` what is claimed. Claims are about an empty memory: only a
-    codec that keeps none is held to them."""
+    """Gain and variance of later messages, where the first one `kept` what is claimed. Claims are
+    about an empty memory: only a codec that keeps none is held to them."""
     state = codec.init(layout)
     for round in range(1, MESSAGES):
         errors = np.empty((draws, x.size), np.float32)
@@ -215,8 +220,8 @@ def _variance(squares: NDArray[np.float64], claims: Claims) -> Check:
 
 
 def _size(bits: float, claims: Claims, layout: Layout) -> Check:
-    """Within 3.5 % of the entropy from 1.5 bits a value on, else within 12 %; and TABLE_BYTES a tensor, which count in small
-    models only."""
+    """Within 3.5 % of the entropy from 1.5 bits a value on, else within 12 %; and TABLE_BYTES a
+    tensor, which count in small models only."""
     if claims.entropy_bits is None:
         return Check("size", None, bits)
     tables = 8 * TABLE_BYTES * sum(t.size > 0 for t in layout.tensors) / layout.size
@@ -225,7 +230,8 @@ def _size(bits: float, claims: Claims, layout: Layout) -> Check:
 
 
 def _guarded(name: str, *runs: Callable[[], str]) -> Check:
-    """A check in parts, each of which says what is wrong; anything that one raises is wrong too. The first fault counts."""
+    """A check in parts, each of which says what is wrong; anything that one raises is wrong too.
+    The first fault counts."""
     fault = ""
     for run in runs:
         try:

@@ -1,8 +1,8 @@
-"""A receiver in a process of its own, for `verify`: it is built anew and given bodies, so that nothing that an encoder left in
-an object, a class or a module can reach it.
+"""A receiver in a process of its own, for `verify`: it is built anew and given bodies, so that
+nothing that an encoder left in an object, a class or a module can reach it.
 
-The two processes run the same user's code with the same rights. The job goes as a pickle, which this process made; answers come
-as JSON.
+The two processes run the same user's code with the same rights. The job goes as a pickle, which
+this process made; answers come as JSON.
 """
 
 from __future__ import annotations
@@ -26,14 +26,17 @@ Build = Callable[[], Codec[Any]]  # of a module's top level, so that pickle find
 Answer: TypeAlias = bytes | str  # the values as bytes of float32[n], or what went wrong
 
 PATIENCE_S = 600.0
-# The parent's path comes after the child's own: a user's file with the name of a standard module must not hide that.
+# The parent's path comes after the child's own: a user's file with the name of a standard module
+# must not hide that.
 _CHILD = "import sys; sys.path += sys.argv[1:]; from edgegossip.lab.bench.verify_receiver import serve; serve()"
 
 
 def decode_apart(build: Build, bodies: Sequence[bytes], layout: Layout) -> list[Vec]:
-    """The bodies, float32[layout.size] each, as a codec decodes them that `build` makes in a fresh process.
+    """The bodies, float32[layout.size] each, as a codec decodes them that `build` makes in a fresh
+    process.
 
-    Raises LocalError when `build` cannot be pickled, the process ends early, or a body is not decoded."""
+    Raises LocalError when `build` cannot be pickled, the process ends early, or a body is not
+    decoded."""
     try:
         job = pickle.dumps((build, list(bodies), layout))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -60,7 +63,8 @@ def _values(number: int, answer: Answer) -> Vec:
 
 
 def answers_to(job: bytes) -> list[Answer]:
-    """What the child does: build the codec and decode every body. What the user's code raises is part of the answer."""
+    """What the child does: build the codec and decode every body. What the user's code raises is
+    part of the answer."""
     try:
         build, bodies, layout = pickle.loads(job)
         codec = build()
@@ -85,8 +89,8 @@ def _from_text(text: dict[str, str]) -> Answer:
 
 
 def serve() -> None:
-    """The child: a pickle of path and job on standard input, answers as JSON on standard output, which is the user's no
-    more."""
+    """The child: a pickle of path and job on standard input, answers as JSON on standard output,
+    which is the user's no more."""
     with os.fdopen(os.dup(1), "wb") as out:
         os.dup2(2, 1)
         sys.path[:], job = pickle.load(sys.stdin.buffer)

@@ -1,7 +1,7 @@
 """What `verify` asks of every codec, whatever it claims: the seam of base.py, held by running it.
 
-Functions return what is wrong in words, and nothing when all is well. What a codec raises where it must not passes through;
-`verify` reports it.
+Functions return what is wrong in words, and nothing when all is well. What a codec raises where it
+must not passes through; `verify` reports it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ def wire_fault(codec: Codec[Any]) -> str:
 
 
 def same_fault(codec: Codec[Any], x: Vec, layout: Layout, receive: Receive) -> str:
-    """MESSAGES in a row: equal bytes for equal input, state and key; values, sums and a receiver that agree."""
+    """MESSAGES in a row: equal bytes for equal input, state and key; values, sums and a receiver
+    that agree."""
     if fault := wire_fault(codec):
         return fault
     state, bodies, values = codec.init(layout), [], []
@@ -85,7 +86,8 @@ def _receiver_fault(receive: Receive, bodies: Sequence[bytes], values: Sequence[
 
 
 def _decoding_fault(codec: Codec[Any], body: bytes, values: Vec, layout: Layout) -> str:
-    """Whether `values`, what decode() gave, are float32[layout.size], and `out` and `weight` do what they should."""
+    """Whether `values`, what decode() gave, are float32[layout.size], and `out` and `weight` do
+    what they should."""
     if not isinstance(values, np.ndarray):
         return f"decoding gave {type(values).__name__}, not a vector"
     if values.dtype != np.float32 or values.shape != (layout.size,) or not np.isfinite(values).all():
@@ -146,8 +148,8 @@ def _called(bad: float) -> str:
 
 
 def body_fault(codec: Codec[Any], x: Vec, layout: Layout) -> str:
-    """Bodies that are cut, lengthened and damaged: DecodeError and a sum as it was, or finite values of a damaged one; in
-    memory that the layout bounds."""
+    """Bodies that are cut, lengthened and damaged: DecodeError and a sum as it was, or finite
+    values of a damaged one; in memory that the layout bounds."""
     body = bytes(encode(codec, x, layout))
     limit = max(4 * layout.size, peak_bytes(lambda: codec.decode(body, layout))) + SPARE_BYTES
     total = np.linspace(-1, 1, layout.size, dtype=np.float32)
@@ -165,8 +167,8 @@ def body_fault(codec: Codec[Any], x: Vec, layout: Layout) -> str:
 
 
 def _tried(codec: Codec[Any], body: bytes, layout: Layout, total: Vec, limit: int | None) -> tuple[bool, str]:
-    """Decode a wrong body, then add it to a copy of `total` if it was refused: was it, and the fault. Memory is measured
-    where it has a limit in bytes."""
+    """Decode a wrong body, then add it to a copy of `total` if it was refused: was it, and the
+    fault. Memory is measured where it has a limit in bytes."""
     result: list[Any] = []
 
     def run() -> None:
@@ -201,7 +203,8 @@ def _sum_fault(codec: Codec[Any], body: bytes, layout: Layout, total: Vec) -> st
 
 
 def peak_bytes(run: Callable[[], object]) -> int:
-    """Bytes that Python and numpy held at most during run(), beyond those before. Kernels' own memory is not counted."""
+    """Bytes that Python and numpy held at most during run(), beyond those before. Kernels' own
+    memory is not counted."""
     tracing = tracemalloc.is_tracing()
     if not tracing:
         tracemalloc.start()
@@ -222,8 +225,9 @@ def _cuts(body: bytes) -> Iterator[bytes]:
 
 
 def _with_lengths(body: bytes, limit: int) -> Iterator[bytes]:
-    """A length beyond the limit, Infinity, NaN and the largest length in the place of any four of the first bytes, where
-    lengths and scales stand. The smallest comes first: a codec that believes it fails before it asks for 4 GiB."""
+    """A length beyond the limit, Infinity, NaN and the largest length in the place of any four of
+    the first bytes, where lengths and scales stand. The smallest comes first: a codec that believes
+    it fails before it asks for 4 GiB."""
     length = min(1 << limit.bit_length() + 1, 2**31)
     words = (
         length.to_bytes(4, "little"),

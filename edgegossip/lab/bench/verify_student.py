@@ -10,8 +10,9 @@ SIGMAS = 4.0
 
 @functools.cache
 def sigmas(draws: int) -> float:
-    """Estimated standard deviations of the mean of `draws` (at least 2) normal values that it is beyond, either way, as
-    rarely as one is beyond SIGMAS known ones: 33 of 4 draws, 4.6 of 32, SIGMAS of many."""
+    """Estimated standard deviations of the mean of `draws` (at least 2) normal values that it is
+    beyond, either way, as rarely as one is beyond SIGMAS known ones: 33 of 4 draws, 4.6 of 32,
+    SIGMAS of many."""
     within = math.erf(SIGMAS / math.sqrt(2))
     low, high = 0.0, math.pi / 2
     for _ in range(60):
@@ -24,7 +25,8 @@ def sigmas(draws: int) -> float:
 
 
 def _share_within(angle: float, freedom: int) -> float:
-    """P(|t| <= tan(angle) sqrt(freedom)), by the finite series of Abramowitz and Stegun 26.7.3 and 26.7.4."""
+    """P(|t| <= tan(angle) sqrt(freedom)), by the finite series of Abramowitz and Stegun 26.7.3 and
+    26.7.4."""
     odd = freedom % 2
     square = math.cos(angle) ** 2
     term, total = math.cos(angle) if odd else 1.0, 0.0

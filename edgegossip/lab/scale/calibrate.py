@@ -1,12 +1,14 @@
 """A profile of the machine that it runs on, in about a minute: what `edgegossip calibrate` writes.
 
-Training rates are those of the recipe's own model and batch, through the same workload that a board runs, on made-up examples:
-operations of a step as `cost` counts them, over the seconds that it took. Codecs are timed on one million values of a gradient's
-distribution, one thread. Memory is copied from one array into another, larger than caches.
+Training rates are those of the recipe's own model and batch, through the same workload that a board
+runs, on made-up examples: operations of a step as `cost` counts them, over the seconds that it
+took. Codecs are timed on one million values of a gradient's distribution, one thread. Memory is
+copied from one array into another, larger than caches.
 
-Rates of one thread are by CPU time, which other processes do not lengthen much; those of all cores are by the clock on the wall:
-leave the machine alone meanwhile. Training is the median of several updates, as it goes on for long; the other figures are the
-best of several, as the machine can do it.
+Rates of one thread are by CPU time, which other processes do not lengthen much; those of all cores
+are by the clock on the wall: leave the machine alone meanwhile. Training is the median of several
+updates, as it goes on for long; the other figures are the best of several, as the machine can do
+it.
 """
 
 from __future__ import annotations
@@ -66,7 +68,8 @@ Note = Callable[[str], None]
 
 
 def calibrate(name: str, recipe: Recipe, link: LinkRate | None = None, note: Note = lambda text: None) -> DeviceProfile:
-    """Measure; `note` gets a sentence before each part. `link`: what a peer measured; without one the interface's nominal rate.
+    """Measure; `note` gets a sentence before each part. `link`: what a peer measured; without one
+    the interface's nominal rate.
 
     Raises ConfigError for a recipe that cannot be built."""
     cores = len(os.sched_getaffinity(0))
@@ -139,7 +142,8 @@ def clock_of(threads: int) -> Callable[[], float]:
 
 
 def update_seconds(recipe: Recipe, clock: Callable[[], float]) -> list[float]:
-    """What local updates take, one after another. Raises ConfigError for a recipe that cannot be built."""
+    """What local updates take, one after another. Raises ConfigError for a recipe that cannot be
+    built."""
     threads = torch.get_num_threads()
     try:
         with warnings.catch_warnings():
@@ -197,7 +201,8 @@ def _memory_rate() -> float:
 
 
 def _is_hardware(interface: str) -> bool:
-    """Not a bridge, a tunnel or one end of a container's cable, which name rates that nothing has."""
+    """Not a bridge, a tunnel or one end of a container's cable, which name rates that nothing
+    has."""
     return (Path("/sys/class/net") / interface / "device").exists()
 
 

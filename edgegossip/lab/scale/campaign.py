@@ -1,5 +1,6 @@
-"""A whole scalability run: what is missing is run, cell by cell; then the table, the verdicts and the plots of all that
-was asked for are made. A cell that fails is named in all of them, and tried again by the same command.
+"""A whole scalability run: what is missing is run, cell by cell; then the table, the verdicts and
+the plots of all that was asked for are made. A cell that fails is named in all of them, and tried
+again by the same command.
 """
 
 from __future__ import annotations
@@ -63,8 +64,8 @@ class Place(Protocol):
 
 
 def run(asked: Asked, say: Say, warn: Say) -> tuple[dict[str, Any], int]:
-    """Everything. `say` gets progress and the table, line by line; `warn` what went wrong. The document for --json and the exit
-    code: EXIT_DEGRADED when cells failed."""
+    """Everything. `say` gets progress and the table, line by line; `warn` what went wrong. The
+    document for --json and the exit code: EXIT_DEGRADED when cells failed."""
     begun_s = time.monotonic()
     base, cells = plan(asked)
     folder = asked.out or Path("runs") / f"{base.run.name}-scale-{asked.on}"
@@ -126,7 +127,8 @@ def _check_options(asked: Asked) -> None:
 
 
 def _how(asked: Asked, base: Recipe) -> dict[str, Any]:
-    """What decides a cell's result besides its recipe. A profile counts by what is in it: it may be calibrated anew."""
+    """What decides a cell's result besides its recipe. A profile counts by what is in it: it may be
+    calibrated anew."""
     if asked.on == "boards":
         from edgegossip.lab.scale.boards.place import members
 
@@ -157,7 +159,8 @@ def _device(asked: Asked) -> str:
 
 
 def _rate_bps(asked: Asked) -> float:
-    """Of the link: what is asked for, else the fleet's. Each byte counts once, however often it crosses the air."""
+    """Of the link: what is asked for, else the fleet's. Each byte counts once, however often it
+    crosses the air."""
     if asked.rate or asked.on != "model" or not asked.fleet:
         return parse_rate(asked.rate or RATE)
     if asked.link == "each":
@@ -194,8 +197,8 @@ def _place(asked: Asked, folder: Path, results: Mapping[str, Mapping[str, Any]],
 
 
 def _run_cell(place: Place, cell: Cell, first: bool) -> dict[str, Any]:
-    """Its line in the file of results. Raises what is the caller's own mistake: after the `first` cell no other would do better.
-    A later one that fails where others did not is one among them."""
+    """Its line in the file of results. Raises what is the caller's own mistake: after the `first`
+    cell no other would do better. A later one that fails where others did not is one among them."""
     head = {"key": cell.key, "scheme": cell.scheme.name, "devices": cell.devices, "on": cell.on, "how": dict(cell.how)}
     begun_s = time.monotonic()
     try:
@@ -215,7 +218,8 @@ def _outcome(cell: Cell, result: Mapping[str, Any]) -> str:
 
 
 def rows_of(cells: Sequence[Cell], results: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """A row for every cell with a result, failed ones with null figures, compared with each other."""
+    """A row for every cell with a result, failed ones with null figures, compared with each
+    other."""
     rows: list[dict[str, Any]] = []
     for cell in cells:
         result = results.get(cell.key)

@@ -1,5 +1,5 @@
-"""The cells of a scalability run: a scheme on so many boards. Each is a recipe of its own and has a key by which it is
-resumed.
+"""The cells of a scalability run: a scheme on so many boards. Each is a recipe of its own and has a
+key by which it is resumed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ MOST_DEVICES = 64
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """`recipe` has all rounds, the uncounted ones included; `epoch_rounds` is how many rounds an epoch has."""
+    """`recipe` has all rounds, the uncounted ones included; `epoch_rounds` is how many rounds an
+    epoch has."""
 
     scheme: Scheme
     devices: int
@@ -62,8 +63,8 @@ def make_cells(
     examples: int,
     max_rounds: int,
 ) -> list[Cell]:
-    """Scheme by scheme, from few boards to many. `examples`: of an epoch; `max_rounds`: so many are counted at most, 0: the
-    whole epoch. Raises ConfigError."""
+    """Scheme by scheme, from few boards to many. `examples`: of an epoch; `max_rounds`: so many are
+    counted at most, 0: the whole epoch. Raises ConfigError."""
     return [
         _cell(scheme.of(base, count), scheme, on, how, examples, max_rounds) for scheme in schemes for count in devices
     ]

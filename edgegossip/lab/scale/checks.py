@@ -1,5 +1,5 @@
-"""Checks of what a parsed TOML document says: each takes the key's name, for the sentence, and the value, and gives the value in
-the type that the dataclass has. Each raises ConfigError."""
+"""Checks of what a parsed TOML document says: each takes the key's name, for the sentence, and the
+value, and gives the value in the type that the dataclass has. Each raises ConfigError."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ Check = Callable[[str, Any], Any]
 
 
 def checked(document: Mapping[str, Any], kind: Any, checks: Mapping[str, Check], what: str) -> dict[str, Any]:
-    """The document's values in the types of the dataclass; every key is known, none that is needed is missing."""
+    """The document's values in the types of the dataclass; every key is known, none that is needed
+    is missing."""
     if not isinstance(document, Mapping):
         raise ConfigError(f"{what} is a table of keys and values, not {document!r}")
     for key in document:

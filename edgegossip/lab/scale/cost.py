@@ -1,9 +1,11 @@
-"""What a local update of a recipe takes: operations and bytes of memory, counted on torch's meta device, where tensors have
-shapes and no values. So it takes a second for a model of any size, and nothing is trained.
+"""What a local update of a recipe takes: operations and bytes of memory, counted on torch's meta
+device, where tensors have shapes and no values. So it takes a second for a model of any size, and
+nothing is trained.
 
-Operations are those that torch's FlopCounterMode knows (matrix products and convolutions, forward and backward; a multiply-add is
-two). What it does not know (norms, activations, the optimiser) is in a profile's rate, which is measured the same way.
-Integer training is counted as its float32 twin: the products are the same ones.
+Operations are those that torch's FlopCounterMode knows (matrix products and convolutions, forward
+and backward; a multiply-add is two). What it does not know (norms, activations, the optimiser) is
+in a profile's rate, which is measured the same way. Integer training is counted as its float32
+twin: the products are the same ones.
 """
 
 from __future__ import annotations
@@ -66,7 +68,8 @@ def step_cost(module: nn.Module, inputs: Tensor, classes: int) -> StepCost:
 
 
 def of_recipe(recipe: Recipe) -> tuple[Layout, StepCost]:
-    """Layout of the recipe's model, and a step of its batch size. Raises ConfigError as `run` does."""
+    """Layout of the recipe's model, and a step of its batch size. Raises ConfigError as `run`
+    does."""
     about = describe(recipe.data)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -92,10 +95,12 @@ def _on_meta(recipe: Recipe, about: Description) -> nn.Module:
 
 
 def board_bytes(recipe: Recipe, layout: Layout, cost: StepCost, neighbours: int, message_bytes: int) -> int:
-    """Resident bytes of a board, modelled: the process, its vectors, what autograd keeps, the data and messages under way.
+    """Resident bytes of a board, modelled: the process, its vectors, what autograd keeps, the data
+    and messages under way.
 
-    Vectors of the model's size: the model, gradient, momentum, update, the round's model and what is to be sent; a replica of
-    each neighbour and one's own where differences travel (gossip), and a checkpoint's copy."""
+    Vectors of the model's size: the model, gradient, momentum, update, the round's model and what
+    is to be sent; a replica of each neighbour and one's own where differences travel (gossip), and
+    a checkpoint's copy."""
     second = recipe.training.optimizer in ("adam", "adamw")  # its second moment
     vectors = (
         6 + second + (neighbours + 1 if recipe.run.mode == "gossip" else 1) + (1 if recipe.checkpoint.every else 0)

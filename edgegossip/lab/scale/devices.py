@@ -1,15 +1,17 @@
-"""Profiles of boards and fleets: what a board computes, encodes and sends in a second, and which boards share which link.
+"""Profiles of boards and fleets: what a board computes, encodes and sends in a second, and which
+boards share which link.
 
-The packaged profiles are the files devices/*.toml and devices/fleets/*.toml. Every number in them has an entry in [sources] that
-begins with one of
+The packaged profiles are the files devices/*.toml and devices/fleets/*.toml. Every number in them
+has an entry in [sources] that begins with one of
 
     published:   where it can be read
     derived:     the formula, and the published figures that went in
     measured:    on which machine, with which command
     assumed:     that nobody says it, and why this value
 
-None of the boards has been at hand, so none of the packaged numbers is `measured` on its board: `edgegossip calibrate` on a board
-writes a profile that is. Rates are of plain float32 bytes: encoding takes 4 bytes a value in, decoding gives 4 bytes a value out.
+None of the boards has been at hand, so none of the packaged numbers is `measured` on its board:
+`edgegossip calibrate` on a board writes a profile that is. Rates are of plain float32 bytes:
+encoding takes 4 bytes a value in, decoding gives 4 bytes a value out.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ SHORT_STEP = (
 
 @dataclass(frozen=True, slots=True)
 class DeviceProfile:
-    """One kind of board. Rates are sustained ones, of the whole board with all its cores unless said otherwise."""
+    """One kind of board. Rates are sustained ones, of the whole board with all its cores unless
+    said otherwise."""
 
     name: str
     title: str
@@ -54,7 +57,8 @@ class DeviceProfile:
     decode_bytes_per_s: Mapping[str, float]
     one_thread_flops: float | None = None  # fp32_flops on one thread; None: an even share of the cores
     one_thread_int8_ops: float | None = None
-    # Standard deviation of a local update's seconds by their mean: the slowest board is waited for. None: nobody knows.
+    # Standard deviation of a local update's seconds by their mean: the slowest board is waited for.
+    # None: nobody knows.
     update_spread: float | None = None
     accelerator_flops: float | None = None  # as fp32_flops, on its GPU; None: nothing that trains
     power_sensors: tuple[str, ...] = ()  # what edgegossip.telemetry.sensors finds on it
@@ -69,8 +73,8 @@ class DeviceProfile:
         return self.decode_bytes_per_s.get(codec, self.decode_bytes_per_s[DEFAULT])
 
     def training_rate(self, precision: str = "fp32", threads: int = 1, accelerated: bool = False) -> float:
-        """Operations/s of training steps on so many threads; on the GPU where there is one and `accelerated` is set.
-        Integer training runs on the CPU only."""
+        """Operations/s of training steps on so many threads; on the GPU where there is one and
+        `accelerated` is set. Integer training runs on the CPU only."""
         if accelerated and self.accelerator_flops is not None and precision != "int8":
             return self.accelerator_flops
         whole, one = self.fp32_flops, self.one_thread_flops
@@ -85,7 +89,8 @@ class DeviceProfile:
 class LinkProfile:
     """What all boards of a fleet share, beside each board's own interface."""
 
-    # Capacity of the access point as TCP sees it (without headers), all directions together; None: a switch.
+    # Capacity of the access point as TCP sees it (without headers), all directions together; None:
+    # a switch.
     shared_bits_per_s: float | None = None
     crossings: int = 1  # how often a message from board to board takes that capacity; 2: by radio, up and down again
     latency_s: float = 0.001  # one way
@@ -107,8 +112,8 @@ class FleetProfile:
         return sum(count for _, count in self.boards)
 
     def names(self, count: int | None = None) -> tuple[str, ...]:
-        """Board profile, as `load_device` takes it, of each of the first `count` boards, of all without `count`. Raises
-        ConfigError when there are fewer."""
+        """Board profile, as `load_device` takes it, of each of the first `count` boards, of all
+        without `count`. Raises ConfigError when there are fewer."""
         every = tuple(name for name, n in self.boards for _ in range(n))
         if count is not None and not 1 <= count <= len(every):
             raise ConfigError(f"{count} boards of fleet {self.name}: it has {len(every)}; ask for 1 to {len(every)}")
@@ -132,8 +137,8 @@ def load_device(source: str) -> DeviceProfile:
 
 
 def load_fleet(source: str) -> FleetProfile:
-    """A packaged fleet's name or a TOML file's path. Raises ConfigError. Its boards are named in the packaged profiles, or are
-    paths that count from the fleet's own folder."""
+    """A packaged fleet's name or a TOML file's path. Raises ConfigError. Its boards are named in
+    the packaged profiles, or are paths that count from the fleet's own folder."""
     document, name = _read(source, _folder() / "fleets", "fleet", fleet_names())
     boards = document.get("boards")
     if source not in fleet_names() and isinstance(boards, list):
@@ -182,7 +187,8 @@ def to_toml(profile: DeviceProfile) -> str:
 
 
 def _folder() -> Path:
-    """devices/ as a wheel has it, inside the package, or as the source tree has it, beside the package."""
+    """devices/ as a wheel has it, inside the package, or as the source tree has it, beside the
+    package."""
     package = Path(__file__).parents[2]
     inside = package / "devices"
     return inside if inside.is_dir() else package.parent / "devices"

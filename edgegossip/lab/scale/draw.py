@@ -55,7 +55,8 @@ def _bars(axes: Axes, rows: Sequence[Row]) -> None:
 
 
 def speedups(rows: Sequence[Row], what: str, path: Path) -> Path:
-    """How many times faster than on the smallest count, with the line on which no board is wasted."""
+    """How many times faster than on the smallest count, with the line on which no board is
+    wasted."""
     schemes = _schemes(rows)
     counts = sorted({int(row["devices"]) for row in rows})
     with matplotlib.rc_context(STYLE):
@@ -109,7 +110,8 @@ _GANTT = (
 
 
 def rounds(results: Sequence[Row], what: str, path: Path) -> Path:
-    """One round of each run: a bar a board, from the moment on at which the first one begins to compute."""
+    """One round of each run: a bar a board, from the moment on at which the first one begins to
+    compute."""
     with matplotlib.rc_context(STYLE):
         boards = max(len(result["marks"]) for result in results)
         figure = new_figure(9.6, 1.6 + len(results) * (0.7 + 0.17 * boards), f"{what}: one round")

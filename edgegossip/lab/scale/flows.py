@@ -1,8 +1,10 @@
-"""Messages under way as fluids: each moves at a rate, and rates are shared out max-min fairly, as TCP shares links over seconds.
+"""Messages under way as fluids: each moves at a rate, and rates are shared out max-min fairly, as
+TCP shares links over seconds.
 
-Bertsekas, Gallager: Data Networks, 2nd edition, section 6.5.2 (progressive filling). Constraints are each board's interface, one
-way and the other, and the capacity that all share; by radio a message takes that one `crossings` times. Deviations from real
-TCP: no slow start, no loss, and shares follow a change at once. Pure; time is what the caller says it is.
+Bertsekas, Gallager: Data Networks, 2nd edition, section 6.5.2 (progressive filling). Constraints
+are each board's interface, one way and the other, and the capacity that all share; by radio a
+message takes that one `crossings` times. Deviations from real TCP: no slow start, no loss, and
+shares follow a change at once. Pure; time is what the caller says it is.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ class _Flow:
 
 
 class Network:
-    """Boards 0 to n-1 with interfaces of so many bits/s each way, on one link. Raises LocalError for a capacity that is none."""
+    """Boards 0 to n-1 with interfaces of so many bits/s each way, on one link. Raises LocalError
+    for a capacity that is none."""
 
     def __init__(self, interfaces_bits_per_s: Sequence[float], link: LinkProfile) -> None:
         if not all(bits > 0 for bits in interfaces_bits_per_s):
@@ -45,14 +48,16 @@ class Network:
         self._rates = None
 
     def next_s(self) -> float | None:
-        """Seconds until the next message is through if none starts before; None while nothing is under way."""
+        """Seconds until the next message is through if none starts before; None while nothing is
+        under way."""
         if not self._flows:
             return None
         left = np.array([flow.left_bytes for flow in self._flows])
         return float(np.min(left / self._known_rates()))
 
     def advance(self, seconds: float) -> list[Hashable]:
-        """Let time pass, no more than `next_s`; the keys of the messages that are through, in the order in which they began."""
+        """Let time pass, no more than `next_s`; the keys of the messages that are through, in the
+        order in which they began."""
         if not self._flows:
             return []
         for flow, rate in zip(self._flows, self._known_rates(), strict=True):
@@ -69,7 +74,8 @@ class Network:
         return self._rates
 
     def _fair_rates(self) -> NDArray[np.float64]:
-        """Progressive filling: all rates grow together; the flows of a constraint that is full stop growing."""
+        """Progressive filling: all rates grow together; the flows of a constraint that is full stop
+        growing."""
         use = self._use()
         room = np.concatenate([self._interfaces, self._interfaces, [] if self._shared is None else [self._shared]])
         rates, growing = np.zeros(len(self._flows)), np.ones(len(self._flows), bool)

@@ -1,8 +1,9 @@
-"""What a round sends: frames that are really encoded, of a vector distributed as gradients are, in the model's own tensors.
+"""What a round sends: frames that are really encoded, of a vector distributed as gradients are, in
+the model's own tensors.
 
-The vector follows a generalised normal law (bench/inputs.py). What an algorithm really sends differs from round to round: an
-entropy coder's frames of a sharper distribution are smaller, and of an algorithm that sends differences of models they change as
-training goes on.
+The vector follows a generalised normal law (bench/inputs.py). What an algorithm really sends
+differs from round to round: an entropy coder's frames of a sharper distribution are smaller, and of
+an algorithm that sends differences of models they change as training goes on.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ def gradient(layout: Layout, seed: int = 1) -> Vec:
 
 
 def sent(name: str, params: dict[str, Any], layout: Layout, x: Vec) -> Sent:
-    """A message that carries x in this codec. Raises ConfigError for an unknown codec or parameter."""
+    """A message that carries x in this codec. Raises ConfigError for an unknown codec or
+    parameter."""
     codec: Codec[Any] = codecs.get(name, **params)
     state, ctx = codec.init(layout), Ctx(key=1, round=0, loss=LOSS, lr=0.1)
     encode_s = decode_s = float("inf")

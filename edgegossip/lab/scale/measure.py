@@ -1,12 +1,13 @@
 """The row of one cell from the records of its run. Pure.
 
-Seconds are those of an epoch: the mean over the counted rounds and over the boards, times the rounds that an epoch has.
-T is the sum of compute (Cp), encode (En), transmit (Tx), decode and wait; evaluations and what boards write down
-("other") are none of it. Tx is the time in which a board has frames on the way that are not acknowledged; wait is what
-comes after that, and before it the time until the slowest board has computed. Where all begin to send at the same moment
-(`barriers`), what comes after that is Tx as well, until the last board has what it needs (`late`): then a board waits while
-frames of the round are on the link, its own or others'. Beside the
-means stand the parts of the board that waits least: what holds it up is what holds up the run, and the others wait for it.
+Seconds are those of an epoch: the mean over the counted rounds and over the boards, times the
+rounds that an epoch has. T is the sum of compute (Cp), encode (En), transmit (Tx), decode and wait;
+evaluations and what boards write down ("other") are none of it. Tx is the time in which a board has
+frames on the way that are not acknowledged; wait is what comes after that, and before it the time
+until the slowest board has computed. Where all begin to send at the same moment (`barriers`), what
+comes after that is Tx as well, until the last board has what it needs (`late`): then a board waits
+while frames of the round are on the link, its own or others'. Beside the means stand the parts of
+the board that waits least: what holds it up is what holds up the run, and the others wait for it.
 """
 
 from __future__ import annotations
@@ -32,10 +33,11 @@ def of_records(
     barriers: Barriers | None = None,
     late: Barriers | None = None,
 ) -> tuple[Row, list[list[float | None]]]:
-    """The row without what compares it with others, and the curve: [seconds, bytes sent by all, training loss] a round; null
-    for a loss or bits that nobody has told. Raises ValueError when a board has told nothing of a counted round, or not all
-    of its parts, or when they took no time. `first`: round from which on they count. `barriers`: what a board waited before all
-    began to send; `late`: from its own end of a round to the last board's."""
+    """The row without what compares it with others, and the curve: [seconds, bytes sent by all,
+    training loss] a round; null for a loss or bits that nobody has told. Raises ValueError when a
+    board has told nothing of a counted round, or not all of its parts, or when they took no time.
+    `first`: round from which on they count. `barriers`: what a board waited before all began to
+    send; `late`: from its own end of a round to the last board's."""
     rounds = cell.recipe.run.rounds
     by_round: dict[int, dict[str, MetricsRecord]] = {}
     for record in records:
@@ -62,8 +64,9 @@ def of_records(
 
 
 def _parts(cell: Cell, records: Sequence[MetricsRecord], barriers: Barriers | None, late: Barriers) -> dict[str, float]:
-    """One board's, seconds of an epoch. A board that is through before others are waits for them in its next round: that is the
-    link's in the round before, of the last counted round too, and no part of the first one."""
+    """One board's, seconds of an epoch. A board that is through before others are waits for them in
+    its next round: that is the link's in the round before, of the last counted round too, and no
+    part of the first one."""
     parts = {key: cell.epoch_rounds * (_mean(records, f"time/{part}_s") or 0.0) for key, part in PARTS.items()}
     if barriers is None:
         return parts
@@ -77,8 +80,8 @@ def _parts(cell: Cell, records: Sequence[MetricsRecord], barriers: Barriers | No
 
 
 def slowest(parts: Mapping[str, Mapping[str, float]]) -> Row:
-    """The parts of the board that waits least, of those the one that computes longest, and its name as `node`. `parts`: of each
-    board, by the keys of PARTS."""
+    """The parts of the board that waits least, of those the one that computes longest, and its name
+    as `node`. `parts`: of each board, by the keys of PARTS."""
     node = min(parts, key=lambda name: (parts[name]["wait_s"], -parts[name]["cp_s"] - parts[name]["en_s"]))
     return {"node": node, **parts[node]}
 
@@ -106,9 +109,10 @@ def _mean(records: Sequence[MetricsRecord], name: str) -> float | None:
 
 
 def compare(rows: Sequence[Row]) -> list[Row]:
-    """With `sp_s`, `speedup` and `efficiency`, which need the rows of the same scheme on other counts. `sp_s` is the paper's
-    Sp: T here less T on the next smaller count, negative when boards were worth adding. `speedup` and `efficiency` are
-    against the smallest count of all that were run: T(k0)/T(k), and that by k/k0. Null where there is nothing to compare with."""
+    """With `sp_s`, `speedup` and `efficiency`, which need the rows of the same scheme on other
+    counts. `sp_s` is the paper's Sp: T here less T on the next smaller count, negative when boards
+    were worth adding. `speedup` and `efficiency` are against the smallest count of all that were
+    run: T(k0)/T(k), and that by k/k0. Null where there is nothing to compare with."""
     done = [dict(row) | {"sp_s": None, "speedup": None, "efficiency": None} for row in rows]
     fewest = min((row["devices"] for row in done if row["t_s"] is not None), default=0)
     for scheme in dict.fromkeys(row["scheme"] for row in done):
@@ -122,7 +126,7 @@ def compare(rows: Sequence[Row]) -> list[Row]:
 
 
 def spread_of(seconds: Sequence[float]) -> float:
-    """Standard deviation by the mean, as the median deviation from the median gives it (Rousseeuw, Croux 1993: by 1.4826 of a
-    normal law), which a single interruption does not change."""
+    """Standard deviation by the mean, as the median deviation from the median gives it (Rousseeuw,
+    Croux 1993: by 1.4826 of a normal law), which a single interruption does not change."""
     middle = statistics.median(seconds)
     return round(min(0.99, 1.4826 * statistics.median([abs(s - middle) for s in seconds]) / middle), 4)

@@ -1,8 +1,10 @@
-"""What a run of a recipe will be like on a fleet, before anything runs: bytes and seconds of a round, memory, what limits it.
+"""What a run of a recipe will be like on a fleet, before anything runs: bytes and seconds of a
+round, memory, what limits it.
 
-Frame sizes are those of frames that are really encoded (frames.py); operations are counted on the model (cost.py); rates come
-from the boards' profiles (devices.py), and seconds from the model of a round (predict.py). What limits a run is asked of the same
-model: which of its rates, doubled, shortens a round most.
+Frame sizes are those of frames that are really encoded (frames.py); operations are counted on the
+model (cost.py); rates come from the boards' profiles (devices.py), and seconds from the model of a
+round (predict.py). What limits a run is asked of the same model: which of its rates, doubled,
+shortens a round most.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ RIVALS = (
     "e-elastiquant",
     "co3",
 )
-# These send whole models, which a coarse codec makes coarse; what travels in their place is made for it.
+# These send whole models, which a coarse codec makes coarse; what travels in their place is made
+# for it.
 _FOR_COARSE = {"dpsgd": "choco-sgd", "sgp": "quant-sgp"}
 _FASTER = 0.98  # a codec that saves less than 2 % is not named
 ALL_BOARDS = "all boards"  # as what limits: their processors
@@ -87,9 +90,9 @@ class Case:
         link: LinkProfile | None = None,
         faster: Mapping[str, float] | None = None,
     ) -> tuple[RoundParts, ...]:
-        """[board]; through a coordinator the last one is the coordinator, on a machine that is like the fleet's fastest board and
-        wired to the access point. `faster`: factors on the rates of computing of some kinds of boards, by name; "link:NAME" on
-        their interfaces."""
+        """[board]; through a coordinator the last one is the coordinator, on a machine that is like
+        the fleet's fastest board and wired to the access point. `faster`: factors on the rates of
+        computing of some kinds of boards, by name; "link:NAME" on their interfaces."""
         link, faster = link or self.fleet.link, faster or {}
         works = [self._work(board, up.codec, faster) for board in self.boards]
         if not self.server:
@@ -142,14 +145,15 @@ def _edges(recipe: Recipe) -> tuple[tuple[tuple[int, int], ...], ...]:
 class Limit:
     """What shortens a round most when it is twice as fast."""
 
-    # "shared link", "link of raspberry-pi-4", "raspberry-pi-4" (computing), the same of "all boards", or "latency"
+    # "shared link", "link of raspberry-pi-4", "raspberry-pi-4" (computing), the same of "all
+    # boards", or "latency"
     what: str
     saves: float  # share of the round's seconds
 
 
 def limit_of(case: Case, up: Sent, down: Sent | None, now_s: float) -> Limit:
-    """By asking the model; "latency" when no rate helps. Where kinds of boards are equally slow none of them alone shortens
-    a round: then it is all of them."""
+    """By asking the model; "latency" when no rate helps. Where kinds of boards are equally slow
+    none of them alone shortens a round: then it is all of them."""
     kinds = list(dict.fromkeys(board.name for board in case.boards))
     asked: list[tuple[str, Mapping[str, float], LinkProfile]] = []
     shared = case.fleet.link.shared_bits_per_s
@@ -235,8 +239,8 @@ def _part(layout: Layout) -> Layout:
 
 
 def plan(recipe: Recipe, fleet: FleetProfile, count: int | None = None) -> dict[str, Any]:
-    """The document of `plan --json`: every second and byte of memory in it is modelled, frames are really encoded. Imports torch.
-    Raises ConfigError as `run` does."""
+    """The document of `plan --json`: every second and byte of memory in it is modelled, frames are
+    really encoded. Imports torch. Raises ConfigError as `run` does."""
     from edgegossip.lab.scale.cost import board_bytes, of_recipe
 
     layout, cost = of_recipe(recipe)

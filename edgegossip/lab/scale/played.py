@@ -1,7 +1,7 @@
 """Boards that this machine plays: how much slower than a core of it they are.
 
-`python -m edgegossip.lab.scale.played` is a process that computes what a board does: a recipe (TOML)
-in, median CPU seconds of a local update and their spread out."""
+`python -m edgegossip.lab.scale.played` is a process that computes what a board does: a recipe
+(TOML) in, median CPU seconds of a local update and their spread out."""
 
 from __future__ import annotations
 
@@ -38,8 +38,9 @@ class Played:
     update_s: float | None = None  # what a local update takes the board by its profile; None: what `slower` makes of it
 
     def slower_after(self, updates_s: Sequence[float], boards: int) -> float:
-        """For the next round, after local updates that took so many CPU seconds here, the newest last. What a core of this
-        machine does in a second changes by the minute where the machine is a virtual one, and the boards' does not."""
+        """For the next round, after local updates that took so many CPU seconds here, the newest
+        last. What a core of this machine does in a second changes by the minute where the machine
+        is a virtual one, and the boards' does not."""
         last = updates_s[-_LAST * boards :]
         if self.update_s is None or not last:
             return self.slower
@@ -49,12 +50,12 @@ class Played:
 
 
 def of_profile(recipe: Recipe, device: str) -> Played:
-    """A board of that profile. Computing: operations a second of the recipe's own local updates, measured here and now, over
-    those of the profile on as many threads. Measured as boards are played, in processes on all cores at a time, which share
-    caches and memory. Takes some seconds.
+    """A board of that profile. Computing: operations a second of the recipe's own local updates,
+    measured here and now, over those of the profile on as many threads. Measured as boards are
+    played, in processes on all cores at a time, which share caches and memory. Takes some seconds.
 
-    Raises ConfigError for an unknown profile or a model without a product that is counted, HostError when it could not be
-    measured."""
+    Raises ConfigError for an unknown profile or a model without a product that is counted,
+    HostError when it could not be measured."""
     from edgegossip.lab.scale import cost
 
     profile = load_device(device)
@@ -65,9 +66,9 @@ def of_profile(recipe: Recipe, device: str) -> Played:
 
 
 def handling_of(profile: DeviceProfile, rates: Mapping[str, tuple[float, float]]) -> float:
-    """So many CPU seconds of that board for one here while messages are made and taken in: the median over codecs of what this
-    machine encodes and decodes in a second, `rates`, over what the profile says. `rates`: by codec, as calibrate.codec_rates
-    gives them."""
+    """So many CPU seconds of that board for one here while messages are made and taken in: the
+    median over codecs of what this machine encodes and decodes in a second, `rates`, over what the
+    profile says. `rates`: by codec, as calibrate.codec_rates gives them."""
     encode = [here / profile.encode_rate(name) for name, (here, _) in rates.items()]
     return statistics.median(encode + [here / profile.decode_rate(name) for name, (_, here) in rates.items()])
 
@@ -80,8 +81,8 @@ def rates_here() -> dict[str, tuple[float, float]]:
 
 
 def update_here(recipe: Recipe) -> tuple[float, float]:
-    """CPU seconds of a local update and their `spread_of`, of as many processes as compute at a time: they share caches and
-    memory. Takes some seconds. Raises HostError."""
+    """CPU seconds of a local update and their `spread_of`, of as many processes as compute at a
+    time: they share caches and memory. Takes some seconds. Raises HostError."""
     each = _told_here(recipe)
     return statistics.mean(seconds for seconds, _ in each), statistics.mean(spread for _, spread in each)
 
@@ -119,7 +120,8 @@ def pace_key(how: Mapping[str, Any]) -> str:
 
 
 def known(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Played]:
-    """Of finished cells, by their `pace_key`: a run that goes on plays the same boards, whatever this machine does now."""
+    """Of finished cells, by their `pace_key`: a run that goes on plays the same boards, whatever
+    this machine does now."""
     return {
         key: Played(**r["row"]["played"])
         for r in results.values()

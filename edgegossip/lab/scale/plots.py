@@ -1,4 +1,5 @@
-"""The plots of a scalability run: which there are, and what they show. Drawn by `draw`, which imports matplotlib."""
+"""The plots of a scalability run: which there are, and what they show. Drawn by `draw`, which
+imports matplotlib."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ Result = Mapping[str, Any]
 
 
 def write_plots(folder: Path, name: str, rows: Sequence[Mapping[str, Any]], results: Sequence[Result]) -> list[Path]:
-    """time.png, speedup.png, loss.png, round.png and links.png in `folder`; those without data are left out. `name`: of the
-    recipe. Raises HostError without matplotlib."""
+    """time.png, speedup.png, loss.png, round.png and links.png in `folder`; those without data are
+    left out. `name`: of the recipe. Raises HostError without matplotlib."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:

@@ -1,14 +1,16 @@
-"""Seconds of a round, from what boards do in one and how large their messages are: an event simulation in virtual time.
+"""Seconds of a round, from what boards do in one and how large their messages are: an event
+simulation in virtual time.
 
-One gossip round as a board plays it: a board computes, encodes, hands over a message for each out-neighbour, then takes in
-the messages of its in-neighbours one after the other; when it has all of the round it begins the next one. Messages share links
-as `flows` says. One server round: the coordinator encodes and sends to every board; a board decodes, computes, encodes and
-answers; the coordinator decodes the answers as they come.
+One gossip round as a board plays it: a board computes, encodes, hands over a message for each
+out-neighbour, then takes in the messages of its in-neighbours one after the other; when it has all
+of the round it begins the next one. Messages share links as `flows` says. One server round: the
+coordinator encodes and sends to every board; a board decodes, computes, encodes and answers; the
+coordinator decodes the answers as they come.
 
-The parts are those of `profiling.records.PARTS` and add up to the round: blocked time is `transmit` while a message of one's
-own is under way, `wait` after that. What they are calculated from is modelled, so everything here is labelled modelled where it
-is shown. Deviations: no retransmission, no deadline, no asynchronous algorithm (`ad-psgd`); from
-round to round only computing varies.
+The parts are those of `profiling.records.PARTS` and add up to the round: blocked time is `transmit`
+while a message of one's own is under way, `wait` after that. What they are calculated from is
+modelled, so everything here is labelled modelled where it is shown. Deviations: no retransmission,
+no deadline, no asynchronous algorithm (`ad-psgd`); from round to round only computing varies.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ def work_of(
     accelerated: bool = False,
     other_s: float = 0.0,
 ) -> BoardWork:
-    """A board's work from its profile. `flops`: operations of one round's local training; `values`: n of the model."""
+    """A board's work from its profile. `flops`: operations of one round's local training; `values`:
+    n of the model."""
     size_bytes = VALUE_BYTES * values
     return BoardWork(
         compute_s=flops / device.training_rate(precision, threads, accelerated),
@@ -59,15 +62,16 @@ def work_of(
 def gossip_rounds(
     works: Sequence[BoardWork], messages: Messages, link: LinkProfile, rounds: int
 ) -> tuple[tuple[RoundParts, ...], ...]:
-    """[round][board] of so many rounds from a standing start. Raises LocalError for a message from or to nobody."""
+    """[round][board] of so many rounds from a standing start. Raises LocalError for a message from
+    or to nobody."""
     return _Gossip(works, [tuple(messages(r)) for r in range(rounds)], link).run()
 
 
 def gossip_round(
     works: Sequence[BoardWork], messages: Messages, link: LinkProfile, period: int = 1
 ) -> tuple[RoundParts, ...]:
-    """[board] of a round once the run is under way: the mean over rounds that are simulated after those that fill the pipe.
-    `period`: after so many rounds the messages are as before."""
+    """[board] of a round once the run is under way: the mean over rounds that are simulated after
+    those that fill the pipe. `period`: after so many rounds the messages are as before."""
     fill = -(-_FILL // period) * period
     counted = -(-_counted(works) // period) * period
     return _mean(gossip_rounds(works, messages, link, fill + counted)[fill:])
@@ -80,8 +84,9 @@ def server_round(
     up_bytes: int,
     link: LinkProfile,
 ) -> tuple[RoundParts, ...]:
-    """[board, ..., coordinator]: one round through a coordinator, which nobody begins before all answers of the last one are
-    in. A board's `decode_s` is of what comes down; the coordinator's of one answer, its `encode_s` of what goes down."""
+    """[board, ..., coordinator]: one round through a coordinator, which nobody begins before all
+    answers of the last one are in. A board's `decode_s` is of what comes down; the coordinator's of
+    one answer, its `encode_s` of what goes down."""
     played = []
     for round in range(_counted(works)):
         drawn = [replace(w, compute_s=w.compute_s * _drawn(w.spread, k, round)) for k, w in enumerate(works)]
@@ -174,7 +179,8 @@ class _Gossip:
             board.blocked_s = now_s
 
     def _go_on(self, index: int) -> None:
-        """The next message if one is there, the end of the round if none is missing; else it is blocked."""
+        """The next message if one is there, the end of the round if none is missing; else it is
+        blocked."""
         board = self._boards[index]
         if not board.sending or board.taking:
             return
@@ -218,7 +224,8 @@ class _Gossip:
 
 
 def _drawn(spread: float, board: int, round: Round) -> float:
-    """A factor on that round's computing, of mean 1 and this standard deviation: normal, cut off. Equal for equal arguments."""
+    """A factor on that round's computing, of mean 1 and this standard deviation: normal, cut off.
+    Equal for equal arguments."""
     if not spread:
         return 1.0
     drawn = np.random.default_rng([board, round]).standard_normal()

@@ -1,4 +1,5 @@
-"""What a board does in a round, what it sends, and where the round's time went: inputs and outcome of the models of a round."""
+"""What a board does in a round, what it sends, and where the round's time went: inputs and outcome
+of the models of a round."""
 
 from __future__ import annotations
 

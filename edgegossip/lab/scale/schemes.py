@@ -4,7 +4,8 @@
     4-bit-elastiquant       the same with this codec; any codec of the package
     choco-4-bit-elastiquant gossip on the recipe's graph (a ring unless it says otherwise) with this codec
     dpsgd                   the same at full precision
-    server-co3              through a coordinator, with this codec up and down; server-sgd at full precision
+    server-co3              through a coordinator, with this codec up and down; server-sgd at full
+                            precision
 
 parallel SGD is the setting of ElastiQuant and QSGD (gossip/parallel.py).
 """
@@ -37,7 +38,8 @@ class Scheme:
         return not self.algorithm
 
     def settings(self, recipe: Recipe) -> Mapping[str, Any]:
-        """What it sets in a recipe. Parameters of the codec and of the algorithm stay when the recipe names the same one."""
+        """What it sets in a recipe. Parameters of the codec and of the algorithm stay when the
+        recipe names the same one."""
         wanted: dict[str, Any] = {"codec.name": self.codec}
         if recipe.codec.name != self.codec:
             wanted["codec.params"] = {}

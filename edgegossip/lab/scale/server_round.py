@@ -49,7 +49,8 @@ class ServerRound:
         self._busy_until_s = max(self._busy_until_s, self._line.now_s) + self._coordinator.decode_s
 
     def _board(self, k: int, end_s: float) -> RoundParts:
-        """A board pulls from the moment on at which the coordinator has encoded, and waits before it and after its answer."""
+        """A board pulls from the moment on at which the coordinator has encoded, and waits before
+        it and after its answer."""
         work, coordinator = self._works[k], self._coordinator
         sent_s = coordinator.other_s + coordinator.compute_s + coordinator.encode_s
         own_s = work.other_s + work.decode_s + work.compute_s + work.encode_s

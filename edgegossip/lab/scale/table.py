@@ -1,4 +1,5 @@
-"""The table of a scalability run, as ElastiQuant's Table 3 has it, and what to make of it in a sentence each. Pure."""
+"""The table of a scalability run, as ElastiQuant's Table 3 has it, and what to make of it in a
+sentence each. Pure."""
 
 from __future__ import annotations
 
@@ -94,7 +95,8 @@ def _seconds(seconds: float) -> str:
 
 
 def verdicts(rows: Sequence[Row]) -> list[str]:
-    """A sentence for each scheme: how far it scales, what holds it up on its most boards, and what would be faster there."""
+    """A sentence for each scheme: how far it scales, what holds it up on its most boards, and what
+    would be faster there."""
     done = [row for row in rows if row["t_s"] is not None]
     schemes = dict.fromkeys(row["scheme"] for row in done)
     return [_verdict(scheme, done) + _failed([r for r in rows if r["scheme"] == scheme]) for scheme in schemes]
@@ -145,8 +147,9 @@ def _bound(row: Row) -> str:
 
 
 def _cure(row: Row, rows: Sequence[Row]) -> str:
-    """The scheme that would be the fastest on as many boards, computing as this one does: what is computed is the same in all
-    schemes, and where it took longer in one cell the machine was busy."""
+    """The scheme that would be the fastest on as many boards, computing as this one does: what is
+    computed is the same in all schemes, and where it took longer in one cell the machine was
+    busy."""
     others = [r for r in rows if r["devices"] == row["devices"] and r["scheme"] != row["scheme"]]
     seconds = {r["scheme"]: row["cp_s"] + r["t_s"] - r["cp_s"] for r in others}
     better = min(seconds, key=lambda scheme: float(seconds[scheme]), default=None)

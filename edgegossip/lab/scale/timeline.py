@@ -10,7 +10,8 @@ from edgegossip.lab.scale.flows import Network
 
 
 class Timeline:
-    """Things that happen at a time, and messages between boards with such interfaces on one link."""
+    """Things that happen at a time, and messages between boards with such interfaces on one
+    link."""
 
     def __init__(self, interfaces_bits_per_s: Sequence[float], link: LinkProfile) -> None:
         self.now_s = 0.0

@@ -37,7 +37,8 @@ class Byzantine:
         self._led: set[object] = set()  # whom a round far ahead was named to: once each, twice may be believed
 
     def tamper(self, kind: str, frame: Frame, to: object = None) -> bytes | None:
-        """The whole frame as it goes out to somebody; None where this kind has nothing to change."""
+        """The whole frame as it goes out to somebody; None where this kind has nothing to
+        change."""
         if kind == "byzantine-far":
             return self._far(frame, to)
         if kind == "byzantine-state":

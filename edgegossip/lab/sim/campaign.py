@@ -28,7 +28,8 @@ COLLECT_EVERY = 200_000  # new objects
 
 @dataclass(slots=True)
 class Result:
-    """What a campaign found. `failures` holds at most `KEEP` of them, those of the smallest seeds."""
+    """What a campaign found. `failures` holds at most `KEEP` of them, those of the smallest
+    seeds."""
 
     schedules: int = 0
     violations: int = 0  # schedules that broke a promise

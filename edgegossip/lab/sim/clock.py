@@ -23,7 +23,8 @@ class Clock:
         self._stopped = False
 
     def at(self, when: float, what: Callable[..., None], *args: Any) -> None:
-        """Call what(*args) at `when`, or now if that has passed; never once the clock has stopped."""
+        """Call what(*args) at `when`, or now if that has passed; never once the clock has
+        stopped."""
         if self._stopped:
             return
         self._count += 1
@@ -33,7 +34,8 @@ class Clock:
         self.at(self.now + delay_s, what, *args)
 
     def run(self, until: float) -> bool:
-        """Everything up to `until`, or until `stop` is called. Whether nothing is left to happen."""
+        """Everything up to `until`, or until `stop` is called. Whether nothing is left to
+        happen."""
         heap, pop = self._heap, heapq.heappop
         while heap and heap[0][0] <= until:
             self.now, _, what, args = pop(heap)

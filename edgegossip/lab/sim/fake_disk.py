@@ -49,7 +49,8 @@ class FakeDisk:
         self._durable: set[str] = set()  # folders whose names this process has synced
         self._locked: set[str] = set()
 
-    # -- Files ------------------------------------------------------------------------------------------------
+    # -- Files
+    # ----------------------------------------------------------------------------------------------
 
     def make_folder(self, path: str) -> None:
         """As the real one: each with those above it, and the folder above synced, be it this
@@ -128,7 +129,8 @@ class FakeDisk:
         self._locked.add(folder)
         return lambda: self._locked.discard(folder)
 
-    # -- faults -----------------------------------------------------------------------------------------------
+    # -- faults
+    # ----------------------------------------------------------------------------------------------
 
     def after_power_cut(self, rng: Random) -> FakeDisk:
         """The disk as the next start finds it. This one is left as it is."""
@@ -156,7 +158,8 @@ class FakeDisk:
         self._now[path].content = self._now[path].content[:keep_bytes]
         self._now[path].synced = bytes(self._now[path].content)
 
-    # -- inside -----------------------------------------------------------------------------------------------
+    # -- inside
+    # ----------------------------------------------------------------------------------------------
 
     def _begin(self, operation: str, path: str) -> None:
         self._check_writable()

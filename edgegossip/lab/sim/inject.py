@@ -48,7 +48,8 @@ class Injector:
             return self._lying
         return self._messages
 
-    # -- messages and links ----------------------------------------------------------------------------------
+    # -- messages and links
+    # ----------------------------------------------------------------------------------
 
     def _messages(self, fault: Fault) -> None:
         """Overlapping faults of one kind: the last one's strength counts until its end, and then
@@ -89,7 +90,8 @@ class Injector:
         self._world.network.slow(a, b, fault.strength)
         self._world.clock.at(fault.end, self._world.network.slow, a, b, 0.0)
 
-    # -- nodes -----------------------------------------------------------------------------------------------
+    # -- nodes
+    # ----------------------------------------------------------------------------------------------
 
     def _crashing(self, fault: Fault) -> None:
         world, (i,) = self._world, fault.nodes

@@ -111,7 +111,8 @@ def algorithm_of(named: Named) -> GossipAlgorithm[Any]:
 
 
 def param_of(algorithm: Any, name: str, default: float) -> float:
-    """A parameter of an algorithm, of the scheme that it runs or of the algorithm inside a wrapper."""
+    """A parameter of an algorithm, of the scheme that it runs or of the algorithm inside a
+    wrapper."""
     for part in (algorithm, getattr(algorithm, "scheme", None)):
         value = getattr(part, name, None)
         if isinstance(value, (int, float)):

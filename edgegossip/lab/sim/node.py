@@ -45,7 +45,8 @@ _STEPPED = (Stage.EXCHANGING, Stage.POLLING)  # after an update that was used
 
 
 class Packet(NamedTuple):
-    """A message on the network. `lie`: the kind of fault that tampered with it; empty if none did."""
+    """A message on the network. `lie`: the kind of fault that tampered with it; empty if none
+    did."""
 
     sender: int
     data: bytes | wire.Frame  # as bytes, or as it is where nobody tampered with it
@@ -128,7 +129,8 @@ class Node:
         """Return the algorithm's state."""
         return self.engine.state
 
-    # -- processes -------------------------------------------------------------------------------------------------
+    # -- processes
+    # ----------------------------------------------------------------------------------------------
 
     def boot(self, saved: Saved | None, boot: int) -> None:
         """A new process, which will go on from what the disk holds, or from nothing."""
@@ -184,7 +186,8 @@ class Node:
         if self._timers:
             self._wake_at(min(self._timers.values()))
 
-    # -- what comes in ---------------------------------------------------------------------------------------------
+    # -- what comes in
+    # ---------------------------------------------------------------------------------------------
 
     def take(self, event: Event) -> None:
         """An event from the transport."""
@@ -232,7 +235,8 @@ class Node:
             self.world.stepped(self, before, event.local)
         self._carry_out(effects)
 
-    # -- timers ----------------------------------------------------------------------------------------------------
+    # -- timers
+    # ----------------------------------------------------------------------------------------------
 
     @property
     def _now_s(self) -> float:
@@ -277,7 +281,8 @@ class Node:
         self.world.ticked(self, timer)
         self._handle(TimerFired(timer))
 
-    # -- effects ---------------------------------------------------------------------------------------------------
+    # -- effects
+    # ----------------------------------------------------------------------------------------------
 
     def _carry_out(self, effects: list[Effect]) -> None:
         world = self.world

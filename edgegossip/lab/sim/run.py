@@ -131,7 +131,8 @@ class _Run:
         if self._injector.may_come(node.index) and node.index not in self._world.came:
             self._world.boot(node.index, None)
 
-    # -- progress --------------------------------------------------------------------------------------------
+    # -- progress
+    # --------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
         """Every virtual second: whoever does not get on has stalled."""
@@ -169,7 +170,8 @@ class _Run:
         world = self._world
         return world.clock.now > world.schedule.seconds + NOTICE_S + CATCH_UP_ROUNDS * self._deadline_s
 
-    # -- phases ----------------------------------------------------------------------------------------------
+    # -- phases
+    # ----------------------------------------------------------------------------------------------
 
     def _calm(self) -> None:
         """No faults any more, and no training."""

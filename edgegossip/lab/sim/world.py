@@ -134,7 +134,8 @@ class World:
         collection has to find it."""
         self.__dict__.clear()
 
-    # -- what nodes ask --------------------------------------------------------------------------------------
+    # -- what nodes ask
+    # --------------------------------------------------------------------------------------
 
     def engine_of(self, node: Node, restarted: bool) -> NodeEngine:
         """Make the engine of a new process of this node."""
@@ -169,7 +170,8 @@ class World:
             )
         return self.workload.update(i, model, self.quiet)
 
-    # -- what nodes tell -------------------------------------------------------------------------------------
+    # -- what nodes tell
+    # -------------------------------------------------------------------------------------
 
     def booted(self, node: Node, saved: Saved | None, state: Any) -> None:
         """Its process has joined, and begins with this state."""
@@ -380,7 +382,8 @@ class World:
         if node.up and node.process == process:
             self.kill(i, "has finished, and leaves", left=True)
 
-    # -- checks ----------------------------------------------------------------------------------------------
+    # -- checks
+    # ----------------------------------------------------------------------------------------------
 
     def violate(self, rule: str, node: int | None, text: str) -> None:
         self.violations.append(Violation(rule, node, round(self.clock.now, 3), text))
@@ -419,7 +422,8 @@ class World:
         return f"mixed without {out} in round {round}" if row and out else None
 
     def _only_averages(self) -> bool:
-        """After a restart from an older checkpoint a push-sum node may take back more than it has."""
+        """After a restart from an older checkpoint a push-sum node may take back more than it
+        has."""
         return not self.lied and (self.name in ROW_MIXING or not self.restarts)
 
     def _check_memory(self, node: Node) -> None:
@@ -451,7 +455,8 @@ class World:
         never_there = any(not (self.presence.met(i, j) or self.presence.unfit(i, j)) for j in gone)
         return stage is Stage.JOINING and node.process == 1 and never_there and not self.heard[i]
 
-    # -- between network and nodes ---------------------------------------------------------------------------
+    # -- between network and nodes
+    # ---------------------------------------------------------------------------
 
     def _in_bytes(self, i: int, send: Send, mark: float) -> Packet:
         """Return a frame as it goes over a wire, and as liars change it."""
@@ -538,7 +543,8 @@ class World:
         if self.nodes[j].up:
             self.nodes[j].take(news)
 
-    # -- processes -------------------------------------------------------------------------------------------
+    # -- processes
+    # -------------------------------------------------------------------------------------------
 
     def boot(self, index: int, saved: Saved | None) -> None:
         """A process of a node starts: it listens, and joins."""

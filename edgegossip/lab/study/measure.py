@@ -95,7 +95,8 @@ class Recorder:
 
 
 def measure_rounds(rounds: Round) -> frozenset[Round]:
-    """Return at most about CURVE_POINTS rounds, evenly spaced, the first and the last among them."""
+    """Return at most about CURVE_POINTS rounds, evenly spaced, the first and the last among
+    them."""
     every = max(1, rounds // CURVE_POINTS)
     return frozenset(range(0, rounds, every)) | {rounds - 1}
 

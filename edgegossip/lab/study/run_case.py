@@ -41,7 +41,8 @@ class Opened:
 
 
 def check(recipe: Recipe) -> None:
-    """Whether the case can start, in far less time than it takes. Raises ConfigError or DataError."""
+    """Whether the case can start, in far less time than it takes. Raises ConfigError or
+    DataError."""
     training.check(recipe)
     layout = training.layout_of(recipe)
     if recipe.run.mode == "server":

@@ -47,7 +47,8 @@ def headline(result: Result) -> str | None:
 
 
 def scores_of(result: Result) -> Mapping[str, Mapping[str, float | None]]:
-    """Scores of a run by name: of the averaged model, and mean, least and greatest of the nodes'."""
+    """Scores of a run by name: of the averaged model, and mean, least and greatest of the
+    nodes'."""
     found: Mapping[str, Mapping[str, float | None]] = result.get("scores") or {}
     return found or ({"accuracy": result["accuracy"]} if result.get("accuracy") else {})
 

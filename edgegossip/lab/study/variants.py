@@ -114,7 +114,8 @@ def _looks(cases: Sequence[Case]) -> list[tuple[str, str, str]]:
 
 
 def _without_tables(keys: list[str], table: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Leave out a table such as codec.params where its own keys are there and tell as much apart."""
+    """Leave out a table such as codec.params where its own keys are there and tell as much
+    apart."""
     kept = keys
     for key in [key for key in keys if any(other.startswith(f"{key}.") for other in keys)]:
         others = [other for other in kept if other != key]

@@ -154,7 +154,8 @@ class VirtualFleet:
         share = derive_key(node.view.seed, node.view.index, round, _DURATION) / 2**64
         return COMPUTE_S * (1 + JITTER * (2 * share - 1))
 
-    # -- what comes in ---------------------------------------------------------------------------------------
+    # -- what comes in
+    # ---------------------------------------------------------------------------------------
 
     def _take(self, node: _Node, event: Event) -> None:
         """Take an event from the network: at once where the engine listens, else once it does
@@ -178,7 +179,8 @@ class VirtualFleet:
             del node.timers[timer]
             self._take(node, TimerFired(timer))
 
-    # -- effects ---------------------------------------------------------------------------------------------
+    # -- effects
+    # ---------------------------------------------------------------------------------------------
 
     def _carry_out(self, node: _Node, effects: list[Effect]) -> None:
         for effect in effects:

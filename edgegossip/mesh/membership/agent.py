@@ -82,7 +82,8 @@ class Agent:
         self._timer: asyncio.TimerHandle | None = None
         self._ending = False
 
-    # -- from start to stop ----------------------------------------------------------------------------------------------
+    # -- from start to stop
+    # ----------------------------------------------------------------------------------------------
 
     async def start(self, address: str, port: int | None = None, known: Rows = ()) -> None:
         """Take part, reachable at this address; empty: not known yet. `port`: the address is a
@@ -155,7 +156,8 @@ class Agent:
         if self._where.reached(checked_address(at), caller):
             self.act(lambda detector, now_s: detector.move(self._where.address, now_s))
 
-    # -- questions of others ---------------------------------------------------------------------------------
+    # -- questions of others
+    # ---------------------------------------------------------------------------------
 
     async def answer(self, sender: int, message: Ping | PingFor) -> Ack | Nack | None:
         """None when there is nothing to say in time."""
@@ -170,7 +172,8 @@ class Agent:
         finally:
             self._questions.pop(key, None)
 
-    # -- what the detector asks for --------------------------------------------------------------------------
+    # -- what the detector asks for
+    # --------------------------------------------------------------------------
 
     def _arm(self) -> None:
         """Call the detector when it wants to be called. A timer that is due stays: messages that

@@ -222,7 +222,8 @@ class Detector(Disseminator):
         self._next_retry_s = now_s + random.uniform(0, self.settings.retry_s)
         self.wake_s = max(now_s, self._due_s(now_s))  # when `tick` is due; infinite: nobody to ask and nothing to tell
 
-    # -- what goes in ----------------------------------------------------------------------------------------
+    # -- what goes in
+    # ----------------------------------------------------------------------------------------
 
     def tick(self, now_s: float) -> list[Output]:
         """Whatever is due."""
@@ -351,7 +352,8 @@ class Detector(Disseminator):
         times += self._prompted.values()
         return min(times)
 
-    # -- what is known ---------------------------------------------------------------------------------------
+    # -- what is known
+    # ---------------------------------------------------------------------------------------
 
     def _learn(self, sender: int, view: View, now_s: float) -> None:
         before = self.table[sender]
@@ -441,7 +443,8 @@ class Detector(Disseminator):
             self._left[target] = now_s + pause_s, pause_s
         self._ping(target, now_s)
 
-    # -- probing ---------------------------------------------------------------------------------------------
+    # -- probing
+    # ---------------------------------------------------------------------------------------------
 
     def _probe_next(self, now_s: float) -> None:
         """The next one of the round who is not suspected by us already."""
@@ -587,7 +590,8 @@ class Detector(Disseminator):
         for number in [n for n, probe in self._probes.items() if probe.target == target]:
             del self._probes[number]
 
-    # -- time ------------------------------------------------------------------------------------------------
+    # -- time
+    # ----------------------------------------------------------------------------------------------
 
     def _notice_stall(self, now_s: float) -> None:
         """When we should have been called long ago, nobody had a chance to answer us."""

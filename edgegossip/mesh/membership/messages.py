@@ -115,7 +115,8 @@ class Rival:
 Output: TypeAlias = Send | Changed | Refuted | PartitionHealed | Stalled | Rival
 
 
-# -- as protobuf ------------------------------------------------------------------------------------------------
+# -- as protobuf
+# ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

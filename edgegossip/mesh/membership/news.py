@@ -30,7 +30,8 @@ class Log(Protocol):
     """Where sentences go. Thread-safe."""
 
     def __call__(self, kind: str, text: str, peer: NodeId | None = None, **fields: str) -> None:
-        """`kind`: member-here, member-dead, member-left, refused or notice; `fields`: see Refusal."""
+        """`kind`: member-here, member-dead, member-left, refused or notice; `fields`: see
+        Refusal."""
 
 
 class News:

@@ -24,7 +24,8 @@ class SwimSettings:
     timeout_max_s: float = 1.5
     indirect: int = 3  # members that are asked to probe for us
     share_s: float = 0.2  # who asks us about the same member within this time shares one ping of ours
-    # A suspect has at least so long to object; times log10 of the members when those are more than 10.
+    # A suspect has at least so long to object; times log10 of the members when those are more than
+    # 10.
     suspicion_s: float = 2.5
     suspicion_factor: float = 1.6  # nobody confirms: so many times longer
     confirmations: int = 3  # further accusers that make the time the shortest
@@ -36,7 +37,8 @@ class SwimSettings:
     stall_s: float = 1.0  # a clock that goes on without us by more than this: we were asleep, not the others
     usual_s: float = 0.25  # round trips and delays up to this are usual; suspicions last longer in proportion beyond it
     slowest: float = 4.0  # but not more than so many times
-    # What was measured longer ago says nothing of the present; quiet members measure every `quiet_s`.
+    # What was measured longer ago says nothing of the present; quiet members measure every
+    # `quiet_s`.
     recent_s: float = 15.0
     health_max: int = 3  # own times are stretched by at most this and one; Lifeguard has 8, which names a split late
 

@@ -1,5 +1,5 @@
-"""Metrics, events and links of runs as columns, in CSV or Parquet files. Numbers are as they were recorded; what was not
-measured is an empty cell, or null."""
+"""Metrics, events and links of runs as columns, in CSV or Parquet files. Numbers are as they were
+recorded; what was not measured is an empty cell, or null."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ _WHOLE = 2.0**53  # up to here a float64 holds every whole number
 
 
 def columns_of(views: Sequence[RunView]) -> dict[str, Columns]:
-    """{"metrics": run, node, step, t_s and a column a metric; "events": run, node, t_s, event, text; "links": run, sender,
-    receiver, bytes, seconds}; all columns of one table are equally long."""
+    """{"metrics": run, node, step, t_s and a column a metric; "events": run, node, t_s, event,
+    text; "links": run, sender, receiver, bytes, seconds}; all columns of one table are equally
+    long."""
     return {"metrics": _metrics(views), "events": _events(views), "links": _links(views)}
 
 
@@ -62,8 +63,8 @@ def _links(views: Sequence[RunView]) -> Columns:
 
 
 def write_csv(views: Sequence[RunView], folder: Path) -> list[Path]:
-    """metrics.csv, events.csv and links.csv, as RFC 4180 has it. Text that a spreadsheet would take for a formula begins with
-    an apostrophe more. Raises HostError."""
+    """metrics.csv, events.csv and links.csv, as RFC 4180 has it. Text that a spreadsheet would take
+    for a formula begins with an apostrophe more. Raises HostError."""
     return list(_written(folder, ".csv", columns_of(views), _csv))
 
 
@@ -105,7 +106,8 @@ def _csv(path: Path, columns: Columns) -> None:
 
 
 def _cells(row: Iterable[Any]) -> list[Any]:
-    """Whole numbers without ".0": bytes and counts are no fractions. No text is a formula: what boards say is in it."""
+    """Whole numbers without ".0": bytes and counts are no fractions. No text is a formula: what
+    boards say is in it."""
     return [_cell(value) for value in row]
 
 

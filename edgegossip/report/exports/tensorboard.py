@@ -1,8 +1,9 @@
-"""Metrics as TensorBoard event files, a folder a run and board: `tensorboard --logdir DIR`. Written without TensorBoard.
+"""Metrics as TensorBoard event files, a folder a run and board: `tensorboard --logdir DIR`. Written
+without TensorBoard.
 
-An event file is a TFRecord file (tensorflow/core/lib/io/record_writer.h): length as u64, its masked CRC-32C, the data,
-their masked CRC-32C. The data are Event messages (tensorflow/core/util/event.proto), one a round, with a Summary
-(summary.proto) of simple values."""
+An event file is a TFRecord file (tensorflow/core/lib/io/record_writer.h): length as u64, its masked
+CRC-32C, the data, their masked CRC-32C. The data are Event messages
+(tensorflow/core/util/event.proto), one a round, with a Summary (summary.proto) of simple values."""
 
 from __future__ import annotations
 
@@ -25,8 +26,9 @@ _AT_ONCE = 4096  # records whose checksums are computed together
 
 
 def write_tensorboard(views: Sequence[RunView], folder: Path) -> list[Path]:
-    """One event file a board, in `<folder>/<run>/<board>`; the folders. Runs of one name are told apart by the folders that they
-    are in. A name's letters that could lead elsewhere are written as %2F and so on. Raises HostError."""
+    """One event file a board, in `<folder>/<run>/<board>`; the folders. Runs of one name are told
+    apart by the folders that they are in. A name's letters that could lead elsewhere are written as
+    %2F and so on. Raises HostError."""
     written = []
     for run, view in zip(names_of(views), views, strict=True):
         place = folder.joinpath(*map(_part, run.split("/")))
@@ -76,7 +78,8 @@ def _records(messages: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def masked_crc32c(messages: Sequence[bytes]) -> list[int]:
-    """The masked CRC-32C of each message. Messages of one length are done side by side, a byte of all of them at a time."""
+    """The masked CRC-32C of each message. Messages of one length are done side by side, a byte of
+    all of them at a time."""
     out = [0] * len(messages)
     lengths: dict[int, list[int]] = {}
     for place, message in enumerate(messages):

@@ -1,9 +1,10 @@
-"""Rounds and their parts as a trace, in the format that ui.perfetto.dev and chrome://tracing read ("Trace Event Format",
-Google, 2016): a process a run, a thread a board, a slice a round with slices for its parts inside, sensors as counters,
-events as instants.
+"""Rounds and their parts as a trace, in the format that ui.perfetto.dev and chrome://tracing read
+("Trace Event Format", Google, 2016): a process a run, a thread a board, a slice a round with slices
+for its parts inside, sensors as counters, events as instants.
 
-Where only the sums of a round's parts were recorded, they stand in their usual order, and their slices say "order":
-"usual". Times are microseconds since the first round of the run, on one clock for all boards."""
+Where only the sums of a round's parts were recorded, they stand in their usual order, and their
+slices say "order": "usual". Times are microseconds since the first round of the run, on one clock
+for all boards."""
 
 from __future__ import annotations
 

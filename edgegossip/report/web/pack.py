@@ -2,10 +2,11 @@
 
     zlib( u32 size of the document | the document as JSON | columns )          little-endian
 
-A column is float32, or float64 for "t_s" and "step", with its bytes in planes: first all lowest bytes, then the next.
-Planes of slowly changing numbers are nearly constant, which is what zlib takes out. What was measured keeps COARSE_BITS
-bits after the leading one (0.1 %), losses and accuracies OTHER_BITS (0.002 %), because the rest is noise that no one can
-see and no one can compress; numbers that are whole and exact in float32 stay exact."""
+A column is float32, or float64 for "t_s" and "step", with its bytes in planes: first all lowest
+bytes, then the next. Planes of slowly changing numbers are nearly constant, which is what zlib
+takes out. What was measured keeps COARSE_BITS bits after the leading one (0.1 %), losses and
+accuracies OTHER_BITS (0.002 %), because the rest is noise that no one can see and no one can
+compress; numbers that are whole and exact in float32 stay exact."""
 
 from __future__ import annotations
 
@@ -26,8 +27,8 @@ _LEVEL = 5  # of zlib: beyond, it takes twice the time for one percent
 
 
 def pack(document: Mapping[str, Any], columns: Mapping[str, Mapping[str, NDArray[np.float64]]]) -> bytes:
-    """`columns[node][name]` float64[rows]. The document gets a key "blocks" more: {node: {name: [offset, rows, bytes a number]}}
-    with offsets from the end of the document."""
+    """`columns[node][name]` float64[rows]. The document gets a key "blocks" more: {node: {name:
+    [offset, rows, bytes a number]}} with offsets from the end of the document."""
     blocks: dict[str, dict[str, list[int]]] = {}
     parts: list[bytes] = []
     offset = 0
@@ -65,7 +66,8 @@ def _planes(column: NDArray[Any]) -> bytes:
 
 
 def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, dict[str, NDArray[Any]]]]:
-    """What `pack` was given, as the page reads it. For those who take the data out of a page again."""
+    """What `pack` was given, as the page reads it. For those who take the data out of a page
+    again."""
     plain = zlib.decompress(data)
     (size,) = struct.unpack_from("<I", plain)
     document, base = json.loads(plain[4 : 4 + size]), 4 + size

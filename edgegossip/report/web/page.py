@@ -1,5 +1,5 @@
-"""The page of one or several runs as a file that needs no other one and asks nobody for anything: a Content-Security-Policy
-in it says so to the browser."""
+"""The page of one or several runs as a file that needs no other one and asks nobody for anything: a
+Content-Security-Policy in it says so to the browser."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ _POLICY = (
 
 
 def write_page(folders: Sequence[Path], path: Path) -> Path:
-    """Write the page of these run folders to `path`, whole or not at all. Raises DataError for a folder that is none,
-    HostError when it cannot be written."""
+    """Write the page of these run folders to `path`, whole or not at all. Raises DataError for a
+    folder that is none, HostError when it cannot be written."""
     views = [RunView(Path(folder)) for folder in folders]
     for view in views:
         view.read()

@@ -1,10 +1,12 @@
-"""What the boards of a run measured, for Prometheus: its text exposition format 0.0.4, at /metrics of `edgegossip top --web`.
+"""What the boards of a run measured, for Prometheus: its text exposition format 0.0.4, at /metrics
+of `edgegossip top --web`.
 
-Seconds, bytes and joules of rounds are counters, summed over the rounds so far; everything else is a gauge, the last value
-that was recorded. Names are those of metrics.jsonl with Prometheus' units: time/compute_s is
-edgegossip_time_compute_seconds_total. What was never measured is not there. Labels: run, node. Names
-that are not in records.METRICS, such as a workload's own, have a label more, `metric`, with the name as it was recorded:
-several may become one here ("top/1_a", "top_1/a")."""
+Seconds, bytes and joules of rounds are counters, summed over the rounds so far; everything else is
+a gauge, the last value that was recorded. Names are those of metrics.jsonl with Prometheus' units:
+time/compute_s is edgegossip_time_compute_seconds_total. What was never measured is not there.
+Labels: run, node. Names that are not in records.METRICS, such as a workload's own, have a label
+more, `metric`, with the name as it was recorded: several may become one here ("top/1_a",
+"top_1/a")."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The page while a run goes on: `edgegossip top --web`. It serves two things, the page and what came new of a run's
-records, to whoever may connect: only this machine unless told otherwise. There are no writing requests, and nothing in a
-request names a file.
+"""The page while a run goes on: `edgegossip top --web`. It serves two things, the page and what
+came new of a run's records, to whoever may connect: only this machine unless told otherwise. There
+are no writing requests, and nothing in a request names a file.
 
-A page of another site that a user has open could make its name point here (DNS rebinding) and read the run; so requests
-that ask for another host than this one are refused."""
+A page of another site that a user has open could make its name point here (DNS rebinding) and read
+the run; so requests that ask for another host than this one are refused."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class LiveRuns:
             return page(self._views, live=True).encode()
 
     def data(self, k: int, known: Known) -> bytes | None:
-        """What came new of run k, for a page that knows this much; None when that is nothing. Raises IndexError when there
-        is no such run."""
+        """What came new of run k, for a page that knows this much; None when that is nothing.
+        Raises IndexError when there is no such run."""
         with self._lock:
             view = self._views[k]
             self._look(k)
@@ -92,8 +92,8 @@ class Server(ThreadingHTTPServer):
         return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.server_address[1]}/"
 
     def may_ask(self, host: str | None) -> bool:
-        """Whether a Host header names this server: by an address, as localhost, by the name it was given or the
-        machine's own."""
+        """Whether a Host header names this server: by an address, as localhost, by the name it was
+        given or the machine's own."""
         if host is None:
             return False
         asked = request_target(f"//{host}")
@@ -107,8 +107,9 @@ class Server(ThreadingHTTPServer):
         return True
 
     def _own_names(self) -> list[str]:
-        """The machine's own, and on its network the one that mDNS gives it: a Pi is raspberrypi.local to everybody. Not on
-        loopback, where nobody comes by that name and another machine of the network could claim it."""
+        """The machine's own, and on its network the one that mDNS gives it: a Pi is
+        raspberrypi.local to everybody. Not on loopback, where nobody comes by that name and another
+        machine of the network could claim it."""
         name = socket.gethostname().lower()
         label = name.partition(".")[0]
         reached = not ipaddress.ip_address(str(self.server_address[0])).is_loopback
@@ -183,7 +184,8 @@ def _known(query: str) -> Known:
 
 
 def listen(runs: LiveRuns, host: str, port: int | None) -> Server:
-    """At the port that was asked for; without one at PORT, or at any free one when that is taken. Raises HostError."""
+    """At the port that was asked for; without one at PORT, or at any free one when that is taken.
+    Raises HostError."""
     if port is not None:
         return Server(runs, host, port)
     try:

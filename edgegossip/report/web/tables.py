@@ -1,5 +1,6 @@
-"""Records as a page needs them: numbers in columns a node, what went over each link, the spans of some rounds, events. They
-may come in any order and at any time, so that a run that goes on is taken in bit by bit."""
+"""Records as a page needs them: numbers in columns a node, what went over each link, the spans of
+some rounds, events. They may come in any order and at any time, so that a run that goes on is taken
+in bit by bit."""
 
 from __future__ import annotations
 
@@ -59,8 +60,9 @@ class Table:
         column.append(value)
 
     def rows(self, start: int = 0, most: int | None = None) -> dict[str, Column]:
-        """Columns from row `start` on, "step" among them. With more than `most` rows, each is of several rounds: their mean (of
-        what was measured; the last one for evaluations), with their number as "rounds"."""
+        """Columns from row `start` on, "step" among them. With more than `most` rows, each is of
+        several rounds: their mean (of what was measured; the last one for evaluations), with their
+        number as "rounds"."""
         there = {"step": np.asarray(self.step[start:], np.float64)}
         there |= {name: np.asarray(column[start:], np.float64) for name, column in self.columns.items()}
         there = {name: column for name, column in there.items() if np.isfinite(column).any()}
@@ -125,15 +127,15 @@ class Tables:
             self.clocks[record.node] = float(unix_s) - record.t_s
 
     def zeros(self) -> dict[NodeId, float]:
-        """When each node's t_s was 0, on one clock for all: the time of day where every node told it, else so that all
-        first rounds began at the same time."""
+        """When each node's t_s was 0, on one clock for all: the time of day where every node told
+        it, else so that all first rounds began at the same time."""
         if all(node in self.clocks for node in self.nodes):
             return dict(self.clocks)
         return {node: _first_s(table) - table.columns["t_s"][0] for node, table in self.nodes.items()}
 
     def shown_links(self, mode: str | None, coordinator: NodeId) -> dict[tuple[NodeId, NodeId], list[float]]:
-        """Bytes and seconds by link. Boards of a coordinator have one link each, whose bytes are those of their sockets;
-        its seconds are their time in transmit, both ways together."""
+        """Bytes and seconds by link. Boards of a coordinator have one link each, whose bytes are
+        those of their sockets; its seconds are their time in transmit, both ways together."""
         if self.links or mode != "server":
             return self.links
         links = {}
@@ -158,7 +160,8 @@ class Tables:
         return max((step for spans in self.spans.values() for step in spans), default=-1)
 
     def shown_events(self, start: int = 0) -> list[dict[str, Any]]:
-        """From event number `start` on. `n` is its number: some in the middle of very many are left out."""
+        """From event number `start` on. `n` is its number: some in the middle of very many are left
+        out."""
         half = MOST_EVENTS // 2
         numbers = range(start, len(self.events))
         shown = numbers if len(numbers) <= MOST_EVENTS else [*numbers[:half], *numbers[-half:]]

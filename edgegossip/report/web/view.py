@@ -56,9 +56,11 @@ class Known:
 
 
 class RunView:
-    """A run folder, of a run that ended or one that goes on. `read` takes in what is new; `whole` and `new` give it to a page.
+    """A run folder, of a run that ended or one that goes on. `read` takes in what is new; `whole`
+    and `new` give it to a page.
 
-    Boards that were started by hand have a folder each: `others` are those of the same run, and all are shown as one."""
+    Boards that were started by hand have a folder each: `others` are those of the same run, and all
+    are shown as one."""
 
     def __init__(self, folder: Path, *others: Path) -> None:
         self.data = read_run(folder)
@@ -82,7 +84,8 @@ class RunView:
             self._summary.take(record)
 
     def refresh(self) -> None:
-        """Read again what is written beside the records, which a run does little by little. Raises DataError."""
+        """Read again what is written beside the records, which a run does little by little. Raises
+        DataError."""
         self.data = read_run(self.folder)
 
     def summary(self) -> dict[str, Any]:
@@ -155,8 +158,8 @@ def _same_run(one: RunData, other: RunData) -> None:
 
 
 def names_of(views: Sequence[RunView]) -> list[str]:
-    """A name for each run that no other one has: its folder's, with as many of the folders above as tell them apart
-    ("pi-1/runs/x" and "pi-2/runs/x"). The same folder again is "x (2)"."""
+    """A name for each run that no other one has: its folder's, with as many of the folders above as
+    tell them apart ("pi-1/runs/x" and "pi-2/runs/x"). The same folder again is "x (2)"."""
     paths = [Path(os.path.abspath(view.folder)).parts for view in views]
     names: list[str] = []
     for path in paths:
@@ -173,7 +176,8 @@ def _same_end(one: Sequence[str], other: Sequence[str]) -> int:
 
 
 def scheme_of(recipe: Mapping[str, Any], mode: str | None) -> str:
-    """What a run does, without how many boards do it: runs of the same scheme are one line in a plot of speed-up."""
+    """What a run does, without how many boards do it: runs of the same scheme are one line in a
+    plot of speed-up."""
     how = recipe.get(mode or "", {})
     words = [how.get("algorithm" if mode == "gossip" else "strategy"), recipe.get("codec", {}).get("name")]
     return ", ".join(str(word) for word in words if word) or (mode or "run")

@@ -8,7 +8,8 @@ from typing import Protocol
 
 
 class Sensor(Protocol):
-    """Reads one source. Never raises for what the machine does: a value that cannot be read is left out."""
+    """Reads one source. Never raises for what the machine does: a value that cannot be read is left
+    out."""
 
     @property
     def name(self) -> str:
@@ -41,6 +42,7 @@ def numbers_of(paths: Iterable[Path]) -> list[float]:
 
 
 def found(root: Path, *patterns: str) -> list[Path]:
-    """Files and folders under `root` that match any of the patterns, in the order of the patterns, each once."""
+    """Files and folders under `root` that match any of the patterns, in the order of the patterns,
+    each once."""
     every = (path for pattern in patterns for path in sorted(root.glob(pattern)))
     return list(dict.fromkeys(every))

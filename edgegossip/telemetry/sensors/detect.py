@@ -1,4 +1,5 @@
-"""Which sensors a machine has. To add one: a reader with `find(root)` in a file here, and its line in `FINDERS`."""
+"""Which sensors a machine has. To add one: a reader with `find(root)` in a file here, and its line
+in `FINDERS`."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ FINDERS: tuple[Callable[[Path], Sensor | None], ...] = (
 
 
 def detect(root: Path = ROOT) -> tuple[Sensor, ...]:
-    """The sensors that are there and answer. `tegrastats` is started only on a board that has it and shows no power otherwise."""
+    """The sensors that are there and answer. `tegrastats` is started only on a board that has it
+    and shows no power otherwise."""
     sensors = [sensor for find in FINDERS if (sensor := find(root)) is not None]
     if not powers(sensors) and (tegrastats := Tegrastats.find(root)) is not None:
         sensors.append(tegrastats)
@@ -31,15 +33,16 @@ def detect(root: Path = ROOT) -> tuple[Sensor, ...]:
 
 
 def powers(sensors: Sequence[Sensor]) -> tuple[Sensor, ...]:
-    """Those that measure power. A current sensor in the supply sees all that the board's own rails see and more."""
+    """Those that measure power. A current sensor in the supply sees all that the board's own rails
+    see and more."""
     rails = {sensor.name: sensor for sensor in sensors if sensor.name in ("ina2xx", "ina3221", "tegrastats")}
     best = next((rails[name] for name in ("ina2xx", "ina3221", "tegrastats") if name in rails), None)
     return () if best is None else (best,)
 
 
 def sample(sensors: Sequence[Sensor]) -> Mapping[str, float]:
-    """One value of each metric. Where several say something, it is throttled as soon as one says so, and the hottest counts;
-    else the first one does."""
+    """One value of each metric. Where several say something, it is throttled as soon as one says
+    so, and the hottest counts; else the first one does."""
     values: dict[str, float] = {}
     for sensor in sensors:
         for name, value in sensor.read().items():

@@ -1,7 +1,8 @@
 """Joules from samples of power: the trapezoid rule on a monotonic clock.
 
-The rule's error goes with the square of the time between samples; a step of power is wrong by half of it times the time between
-the two samples around it at most, which is why there are twenty a second, and one more at each end of a round.
+The rule's error goes with the square of the time between samples; a step of power is wrong by half
+of it times the time between the two samples around it at most, which is why there are twenty a
+second, and one more at each end of a round.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ class Energy:
         self._broken = False  # a sample was missing since the last `take`
 
     def add(self, now_s: float, watts: float | None) -> None:
-        """A sample; None when it could not be read: what comes between the samples around it is not known."""
+        """A sample; None when it could not be read: what comes between the samples around it is not
+        known."""
         if watts is None:
             self._last, self._broken = None, True
             return
@@ -32,7 +34,8 @@ class Energy:
         self._last = now_s, watts
 
     def take(self) -> float | None:
-        """Joules between the last samples of this call and the call before; None when they are not all known."""
+        """Joules between the last samples of this call and the call before; None when they are not
+        all known."""
         joules, whole = self._joules, not self._broken
         self._joules, self._broken = 0.0, self._last is None
         return joules if whole and self._last is not None else None

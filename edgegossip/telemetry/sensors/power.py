@@ -1,9 +1,11 @@
 """Power that a board takes, from current sensors in sysfs.
 
-INA3221 of Jetson boards: three rails a chip. Kernels of JetPack 5 and later have it as a hwmon chip (Documentation/hwmon/
-ina3221.rst: in<n>_input in mV, curr<n>_input in mA, in<n>_label the rail), those of JetPack 4 as an iio device of NVIDIA's
-driver ina3221x (rail_name_<n>, in_power<n>_input in mW). INA219, INA226 and their like on I2C or USB: hwmon driver ina2xx
-(Documentation/hwmon/ina2xx.rst: power1_input in uW). In what a board takes, a rail that feeds others counts alone.
+INA3221 of Jetson boards: three rails a chip. Kernels of JetPack 5 and later have it as a hwmon chip
+(Documentation/hwmon/ ina3221.rst: in<n>_input in mV, curr<n>_input in mA, in<n>_label the rail),
+those of JetPack 4 as an iio device of NVIDIA's driver ina3221x (rail_name_<n>, in_power<n>_input in
+mW). INA219, INA226 and their like on I2C or USB: hwmon driver ina2xx
+(Documentation/hwmon/ina2xx.rst: power1_input in uW). In what a board takes, a rail that feeds
+others counts alone.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ _MAX_W = 1000.0  # a register that reads more is broken
 
 @dataclass(frozen=True, slots=True)
 class Rail:
-    """One measured supply: a power file, or one of voltage and one of current whose product is taken."""
+    """One measured supply: a power file, or one of voltage and one of current whose product is
+    taken."""
 
     label: str
     files: tuple[Path, ...]
@@ -41,13 +44,15 @@ class Rail:
 
 @dataclass(frozen=True, slots=True)
 class PowerRails:
-    """All rails of one kind; the board takes what its input rail says, or the sum where there is none."""
+    """All rails of one kind; the board takes what its input rail says, or the sum where there is
+    none."""
 
     name: str
     rails: tuple[Rail, ...]
 
     def read(self) -> Mapping[str, float]:
-        """sys/power_w. Empty when any rail that counts cannot be read: a sum that leaves one out is none."""
+        """sys/power_w. Empty when any rail that counts cannot be read: a sum that leaves one out is
+        none."""
         values = [rail.watts() for rail in counted(self.rails)]
         known = [value for value in values if value is not None]
         return {POWER: sum(known)} if known and len(known) == len(values) else {}

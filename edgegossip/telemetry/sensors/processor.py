@@ -1,8 +1,9 @@
 """The processor's temperature, clock frequency and throttling.
 
-Temperature and cooling devices: Linux, Documentation/driver-api/thermal/sysfs-api.rst. Frequency: Documentation/admin-guide/pm/
-cpufreq.rst. `get_throttled`: the Raspberry Pi firmware's bits, as raspberrypi/linux drivers/firmware/raspberrypi.c shows them:
-bit 0 under-voltage, 1 frequency capped, 2 throttled, 3 soft temperature limit, now; 16 to 19 the same at any time since boot.
+Temperature and cooling devices: Linux, Documentation/driver-api/thermal/sysfs-api.rst. Frequency:
+Documentation/admin-guide/pm/ cpufreq.rst. `get_throttled`: the Raspberry Pi firmware's bits, as
+raspberrypi/linux drivers/firmware/raspberrypi.c shows them: bit 0 under-voltage, 1 frequency
+capped, 2 throttled, 3 soft temperature limit, now; 16 to 19 the same at any time since boot.
 """
 
 from __future__ import annotations
@@ -115,7 +116,8 @@ class UnderVoltage:
 
 @dataclass(frozen=True, slots=True)
 class CpuCooling:
-    """Cooling devices that hold the processor's clock down: how a Jetson and most other boards throttle."""
+    """Cooling devices that hold the processor's clock down: how a Jetson and most other boards
+    throttle."""
 
     files: tuple[Path, ...]
     name: str = "cpu-cooling"

@@ -1,4 +1,5 @@
-"""NVIDIA's `tegrastats`, for a Jetson whose current sensors cannot be read from here, as in most containers.
+"""NVIDIA's `tegrastats`, for a Jetson whose current sensors cannot be read from here, as in most
+containers.
 
 One line a second, such as (JetPack 4, then 5)
 
@@ -29,8 +30,8 @@ _MAX_LINE_BYTES = 65_536
 
 
 def parse_line(line: str) -> dict[str, float]:
-    """Metrics of one line: sys/power_w, sys/temperature_c (the hottest), sys/frequency_hz (the mean of the cores that are on).
-    What it does not say is left out."""
+    """Metrics of one line: sys/power_w, sys/temperature_c (the hottest), sys/frequency_hz (the mean
+    of the cores that are on). What it does not say is left out."""
     values: dict[str, float] = {}
     rails = {name: int(now) for name, now in _RAIL.findall(line) if name not in ("RAM", "SWAP", "IRAM")}
     if rails:
@@ -48,7 +49,8 @@ def parse_line(line: str) -> dict[str, float]:
 
 @dataclass(slots=True)
 class Tegrastats:
-    """The program at work, and the last whole line that it wrote. It ends when nobody reads it any more. Thread-safe."""
+    """The program at work, and the last whole line that it wrote. It ends when nobody reads it any
+    more. Thread-safe."""
 
     process: subprocess.Popen[bytes]
     name: str = "tegrastats"

@@ -1,7 +1,9 @@
-"""CIFAR-10 (Krizhevsky 2009): 50,000 training and 10,000 test images, 3x32x32, 10 classes, in its authors' two layouts.
+"""CIFAR-10 (Krizhevsky 2009): 50,000 training and 10,000 test images, 3x32x32, 10 classes, in its
+authors' two layouts.
 
-cifar-10-batches-bin/{data_batch_1..5,test_batch}.bin   10,000 records a file: 1 label byte, 3,072 pixel bytes (R, G, B
-                                                        planes, row-major). Memory-mapped: only what is taken is read.
+cifar-10-batches-bin/{data_batch_1..5,test_batch}.bin   10,000 records a file: 1 label byte, 3,072
+                                                        pixel bytes (R, G, B planes, row-major).
+                                                        Memory-mapped: only what is taken is read.
 cifar-10-batches-py/{data_batch_1..5,test_batch}        Python pickles, read with `plain_pickle`
 """
 

@@ -1,9 +1,9 @@
 """The embedded default: 1,797 handwritten digits, 8x8 pixels of 0..16, in 44 kB.
 
-The test part of the UCI "Optical Recognition of Handwritten Digits" data set (Alpaydin, Kaynak 1998), in the order of
-the copy that scikit-learn carries; digits-LICENSE.txt beside the file has both licences. Split: of each class, in
-file order, every fifth example is a test example (355), the others train (1,442). The same writers are in both parts,
-so this is an easy task.
+The test part of the UCI "Optical Recognition of Handwritten Digits" data set (Alpaydin, Kaynak
+1998), in the order of the copy that scikit-learn carries; digits-LICENSE.txt beside the file has
+both licences. Split: of each class, in file order, every fifth example is a test example (355), the
+others train (1,442). The same writers are in both parts, so this is an easy task.
 """
 
 from __future__ import annotations

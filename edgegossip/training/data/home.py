@@ -18,10 +18,11 @@ def data_home() -> Path:
 
 
 def find_folder(name: str, folder: str, subfolders: Sequence[str], missing: Callable[[Path], Sequence[str]]) -> Path:
-    """The first of `folder`'s sub-folders, or else `folder` itself, where `missing` lists no file. An empty `folder`
-    means the data home.
+    """The first of `folder`'s sub-folders, or else `folder` itself, where `missing` lists no file.
+    An empty `folder` means the data home.
 
-    Raises DataError that names the folder, a file missed there and the command that fetches the data."""
+    Raises DataError that names the folder, a file missed there and the command that fetches the
+    data."""
     root = Path(folder).expanduser() if folder else data_home()
     candidates = [root / sub for sub in subfolders] + [root]
     lacks = {candidate: missing(candidate) for candidate in candidates}

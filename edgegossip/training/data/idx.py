@@ -1,9 +1,9 @@
-"""MNIST (LeCun et al. 1998) and Fashion-MNIST (Xiao et al. 2017): 60,000 training and 10,000 test images, 1x28x28, 10
-classes.
+"""MNIST (LeCun et al. 1998) and Fashion-MNIST (Xiao et al. 2017): 60,000 training and 10,000 test
+images, 1x28x28, 10 classes.
 
-Both come as four idx files, {train,t10k}-{images-idx3,labels-idx1}-ubyte, plain or gzipped. An idx file is a
-big-endian header (magic 0x0000_08_dd: unsigned bytes in dd dimensions, then dd sizes of 32 bits) and the values,
-row-major.
+Both come as four idx files, {train,t10k}-{images-idx3,labels-idx1}-ubyte, plain or gzipped. An idx
+file is a big-endian header (magic 0x0000_08_dd: unsigned bytes in dd dimensions, then dd sizes of
+32 bits) and the values, row-major.
 """
 
 from __future__ import annotations

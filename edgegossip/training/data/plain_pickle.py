@@ -1,8 +1,9 @@
 """Reading a pickle that holds nothing but dicts, lists, bytes, text, numbers and uint8 arrays.
 
-A pickle names the functions that rebuild its objects, and unpickling calls them: the stock reader runs whatever a
-file asks for. This one resolves the three names that a numpy array needs to stand-ins of its own and refuses every
-other; numpy's own reconstruction, which trusts its input, is never called.
+A pickle names the functions that rebuild its objects, and unpickling calls them: the stock reader
+runs whatever a file asks for. This one resolves the three names that a numpy array needs to
+stand-ins of its own and refuses every other; numpy's own reconstruction, which trusts its input, is
+never called.
 """
 
 from __future__ import annotations
@@ -82,10 +83,11 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def load_plain(file: Path) -> Any:
-    """The object in `file`; arrays in dicts come back as numpy arrays (uint8), text of Python 2 as bytes.
+    """The object in `file`; arrays in dicts come back as numpy arrays (uint8), text of Python 2 as
+    bytes.
 
-    Raises DataError for a truncated or malformed pickle, for one that asks for anything but plain data, and for a
-    file of more than 256 MiB."""
+    Raises DataError for a truncated or malformed pickle, for one that asks for anything but plain
+    data, and for a file of more than 256 MiB."""
     size = file.stat().st_size
     if size > _MAX_BYTES:
         raise DataError(f"{file}: expected at most {_MAX_BYTES} bytes, found {size}")

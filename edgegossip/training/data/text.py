@@ -41,7 +41,8 @@ _VOCABULARIES = ("tokenizer.json", "vocab.txt")
 
 
 class HashedWords:
-    """Gives every word, and every other sign, the id 4 + CRC-32 of its lower-case UTF-8 modulo 8,188.
+    """Gives every word, and every other sign, the id 4 + CRC-32 of its lower-case UTF-8 modulo
+    8,188.
 
     Words that share an id are one word to a model. There is nothing to learn, so boards with texts
     of their own agree."""

@@ -1,7 +1,9 @@
-"""The list of models. A new one is a builder and one line here; importing this package imports no torch.
+"""The list of models. A new one is a builder and one line here; importing this package imports no
+torch.
 
-A builder is called as `build(input_shape, classes, norm, **params)` and returns a torch.nn.Module that maps
-inputs [batch, *input_shape] to logits float32[batch, classes]. A user's own `module:function` is called the same way.
+A builder is called as `build(input_shape, classes, norm, **params)` and returns a torch.nn.Module
+that maps inputs [batch, *input_shape] to logits float32[batch, classes]. A user's own
+`module:function` is called the same way.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Where a builder is, what a recipe may set (`params`) and what the name itself sets (`fixed`)."""
+    """Where a builder is, what a recipe may set (`params`) and what the name itself sets
+    (`fixed`)."""
 
     module: str
     function: str
@@ -55,7 +58,8 @@ _ENTRIES = {
 
 
 def check(section: ModelSection) -> None:
-    """Raises ConfigError for an unknown model or parameter. Imports no torch, except through a user's own module."""
+    """Raises ConfigError for an unknown model or parameter. Imports no torch, except through a
+    user's own module."""
     if is_own(section.name):
         own_function("model.name", section.name)
         return

@@ -1,9 +1,9 @@
-"""ResNets for small images (He et al. 2016, section 4.2): three stages of 16, 32 and 64 channels, identity shortcuts
-that subsample and pad with zero channels (their option A).
+"""ResNets for small images (He et al. 2016, section 4.2): three stages of 16, 32 and 64 channels,
+identity shortcuts that subsample and pad with zero channels (their option A).
 
-6 n + 2 layers for n blocks a stage: n = 1, 2, 3, 5, 7, 9, 18 give ResNet-8, 14, 20, 32, 44, 56, 110. "ResNet-54" is the name that
-the low-precision decentralised training paper gives a network of 0.76 million parameters; n = 8 (50 layers) has just
-that many.
+6 n + 2 layers for n blocks a stage: n = 1, 2, 3, 5, 7, 9, 18 give ResNet-8, 14, 20, 32, 44, 56,
+110. "ResNet-54" is the name that the low-precision decentralised training paper gives a network of
+0.76 million parameters; n = 8 (50 layers) has just that many.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""The small convolutional network ("vanilla CNN") of the federated-learning literature: 3x3 convolutions with ReLU,
-each followed by 2x2 max pooling, then one hidden linear layer. It has no normalisation; `norm` is not used.
+"""The small convolutional network ("vanilla CNN") of the federated-learning literature: 3x3
+convolutions with ReLU, each followed by 2x2 max pooling, then one hidden linear layer. It has no
+normalisation; `norm` is not used.
 
-Pooling comes before the ReLU: outputs and gradients are the same bit for bit, since the larger of two values is the larger
-one after ReLU too, and a quarter of the values go through it."""
+Pooling comes before the ReLU: outputs and gradients are the same bit for bit, since the larger of
+two values is the larger one after ReLU too, and a quarter of the values go through it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""DenseNet-121 (Huang et al. 2017, table 1): growth 32, bottlenecks of four times the growth, compression 1/2."""
+"""DenseNet-121 (Huang et al. 2017, table 1): growth 32, bottlenecks of four times the growth,
+compression 1/2."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Multi-layer perceptron: flatten, then linear layers with ReLU between them. `norm` is not used."""
+"""Multi-layer perceptron: flatten, then linear layers with ReLU between them. `norm` is not
+used."""
 
 from __future__ import annotations
 

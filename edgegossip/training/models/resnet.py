@@ -1,4 +1,5 @@
-"""ResNet-18, 34 and 50 (He et al. 2016, table 1), with a 3x3 stem for small images; stride in the 3x3 convolution."""
+"""ResNet-18, 34 and 50 (He et al. 2016, table 1), with a 3x3 stem for small images; stride in the
+3x3 convolution."""
 
 from __future__ import annotations
 
@@ -12,8 +13,9 @@ _BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3)}
 
 
 def stem(channels: int, height: int, norm: str | None) -> list[nn.Module]:
-    """Layers up to the first stage, 64 channels: 3x3 for images of at most 64 pixels, otherwise 7x7, stride 2, and
-    3x3 max pooling. `norm` None leaves the normalisation out (for pre-activation networks)."""
+    """Layers up to the first stage, 64 channels: 3x3 for images of at most 64 pixels, otherwise
+    7x7, stride 2, and 3x3 max pooling. `norm` None leaves the normalisation out (for pre-activation
+    networks)."""
     small = height <= _SMALL
     kernel, stride, padding = (3, 1, 1) if small else (7, 2, 3)
     layers: list[nn.Module] = [nn.Conv2d(channels, 64, kernel, stride, padding, bias=norm is None)]

@@ -1,6 +1,6 @@
-"""ResNet-50V2: pre-activation bottlenecks (He et al. 2016, "Identity mappings in deep residual networks"), in the
-arrangement of Keras's ResNet50V2, which CO3's experiments use: stride in a stage's last block, biased last
-convolutions and projections."""
+"""ResNet-50V2: pre-activation bottlenecks (He et al. 2016, "Identity mappings in deep residual
+networks"), in the arrangement of Keras's ResNet50V2, which CO3's experiments use: stride in a
+stage's last block, biased last convolutions and projections."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""VGG-11 (Simonyan, Zisserman 2015, configuration A) with normalisation and one hidden linear layer of 512, as in the
-low-precision decentralised training paper (9.49 million parameters). Maps are averaged to one pixel before the linear
-layers."""
+"""VGG-11 (Simonyan, Zisserman 2015, configuration A) with normalisation and one hidden linear layer
+of 512, as in the low-precision decentralised training paper (9.49 million parameters). Maps are
+averaged to one pixel before the linear layers."""
 
 from __future__ import annotations
 

@@ -17,7 +17,8 @@ def build() -> nn.Module:
 
 
 def load(partition: int, partitions: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """This client's share of the training examples, and the test set: inputs float32[n, 64], labels int64[n]."""
+    """This client's share of the training examples, and the test set: inputs float32[n, 64], labels
+    int64[n]."""
     data = open_data(DataSection(name="digits"))
     share = np.arange(partition, len(data.train), partitions)
     every = np.arange(len(data.test))

@@ -124,7 +124,8 @@ def test_the_mtu_towards_a_peer_is_that_of_the_interface_which_leads_there() -> 
 
 
 def test_the_recipes_device_is_tried(monkeypatch):
-    """Where torch sees it, a little is computed there; where it does not, that is to be put right."""
+    """Where torch sees it, a little is computed there; where it does not, that is to be put
+    right."""
     runner = CliRunner()
     asked = ["doctor", "--json", "--recipe", "quickstart-gossip"]
     told = json.loads(runner.invoke(cli, [*asked, "--set", "training.device=cpu"]).output)

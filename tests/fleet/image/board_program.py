@@ -1,6 +1,8 @@
-"""What a board must be able to do, as a program of its own: it runs on this machine, and emulated in a board's files.
+"""What a board must be able to do, as a program of its own: it runs on this machine, and emulated
+in a board's files.
 
-Prints a JSON object: SHA-256 of a frame of every codec (the same on all machines), and what one local update of int8 came to."""
+Prints a JSON object: SHA-256 of a frame of every codec (the same on all machines), and what one
+local update of int8 came to."""
 
 import hashlib
 import json
@@ -16,7 +18,8 @@ _PLAIN = [name for name in codecs.names() if name not in ("error-feedback", "per
 
 
 def frames() -> dict[str, str]:
-    """By codec: hash of the frame of the same 20,000 values, spread over six orders of magnitude."""
+    """By codec: hash of the frame of the same 20,000 values, spread over six orders of
+    magnitude."""
     layout = Layout.of(
         [TensorSpec("convolution", (64, 32, 3, 3)), TensorSpec("bias", (64,)), TensorSpec("linear", (15, 100))]
     )

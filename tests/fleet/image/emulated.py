@@ -1,4 +1,5 @@
-"""`board_program` in a board's own files, without starting the board: user-mode emulation of a Raspberry Pi 4's core."""
+"""`board_program` in a board's own files, without starting the board: user-mode emulation of a
+Raspberry Pi 4's core."""
 
 from __future__ import annotations
 
@@ -26,8 +27,9 @@ def here(timeout_s: float) -> dict[str, Any]:
 
 
 def agree(board: dict[str, Any], this: dict[str, Any]) -> str:
-    """Raises AssertionError unless the board's frames are those of this machine, byte by byte, and its update is much the same:
-    what surrounds the integers (losses, the last layer) is torch's float32, which rounds by machine."""
+    """Raises AssertionError unless the board's frames are those of this machine, byte by byte, and
+    its update is much the same: what surrounds the integers (losses, the last layer) is torch's
+    float32, which rounds by machine."""
     assert board["machine"] == "aarch64" and board["isa"] == "neon", board
     assert board["frames"] == this["frames"], [n for n, h in board["frames"].items() if this["frames"].get(n) != h]
     for key, value in this["update"].items():

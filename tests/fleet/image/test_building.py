@@ -1,4 +1,5 @@
-"""What goes into an image, before any of it is built: boards, mirrors, files of the tree, the wheel, what a machine lacks."""
+"""What goes into an image, before any of it is built: boards, mirrors, files of the tree, the
+wheel, what a machine lacks."""
 
 import base64
 import csv
@@ -150,7 +151,8 @@ def test_our_own_files_go_over_it(tmp_path):
 
 
 def test_what_a_shell_reads_while_packages_configure_themselves(tmp_path):
-    """raspi-firmware's hook sources its settings with `set -e`: a word too many, and no kernel can be installed."""
+    """raspi-firmware's hook sources its settings with `set -e`: a word too many, and no kernel can
+    be installed."""
     rootfs.write_files(tmp_path, rootfs.files_before_packages())
     script = '. "$1"; echo "$ROOTPART|$CONSOLES|$KERNEL"'
     said = tools.run(["sh", "-ec", script, "sh", tmp_path / "etc/default/raspi-firmware"], 20)
@@ -204,7 +206,8 @@ def test_tags():
     assert wheel.tag(TRIXIE, "x") == "cp312-abi3-x"  # pyproject.toml, wheel.py-api
 
 
-# `aarch64-linux-gnu-objdump -p` of the module, linked without and with what cross/toolchain.cmake says
+# `aarch64-linux-gnu-objdump -p` of the module, linked without and with what cross/toolchain.cmake
+# says
 NEEDS_NEWER = """
   NEEDED               libm.so.6
   NEEDED               libc.so.6
@@ -364,7 +367,8 @@ def test_headers_lie_where_linker_scripts_say(tmp_path, merged):
 
 
 def test_a_board_knows_which_packages_it_has(tmp_path, monkeypatch):
-    """Updates go by that list: they bring our package only where it is the one that they were built with."""
+    """Updates go by that list: they bring our package only where it is the one that they were built
+    with."""
     site, lock = tmp_path / "site", client.lock_file(ROOT, BOOKWORM)
     monkeypatch.setattr(client, "run", lambda *_, **__: (site / "numpy").mkdir(parents=True))
     client.install(lock, BOOKWORM, site, tmp_path / "log")

@@ -1,4 +1,5 @@
-"""Cards made of small folders: the same files give the same bytes, a kit goes in, and what is wrong with an image is found."""
+"""Cards made of small folders: the same files give the same bytes, a kit goes in, and what is wrong
+with an image is found."""
 
 import json
 import os

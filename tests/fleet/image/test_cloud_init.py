@@ -1,4 +1,5 @@
-"""Files that make a stock Raspberry Pi OS card a client: cloud-init's own check of them, and what is in them."""
+"""Files that make a stock Raspberry Pi OS card a client: cloud-init's own check of them, and what
+is in them."""
 
 import io
 import json
@@ -64,7 +65,8 @@ def test_user_data(kit):
 
 
 class StockCard:
-    """The root of a Raspberry Pi OS as a folder; programs that would reach beyond it only say that they were called."""
+    """The root of a Raspberry Pi OS as a folder; programs that would reach beyond it only say that
+    they were called."""
 
     def __init__(self, folder: Path, kit: Path) -> None:
         self.root, self.programs, self.log = folder / "root", folder / "programs", folder / "log"
@@ -126,7 +128,8 @@ def test_once_it_has_succeeded_updates_are_left_alone(tmp_path, kit):
 
 
 def test_a_power_cut_while_it_installs(tmp_path, kit):
-    """After the packages, and after the files of the root file system: the next boot goes on, without fetching again."""
+    """After the packages, and after the files of the root file system: the next boot goes on,
+    without fetching again."""
     stock = StockCard(tmp_path, kit)
     (tmp_path / "network").touch()
     stock.program("systemctl", "kill -9 $PPID")

@@ -1,4 +1,5 @@
-"""A board's files under user-mode emulation: torch loads, integers train, and frames are this machine's byte for byte."""
+"""A board's files under user-mode emulation: torch loads, integers train, and frames are this
+machine's byte for byte."""
 
 import json
 import os

@@ -1,4 +1,5 @@
-"""Writing cards, on loop devices that these tests make themselves. They never name another device."""
+"""Writing cards, on loop devices that these tests make themselves. They never name another
+device."""
 
 import gzip
 import hashlib

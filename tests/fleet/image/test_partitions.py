@@ -1,4 +1,5 @@
-"""The partition table: what is written is read again, sfdisk agrees, and what is cut or overlaps is refused."""
+"""The partition table: what is written is read again, sfdisk agrees, and what is cut or overlaps is
+refused."""
 
 import json
 import shutil

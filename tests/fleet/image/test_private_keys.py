@@ -1,4 +1,5 @@
-"""Private keys in plain sight are found however they are laid out, wherever they lie, once each; other things are none."""
+"""Private keys in plain sight are found however they are laid out, wherever they lie, once each;
+other things are none."""
 
 from __future__ import annotations
 
@@ -128,7 +129,8 @@ def test_once_wherever_the_windows_end(kind, monkeypatch):
 
 
 def test_keys_are_told_apart_by_all_of_them():
-    """All keys of OpenSSH of one kind begin with the same line: one that is known must not stand for the others."""
+    """All keys of OpenSSH of one kind begin with the same line: one that is known must not stand
+    for the others."""
     for form, make in (
         (PrivateFormat.OpenSSH, ed25519.Ed25519PrivateKey.generate),
         (PKCS8, lambda: ec.generate_private_key(ec.SECP521R1())),

@@ -1,5 +1,5 @@
-"""Which devices may be overwritten: every rule, on trees of machines as lsblk, mountinfo and /proc/swaps show them (trees/; each
-says whether it was recorded or written by hand)."""
+"""Which devices may be overwritten: every rule, on trees of machines as lsblk, mountinfo and
+/proc/swaps show them (trees/; each says whether it was recorded or written by hand)."""
 
 import json
 from dataclasses import replace

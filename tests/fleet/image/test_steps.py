@@ -1,4 +1,5 @@
-"""Steps are done once for the same inputs, again when something changes, and whole or not at all."""
+"""Steps are done once for the same inputs, again when something changes, and whole or not at
+all."""
 
 import pytest
 

@@ -14,7 +14,8 @@ from edgegossip.types import HostError
 
 
 def test_a_program_that_signals_its_process_group_does_not_interrupt_us():
-    """As mmdebstrap does when it fails: what was wrong must be said, not that somebody had pressed Ctrl-C."""
+    """As mmdebstrap does when it fails: what was wrong must be said, not that somebody had pressed
+    Ctrl-C."""
     with pytest.raises(HostError, match="sh failed with 130: the disk is on fire"):
         tools.run(["sh", "-c", "trap 'exit 130' INT; echo the disk is on fire >&2; kill -INT 0; exit 3"], 20)
 

@@ -1,4 +1,5 @@
-"""Which identity a coordinator serves with, which boards it takes, and what is wrong when it cannot."""
+"""Which identity a coordinator serves with, which boards it takes, and what is wrong when it
+cannot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`node --kit`: a board that is what its folder says, waits after failures, and tells systemd that it lives."""
+"""`node --kit`: a board that is what its folder says, waits after failures, and tells systemd that
+it lives."""
 
 from __future__ import annotations
 
@@ -103,8 +104,8 @@ def test_a_failure_counts_and_the_command_line_is_passed_on(kit, tmp_path, monke
 
 
 def test_a_stolen_kit_does_not_pass_for_another_board(kit, tmp_path, monkeypatch):
-    """Of pi-01, with the name of pi-02 written into it: this program refuses; on the network its certificate says pi-01 (tests of
-    the door and the gate)."""
+    """Of pi-01, with the name of pi-02 written into it: this program refuses; on the network its
+    certificate says pi-01 (tests of the door and the gate)."""
     from edgegossip.cli.node import node
 
     monkeypatch.delenv("STATE_DIRECTORY", raising=False)

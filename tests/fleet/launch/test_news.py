@@ -15,7 +15,8 @@ from edgegossip.security.identity import Identity
 
 
 class Board:
-    """A board as systemd starts it: `held` is /etc/edgegossip, `given` the copy for the service, `state` what it may write."""
+    """A board as systemd starts it: `held` is /etc/edgegossip, `given` the copy for the service,
+    `state` what it may write."""
 
     def __init__(self, folder: Path) -> None:
         self.fleet = Fleet.create(folder / "fleet", "home", 20).add_all(("pi-01", "pi-02"), "board", 20)

@@ -1,4 +1,5 @@
-"""Boards from the nursery: processes of ours in every way that matters, whatever becomes of the nursery."""
+"""Boards from the nursery: processes of ours in every way that matters, whatever becomes of the
+nursery."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Watching boards: one that computes for long is left alone, one that gives no sign of life does not hold the run."""
+"""Watching boards: one that computes for long is left alone, one that gives no sign of life does
+not hold the run."""
 
 from __future__ import annotations
 
@@ -76,7 +77,8 @@ def watch(
     hanging_s: float = 60.0,
     **scripts: str,
 ) -> tuple[Watch, Kept]:
-    """`again` is what a board runs that is started again; `kept`: whether boards have checkpoints."""
+    """`again` is what a board runs that is started again; `kept`: whether boards have
+    checkpoints."""
     news: queue.Queue[News] = queue.Queue()
     sink = Kept()
     children = [start(name, script, news, folder) for name, script in scripts.items()]

@@ -1,5 +1,5 @@
-"""Where the native fuzzer starts: the golden bodies, and bodies of runs of more than a block, each behind the head that input.hpp
-reads."""
+"""Where the native fuzzer starts: the golden bodies, and bodies of runs of more than a block, each
+behind the head that input.hpp reads."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ MAX_BYTES = 8192
 
 
 def options(name: str, params: dict[str, Any]) -> tuple[int, int, int, int] | None:
-    """The quantiser's four bytes; None where the fuzzer has no such quantiser (a list of levels of its own)."""
+    """The quantiser's four bytes; None where the fuzzer has no such quantiser (a list of levels of
+    its own)."""
     bits, bucket = params.get("bits", 4), BUCKETS.get(params.get("bucket", 512), 3)
     if name in ("qsgd", "qsgd-inf"):
         return UNIFORM, bits - 2, bucket, 0
@@ -57,7 +58,8 @@ def long_runs() -> Iterator[bytes]:
 
 
 def golden() -> Iterator[bytes]:
-    """Every golden body that the head can describe, stored as values and as a sum, on one thread and two."""
+    """Every golden body that the head can describe, stored as values and as a sum, on one thread
+    and two."""
     for path in sorted(GOLDEN.glob("*.json")):
         for case in json.loads(path.read_text()):
             sizes = [math.prod(shape) for shape in case["shapes"]]

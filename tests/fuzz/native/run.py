@@ -1,7 +1,8 @@
-"""Builds the native fuzz target with clang's sanitizers and runs it: `python -m tests.fuzz.native.run --seconds 60`.
+"""Builds the native fuzz target with clang's sanitizers and runs it:
+`python -m tests.fuzz.native.run --seconds 60`.
 
-Needs clang++ (with its libFuzzer). Exit code 0 when nothing was found; a finding is written to the folder as crash-*,
-timeout-* or oom-*, and `--again FILE` runs it once more.
+Needs clang++ (with its libFuzzer). Exit code 0 when nothing was found; a finding is written to the
+folder as crash-*, timeout-* or oom-*, and `--again FILE` runs it once more.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from tests.native.instruction_sets import ISA_FLAGS
 HERE = Path(__file__).parent
 SRC = HERE.parents[2] / "edgegossip" / "native" / "src"
 SANITIZERS = "address,undefined"
-# float-cast-overflow is what the kernels' conversions must never do; a value that does not fit is undefined in C++.
+# float-cast-overflow is what the kernels' conversions must never do; a value that does not fit is
+# undefined in C++.
 FLAGS = [
     "-std=c++17",
     "-O1",
@@ -64,7 +66,8 @@ def build(folder: Path) -> Path:
 
 
 def fuzz(program: Path, folder: Path, seconds: int, seed: int) -> int:
-    """Runs it from the corpus and what earlier runs found; the exit code, 0 when nothing is wrong."""
+    """Runs it from the corpus and what earlier runs found; the exit code, 0 when nothing is
+    wrong."""
     found = folder / "corpus"
     found.mkdir(exist_ok=True)
     count = corpus.write(folder / "start")

@@ -1,4 +1,5 @@
-"""Which reference belongs to which algorithm, on which graphs and with which codecs; and both run side by side."""
+"""Which reference belongs to which algorithm, on which graphs and with which codecs; and both run
+side by side."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ TOLERANCE = 1e-6  # times the largest value of the round where that is above 1
 HALF_ULP = 2.0**-24  # of float32, relative
 
 LOSSLESS = (("fp32", {}, 1.0), ("fp32", {}, 0.6))
-# With eta small enough for what the codec loses: otherwise the models grow without end, in the papers as here.
+# With eta small enough for what the codec loses: otherwise the models grow without end, in the
+# papers as here.
 FINE = (("minmax8", {}, 1.0), ("8-bit-qsgd", {}, 0.7))
 SPARSE = (("topk", {"ratio": 0.3}, 0.2), ("topk", {"ratio": 0.3, "values": "fp16"}, 0.1))
 COARSE = (("4-bit-qsgd", {}, 0.2), ("signsgd", {}, 0.05))
@@ -78,7 +80,8 @@ CASES: Mapping[str, Case] = {
     "parallel-sgd": all_to_all(0.0, False),
     "parallel-sgd, heavy ball": all_to_all(0.9, False),
     "parallel-sgd, nesterov": all_to_all(0.9, True),
-    # D2 repeats in every later round what one round got wrong, and quantised messages do not tell of it.
+    # D2 repeats in every later round what one round got wrong, and quantised messages do not tell
+    # of it.
     "d2": Case("d2", references.d2, graphs.EXACT, (*LOSSLESS, ("fp16", {}, 1.0), FINE[1]), rounding=2e-5, repeats=True),
 }
 
@@ -139,7 +142,8 @@ def compare(
         lambda copies: copies.astype(np.float32).astype(np.float64),
     )
     tolerance = tolerance or (TOLERANCE if compression.exact else case.rounding)
-    # What is rounded in round s is added t - s times by round t: sums of t random steps, t^1.5 in all.
+    # What is rounded in round s is added t - s times by round t: sums of t random steps, t^1.5 in
+    # all.
     growth = HALF_ULP if case.repeats and compression.exact else 0.0
     points = tuple((reference or case.reference)(run))
     for t, point in enumerate(points):

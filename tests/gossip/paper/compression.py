@@ -1,13 +1,16 @@
 """The compression operator C of the references: the real codec, held to what really travelled.
 
-The implementation computes in float32 in places, the references in float64. A codec decides between values (which ones to
-send, up or down, how large a bucket's norm is), and where a vector lies on the edge of such a decision, rounding tips it;
-from there on two trajectories part by far more than 1e-6, and rightly so. So every body on the wire is compared, value by
-value, with what the codec makes of the reference's own vector with the same key. It must lie among what the codec makes of
-vectors that are at most `NEARBY` away. A wrong vector, weight, key or memory fails this in the round in which it happens.
+The implementation computes in float32 in places, the references in float64. A codec decides between
+values (which ones to send, up or down, how large a bucket's norm is), and where a vector lies on
+the edge of such a decision, rounding tips it; from there on two trajectories part by far more than
+1e-6, and rightly so. So every body on the wire is compared, value by value, with what the codec
+makes of the reference's own vector with the same key. It must lie among what the codec makes of
+vectors that are at most `NEARBY` away. A wrong vector, weight, key or memory fails this in the
+round in which it happens.
 
-Codecs that send values as they are (`exact`) have nothing else to decide than which: there a reference goes on with its own
-values, and with one that was sent only where the decision tipped. With a codec that rounds, it goes on with what was sent.
+Codecs that send values as they are (`exact`) have nothing else to decide than which: there a
+reference goes on with its own values, and with one that was sent only where the decision tipped.
+With a codec that rounds, it goes on with what was sent.
 """
 
 from __future__ import annotations
@@ -50,7 +53,8 @@ class Compression:
         )
 
     def checked(self, v: np.ndarray, key: int, body: bytes | None, where: tuple[int, int]) -> np.ndarray:
-        """C(v) with this key, held to the body that was sent, if anybody listened; `where`: (round, node)."""
+        """C(v) with this key, held to the body that was sent, if anybody listened; `where`: (round,
+        node)."""
         own = self._decoded(v, key, where[0])
         if body is None:
             return own
@@ -64,7 +68,8 @@ class Compression:
         return np.where(off, sent, own) if self.exact else sent
 
     def _explain(self, v: np.ndarray, key: int, sent: np.ndarray, size: float, where: tuple[int, int]) -> None:
-        """Asserts that what was sent lies within what nearby vectors give: noise, and the whole vector larger or smaller."""
+        """Asserts that what was sent lies within what nearby vectors give: noise, and the whole
+        vector larger or smaller."""
         rng = np.random.default_rng(where)
         moves = [*rng.uniform(-1.0, 1.0, (DRAWS, v.size)), *np.sign(rng.uniform(-1.0, 1.0, (DRAWS, v.size)))]
         moves += [sign * np.sign(v) for sign in (-1.0, 1.0)]

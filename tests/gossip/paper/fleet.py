@@ -1,4 +1,5 @@
-"""A mesh in memory that loses nothing: it carries out what an algorithm asks for, with edges that overtake each other."""
+"""A mesh in memory that loses nothing: it carries out what an algorithm asks for, with edges that
+overtake each other."""
 
 from __future__ import annotations
 
@@ -23,8 +24,9 @@ def layout_of(n: int) -> Layout:
 
 @dataclass
 class Fleet:
-    """Drives one algorithm on all nodes. `models[t][i]` is node i's model as round t begins, `bodies[t, i]` what it told
-    its neighbours in round t, `done[i]` the last report of every round."""
+    """Drives one algorithm on all nodes. `models[t][i]` is node i's model as round t begins,
+    `bodies[t, i]` what it told its neighbours in round t, `done[i]` the last report of every
+    round."""
 
     algorithm: Any
     topology: Any
@@ -56,9 +58,10 @@ class Fleet:
         )
 
     def run(self, rounds: int, problem: Problem, rng: np.random.Generator) -> None:
-        """Until every node has begun round `rounds`. The nodes greet each other first, as the papers' nodes are all there
-        from the start. Then what happens next, a step or a delivery, is drawn; only an edge keeps its order. Nodes run as
-        far ahead of each other as they may. Fails when they wait for a timer."""
+        """Until every node has begun round `rounds`. The nodes greet each other first, as the
+        papers' nodes are all there from the start. Then what happens next, a step or a delivery, is
+        drawn; only an edge keeps its order. Nodes run as far ahead of each other as they may. Fails
+        when they wait for a timer."""
         for node in rng.permutation(len(self.members)):
             self._carry_out(int(node), *self.algorithm.start(self.states[node]))
         while edges := self._waiting():

@@ -1,4 +1,5 @@
-"""Random graphs of the kinds that the papers' theory allows. Each takes (nodes, rng) and gives a topology."""
+"""Random graphs of the kinds that the papers' theory allows. Each takes (nodes, rng) and gives a
+topology."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ Graph: TypeAlias = Callable[[int, np.random.Generator], Any]
 
 
 def undirected(n: int, rng: np.random.Generator) -> Any:
-    """A random tree and some more edges; Metropolis-Hastings weights, so W is symmetric and doubly stochastic."""
+    """A random tree and some more edges; Metropolis-Hastings weights, so W is symmetric and doubly
+    stochastic."""
     tree = [(i, int(rng.integers(i))) for i in range(1, n)]
     more = [tuple(map(int, rng.choice(n, 2, replace=False))) for _ in range(int(rng.integers(n)))]
     return build("random", n, [tree + more], directed=False, weights=None)
@@ -29,15 +31,17 @@ def undirected_far_from_minus_one(n: int, rng: np.random.Generator) -> Any:
 
 
 def digraph(n: int, rng: np.random.Generator) -> Any:
-    """A random cycle through all nodes, so that it is strongly connected, and some more arcs; columns sum to 1."""
+    """A random cycle through all nodes, so that it is strongly connected, and some more arcs;
+    columns sum to 1."""
     order = rng.permutation(n).tolist()
     cycle = [(order[k], order[(k + 1) % n]) for k in range(n)]
     return build("random", n, [cycle + _arcs(n, int(rng.integers(n)), rng)], directed=True, weights="column")
 
 
 def time_varying(n: int, rng: np.random.Generator) -> Any:
-    """Two to four directed rounds that only together need to be strongly connected. Every node says something in every
-    round, so that everything that a codec decided can be seen on the wire; some hear nobody in some rounds."""
+    """Two to four directed rounds that only together need to be strongly connected. Every node says
+    something in every round, so that everything that a codec decided can be seen on the wire; some
+    hear nobody in some rounds."""
     period = int(rng.integers(2, 5))
     order = rng.permutation(n).tolist()
     rounds: list[list[tuple[int, int]]] = [_arcs(n, 1, rng) for _ in range(period)]
@@ -50,7 +54,8 @@ def time_varying(n: int, rng: np.random.Generator) -> Any:
 
 
 def circulants(n: int, rng: np.random.Generator) -> Any:
-    """Directed, time-varying and doubly stochastic; 1 is among the offsets, so the union is connected."""
+    """Directed, time-varying and doubly stochastic; 1 is among the offsets, so the union is
+    connected."""
     offsets = [{1}, *({int(k) for k in rng.integers(1, n, 2)} for _ in range(2))]
     rounds = [[(i, (i + k) % n) for i in range(n) for k in some] for some in offsets]
     return build("random", n, rounds, directed=True, weights="column")

@@ -1,6 +1,8 @@
-"""Momentum as the papers have it, float64, one value a node. `direction` is what gamma multiplies in the local update.
+"""Momentum as the papers have it, float64, one value a node. `direction` is what gamma multiplies
+in the local update.
 
-Lin et al., "Quasi-global momentum: accelerating decentralized deep learning on heterogeneous data" (2021), algorithm 1.
+Lin et al., "Quasi-global momentum: accelerating decentralized deep learning on heterogeneous data"
+(2021), algorithm 1.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ class Plain:
 
 @dataclass
 class HeavyBall:
-    """m <- beta m + g; x <- x - gamma m. Polyak 1964, in the form of Sutskever et al. 2013 with gamma outside."""
+    """m <- beta m + g; x <- x - gamma m. Polyak 1964, in the form of Sutskever et al. 2013 with
+    gamma outside."""
 
     beta: float
     m: dict[int, np.ndarray] = field(default_factory=dict)

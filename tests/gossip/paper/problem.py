@@ -1,4 +1,5 @@
-"""What the nodes learn in these tests: each its own least squares, with noise that is a function of (round, node)."""
+"""What the nodes learn in these tests: each its own least squares, with noise that is a function of
+(round, node)."""
 
 from __future__ import annotations
 
@@ -11,8 +12,9 @@ Array = np.ndarray  # float64 unless said otherwise
 
 @dataclass(frozen=True)
 class Problem:
-    """Node i holds f_i(x) = ||A_i x - b_i||^2 / 2. Models stay within 1 or so, where 50 rounds of float32 arithmetic stay
-    within 1e-6; the noise keeps the nodes from settling, so that what a codec is given never vanishes."""
+    """Node i holds f_i(x) = ||A_i x - b_i||^2 / 2. Models stay within 1 or so, where 50 rounds of
+    float32 arithmetic stay within 1e-6; the noise keeps the nodes from settling, so that what a
+    codec is given never vanishes."""
 
     a: Array  # [nodes, n, n]
     b: Array  # [nodes, n]

@@ -1,13 +1,15 @@
-"""The papers' algorithms on dense matrices in float64: row i of a matrix is node i's vector. Slow and plain; nothing here
-knows of the package. Each gives the models of round 1, 2, ... (and what else it keeps).
+"""The papers' algorithms on dense matrices in float64: row i of a matrix is node i's vector. Slow
+and plain; nothing here knows of the package. Each gives the models of round 1, 2, ... (and what
+else it keeps).
 
-With `Run.held` a public copy is kept as float32, as everybody who holds one does: with a codec that rounds, the references go
-on with what was sent (compression.py), and sums of it that are rounded otherwise would drift from the nodes', which make up
-for it.
+With `Run.held` a public copy is kept as float32, as everybody who holds one does: with a codec that
+rounds, the references go on with what was sent (compression.py), and sums of it that are rounded
+otherwise would drift from the nodes', which make up for it.
 
-Names: gamma the learning rate, eta the averaging rate, C the compression, W[i, j] the weight at i of what j sends. "LP" is
-Aketi et al., "Low precision decentralized distributed training with heterogeneous data" (2021), whose algorithms 2 to 5
-these are. Where the package deviates on purpose, a comment says so.
+Names: gamma the learning rate, eta the averaging rate, C the compression, W[i, j] the weight at i
+of what j sends. "LP" is Aketi et al., "Low precision decentralized distributed training with
+heterogeneous data" (2021), whose algorithms 2 to 5 these are. Where the package deviates on
+purpose, a comment says so.
 """
 
 from __future__ import annotations
@@ -71,7 +73,8 @@ class Point:
 
 
 def lightened(u: Array) -> Array:
-    """Deviation: the local update of a node whose push-sum weight is below 0.1 counts u / 0.1 times."""
+    """Deviation: the local update of a node whose push-sum weight is below 0.1 counts u / 0.1
+    times."""
     return np.minimum(1.0, u / 0.1)[:, None]
 
 
@@ -80,8 +83,9 @@ def plain(x: Array) -> Point:
 
 
 def dpsgd(run: Run) -> Iterator[Point]:
-    """Lian et al. 2017, algorithm 1: x <- sum_j W_ij x_j - gamma g_i(x_i). With a codec, neighbours see C[x_j]; of what
-    is taken for C[x_i] a node takes the same off itself, so that the mean stays."""
+    """Lian et al. 2017, algorithm 1: x <- sum_j W_ij x_j - gamma g_i(x_i). With a codec, neighbours
+    see C[x_j]; of what is taken for C[x_i] a node takes the same off itself, so that the mean
+    stays."""
     x = run.x0
     for t in range(run.rounds):
         w, eye = run.w(t), np.eye(len(x))
@@ -104,8 +108,9 @@ def deep_squeeze(run: Run) -> Iterator[Point]:
 
 
 def choco_sgd(run: Run) -> Iterator[Point]:
-    """Koloskova et al. 2019; LP algorithm 3. On a graph that changes with the rounds, a public copy for every round of the
-    period: those who hold one have then heard everything that was added to it."""
+    """Koloskova et al. 2019; LP algorithm 3. On a graph that changes with the rounds, a public copy
+    for every round of the period: those who hold one have then heard everything that was added to
+    it."""
     x, hats = run.x0, run.hats()
     for t in range(run.rounds):
         w = run.w(t)
@@ -118,8 +123,8 @@ def choco_sgd(run: Run) -> Iterator[Point]:
 
 
 def sgp(run: Run) -> Iterator[Point]:
-    """Assran et al. 2019, "Stochastic gradient push for distributed deep learning", algorithm 1; averaging rate and codec
-    as in LP algorithm 4, without its memory."""
+    """Assran et al. 2019, "Stochastic gradient push for distributed deep learning", algorithm 1;
+    averaging rate and codec as in LP algorithm 4, without its memory."""
     x, u = run.x0, np.ones(len(run.x0))
     z = x
     for t in range(run.rounds):
@@ -149,9 +154,9 @@ def sparse_push(run: Run) -> Iterator[Point]:
 
 
 def quant_sgp(run: Run, *, as_printed: bool = False) -> Iterator[Point]:
-    """Taheri et al. 2020; LP algorithm 5 with its line 9 corrected: (W_ij - I_ij) multiplies the public copies themselves.
-    As printed it multiplies their differences, and mass is lost unless the rows of W sum to 1 too. A public copy for every
-    round of the period, as in `choco_sgd`."""
+    """Taheri et al. 2020; LP algorithm 5 with its line 9 corrected: (W_ij - I_ij) multiplies the
+    public copies themselves. As printed it multiplies their differences, and mass is lost unless
+    the rows of W sum to 1 too. A public copy for every round of the period, as in `choco_sgd`."""
     x, u = run.x0, np.ones(len(run.x0))
     z, hats = x, run.hats()
     for t in range(run.rounds):
@@ -170,9 +175,9 @@ def quant_sgp(run: Run, *, as_printed: bool = False) -> Iterator[Point]:
 
 
 def bagua_lp(run: Run) -> Iterator[Point]:
-    """Bagua's low precision decentralized SGD, on a ring of three nodes or more, eta = 1. Every node keeps replicas of its
-    neighbours, which start equal to their models: z = x_after_step + (L + R) / 3 - (5/3) x; x <- x + Q(z); L <- L + Q(z_L);
-    R <- R + Q(z_R)."""
+    """Bagua's low precision decentralized SGD, on a ring of three nodes or more, eta = 1. Every
+    node keeps replicas of its neighbours, which start equal to their models: z = x_after_step + (L
+    + R) / 3 - (5/3) x; x <- x + Q(z); L <- L + Q(z_L); R <- R + Q(z_R)."""
     x = run.x0
     n = len(x)
     left, right = np.roll(x, 1, axis=0), np.roll(x, -1, axis=0)  # of node i: node i - 1's and node i + 1's
@@ -188,8 +193,9 @@ def bagua_lp(run: Run) -> Iterator[Point]:
 
 
 def dcd_psgd(run: Run) -> Iterator[Point]:
-    """Tang et al. 2018, "Communication compression for decentralized training", algorithm 1, of which Bagua's is the ring:
-    any W, replicas of all neighbours. With an averaging rate, (1 - eta) I + eta W stands for W."""
+    """Tang et al. 2018, "Communication compression for decentralized training", algorithm 1, of
+    which Bagua's is the ring: any W, replicas of all neighbours. With an averaging rate, (1 - eta)
+    I + eta W stands for W."""
     x = run.x0
     for t in range(run.rounds):
         eye = np.eye(len(x))
@@ -200,9 +206,9 @@ def dcd_psgd(run: Run) -> Iterator[Point]:
 
 
 def d2(run: Run) -> Iterator[Point]:
-    """Tang et al. 2018, "D2: decentralized training over decentralized data", algorithm 1:
-    x_1 = W (x_0 - gamma g_0), x_(t+1) = W (2 x_t - x_(t-1) - gamma g_t + gamma g_(t-1)). With a codec, C of what is in the
-    brackets travels."""
+    """Tang et al. 2018, "D2: decentralized training over decentralized data", algorithm 1: x_1 = W
+    (x_0 - gamma g_0), x_(t+1) = W (2 x_t - x_(t-1) - gamma g_t + gamma g_(t-1)). With a codec, C of
+    what is in the brackets travels."""
     x, old, last = run.x0, run.x0, np.zeros_like(run.x0)
     for t in range(run.rounds):
         w, eye = run.w(t), np.eye(len(x))
@@ -214,9 +220,10 @@ def d2(run: Run) -> Iterator[Point]:
 
 
 def parallel_sgd(run: Run, *, mu: float = 0.0, nesterov: bool = False) -> Iterator[Point]:
-    """ElastiQuant (Sudharsan et al. 2022), sections 3 and 3.4: everybody broadcasts its encoded gradient, decodes all and
-    steps by their sum (over the number of nodes), with one rule for heavy ball (l = 0) and Nesterov (l = 1). What travels
-    is -gamma g rather than g: the step that a board asks for."""
+    """ElastiQuant (Sudharsan et al. 2022), sections 3 and 3.4: everybody broadcasts its encoded
+    gradient, decodes all and steps by their sum (over the number of nodes), with one rule for heavy
+    ball (l = 0) and Nesterov (l = 1). What travels is -gamma g rather than g: the step that a board
+    asks for."""
     w, l = run.x0, 1.0 if nesterov else 0.0  # noqa: E741
     y_dash = w
     for t in range(run.rounds):

@@ -1,14 +1,15 @@
-"""AD-PSGD against Lian et al., "Asynchronous decentralized parallel stochastic gradient descent" (2018), algorithm 1:
+"""AD-PSGD against Lian et al., "Asynchronous decentralized parallel stochastic gradient descent"
+(2018), algorithm 1:
 
     take the model x_i as it is and compute the gradient g of it; meanwhile average with a random neighbour j,
     x_i, x_j <- (x_i + x_j) / 2; then x_i <- x_i - gamma g.
 
-The reference is float64 and does these three things in the order in which the implementation did them. Where an exchange is
-not cut by anything else, its two halves are the paper's average: W_k, which is 1/2 at (i, i), (i, j), (j, i), (j, j) and I
-elsewhere.
+The reference is float64 and does these three things in the order in which the implementation did
+them. Where an exchange is not cut by anything else, its two halves are the paper's average: W_k,
+which is 1/2 at (i, i), (i, j), (j, i), (j, j) and I elsewhere.
 
-Momentum, where there is some, is that of tests/gossip/paper/momentum.py, a node's round going from one end of a round of
-its own to the next.
+Momentum, where there is some, is that of tests/gossip/paper/momentum.py, a node's round going from
+one end of a round of its own to the next.
 """
 
 from __future__ import annotations
@@ -88,7 +89,8 @@ class Reference:
 
 
 class Replay(Fleet):
-    """The fleet, with the reference beside it: every event goes to both, and both agree after it."""
+    """The fleet, with the reference beside it: every event goes to both, and both agree after
+    it."""
 
     def begin(self, reference: Reference) -> None:
         self.reference = reference
@@ -164,7 +166,8 @@ def make(
     ],
 )
 def test_any_order_of_exchanges_is_the_papers_in_that_order(graph: str, codec: Any, eta: float) -> None:
-    """Nodes of very different speed, messages that take their time: exchanges cross each other and the gradients."""
+    """Nodes of very different speed, messages that take their time: exchanges cross each other and
+    the gradients."""
     play(*make(graph, codec, eta, seed=len(graph)))
 
 

@@ -1,4 +1,5 @@
-"""The mixing matrices that the references are given are the papers': built here anew, entry by entry, from edges alone."""
+"""The mixing matrices that the references are given are the papers': built here anew, entry by
+entry, from edges alone."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ def cleaned(edges: Iterable[tuple[int, int]], both_ways: bool) -> Edges:
 
 
 def metropolis(n: int, edges: Edges) -> np.ndarray:
-    """W_ij = 1 / (1 + max(d_i, d_j)) on an edge, and W_ii what is missing to 1 (Xiao, Boyd, Kim 2007)."""
+    """W_ij = 1 / (1 + max(d_i, d_j)) on an edge, and W_ii what is missing to 1 (Xiao, Boyd, Kim
+    2007)."""
     degree = [sum(sender == i for sender, _ in edges) for i in range(n)]
     w = [[0.0] * n for _ in range(n)]
     for j, i in edges:
@@ -42,7 +44,8 @@ def column(n: int, edges: Edges) -> np.ndarray:
 
 
 def uniform(n: int, edges: Edges) -> np.ndarray:
-    """1 / (d + 1) on every edge and the diagonal, where every node has d neighbours on either side."""
+    """1 / (d + 1) on every edge and the diagonal, where every node has d neighbours on either
+    side."""
     degrees = {sum(e[end] == i for e in edges) for i in range(n) for end in (0, 1)}
     (degree,) = degrees
     w = [[0.0] * n for _ in range(n)]

@@ -1,5 +1,5 @@
-"""Momentum around the algorithms: the papers' rules inside the papers' algorithms, 50 rounds, with a learning rate that
-falls to a tenth half way."""
+"""Momentum around the algorithms: the papers' rules inside the papers' algorithms, 50 rounds, with
+a learning rate that falls to a tenth half way."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def test_every_kind_around_every_algorithm(name: str, kind: str, compressed: boo
 
 
 def check(name: str, kind: str, compressed: bool) -> None:
-    """To 1e-6 without a codec; momentum makes 1 / (1 - f) of every rounding, and with a codec that rounds nothing mends it.
-    D2 mends it in neither case."""
+    """To 1e-6 without a codec; momentum makes 1 / (1 - f) of every rounding, and with a codec that
+    rounds nothing mends it. D2 mends it in neither case."""
     case, number = CASES[name], KINDS.index(kind)
     tolerance = max(case.rounding, TOLERANCE / (1 - FACTOR) if compressed else TOLERANCE)
     codec = case.codecs[-1 - number % 2] if compressed else case.codecs[0]

@@ -1,10 +1,12 @@
-"""Every algorithm is the paper's: 50 rounds against a dense float64 reference, on random graphs, with and without codecs.
+"""Every algorithm is the paper's: 50 rounds against a dense float64 reference, on random graphs,
+with and without codecs.
 
-The references (references.py) are written from the papers line by line and import nothing of the package. What they are given
-comes from it: the matrices W of `gossip.topologies` (test_matrices.py builds them anew from the edges), and the compression C,
-which is the real codec with the keys that `gossip.messages.round_key` derives (compression.py; the codecs have tests of their
-own). So a mistake in a codec, or in how a key is derived, is none that these tests could see; one in which vector is
-compressed, with whose key or in which round, is."""
+The references (references.py) are written from the papers line by line and import nothing of the
+package. What they are given comes from it: the matrices W of `gossip.topologies` (test_matrices.py
+builds them anew from the edges), and the compression C, which is the real codec with the keys that
+`gossip.messages.round_key` derives (compression.py; the codecs have tests of their own). So a
+mistake in a codec, or in how a key is derived, is none that these tests could see; one in which
+vector is compressed, with whose key or in which round, is."""
 
 from __future__ import annotations
 
@@ -78,7 +80,8 @@ def draw_a_case(name: str, data: st.DataObject) -> None:
     ],
 )
 def test_the_mean_moves_by_the_mean_update_alone(name: str, codec: Any) -> None:
-    """Whatever the codec loses. D2's own updates are differences of updates, which add up to the last one."""
+    """Whatever the codec loses. D2's own updates are differences of updates, which add up to the
+    last one."""
     outcome = compare(name, "undirected", codec, nodes=7, seed=3)
     fleet, problem = outcome.fleet, Problem.of(7, N, 3)
     moved = np.zeros(N)

@@ -1,5 +1,5 @@
-"""The references themselves, and the comparison: what the papers prove of an algorithm holds of its reference, and a
-reference that is wrong is told apart from the implementation."""
+"""The references themselves, and the comparison: what the papers prove of an algorithm holds of its
+reference, and a reference that is wrong is told apart from the implementation."""
 
 from __future__ import annotations
 
@@ -99,7 +99,8 @@ def test_on_a_doubly_stochastic_w_push_sum_changes_nothing(special: Any, general
 
 
 def test_d2_forgets_that_the_nodes_data_differ_and_dpsgd_does_not() -> None:
-    """Tang et al.'s point: without noise, D2 comes to the optimum of the mean of all f_i, with any learning rate."""
+    """Tang et al.'s point: without noise, D2 comes to the optimum of the mean of all f_i, with any
+    learning rate."""
     problem = Problem.of(NODES, N, 3)
     a, b = problem.a, problem.b
     best = np.linalg.solve(sum(m.T @ m for m in a), sum(m.T @ v for m, v in zip(a, b, strict=True)))
@@ -121,8 +122,8 @@ def test_bagua_without_rounding_is_dpsgd() -> None:
 
 @pytest.mark.parametrize(("nesterov", "momentum"), [(False, HeavyBall(0.9)), (True, Nesterov(0.9))])
 def test_elastiquants_momentum_is_the_usual_one_of_the_mean_gradient(nesterov: bool, momentum: Any) -> None:
-    """With one learning rate, section 3.4's rule is Polyak's for l = 0, and for l = 1 Nesterov's: the iterates of the
-    form with a velocity are its own, looked at one extrapolation ahead."""
+    """With one learning rate, section 3.4's rule is Polyak's for l = 0, and for l = 1 Nesterov's:
+    the iterates of the form with a velocity are its own, looked at one extrapolation ahead."""
     run = a_run(graphs.named("complete"), x0=np.broadcast_to(np.arange(N) / N, (NODES, N)))
     points = references.parallel_sgd(run, mu=0.9, nesterov=nesterov)
     w = run.x0[0]

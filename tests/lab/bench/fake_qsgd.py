@@ -1,5 +1,5 @@
-"""A plain numpy qsgd that writes the documented raw body, with a `stage` that changes nothing: for the benchmark's own
-tests, so that what they expect does not rest on the package's quantisers."""
+"""A plain numpy qsgd that writes the documented raw body, with a `stage` that changes nothing: for
+the benchmark's own tests, so that what they expect does not rest on the package's quantisers."""
 
 from __future__ import annotations
 

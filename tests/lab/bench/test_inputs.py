@@ -117,7 +117,8 @@ def test_gradients_are_those_of_the_loss():
     assert all(np.isfinite(a).all() and a.any() for _, a in tensors.arrays)
     again = gradients.dump(made, steps=5)
     assert all(np.array_equal(a, b) for (_, a), (_, b) in zip(tensors.arrays, again.arrays, strict=True))
-    # The last layer's bias has the gradient mean(softmax - one-hot), which sums to zero over the classes.
+    # The last layer's bias has the gradient mean(softmax - one-hot), which sums to zero over the
+    # classes.
     bias = dict(tensors.arrays)["step0/" + made_bias(tensors)]
     assert bias.shape == (10,) and abs(bias.sum()) < 1e-6
 

@@ -1,4 +1,5 @@
-"""`bench server`: documents, targets and what is shown, of figures that are given; one real row of our own fleet."""
+"""`bench server`: documents, targets and what is shown, of figures that are given; one real row of
+our own fleet."""
 
 import json
 from dataclasses import replace

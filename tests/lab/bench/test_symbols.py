@@ -24,7 +24,8 @@ def section(codes, bits, buckets):
 
 @pytest.mark.parametrize("bits", [1, 2, 3, 4, 5, 8, 11, 16])
 def test_known_distributions(bits):
-    # Two equally likely symbols in one tensor, one symbol in the other, which has three times as many values.
+    # Two equally likely symbols in one tensor, one symbol in the other, which has three times as
+    # many values.
     first, second = np.tile([0, (1 << bits) - 1], 8), np.zeros(48, int)
     layout = Layout.of([TensorSpec("a", (4, 4)), TensorSpec("none", (0,)), TensorSpec("b", (48,))])
     body = b"head" + section(first, bits, 2) + section(second, bits, 6)

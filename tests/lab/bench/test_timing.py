@@ -1,4 +1,5 @@
-"""The statistics of timed rounds, on times made up for the purpose and on a clock that functions turn themselves."""
+"""The statistics of timed rounds, on times made up for the purpose and on a clock that functions
+turn themselves."""
 
 import pytest
 
@@ -31,7 +32,8 @@ def test_quartiles_are_interpolated():
 
 
 def test_a_machine_that_slows_down_slows_both_of_a_pair():
-    """Memory that is half as fast in some rounds leaves every ratio at 2; medians of either alone would not."""
+    """Memory that is half as fast in some rounds leaves every ratio at 2; medians of either alone
+    would not."""
     times = Times(3, {"memcpy": [2.0, 4.0, 4.0], "encode": [1.0, 2.0, 2.0]})
     assert times.paired("memcpy", "encode") == 2.0
 

@@ -1,4 +1,5 @@
-"""The rivals do their codec's job: right values or right statistics, and the size that they should have."""
+"""The rivals do their codec's job: right values or right statistics, and the size that they should
+have."""
 
 import numpy as np
 import pytest
@@ -143,7 +144,8 @@ def test_low_rank():
 
 
 def test_powersgd_keeps_a_share_of_its_error():
-    """Without a memory every message is of the matrix alone; with all of it their mean comes closer to the matrix."""
+    """Without a memory every message is of the matrix alone; with all of it their mean comes closer
+    to the matrix."""
     matrix = torch.from_numpy(np.random.default_rng(3).standard_normal((20, 30)).astype("f4"))
     missing = {}
     for decay in (0.0, 0.5, 1.0):

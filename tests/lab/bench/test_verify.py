@@ -1,4 +1,5 @@
-"""`verify` passes a correct codec and fails each of its mutants, in the check that is meant for it."""
+"""`verify` passes a correct codec and fails each of its mutants, in the check that is meant for
+it."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ S = 3
 
 @dataclass
 class Plain:
-    """QSGD with 3 levels of the whole vector's largest magnitude, an int8 a value: what a user might write."""
+    """QSGD with 3 levels of the whole vector's largest magnitude, an int8 a value: what a user
+    might write."""
 
     name = "plain"
     wire_id = 999
@@ -77,7 +79,8 @@ class OneKey(Plain):
 
 
 class Leaks(Plain):
-    """A tenth of each value's neighbour comes along, less what of it lies along x: a bias that leaves the gain at 1."""
+    """A tenth of each value's neighbour comes along, less what of it lies along x: a bias that
+    leaves the gain at 1."""
 
     def round(self, a: np.ndarray, ctx: codecs.Ctx) -> np.ndarray:
         other = np.roll(a, 1).astype(np.float64)
@@ -208,7 +211,8 @@ def test_a_correct_codec_passes() -> None:
     ],
 )
 def test_every_mutant_fails_where_it_should(mutant: Callable[[], Any], expected: dict[str, str]) -> None:
-    """In these checks and no other, by these words: every check is seen to fail alone, and every reason that it can have."""
+    """In these checks and no other, by these words: every check is seen to fail alone, and every
+    reason that it can have."""
     report = verify.verify(mutant(), "x", size=4096, draws=64)
     assert {check.name: check.note for check in report.checks if check.passed is False} == expected
     assert not report.passed

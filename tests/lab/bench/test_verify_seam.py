@@ -1,4 +1,5 @@
-"""`verify` holds codecs to the seam: mutants of a correct one that each break one rule of it, and what is said about them."""
+"""`verify` holds codecs to the seam: mutants of a correct one that each break one rule of it, and
+what is said about them."""
 
 from __future__ import annotations
 

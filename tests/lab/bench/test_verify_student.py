@@ -1,4 +1,5 @@
-"""Student's t behind the verdicts: known quantiles, and as few false alarms with few draws as with many."""
+"""Student's t behind the verdicts: known quantiles, and as few false alarms with few draws as with
+many."""
 
 from __future__ import annotations
 

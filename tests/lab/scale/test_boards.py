@@ -52,7 +52,8 @@ def _lines(cell: Cell, name: str, seconds: float = 0.1) -> list[str]:
 
 
 def _play(boards: Boards, cell: Cell, b: Mapping[str, Any], a: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The cell's line in the file of results, when board b hands in this, and a whole records unless told otherwise."""
+    """The cell's line in the file of results, when board b hands in this, and a whole records
+    unless told otherwise."""
 
     def board(name: str, more: Mapping[str, Any]) -> None:
         operator = Operator(_follower(boards.address, name), None)

@@ -1,4 +1,5 @@
-"""A profile of this machine can be read back, and is of this machine. How fast it is nobody knows beforehand."""
+"""A profile of this machine can be read back, and is of this machine. How fast it is nobody knows
+beforehand."""
 
 import tomllib
 
@@ -32,7 +33,8 @@ def test_a_machine_that_names_no_rate_of_its_network_says_so(monkeypatch):
 
 
 def test_operations_are_those_of_the_products():
-    """One hidden layer on 8 x 8 digits: 64 x h and h x 10, forward, and backward for weights and inputs (but for the data)."""
+    """One hidden layer on 8 x 8 digits: 64 x h and h x 10, forward, and backward for weights and
+    inputs (but for the data)."""
     recipe = recipes.load("quickstart-gossip", ["model.params.hidden=[100]", "training.batch_size=8"])
     layout, step = cost.of_recipe(recipe)
     products = 2 * 8 * (64 * 100 + 100 * 10)

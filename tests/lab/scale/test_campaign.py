@@ -1,5 +1,5 @@
-"""A scalability run as a whole, with a place for its cells that computes nothing: resumed, with a cell that fails,
-tables and plots.
+"""A scalability run as a whole, with a place for its cells that computes nothing: resumed, with a
+cell that fails, tables and plots.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The desk that boards ask what to run: who is there, who takes part, what is handed in; over plain and TLS connections."""
+"""The desk that boards ask what to run: who is there, who takes part, what is handed in; over plain
+and TLS connections."""
 
 from __future__ import annotations
 

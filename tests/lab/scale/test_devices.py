@@ -1,4 +1,5 @@
-"""Profiles of boards and fleets: the packaged ones load, and what is wrong in a file is said in one sentence."""
+"""Profiles of boards and fleets: the packaged ones load, and what is wrong in a file is said in one
+sentence."""
 
 import tomllib
 from pathlib import Path

@@ -1,4 +1,5 @@
-"""A cell on a virtual clock: real frames, a link that is shared, work that is measured or a profile's."""
+"""A cell on a virtual clock: real frames, a link that is shared, work that is measured or a
+profile's."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ def test_frames_are_those_of_the_algorithm() -> None:
 
 @pytest.fixture(scope="module")
 def place() -> Iterator[Model]:
-    """Of boards as fast as a core of this machine, which is measured once for all cells: their boards compute the same."""
+    """Of boards as fast as a core of this machine, which is measured once for all cells: their
+    boards compute the same."""
     here = played.update_here(BASE)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(played, "update_here", lambda recipe: here)
@@ -64,7 +66,8 @@ def test_boards_of_a_profile() -> None:
 
 
 def test_integer_training_computes_too() -> None:
-    """What torch counts of integer kernels is nothing; as many operations a second as the profile says, in either."""
+    """What torch counts of integer kernels is nothing; as many operations a second as the profile
+    says, in either."""
     seconds = []
     for precision in ("fp32", "int8"):
         recipe = with_settings(BASE, {"training.precision": precision})

@@ -120,7 +120,8 @@ def test_a_record_without_all_parts_is_none_and_an_untold_loss_is_not_zero() -> 
 
 
 def test_what_holds_a_run_up_is_what_the_board_does_that_the_others_wait_for() -> None:
-    """One board computes 20 s, three compute 2 s and wait for it: faster links would help nobody."""
+    """One board computes 20 s, three compute 2 s and wait for it: faster links would help
+    nobody."""
     (cell,) = cells.make_cells(BASE, schemes.parse("sgd"), (4,), "boards", {}, 18432, 3)
     records = [
         replace(r, values={**r.values, "time/compute_s": 20.0, "time/wait_s": 0.1})
@@ -139,7 +140,8 @@ def test_what_holds_a_run_up_is_what_the_board_does_that_the_others_wait_for() -
 
 
 def test_where_all_send_at_once_waiting_after_that_is_for_the_link() -> None:
-    """Each waits for 0.2 s a round; board-1 for all of that before the others were ready, board-2 for more."""
+    """Each waits for 0.2 s a round; board-1 for all of that before the others were ready, board-2
+    for more."""
     (cell,) = cells.make_cells(BASE, schemes.parse("sgd"), (4,), "netns", HOW, 18432, 3)
     barriers = {("board-0", s): 0.05 for s in range(9)} | {("board-1", s): 0.2 for s in range(9)}
     barriers |= {
@@ -154,8 +156,8 @@ def test_where_all_send_at_once_waiting_after_that_is_for_the_link() -> None:
 
 
 def test_the_link_is_busy_until_the_last_board_has_what_it_needs() -> None:
-    """Board-1 is through 0.15 s before the last one each time: of what it waits for before the next round is sent so much is the
-    link's. Board-2 is through early, and the last to be ready."""
+    """Board-1 is through 0.15 s before the last one each time: of what it waits for before the next
+    round is sent so much is the link's. Board-2 is through early, and the last to be ready."""
     (cell,) = cells.make_cells(BASE, schemes.parse("sgd"), (4,), "netns", HOW, 18432, 3)
     boards = [f"board-{k}" for k in range(4)]
     barriers = {(name, s): 0.0 if name == "board-2" else 0.2 for s in range(9) for name in boards}

@@ -1,4 +1,5 @@
-"""`plan`: bytes are those of real frames, seconds those of the model, and what limits a run is what makes it shorter."""
+"""`plan`: bytes are those of real frames, seconds those of the model, and what limits a run is what
+makes it shorter."""
 
 import json
 from dataclasses import replace

@@ -60,7 +60,8 @@ def test_everybody_waits_for_the_slowest_in_the_end():
 
 @pytest.mark.parametrize("boards", [2, 7, 18])
 def test_boards_that_do_not_always_take_equally_long_wait_for_the_slowest(boards):
-    """Of everybody sending everybody nobody begins before the slowest has computed: the mean greatest of n normal values."""
+    """Of everybody sending everybody nobody begins before the slowest has computed: the mean
+    greatest of n normal values."""
     everybody = [Message(a, b, 10) for a in range(boards) for b in range(boards) if a != b]
     works = [BoardWork(1.0, 0.0, 0.0, 1e9, spread=0.05)] * boards
     parts = gossip_round(works, lambda _: everybody, SWITCH)

@@ -1,8 +1,10 @@
 """Scripts for small cases, as etcd's raft has: commands, then `----`, then what they print.
 
-nodes 3 ring choco-sgd codec=topk:ratio=0.5 values=4     a fleet; node i starts at (i, i, ...), and disks are empty
+nodes 3 ring choco-sgd codec=topk:ratio=0.5 values=4 a fleet; node i starts at (i, i, ...), and
+disks are empty
 step 0 [0.5]          a local update by (0.5, 0.5, ...), 0 if not said
-deliver 0->1 | all    the oldest message of an edge; or of all edges, round after round, until none is left
+deliver 0->1 | all    the oldest message of an edge; or of all edges, round after round, until none
+                      is left
 drop 0->1 [all]       lose the oldest message (or all)
 dup 0->1              the oldest message is there twice
 swap 0->1             the two oldest change places
@@ -48,7 +50,8 @@ class Fleet:
         words = line.split()
         getattr(self, "do_" + words[0].replace("-", "_"))(*words[1:])
 
-    # -- nodes -----------------------------------------------------------------------------------------------
+    # -- nodes
+    # ----------------------------------------------------------------------------------------------
 
     def do_nodes(self, count: str, topology: str, algorithm: str = "dpsgd", *settings: str) -> None:
         given = dict(s.split("=", 1) for s in settings)
@@ -112,7 +115,8 @@ class Fleet:
                 disk.crash("old-checkpoint", int(word[5:]))
         self.boot(int(i), disk.read())
 
-    # -- messages --------------------------------------------------------------------------------------------
+    # -- messages
+    # --------------------------------------------------------------------------------------------
 
     def queue(self, edge: str) -> deque[bytes]:
         a, b = edge.split("->")
@@ -170,7 +174,8 @@ class Fleet:
     def do_other_run(self, edge: str) -> None:
         self.tamper(edge, run_id=b"x" * 16)
 
-    # -- what is seen ----------------------------------------------------------------------------------------
+    # -- what is seen
+    # ----------------------------------------------------------------------------------------
 
     def go_on(self, i: int, outcome: tuple[Any, list[Action]]) -> None:
         self.states[i], actions = outcome

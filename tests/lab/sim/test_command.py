@@ -1,4 +1,5 @@
-"""The command: what it prints, what it refuses and how it ends; and the recipes and files that it takes."""
+"""The command: what it prints, what it refuses and how it ends; and the recipes and files that it
+takes."""
 
 from __future__ import annotations
 
@@ -86,7 +87,8 @@ def test_running_one_again_is_told_as_it_is(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_what_goes_another_way_when_run_again_is_made_small_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here a run differs from the last one wherever a node pauses: the pause must stay, and what is printed must show it."""
+    """Here a run differs from the last one wherever a node pauses: the pause must stay, and what is
+    printed must show it."""
     hashes = itertools.count()
 
     def run(schedule: Schedule, **more: Any) -> Outcome:

@@ -1,5 +1,5 @@
-"""Schedules that broke a promise once, made small: testdata/mended.sim, one command line each. What was wrong stands above it
-(the engine, or the checker); every one of them must hold now."""
+"""Schedules that broke a promise once, made small: testdata/mended.sim, one command line each. What
+was wrong stands above it (the engine, or the checker); every one of them must hold now."""
 
 import shlex
 from pathlib import Path

@@ -1,7 +1,8 @@
-"""Every mutant of tests/lab/sim/mutants is killed by the schedule that killed it once, which the right code passes.
+"""Every mutant of tests/lab/sim/mutants is killed by the schedule that killed it once, which the
+right code passes.
 
-When the engine has changed so that a mutant's schedule goes another way, `python -m tests.lab.sim.mutants --mutant NAME --record`
-finds another one."""
+When the engine has changed so that a mutant's schedule goes another way,
+`python -m tests.lab.sim.mutants --mutant NAME --record` finds another one."""
 
 import json
 

@@ -120,7 +120,8 @@ def test_when_the_last_message_of_a_node_arrives(kind: str) -> None:
 
 
 def told_presence(up: set[int]) -> tuple[Clock, Presence, list[tuple[bool, int, int, bool]]]:
-    """Of two nodes, and what they are told: whether some time after it happened, who, of whom, and whether it is up."""
+    """Of two nodes, and what they are told: whether some time after it happened, who, of whom, and
+    whether it is up."""
     clock, told = Clock(), list[tuple[bool, int, int, bool]]()
 
     def tell(node: int, peer: int, is_up: bool, reason: str) -> None:
@@ -340,7 +341,8 @@ def test_a_clock_that_has_stopped_stays_so() -> None:
 
 @pytest.mark.parametrize("codec", sorted({str(c) for c in CODECS}))
 def test_a_codec_that_remembers_decodes_as_the_codec_does(codec: str) -> None:
-    """Bit by bit, whichever way it is asked and however often; nobody can change what it remembers."""
+    """Bit by bit, whichever way it is asked and however often; nobody can change what it
+    remembers."""
     plain, layout = naming.codec_of(naming.parse("--codec", codec)), layout_of(16)
     decoded, rng = Decoded(plain), np.random.default_rng(1)
     assert decoded == plain and hash(decoded) == hash(plain) and decoded.wire_params() == plain.wire_params()

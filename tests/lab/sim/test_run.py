@@ -1,4 +1,5 @@
-"""Whole schedules: the same seed gives the same run, nothing is violated, and what is broken on purpose is found."""
+"""Whole schedules: the same seed gives the same run, nothing is violated, and what is broken on
+purpose is found."""
 
 from __future__ import annotations
 
@@ -129,7 +130,8 @@ def test_the_command_of_a_schedule_gives_it_again(seed: int) -> None:
     assert draw(seed, command.options_of(asked)) == schedule
 
 
-# -- what is broken on purpose -----------------------------------------------------------------------------------
+# -- what is broken on purpose
+# -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -189,7 +191,8 @@ def test_a_broken_algorithm_is_found(broken: type[Broken], name: str, faults: st
 
 def test_a_disk_that_mixes_two_checkpoints_is_found() -> None:
     class Mixes(Disk):
-        """Half of a state is of one checkpoint and half of the one before: a write that was not atomic."""
+        """Half of a state is of one checkpoint and half of the one before: a write that was not
+        atomic."""
 
         def read(self) -> Any:
             whole = [f for f in self.files if f is not None]

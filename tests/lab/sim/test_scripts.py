@@ -1,4 +1,5 @@
-"""Small cases, step by step, in tests/lab/sim/testdata; script.py tells the commands. REWRITE=1 writes what is printed now."""
+"""Small cases, step by step, in tests/lab/sim/testdata; script.py tells the commands. REWRITE=1
+writes what is printed now."""
 
 import os
 from pathlib import Path

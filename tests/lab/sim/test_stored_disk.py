@@ -1,4 +1,5 @@
-"""Schedules whose checkpoints are real files give the same runs as those whose checkpoints are the states themselves."""
+"""Schedules whose checkpoints are real files give the same runs as those whose checkpoints are the
+states themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The command as a whole: the folder, resuming after kill -9, several processes, invalid cases, the table."""
+"""The command as a whole: the folder, resuming after kill -9, several processes, invalid cases, the
+table."""
 
 import csv
 import dataclasses

@@ -1,4 +1,5 @@
-"""Virtual nodes: the algorithm's own arithmetic, the same bits again, and bytes that are those of the frames."""
+"""Virtual nodes: the algorithm's own arithmetic, the same bits again, and bytes that are those of
+the frames."""
 
 import dataclasses
 
@@ -103,7 +104,8 @@ class _Numbers:
 
 
 class _Echo:
-    """An algorithm that ends a round when the next node's message is there, with a timer and, if asked, no way on."""
+    """An algorithm that ends a round when the next node's message is there, with a timer and, if
+    asked, no way on."""
 
     name, asynchronous = "echo", False
 

@@ -1,1 +1,2 @@
-"""Malformed messages by the million against a live board. `python -m tests.mesh.malformed --help`."""
+"""Malformed messages by the million against a live board.
+`python -m tests.mesh.malformed --help`."""

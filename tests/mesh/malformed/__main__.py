@@ -2,14 +2,16 @@
 
     python -m tests.mesh.malformed --messages 2000000 --seed 1 --out malformed.jsonl
 
-A fleet of three boards and four attackers is founded with certificates and trains; then the attackers' processes are killed
-and their identities taken over. They send malformed messages at full rate on every call that the board serves: frames in
-honest streams, streams in which something is wrong, probes, questions to join, health and reflection, knocks at its door,
-HTTP/2; and bytes without a certificate. node.py says what the attacked board is lenient about, so that they are not out
-after the first message.
+A fleet of three boards and four attackers is founded with certificates and trains; then the
+attackers' processes are killed and their identities taken over. They send malformed messages at
+full rate on every call that the board serves: frames in honest streams, streams in which something
+is wrong, probes, questions to join, health and reflection, knocks at its door, HTTP/2; and bytes
+without a certificate. node.py says what the attacked board is lenient about, so that they are not
+out after the first message.
 
-Resumable: OUT has a line every few seconds, and a second call goes on with a new fleet behind the last batch that was done.
-At the end OUT.md and OUT.json have the verdict; the exit status is 1 when something was wrong.
+Resumable: OUT has a line every few seconds, and a second call goes on with a new fleet behind the
+last batch that was done. At the end OUT.md and OUT.json have the verdict; the exit status is 1 when
+something was wrong.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Sends what messages.py makes to a live board, as a board of its fleet that was taken over, and as a stranger.
+"""Sends what messages.py makes to a live board, as a board of its fleet that was taken over, and as
+a stranger.
 
-A conversation counts as delivered when the board answered it: with a refusal, an acknowledgement, or an error of its own.
-One that was cut off with its connection (quarantine) is tried again.
+A conversation counts as delivered when the board answered it: with a refusal, an acknowledgement,
+or an error of its own. One that was cut off with its connection (quarantine) is tried again.
 """
 
 from __future__ import annotations
@@ -89,7 +90,8 @@ class Attacker:
         if self._channel is not None:
             await self._channel.close()
 
-    # -- connections -----------------------------------------------------------------------------------------
+    # -- connections
+    # -----------------------------------------------------------------------------------------
 
     async def _connected(self, broken: grpc.aio.Channel | None = None) -> grpc.aio.Channel:
         """The connection; a new one in place of `broken`."""
@@ -112,10 +114,12 @@ class Attacker:
             self._channel = self._channels.open(self._target.board, where)
             return self._channel
 
-    # -- conversations ---------------------------------------------------------------------------------------
+    # -- conversations
+    # ---------------------------------------------------------------------------------------
 
     async def _frames(self, rng: Random) -> None:
-        """Frames in one stream. Those that were not taken before the stream ended come again in the next one."""
+        """Frames in one stream. Those that were not taken before the stream ended come again in the
+        next one."""
         left = self._maker.frames(rng, BATCH)
         for _ in range(ATTEMPTS):
             answers, whole, channel = await self._converse(self._maker.framed(rng, left))
@@ -141,7 +145,8 @@ class Attacker:
         self._tally.lost["streams"] += 1
 
     async def _converse(self, messages: list[bytes]) -> tuple[list[pb.ExchangeResponse], bool, grpc.aio.Channel]:
-        """What the board answered, whether it ended the stream itself, and the connection that this was on."""
+        """What the board answered, whether it ended the stream itself, and the connection that this
+        was on."""
         channel = await self._connected()
         answers: list[pb.ExchangeResponse] = []
         with _broken():
@@ -168,7 +173,8 @@ class Attacker:
             await self._connected(channel)
         self._tally.lost[kind] += 1
 
-    # -- below gRPC ------------------------------------------------------------------------------------------
+    # -- below gRPC
+    # ------------------------------------------------------------------------------------------
 
     async def _knocks(self, rng: Random) -> None:
         for _ in range(BATCH):
@@ -178,7 +184,8 @@ class Attacker:
             self._tally.answers[f"knock: {said}"] += 1
 
     async def _http2(self, rng: Random) -> None:
-        """Through the door with a ticket, then frames of HTTP/2 that are none, eight a connection."""
+        """Through the door with a ticket, then frames of HTTP/2 that are none, eight a
+        connection."""
         where = addresses.parse(self._target.address, "target")
         for _ in range(BATCH // 8):
             with suppress(PeerError):

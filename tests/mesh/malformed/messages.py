@@ -1,8 +1,8 @@
-"""Malformed messages for every call of a board: honest ones, mutated, cut, spliced, out of order, with huge numbers. Seeded
-and pure.
+"""Malformed messages for every call of a board: honest ones, mutated, cut, spliced, out of order,
+with huge numbers. Seeded and pure.
 
-A message that would be taken for a good one is not made: whoever may send models may send bad models (docs/security.md),
-and that is not what is tried here.
+A message that would be taken for a good one is not made: whoever may send models may send bad
+models (docs/security.md), and that is not what is tried here.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ class Target:
 
 
 def mutate(data: bytes, rng: Random, others: list[bytes]) -> bytes:
-    """One to four changes that know nothing of what the bytes mean, apart from where lengths and tags may be."""
+    """One to four changes that know nothing of what the bytes mean, apart from where lengths and
+    tags may be."""
     out = bytearray(data)
     for _ in range(rng.randint(1, 4)):
         at = rng.randrange(len(out) + 1)
@@ -95,7 +96,8 @@ class Maker:
         self._limits = frame.Limits.of(target.layout)
         self._messages = [m.SerializeToString() for m in _every_message(target)]
 
-    # -- frames ----------------------------------------------------------------------------------------------
+    # -- frames
+    # ----------------------------------------------------------------------------------------------
 
     def frames(self, rng: Random, count: int) -> list[bytes]:
         """Frames that carry no model."""
@@ -122,7 +124,8 @@ class Maker:
             return False
         return True
 
-    # -- streams of the mesh ---------------------------------------------------------------------------------
+    # -- streams of the mesh
+    # ---------------------------------------------------------------------------------
 
     def hello(self, rng: Random) -> pb.ExchangeRequest:
         t = self._target
@@ -192,7 +195,8 @@ class Maker:
                 request.hello.sender = rng.choice([m for m in t.members if m != t.me])
         return request.SerializeToString()
 
-    # -- calls -----------------------------------------------------------------------------------------------
+    # -- calls
+    # ----------------------------------------------------------------------------------------------
 
     def probe(self, rng: Random) -> bytes:
         """A ProbeRequest that no member may send."""

@@ -1,9 +1,11 @@
-"""`edgegossip node` with the settings of a fleet under test: python -m tests.mesh.malformed.node node ...
+"""`edgegossip node` with the settings of a fleet under test: python -m tests.mesh.malformed.node
+node ...
 
-It is the product's board but for this, without which an attacker would be out after its first message: quarantine is short,
-rates of connections and streams are high, and a neighbour whose frame was bad may send the next one. One bad frame in
-AMNESTY still goes all the way of a refusal. What reaches each decoder and why it is refused is counted into the file of the
-environment variable COUNTS.
+It is the product's board but for this, without which an attacker would be out after its first
+message: quarantine is short, rates of connections and streams are high, and a neighbour whose frame
+was bad may send the next one. One bad frame in AMNESTY still goes all the way of a refusal. What
+reaches each decoder and why it is refused is counted into the file of the environment variable
+COUNTS.
 """
 
 from __future__ import annotations

@@ -25,7 +25,8 @@ from tests.mesh.support import PATIENCE_S, RUN
 MANIFEST = manifests.make(RUN, "a", ("a", "b", "c"), "", "")
 
 
-# Members look at each other, and try those that are gone, five times as often as on boards; a suspect has as long as there.
+# Members look at each other, and try those that are gone, five times as often as on boards; a
+# suspect has as long as there.
 QUICK = SwimSettings(interval_s=0.4, quiet_s=0.6, retry_s=0.6)
 
 
@@ -136,7 +137,8 @@ def test_the_run_outlives_the_certificate_of_its_founder(fleet: TestFleet) -> No
 
 
 def test_messages_that_keep_coming_do_not_hold_the_detector_back() -> None:
-    """A loop that is never idle, as on a small board with many members: the detector is called all the same."""
+    """A loop that is never idle, as on a small board with many members: the detector is called all
+    the same."""
     a = Member("a")
 
     async def flood(seconds: float) -> int:

@@ -96,8 +96,8 @@ def test_an_indirect_probe_is_answered_either_way() -> None:
 
 @pytest.mark.parametrize("reaction", ["answers", "refuses", "is silent"])
 def test_indirect_probes_of_many_do_not_make_us_a_nuisance(reaction: str) -> None:
-    """Members that ask about the same one on and on, as one that was taken over may: we ask it a few times a second, and each of
-    them is told all the same."""
+    """Members that ask about the same one on and on, as one that was taken over may: we ask it a
+    few times a second, and each of them is told all the same."""
     node, asked, told, now_s = detector(), 0, 0, 100.0
     settled(node, now_s)
     before = len(node._pings)

@@ -105,7 +105,8 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
             pass
 
 
-# -- the manifest ------------------------------------------------------------------------------------------------
+# -- the manifest
+# ------------------------------------------------------------------------------------------------
 
 
 def manifest(**changes: object) -> manifests.Manifest:

@@ -1,4 +1,5 @@
-"""Members on a virtual network: loss, delay, splits, deaths, processes that are held up. Everything follows from the seed."""
+"""Members on a virtual network: loss, delay, splits, deaths, processes that are held up. Everything
+follows from the seed."""
 
 from __future__ import annotations
 
@@ -84,7 +85,8 @@ class World:
     def false_deaths(self, truly: Iterable[int] = ()) -> list[tuple[float, int, int]]:
         return [death for death in self.named_dead if death[2] not in set(truly)]
 
-    # -- how it works ----------------------------------------------------------------------------------------
+    # -- how it works
+    # ----------------------------------------------------------------------------------------
 
     def _arm(self, k: int) -> None:
         node = self.nodes[k]

@@ -1,5 +1,6 @@
-"""`python -m tests.mesh.security.crowd FOLDER SECONDS`: gRPC's server with the credentials of this identity folder, and callers
-that come in crowds and go away in the middle of the TLS handshake. Says how many; a fault in gRPC's core ends the process."""
+"""`python -m tests.mesh.security.crowd FOLDER SECONDS`: gRPC's server with the credentials of this
+identity folder, and callers that come in crowds and go away in the middle of the TLS handshake.
+Says how many; a fault in gRPC's core ends the process."""
 
 from __future__ import annotations
 

@@ -107,7 +107,8 @@ def channel_to_b(fleet: TestFleet, files: tuple[Path, Path], address: str, ticke
 def converse(
     fleet: TestFleet, name: str, address: str, *messages: bytes, ticket: str = ""
 ) -> list[pb.ExchangeResponse]:
-    """What a board answers to these messages of the certified board `name`, until it ends the stream."""
+    """What a board answers to these messages of the certified board `name`, until it ends the
+    stream."""
     done = threading.Event()
 
     def requests() -> Iterator[bytes]:

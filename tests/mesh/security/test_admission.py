@@ -1,4 +1,5 @@
-"""Who comes in: a bad certificate, an old TLS or none is refused, the reason is in the log, the others go on undisturbed."""
+"""Who comes in: a bad certificate, an old TLS or none is refused, the reason is in the log, the
+others go on undisturbed."""
 
 from __future__ import annotations
 

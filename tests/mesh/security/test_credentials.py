@@ -113,7 +113,8 @@ def replaced(file: Path, data: bytes) -> None:
 
 
 def test_a_crowd_at_the_tls_handshake_does_not_end_the_process(own):
-    """gRPC's core faults within seconds when it is handed the same certificate for every connection (grpc/grpc#36693)."""
+    """gRPC's core faults within seconds when it is handed the same certificate for every connection
+    (grpc/grpc#36693)."""
     command = [sys.executable, "-X", "faulthandler", "-m", "tests.mesh.security.crowd", str(own.folder("a")), "5"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -62,6 +62,7 @@ def test_the_kernel_gives_up_a_connection_whose_host_is_lost(network: Network, l
             assert server.stdout.readline() == "accepted\n"
             if lost:
                 network.split([2])
-            # A second and a half of silence, then two questions a second apart: 4 s, and 6 were given when nothing is lost.
+            # A second and a half of silence, then two questions a second apart: 4 s, and 6 were
+            # given when nothing is lost.
             assert server.stdout.readline() == ("TimeoutError\n" if lost else "still there\n")
             client.stdin.close()

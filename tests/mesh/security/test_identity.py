@@ -1,4 +1,5 @@
-"""Who it is: what a certified board says under another name, twice or out of turn is refused with a reason."""
+"""Who it is: what a certified board says under another name, twice or out of turn is refused with a
+reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The membership service behind the door: who says what no member says is kept out, and named in the log."""
+"""The membership service behind the door: who says what no member says is kept out, and named in
+the log."""
 
 from __future__ import annotations
 
@@ -123,7 +124,8 @@ def test_what_comes_in_one_go_counts_once(board):
 
 
 def test_a_caller_whose_connection_has_ended_is_not_blamed(fleet, board, monkeypatch):
-    """A busy board comes to a question when the caller has given up: no certificate can be seen any more."""
+    """A busy board comes to a question when the caller has given up: no certificate can be seen any
+    more."""
 
     def gone(_context: object) -> str:
         raise CallerGone("its connection has ended")

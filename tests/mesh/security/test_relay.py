@@ -161,7 +161,8 @@ def test_an_idle_relay_takes_no_time(relay):
 
 
 def test_a_process_may_end_while_a_thread_is_in_it():
-    """Python ends a daemon thread that wants its lock back by unwinding, which C++ answers with SIGABRT."""
+    """Python ends a daemon thread that wants its lock back by unwinding, which C++ answers with
+    SIGABRT."""
     busy = "while True: relay.cut(1)"
     lines = (
         "import threading, time",

@@ -1,4 +1,5 @@
-"""What could go past the look at a certificate: a TLS session of earlier, and a connection of before the revocation."""
+"""What could go past the look at a certificate: a TLS session of earlier, and a connection of
+before the revocation."""
 
 from __future__ import annotations
 

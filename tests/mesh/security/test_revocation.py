@@ -30,7 +30,8 @@ def own(tmp_path) -> TestFleet:
 
 
 def test_a_revocation_spreads_and_cuts_at_once(own):
-    """Board a is told; b hears it from a and drops c, which is connected; c itself hears why it is refused."""
+    """Board a is told; b hears it from a and drops c, which is connected; c itself hears why it is
+    refused."""
     a, b, c = (GrpcTransport(name, RUN, limits=LIMITS, security=own.guard(name)) for name in "abc")
     with a, b, c:
         connect_all([a, b, c], ["a", "b", "c"])

@@ -57,7 +57,8 @@ def test_a_ticket_of_somebody_else(fleet, pair):
 
 
 def test_tickets_kept_in_store_do_not_help_in_quarantine(fleet, pair):
-    """c knocks three times and breaks the protocol with one of the tickets: the others are worth nothing, at once and later."""
+    """c knocks three times and breaks the protocol with one of the tickets: the others are worth
+    nothing, at once and later."""
     _, b = pair
     first, second, third = (knock_at(fleet, fleet.of("c"), b.address).text for _ in range(3))
     with channel_to_b(fleet, fleet.of("c"), b.address, first) as channel:
@@ -76,7 +77,8 @@ def test_tickets_kept_in_store_do_not_help_in_quarantine(fleet, pair):
 
 
 def test_a_board_that_only_knocks_pushes_out_nobody_elses_ticket(fleet):
-    """From many addresses, more often than the door lets it: c is named, and the ticket of a is still good."""
+    """From many addresses, more often than the door lets it: c is named, and the ticket of a is
+    still good."""
     limits = replace(LIMITS, knock_burst=20, knocks_per_s=1.0)
     with GrpcTransport("b", RUN, limits=limits, security=fleet.guard("b")) as b:
         b.connect({"a": "127.0.0.1:1"})

@@ -1,4 +1,5 @@
-"""Trouble of the board itself: no descriptors left, a defect of ours. The door goes on, and the log says what it was."""
+"""Trouble of the board itself: no descriptors left, a defect of ours. The door goes on, and the log
+says what it was."""
 
 from __future__ import annotations
 

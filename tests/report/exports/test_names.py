@@ -1,4 +1,5 @@
-"""Runs and boards that are called alike, or what no file and no metric can be called, lose nothing in an export."""
+"""Runs and boards that are called alike, or what no file and no metric can be called, lose nothing
+in an export."""
 
 import csv
 import json

@@ -1,5 +1,5 @@
-"""A headless Chromium, driven through chromedriver's WebDriver protocol: pages, their console, and every request that they
-make."""
+"""A headless Chromium, driven through chromedriver's WebDriver protocol: pages, their console, and
+every request that they make."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ class WebDriverError(RuntimeError):
 
 
 class Chromium:
-    """A context manager. `width` in CSS pixels; `phone` has a touch screen of two pixels a CSS pixel. No name is resolved:
-    whatever a page asks for elsewhere than on loopback fails, and is in `requests`."""
+    """A context manager. `width` in CSS pixels; `phone` has a touch screen of two pixels a CSS
+    pixel. No name is resolved: whatever a page asks for elsewhere than on loopback fails, and is in
+    `requests`."""
 
     def __init__(self, width: int = 1280, height: int = 900, *, phone: bool = False, dark: bool = False) -> None:
         self._driver = subprocess.Popen(
@@ -114,11 +115,13 @@ class Chromium:
         return {"width": width, "height": height, "deviceScaleFactor": ratio, "mobile": False}
 
     def console(self) -> list[str]:
-        """What pages wrote to the console since the last call, errors of scripts and of their policy among it."""
+        """What pages wrote to the console since the last call, errors of scripts and of their
+        policy among it."""
         return [f"{e['level']}: {e['message']}" for e in self._log("browser")]
 
     def requests(self) -> list[str]:
-        """Addresses that pages asked for since the last call, their own and the data in them not counted."""
+        """Addresses that pages asked for since the last call, their own and the data in them not
+        counted."""
         messages = [json.loads(entry["message"])["message"] for entry in self._log("performance")]
         urls = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
         return [url for url in urls if not url.startswith(("data:", "chrome:", "about:", "blob:"))]

@@ -1,6 +1,7 @@
-"""A long run that nobody has to wait for: `python -m tests.report.web.synthetic FOLDER --boards 18 --rounds 10000` writes
-its folder through the product's own record writer. The numbers follow simple laws of a ring of boards on one slow link,
-drawn from a seed; they are there to be shown, and no measurement of anything."""
+"""A long run that nobody has to wait for: `python -m tests.report.web.synthetic FOLDER --boards 18
+--rounds 10000` writes its folder through the product's own record writer. The numbers follow simple
+laws of a ring of boards on one slow link, drawn from a seed; they are there to be shown, and no
+measurement of anything."""
 
 from __future__ import annotations
 

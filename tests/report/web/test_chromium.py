@@ -1,4 +1,5 @@
-"""The page in a real browser: everything is drawn, nothing is wrong on its console, and nobody is asked for anything."""
+"""The page in a real browser: everything is drawn, nothing is wrong on its console, and nobody is
+asked for anything."""
 
 import threading
 

@@ -1,4 +1,5 @@
-"""The page without a browser: what is in it, and that nothing in a run can break out of its data."""
+"""The page without a browser: what is in it, and that nothing in a run can break out of its
+data."""
 
 import base64
 import re

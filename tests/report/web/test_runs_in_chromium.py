@@ -120,7 +120,8 @@ def test_boards_and_metrics_may_be_called_anything(desktop, tmp_path, name):
 
 
 def test_speed_up_is_against_the_smallest_count_of_all_runs(desktop, tmp_path):
-    """One ideal line is right for all of them; a scheme without that count has nothing to be compared with."""
+    """One ideal line is right for all of them; a scheme without that count has nothing to be
+    compared with."""
     runs = []
     for codec, boards, round_s in (
         ("fp32", 2, 1.0),

@@ -1,4 +1,5 @@
-"""Mutants of admission: small mistakes in the code that says who may come in, and the schedule that is to notice each."""
+"""Mutants of admission: small mistakes in the code that says who may come in, and the schedule that
+is to notice each."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""Schedules for the parts of admission: random events in virtual time, held against a model that says what each may answer.
+"""Schedules for the parts of admission: random events in virtual time, held against a model that
+says what each may answer.
 
-Each function plays the schedule of one seed and raises Violation when the code answers otherwise than its model. The models are
-written from what the documentation promises and know nothing of the code: they keep every event and count.
+Each function plays the schedule of one seed and raises Violation when the code answers otherwise
+than its model. The models are written from what the documentation promises and know nothing of the
+code: they keep every event and count.
 """
 
 from __future__ import annotations
@@ -38,8 +40,8 @@ def expect(found: object, promised: object, what: str) -> None:
 
 
 def buckets(seed: int) -> None:
-    """Each key has `burst` at once and `rate` a second; a refusal costs nothing; a flood of other keys changes nothing for who
-    asks all the time."""
+    """Each key has `burst` at once and `rate` a second; a refusal costs nothing; a flood of other
+    keys changes nothing for who asks all the time."""
     random, now_s = Random(seed), 0.0
     rate, burst = random.choice((0.5, 2.0)), random.choice((1.0, 3.0))
     limiter = TokenBuckets(rate, burst)
@@ -73,7 +75,8 @@ def lines(seed: int) -> None:
 
 
 def shared(seed: int) -> None:
-    """Strangers who ask without end leave boards their turn, and an address is a stranger's for as long as was said."""
+    """Strangers who ask without end leave boards their turn, and an address is a stranger's for as
+    long as was said."""
     random, limiter = Random(seed), SharedRateLimiter()
     now_s = random.uniform(0, 100)
     limiter.refused("stranger", now_s)
@@ -90,7 +93,8 @@ def shared(seed: int) -> None:
 
 
 def one_time_tokens(seed: int) -> None:
-    """A token is good once, within VALID_S, for the newest EACH of one certificate, and until it is revoked."""
+    """A token is good once, within VALID_S, for the newest EACH of one certificate, and until it is
+    revoked."""
     random, now_s = Random(seed), 0.0
     box = tokens.OneTimeTokens[str](lambda holder: holder[0])
     good: list[tuple[str, str, float]] = []  # token, holder, when; the oldest first
@@ -119,7 +123,8 @@ def one_time_tokens(seed: int) -> None:
 
 
 def kept_out(seed: int) -> None:
-    """Each further time twice as long, to a limit; ten minutes of good conduct take one time off; one time while inside."""
+    """Each further time twice as long, to a limit; ten minutes of good conduct take one time off;
+    one time while inside."""
     random, now_s, box = Random(seed), 0.0, quarantine.Quarantine()
     times, until_s = 0, -1e9
     for step in range(120):
@@ -145,7 +150,8 @@ class Waiting:
 
 
 def eviction(seed: int) -> None:
-    """Places are bounded; who has to go hesitates if anybody does, is of the largest network, and the oldest of these."""
+    """Places are bounded; who has to go hesitates if anybody does, is of the largest network, and
+    the oldest of these."""
     random, now_s, there = Random(seed), 0.0, list[Waiting]()
     limiter = ConnectionLimiter(per_s=1e9, burst=1_000_000_000, max_pending=12, max_pending_per_address=5)
     for step in range(150):
@@ -180,7 +186,8 @@ def _network(w: Waiting) -> str:
 
 @functools.cache
 def _world() -> dict[str, Any]:
-    """A fleet with boards, and revocation lists that its authority or another one signed. Made once: keys take time."""
+    """A fleet with boards, and revocation lists that its authority or another one signed. Made
+    once: keys take time."""
     home = tempfile.TemporaryDirectory(prefix="edgegossip-schedules-")
     fleet = Fleet.create(Path(home.name) / "fleet", "schedules", 1)
     for name in ("a", "b", "c"):
@@ -208,7 +215,8 @@ def _fresh(number: int) -> Identity:
 
 
 def revocation(seed: int) -> None:
-    """Lists only ever grow newer, are the authority's, and cost whoever was told that it is of no use."""
+    """Lists only ever grow newer, are the authority's, and cost whoever was told that it is of no
+    use."""
     random, lists = Random(seed), _world()["lists"]
     number = random.randrange(3)
     revocations = _fresh(number).revocations
@@ -229,7 +237,8 @@ def revocation(seed: int) -> None:
 
 
 def admission(seed: int) -> None:
-    """Who comes in, by certificate or signature: of this role and among these names, in time, not revoked, and not kept out."""
+    """Who comes in, by certificate or signature: of this role and among these names, in time, not
+    revoked, and not kept out."""
     random, world = Random(seed), _world()
     boards, signatures = world["boards"], world["signatures"]
     clock, now = [0.0], [0.0]

@@ -1,4 +1,5 @@
-"""`edgegossip bench int8 --inference`: prediction with our kernels, and with the exported models in onnxruntime, beside torch."""
+"""`edgegossip bench int8 --inference`: prediction with our kernels, and with the exported models in
+onnxruntime, beside torch."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""Peak memory of training steps, each variant in a process of its own: `python -m edgegossip.lab.bench.int8.memory ...`.
+"""Peak memory of training steps, each variant in a process of its own:
+`python -m edgegossip.lab.bench.int8.memory ...`.
 
-The figure is the process's high-water mark of resident memory over two steps, less what it held before them, with torch
-loaded and the model, the optimiser and the batch made. It is None where the kernel does not tell (/proc/self/status)."""
+The figure is the process's high-water mark of resident memory over two steps, less what it held
+before them, with torch loaded and the model, the optimiser and the batch made. It is None where the
+kernel does not tell (/proc/self/status)."""
 
 from __future__ import annotations
 

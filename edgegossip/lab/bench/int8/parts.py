@@ -1,4 +1,5 @@
-"""Where the time of an int8 step goes, by kernel, and how much of the machine's integer rate its products reach."""
+"""Where the time of an int8 step goes, by kernel, and how much of the machine's integer rate its
+products reach."""
 
 from __future__ import annotations
 
@@ -34,8 +35,9 @@ _FUNCTIONS = (
 
 
 def breakdown(training: Training, repeat: int) -> tuple[dict[str, float], float]:
-    """Milliseconds of a step by kernel ("other": python, torch, loss and optimiser), and products a second, in 1e9, of
-    the convolutions and linear layers (a norm that is computed with the convolution before it counts with it)."""
+    """Milliseconds of a step by kernel ("other": python, torch, loss and optimiser), and products a
+    second, in 1e9, of the convolutions and linear layers (a norm that is computed with the
+    convolution before it counts with it)."""
     taken = dict.fromkeys((*_FUNCTIONS, "other"), 0.0)
     training.step()  # after whatever ran before
     with _timed(taken) as products:
@@ -51,7 +53,8 @@ def breakdown(training: Training, repeat: int) -> tuple[dict[str, float], float]
 
 @contextmanager
 def _timed(taken: dict[str, float]) -> Iterator[list[float]]:
-    """While inside, the kernels' wrappers add their seconds to `taken` and their products to the list's only element."""
+    """While inside, the kernels' wrappers add their seconds to `taken` and their products to the
+    list's only element."""
     originals = {name: getattr(native, name) for name in _FUNCTIONS}
     products = [0.0]
 
@@ -85,8 +88,8 @@ def _products(s: native.ConvShape) -> float:
 
 
 def largest_rate(threads: int) -> float:
-    """Products a second, in 1e9, of one large convolution forward, whose maps and weights stay in the cache: what the
-    integer units of this machine give in practice."""
+    """Products a second, in 1e9, of one large convolution forward, whose maps and weights stay in
+    the cache: what the integer units of this machine give in practice."""
     shape = native.ConvShape(8 * threads, 16, 16, 128, 64, 3, 3, 1, 1, 1, 1, 1)
     size = shape.height * shape.width * shape.inputs
     x, weight = native.Maps.empty(shape.batch, size), np.ones(64 * 128 * 9, np.float32)

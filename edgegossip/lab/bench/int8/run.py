@@ -47,7 +47,8 @@ class Asked:
 
 
 def run(asked: Asked, arguments: Sequence[str], out: Print) -> dict[str, Any]:
-    """Measure. Rows go to `out` as lines when they are there. Raises ConfigError for an unknown model."""
+    """Measure. Rows go to `out` as lines when they are there. Raises ConfigError for an unknown
+    model."""
     for name in asked.models:
         variants.section_of(name)
     document: dict[str, Any] = {
@@ -88,7 +89,8 @@ def _rows(asked: Asked, model: str, batch: int, threads: int) -> Iterator[tuple[
 
 
 def measure(model: str, batch: int, threads: int, dws: Sequence[int], repeat: int) -> list[Row]:
-    """One row a dw; all steps are timed in turn, so that whatever else the machine does meets all of them."""
+    """One row a dw; all steps are timed in turn, so that whatever else the machine does meets all
+    of them."""
     trainings = {
         f"{variant} {dw}": variants.training_of(variant, model, batch, dw)
         for dw in dws

@@ -49,7 +49,8 @@ class Training:
 
 
 def section_of(model: str, variant: str = "int8") -> ModelSection:
-    """Of NAME or NAME:KEY=VALUE, such as mlp:hidden=[512,1024]; more pairs follow after a semicolon. Raises ConfigError."""
+    """Of NAME or NAME:KEY=VALUE, such as mlp:hidden=[512,1024]; more pairs follow after a
+    semicolon. Raises ConfigError."""
     name, _, pairs = model.partition(":")
     parted = (pair.partition("=") for pair in pairs.split(";") if pair)
     params = {key.strip(): parse_value(value) for key, _, value in parted}
@@ -59,8 +60,8 @@ def section_of(model: str, variant: str = "int8") -> ModelSection:
 
 
 def training_of(variant: str, model: str, batch: int, dw: int) -> Training:
-    """The same weights, batch and optimiser (SGD with Nesterov momentum) for every variant. `model`: as `section_of` takes it.
-    Sets torch's random state."""
+    """The same weights, batch and optimiser (SGD with Nesterov momentum) for every variant.
+    `model`: as `section_of` takes it. Sets torch's random state."""
     torch.manual_seed(0)
     network = models.build(section_of(model, variant), INPUT, CLASSES)
     inputs, labels = torch.randn(batch, *INPUT), torch.randint(0, CLASSES, (batch,))
@@ -78,7 +79,8 @@ def training_of(variant: str, model: str, batch: int, dw: int) -> Training:
 
 
 def saved_bytes(training: Training) -> int:
-    """Bytes that autograd keeps between the forward and the backward pass, parameters left out; memory counted once."""
+    """Bytes that autograd keeps between the forward and the backward pass, parameters left out;
+    memory counted once."""
     known = {p.untyped_storage().data_ptr() for p in training.model.parameters()}
     known.add(training.inputs.untyped_storage().data_ptr())
     found: dict[int, tuple[int, Tensor]] = {}  # the tensors are held, so that no address is used twice

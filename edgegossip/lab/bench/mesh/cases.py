@@ -1,4 +1,5 @@
-"""What is measured. Every figure is a median over repetitions in which the mesh and its rivals take turns."""
+"""What is measured. Every figure is a median over repetitions in which the mesh and its rivals take
+turns."""
 
 from __future__ import annotations
 
@@ -61,9 +62,9 @@ def measure(settings: Settings, got: Callable[[Row], None]) -> list[Row]:
 
 
 def row(case: str, nodes: int, frame_bytes: int, **figures: float) -> Row:
-    """A row with every field; None where there is no figure. `ratio_to_grpc` is the mesh's figure divided by bare gRPC's: of
-    rates for throughput, where more is better, of times elsewhere, where less is; `ratio_to_tuned_grpc` the same with bare gRPC
-    that has the mesh's poller."""
+    """A row with every field; None where there is no figure. `ratio_to_grpc` is the mesh's figure
+    divided by bare gRPC's: of rates for throughput, where more is better, of times elsewhere, where
+    less is; `ratio_to_tuned_grpc` the same with bare gRPC that has the mesh's poller."""
     fields = ("mesh_mb_s", "grpc_mb_s", "tcp_mb_s", "ratio_to_grpc", "latency_ms", "grpc_latency_ms", "tcp_latency_ms")
     more = (
         "ratio_to_tuned_grpc",
@@ -146,7 +147,8 @@ def _ring(nodes: int, repeat: int) -> Row:
 
 
 def _idle(nodes: int, seconds: float) -> Row:
-    """CPU time of all processes together while each waits for its peers, in percent of one core: streams, members' probes."""
+    """CPU time of all processes together while each waits for its peers, in percent of one core:
+    streams, members' probes."""
     with Fleet(f"member-{nodes}", nodes) as fleet:
         fleet.ring(2, SMALL_BYTES)
         time.sleep(2.0)  # what starting left behind ends
@@ -156,10 +158,10 @@ def _idle(nodes: int, seconds: float) -> Row:
 
 
 def _memory(nodes: int, rounds: int, frame_bytes: int) -> Row:
-    """Resident memory over `rounds` rounds, after as many that warm up. At any moment some frames are under way, and glibc
-    keeps what was freed: with frames of 1 MB a look at one process is off by 5 MiB either way, in round 500 and in round 5,000.
-    So growth is from the median of the first third of the looks to that of the last, on average over the processes, which all do
-    the same."""
+    """Resident memory over `rounds` rounds, after as many that warm up. At any moment some frames
+    are under way, and glibc keeps what was freed: with frames of 1 MB a look at one process is off
+    by 5 MiB either way, in round 500 and in round 5,000. So growth is from the median of the first
+    third of the looks to that of the last, on average over the processes, which all do the same."""
     count = min(_LOOKS, rounds)
     with Fleet("mesh", nodes) as fleet:
         fleet.ring(max(1, rounds), frame_bytes)

@@ -1,7 +1,9 @@
-"""Bare gRPC in its best form: raw bytes on one long-lived bidirectional call a directed edge, all in one asyncio loop.
+"""Bare gRPC in its best form: raw bytes on one long-lived bidirectional call a directed edge, all
+in one asyncio loop.
 
-A frame goes out in messages of `message_bytes`; several sizes are measured and the fastest counts. Sync gRPC with threads
-measures like asyncio. What arrives is counted and dropped, which the mesh cannot do.
+A frame goes out in messages of `message_bytes`; several sizes are measured and the fastest counts.
+Sync gRPC with threads measures like asyncio. What arrives is counted and dropped, which the mesh
+cannot do.
 """
 
 from __future__ import annotations
@@ -73,7 +75,8 @@ class BareGrpcPeer:
         self._run(self._close())
         self._loop.close()
 
-    # -- on the loop -----------------------------------------------------------------------------------------
+    # -- on the loop
+    # -----------------------------------------------------------------------------------------
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return self._loop.run_until_complete(work)

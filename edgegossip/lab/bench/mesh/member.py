@@ -1,4 +1,5 @@
-"""A peer that is a member of its run besides, as every board of `edgegossip node --members` or `--join` is."""
+"""A peer that is a member of its run besides, as every board of `edgegossip node --members` or
+`--join` is."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ from edgegossip.types import PeerError
 
 
 class MemberPeer(MeshPeer):
-    """Streams to its neighbours, and the members' probes. The first of `members` founds the run, the others join through the
-    one before them."""
+    """Streams to its neighbours, and the members' probes. The first of `members` founds the run,
+    the others join through the one before them."""
 
     def __init__(self, name: str, members: int) -> None:
         names = tuple(f"p{k:02}" for k in range(members))

@@ -1,6 +1,7 @@
 """One process's end of a transport under measurement, and the mesh's.
 
-Every kind does the same work for the same orders: `send_frames` against `take_frames`, `ping` against `pong`, `ring` on all.
+Every kind does the same work for the same orders: `send_frames` against `take_frames`, `ping`
+against `pong`, `ring` on all.
 """
 
 from __future__ import annotations
@@ -28,13 +29,15 @@ class Peer(Protocol):
         """Be ready to send to each of `peers` (name -> address). Both ends are asked to connect."""
 
     def send_frames(self, to: str, frames: int, size: int) -> float:
-        """All of them one after the other, until the other end is known to have the last; seconds for all."""
+        """All of them one after the other, until the other end is known to have the last; seconds
+        for all."""
 
     def take_frames(self, sender: str, frames: int, size: int) -> None:
         """The other end of `send_frames`."""
 
     def ping(self, to: str, times: int, size: int) -> list[float]:
-        """A frame there and one of the same size back, one pair after the other; seconds for each pair."""
+        """A frame there and one of the same size back, one pair after the other; seconds for each
+        pair."""
 
     def pong(self, sender: str, times: int, size: int) -> None:
         """The other end of `ping`."""
@@ -46,11 +49,13 @@ class RingPeer(Peer, Protocol):
     """The mesh, and the rival that its rings are measured against."""
 
     def ring(self, neighbours: Sequence[str], rounds: int, size: int) -> list[float]:
-        """Each round a frame to each neighbour and one from each, no computing; seconds at the end of each round."""
+        """Each round a frame to each neighbour and one from each, no computing; seconds at the end
+        of each round."""
 
 
 class MeshPeer:
-    """GrpcTransport as a node uses it: from another thread than its own. A RingPeer, which also idles."""
+    """GrpcTransport as a node uses it: from another thread than its own. A RingPeer, which also
+    idles."""
 
     def __init__(self, name: str, transport: GrpcTransport | None = None) -> None:
         self._transport = transport or GrpcTransport(name, RUN_ID, limits=MeshLimits(grace_s=30.0))

@@ -1,4 +1,5 @@
-"""Worker processes and orders to them. They are sessions of their own and end with their standard input."""
+"""Worker processes and orders to them. They are sessions of their own and end with their standard
+input."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ class Worker:
             raise HostError(f"the process {self.name} of this measurement has ended; start it again") from error
 
     def answer(self, timeout_s: float = ORDER_S) -> Any:
-        """What the oldest unanswered order came to. Raises HostError when it failed, or no answer comes in time."""
+        """What the oldest unanswered order came to. Raises HostError when it failed, or no answer
+        comes in time."""
         line = self._line(time.monotonic() + timeout_s)
         reply = json.loads(line)
         if "error" in reply:
@@ -91,7 +93,8 @@ def _environment(kind: str) -> dict[str, str]:
 
 
 class Fleet:
-    """`count` workers of one kind, started together. Each is connected to its neighbours in a ring."""
+    """`count` workers of one kind, started together. Each is connected to its neighbours in a
+    ring."""
 
     def __init__(self, kind: str, count: int) -> None:
         self.kind = kind

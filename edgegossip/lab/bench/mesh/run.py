@@ -22,8 +22,8 @@ Print = Callable[[str], None]
 def run(
     settings: Settings, arguments: Sequence[str], out: Print, *, check: bool, save: Path | None
 ) -> tuple[dict[str, Any], int]:
-    """Measure. Lines go to `out` when they are there. The document and the exit code. Raises HostError when a process of the
-    measurement fails."""
+    """Measure. Lines go to `out` when they are there. The document and the exit code. Raises
+    HostError when a process of the measurement fails."""
     if save is not None:
         save.mkdir(parents=True, exist_ok=True)
     document: dict[str, Any] = {

@@ -22,7 +22,8 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a line came to: the worst row's figure. `holds` None: no row that it speaks of was measured."""
+    """What a line came to: the worst row's figure. `holds` None: no row that it speaks of was
+    measured."""
 
     text: str
     bound: float
@@ -43,7 +44,8 @@ TARGETS = (
     Target("64 KiB frames, latency to bare gRPC's", _case("latency"), "ratio_to_grpc", 2.5),
     Target("ring of 8, frames of 1 MB, round to bare gRPC's", _case("ring", 8), "ratio_to_grpc", 2.5),
     Target("18 idle nodes, percent of a core together", _case("idle", 18), "cpu_percent", 5.0),
-    # glibc keeps what was freed: a node that keeps nothing still moves by some hundred KiB either way
+    # glibc keeps what was freed: a node that keeps nothing still moves by some hundred KiB either
+    # way
     Target(
         "growth of a node over 1,000 rounds, bytes", lambda r: (r["rounds"] or 0) >= 1000, "rss_growth_bytes", 2 << 20
     ),

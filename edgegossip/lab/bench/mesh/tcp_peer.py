@@ -1,4 +1,5 @@
-"""A plain TCP socket a pair of processes: blocking, TCP_NODELAY, into one buffer again and again."""
+"""A plain TCP socket a pair of processes: blocking, TCP_NODELAY, into one buffer again and
+again."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""One process of a measurement: `python -m edgegossip.lab.bench.mesh.worker KIND NAME`. Orders come as JSON lines on its standard
-input, each is answered by one JSON line; it ends when the input does."""
+"""One process of a measurement: `python -m edgegossip.lab.bench.mesh.worker KIND NAME`. Orders come
+as JSON lines on its standard input, each is answered by one JSON line; it ends when the input
+does."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from edgegossip.lab.bench.mesh.peers import MeshPeer, Peer, RingPeer
 
 
 def make_peer(kind: str, name: str) -> Peer:
-    """`kind`: mesh, member-N (of N), grpc (grpc-N: messages of N MiB), tuned-N (gRPC with the mesh's poller) or tcp. Imported
-    here so that a process loads only what it measures."""
+    """`kind`: mesh, member-N (of N), grpc (grpc-N: messages of N MiB), tuned-N (gRPC with the
+    mesh's poller) or tcp. Imported here so that a process loads only what it measures."""
     if kind == "mesh":
         return MeshPeer(name)
     if kind.startswith("member"):

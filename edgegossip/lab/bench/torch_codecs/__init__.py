@@ -1,10 +1,11 @@
 """The rivals: every codec in torch, vectorised, down to bytes.
 
-They work tensor by tensor, as the product does, take torch's global random state, check nothing and know no entropy coder
-(torch has none): beside a Huffman or zstd row stands quantise-and-pack alone, which flatters the rival. `rival` finds the one
-for a codec and gives it that codec's parameters: the plain version, as a user or a paper's code writes it. `tuned_rival` finds
-a version with temporaries reused and integers kept narrow, where there is one. With parameters that a rival cannot follow
-(`_LACKS`) there is none: it would do something else, and be compared with it.
+They work tensor by tensor, as the product does, take torch's global random state, check nothing and
+know no entropy coder (torch has none): beside a Huffman or zstd row stands quantise-and-pack alone,
+which flatters the rival. `rival` finds the one for a codec and gives it that codec's parameters:
+the plain version, as a user or a paper's code writes it. `tuned_rival` finds a version with
+temporaries reused and integers kept narrow, where there is one. With parameters that a rival cannot
+follow (`_LACKS`) there is none: it would do something else, and be compared with it.
 """
 
 from __future__ import annotations
@@ -73,8 +74,9 @@ _RIVALS: dict[str, Callable[[Params], TorchCodec]] = {
     "atomo": lambda p: Atomo(p.get("rank", 3)),
     "powersgd": lambda p: PowerSgd(p.get("rank", 2), p.get("decay", 1.0)),
 }
-# The only value with which the rival does what the codec does. Clipping is by the norm of the whole model, the share of a
-# warm-up changes from message to message, and powersgd's fp16 factors have a scale for each column.
+# The only value with which the rival does what the codec does. Clipping is by the norm of the whole
+# model, the share of a warm-up changes from message to message, and powersgd's fp16 factors have a
+# scale for each column.
 _LACKS: dict[str, dict[str, Any]] = {
     "dgc": {"clip": 0.0, "warmup_rounds": 0},
     "powersgd": {"values": "fp32"},
@@ -82,8 +84,8 @@ _LACKS: dict[str, dict[str, Any]] = {
 
 
 def rival(name: str, params: Params) -> TorchCodec | None:
-    """The plain rival of a codec by `cases.description`: the family's name and all parameters, `feedback` for a memory
-    around it. None when it has none, or none with these parameters."""
+    """The plain rival of a codec by `cases.description`: the family's name and all parameters,
+    `feedback` for a memory around it. None when it has none, or none with these parameters."""
     if any(params.get(key, value) != value for key, value in _LACKS.get(name, {}).items()):
         return None
     return _made(_RIVALS.get(name), params)

@@ -13,7 +13,8 @@ Parts: TypeAlias = tuple[Tensor, ...]  # what would be sent of one tensor
 
 
 class TorchCodec(Protocol):
-    """One codec on single tensors. What it remembers of tensor k (its index in the model) it keeps itself."""
+    """One codec on single tensors. What it remembers of tensor k (its index in the model) it keeps
+    itself."""
 
     def encode(self, v: Tensor, k: int) -> Parts:
         """Of float32 v of any shape."""
@@ -50,8 +51,8 @@ def width(bits: int) -> int:
 
 
 def pack(codes: Tensor, bits: int) -> Tensor:
-    """uint8 codes below 2^bits -> uint8, 8 / width(bits) of them a byte, first in the low bits; int32 codes of more than 8
-    bits -> int16."""
+    """uint8 codes below 2^bits -> uint8, 8 / width(bits) of them a byte, first in the low bits;
+    int32 codes of more than 8 bits -> int16."""
     w = width(bits)
     if w == 16:
         return codes.to(torch.int16)

@@ -9,7 +9,8 @@ from edgegossip.lab.bench.torch_codecs.base import Parts
 
 
 class Float:
-    """`v.to(dtype)`; float32 is a copy. Overflow becomes infinity, which the product does not allow."""
+    """`v.to(dtype)`; float32 is a copy. Overflow becomes infinity, which the product does not
+    allow."""
 
     def __init__(self, dtype: str) -> None:
         self._dtype: torch.dtype = getattr(torch, dtype)

@@ -1,4 +1,5 @@
-"""atomo by torch.linalg.svd, powersgd by matmul and torch.linalg.qr; float32 factors. Vectors go as they are."""
+"""atomo by torch.linalg.svd, powersgd by matmul and torch.linalg.qr; float32 factors. Vectors go as
+they are."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ def _is_matrix(shape: torch.Size, rank: int) -> bool:
 
 
 class Atomo:
-    """Spectral ATOMO: atoms are kept with p_i = min(1, r s_i / sum s), renormalised until all are at most 1, and sent as
-    (s_i / p_i, vectors)."""
+    """Spectral ATOMO: atoms are kept with p_i = min(1, r s_i / sum s), renormalised until all are
+    at most 1, and sent as (s_i / p_i, vectors)."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
@@ -40,7 +41,8 @@ class Atomo:
 
 
 def probabilities(s: Tensor, rank: int) -> Tensor:
-    """min(1, c s_i) with c such that they sum to `rank`, or to the number of atoms when there are fewer."""
+    """min(1, c s_i) with c such that they sum to `rank`, or to the number of atoms when there are
+    fewer."""
     p = torch.zeros_like(s)
     open_ = s > 0
     budget = float(rank)
@@ -56,8 +58,8 @@ def probabilities(s: Tensor, rank: int) -> Tensor:
 
 
 class PowerSgd:
-    """PowerSGD (Vogels et al. 2019, Algorithm 1): P = M Q, P orthogonalised, Q = M' P, with warm start and error feedback, of
-    which `decay` is kept."""
+    """PowerSGD (Vogels et al. 2019, Algorithm 1): P = M Q, P orthogonalised, Q = M' P, with warm
+    start and error feedback, of which `decay` is kept."""
 
     def __init__(self, rank: int, decay: float = 1.0) -> None:
         self.rank, self.decay = rank, decay

@@ -1,6 +1,6 @@
-"""The stochastic quantisers as a user or a paper's code writes them: one torch function after the other, each with a new
-tensor as its result. All buckets at once, float32, whole bytes of codes at the end; nothing is saved, nothing is wasted.
-quantised.py has the same with temporaries reused."""
+"""The stochastic quantisers as a user or a paper's code writes them: one torch function after the
+other, each with a new tensor as its result. All buckets at once, float32, whole bytes of codes at
+the end; nothing is saved, nothing is wasted. quantised.py has the same with temporaries reused."""
 
 from __future__ import annotations
 
@@ -96,7 +96,8 @@ class PlainLevels:
 
 
 class PlainTernary:
-    """TernGrad: clip at `clip` deviations (about zero), sign times Bernoulli(|g| / scale), 2 bits a value."""
+    """TernGrad: clip at `clip` deviations (about zero), sign times Bernoulli(|g| / scale), 2 bits a
+    value."""
 
     def __init__(self, clip: float) -> None:
         self.clip = clip

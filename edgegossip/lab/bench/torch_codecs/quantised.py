@@ -1,7 +1,8 @@
-"""The quantisers: norms by bucket, torch.rand for the rounding, codes packed to nibbles (or bits, pairs, bytes).
+"""The quantisers: norms by bucket, torch.rand for the rounding, codes packed to nibbles (or bits,
+pairs, bytes).
 
-Temporaries are reused (operations in place) and integers narrow. Of qsgd, elastiquant, elasticl and terngrad plain.py has the
-plain versions."""
+Temporaries are reused (operations in place) and integers narrow. Of qsgd, elastiquant, elasticl and
+terngrad plain.py has the plain versions."""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ class _Signed:
 
 
 class Uniform(_Signed):
-    """QSGD with s levels, bucket norms L2 or L-infinity: floor(s |v| / N + rand). bucket 0: one norm a tensor."""
+    """QSGD with s levels, bucket norms L2 or L-infinity: floor(s |v| / N + rand). bucket 0: one
+    norm a tensor."""
 
     def __init__(self, s: int, bits: int, bucket: int, norm: str) -> None:
         self.s, self.bits, self.bucket, self.norm = s, bits, bucket, norm
@@ -69,7 +71,8 @@ class Uniform(_Signed):
 
 
 class Levels(_Signed):
-    """ElastiQuant (NUQSGD) for any list of levels: bucketize finds the interval, rand chooses its end."""
+    """ElastiQuant (NUQSGD) for any list of levels: bucketize finds the interval, rand chooses its
+    end."""
 
     def __init__(self, levels: tuple[float, ...], bits: int, bucket: int, norm: str) -> None:
         self.list = torch.tensor(levels)
@@ -92,7 +95,8 @@ class Levels(_Signed):
 
 
 class Ternary(_Signed):
-    """TernGrad: clip at `clip` deviations (about zero), sign times Bernoulli(|g| / scale), 2 bits a value."""
+    """TernGrad: clip at `clip` deviations (about zero), sign times Bernoulli(|g| / scale), 2 bits a
+    value."""
 
     bits, bucket, norm = 2, 0, "linf"
 
@@ -125,7 +129,8 @@ class Sign:
 
 
 class Co3(_Signed):
-    """CO3's 4-bit grid: k from the product's own table by torch's moments, bucketize with the grid's edges."""
+    """CO3's 4-bit grid: k from the product's own table by torch's moments, bucketize with the
+    grid's edges."""
 
     bits, bucket, norm = 4, 0, ""
 

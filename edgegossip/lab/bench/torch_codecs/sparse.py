@@ -1,4 +1,5 @@
-"""topk, randk and dgc: values and int32 indices, not compressed further (as public implementations send them)."""
+"""topk, randk and dgc: values and int32 indices, not compressed further (as public implementations
+send them)."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from edgegossip.lab.bench.torch_codecs.base import Parts
 
 
 def kept(share: float, n: int) -> int:
-    """How many of n values are sent: at least one, as in the product (the slack against float64's rounding too)."""
+    """How many of n values are sent: at least one, as in the product (the slack against float64's
+    rounding too)."""
     return min(n, max(1, math.ceil(share * n * (1 - 1e-12))))
 
 
@@ -33,7 +35,8 @@ class TopK:
 
 
 class RandK(TopK):
-    """torch.randperm chooses; values times n / k, so that the mean is right, or as they are when not `unbiased`."""
+    """torch.randperm chooses; values times n / k, so that the mean is right, or as they are when
+    not `unbiased`."""
 
     def __init__(self, share: float, dtype: str = "float32", *, unbiased: bool = True) -> None:
         super().__init__(share, dtype)

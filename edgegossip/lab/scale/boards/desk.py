@@ -1,7 +1,8 @@
 """The operator's side: which cell is on, who takes part in it, and the records that boards hand in.
 
-Boards ask over HTTP/1.1 with JSON, with TLS 1.3 and certificates both ways unless the operator goes without. A board's
-name is that of its certificate; without TLS it is what it says. `Desk` knows no sockets.
+Boards ask over HTTP/1.1 with JSON, with TLS 1.3 and certificates both ways unless the operator goes
+without. A board's name is that of its certificate; without TLS it is what it says. `Desk` knows no
+sockets.
 """
 
 from __future__ import annotations
@@ -102,8 +103,8 @@ class Desk:
             self._cell, self._over = None, True
 
     def job(self, name: NodeId, host: str, port: int, running: bool = False) -> dict[str, Any]:
-        """The answer to a board that listens on this port for its peers. `running`: it is at a cell, and asks whether that is
-        still wanted. Raises PermissionError for a stranger."""
+        """The answer to a board that listens on this port for its peers. `running`: it is at a
+        cell, and asks whether that is still wanted. Raises PermissionError for a stranger."""
         if name not in self.names:
             raise PermissionError
         where = str(addresses.Address(host, port))
@@ -118,8 +119,9 @@ class Desk:
             return {"state": "go", "cell": cell.key, "recipe": cell.recipe_toml, "peers": peers}
 
     def hand_in(self, name: NodeId, document: Mapping[str, Any]) -> None:
-        """A board is done with a cell. One that was given up meanwhile is not wanted any more. Raises ValueError for a document
-        that makes no sense; the cell has then failed on this board, and nobody waits for another."""
+        """A board is done with a cell. One that was given up meanwhile is not wanted any more.
+        Raises ValueError for a document that makes no sense; the cell has then failed on this
+        board, and nobody waits for another."""
         try:
             found = _handed_in(document)
         except (ValueError, KeyError, TypeError, OverflowError) as error:
@@ -153,7 +155,8 @@ class Server(MemberServer):
     """Listens on a thread of its own from `start` to `stop`."""
 
     def __init__(self, desk: Desk, listen: str, identity: Identity | None) -> None:
-        """`identity`: of this machine as a coordinator; None: without TLS. Raises HostError, ConfigError, DataError."""
+        """`identity`: of this machine as a coordinator; None: without TLS. Raises HostError,
+        ConfigError, DataError."""
         where = addresses.parse(listen, "--listen", any_port=True)
         self.desk = desk
         super().__init__(where.host, where.port, _Handler, None if identity is None else Admission(identity), SILENT_S)

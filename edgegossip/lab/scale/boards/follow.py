@@ -1,6 +1,6 @@
-"""A board's side: ask the operator's machine for the next cell, run it as a gossip board in a process of its own, hand
-in the records. While it runs the board goes on asking, less often: that shows that it lives, and it hears of it when the cell is
-given up.
+"""A board's side: ask the operator's machine for the next cell, run it as a gossip board in a
+process of its own, hand in the records. While it runs the board goes on asking, less often: that
+shows that it lives, and it hears of it when the cell is given up.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Following:
 
 
 class Operator:
-    """Questions to the operator's machine, a connection each. Raises PeerError when it refuses, OSError when it is not there, and
-    RunError when it has not been there for PATIENCE_S."""
+    """Questions to the operator's machine, a connection each. Raises PeerError when it refuses,
+    OSError when it is not there, and RunError when it has not been there for PATIENCE_S."""
 
     def __init__(self, following: Following, identity: Identity | None) -> None:
         self._following, self._identity = following, identity
@@ -120,7 +120,8 @@ class Operator:
 
 
 def follow(following: Following, say: Say) -> int:
-    """Until the operator says that it is over. Returns the exit code. Raises ConfigError, HostError, PeerError, RunError."""
+    """Until the operator says that it is over. Returns the exit code. Raises ConfigError,
+    HostError, PeerError, RunError."""
     operator = Operator(following, _identity(following))
     say(f"{following.name} asks {following.operator} what to run")
     refused = ""
@@ -140,7 +141,8 @@ def follow(following: Following, say: Say) -> int:
 
 
 def _turn(following: Following, operator: Operator, document: Mapping[str, Any], say: Say) -> str:
-    """A cell from being told to handing in. Returns a sentence when either side refused it: the next one may do."""
+    """A cell from being told to handing in. Returns a sentence when either side refused it: the
+    next one may do."""
     records: dict[str, Any] | None
     try:
         job = parse_job(document)
@@ -200,7 +202,8 @@ def command(following: Following, job: Job, recipe: Path, runs: Path) -> list[st
 
 
 def _run(following: Following, job: Job, wanted: Callable[[str], bool], say: Say) -> dict[str, Any] | None:
-    """One cell; the document to hand in. None when it was given up meanwhile. `wanted`: whether a cell still is."""
+    """One cell; the document to hand in. None when it was given up meanwhile. `wanted`: whether a
+    cell still is."""
     folder = following.runs_dir / f"scale-{job.cell}-{following.name}"
     folder.mkdir(parents=True, exist_ok=True)
     recipe, before = folder / "recipe.toml", set(folder.glob("*/metrics.jsonl"))

@@ -1,5 +1,5 @@
-"""What an operator's machine tells a board to run. It may be anybody's where the board goes without TLS: nothing in it is
-believed before it was looked at.
+"""What an operator's machine tells a board to run. It may be anybody's where the board goes without
+TLS: nothing in it is believed before it was looked at.
 """
 
 from __future__ import annotations

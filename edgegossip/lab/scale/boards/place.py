@@ -33,7 +33,8 @@ class Boards:
     """Implements campaign.Place."""
 
     def __init__(self, names: str, listen: str, fleet: Path | None, insecure: bool, say: Say) -> None:
-        """`names`: a,b,...; empty: all boards of the fleet. Raises ConfigError, HostError, DataError."""
+        """`names`: a,b,...; empty: all boards of the fleet. Raises ConfigError, HostError,
+        DataError."""
         identity, known, _ = _fleet(fleet, insecure)
         self._names = _named(names) or known
         if not self._names:
@@ -111,7 +112,8 @@ class Boards:
                 time.sleep(0.2)
 
     def _gather(self, names: Sequence[NodeId]) -> Mapping[NodeId, HandedIn]:
-        """What they hand in. Once the first has, the others get SILENT_S. Raises RunError, also when one is lost."""
+        """What they hand in. Once the first has, the others get SILENT_S. Raises RunError, also
+        when one is lost."""
         until_s = time.monotonic() + LONGEST_S
         hurried = False
         while True:
@@ -129,8 +131,8 @@ class Boards:
 
 
 def members(names: str, fleet: Path | None, insecure: bool) -> dict[str, Any]:
-    """What a cell's result depends on: `boards`, who takes part, and `fleet`, its id, empty without TLS. Raises ConfigError,
-    HostError, DataError, LocalError."""
+    """What a cell's result depends on: `boards`, who takes part, and `fleet`, its id, empty without
+    TLS. Raises ConfigError, HostError, DataError, LocalError."""
     _, known, fleet_id = _fleet(fleet, insecure)
     return {"boards": _named(names) or known, "fleet": fleet_id}
 

@@ -1,8 +1,9 @@
-"""What a round's messages are: the recipe's own algorithm and codec on virtual nodes of this process, one real update each round.
+"""What a round's messages are: the recipe's own algorithm and codec on virtual nodes of this
+process, one real update each round.
 
-Every node is given the same local update, which the recipe's own workload has computed; frames are built and parsed as on the
-wire. So sizes are real, and encoding and decoding are timed by the CPU seconds of the calls that do them, all else that an
-algorithm does with a message included.
+Every node is given the same local update, which the recipe's own workload has computed; frames are
+built and parsed as on the wire. So sizes are real, and encoding and decoding are timed by the CPU
+seconds of the calls that do them, all else that an algorithm does with a message included.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from edgegossip.types import LocalUpdate, Metrics, Round, Vec
 FIRST = 1  # round that is looked at: before it caches are cold and error memories empty
 _ROUNDS = 2  # and so many, or as many as it takes a graph to come round
 
-# A message on the way in packets of 1448 bytes: headers of Ethernet, IPv4 and TCP with time stamps, and half an acknowledgement.
+# A message on the way in packets of 1448 bytes: headers of Ethernet, IPv4 and TCP with time stamps,
+# and half an acknowledgement.
 PACKET_BYTES, HEADER_BYTES, ACK_BYTES = 1448, 66, 66
 HANDLING_BYTES = 400  # a message's gRPC and HTTP/2 frames, its receipt, and the packets that are not full
 
@@ -58,7 +60,8 @@ def wire_bytes(message_bytes: int) -> int:
 
 
 def measure(recipe: Recipe, layout: Layout, local: LocalUpdate, initial: Vec) -> Frames:
-    """Play some rounds of a gossip recipe with this update. Raises ConfigError for a recipe that cannot run."""
+    """Play some rounds of a gossip recipe with this update. Raises ConfigError for a recipe that
+    cannot run."""
     members, run_id = default_members(recipe.run.nodes), recipes.run_id(recipe)
     views = [make_view(NodeSpec(recipe, name, members, run_id), layout) for name in members]
     updates = [replace(local) for _ in members]
@@ -124,7 +127,8 @@ class _Given:
 
 @dataclass(slots=True)
 class _Timed:
-    """An algorithm, with a stop watch and a list of what it sends in a step. A node is known by its update."""
+    """An algorithm, with a stop watch and a list of what it sends in a step. A node is known by its
+    update."""
 
     inner: GossipAlgorithm[Any]
     nodes: Mapping[int, int]  # id of a node's update -> its index
@@ -158,8 +162,8 @@ class _Timed:
 
 
 def codec_frames(recipe: Recipe, layout: Layout, delta: Vec) -> tuple[float, float, int]:
-    """(encode seconds, decode seconds, body bytes) of one update in the recipe's codec, for a run through a coordinator. The
-    fastest of three; CPU seconds."""
+    """(encode seconds, decode seconds, body bytes) of one update in the recipe's codec, for a run
+    through a coordinator. The fastest of three; CPU seconds."""
     from edgegossip import codecs
     from edgegossip.codecs.base import Ctx
 

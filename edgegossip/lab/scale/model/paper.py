@@ -1,18 +1,20 @@
-"""The ElastiQuant paper's own Table 3 (Sudharsan et al., SAC 2022), and the same table on the virtual clock.
+"""The ElastiQuant paper's own Table 3 (Sudharsan et al., SAC 2022), and the same table on the
+virtual clock.
 
-The paper gives minutes an epoch of ResNet-34 and ResNet-50 on 2, 4 and 7 Jetson Xaviers by one access point. It does not give the
-portion of ImageNet, the batch, nor the rate of the network. What those come to is fitted, five numbers a network:
+The paper gives minutes an epoch of ResNet-34 and ResNet-50 on 2, 4 and 7 Jetson Xaviers by one
+access point. It does not give the portion of ImageNet, the batch, nor the rate of the network. What
+those come to is fitted, five numbers a network:
 
-- computing takes (c + d K) a round of K boards: c is the batch, d what taking in one board's gradient costs. Least squares
-  over all twelve Cp of the network, which a scheme has no part in;
-- an exchange takes a + b K (K - 1): a is what a round costs before the first byte, b what a full-precision gradient takes on the
-  shared link. Least squares over the three Tx of SGD alone;
-- encoding or decoding one message takes e: the mean of the three En of 4-bit-ElastiQuant. En does not fall with K although rounds
-  do, so it counts both: a round has K messages on each board.
+- computing takes (c + d K) a round of K boards: c is the batch, d what taking in one board's
+  gradient costs. Least squares over all twelve Cp of the network, which a scheme has no part in;
+- an exchange takes a + b K (K - 1): a is what a round costs before the first byte, b what a
+  full-precision gradient takes on the shared link. Least squares over the three Tx of SGD alone;
+- encoding or decoding one message takes e: the mean of the three En of 4-bit-ElastiQuant. En does
+  not fall with K although rounds do, so it counts both: a round has K messages on each board.
 
-Everything else is predicted: all Tx of the quantised schemes from the sizes of real frames of gradients of these networks,
-their En from the rates of a Jetson Xavier's profile relative to 4 bits. Rounds an epoch go by 1/K. All figures that come out
-are modelled.
+Everything else is predicted: all Tx of the quantised schemes from the sizes of real frames of
+gradients of these networks, their En from the rates of a Jetson Xavier's profile relative to 4
+bits. Rounds an epoch go by 1/K. All figures that come out are modelled.
 """
 
 from __future__ import annotations
@@ -105,7 +107,8 @@ def _fit(rows: Sequence[Sequence[float]], values: Sequence[float]) -> tuple[floa
 
 
 def table(network: str, bits: Mapping[str, float], device: DeviceProfile) -> list[Line]:
-    """The network's twelve cells. `bits`: a value, of real frames of each scheme; `device`: whose encoding rates."""
+    """The network's twelve cells. `bits`: a value, of real frames of each scheme; `device`: whose
+    encoding rates."""
     fitted = calibrate(network)
     return [_line(network, scheme, count, bits, device, fitted) for scheme in SCHEMES for count in COUNTS]
 

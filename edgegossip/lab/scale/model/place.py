@@ -1,9 +1,9 @@
 """A cell on a virtual clock. Every figure that comes out of it is modelled.
 
-What goes in: the CPU seconds of one local update, of encoding a round's messages and of taking one in, measured here and now with
-the recipe's own workload, algorithm and codec, the sizes of the real frames, and the rate of the link. Boards with a profile take
-for an update what it says, and with messages so many times what it takes here (`played.handling_of`). `predict` plays rounds
-with it.
+What goes in: the CPU seconds of one local update, of encoding a round's messages and of taking one
+in, measured here and now with the recipe's own workload, algorithm and codec, the sizes of the real
+frames, and the rate of the link. Boards with a profile take for an update what it says, and with
+messages so many times what it takes here (`played.handling_of`). `predict` plays rounds with it.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ class Model:
     """Implements campaign.Place."""
 
     def __init__(self, device: str = "", fleet: str = "") -> None:
-        """`device`: every board is one of this profile; `fleet`: boards and link are those of this profile. Without either,
-        boards are as fast as one core of this machine. Raises ConfigError."""
+        """`device`: every board is one of this profile; `fleet`: boards and link are those of this
+        profile. Without either, boards are as fast as one core of this machine. Raises
+        ConfigError."""
         self._fleet = load_fleet(fleet) if fleet else None
         self._device = load_device(device) if device else None
         self._updates: dict[str, Update] = {}

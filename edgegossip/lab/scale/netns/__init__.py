@@ -1,1 +1,2 @@
-"""Machines of a fleet as network namespaces of this one, and links between them that are as slow as real ones."""
+"""Machines of a fleet as network namespaces of this one, and links between them that are as slow as
+real ones."""

@@ -1,13 +1,15 @@
-"""Boards that share one access point, or have a slow link each: a namespace a board, and a router between them.
+"""Boards that share one access point, or have a slow link each: a namespace a board, and a router
+between them.
 
-Shared: whatever one board sends to another goes once through the cell, a pair of interfaces in the router with a token
-bucket (`tc ... tbf`) before it, in whichever direction. So all boards share its rate, as they share the air of a Wi-Fi
-access point. A byte is charged once; over the air it is sent twice, up and down, so `rate` is half of what the radio
-moves.
+Shared: whatever one board sends to another goes once through the cell, a pair of interfaces in the
+router with a token bucket (`tc ... tbf`) before it, in whichever direction. So all boards share its
+rate, as they share the air of a Wi-Fi access point. A byte is charged once; over the air it is sent
+twice, up and down, so `rate` is half of what the radio moves.
 
     board --port-- [rule: what comes in from a port] -> cell0 [tbf] -> cell1 -> [routes] --port-- board
 
-Each: the router hands on at once, and every board has a bucket for what it sends and one for what it gets.
+Each: the router hands on at once, and every board has a bucket for what it sends and one for what
+it gets.
 """
 
 from __future__ import annotations
@@ -19,8 +21,9 @@ from edgegossip.lab.scale.netns.namespaces import Namespaces, command, ip, raise
 from edgegossip.types import ConfigError
 
 LINKS = ("shared", "each")
-# A full queue is so long at most: more than an exchange of compressed gradients piles up, so that nothing is lost. What TCP waits
-# before it sends a lost segment again, 0.2 s of the wall, would be seconds on clocks that run faster.
+# A full queue is so long at most: more than an exchange of compressed gradients piles up, so that
+# nothing is lost. What TCP waits before it sends a lost segment again, 0.2 s of the wall, would be
+# seconds on clocks that run faster.
 QUEUE_S = 4.0
 BURST_S = 0.005
 _MOST = 4096  # boards; addresses are 10.79.0.0/16 in fours
@@ -62,8 +65,8 @@ class AccessPoint(Namespaces):
         self._shape_all(self.rate_bps / factor)
 
     def carried_bytes(self) -> tuple[int, ...]:
-        """Bytes that each link has let through since the beginning, headers of Ethernet, IP and TCP included: the cell, or up and
-        down of every board's own."""
+        """Bytes that each link has let through since the beginning, headers of Ethernet, IP and TCP
+        included: the cell, or up and down of every board's own."""
         rows = json.loads(ip("-n", self._router, "-s", "-j", "link", "show"))
         counters = {row["ifname"]: row["stats64"] for row in rows}
         if self.link == "shared":
@@ -106,7 +109,8 @@ class AccessPoint(Namespaces):
         return lines
 
     def _cell(self) -> list[str]:
-        """What comes in from a port leaves through cell0, comes in again from cell1, and goes to its port from there."""
+        """What comes in from a port leaves through cell0, comes in again from cell1, and goes to
+        its port from there."""
         (link,) = json.loads(ip("-n", self._router, "-j", "link", "show", "cell1"))
         return [
             "link set cell0 up",
@@ -136,13 +140,15 @@ def _batch(namespace: str, lines: Sequence[str]) -> None:
 
 
 def _shape(namespace: str, interface: str, rate_bps: float, full_bps: float) -> None:
-    """The queue is that of the full rate: it is bytes, and as many of them in dilated time. What passes at once is of the rate
-    there is: in dilated time that of the full one would be a good part of a small exchange."""
+    """The queue is that of the full rate: it is bytes, and as many of them in dilated time. What
+    passes at once is of the rate there is: in dilated time that of the full one would be a good
+    part of a small exchange."""
     limit_bytes = max(256_000, round(full_bps / 8 * QUEUE_S))
     shape = f"handle 1: tbf rate {rate_bps:.0f}bit burst {burst_bytes(rate_bps)} limit {limit_bytes}"
     command("tc", "-n", namespace, "qdisc", "replace", "dev", interface, "root", *shape.split())
 
 
 def burst_bytes(rate_bps: float) -> int:
-    """What passes in BURST_S of the wall, by which the kernel has looked again; ten packets at least."""
+    """What passes in BURST_S of the wall, by which the kernel has looked again; ten packets at
+    least."""
     return max(16_000, round(rate_bps / 8 * BURST_S))

@@ -1,19 +1,20 @@
-"""Gives the boards of one machine their turns to compute, and lets them send together (node/pace.py is the boards'
-side).
+"""Gives the boards of one machine their turns to compute, and lets them send together (node/pace.py
+is the boards' side).
 
-A board is waiting for its turn, computing, ready to send, or exchanging. Nobody gets a turn while anybody exchanges, so
-what boards compute costs the network nothing and the other way round; nobody sends before everybody is ready. As many
-boards compute at a time as the machine has cores for. Between two exchanges nothing is on the way: then the network's
-counters are read.
+A board is waiting for its turn, computing, ready to send, or exchanging. Nobody gets a turn while
+anybody exchanges, so what boards compute costs the network nothing and the other way round; nobody
+sends before everybody is ready. As many boards compute at a time as the machine has cores for.
+Between two exchanges nothing is on the way: then the network's counters are read.
 
-Handling messages takes processor time, too, and many boards have but few cores here. When those are busy while
-boards exchange, and the link is not full, the time of the run is dilated from then on: the link becomes slower by a
-factor and the boards' clocks with it, so that relative to the network every board has more of a processor (Gupta et
-al., "To infinity and beyond: time-warped network emulation", NSDI 2006).
+Handling messages takes processor time, too, and many boards have but few cores here. When those are
+busy while boards exchange, and the link is not full, the time of the run is dilated from then on:
+the link becomes slower by a factor and the boards' clocks with it, so that relative to the network
+every board has more of a processor (Gupta et al., "To infinity and beyond: time-warped network
+emulation", NSDI 2006).
 
-The same way boards are played that are slower than a core of this machine: processor time counts so many times, and the
-network is as much faster as the clocks. Of boards that have a profile it is kept at what makes the last local updates
-in the mean as long as the profile says (played.py).
+The same way boards are played that are slower than a core of this machine: processor time counts so
+many times, and the network is as much faster as the clocks. Of boards that have a profile it is
+kept at what makes the last local updates in the mean as long as the profile says (played.py).
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ from edgegossip.types import NodeId
 
 PATIENCE_S = 900.0  # nobody says a word for so long: something hangs, and the run is ended
 _TICK_S = 1.0
-# Of the link; of the cores: what is handled one after the other is in the way long before all of them are busy.
+# Of the link; of the cores: what is handled one after the other is in the way long before all of
+# them are busy.
 FULL, BUSY = 0.93, 0.35
 SPARE = 1.5  # so much more than what the last exchange would have needed
 MOST_STEP = 16.0  # at a time
@@ -120,7 +122,8 @@ class Conductor:
         self.path.unlink(missing_ok=True)
 
     def _serve(self) -> None:
-        """Boards whose lines are closed end by themselves, so nobody waits for a conductor that is gone."""
+        """Boards whose lines are closed end by themselves, so nobody waits for a conductor that is
+        gone."""
         try:
             self._serve_boards()
         except Exception as error:  # such as a `tc` that failed; the cell fails with it
@@ -221,10 +224,11 @@ class Conductor:
 
 
 def dilation_after(exchange: Exchange, link_s: float, cores: int) -> float:
-    """How much slower the network and the boards' clocks should be from now on. `link_s`: what the bytes take on a full link.
+    """How much slower the network and the boards' clocks should be from now on. `link_s`: what the
+    bytes take on a full link.
 
-    Raised when the cores were busy and the link was not full: then the exchange took as long as the cores needed, and would take
-    boards with cores of their own less. Never lowered."""
+    Raised when the cores were busy and the link was not full: then the exchange took as long as the
+    cores needed, and would take boards with cores of their own less. Never lowered."""
     took = exchange.charged_s / max(link_s, 1e-6)
     if took * FULL <= 1.0 or exchange.cpu_s < BUSY * cores * exchange.seconds or link_s < SHORTEST_S:
         return exchange.dilation

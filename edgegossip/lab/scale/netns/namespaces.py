@@ -1,8 +1,8 @@
 """Network namespaces that are gone when their owner is, however it ended.
 
 Every owner has a tag of its own: its namespaces are named eg<tag>-<name>, and it holds a lock on
-/run/edgegossip/<tag>.lock for as long as it lives. Whoever makes namespaces first removes those whose lock nobody
-holds.
+/run/edgegossip/<tag>.lock for as long as it lives. Whoever makes namespaces first removes those
+whose lock nobody holds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from edgegossip.types import HostError
 
 LOCKS = Path("/run/edgegossip")
 NAMES = Path("/run/netns")  # where iproute2 keeps them
-# Many boards send at the same moment, and the kernel drops what a processor has not looked at yet beyond 1000 packets.
+# Many boards send at the same moment, and the kernel drops what a processor has not looked at yet
+# beyond 1000 packets.
 BACKLOG, BACKLOG_PACKETS = Path("/proc/sys/net/core/netdev_max_backlog"), 30_000
 BEFORE = LOCKS / "netdev_max_backlog"
 COMMAND_S = 20.0  # an `ip` or `tc` that takes longer hangs
@@ -36,9 +37,11 @@ def check_host() -> None:
 
 
 def command(*words: str, text: str | None = None) -> str:
-    """Run it, with `text` as its input; its output. Raises HostError with what it said when it fails."""
+    """Run it, with `text` as its input; its output. Raises HostError with what it said when it
+    fails."""
     try:
-        # In a session of its own: Ctrl-C is for who called, which then takes down in order what there is.
+        # In a session of its own: Ctrl-C is for who called, which then takes down in order what
+        # there is.
         done = subprocess.run(
             words, capture_output=True, text=True, timeout=COMMAND_S, input=text, start_new_session=True
         )
@@ -99,8 +102,9 @@ class Namespaces:
 
 
 def raise_backlog() -> None:
-    """Let more packets wait for a processor of this machine, for as long as anybody here has namespaces. What it was is kept in a
-    file, so that it is found again after a process that was killed. Nothing where it cannot be changed, as in a container."""
+    """Let more packets wait for a processor of this machine, for as long as anybody here has
+    namespaces. What it was is kept in a file, so that it is found again after a process that was
+    killed. Nothing where it cannot be changed, as in a container."""
     with suppress(OSError, ValueError):
         before = int(BACKLOG.read_text())
         if before < BACKLOG_PACKETS:

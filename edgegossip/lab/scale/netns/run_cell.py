@@ -28,7 +28,8 @@ from edgegossip.telemetry.summary import summarise
 from edgegossip.telemetry.tee import Tee
 from edgegossip.types import ConfigError, RunError
 
-# While boards exchange the cores are as busy as the conductor takes for in the way, and the link is less full than this.
+# While boards exchange the cores are as busy as the conductor takes for in the way, and the link is
+# less full than this.
 _FULL = 0.85
 _UNLIKELY = 1.5  # times slower than a core of this machine
 
@@ -49,9 +50,9 @@ def check(cell: Cell) -> None:
 def run_cell(
     cell: Cell, runs_dir: Path, nursery: Nursery | None = None, played: Played | None = None
 ) -> dict[str, Any]:
-    """Its row and what the plots need; the run folder stays. `nursery`: where boards come from, if it is there
-    already. `played`: what boards are like, if the cell does not say it. Raises RunError when boards were
-    lost, HostError."""
+    """Its row and what the plots need; the run folder stays. `nursery`: where boards come from, if
+    it is there already. `played`: what boards are like, if the cell does not say it. Raises
+    RunError when boards were lost, HostError."""
     check(cell)
     members = default_members(cell.devices)
     folder = make_folder(cell.recipe, runs_dir, members)
@@ -135,7 +136,8 @@ def _barriers(score: Score) -> measure.Barriers:
 
 
 def _late(score: Score) -> measure.Barriers:
-    """What passed on the boards' clocks from a board's own end of a round to that of the last one."""
+    """What passed on the boards' clocks from a board's own end of a round to that of the last
+    one."""
     return {
         (mark["node"], mark["round"]): max(0.0, exchange.charged_s - 1e-9 * (mark["done"] - mark["go"]))
         for round, exchange in enumerate(score.exchanges)
@@ -145,8 +147,9 @@ def _late(score: Score) -> measure.Barriers:
 
 
 def first_settled(exchanges: Sequence[Exchange]) -> int:
-    """The first round that counts: after those of the warm-up, and after the last one in which the cores were found to be in
-    the way. So all that count are of one dilation; one there is at least. Raises RunError."""
+    """The first round that counts: after those of the warm-up, and after the last one in which the
+    cores were found to be in the way. So all that count are of one dilation; one there is at least.
+    Raises RunError."""
     if len(exchanges) <= WARM_UP:
         raise RunError("the boards did not exchange anything in a round that counts")
     last = exchanges[-1].dilation
@@ -165,8 +168,8 @@ def _links(score: Score, first: int) -> dict[str, dict[str, int]]:
 
 
 class Netns:
-    """Implements campaign.Place. Run folders go into `runs_dir`. `paces`: of boards that were played before, by
-    `played.pace_key`."""
+    """Implements campaign.Place. Run folders go into `runs_dir`. `paces`: of boards that were
+    played before, by `played.pace_key`."""
 
     def __init__(
         self, runs_dir: Path, paces: Mapping[str, Played] | None = None, say: Callable[[str], None] = lambda text: None

@@ -27,8 +27,8 @@ class Stopped(Exception):
 
 @dataclass
 class Board:
-    """`reaches` are (address, port) of this machine that the board may connect to; `listens` is a port of the board that is at
-    GUEST here."""
+    """`reaches` are (address, port) of this machine that the board may connect to; `listens` is a
+    port of the board that is at GUEST here."""
 
     folder: Path
     card: Path
@@ -97,7 +97,8 @@ class Board:
         return found
 
     def largest(self, pattern: str) -> int:
-        """Of the numbers that the console shows in the pattern's group since the last boot; 0 for none."""
+        """Of the numbers that the console shows in the pattern's group since the last boot; 0 for
+        none."""
         return max(map(int, re.findall(pattern, self._said())), default=0)
 
     def _said(self) -> str:
@@ -154,8 +155,9 @@ class Board:
         ]
 
 
-# What happens goes to the console; an emulated machine on a busy one is slower than systemd's patience with a board; and with a
-# random address the kernel isolates its page tables, which costs an emulator dearly and a Cortex-A72 does not need.
+# What happens goes to the console; an emulated machine on a busy one is slower than systemd's
+# patience with a board; and with a random address the kernel isolates its page tables, which costs
+# an emulator dearly and a Cortex-A72 does not need.
 _LOUD = (
     "nokaslr "
     "systemd.journald.forward_to_console=1 systemd.journald.max_level_console=info systemd.show_status=0 "
@@ -172,8 +174,8 @@ def new_card(image: Path, card: Path) -> None:
 
 
 def boot_files(card: Path, folder: Path) -> Path:
-    """Kernel, initrd and device tree out of the card's boot partition, since no emulator runs a Raspberry Pi's boot loader. Those
-    that config.txt names."""
+    """Kernel, initrd and device tree out of the card's boot partition, since no emulator runs a
+    Raspberry Pi's boot loader. Those that config.txt names."""
     boot, _ = configure.layout(card)
     folder.mkdir(exist_ok=True)
     config = fat.read(card, boot.start, "config.txt").decode()

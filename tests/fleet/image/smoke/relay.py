@@ -1,5 +1,6 @@
-"""Standard input and output to a TCP port and back: qemu starts one for each connection of the board (guestfwd=...-cmd:), so it
-imports little. Nothing else may be written: standard error, too, is the board's connection."""
+"""Standard input and output to a TCP port and back: qemu starts one for each connection of the
+board (guestfwd=...-cmd:), so it imports little. Nothing else may be written: standard error, too,
+is the board's connection."""
 
 import os
 import socket

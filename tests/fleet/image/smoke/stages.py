@@ -1,4 +1,5 @@
-"""The stages, in order. Each is a function of the work folder that says in a line what it saw, or raises Stopped."""
+"""The stages, in order. Each is a function of the work folder that says in a line what it saw, or
+raises Stopped."""
 
 from __future__ import annotations
 
@@ -130,8 +131,9 @@ def server(work: Path, cache: Path) -> str:
 
 
 def mesh(work: Path, cache: Path) -> str:
-    """The board of the stage before with another kit: rounds of a mesh, a power cut in the middle of one, and rounds again. The
-    others count it out and go on; it goes on from its checkpoint, in their round."""
+    """The board of the stage before with another kit: rounds of a mesh, a power cut in the middle
+    of one, and rounds again. The others count it out and go on; it goes on from its checkpoint, in
+    their round."""
     card, here = work / "card-mesh.img", work / "runs-a"
     card.unlink(missing_ok=True)
     for old in (here, work / "runs-b"):
@@ -183,7 +185,8 @@ def _joins(work: Path) -> list[str | Path]:
 
 
 def raspi3b(work: Path, cache: Path) -> str:
-    """The same image on an emulated Raspberry Pi 3, from its SD card slot with its device tree, to the end of first boot."""
+    """The same image on an emulated Raspberry Pi 3, from its SD card slot with its device tree, to
+    the end of first boot."""
     card = work / "card-raspi3b.img"
     new_card(work / "pi-01.img", card)
     board = Board(work, card, machine="raspi3b")
@@ -199,7 +202,8 @@ STAGES: tuple[Callable[[Path, Path], str], ...] = (build, files, kits, server, m
 
 @contextmanager
 def running(work: Path, log: str, *arguments: str | Path | int) -> Iterator[subprocess.Popen[bytes]]:
-    """A board that is a process here. It gives way to the emulator, which does a hundredth of its work in the same time."""
+    """A board that is a process here. It gives way to the emulator, which does a hundredth of its
+    work in the same time."""
     command = ["nice", "-n", "19", *edgegossip(*map(str, arguments))]
     with open(work / f"{log}.log", "wb") as stream:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream)

@@ -1,7 +1,8 @@
 """python -m tests.lab.sim.mutants [--mutant NAME ...] [--seeds N] [--record]
 
-Looks for the first schedule that kills each mutant and prints a table. `--record`, for all of them, writes killed.json, from
-which the tests replay, and docs/results/mutants.md. Exits with 1 when one survives that is not said to be equivalent."""
+Looks for the first schedule that kills each mutant and prints a table. `--record`, for all of them,
+writes killed.json, from which the tests replay, and docs/results/mutants.md. Exits with 1 when one
+survives that is not said to be equivalent."""
 
 from __future__ import annotations
 

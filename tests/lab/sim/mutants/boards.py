@@ -1,4 +1,5 @@
-"""Mutants of the boards' engine: joining, frames that come early, newcomers, neighbours that are gone, the end of the run."""
+"""Mutants of the boards' engine: joining, frames that come early, newcomers, neighbours that are
+gone, the end of the run."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ ODD_LATER = "other-model@1.5-4:2"
 ALL_LEAVE = "leave@1.5-2:0,empty-disk@1.8-2.4:1"  # of a star its centre; what is left is out of sight
 
 MUTANTS = (
-    # -- joining ---------------------------------------------------------------------------------------------------
+    # -- joining
+    # ----------------------------------------------------------------------------------------------
     Mutant(
         "others-that-train-not-heeded",
         "a board waits for a neighbour that was never there, though others train and wait for it",
@@ -68,7 +70,8 @@ MUTANTS = (
         ),
         {"nodes": 2, "faults": "late-join@0-14:1"},
     ),
-    # -- frames that come early ------------------------------------------------------------------------------------
+    # -- frames that come early
+    # ------------------------------------------------------------------------------------
     Mutant(
         "frames-before-the-model-lost",
         "what comes before a board's model is there is lost",
@@ -95,7 +98,8 @@ MUTANTS = (
         (Edit(PENDING + "keep", "return False", "pass"),),
         {"topology": "complete", "faults": FLOODED},
     ),
-    # -- newcomers -------------------------------------------------------------------------------------------------
+    # -- newcomers
+    # ----------------------------------------------------------------------------------------------
     Mutant(
         "newcomer-led-on-without-a-model",
         "a newcomer takes messages of rounds far ahead in before anybody's model, and goes on there with its own",
@@ -149,7 +153,8 @@ MUTANTS = (
         (Edit(ENGINE + "_step", "if self._adopted:", "if False:"),),
         {"nodes": 3, "topology": "complete", "faults": "newcomer=2"},
     ),
-    # -- rounds and neighbours -------------------------------------------------------------------------------------
+    # -- rounds and neighbours
+    # -------------------------------------------------------------------------------------
     Mutant(
         "no-poll-between-rounds",
         "a board whose rounds end at once never looks whether anybody is back",
@@ -171,7 +176,8 @@ MUTANTS = (
         (Edit(ENGINE + "_receive", "if sender in self._refused:", "if False:"),),
         {"faults": "byzantine-nan=0.3@0-4:1"},
     ),
-    # -- neighbours that train something else -----------------------------------------------------------------------
+    # -- neighbours that train something else
+    # -----------------------------------------------------------------------
     Mutant(
         "unfit-awaited",
         "a board waits to begin for a neighbour that trains something else",
@@ -253,7 +259,8 @@ MUTANTS = (
         ),
         {"faults": ODD_LATER},
     ),
-    # -- the end of the run ----------------------------------------------------------------------------------------
+    # -- the end of the run
+    # ----------------------------------------------------------------------------------------
     Mutant(
         "one-round-too-many",
         "a board plays one round more than the run has",

@@ -1,8 +1,9 @@
 """A mutant: the real code with a small mistake in it, made at run time.
 
-Each edit names a function and a piece of its source, which must be there exactly once: when the code has moved, the mutant
-says so instead of changing something else. The function's code is compiled anew with the mistake and put in its place, so
-that everybody who holds the function gets it; the end of the `with` block puts the right code back."""
+Each edit names a function and a piece of its source, which must be there exactly once: when the
+code has moved, the mutant says so instead of changing something else. The function's code is
+compiled anew with the mistake and put in its place, so that everybody who holds the function gets
+it; the end of the `with` block puts the right code back."""
 
 from __future__ import annotations
 import __future__
@@ -27,8 +28,8 @@ class Moved(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """In the function `where` ("package.module:Class.method"), `old` becomes `new`. Of a `new` of several lines the later
-    ones are indented as the line in which `old` begins."""
+    """In the function `where` ("package.module:Class.method"), `old` becomes `new`. Of a `new` of
+    several lines the later ones are indented as the line in which `old` begins."""
 
     where: str
     old: str
@@ -37,8 +38,9 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """`what` says what is wrong. It concerns `algorithms` (NAME[:KEY=VALUE,...] each; none: server runs), and is looked for
-    among the schedules of `options`. `equivalent`: why no schedule can tell it from the right code; empty if one should."""
+    """`what` says what is wrong. It concerns `algorithms` (NAME[:KEY=VALUE,...] each; none: server
+    runs), and is looked for among the schedules of `options`. `equivalent`: why no schedule can
+    tell it from the right code; empty if one should."""
 
     name: str
     what: str

@@ -1,4 +1,5 @@
-"""Mutants of the rounds: whom a round waits for, what it takes in, how a node gets on a level with the others."""
+"""Mutants of the rounds: whom a round waits for, what it takes in, how a node gets on a level with
+the others."""
 
 from __future__ import annotations
 

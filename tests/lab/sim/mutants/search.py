@@ -10,8 +10,8 @@ from tests.lab.sim.mutants.mutant import Mutant
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What became of a mutant: after how many schedules which rule was seen broken, by which algorithm, at which seed.
-    `seed` None: it survived."""
+    """What became of a mutant: after how many schedules which rule was seen broken, by which
+    algorithm, at which seed. `seed` None: it survived."""
 
     mutant: str
     schedules: int
@@ -22,7 +22,8 @@ class Found:
 
 
 def search(mutant: Mutant, most: int) -> Found:
-    """Tries the seeds 0, 1, ... until a checker sees something that it does not see in the right code."""
+    """Tries the seeds 0, 1, ... until a checker sees something that it does not see in the right
+    code."""
     for seed in range(most):
         outcome = replay(mutant, seed)
         if outcome.violations and not replay(mutant, seed, mutate=False).violations:

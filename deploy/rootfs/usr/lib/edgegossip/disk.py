@@ -1,7 +1,8 @@
-"""Files that are whole or not there, for the programs of a board's image. Standard library only, and nothing of a release:
-these programs must run when a release does not.
+"""Files that are whole or not there, for the programs of a board's image. Standard library only,
+and nothing of a release: these programs must run when a release does not.
 
-Everything goes through `os`, in whose place tests put a disk that loses power between any two operations."""
+Everything goes through `os`, in whose place tests put a disk that loses power between any two
+operations."""
 
 from __future__ import annotations
 

@@ -1,16 +1,21 @@
-"""What a board does before it takes part, at every boot: take the kit from the boot partition and become who it says.
+"""What a board does before it takes part, at every boot: take the kit from the boot partition and
+become who it says.
 
-    /boot/firmware/edgegossip.kit    put there by `edgegossip image configure` or by hand; gone after the first boot
+    /boot/firmware/edgegossip.kit    put there by `edgegossip image configure` or by hand; gone
+                                     after the first boot
     /etc/edgegossip/kit              the same, for root only: what everything else is made of
-    /etc/edgegossip/                 identity (ca.pem identity.pem identity.key crl.pem), node.args, check-in, board.json
+    /etc/edgegossip/                 identity (ca.pem identity.pem identity.key crl.pem), node.args,
+                                     check-in, board.json
     /etc/edgegossip/applied          digest of the kit whose parts are all in their places
     /etc/edgegossip/grown            there when the root file system fills the card
 
-Every step can be said again, and the power may go at any moment: the next boot goes on. The kit is wiped from the boot partition
-(FAT knows no permissions) only when the copy for root is on the disk. What goes wrong is said in the journal, and in
-/boot/firmware/edgegossip-firstboot.txt for who puts the card into a laptop. A new kit on the boot partition replaces the old one.
+Every step can be said again, and the power may go at any moment: the next boot goes on. The kit is
+wiped from the boot partition (FAT knows no permissions) only when the copy for root is on the disk.
+What goes wrong is said in the journal, and in /boot/firmware/edgegossip-firstboot.txt for who puts
+the card into a laptop. A new kit on the boot partition replaces the old one.
 
-Standard library only. The kit itself is checked by the release (`edgegossip.fleet.kitfile`), which knows certificates."""
+Standard library only. The kit itself is checked by the release (`edgegossip.fleet.kitfile`), which
+knows certificates."""
 
 from __future__ import annotations
 
@@ -73,7 +78,8 @@ class Machine:
 
 
 def first_boot(disk: Disk, machine: Machine, say: Callable[[str], None]) -> bool:
-    """Everything, in order. Whether this board knows who it is; raises Failed when its kit cannot be used."""
+    """Everything, in order. Whether this board knows who it is; raises Failed when its kit cannot
+    be used."""
     mount_card(disk, machine, say)
     take_kit(disk, machine, say)
     data = disk.read(KIT)
@@ -90,8 +96,8 @@ def first_boot(disk: Disk, machine: Machine, say: Callable[[str], None]) -> bool
 
 
 def mount_card(disk: Disk, machine: Machine, say: Callable[[str], None]) -> None:
-    """systemd mounts the boot partition; but it gives what reads /etc/fstab 90 s, and on a machine that is slower than that it
-    boots without. A kit must not go unseen for that."""
+    """systemd mounts the boot partition; but it gives what reads /etc/fstab 90 s, and on a machine
+    that is slower than that it boots without. A kit must not go unseen for that."""
     if disk.exists(CARD_CONFIG):
         return
     try:
@@ -118,12 +124,14 @@ def take_kit(disk: Disk, machine: Machine, say: Callable[[str], None]) -> None:
 
 
 def is_rest(data: bytes, kit: bytes) -> bool:
-    """Whether this is what a wipe of the kit leaves when it is cut short: zeros, and the kit where there are none yet."""
+    """Whether this is what a wipe of the kit leaves when it is cut short: zeros, and the kit where
+    there are none yet."""
     return len(data) <= len(kit) and all(a in (0, b) for a, b in zip(data, kit, strict=False))
 
 
 def check(disk: Disk, machine: Machine, data: bytes) -> None:
-    """Raises Failed unless the release says that the kit on the card is of one piece, and signed by its fleet."""
+    """Raises Failed unless the release says that the kit on the card is of one piece, and signed by
+    its fleet."""
     if len(data) > MAX_KIT_BYTES or b"\0" in data or not data:
         raise Failed("edgegossip.kit on the boot partition is damaged: copy it there again")
     command = [sys.executable, "-s", "-m", "edgegossip.fleet.kitfile", disk.path(CARD_KIT)]
@@ -202,8 +210,8 @@ def ssh_keys(disk: Disk, keys: Sequence[str]) -> None:
 
 
 def wifi(disk: Disk, networks: Sequence[dict[str, str]]) -> list[list[str]]:
-    """For NetworkManager where the image has it (Raspberry Pi OS), else for wpa_supplicant and systemd-networkd (our images); the
-    commands that make it count at once."""
+    """For NetworkManager where the image has it (Raspberry Pi OS), else for wpa_supplicant and
+    systemd-networkd (our images); the commands that make it count at once."""
     if not networks:
         return []
     if disk.exists(NETWORK_MANAGER):
@@ -221,7 +229,8 @@ def wifi(disk: Disk, networks: Sequence[dict[str, str]]) -> list[list[str]]:
 
 
 def wpa_supplicant(networks: Sequence[dict[str, str]]) -> str:
-    """wpa_supplicant.conf(5). The network's name goes in as hexadecimal digits, so nothing in it needs quotes."""
+    """wpa_supplicant.conf(5). The network's name goes in as hexadecimal digits, so nothing in it
+    needs quotes."""
     country = next((n["country"] for n in networks if n["country"]), "")
     lines = ["ctrl_interface=DIR=/run/wpa_supplicant", "update_config=0", *([f"country={country}"] if country else [])]
     for network in networks:

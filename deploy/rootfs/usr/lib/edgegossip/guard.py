@@ -1,16 +1,19 @@
-"""Which release of the program a board runs. The release's own agent puts a new one beside the present one and says so; from
-then on this decides, for a new release may not even start.
+"""Which release of the program a board runs. The release's own agent puts a new one beside the
+present one and says so; from then on this decides, for a new release may not even start.
 
     /opt/edgegossip/current          symbolic link to releases/NAME: what runs
-    /opt/edgegossip/wanted           the agent's word: {"name", "sequence"} of a release that is whole
-    /opt/edgegossip/trial            there while a new release is tried: {"old", "new", "sequence", "boots", "boot", "since_s"}
-    /opt/edgegossip/checked-in       the agent's word: name of the release from which it has checked in, with the board at work
+    /opt/edgegossip/wanted           the agent's word: {"name", "sequence"} of a release that is
+                                     whole
+    /opt/edgegossip/trial            there while a new release is tried: {"old", "new", "sequence",
+                                     "boots", "boot", "since_s"}
+    /opt/edgegossip/checked-in       the agent's word: name of the release from which it has checked
+                                     in, with the board at work
     /opt/edgegossip/failed           {SEQUENCE: reason} of releases that were given up
 
-A release that does not check in within TRIAL_S, or whose board is started BOOTS times meanwhile, is given up: `current` goes
-back to the old one, which was not touched. Each step is one file replaced, in an order in which the power may go at any
-moment: the old or the new release runs, whole, and the next call goes on. It is called at boot, and every half minute.
-Standard library only."""
+A release that does not check in within TRIAL_S, or whose board is started BOOTS times meanwhile, is
+given up: `current` goes back to the old one, which was not touched. Each step is one file replaced,
+in an order in which the power may go at any moment: the old or the new release runs, whole, and the
+next call goes on. It is called at boot, and every half minute. Standard library only."""
 
 from __future__ import annotations
 
@@ -31,7 +34,8 @@ SERVICE = "edgegossip-node.service"
 
 
 def guard(disk: Disk, boot: str, uptime_s: float, say: Callable[[str], None]) -> bool:
-    """One look. Whether another release runs from now on, so that services must be restarted. `boot`: another at each boot."""
+    """One look. Whether another release runs from now on, so that services must be restarted.
+    `boot`: another at each boot."""
     changed = False
     trial = document(disk, TRIAL)
     if not trial:
