@@ -15,7 +15,7 @@ and is started by `edgegossip run train.py --nodes 4`, or from Python:
     result = edgegossip.run("train.py", {"run.rounds": 50}, nodes=4)
     result.state_dict()
 
-What goes wrong is an `EdgegossipError`: a `LocalError` is of this side (`ConfigError`, `DataError`,
+What goes wrong is an `EdgegossipError`: a `UsageError` is of this side (`ConfigError`, `DataError`,
 `HostError`, `RunError`), a `PeerError` of the other. Its text is a sentence that a user can act on.
 
 Importing this package costs nothing: every part is imported when it is first used.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from edgegossip.notebook import local, run
     from edgegossip.result import Result
     from edgegossip.training.script import Run, join
-    from edgegossip.types import ConfigError, DataError, EdgegossipError, HostError, LocalError, PeerError, RunError
+    from edgegossip.types import ConfigError, DataError, EdgegossipError, HostError, PeerError, RunError, UsageError
 
 __version__ = "0.1.0"
 __all__ = [
@@ -37,11 +37,11 @@ __all__ = [
     "DataError",
     "EdgegossipError",
     "HostError",
-    "LocalError",
     "PeerError",
     "Result",
     "Run",
     "RunError",
+    "UsageError",
     "__version__",
     "join",
     "local",
@@ -55,6 +55,7 @@ _HOMES = {  # public name -> its module
     "local": "edgegossip.notebook",
     "run": "edgegossip.notebook",
 }
+_FORMER = {"LocalError": "UsageError"}  # names of 0.1 that scripts may use
 
 
 def __dir__() -> list[str]:
@@ -62,6 +63,7 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
+    name = _FORMER.get(name, name)
     if name not in __all__:
         raise AttributeError(f"module 'edgegossip' has no attribute {name!r}")
     from importlib import import_module

@@ -26,7 +26,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from edgegossip.types import DecodeError, LocalError, Vec
+from edgegossip.types import DecodeError, UsageError, Vec
 from edgegossip.untrusted import printable
 
 Fact: TypeAlias = str | int | list[float]
@@ -62,7 +62,7 @@ _CLASSES = re.compile(r"(\d{1,6}) (classes|labels)\b")
 class Agreement:
     """Facts by name; those of `_KNOWN` only.
 
-    Raises LocalError for a fact that is unknown, of another kind, too long or not finite.
+    Raises UsageError for a fact that is unknown, of another kind, too long or not finite.
 
     Example:
         mine = Agreement({"values": 9610, "input": "float32 3x32x32", "target": "10 classes"})
@@ -76,13 +76,13 @@ class Agreement:
     def __post_init__(self) -> None:
         for name, fact in self.facts.items():
             if problem := _problem(name, fact):
-                raise LocalError(problem)
+                raise UsageError(problem)
 
     def to_json(self) -> str:
-        """Return the facts as one line of ASCII, at most `MAX_BYTES` long; LocalError beyond."""
+        """Return the facts as one line of ASCII, at most `MAX_BYTES` long; UsageError beyond."""
         text = json.dumps(dict(self.facts), sort_keys=True, separators=(",", ":"), allow_nan=False)
         if len(text) > MAX_BYTES:
-            raise LocalError(f"an agreement has {len(text)} bytes; at most {MAX_BYTES} can be sent")
+            raise UsageError(f"an agreement has {len(text)} bytes; at most {MAX_BYTES} can be sent")
         return text
 
     @staticmethod

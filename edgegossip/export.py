@@ -22,7 +22,7 @@ from edgegossip.files import replacing
 from edgegossip.modelfile import check_suffix, write_model
 from edgegossip.recipe import Recipe
 from edgegossip.report.models import FoundModel
-from edgegossip.types import DataError, HostError, LocalError, NodeId
+from edgegossip.types import DataError, HostError, NodeId, UsageError
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -65,7 +65,7 @@ def to_onnx(model: nn.Module, examples: Iterable[Tensor], path: str | Path) -> i
     converted becomes a QDQ model (docs/int8.md), whose scales all the examples set; of others only
     the first batch is looked at. The model stays as it is.
 
-    Raises HostError where a package is not installed or `path` cannot be written, LocalError where
+    Raises HostError where a package is not installed or `path` cannot be written, UsageError where
     no examples came, the model cannot be traced, or a pass calls other layers than those with the
     examples.
 
@@ -76,7 +76,7 @@ def to_onnx(model: nn.Module, examples: Iterable[Tensor], path: str | Path) -> i
     batches = iter(examples)
     first = next(batches, None)
     if first is None:
-        raise LocalError("no examples came, of which the scales could be made")
+        raise UsageError("no examples came, of which the scales could be made")
     quantised = is_int8(model)
     if quantised:
         from edgegossip.int8 import qdq
@@ -119,7 +119,7 @@ def _pt2(module: nn.Module, example: Tensor, path: Path, *, quantised: bool = Fa
     import torch
 
     if is_int8(module):
-        raise LocalError("the layers of an int8 model are none of torch's: write it as .onnx, or as .safetensors")
+        raise UsageError("the layers of an int8 model are none of torch's: write it as .onnx, or as .safetensors")
     with traced("torch.export"):
         shapes = ({0: torch.export.Dim.DYNAMIC},)
         program = torch.export.export(module.eval(), (_two(example),), dynamic_shapes=shapes)
@@ -140,7 +140,7 @@ def _two(example: Tensor) -> Tensor:
 @contextmanager
 def traced(what: str) -> Iterator[None]:
     """In the block a model is traced: without gradients, warnings, and torch's fused attention,
-    which no exporter knows. Whatever an exporter raises becomes a LocalError."""
+    which no exporter knows. Whatever an exporter raises becomes a UsageError."""
     import torch
 
     fused, log = torch.backends.mha.get_fastpath_enabled(), logging.getLogger("torch.onnx")
@@ -151,10 +151,10 @@ def traced(what: str) -> Iterator[None]:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
             yield
-    except (LocalError, HostError):
+    except (UsageError, HostError):
         raise
     except Exception as error:  # of torch's, its tracer's and the model's own, whatever they are
-        raise LocalError(f"{what} cannot hold this model: {_first_line(error)}") from error
+        raise UsageError(f"{what} cannot hold this model: {_first_line(error)}") from error
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)
         log.setLevel(level)
@@ -190,7 +190,7 @@ def write(model: FoundModel, recipe: Recipe, out: Path, *, examples: int = 256) 
 
     In a .onnx an int8 model becomes QDQ with scales set by `examples` of the training set. Raises
     ConfigError for another ending, HostError where a package is missing or the file cannot be
-    written, LocalError where the model cannot be built or exported."""
+    written, UsageError where the model cannot be built or exported."""
     check_suffix(out, PROGRAMS)
     values = sum(model.arrays[name].size for name in model.travels)
     done = Exported(
@@ -232,31 +232,31 @@ def write(model: FoundModel, recipe: Recipe, out: Path, *, examples: int = 256) 
 
 
 def module_of(model: FoundModel, recipe: Recipe) -> nn.Module:
-    """Return the recipe's module with the model's values, in evaluation mode. Raises LocalError
+    """Return the recipe's module with the model's values, in evaluation mode. Raises UsageError
     where a script built the model, or an average lacks what each board has of its own."""
     import torch
 
     from edgegossip import training
 
     if recipe.run.script:
-        raise LocalError(
+        raise UsageError(
             f"{recipe.run.script} built this run's model, which only it can do again: load the values with "
             "model.load_state_dict(Result(folder).state_dict())"
         )
     module = training.build_model(recipe)
     if model.left_out:
-        raise LocalError(f"the {model.board} model has no {model.left_out[0]}, which is each board's own: name a board")
+        raise UsageError(f"the {model.board} model has no {model.left_out[0]}, which is each board's own: name a board")
     state = {name: torch.from_numpy(np.ascontiguousarray(a).reshape(a.shape)) for name, a in model.arrays.items()}
     try:
         lacks = module.load_state_dict(state, strict=False)
     except RuntimeError as error:
-        raise LocalError(f"the values do not fit the recipe's model: {error}") from None
+        raise UsageError(f"the values do not fit the recipe's model: {error}") from None
     # What never travels may be missing from files of earlier versions: it is as the recipe builds
     # it.
     missing = [n for n in lacks.missing_keys if n in dict(module.named_parameters()) and n in model.travels]
     if missing or lacks.unexpected_keys:
         name = (missing or lacks.unexpected_keys)[0]
-        raise LocalError(f"the values do not fit the recipe's model: tensor {name} is in one of them only")
+        raise UsageError(f"the values do not fit the recipe's model: tensor {name} is in one of them only")
     return module.eval()
 
 

@@ -19,7 +19,7 @@ from typing import Any, SupportsIndex
 
 from edgegossip.codecs.base import MAX_PARAMS_BYTES, Codec
 from edgegossip.layout import Layout
-from edgegossip.types import DecodeError, LocalError, PeerError
+from edgegossip.types import DecodeError, PeerError, UsageError
 
 MAGIC = b"\x89EGF"  # the high bit of the first byte catches links and tools that are not clean for 8 bits
 VERSION = 1
@@ -120,10 +120,10 @@ class Limits:
     @classmethod
     def of(cls, layout: Layout) -> Limits:
         """Room for every codec's body of this model: 4 bytes a value, 64 a tensor and 4 KiB. Raises
-        LocalError for a model that no frame holds in fp32, as full states are sent."""
+        UsageError for a model that no frame holds in fp32, as full states are sent."""
         most = 4 * layout.size + 64 * len(layout.tensors) + 4096
         if most > _U32:
-            raise LocalError(
+            raise UsageError(
                 f"a model of {layout.size} values does not fit one message, which holds {_U32} bytes, {_U32 // 4} values "
                 "in fp32: share fewer of its tensors"
             )
@@ -150,7 +150,7 @@ def build(frame: Frame, summed: PayloadSum | None = None) -> tuple[bytes, bytes 
     """Header with parameters and aux, and the body as it is (no copy): send one after the other.
     `summed` goes from one frame with the same body to the next.
 
-    Raises LocalError on a field that does not fit the wire.
+    Raises UsageError on a field that does not fit the wire.
     """
     body = _bytes_like(frame.body)
     _check_fields(frame, len(body))
@@ -282,13 +282,13 @@ def _bytes_like(body: bytes | memoryview) -> bytes | memoryview:
 
 def _flat(body: memoryview) -> memoryview:
     if not isinstance(body, memoryview) or not body.c_contiguous:
-        raise LocalError(f"a frame's body must be bytes or a contiguous memoryview, not {type(body).__name__}")
+        raise UsageError(f"a frame's body must be bytes or a contiguous memoryview, not {type(body).__name__}")
     return body if body.format == "B" and body.ndim == 1 else body.cast("B")
 
 
 def _check_fields(frame: Frame, body_bytes: int) -> None:
     if frame.kind not in _KINDS:
-        raise LocalError(f"frame kind {frame.kind!r} is not one of {', '.join(k.name for k in Kind)}")
+        raise UsageError(f"frame kind {frame.kind!r} is not one of {', '.join(k.name for k in Kind)}")
     for name, value, low, high in (
         ("codec_id", frame.codec_id, 1, _U16),
         ("layout_hash", frame.layout_hash, 0, _U64),
@@ -297,23 +297,23 @@ def _check_fields(frame: Frame, body_bytes: int) -> None:
         ("key", frame.key, 0, _U64),
     ):
         if not isinstance(value, SupportsIndex) or not low <= value <= high:
-            raise LocalError(f"frame field {name} must be an integer from {low} to {high}, got {value!r}")
+            raise UsageError(f"frame field {name} must be an integer from {low} to {high}, got {value!r}")
     if not isinstance(frame.run_id, bytes) or len(frame.run_id) != RUN_ID_BYTES:
-        raise LocalError(f"a run id is {RUN_ID_BYTES} bytes, this one is {frame.run_id!r}")
+        raise UsageError(f"a run id is {RUN_ID_BYTES} bytes, this one is {frame.run_id!r}")
     if len(frame.codec_params) > MAX_PARAMS_BYTES:
-        raise LocalError(f"{len(frame.codec_params)} bytes of codec parameters exceed the limit of {MAX_PARAMS_BYTES}")
+        raise UsageError(f"{len(frame.codec_params)} bytes of codec parameters exceed the limit of {MAX_PARAMS_BYTES}")
     if len(frame.aux) > MAX_AUX_ENTRIES:
-        raise LocalError(f"a frame carries at most {MAX_AUX_ENTRIES} aux values, this one has {len(frame.aux)}")
+        raise UsageError(f"a frame carries at most {MAX_AUX_ENTRIES} aux values, this one has {len(frame.aux)}")
     if body_bytes > _U32:
-        raise LocalError(f"a body of {body_bytes} bytes does not fit one frame, which carries at most {_U32}")
+        raise UsageError(f"a body of {body_bytes} bytes does not fit one frame, which carries at most {_U32}")
 
 
 def _pack_aux(aux: Mapping[int, float]) -> bytes:
     for tag, value in aux.items():
         if not isinstance(tag, int) or not 1 <= tag <= 255:
-            raise LocalError(f"aux tag {tag!r} is not a whole number from 1 to 255")
+            raise UsageError(f"aux tag {tag!r} is not a whole number from 1 to 255")
         if not math.isfinite(value):
-            raise LocalError(f"aux value {_tag_name(tag)} is {value}; only finite numbers travel")
+            raise UsageError(f"aux value {_tag_name(tag)} is {value}; only finite numbers travel")
     return b"".join(_AUX.pack(tag, aux[tag]) for tag in sorted(aux))
 
 

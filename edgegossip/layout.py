@@ -17,7 +17,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from edgegossip.types import LocalError, Vec
+from edgegossip.types import UsageError, Vec
 
 _FLOAT32 = np.dtype(np.float32)
 MAX_VALUES = 2**31 - 1  # offsets stay within int32 in every kernel
@@ -47,24 +47,24 @@ class Layout:
     def of(cls, tensors: Iterable[TensorSpec]) -> Layout:
         """Check and order: trainable tensors first, otherwise in the order given.
 
-        Raises LocalError on an empty list, a repeated, empty or unprintable name (the hash
+        Raises UsageError on an empty list, a repeated, empty or unprintable name (the hash
         separates fields by tabs and newlines), a negative dimension or more than MAX_VALUES values.
         """
         specs = tuple(tensors)
         if not specs:
-            raise LocalError("a model needs at least one tensor; this one has none")
+            raise UsageError("a model needs at least one tensor; this one has none")
         seen: set[str] = set()
         for t in specs:
             if not t.name or not t.name.isprintable():
-                raise LocalError(f"tensor name {t.name!r} is empty or not printable")
+                raise UsageError(f"tensor name {t.name!r} is empty or not printable")
             if t.name in seen:
-                raise LocalError(f"two tensors are named {t.name}")
+                raise UsageError(f"two tensors are named {t.name}")
             if not all(isinstance(d, int) and d >= 0 for d in t.shape):
-                raise LocalError(f"tensor {t.name} has shape {t.shape}; dimensions are whole numbers from 0")
+                raise UsageError(f"tensor {t.name} has shape {t.shape}; dimensions are whole numbers from 0")
             seen.add(t.name)
         layout = cls(tuple(t for t in specs if t.trainable) + tuple(t for t in specs if not t.trainable))
         if layout.size > MAX_VALUES:
-            raise LocalError(f"a model of {layout.size} values is larger than the {MAX_VALUES} that one vector holds")
+            raise UsageError(f"a model of {layout.size} values is larger than the {MAX_VALUES} that one vector holds")
         return layout
 
     @cached_property
@@ -118,27 +118,27 @@ class Layout:
     def flatten(self, arrays: Mapping[str, NDArray[np.float32]]) -> Vec:
         """Name -> array, into a new float32[size]; other real types are converted.
 
-        Raises LocalError on a missing, unknown or misshapen tensor, or one that does not hold real
+        Raises UsageError on a missing, unknown or misshapen tensor, or one that does not hold real
         numbers."""
         vec = np.empty(self.size, np.float32)
         views = self.views(vec)
         if missing := sorted(set(views) - set(arrays)):
-            raise LocalError(f"tensors of the layout are missing: {', '.join(missing)}")
+            raise UsageError(f"tensors of the layout are missing: {', '.join(missing)}")
         if unknown := sorted(set(arrays) - set(views)):
-            raise LocalError(f"tensors are not in the layout: {', '.join(unknown)}")
+            raise UsageError(f"tensors are not in the layout: {', '.join(unknown)}")
         for name, view in views.items():
             array = arrays[name]
             if array.shape != view.shape:
-                raise LocalError(f"tensor {name} has shape {array.shape}, the layout says {view.shape}")
+                raise UsageError(f"tensor {name} has shape {array.shape}, the layout says {view.shape}")
             if not np.can_cast(array.dtype, np.float32, "same_kind"):
-                raise LocalError(f"tensor {name} holds {array.dtype}, which does not convert to float32")
+                raise UsageError(f"tensor {name} holds {array.dtype}, which does not convert to float32")
             view[...] = array
         return vec
 
     def check(self, vec: Vec) -> None:
-        """Raises LocalError unless vec is a C-contiguous, aligned float32[size]."""
+        """Raises UsageError unless vec is a C-contiguous, aligned float32[size]."""
         if (vec.dtype is not _FLOAT32 and vec.dtype != np.float32) or vec.shape != (self.size,):
-            raise LocalError(f"expected a float32[{self.size}], got {vec.dtype}{list(vec.shape)}")
+            raise UsageError(f"expected a float32[{self.size}], got {vec.dtype}{list(vec.shape)}")
         flags = vec.flags
         if not (flags.c_contiguous and flags.aligned):
-            raise LocalError(f"the float32[{self.size}] is not one contiguous, aligned piece of memory")
+            raise UsageError(f"the float32[{self.size}] is not one contiguous, aligned piece of memory")

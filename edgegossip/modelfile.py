@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from edgegossip.choices import did_you_mean
 from edgegossip.files import replacing
-from edgegossip.types import ConfigError, DataError, LocalError
+from edgegossip.types import ConfigError, DataError, UsageError
 
 SUFFIXES = (".npz", ".safetensors")
 _LENGTH = struct.Struct("<Q")
@@ -95,7 +95,7 @@ def write_model(path: Path, arrays: Mapping[str, NDArray[Any]], about: Mapping[s
 def _little(name: str, array: NDArray[Any]) -> NDArray[Any]:
     """The same values, contiguous and little-endian; as a rule the array itself."""
     if array.dtype.kind not in "fciub":
-        raise LocalError(f"tensor {name} holds {array.dtype}, which no model file keeps")
+        raise UsageError(f"tensor {name} holds {array.dtype}, which no model file keeps")
     # not ascontiguousarray, which makes a scalar a vector
     return np.asarray(array, array.dtype.newbyteorder("<"), order="C")
 

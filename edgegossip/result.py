@@ -90,7 +90,7 @@ class Result:
 
     def model(self, board: str | None = None, round: int | None = None) -> nn.Module:
         """Return the recipe's model with the values of `state_dict`, in evaluation mode. Raises
-        LocalError also where only the user's script can build it, or where an average lacks what
+        UsageError also where only the user's script can build it, or where an average lacks what
         each board has of its own."""
         from edgegossip.export import module_of
 

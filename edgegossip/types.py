@@ -36,30 +36,30 @@ class EdgegossipError(Exception):
     elsewhere = ""  # what other machines are told in its place, where the message may hold a user's data
 
 
-class LocalError(EdgegossipError):
+class UsageError(EdgegossipError):
     """Our own caller's mistake: a wrong argument, recipe, file or machine set-up."""
 
     exit_code = EXIT_USAGE
 
 
-class ConfigError(LocalError):
+class ConfigError(UsageError):
     """A recipe or command-line value that cannot be used. Names key, value, what is allowed and the
     nearest valid choice."""
 
 
-class DataError(LocalError):
+class DataError(UsageError):
     """A data set or another input file that is missing, truncated or corrupt."""
 
     exit_code = EXIT_DATA
 
 
-class HostError(LocalError):
+class HostError(UsageError):
     """This machine lacks something: a free port, a package of an optional extra, disk space."""
 
     exit_code = EXIT_HOST
 
 
-class RunError(LocalError):
+class RunError(UsageError):
     """A run could not finish as asked: too few boards left, or the coordinator was lost."""
 
     exit_code = EXIT_RUN

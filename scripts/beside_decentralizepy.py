@@ -13,6 +13,7 @@ CIFAR-10's shape, the same for both.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import subprocess
@@ -187,7 +188,7 @@ def theirs(folder: Path, checkout: Path, python: str, rounds: int, batch: int, a
         notes = [line.split() for line in lines if "Trained for" in line][_SKIP:]
         trained += [float(words[-5]) for words in notes]
         used = [float(words[-2]) for words in notes]
-        cpu += [b - a for a, b in zip(used, used[1:], strict=False)]
+        cpu += [b - a for a, b in itertools.pairwise(used)]
         totals = json.loads((logs / f"{rank}_results.json").read_text())["total_bytes"]
         sent.append(totals[str(rounds)] / rounds)
     return {

@@ -17,6 +17,8 @@ taken.
 
 from __future__ import annotations
 
+import itertools
+
 import mpmath as mp
 
 mp.mp.dps = 30
@@ -31,7 +33,24 @@ BETAS = (
     + [mp.mpf(b) / 10 for b in range(20, 40, 2)]
     + [mp.mpf(b) for b in ("4", "5", "6", "8", "10", "14", "20")]
 )
-STATIC_BETAS = "0.3 0.4 0.45 0.5 0.55 0.6 0.7 0.8 0.9 1 1.25 1.5 2 3 5 10".split()
+STATIC_BETAS = [
+    "0.3",
+    "0.4",
+    "0.45",
+    "0.5",
+    "0.55",
+    "0.6",
+    "0.7",
+    "0.8",
+    "0.9",
+    "1",
+    "1.25",
+    "1.5",
+    "2",
+    "3",
+    "5",
+    "10",
+]
 
 
 def moment(beta: mp.mpf, order: int) -> mp.mpf:
@@ -47,7 +66,7 @@ def below(beta: mp.mpf, order: int, edge: mp.mpf) -> mp.mpf:
 def cells(beta: mp.mpf, order: int, z: mp.mpf) -> list[mp.mpf]:
     """That integral over each cell of the grid, magnitudes only."""
     bounds = [below(beta, order, e * z) for e in EDGES] + [moment(beta, order)]
-    return [high - low for low, high in zip(bounds, bounds[1:], strict=False)]
+    return [high - low for low, high in itertools.pairwise(bounds)]
 
 
 def slope(beta: mp.mpf, z: mp.mpf) -> mp.mpf:
@@ -84,7 +103,7 @@ def weights(beta: mp.mpf) -> list[int]:
     p = cells(beta, 0, optimum(beta))
     p = [p[0]] + [q / 2 for q in p[1:]]
     level = [max(1, int(mp.nint(255 * q / max(p)))) for q in p] + [0, 0]
-    return level + [0] + level[1:]
+    return [*level, 0, *level[1:]]
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgegossip.agreement import MAX_BYTES, Agreement, difference, names_fact, sums
-from edgegossip.types import DecodeError, LocalError
+from edgegossip.types import DecodeError, UsageError
 
 TEXT = st.text(max_size=60).filter(str.isprintable)
 FACTS = st.fixed_dictionaries(
@@ -142,8 +142,8 @@ def test_our_own_mistakes_are_local_errors() -> None:
     nan = float("nan")
     wrong = {"colour": "red", "values": 1.5, "base": 1, "start": [nan], "task": "a\nb"}
     for facts in [{name: fact} for name, fact in wrong.items()]:
-        with pytest.raises(LocalError):
+        with pytest.raises(UsageError):
             Agreement(facts)
     wide = dict.fromkeys(("layout", "input", "target"), "😀" * 400)
-    with pytest.raises(LocalError, match="4096"):
+    with pytest.raises(UsageError, match="4096"):
         Agreement(wide).to_json()

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from edgegossip import codecs, frame
 from edgegossip.frame import Aux, Frame, Header, Kind, Limits
 from edgegossip.layout import Layout, TensorSpec
-from edgegossip.types import DecodeError, LocalError, PeerError
+from edgegossip.types import DecodeError, PeerError, UsageError
 from tests.conformance.pipeline import raw_frame
 
 LIMITS = Limits(max_body_bytes=10_000)
@@ -102,7 +102,7 @@ def test_body_may_be_a_view_of_wider_elements() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes, message",
+    ("changes", "message"),
     [
         ({"kind": 9}, "frame kind 9 is not one of MODEL, DIFFERENCE, GRADIENT, UPDATE, STATE, HELLO"),
         ({"codec_id": 0}, "frame field codec_id must be an integer from 1 to 65535, got 0"),
@@ -125,7 +125,7 @@ def test_body_may_be_a_view_of_wider_elements() -> None:
     ],
 )
 def test_build_refuses_what_does_not_fit(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(LocalError, match=f"^{re.escape(message)}$"):
+    with pytest.raises(UsageError, match=f"^{re.escape(message)}$"):
         frame.build(example(**changes))
 
 
@@ -133,7 +133,7 @@ def test_build_refuses_a_body_beyond_32_bits() -> None:
     """A broadcast view: 4 GiB long without 4 GiB of memory would not be contiguous, so the check is
     called alone."""
     with pytest.raises(
-        LocalError, match="a body of 4294967296 bytes does not fit one frame, which carries at most 4294967295"
+        UsageError, match="a body of 4294967296 bytes does not fit one frame, which carries at most 4294967295"
     ):
         frame._check_fields(example(), 2**32)
 
@@ -192,7 +192,7 @@ def test_limits_of_a_model_hold_every_body_of_it() -> None:
         assert len(body) <= limits.max_body_bytes <= 4 * layout.size + 64 * 50 + 4096
     largest = (U32 - 4096 - 64) // 4
     assert U32 - 4 < Limits.of(Layout.of([TensorSpec("t", (largest,))])).max_body_bytes <= U32
-    with pytest.raises(LocalError, match=f"a model of {largest + 1} values does not fit one message"):
+    with pytest.raises(UsageError, match=f"a model of {largest + 1} values does not fit one message"):
         Limits.of(Layout.of([TensorSpec("t", (largest + 1,))]))
 
 
@@ -202,7 +202,7 @@ def header_of(message: Frame) -> Header:
 
 @pytest.mark.parametrize("view", [lambda f: f, header_of])
 @pytest.mark.parametrize(
-    "changes, message",
+    ("changes", "message"),
     [
         ({"run_id": bytes(16)}, f"the peer is in another run: {'00' * 16}, ours is {RUN_ID.hex()}"),
         (

@@ -263,7 +263,7 @@ def test_only_a_campaign_of_the_simulator_looks_at_the_time_and_starts_processes
 
     def check(path):
         for name in imports(path) if path.name != "campaign.py" else ():
-            if name.split(".")[0] in known or name.startswith("random.") and name != "random.Random":
+            if name.split(".")[0] in known or (name.startswith("random.") and name != "random.Random"):
                 yield f"imports {name}"
 
     assert not faults(check, lambda part: part == "lab.sim")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgegossip.layout import MAX_VALUES, Layout, TensorSpec
-from edgegossip.types import LocalError
+from edgegossip.types import UsageError
 
 SMALL = Layout.of(
     [
@@ -71,7 +71,7 @@ def test_flatten_converts_real_numbers() -> None:
 
 
 @pytest.mark.parametrize(
-    "arrays, message",
+    ("arrays", "message"),
     [
         ({}, "tensors of the layout are missing: v, w"),
         (
@@ -84,12 +84,12 @@ def test_flatten_converts_real_numbers() -> None:
 )
 def test_flatten_names_what_does_not_fit(arrays: dict[str, np.ndarray], message: str) -> None:
     layout = Layout.of([TensorSpec("w", (2,)), TensorSpec("v", (1,))])
-    with pytest.raises(LocalError, match=f"^{re.escape(message)}$"):
+    with pytest.raises(UsageError, match=f"^{re.escape(message)}$"):
         layout.flatten(arrays)
 
 
 @pytest.mark.parametrize(
-    "specs, message",
+    ("specs", "message"),
     [
         ([], "a model needs at least one tensor; this one has none"),
         ([TensorSpec("", (1,))], "tensor name '' is empty or not printable"),
@@ -104,7 +104,7 @@ def test_flatten_names_what_does_not_fit(arrays: dict[str, np.ndarray], message:
     ],
 )
 def test_bad_models_are_refused(specs: list[TensorSpec], message: str) -> None:
-    with pytest.raises(LocalError, match=f"^{re.escape(message)}$"):
+    with pytest.raises(UsageError, match=f"^{re.escape(message)}$"):
         Layout.of(specs)
 
 
@@ -113,7 +113,7 @@ def test_the_largest_model_is_accepted_without_allocating_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "vec, message",
+    ("vec", "message"),
     [
         (np.zeros(10, np.float32), "expected a float32[11], got float32[10]"),
         (np.zeros(11), "expected a float32[11], got float64[11]"),
@@ -123,7 +123,7 @@ def test_the_largest_model_is_accepted_without_allocating_it() -> None:
     ],
 )
 def test_check_refuses_other_vectors(vec: np.ndarray, message: str) -> None:
-    with pytest.raises(LocalError, match=f"^{re.escape(message)}$"):
+    with pytest.raises(UsageError, match=f"^{re.escape(message)}$"):
         SMALL.views(vec)
 
 

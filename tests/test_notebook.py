@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import edgegossip
-from edgegossip.types import ConfigError, LocalError, RunError
+from edgegossip.types import ConfigError, RunError, UsageError
 
 
 def test_a_recipe_from_python(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_run_that_fails_leaves_nothing_of_its_coordinators_script(tmp_path: Pa
 
     arguments, there = list(sys.argv), set(threading.enumerate())
     settings = {"run.mode": "server", "run.rounds": 2, "network.tls": "off", "evaluation.where": "coordinator"}
-    with pytest.raises(LocalError, match="the evaluation cannot be used"):
+    with pytest.raises(UsageError, match="the evaluation cannot be used"):
         edgegossip.local(train, settings, nodes=2, runs=tmp_path)
     assert "script" not in [thread.name for thread in set(threading.enumerate()) - there]
     assert sys.argv == arguments

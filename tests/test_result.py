@@ -15,7 +15,7 @@ from edgegossip import recipe as recipes
 from edgegossip import training
 from edgegossip.node.final_model import about_model, save_model
 from edgegossip.telemetry.run_folder import RunFolder
-from edgegossip.types import DataError, HostError, LocalError
+from edgegossip.types import DataError, HostError, UsageError
 from tests.training.fakes import recipe
 
 MLP = {"name": "mlp", "params": {"hidden": [4]}}
@@ -82,7 +82,7 @@ def test_a_model_that_only_the_users_code_can_build_is_not_guessed(folder: Path)
     (folder / "recipe.toml").write_text(
         text.replace('name = "mlp"', 'name = "cnn"').replace("hidden = [", "channels = [")
     )
-    with pytest.raises(LocalError, match="do not fit the recipe's model"):
+    with pytest.raises(UsageError, match="do not fit the recipe's model"):
         edgegossip.Result(folder).model()
 
 

@@ -52,5 +52,5 @@ def test_users_find_the_errors_at_the_top() -> None:
     import edgegossip
 
     public = {name for name in edgegossip.__all__ if name.endswith("Error")}
-    assert public == {"ConfigError", "DataError", "EdgegossipError", "HostError", "LocalError", "PeerError", "RunError"}
+    assert public == {"ConfigError", "DataError", "EdgegossipError", "HostError", "UsageError", "PeerError", "RunError"}
     assert all(getattr(edgegossip, name) is getattr(types, name) for name in public)

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, get_type_hints
 
 from edgegossip.checkpoint.annotations import misfit
-from edgegossip.types import DataError, EdgegossipError, LocalError
+from edgegossip.types import DataError, EdgegossipError, UsageError
 
 
 class Adapter(NamedTuple):
@@ -57,12 +57,12 @@ class Classes:
         return iter(self._entries.values())
 
     def take_apart(self, value: Any, where: str) -> tuple[str, Mapping[str, Any]]:
-        """Name and fields. Raises LocalError on a class that is not in the table, a field that is
+        """Name and fields. Raises UsageError on a class that is not in the table, a field that is
         not of its type."""
         cls = type(value)
         entry = self._by_place.get((cls.__module__, cls.__qualname__))
         if entry is None:
-            raise LocalError(
+            raise UsageError(
                 f"{where} is a {cls.__module__}.{cls.__qualname__}, which is not in the table of what a checkpoint keeps "
                 "(edgegossip/checkpoint/table.py)"
             )
@@ -74,7 +74,7 @@ class Classes:
             found = {f.name: getattr(value, f.name) for f in fields(value)}
             found = {name: v for name, v in found.items() if v is not None or name not in entry.later}
         if fault := self._fault(entry, cls, found):
-            raise LocalError(f"{where}: {fault}")
+            raise UsageError(f"{where}: {fault}")
         return entry.name, {entry.renamed.get(field, field): value for field, value in found.items()}
 
     def put_together(self, name: str, found: Mapping[str, Any], outside: Any) -> Any:

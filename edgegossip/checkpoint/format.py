@@ -52,7 +52,7 @@ class Readable(Protocol):
 
 
 def pieces(meta: Mapping[str, Any], value: Any, classes: Classes) -> Iterator[bytes | memoryview]:
-    """All of the file, in order. Arrays are handed out as views. Raises LocalError, before the
+    """All of the file, in order. Arrays are handed out as views. Raises UsageError, before the
     first piece, on what no table tells how to keep."""
     about, packer = Packer(_NOTHING), Packer(classes)
     about.add(dict(meta), "the description")

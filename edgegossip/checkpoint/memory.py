@@ -30,7 +30,7 @@ class MemoryFile:
 
 
 def to_bytes(value: Any, classes: Classes = STATES) -> bytes:
-    """One value. Raises LocalError on what no table tells how to keep."""
+    """One value. Raises UsageError on what no table tells how to keep."""
     return b"".join(pieces({}, value, classes))
 
 

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgegossip.checkpoint.classes import Classes
-from edgegossip.types import DataError, LocalError
+from edgegossip.types import DataError, UsageError
 
 MAX_DEPTH = 64
 MAX_ITEMS = 2**20  # of one container
@@ -69,10 +69,10 @@ class Packer:
         return bytes(self._out)
 
     def add(self, value: Any, where: str = "the state", depth: int = 0) -> None:
-        """Append a value. Raises LocalError, with the way to it, on one that no table tells how to
+        """Append a value. Raises UsageError, with the way to it, on one that no table tells how to
         keep."""
         if depth > MAX_DEPTH:
-            raise LocalError(f"{where} is nested more than {MAX_DEPTH} deep, which no checkpoint keeps")
+            raise UsageError(f"{where} is nested more than {MAX_DEPTH} deep, which no checkpoint keeps")
         kind, out = type(value), self._out
         if value is None or value is True or value is False:
             out += b"N" if value is None else b"T" if value else b"F"
@@ -122,7 +122,7 @@ class Packer:
     def _array(self, value: NDArray[Any], where: str) -> None:
         code = value.dtype.newbyteorder("<").str
         if code not in _DTYPES:
-            raise LocalError(f"{where} is an array of {value.dtype}, which no checkpoint keeps")
+            raise UsageError(f"{where} is an array of {value.dtype}, which no checkpoint keeps")
         self._out += b"A"
         if id(value) not in self._seen:
             plain = np.ascontiguousarray(value.astype(code, copy=False))
@@ -143,7 +143,7 @@ class Packer:
     def _int(self, value: int, where: str) -> None:
         data = value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
         if len(data) > _MAX_INT_BYTES:
-            raise LocalError(f"{where} is a number of {len(data)} bytes, which no checkpoint keeps")
+            raise UsageError(f"{where} is a number of {len(data)} bytes, which no checkpoint keeps")
         self._out += b"I"
         self._piece(data)
 
@@ -256,7 +256,7 @@ class Unpacker:
         count = 1
         for extent in shape:
             count *= extent
-        if count * dtype.itemsize != size or max(shape, default=0) > size and count:
+        if count * dtype.itemsize != size or (max(shape, default=0) > size and count):
             raise DataError(f"its array of {code}{list(shape)} does not fit the {size} bytes that are there")
         made = self._made.get(index)
         if made is None:

@@ -103,7 +103,7 @@ class Store:
     def save(self, value: Any, **meta: Any) -> None:
         """Make `value` durable. `meta`: how far it is, such as its round. A full disk is given a
         second try without the older checkpoints. Raises OSError with what was there before
-        untouched, LocalError on a value that cannot be kept."""
+        untouched, UsageError on a value that cannot be kept."""
         try:
             self._save(value, meta)
         except OSError as error:

@@ -48,7 +48,7 @@ def _context_apart(ctx: RoundContext) -> Mapping[str, Any]:
 
 def _context_together(found: Mapping[str, Any], outside: Outside) -> RoundContext:
     view, index = found["view"], found["index"]
-    if not 0 <= index < len(view.members) or not 0 <= found["round"]:
+    if not 0 <= index < len(view.members) or not found["round"] >= 0:
         raise ValueError(f"member {index}, round {found['round']}")
     return RoundContext.at(view, index, found["round"])
 

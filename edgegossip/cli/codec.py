@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgegossip.cli.options import JSON, parse_params
-from edgegossip.types import EXIT_OK, EXIT_RUN, ConfigError, LocalError
+from edgegossip.types import EXIT_OK, EXIT_RUN, ConfigError, UsageError
 
 if TYPE_CHECKING:
     from edgegossip.codecs import Param
@@ -81,7 +81,7 @@ def verify(name: str | None, settings: tuple[str, ...], size: int, draws: int, a
 
 
 def build_codec(name: str, params: dict[str, Any]) -> Any:
-    """A codec by name, or a user's own. Raises ConfigError or LocalError."""
+    """A codec by name, or a user's own. Raises ConfigError or UsageError."""
     from edgegossip import codecs
     from edgegossip.training.names import call_own, is_own, own_function
 
@@ -90,9 +90,9 @@ def build_codec(name: str, params: dict[str, Any]) -> Any:
     try:
         made = call_own(name, own_function("codec", name), **params)
     except SystemExit as error:
-        raise LocalError(f"{name} ended the process (SystemExit: {error.code}) instead of returning a codec") from None
+        raise UsageError(f"{name} ended the process (SystemExit: {error.code}) instead of returning a codec") from None
     if missing := [part for part in _SEAM if not hasattr(made, part)]:
-        raise LocalError(f"{name} returned {type(made).__name__}, which is no codec: it lacks {', '.join(missing)}")
+        raise UsageError(f"{name} returned {type(made).__name__}, which is no codec: it lacks {', '.join(missing)}")
     return made
 
 

@@ -57,7 +57,7 @@ class Codec(Protocol[S]):
 
     def encode(self, x: Vec, state: S, ctx: Ctx) -> tuple[Body, S]:
         """Encode float32[layout.size]; the body and the next state. Neither x nor `state` is
-        changed. Raises LocalError that names the tensor when x is not finite, or has the wrong
+        changed. Raises UsageError that names the tensor when x is not finite, or has the wrong
         size."""
 
     def decode(self, body: Body, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from edgegossip import native
 from edgegossip.codecs.base import Body, Codec
 from edgegossip.layout import Layout
-from edgegossip.types import DecodeError, LocalError, Vec
+from edgegossip.types import DecodeError, UsageError, Vec
 
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 CHUNK_VALUES = 1 << 15  # 128 KiB of float32, half of a small board's L2 cache
@@ -34,22 +34,22 @@ def all_finite(values: Vec) -> bool:
 
 
 def require_finite(x: Vec, layout: Layout) -> None:
-    """Raises LocalError that names the first tensor of float32[layout.size] with a NaN or an
+    """Raises UsageError that names the first tensor of float32[layout.size] with a NaN or an
     infinity."""
     if (bad := native.first_nonfinite(x, layout.offsets)) >= 0:
         raise nonfinite(layout, bad)
 
 
-def nonfinite(layout: Layout, tensor: int) -> LocalError:
+def nonfinite(layout: Layout, tensor: int) -> UsageError:
     """The error for a NaN or an infinity in the tensor of this index."""
-    return LocalError(
+    return UsageError(
         f"tensor {layout.tensors[tensor].name} holds NaN or infinite values and cannot be sent; "
         "training has diverged (a lower learning rate is the usual remedy)"
     )
 
 
 def require_input(x: Vec, layout: Layout) -> None:
-    """What every encoder demands: a contiguous, finite float32[layout.size]. Raises LocalError."""
+    """What every encoder demands: a contiguous, finite float32[layout.size]. Raises UsageError."""
     layout.check(x)
     require_finite(x, layout)
 
@@ -88,22 +88,22 @@ def add_own(codec: Codec[Any], body: Body, layout: Layout, out: Vec, weight: flo
 
 def require_out(layout: Layout, out: Vec | None, weight: float | None, body: Body = b"") -> None:
     """What every decoder demands of its caller: a vector to write to that the body is no part of.
-    Raises LocalError."""
+    Raises UsageError."""
     if out is None:
         if weight is not None:
-            raise LocalError("a weight needs a vector `out` to add to")
+            raise UsageError("a weight needs a vector `out` to add to")
         return
     layout.check(out)
     if not out.flags.writeable:
-        raise LocalError("the vector `out` is read-only")
+        raise UsageError("the vector `out` is read-only")
     if (
         not _surely_apart(body, out)
         and len(view := flat(body))
         and np.may_share_memory(np.frombuffer(view, np.uint8), out)
     ):
-        raise LocalError("the vector `out` and the body share memory: decoding would change what it reads")
+        raise UsageError("the vector `out` and the body share memory: decoding would change what it reads")
     if weight is not None and not abs(weight) <= _FLOAT32_MAX:
-        raise LocalError(f"the weight must be a finite float32, got {weight}")
+        raise UsageError(f"the weight must be a finite float32, got {weight}")
 
 
 def _surely_apart(body: Body, out: Vec) -> bool:

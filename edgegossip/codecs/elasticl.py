@@ -26,7 +26,7 @@ from edgegossip.codecs.quantised import STAGE, QuantisedBodies, Reader, Stage, e
 from edgegossip.codecs.registry import Family, Param, check_fields, without_params
 from edgegossip.layout import Layout
 from edgegossip.native.quantise import Kind, Quantiser
-from edgegossip.types import DecodeError, LocalError, Vec
+from edgegossip.types import DecodeError, UsageError, Vec
 
 _HEAD = struct.Struct("<H")  # s
 
@@ -65,7 +65,7 @@ class ElastiCl(QuantisedBodies):
         state = self._heard(state, ctx)
         s = ctx.levels or state.levels or self.s0
         if not 1 <= s <= MAX_LEVELS:
-            raise LocalError(f"elasticl has 1 to {MAX_LEVELS} levels, not {s}")
+            raise UsageError(f"elasticl has 1 to {MAX_LEVELS} levels, not {s}")
         return encode_body(x, state.layout, _quantiser(s), ctx.key, self.stage, head=_HEAD.pack(s)), state
 
     def reader(self, body: Body, layout: Layout) -> Reader:

@@ -41,7 +41,7 @@ from edgegossip.codecs.quantised import (
 from edgegossip.codecs.registry import Family, Param, check_fields, preset
 from edgegossip.layout import Layout
 from edgegossip.native.quantise import Kind, Quantiser
-from edgegossip.types import ConfigError, DecodeError, LocalError, Vec
+from edgegossip.types import ConfigError, DecodeError, UsageError, Vec
 
 _HEAD = struct.Struct("<BBI")  # bits, kind of levels, bucket
 _GEOMETRIC, _LIST = 0, 1
@@ -69,7 +69,7 @@ class ElastiQuant(QuantisedBodies):
             raise ConfigError(f"codec elastiquant: {fault}")
         try:
             self.quantiser()
-        except LocalError as error:
+        except UsageError as error:
             raise ConfigError(f"codec elastiquant: {error}") from None
 
     def wire_params(self) -> bytes:

@@ -36,7 +36,7 @@ from edgegossip.codecs.levels import normal_variance
 from edgegossip.codecs.registry import Family, Param, check_fields
 from edgegossip.codecs.sign import SIGN_STAGE, SignSgd
 from edgegossip.layout import Layout
-from edgegossip.types import ConfigError, LocalError, Vec
+from edgegossip.types import ConfigError, UsageError, Vec
 
 S = TypeVar("S")
 _WITH_MEMORY = ("dgc", "powersgd")
@@ -89,7 +89,7 @@ class ErrorFeedback(Generic[S]):
         body, inner = self.codec.encode(memory, state.inner, ctx)
         add_own(self.codec, body, state.layout, memory, -1.0)
         if not all_finite(memory):
-            raise LocalError(
+            raise UsageError(
                 "what the codec lost of this message is larger than float32 holds; lower the learning rate"
             )
         return body, FeedbackState(state.layout, inner, memory)

@@ -18,13 +18,14 @@ same moments.
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_right
 from dataclasses import dataclass
 
 import numpy as np
 
 from edgegossip.codecs.gennorm_tables import MARGINALS, OPTIMA
-from edgegossip.types import LocalError
+from edgegossip.types import UsageError
 
 GRID = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0)  # magnitudes by level: 1 sign, 2 exponent, 1 mantissa bit, exponent bias 1
 EDGES = (0.25, 0.75, 1.25, 1.75, 2.5)  # between them, nearest rounding
@@ -48,10 +49,10 @@ class GenNorm:
 
 
 def moment_ratio(sum_abs: float, sum_squares: float, n: int) -> float:
-    """(mean |x|)^2 / mean x^2, in [0, 1]; 1 for values that are all zero. Raises LocalError on
+    """(mean |x|)^2 / mean x^2, in [0, 1]; 1 for values that are all zero. Raises UsageError on
     impossible moments."""
     if n < 1 or not (0 <= sum_abs < float("inf") and 0 <= sum_squares < float("inf")):
-        raise LocalError(f"{n} values cannot have a sum of magnitudes {sum_abs} and of squares {sum_squares}")
+        raise UsageError(f"{n} values cannot have a sum of magnitudes {sum_abs} and of squares {sum_squares}")
     if sum_squares == 0.0:
         return 1.0
     return min(1.0, sum_abs / sum_squares * (sum_abs / n))
@@ -62,7 +63,7 @@ def fit(sum_abs: float, sum_squares: float, n: int) -> GenNorm:
 
     beta is clamped to the table, .15 to 20, and within 4 % of the exact solution; alpha is within 2
     % from beta = .35 on, and rough below, where it changes by orders of magnitude between points.
-    (`scale_for` needs neither.) Raises LocalError on impossible moments.
+    (`scale_for` needs neither.) Raises UsageError on impossible moments.
     """
     ratio = moment_ratio(sum_abs, sum_squares, n)
     return GenNorm(sum_abs / n / _interpolate(_MEANS, ratio), _interpolate(_BETAS, ratio))
@@ -78,14 +79,14 @@ def scale_for(sum_abs: float, sum_squares: float, max_abs: float, n: int) -> np.
     = 1, equal magnitudes, a few values), and a smaller k would then leave grid points unused. Where
     the tail is heavier than the table's, beta < .15, a few values are nearly all of the vector and
     k is 3 / max|x|. Hence |Q(x) - x| <= |x| for every value, and Q(x) is zero only with x (or where
-    max|x| is so small, under 8e-40, that k would overflow). Raises LocalError on impossible
+    max|x| is so small, under 8e-40, that k would overflow). Raises UsageError on impossible
     moments.
     """
     ratio = moment_ratio(sum_abs, sum_squares, n)
     if sum_squares == 0.0:
         return np.float32(0.0)
     if not 0 < max_abs < float("inf"):
-        raise LocalError(f"the largest of values that are not all zero cannot be {max_abs}")
+        raise UsageError(f"the largest of values that are not all zero cannot be {max_abs}")
     k = GRID[-1] / max_abs
     if ratio >= _RATIOS[0]:
         k = max(k, _interpolate(_SCALES, ratio) / (sum_abs / n))
@@ -96,13 +97,13 @@ def eq9_scale(alpha: float, beta: float) -> float:
     """The paper's k: (0.46 - 2.85 b + 5.37 b^2 - 2.85 b^3 + 0.52 b^4) / alpha, equation 9 with
     alpha in sigma's place.
 
-    A reference only. Within 15 % of the optimum for beta from .5 to 2; raises LocalError outside.
+    A reference only. Within 15 % of the optimum for beta from .5 to 2; raises UsageError outside.
     (At .3 its relative error would be .85 where .38 is possible.)
     """
     if not 0.5 <= beta <= 2.0:
-        raise LocalError(f"equation 9 holds for beta from 0.5 to 2, got {beta}")
+        raise UsageError(f"equation 9 holds for beta from 0.5 to 2, got {beta}")
     if not 0 < alpha < float("inf"):
-        raise LocalError(f"alpha = {alpha} must be positive")
+        raise UsageError(f"alpha = {alpha} must be positive")
     return (0.46 + beta * (-2.85 + beta * (5.37 + beta * (-2.85 + beta * 0.52)))) / alpha
 
 
@@ -121,7 +122,7 @@ STATIC_TABLES = tuple(StaticTable(j, beta, weights) for j, (beta, weights) in en
 def static_table_for(beta: float) -> StaticTable:
     """The table whose beta is nearest to this one in ratio."""
     # Between neighbours a < b the border is sqrt(a b); no root is needed to compare with it.
-    pairs = zip(STATIC_TABLES, STATIC_TABLES[1:], strict=False)
+    pairs = itertools.pairwise(STATIC_TABLES)
     return STATIC_TABLES[sum(beta * beta > low.beta * high.beta for low, high in pairs)]
 
 

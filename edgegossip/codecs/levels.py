@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from edgegossip.types import LocalError, Vec
+from edgegossip.types import UsageError, Vec
 
 MAX_LEVELS = 32767  # 16 bits a code: a sign and 15 bits of level
 _NORMAL = float(np.finfo(np.float32).smallest_normal)
@@ -47,7 +47,7 @@ def levels_for(rule: LevelRule, loss: float, lr: float) -> int:
     most MAX_LEVELS.
 
     `loss` is the smoothed training loss f_k that clients report, `lr` the learning rate eta_k. Ties
-    round to even. A loss of 0 asks for as many levels as there are. Raises LocalError unless both
+    round to even. A loss of 0 asks for as many levels as there are. Raises UsageError unless both
     are finite and not negative.
     """
     _require(0 <= loss < math.inf, f"the training loss must be finite and not negative, got {loss}")
@@ -74,7 +74,7 @@ def smooth_loss(previous: float | None, loss: float, decay: float = 0.9) -> floa
     """decay * previous + (1 - decay) * loss; the loss itself when there is no previous one.
 
     Equation 3 speaks of the loss at the round's model; a mini-batch's loss is a noisy sample of it.
-    Raises LocalError.
+    Raises UsageError.
     """
     _require(0 <= decay < 1, f"the decay must be at least 0 and below 1, got {decay}")
     for value in (loss, previous if previous is not None else 0.0):
@@ -86,7 +86,7 @@ def geometric_levels(s: int, p: float) -> Vec:
     """float32[s + 2]: 0, p^s, ..., p^2, p, 1 (section 3.6.2).
 
     Powers by repeated multiplication in double, each rounded to float32 once: the same on every
-    machine. Raises LocalError unless 0 < p < 1, all levels differ in float32 and p^s is a normal
+    machine. Raises UsageError unless 0 < p < 1, all levels differ in float32 and p^s is a normal
     float32.
     """
     _require(1 <= s <= MAX_LEVELS, f"s = {s} levels are outside 1 to {MAX_LEVELS}")
@@ -111,7 +111,7 @@ def variance_bound(s: int, d: int, p: float = 0.5) -> float:
 
     p = 1/2: equation 2, 1/8 + 2^(-2s-2) d for small d and 2^-s sqrt(d) - 7/8 for large ones. Any
     other p: the worst case of section 3.6 (`worst_case_variance`), which is below equation 2 where
-    both apply. Raises LocalError.
+    both apply. Raises UsageError.
 
     Deviation: the paper (as NUQSGD) begins the second case at d = 2 * 4^s. There it is no bound: s
     = 4 and d = 512 give .539, while 511 values of l_1 / 2 and one that carries the other half of
@@ -133,7 +133,7 @@ def normal_variance(levels: Sequence[float] | NDArray[np.floating], d: int) -> f
     quantiles.
 
     What error feedback remembers comes to be spread like this, whatever it is given: it is a sum of
-    rounding errors. Raises LocalError.
+    rounding errors. Raises UsageError.
     """
     from statistics import NormalDist  # brings modules that few runs need
 
@@ -151,7 +151,7 @@ def bin_bound(levels: Sequence[float] | NDArray[np.floating], counts: Sequence[i
     sum over j of min(tau_j^2 d_j / 4, tau_j (sqrt(d_j) - l_j d_j)), tau_j = l_(j+1) - l_j.
 
     Each term is a bound of its own: f <= tau^2 / 4, and f <= tau (r - l_j) with sum r <= sqrt(d_j)
-    by Cauchy-Schwarz. Raises LocalError.
+    by Cauchy-Schwarz. Raises UsageError.
     """
     grid = require_levels(levels)
     low, width, count = grid[:-1], np.diff(grid), np.asarray(counts, np.float64)
@@ -174,7 +174,7 @@ def worst_case_variance(levels: Sequence[float] | NDArray[np.floating], d: int) 
     where bin j has its largest value at r = m / (1 + lambda), m = (l_j + l_(j+1)) / 2: m^2 / (1 +
     lambda) - l_j l_(j+1), if that r is still in the bin (else r = 0 is better). The slope in lambda
     is 1 - d r^2 at the maximising r, so bisection finds the minimum; every lambda gives a valid
-    bound, hence rounding does no harm. Raises LocalError.
+    bound, hence rounding does no harm. Raises UsageError.
     """
     _require_dimension(d)
     grid = require_levels(levels)
@@ -205,7 +205,7 @@ def optimal_ratio(s: int, d: int) -> float:
     of their square, the largest f(r) / r^2 between neighbours of ratio p (1/8 for p = 1/2): p near
     1 is good. So p falls with d and rises with s. (The paper's figure text has both directions the
     other way round.) The bound need not be unimodal: a coarse search over all p comes first. Raises
-    LocalError.
+    UsageError.
     """
     _require_dimension(d)
     _require(1 <= s <= MAX_LEVELS, f"s = {s} levels are outside 1 to {MAX_LEVELS}")
@@ -213,7 +213,7 @@ def optimal_ratio(s: int, d: int) -> float:
     def bound(thousandths: int) -> float:
         try:
             return worst_case_variance(geometric_levels(s, thousandths / 1000), d)
-        except LocalError:  # p^s is not a normal float32
+        except UsageError:  # p^s is not a normal float32
             return math.inf
 
     coarse = min(range(5, 1000, 5), key=bound)
@@ -239,7 +239,7 @@ def length_bound(s: int, d: int, norm_bits: int = 32) -> float:
     h)^2 <= 4^s (1 + eps_Q) <= 9/8 4^s + d/4, so Jensen's inequality gives the two terms at m = E m
     <= n, in which they grow while m <= d / e.
 
-    Raises LocalError unless n <= d / e, the theorem's own assumption.
+    Raises UsageError unless n <= d / e, the theorem's own assumption.
     """
     _require_dimension(d)
     _require(1 <= s <= MAX_LEVELS, f"s = {s} levels are outside 1 to {MAX_LEVELS}")
@@ -260,7 +260,7 @@ def increases_from_0_to_1(grid: NDArray[np.floating]) -> bool:
 
 
 def require_levels(levels: Sequence[float] | NDArray[np.floating]) -> NDArray[np.float64]:
-    """The levels as float64[n]. Raises LocalError unless they increase from 0 to 1."""
+    """The levels as float64[n]. Raises UsageError unless they increase from 0 to 1."""
     grid = np.asarray(levels, np.float64)
     _require(increases_from_0_to_1(grid), "levels must be an increasing list from 0 to 1")
     return grid
@@ -272,4 +272,4 @@ def _require_dimension(d: int) -> None:
 
 def _require(condition: bool, message: str) -> None:
     if not condition:
-        raise LocalError(message)
+        raise UsageError(message)

@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 from edgegossip.codecs.checks import chunks
 from edgegossip.layout import Layout
-from edgegossip.types import LocalError, Vec
+from edgegossip.types import UsageError, Vec
 
 
 def relative_error(x: Vec, y: Vec) -> float:
     """||y - x||_2 / ||x||_2 in float64 of two float32[n]; 0 when both are zero, infinite when only x is."""
     if x.shape != y.shape or x.ndim != 1:
-        raise LocalError(f"cannot compare vectors of shape {x.shape} and {y.shape}")
+        raise UsageError(f"cannot compare vectors of shape {x.shape} and {y.shape}")
     error = norm = 0.0
     for part in chunks(x.size):
         a = x[part].astype(np.float64)

@@ -25,7 +25,7 @@ from edgegossip.codecs.checks import add_own, flat, require_out, require_sound
 from edgegossip.codecs.keys import tensor_key
 from edgegossip.codecs.registry import Family, FromWire, Param
 from edgegossip.layout import Layout, TensorSpec
-from edgegossip.types import ConfigError, DecodeError, LocalError, Vec
+from edgegossip.types import ConfigError, DecodeError, UsageError, Vec
 
 _LENGTH = struct.Struct("<I")
 _ENTRY = struct.Struct("<HH")  # wire id, bytes of parameters
@@ -107,11 +107,11 @@ class PerTensor:
         return PerTensorState(layout, choices, runs, tuple(self.codecs[r.codec].init(r.layout) for r in runs))
 
     def _choice(self, tensor: TensorSpec) -> int:
-        """Index of the tensor's codec. Raises LocalError on what is none."""
+        """Index of the tensor's codec. Raises UsageError on what is none."""
         k = self.choose(tensor)
         if isinstance(k, Integral) and 0 <= k < len(self.codecs):
             return int(k)
-        raise LocalError(
+        raise UsageError(
             f"codec {self.name}: the choice for tensor {tensor.name} is {k!r}, which is not the index of one of "
             f"{len(self.codecs)} codecs"
         )
@@ -189,7 +189,7 @@ def _runs(layout: Layout, choices: bytes) -> Iterator[_Run]:
 
 def per_tensor(codecs: Sequence[Codec[Any]], choose: Choose) -> PerTensor:
     """`codecs[choose(tensor)]` for every tensor, as a user writes it in Python. Raises ConfigError
-    on too many codecs, or one of them that is itself a choice by tensor; `init` raises LocalError
+    on too many codecs, or one of them that is itself a choice by tensor; `init` raises UsageError
     on a choice that is no index of `codecs`."""
     return PerTensor(tuple(codecs), choose)
 

@@ -87,7 +87,7 @@ def encode_body(
     """`head` and a section for every tensor of float32[layout.size] that has values.
 
     Scales are the buckets' L2 or L-infinity norms, or what `scale_of` says of a tensor. Raises
-    LocalError that names the tensor when x is not finite.
+    UsageError that names the tensor when x is not finite.
     """
     layout.check(x)
     scales = None if scale_of is None else _scales(x, layout, scale_of)
@@ -139,7 +139,7 @@ class _Writer:
         return at
 
     def _sections(self, first: int, last: int, out: NDArray[np.uint8], choice: coding.Choice, state: bytearray) -> int:
-        """Sections of tensors first .. last; their size. Raises LocalError that names the tensor
+        """Sections of tensors first .. last; their size. Raises UsageError that names the tensor
         that is not finite."""
         start, end = self.layout.offsets[first], self.layout.offsets[last]
         given = None if self.scales is None else self.scales[first:last]

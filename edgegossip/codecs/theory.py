@@ -28,7 +28,7 @@ def normalized_variance(
     """E||Q(x) - x||^2 / ||x||^2 of float32[n] in buckets of `bucket` values (0: one bucket); 0 for
     a vector of zeros.
 
-    Raises LocalError unless the levels increase from 0 to 1.
+    Raises UsageError unless the levels increase from 0 to 1.
     """
     grid = require_levels(levels)
     error = square = 0.0
@@ -41,7 +41,7 @@ def normalized_variance(
 def code_entropy(levels: Sequence[float] | NDArray[np.floating], x: Vec, bucket: int = 0, norm: Norm = "l2") -> float:
     """Order-0 entropy, in bits a value, of the codes (sign and level) of float32[n] on average over
     the rounding: what an entropy coder of single codes needs, scales left out. Raises
-    LocalError."""
+    UsageError."""
     grid = require_levels(levels)
     counts = np.zeros((2, grid.size))  # by sign and level
     at = 0

@@ -69,7 +69,7 @@ from edgegossip.engine.events import (
 from edgegossip.engine.joining import Patience, PeerStatus, PendingFrames, RemoteMembers, down_text
 from edgegossip.gossip import base
 from edgegossip.gossip.base import GossipAlgorithm, Message, NodeView, RoundDone, Topology
-from edgegossip.types import DecodeError, LocalError, LocalUpdate, NodeId, PeerError, Round, Vec
+from edgegossip.types import DecodeError, LocalUpdate, NodeId, PeerError, Round, UsageError, Vec
 
 _HEADERS = wire.Limits(2**63)  # while the model's size is not known yet
 
@@ -196,7 +196,7 @@ class NodeEngine:
         return self._effects
 
     def handle(self, event: Event, now_s: float) -> list[Effect]:
-        """Take in one event. Raises what the algorithm raises of its own board's faults: LocalError
+        """Take in one event. Raises what the algorithm raises of its own board's faults: UsageError
         and ConfigError."""
         self._now_s = now_s
         effects: list[Effect] = []
@@ -303,7 +303,7 @@ class NodeEngine:
         elif event.x is not None:
             self.state = self.algorithm.init(event.x, view)
         else:
-            raise LocalError("Loaded needs a model to start from, or the state of a checkpoint")
+            raise UsageError("Loaded needs a model to start from, or the state of a checkpoint")
         self._has_nothing = self.seat.restarted and event.state is None
         self._effects.append(Started(self.state))
         came, self.pending = self.pending, PendingFrames(len(self.seat.members) - 1, self._patience.pending_bytes)

@@ -54,7 +54,7 @@ class Channel:
         """Encode float32[n], which must not change any more; return the frame and the codec's next
         state.
 
-        Raises LocalError when x is not finite."""
+        Raises UsageError when x is not finite."""
         if isinstance(self.codec, Fp32):
             body: Body = self.codec.lend(x, self.layout)
         else:
@@ -188,7 +188,7 @@ class Replica:
         return self._model, self._round
 
     def restore(self, model: Vec, round: Round) -> None:
-        """Go on from what `kept` gave. Raises LocalError when it is of another model."""
+        """Go on from what `kept` gave. Raises UsageError when it is of another model."""
         self._channel.layout.check(model)
         self._model, self._round = model, round
 
@@ -252,7 +252,7 @@ class Uplink:
     def frame(self, update: LocalUpdate, round: Round, down: Mapping[int, float]) -> Frame:
         """Encode a board's change of the model of this round.
 
-        Raises LocalError when it is not finite.
+        Raises UsageError when it is not finite.
 
         `down`: what came beside the model; the coordinator may ask for a number of levels there."""
         self.sequence += 1

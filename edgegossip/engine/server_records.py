@@ -19,7 +19,7 @@ from edgegossip.engine.server_boards import Boards
 from edgegossip.engine.server_frames import COORDINATOR
 from edgegossip.frame import AUX_BYTES, HEADER_BYTES, Aux, Frame
 from edgegossip.layout import Layout
-from edgegossip.types import DataError, DecodeError, LocalError, Metrics, NodeId, PeerError, Round, Vec
+from edgegossip.types import DataError, DecodeError, Metrics, NodeId, PeerError, Round, UsageError, Vec
 
 Value: TypeAlias = float | int | str | bool | None
 Log: TypeAlias = Callable[..., None]  # (event, text, **fields)
@@ -95,7 +95,7 @@ class Progress:
                 {name: float(claim) for name, claim in found.get("examples", {}).items()},
                 Agreement(found.get("agreement", {})),  # earlier versions kept none
             )
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError, LocalError) as error:
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError, UsageError) as error:
             raise DataError(f"the coordinator's checkpoint cannot be used: {error}") from None
 
 

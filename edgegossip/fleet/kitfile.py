@@ -87,7 +87,7 @@ class Kit:
     ssh_keys: tuple[str, ...] = ()
 
     def signed(self, operator: Identity) -> bytes:
-        """The file, signed by an operator of its fleet. Raises DataError and LocalError when that
+        """The file, signed by an operator of its fleet. Raises DataError and UsageError when that
         identity cannot be used."""
         body = json.dumps(asdict(self), sort_keys=True)
         signature = b64encode(operator.sign(_DOMAIN + hashlib.sha256(body.encode()).digest())).decode()

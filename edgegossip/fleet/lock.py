@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from edgegossip.types import LocalError
+from edgegossip.types import UsageError
 
 _LOOK_S = 0.05
 
 
 @contextmanager
 def locked(folder: Path, patience_s: float = 10.0) -> Iterator[None]:
-    """Nobody else is in here for the same folder, in this process or another. Raises LocalError
+    """Nobody else is in here for the same folder, in this process or another. Raises UsageError
     when somebody still is after `patience_s`, OSError when there is no such folder. Not to be
     nested."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -34,7 +34,7 @@ def _lock(descriptor: int, folder: Path, until_s: float) -> None:
             return
         except BlockingIOError as error:
             if time.monotonic() >= until_s:
-                raise LocalError(
+                raise UsageError(
                     f"another `edgegossip` command is changing {folder}: when it has ended, say this one again"
                 ) from error
             time.sleep(_LOOK_S)

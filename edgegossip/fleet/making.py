@@ -12,7 +12,7 @@ from edgegossip.fleet.kitfile import Kit
 from edgegossip.fleet.store import Fleet, Member
 from edgegossip.fleet.telling import operator_of
 from edgegossip.security.identity import CA, CERTIFICATE, CRL, KEY
-from edgegossip.types import LocalError, NodeId
+from edgegossip.types import NodeId, UsageError
 from edgegossip.update.order import Order
 
 
@@ -23,14 +23,14 @@ def boards_of(fleet: Fleet) -> tuple[NodeId, ...]:
 
 def make(fleet: Fleet, name: NodeId, now_s: float) -> bytes:
     """The kit of that board. Raises ConfigError for a name that has no valid certificate or no run,
-    DataError, LocalError."""
+    DataError, UsageError."""
     board = _board(fleet, name)
     profile = profiles.load(fleet.folder, name)
     folder = fleet.folder / board.folder
     try:
         identity = {file: (folder / file).read_text() for file in (CA, CERTIFICATE, KEY, CRL)}
     except OSError as error:
-        raise LocalError(
+        raise UsageError(
             f"{error.filename}: {(error.strerror or str(error)).lower()}; edgegossip fleet add --again {name}"
         ) from error
     kit = Kit(
@@ -53,7 +53,7 @@ def make(fleet: Fleet, name: NodeId, now_s: float) -> bytes:
 def order(fleet: Fleet, name: NodeId, number: int) -> dict[str, str] | None:
     """What that board runs from now on, signed, when its command line was changed after `number`;
     else None. Raises ConfigError when its profile does not say what it runs, DataError,
-    LocalError."""
+    UsageError."""
     profile = profiles.load(fleet.folder, name)
     if profile.number <= number:
         return None
@@ -62,7 +62,7 @@ def order(fleet: Fleet, name: NodeId, number: int) -> dict[str, str] | None:
 
 
 def write(file: Path, data: bytes) -> None:
-    """For its owner only, whatever was there. Raises LocalError."""
+    """For its owner only, whatever was there. Raises UsageError."""
     temporary = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -71,7 +71,7 @@ def write(file: Path, data: bytes) -> None:
         os.replace(temporary, file)
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        raise LocalError(f"{file}: {(error.strerror or str(error)).lower()}") from error
+        raise UsageError(f"{file}: {(error.strerror or str(error)).lower()}") from error
 
 
 def in_repository(file: Path) -> bool:

@@ -27,7 +27,7 @@ from edgegossip.fleet.release_site import Site
 from edgegossip.fleet.store import Fleet
 from edgegossip.fleet.telling import operator_of
 from edgegossip.security.revocations import write_file
-from edgegossip.types import ConfigError, DataError, EdgegossipError, LocalError, NodeId
+from edgegossip.types import ConfigError, DataError, EdgegossipError, NodeId, UsageError
 from edgegossip.update.bundle import (
     DOMAIN,
     MAX_SIGNATURE_BYTES,
@@ -72,7 +72,7 @@ def bundle_file(folder: Path, sequence: int) -> Path:
 
 
 def build(fleet: Fleet, site: Site, output: Path) -> Manifest:
-    """Pack a folder as a signed bundle in `output`. Raises ConfigError, LocalError."""
+    """Pack a folder as a signed bundle in `output`. Raises ConfigError, UsageError."""
     needed = "" if site.whole else site.packages
     have = {p for name in boards_of(fleet) if (p := _packages(fleet, name))}
     if needed and have and needed not in have:
@@ -93,7 +93,7 @@ def build(fleet: Fleet, site: Site, output: Path) -> Manifest:
 
 def push(fleet: Fleet, file: Path, boards: Sequence[NodeId]) -> tuple[int, tuple[NodeId, ...]]:
     """Boards (none: all of the fleet) should have the release in that file from now on; its number,
-    and they. Raises ConfigError, DataError, LocalError."""
+    and they. Raises ConfigError, DataError, UsageError."""
     head, begin = read_head(file)
     operator = operator_of(fleet)
     try:
@@ -216,7 +216,7 @@ def _told(temporary: Path) -> Iterator[None]:
         yield
     except OSError as error:
         where = os.fsdecode(error.filename) if error.filename else str(temporary)
-        raise LocalError(f"{where}: {(error.strerror or str(error)).lower()}") from error
+        raise UsageError(f"{where}: {(error.strerror or str(error)).lower()}") from error
     finally:
         if temporary.name.startswith("."):
             with suppress(FileNotFoundError):

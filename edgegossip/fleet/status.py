@@ -32,7 +32,7 @@ class Seen:
     @property
     def update(self) -> str:
         """What becomes of the release that it should have, in a few words."""
-        if not self.wanted or self.release == self.wanted and not self.trial:
+        if not self.wanted or (self.release == self.wanted and not self.trial):
             return ""
         if str(self.wanted) in self.failed:
             return f"release {self.wanted} failed: {self.failed[str(self.wanted)]}"

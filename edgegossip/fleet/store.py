@@ -38,7 +38,7 @@ from edgegossip.security.certificates import (
 )
 from edgegossip.security.names import Role, check_name
 from edgegossip.security.revocations import write_file
-from edgegossip.types import ConfigError, DataError, DecodeError, LocalError
+from edgegossip.types import ConfigError, DataError, DecodeError, UsageError
 
 INDEX, CA_KEY, OPERATOR = "fleet.json", "ca.key", "operator"
 UNFINISHED = ".unfinished"  # there while `create` is at work
@@ -80,7 +80,7 @@ class Fleet:
 
     @classmethod
     def create(cls, folder: Path, name: str, years: float) -> Fleet:
-        """A new fleet with its authority and its operator. Raises ConfigError, and LocalError when
+        """A new fleet with its authority and its operator. Raises ConfigError, and UsageError when
         there is one already."""
         check_name(name)
         _check_years(years)
@@ -103,15 +103,15 @@ class Fleet:
 
     @classmethod
     def open(cls, folder: Path) -> Fleet:
-        """Raises LocalError when there is none, DataError when it is damaged."""
+        """Raises UsageError when there is none, DataError when it is damaged."""
         try:
             document = json.loads((folder / INDEX).read_text())
             members = tuple(Member(**{**m, "hosts": tuple(m["hosts"])}) for m in document["members"])
             return cls(folder, document["name"], document["fleet_id"], document["crl_number"], members)
         except FileNotFoundError as error:
-            raise LocalError(f"{folder} is no fleet: make one with `edgegossip fleet init --fleet {folder}`") from error
+            raise UsageError(f"{folder} is no fleet: make one with `edgegossip fleet init --fleet {folder}`") from error
         except OSError as error:
-            raise LocalError(f"{folder}: {(error.strerror or str(error)).lower()}") from error
+            raise UsageError(f"{folder}: {(error.strerror or str(error)).lower()}") from error
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(f"{folder / INDEX} is damaged ({error}); restore it from a copy") from error
 
@@ -284,9 +284,9 @@ def _check_new(folder: Path) -> None:
     if (folder / UNFINISHED).exists():
         return
     if (folder / INDEX).exists():
-        raise LocalError(f"{folder} holds a fleet already: choose another folder, or add boards to it")
+        raise UsageError(f"{folder} holds a fleet already: choose another folder, or add boards to it")
     if any(folder.iterdir()):
-        raise LocalError(f"{folder} is not empty: choose a new folder for the fleet")
+        raise UsageError(f"{folder} is not empty: choose a new folder for the fleet")
 
 
 def _taken(there: Sequence[Member], names: Sequence[str]) -> str:
@@ -311,4 +311,4 @@ def _told() -> Iterator[None]:
         yield
     except OSError as error:
         where = os.fsdecode(error.filename) if error.filename else "the fleet's folder"
-        raise LocalError(f"{where}: {(error.strerror or str(error)).lower()}") from error
+        raise UsageError(f"{where}: {(error.strerror or str(error)).lower()}") from error

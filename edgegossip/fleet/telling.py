@@ -20,7 +20,7 @@ from edgegossip.mesh import address as addresses
 from edgegossip.security import handshake, tls
 from edgegossip.security.identity import CRL, Identity
 from edgegossip.security.revocations import Revocations
-from edgegossip.types import EdgegossipError, LocalError, NodeId, PeerError
+from edgegossip.types import EdgegossipError, NodeId, PeerError, UsageError
 from edgegossip.untrusted import printable
 
 # Gives a revocation list (DER) to who is at the other end of a connection; the number of the list
@@ -35,7 +35,7 @@ def tell(fleet: Fleet, where: str, to_coordinator: Give | None = None) -> tuple[
     """Give the revocation list of the fleet's folder to the board that listens at `where`
     (host:port), or with `to_coordinator` to a coordinator; its name and the list's number. Raises
     ConfigError for a bad address, PeerError when it cannot be reached or does not take the list
-    over, LocalError when it knows a list that this folder did not make: the folder is an old
+    over, UsageError when it knows a list that this folder did not make: the folder is an old
     copy."""
     identity = operator_of(fleet)
     try:
@@ -44,7 +44,7 @@ def tell(fleet: Fleet, where: str, to_coordinator: Give | None = None) -> tuple[
         if "our certificate was revoked" not in str(error):
             raise
         cure = _cure(fleet, "whoever listens there", where)
-        raise LocalError(f"{error}: {fleet.folder} is an old copy of the fleet's folder. {cure}") from error
+        raise UsageError(f"{error}: {fleet.folder} is an old copy of the fleet's folder. {cure}") from error
     ours = identity.revocations.number
     if told.number == ours and told.has_ours:
         return told.name, ours
@@ -54,7 +54,7 @@ def tell(fleet: Fleet, where: str, to_coordinator: Give | None = None) -> tuple[
             f"{where}: {told.name} did not take over revocation list {ours}, it goes by list {told.number}{why}; "
             "its log says more; then say this again"
         )
-    raise LocalError(_old_copy(fleet, told, where, ours))
+    raise UsageError(_old_copy(fleet, told, where, ours))
 
 
 def tell_all(
@@ -78,8 +78,8 @@ def tell_all(
 
 def operator_of(fleet: Fleet) -> Identity:
     """Return the newest valid operator's identity, with the list of the fleet's folder: its own may
-    be older. Raises LocalError."""
-    trouble: EdgegossipError = LocalError(
+    be older. Raises UsageError."""
+    trouble: EdgegossipError = UsageError(
         f"{fleet.folder} has no valid operator, who could tell others: make one with "
         f"`edgegossip fleet add --fleet {fleet.folder} --role operator the-operator`, then say this again"
     )

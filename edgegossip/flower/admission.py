@@ -239,7 +239,7 @@ class AdmissionController:
 
     def _look(self, at_once: bool = False) -> None:
         """Put out whose certificate was revoked; now and then, unless `at_once`."""
-        if self._admission is None or not at_once and time.monotonic() - self._looked < LOOK_S:
+        if self._admission is None or (not at_once and time.monotonic() - self._looked < LOOK_S):
             return
         self._looked = time.monotonic()
         if not self._admission.look():

@@ -38,7 +38,7 @@ from edgegossip.telemetry.records import Sink, Value
 from edgegossip.telemetry.spans import RoundClock
 from edgegossip.telemetry.watch import Watch
 from edgegossip.training.base import Workload, stage_metrics
-from edgegossip.types import EdgegossipError, LocalError, LocalUpdate, NodeId, PeerError, Round, Vec
+from edgegossip.types import EdgegossipError, LocalUpdate, NodeId, PeerError, Round, UsageError, Vec
 
 BEAT_S = 1.5  # between signs of life
 HOLD_S = 2.0  # for how long the coordinator keeps the question for work open when it has none
@@ -96,7 +96,7 @@ class NodeClient:
     def run(self) -> str:
         """Take part until the coordinator says goodbye; return its last words.
 
-        Raises PeerError when the coordinator refuses this board or stays out of reach, LocalError
+        Raises PeerError when the coordinator refuses this board or stays out of reach, UsageError
         when training fails here.
         """
         logging.getLogger("flwr").setLevel(logging.CRITICAL)  # what matters is in our own events
@@ -185,7 +185,7 @@ class NodeClient:
         try:
             answer, after = self._answer(message)
         except EdgegossipError as error:
-            local = isinstance(error, LocalError)  # this board cannot train; a bad message only costs its round
+            local = isinstance(error, UsageError)  # this board cannot train; a bad message only costs its round
             try:
                 self._refusal(Message(Error(_ERROR_CODE, error.elsewhere or str(error)), reply_to=message))
             except PeerError:  # the coordinator is away
@@ -405,7 +405,7 @@ class Board:
     def train(self, message: Message, clock: RoundClock) -> RecordDict:
         """Decode the model, evaluate it if asked to, train from it, encode the change.
 
-        Raises PeerError, LocalError."""
+        Raises PeerError, UsageError."""
         examples = messages.read_evaluate_request(message.content)
         aux, x = self._open(message, clock)
         found = self._evaluate(examples, x, clock)
@@ -452,7 +452,7 @@ class Board:
     def restore(self, found: Mapping[str, Any]) -> None:
         """Go on from what `snapshot` gave.
 
-        Raises LocalError, KeyError, TypeError or ValueError when it is of something else."""
+        Raises UsageError, KeyError, TypeError or ValueError when it is of something else."""
         layout = self._channel.layout
         require_fit(found["codec"], self._channel.codec.init(layout), layout)
         self.workload.restore(found["training"])

@@ -36,7 +36,7 @@ from edgegossip.flower.messages import ARRAYS
 from edgegossip.flower.records import conform, to_record
 from edgegossip.frame import Aux
 from edgegossip.recipe import ServerSection
-from edgegossip.types import ConfigError, LocalError, NodeId, PeerError, Round, Vec
+from edgegossip.types import ConfigError, NodeId, PeerError, Round, UsageError, Vec
 
 WEIGHT = "num-examples"
 _COMMON: dict[str, Any] = {
@@ -227,7 +227,7 @@ class BoardGrid(Grid):
 
 
 def _no() -> NoReturn:
-    raise LocalError("a strategy only chooses boards and aggregates; the coordinator sends the messages itself")
+    raise UsageError("a strategy only chooses boards and aggregates; the coordinator sends the messages itself")
 
 
 # Rules

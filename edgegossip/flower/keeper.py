@@ -20,7 +20,7 @@ from edgegossip.engine.server_records import Progress
 from edgegossip.layout import Layout
 from edgegossip.recipe import CheckpointSection
 from edgegossip.telemetry.records import Sink
-from edgegossip.types import DataError, EdgegossipError, LocalError, NodeId, Round
+from edgegossip.types import DataError, EdgegossipError, NodeId, Round, UsageError
 
 CLOSE_S = 10.0  # how long the last checkpoint may take
 SETTLE_S = 30.0  # and one between two rounds, before the run goes on without
@@ -134,7 +134,7 @@ class BoardKeeper(_Keeper):
             return
         try:
             board.restore(found.value)
-        except (LocalError, KeyError, TypeError, ValueError, AttributeError) as error:
+        except (UsageError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise DataError(f"checkpoint {found.path} cannot be used: {error}") from None
         self._say("restored", f"{self._name} goes on from its checkpoint of round {board.round}")
 

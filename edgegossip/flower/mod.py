@@ -27,7 +27,7 @@ from edgegossip.flower.messages import FRAME, frame_array
 from edgegossip.flower.records import META, RecordLayout, split_frame
 from edgegossip.frame import Aux, Kind
 from edgegossip.layout import Layout
-from edgegossip.types import DecodeError, EdgegossipError, LocalError, Round, Vec
+from edgegossip.types import DecodeError, EdgegossipError, Round, UsageError, Vec
 
 Next = Callable[[Message, Context], Message]
 Mod = Callable[[Message, Context, Next], Message]
@@ -44,7 +44,7 @@ def compression_mod(codec: Codec[Any], *, downlink: Codec[Any] | None = None) ->
     Put it first, before Flower's own mods, and on train and evaluate alike. Messages without a
     frame pass unchanged. Codecs that follow the training (elasticl) take the loss from the reply's
     metrics (`train-loss`, `train_loss` or `loss`) and the learning rate from the message's config
-    (`lr`). The mod raises PeerError when the server sent something bad and LocalError when the app
+    (`lr`). The mod raises PeerError when the server sent something bad and UsageError when the app
     returned other arrays than it was given; Flower reports either to the server as a failed reply.
     """
     down = downlink or codecs.get(FULL)
@@ -146,7 +146,7 @@ def _packed(reply: Message, asked: _Asked, x: Vec, kept: _Kept, codec: Codec[Any
     """Return the reply with the change of the model in place of the model."""
     records = reply.content.array_records
     if len(records) != 1:
-        raise LocalError(f"the app's reply has {len(records)} array records; a compressed reply has exactly one")
+        raise UsageError(f"the app's reply has {len(records)} array records; a compressed reply has exactly one")
     name, record = next(iter(records.items()))
     y, rest = asked.layout.flatten(record)
     loss, examples = _metric(reply.content, LOSSES), _metric(reply.content, EXAMPLES)

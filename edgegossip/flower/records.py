@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from edgegossip.flower.messages import FRAME
 from edgegossip.layout import Layout, TensorSpec
-from edgegossip.types import DecodeError, LocalError, Vec
+from edgegossip.types import DecodeError, UsageError, Vec
 
 META = "edgegossip"  # ConfigRecord of a message that tells the client mod what it needs to know
 MAX_TENSORS = 100_000
@@ -65,13 +65,13 @@ class RecordLayout:
 
     @classmethod
     def of(cls, record: ArrayRecord) -> RecordLayout:
-        """Raises LocalError when nothing in the record is a float, or an array has the name that
+        """Raises UsageError when nothing in the record is a float, or an array has the name that
         frames use."""
         if FRAME in record:
-            raise LocalError(f"an array must not be named {FRAME!r}: that name is taken by the compressed frame")
+            raise UsageError(f"an array must not be named {FRAME!r}: that name is taken by the compressed frame")
         specs = {k: Spec.of(a) for k, a in record.items()}
         if not any(spec.inside for spec in specs.values()):
-            raise LocalError(
+            raise UsageError(
                 "nothing in the model can be compressed: it has no array of float16, float32 or float64 (a strategy such as "
                 "FedXgbBagging, whose model is a string of bytes, goes without edgegossip)"
             )
@@ -80,9 +80,9 @@ class RecordLayout:
     def flatten(self, record: ArrayRecord) -> tuple[Vec, dict[str, Array]]:
         """The vector, and the arrays that are not in it.
 
-        Raises LocalError when the record has other arrays."""
+        Raises UsageError when the record has other arrays."""
         if set(record) != set(self.specs) or not all(self.specs[k].takes(a) for k, a in record.items()):
-            raise LocalError("the arrays are not those that the server sent: names, shapes or dtypes differ")
+            raise UsageError("the arrays are not those that the server sent: names, shapes or dtypes differ")
         inside = {k: _cast(record[k].numpy(), np.dtype(np.float32)) for k, spec in self.specs.items() if spec.inside}
         return self.layout.flatten(inside), {k: record[k] for k, spec in self.specs.items() if not spec.inside}
 
@@ -137,7 +137,7 @@ class RecordLayout:
                     raise ValueError(f"not a tensor: {name!r}")
                 specs[name] = Spec(tuple(shape), dtype)
             return cls.make(specs)
-        except (ValueError, TypeError, LocalError, RecursionError) as error:
+        except (ValueError, TypeError, UsageError, RecursionError) as error:
             raise DecodeError(f"the message's description of the model cannot be read: {error}") from None
 
 

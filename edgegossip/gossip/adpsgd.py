@@ -70,7 +70,7 @@ from edgegossip.gossip.base import (
 )
 from edgegossip.gossip.messages import FP32, MAX_ID, control, number_of, relative_error
 from edgegossip.gossip.params import check_integer, check_number
-from edgegossip.types import ConfigError, LocalError, LocalUpdate, NodeId, PeerError, Round, Vec
+from edgegossip.types import ConfigError, LocalUpdate, NodeId, PeerError, Round, UsageError, Vec
 
 MAX_SEQUENCE = 2**53  # whole numbers up to here are exact beside a body
 SESSIONS = 4  # processes of one peer whose exchanges are remembered
@@ -149,7 +149,7 @@ class AdPsgd:
 
     def init(self, x: Vec, view: NodeView) -> State:
         """State before round 0; x is copied. Raises ConfigError unless every edge goes both ways in
-        every round, LocalError when x does not fit the layout or is not finite."""
+        every round, UsageError when x does not fit the layout or is not finite."""
         index, topology = messages.check_view(view), view.topology
         for r in range(topology.period):
             if any(set((n := topology.neighbours(i, r)).in_) != set(n.out) for i in range(topology.n)):
@@ -173,10 +173,10 @@ class AdPsgd:
 
     def step(self, s: State, local: LocalUpdate) -> tuple[State, list[Action]]:
         """Adds the update; ends the round at once, or when the exchange under way does. Raises
-        LocalError when called twice in a round, or when the update is not finite (names the
+        UsageError when called twice in a round, or when the update is not finite (names the
         tensor)."""
         if s.stepped:
-            raise LocalError(f"round {s.round} of {s.view.node} has its local update already")
+            raise UsageError(f"round {s.round} of {s.view.node} has its local update already")
         messages.check_vector(s.view, local.delta)
         s = replace(s, x=s.x + local.delta, stepped=True, local=(local.loss, local.lr))
         return self._begin(s) if s.waiting is None else (s, [])

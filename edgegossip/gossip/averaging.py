@@ -16,7 +16,7 @@ import numpy as np
 
 from edgegossip.codecs.base import Codec, Ctx
 from edgegossip.layout import Layout, TensorSpec
-from edgegossip.types import LocalError, Vec
+from edgegossip.types import UsageError, Vec
 
 SMALLEST = 0.005
 NEARLY_EXACT = 0.95  # share of the energy kept above which a codec counts as uncompressed
@@ -82,7 +82,7 @@ def _measured_with_memory(codec: Any) -> float:
         meant = x + lost
         try:
             body, state = codec.encode(meant, state, Ctx(key=k + 1, round=k, loss=1.0, lr=1.0))
-        except LocalError:  # beyond float32
+        except UsageError:  # beyond float32
             return SMALLEST
         said = codec.decode(body, _PROBE)
         lost = meant - said
@@ -116,7 +116,7 @@ def _if_it_overshoots(codec: Codec[Any]) -> float:
     for k in range(DIFFERENCES):
         try:
             body, state = codec.encode(left, state, Ctx(key=k + 1, round=k, loss=1.0, lr=1.0))
-        except LocalError:  # beyond float32
+        except UsageError:  # beyond float32
             return 0.0
         left = left - codec.decode(body, _PROBE)
         lengths.append(float(np.linalg.norm(left)))

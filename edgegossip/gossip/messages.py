@@ -21,7 +21,7 @@ from edgegossip.codecs.floats import Fp32
 from edgegossip.codecs.keys import derive_key
 from edgegossip.frame import Aux, Frame, Kind, expect_codec
 from edgegossip.gossip.base import Message, NodeView
-from edgegossip.types import ConfigError, LocalError, NodeId, PeerError, Round, Vec
+from edgegossip.types import ConfigError, NodeId, PeerError, Round, UsageError, Vec
 
 IMPLAUSIBLE = 1e4  # times the own model's norm
 LARGEST = 1e18  # norm of anything that is taken in: its square is still a float32
@@ -48,21 +48,21 @@ def check_view(view: NodeView) -> int:
 
 
 def check_vector(view: NodeView, vec: Vec) -> None:
-    """Raises LocalError unless vec is a finite float32[layout.size]; names the tensor that is
+    """Raises UsageError unless vec is a finite float32[layout.size]; names the tensor that is
     not."""
     view.layout.check(vec)
     require_finite(vec, view.layout)
 
 
 def check_same_run(old: NodeView, new: NodeView) -> None:
-    """Raises LocalError when more than `down` and `boot` differ: that is another run, not a change
+    """Raises UsageError when more than `down` and `boot` differ: that is another run, not a change
     of membership."""
 
     def run(v: NodeView) -> tuple[object, ...]:
         return v.node, v.members, v.topology, v.layout, v.codec, v.run_id, v.seed, v.deadline_s
 
     if run(new) != run(old):
-        raise LocalError("a change of membership may only change which members are down")
+        raise UsageError("a change of membership may only change which members are down")
 
 
 def up(view: NodeView, nodes: Iterable[int]) -> tuple[int, ...]:

@@ -186,7 +186,7 @@ class Push:
         weight, incarnation = full.numbers.get(Aux.PUSH_SUM_WEIGHT, -1.0), int(full.numbers[Aux.INCARNATION])
         total = full.vectors[0].astype(np.float64) + full.vectors[1]
         most = float(HEAVY * ctx.view.topology.n * (full.round + 1))
-        if not 0.0 <= weight <= most or weight == 0.0 and total.any():
+        if not 0.0 <= weight <= most or (weight == 0.0 and total.any()):
             raise PeerError(f"{name} sent a push-sum weight of {weight:g} after {full.round} rounds")
         seen = m.seen.get(key)
         if seen is None or seen.incarnation not in (0, incarnation):

@@ -59,7 +59,7 @@ from edgegossip.gossip.streams import (
     incarnation_of,
     session_id,
 )
-from edgegossip.types import LocalError, LocalUpdate, NodeId, PeerError, Round, Vec
+from edgegossip.types import LocalUpdate, NodeId, PeerError, Round, UsageError, Vec
 
 Key: TypeAlias = tuple[int, int]  # an edge: (member index, phase); phase 0 where nothing is streamed
 
@@ -146,7 +146,7 @@ class Synchronous:
 
     def init(self, x: Vec, view: NodeView) -> State:
         """State before round 0; x is copied. Raises ConfigError on an unsuitable topology,
-        LocalError when x does not fit the layout or is not finite."""
+        UsageError when x does not fit the layout or is not finite."""
         index = messages.check_view(view)
         self.scheme.check(view)
         messages.check_vector(view, x)
@@ -185,10 +185,10 @@ class Synchronous:
         return self.open_sessions(s, self.in_keys(s))
 
     def step(self, s: State, local: LocalUpdate) -> Outcome:
-        """Publishes and waits for the neighbours. Raises LocalError when called twice in a round,
+        """Publishes and waits for the neighbours. Raises UsageError when called twice in a round,
         or when the update is not finite (names the tensor)."""
         if s.stepped is not None:
-            raise LocalError(f"round {s.round} of {s.view.node} has its local update already")
+            raise UsageError(f"round {s.round} of {s.view.node} has its local update already")
         messages.check_vector(s.view, local.delta)
         out = s.ctx.neighbours.out
         math_, published = self.scheme.publish(s.math, local, s.ctx, messages.up(s.view, out))
@@ -412,7 +412,7 @@ class Synchronous:
             return self._keep(s, sender, frame)
         if frame.round < max(s.round - self.staleness, edge.round):
             return replace(s, late=s.late + 1), []
-        if frame.round == edge.round or frame.round == s.round and sender in s.refused:
+        if frame.round == edge.round or (frame.round == s.round and sender in s.refused):
             return replace(s, duplicates=s.duplicates + 1), []
         math_ = self.scheme.take(s.math, sender, frame, s.ctx)
         return self._proceed(s.with_in((sender, 0), edge.heard(frame.round), math=math_))
@@ -656,7 +656,7 @@ class Synchronous:
 
         # 1. One of an earlier session, or of an earlier incarnation that is known to be gone,
         #    changes nothing.
-        if edge.is_late(process, frame.sequence) or totals and edge.is_retired(incarnation):
+        if edge.is_late(process, frame.sequence) or (totals and edge.is_retired(incarnation)):
             return s, []
 
         # 2. A new incarnation makes the totals start at zero, for good. The HELLO may be late and
@@ -685,7 +685,7 @@ class Synchronous:
         #    message, if there is one.
         alike = frame.aux.get(Aux.FRESH) == self.scheme.fingerprint(s.math)
         if alike and not behind and self._nothing_missed(s, key, edge):
-            if edge.position == 0 or known and s.stepped is not None and key[0] in s.stepped.sent:
+            if edge.position == 0 or (known and s.stepped is not None and key[0] in s.stepped.sent):
                 return s, []
             if edge.answers >= STATES_A_ROUND:
                 return s.with_out(key, edge.owing()), []

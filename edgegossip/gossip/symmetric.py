@@ -489,7 +489,7 @@ def _parts(codec: Float, body: Body, size: int) -> Iterator[tuple[int, Vec]]:
 
 def _told(codec: Float, x: Vec, base: Vec, view: NodeView) -> Body:
     """The message of `before`: the parameters of x and the statistics of base, without a vector of
-    them where there is room. Raises LocalError when a value is not finite.
+    them where there is room. Raises UsageError when a value is not finite.
 
     Where there is, that is so in fp32, too: a message that lends x keeps it until it was sent, and
     the next round may have begun by then."""

@@ -25,7 +25,7 @@ from edgegossip.int8 import memory
 from edgegossip.int8.functional import draw_key, flat, maps_of, place_of, quantise
 from edgegossip.int8.tensor import QuantisedTensor, dequantise, note_without_step
 from edgegossip.native import int8 as native
-from edgegossip.types import LocalError
+from edgegossip.types import UsageError
 
 
 class DotProductAttention(nn.Module):
@@ -58,9 +58,9 @@ class DotProductAttention(nn.Module):
 def mask_of(seen: Tensor) -> Tensor:
     """Bring bool[batch, keys], True for the keys that all queries see, to the form [batch, heads,
     queries, keys], in which a 1 stands for the same everywhere; another mask has that form already.
-    Raises LocalError for others."""
+    Raises UsageError for others."""
     if seen.dtype != torch.bool or seen.dim() not in (2, 4):
-        raise LocalError(
+        raise UsageError(
             "attention takes a mask bool[batch, keys] or bool[batch, heads, queries, keys], True where "
             f"a query sees a key, not {seen.dtype}{list(seen.shape)}"
         )
@@ -105,14 +105,14 @@ class _Attention(torch.autograd.Function):
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, heads: int, seen: Tensor | None = None, dropped: float = 0.0) -> Tensor:
-    """Compute `DotProductAttention` of int8 or float32, as float32. Raises LocalError for shapes
+    """Compute `DotProductAttention` of int8 or float32, as float32. Raises UsageError for shapes
     that do not fit."""
     note_without_step("attention")
     x, y, z = (quantise(t) for t in (q, k, v))
     fits = x.dim() == y.dim() == 3 and y.shape == z.shape and len(x) == len(y) and x.shape[2] == y.shape[2]
     if not fits or x.shape[2] % heads:
         shapes = ", ".join(str(list(t.shape)) for t in (q, k, v))
-        raise LocalError(
+        raise UsageError(
             "attention takes q [batch, queries, features], k and v [batch, keys, features] with "
             f"features that its {heads} heads divide, not {shapes}"
         )
@@ -123,7 +123,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, heads: int, seen: Tensor | None =
         mask = (int(seen.shape[0]), int(seen.shape[1]), int(seen.shape[2]))
         whole = (batch, heads, queries)
         if seen.shape[3] != keys or any(m not in (1, w) for m, w in zip(mask, whole, strict=True)):
-            raise LocalError(
+            raise UsageError(
                 f"this attention takes a mask that fits [{batch}, {heads}, {queries}, {keys}], not {list(seen.shape)}"
             )
         seen = seen.to(torch.uint8).contiguous()
@@ -135,14 +135,14 @@ def attention(q: Tensor, k: Tensor, v: Tensor, heads: int, seen: Tensor | None =
 
 def seen_of(hidden: Tensor | None, what: str) -> Tensor | None:
     """Turn a mask of torch's transformer layers (True, or minus infinity, where a key is hidden) to
-    True where it is seen. Raises LocalError for one that adds something else to scores."""
+    True where it is seen. Raises UsageError for one that adds something else to scores."""
     if hidden is None:
         return None
     if hidden.dtype == torch.bool:
         return ~hidden
     seen = hidden == 0
     if not bool((seen | (hidden == -math.inf)).all()):
-        raise LocalError(
+        raise UsageError(
             f"int8 attention takes a {what} of 0 and minus infinity, or of bool: other numbers that "
             "are added to scores have no int8 form"
         )

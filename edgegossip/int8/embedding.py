@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from edgegossip.int8.functional import draw_key, flat, fresh
 from edgegossip.int8.tensor import QuantisedTensor, dequantise
 from edgegossip.native import int8 as native
-from edgegossip.types import LocalError
+from edgegossip.types import UsageError
 
 
 class _Embedding(torch.autograd.Function):
@@ -51,12 +51,12 @@ class _Embedding(torch.autograd.Function):
 def embedding(ids: Tensor, weight: Tensor, padding: int | None = None, dw: int = 16) -> Tensor:
     """Rows of weight [rows, features] by ids: [batch] or [batch, length] in int8, a scale for each
     first index; other ids [...] give plain float32 [..., features]. The row `padding` gets no
-    gradient. Raises LocalError for an id that is no row."""
+    gradient. Raises UsageError for an id that is no row."""
     plain = ids.to(torch.int64)
     if plain.numel() == 0:
         return torch.nn.functional.embedding(plain, weight, padding)
     if int(plain.min()) < 0 or int(plain.max()) >= len(weight):
-        raise LocalError(
+        raise UsageError(
             f"ids from {int(plain.min())} to {int(plain.max())}: the embedding has rows 0 to {len(weight) - 1}"
         )
     key = draw_key() if torch.is_grad_enabled() else 0

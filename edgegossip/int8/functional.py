@@ -21,7 +21,7 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 from edgegossip.int8 import memory
 from edgegossip.int8.tensor import QuantisedTensor, dequantise, division_of, implements, note, note_without_step
 from edgegossip.native import int8 as native
-from edgegossip.types import LocalError
+from edgegossip.types import UsageError
 
 Pair = tuple[int, int]
 _KEY_BITS = 63
@@ -38,11 +38,11 @@ def quantise(x: Tensor) -> QuantisedTensor:
 
 
 def quantise_maps(x: Tensor) -> QuantisedTensor:
-    """x [batch, channels, height, width]. Raises LocalError for another number of dimensions."""
+    """x [batch, channels, height, width]. Raises UsageError for another number of dimensions."""
     if isinstance(x, QuantisedTensor) and len(x.sizes) == 4:
         return x
     if x.dim() != 4:
-        raise LocalError(f"this int8 layer takes [batch, channels, height, width], not {list(x.shape)}")
+        raise UsageError(f"this int8 layer takes [batch, channels, height, width], not {list(x.shape)}")
     return quantise(x)
 
 
@@ -52,13 +52,13 @@ _FORMATS = {torch.float32: "f", torch.int8: "b", torch.uint8: "B", torch.int32: 
 
 def flat(t: Tensor | None) -> Any:
     """A tensor's memory (a copy where it has gaps), as the kernels take it: address, elements,
-    their format, and who keeps it. Raises LocalError for parameters of another type than float32,
+    their format, and who keeps it. Raises UsageError for parameters of another type than float32,
     or elsewhere than in this machine's memory."""
     if t is None:
         return None
     form = _FORMATS.get(t.dtype)
     if form is None or not t.is_cpu:
-        raise LocalError(
+        raise UsageError(
             f"int8 layers compute on a CPU with parameters and gradients of float32, not with {t.dtype} on {t.device}"
         )
     if not t.is_contiguous():
@@ -149,9 +149,9 @@ def keep_in_step(training: bool) -> None:
 
 def _quantised(x: Tensor) -> QuantisedTensor:
     if not x.numel():
-        raise LocalError(f"int8 layers take tensors with values in them, not {list(x.shape)}")
+        raise UsageError(f"int8 layers take tensors with values in them, not {list(x.shape)}")
     if x.device.type != "cpu" or not x.is_floating_point() or x.dim() not in (2, 3, 4):
-        raise LocalError(
+        raise UsageError(
             "int8 layers take floating-point tensors of 2 to 4 dimensions on a CPU, "
             f"not {x.dtype}{list(x.shape)} on {x.device}"
         )
@@ -256,9 +256,9 @@ def conv_shape(
     batch, height, width, inputs = maps
     outputs, _, kernel_h, kernel_w = weight
     if inputs != weight[1] * groups:
-        raise LocalError(f"this int8 convolution takes {weight[1] * groups} channels, not {inputs}")
+        raise UsageError(f"this int8 convolution takes {weight[1] * groups} channels, not {inputs}")
     if height + 2 * padding[0] < kernel_h or width + 2 * padding[1] < kernel_w:
-        raise LocalError(f"a map of {height} x {width} is smaller than the kernel of {kernel_h} x {kernel_w}")
+        raise UsageError(f"a map of {height} x {width} is smaller than the kernel of {kernel_h} x {kernel_w}")
     return native.ConvShape(batch, height, width, inputs, outputs, kernel_h, kernel_w, *stride, *padding, groups)
 
 
@@ -297,7 +297,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, dw: int = 16) -> Tens
     rows = quantise(x if x.dim() in (2, 3) else dequantise(x).reshape(-1, x.shape[-1]))
     batch, length, features = rows.sizes if len(rows.sizes) == 3 else (rows.sizes[0], 1, rows.sizes[1])
     if features != weight.shape[1]:
-        raise LocalError(f"this int8 layer takes {weight.shape[1]} features, not {features}")
+        raise UsageError(f"this int8 layer takes {weight.shape[1]} features, not {features}")
     shape = native.ConvShape(batch, 1, length, features, weight.shape[0], 1, 1, 1, 1, 0, 0, 1)
     if torch.is_grad_enabled():
         y: Tensor = _Conv.apply(rows, weight, bias, Way(shape, dw == 16, draw_key()), True)

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from edgegossip.int8 import attention, embedding, functional, norm, norms, pooling
 from edgegossip.int8.tensor import note_without_step
-from edgegossip.types import LocalError
+from edgegossip.types import UsageError
 
 Pair = tuple[int, int]
 
@@ -119,7 +119,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         note_without_step("attention")
         alone, given = query.dim() == 2, (query, key, value)
         if is_causal and attn_mask is None:
-            raise LocalError("MultiheadAttention takes is_causal = True with an attn_mask, as in torch")
+            raise UsageError("MultiheadAttention takes is_causal = True with an attn_mask, as in torch")
         if alone:  # no batch
             query, key, value = self._as_batch(given, lambda x: x[None])
             key_padding_mask = None if key_padding_mask is None else key_padding_mask[None]

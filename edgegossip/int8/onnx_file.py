@@ -19,7 +19,7 @@ from onnx import numpy_helper
 from torch import Tensor, nn
 
 from edgegossip.files import replacing
-from edgegossip.types import HostError, LocalError
+from edgegossip.types import HostError, UsageError
 
 OPSET = 17  # of 2021; any onnxruntime since 1.12 runs it
 EXPORT_OPSET = 18  # the least that the exporter of today writes; since onnxruntime 1.14
@@ -79,10 +79,10 @@ def exported(module: nn.Module, example: Tensor) -> onnx.ModelProto:
 
 
 def save(model: onnx.ModelProto, path: Path) -> int:
-    """Check a model and write it to `path`. Its bytes. Raises HostError, LocalError for one of 2
+    """Check a model and write it to `path`. Its bytes. Raises HostError, UsageError for one of 2
     GiB or more."""
     if (size := model.ByteSize()) >= MOST_BYTES:
-        raise LocalError(f"an ONNX file holds less than 2 GiB, this model takes {size} bytes: write it as .pt2")
+        raise UsageError(f"an ONNX file holds less than 2 GiB, this model takes {size} bytes: write it as .pt2")
     onnx.checker.check_model(model)
     data = model.SerializeToString()
     try:

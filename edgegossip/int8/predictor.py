@@ -25,17 +25,46 @@ from torch.overrides import TorchFunctionMode
 from edgegossip.int8.functional import flat, nchw, nhwc
 from edgegossip.int8.tensor import RECORDER, QuantisedTensor, changes_in_place
 from edgegossip.native import _native
-from edgegossip.types import LocalError
+from edgegossip.types import UsageError
 
 _RECORDED, _COMPARED = 2, 5  # samples
 
 # Calls that show Python a tensor's values, or its memory.
 _READING = frozenset(
-    "item tolist numpy __array__ __bool__ __int__ __float__ __complex__ __index__ __contains__ __dlpack__ equal allclose"
-    " is_nonzero storage untyped_storage".split()
+    [
+        "item",
+        "tolist",
+        "numpy",
+        "__array__",
+        "__bool__",
+        "__int__",
+        "__float__",
+        "__complex__",
+        "__index__",
+        "__contains__",
+        "__dlpack__",
+        "equal",
+        "allclose",
+        "is_nonzero",
+        "storage",
+        "untyped_storage",
+    ]
 )
 # Calls that choose among a tensor's values, which may be samples.
-_CHOOSING = frozenset("__getitem__ narrow select split chunk unbind tensor_split index_select take as_strided".split())
+_CHOOSING = frozenset(
+    [
+        "__getitem__",
+        "narrow",
+        "select",
+        "split",
+        "chunk",
+        "unbind",
+        "tensor_split",
+        "index_select",
+        "take",
+        "as_strided",
+    ]
+)
 
 
 def predictor(model: nn.Module, example: Tensor) -> Predictor:
@@ -44,9 +73,9 @@ def predictor(model: nn.Module, example: Tensor) -> Predictor:
 
     The model, in eval mode, goes through int8 layers alone (`convert`) and gives float32[batch,
     ...]. Its weights and its way through the layers are those of now; later changes of the model
-    are not seen. Raises LocalError, with the reason, for other models."""
+    are not seen. Raises UsageError, with the reason, for other models."""
     if model.training:
-        raise LocalError("a predictor is made of a model in eval mode: call model.eval() first")
+        raise UsageError("a predictor is made of a model in eval mode: call model.eval() first")
     x = _checked(example, tuple(example.shape[1:])).detach()
     with torch.inference_mode(False), torch.no_grad():
         first, more = _samples(x, _RECORDED), _samples(x, _COMPARED)
@@ -54,13 +83,13 @@ def predictor(model: nn.Module, example: Tensor) -> Predictor:
             y = model(first)
             result = _result_of(y, tape)
         if len(y) != len(first) or tape.end(result) * len(y) != y.numel():
-            raise LocalError(
+            raise UsageError(
                 f"a predictor needs a model that gives [batch, ...], not {list(y.shape)} of {len(first)} samples"
             )
         made = Predictor(tape.program, tuple(x.shape[1:]), tuple(y.shape[1:]), bool(tape.channels_last))
         for values, wanted in ((first, y), (more, model(more))):
             if not _are_same(made(values), wanted):
-                raise LocalError("the model does not do the same with every batch, or not with int8 layers alone")
+                raise UsageError("the model does not do the same with every batch, or not with int8 layers alone")
     return made
 
 
@@ -75,7 +104,7 @@ def _are_same(a: Tensor, b: Tensor) -> bool:
 
 def _result_of(y: Any, tape: Tape) -> int:
     if not isinstance(y, Tensor) or y.dtype != torch.float32 or isinstance(y, QuantisedTensor) or y.dim() < 1:
-        raise LocalError(
+        raise UsageError(
             "a predictor needs a model that gives one float32 tensor: its last layer is linear, or an average"
         )
     return tape.value(y, "end")
@@ -83,7 +112,7 @@ def _result_of(y: Any, tape: Tape) -> int:
 
 def _checked(x: Any, sample: tuple[int, ...]) -> Tensor:
     if not isinstance(x, Tensor) or x.layout != torch.strided:
-        raise LocalError(f"a predictor takes dense tensors, not {type(x).__name__}")
+        raise UsageError(f"a predictor takes dense tensors, not {type(x).__name__}")
     if (
         x.device.type != "cpu"
         or not x.is_floating_point()
@@ -93,7 +122,7 @@ def _checked(x: Any, sample: tuple[int, ...]) -> Tensor:
     ):
         wanted = ", ".join(["batch", *map(str, sample)])
         given = f"{x.dtype}{list(x.shape)} on {x.device}"
-        raise LocalError(f"this model takes floating-point tensors [{wanted}] on a CPU, not {given}")
+        raise UsageError(f"this model takes floating-point tensors [{wanted}] on a CPU, not {given}")
     return x.to(torch.float32)
 
 
@@ -110,7 +139,7 @@ class Predictor:
         self._result = result
 
     def __call__(self, x: Tensor) -> Tensor:
-        """x floating point[batch, ...] -> float32[batch, ...]. Raises LocalError for another shape
+        """x floating point[batch, ...] -> float32[batch, ...]. Raises UsageError for another shape
         than the example's."""
         values = self._order(_checked(x, self._sample).detach())
         batch, sizes = len(values), self._result
@@ -146,20 +175,20 @@ class Tape:
         self._others: dict[int, tuple[str, Tensor]] = {}  # what torch made of them, by memory
 
     def note(self, made: Tensor, step: str, inputs: tuple[Tensor, ...], details: tuple[Any, ...]) -> None:
-        """See `tensor.note`. Raises LocalError for inputs that no step made."""
+        """See `tensor.note`. Raises UsageError for inputs that no step made."""
         values = [self.value(x, step) for x in inputs]
         parameters = [flat(d) if isinstance(d, Tensor) else d for d in details]
         try:
             number = getattr(self.program, step)(*values, *parameters)
         except ValueError as error:
-            raise LocalError(f"the model's {step} is not a step of a predictor: {error}") from error
+            raise UsageError(f"the model's {step} is not a step of a predictor: {error}") from error
         if isinstance(made, QuantisedTensor):
             self._maps[id(made)] = (number, made)
         else:
             self._floats[made.data_ptr()] = (number, made, _version(made))
 
     def value(self, x: Tensor, step: str) -> int:
-        """The number of a tensor, which `step` takes. Raises LocalError."""
+        """The number of a tensor, which `step` takes. Raises UsageError."""
         if isinstance(x, QuantisedTensor):
             number, _ = self._maps.get(id(x), (None, None))
         else:
@@ -167,27 +196,27 @@ class Tape:
         if number is None:
             by, _ = self._others.get(x.data_ptr() if not isinstance(x, QuantisedTensor) else -1, ("", None))
             how = f"by torch's {by}" if by else "with something else than int8 layers, or with gradients on"
-            raise LocalError(f"the model computes {tuple(x.shape)} before its {step} {how}")
+            raise UsageError(f"the model computes {tuple(x.shape)} before its {step} {how}")
         return number
 
     def end(self, result: int) -> int:
-        """The program gives this value; how many numbers that is a sample. Raises LocalError."""
+        """The program gives this value; how many numbers that is a sample. Raises UsageError."""
         try:
             return self.program.end(result)
         except ValueError as error:
-            raise LocalError(f"the model's result is not one of its layers: {error}") from error
+            raise UsageError(f"the model's result is not one of its layers: {error}") from error
 
     def watch(self, name: str, call: Callable[[], Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call of torch, made unless it reads, chooses among or changes what flows. Raises
-        LocalError."""
+        UsageError."""
         tensors = [a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)]
         if name in _READING and tensors:
-            raise LocalError(
+            raise UsageError(
                 f"the model looks at values ({name}), or computes with gradients on; a predictor's way is always the same"
             )
         known = any(not isinstance(t, QuantisedTensor) and t.data_ptr() in self._floats for t in tensors)
         if known and (name in _CHOOSING or changes_in_place(name) or kwargs.get("out") is not None):
-            raise LocalError(f"the model chooses among, or changes, what its layers made ({name})")
+            raise UsageError(f"the model chooses among, or changes, what its layers made ({name})")
         made = call()
         if known and type(made) is Tensor and made.data_ptr() not in self._floats:
             self._others[made.data_ptr()] = (name, made)

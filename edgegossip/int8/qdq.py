@@ -23,7 +23,7 @@ from edgegossip.int8 import layers
 from edgegossip.int8.functional import quantise
 from edgegossip.int8.norms import EPSILON, chunks_of, range_factor
 from edgegossip.int8.tensor import QuantisedTensor
-from edgegossip.types import LocalError
+from edgegossip.types import UsageError
 
 _LOW, _HIGH = -128, 127
 _WEIGHT_HIGH = 127.0
@@ -59,7 +59,7 @@ def qdq_twin(model: nn.Module, examples: Iterable[Tensor]) -> nn.Module:
     is for tracing and takes no gradients. A layer that a pass through the model calls several times
     has pairs of its own for each call.
 
-    `examples`: batches of its inputs, each [batch, ...]. Raises LocalError when the model has no
+    `examples`: batches of its inputs, each [batch, ...]. Raises UsageError when the model has no
     int8 layer or no example came, and the twin does where a pass calls a layer more often than the
     examples' passes did."""
     seen = _ranges(model, examples)
@@ -77,12 +77,12 @@ def _ranges(model: nn.Module, examples: Iterable[Tensor]) -> dict[str, list[_See
     found: dict[str, list[_Seen]] = {name: [] for name, layer in model.named_modules() if _is_int8(layer)}
     for name in found:
         if isinstance(model.get_submodule(name), layers.DotProductAttention | layers.MultiheadAttention):
-            raise LocalError(
+            raise UsageError(
                 f"{name or type(model).__name__}: attention has no QDQ form, because each query's probabilities have a "
                 "scale of their own; export the model in fp32"
             )
     if not found:
-        raise LocalError("the model has no int8 layers: convert it first (edgegossip.int8.convert)")
+        raise UsageError("the model has no int8 layers: convert it first (edgegossip.int8.convert)")
     calls = dict.fromkeys(found, 0)  # in this pass
     hooks = [model.get_submodule(name).register_forward_hook(_watching(name, found[name], calls)) for name in found]
     modes = [(module, module.training) for module in model.modules()]
@@ -101,7 +101,7 @@ def _ranges(model: nn.Module, examples: Iterable[Tensor]) -> dict[str, list[_See
         for hook in hooks:
             hook.remove()
     if not some:
-        raise LocalError("no examples came, of which the scales could be made")
+        raise UsageError("no examples came, of which the scales could be made")
     return found
 
 
@@ -112,7 +112,7 @@ def _is_int8(layer: nn.Module) -> bool:
 def _check_batch(batch: Any) -> None:
     if not isinstance(batch, Tensor):
         kind = type(batch).__name__
-        raise LocalError(f"a batch of examples is a tensor of inputs, [batch, ...], not a {kind}: leave out labels")
+        raise UsageError(f"a batch of examples is a tensor of inputs, [batch, ...], not a {kind}: leave out labels")
 
 
 def _watching(
@@ -224,12 +224,12 @@ class _QdqLayer(nn.Module):
         if self.calls is not None and not issubclass(self.kind, layers.Embedding):
             self.calls += 1
         if nth >= len(self.sites):
-            raise LocalError(
+            raise UsageError(
                 f"layer {self.name!r} is called {nth + 1} times in a pass, and {len(self.sites)} times in those with the"
                 " examples: a QDQ model takes one way through its layers, whatever the inputs"
             )
         if self.calls is None and len(self.sites) > 1:
-            raise LocalError(
+            raise UsageError(
                 f"layer {self.name!r} is called several times in a pass: call the whole QDQ model, not a part"
             )
         return self.sites[nth]

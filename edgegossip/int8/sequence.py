@@ -4,6 +4,7 @@ backward pass. The bits are those of the two layers."""
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import torch
@@ -58,6 +59,6 @@ def join(model: nn.Module) -> None:
     for module in model.modules():
         if type(module) is nn.Sequential:
             parts = list(module._modules.values())
-            pairs = zip(parts, parts[1:], strict=False)
+            pairs = itertools.pairwise(parts)
             if any(type(a) is layers.Conv2d and type(b) is layers.RangeEvoNorm for a, b in pairs):
                 module.__class__ = Sequential

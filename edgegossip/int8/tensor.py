@@ -20,12 +20,34 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
-from edgegossip.types import LocalError
+from edgegossip.types import UsageError
 
 # Methods that ask about a tensor or manage its gradient, and touch no values.
 _AS_THEY_ARE = frozenset(
-    "size dim ndimension numel nelement stride is_floating_point is_complex requires_grad_ register_hook retain_grad backward"
-    " grad __hash__ __len__ detach is_contiguous element_size __get__ __set__ __delete__ is_same_size".split()
+    [
+        "size",
+        "dim",
+        "ndimension",
+        "numel",
+        "nelement",
+        "stride",
+        "is_floating_point",
+        "is_complex",
+        "requires_grad_",
+        "register_hook",
+        "retain_grad",
+        "backward",
+        "grad",
+        "__hash__",
+        "__len__",
+        "detach",
+        "is_contiguous",
+        "element_size",
+        "__get__",
+        "__set__",
+        "__delete__",
+        "is_same_size",
+    ]
 )
 
 # Those that ask for the gradient of a tensor itself.
@@ -84,7 +106,7 @@ def note_reading(what: str) -> None:
     """Refuse that somebody looks at the values of int8 tensors while a recorder listens: a list of
     steps does not have them."""
     if RECORDER.get() is not None:
-        raise LocalError(
+        raise UsageError(
             f"the model reads float32 values of int8 tensors ({what}); a predictor needs int8 layers alone"
         )
 
@@ -92,7 +114,7 @@ def note_reading(what: str) -> None:
 def note_without_step(what: str) -> None:
     """Refuse what a predictor has no step for, while a recorder listens."""
     if RECORDER.get() is not None:
-        raise LocalError(f"a predictor has no step for {what}: call the model itself")
+        raise UsageError(f"a predictor has no step for {what}: call the model itself")
 
 
 def changes_in_place(name: str) -> bool:
@@ -241,7 +263,7 @@ class QuantisedTensor(torch.Tensor):
         in_place = changes_in_place(name)
         if (in_place and args and isinstance(args[0], cls)) or isinstance(kwargs.get("out"), cls):
             instead = "make another one" if name == "__setitem__" else f"use {name.rstrip('_')} and its result"
-            raise LocalError(f"{name} changes an int8 tensor in place, which is not possible: {instead}")
+            raise UsageError(f"{name} changes an int8 tensor in place, which is not possible: {instead}")
         note_reading(name)
         return func(*_plain(args), **_plain(kwargs))
 
@@ -295,9 +317,9 @@ def _each(thing: Any, change: Callable[[QuantisedTensor], Tensor]) -> Any:
 
 
 def _whole(x: QuantisedTensor) -> Tensor:
-    """x, whose gradient comes by as a whole. Raises LocalError where it no longer does."""
+    """x, whose gradient comes by as a whole. Raises UsageError where it no longer does."""
     if x.taken:
-        raise LocalError(
+        raise UsageError(
             "the norm that took this convolution's result computes both gradients in one step, so this one does not come by: "
             "call retain_grad() or register_hook() before the norm"
         )

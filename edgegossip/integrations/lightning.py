@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from edgegossip.types import HostError, LocalError
+from edgegossip.types import HostError, UsageError
 
 try:
     from lightning.pytorch import Callback
@@ -36,7 +36,7 @@ class GossipCallback(Callback):
         every: optimiser steps (Lightning's global steps) between two exchanges, which make a round.
         examples: how many examples this board trains on, see `Run.exchange`.
 
-    Raises LocalError when `every` is below 1, and in training when the Trainer would end first.
+    Raises UsageError when `every` is below 1, and in training when the Trainer would end first.
 
     Example:
         run = edgegossip.join(module)
@@ -47,7 +47,7 @@ class GossipCallback(Callback):
 
     def __init__(self, run: Run, *, every: int = 10, examples: int | None = None) -> None:
         if every < 1:
-            raise LocalError(f"every is {every}: exchange every 1 step, or every so many more")
+            raise UsageError(f"every is {every}: exchange every 1 step, or every so many more")
         self._run, self._every, self._examples = run, every, examples
         self._exchanged_at, self._batches, self._total = 0, 0, torch.zeros(())
         self._over = False
@@ -63,17 +63,17 @@ class GossipCallback(Callback):
         needed = (self._run.total_rounds - self._run.round) * self._every
         # Below 0 where Lightning cannot know: a stream, with max_epochs alone.
         if 0 <= trainer.estimated_stepping_batches < needed:
-            raise LocalError(
+            raise UsageError(
                 f"the Trainer would end after {trainer.estimated_stepping_batches} steps, before the run: "
                 f"set max_steps={self._run.total_rounds * self._every}, which is run.total_rounds * every"
             )
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         if self._over:
-            raise LocalError("the run is over and the Trainer goes on: leave min_steps and min_epochs out")
+            raise UsageError("the run is over and the Trainer goes on: leave min_steps and min_epochs out")
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
         if loss is None:
-            raise LocalError("training_step returned no loss: the run's log needs it, return it")
+            raise UsageError("training_step returned no loss: the run's log needs it, return it")
         # Lightning has divided it by the batches of a step. Summed on its device, read when due.
         self._total = self._total + torch.as_tensor(loss).detach() * trainer.accumulate_grad_batches
         self._batches += 1
@@ -86,7 +86,7 @@ class GossipCallback(Callback):
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         if not self._over:
-            raise LocalError(
+            raise UsageError(
                 f"the Trainer ended at step {trainer.global_step}, in round {self._run.round} of "
                 f"{self._run.total_rounds}: let nothing else stop it while the run goes on"
             )

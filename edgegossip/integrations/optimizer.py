@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from edgegossip.types import LocalError
+from edgegossip.types import UsageError
 
 if TYPE_CHECKING:
     from edgegossip.training.script import Run
@@ -28,7 +28,7 @@ class GossipOptimizer(torch.optim.Optimizer):
         every: steps between two exchanges, which make a round of the run.
         examples: how many examples this board trains on, see `Run.exchange`.
 
-    Waits until the run's first round begins. Raises LocalError when `every` is below 1.
+    Waits until the run's first round begins. Raises UsageError when `every` is below 1.
 
     Example:
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -45,7 +45,7 @@ class GossipOptimizer(torch.optim.Optimizer):
         self, optimizer: torch.optim.Optimizer, run: Run, *, every: int = 10, examples: int | None = None
     ) -> None:
         if every < 1:
-            raise LocalError(f"every is {every}: exchange every 1 step, or every so many more")
+            raise UsageError(f"every is {every}: exchange every 1 step, or every so many more")
         # Not the base class's: parameter groups and state are the wrapped optimiser's own.
         self._optimizer, self._run, self._every, self._examples = optimizer, run, every, examples
         self._steps, self._total = 0, torch.zeros(())
@@ -56,13 +56,13 @@ class GossipOptimizer(torch.optim.Optimizer):
         optimiser's step returns.
 
         The run's log, and codecs that go by it, need the training loss: give it as `loss`, or have
-        `closure` return it. Raises LocalError without, and when the run is over."""
+        `closure` return it. Raises UsageError without, and when the run is over."""
         if self.over:
-            raise LocalError("the run is over: leave the loop when optimizer.over is true")
+            raise UsageError("the run is over: leave the loop when optimizer.over is true")
         found = self._optimizer.step() if closure is None else self._optimizer.step(closure)
         told = found if loss is None else loss
         if told is None:
-            raise LocalError("step was told no loss: call optimizer.step(loss=loss), or give it a closure")
+            raise UsageError("step was told no loss: call optimizer.step(loss=loss), or give it a closure")
         # Summed where it is: reading a GPU's loss in each step would make the loop wait for it.
         self._total = self._total + torch.as_tensor(told).detach()
         self._steps += 1

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from edgegossip.types import HostError, LocalError
+from edgegossip.types import HostError, UsageError
 
 try:
     from transformers import TrainerCallback
@@ -36,7 +36,7 @@ class GossipCallback(TrainerCallback):
             returns as `eval_NAME` become the scores NAME, in small letters; its timings are left
             out.
 
-    Raises LocalError when `every` is below 1, and in training when the Trainer would end first.
+    Raises UsageError when `every` is below 1, and in training when the Trainer would end first.
 
     Example:
         run = edgegossip.join(model)
@@ -48,7 +48,7 @@ class GossipCallback(TrainerCallback):
 
     def __init__(self, run: Run, *, every: int = 10, evaluate: Callable[[], Mapping[str, float]] | None = None) -> None:
         if every < 1:
-            raise LocalError(f"every is {every}: exchange every 1 step, or every so many more")
+            raise UsageError(f"every is {every}: exchange every 1 step, or every so many more")
         self._run, self._every = run, every
         self._examples: int | None = None
         self._steps, self._logged, self._total = 0, 0, 0.0  # since the last exchange; of the log
@@ -70,7 +70,7 @@ class GossipCallback(TrainerCallback):
             return
         needed = (self._run.total_rounds - self._run.round) * self._every
         if state.max_steps - state.global_step < needed:
-            raise LocalError(
+            raise UsageError(
                 f"the Trainer would end after {state.max_steps} steps, before the run: "
                 f"set max_steps={self._run.total_rounds * self._every}, which is run.total_rounds * every"
             )
@@ -80,7 +80,7 @@ class GossipCallback(TrainerCallback):
             kwargs["model"].load_state_dict(self._final)
             return
         if self._due:
-            raise LocalError(
+            raise UsageError(
                 f"the Trainer did not log step {state.global_step - 1}, so its loss is not known: "
                 "leave control.should_log as it is"
             )
@@ -101,7 +101,7 @@ class GossipCallback(TrainerCallback):
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if not self._over:
-            raise LocalError(
+            raise UsageError(
                 f"the Trainer ended at step {state.global_step}, in round {self._run.round} of "
                 f"{self._run.total_rounds}: let nothing else stop it while the run goes on"
             )

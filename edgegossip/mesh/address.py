@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
-from edgegossip.types import ConfigError, HostError, LocalError, PeerError
+from edgegossip.types import ConfigError, HostError, PeerError, UsageError
 
 _lock = threading.Lock()
 _looking_up: dict[tuple[str, int], Future[list[Any]]] = {}  # names and ports that are being resolved
@@ -79,7 +79,7 @@ def _is_numeric(host: str) -> bool:
 def listen_address(text: str, *, insecure: bool) -> Address:
     """The numeric address to listen on, known to be free a moment ago.
 
-    Raises ConfigError for a malformed text, LocalError for an address that others can reach without
+    Raises ConfigError for a malformed text, UsageError for an address that others can reach without
     `insecure`, and HostError when this machine cannot listen there.
     """
     wanted = parse(text, "listen address", any_port=True)
@@ -93,7 +93,7 @@ def listen_address(text: str, *, insecure: bool) -> Address:
     family, _, _, _, sockaddr = found[0]
     address = Address(str(sockaddr[0]), wanted.port)
     if not insecure and not address.is_loopback:
-        raise LocalError(
+        raise UsageError(
             f"refusing to listen on {address} without TLS, because anybody on that network could join the run: "
             "give the board an identity (`edgegossip fleet add NAME`, then --identity DIR), listen on 127.0.0.1, or say "
             "--insecure (insecure=True) on a network you trust"

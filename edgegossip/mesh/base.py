@@ -115,7 +115,7 @@ class Transport(Protocol):
     def send(self, to: NodeId, frame: Buffers) -> int:
         """Queue one frame; the ticket comes back in its SendReceipt or SendFailed. Frames to one
         peer arrive in order, each at most once. The buffers must not change until then. Raises
-        LocalError for an unknown peer, an empty or an oversize frame.
+        UsageError for an unknown peer, an empty or an oversize frame.
         """
 
     def incoming(self, timeout_s: float | None) -> TransportEvent | None:

@@ -122,7 +122,7 @@ class TlsSecurity:
 
     @classmethod
     def load(cls, folder: str | Path) -> TlsSecurity:
-        """Load the security of an identity folder. Raises DataError and LocalError, see
+        """Load the security of an identity folder. Raises DataError and UsageError, see
         Identity.load."""
         return cls(Identity.load(folder))
 

@@ -36,7 +36,7 @@ from edgegossip.mesh.limits import PROTOCOL_VERSION, MeshLimits
 from edgegossip.mesh.outbound import Edge, Outgoing
 from edgegossip.mesh.services import StandardServices
 from edgegossip.spool import Spool
-from edgegossip.types import ConfigError, LocalError, NodeId
+from edgegossip.types import ConfigError, NodeId, UsageError
 from edgegossip.untrusted import Refusal
 
 T = TypeVar("T")
@@ -56,7 +56,7 @@ class GrpcTransport:
     `descriptor`, if any, is what reflection tells of them, and their coroutine `on_revocations`, if
     any, is run when our revocation list is a newer one. `spool` is where large frames go
     on their way in. Raises ConfigError for a malformed value,
-    LocalError for an exposed address, HostError when it cannot listen.
+    UsageError for an exposed address, HostError when it cannot listen.
     """
 
     def __init__(
@@ -111,11 +111,11 @@ class GrpcTransport:
 
     def agree(self, agreement: Agreement) -> None:
         """Say what all must have alike, before `connect`: every peer hears it, and who differs is
-        refused, here and there (PeerDown.disagrees). Raises LocalError after `connect`, or for what
+        refused, here and there (PeerDown.disagrees). Raises UsageError after `connect`, or for what
         is too long to be sent."""
         agreement.to_json()
         if self._edges or self._inbound.is_ready:
-            raise LocalError(f"{self._node} must say what it agrees to before it connects to peers")
+            raise UsageError(f"{self._node} must say what it agrees to before it connects to peers")
         self._agreement = self._inbound.agreement = agreement
 
     def connect(self, peers: Mapping[NodeId, str]) -> None:
@@ -139,9 +139,9 @@ class GrpcTransport:
         size = sum(map(len, views))
         if to not in self._edges:
             known = ", ".join(sorted(self._edges)) or "none"
-            raise LocalError(f"{to} is not a connected peer of {self._node}; connected peers: {known}")
+            raise UsageError(f"{to} is not a connected peer of {self._node}; connected peers: {known}")
         if not 0 < size <= self._limits.max_frame_bytes:
-            raise LocalError(
+            raise UsageError(
                 f"a frame of {size} bytes cannot be sent: it must have 1 to {self._limits.max_frame_bytes} bytes"
             )
         with self._lock:  # so that the tickets of one peer are in the order of its queue
@@ -163,7 +163,7 @@ class GrpcTransport:
     def close_peer(self, peer: NodeId, reason: str) -> None:
         """Refuse this peer from now on. Its queued frames fail and PeerDown follows."""
         if peer not in self._edges and not self._inbound.allows(peer):
-            raise LocalError(f"{peer} is not a connected peer of {self._node}")
+            raise UsageError(f"{peer} is not a connected peer of {self._node}")
         with self._lock:
             if not self._closed:
                 self._call(self._close_peer(peer, reason))
@@ -351,7 +351,7 @@ class GrpcTransport:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise LocalError(f"the transport of {self._node} is closed")
+            raise UsageError(f"the transport of {self._node} is closed")
 
     def _close(self, flush_s: float, linger_s: float) -> None:
         with self._lock:

@@ -12,7 +12,7 @@ has what `avx512vnni` has there.
 
 Every function is zero-copy, releases the GIL and can be called from many threads. Common errors:
 TypeError for a wrong element type; ValueError for a wrong size, an array that is not contiguous or
-aligned, or bad offsets; LocalError for an instruction set that is unknown or that this machine
+aligned, or bad offsets; UsageError for an instruction set that is unknown or that this machine
 lacks. What is written must not overlap what is read.
 
 `offsets` is int64[tensors + 1]: tensor k is x[offsets[k]:offsets[k + 1]], as in `Layout.offsets`.

@@ -26,7 +26,7 @@ from edgegossip.mesh.membership.table import Rows
 from edgegossip.node.spec import check_names, make_topology
 from edgegossip.recipe import Recipe
 from edgegossip.telemetry.watch import Watch
-from edgegossip.types import ConfigError, LocalError, NodeId, PeerError
+from edgegossip.types import ConfigError, NodeId, PeerError, UsageError
 from edgegossip.untrusted import printable
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def join(
     """Ask the seeds in turn until one answers; every 5 s `say` why none does. Functions that the
     run's recipe names are not called, and no folder of this board is read, unless `settings` say so
     too. Raises ConfigError, PeerError when all of them refuse us or the manifest cannot be trusted,
-    LocalError after `patience_s`."""
+    UsageError after `patience_s`."""
     from edgegossip.mesh.connections import Unreachable
     from edgegossip.mesh.membership.joining import RefusedToJoin, ask
 
@@ -136,7 +136,7 @@ def join(
             say(f"waiting for a member that answers: {'; '.join(trouble)}")
             trouble.clear()
         if watch.s > patience_s:
-            raise LocalError(f"no member answers at {', '.join(seeds)}: start one first, or name another with --join")
+            raise UsageError(f"no member answers at {', '.join(seeds)}: start one first, or name another with --join")
         if attempt % len(places) == 0:
             time.sleep(_PAUSE_S)
     manifest = told.manifest
@@ -170,7 +170,7 @@ def follow(
     """The recipe of the run there, with this board's own `settings` in it, and the run's boards.
     Functions that it names are not called, and no folder of this board is read, unless `settings`
     say so too. Every 5 s `say` that nobody answers. Raises ConfigError, PeerError when the
-    coordinator refuses us, LocalError after `patience_s`."""
+    coordinator refuses us, UsageError after `patience_s`."""
     from edgegossip.flower._private.link import LinkError
     from edgegossip.flower.asking import ask
     from edgegossip.node.server_node import board_credentials
@@ -185,7 +185,7 @@ def follow(
             if not error.gone:
                 raise
             if watch.s > patience_s:
-                raise LocalError(f"no coordinator at {coordinator} for {watch.s:.0f} s: {error}") from None
+                raise UsageError(f"no coordinator at {coordinator} for {watch.s:.0f} s: {error}") from None
             if watch.due():
                 say(f"waiting for the coordinator at {coordinator} for {watch.s:.0f} s: {error}")
             time.sleep(_FOLLOW_PAUSE_S)

@@ -19,7 +19,7 @@ from edgegossip import __version__
 from edgegossip.layout import Layout
 from edgegossip.modelfile import ModelFile, write_model
 from edgegossip.telemetry.records import Sink
-from edgegossip.types import DataError, HostError, LocalError, NodeId, Round, Vec
+from edgegossip.types import DataError, HostError, NodeId, Round, UsageError, Vec
 
 if TYPE_CHECKING:
     from edgegossip.node.keeper import Keeper
@@ -55,13 +55,13 @@ def load_model(path: Path, layout: Layout) -> Vec:
         return vector_of(ModelFile(path), layout)
     except KeyError as error:
         raise DataError(f"cannot read a model from {path}: it has no tensor {error}") from None
-    except LocalError as error:
+    except UsageError as error:
         raise DataError(f"cannot read a model from {path}: {error}") from None
 
 
 def vector_of(arrays: Mapping[str, NDArray[Any]], layout: Layout) -> Vec:
     """The vector of what travels, from arrays by the names of the `state_dict`. Raises KeyError for
-    a tensor that is not there, LocalError for one of another shape."""
+    a tensor that is not there, UsageError for one of another shape."""
     return layout.flatten({t.name: _real(arrays[t.name], len(t.shape)) for t in layout.tensors})
 
 

@@ -151,7 +151,7 @@ class GossipNode:
         """Join, play all rounds that are left, report. Returns the last evaluation, None without a
         test set; saves the final model to `save_to`.
 
-        Raises LocalError when training diverges; RunError for a board that was started again when
+        Raises UsageError when training diverges; RunError for a board that was started again when
         the run is over, or with nothing when there is nobody left to learn from and the run does
         not go on elsewhere."""
         patience_s = HURRY_S

@@ -22,7 +22,7 @@ from edgegossip.node.spec import NodeSpec
 from edgegossip.spool import SPOOL_BYTES
 from edgegossip.telemetry.records import Sink
 from edgegossip.training.base import Workload
-from edgegossip.types import DataError, EdgegossipError, HostError, LocalError, Round
+from edgegossip.types import DataError, EdgegossipError, HostError, Round, UsageError
 
 CLOSE_S = 10.0  # how long the last checkpoint may take
 SETTLE_S = 30.0  # how long a round waits for the last checkpoint of a large model
@@ -69,7 +69,7 @@ class Keeper:
             require_fit(state, template, self._view.layout)
             round = algorithm.round(state)
             self._workload.restore(_arrays(training))
-        except (LocalError, KeyError, TypeError, AttributeError) as error:
+        except (UsageError, KeyError, TypeError, AttributeError) as error:
             raise DataError(f"checkpoint {found.path} cannot be used: {error}") from None
         self._last = round
         self._writer.goes_on_from(round)
@@ -129,5 +129,5 @@ class Keeper:
 
 def _arrays(training: Any) -> Mapping[str, Any]:
     if not isinstance(training, dict) or not all(isinstance(name, str) for name in training):
-        raise LocalError("what it holds of the training is no table")
+        raise UsageError("what it holds of the training is no table")
     return training

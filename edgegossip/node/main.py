@@ -289,7 +289,7 @@ def _open(
 
 def load_security(options: NodeOptions) -> TlsSecurity | None:
     """TLS with the board's certificate, when it has one. Raises ConfigError when it is another's,
-    DataError and LocalError when it cannot be used."""
+    DataError and UsageError when it cannot be used."""
     if options.identity is None:
         return None
     from edgegossip.mesh.tls_security import TlsSecurity

@@ -29,7 +29,7 @@ from edgegossip.node.meters import NodeMeters
 from edgegossip.node.spec import NodeSpec, make_topology, mesh_limits
 from edgegossip.spool import Spool
 from edgegossip.telemetry.records import Sink
-from edgegossip.types import EdgegossipError, LocalError, NodeId
+from edgegossip.types import EdgegossipError, NodeId, UsageError
 
 if TYPE_CHECKING:
     from edgegossip.mesh.tls_security import TlsSecurity
@@ -155,7 +155,7 @@ class MemberTransport:
 
     def close(self) -> None:
         """Tell the members that we leave, then close."""
-        with suppress(TimeoutError, LocalError):  # else they notice
+        with suppress(TimeoutError, UsageError):  # else they notice
             self._inner.submit(self._agent.stop()).result(5.0)
         self._inner.close()
 

@@ -39,7 +39,7 @@ def run_client(
     coordinator of its fleet.
 
     Raises PeerError when the coordinator refuses this board or stays out of reach, DataError and
-    ConfigError when the workload cannot be built, LocalError when training diverges."""
+    ConfigError when the workload cannot be built, UsageError when training diverges."""
     codec = codecs.get(spec.recipe.codec.name, **spec.recipe.codec.params)
     meters = NodeMeters()
 

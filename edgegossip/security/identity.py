@@ -23,7 +23,7 @@ from edgegossip.security import certificates
 from edgegossip.security.certificates import Certificate
 from edgegossip.security.names import ROLES, Role, Subject, fleet_id, subject_of
 from edgegossip.security.revocations import Revocations
-from edgegossip.types import DataError, DecodeError, LocalError, NodeId, PeerError
+from edgegossip.types import DataError, DecodeError, NodeId, PeerError, UsageError
 
 CA, CERTIFICATE, KEY, CRL, ABOUT = "ca.pem", "identity.pem", "identity.key", "crl.pem", "fleet.toml"
 _DOMAIN = b"edgegossip signature 1\0"
@@ -60,7 +60,7 @@ class Identity:
     @classmethod
     def load(cls, folder: str | Path) -> Identity:
         """Load an identity folder. Raises DataError for a folder that is incomplete or damaged,
-        LocalError for a key that others can read."""
+        UsageError for a key that others can read."""
         folder = Path(folder)
         authority = _certificate(folder / CA)
         own = _certificate(folder / CERTIFICATE)
@@ -126,7 +126,7 @@ def _certificate(file: Path) -> Certificate:
 def _private_key(file: Path) -> EllipticCurvePrivateKey:
     data = _read(file)
     if stat.S_IMODE(os.stat(file).st_mode) & 0o007:
-        raise LocalError(f"{file} can be read by every user of this machine: chmod 600 {file}")
+        raise UsageError(f"{file} can be read by every user of this machine: chmod 600 {file}")
     try:
         return certificates.private_key_from_pem(data)
     except DecodeError as error:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from edgegossip.telemetry.records import Value
-from edgegossip.types import LocalError, NodeId, Round
+from edgegossip.types import NodeId, Round, UsageError
 
 MAX_LINE_BYTES = 65_536  # a longer line is no record
 
@@ -83,11 +83,11 @@ def plain(value: Any) -> Value:
         return float(value) if math.isfinite(value) else None
     if hasattr(value, "item") and getattr(value, "ndim", None) == 0:  # numpy's bool and 0-d arrays
         return plain(value.item())
-    raise LocalError(f"a record holds numbers, text, true/false and null, not {type(value).__name__}")
+    raise UsageError(f"a record holds numbers, text, true/false and null, not {type(value).__name__}")
 
 
 def to_line(record: Record) -> bytes:
-    """One line of JSON with its line end. Raises LocalError for a value that is no scalar and for a
+    """One line of JSON with its line end. Raises UsageError for a value that is no scalar and for a
     field that would hide one of the record's own."""
     body: dict[str, Value]
     if isinstance(record, MetricsRecord):
@@ -96,7 +96,7 @@ def to_line(record: Record) -> bytes:
         body = {"node": record.node, "t_s": plain(record.t_s), "event": record.name, "text": record.text}
         extra = record.fields
     if hiding := sorted(_OWN_KEYS & extra.keys()):
-        raise LocalError(f"{hiding[0]!r} is a record's own field and cannot be a value as well")
+        raise UsageError(f"{hiding[0]!r} is a record's own field and cannot be a value as well")
     for name, value in extra.items():
         body[name] = plain(value)
     return (_encode(body) + "\n").encode("utf-8", "replace")

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from edgegossip.telemetry.records import PARTS, SPANS
-from edgegossip.types import LocalError, Round
+from edgegossip.types import Round, UsageError
 
 NS_PER_S = 1_000_000_000
 _CPU_AFTER_NS = 30_000  # asking for CPU time takes a system call: what so short a stretch used goes to the next one
@@ -27,7 +27,7 @@ _SPANS_OF = ((0.25, 1), (0.025, 10), (0.0, 100))  # of rounds that take so many 
 
 def _known(part: str) -> str:
     if part not in PARTS:
-        raise LocalError(f"there is no part {part!r} of a round; the parts are {', '.join(PARTS)}")
+        raise UsageError(f"there is no part {part!r} of a round; the parts are {', '.join(PARTS)}")
     return part
 
 
@@ -146,7 +146,7 @@ class RoundClock:
         self._cpu_asked_ns = self._last_ns
 
     def span(self, part: str) -> Span:
-        """`with clock.span("compute"): ...`. Raises LocalError for an unknown part."""
+        """`with clock.span("compute"): ...`. Raises UsageError for an unknown part."""
         return Span(self, part)
 
     @property
@@ -226,6 +226,6 @@ class RoundClock:
 
     def _close(self, span: Span) -> None:
         if self._stack[-1] is not span:
-            raise LocalError(f"the span {span.part!r} ended while {self.part!r} inside it was still open")
+            raise UsageError(f"the span {span.part!r} ended while {self.part!r} inside it was still open")
         self._settle()
         self._bank(self._stack.pop())

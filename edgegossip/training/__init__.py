@@ -47,11 +47,11 @@ if TYPE_CHECKING:
     from edgegossip.types import Metrics, Vec
 
 __all__ = [
+    "FirstModel",
     "Workload",
     "build_evaluator",
     "build_model",
     "build_workload",
-    "FirstModel",
     "build_workloads",
     "check",
     "first_model",
@@ -70,7 +70,7 @@ def build_workload(recipe: Recipe, node_index: int, name: str = "", sink: Sink |
     told when it is slow.
 
     Sets the process's torch threads to `run.threads`. Raises ConfigError for an unknown name or an
-    index outside 0..nodes-1, DataError for missing or corrupt files, LocalError for a user's own
+    index outside 0..nodes-1, DataError for missing or corrupt files, UsageError for a user's own
     function that fails."""
     if recipe.run.script:
         from edgegossip.training.script import ScriptWorkload
@@ -205,7 +205,7 @@ def initial_model(recipe: Recipe, board: Board | None = None) -> tuple[Layout, V
 
 def build_model(recipe: Recipe) -> nn.Module:
     """The recipe's model, a torch module with the values that a run starts from. Raises ConfigError
-    for an unknown name, LocalError for a user's own function that fails."""
+    for an unknown name, UsageError for a user's own function that fails."""
     from edgegossip.training.workload import build_model as _build_model
 
     return _build_model(recipe)

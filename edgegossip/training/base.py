@@ -28,7 +28,7 @@ class Workload(Protocol):
         """The model that every board starts from, float32[n]."""
 
     def local_update(self, x: Vec, round: Round) -> LocalUpdate:
-        """Train from x for one round. x is not written to. Raises LocalError when the loss is not
+        """Train from x for one round. x is not written to. Raises UsageError when the loss is not
         finite."""
 
     def evaluate(self, x: Vec, examples: int | None = None) -> Metrics | None:

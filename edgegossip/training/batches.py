@@ -217,10 +217,7 @@ class _Streamed:
         raise DataError(f"{self._source} is a stream, which cannot be looked through first")
 
     def batch(self, step: int) -> Batch:
-        if self._stream.batched:
-            taken = self._next()
-        else:
-            taken = stacked([self._draw() for _ in range(self._size)])
+        taken = self._next() if self._stream.batched else stacked([self._draw() for _ in range(self._size)])
         inputs, targets = _fit(self._source, taken, self._about, checked=False)
         return Batch(self._augmentation(inputs, step) if self._augmentation else inputs, targets)
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from edgegossip.recipe import TrainingSection
 from edgegossip.training.optimizer import Optimizer
-from edgegossip.types import ConfigError, HostError, LocalError
+from edgegossip.types import ConfigError, HostError, UsageError
 
 _CURE = 'set training.device = "auto" to use what is there, or see docs/training.md on GPUs'
 _HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -160,10 +160,10 @@ class Precision:
         return {"scaler": np.array([state["scale"], state["_growth_tracker"]], np.float64)}
 
     def restore(self, kept: Any) -> None:
-        """Raises LocalError unless `kept` is a scaler's part of a snapshot."""
+        """Raises UsageError unless `kept` is a scaler's part of a snapshot."""
         if self.scaler is None:
             return
         if not isinstance(kept, np.ndarray) or kept.shape != (2,) or not kept[0] > 0:
-            raise LocalError("the snapshot is not one of this workload: its gradient scale is missing")
+            raise UsageError("the snapshot is not one of this workload: its gradient scale is missing")
         state = self.scaler.state_dict()
         self.scaler.load_state_dict({**state, "scale": float(kept[0]), "_growth_tracker": int(kept[1])})

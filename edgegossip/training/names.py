@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from edgegossip.choices import did_you_mean
-from edgegossip.types import ConfigError, EdgegossipError, LocalError
+from edgegossip.types import ConfigError, EdgegossipError, UsageError
 
 
 def unknown(key: str, value: str, choices: Iterable[str]) -> ConfigError:
@@ -29,7 +29,7 @@ def own_function(key: str, spec: str) -> Callable[..., Any]:
     """The function that `spec` = "module:function" names. The current directory is importable, as
     with `python -m`.
 
-    Raises ConfigError when the text is malformed or nothing of that name exists, LocalError when
+    Raises ConfigError when the text is malformed or nothing of that name exists, UsageError when
     importing the module fails."""
     module_name, _, attribute = spec.partition(":")
     if not (module_name and attribute.isidentifier()):
@@ -44,9 +44,9 @@ def own_function(key: str, spec: str) -> Callable[..., Any]:
             raise ConfigError(
                 f"{key} = {spec!r}: no module {module_name!r} in {os.getcwd()} or among the installed packages"
             ) from None
-        raise LocalError(f"{spec}: importing {module_name} failed: {error}") from error
+        raise UsageError(f"{spec}: importing {module_name} failed: {error}") from error
     except Exception as error:
-        raise LocalError(f"{spec}: importing {module_name} failed: {type(error).__name__}: {error}") from error
+        raise UsageError(f"{spec}: importing {module_name} failed: {type(error).__name__}: {error}") from error
     function = getattr(module, attribute, None)
     if not callable(function):
         own = [n for n, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == module_name]
@@ -55,13 +55,13 @@ def own_function(key: str, spec: str) -> Callable[..., Any]:
 
 
 def call_own(spec: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a user's function. Whatever it raises becomes a LocalError that names it and keeps the
+    """Call a user's function. Whatever it raises becomes a UsageError that names it and keeps the
     original message."""
     try:
         return function(*args, **kwargs)
     except EdgegossipError:
         raise
     except Exception as error:
-        failure = LocalError(f"{spec} failed: {type(error).__name__}: {error}")
+        failure = UsageError(f"{spec} failed: {type(error).__name__}: {error}")
         failure.elsewhere = f"{spec} failed: {type(error).__name__} (its message stays in that board's log)"
         raise failure from error

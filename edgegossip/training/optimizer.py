@@ -16,7 +16,7 @@ from edgegossip.recipe import TrainingSection
 from edgegossip.training.names import call_own, is_own, own_function
 from edgegossip.training.packed import pack, problem, unpack
 from edgegossip.training.vector import plain_array
-from edgegossip.types import ConfigError, LocalError
+from edgegossip.types import ConfigError, UsageError
 
 _KINDS = {
     "sgd": torch.optim.SGD,
@@ -102,7 +102,7 @@ def make(section: TrainingSection, module: nn.Module) -> Optimizer:
 
     A user's own `module:function` is called with (parameter groups, lr, **optimizer_params); it
     finds weight_decay in the groups. Raises ConfigError for parameters that torch refuses,
-    LocalError for a user's function that fails."""
+    UsageError for a user's function that fails."""
     groups, params = _groups(section, module), dict(section.optimizer_params)
     if is_own(section.optimizer):
         made = call_own(
@@ -110,7 +110,7 @@ def make(section: TrainingSection, module: nn.Module) -> Optimizer:
         )
         if not isinstance(made, torch.optim.Optimizer):
             kind = type(made).__name__
-            raise LocalError(f"{section.optimizer} must return a torch.optim.Optimizer, not {kind}")
+            raise UsageError(f"{section.optimizer} must return a torch.optim.Optimizer, not {kind}")
         return cast("Optimizer", made)
     if section.optimizer == "sgd":
         momentum, nesterov = section.momentum, section.nesterov and section.momentum > 0
@@ -159,7 +159,7 @@ def set_rate(optimizer: Optimizer, lr: float, first: float) -> None:
 def snapshot(optimizer: Optimizer, *, own: bool) -> dict[str, NDArray[Any]]:
     """The optimiser's state as arrays of their own: one a tensor where there is nothing but
     tensors, as in torch's own optimisers, else what `pack` makes of it. `own`: it is a user's,
-    which may keep state in its parameter groups, too. Raises LocalError for what could not be
+    which may keep state in its parameter groups, too. Raises UsageError for what could not be
     restored."""
     document = optimizer.state_dict()
     state = document["state"]
@@ -169,7 +169,7 @@ def snapshot(optimizer: Optimizer, *, own: bool) -> dict[str, NDArray[Any]]:
     if not own and all(isinstance(value, Tensor) for value in values.values()):
         return {name: plain_array(value).copy() for name, value in values.items()}
     if found := problem({name: value for name, value in values.items() if not isinstance(value, Tensor)}):
-        raise LocalError(f"the state of training.optimizer, a {type(optimizer).__name__}, cannot be kept: it{found}")
+        raise UsageError(f"the state of training.optimizer, a {type(optimizer).__name__}, cannot be kept: it{found}")
     # What cannot be read back of a group is as the user's function makes it: a function, most
     # often.
     groups = [{key: v for key, v in group.items() if not problem(v)} for group in document["param_groups"]]
@@ -178,7 +178,7 @@ def snapshot(optimizer: Optimizer, *, own: bool) -> dict[str, NDArray[Any]]:
 
 def restore(optimizer: Optimizer, kept: Mapping[str, Any], *, own: bool) -> None:
     """Put back what `snapshot` gave; other names are passed over. `own`: it is a user's, whose
-    state may have any shapes. Raises LocalError when it cannot be this optimiser's."""
+    state may have any shapes. Raises UsageError when it cannot be this optimiser's."""
     groups = optimizer.state_dict()["param_groups"]
     shapes = [p.shape for group in optimizer.param_groups for p in group["params"]]
     state: dict[int, dict[str, Any]] = {}
@@ -198,4 +198,4 @@ def restore(optimizer: Optimizer, kept: Mapping[str, Any], *, own: bool) -> None
                     raise ValueError(f"{key} of tensor {index} is {list(value.shape)}, not {list(shapes[index])}")
         optimizer.load_state_dict({"state": state, "param_groups": groups})
     except Exception as error:
-        raise LocalError(f"the snapshot is not one of this workload: {type(error).__name__}: {error}") from None
+        raise UsageError(f"the snapshot is not one of this workload: {type(error).__name__}: {error}") from None

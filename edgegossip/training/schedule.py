@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgegossip.recipe import TrainingSection
-from edgegossip.types import LocalError
+from edgegossip.types import UsageError
 
 # torch's OneCycleLR: share of the rounds in which the rate rises, and by what it begins and ends
 # lower
@@ -85,7 +85,7 @@ class Plateau:
         return np.array([self.scale, self.best, *self.losses])
 
     def restore(self, kept: Any) -> None:
-        """Raises LocalError unless `kept` is what `snapshot` could have given."""
+        """Raises UsageError unless `kept` is what `snapshot` could have given."""
         if not isinstance(kept, np.ndarray) or kept.dtype != np.float64 or not 2 <= kept.size < 2 + self.window:
-            raise LocalError("the snapshot is not one of this workload: its plateau is of another size")
+            raise UsageError("the snapshot is not one of this workload: its plateau is of another size")
         self.scale, self.best, *self.losses = kept.tolist()

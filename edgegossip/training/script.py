@@ -44,7 +44,7 @@ from edgegossip.recipe import Recipe
 from edgegossip.training.base import require_gradient_steps
 from edgegossip.training.packed import pack, problem, unpack
 from edgegossip.training.vector import ModelVector, named_arrays, whole_state
-from edgegossip.types import ConfigError, LocalError, LocalUpdate, Metrics, NodeId, Round, Vec, scores_problem
+from edgegossip.types import ConfigError, LocalUpdate, Metrics, NodeId, Round, UsageError, Vec, scores_problem
 
 T = TypeVar("T")
 Request = tuple[Callable[[], object], Callable[[BaseException], None]]  # what to do; who hears that it failed
@@ -112,7 +112,7 @@ def join(
         schema: what all boards must have alike and the model does not show, any of "task", "input",
             "target" and "labels", such as {"labels": "cat, dog"}; who differs is refused, by name.
 
-    Returns the `Run`, for a `with` statement. Raises LocalError when the model cannot take part. At
+    Returns the `Run`, for a `with` statement. Raises UsageError when the model cannot take part. At
     a coordinator that leaves evaluation to the boards it does not return: the script ends here, as
     all that is wanted of it there is the model, so what comes after it may need data.
 
@@ -125,15 +125,15 @@ def join(
     seat = _seat
     for name in schema or {}:
         if name not in SCHEMA:
-            raise LocalError(f"schema: there is no {name!r}{did_you_mean(name, SCHEMA)} (choices: {', '.join(SCHEMA)})")
+            raise UsageError(f"schema: there is no {name!r}{did_you_mean(name, SCHEMA)} (choices: {', '.join(SCHEMA)})")
     if rounds is not None and rounds < 1:
-        raise LocalError(f"rounds is {rounds}: give join at least one round, or leave rounds out")
+        raise UsageError(f"rounds is {rounds}: give join at least one round, or leave rounds out")
     if seat is None:
         return Run(None, ModelVector(model, _patterns(share), _patterns(keep)), state, rounds or ALONE_ROUNDS, {})
     if seat.joined.done():
-        raise LocalError("join was called twice: a script takes part in one run, with one model")
+        raise UsageError("join was called twice: a script takes part in one run, with one model")
     if seat.index < 0 and not seat.only_model and (share or keep):
-        raise LocalError(
+        raise UsageError(
             'evaluation.where = "coordinator": share and keep of join leave a part of the model on each board, which the '
             'coordinator has not; set evaluation.where = "boards"'
         )
@@ -187,7 +187,7 @@ class Run:
         if error is None and not self._over:
             self._over = True
             if self._seat is not None:
-                raise LocalError(
+                raise UsageError(
                     f"{_script(self._seat)} left the run in round {self.round} of {self.total_rounds}: "
                     "loop over run.rounds() to its end"
                 )
@@ -202,7 +202,7 @@ class Run:
             self._due = True
             yield round
             if self._due:
-                raise LocalError(f"the loop left round {round} without run.exchange(...): call it once in every round")
+                raise UsageError(f"the loop left round {round} without run.exchange(...): call it once in every round")
             going_on = not self._over
 
     def start(self) -> bool:
@@ -213,7 +213,7 @@ class Run:
         if not self._started:
             self._started = True
             if self._facts and self._facts != self._facts_now():
-                raise LocalError(
+                raise UsageError(
                     "the model had other values at the join than now, before its first round: load weights before the join"
                 )
             frozen = [p for p in self._vector.module.parameters() if not p.requires_grad]
@@ -247,22 +247,22 @@ class Run:
             metrics: more figures of the round by name, for the log; `loss`, `lr` and `examples` are
                 taken.
 
-        Raises LocalError when it is called twice in a round, or on another thread than `join`."""
+        Raises UsageError when it is called twice in a round, or on another thread than `join`."""
         self._check_thread()
         if self._evaluating:
-            raise LocalError(
+            raise UsageError(
                 "run.exchange was called in the function of run.evaluate: call it in the loop over run.rounds()"
             )
         if self._open is None:
             state = "before run.rounds() or run.start()" if not self._started else "after the run was over"
-            raise LocalError(f"run.exchange was called {state}: call it once in each round")
+            raise UsageError(f"run.exchange was called {state}: call it once in each round")
         if self._due is False:
-            raise LocalError("run.exchange was called twice in a round: call it once in every round of run.rounds()")
+            raise UsageError("run.exchange was called twice in a round: call it once in every round of run.rounds()")
         self._due = None if self._due is None else False
         try:
             # Nothing here holds the update while others mix it.
             self._open.set_result(self._update(float(loss), examples, steps, lr, metrics or {}))
-        except LocalError as error:
+        except UsageError as error:
             self._open.set_exception(error)
             raise
         finally:
@@ -291,9 +291,9 @@ class Run:
         """Keep more in this board's checkpoints, as `state` of `join`: for what is made later than
         the join, such as a scheduler that needs `total_rounds`, or a framework's own optimiser.
 
-        Raises LocalError after `start`, when a checkpoint has been taken in already."""
+        Raises UsageError after `start`, when a checkpoint has been taken in already."""
         if self._started:
-            raise LocalError("run.add_state was called after the first round began: call it before rounds or start")
+            raise UsageError("run.add_state was called after the first round began: call it before rounds or start")
         self._state += state
 
     # -- the board's side, through `ScriptWorkload`
@@ -348,7 +348,7 @@ class Run:
 
     def snapshot(self) -> Mapping[str, NDArray[Any]]:
         """Return what another process needs beside the model: states, random numbers, and what of
-        the model stays on this board. See `packed`. Raises LocalError for a state that could be
+        the model stays on this board. See `packed`. Raises UsageError for a state that could be
         written and not be read back.
 
         Without frozen parameters that nothing has written to since the first round began: they are
@@ -371,20 +371,20 @@ class Run:
         return [n for n, m in modules if isinstance(m, _BatchNorm) and f"{n}.running_mean" in travels]
 
     def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
-        """Go on from what `snapshot` gave. Raises LocalError when it is of another script."""
+        """Go on from what `snapshot` gave. Raises UsageError when it is of another script."""
         try:
             kept = unpack(snapshot["script"])
             states = kept["states"]
             if len(states) != len(self._state):
-                raise LocalError(f"the checkpoint has {len(states)} states, join was given {len(self._state)}")
+                raise UsageError(f"the checkpoint has {len(states)} states, join was given {len(self._state)}")
             for mine, state in zip(self._state, states, strict=True):
                 mine.load_state_dict(state)
             self._vector.module.load_state_dict(kept["rest"] | kept.get("extra", {}), strict=False)
             _set_random_states(kept)
-        except LocalError:
+        except UsageError:
             raise
         except Exception as error:  # whatever a user's load_state_dict raises
-            raise LocalError(f"its checkpoint does not fit the script: {type(error).__name__}: {error}") from error
+            raise UsageError(f"its checkpoint does not fit the script: {type(error).__name__}: {error}") from error
 
     def whole_state(self, x: Vec | None) -> Mapping[str, NDArray[Any]]:
         """Return the model's whole `state_dict` with the values x, float32[n]."""
@@ -406,13 +406,13 @@ class Run:
         """Say at the first checkpoint, and not after a crash, what could not be restored from
         it."""
         if found := problem(extra):
-            raise LocalError(
+            raise UsageError(
                 f"the model could not be restored: its state_dict(){found}; let get_extra_state return tensors, arrays, "
                 "numbers, text, and dicts and lists of them"
             )
         for k, (whose, state) in enumerate(zip(self._state, states, strict=True)):
             if found := problem(state):
-                raise LocalError(
+                raise UsageError(
                     f"state {k} of join, a {type(whose).__name__}, could not be restored: its state_dict(){found}; let it "
                     "return tensors, arrays, numbers, text, and dicts and lists of them"
                 )
@@ -433,21 +433,21 @@ class Run:
     ) -> LocalUpdate:
         lr, self._rates = self._lr() if lr is None else lr, []
         if not math.isfinite(lr):
-            raise LocalError(f"lr is {lr}: give exchange the learning rate of the round, or leave it out")
+            raise UsageError(f"lr is {lr}: give exchange the learning rate of the round, or leave it out")
         if not isinstance(steps, int | np.integer) or steps < 1:
-            raise LocalError(f"steps is {steps!r}: give exchange the number of optimiser steps since the last one")
+            raise UsageError(f"steps is {steps!r}: give exchange the number of optimiser steps since the last one")
         if examples is not None and not 1 <= examples <= MOST_EXAMPLES:
-            raise LocalError(
+            raise UsageError(
                 f"examples is {examples}: a board trains on at least one; without it all boards count the same"
             )
         if taken := {"loss", "lr", "examples"} & set(metrics):
-            raise LocalError(f"metrics has {min(taken)!r}, which exchange tells already: give it another name")
+            raise UsageError(f"metrics has {min(taken)!r}, which exchange tells already: give it another name")
         if not math.isfinite(loss):
-            raise LocalError(f"the training loss became {loss} in round {self.round}; try a smaller learning rate")
+            raise UsageError(f"the training loss became {loss} in round {self.round}; try a smaller learning rate")
         self._require_as_joined()
         delta = self._vector.read()
         if not np.isfinite(delta).all():
-            raise LocalError(f"the model holds a value that is not finite after round {self.round}")
+            raise UsageError(f"the model holds a value that is not finite after round {self.round}")
         if self._before is not None:  # else it trains alone, and nobody asks
             delta -= self._before
         self._before, self._trained = None, True
@@ -466,14 +466,14 @@ class Run:
         values = self._vector.read()
         if not np.isfinite(values).all():
             wrong = next(n for n, view in self.layout.views(values).items() if not np.isfinite(view).all())
-            raise LocalError(f"{wrong} holds a NaN or an infinity at the join, or a value too large for float32")
+            raise UsageError(f"{wrong} holds a NaN or an infinity at the join, or a value too large for float32")
         return {**self._vector.facts(), "start": sums(values)}
 
     def _require_as_joined(self) -> None:
-        """Raise LocalError for what came after the join and cannot be: an optimiser or a group of
+        """Raise UsageError for what came after the join and cannot be: an optimiser or a group of
         parameters that does not suit the algorithm, a parameter that would not travel."""
         if name := self._vector.unfrozen():
-            raise LocalError(
+            raise UsageError(
                 f"parameter {name} requires a gradient now and did not at the join, so it would not travel: unfreeze it "
                 "before the join, or name it in keep"
             )
@@ -485,7 +485,7 @@ class Run:
                 try:
                     require_gradient_steps(self._seat.recipe.gossip, kind, momentum)
                 except ConfigError as error:
-                    raise LocalError(f"{_script(self._seat)}: {error}") from error
+                    raise UsageError(f"{_script(self._seat)}: {error}") from error
 
     def _optimizers(self) -> Iterator[Any]:
         return (state for state in self._state if getattr(state, "param_groups", None))
@@ -520,7 +520,7 @@ class Run:
 
     def _check_thread(self) -> None:
         if threading.get_ident() != self._thread:
-            raise LocalError("run was used on another thread than join: one thread trains and exchanges")
+            raise UsageError("run was used on another thread than join: one thread trains and exchanges")
 
 
 class ScriptWorkload:
@@ -530,11 +530,11 @@ class ScriptWorkload:
     def __init__(
         self, recipe: Recipe, index: int, name: NodeId, say: Callable[[str], None] = lambda text: None
     ) -> None:
-        """Run the script up to its `join`. Raises LocalError when it fails before that."""
+        """Run the script up to its `join`. Raises UsageError when it fails before that."""
         global _seat
         self._recipe, self._say, self._longest_s = recipe, say, 0.0
         self._seat = _seat = Seat(recipe, name, index)
-        self._failure: LocalError | None = None
+        self._failure: UsageError | None = None
         self._ended = False  # and what is left of the script is ours
         self._thread = threading.Thread(target=self._script, name="script", daemon=True)
         self._thread.start()
@@ -578,11 +578,11 @@ class ScriptWorkload:
         return self._ask(lambda: self._run.evaluation(x))
 
     def require_function(self) -> None:
-        """Raise LocalError where the script has given run.evaluate nothing by its first round; it
+        """Raise UsageError where the script has given run.evaluate nothing by its first round; it
         is abandoned then."""
         if not self._ask(lambda: self._run.evaluates):
             self.abandon()
-            raise LocalError(f"{_script(self._seat)} has no evaluation: give run.evaluate a function")
+            raise UsageError(f"{_script(self._seat)} has no evaluation: give run.evaluate a function")
 
     def require_evaluation(self, x: Vec, examples: int | None = None) -> Metrics:
         """Evaluate x with the function that `require_function` has seen."""
@@ -628,7 +628,7 @@ class ScriptWorkload:
         return self._wait(answer, "has not come to run.exchange")
 
     def _wait(self, answer: Future[T], state: str) -> T:
-        """What the script's thread answers. Raises LocalError when it has ended instead."""
+        """What the script's thread answers. Raises UsageError when it has ended instead."""
         began_s = told_s = time.monotonic()
         while True:
             alive = self._thread.is_alive()  # before the look: its last deed may be the answer
@@ -637,7 +637,7 @@ class ScriptWorkload:
             if answer.done():
                 return answer.result()
             if not alive:
-                raise self._failure or LocalError(
+                raise self._failure or UsageError(
                     f"{_script(self._seat)} ended without edgegossip.join(model)"
                     if not self._seat.joined.done()
                     else f"{_script(self._seat)} ended before the run was over"
@@ -670,7 +670,7 @@ class ScriptWorkload:
         except SystemExit as error:
             if error.code not in (None, 0):
                 why = error.code if isinstance(error.code, str) else f"exit code {error.code}; what it printed says why"
-                self._failure = LocalError(f"{_script(self._seat)} ended itself: {why}")
+                self._failure = UsageError(f"{_script(self._seat)} ended itself: {why}")
         except BaseException as error:  # a user's code raises what it likes
             self._failure = _told(self._seat, error)
         finally:  # a notebook, which coordinates a run here, may take part in another one later
@@ -679,10 +679,10 @@ class ScriptWorkload:
                 _seat = None
 
 
-def _told(seat: Seat, error: BaseException) -> LocalError:
+def _told(seat: Seat, error: BaseException) -> UsageError:
     """A script's error in one sentence that names the line where it came up; its traceback goes
-    into this board's log. A LocalError is such a sentence already."""
-    if isinstance(error, LocalError):
+    into this board's log. A UsageError is such a sentence already."""
+    if isinstance(error, UsageError):
         return error
     print_exception(error)
     path = Path(seat.recipe.run.script)
@@ -692,7 +692,7 @@ def _told(seat: Seat, error: BaseException) -> LocalError:
     hint = ""
     if seat.index < 0 and not seat.joined.done():
         hint = "; this is the coordinator, which has no board's data: let the script read them after its join"
-    told = LocalError(f"{kind}: {error}{hint}")
+    told = UsageError(f"{kind}: {error}{hint}")
     told.elsewhere = f"{kind} (its message stays in that board's log)"
     told.__cause__ = error
     return told
@@ -717,7 +717,7 @@ def _patterns(given: Sequence[str] | str) -> Sequence[str]:
 
 
 def _metrics(found: Mapping[str, float] | float) -> Metrics:
-    """What a user's evaluation returned. Raises LocalError when that is no number, or no mapping of
+    """What a user's evaluation returned. Raises UsageError when that is no number, or no mapping of
     them."""
     try:
         scores = (
@@ -726,14 +726,14 @@ def _metrics(found: Mapping[str, float] | float) -> Metrics:
             else {str(name): float(value) for name, value in found.items()}
         )
     except (TypeError, ValueError):
-        raise LocalError(f"the evaluation returned {found!r}: return a number, or numbers by name") from None
+        raise UsageError(f"the evaluation returned {found!r}: return a number, or numbers by name") from None
     if not scores:
-        raise LocalError("the evaluation returned nothing: return a number, or numbers by name")
+        raise UsageError("the evaluation returned nothing: return a number, or numbers by name")
     loss, examples = scores.pop("loss", math.nan), scores.pop("examples", 1.0)
     if problem := scores_problem(scores):
-        raise LocalError(f"the evaluation cannot be used: {problem}")
+        raise UsageError(f"the evaluation cannot be used: {problem}")
     if not math.isfinite(examples):
-        raise LocalError(f"the evaluation cannot be used: it was over {examples} examples")
+        raise UsageError(f"the evaluation cannot be used: it was over {examples} examples")
     return Metrics(loss, max(1, int(examples)), scores)
 
 

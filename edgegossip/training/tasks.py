@@ -30,7 +30,7 @@ from edgegossip.training.check import task_of
 from edgegossip.training.data import Description
 from edgegossip.training.data.base import IGNORED
 from edgegossip.training.names import call_own, is_own, own_function, unknown
-from edgegossip.types import ConfigError, LocalError, scores_problem
+from edgegossip.types import ConfigError, UsageError, scores_problem
 
 Sums: TypeAlias = Mapping[str, NDArray[np.float64]]  # of an evaluation, added up over its batches
 
@@ -51,7 +51,7 @@ class Task(Protocol):
     # The others take what `fit` gives.
 
     def fit(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Outputs and targets in the shapes that go together. Raises LocalError, with the shape
+        """Outputs and targets in the shapes that go together. Raises UsageError, with the shape
         that was expected, when the model gave another."""
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -112,9 +112,9 @@ def _number(key: str, params: Mapping[str, Any], default: float, low: float, hig
     return float(value)
 
 
-def _wrong(outputs: Tensor, *expected: tuple[Any, ...]) -> LocalError:
+def _wrong(outputs: Tensor, *expected: tuple[Any, ...]) -> UsageError:
     words = " or ".join(str(shape) for shape in expected)
-    return LocalError(f"gave outputs of shape {tuple(outputs.shape)}; expected {words}")
+    return UsageError(f"gave outputs of shape {tuple(outputs.shape)}; expected {words}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -351,10 +351,10 @@ class _Own:
     def _call(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Mapping[str, Any]]:
         given = call_own(self.name, self.function, outputs, targets, **self.params)
         if not isinstance(given, tuple) or len(given) != 2 or not isinstance(given[1], Mapping):
-            raise LocalError(f"{self.name} must return (loss, scores): a scalar tensor and a dict")
+            raise UsageError(f"{self.name} must return (loss, scores): a scalar tensor and a dict")
         loss, scores = given
         if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.is_floating_point():
-            raise LocalError(f"{self.name} must return a scalar tensor as its loss")
+            raise UsageError(f"{self.name} must return a scalar tensor as its loss")
         return loss.reshape(()), scores
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -367,7 +367,7 @@ class _Own:
         loss, given = self._call(outputs, targets)
         scores = {k: v.item() if isinstance(v, Tensor) and v.numel() == 1 else v for k, v in given.items()}
         if problem := scores_problem(scores):
-            raise LocalError(f"{self.name}: {problem}")
+            raise UsageError(f"{self.name}: {problem}")
         n = len(targets)
         found = {f"score/{name}": torch.tensor(n * float(value)) for name, value in scores.items()}
         return {"loss": n * loss, "count": torch.tensor(n), **found}

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from edgegossip.agreement import Fact
 from edgegossip.choices import did_you_mean
 from edgegossip.layout import Layout, TensorSpec
-from edgegossip.types import LocalError, Vec
+from edgegossip.types import UsageError, Vec
 
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 _COMPLEX = (torch.complex64, torch.complex128)
@@ -55,7 +55,7 @@ class ModelVector:
         """`staged`: gather on the module's device and copy once, in place of tensor by tensor;
         None: where all of it is on one GPU.
 
-        Raises LocalError when a pattern matches nothing, no parameter would travel, or a parameter
+        Raises UsageError when a pattern matches nothing, no parameter would travel, or a parameter
         has a type that cannot."""
         self.module, self._staged = module, staged
         tensors = travelling(module, share, keep)
@@ -74,7 +74,7 @@ class ModelVector:
     def read(self) -> Vec:
         """Return the values, float32[n], in memory of their own.
 
-        Raises LocalError when a tensor is not there any more, or has another shape or type."""
+        Raises UsageError when a tensor is not there any more, or has another shape or type."""
         tensors = self._tensors()
         if not self._gathers(tensors):
             x = np.empty(self.layout.size, np.float32)
@@ -92,7 +92,7 @@ class ModelVector:
         has then: x itself, unless its types round them.
 
         A running variance below zero, which mixing of coded models can make, becomes zero: batch
-        norm has no meaning there. Raises LocalError as `read` does."""
+        norm has no meaning there. Raises UsageError as `read` does."""
         self.layout.check(x)
         tensors = self._tensors()
         # a copy of a read-only vector, so that torch does not warn; nothing writes to it here
@@ -170,12 +170,12 @@ class ModelVector:
             if tensor is None and layer is not None:
                 tensor = layer._buffers.get(key)
             if tensor is None:
-                raise LocalError(f"tensor {name} was there at the join and is not in the model any more")
+                raise UsageError(f"tensor {name} was there at the join and is not in the model any more")
             dtype, shape = self._types[name]
             if tensor.shape != shape or tensor.dtype != dtype:
                 now = f"{_dtype(tensor)}{list(tensor.shape)}"
                 was = f"{str(dtype).removeprefix('torch.')}{list(shape)}"
-                raise LocalError(f"tensor {name} was {was} at the join and is {now} now; a model keeps its shape")
+                raise UsageError(f"tensor {name} was {was} at the join and is {now} now; a model keeps its shape")
             tensor = tensor.detach()
             found.append(torch.view_as_real(tensor) if tensor.is_complex() else tensor)
         return found
@@ -219,24 +219,24 @@ def travelling(
         for pattern in patterns:
             if not any(fnmatchcase(n, pattern) for n in everything):
                 hint = did_you_mean(pattern, everything)
-                raise LocalError(f"{option}: no tensor of the model matches {pattern}{hint}")
+                raise UsageError(f"{option}: no tensor of the model matches {pattern}{hint}")
     found: list[tuple[str, Tensor, bool]] = []
     for name, tensor, trained in named:
         if not _is_shared(names[id(tensor)], share, keep) or not tensor.numel():
             continue
         if name not in saved:
-            raise LocalError(
+            raise UsageError(
                 f"the model's state_dict() lacks {name}, which travels: let it have all, or name {name} in keep"
             )
         if not trained and tensor.device.type != "meta" and not bool(torch.isfinite(tensor).all()):
             continue
         if tensor.dtype not in (*_FLOATS, *_COMPLEX):
-            raise LocalError(
+            raise UsageError(
                 f"parameter {name} is {_dtype(tensor)}, which cannot travel: freeze it, or name it in keep"
             )
         found.append((name, tensor, trained))
     if not any(trained for _, _, trained in found):
-        raise LocalError("nothing would travel: the model has no parameter that requires a gradient and is shared")
+        raise UsageError("nothing would travel: the model has no parameter that requires a gradient and is shared")
     return found
 
 

@@ -37,7 +37,7 @@ from edgegossip.training.rng import Purpose, words
 from edgegossip.training.schedule import Plateau, learning_rate
 from edgegossip.training.standardise import Standardised, patterns
 from edgegossip.training.vector import ModelVector, named_arrays, plain_array, whole_state
-from edgegossip.types import ConfigError, LocalError, LocalUpdate, Metrics, Round, Vec
+from edgegossip.types import ConfigError, LocalUpdate, Metrics, Round, UsageError, Vec
 
 _EVALUATION_BATCH = {"normal": 250, "low": 25}  # examples at a time, by training.memory
 _FORWARD, _BACKWARD, _OPTIMISER = range(len(STAGES))
@@ -79,7 +79,7 @@ def _vector(recipe: Recipe, module: nn.Module) -> ModelVector:
         share, keep = patterns(share, keep)
     try:
         return ModelVector(module, share, keep)
-    except LocalError as error:
+    except UsageError as error:
         raise ConfigError(f"model {recipe.model.name}: {error}") from None
 
 
@@ -293,7 +293,7 @@ class TorchWorkload:
             losses = [self._step(round * steps + k) for k in range(steps)]
         loss = sum(float(value) for value in losses) / steps  # here a GPU is waited for
         if not math.isfinite(loss):
-            raise LocalError(
+            raise UsageError(
                 f"board {self._node}: the training loss became {loss} in round {round}, at learning rate {lr:g}; "
                 "try a smaller training.lr"
             )
@@ -382,11 +382,11 @@ class TorchWorkload:
         with self._precision.forward():
             outputs = _tensor_in(call_own(name, module, batch) if is_own(name) else module(batch))
         if outputs is None:
-            raise LocalError(f"model {name} must give a tensor, or something with a tensor named logits or out")
+            raise UsageError(f"model {name} must give a tensor, or something with a tensor named logits or out")
         try:
             return shared.task.fit(outputs.float(), wanted)
-        except LocalError as error:
-            raise LocalError(f"model {name} {error}") from None
+        except UsageError as error:
+            raise UsageError(f"model {name} {error}") from None
 
     def evaluate(self, x: Vec, examples: int | None = None) -> Metrics | None:
         shared, test = self._shared, self._data.test
@@ -394,7 +394,7 @@ class TorchWorkload:
             return None
         count = len(test) if examples is None else min(examples, len(test))
         if count < 1:
-            raise LocalError("an evaluation needs at least one example")
+            raise UsageError("an evaluation needs at least one example")
         self._load(x)
         shared.vector.module.eval()
         found: dict[str, NDArray[np.float64]] = {}
@@ -429,17 +429,17 @@ class TorchWorkload:
         return kept if self._plateau is None else kept | {"plateau": self._plateau.snapshot()}
 
     def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
-        """Raises LocalError unless `snapshot` is one that this workload's `snapshot` could have
+        """Raises UsageError unless `snapshot` is one that this workload's `snapshot` could have
         given."""
         shared = self._shared
         known = {optimizers.OPAQUE, "scaler", "plateau", *(f"{KEPT}{name}" for name in shared.fresh)}
         if odd := [name for name in snapshot if name not in known and not name.startswith(optimizers.STATE)]:
-            raise LocalError(f"the snapshot is not one of this workload: it has {odd[0]}")
+            raise UsageError(f"the snapshot is not one of this workload: it has {odd[0]}")
         aside = {}
         for name, tensor in shared.fresh.items():
             array = snapshot.get(f"{KEPT}{name}")
             if array is None or array.shape != tuple(tensor.shape) or array.dtype != plain_array(tensor).dtype:
-                raise LocalError(f"the snapshot is not one of this workload: {name} is missing or of another size")
+                raise UsageError(f"the snapshot is not one of this workload: {name} is missing or of another size")
             aside[name] = torch.from_numpy(np.array(array)).to(tensor)
         optimizers.restore(self._optimizer, snapshot, own=is_own(self._recipe.training.optimizer))
         self._precision.restore(snapshot.get("scaler"))

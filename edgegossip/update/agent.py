@@ -24,7 +24,7 @@ from typing import Any, Protocol
 import edgegossip
 from edgegossip.security.identity import Identity
 from edgegossip.security.revocations import write_file
-from edgegossip.types import EdgegossipError, LocalError, PeerError
+from edgegossip.types import EdgegossipError, PeerError, UsageError
 from edgegossip.update.bundle import Manifest
 from edgegossip.update.client import Answer, Client
 from edgegossip.update.install import OTHER_PACKAGES, OsTree, about, install, packages_of, running_from
@@ -160,7 +160,7 @@ def _take(
     try:
         name = install(OsTree(), str(places.home), running, head.digest, manifest, fetch)
     except OSError as error:
-        raise LocalError(
+        raise UsageError(
             f"release {manifest.version}: {error.filename}: {(error.strerror or str(error)).lower()}"
         ) from error
     _write(places.home / "wanted", json.dumps({"name": name, "sequence": sequence}))
@@ -228,7 +228,7 @@ def _board(kit: Path) -> dict[str, Any]:
             raise ValueError("board.json is damaged")
         return found
     except (OSError, ValueError) as error:
-        raise LocalError(f"{kit}: {error}; this board has no kit yet") from error
+        raise UsageError(f"{kit}: {error}; this board has no kit yet") from error
 
 
 def _obey(order: Order, board: dict[str, Any], places: Places, say: Callable[[str], None]) -> None:
@@ -259,7 +259,7 @@ def _write(path: Path, text: str) -> None:
         if not path.is_file() or path.read_text() != text:
             write_file(path, text.encode())
     except OSError as error:
-        raise LocalError(f"{path}: {(error.strerror or str(error)).lower()}") from error
+        raise UsageError(f"{path}: {(error.strerror or str(error)).lower()}") from error
 
 
 def main(machine: Machine | None = None) -> int:
@@ -275,7 +275,7 @@ def main(machine: Machine | None = None) -> int:
             trouble: EdgegossipError | None = None
         except EdgegossipError as error:
             trouble = error
-        if trouble is None or isinstance(trouble, LocalError) or time.monotonic() >= until:
+        if trouble is None or isinstance(trouble, UsageError) or time.monotonic() >= until:
             break
         time.sleep(3.0)
     if tried is not None:
@@ -283,7 +283,7 @@ def main(machine: Machine | None = None) -> int:
             tried.touch()
     if trouble is not None:
         print(trouble, file=sys.stderr, flush=True)
-    return 1 if isinstance(trouble, LocalError) else 0
+    return 1 if isinstance(trouble, UsageError) else 0
 
 
 if __name__ == "__main__":

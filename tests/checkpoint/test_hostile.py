@@ -27,7 +27,7 @@ from edgegossip.checkpoint.table import STATES, Outside
 from edgegossip.gossip import topologies
 from edgegossip.gossip.base import NodeView
 from edgegossip.layout import Layout, TensorSpec
-from edgegossip.types import DataError, LocalError, LocalUpdate
+from edgegossip.types import DataError, LocalUpdate, UsageError
 
 LAYOUT = Layout.of([TensorSpec("w", (6, 5)), TensorSpec("b", (5,))])
 NONE = Classes(())
@@ -160,16 +160,16 @@ def test_a_field_that_was_added_gets_its_default_and_one_that_is_not_known_is_re
 def test_only_what_the_table_names_can_be_written_or_read() -> None:
     table = Classes((entry("Old"), entry("Colour"), entry("Odd")))
     assert from_bytes(to_bytes([Old(3), Colour.RED], table), None, table) == [Old(3), Colour.RED]
-    with pytest.raises(LocalError, match=r"the state\[0\] is a .*Old, which is not in the table"):
+    with pytest.raises(UsageError, match=r"the state\[0\] is a .*Old, which is not in the table"):
         to_bytes([Old(3)], NONE)
     with pytest.raises(DataError, match="it holds a '.*Old', which this version of edgegossip does not know"):
         from_bytes(to_bytes([Old(3)], table), None, NONE)
-    with pytest.raises(LocalError, match="whose b is a tuple with a str, not a number"):
+    with pytest.raises(UsageError, match="whose b is a tuple with a str, not a number"):
         to_bytes(Old(3, ("x",)), table)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="no checkpoint knows how to check the annotation"):
         to_bytes(Odd(1j), table)
     for value in (np.float64(1.0), np.array(["x"]), lambda: 0, 1j):
-        with pytest.raises(LocalError, match="the state is a"):
+        with pytest.raises(UsageError, match="the state is a"):
             to_bytes(value, table)
 
 

@@ -72,7 +72,7 @@ def same_run(algorithm: str, codec: str, seed: int, rounds: int) -> bool:
     return True
 
 
-@pytest.mark.parametrize("algorithm", (*gossip.names(), "choco-sgd+quasi-global", "ad-psgd+nesterov"))
+@pytest.mark.parametrize("algorithm", [*gossip.names(), "choco-sgd+quasi-global", "ad-psgd+nesterov"])
 def test_every_algorithm_goes_on_from_bytes(algorithm: str) -> None:
     assert same_run(algorithm, "fp32", 11, 4)
 

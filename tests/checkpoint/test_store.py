@@ -3,6 +3,7 @@ what is not ours."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from pathlib import Path
@@ -16,7 +17,7 @@ from edgegossip.checkpoint.files import OsFiles
 from edgegossip.checkpoint.format import PIECE_BYTES
 from edgegossip.checkpoint.store import Store
 from edgegossip.lab.sim.fake_disk import FakeDisk
-from edgegossip.types import ConfigError, DataError, HostError, LocalError
+from edgegossip.types import ConfigError, DataError, HostError, UsageError
 
 FOLDER = Path("/runs/one/checkpoint/board-0")
 IDENTITY = {"run": b"1234", "model": 7}
@@ -237,7 +238,7 @@ def test_a_read_only_disk_can_be_read() -> None:
 
 def test_what_cannot_be_kept_is_refused_before_the_disk_is_touched() -> None:
     disk = FakeDisk(counter := Countdown(-1))
-    with pytest.raises(LocalError, match=r"the state\['f'\] is a builtins.function, which is not in the table"):
+    with pytest.raises(UsageError, match=r"the state\['f'\] is a builtins.function, which is not in the table"):
         store_on(disk).save({"f": lambda: 0}, round=1)
     assert not counter.operations
 
@@ -265,10 +266,8 @@ def test_a_real_folder(tmp_path: Path) -> None:
 def test_folders_of_a_process_that_was_killed_before_it_synced_them_are_synced_by_the_next() -> None:
     for at in range(12):
         disk = FakeDisk(Countdown(at))
-        try:
+        with contextlib.suppress(Cut):
             store_on(disk).save(value_of(1), round=1)
-        except Cut:
-            pass
         disk = disk.after_kill()
         disk.before = lambda operation, path: None
         store_on(disk).save(value_of(2), round=2)

@@ -14,7 +14,7 @@ from edgegossip.checkpoint import writer as writers
 from edgegossip.checkpoint.store import Store
 from edgegossip.checkpoint.writer import Writer
 from edgegossip.lab.sim.fake_disk import FakeDisk
-from edgegossip.types import LocalError
+from edgegossip.types import UsageError
 
 PATIENCE_S = 20.0
 FOLDER = Path("/checkpoint/board-0")
@@ -170,7 +170,7 @@ def test_a_store_says_what_kind_of_fault_it_is() -> None:
     with pytest.raises(OSError, match="Read-only") as caught:
         store.save("x", round=1)
     assert caught.value.errno == errno.EROFS
-    with pytest.raises(LocalError):
+    with pytest.raises(UsageError):
         store.save(object(), round=1)
 
 

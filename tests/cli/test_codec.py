@@ -84,7 +84,7 @@ def test_verify_ones_own(command: Command) -> None:
 
 @pytest.mark.usefixtures("own")
 @pytest.mark.parametrize(
-    "arguments, said",
+    ("arguments", "said"),
     [
         (["nothing-like-it"], "there is no codec 'nothing-like-it'"),
         (["fp32", "--params", "bits=4"], "codec fp32 has no parameter 'bits'"),

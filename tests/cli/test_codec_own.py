@@ -57,7 +57,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments, said",
+    ("arguments", "said"),
     [
         (["token"], "same: a receiver in another process fails with message 1: DecodeError: no token"),
         (["token", "--params", "place=module"], "a receiver in another process fails with message 1"),

@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("flwr", reason="server mode is an extra: pip install 'edgegossip[server]'")
 
-from edgegossip.fleet.store import Fleet  # noqa: E402
-from tests.cli.conftest import Command  # noqa: E402
+from edgegossip.fleet.store import Fleet
+from tests.cli.conftest import Command
 
 
 @pytest.fixture

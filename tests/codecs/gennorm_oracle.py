@@ -3,6 +3,7 @@ tables' script."""
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -38,7 +39,7 @@ def integral(beta: float, order: float, low: float, high: float) -> float:
 def cells(beta: float, order: float, k_alpha: float) -> NDArray[np.float64]:
     """That integral over each level's cell, magnitudes only."""
     bounds = [0.0, *(e / k_alpha for e in EDGES), math.inf]
-    return np.array([integral(beta, order, a, b) for a, b in zip(bounds, bounds[1:], strict=False)])
+    return np.array([integral(beta, order, a, b) for a, b in itertools.pairwise(bounds)])
 
 
 def probabilities(beta: float, k_alpha: float) -> NDArray[np.float64]:

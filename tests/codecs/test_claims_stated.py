@@ -28,7 +28,7 @@ def verdict(name: str, check: str, **params: Any) -> bool | None:
 
 
 @pytest.mark.parametrize(
-    "name, params",
+    ("name", "params"),
     [
         ("co3", {}),
         ("co3", {"stage": "auto", "gamma": 0.0}),
@@ -85,7 +85,7 @@ class Stating:
 
 
 @pytest.mark.parametrize(
-    "stated, error, said",
+    ("stated", "error", "said"),
     [
         (Claims(True, "0.2"), TypeError, "variance = '0.2' is not a number or None"),  # type: ignore[arg-type]
         (Claims(True, True), TypeError, "variance = True is not a number or None"),

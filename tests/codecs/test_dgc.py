@@ -11,7 +11,7 @@ import pytest
 from edgegossip import codecs
 from edgegossip.codecs.dgc import Dgc, DgcState
 from edgegossip.layout import Layout, TensorSpec
-from edgegossip.types import ConfigError, LocalError, Vec
+from edgegossip.types import ConfigError, UsageError, Vec
 
 LAYOUT = Layout.of([TensorSpec("w", (30, 40)), TensorSpec("empty", (0,)), TensorSpec("b", (40,))])
 PIECES = [slice(0, 1200), slice(1200, 1240)]
@@ -50,7 +50,7 @@ def gradients(rounds: int) -> list[Vec]:
 @pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
 @pytest.mark.parametrize("clip", [0.0, 2.5])
 @pytest.mark.parametrize(
-    "ratio, warmup, shares", [(0.05, 0, [0.05]), (0.001, 4, [0.25, 0.0625, 0.015625, 0.00390625, 0.001])]
+    ("ratio", "warmup", "shares"), [(0.05, 0, [0.05]), (0.001, 4, [0.25, 0.0625, 0.015625, 0.00390625, 0.001])]
 )
 def test_ten_rounds_are_those_of_the_paper(
     momentum: float, clip: float, ratio: float, warmup: int, shares: list[float]
@@ -133,7 +133,7 @@ def test_divergence_names_the_tensor(clip: float, bad: float) -> None:
     codec = codecs.get("dgc", clip=clip)
     g = gradients(1)[0]
     g[1210] = bad
-    with pytest.raises(LocalError, match="^tensor b holds NaN or infinite values"):
+    with pytest.raises(UsageError, match="^tensor b holds NaN or infinite values"):
         codec.encode(g, codec.init(LAYOUT), codecs.Ctx(0, 0))
 
 
@@ -141,7 +141,7 @@ def test_a_memory_that_overflows_is_divergence_too() -> None:
     codec, g = codecs.get("dgc", ratio=1e-9), np.zeros(LAYOUT.size, np.float32)
     g[[3, 5]] = 3e38, 2.5e38
     _, state = codec.encode(g, codec.init(LAYOUT), codecs.Ctx(0, 0))
-    with pytest.raises(LocalError, match="^tensor w holds NaN or infinite values"):
+    with pytest.raises(UsageError, match="^tensor w holds NaN or infinite values"):
         codec.encode(g, state, codecs.Ctx(0, 1))
 
 

@@ -11,7 +11,7 @@ from edgegossip import codecs
 from edgegossip.codecs.feedback import ErrorFeedback, error_feedback
 from edgegossip.codecs.quantised import Reader
 from edgegossip.layout import Layout, TensorSpec
-from edgegossip.types import ConfigError, LocalError
+from edgegossip.types import ConfigError, UsageError
 
 LAYOUT = Layout.of([TensorSpec("w", (30, 20)), TensorSpec("b", (7,))])
 
@@ -91,13 +91,13 @@ def test_a_sum_beyond_float32_names_the_tensor() -> None:
     x = np.zeros(LAYOUT.size, np.float32)
     x[-1] = np.finfo(np.float32).max
     state = codec.init(LAYOUT)
-    with pytest.raises(LocalError, match="^tensor b holds NaN or infinite values"):
+    with pytest.raises(UsageError, match="^tensor b holds NaN or infinite values"):
         for k in range(10):
             _, state = codec.encode(x, state, codecs.Ctx(key=k, round=k))
 
 
 @pytest.mark.parametrize(
-    "value, message",
+    ("value", "message"),
     [
         ("topkk", "there is no codec 'topkk'; did you mean topk?"),
         ({"ratio": 0.1}, "codec error-feedback: codec needs the name of a codec"),
@@ -113,7 +113,7 @@ def test_a_bad_inner_codec(value: object, message: str) -> None:
 @pytest.mark.parametrize("wrap", ["per-tensor", "small-tensors"])
 @pytest.mark.parametrize("at", ["codec", "other"])
 @pytest.mark.parametrize(
-    "inner, message",
+    ("inner", "message"),
     [
         ("dgc", "dgc has a memory of its own and needs no other"),
         ("powersgd", "powersgd has a memory of its own and needs no other"),
@@ -178,7 +178,7 @@ def relative_memory(codec: codecs.Codec[Any], messages: int, decay: float = 1.0)
     return norms
 
 
-@pytest.mark.parametrize("name, params", GROWING, ids=str)
+@pytest.mark.parametrize(("name", "params"), GROWING, ids=str)
 def test_codecs_whose_memory_grows_without_end_are_refused(name: str, params: dict[str, Any]) -> None:
     codec = codecs.get(name, **params)
     with pytest.raises(ConfigError, match="has too few levels for buckets of [0-9]+ values: the error would grow"):
@@ -187,7 +187,7 @@ def test_codecs_whose_memory_grows_without_end_are_refused(name: str, params: di
     assert norms[59] > 3 * norms[29] > 9 * norms[9]
 
 
-@pytest.mark.parametrize("name, params, most", BOUNDED, ids=str)
+@pytest.mark.parametrize(("name", "params", "most"), BOUNDED, ids=str)
 def test_codecs_whose_memory_stays_small_are_taken(name: str, params: dict[str, Any], most: float) -> None:
     codec = codecs.get(name, **params)
     assert error_feedback(codec).codec is codec

@@ -24,7 +24,7 @@ def listed(s: int, p: float) -> Quantiser:
 
 @pytest.mark.parametrize("linf", [False, True])
 @pytest.mark.parametrize(
-    "quantiser, grid",
+    ("quantiser", "grid"),
     [
         (Quantiser(Kind.UNIFORM, 4, 7, 512), levels.uniform_levels(7)),
         (Quantiser(Kind.UNIFORM, 8, 127, 8192), levels.uniform_levels(127)),

@@ -20,7 +20,7 @@ import pytest
 from edgegossip import codecs, frame
 from edgegossip.codecs.checks import require_out, require_sound
 from edgegossip.layout import Layout, TensorSpec
-from edgegossip.types import DecodeError, LocalError, Vec
+from edgegossip.types import DecodeError, UsageError, Vec
 from tests.codecs.bounds import ROUNDING, TINY, tensors
 from tests.codecs.case import Case
 from tests.codecs.cases import CASES, model, seeds
@@ -239,7 +239,7 @@ def test_a_value_that_is_not_finite_names_its_tensor(case: Case) -> None:
         x[at] = bad
         with (
             named(f"{bad} at {at}"),
-            pytest.raises(LocalError, match=f"^tensor {re.escape(tensor)} holds NaN or infinite"),
+            pytest.raises(UsageError, match=f"^tensor {re.escape(tensor)} holds NaN or infinite"),
         ):
             encode(case, x, LAYOUT)
 
@@ -247,7 +247,7 @@ def test_a_value_that_is_not_finite_names_its_tensor(case: Case) -> None:
 @every_codec
 def test_a_vector_of_another_shape_or_type_is_the_callers_mistake(case: Case) -> None:
     for x in (np.zeros(18, np.float32), np.zeros(19), np.zeros(38, np.float32)[::2]):
-        with named(f"{x.dtype}{x.shape}"), pytest.raises(LocalError, match=r"float32\[19\]"):
+        with named(f"{x.dtype}{x.shape}"), pytest.raises(UsageError, match=r"float32\[19\]"):
             encode(case, x, LAYOUT)
 
 
@@ -269,7 +269,7 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
 def test_decoding_into_something_impossible(case: Case) -> None:
     body = encode(case, np.ones(LAYOUT.size, np.float32), LAYOUT)
     for arguments, message in IMPOSSIBLE:
-        with named(message), pytest.raises(LocalError, match=f"^{message}$"):
+        with named(message), pytest.raises(UsageError, match=f"^{message}$"):
             case.codec().decode(body, LAYOUT, **arguments)
 
 
@@ -279,7 +279,7 @@ def test_a_body_within_the_vector_is_the_callers_mistake(case: Case) -> None:
     memory = np.zeros(max(4 * LAYOUT.size, -(-len(body) // 4) * 4), np.uint8)
     memory[: len(body)] = np.frombuffer(body, np.uint8)
     out = memory[: 4 * LAYOUT.size].view(np.float32)
-    with pytest.raises(LocalError, match="^the vector `out` and the body share memory"):
+    with pytest.raises(UsageError, match="^the vector `out` and the body share memory"):
         case.codec().decode(memory[: len(body)].data, LAYOUT, out)
 
 
@@ -294,7 +294,7 @@ def test_a_body_within_the_vector_is_the_callers_mistake(case: Case) -> None:
 )
 def test_every_way_to_a_body_within_the_vector(body: Callable[[Vec], Any]) -> None:
     out = np.zeros(LAYOUT.size, np.float32)
-    with pytest.raises(LocalError, match="^the vector `out` and the body share memory"):
+    with pytest.raises(UsageError, match="^the vector `out` and the body share memory"):
         require_out(LAYOUT, out, None, body(out))
     require_out(LAYOUT, out.copy(), None, body(out))
 

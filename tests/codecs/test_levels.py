@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from edgegossip.codecs import levels, theory
 from edgegossip.codecs.levels import LevelRule
-from edgegossip.types import LocalError
+from edgegossip.types import UsageError
 
 RULE = LevelRule(s0=4, eta0=0.1, f0=2.0)
 
@@ -25,7 +25,7 @@ def spread(grid: np.ndarray, r: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    "loss, lr, expected",
+    ("loss", "lr", "expected"),
     [
         (2.0, 0.1, 4),  # as at the start
         (0.5, 0.1, 8),  # a quarter of the loss: twice the levels (eq 3)
@@ -47,7 +47,7 @@ def test_a_ratio_of_rates_that_underflows_asks_for_one_level() -> None:
 
 
 @pytest.mark.parametrize(
-    "rule, loss, lr, expected",
+    ("rule", "loss", "lr", "expected"),
     [
         (LevelRule(4, 1e-300, 1e-300), 1e300, 1e300, 32767),  # 4 * 1e600 * 1e-300
         (LevelRule(4, 1e-300, 1e-300), 1e300, 1e-300, 1),
@@ -96,7 +96,7 @@ def test_the_level_rule_refuses_what_is_no_loss_or_learning_rate(bad: float) -> 
         lambda: levels.smooth_loss(None, bad),
         lambda: levels.smooth_loss(1.0, 1.0, bad),
     ):
-        with pytest.raises(LocalError):
+        with pytest.raises(UsageError):
             call()
 
 
@@ -116,11 +116,11 @@ def test_geometric_levels() -> None:
 
 
 @pytest.mark.parametrize(
-    "s, p",
+    ("s", "p"),
     [(127, 0.5), (6, 0.0), (6, 1.0), (6, -0.1), (6, math.nan), (0, 0.5), (40000, 0.9), (6, 1 - 1e-9), (300, 0.5)],
 )
 def test_geometric_levels_that_float32_cannot_hold(s: int, p: float) -> None:
-    with pytest.raises(LocalError):
+    with pytest.raises(UsageError):
         levels.geometric_levels(s, p)
 
 
@@ -164,7 +164,7 @@ def test_no_vector_is_worse_than_the_worst_case(grid: np.ndarray, d: int, seed: 
     assert variance <= levels.bin_bound(grid, counts.tolist()) + 1e-9
 
 
-@pytest.mark.parametrize("s, p", [(1, 0.5), (2, 0.3), (3, 0.5), (2, 0.8), (6, 0.5), (6, 0.9)])
+@pytest.mark.parametrize(("s", "p"), [(1, 0.5), (2, 0.3), (3, 0.5), (2, 0.8), (6, 0.5), (6, 0.9)])
 @pytest.mark.parametrize("d", [7, 64, 1000])
 def test_some_vector_is_as_bad_as_the_worst_case(s: int, p: float, d: int) -> None:
     """Brute force over vectors of at most three different magnitudes: `a` values x, `b` values y
@@ -214,7 +214,7 @@ def test_qsgd_lies_below_its_own_lemma() -> None:
         assert levels.worst_case_variance(levels.uniform_levels(s), d) <= min(d / s**2, math.sqrt(d) / s)
 
 
-@pytest.mark.parametrize("s, d", [(2, 100), (6, 512), (8, 10**4), (126, 512)])
+@pytest.mark.parametrize(("s", "d"), [(2, 100), (6, 512), (8, 10**4), (126, 512)])
 def test_the_optimal_ratio_beats_every_other(s: int, d: int) -> None:
     best = levels.optimal_ratio(s, d)
     bound = levels.worst_case_variance(levels.geometric_levels(s, best), d)
@@ -256,7 +256,7 @@ def stream_bits(level: np.ndarray) -> int:
     return 32 + sum(omega_bits(int(g)) + 1 + omega_bits(int(v)) for g, v in zip(gaps, level[at], strict=True))
 
 
-@pytest.mark.parametrize("s, d", [(1, 512), (3, 2048), (4, 8192), (6, 65536)])
+@pytest.mark.parametrize(("s", "d"), [(1, 512), (3, 2048), (4, 8192), (6, 65536)])
 @pytest.mark.parametrize("kind", ["normal", "heavy", "equal", "worst"])
 def test_the_mean_length_of_an_elias_stream_is_below_equation_3(s: int, d: int, kind: str) -> None:
     rng = np.random.default_rng(d)
@@ -275,9 +275,9 @@ def test_the_mean_length_of_an_elias_stream_is_below_equation_3(s: int, d: int, 
 
 
 def test_equation_3_needs_its_assumption() -> None:
-    with pytest.raises(LocalError, match="equation 3 needs"):
+    with pytest.raises(UsageError, match="equation 3 needs"):
         levels.length_bound(6, 512)
-    with pytest.raises(LocalError, match="equation 3 needs"):
+    with pytest.raises(UsageError, match="equation 3 needs"):
         levels.length_bound(30000, 512)
     assert levels.length_bound(6, 65536) < levels.length_bound(6, 2 * 65536)
     assert levels.length_bound(5, 65536) < levels.length_bound(6, 65536)
@@ -307,5 +307,5 @@ def test_arguments_that_make_no_sense() -> None:
         lambda: levels.optimal_ratio(0, 512),
         lambda: levels.length_bound(0, 512),
     ):
-        with pytest.raises(LocalError):
+        with pytest.raises(UsageError):
             call()

@@ -64,7 +64,7 @@ def test_uniform_words_are_the_kernels_numbers_wherever_they_start():
 
 
 @pytest.mark.parametrize("shape", [(30, 50), (50, 30), (20, 4, 3, 3)])
-@pytest.mark.parametrize("name, params", [("atomo", {"rank": 3}), ("powersgd", {"rank": 3})])
+@pytest.mark.parametrize(("name", "params"), [("atomo", {"rank": 3}), ("powersgd", {"rank": 3})])
 def test_a_matrix_of_low_rank_is_reproduced(name, params, shape):
     rows, cols = shape[0], int(np.prod(shape[1:]))
     for rank in (1, 3):

@@ -9,7 +9,7 @@ import pytest
 
 from edgegossip import codecs
 from edgegossip.layout import Layout, TensorSpec
-from edgegossip.types import LocalError
+from edgegossip.types import UsageError
 
 
 def vec(*values: float) -> np.ndarray:
@@ -34,7 +34,7 @@ def test_relative_error_neither_overflows_nor_cancels() -> None:
 
 @pytest.mark.parametrize("other", [np.zeros(3, np.float32), np.zeros((2, 1), np.float32)])
 def test_relative_error_of_other_shapes(other: np.ndarray) -> None:
-    with pytest.raises(LocalError, match="cannot compare vectors of shape"):
+    with pytest.raises(UsageError, match="cannot compare vectors of shape"):
         codecs.relative_error(vec(1, 2), other)
 
 

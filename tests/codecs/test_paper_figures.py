@@ -50,7 +50,7 @@ def squared_error(x: Vec, y: Vec) -> float:
 
 @pytest.mark.parametrize("bucket", [512, 8192])
 @pytest.mark.parametrize("norm", ["l2", "linf"])
-@pytest.mark.parametrize("name, bits", LISTS)
+@pytest.mark.parametrize(("name", "bits"), LISTS)
 def test_the_variance_is_the_formulas_and_below_the_bound(
     vector: Vec, name: str, bits: int, norm: Any, bucket: int
 ) -> None:
@@ -87,7 +87,9 @@ def test_co3_takes_two_bits_and_a_fifth_at_beta_six_tenths(vector: Vec) -> None:
     assert codecs.relative_error(vector, y) == pytest.approx(oracle.relative_error(0.6, optimum), rel=0.02)
 
 
-@pytest.mark.parametrize("beta, noise", [(0.4, 0.08), (0.8, 0.03), (1.0, 0.03), (2.0, 0.01)])  # a few values weigh much
+@pytest.mark.parametrize(
+    ("beta", "noise"), [(0.4, 0.08), (0.8, 0.03), (1.0, 0.03), (2.0, 0.01)]
+)  # a few values weigh much
 def test_co3_has_the_tables_error_for_other_shapes(beta: float, noise: float) -> None:
     x = oracle.sample(beta, N, seed=3) * np.float32(1e-4)
     y = send(codecs.get("co3", gamma=0.0), x, LAYOUT, 1)[1]

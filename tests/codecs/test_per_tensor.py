@@ -12,7 +12,7 @@ import pytest
 from edgegossip import codecs
 from edgegossip.codecs.per_tensor import Rule, per_tensor
 from edgegossip.layout import SUMS, Layout, TensorSpec
-from edgegossip.types import ConfigError, DecodeError, LocalError
+from edgegossip.types import ConfigError, DecodeError, UsageError
 
 SHAPES = {"conv.weight": (8, 4), "conv.bias": (8,), "empty": (0,), "fc.weight": (10, 8), "fc.bias": (10,)}
 LAYOUT = Layout.of(TensorSpec(name, shape) for name, shape in SHAPES.items())
@@ -59,7 +59,7 @@ def test_runs_of_one_random_codec_do_not_share_their_random_numbers() -> None:
 @pytest.mark.parametrize("choice", [3, -1, 300, 1.0, None, "0"])
 def test_a_choice_that_is_no_codec_names_the_tensor(choice: Any) -> None:
     codec = per_tensor([codecs.get("fp32"), codecs.get("fp16")], lambda t: choice if t.name == "fc.weight" else 0)
-    with pytest.raises(LocalError, match="^codec per-tensor: the choice for tensor fc.weight is .* one of 2 codecs$"):
+    with pytest.raises(UsageError, match="^codec per-tensor: the choice for tensor fc.weight is .* one of 2 codecs$"):
         codec.init(LAYOUT)
 
 
@@ -127,7 +127,7 @@ def test_accumulating() -> None:
 
 
 @pytest.mark.parametrize(
-    "change, message",
+    ("change", "message"),
     [
         (lambda b: b[:4], "the per-tensor body ends within the choices of 5 tensors"),
         (lambda b: b"\x02" + b[1:], "the per-tensor body chooses codec 2, there are 2"),
@@ -177,7 +177,7 @@ def test_damage_in_any_run_leaves_a_sum_alone(main: str, other: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "params, message",
+    ("params", "message"),
     [
         (b"", "the per-tensor parameters name no codec"),
         (b"\1\0", "the per-tensor parameters end within an entry"),

@@ -16,7 +16,7 @@ from edgegossip.codecs.elastiquant import ElastiQuant
 from edgegossip.codecs.keys import tensor_key, tensor_keys
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.native.quantise import Kind
-from edgegossip.types import ConfigError, DecodeError, LocalError, Vec
+from edgegossip.types import ConfigError, DecodeError, UsageError, Vec
 
 RAW, HUFFMAN, RUNS, ELIAS, ZSTD, ANS = range(6)
 CTX = codecs.Ctx(key=7, round=0)
@@ -52,7 +52,7 @@ MANY = tuple(k / 127 for k in range(128))
 
 
 @pytest.mark.parametrize(
-    "name, params, message",
+    ("name", "params", "message"),
     [
         ("qsgd", {"bucket": 100}, "codec qsgd: bucket = 100 is not a power of two from 8 to 65536, or 0; the nearest is 128"),
         ("qsgd-inf", {"bucket": 1}, "codec qsgd-inf: bucket = 1 is not a power of two from 8 to 65536, or 0; the nearest is 8"),
@@ -85,7 +85,7 @@ def test_parameters_that_cannot_be(name: str, params: dict[str, Any], message: s
 
 
 @pytest.mark.parametrize(
-    "name, same, params",
+    ("name", "same", "params"),
     [
         ("4-bit-elastiquant", "elastiquant", {"bits": 4, "stage": "raw"}),
         ("8-bit-elastiquant", "elastiquant", {"bits": 8, "stage": "raw"}),
@@ -102,7 +102,7 @@ def test_presets_are_the_family_with_other_defaults(name: str, same: str, params
 
 
 @pytest.mark.parametrize(
-    "name, params, wire",
+    ("name", "params", "wire"),
     [
         ("qsgd", {"bits": 5, "bucket": 64}, struct.pack("<BI", 5, 64)),
         ("qsgd-inf", {"bits": 16, "bucket": 0}, struct.pack("<BI", 16, 0)),
@@ -167,7 +167,7 @@ def test_elastiquant_quantisers() -> None:
 
 
 @pytest.mark.parametrize(
-    "name, params, x, stages",
+    ("name", "params", "x", "stages"),
     [
         ("qsgd", {"bits": 8, "bucket": 0}, sparse(30_000, 0.01), {RUNS, ELIAS, ZSTD}),
         ("qsgd", {"bits": 8, "bucket": 0, "stage": "huffman"}, sparse(30_000, 0.01), {RUNS}),
@@ -237,7 +237,7 @@ def of_all_widths(*widths: int) -> list[tuple[str, int]]:
     ]
 
 
-@pytest.mark.parametrize("name, bits", of_all_widths(2, 4, 7, 8, 12))
+@pytest.mark.parametrize(("name", "bits"), of_all_widths(2, 4, 7, 8, 12))
 def test_auto_is_as_small_as_the_smallest(name: str, bits: int) -> None:
     repeated = np.tile(normal(500), 200)
     for x in (
@@ -264,7 +264,7 @@ def entropy_of(codec_name: str, bits: int, x: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("stage", ["huffman", "auto"])
-@pytest.mark.parametrize("name, bits", of_all_widths(*range(2, 13)))
+@pytest.mark.parametrize(("name", "bits"), of_all_widths(*range(2, 13)))
 def test_sizes_are_near_the_entropy(name: str, bits: int, stage: str) -> None:
     """Codes of all widths, dense ones and such with many zeros: 3.5 %, below 1.5 bit 12 %."""
     n = 200_000
@@ -299,7 +299,7 @@ def test_the_tensor_that_is_not_finite_is_named(name: str, stage: str) -> None:
     layout, x = layout_of(3, 0, 4, 5), np.ones(12, np.float32)
     x[5] = np.nan
     codec = codecs.get(name, stage=stage)
-    with pytest.raises(LocalError, match="^tensor t2 holds NaN or infinite values"):
+    with pytest.raises(UsageError, match="^tensor t2 holds NaN or infinite values"):
         codec.encode(x, codec.init(layout), CTX)
 
 
@@ -327,7 +327,7 @@ CODE, SCALE = "a code is none of this codec's", "a scale is not finite, below ze
 
 
 @pytest.mark.parametrize(
-    "name, n, body, message",
+    ("name", "n", "body", "message"),
     [
         ("terngrad", 1023, symbols_in([bytes(256)]), "1023 values have no zstd frame"),
         ("terngrad", 1025, b"\4", "it ends early"),
@@ -354,14 +354,14 @@ def test_damaged_zstd_sections(name: str, n: int, body: bytes, message: str, wei
     assert weight is None or (out == 3).all()
 
 
-@pytest.mark.parametrize("size, wrong", [(256, "ends 1 bytes early"), (258, "holds more than its tensor's codes")])
+@pytest.mark.parametrize(("size", "wrong"), [(256, "ends 1 bytes early"), (258, "holds more than its tensor's codes")])
 def test_zstd_frames_of_another_size(size: int, wrong: str) -> None:
     with pytest.raises(DecodeError, match=wrong):
         codecs.get("terngrad").decode(symbols_in([bytes(size)]), layout_of(1025))
 
 
 @pytest.mark.parametrize(
-    "name, params", [("qsgd", {}), ("qsgd", {"bits": 12}), ("signsgd", {}), ("co3", {"gamma": 0.0})]
+    ("name", "params"), [("qsgd", {}), ("qsgd", {"bits": 12}), ("signsgd", {}), ("co3", {"gamma": 0.0})]
 )
 def test_zstd_sections_with_a_byte_changed(name: str, params: dict[str, Any]) -> None:
     codec, body, n = zstd_body(name, **params)

@@ -99,7 +99,7 @@ def test_presets_are_families_with_other_defaults() -> None:
 
 
 @pytest.mark.parametrize(
-    "name, params, message",
+    ("name", "params", "message"),
     [
         ("minmax", {}, "there is no codec 'minmax'; did you mean minmax8?; valid: "),
         ("zzz", {}, "there is no codec 'zzz'; valid: fp32, fp16, bf16, minmax8, qsgd"),
@@ -112,7 +112,7 @@ def test_unknown_names(name: str, params: dict[str, Any], message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "codec_id, params, message",
+    ("codec_id", "params", "message"),
     [
         (0, b"", "unknown codec id 0; this build knows 1 (fp32), 2 (fp16), 3 (minmax8)"),
         (1, b"x", "fp32 has no wire parameters, the frame carries 1 bytes of them"),
@@ -211,7 +211,7 @@ DIRECT = [
 ]
 
 
-@pytest.mark.parametrize("make, params, message", DIRECT, ids=str)
+@pytest.mark.parametrize(("make", "params", "message"), DIRECT, ids=str)
 def test_codecs_made_directly_refuse_what_get_refuses(make: Any, params: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=f"^{re.escape(message)}"):
         make(**params)
@@ -225,7 +225,7 @@ def test_codecs_made_directly_convert_as_get_does() -> None:
 
 
 @pytest.mark.parametrize(
-    "key, value, message",
+    ("key", "value", "message"),
     [
         ("bit", 4, "codec test has no parameter 'bit'; did you mean bits?; valid: bits, ratio, stage, nesterov, seed"),
         ("bits", 1, "codec test: bits = 1 is outside 2 to 8"),
@@ -251,7 +251,7 @@ def test_a_name_without_a_wire_format_cannot_be_decoded() -> None:
 
 
 @pytest.mark.parametrize(
-    "families, message",
+    ("families", "message"),
     [
         ([Family("a", Fp32, "x"), Family("a", Fp16, "y")], "two codecs are named a"),
         ([Family("a", Fp32, "x", wire_id=1), Family("b", Fp16, "y", wire_id=1)], "b and a share wire id 1"),

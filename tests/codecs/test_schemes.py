@@ -12,7 +12,7 @@ from edgegossip import codecs
 from edgegossip.codecs.feedback import ErrorFeedback, FeedbackState
 from edgegossip.codecs.gennorm import EDGES, GRID
 from edgegossip.layout import Layout, TensorSpec
-from edgegossip.types import DecodeError, LocalError
+from edgegossip.types import DecodeError, UsageError
 from tests.codecs.test_quantised import body_of, layout_of, normal
 
 
@@ -78,7 +78,7 @@ def test_elasticl_smooths_the_loss() -> None:
 
 
 @pytest.mark.parametrize(
-    "body, message",
+    ("body", "message"),
     [
         (b"", "the elasticl body ends within its number of levels"),
         (b"\0\0", "the elasticl body has 0 levels; 1 to 32767 are possible"),
@@ -127,5 +127,5 @@ def test_a_coordinators_levels_are_taken_as_they_are() -> None:
     assert lower > 20  # its own rule again
     body, _ = codec.encode(x, state, codecs.Ctx(3, 2))  # without a loss: as before
     assert int.from_bytes(body[:2], "little") == lower
-    with pytest.raises(LocalError, match="1 to 32767 levels, not 40000"):
+    with pytest.raises(UsageError, match="1 to 32767 levels, not 40000"):
         codec.encode(x, state, codecs.Ctx(3, 2, levels=40_000))

@@ -28,7 +28,7 @@ def sent(codec: codecs.Codec[Any], x: Vec, layout: Layout, ctx: codecs.Ctx = CTX
 
 
 @pytest.mark.parametrize(
-    "ratio, expected",
+    ("ratio", "expected"),
     [
         (0.0, [1, 0, 1, 1]),
         (0.01, [20, 0, 1, 1]),
@@ -100,7 +100,7 @@ def test_randk_saturates() -> None:
 
 
 @pytest.mark.parametrize(
-    "name, body, message",
+    ("name", "body", "message"),
     [
         ("topk", b"", "the topk body ends too early or too late, seen at tensor w"),
         ("topk", b"\7", "the topk body has an invalid head, seen at tensor w"),
@@ -133,7 +133,7 @@ def test_a_body_may_be_any_view_of_bytes(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name, params, message",
+    ("name", "params", "message"),
     [
         ("topk", {"ratio": 1.5}, "codec topk: ratio = 1.5 is outside 1e-09 to 1.0"),
         ("topk", {"ratio": float("nan")}, "codec topk: ratio = nan is outside 1e-09 to 1.0"),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edgegossip.codecs import levels, theory
-from edgegossip.types import LocalError
+from edgegossip.types import UsageError
 from tests.codecs.gennorm_oracle import sample
 
 UNIFORM = {2: 1, 4: 7, 8: 127}
@@ -31,7 +31,7 @@ def vector() -> np.ndarray:
     return sample(0.6, 1 << 18)  # with the largest of 8192 as norm, samples differ by 10 %: the table's own
 
 
-@pytest.mark.parametrize("name, column", ROWS)
+@pytest.mark.parametrize(("name", "column"), ROWS)
 def test_the_table_of_variances_and_entropies(vector: np.ndarray, name: str, column: int) -> None:
     grid, eps, entropy = TABLE[name]
     bucket, norm = COLUMNS[column]
@@ -42,7 +42,7 @@ def test_the_table_of_variances_and_entropies(vector: np.ndarray, name: str, col
     )
 
 
-@pytest.mark.parametrize("name, column", ROWS)
+@pytest.mark.parametrize(("name", "column"), ROWS)
 def test_the_variance_of_a_vector_is_below_the_bounds(vector: np.ndarray, name: str, column: int) -> None:
     grid, _, _ = TABLE[name]
     bucket, norm = COLUMNS[column]
@@ -81,5 +81,5 @@ def test_vectors_without_values_or_with_zeros_only() -> None:
     assert theory.entropy_bits([0, 0]) == 0
     assert theory.entropy_bits([[1, 1], [1, 1]]) == 2
     for bad in ([0.0], [0, 0.5], [0.1, 1], [0, 1, 1], [0, math.nan, 1]):
-        with pytest.raises(LocalError):
+        with pytest.raises(UsageError):
             theory.normalized_variance(bad, x)

@@ -30,7 +30,9 @@ def test_others_read_our_frames() -> None:
     assert len(payload) < 700
 
 
-@pytest.mark.parametrize("size, message", [(len(DATA) + 1, "ends 1 bytes early"), (len(DATA) - 1, "holds more than")])
+@pytest.mark.parametrize(
+    ("size", "message"), [(len(DATA) + 1, "ends 1 bytes early"), (len(DATA) - 1, "holds more than")]
+)
 def test_another_size(size: int, message: str) -> None:
     with pytest.raises(DecodeError, match=message):
         unpack(compress([memoryview(DATA)]), [size])
@@ -40,7 +42,7 @@ GOOD = compress([memoryview(DATA)])
 
 
 @pytest.mark.parametrize(
-    "payload, message",
+    ("payload", "message"),
     [
         (b"", "something else than a plain zstd frame"),
         (b"PK\x03\x04" + bytes(40), "something else than a plain zstd frame"),

@@ -15,10 +15,24 @@ LAYOUT = Layout.of([TensorSpec("fc.weight", (2, 3)), TensorSpec("fc.bias", (3,))
 LIMITS = frame.Limits.of(LAYOUT)
 RUN_ID = bytes(range(16))
 HEADER = struct.Struct("<4sBBHHHHHQ16sIIQQII")
-NAMES = (
-    "magic version kind flags codec_id params_bytes aux_bytes reserved layout_hash run_id round body_bytes sequence key "
-    "payload_crc header_crc"
-).split()
+NAMES = [
+    "magic",
+    "version",
+    "kind",
+    "flags",
+    "codec_id",
+    "params_bytes",
+    "aux_bytes",
+    "reserved",
+    "layout_hash",
+    "run_id",
+    "round",
+    "body_bytes",
+    "sequence",
+    "key",
+    "payload_crc",
+    "header_crc",
+]
 
 
 def receive(data: bytes, out: Vec | None = None, weight: float | None = None) -> tuple[frame.Frame, Vec]:

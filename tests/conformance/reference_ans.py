@@ -93,7 +93,7 @@ def ans_block(codes: list[int], shares: Shares) -> bytes:
     used = [-len(string) % 64 for string in bits]
     whole = ["0" * gone + string for gone, string in zip(used, bits, strict=True)]
     words = [[int(string[at : at + 64][::-1], 2) for at in range(0, len(string), 64)] for string in whole]
-    row = [(own + [0, 0])[1] for own in words]  # every string has its second word from the start
+    row = [([*own, 0, 0])[1] for own in words]  # every string has its second word from the start
     place = list(used)
     for step in taken:
         for k in range(8):

@@ -4,6 +4,7 @@ another table), and the decoding of any. Shares no code with the product."""
 from __future__ import annotations
 
 import heapq
+import itertools
 import struct
 from collections import Counter
 
@@ -133,7 +134,7 @@ def huffman(codes: list[int], bits: int, largest: int) -> bytes:
     lengths = code_lengths(alphabet, Counter(symbols))
     words, streams = canonical(lengths), 1 if len(symbols) < 1024 else 4
     cuts = [len(symbols) // 4 * k for k in range(streams)] + [len(symbols)]
-    coded = [bits_to_bytes("".join(words[s] for s in symbols[a:b])) for a, b in zip(cuts, cuts[1:], strict=False)]
+    coded = [bits_to_bytes("".join(words[s] for s in symbols[a:b])) for a, b in itertools.pairwise(cuts)]
     sizes = struct.pack(f"<{streams}H", *map(len, coded))
     return table(lengths, alphabet) + sizes + b"".join(coded)
 

@@ -34,7 +34,7 @@ def test_every_wire_format_has_at_least_ten_golden_vectors() -> None:
     assert min(counts.values()) >= 10, counts
 
 
-@pytest.mark.parametrize("name, case", CASES)
+@pytest.mark.parametrize(("name", "case"), CASES)
 def test_golden(name: str, case: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """On every instruction set in turn, as a user would choose it."""
     for isa in native.available_isas():

@@ -154,7 +154,7 @@ def test_the_second_boot_changes_nothing(kits, monkeypatch):
 
 def test_network_manager_gets_a_profile_of_its_own(kits, monkeypatch):
     disk = card(kits[0], network_manager=True)
-    _, machine, fake = boot(disk, monkeypatch)
+    _, _machine, fake = boot(disk, monkeypatch)
     path = "/etc/NetworkManager/system-connections/edgegossip-0.nmconnection"
     assert (
         "".join(f"{b};" for b in "Gärten & Co".encode()) in content(disk)[path].decode() and fake.modes[path] == 0o600

@@ -17,10 +17,10 @@ import pytest
 pytest.importorskip("torch", reason="an extra: pip install 'edgegossip[torch]'")
 pytest.importorskip("flwr", reason="server mode is an extra: pip install 'edgegossip[server]'")
 
-from edgegossip.fleet.store import Fleet  # noqa: E402
-from edgegossip.telemetry.run_folder import read_run  # noqa: E402
-from tests.e2e.command import Running, edgegossip  # noqa: E402
-from tests.e2e.network import NOBODY, Network, ip, needs_namespaces, network  # noqa: E402
+from edgegossip.fleet.store import Fleet
+from edgegossip.telemetry.run_folder import read_run
+from tests.e2e.command import Running, edgegossip
+from tests.e2e.network import NOBODY, Network, ip, needs_namespaces, network
 
 pytestmark = [needs_namespaces, pytest.mark.slow, pytest.mark.timeout(600)]
 BOARDS = ("pi-1", "pi-2", "pi-3", "pi-4")

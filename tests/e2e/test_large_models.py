@@ -144,11 +144,13 @@ def test_a_model_of_a_gigabyte_is_exchanged(mode: str, codec: str, more: dict[st
     settings = {**SETTINGS, "run.mode": mode, "codec.name": codec, **more}
     sets = [word for key, value in settings.items() for word in ("--set", f"{key}={_toml(value)}")]
     began_s = time.monotonic()
-    with edgegossip(
-        "run", "quickstart-gossip", *sets, "--json", "--no-plots", runs=tmp_path / "runs", cwd=tmp_path
-    ) as run:
-        with watched(run) as peaks:
-            out, err = run.process.communicate(timeout=1500)
+    with (
+        edgegossip(
+            "run", "quickstart-gossip", *sets, "--json", "--no-plots", runs=tmp_path / "runs", cwd=tmp_path
+        ) as run,
+        watched(run) as peaks,
+    ):
+        out, err = run.process.communicate(timeout=1500)
     assert run.process.returncode == 0, err
     summary = json.loads(out)
     models = {role: peak / MODEL_BYTES for role, peak in peaks.anonymous.items()}

@@ -172,7 +172,7 @@ def test_a_board_without_a_test_set_trains_on_and_only_the_other_evaluates(folde
 def test_a_folder_that_is_not_there_is_said_before_a_process_is_started(folders: Path, tmp_path: Path) -> None:
     arguments = ("run", "quickstart-gossip", *sets(folders, "run.nodes=3"))
     with edgegossip(*arguments, runs=tmp_path / "runs") as running:
-        code, out, err = running.finish()
+        code, _out, err = running.finish()
     assert code == 3
     assert f"data.dir = {folders}/board-2: there is no such folder" in err
     assert not (tmp_path / "runs").exists()
@@ -183,6 +183,6 @@ def test_who_shares_out_a_folder_of_his_own_is_told(tmp_path: Path) -> None:
     settings = ("data.name=npz", f"data.dir={tmp_path}", "run.nodes=2", "run.rounds=1", "gossip.topology=complete")
     arguments = [part for s in settings for part in ("--set", s)]
     with edgegossip("run", "quickstart-gossip", *arguments, "--no-plots", runs=tmp_path / "runs") as running:
-        code, out, err = running.finish()
+        code, _out, err = running.finish()
     assert code == 0, err
     assert 'set data.partition = "local"' in err

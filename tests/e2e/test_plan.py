@@ -10,11 +10,11 @@ import pytest
 
 pytest.importorskip("torch", reason="an extra: pip install 'edgegossip[torch]'")
 
-from click.testing import CliRunner  # noqa: E402
+from click.testing import CliRunner
 
-from edgegossip.cli.main import cli  # noqa: E402
-from tests.e2e.network import needs_namespaces  # noqa: E402
-from tests.e2e.test_scale import scale  # noqa: E402
+from edgegossip.cli.main import cli
+from tests.e2e.network import needs_namespaces
+from tests.e2e.test_scale import scale
 
 RATE_BPS, BOARDS = 20_000_000, 4
 RECIPE = (

@@ -22,10 +22,10 @@ import pytest
 
 pytest.importorskip("torch", reason="an extra: pip install 'edgegossip[torch]'")
 
-from edgegossip.telemetry.run_folder import RunData, read_run  # noqa: E402
-from tests.e2e.command import Running, edgegossip  # noqa: E402
-from tests.e2e.test_tls import free_port  # noqa: E402
-from tests.update.support import site_of  # noqa: E402
+from edgegossip.telemetry.run_folder import RunData, read_run
+from tests.e2e.command import Running, edgegossip
+from tests.e2e.test_tls import free_port
+from tests.update.support import site_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 

@@ -16,8 +16,8 @@ import pytest
 
 pytest.importorskip("torch", reason="an extra: pip install 'edgegossip[torch]'")
 
-from edgegossip.lab.scale.netns.access_point import AccessPoint  # noqa: E402
-from edgegossip.lab.scale.netns.namespaces import (  # noqa: E402
+from edgegossip.lab.scale.netns.access_point import AccessPoint
+from edgegossip.lab.scale.netns.namespaces import (
     BACKLOG,
     BACKLOG_PACKETS,
     BEFORE,
@@ -27,8 +27,8 @@ from edgegossip.lab.scale.netns.namespaces import (  # noqa: E402
     ip,
     remove_stale,
 )
-from edgegossip.lab.scale.netns.rates import parse_rate  # noqa: E402
-from tests.e2e.network import first_namespace, needs_namespaces  # noqa: E402
+from edgegossip.lab.scale.netns.rates import parse_rate
+from tests.e2e.network import first_namespace, needs_namespaces
 
 pytestmark = needs_namespaces
 # The digits travel with the package; a perceptron of 200,000 values takes a while on the link and

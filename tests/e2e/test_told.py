@@ -12,15 +12,15 @@ import pytest
 pytest.importorskip("torch", reason="an extra: pip install 'edgegossip[torch]'")
 pytest.importorskip("flwr", reason="server mode is an extra: pip install 'edgegossip[server]'")
 
-from edgegossip import recipe as recipes  # noqa: E402
-from edgegossip.fleet.store import Fleet  # noqa: E402
-from edgegossip.node.entering import follow  # noqa: E402
-from edgegossip.node.final_model import load_model  # noqa: E402
-from edgegossip.telemetry.run_folder import read_run  # noqa: E402
-from edgegossip.types import ConfigError, LocalError, PeerError  # noqa: E402
-from tests.e2e.command import edgegossip  # noqa: E402
-from tests.e2e.test_server_resume import undisturbed  # noqa: E402
-from tests.e2e.test_tls import free_port  # noqa: E402
+from edgegossip import recipe as recipes
+from edgegossip.fleet.store import Fleet
+from edgegossip.node.entering import follow
+from edgegossip.node.final_model import load_model
+from edgegossip.telemetry.run_folder import read_run
+from edgegossip.types import ConfigError, PeerError, UsageError
+from tests.e2e.command import edgegossip
+from tests.e2e.test_server_resume import undisturbed
+from tests.e2e.test_tls import free_port
 
 BOARDS = ("pi-1", "pi-2")
 
@@ -103,5 +103,5 @@ def test_what_is_told_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_coordinator_that_is_not_there_is_waited_for_but_not_for_ever() -> None:
     said: list[str] = []
-    with pytest.raises(LocalError, match="no coordinator at"):
+    with pytest.raises(UsageError, match="no coordinator at"):
         follow(f"127.0.0.1:{free_port()}", "a", None, (), said.append, 0.2)

@@ -33,7 +33,7 @@ from edgegossip.engine.joining import Patience, RemoteMembers
 from edgegossip.engine.node import Stage
 from edgegossip.gossip import topologies
 from edgegossip.gossip.base import Message
-from edgegossip.types import ConfigError, LocalError
+from edgegossip.types import ConfigError, UsageError
 from tests.engine.boards import LAYOUT, ROUNDS, RUN_ID, Board, deliver, model_frame, received
 
 BD = (PeerUp("b"), PeerUp("d"))
@@ -86,7 +86,7 @@ def test_every_state_that_an_algorithm_lets_go_of_comes_out_and_another_process_
 
 def test_a_board_needs_a_model_to_start_from() -> None:
     board = Board("a").give(*BD)
-    with pytest.raises(LocalError, match="a model to start from"):
+    with pytest.raises(UsageError, match="a model to start from"):
         board.give(Loaded(board.view, None))
     with pytest.raises(ConfigError):
         Board("a", algorithm="dpsgd", topology="directed-ring", params={"eta": -1.0})

@@ -11,7 +11,7 @@ from edgegossip.codecs.base import Ctx
 from edgegossip.engine.server_frames import Channel, Downlink, Replica
 from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.layout import SUMS, Layout, TensorSpec
-from edgegossip.types import ConfigError, LocalError, PeerError
+from edgegossip.types import ConfigError, PeerError, UsageError
 
 LAYOUT = Layout.of([TensorSpec("a", (40, 10)), TensorSpec("b", (9,))])
 RUN = b"r" * 16
@@ -98,7 +98,7 @@ def test_a_board_goes_on_with_the_model_that_it_kept() -> None:
     again = Replica(LAYOUT, RUN, codecs.get("fp16"))
     with pytest.raises(PeerError, match="the model of round 4 did not come"):
         again.held(4)
-    with pytest.raises(LocalError):
+    with pytest.raises(UsageError):
         again.restore(model[1:], round)
     again.restore(model, round)
     np.testing.assert_array_equal(again.held(4), x)

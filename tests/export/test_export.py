@@ -17,7 +17,7 @@ from edgegossip.int8 import onnx_file, qdq
 from edgegossip.node.final_model import about_model, save_model
 from edgegossip.recipe import ModelSection
 from edgegossip.training import models
-from edgegossip.types import DataError, LocalError
+from edgegossip.types import DataError, UsageError
 from tests.training.fakes import recipe
 
 CNN = {"name": "cnn", "params": {"channels": [8, 16], "hidden": 32}}
@@ -72,9 +72,9 @@ def test_ranges_span_all_samples():
 
 
 def test_a_model_without_int8_layers_and_one_without_examples_are_refused():
-    with pytest.raises(LocalError, match="no int8 layers"):
+    with pytest.raises(UsageError, match="no int8 layers"):
         qdq.qdq_twin(torch.nn.Linear(2, 2), [torch.ones(1, 2)])
-    with pytest.raises(LocalError, match="no examples"):
+    with pytest.raises(UsageError, match="no examples"):
         qdq.qdq_twin(int8.convert(torch.nn.Linear(2, 2)), [])
 
 
@@ -137,7 +137,7 @@ def test_which_model_is_meant(tmp_path: Path):
     assert export(run, "--board", "board-1", "-o", tmp_path / "m.onnx")["model"].endswith("board-1.npz")
     file = run / "checkpoint" / "board-1.npz"
     assert export(file, "-o", tmp_path / "m.onnx")["model"] == str(file)
-    with pytest.raises(LocalError, match="board-7.*board-0, board-1"):
+    with pytest.raises(UsageError, match="board-7.*board-0, board-1"):
         export(run, "--board", "board-7", "-o", tmp_path / "m.onnx")
     with pytest.raises(DataError, match="not a run folder"):
         export(tmp_path, "-o", tmp_path / "m.onnx")

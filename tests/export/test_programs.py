@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from edgegossip import int8
 from edgegossip.export import ProgramFile, exporter, to_onnx
-from edgegossip.types import HostError, LocalError
+from edgegossip.types import HostError, UsageError
 
 
 class Reader(nn.Module):
@@ -65,13 +65,13 @@ class AsLongAsItTakes(nn.Module):
 
 @pytest.mark.parametrize("suffix", [".onnx", ".pt2"])
 def test_what_no_exporter_can_trace_is_one_sentence_and_no_file(suffix: str, tmp_path: Path) -> None:
-    with pytest.raises(LocalError, match="cannot hold this model: [A-Z]"):
+    with pytest.raises(UsageError, match="cannot hold this model: [A-Z]"):
         exporter(suffix)(AsLongAsItTakes(), torch.ones(2, 3), tmp_path / f"m{suffix}")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_int8_model_has_no_program_of_torchs(tmp_path: Path) -> None:
-    with pytest.raises(LocalError, match="none of torch's: write it as .onnx"):
+    with pytest.raises(UsageError, match="none of torch's: write it as .onnx"):
         exporter(".pt2")(int8.convert(nn.Sequential(nn.Linear(4, 2))), torch.ones(2, 4), tmp_path / "m.pt2")
 
 

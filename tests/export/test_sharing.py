@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from edgegossip import int8
 from edgegossip.export import to_onnx
 from edgegossip.int8 import onnx_file, qdq
-from edgegossip.types import LocalError
+from edgegossip.types import UsageError
 
 
 def error(x: np.ndarray, of: np.ndarray) -> float:
@@ -152,13 +152,13 @@ class AsItGoes(nn.Module):
 def test_a_way_through_the_layers_that_no_example_took_is_refused():
     twin = qdq.qdq_twin(int8.convert(AsItGoes()), [torch.ones(2, 4)])
     for _ in range(2):  # a pass that failed leaves nothing behind
-        with pytest.raises(LocalError, match="'linear' is called 2 times.*1 times in those with the examples"):
+        with pytest.raises(UsageError, match="'linear' is called 2 times.*1 times in those with the examples"):
             twin(torch.ones(3, 4))
     whole, part = twin(torch.ones(2, 4)), twin.linear(torch.ones(2, 4))
     assert torch.equal(whole, part)
     twin = qdq.qdq_twin(int8.convert(AsItGoes()), [torch.ones(2, 4), torch.ones(3, 4)])
     assert [len(twin(torch.ones(n, 4))) for n in (2, 3, 1)] == [2, 3, 1]
-    with pytest.raises(LocalError, match="'other' is called 1 times"):
+    with pytest.raises(UsageError, match="'other' is called 1 times"):
         twin(torch.ones(5, 4))
-    with pytest.raises(LocalError, match="call the whole QDQ model"):
+    with pytest.raises(UsageError, match="call the whole QDQ model"):
         twin.linear(torch.ones(2, 4))

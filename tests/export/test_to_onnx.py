@@ -12,7 +12,7 @@ from torch import nn
 from edgegossip import int8
 from edgegossip.export import to_onnx
 from edgegossip.int8 import qdq
-from edgegossip.types import HostError, LocalError
+from edgegossip.types import HostError, UsageError
 
 DOCS = (Path(__file__).parents[2] / "docs" / "int8.md").read_text()
 
@@ -27,16 +27,16 @@ def test_every_part_of_the_model_keeps_its_mode():
     twin = qdq.qdq_twin(model, [torch.ones(2, 4)])
     assert [m.training for m in model.modules()] == [True, True, False, False, False]
     assert not any(m.training for m in twin.modules())
-    with pytest.raises(LocalError):  # on the way
+    with pytest.raises(UsageError):  # on the way
         qdq.qdq_twin(model, [torch.ones(2, 4), [torch.ones(2, 4)]])
     assert [m.training for m in model.modules()] == [True, True, False, False, False]
 
 
 def test_batches_with_labels_and_no_batches_are_refused(tmp_path: Path):
     model = int8.convert(nn.Linear(2, 2))
-    with pytest.raises(LocalError, match="not a tuple: leave out labels"):
+    with pytest.raises(UsageError, match="not a tuple: leave out labels"):
         to_onnx(model, [(torch.ones(1, 2), torch.ones(1))], tmp_path / "m.onnx")
-    with pytest.raises(LocalError, match="no examples"):
+    with pytest.raises(UsageError, match="no examples"):
         to_onnx(model, [], tmp_path / "m.onnx")
     assert not list(tmp_path.iterdir())
 

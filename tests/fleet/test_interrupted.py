@@ -14,7 +14,7 @@ from edgegossip.fleet import kits, store
 from edgegossip.fleet.lock import locked
 from edgegossip.fleet.store import Fleet
 from edgegossip.security import Identity
-from edgegossip.types import ConfigError, LocalError
+from edgegossip.types import ConfigError, UsageError
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_commands_at_once_wait_for_one_another(fleet):
 
 
 def test_who_waits_for_too_long_says_for_what(fleet):
-    with locked(fleet.folder), pytest.raises(LocalError, match="another `edgegossip` command is changing"):
+    with locked(fleet.folder), pytest.raises(UsageError, match="another `edgegossip` command is changing"):
         with locked(fleet.folder, patience_s=0.06):
             raise AssertionError("two are in there")
 
@@ -172,13 +172,13 @@ def test_init_interrupted_and_said_again(tmp_path):
     def command(fleet: Fleet) -> None:
         try:
             Fleet.create(fleet.folder, "f", 20)
-        except LocalError as error:
+        except UsageError as error:
             raise ConfigError(str(error)) from error
 
     assert interrupted_everywhere(start, command) >= 10
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/ca.key").write_text("precious")
-    with pytest.raises(LocalError, match="not empty"):
+    with pytest.raises(UsageError, match="not empty"):
         Fleet.create(tmp_path / "mine", "f", 20)
     assert [p.name for p in (tmp_path / "mine").iterdir()] == ["ca.key"]
 
@@ -190,5 +190,5 @@ def test_after_an_interrupted_init_other_commands_finish_it(tmp_path, monkeypatc
         Fleet.create(folder, "f", 20)
     monkeypatch.undo()
     consistent(Fleet.open(folder).add("a", "board", 20))
-    with pytest.raises(LocalError, match="holds a fleet already"):
+    with pytest.raises(UsageError, match="holds a fleet already"):
         Fleet.create(folder, "f", 20)

@@ -15,7 +15,7 @@ from cryptography import x509
 from edgegossip.cli.fleet import fleet as command
 from edgegossip.fleet.store import Fleet
 from edgegossip.security import Identity
-from edgegossip.types import ConfigError, DataError, LocalError, PeerError
+from edgegossip.types import ConfigError, DataError, PeerError, UsageError
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def test_only_the_owner_may_read_keys(made):
 def test_a_key_that_others_can_read_is_refused(made, tmp_path):
     folder = copy(made.folder / "boards/pi-01", tmp_path / "pi-01")
     (folder / "identity.key").chmod(0o644)
-    with pytest.raises(LocalError, match="chmod 600"):
+    with pytest.raises(UsageError, match="chmod 600"):
         Identity.load(folder)
 
 
@@ -90,7 +90,7 @@ def test_a_name_is_given_once(made):
         made.add("pi-01", "board", 20)
     with pytest.raises(ConfigError, match="--host is for coordinators"):
         made.add("pi-09", "board", 20, ["10.0.0.1"])
-    with pytest.raises(LocalError, match="holds a fleet already"):
+    with pytest.raises(UsageError, match="holds a fleet already"):
         Fleet.create(made.folder, "x", 1)
 
 
@@ -176,7 +176,7 @@ def test_a_list_that_was_taken_over_is_there_after_a_restart(tmp_path):
 def test_the_command(tmp_path):
     def call(*words: str, code: int = 0) -> str:
         done = CliRunner().invoke(command, words, catch_exceptions=True)
-        if isinstance(done.exception, (LocalError, ConfigError)):
+        if isinstance(done.exception, (UsageError, ConfigError)):
             return str(done.exception)
         assert done.exit_code == code, done.output
         return done.output

@@ -20,7 +20,7 @@ from edgegossip.fleet.telling import tell, until
 from edgegossip.mesh import GrpcTransport
 from edgegossip.mesh.tls_security import TlsSecurity
 from edgegossip.security import tls
-from edgegossip.types import LocalError, PeerError
+from edgegossip.types import PeerError, UsageError
 from tests.mesh.support import QUICK, RUN
 
 Board = Callable[[str], tuple[GrpcTransport, TlsSecurity]]
@@ -89,7 +89,7 @@ def test_two_lists_of_the_same_number_are_not_the_same(fleet, board, tmp_path):
     old = shutil.copytree(fleet.folder, tmp_path / "old")
     transport, guard = board("pi-01")
     tell(fleet.revoke("pi-02"), transport.address)
-    with pytest.raises(LocalError, match="goes by another list 2, which .* did not make: this folder is an old copy"):
+    with pytest.raises(UsageError, match="goes by another list 2, which .* did not make: this folder is an old copy"):
         tell(Fleet.open(old).revoke("pi-03"), transport.address)
     shutil.copy(tmp_path / "pi-01/crl.pem", old / "crl.pem")
     assert tell(Fleet.open(old).revoke(), transport.address) == ("pi-01", 3)
@@ -117,10 +117,10 @@ def test_an_old_copy_with_the_operator_of_then(fleet, board, tmp_path):
     old = shutil.copytree(fleet.folder, tmp_path / "old")
     transport, guard = board("pi-01")
     tell(fleet.add("the-operator", "operator", 20, again=True), transport.address)
-    with pytest.raises(LocalError, match="our certificate was revoked: .* is an old copy.*Copy crl.pem"):
+    with pytest.raises(UsageError, match="our certificate was revoked: .* is an old copy.*Copy crl.pem"):
         tell(Fleet.open(old).revoke("pi-02"), transport.address)
     shutil.copy(tmp_path / "pi-01/crl.pem", old / "crl.pem")
-    with pytest.raises(LocalError, match="no valid operator"):
+    with pytest.raises(UsageError, match="no valid operator"):
         tell(Fleet.open(old).revoke(), transport.address)
     assert tell(Fleet.open(old).add("the-operator", "operator", 20), transport.address) == ("pi-01", 3)
     assert serials(fleet, "pi-02") < revoked_at(guard)
@@ -144,7 +144,7 @@ def test_again_keeps_the_role_and_the_folder(fleet):
 
 def test_without_an_operator_it_says_how_to_make_one(fleet, board):
     transport, _ = board("pi-01")
-    with pytest.raises(LocalError, match="no valid operator.*fleet add --fleet .* --role operator"):
+    with pytest.raises(UsageError, match="no valid operator.*fleet add --fleet .* --role operator"):
         tell(fleet.revoke("the-operator"), transport.address)
 
 
@@ -161,7 +161,7 @@ def test_a_coordinator_with_another_number_is_a_failure(fleet, board, monkeypatc
     monkeypatch.setattr(tls, "peer_of", lambda *_: (TlsSecurity.load(kit).identity.subject, 1))
     transport, _ = board("pi-01")
     assert tell(fleet, transport.address, lambda s, crl: 1) == ("laptop", 1)
-    with pytest.raises(LocalError, match="laptop at .* goes by list 7.*old copy"):
+    with pytest.raises(UsageError, match="laptop at .* goes by list 7.*old copy"):
         tell(fleet, transport.address, lambda s, crl: 7)
     with pytest.raises(PeerError, match="laptop did not take over revocation list 1, it goes by list 0"):
         tell(fleet, transport.address, lambda s, crl: 0)

@@ -7,8 +7,8 @@ import pytest
 
 pytest.importorskip("flwr", reason="server mode is an extra: pip install 'edgegossip[server]'")
 
-from edgegossip.flower._private import runtime  # noqa: E402
-from edgegossip.types import NodeId, Round  # noqa: E402
+from edgegossip.flower._private import runtime
+from edgegossip.types import NodeId, Round
 
 
 class Memory:

@@ -25,7 +25,7 @@ from edgegossip.flower.messages import RunDescription, frame_array, frame_bytes,
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.recipe import CheckpointSection
 from edgegossip.telemetry.spans import RoundClock
-from edgegossip.types import ConfigError, LocalError, LocalUpdate, PeerError, Round, Vec
+from edgegossip.types import ConfigError, LocalUpdate, PeerError, Round, UsageError, Vec
 from tests.flower import toy
 from tests.flower.conftest import Memory
 
@@ -70,7 +70,7 @@ def test_another_process_goes_on_with_memory_and_last_answer(in_run: int) -> Non
 
 def test_a_snapshot_of_another_codec_is_refused() -> None:
     other = Board("board-0", toy.Toy(1), Channel.of(toy.LAYOUT, RUN, codecs.get("fp16")), codecs.get("fp32"))
-    with pytest.raises(LocalError):
+    with pytest.raises(UsageError):
         _board().restore(other.snapshot())
 
 
@@ -237,7 +237,7 @@ def test_a_coordinator_that_takes_some_of_a_large_answer_is_not_away(moves: bool
 def test_a_board_that_cannot_train_says_why_also_where_the_coordinator_is_away(in_run: int, sink: Memory) -> None:
     class Broken(toy.Toy):
         def local_update(self, x: Vec, round: Round) -> LocalUpdate:
-            raise LocalError("the training loss became nan")
+            raise UsageError("the training loss became nan")
 
     def away(reply: Message) -> None:
         raise LinkError("nobody there", gone=True)
@@ -246,5 +246,5 @@ def test_a_board_that_cannot_train_says_why_also_where_the_coordinator_is_away(i
     channel = Channel.of(toy.LAYOUT, RUN, codecs.get("co3"))
     client._board = Board("board-0", Broken(1), channel, codecs.get("fp32"))
     client._link = SimpleNamespace(moved=0, fetch=lambda incoming: _asked(0, X), reply=away)  # type: ignore[assignment]
-    with pytest.raises(LocalError, match="the training loss became nan"):
+    with pytest.raises(UsageError, match="the training loss became nan"):
         client._handle(SimpleNamespace(contents={}))  # type: ignore[arg-type]

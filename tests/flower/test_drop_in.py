@@ -16,7 +16,7 @@ from edgegossip.flower import compressed, compression_mod
 from edgegossip.flower.combine import BoardGrid
 from edgegossip.flower.messages import FRAME, STYPE
 from edgegossip.flower.records import RecordLayout
-from edgegossip.types import LocalError, PeerError
+from edgegossip.types import PeerError, UsageError
 
 BOARDS = 5
 CONFIG: dict[str, Any] = {"fraction_evaluate": 0.0, "min_train_nodes": 1, "min_available_nodes": 1}
@@ -151,7 +151,7 @@ def test_an_app_that_returns_other_arrays_is_told(in_run: int) -> None:
         record = ArrayRecord({"other": Array(np.zeros(3, np.float32))})
         return Message(RecordDict({"arrays": record, "metrics": MetricRecord({"num-examples": 1})}), reply_to=inner)
 
-    with pytest.raises(LocalError, match="names, shapes or dtypes"):
+    with pytest.raises(UsageError, match="names, shapes or dtypes"):
         compression_mod(codecs.get("fp32"))(message, _context(), app)
 
 

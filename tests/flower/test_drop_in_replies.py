@@ -16,7 +16,7 @@ from edgegossip import codecs
 from edgegossip.flower import compressed, compression_mod
 from edgegossip.flower.combine import BoardGrid
 from edgegossip.flower.messages import STYPE
-from edgegossip.types import LocalError
+from edgegossip.types import UsageError
 
 CONFIG: dict[str, Any] = {"fraction_evaluate": 0.0, "min_train_nodes": 1, "min_available_nodes": 1}
 LIAR = 2
@@ -65,7 +65,7 @@ class Run:
     def answer(self, message: Message) -> Message:
         try:
             return self._mod(message, self._contexts[message.metadata.dst_node_id], self._app)
-        except (RuntimeError, LocalError) as error:
+        except (RuntimeError, UsageError) as error:
             return Message(Error(3, str(error)), reply_to=message)
 
     def round(self, number: int, spoil: Callable[[RecordDict], None] = lambda content: None) -> None:
@@ -276,5 +276,5 @@ def test_floats_of_other_widths_travel_and_come_back_as_they_were(dtype: Any, ma
 
 def test_a_model_without_floats_is_declined_in_one_sentence(in_run: int) -> None:
     strategy = Run(FedAvg).strategy
-    with pytest.raises(LocalError, match="nothing in the model can be compressed"):
+    with pytest.raises(UsageError, match="nothing in the model can be compressed"):
         strategy.configure_train(1, ArrayRecord({"0": Array(np.zeros(3, np.uint8))}), ConfigRecord(), BoardGrid([1]))

@@ -15,7 +15,7 @@ from edgegossip.flower import messages
 from edgegossip.flower.messages import STYPE, frame_array, frame_bytes, frame_content
 from edgegossip.frame import Aux, Kind
 from edgegossip.layout import Layout, TensorSpec
-from edgegossip.types import DecodeError, LocalError, Metrics, PeerError
+from edgegossip.types import DecodeError, Metrics, PeerError, UsageError
 
 LAYOUT = Layout.of([TensorSpec("w", (4, 5)), TensorSpec("b", (4,))])
 RUN = b"0123456789abcdef"
@@ -43,7 +43,7 @@ def test_array_is_opaque_to_flower() -> None:
 
 
 @pytest.mark.parametrize(
-    "change,reason",
+    ("change", "reason"),
     [
         ({"run_id": b"fedcba9876543210"}, "another run"),
         ({"layout": Layout.of([TensorSpec("w", (24,))])}, "another model"),
@@ -75,7 +75,7 @@ def test_every_flipped_byte_and_every_truncation_is_refused() -> None:
 def test_not_finite_is_our_own_mistake_when_sent() -> None:
     bad = X.copy()
     bad[7] = np.inf
-    with pytest.raises(LocalError):
+    with pytest.raises(UsageError):
         CHANNEL.frame(Kind.UPDATE, bad, CHANNEL.codec.init(LAYOUT), Ctx(1, 0), 1)
 
 

@@ -51,7 +51,7 @@ def test_only_one_package_uses_what_is_not_public() -> None:
             assert {module for module, _ in _imports(path)} <= set(PUBLIC), path.name
 
 
-@pytest.mark.parametrize("module,name", sorted({name for path in PRIVATE for name in _imports(path)}))
+@pytest.mark.parametrize(("module", "name"), sorted({name for path in PRIVATE for name in _imports(path)}))
 def test_name_is_still_there(module: str, name: str) -> None:
     text = f"Flower {version('flwr')} has no {module}.{name}: edgegossip was written for 1.41"
     try:
@@ -64,7 +64,7 @@ def test_name_is_still_there(module: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "client,methods",
+    ("client", "methods"),
     [
         (
             link.FleetHttpClient,

@@ -16,22 +16,22 @@ import pytest
 
 pytest.importorskip("flwr", reason="server mode is an extra: pip install 'edgegossip[server]'")
 
-from edgegossip import codecs  # noqa: E402
-from edgegossip import recipe as recipes  # noqa: E402
-from edgegossip.fleet.launch.admission import coordinator_of, credentials  # noqa: E402
-from edgegossip.fleet.store import Fleet  # noqa: E402
-from edgegossip.fleet.telling import tell  # noqa: E402
-from edgegossip.flower import Coordinator, NodeClient  # noqa: E402
-from edgegossip.flower._private import link  # noqa: E402
-from edgegossip.flower._private.link import FleetLink, LinkError  # noqa: E402
-from edgegossip.flower.admission import JOIN_PATH, REVOKED_PATH, TOKEN_HEADER  # noqa: E402
-from edgegossip.flower.credentials import BoardCredentials  # noqa: E402
-from edgegossip.flower.telling import give  # noqa: E402
-from edgegossip.security import tls  # noqa: E402
-from edgegossip.security.identity import Identity  # noqa: E402
-from edgegossip.types import ConfigError, PeerError  # noqa: E402
-from tests.flower import toy  # noqa: E402
-from tests.flower.conftest import Memory  # noqa: E402
+from edgegossip import codecs
+from edgegossip import recipe as recipes
+from edgegossip.fleet.launch.admission import coordinator_of, credentials
+from edgegossip.fleet.store import Fleet
+from edgegossip.fleet.telling import tell
+from edgegossip.flower import Coordinator, NodeClient
+from edgegossip.flower._private import link
+from edgegossip.flower._private.link import FleetLink, LinkError
+from edgegossip.flower.admission import JOIN_PATH, REVOKED_PATH, TOKEN_HEADER
+from edgegossip.flower.credentials import BoardCredentials
+from edgegossip.flower.telling import give
+from edgegossip.security import tls
+from edgegossip.security.identity import Identity
+from edgegossip.types import ConfigError, PeerError
+from tests.flower import toy
+from tests.flower.conftest import Memory
 
 PATIENCE_S = 60.0  # of a loaded machine
 RUN = {"mode": "server", "rounds": 100_000, "nodes": 3}

@@ -15,7 +15,7 @@ from edgegossip.frame import Aux, Kind
 from edgegossip.gossip import adpsgd, topologies
 from edgegossip.gossip.base import Checkpoint, Message, RoundDone, Send, SetTimer, Suspect
 from edgegossip.gossip.momentum import with_momentum
-from edgegossip.types import ConfigError, DecodeError, LocalError, PeerError
+from edgegossip.types import ConfigError, DecodeError, PeerError, UsageError
 from tests.gossip.pairs import DEADLINE_S, ZERO, N, Net, make_net, update
 
 ONE = np.ones(N, np.float32)
@@ -68,7 +68,7 @@ def test_the_next_step_waits_for_the_exchange_under_way() -> None:
     net = make_net(2)
     net.step(0)
     assert net.step(0, ONE) == [] and net.algorithm.waiting_for(net.states[0]) == ("board-1",)
-    with pytest.raises(LocalError, match="round 1 of board-0 has its local update already"):
+    with pytest.raises(UsageError, match="round 1 of board-0 has its local update already"):
         net.step(0)
     net.deliver()
     actions = net.deliver()  # the answer ends this exchange and begins the next
@@ -267,11 +267,11 @@ def test_bad_parameters_are_refused(params: dict[str, Any]) -> None:
 
 def test_bad_models_and_updates_are_refused() -> None:
     net = make_net(2)
-    with pytest.raises(LocalError):
+    with pytest.raises(UsageError):
         net.algorithm.init(np.full(N, np.nan, np.float32), net.view(0))
-    with pytest.raises(LocalError, match="w"):
+    with pytest.raises(UsageError, match="w"):
         net.algorithm.step(net.states[0], update(np.full(N, np.inf)))
-    with pytest.raises(LocalError, match="which members are down"):
+    with pytest.raises(UsageError, match="which members are down"):
         net.algorithm.membership(net.states[0], net.view(0, seed=99))
 
 

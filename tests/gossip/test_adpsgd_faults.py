@@ -139,7 +139,7 @@ def test_a_restart_in_a_round_that_waited_counts_it_as_done() -> None:
     net.restart(0, net.states[0])
     assert net.algorithm.round(net.states[0]) == 2
     net.deliver_all()
-    assert [a for a in net.step(0) if isinstance(a, RoundDone)][0].round == 2
+    assert next(a for a in net.step(0) if isinstance(a, RoundDone)).round == 2
     net.check_sum(1e-6)
 
 

@@ -12,7 +12,7 @@ import pytest
 from edgegossip.frame import Kind
 from edgegossip.gossip.base import Adopted, Checkpoint, Message, RoundDone, Send, SetTimer, Suspect
 from edgegossip.layout import Layout, TensorSpec
-from edgegossip.types import LocalError, LocalUpdate
+from edgegossip.types import LocalUpdate, UsageError
 
 N = 12
 ZERO = np.zeros(N, np.float32)
@@ -119,7 +119,7 @@ def test_a_return_counts_as_sent(make_fleet: Any) -> None:
 
 def test_only_down_may_change_during_a_run(make_fleet: Any) -> None:
     fleet = make_fleet("ring", nodes=3)
-    with pytest.raises(LocalError, match="only change which members are down"):
+    with pytest.raises(UsageError, match="only change which members are down"):
         fleet.algorithm.membership(fleet.states[0], fleet.view(0, seed=9))
 
 

@@ -13,7 +13,7 @@ from edgegossip.frame import Kind
 from edgegossip.gossip.base import Message
 from edgegossip.gossip.messages import LARGEST, squared_norm
 from edgegossip.gossip.topologies.graph import build
-from edgegossip.types import ConfigError, DecodeError, LocalError, PeerError
+from edgegossip.types import ConfigError, DecodeError, PeerError, UsageError
 
 N = 12
 ZERO = np.zeros(N, np.float32)
@@ -64,7 +64,7 @@ def test_an_in_neighbour_of_another_round_only_is_refused(make_fleet: Any) -> No
 def test_a_second_step_in_a_round_is_refused(make_fleet: Any) -> None:
     fleet = make_fleet("ring", nodes=3)
     fleet.step(0, ZERO)
-    with pytest.raises(LocalError, match="round 0 of board-0 has its local update already"):
+    with pytest.raises(UsageError, match="round 0 of board-0 has its local update already"):
         fleet.step(0, ZERO)
 
 
@@ -73,10 +73,10 @@ def test_an_update_that_is_not_finite_names_the_tensor(make_fleet: Any) -> None:
     delta = ZERO.copy()
     delta[-1] = np.nan
     before = fleet.states[0]
-    with pytest.raises(LocalError, match="tensor b "):
+    with pytest.raises(UsageError, match="tensor b "):
         fleet.step(0, delta)
     assert fleet.states[0] is before
-    with pytest.raises(LocalError, match=r"float32\[12\]"):
+    with pytest.raises(UsageError, match=r"float32\[12\]"):
         fleet.step(0, ZERO[:-1])
 
 
@@ -89,9 +89,9 @@ def test_init_refuses_a_view_that_does_not_fit(make_fleet: Any) -> None:
         algorithm.init(x, fleet.view(0, members=("board-0", "a", "a")))
     with pytest.raises(ConfigError, match="'x' is not a member of the run \\(board-0, board-1, board-2\\)"):
         algorithm.init(x, fleet.view(0, node="x"))
-    with pytest.raises(LocalError, match=r"float32\[12\]"):
+    with pytest.raises(UsageError, match=r"float32\[12\]"):
         algorithm.init(x[:5], fleet.view(0))
-    with pytest.raises(LocalError, match="tensor w "):
+    with pytest.raises(UsageError, match="tensor w "):
         algorithm.init(np.full(N, np.inf, np.float32), fleet.view(0))
 
 

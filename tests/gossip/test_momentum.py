@@ -17,7 +17,7 @@ from edgegossip.gossip import topologies
 from edgegossip.gossip.base import Adopted, Audit, Checkpoint, Message, NodeView, RoundDone, Send
 from edgegossip.gossip.momentum import KINDS, with_momentum
 from edgegossip.layout import Layout, TensorSpec
-from edgegossip.types import ConfigError, LocalError, LocalUpdate
+from edgegossip.types import ConfigError, LocalUpdate, UsageError
 
 LAYOUT = Layout.of([TensorSpec("w", (3, 2)), TensorSpec("mean", (2,), trainable=False), TensorSpec("b", (3,))])
 N, TRAINED = LAYOUT.size, LAYOUT.trainable_size
@@ -288,11 +288,11 @@ def test_states_never_change(kind: str) -> None:
 def test_a_bad_update_is_refused_by_name_and_changes_nothing(kind: str) -> None:
     algorithm: Any = with_momentum(gossip.get("dpsgd"), kind)
     s = algorithm.init(ONE, view(0, GRAPH))
-    with pytest.raises(LocalError, match="float32"):
+    with pytest.raises(UsageError, match="float32"):
         algorithm.step(s, update(np.ones(3)))
-    with pytest.raises(LocalError, match="w"):
+    with pytest.raises(UsageError, match="w"):
         algorithm.step(s, update(np.where(np.arange(N) == 1, np.nan, 1.0)))
-    with pytest.raises(LocalError):
+    with pytest.raises(UsageError):
         algorithm.step(replace(s, momentum=np.full(TRAINED, 3e38, np.float32)), update(-ONE, lr=1e9))
 
 

@@ -204,7 +204,7 @@ def test_nobody_rewrites_an_own_stream_once_a_round_is_over(make_fleet: Any) -> 
     rounds(fleet, range(2))
     key, own = (1, 0), fleet.states[0].math.by_node[0]
     s = fleet.states[0]
-    s, actions = fleet.algorithm.open_sessions(s, [key])
+    s, _actions = fleet.algorithm.open_sessions(s, [key])
     fleet.states[0] = s
     for part, value in enumerate((0.0, 0.0, 5.0, 0.0)):
         aux = {Aux.SESSION: s.in_edge(key).opening, Aux.INCARNATION: 7, Aux.EPOCH: 9, Aux.PHASE: 0}

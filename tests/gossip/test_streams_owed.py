@@ -86,7 +86,7 @@ def test_one_that_is_gone_by_then_is_told_to_ask_again(fleet: Any) -> None:
 
 
 def test_a_process_that_begins_has_answered_nobody(fleet: Any) -> None:
-    sender, receiver, key = edge_of(fleet)
+    sender, _receiver, _key = edge_of(fleet)
     assert open_again(fleet, STATES_A_ROUND + 2) == STATES_A_ROUND
     fleet.restart(sender, fleet.states[sender])
     assert not any(e.answers or e.owes or e.session for e in fleet.states[sender].out.values())

@@ -15,7 +15,7 @@ from edgegossip.gossip import topologies
 from edgegossip.gossip.topologies import regular
 from edgegossip.gossip.topologies.graph import build
 from edgegossip.gossip.weights import is_column_stochastic, is_doubly_stochastic, is_symmetric, spectral_gap
-from edgegossip.types import ConfigError, LocalError
+from edgegossip.types import ConfigError, UsageError
 
 BUILT_IN = tuple(name for name in topologies.names() if name != "file")
 UNDIRECTED = ("ring", "torus", "complete", "star", "random-regular")
@@ -199,5 +199,5 @@ def test_to_json_is_plain_json_with_names() -> None:
     assert record["rounds"][1]["edges"] == [["a", "c"], ["b", "d"], ["c", "a"], ["d", "b"]]
     assert record["rounds"][0]["weights"] == topology.matrix(0).tolist()
     assert record["spectral_gap"] == pytest.approx(spectral_gap([topology.matrix(0), topology.matrix(1)]))
-    with pytest.raises(LocalError, match="has 4 nodes, but 3 names"):
+    with pytest.raises(UsageError, match="has 4 nodes, but 3 names"):
         topology.to_json(["a", "b", "c"])

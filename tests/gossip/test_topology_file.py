@@ -14,7 +14,7 @@ import pytest
 from edgegossip.gossip import topologies
 from edgegossip.gossip.topologies import file as topology_file
 from edgegossip.gossip.weights import is_column_stochastic, metropolis_hastings
-from edgegossip.types import ConfigError, DataError, LocalError
+from edgegossip.types import ConfigError, DataError, UsageError
 
 MEMBERS = ("a", "b", "c")
 PATH = [["a", "b"], ["b", "c"]]
@@ -100,7 +100,7 @@ def test_by_registry(tmp_path: Path) -> None:
     path.write_text("0 1\n1 2\n")
     by_index = topologies.get("file", 3, path=path)
     assert by_index.edges(0) == topologies.get("file", 3, path=path, members=MEMBERS).edges(0)
-    with pytest.raises(LocalError, match="for 3 nodes was given 2 member names"):
+    with pytest.raises(UsageError, match="for 3 nodes was given 2 member names"):
         topologies.get("file", 3, path=path, members=("a", "b"))
 
 

@@ -16,7 +16,7 @@ from edgegossip import int8
 from edgegossip.int8 import QuantisedTensor, layers, norms
 from edgegossip.int8.attention import DotProductAttention
 from edgegossip.int8.tensor import dequantise
-from edgegossip.types import LocalError
+from edgegossip.types import UsageError
 from tests.int8.test_layers import compare, cosine
 
 
@@ -212,15 +212,15 @@ def test_torchs_multihead_attention(batch_first, bias):
 def test_masks_that_add_something_are_refused():
     ours = converted(nn.MultiheadAttention(8, 2, batch_first=True))
     x = torch.randn(2, 3, 8)
-    with pytest.raises(LocalError, match="attn_mask of 0 and minus infinity"):
+    with pytest.raises(UsageError, match="attn_mask of 0 and minus infinity"):
         ours(x, x, x, attn_mask=torch.full((3, 3), -1.0))
-    with pytest.raises(LocalError, match="is_causal"):
+    with pytest.raises(UsageError, match="is_causal"):
         ours(x, x, x, is_causal=True)
-    with pytest.raises(LocalError, match=r"bool\[batch, keys\]"):
+    with pytest.raises(UsageError, match=r"bool\[batch, keys\]"):
         layers.DotProductAttention(2)(x, x, x, torch.ones(2, 3))
-    with pytest.raises(LocalError, match=r"fits \[2, 2, 3, 3\]"):
+    with pytest.raises(UsageError, match=r"fits \[2, 2, 3, 3\]"):
         layers.DotProductAttention(2)(x, x, x, torch.ones(2, 4, dtype=torch.bool))
-    with pytest.raises(LocalError, match="3 heads divide"):
+    with pytest.raises(UsageError, match="3 heads divide"):
         layers.DotProductAttention(3)(x, x, x)
 
 
@@ -321,7 +321,7 @@ def test_a_copied_and_saved_encoder_is_the_same():
 
 def test_qdq_and_predictors_say_that_they_take_no_attention():
     x = torch.randn(2, 5, 32)
-    with pytest.raises(LocalError, match="attention"):
+    with pytest.raises(UsageError, match="attention"):
         int8.qdq.qdq_twin(converted(encoder()), [x])
     for layer, what in (
         (encoder(), "attention"),
@@ -329,5 +329,5 @@ def test_qdq_and_predictors_say_that_they_take_no_attention():
         (nn.GELU(), "GELU"),
     ):
         alone = converted(nn.Sequential(layer, nn.Linear(32, 3))).eval()
-        with pytest.raises(LocalError, match=f"no step for {what}"):
+        with pytest.raises(UsageError, match=f"no step for {what}"):
             int8.predictor(alone, x)

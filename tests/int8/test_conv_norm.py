@@ -13,7 +13,7 @@ from torch import nn
 from edgegossip import int8
 from edgegossip.int8 import norms
 from edgegossip.lab.bench.codecs import torch_threads
-from edgegossip.types import LocalError
+from edgegossip.types import UsageError
 
 SHAPES = st.tuples(st.integers(1, 9), st.sampled_from([1, 3, 8]), st.integers(1, 9), st.integers(1, 9))
 
@@ -119,7 +119,7 @@ def test_a_gradient_that_does_not_come_by_is_refused_to_backward():
     model = int8.convert(nn.Sequential(nn.Conv2d(3, 8, 3), norms.RangeEvoNorm(8)))
     y = model[0](torch.randn(2, 3, 6, 6))
     z = model[1](y)
-    with pytest.raises(LocalError, match="retain_grad"):
+    with pytest.raises(UsageError, match="retain_grad"):
         z.backward(torch.ones(z.shape), inputs=[y])
 
 

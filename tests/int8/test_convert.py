@@ -11,7 +11,7 @@ from edgegossip.int8 import ConversionNotice, QuantisedTensor, layers, norms
 from edgegossip.int8.functional import quantise
 from edgegossip.recipe import ModelSection
 from edgegossip.training import models
-from edgegossip.types import ConfigError, LocalError
+from edgegossip.types import ConfigError, UsageError
 
 
 def build(name, norm="range-evonorm", **params):
@@ -144,7 +144,7 @@ def test_residual_additions_are_int8():
 
 def test_changing_an_int8_tensor_in_place_is_one_clear_sentence():
     y = quiet(nn.Conv2d(3, 4, 1))(X)
-    with pytest.raises(LocalError, match="mul_ changes an int8 tensor in place"):
+    with pytest.raises(UsageError, match="mul_ changes an int8 tensor in place"):
         y.mul_(2)
 
 

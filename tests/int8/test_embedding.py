@@ -16,7 +16,7 @@ from edgegossip import int8
 from edgegossip.int8 import QuantisedTensor, layers
 from edgegossip.native import available_isas
 from edgegossip.native import int8 as native
-from edgegossip.types import LocalError
+from edgegossip.types import UsageError
 from tests.int8.test_layers import cosine
 from tests.native import reference_int8 as reference
 
@@ -154,10 +154,10 @@ def test_hard_tables_and_wrong_ids():
         torch.testing.assert_close(table.weight.grad.sum(1), torch.tensor([5.0, 5.0, 10.0]))
     assert table(torch.empty(0, 4, dtype=torch.int64)).shape == (0, 4, 5)
     for bad in (3, -1):
-        with pytest.raises(LocalError, match="rows 0 to 2"):
+        with pytest.raises(UsageError, match="rows 0 to 2"):
             table(torch.tensor([0, bad]))
     with torch.no_grad():
         table.weight[1, 2] = float("nan")
     np.testing.assert_array_equal(torch.isnan(table(torch.tensor([0, 1, 2])).scale).numpy(), [False, True, False])
-    with pytest.raises(LocalError, match=r"batch, channels"):
+    with pytest.raises(UsageError, match=r"batch, channels"):
         int8.functional.conv2d(torch.ones(1, 2, 2), torch.ones(1, 1, 1, 1), None, (1, 1), (0, 0), 1)

@@ -61,8 +61,9 @@ def test_a_capsule_that_nobody_takes_gives_its_memory_back():
         ((4, 0), "f", False),
         ((2, -1), "b", False),
         ((1 << 40, 1 << 40), "f", False),
-    ]
-    + [((4, 4), "f", True), ((4, 4), "d", False)],
+        ((4, 4), "f", True),
+        ((4, 4), "d", False),
+    ],
 )
 def test_impossible_tensors_are_refused(size, form, first):
     with pytest.raises(ValueError):

@@ -9,7 +9,7 @@ from torch.utils.checkpoint import checkpoint
 
 from edgegossip import int8
 from edgegossip.int8 import functional, norms
-from edgegossip.types import LocalError
+from edgegossip.types import UsageError
 
 
 def converted(*layers):
@@ -112,7 +112,7 @@ def test_a_gradient_between_layers_is_whole_when_it_is_asked_for_before():
 def test_a_gradient_that_a_norm_took_over_is_refused_not_halved(ask):
     y, both = branches()
     loss = both(y)
-    with pytest.raises(LocalError, match="before the norm"):
+    with pytest.raises(UsageError, match="before the norm"):
         ask(y, loss)
 
 
@@ -128,22 +128,22 @@ def test_parameters_of_another_type_are_refused(kind):
         (converted(nn.Conv2d(3, 4, 3)), torch.ones(1, 3, 5, 5)),
         (converted(nn.Linear(3, 4)), torch.ones(1, 3)),
     ):
-        with pytest.raises(LocalError, match="float32"):
+        with pytest.raises(UsageError, match="float32"):
             getattr(model, kind)()(x)
 
 
 def test_parameters_that_are_not_in_memory_are_refused():
-    with pytest.raises(LocalError, match="on meta"):
+    with pytest.raises(UsageError, match="on meta"):
         converted(nn.Linear(3, 2)).to("meta")(torch.ones(2, 3))
 
 
 def test_wrong_shapes_are_named():
     conv, linear = int8.convert(nn.Conv2d(4, 4, 3, groups=2)), int8.convert(nn.Linear(3, 2))
-    with pytest.raises(LocalError, match="takes 4 channels, not 3"):
+    with pytest.raises(UsageError, match="takes 4 channels, not 3"):
         conv(torch.ones(1, 3, 5, 5))
-    with pytest.raises(LocalError, match="2 x 5 is smaller than the kernel of 3 x 3"):
+    with pytest.raises(UsageError, match="2 x 5 is smaller than the kernel of 3 x 3"):
         conv(torch.ones(1, 4, 2, 5))
-    with pytest.raises(LocalError, match="takes 3 features, not 4"):
+    with pytest.raises(UsageError, match="takes 3 features, not 4"):
         linear(torch.ones(2, 4))
 
 

@@ -17,7 +17,7 @@ from edgegossip.int8 import norms
 from edgegossip.native import _native
 from edgegossip.recipe import ModelSection
 from edgegossip.training import models
-from edgegossip.types import LocalError
+from edgegossip.types import UsageError
 
 
 def converted(model):
@@ -216,7 +216,7 @@ REFUSED = {
 @pytest.mark.parametrize("which", REFUSED)
 def test_other_models_are_refused(which):
     between, message = REFUSED[which]
-    with pytest.raises(LocalError, match=message):
+    with pytest.raises(UsageError, match=message):
         int8.predictor(converted(Own(between)), torch.randn(4, 2, 3, 3))
 
 
@@ -239,12 +239,12 @@ def test_an_input_that_is_changed_first_is_refused(change):
         def forward(self, x):
             return self.last(self.conv(change(x)).flatten(1))
 
-    with pytest.raises(LocalError, match="before its quantise|changes, what its layers made"):
+    with pytest.raises(UsageError, match="before its quantise|changes, what its layers made"):
         int8.predictor(converted(First()), torch.randn(4, 2, 3, 3))
 
 
 @pytest.mark.parametrize(
-    "model, x",
+    ("model", "x"),
     [
         (nn.Sequential(nn.Identity()), torch.randn(2, 5)),
         (nn.Sequential(nn.Flatten()), torch.randn(2, 5, 3)),
@@ -256,7 +256,7 @@ def test_an_input_that_is_changed_first_is_refused(change):
     ],
 )
 def test_what_is_no_prediction_of_a_batch(model, x):
-    with pytest.raises(LocalError):
+    with pytest.raises(UsageError):
         int8.predictor(converted(model), x)
 
 
@@ -318,12 +318,12 @@ def test_inputs_of_another_kind(x):
     model = converted(nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2)))
     predict = int8.predictor(model, torch.randn(2, 3, 6, 6))
     assert_same(predict, model, torch.randn(3, 3, 6, 6).double().float())
-    with pytest.raises(LocalError, match=r"takes floating-point tensors \[batch, 3, 6, 6\]"):
+    with pytest.raises(UsageError, match=r"takes floating-point tensors \[batch, 3, 6, 6\]"):
         predict(x)
 
 
 def test_a_model_in_training_mode_is_refused():
-    with pytest.raises(LocalError, match="eval"):
+    with pytest.raises(UsageError, match="eval"):
         int8.predictor(converted(nn.Sequential(nn.Linear(4, 2))).train(), torch.randn(1, 4))
 
 

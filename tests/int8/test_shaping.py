@@ -12,7 +12,7 @@ from edgegossip import int8
 from edgegossip.int8 import functional
 from edgegossip.int8.tensor import QuantisedTensor
 from edgegossip.lab.bench.codecs import torch_threads
-from edgegossip.types import LocalError
+from edgegossip.types import UsageError
 
 SIZES = (5, 8, 7, 6)  # of maps [batch, channels, height, width]
 
@@ -97,7 +97,7 @@ def test_what_torch_takes(change):
 def test_layers_need_values():
     for layer in (nn.Conv2d(3, 4, 1), nn.Linear(5, 2), nn.ReLU(), nn.MaxPool2d(2), nn.AvgPool2d(2)):
         x = torch.randn(0, 3, 5, 5) if not isinstance(layer, nn.Linear) else torch.randn(0, 5)
-        with pytest.raises(LocalError, match=r"with values in them, not \[0, "):
+        with pytest.raises(UsageError, match=r"with values in them, not \[0, "):
             int8.convert(layer)(x)
 
 

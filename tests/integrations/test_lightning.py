@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgegossip.types import LocalError
+from edgegossip.types import UsageError
 from tests.integrations.conftest import Start, play
 
 pytest.importorskip("lightning")
@@ -124,12 +124,12 @@ def test_a_run_that_is_over_trains_no_further(start: Start, tmp_path) -> None:
 )
 def test_a_wrong_use_is_named(start: Start, tmp_path, old: str, new: str, sentence: str) -> None:
     workload = start(SCRIPT.replace(old, new), str(tmp_path))
-    with pytest.raises(LocalError, match=sentence):
+    with pytest.raises(UsageError, match=sentence):
         workload.local_update(workload.initial(1), 0)
 
 
 def test_a_trainer_that_goes_on_after_the_run_is_named(start: Start, tmp_path) -> None:
     workload = start(SCRIPT.replace("max_steps=run.total_rounds * 3", "max_steps=99, min_steps=50"), str(tmp_path))
     x, _ = play(workload, workload.initial(1), 0, 4)
-    with pytest.raises(LocalError, match="the run is over and the Trainer goes on"):
+    with pytest.raises(UsageError, match="the run is over and the Trainer goes on"):
         workload.over(x)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgegossip.types import LocalError
+from edgegossip.types import UsageError
 from tests.integrations.conftest import Start, play
 
 SCRIPT = """
@@ -99,14 +99,14 @@ def test_a_closure_tells_the_loss(start: Start) -> None:
 )
 def test_a_wrong_use_is_named(start: Start, old: str, new: str, sentence: str) -> None:
     workload = start(SCRIPT.replace(old, new))
-    with pytest.raises(LocalError, match=sentence):
+    with pytest.raises(UsageError, match=sentence):
         workload.local_update(workload.initial(1), 0)
 
 
 def test_a_step_after_the_run_is_refused(start: Start) -> None:
     workload = start(SCRIPT.replace("assert steps", "optimizer.step(loss=1.0); assert steps"))
     x, _ = play(workload, workload.initial(1), 0, 4)
-    with pytest.raises(LocalError, match="the run is over: leave the loop"):
+    with pytest.raises(UsageError, match="the run is over: leave the loop"):
         workload.over(x)
 
 

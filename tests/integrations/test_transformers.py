@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgegossip.types import LocalError
+from edgegossip.types import UsageError
 from tests.integrations.conftest import Start, play
 
 pytest.importorskip("transformers")
@@ -103,7 +103,7 @@ def test_a_run_that_is_over_trains_no_further(start: Start, tmp_path) -> None:
 )
 def test_a_wrong_use_is_named(start: Start, tmp_path, old: str, new: str, sentence: str) -> None:
     workload = start(SCRIPT.replace(old, new), str(tmp_path))
-    with pytest.raises(LocalError, match=sentence):
+    with pytest.raises(UsageError, match=sentence):
         workload.local_update(workload.initial(1), 0)
 
 
@@ -118,5 +118,5 @@ def test_another_callback_that_stops_the_trainer_is_named(start: Start, tmp_path
     trainer.add_callback(Early())
 """
     workload = start(SCRIPT.replace("    trainer.train()\n", stop + "    trainer.train()\n"), str(tmp_path))
-    with pytest.raises(LocalError, match="ended at step 4, in round 1 of 4"):
+    with pytest.raises(UsageError, match="ended at step 4, in round 1 of 4"):
         play(workload, workload.initial(1), 0, 2)

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from edgegossip.mesh import GrpcTransport, address
-from edgegossip.types import ConfigError, HostError, LocalError, PeerError
+from edgegossip.types import ConfigError, HostError, PeerError, UsageError
 from tests.mesh.support import RUN
 
 
@@ -81,7 +81,7 @@ def test_an_address_that_is_not_here(text):
 
 
 def test_an_exposed_address_needs_a_word():
-    with pytest.raises(LocalError, match="refusing to listen on 0.0.0.0:0 without TLS"):
+    with pytest.raises(UsageError, match="refusing to listen on 0.0.0.0:0 without TLS"):
         GrpcTransport("a", RUN, "0.0.0.0:0")
     with GrpcTransport("a", RUN, "0.0.0.0:0", insecure=True) as a:
         assert not a.address.endswith(":0")

@@ -13,7 +13,7 @@ from edgegossip.agreement import MAX_BYTES, Agreement
 from edgegossip.mesh import GrpcTransport
 from edgegossip.mesh._proto import mesh_pb2 as pb
 from edgegossip.mesh.base import Notice, PeerDown, PeerUp, Received, SendFailed, TransportEvent
-from edgegossip.types import LocalError
+from edgegossip.types import UsageError
 from tests.mesh.support import QUICK, RUN, wait_for
 from tests.mesh.test_refusals import converse, hello, still_works
 
@@ -152,8 +152,8 @@ def test_what_is_no_agreement_is_malformed(start, mine, said) -> None:
 
 def test_what_is_agreed_is_said_before_anybody_is_called(start) -> None:
     a = start("a", None)
-    with pytest.raises(LocalError, match="at most 4096"):
+    with pytest.raises(UsageError, match="at most 4096"):
         a.agree(Agreement(dict.fromkeys(("task", "input", "target"), "é" * 400)))
     a.connect({})
-    with pytest.raises(LocalError, match="before it connects"):
+    with pytest.raises(UsageError, match="before it connects"):
         a.agree(NINE)

@@ -15,7 +15,7 @@ import pytest
 
 from edgegossip.mesh import GrpcTransport, MeshLimits, inbound
 from edgegossip.mesh.base import Notice, PeerDown, PeerUp, Received, SendFailed, SendReceipt, Woken
-from edgegossip.types import ConfigError, LocalError
+from edgegossip.types import ConfigError, UsageError
 from tests.mesh.support import PATIENCE_S, QUICK, RUN, connect_all, wait_for
 
 
@@ -170,9 +170,9 @@ def test_an_oversize_frame_is_refused_where_it_is_made_and_where_it_arrives():
     small = replace(QUICK, max_frame_bytes=100_000)
     with GrpcTransport("a", RUN, limits=QUICK) as a, GrpcTransport("b", RUN, limits=small) as b:
         connect_all([a, b], ["a", "b"])
-        with pytest.raises(LocalError, match="1 to 100000 bytes"):
+        with pytest.raises(UsageError, match="1 to 100000 bytes"):
             b.send("a", [bytes(100_001)])
-        with pytest.raises(LocalError, match="a frame of 0 bytes"):
+        with pytest.raises(UsageError, match="a frame of 0 bytes"):
             b.send("a", [b""])
         refused = a.send("b", [bytes(100_001)])
         good = a.send("b", [bytes(100_000)])
@@ -258,9 +258,9 @@ def test_closing_frees_the_port_and_the_threads_and_is_idempotent(pair):
     while a.incoming(None) is not None:
         pass
     assert a.incoming(None) is None
-    with pytest.raises(LocalError, match="closed"):
+    with pytest.raises(UsageError, match="closed"):
         a.send("b", [b"x"])
-    with pytest.raises(LocalError, match="closed"):
+    with pytest.raises(UsageError, match="closed"):
         a.connect({"c": "127.0.0.1:1"})
 
 
@@ -300,23 +300,22 @@ def test_frames_wait_for_a_peer_that_starts_later():
 
 
 def test_a_peer_that_never_comes_is_down_after_first_contact():
-    with GrpcTransport("a", RUN, limits=replace(QUICK, first_contact_s=0.3)) as a:
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))  # taken and not listening
-            a.connect({"b": f"127.0.0.1:{s.getsockname()[1]}"})
-            ticket = a.send("b", [b"x"])
-            seen = []
-            down = wait_for(a, PeerDown, seen=seen)
-            assert down.peer == "b"
-            assert "never reached" in down.reason
-            assert [e.ticket for e in seen if isinstance(e, SendFailed)] == [ticket]
+    with GrpcTransport("a", RUN, limits=replace(QUICK, first_contact_s=0.3)) as a, socket.socket() as s:
+        s.bind(("127.0.0.1", 0))  # taken and not listening
+        a.connect({"b": f"127.0.0.1:{s.getsockname()[1]}"})
+        ticket = a.send("b", [b"x"])
+        seen = []
+        down = wait_for(a, PeerDown, seen=seen)
+        assert down.peer == "b"
+        assert "never reached" in down.reason
+        assert [e.ticket for e in seen if isinstance(e, SendFailed)] == [ticket]
 
 
 @pytest.mark.parametrize(
     ("act", "error", "match"),
     [
-        (lambda t: t.send("z", [b"x"]), LocalError, "z is not a connected peer of a; connected peers: none"),
-        (lambda t: t.close_peer("z", ""), LocalError, "z is not a connected peer"),
+        (lambda t: t.send("z", [b"x"]), UsageError, "z is not a connected peer of a; connected peers: none"),
+        (lambda t: t.close_peer("z", ""), UsageError, "z is not a connected peer"),
         (lambda t: t.connect({"a": "127.0.0.1:1"}), ConfigError, "cannot be its own peer"),
         (lambda t: t.connect({"b": "127.0.0.1"}), ConfigError, "write host:port"),
         (lambda t: t.connect({"b": "127.0.0.1:0"}), ConfigError, "port from 1 to 65535"),

@@ -159,7 +159,7 @@ PART = next(k for k in range(8) if PAYLOAD[SHARES + 68 + k] % 8)
 
 
 @pytest.mark.parametrize(
-    "payload, fault",
+    ("payload", "fault"),
     [
         (b"", BAD_TABLE),
         (PAYLOAD[: SHARES - 1], BAD_TABLE),
@@ -222,7 +222,7 @@ def test_a_quarter_of_a_block_may_be_strays():
         assert found == (len(section(payload)) if good else BAD_STREAM)
 
 
-@pytest.mark.parametrize("n, density", [(ANS_FROM, 0.5), (70_000, 0.3), (200_000, 0.9)])
+@pytest.mark.parametrize(("n", "density"), [(ANS_FROM, 0.5), (70_000, 0.3), (200_000, 0.9)])
 def test_damaged_sections_end_alike_on_every_instruction_set(n, density, at_the_edge):
     q = uniform(4)
     x, scales = exact(q, *sections.sparse_levels(q, n, density))

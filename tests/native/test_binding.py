@@ -11,7 +11,7 @@ import pytest
 
 from edgegossip import native
 from edgegossip.native import int8
-from edgegossip.types import LocalError
+from edgegossip.types import UsageError
 
 X = np.linspace(-1, 1, 6, dtype=np.float32)
 OFFSETS = np.array([0, 2, 6])
@@ -109,10 +109,10 @@ def test_the_environment_chooses(monkeypatch):
 
 
 def test_an_unknown_instruction_set_is_refused(monkeypatch):
-    with pytest.raises(LocalError, match=r"isa=mmx: no such instruction set is built in; it can use portable"):
+    with pytest.raises(UsageError, match=r"isa=mmx: no such instruction set is built in; it can use portable"):
         native.first_nonfinite(X, OFFSETS, isa="mmx")
     monkeypatch.setenv("EDGEGOSSIP_ISA", "AVX2")
-    with pytest.raises(LocalError, match=r"EDGEGOSSIP_ISA=AVX2: no such instruction set .* portable"):
+    with pytest.raises(UsageError, match=r"EDGEGOSSIP_ISA=AVX2: no such instruction set .* portable"):
         native.isa()
 
 
@@ -121,7 +121,7 @@ def test_a_missing_instruction_set_is_refused():
     if not missing:
         pytest.skip("this machine has every instruction set of this build")
     for name in missing:
-        with pytest.raises(LocalError, match=f"isa={name}: this machine does not have that instruction set"):
+        with pytest.raises(UsageError, match=f"isa={name}: this machine does not have that instruction set"):
             native.first_nonfinite(X, OFFSETS, isa=name)
 
 

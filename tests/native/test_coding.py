@@ -118,7 +118,7 @@ def test_same_bytes_on_every_instruction_set_and_for_any_number_of_threads(q, ch
 @pytest.mark.parametrize("choice", CHOICES)
 @pytest.mark.parametrize("q", [uniform(4), uniform(4, 512), uniform(13, 64)], ids=name_of)
 @pytest.mark.parametrize("bad", [np.nan, -np.inf])
-@pytest.mark.parametrize("n, at", [(9, 8), (300_000, 299_999), (300_000, 123_457)])
+@pytest.mark.parametrize(("n", "at"), [(9, 8), (300_000, 299_999), (300_000, 123_457)])
 def test_what_is_not_finite_is_refused(q, choice, bad, n, at):
     x = np.ones(n, np.float32)
     x[at] = bad
@@ -198,7 +198,7 @@ def test_huffman_is_close_to_the_entropy():
 
 
 @pytest.mark.parametrize(
-    "k, word",
+    ("k", "word"),
     [
         (1, "0"),
         (2, "100"),
@@ -330,7 +330,7 @@ def test_a_sign_that_a_sample_missed_is_told(threads):
         assert "signs beside" in reads(q, [(levels, signs)], "huffman", threads=threads)
 
 
-@pytest.mark.parametrize("bits, density", [(2, 0.2), (3, 0.35), (4, 0.3), (8, 0.5)])
+@pytest.mark.parametrize(("bits", "density"), [(2, 0.2), (3, 0.35), (4, 0.3), (8, 0.5)])
 def test_a_sign_that_a_sample_missed_costs_next_to_nothing(bits, density):
     q, n = uniform(bits), 400_000
     levels = sections.sparse_levels(q, n, density)[0]

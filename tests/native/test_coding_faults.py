@@ -59,7 +59,7 @@ def test_a_level_is_at_most_the_largest(at_the_edge):
 
 
 @pytest.mark.parametrize(
-    "q, n, body, fault",
+    ("q", "n", "body", "fault"),
     [
         (Q4, 2, b"", ENDS_EARLY),
         (Q4, 2, b"\0" + ONE, ENDS_EARLY),
@@ -138,7 +138,7 @@ def test_a_code_of_ones_own_needs_values(payload, at_the_edge):
     assert survives(Q4, at_the_edge(coded(stage, payload)), 511) == BAD_TABLE
 
 
-@pytest.mark.parametrize("q, n", [(Q4, 512), (uniform(8), 512), (TERNARY, 512), (Q4, 8192), (Q4, 100_000)])
+@pytest.mark.parametrize(("q", "n"), [(Q4, 512), (uniform(8), 512), (TERNARY, 512), (Q4, 8192), (Q4, 100_000)])
 @pytest.mark.parametrize("kind", [2, 3])
 @pytest.mark.parametrize("stage", [1, 2])
 def test_tables_cost_in_proportion_to_values(q, n, kind, stage):

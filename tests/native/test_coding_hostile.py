@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from edgegossip.native import coding
 from edgegossip.native.coding import FAULTS
-from edgegossip.types import LocalError
+from edgegossip.types import UsageError
 from tests.native import sections
 from tests.native.faults import BAD_SCALE, BAD_STREAM, BAD_TABLE, ENDS_EARLY, survives
 from tests.native.sections import CO3_TABLES, FP4, SIGN, TERNARY, decode, encode, exact, geometric, log2, uniform
@@ -147,7 +147,7 @@ def call(**changes):
 
 
 @pytest.mark.parametrize(
-    "changes, message",
+    ("changes", "message"),
     [
         ({"room": 10}, "out is smaller than the sections may be"),
         ({"state": bytearray(513)}, "state"),
@@ -164,7 +164,7 @@ def call(**changes):
     ],
 )
 def test_callers_mistakes(changes, message):
-    with pytest.raises((ValueError, LocalError), match=message):
+    with pytest.raises((ValueError, UsageError), match=message):
         call(**changes)
 
 

@@ -46,7 +46,7 @@ def damaged(body, rng):
 
 
 @pytest.mark.parametrize(
-    "q, n, density, stage",
+    ("q", "n", "density", "stage"),
     [
         (uniform(4, 512), 140_000, 0.9, STAGE_HUFFMAN),
         (geometric(4), 65_536, 0.7, STAGE_HUFFMAN),

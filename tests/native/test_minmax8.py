@@ -1,5 +1,7 @@
 """minmax8: the exact bytes, the error bound, and what hostile bodies do."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import example, given
@@ -58,7 +60,7 @@ def test_bytes_and_values_are_those_of_the_definition(isa, case):
 def test_error_is_half_a_step_and_the_roundings(case):
     x, offsets = case
     y = decode(encode(x, offsets), offsets)
-    for start, end in zip(offsets[:-1], offsets[1:], strict=True):
+    for start, end in itertools.pairwise(offsets):
         part = x[start:end].astype(np.float64)
         if not len(part):
             continue

@@ -12,15 +12,42 @@ SANITIZERS = {
     "threads": ["-fsanitize=thread"],
 }
 # What the driver has to have run: a file that fell out of its build would find nothing either.
-CODECS = (
-    "fp32 fp16 bf16 minmax8_results minmax8_encode minmax8_decode quantise_norms quantise_codes quantise_values "
-    "huffman_encode section_encode section_decode topk_encode randk_encode sparse_decode momentum "
-    "spectral_basis spectral_atom power_step factors_product"
-).split()
-INT8 = (
-    "int8_quantise int8_conv int8_conv_backward int8_evonorm int8_evonorm_backward int8_add int8_pool int8_embedding "
-    "int8_conv_evonorm int8_conv_evonorm_backward int8_shaping int8_program"
-).split()
+CODECS = [
+    "fp32",
+    "fp16",
+    "bf16",
+    "minmax8_results",
+    "minmax8_encode",
+    "minmax8_decode",
+    "quantise_norms",
+    "quantise_codes",
+    "quantise_values",
+    "huffman_encode",
+    "section_encode",
+    "section_decode",
+    "topk_encode",
+    "randk_encode",
+    "sparse_decode",
+    "momentum",
+    "spectral_basis",
+    "spectral_atom",
+    "power_step",
+    "factors_product",
+]
+INT8 = [
+    "int8_quantise",
+    "int8_conv",
+    "int8_conv_backward",
+    "int8_evonorm",
+    "int8_evonorm_backward",
+    "int8_add",
+    "int8_pool",
+    "int8_embedding",
+    "int8_conv_evonorm",
+    "int8_conv_evonorm_backward",
+    "int8_shaping",
+    "int8_program",
+]
 
 
 @pytest.mark.slow

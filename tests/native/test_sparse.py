@@ -161,7 +161,7 @@ def randk(x, k, seed=1, unbiased=True, isa=None, threads=None, values="fp32"):
 
 
 @pytest.mark.parametrize(
-    "n, k", [(1, 1), (10, 3), (16_385, 100), (LARGE, 3000), (LARGE, LARGE // 3), (LARGE, LARGE - 1)]
+    ("n", "k"), [(1, 1), (10, 3), (16_385, 100), (LARGE, 3000), (LARGE, LARGE // 3), (LARGE, LARGE - 1)]
 )
 def test_drawn_positions_are_k_and_the_same_everywhere(n, k):
     x = np.arange(1, n + 1, dtype=np.float32)
@@ -235,7 +235,7 @@ def test_bad_bodies_are_refused_before_anything_is_written(name, weight):
 
 
 @pytest.mark.parametrize(
-    "body, fault", [(b"", 1), (bytes(7), 1), (bytes(8), 1), (bytes(8) + GAPS, 2), (bytes(8) + MAP, 2)]
+    ("body", "fault"), [(b"", 1), (bytes(7), 1), (bytes(8), 1), (bytes(8) + GAPS, 2), (bytes(8) + MAP, 2)]
 )
 def test_drawn_bodies_take_no_positions(body, fault):
     out = np.full(N, 7, np.float32)

@@ -8,7 +8,7 @@ import pytest
 
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.node.final_model import load_model, save_model
-from edgegossip.types import DataError, HostError, LocalError
+from edgegossip.types import DataError, HostError, UsageError
 
 LAYOUT = Layout.of([TensorSpec("w", (2, 3)), TensorSpec("scalar", ()), TensorSpec("bn.mean", (2,), trainable=False)])
 
@@ -41,7 +41,7 @@ def test_unwritable_folder_is_a_host_error(tmp_path) -> None:
 def test_failure_leaves_the_old_model_and_no_temporary_file(tmp_path) -> None:
     path = tmp_path / "m.npz"
     save_model(path, LAYOUT.views(np.ones(LAYOUT.size, np.float32)), {})
-    with pytest.raises(LocalError):
+    with pytest.raises(UsageError):
         save_model(path, {"w": np.array(["text"])}, {})
     assert load_model(path, LAYOUT).sum() == LAYOUT.size
     assert [p.name for p in tmp_path.iterdir()] == ["m.npz"]

@@ -18,7 +18,7 @@ from edgegossip.mesh.membership.table import Entry as Row
 from edgegossip.mesh.membership.table import Status
 from edgegossip.node import entering
 from edgegossip.node.spec import make_topology
-from edgegossip.types import ConfigError, LocalError, PeerError
+from edgegossip.types import ConfigError, PeerError, UsageError
 
 NAMES = ("pi-01", "pi-02", "pi-03", "pi-04")
 RECIPE = recipes.load("quickstart-gossip")
@@ -231,7 +231,7 @@ def test_a_seed_that_refuses_is_not_the_only_one(monkeypatch: pytest.MonkeyPatch
 
 def test_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(entering, "_PAUSE_S", 0.001)
-    with pytest.raises(LocalError, match="start one first"):
+    with pytest.raises(UsageError, match="start one first"):
         entering.join(["127.0.0.1:9"], "pi-02", None, (), lambda text: None, patience_s=0.0)
 
 

@@ -25,7 +25,7 @@ from edgegossip.node.gossip_node import GossipNode, Model
 from edgegossip.node.meters import NodeMeters
 from edgegossip.node.spec import NodeSpec, make_view
 from edgegossip.telemetry.spans import PARTS, RoundClock, RoundTimes
-from edgegossip.types import HostError, LocalError, LocalUpdate, Round, RunError, Vec
+from edgegossip.types import HostError, LocalUpdate, Round, RunError, UsageError, Vec
 from edgegossip.untrusted import Refusal
 from tests.mesh.support import ROOT
 from tests.node.fakes import ListSink, MemoryTransport, Quadratic, network
@@ -446,9 +446,9 @@ def test_a_peer_is_answered_while_the_update_is_computed_and_that_time_is_comput
 def test_an_error_of_the_workload_is_raised_in_the_loop() -> None:
     class Diverged(Quadratic):
         def local_update(self, x: Vec, round: Round) -> LocalUpdate:
-            raise LocalError("the training loss became nan")
+            raise UsageError("the training loss became nan")
 
-    with pytest.raises(LocalError, match="loss became nan"):
+    with pytest.raises(UsageError, match="loss became nan"):
         pairwise("a", network(MEMBERS)["a"], Diverged(np.ones(VALUES, np.float32))).node.run()
 
 

@@ -34,7 +34,7 @@ from edgegossip.layout import Layout, TensorSpec
 from edgegossip.node.keeper import Keeper, Restored
 from edgegossip.node.spec import NodeSpec, make_algorithm, make_view
 from edgegossip.recipe import Recipe
-from edgegossip.types import ConfigError, DataError, LocalError, LocalUpdate, Round, Vec
+from edgegossip.types import ConfigError, DataError, LocalUpdate, Round, UsageError, Vec
 from tests.node.fakes import ListSink, Quadratic
 
 MEMBERS = ("board-0", "board-1")
@@ -58,7 +58,7 @@ class WithMomentum(Quadratic):
 
     def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
         if snapshot["momentum"].shape != self.momentum.shape:
-            raise LocalError("the snapshot is not one of this workload")
+            raise UsageError("the snapshot is not one of this workload")
         self.momentum[...] = snapshot["momentum"]
 
 

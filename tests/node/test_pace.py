@@ -13,11 +13,11 @@ import pytest
 
 pytest.importorskip("torch", reason="an extra: pip install 'edgegossip[torch]'")
 
-from edgegossip.lab.scale.netns.conductor import Conductor, Exchange, dilation_after  # noqa: E402
-from edgegossip.lab.scale.netns.run_cell import first_settled  # noqa: E402
-from edgegossip.lab.scale.played import Played  # noqa: E402
-from edgegossip.node.pace import Charged, Pace  # noqa: E402
-from edgegossip.types import HostError, RunError  # noqa: E402
+from edgegossip.lab.scale.netns.conductor import Conductor, Exchange, dilation_after
+from edgegossip.lab.scale.netns.run_cell import first_settled
+from edgegossip.lab.scale.played import Played
+from edgegossip.node.pace import Charged, Pace
+from edgegossip.types import HostError, RunError
 
 
 class Ticks:

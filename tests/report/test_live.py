@@ -117,7 +117,7 @@ def test_who_waits_is_shown_and_forgotten_with_the_next_round(plain):
 
 
 @pytest.mark.parametrize(
-    "stream, environ",
+    ("stream", "environ"),
     [
         (io.StringIO(), {}),
         (Terminal(), {"NO_COLOR": "1"}),

@@ -10,7 +10,7 @@ from edgegossip.telemetry.summary import summarise, summarise_records
 
 
 @pytest.mark.parametrize(
-    "size, text",
+    ("size", "text"),
     [
         (None, "-"), (0, "0 B"), (999, "999 B"), (1000, "1.00 kB"), (9_999, "10.0 kB"), (34_560_000, "34.6 MB"),
         (999_499, "999 kB"), (999_500, "1.00 MB"), (2.5e9, "2.50 GB"), (1e16, "10000 TB"),
@@ -21,7 +21,7 @@ def test_bytes(size, text):
 
 
 @pytest.mark.parametrize(
-    "seconds, text",
+    ("seconds", "text"),
     [
         (None, "-"), (0.0, "0.000 s"), (0.0342, "0.034 s"), (0.9996, "1.00 s"), (9.999, "10.0 s"), (12.34, "12.3 s"),
         (119.4, "119 s"), (119.6, "2 min 00 s"), (125, "2 min 05 s"), (7199.6, "2 h 00 min"), (12_000, "3 h 20 min"),

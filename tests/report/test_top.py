@@ -69,7 +69,7 @@ def test_a_run_that_was_killed_is_not_followed_for_ever(folder):
 
 
 @pytest.mark.parametrize(
-    "seconds, text",
+    ("seconds", "text"),
     [
         (None, "-"),
         (0.0, "0 s"),

@@ -135,9 +135,8 @@ def test_an_older_tls_and_plaintext_are_refused_and_no_session_is_given(fleet: T
     with running(admission) as server:
         older = fleet.client_context(fleet.of("a"), maximum_version=ssl.TLSVersion.TLSv1_2)
         assert refusal(older, server) == "it does not speak TLS 1.3"
-        with dial(server) as plain:
-            with suppress(ConnectionError):
-                assert b"HTTP" not in ask(plain)
+        with dial(server) as plain, suppress(ConnectionError):
+            assert b"HTTP" not in ask(plain)
         with dial(server) as plain, fleet.client_context(fleet.of("a")).wrap_socket(plain) as s:
             assert ask(s).endswith(b"a")
             assert s.session is None or not s.session.has_ticket

@@ -13,7 +13,7 @@ from edgegossip import security
 from edgegossip.fleet.store import Fleet
 from edgegossip.security import authority, handshake, tls
 from edgegossip.security.identity import Identity
-from edgegossip.types import DataError, DecodeError, LocalError
+from edgegossip.types import DataError, DecodeError, UsageError
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def test_files_that_are_missing_or_damaged_are_named(folder: Path, name: str) ->
 
 def test_a_key_for_everybody_is_refused(folder: Path) -> None:
     (folder / "identity.key").chmod(0o644)
-    with pytest.raises(LocalError, match="can be read by every user"):
+    with pytest.raises(UsageError, match="can be read by every user"):
         Identity.load(folder)
 
 

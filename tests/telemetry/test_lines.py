@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgegossip.telemetry.lines import MAX_LINE_BYTES, EventRecord, LogText, MetricsRecord, parse_record, to_line
-from edgegossip.types import LocalError
+from edgegossip.types import UsageError
 
 _names = st.text(min_size=1, max_size=12)
 _values = st.one_of(
@@ -51,9 +51,9 @@ def test_numpy_scalars_become_plain():
 
 
 def test_what_cannot_be_a_value_is_refused():
-    with pytest.raises(LocalError, match="list"):
+    with pytest.raises(UsageError, match="list"):
         to_line(MetricsRecord("n", 0, 0.0, {"a": [1]}))
-    with pytest.raises(LocalError, match="'node'"):
+    with pytest.raises(UsageError, match="'node'"):
         to_line(EventRecord("n", 0.0, "x", "y", {"node": "other"}))
 
 

@@ -89,7 +89,7 @@ def test_folders_of_the_same_second_do_not_share(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name, slug", [("../../etc/x", "etc-x"), ("a b", "a-b"), ("..", "run"), ("", "run"), ("é" * 9, "run")]
+    ("name", "slug"), [("../../etc/x", "etc-x"), ("a b", "a-b"), ("..", "run"), ("", "run"), ("é" * 9, "run")]
 )
 def test_a_name_cannot_leave_the_runs_folder(tmp_path, name, slug):
     path = _create(tmp_path, name).path

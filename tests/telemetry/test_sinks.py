@@ -10,7 +10,7 @@ from edgegossip.telemetry import tee as tees
 from edgegossip.telemetry.lines import EventRecord, MetricsRecord, parse_record
 from edgegossip.telemetry.sinks import PipeSink, RecordSink
 from edgegossip.telemetry.tee import Tee
-from edgegossip.types import HostError, LocalError
+from edgegossip.types import HostError, UsageError
 
 
 class Kept(RecordSink):
@@ -132,9 +132,9 @@ def test_a_mistake_in_a_record_is_its_callers():
         what = "the disk"
 
         def write(self, record):
-            raise LocalError("a record holds numbers")
+            raise UsageError("a record holds numbers")
 
     tee = Tee(Picky())
     tee.metrics("a", 0, {})
-    with pytest.raises(LocalError, match="holds numbers"):
+    with pytest.raises(UsageError, match="holds numbers"):
         tee.metrics("a", 1, {})

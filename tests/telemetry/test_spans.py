@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from edgegossip.telemetry.records import METRICS, PARTS
 from edgegossip.telemetry.spans import _LOGGED, MOST_SPANS, RoundClock
-from edgegossip.types import LocalError
+from edgegossip.types import UsageError
 
 
 class Clock:
@@ -138,9 +138,9 @@ def test_an_exception_ends_its_span():
 
 def test_unknown_parts_are_named():
     _, _, clock = _pair()
-    with pytest.raises(LocalError, match=r"no part 'computing'.*compute, encode"):
+    with pytest.raises(UsageError, match=r"no part 'computing'.*compute, encode"):
         clock.span("computing")
-    with pytest.raises(LocalError, match="no part"):
+    with pytest.raises(UsageError, match="no part"):
         clock.charge("sleep", 1.0)
 
 
@@ -149,7 +149,7 @@ def test_spans_that_overlap_without_nesting_are_refused():
     outer, inner = clock.span("encode"), clock.span("decode")
     outer.__enter__()
     inner.__enter__()
-    with pytest.raises(LocalError, match="still open"):
+    with pytest.raises(UsageError, match="still open"):
         outer.__exit__(None, None, None)
 
 

@@ -15,7 +15,7 @@ from edgegossip.recipe import TrainingSection
 from edgegossip.training import device as devices
 from edgegossip.training.check import check_device
 from edgegossip.training.vector import ModelVector
-from edgegossip.types import ConfigError, HostError, LocalError
+from edgegossip.types import ConfigError, HostError, UsageError
 from tests.training.fakes import recipe
 
 GPUS = [*(["cuda"] if torch.cuda.is_available() else []), *(["mps"] if torch.backends.mps.is_available() else [])]
@@ -103,7 +103,7 @@ def test_a_step_whose_scaled_gradients_overflow_is_left_out_and_the_scale_falls(
     fresh.restore(kept["scaler"])
     assert fresh.snapshot()["scaler"].tolist() == [32768.0, 0.0]
     for wrong in (None, np.zeros(3), np.array([0.0, 0.0]), np.array([np.nan, 0.0])):
-        with pytest.raises(LocalError, match="not one of this workload"):
+        with pytest.raises(UsageError, match="not one of this workload"):
             fresh.restore(wrong)
 
 

@@ -14,7 +14,7 @@ from edgegossip.int8 import layers
 from edgegossip.recipe import ModelSection
 from edgegossip.training import models
 from edgegossip.training.models.distilbert import read_safetensors
-from edgegossip.types import ConfigError, LocalError
+from edgegossip.types import ConfigError, UsageError
 from tests.training.fakes import recipe
 
 SMALL = {"layers": 2, "dim": 32, "heads": 4, "hidden": 64, "vocabulary": 50, "length": 16}
@@ -123,20 +123,20 @@ def test_a_folder_of_weights_is_the_model_that_was_saved(tmp_path):
 
 def test_folders_that_do_not_fit_are_refused(tmp_path):
     saved = build()
-    with pytest.raises(LocalError, match=r"config\.json is missing"):
+    with pytest.raises(UsageError, match=r"config\.json is missing"):
         build(weights=str(tmp_path))
     wrong = folder_of(saved, tmp_path / "bert", model_type="bert")
-    with pytest.raises(LocalError, match="'bert', not 'distilbert'"):
+    with pytest.raises(UsageError, match="'bert', not 'distilbert'"):
         build(weights=str(wrong))
     less = folder_of(saved.distilbert.embeddings, tmp_path / "less")
-    with pytest.raises(LocalError, match=r"lacks distilbert\..* and \d+ more"):
+    with pytest.raises(UsageError, match=r"lacks distilbert\..* and \d+ more"):
         build(weights=str(less))
     folder = folder_of(saved, tmp_path / "good")
     with pytest.raises(ConfigError, match=r"model\.params\.dim = 64 must be 32"):
         build(weights=str(folder), dim=64)
     other = folder_of(saved, tmp_path / "other", hidden_dim=128)
     params = {"weights": str(other)}
-    with pytest.raises(LocalError, match=r"has shape \[64, 32\]"):
+    with pytest.raises(UsageError, match=r"has shape \[64, 32\]"):
         models.build(ModelSection("distilbert", params=params), (10,), 3)
 
 
@@ -155,7 +155,7 @@ def test_damaged_safetensors_are_refused(tmp_path, change):
     path = folder_of(build(), tmp_path / "x") / "model.safetensors"
     assert read_safetensors(path)["classifier.bias"].shape == (3,)
     path.write_bytes(change(path.read_bytes()))
-    with pytest.raises(LocalError, match="no safetensors file"):
+    with pytest.raises(UsageError, match="no safetensors file"):
         read_safetensors(path)
 
 
@@ -176,11 +176,11 @@ def test_impossible_sizes_are_refused(params, tokens, message):
 @pytest.mark.filterwarnings("ignore::edgegossip.int8.ConversionNotice")
 def test_ids_that_the_vocabulary_lacks_are_named():
     model = build()
-    with pytest.raises(LocalError, match=r"ids 3 to 50 .*vocabulary = 50 ids"):
+    with pytest.raises(UsageError, match=r"ids 3 to 50 .*vocabulary = 50 ids"):
         model(torch.tensor([[3, 50]]))
-    with pytest.raises(LocalError, match=r"in lists of 17: .*length = 16 places"):
+    with pytest.raises(UsageError, match=r"in lists of 17: .*length = 16 places"):
         model(torch.ones(1, 17, dtype=torch.int64))
-    with pytest.raises(LocalError, match="rows 0 to 49"):
+    with pytest.raises(UsageError, match="rows 0 to 49"):
         int8.convert(model)(torch.tensor([[3, 50]]))
 
 

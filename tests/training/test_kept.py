@@ -15,7 +15,7 @@ from edgegossip import recipe as recipes
 from edgegossip.lab.study.measure import Recorder
 from edgegossip.lab.study.run_case import _Gossip
 from edgegossip.training.workload import TorchWorkload
-from edgegossip.types import ConfigError, LocalError
+from edgegossip.types import ConfigError, UsageError
 from tests.training.fakes import recipe
 
 KEPT = {"name": f"{__name__}:headed", "keep": ["head.*"]}
@@ -88,9 +88,9 @@ def test_what_stays_is_in_the_snapshot() -> None:
         {**kept, "kept/head.bias": np.zeros(3, np.float32)},
         {**kept, "kept/head.bias": kept["kept/head.bias"] * 1.0j},
     ):
-        with pytest.raises(LocalError, match="not one of this workload: head.bias"):
+        with pytest.raises(UsageError, match="not one of this workload: head.bias"):
             resumed.restore(wrong)
-    with pytest.raises(LocalError, match="not one of this workload: head.weight"):
+    with pytest.raises(UsageError, match="not one of this workload: head.weight"):
         resumed.restore({name: a for name, a in kept.items() if name != "kept/head.weight"})
 
 

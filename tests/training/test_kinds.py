@@ -18,7 +18,7 @@ from edgegossip.training.check import check_augmentation
 from edgegossip.training.data import DataSet, describe, schema
 from edgegossip.training.data.own import parts
 from edgegossip.training.partition import share_out
-from edgegossip.types import ConfigError, DataError, LocalError
+from edgegossip.types import ConfigError, DataError, UsageError
 from tests.training.fakes import recipe
 
 N = 24
@@ -183,7 +183,7 @@ def test_a_list_of_targets_that_is_not_that_of_the_examples_is_not_used(stale):
 @pytest.mark.parametrize(
     ("wrong", "error", "message"),
     [
-        (OSError("the card is gone"), LocalError, "example 3 failed: OSError: the card is gone"),
+        (OSError("the card is gone"), UsageError, "example 3 failed: OSError: the card is gone"),
         ((torch.zeros(2, 4), 1), DataError, r"must have one shape, and these have \(2, 3\), \(2, 4\)"),
         ((torch.zeros(2, 3), 4), DataError, r"found the label 4; with data\.classes = 4 they are 0 to 3"),
         ((torch.zeros(2, 3), -1), DataError, "found the label -1"),

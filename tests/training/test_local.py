@@ -15,7 +15,7 @@ from edgegossip.telemetry.run_folder import RunFolder, read_run
 from edgegossip.training.batches import batches_of
 from edgegossip.training.check import check, data_notice
 from edgegossip.training.data import Board, describe, open_data
-from edgegossip.types import ConfigError, DataError, LocalError
+from edgegossip.types import ConfigError, DataError, UsageError
 from tests.training.fakes import recipe
 
 # Board k has 10 * (k + 1) examples of the classes k and k + 1, and no test set but on board 0.
@@ -122,7 +122,7 @@ def test_declared_data_need_not_be_opened_to_know_the_model(here):
     name = f"{here('def data(folder): raise RuntimeError')}:data"
     declared = local(name, shape=[3, 16, 16], classes=7)
     assert training.layout_of(declared).tensors[-1].shape == (7,)
-    with pytest.raises(LocalError, match="RuntimeError"):
+    with pytest.raises(UsageError, match="RuntimeError"):
         training.layout_of(local(name, classes=7))
     values = describe(local(name, shape=[12], target="values", target_shape=[2]).data)
     assert (values.outputs, values.dtype, values.facts()["target"]) == (2, "float32", "float32 2")

@@ -13,7 +13,7 @@ from torch import nn
 from edgegossip.recipe import TrainingSection
 from edgegossip.training import optimizer as optimizers
 from edgegossip.training.schedule import Plateau, learning_rate
-from edgegossip.types import ConfigError, LocalError
+from edgegossip.types import ConfigError, UsageError
 
 
 def layers(count: int) -> nn.Sequential:
@@ -171,7 +171,7 @@ def test_a_snapshot_goes_on_bit_for_bit(kind: str) -> None:
 
 
 def test_a_state_that_could_not_be_read_back_is_refused_when_it_is_kept() -> None:
-    with pytest.raises(LocalError, match=r"training\.optimizer, a Odd, cannot be kept: it.*past'\] is a object"):
+    with pytest.raises(UsageError, match=r"training\.optimizer, a Odd, cannot be kept: it.*past'\] is a object"):
         optimizers.snapshot(Odd(layers(1).parameters(), 0.1), own=True)
 
 
@@ -188,7 +188,7 @@ def test_bfloat16_state_survives() -> None:
 
 
 def test_a_function_that_gives_no_optimiser_is_named() -> None:
-    with pytest.raises(LocalError, match=r"broken must return a torch\.optim\.Optimizer, not str"):
+    with pytest.raises(UsageError, match=r"broken must return a torch\.optim\.Optimizer, not str"):
         optimizers.make(TrainingSection(optimizer=f"{__name__}:broken"), layers(1))
 
 
@@ -257,6 +257,6 @@ def test_a_plateau_drops_the_rate_when_the_mean_of_a_window_is_no_better() -> No
     other.restore(made.snapshot())
     assert other == made and other.losses == [7.0]
     for wrong in (None, np.zeros(1), np.zeros(4), np.zeros(3, np.float32)):
-        with pytest.raises(LocalError, match="not one of this workload"):
+        with pytest.raises(UsageError, match="not one of this workload"):
             other.restore(wrong)
     assert math.isinf(Plateau.of(TrainingSection(schedule="plateau"), 100).best)  # type: ignore[union-attr]

@@ -9,7 +9,7 @@ import torch
 
 from edgegossip import recipe as recipes
 from edgegossip import training
-from edgegossip.types import ConfigError, DataError, LocalError
+from edgegossip.types import ConfigError, DataError, UsageError
 from tests.training.fakes import recipe
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_model"
@@ -71,7 +71,7 @@ def test_images_of_ones_own_are_normalised(here):
 
 def test_the_folder_is_handed_over(here):
     module = here("def data(folder):\n    raise FileNotFoundError(f'no samples in {folder}')\n")
-    with pytest.raises(LocalError, match=rf"{module}:data failed: FileNotFoundError: no samples in /some/where"):
+    with pytest.raises(UsageError, match=rf"{module}:data failed: FileNotFoundError: no samples in /some/where"):
         training.build_workload(recipe(data={"name": f"{module}:data", "dir": "/some/where"}), 0)
 
 
@@ -127,13 +127,13 @@ def test_models_that_do_not_work(here, body, message):
         workload = training.build_workload(recipe(model={"name": f"{module}:build"}), 0)
         workload.local_update(workload.initial(1), 0)
 
-    with pytest.raises(LocalError, match=message):
+    with pytest.raises(UsageError, match=message):
         use()
 
 
 def test_params_the_function_does_not_take(here):
     module = here("def build(input_shape, classes, norm):\n    return nn.Linear(1, 1)\n")
-    with pytest.raises(LocalError, match=r"build failed: TypeError: .*depth"):
+    with pytest.raises(UsageError, match=r"build failed: TypeError: .*depth"):
         training.build_workload(recipe(model={"name": f"{module}:build", "params": {"depth": 3}}), 0)
 
 
@@ -144,7 +144,7 @@ def test_names_that_lead_nowhere(here):
         (f"{module}:biuld", ConfigError, f"did you mean {module}:build"),
         ("no_such_module:build", ConfigError, "no module 'no_such_module' in "),
         (f"{module}:", ConfigError, "must read module:function"),
-        (f"{broken}:build", LocalError, f"importing {broken} failed: No module named 'nothing_of_this_name'"),
+        (f"{broken}:build", UsageError, f"importing {broken} failed: No module named 'nothing_of_this_name'"),
     ]:
         with pytest.raises(error, match=message):
             training.check(recipe(model={"name": name}))
@@ -154,5 +154,5 @@ def test_names_that_lead_nowhere(here):
 
 def test_a_module_that_fails_on_import(here):
     module = here("1 / 0\n")
-    with pytest.raises(LocalError, match=rf"{module}:build: importing {module} failed: ZeroDivisionError"):
+    with pytest.raises(UsageError, match=rf"{module}:build: importing {module} failed: ZeroDivisionError"):
         training.check(recipe(model={"name": f"{module}:build"}))

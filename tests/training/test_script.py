@@ -19,7 +19,7 @@ import pytest
 
 from edgegossip.training import script
 from edgegossip.training.script import ScriptWorkload
-from edgegossip.types import LocalError
+from edgegossip.types import UsageError
 from tests.training.fakes import recipe
 
 REGRESSION = """
@@ -139,10 +139,10 @@ def test_a_checkpoint_has_the_random_states_of_the_gpus(start: Start, monkeypatc
 def test_a_checkpoint_of_another_script_is_refused(start: Start) -> None:
     kept = start(REGRESSION).snapshot()
     other = start(REGRESSION.replace("state=[optimizer, scheduler]", "state=[optimizer]"))
-    with pytest.raises(LocalError, match="the checkpoint has 2 states, join was given 1"):
+    with pytest.raises(UsageError, match="the checkpoint has 2 states, join was given 1"):
         other.restore(kept)
     third = start(REGRESSION)
-    with pytest.raises(LocalError, match="does not fit the script"):
+    with pytest.raises(UsageError, match="does not fit the script"):
         third.restore({"script": np.frombuffer(b"no zip file", np.uint8)})
 
 
@@ -184,7 +184,7 @@ FROZEN = """
 def test_a_parameter_that_is_unfrozen_later_is_named_unless_it_is_kept(start: Start) -> None:
     text = FROZEN.replace("loss.backward()", "loss.backward(); model['base'].requires_grad_(True)")
     workload = start(text)
-    with pytest.raises(LocalError, match=r"parameter base\.weight requires .* before the join, or name it in keep"):
+    with pytest.raises(UsageError, match=r"parameter base\.weight requires .* before the join, or name it in keep"):
         workload.local_update(workload.initial(1), 0)
     kept = start(text.replace("state=[optimizer]", "state=[optimizer], keep='base.*'"))
     rounds(kept, kept.initial(1), 0, 2)
@@ -192,7 +192,7 @@ def test_a_parameter_that_is_unfrozen_later_is_named_unless_it_is_kept(start: St
 
 def test_frozen_weights_that_are_loaded_after_the_join_are_named(start: Start) -> None:
     workload = start(FROZEN.replace("for round in run", "model['base'].weight.data.zero_()\n    for round in run"))
-    with pytest.raises(LocalError, match="load weights before the join"):
+    with pytest.raises(UsageError, match="load weights before the join"):
         workload.local_update(workload.initial(1), 0)
 
 
@@ -220,7 +220,7 @@ def test_a_modules_extra_state_stays_on_its_board_and_is_kept(start: Start) -> N
     second = start(text.replace("model[0].ranges = ", "pass; "))
     second.restore(first.snapshot())
     assert second.local_update(x, 3).metrics["least"] == 2.0
-    with pytest.raises(LocalError, match=r"the model could not be restored: .*_extra_state'\] is a function"):
+    with pytest.raises(UsageError, match=r"the model could not be restored: .*_extra_state'\] is a function"):
         start(text.replace("return self.ranges", "return lambda: None")).snapshot()
 
 
@@ -282,7 +282,7 @@ def test_state_may_be_added_up_to_the_first_round(start: Start) -> None:
     second.restore(first.snapshot())
     assert np.array_equal(rounds(second, y, 3, 6)[0], x)
     late = start(REGRESSION.replace("scheduler.step()", "run.add_state(scheduler)"))
-    with pytest.raises(LocalError, match="add_state was called after the first round began"):
+    with pytest.raises(UsageError, match="add_state was called after the first round began"):
         late.local_update(late.initial(1), 0)
 
 
@@ -301,7 +301,7 @@ def test_a_coordinator_wants_the_model_alone_unless_it_evaluates(start: Start) -
 def test_an_evaluation_that_fails_is_the_scripts_error_even_a_timeout(start: Start) -> None:
     text = REGRESSION.replace('return {"mae"', 'raise TimeoutError("the camera is away")\n            return {"mae"')
     workload = start(text)
-    with pytest.raises(LocalError, match="train.py, line \\d+: TimeoutError: the camera is away"):
+    with pytest.raises(UsageError, match="train.py, line \\d+: TimeoutError: the camera is away"):
         workload.evaluate(workload.initial(1))
 
 
@@ -373,7 +373,7 @@ LOOP = "for round in run.rounds():"
 )
 def test_a_script_that_goes_wrong_is_named(start: Start, old: str, new: str, sentence: str) -> None:
     assert old in REGRESSION
-    with pytest.raises(LocalError, match=sentence):
+    with pytest.raises(UsageError, match=sentence):
         workload = start(REGRESSION.replace(old, new))
         workload.local_update(workload.initial(1), 0)
 
@@ -393,7 +393,7 @@ def test_a_script_that_goes_wrong_is_named(start: Start, old: str, new: str, sen
 def test_an_optimiser_that_the_algorithm_cannot_do_with_is_refused(
     start: Start, optimizer: str, gossip: dict[str, Any], sentence: str
 ) -> None:
-    with pytest.raises(LocalError, match=sentence):
+    with pytest.raises(UsageError, match=sentence):
         start(REGRESSION.replace("AdamW(", optimizer), gossip=gossip)
 
 
@@ -422,7 +422,7 @@ def test_an_optimiser_that_comes_after_the_join_is_looked_at_too(
     start: Start, old: str, new: str, sentence: str
 ) -> None:
     workload = start(REGRESSION.replace("AdamW(", "SGD(").replace(old, new), gossip={"momentum": "nesterov"})
-    with pytest.raises(LocalError, match=sentence):
+    with pytest.raises(UsageError, match=sentence):
         workload.local_update(workload.initial(1), 0)
 
 
@@ -445,7 +445,7 @@ def test_a_loop_that_exchanges_twice_in_a_round_is_named(start: Start) -> None:
     workload = start(REGRESSION.replace("scheduler.step()", "run.exchange(loss=1.0)"))
     x = workload.initial(1)
     workload.local_update(x, 0)
-    with pytest.raises(LocalError, match="exchange was called twice in a round"):
+    with pytest.raises(UsageError, match="exchange was called twice in a round"):
         workload.local_update(x, 1)
 
 
@@ -463,13 +463,13 @@ def test_a_loop_that_exchanges_twice_in_a_round_is_named(start: Start) -> None:
     ],
 )
 def test_a_script_that_does_not_come_to_its_join(start: Start, text: str, sentence: str) -> None:
-    with pytest.raises(LocalError, match=sentence):
+    with pytest.raises(UsageError, match=sentence):
         start(text)
 
 
 def test_evaluations_that_return_nonsense_are_named(start: Start) -> None:
     workload = start(REGRESSION.replace('return {"mae"', 'return "good"\n            return {"mae"'))
-    with pytest.raises(LocalError, match="the evaluation returned 'good'"):
+    with pytest.raises(UsageError, match="the evaluation returned 'good'"):
         workload.evaluate(workload.initial(1))
 
 
@@ -492,13 +492,13 @@ def test_a_script_that_has_ended_leaves_the_process_as_it_was(start: Start) -> N
 )
 def test_evaluations_that_fail_are_named(start: Start, line: str, sentence: str) -> None:
     workload = start(REGRESSION.replace('return {"mae"', f'{line}\n            return {{"mae"'))
-    with pytest.raises(LocalError, match=sentence):
+    with pytest.raises(UsageError, match=sentence):
         workload.evaluate(workload.initial(1))
 
 
 def test_other_machines_are_told_the_kind_of_an_error_and_not_its_words(start: Start) -> None:
     workload = start(REGRESSION.replace("scheduler.step()", "float('Jane Doe, born 1970-01-01')"))
-    with pytest.raises(LocalError, match="Jane Doe") as raised:
+    with pytest.raises(UsageError, match="Jane Doe") as raised:
         workload.local_update(workload.initial(1), 0)
     assert re.match(r"train\.py, line \d+: ValueError", raised.value.elsewhere)
     assert "Jane" not in raised.value.elsewhere
@@ -509,7 +509,7 @@ def test_a_state_that_cannot_be_kept_is_named(start: Start) -> None:
         "state=[optimizer, scheduler]", "state=[type('S', (), {'state_dict': lambda self: 1 / 0})()]"
     )
     workload = start(text)
-    with pytest.raises(LocalError, match=r"train\.py, line \d+: ZeroDivisionError"):
+    with pytest.raises(UsageError, match=r"train\.py, line \d+: ZeroDivisionError"):
         workload.snapshot()
 
 
@@ -545,14 +545,14 @@ def test_numpys_numbers_and_arrays_in_a_state_go_on(start: Start) -> None:
 def test_a_state_that_could_not_be_restored_is_named_at_the_first_checkpoint(start: Start) -> None:
     odd = COUNTING.replace('{"loss": np.float32(9)}', '{"at": [1, object()]}')
     with pytest.raises(
-        LocalError, match=r"state 2 of join, a Counter, could not .*\['best'\]\['at'\]\[1\] is a object"
+        UsageError, match=r"state 2 of join, a Counter, could not .*\['best'\]\['at'\]\[1\] is a object"
     ):
         start(odd).snapshot()
     # one that turns odd in training: the first checkpoint after a round says so
     workload = start(COUNTING.replace("counter.seen += 1", "counter.best = print"))
     workload.snapshot()
     workload.local_update(workload.initial(1), 0)
-    with pytest.raises(LocalError, match=r"a Counter, could not be restored: its state_dict\(\)\['best'\] is a"):
+    with pytest.raises(UsageError, match=r"a Counter, could not be restored: its state_dict\(\)\['best'\] is a"):
         workload.snapshot()
 
 
@@ -565,7 +565,7 @@ def test_a_coordinator_that_shall_evaluate_says_before_the_run_that_it_cannot(st
     start(REGRESSION, where="coordinator", index=-1).require_function()
     before = threading.active_count()
     workload = start(REGRESSION.replace("@run.evaluate", ""), where="coordinator", index=-1)
-    with pytest.raises(LocalError, match=r"train\.py has no evaluation: give run\.evaluate a function"):
+    with pytest.raises(UsageError, match=r"train\.py has no evaluation: give run\.evaluate a function"):
         workload.require_function()
     assert threading.active_count() == before
 
@@ -634,7 +634,7 @@ def test_a_script_that_is_abandoned_ends_where_it_waits(
 @pytest.mark.parametrize("what", ["share='0.*'", "keep=['2.*']"])
 def test_a_coordinator_cannot_evaluate_a_part_of_the_model(start: Start, what: str) -> None:
     text = REGRESSION.replace("scheduler])", f"scheduler], {what})")
-    with pytest.raises(LocalError, match=r'which the coordinator has not; set evaluation\.where = "boards"'):
+    with pytest.raises(UsageError, match=r'which the coordinator has not; set evaluation\.where = "boards"'):
         start(text, index=-1, name="coordinator", where="coordinator")
     start(text, index=-1, name="coordinator").abandon()  # of the boards' evaluation it takes no part
 
@@ -658,12 +658,12 @@ def test_batch_norms_that_are_averaged_are_named_once(start: Start) -> None:
 
 
 def test_a_coordinator_whose_script_reads_data_before_its_join_says_so(start: Start) -> None:
-    with pytest.raises(LocalError, match=r"FileNotFoundError.*this is the coordinator.*after its join"):
+    with pytest.raises(UsageError, match=r"FileNotFoundError.*this is the coordinator.*after its join"):
         start("open('no such file of data')", index=-1, name="coordinator")
 
 
 def test_values_that_cannot_travel_are_named_at_the_join(start: Start) -> None:
-    with pytest.raises(LocalError, match="weight holds a NaN or an infinity at the join"):
+    with pytest.raises(UsageError, match="weight holds a NaN or an infinity at the join"):
         start("""
             import edgegossip
             from torch import nn
@@ -676,7 +676,7 @@ def test_values_that_cannot_travel_are_named_at_the_join(start: Start) -> None:
 @pytest.mark.parametrize("wrong", ["lr=float('nan')", "steps=0", "steps=None", "examples=10**400"])
 def test_figures_of_a_round_that_are_none_are_named(start: Start, wrong: str) -> None:
     workload = start(re.sub(r"run\.exchange\(.*\)", f"run.exchange(loss=1.0, {wrong})", REGRESSION))
-    with pytest.raises(LocalError, match=wrong.partition("=")[0] + " is"):
+    with pytest.raises(UsageError, match=wrong.partition("=")[0] + " is"):
         workload.local_update(workload.initial(1), 0)
 
 

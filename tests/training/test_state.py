@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from edgegossip.training.vector import ModelVector, whole_state
-from edgegossip.types import LocalError
+from edgegossip.types import UsageError
 
 
 class Everything(nn.Module):
@@ -116,5 +116,5 @@ def test_a_parameter_of_whole_numbers_cannot_be_trained() -> None:
     assert [t.name for t in ModelVector(Odd()).layout.tensors] == ["weight"]
     odd = Odd()
     odd.weight.requires_grad_(False)
-    with pytest.raises(LocalError, match="nothing would travel"):
+    with pytest.raises(UsageError, match="nothing would travel"):
         ModelVector(odd)

@@ -3,6 +3,7 @@ training of each kind."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -17,7 +18,7 @@ from edgegossip.training import tasks
 from edgegossip.training.check import check_task, task_of
 from edgegossip.training.data.base import IGNORED, DataSet, Description, Examples, InMemory
 from edgegossip.training.workload import TorchWorkload
-from edgegossip.types import ConfigError, LocalError, Metrics
+from edgegossip.types import ConfigError, Metrics, UsageError
 from tests.training.fakes import recipe
 
 CLASS = Description((6,), 3, dtype="float32")
@@ -41,7 +42,7 @@ def evaluated(task: tasks.Task, outputs: Tensor, targets: Tensor, cuts: tuple[in
     """As an evaluation does it, in batches that end at `cuts`."""
     sums: dict[str, Any] = {}
     edges = (0, *cuts, len(targets))
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in itertools.pairwise(edges):
         fitted = task.fit(outputs[start:end], targets[start:end])
         for name, value in task.sums(*fitted).items():
             sums[name] = sums.get(name, 0.0) + value.cpu().double().numpy()
@@ -156,11 +157,11 @@ def test_regression_takes_values_in_a_row_and_whole_numbers() -> None:
     for outputs in (torch.zeros(4, 2, 3), torch.zeros(4, 6)):
         fitted, wanted = task.fit(outputs, targets)
         assert fitted.shape == wanted.shape == (4, 2, 3) and wanted.dtype == torch.float32
-    with pytest.raises(LocalError, match=r"gave outputs of shape \(4, 5\); expected \(4, 2, 3\) or \(4, 6\)"):
+    with pytest.raises(UsageError, match=r"gave outputs of shape \(4, 5\); expected \(4, 2, 3\) or \(4, 6\)"):
         task.fit(torch.zeros(4, 5), targets)
     single = tasks.make(TrainingSection(), ONE_VALUE)
     assert single.fit(torch.zeros(4, 1), torch.zeros(4))[0].shape == (4,)
-    with pytest.raises(LocalError, match=r"expected \(4,\) or \(4, 1\)"):
+    with pytest.raises(UsageError, match=r"expected \(4,\) or \(4, 1\)"):
         single.fit(torch.zeros(4, 4), torch.zeros(4))
 
 
@@ -183,7 +184,7 @@ def test_segmentation() -> None:
     assert found.scores["iou"] == pytest.approx(np.mean(shares))
     assert found.accuracy == pytest.approx((said == targets)[counted].float().mean().item())
     assert found.loss == pytest.approx(expected.item(), rel=1e-6)
-    with pytest.raises(LocalError, match=r"expected \(5, 3, 4, 4\) or \(5, 4, 4, 3\)"):
+    with pytest.raises(UsageError, match=r"expected \(5, 3, 4, 4\) or \(5, 4, 4, 3\)"):
         task.fit(outputs[:, :2], targets)
 
 
@@ -209,7 +210,7 @@ def test_language_model() -> None:
     assert list(found.scores) == ["perplexity", "accuracy"] and found.loss == pytest.approx(plain, rel=1e-6)
     assert found.scores["perplexity"] == pytest.approx(math.exp(plain), rel=1e-5)
     assert found.accuracy == pytest.approx((ahead.argmax(1) == wanted).float().mean().item())
-    with pytest.raises(LocalError, match=r"shape \(4, 7\); expected \(4, 5, 7\)"):
+    with pytest.raises(UsageError, match=r"shape \(4, 7\); expected \(4, 5, 7\)"):
         task.fit(outputs[:, 0], tokens)
 
 
@@ -261,7 +262,7 @@ def test_a_function_of_ones_own() -> None:
     assert found.headline == ("within", pytest.approx(0.5))
     for name, words in (("careless", "must return .loss, scores."), ("wordy", "wordy: a score is named 'Not A Name'")):
         made = tasks.make(TrainingSection(task=f"{__name__}:{name}"), ONE_VALUE)
-        with pytest.raises(LocalError, match=words):
+        with pytest.raises(UsageError, match=words):
             made.sums(outputs, targets)
     with pytest.raises(ConfigError, match="did you mean"):
         check_task(TrainingSection(task=f"{__name__}:contrats"))
@@ -369,7 +370,7 @@ def test_logits_inside_what_a_model_gives_are_found(how: str) -> None:
     )
     x = board.initial(1)
     if how == "tuple":
-        with pytest.raises(LocalError, match=r"wrapped must give a tensor, or something with a tensor named logits"):
+        with pytest.raises(UsageError, match=r"wrapped must give a tensor, or something with a tensor named logits"):
             board.local_update(x, 0)
     else:
         assert np.isfinite(board.local_update(x, 0).delta).all()

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from edgegossip.training.vector import ModelVector, travelling
-from edgegossip.types import LocalError
+from edgegossip.types import UsageError
 
 STAGED = [False, True]  # tensor by tensor, and through the memory that a GPU's copies pass
 DEVICES = [
@@ -179,14 +179,14 @@ def test_share_and_keep() -> None:
     ],
 )
 def test_patterns_that_fit_nothing_are_named(share: list[str], keep: list[str], words: str) -> None:
-    with pytest.raises(LocalError, match=words):
+    with pytest.raises(UsageError, match=words):
         ModelVector(module(), share, keep)
 
 
 def test_a_model_without_anything_to_train_is_refused() -> None:
-    with pytest.raises(LocalError, match="nothing would travel"):
+    with pytest.raises(UsageError, match="nothing would travel"):
         ModelVector(nn.ReLU())
-    with pytest.raises(LocalError, match="nothing would travel"):
+    with pytest.raises(UsageError, match="nothing would travel"):
         ModelVector(module().requires_grad_(False))
 
 
@@ -205,20 +205,20 @@ def test_a_tensor_that_was_replaced_is_found_and_another_shape_is_refused() -> N
     net[3].bias = nn.Parameter(torch.full((3,), 7.0))
     assert (vector.layout.views(vector.read())["3.bias"] == 7.0).all()
     net[3].bias = nn.Parameter(torch.zeros(4))
-    with pytest.raises(LocalError, match=r"tensor 3\.bias was float32\[3\] at the join and is float32\[4\] now"):
+    with pytest.raises(UsageError, match=r"tensor 3\.bias was float32\[3\] at the join and is float32\[4\] now"):
         vector.read()
     net[3].bias = nn.Parameter(torch.zeros(3, dtype=torch.float64))
-    with pytest.raises(LocalError, match=r"3\.bias was float32\[3\] at the join and is float64\[3\] now"):
+    with pytest.raises(UsageError, match=r"3\.bias was float32\[3\] at the join and is float64\[3\] now"):
         vector.write(np.zeros(vector.layout.size, np.float32))
     net[3].bias = None
-    with pytest.raises(LocalError, match=r"tensor 3\.bias was there at the join and is not"):
+    with pytest.raises(UsageError, match=r"tensor 3\.bias was there at the join and is not"):
         vector.read()
 
 
 def test_a_vector_of_another_size_or_type_is_refused() -> None:
     vector = ModelVector(nn.Linear(2, 2))
     for wrong in (np.zeros(5, np.float32), np.zeros(6), np.zeros(12, np.float32)[::2]):
-        with pytest.raises(LocalError, match=r"the float32\[6\] is not|expected a .*float32\[6\]"):
+        with pytest.raises(UsageError, match=r"the float32\[6\] is not|expected a .*float32\[6\]"):
             vector.write(wrong)  # type: ignore[arg-type]
 
 
@@ -255,5 +255,5 @@ def test_a_state_dict_that_lacks_what_travels_is_named() -> None:
         def state_dict(self, *args: object, **options: object) -> object:
             return {"bias": self.bias}
 
-    with pytest.raises(LocalError, match=r"state_dict\(\) lacks weight, which travels"):
+    with pytest.raises(UsageError, match=r"state_dict\(\) lacks weight, which travels"):
         ModelVector(Head(2, 2))

@@ -18,7 +18,7 @@ from edgegossip.training.batches import Normaliser, Sampler
 from edgegossip.training.data import open_data
 from edgegossip.training.partition import partition
 from edgegossip.training.workload import channels_last
-from edgegossip.types import ConfigError, DataError, LocalError
+from edgegossip.types import ConfigError, DataError, UsageError
 from tests.training.fakes import recipe, write_cifar
 
 SMALL = {"params": {"hidden": [8]}}
@@ -137,7 +137,7 @@ def test_a_foreign_snapshot_is_refused():
         {**good, "optimizer": np.frombuffer(b"\x80\x04cos\nsystem\n.", np.uint8)},
         {**good, "kept/head": np.zeros(3)},
     ):
-        with pytest.raises(LocalError, match="not one of this workload"):
+        with pytest.raises(UsageError, match="not one of this workload"):
             workload.restore(wrong)
     workload.restore(good)
 
@@ -167,7 +167,7 @@ def test_evaluate_counts_right_answers():
     assert metrics.loss == pytest.approx(100 * (labels != 4).mean(), rel=1e-5)
     assert workload.evaluate(x, 100).accuracy == pytest.approx((labels[:100] == 4).mean())
     assert workload.evaluate(x, 10**6) == metrics
-    with pytest.raises(LocalError, match="at least one example"):
+    with pytest.raises(UsageError, match="at least one example"):
         workload.evaluate(x, 0)
 
 
@@ -190,14 +190,14 @@ def test_a_loss_that_is_not_finite_is_an_error():
     workload = training.build_workload(recipe(model=SMALL), 2)
     x = workload.initial(1)
     x[3] = np.nan
-    with pytest.raises(LocalError, match=r"board 2: the training loss became nan in round 7.*smaller training\.lr"):
+    with pytest.raises(UsageError, match=r"board 2: the training loss became nan in round 7.*smaller training\.lr"):
         workload.local_update(x, 7)
 
 
 def test_a_vector_of_another_size_is_refused():
     workload = training.build_workload(recipe(model=SMALL), 0)
     for wrong in (np.zeros(3, np.float32), np.zeros(workload.layout.size)):
-        with pytest.raises(LocalError, match=r"expected a .*float32\[610\]"):
+        with pytest.raises(UsageError, match=r"expected a .*float32\[610\]"):
             workload.local_update(wrong, 0)
 
 

@@ -3,6 +3,7 @@ it or goes back."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from random import Random
@@ -233,10 +234,8 @@ def test_the_power_may_go_at_any_moment(monkeypatch, works, packages):
         for seed in range(2):
             board = Board(card(), monkeypatch)
             board.tree.before = cut_at(number)
-            try:
+            with contextlib.suppress(PowerCut):
                 live(board)
-            except PowerCut:
-                pass
             board.tree.before = lambda operation, path: None
             again = Board(board.tree.after_power_cut(Random(1000 * seed + number)), monkeypatch)
             again.boot, again.uptime_s = 2, 20.0

@@ -35,7 +35,7 @@ from edgegossip.fleet.image import (
 from edgegossip.fleet.image.boards import Board
 from edgegossip.fleet.image.sources import Mirrors
 from edgegossip.fleet.image.steps import Done, Step, Tell, tree_hash
-from edgegossip.types import HostError, LocalError
+from edgegossip.types import HostError, UsageError
 from edgegossip.untrusted import whole_number
 
 EPOCH = 1767225600  # 2026-01-01: the time of everything in an image, unless SOURCE_DATE_EPOCH says another
@@ -105,21 +105,21 @@ def request_of(name: str, output: Path, mirror: str | None, source: Path | None,
 
 
 def source_of(folder: Path | None) -> Path:
-    """The checkout: `folder`, or the one that this package runs from. Raises LocalError."""
+    """The checkout: `folder`, or the one that this package runs from. Raises UsageError."""
     found = (folder or Path(__file__).parents[3]).absolute()
     wanted = ("pyproject.toml", "CMakeLists.txt", "edgegossip/native/src", "deploy/rootfs", "deploy/locks")
     missing = [name for name in wanted if not (found / name).exists()]
     if missing:
-        raise LocalError(f"{found} has no {missing[0]}: name a checkout of edgegossip with --source")
+        raise UsageError(f"{found} has no {missing[0]}: name a checkout of edgegossip with --source")
     return found
 
 
 def epoch() -> int:
-    """SOURCE_DATE_EPOCH, or the project's own. Raises LocalError."""
+    """SOURCE_DATE_EPOCH, or the project's own. Raises UsageError."""
     said = os.environ.get("SOURCE_DATE_EPOCH", str(EPOCH))
     seconds = whole_number(said, _LAST_SECOND)
     if seconds is None:
-        raise LocalError(f"SOURCE_DATE_EPOCH={said}: it must be a number of seconds since 1970")
+        raise UsageError(f"SOURCE_DATE_EPOCH={said}: it must be a number of seconds since 1970")
     return seconds
 
 
@@ -226,14 +226,14 @@ def _native(source: Path, sysroot: Path, board: Board, folder: Path) -> None:
 
 
 def _wheel(request: Request, native_folder: Path, folder: Path, release: str) -> None:
-    """Raises LocalError when somebody changes the checkout meanwhile: the wheel would not be what
+    """Raises UsageError when somebody changes the checkout meanwhile: the wheel would not be what
     its name says."""
     debian = request.board.debian
     (native,) = native_folder.glob("_native*.so")
     platform = glibc.platform_tag(glibc.needed(native, debian.glibc))
     wheel.make(request.source, native, debian, folder, request.epoch, platform)
     if release_name(request.source, client.lock_file(request.source, debian)) != release:
-        raise LocalError(f"{request.source} changed while it was packed: say it again")
+        raise UsageError(f"{request.source} changed while it was packed: say it again")
 
 
 def _packages(request: Request, lock: Path, made: Mapping[str, Path], folder: Path) -> None:

@@ -17,20 +17,55 @@ from edgegossip.fleet.image.boards import Debian
 from edgegossip.fleet.image.sources import Mirrors, deb_lines
 from edgegossip.fleet.image.tools import run
 
-PACKAGES = (
-    "systemd systemd-sysv systemd-resolved systemd-timesyncd libnss-resolve udev dbus kmod iproute2 iputils-ping netbase "
-    "ca-certificates python3 openssh-server wpasupplicant wireless-regdb firmware-brcm80211 raspi-firmware linux-image-arm64 "
-    "initramfs-tools zstd fdisk dosfstools e2fsprogs"
-).split()
+PACKAGES = [
+    "systemd",
+    "systemd-sysv",
+    "systemd-resolved",
+    "systemd-timesyncd",
+    "libnss-resolve",
+    "udev",
+    "dbus",
+    "kmod",
+    "iproute2",
+    "iputils-ping",
+    "netbase",
+    "ca-certificates",
+    "python3",
+    "openssh-server",
+    "wpasupplicant",
+    "wireless-regdb",
+    "firmware-brcm80211",
+    "raspi-firmware",
+    "linux-image-arm64",
+    "initramfs-tools",
+    "zstd",
+    "fdisk",
+    "dosfstools",
+    "e2fsprogs",
+]
 SYSROOT_PACKAGES = ("libc6-dev", "libpython3-dev")
 _HEADERS = ("--variant=extract", f"--include={','.join(SYSROOT_PACKAGES)}")
 # What the root file system is on: SD cards and USB of Raspberry Pis, and the disks of emulators.
 # Other modules come from it later. initramfs-tools' own choice, every module there is, takes
 # minutes to copy under emulation.
-MODULES = (
-    "ext4 crc32c_generic sdhci_iproc sdhci_brcmstb bcm2835 fixed gpio_regulator "
-    "reset_raspberrypi xhci_pci dwc2 phy_generic usb_storage uas virtio_pci virtio_mmio virtio_blk"
-).split()
+MODULES = [
+    "ext4",
+    "crc32c_generic",
+    "sdhci_iproc",
+    "sdhci_brcmstb",
+    "bcm2835",
+    "fixed",
+    "gpio_regulator",
+    "reset_raspberrypi",
+    "xhci_pci",
+    "dwc2",
+    "phy_generic",
+    "usb_storage",
+    "uas",
+    "virtio_pci",
+    "virtio_mmio",
+    "virtio_blk",
+]
 UNITS = ("systemd-networkd", "systemd-networkd-wait-online", "systemd-resolved", "systemd-timesyncd", "ssh")
 # A board talks to its peers and to nobody else; and it has no LVM, nobody at its keyboard, and a
 # radio that another unit (wpa_supplicant@wlan0) looks after.

@@ -18,7 +18,7 @@ _YEARS = 20.0
 
 def credentials(folder: Path) -> ServerCredentials:
     """With the coordinator's identity in `folder`. Raises ConfigError when it is a board's,
-    DataError and LocalError when it cannot be used."""
+    DataError and UsageError when it cannot be used."""
     identity = Identity.load(folder)
     if identity.role != "coordinator":
         raise ConfigError(
@@ -48,7 +48,7 @@ def find_fleet(fleet: Path | None, identity: Path | None, insecure: bool) -> Pat
 
 def coordinator_of(folder: Path) -> Path:
     """The identity of the coordinator in the fleet's folder; made and kept there where there is
-    none. Raises ConfigError, DataError, HostError, LocalError."""
+    none. Raises ConfigError, DataError, HostError, UsageError."""
     from edgegossip.fleet.store import Fleet
 
     fleet = Fleet.open(folder)

@@ -21,7 +21,7 @@ from edgegossip.recipe import Recipe, run_id
 from edgegossip.telemetry.summary import COORDINATOR
 from edgegossip.training.check import data_notice
 from edgegossip.training.data import Board, is_declared, is_users
-from edgegossip.types import ConfigError, HostError, LocalError, NodeId
+from edgegossip.types import ConfigError, HostError, NodeId, UsageError
 
 _WHOLE_MODELS = ("dpsgd", "sgp", "d2", "ad-psgd")
 _WITH_MEMORY = ("deep-squeeze", "sparse-push")
@@ -241,7 +241,7 @@ def _check_model(recipe: Recipe, name: NodeId) -> None:
         return
     try:
         training.layout_of(recipe, Board(name, 0 if name != COORDINATOR else -1))
-    except LocalError as error:
+    except UsageError as error:
         if name != COORDINATOR or is_declared(recipe.data):
             raise
         raise ConfigError(

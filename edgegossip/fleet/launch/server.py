@@ -23,7 +23,7 @@ from edgegossip.telemetry.run_folder import RunFolder
 from edgegossip.telemetry.sinks import RecordSink
 from edgegossip.telemetry.summary import COORDINATOR
 from edgegossip.training.data import Board
-from edgegossip.types import LocalError, NodeId, RunError, Vec
+from edgegossip.types import NodeId, RunError, UsageError, Vec
 
 FINAL_MODEL = "model"
 
@@ -91,7 +91,7 @@ def hand_over(over: Callable[[Vec], None], model: Vec) -> None:
     fails."""
     try:
         over(model)
-    except LocalError as error:
+    except UsageError as error:
         raise RunError(f"the run is over and its model is kept, but {error}") from error
 
 

@@ -25,7 +25,7 @@ class Watch:
     sink: RecordSink
     lost: dict[NodeId, str] = field(default_factory=dict)  # board -> why
     start_again: Callable[[NodeId], Child] | None = None  # None: a board that dies is lost
-    has_checkpoint: Callable[[NodeId], bool] = lambda name: False  # noqa: E731
+    has_checkpoint: Callable[[NodeId], bool] = lambda name: False
     restarts: int = 0  # how often one board may be started again
     began_s: float = field(default_factory=time.monotonic)
     hanging_s: float = STUCK_S  # what the training of a board gets at least once others have finished
@@ -108,9 +108,8 @@ class Watch:
             for other in self.running():  # one that starts again would wait for it
                 if other.starts > 1 and not other.joined:
                     other.part_with(child.name, f"{child.name} has finished")
-        elif child.name not in self.lost:
-            if not self._restart(child):
-                self._lose(child, child.why())
+        elif child.name not in self.lost and not self._restart(child):
+            self._lose(child, child.why())
 
     def _restart(self, child: Child) -> bool:
         """Start a board again whose process died. Not one that said what is wrong: it would say so

@@ -196,7 +196,7 @@ class RunLink:
             for reply_to, incoming in list(self._arriving.items()):
                 try:
                     message_or_none = self._objects.fetch(self.run_id, incoming)
-                except Exception as error:  # noqa: BLE001 - whatever a board sent must not end the run
+                except Exception as error:
                     if isinstance(error, httpx.HTTPError):
                         raise
                     reason = Error(ErrorCode.MESSAGE_UNAVAILABLE, f"unreadable reply: {error}")

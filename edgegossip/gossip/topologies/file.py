@@ -21,7 +21,7 @@ from edgegossip.gossip import weights as mixing
 from edgegossip.gossip.params import choose, unknown
 from edgegossip.gossip.topologies.graph import Edge, GraphTopology, build_weighted, check_connected, links_of
 from edgegossip.gossip.weights import Links, Matrix
-from edgegossip.types import DataError, LocalError, NodeId
+from edgegossip.types import DataError, NodeId, UsageError
 
 MAX_FILE_BYTES = 16 * 2**20
 MAX_ROUNDS, MAX_CELLS = 1000, 2**18  # of a period; of its matrices together: a short file can name very many rounds
@@ -35,7 +35,7 @@ def from_file_of(
     """`from_file` for n nodes; without `members` they go by their index."""
     names = tuple(members) if members is not None else tuple(str(i) for i in range(n))
     if len(names) != n:
-        raise LocalError(f"topology 'file' for {n} nodes was given {len(names)} member names")
+        raise UsageError(f"topology 'file' for {n} nodes was given {len(names)} member names")
     return from_file(path, names, weights)
 
 
@@ -48,10 +48,11 @@ def from_file(path: str | Path, members: Sequence[NodeId], weights: str | None =
     do not fit it."""
     inside = str(path).startswith("{")
     text, path = (str(path), "in the recipe") if inside else (_read(Path(path)), path)
-    if text.lstrip().startswith(("{", "[")):
-        rounds = _parse_json(text, str(path))
-    else:
-        rounds = [_parse_lines(text, str(path), members)]
+    rounds = (
+        _parse_json(text, str(path))
+        if text.lstrip().startswith(("{", "["))
+        else [_parse_lines(text, str(path), members)]
+    )
     most = max(1, min(MAX_ROUNDS, MAX_CELLS // len(members) ** 2))
     if len(rounds) > most:
         raise DataError(f"topology file {path}: {len(rounds)} rounds of {len(members)} nodes; at most {most}")

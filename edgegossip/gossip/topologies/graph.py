@@ -14,7 +14,7 @@ from edgegossip.gossip import weights as mixing
 from edgegossip.gossip.base import Neighbours
 from edgegossip.gossip.params import choose
 from edgegossip.gossip.weights import Links, Matrix
-from edgegossip.types import ConfigError, LocalError, NodeId, Round
+from edgegossip.types import ConfigError, NodeId, Round, UsageError
 
 Edge: TypeAlias = tuple[int, int]  # (sender, receiver)
 
@@ -57,7 +57,7 @@ class GraphTopology:
         (sender, receiver) and W (in member order, W[i][j] the weight at i of what j sends), and the
         spectral gap. `from_file` reads it back."""
         if len(members) != self.n:
-            raise LocalError(f"topology {self.name!r} has {self.n} nodes, but {len(members)} names were given")
+            raise UsageError(f"topology {self.name!r} has {self.n} nodes, but {len(members)} names were given")
         return {
             "name": self.name,
             "members": list(members),

@@ -22,7 +22,7 @@ from edgegossip.training import optimizer as optimizers
 from edgegossip.training.batches import Normaliser, Sampler
 from edgegossip.training.data import DataSet, open_data
 from edgegossip.training.schedule import learning_rate
-from edgegossip.types import LocalError
+from edgegossip.types import UsageError
 
 STEPS = 30
 # A network of 1.1 M values on the data set that comes with the package: some seconds, without the
@@ -42,10 +42,10 @@ def dump(recipe: Recipe, steps: int = STEPS) -> Tensors:
     """The gradients of the first, the middle and the last of `steps` steps, tensor by tensor, named
     "step17/...".
 
-    Raises ConfigError and DataError as `run` does, LocalError when the loss is not finite."""
+    Raises ConfigError and DataError as `run` does, UsageError when the loss is not finite."""
     check(recipe)
     if recipe.data.augment:
-        raise LocalError("gradients are dumped without augmentation; set data.augment = false")
+        raise UsageError("gradients are dumped without augmentation; set data.augment = false")
     threads = torch.get_num_threads()
     torch.set_num_threads(recipe.run.threads)
     try:
@@ -71,7 +71,7 @@ def _train(recipe: Recipe, data: DataSet, steps: int) -> Tensors:
         logits = module(normalise(inputs))
         loss = F.cross_entropy(logits, torch.from_numpy(labels))
         if not torch.isfinite(loss):
-            raise LocalError(
+            raise UsageError(
                 f"the training loss became {float(loss.detach())} in step {step}; try a smaller training.lr"
             )
         loss.backward()

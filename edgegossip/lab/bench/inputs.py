@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from edgegossip.layout import Layout, TensorSpec
-from edgegossip.types import DataError, LocalError, Vec
+from edgegossip.types import DataError, UsageError, Vec
 
 BETA = 0.6  # shape of the generalised normal law that gradients follow (Chen et al. 2022, CO3, section III)
 Shape = tuple[int, ...]
@@ -107,7 +107,7 @@ def fitted(name: str, tensors: Tensors, n: int) -> Input:
     """The first of these tensors, or all of them several times, so that there are n values."""
     by_name = dict(tensors.arrays)
     if not sum(a.size for a in by_name.values()):
-        raise LocalError("there is no value to encode in these tensors")
+        raise UsageError("there is no value to encode in these tensors")
     parts, specs = [], []
     for piece in _filled(tensors.shapes, n):
         source = by_name[piece.source].reshape(-1)

@@ -3,6 +3,7 @@ end."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -100,10 +101,8 @@ def _rss_bytes(process: psutil.Process) -> int:
 
 
 def _signal(process: psutil.Process, signum: int) -> None:
-    try:
+    with contextlib.suppress(psutil.NoSuchProcess):
         process.send_signal(signum)
-    except psutil.NoSuchProcess:
-        pass
 
 
 def _on_a_leash(parent_pid: int, command: Sequence[str]) -> None:

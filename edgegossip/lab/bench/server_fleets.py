@@ -3,6 +3,7 @@ Both train nothing."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import sys
@@ -139,7 +140,7 @@ def run_stock(load: Load) -> Found:
             raise
         finally:
             processes.stop([link, *nodes])
-    gaps = [after - before for before, after in zip(ends, ends[1:], strict=False)]
+    gaps = [after - before for before, after in itertools.pairwise(ends)]
     return Found(median(gaps[1:]), _a_round(cpu_s, load), memory.bytes())
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from edgegossip.codecs import Body, Codec
 from edgegossip.codecs.theory import entropy_bits
 from edgegossip.layout import Layout
-from edgegossip.types import LocalError
+from edgegossip.types import UsageError
 
 _RAW = 0
 _CHUNK = 1 << 20  # codes
@@ -57,7 +57,7 @@ def code_form(codec: Codec[Any], body: Body) -> CodeForm | None:
 
 
 def entropy(body: Body, layout: Layout, form: CodeForm) -> Entropy:
-    """Entropy of the codes in a raw body. Raises LocalError when the body has another stage or
+    """Entropy of the codes in a raw body. Raises UsageError when the body has another stage or
     size."""
     data = np.frombuffer(body, np.uint8)
     at, bits, everything = form.head_bytes, 0.0, np.zeros(1 << form.bits, np.int64)
@@ -68,12 +68,12 @@ def entropy(body: Body, layout: Layout, form: CodeForm) -> Entropy:
         start = at + 1 + scale_bytes
         at = start + (tensor.size * form.bits + 7) // 8
         if at > data.size or data[start - 1 - scale_bytes] != _RAW:
-            raise LocalError(f"the section of tensor {tensor.name} is not a raw one")
+            raise UsageError(f"the section of tensor {tensor.name} is not a raw one")
         counts = _counts(data[start:at], tensor.size, form.bits)
         bits += entropy_bits(counts) * tensor.size
         everything += counts
     if at != data.size:
-        raise LocalError(f"a raw body of {data.size} bytes has {data.size - at} bytes after its last section")
+        raise UsageError(f"a raw body of {data.size} bytes has {data.size - at} bytes after its last section")
     return Entropy(bits / layout.size, entropy_bits(everything))
 
 

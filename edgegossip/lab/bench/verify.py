@@ -36,7 +36,7 @@ from edgegossip.lab.bench.verify_receiver import Build, decode_apart
 from edgegossip.lab.bench.verify_seam import MESSAGES, Receive, body_fault, context, encode, input_fault, same_fault
 from edgegossip.lab.bench.verify_student import sigmas
 from edgegossip.layout import Layout, TensorSpec
-from edgegossip.types import LocalError, Vec
+from edgegossip.types import UsageError, Vec
 
 ROUNDING = 1e-6  # relative: sums of float32 values that are each rounded once or twice
 LATER_DRAWS = 8  # of the messages after the first
@@ -76,7 +76,7 @@ def trial(size: int, seed: int = 0) -> tuple[Layout, Vec]:
     """A layout of `size` values (at least 64) in three tensors, and GenNorm(0.01, 0.6) values in
     it."""
     if size < 64:
-        raise LocalError(f"{size} values are too few to verify a codec with; use at least 64")
+        raise UsageError(f"{size} values are too few to verify a codec with; use at least 64")
     side = math.isqrt(size // 2)
     filters = (size - side * side) * 3 // 4 // 9
     specs = [TensorSpec("matrix", (side, side)), TensorSpec("filters", (filters, 1, 3, 3))]
@@ -97,12 +97,12 @@ def verify(
 ) -> Report:
     """Run all checks. The receiver is `rebuild` of what a frame carries (codecs.from_wire), or what
     `build` makes in a process of its own, or a copy of the codec from before it encoded anything. A
-    codec that raises fails the check it raised in. Raises LocalError for a size below 64, fewer
+    codec that raises fails the check it raised in. Raises UsageError for a size below 64, fewer
     than 4 draws, or size * draws above MAX_ERRORS."""
     if draws < 4:
-        raise LocalError(f"{draws} draws tell nothing; use at least 4")
+        raise UsageError(f"{draws} draws tell nothing; use at least 4")
     if size * draws > MAX_ERRORS:
-        raise LocalError(f"{draws} draws of {size} values are more than the {MAX_ERRORS} that are kept at once")
+        raise UsageError(f"{draws} draws of {size} values are more than the {MAX_ERRORS} that are kept at once")
     layout, x = trial(size)
     x.flags.writeable = False  # a codec that would change its input fails at once
     receive = _receiver(codec, layout, rebuild, build)

@@ -20,7 +20,7 @@ import numpy as np
 
 from edgegossip.codecs.base import Codec
 from edgegossip.layout import Layout
-from edgegossip.types import LocalError, Vec
+from edgegossip.types import UsageError, Vec
 
 Build = Callable[[], Codec[Any]]  # of a module's top level, so that pickle finds it, or a partial of one
 Answer: TypeAlias = bytes | str  # the values as bytes of float32[n], or what went wrong
@@ -35,12 +35,12 @@ def decode_apart(build: Build, bodies: Sequence[bytes], layout: Layout) -> list[
     """The bodies, float32[layout.size] each, as a codec decodes them that `build` makes in a fresh
     process.
 
-    Raises LocalError when `build` cannot be pickled, the process ends early, or a body is not
+    Raises UsageError when `build` cannot be pickled, the process ends early, or a body is not
     decoded."""
     try:
         job = pickle.dumps((build, list(bodies), layout))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise LocalError(f"the codec cannot be built in another process: {error}") from None
+        raise UsageError(f"the codec cannot be built in another process: {error}") from None
     done = subprocess.run(
         [sys.executable, "-P", "-c", _CHILD, *sys.path],
         input=pickle.dumps((sys.path, job)),
@@ -52,13 +52,13 @@ def decode_apart(build: Build, bodies: Sequence[bytes], layout: Layout) -> list[
     try:
         answers = [_from_text(text) for text in json.loads(done.stdout)]
     except ValueError:
-        raise LocalError(f"the receiver's process ended with {done.returncode} and gave no values") from None
+        raise UsageError(f"the receiver's process ended with {done.returncode} and gave no values") from None
     return [_values(k, answer) for k, answer in enumerate(answers)]
 
 
 def _values(number: int, answer: Answer) -> Vec:
     if isinstance(answer, str):
-        raise LocalError(f"a receiver in another process fails with message {number + 1}: {answer}")
+        raise UsageError(f"a receiver in another process fails with message {number + 1}: {answer}")
     return np.frombuffer(answer, np.float32)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from edgegossip.codecs import MAX_PARAMS_BYTES, REGISTRY, from_wire
 from edgegossip.codecs.base import Body, Codec, Ctx
 from edgegossip.layout import Layout
-from edgegossip.types import DecodeError, LocalError, Vec
+from edgegossip.types import DecodeError, UsageError, Vec
 
 MESSAGES = 3  # in a row, each from the state that the one before left
 FLIPS, HEAD_BYTES = 200, 64
@@ -78,7 +78,7 @@ def _receiver_fault(receive: Receive, bodies: Sequence[bytes], values: Sequence[
     try:
         if not _agree(receive(bodies), values):
             fault = "a receiver decodes other values"
-    except LocalError as error:
+    except UsageError as error:
         fault = str(error)
     except (Exception, SystemExit) as error:
         fault = f"a receiver fails with {type(error).__name__}: {error}"
@@ -125,7 +125,7 @@ def _foreign_id_fault(codec: Codec[Any], bodies: Sequence[bytes], values: Sequen
 
 
 def input_fault(codec: Codec[Any], x: Vec, layout: Layout) -> str:
-    """NaN and infinities in the input: a LocalError that names the tensor."""
+    """NaN and infinities in the input: a UsageError that names the tensor."""
     unnamed = ""
     for k, tensor in enumerate(layout.tensors):
         if not tensor.size:
@@ -135,7 +135,7 @@ def input_fault(codec: Codec[Any], x: Vec, layout: Layout) -> str:
             wrong[(layout.offsets[k] + layout.offsets[k + 1]) // 2] = bad
             try:
                 encode(codec, wrong, layout)
-            except LocalError as error:
+            except UsageError as error:
                 if tensor.name not in str(error):
                     unnamed = f"the error for {bad:g} in tensor {tensor.name!r} does not name it: {error}"
             else:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgegossip.lab.scale.devices import LinkProfile
-from edgegossip.types import LocalError
+from edgegossip.types import UsageError
 
 _DONE_BYTES = 1e-3  # what is left of a message after rounding
 
@@ -30,12 +30,12 @@ class _Flow:
 
 
 class Network:
-    """Boards 0 to n-1 with interfaces of so many bits/s each way, on one link. Raises LocalError
+    """Boards 0 to n-1 with interfaces of so many bits/s each way, on one link. Raises UsageError
     for a capacity that is none."""
 
     def __init__(self, interfaces_bits_per_s: Sequence[float], link: LinkProfile) -> None:
         if not all(bits > 0 for bits in interfaces_bits_per_s):
-            raise LocalError("every interface has a rate above 0")
+            raise UsageError("every interface has a rate above 0")
         self._interfaces = np.asarray(interfaces_bits_per_s, np.float64) / 8
         self._shared = None if link.shared_bits_per_s is None else link.shared_bits_per_s / 8
         self._crossings = link.crossings

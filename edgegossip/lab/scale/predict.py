@@ -24,7 +24,7 @@ from edgegossip.lab.scale.devices import DeviceProfile, LinkProfile
 from edgegossip.lab.scale.rounds import BoardWork, Message, RoundParts
 from edgegossip.lab.scale.server_round import ServerRound
 from edgegossip.lab.scale.timeline import Timeline
-from edgegossip.types import LocalError, Round
+from edgegossip.types import Round, UsageError
 
 _FILL = 4  # rounds that only fill the pipe
 _EVEN, _UNEVEN = 4, 20  # rounds that count; where computing does not take equally long every time
@@ -62,7 +62,7 @@ def work_of(
 def gossip_rounds(
     works: Sequence[BoardWork], messages: Messages, link: LinkProfile, rounds: int
 ) -> tuple[tuple[RoundParts, ...], ...]:
-    """[round][board] of so many rounds from a standing start. Raises LocalError for a message from
+    """[round][board] of so many rounds from a standing start. Raises UsageError for a message from
     or to nobody."""
     return _Gossip(works, [tuple(messages(r)) for r in range(rounds)], link).run()
 
@@ -127,7 +127,7 @@ class _Gossip:
         everybody = range(len(works))
         for message in (m for of_round in messages for m in of_round):
             if message.sender not in everybody or message.receiver not in everybody:
-                raise LocalError(f"{message} is not between two of {len(works)} boards")
+                raise UsageError(f"{message} is not between two of {len(works)} boards")
         self._works, self._messages = works, messages
         self._line = Timeline([work.link_bits_per_s for work in works], link)
         self._boards = [_Board() for _ in works]

@@ -331,9 +331,10 @@ class Node:
         """A board that comes again has loaded before it is there; one that comes for the first time
         loads now."""
         saved = self._saved
-        if saved is None:
-            loaded = Loaded(self.view, self.world.start_of(self.index))
-        else:
-            loaded = Loaded(self.view, None, saved.state)
+        loaded = (
+            Loaded(self.view, self.world.start_of(self.index))
+            if saved is None
+            else Loaded(self.view, None, saved.state)
+        )
         after_s = 0.0 if self.process > 1 else self.world.load_s(self.index)
         self.world.clock.after(after_s, self._answer, self.process, loaded)

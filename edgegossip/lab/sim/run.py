@@ -195,7 +195,7 @@ class _Run:
         rounds = [world.algorithm.round(n.state) for n in self._live()]
         uneven = len(rounds) > 1 and max(rounds) - min(rounds) > 1
         soon = world.clock.now < world.schedule.seconds + NOTICE_S + 0.5
-        if self._joining() or (world.presence.pending or uneven) and soon:
+        if self._joining() or ((world.presence.pending or uneven) and soon):
             world.clock.after(LOOK_S, self._look_for_sync)
             return
         if not self._live():

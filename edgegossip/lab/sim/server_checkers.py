@@ -65,16 +65,27 @@ SLACK_S = 5.0
 NEAR = 1e-4  # how far float32 sums may be from float64's, relative to the largest value
 FEW, MANY = 2, 64  # rounds that a board is left out: the first time, and at most
 CAUSES_SILENCE = frozenset(
-    ("loss", "delay", "split", "crash", "empty-disk", "pause", "late-join", "leave", "fleet-away", "slow", "hang")
-    + (
+    (
+        "loss",
+        "delay",
+        "split",
+        "crash",
+        "empty-disk",
+        "pause",
+        "late-join",
+        "leave",
+        "fleet-away",
+        "slow",
+        "hang",
         "other-layout",
         "other-labels",
         "coordinator-pause",
         "coordinator-kill",
         "coordinator-power-cut",
         "byzantine-name",
+        "coordinator-torn-write",
+        "coordinator-lost-write",
     )
-    + ("coordinator-torn-write", "coordinator-lost-write")
 )
 
 SERVER_RULES: Mapping[str, str] = {
@@ -645,9 +656,12 @@ class Ledger:
         aux, why = frame.aux, ""
         if frame.kind != Kind.UPDATE or frame.round != round:
             why = f"a {frame.kind.name.lower()} of round {frame.round}"
-        elif not 1 <= aux.get(Aux.EXAMPLES, 0) <= 1e12 or not abs(aux.get(Aux.LOSS, math.inf)) <= 1e25:
-            why = f"claims of {dict(aux)}"
-        elif not 0 <= aux.get(Aux.LEARNING_RATE, 0.0) <= 1e6 or (self._levelled and aux[Aux.LOSS] < 0):
+        elif (
+            not 1 <= aux.get(Aux.EXAMPLES, 0) <= 1e12
+            or not abs(aux.get(Aux.LOSS, math.inf)) <= 1e25
+            or not 0 <= aux.get(Aux.LEARNING_RATE, 0.0) <= 1e6
+            or (self._levelled and aux[Aux.LOSS] < 0)
+        ):
             why = f"claims of {dict(aux)}"
         elif not np.isfinite(values).all():
             why = "values that are not finite"

@@ -91,7 +91,7 @@ def parse(text: str) -> dict[str, Any]:
             raise ConfigError(f"--server: unknown key {key!r}; valid: {', '.join(known)}")
         default = known[key].default
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if isinstance(default, bool) or isinstance(default, str):
+        if isinstance(default, (bool, str)):
             right = isinstance(value, type(default)) and value in CHOICES.get(key, (value,))
         else:
             right = number and value >= LOW.get(key, -1) and (isinstance(default, float) or value == int(value))

@@ -9,6 +9,7 @@ Nothing in a board's part of the protocol reads a clock, so that clocks of board
 
 from __future__ import annotations
 
+import contextlib
 import math
 import zlib
 from collections import Counter, deque
@@ -398,10 +399,8 @@ class Coordinator:
                     raise InterruptedError
 
             self.disk.before = before
-            try:
+            with contextlib.suppress(InterruptedError):
                 self._store.save(self._writing.plain(), round=self._writing.round)
-            except InterruptedError:
-                pass
         files = sorted(n for n in self.disk.names(FOLDER) if n.endswith(".ckpt"))
         cut = kind == "coordinator-power-cut"
         self.disk = self.disk.after_power_cut(of(world.schedule.seed, "power")) if cut else self.disk.after_kill()

@@ -121,10 +121,7 @@ class _Progress:
     def finished(self, case: Case, result: dict[str, Any]) -> None:
         self._number, self._left = self._number + 1, self._left - 1
         self._seconds.append(result["seconds"])
-        if result["state"] == "done":
-            outcome = table.outcome(result)
-        else:
-            outcome = f"failed: {printable(result['reason'])}"
+        outcome = table.outcome(result) if result["state"] == "done" else f"failed: {printable(result['reason'])}"
         left_s = self._left * sum(self._seconds) / len(self._seconds) / self._jobs
         left = f", about {seconds_text(left_s)} to go" if self._left else ""
         took = seconds_text(result["seconds"])

@@ -18,7 +18,7 @@ from typing import Any
 
 from edgegossip.lab.study.cases import Case
 from edgegossip.lab.study.run_case import Opened, Result, run_case
-from edgegossip.types import EdgegossipError, LocalError, Round
+from edgegossip.types import EdgegossipError, Round, UsageError
 
 REPORT_S = 1.0  # between two reports of a worker's progress
 
@@ -85,7 +85,7 @@ class _Worker:
         except EOFError:
             self._process.join(5)
             code = self._process.exitcode
-            raise LocalError(f"the process that ran {self.case.name} ended with exit code {code}") from None
+            raise UsageError(f"the process that ran {self.case.name} ended with exit code {code}") from None
         if what == "error":
             raise value if isinstance(value, EdgegossipError) else RuntimeError(value)
         return what, value

@@ -21,7 +21,7 @@ from edgegossip.node.spec import NodeSpec, default_members, make_algorithm, make
 from edgegossip.recipe import DataSection, Recipe
 from edgegossip.training.base import Workload
 from edgegossip.training.data import DataSet, open_data
-from edgegossip.types import ConfigError, DataError, HostError, LocalError, PeerError, Round, Vec
+from edgegossip.types import ConfigError, DataError, HostError, PeerError, Round, UsageError, Vec
 
 Progress = Callable[[Round], None]
 Result = dict[str, Any]
@@ -76,7 +76,7 @@ def run_case(case: Case, opened: Opened, progress: Progress = lambda round: None
         outcome |= _reached(workloads, run.models)
     except (ConfigError, DataError, HostError):
         raise
-    except (LocalError, PeerError) as error:
+    except (UsageError, PeerError) as error:
         outcome = {"state": "failed", "reason": str(error)}
     return plain(
         {

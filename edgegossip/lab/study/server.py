@@ -43,7 +43,7 @@ from edgegossip.engine.server_frames import FULL, Channel, Replica, Uplink
 from edgegossip.lab.study.measure import Recorder, Traffic
 from edgegossip.layout import Layout
 from edgegossip.training.base import Workload
-from edgegossip.types import LocalError, NodeId, Round, Vec
+from edgegossip.types import NodeId, Round, UsageError, Vec
 
 
 class VirtualServer:
@@ -86,7 +86,7 @@ class VirtualServer:
     def play(self, x: Vec, recorder: Recorder) -> None:
         """Play all rounds from model x.
 
-        Raises LocalError when training diverges or no update of a round can be used."""
+        Raises UsageError when training diverges or no update of a round can be used."""
         engine = ServerEngine(self._plan, x)
         nodes = tuple(BoardSeen(k, 0.0) for k in range(len(self._members)))
         events: deque[Event] = deque([Seen(nodes)])
@@ -104,13 +104,13 @@ class VirtualServer:
                     case RoundEnded(round, model, _, used):
                         self.refused += asked - len(used)
                         if not used:
-                            raise LocalError(f"no update of round {round} can be used; the last reason: {self._reason}")
+                            raise UsageError(f"no update of round {round} can be used; the last reason: {self._reason}")
                         self._round_ended(round, model, recorder)
                     case Trained(model):
                         self.model = model
                         return
                     case Finished(error):
-                        raise error or LocalError("the run ended before its last round")
+                        raise error or UsageError("the run ended before its last round")
             if not events:
                 now_s = max(now_s, engine.wake_s)
             effects = engine.handle(events.popleft() if events else TimePassed(), now_s)

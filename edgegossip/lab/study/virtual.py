@@ -49,7 +49,7 @@ from edgegossip.engine.node import NodeEngine, Seat
 from edgegossip.gossip.base import GossipAlgorithm, NodeView, Send
 from edgegossip.lab.study.measure import Recorder, Traffic
 from edgegossip.training.base import Workload
-from edgegossip.types import LocalError, PeerError, Round, Vec
+from edgegossip.types import PeerError, Round, UsageError, Vec
 
 COMPUTE_S, JITTER, LATENCY_S, GREETING_S = 1.0, 0.5, 0.01, 1.0
 STALLED_AFTER = 100  # deadlines without a finished round
@@ -121,7 +121,7 @@ class VirtualFleet:
         return total
 
     def play(self, x: Vec, recorder: Recorder) -> None:
-        """All rounds from model x. Raises LocalError when training diverges or nobody gets any
+        """All rounds from model x. Raises UsageError when training diverges or nobody gets any
         further, PeerError when a message cannot be used: nobody lies here, so its values have grown
         without bound."""
         self._recorder, self._x = recorder, x
@@ -130,7 +130,7 @@ class VirtualFleet:
         patience_s = STALLED_AFTER * max(self._nodes[0].view.deadline_s, COMPUTE_S)
         while not all(node.finished for node in self._nodes):
             if not self._events or self._now - self._progressed_at > patience_s:
-                raise LocalError(self._stalled())
+                raise UsageError(self._stalled())
             self._now, _, event = heapq.heappop(self._events)
             event()
 

@@ -21,10 +21,10 @@ namespace nb = nanobind;
 
 using Name = std::optional<std::string>;
 
-// The argument if given, else EDGEGOSSIP_ISA if set, else the best that the machine has. LocalError when it is not there.
+// The argument if given, else EDGEGOSSIP_ISA if set, else the best that the machine has. UsageError when it is not there.
 const Isa& choose(const Name& argument);
 
-// The argument if given, else EDGEGOSSIP_THREADS if set, else 1. LocalError unless it is a whole number from 1 to 256.
+// The argument if given, else EDGEGOSSIP_THREADS if set, else 1. UsageError unless it is a whole number from 1 to 256.
 int choose_threads(std::optional<int> argument);
 
 std::vector<std::string> available_names();

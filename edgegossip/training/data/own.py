@@ -57,7 +57,7 @@ def find(spec: str) -> None:
 
 
 def load(section: DataSection, folder: str, board: Board) -> Parts:
-    """Call the function. Raises LocalError when it fails, DataError for what it must not return."""
+    """Call the function. Raises UsageError when it fails, DataError for what it must not return."""
     spec = section.name
     function = own_function("data.name", spec)
     keywords = dict(section.params) | _who(function, board)

@@ -127,7 +127,7 @@ def open_data(section: DataSection, board: Board | None = None) -> DataSet:
     `test_examples`.
 
     Raises ConfigError for an unknown name, DataError for missing or corrupt files, HostError for a
-    missing optional package, LocalError for a user's own function that fails."""
+    missing optional package, UsageError for a user's own function that fails."""
     board = board or Board()
     folder = folder_of(section, board)
     if not is_users(section):

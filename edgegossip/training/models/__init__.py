@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgegossip.recipe import ModelSection
 from edgegossip.training.names import call_own, is_own, own_function, unknown
-from edgegossip.types import ConfigError, LocalError
+from edgegossip.types import ConfigError, UsageError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -76,7 +76,7 @@ def check(section: ModelSection) -> None:
 def build(section: ModelSection, input_shape: tuple[int, ...], classes: int) -> nn.Module:
     """The model that a recipe names, initialised from torch's current random state.
 
-    Raises ConfigError for an unknown name or parameter and LocalError when building it fails."""
+    Raises ConfigError for an unknown name or parameter and UsageError when building it fails."""
     from torch import nn
 
     check(section)
@@ -84,7 +84,7 @@ def build(section: ModelSection, input_shape: tuple[int, ...], classes: int) -> 
         function = own_function("model.name", section.name)
         model = call_own(section.name, function, input_shape, classes, section.norm, **section.params)
         if not isinstance(model, nn.Module):
-            raise LocalError(f"{section.name} must return a torch.nn.Module, not {type(model).__name__}")
+            raise UsageError(f"{section.name} must return a torch.nn.Module, not {type(model).__name__}")
         return model
     entry = _ENTRIES[section.name]
     builder = getattr(importlib.import_module(f"edgegossip.training.models.{entry.module}"), entry.function)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from edgegossip.int8.attention import DotProductAttention
 from edgegossip.training.models.shapes import width
-from edgegossip.types import ConfigError, LocalError
+from edgegossip.types import ConfigError, UsageError
 
 PADDING = 0  # id of the tokens that no other token sees
 _EPSILON = 1e-12
@@ -78,7 +78,7 @@ class _Embeddings(nn.Module):
         try:
             words = self.word_embeddings(ids) + self.position_embeddings(places)
         except IndexError:
-            raise LocalError(
+            raise UsageError(
                 f"token ids {int(ids.min())} to {int(ids.max())} in lists of {ids.shape[1]}: the model "
                 f"has model.params.vocabulary = {self.word_embeddings.num_embeddings} ids from 0 and "
                 f"model.params.length = {self.position_embeddings.num_embeddings} places; raise them"
@@ -200,7 +200,7 @@ def distilbert(
     dropped everywhere (unset: 0.1, 0.2 in the head). What is not set is as in distilbert-base.
     `weights`: a folder with config.json and model.safetensors as transformers writes them, whose
     sizes count; a head with another number of classes starts anew. Raises ConfigError for
-    impossible sizes and LocalError for a folder that does not fit."""
+    impossible sizes and UsageError for a folder that does not fit."""
     if len(input_shape) != 1:
         raise ConfigError(
             "model.name = 'distilbert' needs token ids, one list of them an example; this data "
@@ -230,7 +230,7 @@ def distilbert(
         )
     activation = settings.get("activation", "gelu")
     if activation not in _ACTIVATIONS:
-        raise LocalError(f"{folder}: activation {activation!r} is not one of gelu, relu")
+        raise UsageError(f"{folder}: activation {activation!r} is not one of gelu, relu")
     shares = [
         settings.get(name, usual) if dropout is None else _share(dropout)
         for name, usual in (
@@ -254,17 +254,17 @@ def _share(dropout: Any) -> float:
 def _settings(folder: Path) -> dict[str, Any]:
     for file in (_SETTINGS, _WEIGHTS):
         if not (folder / file).is_file():
-            raise LocalError(
+            raise UsageError(
                 f"model.params.weights = {str(folder)!r}: {file} is missing; the folder must be one "
                 "that transformers' save_pretrained wrote"
             )
     try:
         settings = json.loads((folder / _SETTINGS).read_text("utf-8"))
     except ValueError as error:
-        raise LocalError(f"{folder / _SETTINGS} is no JSON: {error}") from error
+        raise UsageError(f"{folder / _SETTINGS} is no JSON: {error}") from error
     kind = settings.get("model_type") if isinstance(settings, dict) else None
     if kind != "distilbert":
-        raise LocalError(f"{folder / _SETTINGS} is of a model of type {kind!r}, not 'distilbert'")
+        raise UsageError(f"{folder / _SETTINGS} is of a model of type {kind!r}, not 'distilbert'")
     return dict(settings)
 
 
@@ -281,7 +281,7 @@ def _load(model: DistilBert, folder: Path) -> None:
         if tensor.shape != own[name].shape:
             if name.startswith("classifier."):  # of another number of classes
                 continue
-            raise LocalError(
+            raise UsageError(
                 f"{folder / _WEIGHTS}: {name} has shape {list(tensor.shape)}, and the model of its "
                 f"{_SETTINGS} {list(own[name].shape)}"
             )
@@ -290,14 +290,14 @@ def _load(model: DistilBert, folder: Path) -> None:
     missing = [name for name in own if name not in found and not name.startswith(heads)]
     missing = [name for name in missing if name not in encoder.values()]
     if missing:
-        raise LocalError(
+        raise UsageError(
             f"{folder / _WEIGHTS} lacks {missing[0]}" + (f" and {len(missing) - 1} more" if len(missing) > 1 else "")
         )
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:
     """Read the floating-point tensors of a file in the format of safetensors, whose bytes are not
-    trusted. Raises LocalError for a file that is not one."""
+    trusted. Raises UsageError for a file that is not one."""
     raw = path.read_bytes()
     try:
         size = int.from_bytes(raw[:8], "little")
@@ -319,5 +319,5 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
             flat = torch.frombuffer(bytearray(values), dtype=kind) if count else torch.empty(0, dtype=kind)
             tensors[name] = flat.reshape(shape)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise LocalError(f"{path} is no safetensors file: {error}") from error
+        raise UsageError(f"{path} is no safetensors file: {error}") from error
     return tensors

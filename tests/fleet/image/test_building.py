@@ -31,7 +31,7 @@ from edgegossip.fleet.image import (
 )
 from edgegossip.fleet.image.boards import BOARDS, BOOKWORM, TRIXIE
 from edgegossip.fleet.image.sources import Mirrors
-from edgegossip.types import ConfigError, DataError, HostError, LocalError
+from edgegossip.types import ConfigError, DataError, HostError, UsageError
 
 ROOT = Path(__file__).parents[3]
 APT = """http://deb.example/debian/|Debian
@@ -333,14 +333,14 @@ def test_a_program_that_fails_says_why(tmp_path):
 
 def test_only_a_checkout_can_be_built(tmp_path, monkeypatch):
     assert build.source_of(None) == ROOT
-    with pytest.raises(LocalError, match="has no pyproject.toml: name a checkout"):
+    with pytest.raises(UsageError, match="has no pyproject.toml: name a checkout"):
         build.source_of(tmp_path)
 
 
 @pytest.mark.parametrize("said", ["yesterday", "", "-1", "²", "9" * 5000, "1e9"])
 def test_seconds_that_are_none(said, monkeypatch):
     monkeypatch.setenv("SOURCE_DATE_EPOCH", said)
-    with pytest.raises(LocalError, match="SOURCE_DATE_EPOCH"):
+    with pytest.raises(UsageError, match="SOURCE_DATE_EPOCH"):
         build.epoch()
 
 

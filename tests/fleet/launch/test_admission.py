@@ -9,12 +9,12 @@ import pytest
 
 pytest.importorskip("flwr", reason="server mode is an extra: pip install 'edgegossip[server]'")
 
-from edgegossip import recipe as recipes  # noqa: E402
-from edgegossip.fleet.launch import admission  # noqa: E402
-from edgegossip.fleet.launch.coordinator import CoordinatorOptions, _with_names  # noqa: E402
-from edgegossip.fleet.store import Fleet  # noqa: E402
-from edgegossip.security.identity import Identity  # noqa: E402
-from edgegossip.types import ConfigError, LocalError, PeerError  # noqa: E402
+from edgegossip import recipe as recipes
+from edgegossip.fleet.launch import admission
+from edgegossip.fleet.launch.coordinator import CoordinatorOptions, _with_names
+from edgegossip.fleet.store import Fleet
+from edgegossip.security.identity import Identity
+from edgegossip.types import ConfigError, PeerError, UsageError
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_a_fleet_folder_is_found_and_gets_one_coordinator(fleet: Path) -> None:
 def test_without_a_fleet_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert admission.find_fleet(None, None, insecure=False) is None
-    with pytest.raises(LocalError, match="is no fleet: make one with `edgegossip fleet init"):
+    with pytest.raises(UsageError, match="is no fleet: make one with `edgegossip fleet init"):
         admission.find_fleet(Path("elsewhere"), None, insecure=False)
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from edgegossip import recipe as recipes  # noqa: E402
-from edgegossip.fleet.launch.identities import identities  # noqa: E402
+from edgegossip import recipe as recipes
+from edgegossip.fleet.launch.identities import identities
 
 SCRIPT = """
 import os, signal

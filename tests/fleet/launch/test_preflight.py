@@ -9,7 +9,9 @@ from edgegossip.fleet.launch.preflight import codec_notice, notices, preflight
 from edgegossip.types import ConfigError, EdgegossipError, HostError
 
 
-@pytest.mark.parametrize("name, coarse", [("fp32", False), ("8-bit-elastiquant", False), ("topk", True), ("dgc", True)])
+@pytest.mark.parametrize(
+    ("name", "coarse"), [("fp32", False), ("8-bit-elastiquant", False), ("topk", True), ("dgc", True)]
+)
 def test_coarse_codecs_are_named_where_whole_models_travel(name: str, coarse: bool) -> None:
     notice = codec_notice(recipes.load("quickstart-gossip", [f"codec.name={name}"]))
     assert (f"codec {name} changes a vector by " in notice) == coarse
@@ -34,7 +36,7 @@ def test_the_averaging_rate_is_told_where_the_codec_decides_it():
 
 
 @pytest.mark.parametrize(
-    "settings, said", [(["codec.name=dgc"], True), (["codec.name=dgc", "training.momentum=0"], False), ([], False)]
+    ("settings", "said"), [(["codec.name=dgc"], True), (["codec.name=dgc", "training.momentum=0"], False), ([], False)]
 )
 def test_two_momentums_are_told(settings: list[str], said: bool) -> None:
     assert said == any(
@@ -79,7 +81,7 @@ def test_a_coordinator_does_not_evaluate_a_part_of_a_model() -> None:
         preflight(recipes.load("quickstart-server", settings), MEMBERS)
 
 
-@pytest.mark.parametrize("nodes, ring", [(4, False), (5, True), (6, False), (7, True), (8, False), (3, True)])
+@pytest.mark.parametrize(("nodes", "ring"), [(4, False), (5, True), (6, False), (7, True), (8, False), (3, True)])
 def test_a_torus_that_is_a_ring_is_told_before_the_run(nodes: int, ring: bool) -> None:
     said = notices(recipes.load("quickstart-gossip", ["gossip.topology=torus", f"run.nodes={nodes}"]))
     assert any(f"of {nodes} boards it is a ring" in notice for notice in said) == ring
@@ -100,7 +102,7 @@ def test_a_codec_that_outgrows_the_memory_is_told() -> None:
     assert not any("remembers" in n for n in notices(recipes.load("quickstart-gossip", ["codec.name=minmax8"])))
 
 
-@pytest.mark.parametrize("codec, told", [("co3", True), ("ef-signsgd", True), ("signsgd", False), ("qsgd", False)])
+@pytest.mark.parametrize(("codec", "told"), [("co3", True), ("ef-signsgd", True), ("signsgd", False), ("qsgd", False)])
 def test_a_second_memory_is_told_where_differences_are_one(codec: str, told: bool) -> None:
     said = notices(recipes.load("quickstart-gossip", ["gossip.algorithm=choco-sgd", f"codec.name={codec}"]))
     assert any("has a memory of its own" in notice for notice in said) == told

@@ -17,10 +17,21 @@ from edgegossip.types import ConfigError, DataError
 from tests.lab.bench.fake_qsgd import FakeFeedback, FakeQsgd
 
 QUICK = ("--repeat", "1", "--min-seconds", "0")
-FIELDS = (
-    "codec stage input n bits_per_value entropy_bits relative_error encode_mb_s decode_mb_s encode_vs_memcpy "
-    "decode_vs_memcpy encode_vs_torch isa"
-).split()
+FIELDS = [
+    "codec",
+    "stage",
+    "input",
+    "n",
+    "bits_per_value",
+    "entropy_bits",
+    "relative_error",
+    "encode_mb_s",
+    "decode_mb_s",
+    "encode_vs_memcpy",
+    "decode_vs_memcpy",
+    "encode_vs_torch",
+    "isa",
+]
 
 
 @pytest.fixture(autouse=True)

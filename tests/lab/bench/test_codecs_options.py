@@ -39,7 +39,7 @@ def test_decimal_fractions_are_read_as_they_are_written() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments, message",
+    ("arguments", "message"),
     [
         (("--codec", "qsgd:bits=4,bits=5"), "qsgd:bits=4,bits=5: bits is given twice"),
         (("--set", "foo=1"), "--set foo=1 changes the recipe behind --input gradient"),

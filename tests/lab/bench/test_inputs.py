@@ -8,7 +8,7 @@ from edgegossip.codecs.gennorm import fit
 from edgegossip.lab.bench import gradients, inputs
 from edgegossip.lab.bench.inputs import Tensors
 from edgegossip.lab.bench.sizes import DEFAULT, parse_size
-from edgegossip.types import ConfigError, DataError, LocalError
+from edgegossip.types import ConfigError, DataError, UsageError
 
 
 def test_sizes():
@@ -79,7 +79,7 @@ def test_fitted_takes_rows_or_copies(n):
 
 
 def test_fitted_needs_values():
-    with pytest.raises(LocalError, match="no value"):
+    with pytest.raises(UsageError, match="no value"):
         inputs.fitted("real", Tensors((("a", np.empty(0, np.float32)),)), 4)
 
 
@@ -130,8 +130,8 @@ def made_bias(tensors):
 def test_gradients_refuse_what_cannot_be():
     with pytest.raises(ConfigError, match="did you mean mlp"):
         gradients.dump(gradients.recipe_for(("model.name=mpl",)), 2)
-    with pytest.raises(LocalError, match="augment"):
+    with pytest.raises(UsageError, match="augment"):
         gradients.dump(gradients.recipe_for((*SMALL, "data.augment=true")), 2)
-    with pytest.raises(LocalError, match=r"loss became .* in step"):
+    with pytest.raises(UsageError, match=r"loss became .* in step"):
         gradients.dump(gradients.recipe_for((*SMALL, "training.lr=1000")), 60)
     assert recipes.load("quickstart-gossip").model.name == "mlp"

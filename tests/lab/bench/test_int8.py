@@ -12,10 +12,22 @@ from edgegossip.lab.bench.int8 import memory, variants
 from edgegossip.recipe import ModelSection
 from edgegossip.types import ConfigError
 
-FIELDS = (
-    "model batch threads dw isa step_ms fp32_batchnorm_ms fp32_evonorm_ms speedup_vs_batchnorm speedup_vs_evonorm"
-    " saved_bytes fp32_saved_bytes peak_bytes fp32_peak_bytes"
-).split()
+FIELDS = [
+    "model",
+    "batch",
+    "threads",
+    "dw",
+    "isa",
+    "step_ms",
+    "fp32_batchnorm_ms",
+    "fp32_evonorm_ms",
+    "speedup_vs_batchnorm",
+    "speedup_vs_evonorm",
+    "saved_bytes",
+    "fp32_saved_bytes",
+    "peak_bytes",
+    "fp32_peak_bytes",
+]
 
 
 def test_rows_have_the_published_fields(monkeypatch):

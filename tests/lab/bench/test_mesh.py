@@ -67,7 +67,7 @@ def test_two_processes_exchange_what_they_are_told_to(kind):
         if kind == "member-2":  # the mesh, and the members of a run on it
             assert all(cpu_s < 1.0 for cpu_s in fleet.all("idle", seconds=0.2))
             fleet.workers[0].order("send_frames", to="p01", frames=1, size=0)
-            with pytest.raises(HostError, match="failed: LocalError"):
+            with pytest.raises(HostError, match="failed: UsageError"):
                 fleet.workers[0].answer()
 
 

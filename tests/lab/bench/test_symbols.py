@@ -8,7 +8,7 @@ import pytest
 
 from edgegossip.lab.bench.symbols import CodeForm, code_form, entropy
 from edgegossip.layout import Layout, TensorSpec
-from edgegossip.types import LocalError
+from edgegossip.types import UsageError
 from tests.conformance import reference_quantised
 
 
@@ -48,7 +48,7 @@ def test_other_bodies_are_refused():
     layout = Layout.of([TensorSpec("a", (16,))])
     whole = section(np.zeros(16, int), 4, 0)
     for body in (b"\1" + whole[1:], whole[:-1], whole + b"\0", b""):
-        with pytest.raises(LocalError):
+        with pytest.raises(UsageError):
             entropy(body, layout, CodeForm(0, 4, 0))
 
 

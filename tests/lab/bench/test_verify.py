@@ -18,7 +18,7 @@ from edgegossip.codecs.checks import require_input, require_out, write
 from edgegossip.codecs.claims import Claims
 from edgegossip.lab.bench import verify
 from edgegossip.layout import Layout, TensorSpec
-from edgegossip.types import DecodeError, LocalError, Vec
+from edgegossip.types import DecodeError, UsageError, Vec
 
 S = 3
 
@@ -189,7 +189,7 @@ def test_a_correct_codec_passes() -> None:
 
 
 @pytest.mark.parametrize(
-    "mutant, expected",
+    ("mutant", "expected"),
     [
         (TowardsZero, {"gain": "", "bias": ""}),
         (Nearest, {"gain": "", "bias": ""}),
@@ -243,7 +243,7 @@ def test_a_codec_that_cannot_encode_decode_or_claim_is_told_so() -> None:
 
 def test_sizes_and_draws_out_of_range() -> None:
     for options in ({"size": 63}, {"draws": 3}, {"size": 2**26, "draws": 32}):
-        with pytest.raises(LocalError):
+        with pytest.raises(UsageError):
             verify.verify(Plain(), "x", **options)
 
 

@@ -16,7 +16,7 @@ from edgegossip import codecs
 from edgegossip.codecs.claims import Claims
 from edgegossip.lab.bench import verify, verify_receiver, verify_seam
 from edgegossip.layout import Layout
-from edgegossip.types import DecodeError, LocalError, Vec
+from edgegossip.types import DecodeError, UsageError, Vec
 from tests.lab.bench.test_verify import Plain
 
 
@@ -130,14 +130,14 @@ class CrashesOnCodes(Plain):
 class TakesInfinity(Plain):
     def encode(self, x: Vec, state: Layout, ctx: codecs.Ctx) -> tuple[bytes, Layout]:
         if np.isnan(x).any():
-            raise LocalError("NaN")
+            raise UsageError("NaN")
         return super().encode(np.clip(x, -1e30, 1e30), state, ctx)
 
 
 class NamesNoTensor(Plain):
     def encode(self, x: Vec, state: Layout, ctx: codecs.Ctx) -> tuple[bytes, Layout]:
         if not np.isfinite(x).all():
-            raise LocalError("the matrix is not finite")  # nor are the filters, nor the bias
+            raise UsageError("the matrix is not finite")  # nor are the filters, nor the bias
         return super().encode(x, state, ctx)
 
 
@@ -246,7 +246,7 @@ def faults(codec: Any, **options: Any) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    "mutant, check, said",
+    ("mutant", "check", "said"),
     [
         (RemembersScale, "same", "a receiver decodes other values; all that it needs must travel"),
         (Unprepared, "same", "a receiver fails with DecodeError: wrong size; all that it needs must travel"),
@@ -338,7 +338,7 @@ class Twice(Plain):
 
 
 @pytest.mark.parametrize(
-    "build, said",
+    ("build", "said"),
     [
         (dies, "the receiver's process ended with 3 and gave no values"),
         (raises, "fails with message 1: SystemExit: no codec"),
@@ -349,7 +349,7 @@ class Twice(Plain):
 def test_receivers_that_give_no_values(build: Callable[[], Any], said: str) -> None:
     layout, x = verify.trial(64)
     body = bytes(verify_seam.encode(Plain(), x, layout))
-    with pytest.raises(LocalError, match=said):
+    with pytest.raises(UsageError, match=said):
         verify_receiver.decode_apart(build, [body], layout)
 
 

@@ -9,13 +9,13 @@ import pytest
 
 pytest.importorskip("torch", reason="an extra: pip install 'edgegossip[torch]'")
 
-from edgegossip import recipe as recipes  # noqa: E402
-from edgegossip.lab.scale import cells, played, schemes  # noqa: E402
-from edgegossip.lab.scale.devices import load_device  # noqa: E402
-from edgegossip.lab.scale.model import frames  # noqa: E402
-from edgegossip.lab.scale.model.place import Model, measure_update  # noqa: E402
-from edgegossip.recipe import with_settings  # noqa: E402
-from edgegossip.types import ConfigError  # noqa: E402
+from edgegossip import recipe as recipes
+from edgegossip.lab.scale import cells, played, schemes
+from edgegossip.lab.scale.devices import load_device
+from edgegossip.lab.scale.model import frames
+from edgegossip.lab.scale.model.place import Model, measure_update
+from edgegossip.recipe import with_settings
+from edgegossip.types import ConfigError
 
 BASE = recipes.load("quickstart-gossip", ["data.train_examples=960", "training.batch_size=16"])
 HOW = {"rate_bps": 1e6, "link": "shared", "device": "", "fleet": ""}

@@ -14,7 +14,7 @@ from edgegossip.lab.scale.predict import (
     work_of,
 )
 from edgegossip.lab.scale.rounds import BoardWork, Message
-from edgegossip.types import LocalError
+from edgegossip.types import UsageError
 
 SWITCH = LinkProfile(latency_s=0.0)
 
@@ -108,5 +108,5 @@ def test_work_comes_from_the_profile():
 
 
 def test_a_message_to_nobody_is_refused():
-    with pytest.raises(LocalError, match="not between two of 2 boards"):
+    with pytest.raises(UsageError, match="not between two of 2 boards"):
         gossip_rounds([BoardWork(0, 0, 0, 1e6)] * 2, lambda _: [Message(0, 2, 1)], SWITCH, 1)

@@ -174,7 +174,7 @@ def test_a_combination_that_cannot_run_stops_the_study_or_is_left_out(tmp_path):
     with pytest.raises(ConfigError, match=r"ratio.*case fp32, ratio=0.1; --skip-invalid"):
         run(asked(tmp_path, sweeps=sweeps, seeds="1"), quiet, quiet)
     warned = []
-    document, code = run(asked(tmp_path, sweeps=sweeps, seeds="1", skip_invalid=True), quiet, warned.append)
+    document, _code = run(asked(tmp_path, sweeps=sweeps, seeds="1", skip_invalid=True), quiet, warned.append)
     assert [row["case"] for row in document["rows"]] == ["topk, ratio=0.1"] and "left out fp32" in warned[0]
     with pytest.raises(ConfigError, match="no case of the sweep can run"):
         run(asked(tmp_path, sweeps=("codec.params.ratio=0.1",), skip_invalid=True), quiet, quiet)

@@ -15,7 +15,7 @@ from edgegossip.lab.study.run_case import Opened, run_case
 from edgegossip.lab.study.virtual import VirtualFleet
 from edgegossip.node.spec import NodeSpec, default_members, make_algorithm, make_topology, make_view
 from edgegossip.recipe import run_id, with_settings
-from edgegossip.types import LocalError, LocalUpdate, Metrics
+from edgegossip.types import LocalUpdate, Metrics, UsageError
 
 
 def views_of(recipe, layout):
@@ -181,5 +181,5 @@ def test_an_update_of_a_model_that_was_given_up_is_made_anew(base):
 def test_whoever_waits_for_ever_is_named(base):
     layout, x = training.initial_model(base)
     fleet = VirtualFleet(_Echo(deaf=True), views_of(base, layout), [_Numbers(layout)] * 4, 3)
-    with pytest.raises(LocalError, match="board-0 waits in round 0 for board-3"):
+    with pytest.raises(UsageError, match="board-0 waits in round 0 for board-3"):
         fleet.play(x, recorder_of(base))

@@ -13,7 +13,7 @@ from edgegossip.lab.study.run_case import Opened, run_case
 from edgegossip.lab.study.server import VirtualServer
 from edgegossip.node.spec import default_members
 from edgegossip.recipe import run_id, with_settings
-from edgegossip.types import LocalError, LocalUpdate, Metrics
+from edgegossip.types import LocalUpdate, Metrics, UsageError
 
 
 @pytest.fixture
@@ -68,6 +68,6 @@ def test_updates_that_would_overflow_are_refused_and_a_round_without_any_ends_th
     layout, x = training.initial_model(recipe)
     server = VirtualServer(layout, run_id(recipe), codecs.get("fp32"), default_members(2), [_Huge(layout)] * 2, 5)
     recorder = Recorder(2, frozenset(), frozenset(), lambda x: Metrics(0, 1), lambda: 0)
-    with pytest.raises(LocalError, match="no update of round 1 can be used.*not be finite"):
+    with pytest.raises(UsageError, match="no update of round 1 can be used.*not be finite"):
         server.play(x, recorder)
     assert server.refused == 2

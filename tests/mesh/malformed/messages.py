@@ -7,6 +7,7 @@ models (docs/security.md), and that is not what is tried here.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
@@ -138,7 +139,7 @@ class Maker:
         out = [self.hello(rng).SerializeToString()]
         for number, data in enumerate(frames, 1):
             cuts = sorted({0, len(data), *(rng.randrange(len(data)) for _ in range(rng.choice((0, 0, 0, 1, 2))))})
-            for a, b in zip(cuts, cuts[1:], strict=False):
+            for a, b in itertools.pairwise(cuts):
                 out.append(chunk_message(number, a, len(data), False, [memoryview(data)[a:b]]))
         return out
 

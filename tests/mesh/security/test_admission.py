@@ -47,10 +47,12 @@ def test_a_listener_with(fleet, what):
 
 
 def test_a_listener_without_tls(fleet):
-    with GrpcTransport("c", RUN, limits=LIMITS) as c:
-        with GrpcTransport("a", RUN, limits=LIMITS, security=fleet.guard("a")) as a:
-            a.connect({"c": c.address})
-            assert "it does not speak TLS" in wait_for(a, Notice).text
+    with (
+        GrpcTransport("c", RUN, limits=LIMITS) as c,
+        GrpcTransport("a", RUN, limits=LIMITS, security=fleet.guard("a")) as a,
+    ):
+        a.connect({"c": c.address})
+        assert "it does not speak TLS" in wait_for(a, Notice).text
 
 
 @pytest.mark.parametrize(
@@ -103,7 +105,7 @@ def test_another_protocol_inside_tls(fleet, pair):
 
 def test_board_c_at_the_address_of_b(fleet, pair):
     """The wrong name: the certificate is good, but it is another board's."""
-    a, b = pair
+    _a, b = pair
     with GrpcTransport("c", RUN, limits=LIMITS, security=fleet.guard("c")) as c:
         c.connect({"a": b.address})
         assert "its certificate is for another name" in wait_for(c, Notice).text

@@ -82,7 +82,7 @@ def test_a_port_that_is_taken_at_the_last_moment_leaves_no_server_behind(fleet, 
 
 @pytest.mark.parametrize("where", ["_step", "_expire", "_accept"])
 def test_a_defect_of_ours_does_not_close_the_port(fleet, pair, monkeypatch, where):
-    a, b = pair
+    _a, b = pair
     right, times = getattr(front_end.FrontEnd, where), [2]
 
     def wrong(self: front_end.FrontEnd, *arguments: object) -> None:

@@ -149,8 +149,7 @@ def test_a_folder_that_is_gone_is_said_and_not_fatal(tmp_path):
 
 def test_a_port_that_is_taken_is_one_sentence_or_another_port(tmp_path):
     runs = LiveRuns([write_run(tmp_path, boards=2, rounds=2)])
-    with Server(runs, "127.0.0.1", 0) as first:
-        with pytest.raises(HostError, match="choose another --port"):
-            listen(runs, "127.0.0.1", first.server_address[1])
+    with Server(runs, "127.0.0.1", 0) as first, pytest.raises(HostError, match="choose another --port"):
+        listen(runs, "127.0.0.1", first.server_address[1])
     with listen(runs, "127.0.0.1", None) as one, listen(runs, "127.0.0.1", None) as other:
         assert one.server_address[1] != other.server_address[1] and PORT > 1024

@@ -132,7 +132,7 @@ class Boards:
 
 def members(names: str, fleet: Path | None, insecure: bool) -> dict[str, Any]:
     """What a cell's result depends on: `boards`, who takes part, and `fleet`, its id, empty without
-    TLS. Raises ConfigError, HostError, DataError, LocalError."""
+    TLS. Raises ConfigError, HostError, DataError, UsageError."""
     _, known, fleet_id = _fleet(fleet, insecure)
     return {"boards": _named(names) or known, "fleet": fleet_id}
 

@@ -12,7 +12,7 @@ constexpr const char* ISA_ENV = "EDGEGOSSIP_ISA";
 constexpr const char* THREADS_ENV = "EDGEGOSSIP_THREADS";
 
 [[noreturn]] void raise_local_error(const std::string& message) {
-    const nb::object error = nb::module_::import_("edgegossip.types").attr("LocalError");
+    const nb::object error = nb::module_::import_("edgegossip.types").attr("UsageError");
     PyErr_SetString(error.ptr(), message.c_str());
     throw nb::python_error();
 }
