@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1] / "edgegossip"
 STDLIB = set(sys.stdlib_module_names) | {"__future__"}
-BASE = {"numpy", "edgegossip"}
+BASE = {"numpy", "typing_extensions", "edgegossip"}
 HEAVY = ("torch", "grpc", "flwr", "matplotlib", "rich", "cryptography", "PIL", "pyarrow", "datasets")
 
 # Calls that a pure part may not make.
