@@ -24,8 +24,8 @@ import numpy as np
 from edgegossip import codecs, gossip
 from edgegossip.checkpoint.files import OS_FILES
 from edgegossip.checkpoint.format import pieces
+from edgegossip.checkpoint.registry import STATES, RunContext
 from edgegossip.checkpoint.store import Store
-from edgegossip.checkpoint.table import STATES, Outside
 from edgegossip.gossip import topologies
 from edgegossip.gossip.base import NodeView
 from edgegossip.layout import Layout, TensorSpec
@@ -73,11 +73,11 @@ def row(algorithm: str, values: int, folder: Path, repeats: int) -> str:
     build = median_ms(lambda: [None for _ in pieces({}, value, STATES)], repeats)
     crc = median_ms(lambda: [zlib.crc32(p) for p in every], repeats)
     store = Store(folder / algorithm, {}, keep=2)
-    store.load(Outside.of(view))
+    store.load(RunContext.of(view))
     save = median_ms(lambda: store.save(value, round=1), repeats)
     more_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - before_mb
     rival = median_ms(lambda: plain_write(folder, every), repeats)
-    load = median_ms(lambda: store.load(Outside.of(view)), repeats)
+    load = median_ms(lambda: store.load(RunContext.of(view)), repeats)
     store.close()
     return (
         f"| {algorithm} | {size / 1e6:.1f} | {build:.1f} | {crc:.1f} | {save:.0f} | {rival:.0f} | {save / rival:.2f} | "

@@ -13,7 +13,7 @@ import torch
 import edgegossip
 from edgegossip import recipe as recipes
 from edgegossip import training
-from edgegossip.node.final_model import about_model, save_model
+from edgegossip.node.storage import about_model, save_model
 from edgegossip.telemetry.run_folder import RunFolder
 from edgegossip.types import DataError, HostError, UsageError
 from tests.training.fakes import recipe

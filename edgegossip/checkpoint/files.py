@@ -1,5 +1,5 @@
-"""The few file operations that checkpoints are made of: the seam at which tests kill the process or
-cut the power."""
+"""The few file operations that checkpoints are made of: the interface at which tests kill the
+process or cut the power."""
 
 from __future__ import annotations
 
@@ -10,56 +10,89 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol, TypeVar
 
-from edgegossip.checkpoint.format import Damaged, Readable
+from typing_extensions import override
 
-H = TypeVar("H")
+from edgegossip.types import DataError
+
+H = TypeVar("H")  # an open file, while it is written
 _NOT_SYNCED = (errno.EINVAL, errno.ENOTSUP, errno.EROFS)  # file systems without it, or where nothing can be new
 
 
+class Damaged(DataError):
+    """Says that a file was torn or changed: the one before it may do."""
+
+
+class Readable(Protocol):
+    """A file that is open for reading."""
+
+    @property
+    def size(self) -> int:
+        """Its bytes."""
+
+    def read(self, at: int, into: memoryview) -> None:
+        """Fill all of `into` with what begins at the byte `at`. Raises OSError, or Damaged when the
+        file ends before."""
+
+
 class OpenFile(Readable, Protocol):
-    def close(self) -> None: ...
+    """A file that is open for reading until it is closed."""
+
+    def close(self) -> None:
+        """Close it."""
 
 
 class Files(Protocol[H]):
-    """Paths are strings. Everything raises OSError; nothing else is durable but what was synced: a
-    file's content by `sync`, its name by `sync_folder`."""
+    """Writes, reads and names files. Paths are strings. Everything raises OSError; nothing is
+    durable but what was synced: a file's content by `sync`, its name by `sync_folder`."""
 
     def make_folder(self, path: str) -> None:
-        """With those above it, durably: one that is there already may be of a process that was
-        killed before it synced."""
+        """Make a folder, with those above it, durably: one that is there already may be of a
+        process that was killed before it synced."""
 
     def names(self, folder: str) -> list[str]:
-        """Of the files in it; none when there is no such folder."""
+        """Return the names of the files in it; none when there is no such folder."""
 
     def create(self, path: str) -> H:
-        """A new, empty file, open for writing; one that is there already is emptied."""
+        """Open a new, empty file for writing; one that is there already is emptied."""
 
     def write(self, file: H, data: bytes | memoryview) -> None:
-        """All of it, at the end."""
+        """Write all of `data` at the end."""
 
-    def sync(self, file: H) -> None: ...
+    def sync(self, file: H) -> None:
+        """Return when what was written is durable."""
 
-    def close(self, file: H) -> None: ...
+    def close(self, file: H) -> None:
+        """Close a file that was written."""
 
     def rename(self, old: str, new: str) -> None:
-        """In the place of `new`, if there is one: at every moment one of the two is there."""
+        """Put a file in the place of `new`, if there is one: at every moment one of the two is
+        there."""
 
-    def sync_folder(self, path: str) -> None: ...
+    def sync_folder(self, path: str) -> None:
+        """Return when the names in a folder are durable."""
 
-    def remove(self, path: str) -> None: ...
+    def remove(self, path: str) -> None:
+        """Remove a file."""
 
-    def open(self, path: str) -> OpenFile: ...
+    def open(self, path: str) -> OpenFile:
+        """Open a file for reading."""
 
     def lock(self, folder: str) -> Callable[[], None]:
-        """Until the function that is returned is called, or this process ends. Raises
+        """Lock a folder until the function that is returned is called, or this process ends. Raises
         BlockingIOError when another process has it."""
 
 
-class _OsFile:
+class _OsFile(OpenFile):
     def __init__(self, path: str) -> None:
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self.size = os.fstat(self._fd).st_size
+        self._size = os.fstat(self._fd).st_size
 
+    @property
+    @override
+    def size(self) -> int:
+        return self._size
+
+    @override
     def read(self, at: int, into: memoryview) -> None:
         while into:
             count = os.preadv(self._fd, [into], at)
@@ -67,16 +100,18 @@ class _OsFile:
                 raise Damaged("it became shorter while it was read")
             at, into = at + count, into[count:]
 
+    @override
     def close(self) -> None:
         os.close(self._fd)
 
 
-class OsFiles:
-    """The real ones. Implements `Files[int]`; a file is its descriptor."""
+class OsFiles(Files[int]):
+    """The operating system's files; one that is written is its descriptor."""
 
     def __init__(self) -> None:
         self._durable: set[str] = set()  # folders whose names this process has synced
 
+    @override
     def make_folder(self, path: str) -> None:
         path = os.path.abspath(path)
         above = os.path.dirname(path)
@@ -88,29 +123,36 @@ class OsFiles:
             self.sync_folder(above)
         self._durable.add(path)
 
+    @override
     def names(self, folder: str) -> list[str]:
         try:
             return os.listdir(folder)
         except (FileNotFoundError, NotADirectoryError):
             return []
 
+    @override
     def create(self, path: str) -> int:
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
 
+    @override
     def write(self, file: int, data: bytes | memoryview) -> None:
         view = memoryview(data)
         while view:
             view = view[os.write(file, view) :]
 
+    @override
     def sync(self, file: int) -> None:
         os.fsync(file)
 
+    @override
     def close(self, file: int) -> None:
         os.close(file)
 
+    @override
     def rename(self, old: str, new: str) -> None:
         os.replace(old, new)
 
+    @override
     def sync_folder(self, path: str) -> None:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -121,12 +163,15 @@ class OsFiles:
         finally:
             os.close(fd)
 
+    @override
     def remove(self, path: str) -> None:
         os.unlink(path)
 
+    @override
     def open(self, path: str) -> OpenFile:
         return _OsFile(path)
 
+    @override
     def lock(self, folder: str) -> Callable[[], None]:
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:

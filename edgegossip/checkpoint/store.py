@@ -22,10 +22,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from edgegossip.checkpoint.classes import Classes
-from edgegossip.checkpoint.files import OS_FILES, Files
-from edgegossip.checkpoint.format import Damaged, Unusable, pieces, read, read_meta
-from edgegossip.checkpoint.table import STATES
+from edgegossip.checkpoint.files import OS_FILES, Damaged, Files
+from edgegossip.checkpoint.format import Unusable, pieces, read, read_meta
+from edgegossip.checkpoint.registry import STATES, Registry, RunContext
 from edgegossip.types import ConfigError, DataError, HostError
 
 _NAME = re.compile(r"(\d{10})\.ckpt")
@@ -37,7 +36,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The newest checkpoint that can be used."""
+    """Holds the newest checkpoint that can be used."""
 
     value: Any
     meta: Mapping[str, Any]
@@ -46,8 +45,16 @@ class Found:
 
 
 class Store:
-    """`identity` says what the checkpoints are of: small values by name, kept in each and compared
-    when it is read. Not thread-safe: `load` first, then one thread saves."""
+    """Keeps the newest checkpoints in a folder.
+
+    `identity` says what they are of: small values by name, kept in each and compared when it is
+    read. `keep`: how many stay; `classes`: what a value may be made of; `files`: the disk. Not
+    thread-safe: `load` first, then one thread saves.
+
+        store = Store(Path("checkpoint/board-0"), {"board": "board-0"})
+        found = store.load()
+        store.save({"momentum": momentum}, round=12)
+    """
 
     def __init__(
         self,
@@ -55,7 +62,7 @@ class Store:
         identity: Mapping[str, Any],
         *,
         keep: int = 2,
-        classes: Classes = STATES,
+        classes: Registry = STATES,
         files: Files[Any] = OS_FILES,
     ) -> None:
         self.folder, self._identity, self._keep = str(folder), dict(identity), max(1, keep)
@@ -65,12 +72,12 @@ class Store:
         self._next: int | None = None  # not known before the folder was looked at
         self._unlock: Callable[[], None] | None = None
 
-    def load(self, outside: Any = None) -> Found | None:
-        """The newest checkpoint; None when there is none that is whole. Raises ConfigError when the
-        newest one is of something else, DataError when it is whole and cannot be understood, or
-        when none can be read because of the disk, HostError when another process is at work
-        here."""
-        self._take()
+    def load(self, run: RunContext | None = None) -> Found | None:
+        """Return the newest checkpoint; None when there is none that is whole. `run` is needed for
+        a gossip state. Raises ConfigError when the newest one is of something else, DataError when
+        it is whole and cannot be understood, or when none can be read because of the disk,
+        HostError when another process is at work here."""
+        self._lock()
         skipped: list[str] = []
         try:
             numbers = self._numbers()
@@ -80,7 +87,7 @@ class Store:
         for number in numbers:
             path = self._path(number)
             try:
-                meta, value = self._read(path, outside)
+                meta, value = self._read(path, run)
             except Damaged as error:
                 self._bad.add(number)
                 skipped.append(f"checkpoint {path} is passed over: {error}")
@@ -112,25 +119,26 @@ class Store:
             self._save(value, meta)
 
     def make_room(self) -> bool:
-        """All but the newest go. Whether any did."""
+        """Remove all but the newest; return whether there were others."""
         return self._prune(1)
 
     def clear(self) -> None:
-        """Removes every checkpoint: what they were for is over."""
+        """Remove every checkpoint: what they were for is over."""
         for number in self._numbers():
             self._remove(self._path(number))
         self._good.clear()
 
     def close(self) -> None:
+        """Let other processes use the folder."""
         if self._unlock is not None:
             self._unlock()
             self._unlock = None
 
-    def _read(self, path: str, outside: Any) -> tuple[Mapping[str, Any], Any]:
+    def _read(self, path: str, run: RunContext | None) -> tuple[Mapping[str, Any], Any]:
         file = self._files.open(path)
         try:
             self._check_identity(path, read_meta(file))
-            return read(file, self._classes, outside)
+            return read(file, self._classes, run or RunContext())
         finally:
             file.close()
 
@@ -142,8 +150,8 @@ class Store:
                     "and settings that it was made with, or another folder to begin anew"
                 )
 
-    def _take(self) -> None:
-        """Once: keep other processes out, and remove what a process that died was writing."""
+    def _lock(self) -> None:
+        """Lock the folder, once, and remove what a process that died was writing."""
         if self._unlock is not None:
             return
         try:
@@ -162,7 +170,7 @@ class Store:
         contents = pieces({**meta, **self._identity}, value, self._classes)
         first = next(contents)  # what cannot be kept is refused before anything is touched
         self._files.make_folder(self.folder)
-        self._take()
+        self._lock()
         if self._next is None:
             self._next = max(self._numbers(), default=0) + 1
         number = self._next
@@ -181,15 +189,15 @@ class Store:
     def _write(self, part: str, first: bytes | memoryview, rest: Iterable[bytes | memoryview]) -> None:
         file = self._files.create(part)
         try:
-            for piece in _gathered(chain((first,), rest)):
+            for piece in _coalesced(chain((first,), rest)):
                 self._files.write(file, piece)
             self._files.sync(file)
         finally:
             self._files.close(file)
 
     def _prune(self, keep: int) -> bool:
-        """Keeps so many: those known to be whole before those that nobody has read, newest first.
-        Whether anything went."""
+        """Keep so many: those known to be whole before those that nobody has read, newest first.
+        Return whether anything was removed."""
         there = self._numbers()
         good = [n for n in self._good if n in there]
         unread = [n for n in there if n not in good and n not in self._bad]
@@ -205,7 +213,7 @@ class Store:
         return False
 
     def _numbers(self) -> list[int]:
-        """Of all checkpoints, newest first."""
+        """Return those of all checkpoints, newest first."""
         found = (_NAME.fullmatch(name) for name in self._files.names(self.folder))
         return sorted((int(m[1]) for m in found if m), reverse=True)
 
@@ -213,8 +221,8 @@ class Store:
         return f"{self.folder}/{number:010d}.ckpt"
 
 
-def _gathered(pieces: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
-    """The same bytes in fewer pieces: small ones are joined, large ones stay what they are."""
+def _coalesced(pieces: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+    """Yield the same bytes in fewer pieces: small ones are joined, large ones stay as they are."""
     small = bytearray()
     for piece in pieces:
         if len(piece) < _SMALL_BYTES:

@@ -1,4 +1,4 @@
-"""Keeps states off the critical path: a thread writes the newest one that it was given, the
+"""Writes checkpoints off the critical path: a thread writes the newest state that it was given, the
 training goes on.
 
 What is promised. With an offer after every round, a power cut or kill -9 costs the round in
@@ -24,7 +24,7 @@ from typing import Any
 from edgegossip.checkpoint.store import Store
 from edgegossip.types import EdgegossipError
 
-WARN_S = 600.0  # between two words on a disk that does not do
+WARN_S = 600.0  # between two warnings of a disk that fails
 RETRY_S, MOST_RETRY_S = 5.0, 300.0  # between two tries on such a disk: twice as long each time
 PATIENCE_S = 30.0  # for a disk that does not answer
 ANNOUNCE_S = 5.0
@@ -41,8 +41,12 @@ class _Offer:
 
 
 class Writer:
-    """One thread, begun with the first offer. `say` is called on either thread and must not
-    raise."""
+    """Saves to a store on a thread of its own, which begins with the first offer.
+
+    `say(event, sentence)` hears of what goes wrong; it is called on either thread and must not
+    raise. `slack_s`: so many seconds of finished rounds may be lost; `patience_s`: for a disk that
+    does not answer.
+    """
 
     def __init__(
         self,
@@ -54,12 +58,12 @@ class Writer:
     ) -> None:
         self._store, self._say, self._slack_s, self._patience_s = store, say, slack_s, patience_s
         self._clock = clock
-        self._news = threading.Condition()
+        self._condition = threading.Condition()
         self._waiting: _Offer | None = None  # the newest that nobody writes yet
         self._writing: _Offer | None = None
-        self._owed: deque[tuple[int, float]] = deque()  # (round, when) of offers that are not durable, oldest first
+        self._pending: deque[tuple[int, float]] = deque()  # (round, when) of offers that are not durable, oldest first
         self._closing = self._hangs = self._broken = False
-        self._settling = 0  # callers that wait for all of it
+        self._flushing = 0  # calls of `flush` that wait
         self._next_write_s = -math.inf  # not before, for the sake of short rounds
         self._thread: threading.Thread | None = None
         self._failures, self._retry_at_s, self._retry_s, self._warned_s = 0, 0.0, RETRY_S, -WARN_S
@@ -68,68 +72,68 @@ class Writer:
     @property
     def durable(self) -> int | None:
         """The round of the newest checkpoint that is durable."""
-        with self._news:
+        with self._condition:
             return self._durable
 
-    def goes_on_from(self, round: int) -> None:
-        """Before the first offer: that of an earlier process."""
+    def resume_from(self, round: int) -> None:
+        """Take note, before the first offer, of the round that an earlier process kept."""
         self._durable = round
 
     def offer(self, round: int, value: Any, **meta: Any) -> None:
-        """To be kept, unless a newer one comes first. Neither `value` nor an array in it may be
-        changed afterwards."""
-        with self._news:
+        """Keep `value`, unless a newer one comes before it is written. Neither it nor an array in
+        it may be changed afterwards."""
+        with self._condition:
             now = self._clock()
             if self._broken or now < self._retry_at_s:
                 return
             idle, self._waiting = self._waiting is None, _Offer(round, value, meta)
-            if self._hangs and len(self._owed) > 1:  # however long it hangs
-                self._owed.pop()
-            self._owed.append((round, now))
+            if self._hangs and len(self._pending) > 1:  # however long it hangs
+                self._pending.pop()
+            self._pending.append((round, now))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="checkpoint", daemon=True)
                 self._thread.start()
             if idle:
-                self._news.notify_all()
-            self._let_it_catch_up(round, now)
+                self._condition.notify_all()
+            self._catch_up(round, now)
 
     def ready(self) -> None:
-        """Before another round is called finished: waits until no offer is owed for longer than the
-        slack."""
-        with self._news:
-            self._let_it_catch_up(None, self._clock())
+        """Wait, before another round is called finished, until no offer has been pending for longer
+        than the slack."""
+        with self._condition:
+            self._catch_up(None, self._clock())
 
     def close(self, patience_s: float) -> bool:
-        """Writes what was offered last, for so long at most. Whether all of it is durable."""
-        with self._news:
+        """Write what was offered last, for so long at most; return whether all of it is durable."""
+        with self._condition:
             self._closing = True
-            self._news.notify_all()
+            self._condition.notify_all()
             until = self._clock() + patience_s
             while (self._waiting or self._writing) and (left := until - self._clock()) > 0:
-                self._news.wait(left)
+                self._condition.wait(left)
             if self._writing is None:
                 self._store.close()
-            return not self._owed
+            return not self._pending
 
-    def settle(self, patience_s: float) -> bool:
-        """Waits until everything that was offered is durable or has failed, for so long at most.
-        Whether that is so."""
-        with self._news:
+    def flush(self, patience_s: float) -> bool:
+        """Wait until everything that was offered is durable or has failed, for so long at most;
+        return whether that is so."""
+        with self._condition:
             until = self._clock() + patience_s
-            self._settling += 1
-            self._news.notify_all()
+            self._flushing += 1
+            self._condition.notify_all()
             while (self._waiting or self._writing) and (left := until - self._clock()) > 0:
-                self._news.wait(left)
-            self._settling -= 1
+                self._condition.wait(left)
+            self._flushing -= 1
             return not (self._waiting or self._writing)
 
-    def _let_it_catch_up(self, but: int | None, began_s: float) -> None:
-        """Until no offer, but that of the present round if there is one, is owed for longer than
-        the slack."""
+    def _catch_up(self, but: int | None, began_s: float) -> None:
+        """Wait until no offer, but that of the present round if there is one, has been pending for
+        longer than the slack."""
         announce_s = began_s + ANNOUNCE_S
-        while not self._hangs and self._owed and self._owed[0][0] != but:
+        while not self._hangs and self._pending and self._pending[0][0] != but:
             now = self._clock()
-            overdue_s = self._owed[0][1] + self._slack_s
+            overdue_s = self._pending[0][1] + self._slack_s
             if now < overdue_s:
                 return
             if now >= began_s + self._patience_s:
@@ -137,9 +141,11 @@ class Writer:
                 self._warn(f"the disk has not finished a checkpoint for {self._patience_s:.0f} s")
                 return
             if now >= announce_s:
-                self._say("waiting", f"waiting for the disk to keep round {self._owed[0][0]} for {now - began_s:.0f} s")
+                self._say(
+                    "waiting", f"waiting for the disk to keep round {self._pending[0][0]} for {now - began_s:.0f} s"
+                )
                 announce_s = now + ANNOUNCE_S
-            self._news.wait(min(announce_s, began_s + self._patience_s) - now)
+            self._condition.wait(min(announce_s, began_s + self._patience_s) - now)
 
     def _work(self) -> None:
         while (offer := self._next()) is not None:
@@ -162,29 +168,30 @@ class Writer:
             del offer
 
     def _next(self) -> _Offer | None:
-        with self._news:
+        with self._condition:
             while self._waiting is None or self._pause_s() > 0.0:
                 if self._waiting is None and self._closing:
                     return None
-                self._news.wait(None if self._waiting is None else self._pause_s())
+                self._condition.wait(None if self._waiting is None else self._pause_s())
             self._next_write_s = self._clock() + min(PACE_S, self._slack_s / 4)
             self._writing, self._waiting = self._waiting, None
             return self._writing
 
     def _pause_s(self) -> float:
-        """How long the next write may wait for a newer state; 0 when somebody waits for it."""
-        return 0.0 if self._closing or self._settling else self._next_write_s - self._clock()
+        """Return how long the next write may wait for a newer state; 0 when somebody waits for
+        it."""
+        return 0.0 if self._closing or self._flushing else self._next_write_s - self._clock()
 
     def _ended(self, offer: _Offer, fault: str | None) -> None:
-        with self._news:
+        with self._condition:
             self._writing = None
-            while self._owed and self._owed[0][0] <= offer.round:
-                self._owed.popleft()
+            while self._pending and self._pending[0][0] <= offer.round:
+                self._pending.popleft()
             if fault is None:
                 self._succeeded(offer.round)
             else:
                 self._failed(fault)
-            self._news.notify_all()
+            self._condition.notify_all()
 
     def _succeeded(self, round: int) -> None:
         self._durable, self._hangs = round, False

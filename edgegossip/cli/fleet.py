@@ -207,11 +207,11 @@ def revoke(names: tuple[str, ...], folder: Path, boards: tuple[str, ...], as_jso
         raise click.UsageError("say which boards to revoke, or whom to tell with --tell HOST:PORT")
     present = _store().Fleet.open(folder).revoke(*names)
     from edgegossip.fleet.telling import tell_all
-    from edgegossip.flower.telling import give
+    from edgegossip.flower.connection import send_revocations
 
     if names and not as_json:
         click.echo(f"revoked {', '.join(names)}: {folder / 'crl.pem'} is list {present.crl_number}")
-    told = tell_all(present, boards, give)
+    told = tell_all(present, boards, send_revocations)
     failed = {board: error for board, error in told.items() if isinstance(error, EdgegossipError)}
     done = {board: answer for board, answer in told.items() if not isinstance(answer, EdgegossipError)}
     if as_json:

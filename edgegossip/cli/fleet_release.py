@@ -66,9 +66,9 @@ def _show_status(folder: Path, places: tuple[str, ...], as_json: bool) -> int:
     rows, told = look(fleet, time.time()), {}
     if places:
         from edgegossip.fleet.telling import tell_all
-        from edgegossip.flower.telling import give
+        from edgegossip.flower.connection import send_revocations
 
-        told = dict(tell_all(fleet, places, give))
+        told = dict(tell_all(fleet, places, send_revocations))
     failed = {place: error for place, error in told.items() if isinstance(error, EdgegossipError)}
     answers = {place: answer for place, answer in told.items() if not isinstance(answer, EdgegossipError)}
     if as_json:

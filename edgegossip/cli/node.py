@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import click
@@ -130,8 +132,11 @@ def node(
         save_to=Path(save) if save else None,
         resume=Path(resume) if resume else None,
         advertise=advertise,
-        pace=pace,
     )
+    if pace is not None:
+        from edgegossip.lab.scale.netns.dilation import EmulatedDevice
+
+        options = replace(options, make_runtime=partial(EmulatedDevice, pace, name))
     if managed and recipe is not None:
         run_managed(load(recipe, settings), options)
         return 0

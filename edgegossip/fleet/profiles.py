@@ -21,7 +21,7 @@ BOARDS = (
     "other",
 )
 LISTEN = "0.0.0.0:7700"
-# What a board that joins says itself (node/entering.py): its own matters, and functions that it
+# What a board that joins says itself (node/bootstrap.py): its own matters, and functions that it
 # trusts.
 _OWN = ("data.dir=", "data.name=", "model.name=", "run.threads=", "evaluation.", "network.", "checkpoint.")
 _KEY_TYPES = ("ssh-", "ecdsa-sha2-", "sk-ssh-", "sk-ecdsa-")

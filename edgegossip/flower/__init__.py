@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any
 from edgegossip.types import HostError
 
 if TYPE_CHECKING:
+    from edgegossip.flower.checkpoints import BoardCheckpointer, CoordinatorCheckpointer
     from edgegossip.flower.client import NodeClient
     from edgegossip.flower.coordinator import Coordinator
-    from edgegossip.flower.keeper import BoardKeeper, CoordinatorKeeper
     from edgegossip.flower.mod import compression_mod
     from edgegossip.flower.strategy import compressed
 
-__all__ = ["BoardKeeper", "Coordinator", "CoordinatorKeeper", "NodeClient", "compressed", "compression_mod"]
+__all__ = ["BoardCheckpointer", "Coordinator", "CoordinatorCheckpointer", "NodeClient", "compressed", "compression_mod"]
 
 _HOMES = {
-    "BoardKeeper": "keeper",
+    "BoardCheckpointer": "checkpoints",
     "Coordinator": "coordinator",
-    "CoordinatorKeeper": "keeper",
+    "CoordinatorCheckpointer": "checkpoints",
     "NodeClient": "client",
     "compressed": "strategy",
     "compression_mod": "mod",
@@ -33,7 +33,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Flower takes more than a second to import, so it is imported when something of it is used."""
+    """Import what is used of Flower, which takes more than a second, only when it is."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

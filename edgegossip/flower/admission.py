@@ -36,7 +36,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from edgegossip.flower.credentials import ASK_DOMAIN, KEY_DOMAIN
+from edgegossip.flower.connection import ASK_DOMAIN, KEY_DOMAIN
 from edgegossip.security import tls
 from edgegossip.security.admission import REVOKED, Admission
 from edgegossip.security.limits import RateLimitedLog, host_of
@@ -44,13 +44,8 @@ from edgegossip.telemetry.records import Value
 from edgegossip.types import EdgegossipError, NodeId, PeerError
 from edgegossip.untrusted import Refusal
 
-JOIN_PATH = "/edgegossip/join"
-REVOKED_PATH = "/edgegossip/revoked"
-RECIPE_PATH = "/edgegossip/recipe"
-GATE_VARIABLE = "EDGEGOSSIP_GATE"  # descriptor,0 or 1 with TLS,file of the secret
+ADMISSION_VARIABLE = "EDGEGOSSIP_ADMISSION"  # descriptor,0 or 1 with TLS,file of the secret
 OBJECTS_VARIABLE = "EDGEGOSSIP_OBJECTS"  # names the folder of the SuperLink's large objects
-TOKEN_HEADER = "x-edgegossip-token"
-NOT_ADMITTED = "the coordinator does not know this key"  # such as after its restart: the board introduces itself again
 
 LOOK_S = 1.0  # between two looks at the revocation list
 SOCKETS_S = 2.0
@@ -58,13 +53,13 @@ AHEAD_S, BEHIND_S = 5.0, 305.0  # Flower takes signatures of no other time
 
 
 def token_of(secret: bytes) -> str:
-    """What only the coordinator and its SuperLink know."""
-    return hashlib.sha256(b"edgegossip gate\0" + secret).hexdigest()
+    """Return what only the coordinator and its SuperLink know."""
+    return hashlib.sha256(b"edgegossip admission\0" + secret).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class _Admitted:
-    """A key that came in."""
+    """Says whose key came in."""
 
     name: NodeId
     serial: int
@@ -72,12 +67,11 @@ class _Admitted:
 
 
 class AdmissionController:
-    """Who may come in, who not any more, and what it said to whom. A thread.
-    `admission` None: without TLS, where nobody shows who it is. `recipe` (TOML) is told to boards
-    that ask for it. `register` gives a key (PEM) to Flower, by name; the board's id there.
-    `refused` hears every refusal; `lose` of a board that was revoked, and why; `news` that a board
-    has sent something, `taken` that one has taken in more of a large message. All on the
-    controller's thread."""
+    """Decides which boards may come in, and which not any more, and says so. A thread. `admission`
+    None: without TLS, where nobody shows who it is. `recipe` (TOML) is told to boards that ask for
+    it. `register` gives a key (PEM) to Flower, by name; the board's id there. `refused` hears every
+    refusal; `lose` of a board that was revoked, and why; `news` that a board has sent something,
+    `taken` that one has taken in more of a large message. All on the controller's thread."""
 
     def __init__(
         self,
@@ -95,16 +89,17 @@ class AdmissionController:
         self._register, self._refused, self._lose = register, refused, lose
         self._on_news, self._on_taken, self._recipe = news, taken, recipe
         self._admitted: dict[str, _Admitted] = {}  # by key
-        self._lines = RateLimitedLog()
+        self._log_limit = RateLimitedLog()
         self._lock = threading.Lock()
         self._totals: dict[int, list[int] | None] = {}
         self._carried = [0, 0, 0]
         self._news = threading.Condition()
         self._closed = threading.Event()
-        self._looked = time.monotonic()
+        self._checked_s = time.monotonic()
         self._thread = threading.Thread(target=self._run, daemon=True, name="admission")
 
     def start(self) -> None:
+        """Start the thread."""
         self._thread.start()
 
     def close(self) -> None:
@@ -121,15 +116,15 @@ class AdmissionController:
         return next((a.name for a in list(self._admitted.values()) if a.node_id == node_id), None)
 
     @property
-    def proves(self) -> bool:
-        """Whether boards show certificates at all."""
+    def authenticates(self) -> bool:
+        """Says whether boards show certificates at all."""
         return self._admission is not None
 
     def sockets(self) -> dict[str, Value]:
-        """What boards' connections have carried since the last call, as the kernel counts it in the
-        SuperLink's process; nothing where it does not say."""
+        """Return what boards' connections have carried since the last call, as the kernel counts it
+        in the SuperLink's process; nothing where it does not say."""
         number = time.monotonic_ns()
-        self._tell({"sockets": number})
+        self._send({"sockets": number})
         with self._news:
             self._news.wait_for(lambda: number in self._totals or self._closed.is_set(), SOCKETS_S)
             found = self._totals.pop(number, None)
@@ -154,8 +149,8 @@ class AdmissionController:
                 return
             *lines, rest = (rest + data).split(b"\n")
             for line in lines:
-                self._safely(partial(self._hear, line))
-            self._safely(self._look)
+                self._safely(partial(self._receive, line))
+            self._safely(self._check_revocations)
 
     def _safely(self, work: Callable[[], None]) -> None:
         """Do it whatever comes of it: nobody could come in any more if this thread ended, such as
@@ -163,10 +158,10 @@ class AdmissionController:
         try:
             work()
         except Exception as error:
-            if self._lines.worth(f"{type(error).__name__}: {error}", time.monotonic()):
+            if self._log_limit.worth(f"{type(error).__name__}: {error}", time.monotonic()):
                 logging.getLogger(__name__).exception("the coordinator's admission failed")
 
-    def _hear(self, line: bytes) -> None:
+    def _receive(self, line: bytes) -> None:
         news = json.loads(line)
         if "news" in news:
             self._on_news()
@@ -177,7 +172,7 @@ class AdmissionController:
                 self._totals[news["sockets"]] = news["totals"]
                 self._news.notify_all()
         elif "handshake" in news and self._admission is not None:
-            self._say(news["from"], tls.words_of(news["handshake"]))
+            self._log_refusal(news["from"], tls.words_of(news["handshake"]))
         elif "join" in news:
             self._answer(news["join"], news["from"], lambda: self._admit(news["key"], news["proof"], news["time"]))
         elif "recipe" in news:
@@ -188,12 +183,12 @@ class AdmissionController:
     def _answer(self, number: int, asker: str, work: Callable[[], dict[str, Any]], **otherwise: Any) -> None:
         """Answer with what `work` gives, or why it did not."""
         try:
-            self._tell({"answer": number, "why": "", **work()})
+            self._send({"answer": number, "why": "", **work()})
         except EdgegossipError as error:
-            self._tell({"answer": number, "why": str(error), **otherwise})
-            self._say(asker, str(error))
+            self._send({"answer": number, "why": str(error), **otherwise})
+            self._log_refusal(asker, str(error))
         except Exception:  # a bug: nobody waits for its answer
-            self._tell({"answer": number, "why": "the coordinator failed at this question", **otherwise})
+            self._send({"answer": number, "why": "the coordinator failed at this question", **otherwise})
             raise
 
     def _take_list(self, admission: Admission, text: str) -> dict[str, Any]:
@@ -201,28 +196,30 @@ class AdmissionController:
             admission.offer(b64decode(text))
             return {"has": admission.identity.revocations.number}
         finally:
-            self._look(at_once=True)
+            self._check_revocations(at_once=True)
 
     def _admit(self, key: str, proof: str, clock: str) -> dict[str, Any]:
         """Let a key in. Raises EdgegossipError with the reason."""
         if self._admission is None:
             raise PeerError("this coordinator runs without TLS and keys")
-        name, serial = self._who(self._admission, KEY_DOMAIN, key, proof, clock)
+        name, serial = self._authenticate(self._admission, KEY_DOMAIN, key, proof, clock)
         if key not in self._admitted:
             self._admitted[key] = _Admitted(name, serial, self._register(key.encode(), name))
         # Not with the answer, which waits for the event loop there: a revocation may be quicker,
         # and the key would come in after it went out.
-        self._tell({"in": key})
+        self._send({"in": key})
         return {}
 
     def _describe(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Return what is run here, for a board of this run. Raises EdgegossipError with the
         reason."""
         if self._admission is not None:
-            self._who(self._admission, ASK_DOMAIN, asked["time"], asked["proof"], asked["time"])
+            self._authenticate(self._admission, ASK_DOMAIN, asked["time"], asked["proof"], asked["time"])
         return {"recipe": self._recipe, "boards": list(self._boards)}
 
-    def _who(self, admission: Admission, domain: bytes, text: str, proof: str, clock: str) -> tuple[NodeId, int]:
+    def _authenticate(
+        self, admission: Admission, domain: bytes, text: str, proof: str, clock: str
+    ) -> tuple[NodeId, int]:
         """Return which board of this run signed `text` in that domain, and its certificate's serial
         number. Raises EdgegossipError."""
         try:
@@ -237,26 +234,26 @@ class AdmissionController:
             raise PeerError(f"the clock of {name} is {words}: set it and start the board again")
         return name, caller.serial
 
-    def _look(self, at_once: bool = False) -> None:
+    def _check_revocations(self, at_once: bool = False) -> None:
         """Put out whose certificate was revoked; now and then, unless `at_once`."""
-        if self._admission is None or (not at_once and time.monotonic() - self._looked < LOOK_S):
+        if self._admission is None or (not at_once and time.monotonic() - self._checked_s < LOOK_S):
             return
-        self._looked = time.monotonic()
+        self._checked_s = time.monotonic()
         if not self._admission.look():
             return
         gone = {key: a for key, a in self._admitted.items() if self._admission.revoked(a.serial)}
         for key in gone:
-            self._tell({"out": key})
+            self._send({"out": key})
             del self._admitted[key]
         for name in sorted({a.name for a in gone.values()} - {a.name for a in self._admitted.values()}):
             self._lose(name, REVOKED)
 
-    def _say(self, address: str, why: str) -> None:
+    def _log_refusal(self, address: str, why: str) -> None:
         host = host_of(address)
         refusal = Refusal("", address.rpartition(":")[0], why)
-        if self._lines.worth(refusal, time.monotonic(), host):
+        if self._log_limit.worth(refusal, time.monotonic(), host):
             self._refused(refusal)
 
-    def _tell(self, document: dict[str, Any]) -> None:
+    def _send(self, document: dict[str, Any]) -> None:
         with suppress(OSError), self._lock:
             self._socket.sendall(json.dumps(document).encode() + b"\n")

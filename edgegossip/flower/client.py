@@ -22,14 +22,14 @@ from typing import Any
 from flwr.app import Array, Error, Message, MetricRecord, RecordDict
 
 from edgegossip import codecs, heap
-from edgegossip.checkpoint.fits import require_fit
+from edgegossip.checkpoint.registry import check_structure
 from edgegossip.codecs.base import Body, Codec
 from edgegossip.engine.plausible import length
 from edgegossip.engine.server_frames import FULL, Channel, Replica, Uplink
 from edgegossip.flower import messages
-from edgegossip.flower._private.link import FleetLink, Incoming, LinkError
-from edgegossip.flower.credentials import BoardCredentials
-from edgegossip.flower.keeper import BoardKeeper
+from edgegossip.flower._private.link import FleetLink, Incoming
+from edgegossip.flower.checkpoints import BoardCheckpointer
+from edgegossip.flower.connection import BoardCredentials, LinkError
 from edgegossip.flower.messages import RunDescription, frame_array, frame_bytes, frame_content, opaque_array
 from edgegossip.frame import Frame
 from edgegossip.layout import Layout
@@ -55,8 +55,8 @@ class NodeClient:
     answered. `meters` are asked for more values at the end of every round (sockets, CPU load).
     `patience_s`: how long the coordinator may be out of reach before this board gives up.
     `credentials`: for TLS, and to sign the key that the coordinator registers. `downlink`: the
-    codec of what comes down, fp32 by default. `make_keeper`, given the model's layout and the run's
-    id, says where the board keeps its state after every round and finds an earlier process's.
+    codec of what comes down, fp32 by default. `make_checkpointer`, given the model's layout and the
+    run's id, says where the board keeps its state after every round and finds an earlier process's.
     `on_turn` is called whenever its loop turns. `spool` is where large frames go.
     """
 
@@ -73,13 +73,13 @@ class NodeClient:
         patience_s: float = 60.0,
         credentials: BoardCredentials | None = None,
         downlink: Codec[Any] | None = None,
-        make_keeper: Callable[[Layout, bytes], BoardKeeper] | None = None,
+        make_checkpointer: Callable[[Layout, bytes], BoardCheckpointer] | None = None,
         on_turn: Callable[[], None] = lambda: None,
         spool: Spool = Spool(),
     ) -> None:
         self._name, self._address, self._codec, self._sink = name, address, codec, sink
-        self._downlink, self._make_keeper = downlink or codecs.get(FULL), make_keeper
-        self._keeper: BoardKeeper | None = None
+        self._downlink, self._make_checkpointer = downlink or codecs.get(FULL), make_checkpointer
+        self._checkpointer: BoardCheckpointer | None = None
         self._make_workload, self._meters, self._patience_s = make_workload, meters, patience_s
         self._run_id, self._on_turn = run_id, on_turn
         self._spool = spool
@@ -102,50 +102,50 @@ class NodeClient:
         logging.getLogger("flwr").setLevel(logging.CRITICAL)  # what matters is in our own events
         beats = threading.Thread(target=self._beat, daemon=True, name="heartbeat")
         try:
-            self._id = self._reach(self._link.join)
+            self._id = self._request(self._link.join)
             beats.start()
-            while (words := self._turn()) is None:
+            while (words := self._poll()) is None:
                 pass
             if self._board is not None:
                 self._board.workload.over(self._final)
             self._sink.event(self._name, "finished", f"{self._name} finished: {words}")
-            self._close_keeper(over=True)
+            self._close_checkpointer(over=True)
             return words
         finally:
             self._stop.set()
-            self._close_keeper(over=False)
+            self._close_checkpointer(over=False)
             if beats.is_alive():
                 beats.join(1.0)
             self._link.close()
 
-    def _close_keeper(self, *, over: bool) -> None:
-        keeper, self._keeper = self._keeper, None
-        if keeper is not None:
-            keeper.close(over=over)
+    def _close_checkpointer(self, *, over: bool) -> None:
+        checkpointer, self._checkpointer = self._checkpointer, None
+        if checkpointer is not None:
+            checkpointer.close(over=over)
 
-    def _turn(self) -> str | None:
+    def _poll(self) -> str | None:
         """Poll once and handle the message if there is one; return the coordinator's last words
         when that was goodbye."""
         self._on_turn()
         if self._rejoin.is_set():
             self._rejoin.clear()
             time.sleep(0.5)
-            self._id = self._reach(self._link.join)
+            self._id = self._request(self._link.join)
         with self._clock.span("wait"):
-            incoming = self._reach(partial(self._link.receive, HOLD_S, partial(self._clock.span, "transmit")))
+            incoming = self._request(partial(self._link.receive, HOLD_S, partial(self._clock.span, "transmit")))
         return None if incoming is None else self._handle(incoming)
 
-    def _reach(self, request: Callable[[], Any]) -> Any:
+    def _request(self, request: Callable[[], Any]) -> Any:
         """Return the answer to a request; None when it was refused."""
         try:
-            return self._patiently(request)
+            return self._retry(request)
         except LinkError:
             if request == self._link.join:
                 raise
             self._rejoin.set()  # a SuperLink that was restarted does not know us any more
             return None
 
-    def _patiently(self, request: Callable[[], Any]) -> Any:
+    def _retry(self, request: Callable[[], Any]) -> Any:
         """Return the answer to a request, asked again while the coordinator is away; say so every 5
         s. Raises LinkError when it is refused.
 
@@ -196,7 +196,7 @@ class NodeClient:
             self._sink.event(self._name, "refused", f"refused a message from the coordinator: {error}")
             return None
         with self._clock.span("transmit"):
-            self._give(message, answer)
+            self._reply(message, answer)
             heap.give_back()
         return after()
 
@@ -206,7 +206,7 @@ class NodeClient:
         here, watch = len(incoming.contents), Watch()
         while watch.s < self._patience_s:
             try:
-                message: Message | None = self._reach(lambda: self._link.fetch(incoming))
+                message: Message | None = self._request(lambda: self._link.fetch(incoming))
             except ValueError as error:
                 self._sink.event(self._name, "refused", f"a message from the coordinator cannot be read: {error}")
                 return None
@@ -217,7 +217,7 @@ class NodeClient:
             time.sleep(PART_S)
         return None
 
-    def _give(self, message: Message, answer: RecordDict) -> None:
+    def _reply(self, message: Message, answer: RecordDict) -> None:
         """Give an answer.
 
         Where it is not taken, not even the second time, say that instead: the coordinator would
@@ -245,7 +245,7 @@ class NodeClient:
         A SuperLink that does not know this board gets it once more when it does."""
         for known in (False, True):
             try:
-                self._patiently(lambda: self._link.reply(reply))
+                self._retry(lambda: self._link.reply(reply))
                 return None
             except LinkError as error:
                 if not error.unknown or known or not self._known_again():
@@ -256,7 +256,7 @@ class NodeClient:
         """Join once more; return whether as the same board in Flower, whose questions are still
         open."""
         before = self._id
-        self._id = self._reach(self._link.join)
+        self._id = self._request(self._link.join)
         return self._id == before
 
     def _answer(self, message: Message) -> tuple[RecordDict, Callable[[], str | None]]:
@@ -268,8 +268,8 @@ class NodeClient:
         board = self._board
         if message.metadata.message_type == "train":
             reply = board.train(message, self._clock)
-            if self._keeper is not None:
-                self._keeper.save(board)
+            if self._checkpointer is not None:
+                self._checkpointer.save(board)
             return self._with_profile(reply), lambda: self._report(board)
         return board.evaluate(message, self._clock), lambda: None
 
@@ -280,7 +280,7 @@ class NodeClient:
             if self._board is not None and message.content.array_records:
                 with self._clock.span("decode"):
                     self._final = self._board.final(message)
-            return self._with_profile(RecordDict()), lambda: _leave(words, failed)
+            return self._with_profile(RecordDict()), lambda: _last_words(words, failed)
         hello = RunDescription.read(fields)
         self._profiles = hello.profiles
         workload = self._board.workload if self._board is not None else self._make_workload()
@@ -289,8 +289,8 @@ class NodeClient:
             hello.check(workload.layout.hash, self._codec, self._downlink, self._run_id, agreement)
         except PeerError as error:
             problem = str(error)
-            return messages.hello_answer(self._name, problem), lambda: _leave(problem, failed=True)
-        if self._board is not None and _anew(self._board, hello):
+            return messages.hello_answer(self._name, problem), lambda: _last_words(problem, failed=True)
+        if self._board is not None and _is_new_run(self._board, hello):
             workload.abandon()
             self._board = None
             del workload  # a small board has no room for two of them
@@ -305,13 +305,13 @@ class NodeClient:
         """Make this board in that run: from its checkpoint, or from the start where the run has
         begun anew since."""
         board = self._new_board(workload, hello)
-        if self._make_keeper is None:
+        if self._make_checkpointer is None:
             return board
-        self._close_keeper(over=False)
-        self._keeper = self._make_keeper(workload.layout, hello.run_id)
+        self._close_checkpointer(over=False)
+        self._checkpointer = self._make_checkpointer(workload.layout, hello.run_id)
         before = dict(workload.snapshot())
-        self._keeper.restore(board)
-        if not _anew(board, hello):
+        self._checkpointer.restore(board)
+        if not _is_new_run(board, hello):
             return board
         text = f"{self._name} begins anew, as the coordinator did; its checkpoint was of round {board.round} of another run"
         self._sink.event(self._name, "discarded", text)
@@ -344,7 +344,7 @@ class NodeClient:
         return answer if self._profile is None else RecordDict({**answer, messages.PROFILE: self._profile})
 
 
-def _anew(board: Board, hello: RunDescription) -> bool:
+def _is_new_run(board: Board, hello: RunDescription) -> bool:
     """Tell whether the run has begun again since this board took part.
 
     A coordinator that lost more than a round does not count: a momentum that is some rounds ahead
@@ -354,14 +354,14 @@ def _anew(board: Board, hello: RunDescription) -> bool:
     return hello.round == 0 and board.round > 0
 
 
-def _leave(words: str, failed: bool) -> str:
+def _last_words(words: str, failed: bool) -> str:
     if failed:
         raise PeerError(words)
     return words
 
 
 @dataclass(frozen=True, slots=True)
-class _Answered:
+class _CachedAnswer:
     """Keeps what was sent for a round, and for which model."""
 
     round: Round
@@ -393,13 +393,14 @@ class Board:
         self._replica = Replica(channel.layout, channel.run_id, downlink)
         self._uplink = Uplink(channel, name)
         self._sent_bytes, self._sent_before = sent_bytes, sent_bytes()
-        self._answered: _Answered | None = None
+        self._cached: _CachedAnswer | None = None
         self._report: dict[str, Value] = {}
         self.round = 0
         self.instance = ""  # of the run, see ServerPlan
 
     @property
     def run_id(self) -> bytes:
+        """The run that it takes part in, 16 bytes."""
         return self._channel.run_id
 
     def train(self, message: Message, clock: RoundClock) -> RecordDict:
@@ -409,9 +410,9 @@ class Board:
         examples = messages.read_evaluate_request(message.content)
         aux, x = self._open(message, clock)
         found = self._evaluate(examples, x, clock)
-        content = self._again(x)
+        content = self._cached_answer(x)
         if content is None:
-            self._answered = None  # before the next one is made: each may be as large as the model
+            self._cached = None  # before the next one is made: each may be as large as the model
             crc = zlib.crc32(x.data)
             with clock.span("compute"):
                 update = self.workload.local_update(x, self.round)
@@ -420,6 +421,7 @@ class Board:
         return content if found is None else RecordDict({**content, messages.EVALUATION: found})
 
     def evaluate(self, message: Message, clock: RoundClock) -> RecordDict:
+        """Decode the model and evaluate it. Raises PeerError, UsageError."""
         examples = messages.read_evaluate_request(message.content)
         found = self._evaluate(examples, self._open(message, clock)[1], clock)
         return RecordDict({} if found is None else {messages.EVALUATION: found})
@@ -439,7 +441,7 @@ class Board:
     def snapshot(self) -> dict[str, Any]:
         """Return what another process needs to go on for this one; arrays in it are not written to
         afterwards."""
-        done = self._answered
+        done = self._cached
         return {
             "round": self.round,
             "training": dict(self.workload.snapshot()),
@@ -454,7 +456,7 @@ class Board:
 
         Raises UsageError, KeyError, TypeError or ValueError when it is of something else."""
         layout = self._channel.layout
-        require_fit(found["codec"], self._channel.codec.init(layout), layout)
+        check_structure(found["codec"], self._channel.codec.init(layout), layout)
         self.workload.restore(found["training"])
         self._uplink.state, self._uplink.sequence = found["codec"], int(found["sequence"])
         self.round = int(found["round"])
@@ -462,7 +464,7 @@ class Board:
         if found["answered"] is not None:
             round, crc, data, report = found["answered"]
             array = opaque_array(data, layout.size)
-            self._answered = _Answered(round, crc, array, dict(report))
+            self._cached = _CachedAnswer(round, crc, array, dict(report))
 
     def _open(self, message: Message, clock: RoundClock) -> tuple[Mapping[int, float], Vec]:
         """Return what came beside the model, and the model.
@@ -478,9 +480,9 @@ class Board:
         self.round = frame.round
         return frame.aux, x
 
-    def _again(self, x: Vec) -> RecordDict | None:
+    def _cached_answer(self, x: Vec) -> RecordDict | None:
         """Return the answer that this round and model had before."""
-        done = self._answered
+        done = self._cached
         if done is None or done.round != self.round or done.model_crc != zlib.crc32(x.data):
             return None
         self._report = dict(done.report)
@@ -492,7 +494,7 @@ class Board:
             frame = self._uplink.frame(update, self.round, aux)
             array = frame_array(frame, self._channel.layout, self._spool)
             self._report = self._describe(update, frame)
-            self._answered = _Answered(self.round, crc, array, dict(self._report))
+            self._cached = _CachedAnswer(self.round, crc, array, dict(self._report))
         return frame_content(array)
 
     def _evaluate(self, examples: int | None, x: Vec, clock: RoundClock) -> Any:

@@ -18,6 +18,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import Bulyan, FedAvg, FedTrimmedAvg, Strategy
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from edgegossip.choices import did_you_mean
 from edgegossip.engine.plausible import Proportion, length
@@ -97,7 +98,7 @@ def combiner(strategy: Strategy, channel: Channel, uniform: bool) -> Combiner:
     return StrategyAdapter(strategy, channel, uniform)
 
 
-class StrategyAdapter:
+class StrategyAdapter(Combiner):
     """Shows a Flower strategy plain models, x + delta, as if boards had sent them."""
 
     def __init__(self, strategy: Strategy, channel: Channel, uniform: bool) -> None:
@@ -105,11 +106,13 @@ class StrategyAdapter:
         self._dtypes = {spec.name: "float32" for spec in channel.layout.tensors}
         self._proportion = Proportion()
 
+    @override
     def choose(self, round: Round, x: Vec, nodes: Sequence[int]) -> list[int]:
         arrays = to_record(x, self._channel.layout)
         messages = self._strategy.configure_train(round + 1, arrays, ConfigRecord(), BoardGrid(nodes))
         return [m.metadata.dst_node_id for m in messages]
 
+    @override
     def combine(self, round: Round, x: Vec, shares: Sequence[Share]) -> Combined:
         deltas, refused = self._decoded(shares)
         lengths = {name: length(delta) for name, delta in deltas.items()}
@@ -158,6 +161,7 @@ class StrategyAdapter:
         question.metadata.__dict__["_message_id"] = f"{share.node}"
         return Message(RecordDict({ARRAYS: record, "metrics": metrics}), reply_to=question)
 
+    @override
     def snapshot(self) -> dict[str, NDArray[Any]]:
         """Return the arrays that the strategy keeps in its attributes: moments, momentum, its own
         copy of the model."""
@@ -167,6 +171,7 @@ class StrategyAdapter:
                 found[f"{name}/{key}"] = array
         return found
 
+    @override
     def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
         grouped: dict[str, dict[str, NDArray[Any]]] = {}
         self._proportion.restore(lengths_in(snapshot))
@@ -201,32 +206,39 @@ class BoardGrid(Grid):
     def __init__(self, node_ids: Sequence[int]) -> None:
         self._node_ids = list(node_ids)
 
+    @override
     def get_node_ids(self) -> Iterable[int]:
         return list(self._node_ids)
 
+    @override
     def set_run(self, run: Any) -> None:
-        _no()
+        _unsupported()
 
     @property
+    @override
     def run(self) -> Any:
-        _no()
+        _unsupported()
 
+    @override
     def create_message(
         self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
     ) -> Message:
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
+    @override
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        _no()
+        _unsupported()
 
+    @override
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        _no()
+        _unsupported()
 
+    @override
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        _no()
+        _unsupported()
 
 
-def _no() -> NoReturn:
+def _unsupported() -> NoReturn:
     raise UsageError("a strategy only chooses boards and aggregates; the coordinator sends the messages itself")
 
 

@@ -1,6 +1,9 @@
 """Runs a whole Flower server: starts the SuperLink and a run, trains, and takes everything down
 again.
 
+`Coordinator` is what a caller holds; `Driver` is the loop within it, which carries out the server
+engine's effects over Flower's SuperLink: messages out, answers in, records, checkpoints, the clock.
+
 The SuperLink is the only other process. What Flower would run in two more (SuperExec and the
 ServerApp) is a thread here, so that records and errors need no detour and nothing can be left
 behind.
@@ -10,38 +13,77 @@ from __future__ import annotations
 
 import logging
 import os
+import queue
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
+
+from flwr.app import Message, RecordDict
 
 from edgegossip import codecs
 from edgegossip import recipe as recipes
 from edgegossip.agreement import Agreement
 from edgegossip.engine.server import ServerEngine
-from edgegossip.engine.server_events import ServerPlan
+from edgegossip.engine.server_boards import BoardSeen
+from edgegossip.engine.server_events import (
+    Answered,
+    Arriving,
+    Ask,
+    Completed,
+    Delivering,
+    Effect,
+    Evaluated,
+    EvaluateHere,
+    Event,
+    Finished,
+    Forget,
+    Log,
+    ModelKept,
+    ProcessEnded,
+    Question,
+    Record,
+    RoundEnded,
+    Save,
+    Seen,
+    ServerPlan,
+    Stop,
+    TimePassed,
+    Together,
+    Train,
+    Trained,
+    Undelivered,
+    Wish,
+)
 from edgegossip.engine.server_frames import COORDINATOR, Channel
-from edgegossip.flower._private.link import LinkError
-from edgegossip.flower._private.runtime import RunLink, register_key, start_run
+from edgegossip.engine.server_records import Progress
+from edgegossip.flower._private.runtime import RunLink, is_away, register_key, start_run
 from edgegossip.flower.admission import AdmissionController
+from edgegossip.flower.checkpoints import CoordinatorCheckpointer
 from edgegossip.flower.combine import check_enough, combiner, make_strategy
-from edgegossip.flower.credentials import ServerCredentials
-from edgegossip.flower.driver import Driver, Hooks
-from edgegossip.flower.keeper import CoordinatorKeeper
+from edgegossip.flower.connection import LinkError, ServerCredentials
+from edgegossip.flower.messages import question_content, question_type, read_answer
 from edgegossip.flower.superlink import SUPERLINK_LOG, SuperLink, launch
 from edgegossip.layout import Layout
 from edgegossip.recipe import Recipe
 from edgegossip.spool import Spool
-from edgegossip.telemetry.records import Sink
+from edgegossip.telemetry.records import Sink, Value
 from edgegossip.telemetry.spans import RoundClock
 from edgegossip.training.schedule import learning_rate
-from edgegossip.types import EdgegossipError, Metrics, NodeId, RunError, Vec
+from edgegossip.types import EdgegossipError, HostError, Metrics, NodeId, PeerError, RunError, Vec
 
 JOIN_S = 120.0  # slow boards import torch and read their data in well under this
 STOP_S = 8.0  # for the thread to say goodbye to every board
 CLAIM_S = 10.0
+SEEN_S = 0.5  # between two looks at who is there
+LOOK_S = 0.25  # between two looks for answers, should nobody say that there are any
+SAVE_S = 3600.0  # for somebody to make room for the final model
+AGAIN_S = 5.0  # between two tries, each of which is logged
 
 Evaluate = Callable[[Vec, int | None], Metrics]  # model float32[n], number of test examples (None: all)
 
@@ -77,6 +119,11 @@ class Coordinator:
 
     Use as a context manager, or call `stop` whatever happens.
 
+        with Coordinator(recipe, layout, initial, ["pi-01", "pi-02"], sink, folder) as coordinator:
+            address = coordinator.start()  # boards: NodeClient(name, address, ...).run()
+            coordinator.wait()
+            model = coordinator.model
+
     - `boards`: the names that may join. They reach it at the address that `start` returns.
     - `sink`: gets records of the server itself, under the node name "coordinator". Flower's own log
       is `folder`/logs/superlink.log.
@@ -85,8 +132,8 @@ class Coordinator:
       elsewhere.
     - `evaluate`: the coordinator evaluates, not the boards.
     - `agreement`: what every board must have alike, as far as it is known here.
-    - `keeper`: it goes on from the last round that an earlier process kept; boards that do not come
-      back within a minute are then gone on without.
+    - `checkpointer`: it goes on from the last round that an earlier process kept; boards that do
+      not come back within a minute are then gone on without.
     - `credentials`: it speaks TLS, and boards take part under the names in their certificates.
     - `return_s`: how long it waits for boards to come back when fewer than server.min_nodes are
       left, unless `lose` has said that they do not.
@@ -113,7 +160,7 @@ class Coordinator:
         record_boards: bool = False,
         evaluate: Evaluate | None = None,
         agreement: Agreement = Agreement({}),
-        keeper: CoordinatorKeeper | None = None,
+        checkpointer: CoordinatorCheckpointer | None = None,
         credentials: ServerCredentials | None = None,
         return_s: float = 0.0,
         on_model: Callable[[Vec], None] = lambda model: None,
@@ -124,7 +171,7 @@ class Coordinator:
         server = recipe.server
         strategy = make_strategy(server.strategy, server.strategy_params)
         check_enough(strategy, server, len(boards))
-        self._progress = None if keeper is None else keeper.load()
+        self._progress = None if checkpointer is None else checkpointer.load()
         self._recipe, self._evaluate, self._strategy = recipe, evaluate, strategy
         self._plan = replace(
             plan_of(recipe, layout, boards, run_id or recipes.run_id(recipe)),
@@ -140,7 +187,7 @@ class Coordinator:
         self._initial: Vec | None = initial
         self._boards, self._sink, self._folder = tuple(boards), sink, folder
         self._port = recipe.network.port if port is None else port
-        self._keeper, self._credentials = keeper, credentials
+        self._checkpointer, self._credentials = checkpointer, credentials
         self._on_model, self._on_over = on_model, on_over
         self._over = threading.Event()  # not Thread.join: interrupted by Ctrl-C, that takes a live thread for dead
         self._superlink = superlink
@@ -234,20 +281,20 @@ class Coordinator:
     def __exit__(self, *error: Any) -> None:
         self.stop()
 
-    def _claim(self, link_to: SuperLink) -> RunLink:
+    def _claim(self, superlink: SuperLink) -> RunLink:
         config = {"edgegossip-run": self._plan.run_id.hex()}
-        run = start_run(link_to.address, link_to.context, config, token=link_to.token)
-        link = RunLink(link_to.address, link_to.context, link_to.secret, link_to.token, Spool(self._folder))
+        run = start_run(superlink.address, superlink.context, config, token=superlink.token)
+        link = RunLink(superlink.address, superlink.context, superlink.secret, superlink.token, Spool(self._folder))
         if link.claim(CLAIM_S) != run:
             raise RunError("the SuperLink handed out another run than the one that was started")
         return link
 
-    def _make_admission(self, link_to: SuperLink, link: RunLink) -> AdmissionController:
+    def _make_admission(self, superlink: SuperLink, link: RunLink) -> AdmissionController:
         return AdmissionController(
-            link_to.line,
+            superlink.line,
             None if self._credentials is None else self._credentials.admission,
             self._boards,
-            partial(register_key, link_to.address, link_to.context, link_to.token),
+            partial(register_key, superlink.address, superlink.context, superlink.token),
             lambda refusal: self._sink.event(COORDINATOR, "refused", str(refusal), **refusal.fields),
             self.lose,
             link.news.set,
@@ -274,21 +321,21 @@ class Coordinator:
         finally:
             try:
                 link.finish(error)
-                if self._keeper is not None:
-                    self._keeper.close(over=False)
+                if self._checkpointer is not None:
+                    self._checkpointer.close(over=False)
             finally:
                 self._over.set()  # or who waits would do so for ever
 
-    def _make_driver(self, link: RunLink, link_to: SuperLink, admission: AdmissionController) -> Driver:
-        plan, keeper = self._plan, self._keeper
+    def _make_driver(self, link: RunLink, superlink: SuperLink, admission: AdmissionController) -> Driver:
+        plan, checkpointer = self._plan, self._checkpointer
         clock = RoundClock()
         channel = Channel.of(plan.layout, plan.run_id, plan.codec)
         combine = combiner(self._strategy, channel, plan.weighting == "uniform")
         hooks = Hooks(
-            check=link_to.check,
+            check=superlink.check,
             identity=admission.name_of,
-            save=keeper.save if keeper is not None else lambda progress: None,
-            settle=keeper.settle if keeper is not None else lambda: None,
+            save=checkpointer.save if checkpointer is not None else lambda progress: None,
+            flush=checkpointer.flush if checkpointer is not None else lambda: None,
             meter=admission.sockets,
             evaluate=self._evaluate,
             on_model=self._trained,
@@ -302,3 +349,264 @@ class Coordinator:
     def _trained(self, model: Vec) -> None:
         self._on_model(model)
         self._model = model
+
+
+# The loop
+
+
+class Stopped(RunError):
+    """Says that the run was told to stop."""
+
+
+class Link(Protocol):
+    """Moves the messages of one run. `RunLink` does, and tests have another one. Methods raise
+    LinkError."""
+
+    def nodes(self) -> list[BoardSeen]:
+        """Return the boards that are online."""
+
+    def push(self, messages: list[Message]) -> list[str]:
+        """Send; return the ids under which `pull` finds the replies, "" for what was refused."""
+
+    def pull(self, message_ids: list[str]) -> list[Message]:
+        """Return whole replies that have come in."""
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until a board has sent something, `timeout_s` at most."""
+
+    def arriving(self) -> frozenset[str]:
+        """Return the messages of whose replies more has come since the last time, and not all."""
+
+    def delivering(self) -> bool:
+        """Return whether boards have taken in more of large messages since the last time."""
+
+    def forget(self, message_id: str) -> None:
+        """Wait for this reply no longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """Names what the driver calls besides the link and the sink.
+
+    `check` raises RunError when Flower's server has ended; `identity` says whose certificate a
+    board has shown, by its number; `save` hears how far the run is, `flush` returns when that is
+    safe; `meter` has more values for the record of the round that just ended; `evaluate` evaluates
+    float32[n] on so many examples (None: all); `on_model` takes the final model and may raise
+    HostError, after which it is tried again; `on_over` is called before boards hear that the run is
+    over."""
+
+    check: Callable[[], None] = lambda: None
+    identity: Callable[[int], NodeId | None] = lambda node: None
+    save: Callable[[Progress], None] = lambda progress: None
+    flush: Callable[[], None] = lambda: None
+    meter: Callable[[], Mapping[str, Value]] = dict
+    evaluate: Callable[[Vec, int | None], Metrics] | None = None
+    on_model: Callable[[Vec], None] = lambda model: None
+    on_over: Callable[[], None] = lambda: None
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """Notes a question that is under way, without its frame, which is as large as the model."""
+
+    number: int
+    node: int
+    wish: type[Wish]
+
+
+class Driver:
+    """Runs one engine over a link. `clock` is the one that the engine's spans are of, `spool` where
+    large frames go.
+
+    Not thread-safe, except for `lose` and `stop`."""
+
+    def __init__(
+        self,
+        engine: ServerEngine,
+        plan: ServerPlan,
+        link: Link,
+        sink: Sink,
+        clock: RoundClock,
+        hooks: Hooks = Hooks(),
+        spool: Spool = Spool(),
+    ) -> None:
+        self._engine, self._plan, self._link, self._sink = engine, plan, link, sink
+        self._clock, self._hooks, self._spool = clock, hooks, spool
+        self._pending: dict[str, _Pending] = {}  # by Flower's id of the message
+        self._internal: deque[Event] = deque()  # what carrying out effects led to
+        self._ended: queue.SimpleQueue[ProcessEnded] = queue.SimpleQueue()  # from other threads
+        self.stop = threading.Event()
+        self._seen_s = -SEEN_S
+        self._unsafe: Vec | None = None  # the final model, while it could not be kept
+        self._again_s = self._until_s = 0.0
+        self._error: EdgegossipError | None = None
+
+    @property
+    def lost(self) -> dict[NodeId, str]:
+        """Boards that are down at this moment, and why."""
+        return self._engine.lost
+
+    def lose(self, name: NodeId, reason: str) -> None:
+        """Take note that a board's process has ended. May be called from any thread."""
+        self._ended.put(ProcessEnded(name, reason))
+
+    def run(self, progress: Progress | None = None) -> None:
+        """Play the run to its end.
+
+        Raises what it failed with; boards have heard of it when the engine failed or `stop` was
+        set, and not yet when the link or anything else did: then call `abandon`."""
+        self._carry_out(self._engine.start(time.monotonic(), progress))
+        while not self._engine.leaving:
+            try:
+                self._handle(self._next_event())
+            except EdgegossipError as error:
+                if self._engine.leaving and isinstance(error, PeerError):
+                    self._skip_goodbyes()
+                    break
+                if self._unsafe is None:
+                    raise
+                time.sleep(LOOK_S)  # what is wrong with Flower's server can wait until the model is safe
+        self._leave()
+        if self._error is not None:
+            raise self._error
+
+    def abandon(self, words: str) -> None:
+        """Tell boards, as far as they can be reached, that the run has failed."""
+        with suppress(EdgegossipError):  # nobody can be told any more
+            self._handle(Stop(words))
+            self._leave()
+
+    def _leave(self) -> None:
+        """Wait until every board has said goodbye, or has had its time."""
+        try:
+            while not self._engine.over:
+                self._handle(Together((*self._internal_events(), *self._answers())))
+                self._link.wait(0.05)
+        except EdgegossipError:
+            self._skip_goodbyes()
+
+    def _skip_goodbyes(self) -> None:
+        """Tell the engine that boards have had their time to say goodbye: nobody can be reached any
+        more."""
+        self._carry_out(self._engine.handle(TimePassed(), max(time.monotonic(), self._engine.wake_s)))
+
+    def _handle(self, event: Event) -> None:
+        self._carry_out(self._engine.handle(event, time.monotonic()))
+
+    # Events
+
+    def _next_event(self) -> Event:
+        """Wait until something happens, or the engine wants to be called; return it."""
+        now_s = time.monotonic()
+        with self._clock.span("wait"):
+            if not self._internal and now_s < self._engine.wake_s:
+                self._link.wait(min(LOOK_S, self._engine.wake_s - now_s))
+        if self.stop.is_set():
+            self._error = Stopped("the run was stopped")
+            return Stop()
+        if self._unsafe is not None and time.monotonic() >= self._again_s:
+            self._hand_over(self._unsafe)
+        with self._clock.span("wait"):
+            return Together((*self._internal_events(), *self._observed(), *self._answers()))
+
+    def _internal_events(self) -> Iterator[Event]:
+        while self._internal:
+            yield self._internal.popleft()
+
+    def _observed(self) -> Iterator[Event]:
+        self._hooks.check()
+        now_s = time.monotonic()
+        while not self._ended.empty():
+            yield self._ended.get()
+        if now_s - self._seen_s >= SEEN_S:
+            self._seen_s = now_s
+            yield Seen(tuple(self._link.nodes()))
+
+    def _answers(self) -> Iterator[Event]:
+        for reply in self._link.pull(list(self._pending)) if self._pending else ():
+            asked = self._pending.pop(reply.metadata.reply_to_message_id, None)
+            if asked is not None:
+                identity = self._hooks.identity(asked.node)
+                yield Answered(asked.number, read_answer(asked.wish, reply, is_away(reply), identity))
+        if self._link.delivering():
+            yield Delivering()
+        if moved := self._link.arriving():
+            yield Arriving(frozenset(asked.number for i, asked in self._pending.items() if i in moved))
+
+    # Effects
+
+    def _carry_out(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Ask(questions):
+                    self._send(questions)
+                case Forget(number):
+                    self._forget(number)
+                case Save(progress):
+                    self._hooks.save(progress)
+                case RoundEnded(round, _, values):
+                    metered = {**values, **self._hooks.meter()}
+                    self._sink.metrics(COORDINATOR, round, metered | self._clock.finish_round().metrics(round))
+                case Record(node, round, values):
+                    self._sink.metrics(node, round, values)
+                case Log(event, text, fields):
+                    self._log(event, text, fields)
+                case EvaluateHere(model, examples):
+                    assert self._hooks.evaluate is not None
+                    with self._clock.span("other"):
+                        self._internal.append(Evaluated(self._hooks.evaluate(model, examples)))
+                case Trained(model):
+                    self._until_s = time.monotonic() + SAVE_S
+                    self._hand_over(model)
+                case Completed():
+                    self._hooks.on_over()
+                case Finished(error):
+                    self._error = self._error or error
+
+    def _send(self, questions: tuple[Question, ...]) -> None:
+        with self._clock.span("encode"):
+            models: dict[int, RecordDict] = {}
+            messages = [
+                Message(
+                    question_content(q.wish, self._plan, models, self._spool),
+                    dst_node_id=q.node,
+                    message_type=question_type(q.wish),
+                )
+                for q in questions
+            ]
+        with self._clock.span("wait"):
+            if any(isinstance(q.wish, Train) for q in questions):
+                self._hooks.flush()  # what is asked twice after kill -9 is this round and no earlier one
+            ids = self._link.push(messages)
+        for message_id, question in zip(ids, questions, strict=True):
+            if message_id:
+                self._pending[message_id] = _Pending(question.number, question.node, type(question.wish))
+            else:
+                self._internal.append(Undelivered(question.number))
+
+    def _forget(self, number: int) -> None:
+        for message_id in [i for i, asked in self._pending.items() if asked.number == number]:
+            del self._pending[message_id]
+            self._link.forget(message_id)
+
+    def _log(self, event: str, text: str, fields: Mapping[str, str]) -> None:
+        if event == "started":
+            self._sink.event(COORDINATOR, event, text, **fields, unix_s=time.time())
+            self._clock.finish_round()  # what came before belongs to no round
+        else:
+            self._sink.event(COORDINATOR, event, text, **fields)
+
+    def _hand_over(self, model: Vec) -> None:
+        """Hand over the final model, however long the disk has no room for it; boards wait
+        meanwhile. Raises HostError."""
+        try:
+            self._hooks.on_model(model)
+            self._unsafe = None
+            self._internal.append(ModelKept())
+        except HostError as error:
+            self._unsafe = None
+            if time.monotonic() >= self._until_s:
+                raise
+            self._unsafe, self._again_s = model, time.monotonic() + AGAIN_S
+            text = f"{error}: free some space there or mend it; the coordinator holds the trained model and tries again"
+            self._sink.event(COORDINATOR, "waiting", f"{text} every {AGAIN_S:g} s")

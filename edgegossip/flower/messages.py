@@ -59,7 +59,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class RunDescription:
-    """What the coordinator says of the run, and a board must agree with."""
+    """Holds what the coordinator says of the run, and a board must agree with."""
 
     run_id: bytes
     layout_hash: int
@@ -76,6 +76,7 @@ class RunDescription:
 
     @classmethod
     def of(cls, plan: ServerPlan, round: Round) -> RunDescription:
+        """Return that of a run in which `round` comes next."""
         return cls(
             run_id=plan.run_id,
             layout_hash=plan.layout.hash,
@@ -88,10 +89,11 @@ class RunDescription:
             round=round,
             profiles=plan.records_boards,
             instance=plan.instance,
-            agreement=said(plan.agreement),
+            agreement=agreement_text(plan.agreement),
         )
 
     def content(self) -> RecordDict:
+        """Return it as the content of a message."""
         fields: dict[str, str | int | bytes] = {
             "ask": "hello",
             "run-id": self.run_id,
@@ -258,7 +260,7 @@ def frame_content(array: Array) -> RecordDict:
 # Small records
 
 
-def said(agreement: Agreement) -> str:
+def agreement_text(agreement: Agreement) -> str:
     """Return an agreement as a message has it: as JSON, or "" where it says nothing."""
     return agreement.to_json() if agreement.facts else ""
 
@@ -267,7 +269,7 @@ def hello_answer(name: str, problem: str = "", agreement: Agreement = Agreement(
     """Return a board's answer to hello. `problem`: why it cannot take part; `agreement`: what it
     must have alike with the others."""
     fields = {"name": name, "problem": problem}
-    if text := said(agreement):
+    if text := agreement_text(agreement):
         fields["agreement"] = text
     return RecordDict({ASK: ConfigRecord(dict(fields))})
 
@@ -279,10 +281,12 @@ def read_hello_answer(content: RecordDict) -> tuple[str, str, str]:
 
 
 def bye(text: str, failed: bool) -> RecordDict:
+    """Return the content that tells a board that its run is over, and why."""
     return RecordDict({ASK: ConfigRecord({"ask": "bye", "text": text, "failed": failed})})
 
 
 def read_bye(fields: Mapping[str, Any]) -> tuple[str, bool]:
+    """Return the reason, and whether the run failed. Raises DecodeError."""
     return _text(fields, "text"), bool(fields.get("failed"))
 
 

@@ -18,9 +18,8 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
 from edgegossip import codecs
-from edgegossip.checkpoint.fits import require_fit
-from edgegossip.checkpoint.memory import from_bytes, to_bytes
-from edgegossip.checkpoint.table import Outside
+from edgegossip.checkpoint.format import from_bytes, to_bytes
+from edgegossip.checkpoint.registry import RunContext, check_structure
 from edgegossip.codecs.base import Codec, Ctx
 from edgegossip.engine.server_frames import FULL, Channel, Replica, frame_key
 from edgegossip.flower.messages import FRAME, frame_array
@@ -38,8 +37,10 @@ EXAMPLES = ("num-examples", "num_examples")
 
 
 def compression_mod(codec: Codec[Any], *, downlink: Codec[Any] | None = None) -> Mod:
-    """Return a mod for `ClientApp(mods=[compression_mod(codec)])`; the server wraps its strategy in
-    `compressed` with the same codecs.
+    """Return a mod that sends a ClientApp's updates as `codec` makes them; the server wraps its
+    strategy in `compressed` with the same codecs.
+
+        app = ClientApp(mods=[compression_mod(codecs.get("co3"))])
 
     Put it first, before Flower's own mods, and on train and evaluate alike. Messages without a
     frame pass unchanged. Codecs that follow the training (elasticl) take the loss from the reply's
@@ -52,20 +53,20 @@ def compression_mod(codec: Codec[Any], *, downlink: Codec[Any] | None = None) ->
     def mod(message: Message, context: Context, call_next: Next) -> Message:
         if not message.has_content() or META not in message.content.config_records:
             return call_next(message, context)
-        asked = _Asked.of(message)
-        kept = _Kept.of(context, asked, codec, down)
-        message.content, x = _opened(message.content, asked, kept.replica)
+        request = _Request.of(message)
+        client = _ClientState.of(context, request, codec, down)
+        message.content, x = _opened(message.content, request, client.replica)
         reply = call_next(message, context)
         if reply.has_content() and reply.content.array_records:
-            reply.content = _packed(reply, asked, x, kept, codec, _learning_rate(message.content, reply.content))
-        kept.save(context)
+            reply.content = _packed(reply, request, x, client, codec, _learning_rate(message.content, reply.content))
+        client.save(context)
         return reply
 
     return mod
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Request:
     """Holds what the server says of the run and this message."""
 
     layout: RecordLayout
@@ -75,7 +76,7 @@ class _Asked:
     levels: int | None
 
     @classmethod
-    def of(cls, message: Message) -> _Asked:
+    def of(cls, message: Message) -> _Request:
         meta: Mapping[str, Any] = message.content.config_records[META]
         text, run_id, number = meta.get("layout"), meta.get("run-id"), meta.get("number")
         if not isinstance(text, str) or not isinstance(run_id, bytes) or not isinstance(number, int):
@@ -86,7 +87,7 @@ class _Asked:
 
 
 @dataclass(slots=True)
-class _Kept:
+class _ClientState:
     """Holds what this client remembers of a run from one message to the next."""
 
     run_id: bytes
@@ -95,21 +96,21 @@ class _Kept:
     replica: Replica
 
     @classmethod
-    def of(cls, context: Context, asked: _Asked, codec: Codec[Any], down: Codec[Any]) -> _Kept:
-        layout = asked.layout.layout
-        kept = cls(asked.run_id, codec.init(layout), 0, Replica(layout, asked.run_id, down))
+    def of(cls, context: Context, request: _Request, codec: Codec[Any], down: Codec[Any]) -> _ClientState:
+        layout = request.layout.layout
+        client = cls(request.run_id, codec.init(layout), 0, Replica(layout, request.run_id, down))
         record = context.state.get(STATE)
-        if isinstance(record, ConfigRecord) and record.get("run-id") == asked.run_id:
+        if isinstance(record, ConfigRecord) and record.get("run-id") == request.run_id:
             try:
-                kept._restore(record, layout, codec)
+                client._restore(record, layout, codec)
             except (EdgegossipError, KeyError, TypeError, ValueError) as error:
                 logging.getLogger("edgegossip.flower").warning("what this client kept cannot be used: %s", error)
-                return cls(asked.run_id, codec.init(layout), 0, Replica(layout, asked.run_id, down))
-        return kept
+                return cls(request.run_id, codec.init(layout), 0, Replica(layout, request.run_id, down))
+        return client
 
     def _restore(self, record: Mapping[str, Any], layout: Layout, codec: Codec[Any]) -> None:
-        state = from_bytes(record["state"], Outside(layout=layout))
-        require_fit(state, codec.init(layout), layout)
+        state = from_bytes(record["state"], RunContext(layout=layout))
+        check_structure(state, codec.init(layout), layout)
         self.state, self.sent = state, int(record["sent"])
         if record["model"]:
             self.replica.restore(np.frombuffer(record["model"], np.float32).copy(), int(record["number"]))
@@ -126,37 +127,39 @@ class _Kept:
         context.state[STATE] = ConfigRecord(fields)
 
 
-def _opened(content: RecordDict, asked: _Asked, replica: Replica) -> tuple[RecordDict, Vec]:
+def _opened(content: RecordDict, request: _Request, replica: Replica) -> tuple[RecordDict, Vec]:
     """Return the message as the app sees it, and the model in it."""
     records = content.array_records
     if len(records) != 1:
         raise DecodeError(f"the message holds {len(records)} array records instead of one")
     name, record = next(iter(records.items()))
-    if asked.held:
-        x, rest = replica.held(asked.number), dict(record)
+    if request.held:
+        x, rest = replica.held(request.number), dict(record)
     else:
         data, rest = split_frame(record)
         x = replica.open(data)[1]
     plain = RecordDict({k: v for k, v in content.items() if k != META})
-    plain[name] = asked.layout.restore(x, rest)
+    plain[name] = request.layout.restore(x, rest)
     return plain, x
 
 
-def _packed(reply: Message, asked: _Asked, x: Vec, kept: _Kept, codec: Codec[Any], lr: float | None) -> RecordDict:
+def _packed(
+    reply: Message, request: _Request, x: Vec, client: _ClientState, codec: Codec[Any], lr: float | None
+) -> RecordDict:
     """Return the reply with the change of the model in place of the model."""
     records = reply.content.array_records
     if len(records) != 1:
         raise UsageError(f"the app's reply has {len(records)} array records; a compressed reply has exactly one")
     name, record = next(iter(records.items()))
-    y, rest = asked.layout.flatten(record)
+    y, rest = request.layout.flatten(record)
     loss, examples = _metric(reply.content, LOSSES), _metric(reply.content, EXAMPLES)
-    channel = Channel.of(asked.layout.layout, asked.run_id, codec)
-    key = frame_key(asked.run_id, str(reply.metadata.src_node_id), asked.number)
-    ctx = Ctx(key=key, round=asked.number, loss=loss, lr=lr or 0.0, levels=asked.levels)
+    channel = Channel.of(request.layout.layout, request.run_id, codec)
+    key = frame_key(request.run_id, str(reply.metadata.src_node_id), request.number)
+    ctx = Ctx(key=key, round=request.number, loss=loss, lr=lr or 0.0, levels=request.levels)
     known = {Aux.LOSS: loss, Aux.EXAMPLES: examples, Aux.LEARNING_RATE: lr}
     aux = {int(tag): value for tag, value in known.items() if value is not None}
-    kept.sent += 1
-    frame, kept.state = channel.frame(Kind.UPDATE, y - x, kept.state, ctx, kept.sent, aux)
+    client.sent += 1
+    frame, client.state = channel.frame(Kind.UPDATE, y - x, client.state, ctx, client.sent, aux)
     content = RecordDict(dict(reply.content))
     content[name] = ArrayRecord({FRAME: frame_array(frame, channel.layout), **rest})
     return content
@@ -172,9 +175,9 @@ def _metric(content: RecordDict, names: tuple[str, ...]) -> float | None:
     return None
 
 
-def _learning_rate(asked: RecordDict, answered: RecordDict) -> float | None:
+def _learning_rate(request: RecordDict, answered: RecordDict) -> float | None:
     """Return the learning rate from the message's config, or from the reply's metrics."""
-    for record in asked.config_records.values():
+    for record in request.config_records.values():
         for name in RATES:
             value = record.get(name)
             if isinstance(value, (int, float)) and np.isfinite(value):

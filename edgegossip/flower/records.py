@@ -37,40 +37,42 @@ class Spec:
     dtype: str
 
     @property
-    def inside(self) -> bool:
+    def is_float(self) -> bool:
         """Whether it is part of the vector."""
         return self.dtype in FLOATS
 
     @classmethod
     def of(cls, array: Array) -> Spec:
+        """Return that of an array."""
         return cls(tuple(array.shape), array.dtype)
 
-    def takes(self, array: Array) -> bool:
-        """Whether such an array may stand here: floats may change their width, a counter may
+    def accepts(self, array: Array) -> bool:
+        """Return whether such an array may stand here: floats may change their width, a counter may
         not."""
-        dtype = array.dtype in FLOATS if self.inside else array.dtype == self.dtype
+        dtype = array.dtype in FLOATS if self.is_float else array.dtype == self.dtype
         return tuple(array.shape) == self.shape and dtype
 
 
 @dataclass(frozen=True, slots=True)
 class RecordLayout:
-    """The arrays of a record, in order."""
+    """Describes the arrays of a record, in order."""
 
     specs: Mapping[str, Spec]
     layout: Layout  # of those that are inside
 
     @classmethod
     def make(cls, specs: Mapping[str, Spec]) -> RecordLayout:
-        return cls(specs, Layout.of(TensorSpec(name, spec.shape) for name, spec in specs.items() if spec.inside))
+        """Return that of arrays by their names."""
+        return cls(specs, Layout.of(TensorSpec(name, spec.shape) for name, spec in specs.items() if spec.is_float))
 
     @classmethod
     def of(cls, record: ArrayRecord) -> RecordLayout:
-        """Raises UsageError when nothing in the record is a float, or an array has the name that
-        frames use."""
+        """Return that of a record. Raises UsageError when nothing in the record is a float, or an
+        array has the name that frames use."""
         if FRAME in record:
             raise UsageError(f"an array must not be named {FRAME!r}: that name is taken by the compressed frame")
         specs = {k: Spec.of(a) for k, a in record.items()}
-        if not any(spec.inside for spec in specs.values()):
+        if not any(spec.is_float for spec in specs.values()):
             raise UsageError(
                 "nothing in the model can be compressed: it has no array of float16, float32 or float64 (a strategy such as "
                 "FedXgbBagging, whose model is a string of bytes, goes without edgegossip)"
@@ -78,34 +80,34 @@ class RecordLayout:
         return cls.make(specs)
 
     def flatten(self, record: ArrayRecord) -> tuple[Vec, dict[str, Array]]:
-        """The vector, and the arrays that are not in it.
+        """Return the vector, and the arrays that are not in it.
 
         Raises UsageError when the record has other arrays."""
-        if set(record) != set(self.specs) or not all(self.specs[k].takes(a) for k, a in record.items()):
+        if set(record) != set(self.specs) or not all(self.specs[k].accepts(a) for k, a in record.items()):
             raise UsageError("the arrays are not those that the server sent: names, shapes or dtypes differ")
-        inside = {k: _cast(record[k].numpy(), np.dtype(np.float32)) for k, spec in self.specs.items() if spec.inside}
-        return self.layout.flatten(inside), {k: record[k] for k, spec in self.specs.items() if not spec.inside}
+        inside = {k: _cast(record[k].numpy(), np.dtype(np.float32)) for k, spec in self.specs.items() if spec.is_float}
+        return self.layout.flatten(inside), {k: record[k] for k, spec in self.specs.items() if not spec.is_float}
 
     def restore(self, x: Vec, rest: Mapping[str, Array]) -> ArrayRecord:
-        """The record again.
+        """Make the record again.
 
         Raises DecodeError when `rest` is not what belongs beside the vector."""
         self._check_names(rest)
         views = self.layout.views(x)
         return ArrayRecord(
             {
-                k: Array(np.asarray(_cast(views[k], np.dtype(spec.dtype)))) if spec.inside else rest[k]
+                k: Array(np.asarray(_cast(views[k], np.dtype(spec.dtype)))) if spec.is_float else rest[k]
                 for k, spec in self.specs.items()
             }
         )
 
     def check_beside(self, rest: Mapping[str, Array]) -> None:
-        """Raises DecodeError unless these arrays are what a board may answer beside its frame: of
+        """Raise DecodeError unless these arrays are what a board may answer beside its frame: of
         the names, shapes and types that it was sent, readable and finite."""
         self._check_names(rest)
         for name, array in rest.items():
             spec = self.specs[name]
-            if array.stype != NUMPY or not spec.takes(array):
+            if array.stype != NUMPY or not spec.accepts(array):
                 raise DecodeError(
                     f"the array {name!r} beside the frame is {array.dtype} of shape {tuple(array.shape)} as {array.stype}, "
                     f"not {spec.dtype} of shape {spec.shape}"
@@ -115,17 +117,18 @@ class RecordLayout:
                 raise DecodeError(f"the array {name!r} beside the frame holds NaN or infinite values")
 
     def _check_names(self, rest: Mapping[str, Array]) -> None:
-        outside = {k for k, spec in self.specs.items() if not spec.inside}
+        outside = {k for k, spec in self.specs.items() if not spec.is_float}
         if set(rest) != outside:
             raise DecodeError(f"arrays beside the frame: expected {sorted(outside)}, got {sorted(rest)}")
 
     def to_json(self) -> str:
+        """Return it as text, for `from_json`."""
         rows = [[name, spec.shape, spec.dtype] for name, spec in self.specs.items()]
         return json.dumps(rows, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> RecordLayout:
-        """Raises DecodeError on anything that `to_json` does not write."""
+        """Read what `to_json` gives. Raises DecodeError on anything else."""
         try:
             rows = json.loads(text)
             if not isinstance(rows, list) or len(rows) > MAX_TENSORS:
@@ -142,7 +145,7 @@ class RecordLayout:
 
 
 def _read(name: str, data: bytes, spec: Spec) -> NDArray[Any]:
-    """The array in numpy's own format, unless its header promises anything else than `spec`:
+    """Read an array in numpy's own format, unless its header promises anything else than `spec`:
     nothing is allocated before."""
     file = BytesIO(data)
     try:
@@ -160,7 +163,7 @@ def _read(name: str, data: bytes, spec: Spec) -> NDArray[Any]:
 
 
 def to_record(x: Vec, layout: Layout) -> ArrayRecord:
-    """float32[n] as one plain Array a tensor."""
+    """Return float32[n] as one plain Array a tensor."""
     return ArrayRecord({name: Array(view) for name, view in layout.views(x).items()})
 
 
@@ -186,12 +189,13 @@ def _cast(value: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def split_frame(record: ArrayRecord) -> tuple[bytes, dict[str, Array]]:
-    """A packed record's frame and the arrays beside it. Raises DecodeError when it has no frame."""
+    """Return a packed record's frame and the arrays beside it. Raises DecodeError when it has no
+    frame."""
     if FRAME not in record:
         raise DecodeError("the array record holds no compressed frame")
     return record[FRAME].data, {k: a for k, a in record.items() if k != FRAME}
 
 
 def all_finite(values: Mapping[str, object]) -> bool:
-    """Whether every number in a metric record is finite."""
+    """Return whether every number in a metric record is finite."""
     return all(bool(np.all(np.isfinite(np.asarray(v, dtype=np.float64)))) for v in values.values())

@@ -27,7 +27,7 @@ server = ServerApp()
 
 @client.train()
 def train(message: Message, context: Context) -> Message:
-    """The least training there is: what remains is the round itself.
+    """Do the least training there is: what remains is the round itself.
 
     Flower reads PyTorch models only where PyTorch is loaded."""
     importlib.import_module("torch")  # as every PyTorch app does, in the process that Flower starts for each message
@@ -40,7 +40,7 @@ def train(message: Message, context: Context) -> Message:
 
 @server.main()
 def main(grid: Grid, context: Context) -> None:
-    """Plain FedAvg over every node; after each round one line with the time goes to the file
+    """Play plain FedAvg over every node; after each round one line with the time goes to the file
     `times`."""
     config = context.run_config
     values, tensors, nodes = int(config["values"]), int(config["tensors"]), int(config["nodes"])
@@ -62,7 +62,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def plain_updates(model: Mapping[str, NDArray[np.float32]], examples: Sequence[float]) -> list[RecordDict]:
-    """The contents of replies with this model, one for each number of examples."""
+    """Return the contents of replies with this model, one for each number of examples."""
     record = ArrayRecord({name: Array(value) for name, value in model.items()})
     return [RecordDict({"arrays": record, "metrics": MetricRecord({"num-examples": n})}) for n in examples]
 

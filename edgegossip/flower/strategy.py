@@ -17,11 +17,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
+from typing_extensions import override
 
 from edgegossip import codecs
 from edgegossip.codecs.base import Codec
@@ -47,6 +49,8 @@ def compressed(
     on_refused: Refused | None = None,
 ) -> CompressedStrategy:
     """Wrap `strategy` so that updates travel as `codec` makes them.
+
+        strategy = compressed(FedAvg(), codecs.get("co3"))  # 2 to 3 bits a value
 
     Boards need `compression_mod` with the same codecs.
 
@@ -79,10 +83,10 @@ class CompressedStrategy(Strategy):
         self._codec = codec
         self._on_refused = on_refused or _log_refused
         self._levels = ServerLevels.of(codec)
-        self._out = Outgoing(downlink or codecs.get(FULL), run_id, self.traffic)
+        self._sender = ModelSender(downlink or codecs.get(FULL), run_id, self.traffic)
         self._mean_of: Mean | None = None
         self._proportion = Proportion()
-        self._train, self._evaluate = (Forms(), Weights()), (Forms(), Weights())
+        self._train, self._evaluate = (ReplySchemas(), ReplyWeights()), (ReplySchemas(), ReplyWeights())
         self._own: dict[str, Callable[..., Any]] = {}  # the wrapped strategy's methods while ours stand in their place
         self.inner = strategy
 
@@ -98,16 +102,17 @@ class CompressedStrategy(Strategy):
         else:
             setattr(self.inner, name, value)
 
+    @override
     def start(self, *args: Any, **kwargs: Any) -> Result:
         """Play all rounds: as Flower does, or as the wrapped strategy does where it has a way of
         its own."""
         if type(self.inner).start is Strategy.start:
             return super().start(*args, **kwargs)
-        with self._in_its_place():
+        with self._patched():
             return self.inner.start(*args, **kwargs)
 
     @contextmanager
-    def _in_its_place(self) -> Iterator[None]:
+    def _patched(self) -> Iterator[None]:
         """Put our methods in place of its own while a strategy plays the rounds itself; ours call
         its."""
         before = {name: vars(self.inner)[name] for name in _HOOKS if name in vars(self.inner)}
@@ -122,40 +127,47 @@ class CompressedStrategy(Strategy):
                 delattr(self.inner, name)
             vars(self.inner).update(before)
 
-    def _its(self, name: str) -> Callable[..., Any]:
+    def _inner_method(self, name: str) -> Callable[..., Any]:
         """Return the wrapped strategy's own method."""
         return self._own.get(name) or getattr(self.inner, name)
 
+    @override
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        self._out.begin(arrays)
-        messages = self._its("configure_train")(server_round, arrays, config, grid)
-        return self._out.packed(messages, server_round - 1, self._levels)
+        self._sender.begin(arrays)
+        messages = self._inner_method("configure_train")(server_round, arrays, config, grid)
+        return self._sender.packed(messages, server_round - 1, self._levels)
 
+    @override
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        self._out.begin(arrays)
-        messages = self._its("configure_evaluate")(server_round, arrays, config, grid)
-        return self._out.packed(messages, server_round, self._levels)
+        self._sender.begin(arrays)
+        messages = self._inner_method("configure_evaluate")(server_round, arrays, config, grid)
+        return self._sender.packed(messages, server_round, self._levels)
 
+    @override
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         replies = list(replies)
-        self._out.heard(replies, server_round - 1)
+        self._sender.acknowledged(replies, server_round - 1)
         checked = self._checked(replies, server_round - 1)
-        if getattr(self._its("aggregate_train"), "__func__", None) is FedAvg.aggregate_train:
+        if getattr(self._inner_method("aggregate_train"), "__func__", None) is FedAvg.aggregate_train:
             made = self._mean(server_round, checked)
         else:
-            made = self._its("aggregate_train")(server_round, self._plain(checked))
-        _log(f"round {server_round}: {self.traffic.ratio:.1f} times fewer bytes than fp32 so far")
+            made = self._inner_method("aggregate_train")(server_round, self._plain(checked))
+        ratio = self.traffic.ratio
+        logging.getLogger("flwr").info(
+            "edgegossip: round %d: %.1f times fewer bytes than fp32 so far", server_round, ratio
+        )
         return made
 
+    @override
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         replies = list(replies)
-        self._out.heard(replies, server_round)
+        self._sender.acknowledged(replies, server_round)
         good: list[Message] = []
         for reply in replies:
             try:
@@ -164,9 +176,12 @@ class CompressedStrategy(Strategy):
                 good.append(reply)
             except PeerError as error:
                 self._on_refused(reply, str(error))
-        metrics: MetricRecord | None = self._its("aggregate_evaluate")(server_round, self._alike(good, *self._evaluate))
+        metrics: MetricRecord | None = self._inner_method("aggregate_evaluate")(
+            server_round, self._compatible(good, *self._evaluate)
+        )
         return metrics
 
+    @override
     def summary(self) -> None:
         self.inner.summary()
 
@@ -182,15 +197,15 @@ class CompressedStrategy(Strategy):
                 good.append(reply)
             except PeerError as error:
                 self._on_refused(reply, str(error))
-        return [(reply, frames.get(id(reply))) for reply in self._alike(good, *self._train)]
+        return [(reply, frames.get(id(reply))) for reply in self._compatible(good, *self._train)]
 
-    def _alike(self, replies: Sequence[Message], forms: Forms, weights: Weights) -> list[Message]:
+    def _compatible(self, replies: Sequence[Message], schemas: ReplySchemas, weights: ReplyWeights) -> list[Message]:
         """Leave out those that Flower's strategies cannot take together with the others, or that
         would drown them. One of the user's own takes what it likes."""
         if (key := _weighted_by(self.inner)) is None:
             return list(replies)
         good = [reply for reply in replies if not reply.has_error()]
-        for refused in (forms.refused, lambda some: weights.refused(some, key)):
+        for refused in (schemas.refused, lambda some: weights.refused(some, key)):
             bad = refused(good)
             for k, reason in bad.items():
                 self._on_refused(good[k], reason)
@@ -208,7 +223,7 @@ class CompressedStrategy(Strategy):
         if len(records) != 1:
             raise PeerError(f"the reply has {len(records)} array records instead of one")
         data, rest = split_frame(records[0])
-        self._out.record.check_beside(rest)
+        self._sender.record.check_beside(rest)
         self._check_metrics(reply)
         frame = self._channel(reply).check(data, Kind.UPDATE, number)
         check_reported(frame, self._levels is not None)
@@ -217,7 +232,7 @@ class CompressedStrategy(Strategy):
         return frame
 
     def _channel(self, message: Message) -> Channel:
-        return Channel.of(self._out.record.layout, self._out.run_id(message), self._codec)
+        return Channel.of(self._sender.record.layout, self._sender.run_id(message), self._codec)
 
     def _plain(self, checked: Sequence[tuple[Message, Frame | None]]) -> list[Message]:
         """Return replies with plain models, as `inner` aggregates them.
@@ -228,29 +243,25 @@ class CompressedStrategy(Strategy):
         for k, (_, frame) in enumerate(checked):
             try:
                 if frame is not None:
-                    deltas[k] = self._codec.decode(frame.body, self._out.record.layout)
+                    deltas[k] = self._codec.decode(frame.body, self._sender.record.layout)
             except PeerError as error:
                 refused[k] = str(error)
         names = [str(reply.metadata.src_node_id) for reply, _ in checked]
         lengths = {names[k]: length(delta) for k, delta in deltas.items()}
-        bad = self._proportion.refused(lengths, self._out.model)
+        bad = self._proportion.refused(lengths, self._sender.model)
         refused |= {k: bad[names[k]] for k in deltas if names[k] in bad}
         for k in sorted(deltas.keys() - refused.keys()):
             try:
-                self._fill(checked[k][0], deltas.pop(k))
+                reply, model = checked[k][0], finite_sum(self._sender.model, deltas.pop(k))
+                reply.content = self._with(reply, partial(self._sender.record.restore, model))
             except PeerError as error:
                 refused[k] = str(error)
         for k in sorted(refused):
             self._on_refused(checked[k][0], refused[k])
         used = {name: v for name, v in lengths.items() if name not in {names[k] for k in refused}}
-        self._proportion.used(used, self._out.model)
+        self._proportion.used(used, self._sender.model)
         self._learn([frame for k, (_, frame) in enumerate(checked) if frame is not None and k not in refused])
         return [reply for k, (reply, _) in enumerate(checked) if k not in refused]
-
-    def _fill(self, reply: Message, delta: Vec) -> None:
-        """Put the model in place of the frame. Raises PeerError."""
-        model = finite_sum(self._out.model, delta)
-        reply.content = self._with(reply, lambda rest: self._out.record.restore(model, rest))
 
     def _with(self, reply: Message, restore: Callable[[dict[str, Array]], ArrayRecord]) -> RecordDict:
         content = RecordDict(dict(reply.content))
@@ -272,22 +283,23 @@ class CompressedStrategy(Strategy):
         made = Combined(None, {})
         if shares:
             self._mean_of = self._mean_of or Mean(self._channel(checked[0][0]))
-            made = self._mean_of.combine(server_round - 1, self._out.model, shares)
+            made = self._mean_of.combine(server_round - 1, self._sender.model, shares)
         for k, reason in made.refused.items():
             self._on_refused(framed[k][0], reason)
         used = [framed[k] for k in framed if made.model is not None and k not in made.refused]
         for reply, _ in used:
             reply.content = self._with(reply, ArrayRecord)
         self._learn([frame for _, frame in used])
-        arrays, metrics = self._its("aggregate_train")(server_round, [*(reply for reply, _ in used), *failed])
+        arrays, metrics = self._inner_method("aggregate_train")(server_round, [*(reply for reply, _ in used), *failed])
         if made.model is None:
             return None, None
-        return self._out.record.restore(made.model, dict(arrays or {})), metrics
+        return self._sender.record.restore(made.model, dict(arrays or {})), metrics
 
     def _learn(self, frames: Sequence[Frame]) -> None:
         """Choose levels for the next round, from updates that counted."""
         if self._levels is not None:
-            self._levels = self._levels.after([frame for frame in frames if _tells_loss(frame)])
+            needed = {Aux.LOSS, Aux.EXAMPLES, Aux.LEARNING_RATE}
+            self._levels = self._levels.after([frame for frame in frames if needed <= frame.aux.keys()])
 
 
 def _weighted_by(strategy: Any) -> str | None:
@@ -297,14 +309,6 @@ def _weighted_by(strategy: Any) -> str | None:
     inner = getattr(strategy, "strategy", None)
     key = getattr(strategy, "weighted_by_key", None) or getattr(inner, "weighted_by_key", None)
     return key if isinstance(key, str) else None
-
-
-def _tells_loss(frame: Frame) -> bool:
-    return all(tag in frame.aux for tag in (Aux.LOSS, Aux.EXAMPLES, Aux.LEARNING_RATE))
-
-
-def _log(text: str) -> None:
-    logging.getLogger("flwr").info("edgegossip: %s", text)
 
 
 def _log_refused(reply: Message, reason: str) -> None:
@@ -330,7 +334,7 @@ class Traffic:
         return self.plain_bytes / max(1, self.down_bytes + self.up_bytes)
 
 
-class Outgoing:
+class ModelSender:
     """Makes what the boards of one run are sent, and knows what they hold of it."""
 
     def __init__(self, codec: Codec[Any], run_id: bytes | None, traffic: Traffic) -> None:
@@ -346,6 +350,7 @@ class Outgoing:
 
     @property
     def record(self) -> RecordLayout:
+        """The arrays of the model."""
         assert self._record is not None, "begin comes first"
         return self._record
 
@@ -391,7 +396,8 @@ class Outgoing:
                 if key not in done:
                     done[key] = self._packed_record(record, form, small, number, run_id)
                 content[name] = done[key]
-                self._count_down(done[key])
+                self._traffic.down_bytes += len(done[key][FRAME].data) if FRAME in done[key] else 0
+                self._traffic.plain_bytes += 4 * self.record.layout.size
             content[META] = self._meta(number, run_id, held, levels)
             message.content = content
         return out
@@ -436,11 +442,7 @@ class Outgoing:
             fields["levels"] = levels.levels
         return ConfigRecord(fields)
 
-    def _count_down(self, record: ArrayRecord) -> None:
-        self._traffic.down_bytes += len(record[FRAME].data) if FRAME in record else 0
-        self._traffic.plain_bytes += 4 * self.record.layout.size
-
-    def heard(self, replies: Sequence[Message], number: Round) -> None:
+    def acknowledged(self, replies: Sequence[Message], number: Round) -> None:
         """Take note that who answered holds the model that it was asked about."""
         for reply in replies:
             node = reply.metadata.src_node_id
@@ -453,7 +455,7 @@ class Outgoing:
 # Replies of an app that do not go with the others: Flower's strategies end the app at the first
 # reply whose metrics or records are not those of the rest, so it is refused before they see it.
 
-Form = tuple[
+ReplySchema = tuple[
     tuple[str, ...], ...
 ]  # names of its array records, then its metric records': name, metrics with their sizes
 
@@ -471,7 +473,7 @@ def weight(reply: Message, key: str) -> float:
     return float(value)
 
 
-class Weights:
+class ReplyWeights:
     """Judges what replies of one kind claim to weigh, round after round, by Flower's id of who sent
     them."""
 
@@ -494,29 +496,29 @@ def require_finite(reply: Message) -> None:
         raise PeerError("a metric in the reply is not a finite number")
 
 
-class Forms:
+class ReplySchemas:
     """Judges what replies of one kind look like, round after round."""
 
     def __init__(self) -> None:
-        self._usual: Form | None = None
+        self._usual: ReplySchema | None = None
 
     def refused(self, replies: Sequence[Message]) -> Mapping[int, str]:
         """Return which of these replies (by their place) are not like most of the others, and why.
 
         Where as many look one way as another, those are right that look as they did in the round
         before."""
-        forms = [_form(reply) for reply in replies]
-        if not forms:
+        schemas = [_schema(reply) for reply in replies]
+        if not schemas:
             return {}
-        counts = Counter(forms)
+        counts = Counter(schemas)
         most = max(counts.values())
         best = [form for form, count in counts.items() if count == most]
         usual = self._usual if self._usual in best else best[0]
         self._usual = usual
-        return {k: _difference(form, usual) for k, form in enumerate(forms) if form != usual}
+        return {k: _difference(form, usual) for k, form in enumerate(schemas) if form != usual}
 
 
-def _form(reply: Message) -> Form:
+def _schema(reply: Message) -> ReplySchema:
     arrays = tuple(sorted(reply.content.array_records))
     metrics = []
     for name, record in sorted(reply.content.metric_records.items()):
@@ -525,7 +527,7 @@ def _form(reply: Message) -> Form:
     return (arrays, *metrics)
 
 
-def _difference(form: Form, usual: Form) -> str:
+def _difference(form: ReplySchema, usual: ReplySchema) -> str:
     ours, theirs = ({word for words in one for word in words} for one in (form, usual))
     more, less = (", ".join(map(repr, sorted(words))) for words in (ours - theirs, theirs - ours))
     found = [f"it lacks {less}" if less else "", f"it has {more} besides" if more else ""]

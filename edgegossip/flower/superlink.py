@@ -20,13 +20,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 
-from edgegossip.flower.admission import GATE_VARIABLE, OBJECTS_VARIABLE, token_of
-from edgegossip.flower.credentials import ServerCredentials
+from edgegossip.flower.admission import ADMISSION_VARIABLE, OBJECTS_VARIABLE, token_of
+from edgegossip.flower.connection import ServerCredentials
 from edgegossip.types import ConfigError, HostError, RunError
 
 SUPERLINK_LOG = Path("logs") / "superlink.log"  # in a run folder
@@ -45,7 +46,7 @@ QUIET = {
 
 @dataclass(frozen=True, slots=True)
 class SuperLink:
-    """A SuperLink of this process. Make with `launch`; it can be used when `await_ready` has
+    """Holds a SuperLink that `launch` has started; it can be used when `await_ready` has
     returned."""
 
     address: str  # host:port that boards and this process connect to
@@ -58,7 +59,7 @@ class SuperLink:
 
     @property
     def token(self) -> str:
-        """What shows the admission middleware that a request is ours."""
+        """The token, which shows the admission middleware that a request is ours."""
         return token_of(self.secret)
 
     def await_ready(self) -> None:
@@ -68,7 +69,7 @@ class SuperLink:
             raise RunError(f"Flower's SuperLink does not answer on {self.address} after {READY_S:g} s; see {self.log}")
 
     def check(self) -> None:
-        """Raises RunError when it has ended."""
+        """Raise RunError when it has ended."""
         code = self.process.poll()
         if code is not None:
             raise RunError(f"Flower's SuperLink ended with status {code}; its last words are in {self.log}")
@@ -134,7 +135,7 @@ def _spawn(arguments: list[str], home: Path, log: Path, line: int, secure: bool)
     settings = {
         "FLWR_HOME": str(home),
         OBJECTS_VARIABLE: str(objects),
-        GATE_VARIABLE: f"{line},{int(secure)},{home / 'secret'}",
+        ADMISSION_VARIABLE: f"{line},{int(secure)},{home / 'secret'}",
     }
     with log.open("ab") as out:
         return subprocess.Popen(
@@ -149,7 +150,7 @@ def _spawn(arguments: list[str], home: Path, log: Path, line: int, secure: bool)
 
 
 def free_port(host: str, port: int) -> int:
-    """`port` when it can be bound on `host`, any free one when it is 0. Raises HostError."""
+    """Return `port` when it can be bound on `host`, any free one when it is 0. Raises HostError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -162,12 +163,8 @@ def free_port(host: str, port: int) -> int:
         return int(probe.getsockname()[1])
 
 
-def is_loopback(host: str) -> bool:
-    return host in ("localhost", "::1") or host.startswith("127.")
-
-
 def _check_exposure(host: str, insecure: bool) -> None:
-    if not insecure and not is_loopback(host):
+    if not insecure and host not in ("localhost", "::1") and not host.startswith("127."):
         raise ConfigError(
             f"network.host = {host!r} lets everybody on that network join without a key or encryption; "
             "use 127.0.0.1, give the coordinator credentials, or say explicitly that an insecure one is wanted"
@@ -175,7 +172,7 @@ def _check_exposure(host: str, insecure: bool) -> None:
 
 
 def _reachable(host: str) -> str:
-    """Where this machine itself reaches a server that listens on `host`."""
+    """Return where this machine itself reaches a server that listens on `host`."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"[{host}]" if ":" in host else host
 
@@ -183,8 +180,8 @@ def _reachable(host: str) -> str:
 def answers(
     address: str, check: Callable[[], None], patience_s: float = READY_S, context: ssl.SSLContext | None = None
 ) -> bool:
-    """Whether a SuperLink is up at host:port within that time; `check` is called before every try
-    and may raise. `context`: for TLS."""
+    """Return whether a SuperLink is up at host:port within that time; `check` is called before
+    every try and may raise. `context`: for TLS."""
     deadline = time.monotonic() + patience_s
     scheme = "http" if context is None else "https"
     with httpx.Client(trust_env=False, timeout=2.0, verify=context or False) as client:
@@ -200,10 +197,8 @@ def answers(
 
 
 def _signal_group(pid: int, signum: int) -> None:
-    try:
+    with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signum)  # the child leads a session, so its pid is also its group's id
-    except (ProcessLookupError, PermissionError):
-        pass
 
 
 def _become_superlink(parent_pid: int, arguments: list[str]) -> None:

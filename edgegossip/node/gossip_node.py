@@ -68,7 +68,7 @@ from edgegossip.training.base import Workload, stage_metrics
 from edgegossip.types import COMPUTING, Metrics, NodeId, Round, RunError
 
 if TYPE_CHECKING:
-    from edgegossip.node.keeper import Keeper, Restored
+    from edgegossip.node.storage import Checkpointer, Restored
 
 T = TypeVar("T")
 
@@ -81,34 +81,35 @@ LINKS_EVERY_S = 1.0  # links are reported in rounds so far apart: with many neig
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Model:
-    """What a board trains, and where an earlier process of it was."""
+    """Holds what a board trains, and where an earlier process of it was."""
 
     workload: Workload
     view: NodeView
-    keeper: Keeper | None = None  # None: nothing is kept
+    checkpointer: Checkpointer | None = None  # None: nothing is kept
     restored: Restored | None = None
 
 
 def load(spec: NodeSpec, sink: Sink, checkpoints: Path | None, spool: Spool = Spool()) -> Model:
-    """Workload and newest checkpoint; `checkpoints` is this board's folder of them, `spool` is
-    where large messages are made. Imports torch. Raises DataError and ConfigError when one of them
-    cannot be used."""
+    """Load the workload and the newest checkpoint; `checkpoints` is this board's folder of them,
+    `spool` is where large messages are made. Imports torch. Raises DataError and ConfigError when
+    one of them cannot be used."""
     workload = build_workload(spec.recipe, spec.index, spec.name, sink)
     view = replace(make_view(spec, workload.layout), room=spool.room)
     if checkpoints is None or not spec.recipe.checkpoint.every:
         return Model(workload, view)
-    from edgegossip.node.keeper import Keeper
+    from edgegossip.node.storage import Checkpointer
 
-    keeper = Keeper(spec, view, workload, checkpoints, sink)
-    return Model(workload, view, keeper, keeper.load(make_algorithm(spec.recipe)))
+    checkpointer = Checkpointer(spec, view, workload, checkpoints, sink)
+    return Model(workload, view, checkpointer, checkpointer.load(make_algorithm(spec.recipe)))
 
 
 class GossipNode:
-    """One process of one board. Not thread-safe; everything happens in `run`, on the caller's
-    thread.
+    """Plays one board's part in a run, in one process. Not thread-safe; everything happens in
+    `run`, on the caller's thread.
 
     `load` is called once every neighbour is there who is waited for. `remote`: the members that are
-    no neighbours, as far as they are known. `pace`: the socket of a conductor, see node/pace.py."""
+    no neighbours, as far as they are known. `round_over` is called when a round has ended, before
+    it is reported."""
 
     def __init__(
         self,
@@ -119,8 +120,8 @@ class GossipNode:
         load: Callable[[], Model],
         *,
         remote: RemoteMembers | None = None,
-        pace: Path | None = None,
         clock: RoundClock | None = None,
+        round_over: Callable[[], None] = lambda: None,
         patience: Patience | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -129,15 +130,14 @@ class GossipNode:
         self._algorithm: GossipAlgorithm[Any] = make_algorithm(recipe)
         self.engine = NodeEngine(self._algorithm, seat, patience or Patience(recipe.network.grace_s), remote)
         self._spec, self._transport, self._sink, self._meters = spec, transport, sink, meters
-        self._load_model, self._pace, self._now = load, pace, now
+        self._load_model, self._round_over, self._now = load, round_over, now
         self._clock = RoundClock() if clock is None else clock
         self._timers: dict[Timer, float] = {}
-        # Of the round's deadline: see `_goes_on_arriving`.
-        self._deadline_s, self._latest_s, self._came_bytes, self._looked = 0.0, 0.0, 0, False
-        self._question: Load | Train | Poll | Finished | Failed | None = None
+        # Of the round's deadline: see `_still_arriving`.
+        self._deadline_s, self._latest_s, self._came_bytes, self._arrival_seen = 0.0, 0.0, 0, False
+        self._request: Load | Train | Poll | Finished | Failed | None = None
         self._worker = ThreadPoolExecutor(1, COMPUTING) if self._algorithm.asynchronous else None
-        self._aside = False  # the worker computes, and spans are not ours to open
-        self._round_over: Callable[[], None] = lambda: None  # whom to tell
+        self._in_worker = False  # the worker computes, and spans are not ours to open
         self._ended: RoundEnded | None = None  # not put down yet
         self._restorable: Any = None  # the last state that may be kept, if it is not yet
         self.traffic = Traffic()
@@ -145,7 +145,7 @@ class GossipNode:
         self._final: Metrics | None = None  # of the last round, over the whole test set
         self._evaluated_last = False  # that has been made, or there is no test set
         self._workload: Workload  # once it is loaded
-        self._keeper: Keeper | None = None
+        self._checkpointer: Checkpointer | None = None
 
     def run(self, save_to: Path | None = None) -> Metrics | None:
         """Join, play all rounds that are left, report. Returns the last evaluation, None without a
@@ -157,26 +157,26 @@ class GossipNode:
         patience_s = HURRY_S
         try:
             self._carry_out(self.engine.start(self._now()))
-            while not isinstance(self._question, Finished):
-                question, self._question = self._question, None
-                if question is None:
-                    self._turn()
+            while not isinstance(self._request, Finished):
+                request, self._request = self._request, None
+                if request is None:
+                    self._step()
                 else:
-                    self._answer(question)
+                    self._fulfil(request)
             metrics = self._last_evaluation()
             patience_s = LEAVE_S
         finally:
             if self._worker is not None:
                 self._worker.shutdown(wait=False)  # it may compute for long; see also cli/main.py
-            if self._keeper is not None:
-                self._keeper.close(patience_s)
+            if self._checkpointer is not None:
+                self._checkpointer.close(patience_s)
         name = self._spec.name
         if save_to is not None:
-            from edgegossip.node.final_model import about_model, save_final  # with its formats
+            from edgegossip.node.storage import about_model, save_final  # with its formats
 
             arrays = self._workload.state(self.engine.model)
             about = about_model(name, self.engine.round, len(self._workload.layout.tensors))
-            save_final(save_to, arrays, about, self._keeper, self._sink)
+            save_final(save_to, arrays, about, self._checkpointer, self._sink)
         self._workload.over(self.engine.model)
         self._finished(metrics)
         return metrics
@@ -192,40 +192,35 @@ class GossipNode:
             known["accuracy"] = metrics.accuracy
         self._sink.event(name, "finished", f"{name} finished: {score} {value:.4f}", **known)
 
-    # -- questions of the engine
-    # -----------------------------------------------------------------------------------
+    # What the engine waits for
 
-    def _answer(self, question: Load | Train | Poll | Finished | Failed) -> None:
-        match question:
+    def _fulfil(self, request: Load | Train | Poll | Finished | Failed) -> None:
+        match request:
             case Load():
                 self._load()
             case Train(model, round):
                 with self._clock.span("compute"):
-                    local = self._beside("compute", partial(self._workload.local_update, model, round))
+                    local = self._run_beside("compute", partial(self._workload.local_update, model, round))
                 with self._clock.span("encode"):
                     self._handle(UpdateReady(local))
                 if self.engine.stage is Stage.EXCHANGING:
-                    self._exchange()
+                    with self._clock.span("wait"):
+                        while self._request is None:
+                            self._step()
             case Poll(at_most_s):
-                self._put_down()
-                self._take_waiting(at_most_s)
+                self._end_round()
+                self._take_pending(at_most_s)
                 with self._clock.span("compute"):  # some algorithms compute their model when it is asked for
                     self._handle(Polled())
             case Failed(reason):
                 raise RunError(reason)
 
     def _load(self) -> None:
-        """The model and the newest checkpoint; then the engine begins."""
+        """Load the model and the newest checkpoint; then the engine begins."""
         loaded, recipe = self._load_model(), self._spec.recipe
         workload, view, restored = loaded.workload, loaded.view, loaded.restored
-        self._workload, self._keeper = workload, loaded.keeper
+        self._workload, self._checkpointer = workload, loaded.checkpointer
         self._transport.limit_frames(frame_limit(view.layout))
-        if self._pace is not None:
-            from edgegossip.node.pace import Pace, PacedTransport, PacedWorkload
-
-            line = Pace(self._pace, self._spec.name)
-            self._workload, self._transport = PacedWorkload(workload, line), PacedTransport(self._transport, line)
-            self._clock, self._round_over = line.rounds, line.over
         values = self.traffic.values = view.layout.size
         name, text = self._spec.name, f"{self._spec.name} trains {values} values"
         if restored is None:
@@ -237,60 +232,53 @@ class GossipNode:
             self._sink.event(name, "started", text, values=values, round=restored.round, unix_s=time.time())
         self._meters.begin()
 
-    def _exchange(self) -> None:
-        """Take in events until the round is done."""
-        with self._clock.span("wait"):
-            while self._question is None:
-                self._turn()
-
-    def _take_waiting(self, at_most_s: float) -> None:
-        """What is there already, as far as it can be taken in soon."""
+    def _take_pending(self, at_most_s: float) -> None:
+        """Take in what is there already, as far as it can be taken in soon."""
         until_s = self._now() + at_most_s
         with self._span("decode"):
             while (event := self._transport.incoming(0.0)) is not None:
-                self._take_in(event)
+                self._dispatch(event)
                 if self._now() >= until_s:
                     return
 
-    # -- what comes in
-    # ---------------------------------------------------------------------------------------------
+    # What comes in
 
-    def _turn(self) -> None:
-        """A timer that is due, or one event. Blocks until there is one, or the transport wakes
-        us."""
+    def _step(self) -> None:
+        """Handle a timer that is due, or one event. Blocks until there is one, or the transport
+        wakes us."""
         if not self._timers:
-            self._take(None)
+            self._wait(None)
             return
         timer, at_s = min(self._timers.items(), key=lambda item: item[1])
         if self._now() >= at_s:
-            if timer is Timer.DEADLINE and self._goes_on_arriving():
+            if timer is Timer.DEADLINE and self._still_arriving():
                 self._timers[timer] = self._now() + self._deadline_s / _LOOKS
                 return
             del self._timers[timer]
             self._handle(TimerFired(timer))
         else:
-            self._take(at_s)
+            self._wait(at_s)
 
-    def _goes_on_arriving(self) -> bool:
-        """Whether a frame is on its way in, and comes fast enough to be here within SLOWEST
+    def _still_arriving(self) -> bool:
+        """Return whether a frame is on its way in, and comes fast enough to be here within SLOWEST
         deadlines: a slow link is no reason to go on without who is behind it. Whoever it comes
         from, these are the most that a round waits."""
         if self._now() >= self._latest_s:
             return False
         came, to_come = self._transport.arriving()
         since, self._came_bytes = came - self._came_bytes, came
-        least = (since + to_come) / (SLOWEST * _LOOKS) if self._looked else 0.0  # it may just have begun
-        self._looked = True
+        least = (since + to_come) / (SLOWEST * _LOOKS) if self._arrival_seen else 0.0  # it may just have begun
+        self._arrival_seen = True
         return to_come > 0 and since > least
 
-    def _take(self, until_s: float | None) -> None:
+    def _wait(self, until_s: float | None) -> None:
         """Block for one event until then at most, and handle it."""
         with self._span("transmit" if self.traffic.in_flight else "wait"):
             event = self._transport.incoming(None if until_s is None else max(0.0, until_s - self._now()))
             if event is not None:
-                self._take_in(event)
+                self._dispatch(event)
 
-    def _take_in(self, event: MeshEvent) -> None:
+    def _dispatch(self, event: MeshEvent) -> None:
         match event:
             case Received(sender, data):
                 with self._span("decode"):
@@ -312,27 +300,26 @@ class GossipNode:
                 else:
                     self._sink.event(self._spec.name, "notice", text, **known)
 
-    def _beside(self, part: str, work: Callable[[], T]) -> T:
-        """What `work` gives; the time is `part`'s. An asynchronous algorithm is served
+    def _run_beside(self, part: str, work: Callable[[], T]) -> T:
+        """Return what `work` gives; the time is `part`'s. An asynchronous algorithm is served
         meanwhile."""
         with self._clock.span(part):
             if self._worker is None:
                 return work()
             future = self._worker.submit(work)
             future.add_done_callback(lambda _: self._transport.wake())
-            self._aside = True
+            self._in_worker = True
             try:
                 while not future.done():
-                    self._turn()
+                    self._step()
             finally:
-                self._aside = False
+                self._in_worker = False
             return future.result()
 
     def _span(self, part: str) -> AbstractContextManager[object]:
-        return nullcontext() if self._aside else self._clock.span(part)
+        return nullcontext() if self._in_worker else self._clock.span(part)
 
-    # -- effects
-    # ----------------------------------------------------------------------------------------------
+    # Effects
 
     def _handle(self, event: Event) -> None:
         self._carry_out(self.engine.handle(event, self._now()))
@@ -350,11 +337,11 @@ class GossipNode:
                 case SetTimer(timer, float() | int() as after_s):
                     self._timers[timer] = self._now() + after_s
                     if timer is Timer.DEADLINE:
-                        self._deadline_s, self._looked = after_s, False
+                        self._deadline_s, self._arrival_seen = after_s, False
                         self._latest_s = self._now() + SLOWEST * after_s
                         self._came_bytes = self._transport.arriving()[0]
                 case Load() | Train() | Poll() | Finished() | Failed():
-                    self._question = effect
+                    self._request = effect
                 case Checkpoint(state):
                     self._restorable = state
                 case RoundEnded():
@@ -366,22 +353,21 @@ class GossipNode:
                 case CaughtUp():
                     self._clock.finish_round()
 
-    # -- reports
-    # ----------------------------------------------------------------------------------------------
+    # Reports
 
-    def _put_down(self) -> None:
-        """The round that has ended: a metrics record, with an evaluation when it is the round's
-        turn; then its state, if the algorithm said that it may be kept. A board that is killed goes
-        on after the newest state, so no record may be missing before it."""
+    def _end_round(self) -> None:
+        """Report the round that has ended: a metrics record, with an evaluation when it is the
+        round's turn; then its state, if the algorithm said that it may be kept. A board that is
+        killed goes on after the newest state, so no record may be missing before it."""
         ended, self._ended = self._ended, None
         if ended is None:
             return
         self._round_over()
         self._report(ended)
         kept, self._restorable = self._restorable, None
-        if self._keeper is not None and kept is not None:
+        if self._checkpointer is not None and kept is not None:
             with self._clock.span("wait"):  # for the disk, and for what is kept while it writes
-                self._keeper.offer(kept, self._algorithm.round(kept))
+                self._checkpointer.offer(kept, self._algorithm.round(kept))
 
     def _report(self, ended: RoundEnded) -> None:
         local, done, last = ended.local, ended.done, ended.last
@@ -395,9 +381,9 @@ class GossipNode:
         }
         if last or done.round in self._evaluate_after:
             values |= self._evaluate(ended.state, last)
-        if self._keeper is not None:
+        if self._checkpointer is not None:
             with self._clock.span("wait"):  # for the disk
-                self._keeper.ready()
+                self._checkpointer.ready()
         if last:
             self._drain(LEAVE_S)
         values |= self.traffic.take(None if last else time.monotonic())
@@ -410,10 +396,11 @@ class GossipNode:
         """Take in events until every frame of ours is acknowledged, or patience runs out."""
         until_s = self._now() + patience_s
         while self.traffic.in_flight and self._now() < until_s:
-            self._take(until_s)
+            self._wait(until_s)
 
     def _last_evaluation(self) -> Metrics | None:
-        """A board that came so late that it took over the final model has only this to report."""
+        """Evaluate now, for a board that came so late that it took over the final model: it has
+        only this to report."""
         if not self._evaluated_last:
             round: Round = self.engine.round - 1
             values = self._evaluate(self.engine.state, last=True)
@@ -424,7 +411,7 @@ class GossipNode:
 
     def _evaluate(self, state: Any, last: bool) -> dict[str, Value]:
         limit, model = None if last else self._spec.recipe.evaluation.examples or None, self._algorithm.model(state)
-        metrics = self._beside("other", lambda: self._workload.evaluate(model, limit))
+        metrics = self._run_beside("other", lambda: self._workload.evaluate(model, limit))
         if last:
             self._final, self._evaluated_last = metrics, True
         return {} if metrics is None else dict(metrics.records())
@@ -439,6 +426,7 @@ class Link:
     until_s: float = 0.0  # when the last of it had arrived
 
     def take(self, receipt: SendReceipt) -> None:
+        """Count a frame that has arrived."""
         self.message_bytes += receipt.message_bytes
         self.seconds += max(0.0, receipt.acknowledged_s - max(receipt.start_s, self.until_s))
         self.until_s = max(self.until_s, receipt.acknowledged_s)
@@ -446,9 +434,9 @@ class Link:
 
 @dataclass(slots=True)
 class Traffic:
-    """Byte counts of one node's sends: what the codec made, and what it took to carry it; what went
-    to each neighbour, and for how long it was under way. Counted when acknowledged. `take` hands
-    out what came since the last call."""
+    """Counts the bytes of one node's sends: what the codec made, and what it took to carry it; what
+    went to each neighbour, and for how long it was under way. Counted when acknowledged. `take`
+    hands out what came since the last call."""
 
     values: int = 0  # n of the model
     payload_bytes: int = 0
@@ -459,9 +447,11 @@ class Traffic:
     links_told_s: float = 0.0  # when they were reported last
 
     def sent(self, ticket: int, payload_bytes: int) -> None:
+        """Take note of a frame that is on its way."""
         self.in_flight[ticket] = payload_bytes
 
     def acknowledged(self, receipt: SendReceipt) -> None:
+        """Count a frame that has arrived."""
         payload = self.in_flight.pop(receipt.ticket, None)
         if payload is not None:
             link = self.links.get(receipt.to)
@@ -470,14 +460,16 @@ class Traffic:
             link.take(receipt)
             self.payload_bytes += payload
             self.overhead_bytes += receipt.message_bytes - payload
-            self.frames += payload > 0  # a greeting has no values
+            self.frames += payload > 0  # a HELLO has no values
 
     def failed(self, ticket: int) -> None:
+        """Take note of a frame that is given up: it is not counted."""
         self.in_flight.pop(ticket, None)
 
     def take(self, now_s: float | None = None) -> dict[str, float]:
-        """Metrics since the last call, reset to zero. Links are among them when LINKS_EVERY_S have
-        passed since the last time at `now_s` (`time.monotonic`), or without it."""
+        """Return metrics since the last call, reset to zero. Links are among them when
+        LINKS_EVERY_S have passed since the last time at `now_s` (`time.monotonic`), or without
+        it."""
         metrics: dict[str, float] = {
             "net/payload_bytes": self.payload_bytes,
             "net/overhead_bytes": self.overhead_bytes,

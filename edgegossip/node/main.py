@@ -24,17 +24,21 @@ from edgegossip import training
 from edgegossip.choices import did_you_mean
 from edgegossip.engine.joining import RemoteMembers
 from edgegossip.mesh import address as addresses
+from edgegossip.mesh.base import Transport
+from edgegossip.mesh.limits import MeshLimits
 from edgegossip.node.meters import NodeMeters
 from edgegossip.node.spec import NodeSpec, default_members, make_topology, mesh_limits
 from edgegossip.recipe import Recipe
 from edgegossip.spool import Spool
 from edgegossip.telemetry.sinks import PipeSink, RecordSink
+from edgegossip.telemetry.spans import RoundClock
+from edgegossip.training.base import Workload
 from edgegossip.types import EXIT_INTERRUPTED, ConfigError, EdgegossipError, NodeId
 
 if TYPE_CHECKING:
     from edgegossip.mesh import GrpcTransport
     from edgegossip.mesh.tls_security import TlsSecurity
-    from edgegossip.node.entering import Entry
+    from edgegossip.node.bootstrap import JoinedRun
     from edgegossip.node.members import MemberTransport
     from edgegossip.security.identity import Identity
 
@@ -42,9 +46,31 @@ BEAT_S = 1.0
 MANAGED_PATIENCE_S = 60.0  # under `run` a coordinator that is away does not come back
 
 
+class Runtime:
+    """Offers what a gossip board runs on: the machine as it is. A subclass may be an emulated
+    device, with a clock of its own, and a transport and a workload around the board's."""
+
+    clock: RoundClock | None = None  # of the board's rounds; None: one that starts with the board
+
+    def limits(self, limits: MeshLimits) -> MeshLimits:
+        """Return the bounds of the board's transport, which by default has these."""
+        return limits
+
+    def transport(self, inner: Transport) -> Transport:
+        """Return what the board sends and receives with."""
+        return inner
+
+    def workload(self, inner: Workload) -> Workload:
+        """Return what the board trains with. Called once, when it is about to begin."""
+        return inner
+
+    def round_over(self) -> None:
+        """Take note that a round has ended and is about to be reported."""
+
+
 @dataclass(frozen=True, slots=True)
 class NodeOptions:
-    """The command line of `edgegossip node`."""
+    """Holds the command line of `edgegossip node`."""
 
     name: NodeId
     listen: str  # HOST:PORT, gossip mode
@@ -59,9 +85,9 @@ class NodeOptions:
     run_id: bytes  # managed only; otherwise derived from the recipe
     save_to: Path | None  # managed only; otherwise in the run folder. Checkpoints go into a folder beside it
     resume: Path | None = None  # by hand only: the run folder of an earlier process of this board
-    entry: Entry | None = None  # gossip by hand: how it came into a run that was founded
-    advertise: str | None = None  # with `entry`: HOST[:PORT] at which others reach it, if not where it listens
-    pace: Path | None = None  # managed only: the socket of a conductor, on a machine that many boards share
+    joined: JoinedRun | None = None  # gossip by hand: how it came into a run that was founded
+    advertise: str | None = None  # with `joined`: HOST[:PORT] at which others reach it, if not where it listens
+    make_runtime: Callable[[], Runtime] = Runtime  # gossip only
 
 
 OnLost: TypeAlias = Callable[[Mapping[str, str]], None]
@@ -90,13 +116,13 @@ def run_managed(recipe: Recipe, options: NodeOptions) -> None:
     """Be one board under `run`: records go to the parent, which is told before an error is
     raised."""
     pipe = _parent_pipe(options.restarted_s or 0.0)
-    threading.Thread(target=_beat, args=(pipe,), daemon=True, name="heartbeat").start()
+    threading.Thread(target=_heartbeat, args=(pipe,), daemon=True, name="heartbeat").start()
     run_node(recipe, options, lambda spec: (pipe, options.save_to))
 
 
-def _beat(pipe: PipeSink) -> None:
-    """A board that computes for long says nothing else meanwhile; one that is stopped does not even
-    say this."""
+def _heartbeat(pipe: PipeSink) -> None:
+    """Send signs of life: a board that computes for long says nothing else meanwhile; one that is
+    stopped does not even say this."""
     with suppress(OSError):  # the parent is gone, and so will we be
         while True:
             pipe.beat()
@@ -104,8 +130,8 @@ def _beat(pipe: PipeSink) -> None:
 
 
 def _server_members(recipe: Recipe, options: NodeOptions) -> tuple[NodeId, ...]:
-    """Every board of a server run; a board's place among them decides its share of the data. Raises
-    ConfigError."""
+    """Return every board of a server run; a board's place among them decides its share of the data.
+    Raises ConfigError."""
     members = options.members or default_members(recipe.run.nodes)
     if len(set(members)) != recipe.run.nodes:
         count = f"run.nodes = {recipe.run.nodes}, but {len(set(members))} boards are named"
@@ -119,7 +145,7 @@ def _server_members(recipe: Recipe, options: NodeOptions) -> tuple[NodeId, ...]:
 
 
 def parse_peers(pairs: tuple[str, ...]) -> dict[NodeId, str]:
-    """("pi-02=10.0.0.2:7700", ...) to a mapping. Raises ConfigError."""
+    """Return a mapping of ("pi-02=10.0.0.2:7700", ...). Raises ConfigError."""
     peers: dict[NodeId, str] = {}
     for pair in pairs:
         name, equals, address = pair.partition("=")
@@ -132,12 +158,13 @@ def parse_peers(pairs: tuple[str, ...]) -> dict[NodeId, str]:
 
 
 def peer_members(options: NodeOptions) -> tuple[NodeId, ...]:
-    """The boards of a run whose addresses are all given. Raises ConfigError."""
+    """Return the boards of a run whose addresses are all given. Raises ConfigError."""
     return tuple(sorted({options.name, *parse_peers(options.peers)}))
 
 
 def _place(recipe: Recipe, options: NodeOptions) -> tuple[NodeSpec, Mapping[NodeId, str] | None]:
-    """Who we are in the run, and our peers' addresses (None: they will come on standard input)."""
+    """Return who we are in the run, and our peers' addresses (None: they will come on standard
+    input)."""
     run_id = options.run_id or recipes.run_id(recipe)
     if options.managed:
         return NodeSpec(recipe, options.name, options.members, run_id, options.restarted_s is not None), None
@@ -150,10 +177,10 @@ def _place(recipe: Recipe, options: NodeOptions) -> tuple[NodeSpec, Mapping[Node
         check_coordinator(options.coordinator, options)
         load_identity(options)
         return NodeSpec(recipe, options.name, members, run_id), {}
-    if options.entry is not None:
-        manifest = options.entry.manifest
+    if options.joined is not None:
+        manifest = options.joined.manifest
         addresses.listen_address(options.listen, insecure=options.insecure or options.identity is not None)
-        was_here = options.entry.was_here(options.name) or options.resume is not None
+        was_here = options.joined.was_here(options.name) or options.resume is not None
         return NodeSpec(recipe, options.name, manifest.members, manifest.run_id, restarted=was_here), {}
     peers = parse_peers(options.peers)
     members = peer_members(options)
@@ -168,7 +195,7 @@ def _place(recipe: Recipe, options: NodeOptions) -> tuple[NodeSpec, Mapping[Node
 
 
 def _check_before_output(spec: NodeSpec, peers: Mapping[NodeId, str], options: NodeOptions) -> None:
-    """What would be found wrong later anyway: a mistake must not leave an empty run folder
+    """Check what would be found wrong later anyway: a mistake must not leave an empty run folder
     behind."""
     make_topology(spec.recipe, spec.members)
     addresses.listen_address(options.listen, insecure=options.insecure or options.identity is not None)
@@ -178,7 +205,7 @@ def _check_before_output(spec: NodeSpec, peers: Mapping[NodeId, str], options: N
 
 
 def _parent_pipe(age_s: float) -> PipeSink:
-    """Records go to what was standard output; what a user's model prints goes to the log with
+    """Take standard output for the records; what a user's model prints goes to the log with
     standard error. `age_s`: how long this board's records have been going on."""
     records = os.dup(sys.stdout.fileno())
     # A process that a user's code forks may outlive the board; the parent would wait for its
@@ -204,42 +231,48 @@ def _gossip(
     if spec.restarted:
         sink.event(spec.name, "loading", f"{spec.name} loads its model and data before it takes part again")
         loaded = gossip_node.load(spec, sink, checkpoints, spool)
-        options = _news(options, security)
-    meters = NodeMeters()
+        options = _refreshed(options, security)
+    meters, runtime = NodeMeters(), options.make_runtime()
     addresses_of = parent.addresses if parent is not None else lambda: peers or {}
-    transport, begin, remote = _open(spec, addresses_of, options, sink, meters, security, spool)
+    transport, begin, remote = _open(spec, addresses_of, options, sink, meters, security, spool, runtime)
     meters.watch(transport.tasks)
     try:
         sink.event(spec.name, "listening", f"{spec.name} listens on {transport.address}", address=transport.address)
-        if options.entry is not None:
-            sink.event(spec.name, "entered", options.entry.describe(), run_id=spec.run_id.hex())
+        if options.joined is not None:
+            sink.event(spec.name, "entered", options.joined.describe(), run_id=spec.run_id.hex())
         if training.is_users(spec.recipe):
             loaded = loaded or gossip_node.load(spec, sink, checkpoints, spool)
             transport.agree(loaded.workload.agreement())
         begin()
         if parent is not None:
             parent.listen(lambda lost: transport.close_peer(lost["lost"], lost["why"]))
+
+        def load() -> gossip_node.Model:
+            model = loaded or gossip_node.load(spec, sink, checkpoints, spool)
+            return replace(model, workload=runtime.workload(model.workload))
+
         node = gossip_node.GossipNode(
             spec,
-            transport,
+            runtime.transport(transport),
             sink,
             meters,
-            lambda: loaded or gossip_node.load(spec, sink, checkpoints, spool),
+            load,
             remote=remote,
-            pace=options.pace,
+            clock=runtime.clock,
+            round_over=runtime.round_over,
         )
         node.run(save_to)
     finally:
         transport.close()
 
 
-def _news(options: NodeOptions, security: TlsSecurity | None) -> NodeOptions:
+def _refreshed(options: NodeOptions, security: TlsSecurity | None) -> NodeOptions:
     """Return the options with what the members of the run know by now."""
-    if options.entry is None or not options.entry.seeds:
+    if options.joined is None or not options.joined.seeds:
         return options
-    from edgegossip.node import entering
+    from edgegossip.node import bootstrap
 
-    return replace(options, entry=entering.look_again(options.entry, options.name, security))
+    return replace(options, joined=bootstrap.refresh(options.joined, options.name, security))
 
 
 def _open(
@@ -250,15 +283,16 @@ def _open(
     meters: NodeMeters,
     security: TlsSecurity | None,
     spool: Spool,
+    runtime: Runtime,
 ) -> tuple[GrpcTransport | MemberTransport, Callable[[], None], RemoteMembers]:
-    """A transport that listens, what makes it look for its peers, and who else is in the run as far
-    as that is known."""
-    if options.entry is not None:
+    """Return a transport that listens, what makes it look for its peers, and who else is in the run
+    as far as that is known."""
+    if options.joined is not None:
         from edgegossip.node.members import open_member
 
         return open_member(
             spec,
-            options.entry,
+            options.joined,
             sink,
             meters,
             security,
@@ -269,18 +303,13 @@ def _open(
         )
     from edgegossip.mesh import GrpcTransport
 
-    limits = mesh_limits(spec.recipe.network.grace_s)
-    if options.pace is not None:
-        # Slower than the wall (node/pace.py), an acknowledgement behind a full queue takes as much
-        # longer. A connection that were given up for that would send all of it again.
-        limits = replace(limits, keepalive_s=60.0, keepalive_timeout_s=120.0, stall_s=60.0, hung_s=600.0, hello_s=30.0)
     transport = GrpcTransport(
         spec.name,
         spec.run_id,
         options.listen,
-        limits=limits,
+        limits=runtime.limits(mesh_limits(spec.recipe.network.grace_s)),
         insecure=options.insecure,
-        before_disconnect=meters.look,
+        before_disconnect=meters.sample_sockets,
         security=security,
         spool=spool,
     )
@@ -288,8 +317,8 @@ def _open(
 
 
 def load_security(options: NodeOptions) -> TlsSecurity | None:
-    """TLS with the board's certificate, when it has one. Raises ConfigError when it is another's,
-    DataError and UsageError when it cannot be used."""
+    """Load TLS with the board's certificate, when it has one. Raises ConfigError when it is
+    another's, DataError and UsageError when it cannot be used."""
     if options.identity is None:
         return None
     from edgegossip.mesh.tls_security import TlsSecurity
@@ -331,7 +360,7 @@ def check_coordinator(text: str, options: NodeOptions) -> None:
 
 
 def _client(spec: NodeSpec, sink: RecordSink, save_to: Path | None, options: NodeOptions) -> None:
-    """A client of the coordinator, in this one process."""
+    """Be a client of the coordinator, in this one process."""
     from edgegossip.node.server_node import PATIENCE_S, run_client
 
     if options.managed:
@@ -357,7 +386,7 @@ class Parent:
         threading.Thread(target=self._read, daemon=True, name="parent").start()
 
     def addresses(self) -> dict[NodeId, str]:
-        """The first line: a JSON object of the other boards' addresses. Waits for it."""
+        """Return the first line, a JSON object of the other boards' addresses. Waits for it."""
         with self._news:
             while not self._lines:
                 self._news.wait()
@@ -365,35 +394,36 @@ class Parent:
         return {str(name): str(address) for name, address in json.loads(line).items()}
 
     def listen(self, on_lost: OnLost) -> None:
-        """Every further line, {"lost": name, "why": reason}, goes to `on_lost`, on either
+        """Give every further line, {"lost": name, "why": reason}, to `on_lost`, on either
         thread."""
         with self._news:
             self._on_lost = on_lost
             for line in self._lines:
-                _tell(on_lost, line)
+                _notify(on_lost, line)
             self._lines.clear()
 
     def _read(self) -> None:
         while (line := _read_line()) is not None:
             with self._news:
                 if self._on_lost is not None:
-                    _tell(self._on_lost, line)
+                    _notify(self._on_lost, line)
                 else:
                     self._lines.append(line)
                     self._news.notify_all()
         os._exit(EXIT_INTERRUPTED)
 
 
-def _tell(on_lost: OnLost, line: bytes) -> None:
-    """What goes wrong must not end the thread that watches for the parent's end: a peer that is no
-    neighbour of ours, a transport that is closed, a loop that is too busy to answer in time."""
+def _notify(on_lost: OnLost, line: bytes) -> None:
+    """Call `on_lost`. What goes wrong must not end the thread that watches for the parent's end: a
+    peer that is no neighbour of ours, a transport that is closed, a loop that is too busy to answer
+    in time."""
     with suppress(EdgegossipError, TimeoutError, RuntimeError):
         on_lost(json.loads(line))
 
 
 def _read_line() -> bytes | None:
-    """One line of standard input; None at its end. Not through sys.stdin: a thread that holds its
-    lock when the interpreter ends aborts the process."""
+    """Read one line of standard input; None at its end. Not through sys.stdin: a thread that holds
+    its lock when the interpreter ends aborts the process."""
     line = bytearray()
     while byte := os.read(0, 1):
         if byte == b"\n":

@@ -11,20 +11,21 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING
+
+from typing_extensions import override
 
 from edgegossip.agreement import Agreement
 from edgegossip.engine.joining import RemoteMembers
 from edgegossip.engine.node import neighbours_of
 from edgegossip.mesh import address as addresses
-from edgegossip.mesh.base import Moved, Notice, PeerDown, PeerUp, TransportEvent, Verdict
+from edgegossip.mesh.base import Buffers, Moved, Notice, PeerDown, PeerUp, Transport, TransportEvent, Verdict
 from edgegossip.mesh.membership.agent import Agent
-from edgegossip.mesh.membership.table import Entry as Row
 from edgegossip.mesh.membership.table import Status
 from edgegossip.mesh.transport import GrpcTransport
-from edgegossip.node.entering import Entry, advertised
+from edgegossip.node.bootstrap import JoinedRun, advertised
 from edgegossip.node.meters import NodeMeters
 from edgegossip.node.spec import NodeSpec, make_topology, mesh_limits
 from edgegossip.spool import Spool
@@ -57,37 +58,38 @@ class NeighbourStatus:
         return min((due_s for due_s, _ in self._held.values()), default=None)
 
     def tick(self, now_s: float) -> list[TransportEvent]:
-        """The members' word on whom nobody heard of for long enough."""
+        """Return the members' word on whom nobody heard of for long enough."""
         due = [(peer, event) for peer, (due_s, event) in self._held.items() if due_s <= now_s]
         for peer, _ in due:
             del self._held[peer]
-        return [out for _, event in due for out in self._lower(event)]
+        return [out for _, event in due for out in self._mark_down(event)]
 
     def take(self, event: PeerUp | PeerDown | Verdict, now_s: float) -> list[TransportEvent]:
+        """Take in what the mesh or the members say; return what that comes to."""
         _, held = self._held.pop(event.peer, (0.0, None))
         match event:
             case PeerUp(peer):
                 self._link[peer] = True
-                return self._raise(peer)
+                return self._mark_up(peer)
             case PeerDown(peer, closed=closed):
                 self._link[peer] = False
                 if closed:
                     self._closed.add(peer)
                 elif held is not None and held.left and not event.disagrees:
                     event = held  # it had been said to have left, and its connection bears that out
-                return self._lower(event, again=closed or event.disagrees)
+                return self._mark_down(event, again=closed or event.disagrees)
             case Verdict(peer, True):
                 if peer in self._neighbours and not self._link.get(peer):
                     return []  # its connection will tell
-                return self._raise(peer)
+                return self._mark_up(peer)
             case Verdict(peer, _, reason, left) if self._link.get(peer) and peer in self._up:
                 self._held[peer] = now_s + HOLD_S, PeerDown(peer, reason, left)  # who leaves says so on its stream, too
                 return []
             case Verdict(peer, _, reason, left):
-                return self._lower(PeerDown(peer, reason, left))
+                return self._mark_down(PeerDown(peer, reason, left))
         return []
 
-    def _raise(self, peer: NodeId) -> list[TransportEvent]:
+    def _mark_up(self, peer: NodeId) -> list[TransportEvent]:
         if peer in self._up or peer in self._closed:
             return []
         self._up.add(peer)
@@ -95,7 +97,7 @@ class NeighbourStatus:
         self._gone.discard(peer)
         return [PeerUp(peer)]
 
-    def _lower(self, event: PeerDown, again: bool = False) -> list[TransportEvent]:
+    def _mark_down(self, event: PeerDown, again: bool = False) -> list[TransportEvent]:
         news = event.left and event.peer not in self._gone
         if event.peer in self._down and not again and not news:
             return []
@@ -106,24 +108,22 @@ class NeighbourStatus:
         return [event]
 
 
-class MemberTransport:
-    """A Transport over `inner`, whose services hold `agent`'s. `neighbours` get streams as soon as
-    their address is known; what the members say of all others comes as it is."""
+class MemberTransport(Transport):
+    """Moves frames over `inner`, whose services hold `agent`'s. `neighbours` get streams as soon
+    as their address is known; what the members say of all others comes as it is."""
 
     def __init__(self, inner: GrpcTransport, agent: Agent, neighbours: Collection[NodeId]) -> None:
         self._inner, self._agent, self._neighbours = inner, agent, frozenset(neighbours)
         self._status = NeighbourStatus(neighbours)
         self._ready: deque[TransportEvent] = deque()
-        self.send, self.limit_frames, self.wake, self.tasks = inner.send, inner.limit_frames, inner.wake, inner.tasks
-        self.arriving = inner.arriving
 
     def agree(self, agreement: Agreement) -> None:
-        """See GrpcTransport.agree; before `start`."""
+        """Say what boards must have alike, before `start`."""
         self._inner.agree(agreement)
 
     @property
     def address(self) -> str:
-        """host:port that we listen on."""
+        """The host:port that we listen on."""
         return self._inner.address
 
     def start(self, address: str, port: int | None = None) -> None:
@@ -132,8 +132,8 @@ class MemberTransport:
         self._inner.connect({})
         self._inner.submit(self._agent.start(address, port)).result(10.0)
 
+    @override
     def incoming(self, timeout_s: float | None) -> TransportEvent | None:
-        """See Transport.incoming."""
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         while not self._ready:
             due_s = self._status.due_s
@@ -149,13 +149,33 @@ class MemberTransport:
             return None
         return self._ready.popleft()
 
+    @override
+    def send(self, to: NodeId, frame: Buffers) -> int:
+        return self._inner.send(to, frame)
+
+    @override
+    def wake(self) -> None:
+        self._inner.wake()
+
+    @override
+    def limit_frames(self, max_frame_bytes: int) -> None:
+        self._inner.limit_frames(max_frame_bytes)
+
+    @override
+    def arriving(self) -> tuple[int, int]:
+        return self._inner.arriving()
+
+    def tasks(self) -> int:
+        """Return how many coroutines the mesh's loop has."""
+        return self._inner.tasks()
+
+    @override
     def close_peer(self, peer: NodeId, reason: str) -> None:
-        """See Transport.close_peer."""
         self._inner.close_peer(peer, reason)
 
+    @override
     def close(self) -> None:
-        """Tell the members that we leave, then close."""
-        with suppress(TimeoutError, UsageError):  # else they notice
+        with suppress(TimeoutError, UsageError):  # the members hear that we leave, or notice
             self._inner.submit(self._agent.stop()).result(5.0)
         self._inner.close()
 
@@ -183,14 +203,9 @@ async def _do(what: Callable[[], None]) -> None:
     what()
 
 
-def _rows_by_name(entry: Entry) -> Iterator[tuple[NodeId, Row]]:
-    """Yield members that had not left when the one told us of them through which we joined."""
-    return ((entry.manifest.members[k], row) for k, row in entry.known if row.status is not Status.LEFT)
-
-
 def open_member(
     spec: NodeSpec,
-    entry: Entry,
+    joined: JoinedRun,
     sink: Sink,
     meters: NodeMeters,
     security: TlsSecurity | None,
@@ -200,8 +215,8 @@ def open_member(
     insecure: bool,
     spool: Spool | None = None,
 ) -> tuple[MemberTransport, Callable[[], None], RemoteMembers]:
-    """This board's transport as a member of its run, listening; what makes it take part; and who
-    else is in the run. `advertise`: HOST[:PORT] at which others reach it, if not where it
+    """Return this board's transport as a member of its run, listening; what makes it take part; and
+    who else is in the run. `advertise`: HOST[:PORT] at which others reach it, if not where it
     listens; `spool`: see GrpcTransport."""
     box: list[GrpcTransport] = []
 
@@ -210,12 +225,12 @@ def open_member(
             sink.event(spec.name, kind, text, **({"peer": peer} if peer else {}), **fields)
 
     agent = Agent(
-        entry.manifest,
+        joined.manifest,
         spec.name,
         lambda event: box[0].post(event),
         log,
-        known=entry.known,
-        seeds=dict(entry.reached),
+        known=joined.known,
+        seeds=dict(joined.reached),
         security=security,
     )
     limits = mesh_limits(spec.recipe.network.grace_s)
@@ -230,16 +245,18 @@ def open_member(
             listen,
             limits=limits,
             insecure=insecure,
-            before_disconnect=meters.look,
+            before_disconnect=meters.sample_sockets,
             security=security,
             services=[agent.service],
             spool=spool,
         )
     )
     neighbours = neighbours_of(spec.name, spec.members, make_topology(spec.recipe, spec.members))
-    others = {m: row.here for m, row in _rows_by_name(entry) if m not in neighbours and m != spec.name}
+    # Members that had not left when the one through which we joined said who is there.
+    known = ((joined.manifest.members[k], row) for k, row in joined.known if row.status is not Status.LEFT)
+    others = {m: row.here for m, row in known if m not in neighbours and m != spec.name}
     transport = MemberTransport(box[0], agent, neighbours)
-    address = advertised(transport.address, advertise, entry.seen_as)
+    address = advertised(transport.address, advertise, joined.seen_as)
     listening = addresses.parse(transport.address, "listen address")
     guessed = not advertise and listening.host in ("0.0.0.0", "::")
     return transport, lambda: transport.start(address, listening.port if guessed else None), RemoteMembers(others)

@@ -18,7 +18,7 @@ TASKS_EVERY_S = 1.0
 
 
 class NodeMeters:
-    """Bytes since the last call on this process's TCP sockets; its CPU load and memory;
+    """Measures bytes since the last call on this process's TCP sockets; its CPU load and memory;
     temperature, clock, power and energy of its machine where there are sensors. Thread-safe."""
 
     def __init__(self) -> None:
@@ -34,21 +34,21 @@ class NodeMeters:
         self._tasks = tasks
 
     def begin(self) -> None:
-        """Rounds begin: look for the machine's sensors. A board that waits has not loaded them
+        """Look for the machine's sensors: rounds begin. A board that waits has not loaded them
         yet."""
         with self._lock:
             self._machine.begin()
 
     def __call__(self, *, due: bool = True) -> dict[str, Value]:
-        """Values of the round that ends. Reading sockets takes a tenth of a millisecond and more:
-        where it is not `due`, they are left for a later round, for up to SOCKETS_EVERY_S, to spend
-        no more than SOCKETS_SHARE of the CPU time on them. Nothing is lost by that: the next record
-        that has them has all since the last one."""
+        """Return the values of the round that ends. Reading sockets takes a tenth of a millisecond
+        and more: where it is not `due`, they are left for a later round, for up to SOCKETS_EVERY_S,
+        to spend no more than SOCKETS_SHARE of the CPU time on them. Nothing is lost by that: the
+        next record that has them has all since the last one."""
         with self._lock:
             values: dict[str, Value] = {**self._system.sample(), **self._machine.sample()}
             if self._tasks is not None:
-                values["sys/tasks"] = self._counted(self._tasks)
-            totals = self._sampled(due)
+                values["sys/tasks"] = self._count_tasks(self._tasks)
+            totals = self._sample_when_due(due)
             if totals is not None:
                 new, self._before = totals - self._before, totals
                 values |= {
@@ -58,7 +58,7 @@ class NodeMeters:
                 }
         return values
 
-    def _counted(self, tasks: Callable[[], int]) -> int:
+    def _count_tasks(self, tasks: Callable[[], int]) -> int:
         """Count coroutines, at most once in TASKS_EVERY_S: it takes a tenth of what a round's
         record takes."""
         now_s = time.perf_counter()
@@ -66,7 +66,7 @@ class NodeMeters:
             self._last_tasks, self._tasks_after_s = tasks(), now_s + TASKS_EVERY_S
         return self._last_tasks
 
-    def _sampled(self, due: bool) -> SocketTotals | None:
+    def _sample_when_due(self, due: bool) -> SocketTotals | None:
         now_s = time.perf_counter()
         if not due and now_s < self._sockets_after_s:
             return None
@@ -75,7 +75,7 @@ class NodeMeters:
         self._sockets_after_s = now_s + min((time.thread_time() - before_s) / SOCKETS_SHARE, SOCKETS_EVERY_S)
         return totals
 
-    def look(self) -> None:
+    def sample_sockets(self) -> None:
         """Take note of what the sockets carried so far, before one of them is closed."""
         with self._lock:
             self._sockets.sample()

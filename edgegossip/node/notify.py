@@ -11,6 +11,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
+from typing_extensions import override
+
 from edgegossip.telemetry.lines import EventRecord, Record
 from edgegossip.telemetry.sinks import RecordSink
 
@@ -18,7 +20,8 @@ EVERY_S = 2.0  # between two signs of life; the shortest watchdog that makes sen
 
 
 class Service:
-    """Thread-safe. `alive` is cheap enough for every turn of a loop."""
+    """Tells systemd of this process. Thread-safe; `alive` is cheap enough for every turn of a
+    loop."""
 
     def __init__(self, environ: Mapping[str, str] = os.environ, clock: Callable[[], float] = time.monotonic) -> None:
         address = environ.get("NOTIFY_SOCKET", "")
@@ -27,20 +30,22 @@ class Service:
 
     @property
     def listens(self) -> bool:
+        """Whether systemd wants to hear of this process."""
         return bool(self._address)
 
     def ready(self) -> None:
+        """Say that the process is up."""
         self._send("READY=1\nWATCHDOG=1")
 
     def alive(self) -> None:
-        """The loop turns. Sent now and then."""
+        """Say that the loop turns; sent now and then."""
         if self._address and self._clock() >= self._next_s:
             with self._lock:
                 self._next_s = self._clock() + EVERY_S
             self._send("WATCHDOG=1")
 
     def status(self, text: str) -> None:
-        """One line, as `systemctl status` shows it."""
+        """Show one line, as `systemctl status` shows it."""
         self._send("STATUS=" + " ".join(text.split()))
 
     def _send(self, text: str) -> None:
@@ -61,17 +66,19 @@ def service() -> Service:
 
 
 class ServiceSink(RecordSink):
-    """Every record of the board's loop is a sign of life: a round, or every 5 s for whom it
+    """Takes every record of the board's loop for a sign of life: a round, or every 5 s for whom it
     waits."""
 
     def __init__(self, to: Service) -> None:
         super().__init__()
         self._service = to
 
+    @override
     def write(self, record: Record) -> None:
         self._service.alive()
         if isinstance(record, EventRecord):
             self._service.status(record.text)
 
+    @override
     def close(self) -> None:
-        """Nothing to do."""
+        pass

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgegossip import codecs
-from edgegossip.flower import BoardKeeper, NodeClient
-from edgegossip.flower.credentials import BoardCredentials
+from edgegossip.flower import BoardCheckpointer, NodeClient
+from edgegossip.flower.connection import BoardCredentials
 from edgegossip.layout import Layout
-from edgegossip.node.final_model import about_model, save_model
 from edgegossip.node.meters import NodeMeters
 from edgegossip.node.notify import service
 from edgegossip.node.spec import NodeSpec
+from edgegossip.node.storage import about_model, save_model
 from edgegossip.spool import Spool
 from edgegossip.telemetry.records import Sink
 from edgegossip.training import build_workload
@@ -39,7 +39,8 @@ def run_client(
     coordinator of its fleet.
 
     Raises PeerError when the coordinator refuses this board or stays out of reach, DataError and
-    ConfigError when the workload cannot be built, UsageError when training diverges."""
+    ConfigError when the workload cannot be built, UsageError when training diverges, HostError when
+    the board's own part of the model cannot be saved."""
     codec = codecs.get(spec.recipe.codec.name, **spec.recipe.codec.params)
     meters = NodeMeters()
 
@@ -51,6 +52,9 @@ def run_client(
         made.append(build_workload(spec.recipe, spec.index, spec.name, sink))
         return made[0]
 
+    def make_checkpointer(folder: Path, layout: Layout, run_id: bytes) -> BoardCheckpointer:
+        return BoardCheckpointer(spec.name, folder, layout, run_id, spec.members, spec.recipe.checkpoint, sink)
+
     client = NodeClient(
         spec.name,
         coordinator,
@@ -60,30 +64,15 @@ def run_client(
         meters=[meters],
         run_id=spec.run_id,
         patience_s=patience_s,
-        credentials=None if identity is None else board_credentials(identity),
+        credentials=None if identity is None else BoardCredentials.of(identity),
         on_turn=service().alive,
-        make_keeper=None if checkpoints is None else partial(_keeper, spec, checkpoints, sink),
+        make_checkpointer=None if checkpoints is None else partial(make_checkpointer, checkpoints),
         spool=Spool(None if checkpoints is None else checkpoints.parent),
         downlink=codecs.get(spec.recipe.server.downlink, **spec.recipe.server.downlink_params),
     )
     client.run()
-    if checkpoints is not None and made:
-        _save_what_stays(spec, made[0], checkpoints.parent)
-
-
-def _save_what_stays(spec: NodeSpec, workload: Workload, folder: Path) -> None:
-    """What of the model is this board's own, such as a personal head: the coordinator keeps only
-    what travels. Nothing is written where all of it does. Raises HostError."""
-    if stays := workload.state(None):
-        path = folder / f"{spec.name}.stays.{spec.recipe.checkpoint.format}"
+    # What of the model is this board's own, such as a personal head: the coordinator keeps only
+    # what travels.
+    if checkpoints is not None and made and (stays := made[0].state(None)):
+        path = checkpoints.with_name(f"{spec.name}.stays.{spec.recipe.checkpoint.format}")
         save_model(path, stays, about_model(spec.name, spec.recipe.run.rounds, 0))
-
-
-def board_credentials(identity: Identity) -> BoardCredentials:
-    from edgegossip.security import tls
-
-    return BoardCredentials(tls.caller_context(identity, "coordinator"), identity.sign)
-
-
-def _keeper(spec: NodeSpec, folder: Path, sink: Sink, layout: Layout, run_id: bytes) -> BoardKeeper:
-    return BoardKeeper(spec.name, folder, layout, run_id, spec.members, spec.recipe.checkpoint, sink)

@@ -24,8 +24,8 @@ from edgegossip.types import ConfigError, NodeId
 
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
-    """One board's place in one run. Every board of a run has the same recipe, members (in this
-    order) and run id."""
+    """Says what one board's place in one run is. Every board of a run has the same recipe, members
+    (in this order) and run id."""
 
     recipe: Recipe
     name: NodeId
@@ -35,6 +35,7 @@ class NodeSpec:
 
     @property
     def index(self) -> int:
+        """The board's place among the members."""
         return self.members.index(self.name)
 
 
@@ -44,8 +45,8 @@ def default_members(nodes: int) -> tuple[NodeId, ...]:
 
 
 def check_names(option: str, names: Iterable[str]) -> None:
-    """A board's name becomes a file's and a folder's, here and elsewhere: the rule is that of the
-    fleet. Raises ConfigError."""
+    """Check names of boards by the rule of the fleet: they become files' and folders' names. Raises
+    ConfigError."""
     for name in names:
         try:
             check_name(name)
@@ -54,8 +55,8 @@ def check_names(option: str, names: Iterable[str]) -> None:
 
 
 def make_topology(recipe: Recipe, members: Sequence[NodeId]) -> Topology:
-    """The recipe's topology over these members. Raises ConfigError, or DataError for a bad topology
-    file."""
+    """Return the recipe's topology over these members. Raises ConfigError, or DataError for a bad
+    topology file."""
     section = recipe.gossip
     if section.topology_file and section.topology != "file":
         raise ConfigError(
@@ -75,7 +76,7 @@ def make_topology(recipe: Recipe, members: Sequence[NodeId]) -> Topology:
 
 
 def make_view(spec: NodeSpec, layout: Layout) -> NodeView:
-    """What the gossip algorithm gets to know. Raises ConfigError on an unknown codec or
+    """Return what the gossip algorithm gets to know. Raises ConfigError on an unknown codec or
     topology."""
     codec = codecs.get(spec.recipe.codec.name, **spec.recipe.codec.params)
     return NodeView(
@@ -98,14 +99,15 @@ def mesh_limits(grace_s: float) -> MeshLimits:
 
 
 def frame_limit(layout: Layout) -> int:
-    """The largest frame that a board of this run may send: head, codec parameters and small numbers
-    around the body."""
+    """Return the size of the largest frame that a board of this run may send: head, codec
+    parameters and small numbers around the body."""
     return HEADER_BYTES + Limits.of(layout).max_body_bytes + 4096
 
 
 def make_algorithm(recipe: Recipe) -> GossipAlgorithm[Any]:
-    """The recipe's gossip algorithm, with its momentum around it. Raises ConfigError on an unknown
-    name or parameter, and when the local optimiser is not what the algorithm takes it for."""
+    """Return the recipe's gossip algorithm, with its momentum around it. Raises ConfigError on an
+    unknown name or parameter, and when the local optimiser is not what the algorithm takes it
+    for."""
     section, training = recipe.gossip, recipe.training
     if not recipe.run.script:  # a script's optimiser is seen when it joins
         require_gradient_steps(section, training.optimizer, training.momentum)

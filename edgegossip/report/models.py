@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from edgegossip import recipe as recipes
 from edgegossip.checkpoint.files import OS_FILES
 from edgegossip.checkpoint.format import read, read_meta
-from edgegossip.checkpoint.table import STATES, Outside
+from edgegossip.checkpoint.registry import STATES, RunContext
 from edgegossip.choices import did_you_mean
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.modelfile import SUFFIXES, ModelFile
@@ -230,10 +230,10 @@ class RunModels:
             try:
                 meta = read_meta(file)
                 layout = _layout_of(meta, self.recipe)
-                outside = Outside(layout=layout)
+                outside = RunContext(layout=layout)
                 if not self._server:
                     members, run_id = tuple(meta["boards"]), bytes(meta["run"])
-                    outside = Outside.of(make_view(NodeSpec(self.recipe, board, members, run_id), layout))
+                    outside = RunContext.of(make_view(NodeSpec(self.recipe, board, members, run_id), layout))
                 return read(file, STATES, outside)
             finally:
                 file.close()

@@ -30,11 +30,10 @@ from typing import Any
 import numpy as np
 
 from edgegossip import codecs, gossip
-from edgegossip.checkpoint.files import OS_FILES, OpenFile
-from edgegossip.checkpoint.format import Damaged
-from edgegossip.checkpoint.memory import to_bytes
+from edgegossip.checkpoint.files import OS_FILES, Damaged, OpenFile
+from edgegossip.checkpoint.format import to_bytes
+from edgegossip.checkpoint.registry import RunContext
 from edgegossip.checkpoint.store import Found, Store
-from edgegossip.checkpoint.table import Outside
 from edgegossip.checkpoint.writer import Writer
 from edgegossip.gossip import topologies
 from edgegossip.gossip.base import NodeView
@@ -116,7 +115,7 @@ def value_of(round: int) -> dict[str, Any]:
 def load(folder: Path) -> Found | None:
     store = Store(folder, IDENTITY)
     try:
-        return store.load(Outside.of(VIEW))
+        return store.load(RunContext.of(VIEW))
     finally:
         store.close()
 
@@ -124,7 +123,7 @@ def load(folder: Path) -> Found | None:
 def live(folder: Path, at: int, through_writer: bool, out: int) -> None:
     """What a process does until it is killed."""
     store = Store(folder, IDENTITY, files=KillingFiles(at if not through_writer else -1))
-    found = store.load(Outside.of(VIEW))
+    found = store.load(RunContext.of(VIEW))
     first = (found.meta["round"] if found else 0) + 1
     if through_writer:
         writer = Writer(store, lambda event, text: None, slack_s=0.0)
@@ -173,7 +172,7 @@ def judge(folder: Path, acknowledged: int) -> tuple[int, int, int]:
     torn = 0
     for path in sorted(folder.glob("*.ckpt")):
         try:
-            Store(folder, IDENTITY)._read(str(path), Outside.of(VIEW))
+            Store(folder, IDENTITY)._read(str(path), RunContext.of(VIEW))
         except Damaged:
             torn += 1
     found = load(folder)

@@ -17,20 +17,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgegossip import codecs, gossip
-from edgegossip.checkpoint.annotations import misfit
-from edgegossip.checkpoint.classes import Classes, Entry
-from edgegossip.checkpoint.fits import require_fit
-from edgegossip.checkpoint.format import pieces
-from edgegossip.checkpoint.memory import from_bytes, to_bytes
-from edgegossip.checkpoint.pack import Packer
-from edgegossip.checkpoint.table import STATES, Outside
+from edgegossip.checkpoint.format import Packer, from_bytes, pieces, to_bytes
+from edgegossip.checkpoint.registry import STATES, Entry, Registry, RunContext, check_structure, type_mismatch
 from edgegossip.gossip import topologies
 from edgegossip.gossip.base import NodeView
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import DataError, LocalUpdate, UsageError
 
 LAYOUT = Layout.of([TensorSpec("w", (6, 5)), TensorSpec("b", (5,))])
-NONE = Classes(())
+NONE = Registry(())
 
 
 class Colour(IntEnum):
@@ -140,7 +135,7 @@ def test_large_arrays_are_views_all_the_way() -> None:
 
 
 def test_a_field_that_was_added_gets_its_default_and_one_that_is_not_known_is_refused() -> None:
-    old, new = Classes((entry("Old"),)), Classes((entry("Grown"),))
+    old, new = Registry((entry("Old"),)), Registry((entry("Grown"),))
     as_grown = to_bytes(Old(1, (2.0,)), old)
     name = entry("Old").name.encode()
     tree = Packer(old)
@@ -158,7 +153,7 @@ def test_a_field_that_was_added_gets_its_default_and_one_that_is_not_known_is_re
 
 
 def test_only_what_the_table_names_can_be_written_or_read() -> None:
-    table = Classes((entry("Old"), entry("Colour"), entry("Odd")))
+    table = Registry((entry("Old"), entry("Colour"), entry("Odd")))
     assert from_bytes(to_bytes([Old(3), Colour.RED], table), None, table) == [Old(3), Colour.RED]
     with pytest.raises(UsageError, match=r"the state\[0\] is a .*Old, which is not in the table"):
         to_bytes([Old(3)], NONE)
@@ -186,13 +181,13 @@ def test_a_tree_with_any_bytes_changed_is_refused_or_of_the_right_types(algorith
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(tree) - 1))
         tree[at : at + data.draw(st.integers(0, 2))] = data.draw(st.binary(max_size=3))
+    back, problem = None, ""
     try:
-        back = from_bytes(with_crcs(file, {b"TREE": bytes(tree)}), Outside.of(view))
-        require_fit(back, gossip.get(algorithm).init(np.ones(LAYOUT.size, np.float32), view), LAYOUT)
+        back = from_bytes(with_crcs(file, {b"TREE": bytes(tree)}), RunContext.of(view))
+        check_structure(back, gossip.get(algorithm).init(np.ones(LAYOUT.size, np.float32), view), LAYOUT)
     except DataError as error:
-        assert str(error)
-    else:
-        assert type(back) is type(state)
+        back, problem = None, str(error)
+    assert problem or type(back) is type(state)
 
 
 @pytest.mark.parametrize(
@@ -228,24 +223,30 @@ def test_states_of_another_run_model_or_algorithm_do_not_fit() -> None:
         (replace(view, node="b"), "it is of a in run"),
     ):
         with pytest.raises(DataError, match=word):
-            from_bytes(data, Outside.of(other))
+            from_bytes(data, RunContext.of(other))
     with pytest.raises(DataError, match="no run is given"):
         from_bytes(data)
     x = np.ones(LAYOUT.size, np.float32)
     with pytest.raises(DataError, match=r"the state.math is a Mixing, where the recipe makes a Mass"):
-        require_fit(state, gossip.get("sgp").init(x, view), LAYOUT)
+        check_structure(state, gossip.get("sgp").init(x, view), LAYOUT)
     with pytest.raises(DataError, match=r"memory.codec is a FeedbackState, where the recipe makes a DgcState"):
-        require_fit(state, gossip.get("choco-sgd").init(x, view_of("choco-sgd", "dgc")), LAYOUT)
+        check_structure(state, gossip.get("choco-sgd").init(x, view_of("choco-sgd", "dgc")), LAYOUT)
     for wrong in (3, None, "x"):
         with pytest.raises(DataError, match="the state.math is a .*, where the recipe makes a Mixing"):
-            require_fit(replace(state, math=wrong), gossip.get("choco-sgd").init(x, view), LAYOUT)
+            check_structure(replace(state, math=wrong), gossip.get("choco-sgd").init(x, view), LAYOUT)
     short = replace(state, math=replace(state.math, x=np.ones(3, np.float32)))
     with pytest.raises(DataError, match=r"the state.math.x has the shape \(3,\), where the model's is \(35,\)"):
-        require_fit(short, gossip.get("choco-sgd").init(x, view), LAYOUT)
+        check_structure(short, gossip.get("choco-sgd").init(x, view), LAYOUT)
 
 
 def test_annotations_are_held() -> None:
-    assert misfit(True, int) and misfit(1, bool) and misfit("1", float) and misfit(None, int) and misfit(1, None)
-    assert misfit((1, 2), tuple[int, int]) is None and misfit((1, 2, 3), tuple[int, int])
-    assert misfit({1: 2.0}, dict[int, float]) is None and misfit({"1": 2.0}, dict[int, float])
-    assert misfit(frozenset({1}), frozenset[str]) and misfit(np.zeros(2), np.ndarray) is None
+    assert (
+        type_mismatch(True, int)
+        and type_mismatch(1, bool)
+        and type_mismatch("1", float)
+        and type_mismatch(None, int)
+        and type_mismatch(1, None)
+    )
+    assert type_mismatch((1, 2), tuple[int, int]) is None and type_mismatch((1, 2, 3), tuple[int, int])
+    assert type_mismatch({1: 2.0}, dict[int, float]) is None and type_mismatch({"1": 2.0}, dict[int, float])
+    assert type_mismatch(frozenset({1}), frozenset[str]) and type_mismatch(np.zeros(2), np.ndarray) is None

@@ -16,9 +16,8 @@ import pytest
 
 from edgegossip import codecs, gossip
 from edgegossip import frame as wire
-from edgegossip.checkpoint.fits import require_fit
-from edgegossip.checkpoint.memory import from_bytes, to_bytes
-from edgegossip.checkpoint.table import STATES, Outside
+from edgegossip.checkpoint.format import from_bytes, to_bytes
+from edgegossip.checkpoint.registry import STATES, RunContext, check_structure
 from edgegossip.codecs.base import Ctx
 from edgegossip.engine.node import NodeEngine
 from edgegossip.gossip import topologies
@@ -48,9 +47,9 @@ class Replaced(NodeEngine):
             state, actions = outcome
             assert self.view is not None
             data = to_bytes(state)
-            back = from_bytes(data, Outside.of(self.view))
+            back = from_bytes(data, RunContext.of(self.view))
             x = np.zeros(self.view.layout.size, np.float32)
-            require_fit(back, self.algorithm.init(x, self.view), self.view.layout)
+            check_structure(back, self.algorithm.init(x, self.view), self.view.layout)
             assert to_bytes(back) == data
             outcome = back, actions
         super()._advance(outcome)
@@ -108,7 +107,7 @@ def frames_of(algorithm: Any, codec: str, through_bytes: bool, rounds: int = 4) 
                     queue.append((k, MEMBERS.index(action.to), sent[-1]))
             elif isinstance(action, RoundDone):
                 left.discard(k)
-        states[k] = from_bytes(to_bytes(state), Outside.of(views[k])) if through_bytes else state
+        states[k] = from_bytes(to_bytes(state), RunContext.of(views[k])) if through_bytes else state
 
     def deliver() -> None:
         while queue:
@@ -157,7 +156,7 @@ def test_every_codec_goes_on_from_bytes(name: str) -> None:
         x = rng.normal(size=LAYOUT.size).astype(np.float32)
         ctx = Ctx(key=round + 1, round=round, loss=2.0 / (round + 1), lr=0.1)
         body, state = codec.encode(x, state, ctx)
-        again, kept = codec.encode(x, from_bytes(to_bytes(kept), Outside(layout=LAYOUT)), ctx)
+        again, kept = codec.encode(x, from_bytes(to_bytes(kept), RunContext(layout=LAYOUT)), ctx)
         assert bytes(body) == bytes(again)
         assert to_bytes(kept) == to_bytes(state)
 
@@ -187,14 +186,14 @@ def test_every_class_that_a_state_could_hold_is_in_the_table() -> None:
 
 @pytest.mark.parametrize("name", ["dpsgd", "quant-sgp", "ad-psgd", "parallel-sgd"])
 def test_a_file_of_the_first_version_is_read_and_written_alike(name: str) -> None:
-    """Classes have moved and fields been renamed since: files keep the first names. Each holds
+    """Registry have moved and fields been renamed since: files keep the first names. Each holds
     board "a" of three in its second round, with full edges and an early message."""
     layout = Layout.of([TensorSpec("w", (3, 2)), TensorSpec("b", (2,))])
     codec = codecs.get("topk", ratio=0.5)
     view = NodeView("a", MEMBERS, topologies.get("complete", 3), layout, codec, b"f" * 16, 1, 9.0, boot=1000)
     data = (Path(__file__).parent / "testdata" / f"{name}.checkpoint").read_bytes()
-    state, algorithm = from_bytes(data, Outside.of(view)), gossip.get(name)
-    require_fit(state, algorithm.init(np.zeros(8, np.float32), view), layout)
+    state, algorithm = from_bytes(data, RunContext.of(view)), gossip.get(name)
+    check_structure(state, algorithm.init(np.zeros(8, np.float32), view), layout)
     assert to_bytes(state) == data
     again = algorithm.resume(state, replace(view, boot=2000))
     assert algorithm.round(again) == 2 and algorithm.start(again)[1]

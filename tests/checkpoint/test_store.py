@@ -12,9 +12,9 @@ from random import Random
 import numpy as np
 import pytest
 
-from edgegossip.checkpoint.classes import Classes
 from edgegossip.checkpoint.files import OsFiles
 from edgegossip.checkpoint.format import PIECE_BYTES
+from edgegossip.checkpoint.registry import Registry
 from edgegossip.checkpoint.store import Store
 from edgegossip.lab.sim.fake_disk import FakeDisk
 from edgegossip.types import ConfigError, DataError, HostError, UsageError
@@ -41,7 +41,7 @@ class Countdown:
 
 
 def store_on(disk: FakeDisk, keep: int = 2, **identity: object) -> Store:
-    return Store(FOLDER, {**IDENTITY, **identity}, keep=keep, classes=Classes(()), files=disk)
+    return Store(FOLDER, {**IDENTITY, **identity}, keep=keep, classes=Registry(()), files=disk)
 
 
 def value_of(round: int) -> dict[str, object]:
@@ -154,10 +154,12 @@ def test_every_flipped_bit_is_noticed() -> None:
         bad = bytearray(whole)
         bad[at] ^= 1 << at % 8
         disk._now[path].content = bad
+        found, problem = None, ""
         try:
-            assert newest(disk.after_kill()) == 1
+            found = newest(disk.after_kill())
         except DataError as error:  # the version: whole, and not for us
-            assert "cannot be used" in str(error) and at in range(8, 12)
+            problem = str(error)
+        assert found == 1 or ("cannot be used" in problem and at in range(8, 12))
 
 
 def test_a_checkpoint_of_another_run_is_refused_and_not_passed_over() -> None:
@@ -246,7 +248,7 @@ def test_what_cannot_be_kept_is_refused_before_the_disk_is_touched() -> None:
 def test_a_real_folder(tmp_path: Path) -> None:
     large = np.arange(PIECE_BYTES, dtype=np.float64)
     folder = tmp_path / "a" / "b"
-    store = Store(folder, IDENTITY, classes=Classes(()))
+    store = Store(folder, IDENTITY, classes=Registry(()))
     assert store.load() is None
     for round in (1, 2, 3):
         store.save({"x": large + round, "y": large.astype(np.float32)}, round=round)
@@ -254,7 +256,7 @@ def test_a_real_folder(tmp_path: Path) -> None:
     with pytest.raises(HostError, match="another process"):
         Store(folder, IDENTITY).load()
     store.close()
-    store = Store(folder, IDENTITY, classes=Classes(()))
+    store = Store(folder, IDENTITY, classes=Registry(()))
     found = store.load()
     assert found is not None and np.array_equal(found.value["x"], large + 3) and found.meta == {**IDENTITY, "round": 3}
     assert sorted(p.name for p in folder.iterdir()) == ["0000000002.ckpt", "0000000003.ckpt"]
@@ -280,7 +282,7 @@ def test_the_real_one_syncs_folders_that_are_there_once(tmp_path: Path, monkeypa
     monkeypatch.setattr(os, "fsync", lambda fd: (synced.append(os.readlink(f"/proc/self/fd/{fd}")), fsync(fd)))
     folder = tmp_path / "runs" / "one" / "checkpoint" / "board-0"
     (tmp_path / "runs" / "one").mkdir(parents=True)  # by a process that was killed
-    store = Store(folder, IDENTITY, classes=Classes(()), files=OsFiles())
+    store = Store(folder, IDENTITY, classes=Registry(()), files=OsFiles())
     store.save(value_of(1), round=1)
     names = (folder, *folder.parents[: len(folder.parents) - len(tmp_path.parents)])
     assert {str(name.parent) for name in names} <= set(synced)

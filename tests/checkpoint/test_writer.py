@@ -1,5 +1,5 @@
-"""Off the critical path: the newest wins, no more than one is owed, and a disk that does not do is
-said and holds nobody."""
+"""Off the critical path: the newest wins, no more than one is pending, and a disk that fails is
+reported and holds nobody."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PATIENCE_S = 20.0
 FOLDER = Path("/checkpoint/board-0")
 
 
-class Gate:
+class Latch:
     """A disk whose syncs of a file wait for `open`."""
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Gate:
             assert self.open.wait(PATIENCE_S)
 
 
-class Said(list[tuple[str, str]]):
+class Events(list[tuple[str, str]]):
     def __call__(self, event: str, text: str) -> None:
         self.append((event, text))
 
@@ -40,10 +40,10 @@ class Said(list[tuple[str, str]]):
         return [event for event, _ in self]
 
 
-def make(disk: FakeDisk, said: Said | None = None, **settings: Any) -> tuple[Store, Writer]:
+def make(disk: FakeDisk, events: Events | None = None, **settings: Any) -> tuple[Store, Writer]:
     store = Store(FOLDER, {}, keep=100, files=disk)
     store.load()
-    return store, Writer(store, Said() if said is None else said, **settings)
+    return store, Writer(store, Events() if events is None else events, **settings)
 
 
 def kept(disk: FakeDisk) -> list[int]:
@@ -54,14 +54,14 @@ def kept(disk: FakeDisk) -> list[int]:
 
 
 def test_the_newest_wins_and_nobody_waits_within_the_slack() -> None:
-    disk = FakeDisk(gate := Gate())
+    disk = FakeDisk(latch := Latch())
     _, writer = make(disk, slack_s=1e9)
     writer.offer(1, "one")
-    assert gate.at.acquire(timeout=PATIENCE_S)
+    assert latch.at.acquire(timeout=PATIENCE_S)
     for round in range(2, 50):
         writer.offer(round, "more")
     assert writer.durable is None
-    gate.open.set()
+    latch.open.set()
     assert writer.close(PATIENCE_S)
     assert writer.durable == 49 and kept(disk) == [1, 49]
 
@@ -70,7 +70,7 @@ def test_short_rounds_are_not_written_one_by_one() -> None:
     disk = FakeDisk()
     _, writer = make(disk, slack_s=1.0, clock=lambda: 0.0)  # no time passes between the rounds
     writer.offer(1, "one")
-    assert writer.settle(PATIENCE_S)
+    assert writer.flush(PATIENCE_S)
     for round in range(2, 10):
         writer.offer(round, "more")
     assert writer.close(PATIENCE_S)
@@ -78,10 +78,10 @@ def test_short_rounds_are_not_written_one_by_one() -> None:
 
 
 def test_an_offer_waits_until_the_one_before_is_durable() -> None:
-    disk = FakeDisk(gate := Gate())
+    disk = FakeDisk(latch := Latch())
     _, writer = make(disk, slack_s=0.0, patience_s=PATIENCE_S)
     writer.offer(1, "one")
-    assert gate.at.acquire(timeout=PATIENCE_S)
+    assert latch.at.acquire(timeout=PATIENCE_S)
     offered = threading.Event()
 
     def second() -> None:
@@ -91,7 +91,7 @@ def test_an_offer_waits_until_the_one_before_is_durable() -> None:
     thread = threading.Thread(target=second)
     thread.start()
     assert not offered.wait(0.2)
-    gate.open.set()
+    latch.open.set()
     assert offered.wait(PATIENCE_S)
     assert (writer.durable or 0) >= 1
     thread.join()
@@ -99,68 +99,68 @@ def test_an_offer_waits_until_the_one_before_is_durable() -> None:
 
 
 def test_a_round_is_ready_once_what_was_offered_is_durable() -> None:
-    disk = FakeDisk(gate := Gate())
+    disk = FakeDisk(latch := Latch())
     _, writer = make(disk, slack_s=0.0, patience_s=PATIENCE_S)
     writer.ready()
     writer.offer(1, "one")
-    assert gate.at.acquire(timeout=PATIENCE_S) and writer.durable is None
-    threading.Timer(0.2, gate.open.set).start()
+    assert latch.at.acquire(timeout=PATIENCE_S) and writer.durable is None
+    threading.Timer(0.2, latch.open.set).start()
     writer.ready()
     assert writer.durable == 1 and writer.close(PATIENCE_S)
 
 
 def test_a_disk_that_hangs_is_said_once_and_holds_nobody_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writers, "ANNOUNCE_S", 0.05)
-    disk, said = FakeDisk(gate := Gate()), Said()
-    _, writer = make(disk, said, slack_s=0.0, patience_s=0.3)
+    disk, events = FakeDisk(latch := Latch()), Events()
+    _, writer = make(disk, events, slack_s=0.0, patience_s=0.3)
     writer.offer(1, "x")
-    assert gate.at.acquire(timeout=PATIENCE_S)
+    assert latch.at.acquire(timeout=PATIENCE_S)
     for round in range(2, 20):  # 18 times 0.3 s would be seen
         writer.offer(round, "x")
-    assert said.names().count("checkpoint-failed") == 1 and "waiting" in said.names()
-    assert "the disk has not finished a checkpoint for 0 s" in dict(said)["checkpoint-failed"]
-    assert len(writer._owed) == 2 and not writer.close(0.05)
-    gate.open.set()
+    assert events.names().count("checkpoint-failed") == 1 and "waiting" in events.names()
+    assert "the disk has not finished a checkpoint for 0 s" in dict(events)["checkpoint-failed"]
+    assert len(writer._pending) == 2 and not writer.close(0.05)
+    latch.open.set()
     assert writer.close(PATIENCE_S) and kept(disk) == [1, 19]
 
 
 def test_a_full_disk_is_said_seldom_and_so_is_that_it_does_again(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    disk, said = FakeDisk(), Said()
-    _, writer = make(disk, said, slack_s=0.0, clock=lambda: now[0])
+    disk, events = FakeDisk(), Events()
+    _, writer = make(disk, events, slack_s=0.0, clock=lambda: now[0])
 
     def offer(round: int) -> None:
         writer.offer(round, "x" * 1000)
-        with writer._news:
+        with writer._condition:
             while writer._waiting or writer._writing:
-                writer._news.wait(PATIENCE_S)
+                writer._condition.wait(PATIENCE_S)
 
     offer(1)
     disk.capacity_bytes = 100
     for round in range(2, 400):
         now[0] += 1.0
         offer(round)
-    assert said.names() == ["checkpoint-failed"]
-    text = said[0][1]
+    assert events.names() == ["checkpoint-failed"]
+    text = events[0][1]
     assert "No space left on device" in text and "from round 1;" in text and "checkpoint.every = 0" in text
     now[0] += writers.WARN_S
     offer(400)
-    assert said.names() == ["checkpoint-failed"] * 2
+    assert events.names() == ["checkpoint-failed"] * 2
     disk.capacity_bytes = None
     now[0] += writers.MOST_RETRY_S
     offer(500)
-    assert said.names()[2:] == ["checkpoint-back"] and writer.durable == 500
-    assert 5 < int(said[2][1].split()[-3]) < 20  # tries get rare
+    assert events.names()[2:] == ["checkpoint-back"] and writer.durable == 500
+    assert 5 < int(events[2][1].split()[-3]) < 20  # tries get rare
     assert writer.close(PATIENCE_S) and 500 in kept(disk)
 
 
 def test_a_state_that_cannot_be_kept_is_said_and_not_tried_again() -> None:
-    said = Said()
-    _, writer = make(FakeDisk(), said)
+    events = Events()
+    _, writer = make(FakeDisk(), events)
     for round in range(5):
         writer.offer(round, object())
     writer.close(PATIENCE_S)
-    assert said.names() == ["checkpoint-failed"] and "which is not in the table" in said[0][1]
+    assert events.names() == ["checkpoint-failed"] and "which is not in the table" in events[0][1]
 
 
 def test_a_store_says_what_kind_of_fault_it_is() -> None:
@@ -175,13 +175,13 @@ def test_a_store_says_what_kind_of_fault_it_is() -> None:
 
 
 def test_a_mistake_of_the_program_is_named_and_holds_nobody() -> None:
-    disk, said = FakeDisk(), Said()
-    store, writer = make(disk, said, slack_s=0.0)
+    disk, events = FakeDisk(), Events()
+    store, writer = make(disk, events, slack_s=0.0)
     store.save = lambda *args, **meta: len(7)  # type: ignore[method-assign, arg-type]
     writer.offer(1, "one")
-    assert writer.settle(PATIENCE_S)
+    assert writer.flush(PATIENCE_S)
     for round in (2, 3):
         writer.offer(round, "more")
         writer.ready()
-    assert said.names() == ["checkpoint-failed"] and "TypeError: object of type 'int' has no len()" in said[0][1]
-    assert "disk" not in said[0][1] and writer.close(PATIENCE_S)
+    assert events.names() == ["checkpoint-failed"] and "TypeError: object of type 'int' has no len()" in events[0][1]
+    assert "disk" not in events[0][1] and writer.close(PATIENCE_S)

@@ -1,13 +1,14 @@
-"""What it costs a fleet when three of eighteen boards are away for a part of the run: accuracy with
-and without, over many seeds.
+r"""Measures what it costs a fleet when three of eighteen boards are away for a part of the run:
+accuracy with and without, over many seeds.
 
-    python -m tests.e2e.absence --data fashion-mnist --seeds 5 --away 5-105 5-205 --out absence.jsonl
+    python -m tests.e2e.absence --data fashion-mnist --seeds 5 --away 5-105 5-205 \
+        --out absence.jsonl
 
 The run of tests/e2e/test_members_training.py on virtual nodes (edgegossip.lab.study): the same
 algorithm objects, frames and workloads, in one process and on a virtual clock, so that a difference
 of a tenth of a point can be told from the noise of one seed and a small test set. At the first
 round of --away the three die: what they hold and what is on its way to them is lost, the others
-know. At the second they are back with nothing, greet their neighbours and take over a model.
+know. At the second they are back with nothing, say HELLO to their neighbours and take over a model.
 Resumable: what OUT has is not run again.
 """
 

@@ -24,12 +24,12 @@ class Members:
         self.net, self._stack, self.runs, self._settings = net, stack, runs, settings
         self.names = [f"pi-{k}" for k in range(1, size + 1)]
         self.boards: dict[int, Running] = {}
-        self.lives: dict[int, int] = {}
+        self.incarnations: dict[int, int] = {}
         self.identities: Path | None = None  # boards' folders of `edgegossip fleet add`
 
     def start(self, machine: int, seed: int | None = None, port: int = PORT) -> Running:
         """Join through the board on machine `seed`; without one, found the run."""
-        life = self.lives[machine] = self.lives.get(machine, 0) + 1
+        incarnation = self.incarnations[machine] = self.incarnations.get(machine, 0) + 1
         where = f"{self.net.address(machine)}:{port}"
         secure = ("--identity", str(self.identities / f"pi-{machine}")) if self.identities else ("--insecure",)
         common = ("--name", f"pi-{machine}", "--listen", where, *secure)
@@ -41,7 +41,7 @@ class Members:
                 part for s in self._settings if s.startswith("model.name=") for part in ("--set", s)
             ]  # a function of tests
             how = ("node", "--join", f"{self.net.address(seed)}:{PORT}", *ours)
-        runs = self.runs / f"pi-{machine}-{life}"
+        runs = self.runs / f"pi-{machine}-{incarnation}"
         board = edgegossip(*how, *common, runs=runs, prefix=self.net.inside(machine))
         self.boards[machine] = self._stack.enter_context(board)
         return self.boards[machine]
@@ -66,8 +66,8 @@ class Members:
     # -- what they say
     # ---------------------------------------------------------------------------------------
 
-    def _lines(self, machine: int, file: str, life: int | None = None) -> list[dict[str, Any]]:
-        folder = self.runs / f"pi-{machine}-{life or self.lives[machine]}"
+    def _lines(self, machine: int, file: str, incarnation: int | None = None) -> list[dict[str, Any]]:
+        folder = self.runs / f"pi-{machine}-{incarnation or self.incarnations[machine]}"
         found = list(folder.glob(f"*/{file}"))
         text = found[0].read_text() if found else ""
         return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
@@ -76,8 +76,8 @@ class Members:
         """Of the board's latest start."""
         return [e for e in self._lines(machine, "events.jsonl") if kind in (None, e["event"])]
 
-    def metrics(self, machine: int, life: int | None = None) -> list[dict[str, Any]]:
-        return self._lines(machine, "metrics.jsonl", life)
+    def metrics(self, machine: int, incarnation: int | None = None) -> list[dict[str, Any]]:
+        return self._lines(machine, "metrics.jsonl", incarnation)
 
     def accuracy(self, machine: int) -> float:
         [finished] = self.events(machine, "finished")
@@ -90,7 +90,7 @@ class Members:
 
     def ended_unix_s(self, machine: int) -> float:
         """When the latest process of a board said its last word; 0 when it said none."""
-        folder = self.runs / f"pi-{machine}-{self.lives[machine]}"
+        folder = self.runs / f"pi-{machine}-{self.incarnations[machine]}"
         return max((file.stat().st_mtime for file in folder.glob("*/events.jsonl")), default=0.0)
 
     def about(self, machine: int, kind: str, other: int) -> list[dict[str, Any]]:

@@ -119,7 +119,7 @@ class Schedule:
         done says so."""
         # Last who may have come too late; after them who has found no member yet, and waits for one
         # as long as it takes
-        last = sorted(self.fleet.boards, key=lambda k: (not self.fleet.events(k), self.fleet.lives[k]))
+        last = sorted(self.fleet.boards, key=lambda k: (not self.fleet.events(k), self.fleet.incarnations[k]))
         too_late: list[int] = []
         for k, board in [(k, self.fleet.boards[k]) for k in last]:
             left_s = max(5.0, DEADLINE_S - (time.monotonic() - self.began_training))

@@ -32,7 +32,8 @@ import numpy as np
 from edgegossip import codecs, training
 from edgegossip import recipe as recipes
 from edgegossip.lab.study.server import VirtualServer
-from edgegossip.node.final_model import load_model
+from edgegossip.modelfile import ModelFile
+from edgegossip.node.storage import vector_of
 from edgegossip.telemetry.run_folder import read_run
 from tests.e2e.server_fleet import COORDINATOR, ServerFleet, server_fleet
 
@@ -136,7 +137,7 @@ def curve(fleet: ServerFleet) -> Curve:
     assert data.summary is not None
     losses = {(r.node, r.step): float(r.number("train/loss") or 0.0) for r in data.metrics() if r.node in BOARDS}
     recipe = recipes.load("quickstart-server", SETTINGS)
-    model = load_model(folder / "checkpoint" / "model.npz", training.initial_model(recipe)[0])
+    model = vector_of(ModelFile(folder / "checkpoint" / "model.npz"), training.initial_model(recipe)[0])
     return Curve(losses, data.summary["accuracy"]["mean"], model.tobytes())
 
 

@@ -4,12 +4,11 @@ coroutines.
     python -m tests.e2e.soak --minutes 60 --nodes 8 --out soak.jsonl
 
 A fleet as people start it: certificates of `edgegossip fleet`, `edgegossip node` once with
---members and then with --join, a ring, D-PSGD on digits, a checkpoint every round. Boards rest in
-every round (tests/e2e/paced.py). Every --every seconds each process is looked at in /proc, and its
-coroutines are read from its metrics. Samples go to OUT as they are taken; `--judge OUT` judges what
-is there again. Beside it OUT.md and OUT.json have the verdict; the exit status is 1 when something
-grew or a board failed. Linux only.
-"""
+--members and then with --join, a ring, D-PSGD on digits, a checkpoint every round. Boards rest
+in every round (tests/e2e/slow_mlp.py). Every --every seconds each process is looked at in /proc,
+and its coroutines are read from its metrics. Samples go to OUT as they are taken; `--judge OUT`
+judges what is there again. Beside it OUT.md and OUT.json have the verdict; the exit status is 1
+when something grew or a board failed. Linux only."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ from tests.e2e import growth
 from tests.e2e.loopback import fleet
 
 SETTINGS = (
-    "model.name=tests.e2e.paced:paced_mlp",
+    "model.name=tests.e2e.slow_mlp:slow_mlp",
     "training.lr=0.02",
     "run.rounds=1000000",
     "evaluation.every=500",

@@ -28,7 +28,7 @@ PORT = 8000
 ROUNDS = 60
 COORDINATOR = 1  # its machine; board pi-k is on machine k + 1, strangers on machine 6
 STRANGER = 6
-OWN = ("--set", "model.name=tests.e2e.paced:paced_mlp")  # a function that a board has to name itself
+OWN = ("--set", "model.name=tests.e2e.slow_mlp:slow_mlp")  # a function that a board has to name itself
 RECIPE = (
     "quickstart-server",
     "--set",

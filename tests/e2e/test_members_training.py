@@ -23,9 +23,9 @@ ONE_RUN = 0.01
 SETTINGS = ("run.rounds=150", "training.local_steps=30", "evaluation.every=1000", "gossip.deadline_s=30")
 
 
-def paced(step_s: float) -> tuple[str, ...]:
+def slow(step_s: float) -> tuple[str, ...]:
     """However fast the machine, there is time for a fault and for what comes after it."""
-    return ("model.name=tests.e2e.paced:paced_mlp", f"model.params.pause_s={step_s}")
+    return ("model.name=tests.e2e.slow_mlp:slow_mlp", f"model.params.pause_s={step_s}")
 
 
 def run_to_the_end(fleet: Members, machines: set[int], timeout_s: float = 600.0) -> dict[int, float]:
@@ -60,7 +60,7 @@ def rounds_before_start(fleet: Members, machine: int, around: tuple[int, int]) -
 
 def test_kill_and_restart(tmp_path: Path) -> None:
     everybody = {1, 2, 3, 4, 5}
-    with network(5) as net, members(net, tmp_path, 5, *SETTINGS, *paced(0.01)) as fleet:
+    with network(5) as net, members(net, tmp_path, 5, *SETTINGS, *slow(0.01)) as fleet:
         fleet.start_all(5)
         until_round(fleet, everybody, 15)
         fleet.kill(3)
@@ -76,7 +76,7 @@ def test_kill_and_restart(tmp_path: Path) -> None:
 
 def test_partition_and_heal_while_training(tmp_path: Path) -> None:
     everybody = {1, 2, 3, 4}
-    with network(4) as net, members(net, tmp_path, 4, *SETTINGS, *paced(0.01)) as fleet:
+    with network(4) as net, members(net, tmp_path, 4, *SETTINGS, *slow(0.01)) as fleet:
         fleet.start_all(4)
         until_round(fleet, everybody, 10)
         net.split([3, 4])
@@ -93,7 +93,7 @@ def test_partition_and_heal_while_training(tmp_path: Path) -> None:
 
 def test_asleep_for_half_a_minute(tmp_path: Path) -> None:
     everybody = {1, 2, 3, 4}
-    longer = (*SETTINGS, "run.rounds=600", *paced(0.005))
+    longer = (*SETTINGS, "run.rounds=600", *slow(0.005))
     with network(4) as net, members(net, tmp_path, 4, *longer) as fleet:
         fleet.start_all(4)
         until_round(fleet, everybody, 10)

@@ -2,7 +2,7 @@
 the same commands again.
 
 One such run, whose coordinator has identities and tells its boards the recipe, is in
-test_told.py."""
+test_follow.py."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import pytest
 
 from edgegossip import codecs, training
 from edgegossip import recipe as recipes
-from edgegossip.node.final_model import load_model
+from edgegossip.modelfile import ModelFile
 from edgegossip.node.spec import default_members
+from edgegossip.node.storage import vector_of
 from edgegossip.telemetry.run_folder import read_run
 from edgegossip.types import Metrics
 from tests.e2e.server_fleet import server_fleet
@@ -69,7 +70,7 @@ def test_after_kill_9_the_same_command_goes_on_with_the_same_curve(fleet, kills)
     recipe = recipes.load("quickstart-server", SETTINGS)
     layout, expected = undisturbed(recipe, default_members(2))
     folder = fleet.run_folder("coordinator")
-    np.testing.assert_array_equal(load_model(folder / "checkpoint" / "model.npz", layout), expected)
+    np.testing.assert_array_equal(vector_of(ModelFile(folder / "checkpoint" / "model.npz"), layout), expected)
     texts = [e.text for e in read_run(folder).events()]
     assert sum("training goes on in round" in text for text in texts) == len(kills)
     assert not list(folder.glob("checkpoint/coordinator/*.ckpt"))
@@ -90,7 +91,7 @@ def test_kill_9_of_boards_or_all_costs_no_more_than_the_round(fleet, victims):
     fleet.finish()
     recipe = recipes.load("quickstart-server", SETTINGS)
     layout, expected = undisturbed(recipe, default_members(2))
-    model = load_model(fleet.run_folder("coordinator") / "checkpoint" / "model.npz", layout)
+    model = vector_of(ModelFile(fleet.run_folder("coordinator") / "checkpoint" / "model.npz"), layout)
     assert np.linalg.norm(model - expected) < 0.2 * np.linalg.norm(expected)
     for name in victims:
         if name != "coordinator":

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgegossip import codecs
-from edgegossip.checkpoint.memory import from_bytes, to_bytes
+from edgegossip.checkpoint.format import from_bytes, to_bytes
 from edgegossip.codecs.levels import LevelRule, levels_for
 from edgegossip.engine.plausible import (
     FIRST,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from edgegossip.agreement import Agreement
-from edgegossip.checkpoint.memory import from_bytes, to_bytes
+from edgegossip.checkpoint.format import from_bytes, to_bytes
 from edgegossip.engine.plausible import Losses, ServerLevels
 from edgegossip.engine.server_frames import COORDINATOR
 from edgegossip.engine.server_records import BoardRecords, Evaluations, Progress, Value

@@ -14,7 +14,7 @@ from edgegossip import int8, training
 from edgegossip import recipe as recipes
 from edgegossip.cli.main import cli
 from edgegossip.int8 import onnx_file, qdq
-from edgegossip.node.final_model import about_model, save_model
+from edgegossip.node.storage import about_model, save_model
 from edgegossip.recipe import ModelSection
 from edgegossip.training import models
 from edgegossip.types import DataError, UsageError

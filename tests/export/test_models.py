@@ -19,13 +19,12 @@ from edgegossip import recipe as recipes
 from edgegossip.checkpoint.store import Store
 from edgegossip.cli.main import cli
 from edgegossip.engine.server_records import Progress
-from edgegossip.flower.keeper import CoordinatorKeeper
+from edgegossip.flower.checkpoints import CoordinatorCheckpointer
 from edgegossip.gossip.base import RoundDone
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.modelfile import ModelFile, write_model
-from edgegossip.node.final_model import about_model
-from edgegossip.node.keeper import Keeper
 from edgegossip.node.spec import NodeSpec, make_algorithm, make_view
+from edgegossip.node.storage import Checkpointer, about_model
 from edgegossip.training.base import KEPT
 from edgegossip.types import ConfigError, DataError
 from tests.node.fakes import ListSink, Quadratic
@@ -149,16 +148,19 @@ def test_rounds_that_are_kept_as_checkpoints_of_a_run_that_was_stopped(tmp_path:
         workload = WithHead(np.full(6, k, np.float32))
         spec = NodeSpec(chosen, name, BOARDS, RUN_ID)
         view = make_view(spec, workload.layout).with_down(frozenset(BOARDS) - {name})
-        keeper, algorithm = Keeper(spec, view, workload, run / "checkpoint" / name, sink), make_algorithm(chosen)
+        checkpointer, algorithm = (
+            Checkpointer(spec, view, workload, run / "checkpoint" / name, sink),
+            make_algorithm(chosen),
+        )
         state, _ = algorithm.start(algorithm.init(workload.initial(0), view))
         for round in (1, 2, 3):
             local = workload.local_update(algorithm.model(state), round)
             state, actions = algorithm.step(state, local)
             assert any(isinstance(action, RoundDone) for action in actions)
-            keeper.offer(state, round)
-            keeper.ready()
+            checkpointer.offer(state, round)
+            checkpointer.ready()
             models.setdefault(round, []).append(algorithm.model(state))
-        keeper.close()
+        checkpointer.close()
     model(run, "-o", tmp_path / "last.npz")
     last = ModelFile(tmp_path / "last.npz")
     assert list(last) == ["a", "b", "head"] and last.travels == ("a", "b") and last.about["round"] == "3"
@@ -193,7 +195,7 @@ def test_a_server_run_has_the_coordinators_model_and_what_boards_keep(tmp_path: 
 def test_a_round_of_a_server_run_that_was_stopped(tmp_path: Path) -> None:
     run = folder(tmp_path / "run", run={"mode": "server", "nodes": 2, "rounds": 9})
     chosen = recipes.load(str(run / "recipe.toml"))
-    keeper = CoordinatorKeeper(
+    checkpointer = CoordinatorCheckpointer(
         run / "checkpoint" / "coordinator",
         LAYOUT,
         RUN_ID,
@@ -203,9 +205,9 @@ def test_a_round_of_a_server_run_that_was_stopped(tmp_path: Path) -> None:
         ListSink(),
     )
     for round in (3, 4):
-        keeper.save(Progress(round, np.full(3, round, np.float32)))
-        keeper.settle()
-    keeper.close(over=False)
+        checkpointer.save(Progress(round, np.full(3, round, np.float32)))
+        checkpointer.flush()
+    checkpointer.close(over=False)
     model(run, "--round", 3, "-o", tmp_path / "m.npz")
     found = ModelFile(tmp_path / "m.npz")
     np.testing.assert_array_equal(found["w"], [3.0, 3.0])

@@ -28,7 +28,7 @@ def faulty(fault: str) -> Iterator[None]:
 
     def malformed(message: Any) -> Any:
         proto = to_proto(message)
-        if next(pushed) in (3, 4):  # after the greeting and the first round
+        if next(pushed) in (3, 4):  # after hello and the first round
             item = proto.content.items.add()
             item.key = "metrics"
             item.metric_record.items.add().key = "loss"  # without a value

@@ -45,20 +45,20 @@ def answer_of(client: NodeClient, content: RecordDict) -> tuple[dict[str, Any], 
 
 def test_a_coordinator_that_says_nothing_describes_the_run_as_before() -> None:
     assert set(messages.ask_of(described(Agreement({})))) == EARLIER
-    said = messages.ask_of(described(NINE))
-    assert set(said) == EARLIER | {"agreement"}
-    assert RunDescription.read(said).agreement == NINE.to_json()
+    fields = messages.ask_of(described(NINE))
+    assert set(fields) == EARLIER | {"agreement"}
+    assert RunDescription.read(fields).agreement == NINE.to_json()
 
 
 def test_a_board_that_fits_says_what_it_has(sink: Memory, in_run: int) -> None:
-    said, _ = answer_of(board(NINE, sink), described(NINE))
-    assert said == {"name": "board-0", "problem": "", "agreement": NINE.to_json()}
+    fields, _ = answer_of(board(NINE, sink), described(NINE))
+    assert fields == {"name": "board-0", "problem": "", "agreement": NINE.to_json()}
 
 
 def test_a_board_that_differs_says_how_and_leaves(sink: Memory, in_run: int) -> None:
-    said, after = answer_of(board(EIGHT, sink), described(NINE))
+    fields, after = answer_of(board(EIGHT, sink), described(NINE))
     words = "the target is 8 classes on this board and 9 classes at the coordinator"
-    assert said["problem"].startswith(words) and "data.classes = 9" in said["problem"]
+    assert fields["problem"].startswith(words) and "data.classes = 9" in fields["problem"]
     with pytest.raises(PeerError, match=words):
         after()
 
@@ -75,15 +75,15 @@ def test_the_agreement_is_compared_before_the_layout() -> None:
 def test_a_board_believes_no_coordinator_whose_agreement_is_none(sink: Memory, text: str, in_run: int) -> None:
     content = described(NINE)
     content[ASK] = ConfigRecord({**messages.ask_of(content), "agreement": text})
-    said, _ = answer_of(board(NINE, sink), content)
-    assert said["problem"].startswith("an agreement")
+    fields, _ = answer_of(board(NINE, sink), content)
+    assert fields["problem"].startswith("an agreement")
 
 
 def test_a_board_takes_part_in_the_run_of_an_earlier_coordinator(sink: Memory, in_run: int) -> None:
     content = described(Agreement({}))
     assert "agreement" not in messages.ask_of(content)
-    said, _ = answer_of(board(EIGHT, sink), content)
-    assert said["problem"] == ""
+    fields, _ = answer_of(board(EIGHT, sink), content)
+    assert fields["problem"] == ""
 
 
 def test_an_earlier_board_answers_without_it_and_fits(in_run: int) -> None:

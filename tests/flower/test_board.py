@@ -15,12 +15,12 @@ from flwr.app import Message, RecordDict
 
 from edgegossip import codecs
 from edgegossip import frame as wire
-from edgegossip.checkpoint.memory import from_bytes, to_bytes
+from edgegossip.checkpoint.format import from_bytes, to_bytes
 from edgegossip.engine.server_frames import Channel, Downlink
 from edgegossip.flower import NodeClient
-from edgegossip.flower._private.link import LinkError
+from edgegossip.flower.checkpoints import BoardCheckpointer
 from edgegossip.flower.client import Board
-from edgegossip.flower.keeper import BoardKeeper
+from edgegossip.flower.connection import LinkError
 from edgegossip.flower.messages import RunDescription, frame_array, frame_bytes, frame_content, opaque_array
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.recipe import CheckpointSection
@@ -75,26 +75,26 @@ def test_a_snapshot_of_another_codec_is_refused() -> None:
 
 
 def test_a_board_keeps_its_state_until_the_run_is_over(in_run: int, sink: Memory, tmp_path: Path) -> None:
-    def keeper(members: tuple[str, ...] = ("board-0",)) -> BoardKeeper:
-        return BoardKeeper("board-0", tmp_path / "k", toy.LAYOUT, RUN, members, CheckpointSection(), sink)
+    def checkpointer(members: tuple[str, ...] = ("board-0",)) -> BoardCheckpointer:
+        return BoardCheckpointer("board-0", tmp_path / "k", toy.LAYOUT, RUN, members, CheckpointSection(), sink)
 
     board = _board()
-    kept = keeper()
+    kept = checkpointer()
     kept.restore(board)
     for round in range(2):
         _answer(board, round)
         kept.save(board)
     kept.close(over=False)
-    again, second = _board(), keeper()
+    again, second = _board(), checkpointer()
     second.restore(again)
     assert again.round == 1 and _answer(again, 2) == _answer(board, 2)
     assert sink.texts("restored") == ["board-0 goes on from its checkpoint of round 1"]
     second.close(over=False)
-    foreign = keeper(("board-0", "board-1"))
+    foreign = checkpointer(("board-0", "board-1"))
     with pytest.raises(ConfigError, match="another run"):
         foreign.restore(_board())
     foreign.close(over=False)
-    third = keeper()
+    third = checkpointer()
     third.restore(_board())
     third.close(over=True)
     assert not list((tmp_path / "k").glob("*.ckpt"))
@@ -106,15 +106,15 @@ def test_a_board_begins_anew_only_when_the_run_does(
 ) -> None:
     codec = codecs.get("co3")
 
-    def keeper(layout: Layout, run_id: bytes) -> BoardKeeper:
-        return BoardKeeper("board-0", tmp_path / "k", layout, run_id, ("board-0",), CheckpointSection(), sink)
+    def checkpointer(layout: Layout, run_id: bytes) -> BoardCheckpointer:
+        return BoardCheckpointer("board-0", tmp_path / "k", layout, run_id, ("board-0",), CheckpointSection(), sink)
 
-    board, first = _board(), keeper(toy.LAYOUT, RUN)
+    board, first = _board(), checkpointer(toy.LAYOUT, RUN)
     for round in range(3):
         _answer(board, round)
         first.save(board)
     first.close(over=False)
-    client = NodeClient("board-0", "127.0.0.1:1", lambda: toy.Toy(1), codec, sink, make_keeper=keeper)
+    client = NodeClient("board-0", "127.0.0.1:1", lambda: toy.Toy(1), codec, sink, make_checkpointer=checkpointer)
     down = codecs.get("fp32")
     hello = RunDescription(
         RUN, toy.LAYOUT.hash, "co3", codec.wire_id, codec.wire_params(), 9, down.wire_id, down.wire_params(), next_round
@@ -123,19 +123,19 @@ def test_a_board_begins_anew_only_when_the_run_does(
     assert client._board is not None
     assert client._board.round == (2 if goes_on else 0)
     assert len(sink.texts("discarded")) == (0 if goes_on else 1)
-    client._close_keeper(over=False)
+    client._close_checkpointer(over=False)
 
 
 @pytest.mark.parametrize(("before", "now", "goes_on"), [("aa", "bb", False), ("aa", "aa", True), ("", "bb", True)])
-@pytest.mark.parametrize("lives", [False, True])
+@pytest.mark.parametrize("survives", [False, True])
 def test_a_board_begins_anew_in_another_run_of_the_same_recipe_whatever_its_round(
-    before: str, now: str, goes_on: bool, lives: bool, in_run: int, sink: Memory, tmp_path: Path
+    before: str, now: str, goes_on: bool, survives: bool, in_run: int, sink: Memory, tmp_path: Path
 ) -> None:
-    """The new one is some rounds on when the board joins it. `lives`: the board's process has seen
-    both."""
+    """The new one is some rounds on when the board joins it. `survives`: the board's process has
+    seen both."""
 
-    def keeper(layout: Layout, run_id: bytes) -> BoardKeeper:
-        return BoardKeeper("board-0", tmp_path / "k", layout, run_id, ("board-0",), CheckpointSection(), sink)
+    def checkpointer(layout: Layout, run_id: bytes) -> BoardCheckpointer:
+        return BoardCheckpointer("board-0", tmp_path / "k", layout, run_id, ("board-0",), CheckpointSection(), sink)
 
     codec, down = codecs.get("co3"), codecs.get("fp32")
     made: list[weakref.ref[toy.Toy]] = []
@@ -146,41 +146,41 @@ def test_a_board_begins_anew_in_another_run_of_the_same_recipe_whatever_its_roun
             left.append("the old one")
 
     def make_workload() -> toy.Toy:
-        assert not lives or all(before() is None for before in made)  # a small board has no room for two
+        assert not survives or all(before() is None for before in made)  # a small board has no room for two
         workload = Leaving(1)
         made.append(weakref.ref(workload))
         return workload
 
     def client() -> NodeClient:
-        return NodeClient("board-0", "127.0.0.1:1", make_workload, codec, sink, make_keeper=keeper)
+        return NodeClient("board-0", "127.0.0.1:1", make_workload, codec, sink, make_checkpointer=checkpointer)
 
-    def greet(board: NodeClient, instance: str, round: int) -> Board:
+    def hello(board: NodeClient, instance: str, round: int) -> Board:
         hello = RunDescription(
             RUN, toy.LAYOUT.hash, "co3", codec.wire_id, codec.wire_params(), 9, down.wire_id, down.wire_params(), round
         )
         content = replace(hello, instance=instance).content()
         board._query(Message(content, dst_node_id=3, message_type="query"))
-        assert board._board is not None and board._keeper is not None
+        assert board._board is not None and board._checkpointer is not None
         return board._board
 
     one = client()
-    board = greet(one, before, 0)
+    board = hello(one, before, 0)
     for round in range(3):
         _answer(board, round)
-        assert one._keeper is not None
-        one._keeper.save(board)
+        assert one._checkpointer is not None
+        one._checkpointer.save(board)
     del board
     two = one
-    if not lives:
-        one._close_keeper(over=False)
+    if not survives:
+        one._close_checkpointer(over=False)
         two = client()
-    again = greet(two, now, 5)
+    again = hello(two, now, 5)
     assert again.round == (2 if goes_on else 0) and again.instance == now
     if not goes_on:
         assert _answer(again, 5) == _answer(_board(), 5)  # nothing of the other run
         assert sink.texts("discarded")
-    assert bool(left) == (lives and not goes_on)
-    two._close_keeper(over=False)
+    assert bool(left) == (survives and not goes_on)
+    two._close_checkpointer(over=False)
 
 
 class Large(toy.Toy):
@@ -228,10 +228,10 @@ def test_a_coordinator_that_takes_some_of_a_large_answer_is_not_away(moves: bool
         return "taken"
 
     if moves:
-        assert client._patiently(push) == "taken"
+        assert client._retry(push) == "taken"
     else:
         with pytest.raises(PeerError, match="gave up on the coordinator"):
-            client._patiently(push)
+            client._retry(push)
 
 
 def test_a_board_that_cannot_train_says_why_also_where_the_coordinator_is_away(in_run: int, sink: Memory) -> None:

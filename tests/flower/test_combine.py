@@ -13,13 +13,13 @@ from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 
 from edgegossip import codecs
 from edgegossip import recipe as recipes
-from edgegossip.checkpoint.memory import from_bytes, to_bytes
+from edgegossip.checkpoint.format import from_bytes, to_bytes
 from edgegossip.codecs.base import Ctx
 from edgegossip.engine.plausible import ServerLevels
 from edgegossip.engine.server_frames import Channel
 from edgegossip.engine.server_records import Progress
 from edgegossip.engine.server_training import Mean, Share
-from edgegossip.flower import Coordinator, CoordinatorKeeper
+from edgegossip.flower import Coordinator, CoordinatorCheckpointer
 from edgegossip.flower._private.runtime import flower_average
 from edgegossip.flower.combine import StrategyAdapter, combiner, make_strategy
 from edgegossip.frame import Aux, Kind
@@ -66,16 +66,18 @@ def test_a_run_has_a_number_of_its_own_that_outlives_its_coordinator(tmp_path: P
     recipe, codec = recipes.from_dict({"run": {"mode": "server"}}), codecs.get("fp32")
 
     def begin(folder: str) -> Coordinator:
-        keeper = CoordinatorKeeper(tmp_path / folder, LAYOUT, b"r" * 16, ("a",), codec, CheckpointSection(), sink)
+        checkpointer = CoordinatorCheckpointer(
+            tmp_path / folder, LAYOUT, b"r" * 16, ("a",), codec, CheckpointSection(), sink
+        )
         x = np.zeros(LAYOUT.size, np.float32)
-        return Coordinator(recipe, LAYOUT, x, ["a"], sink, tmp_path, run_id=b"r" * 16, keeper=keeper)
+        return Coordinator(recipe, LAYOUT, x, ["a"], sink, tmp_path, run_id=b"r" * 16, checkpointer=checkpointer)
 
     first = begin("one")
     number = first._plan.instance
     assert number and begin("two")._plan.instance != number
-    assert first._keeper is not None
-    first._keeper.save(Progress(3, np.zeros(LAYOUT.size, np.float32), instance=number))
-    first._keeper.close(over=False)
+    assert first._checkpointer is not None
+    first._checkpointer.save(Progress(3, np.zeros(LAYOUT.size, np.float32), instance=number))
+    first._checkpointer.close(over=False)
     assert begin("one")._plan.instance == number
 
 

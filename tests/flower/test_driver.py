@@ -18,7 +18,7 @@ from edgegossip.engine.server_records import Progress
 from edgegossip.flower import messages
 from edgegossip.flower._private.runtime import ErrorCode
 from edgegossip.flower.client import Board
-from edgegossip.flower.driver import Driver, Hooks, Stopped
+from edgegossip.flower.coordinator import Driver, Hooks, Stopped
 from edgegossip.telemetry.records import PARTS
 from edgegossip.telemetry.spans import RoundClock
 from edgegossip.types import Metrics, PeerError, RunError, Vec
@@ -184,15 +184,15 @@ def test_a_board_that_flower_does_not_know_or_takes_for_gone_is_not_waited_for(r
 
 def test_a_round_is_asked_for_when_the_one_before_is_safe(run: Run, sink: Memory) -> None:
     saved: list[Progress] = []
-    settled: list[int] = []
+    flushed: list[int] = []
     link = Boards(run)
 
-    def settle() -> None:
-        settled.append(len(saved))
+    def flush() -> None:
+        flushed.append(len(saved))
         assert sum(batch[0].metadata.message_type == "train" for batch in link.pushed) == len(saved)
 
-    play(run, link, sink, Hooks(save=saved.append, settle=settle))
-    assert settled == [0, 1, 2, 3, 4, 5] and [progress.round for progress in saved] == [1, 2, 3, 4, 5, 6]
+    play(run, link, sink, Hooks(save=saved.append, flush=flush))
+    assert flushed == [0, 1, 2, 3, 4, 5] and [progress.round for progress in saved] == [1, 2, 3, 4, 5, 6]
 
 
 def test_the_coordinator_evaluates_and_hands_the_model_over_before_boards_hear_of_the_end(

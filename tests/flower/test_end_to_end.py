@@ -18,7 +18,7 @@ import pytest
 
 from edgegossip import recipe as recipes
 from edgegossip.flower import Coordinator
-from edgegossip.flower import driver as drivers
+from edgegossip.flower import coordinator as coordinators
 from edgegossip.types import HostError, Vec
 from tests.flower import toy
 from tests.flower.conftest import Memory
@@ -165,7 +165,7 @@ def test_a_board_whose_answer_cannot_be_read_says_so_and_is_asked_again(fleet: F
 def test_a_model_that_finds_no_room_is_held_and_tried_again(
     fleet: Fleet, sink: Memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drivers, "AGAIN_S", 0.3)
+    monkeypatch.setattr(coordinators, "AGAIN_S", 0.3)
     tries: list[Vec] = []
 
     def save(model: Vec) -> None:

@@ -1,5 +1,5 @@
 """A coordinator with TLS and keys, over real sockets: who comes in, who does not, and what both
-sides are told."""
+sides are refused."""
 
 from __future__ import annotations
 
@@ -23,10 +23,15 @@ from edgegossip.fleet.store import Fleet
 from edgegossip.fleet.telling import tell
 from edgegossip.flower import Coordinator, NodeClient
 from edgegossip.flower._private import link
-from edgegossip.flower._private.link import FleetLink, LinkError
-from edgegossip.flower.admission import JOIN_PATH, REVOKED_PATH, TOKEN_HEADER
-from edgegossip.flower.credentials import BoardCredentials
-from edgegossip.flower.telling import give
+from edgegossip.flower._private.link import FleetLink
+from edgegossip.flower.connection import (
+    JOIN_PATH,
+    REVOKED_PATH,
+    TOKEN_HEADER,
+    BoardCredentials,
+    LinkError,
+    send_revocations,
+)
 from edgegossip.security import tls
 from edgegossip.security.identity import Identity
 from edgegossip.types import ConfigError, PeerError
@@ -78,15 +83,15 @@ class Run:
         threading.Thread(target=run, daemon=True).start()
 
     def refused(self, credentials: BoardCredentials | None) -> str:
-        """What a board is told that is not let in."""
+        """What a board is refused that is not let in."""
         link = FleetLink(self.address, credentials)
         try:
-            with pytest.raises(LinkError) as told:
+            with pytest.raises(LinkError) as refused:
                 link.join()
         finally:
             link.close()
-        assert not told.value.gone, "the board would try again and again"
-        return str(told.value)
+        assert not refused.value.gone, "the board would try again and again"
+        return str(refused.value)
 
     def until(self, what: Callable[[], Any]) -> Any:
         end = time.monotonic() + PATIENCE_S
@@ -198,15 +203,15 @@ def test_a_coordinator_elsewhere_is_told_of_a_revocation(tmp_path: Path) -> None
         address = coordinator.start()
         board = FleetLink(address, _credentials(fleet.folder / "boards" / "a"))
         board.join()
-        greeting = board.receive(10.0)
+        hello = board.receive(10.0)
         board._received = ""  # as if the answer had been lost on its way
         again = board.receive(0.0)
-        assert greeting is not None and again is not None
-        assert again.message.metadata.message_id == greeting.message.metadata.message_id
-        assert again.contents == greeting.contents and board.receive(0.0) is None
-        assert tell(fleet, address, give)[1] == 1
+        assert hello is not None and again is not None
+        assert again.message.metadata.message_id == hello.message.metadata.message_id
+        assert again.contents == hello.contents and board.receive(0.0) is None
+        assert tell(fleet, address, send_revocations)[1] == 1
         fleet = fleet.revoke("a")
-        name, number = tell(fleet, address, give)
+        name, number = tell(fleet, address, send_revocations)
         assert (name, number) == ("the-coordinator", 2)
         with pytest.raises(LinkError, match="its certificate was revoked|whose certificate was revoked"):
             board.join()

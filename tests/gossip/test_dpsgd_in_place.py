@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgegossip.checkpoint.memory import from_bytes, to_bytes
-from edgegossip.checkpoint.table import Outside
+from edgegossip.checkpoint.format import from_bytes, to_bytes
+from edgegossip.checkpoint.registry import RunContext
 from edgegossip.codecs import relative_error
 from edgegossip.codecs.base import Ctx
 from edgegossip.gossip.base import Message, RoundDone
@@ -122,7 +122,7 @@ def test_a_message_that_came_before_the_step_outlives_a_restart(make_fleet: Any)
     fleet.step(1, DELTA)
     fleet.deliver_all()
     view = fleet.view(0)
-    state = from_bytes(to_bytes(fleet.states[0]), Outside.of(view))
+    state = from_bytes(to_bytes(fleet.states[0]), RunContext.of(view))
     state = fleet.algorithm.resume(state, view)
     np.testing.assert_array_equal(fleet.algorithm.model(state), fleet.start[0])
 

@@ -20,10 +20,11 @@ from edgegossip.engine.joining import Patience, RemoteMembers
 from edgegossip.engine.node import neighbours_of
 from edgegossip.gossip import topologies
 from edgegossip.mesh.base import Notice, PeerDown, PeerUp, Received, TransportEvent, Verdict
-from edgegossip.node.final_model import load_model
+from edgegossip.modelfile import ModelFile
 from edgegossip.node.gossip_node import GossipNode, Model
 from edgegossip.node.meters import NodeMeters
 from edgegossip.node.spec import NodeSpec, make_view
+from edgegossip.node.storage import vector_of
 from edgegossip.telemetry.spans import PARTS, RoundClock, RoundTimes
 from edgegossip.types import HostError, LocalUpdate, Round, RunError, UsageError, Vec
 from edgegossip.untrusted import Refusal
@@ -60,7 +61,7 @@ class Board:
     settings: dict[str, Any] = field(default_factory=dict)
     named: dict[str, Any] = field(default_factory=dict)
     restarted: bool = False
-    greeted: bool = True  # it hears at once that all neighbours are there
+    all_up: bool = True  # it hears at once that all neighbours are there
 
     def __post_init__(self) -> None:
         fixed = {
@@ -84,7 +85,7 @@ class Board:
             clock=self.clock,
             **self.named,
         )
-        if self.greeted:
+        if self.all_up:
             for peer in sorted(neighbours_of(self.name, self.members, view.topology)):
                 self.end.events.put(PeerUp(peer))
 
@@ -146,7 +147,7 @@ def test_the_final_model_is_saved_and_told(tmp_path: Path) -> None:
     run_all(*boards[1:])
     saving.join(PATIENCE_S)
     layout = boards[0].workload.layout
-    np.testing.assert_array_equal(load_model(tmp_path / "a.npz", layout), boards[0].model)
+    np.testing.assert_array_equal(vector_of(ModelFile(tmp_path / "a.npz"), layout), boards[0].model)
     assert boards[0].sink.events[-1][2].startswith("a finished: accuracy ")
 
 
@@ -187,7 +188,7 @@ def test_notices_and_news_of_members_come_through() -> None:
     left = [PeerDown(peer, f"{peer} left", left=True) for peer in "bd"]
     named = {"remote": RemoteMembers({"c": True})}
     board = Board(
-        "a", MemoryTransport("a"), Quadratic(np.zeros(VALUES, np.float32)), restarted=True, named=named, greeted=False
+        "a", MemoryTransport("a"), Quadratic(np.zeros(VALUES, np.float32)), restarted=True, named=named, all_up=False
     )
     said = Notice(None, "what happened"), Notice.of(None, Refusal("e", "10.0.0.6:40000", "no member"))
     events: list[TransportEvent] = [*said, *left, Verdict("c", False, "c left", left=True)]
@@ -212,9 +213,7 @@ def test_a_timer_is_due_when_its_time_has_come() -> None:
             now_s += timeout_s + 1e-6
             return PeerUp("d") if now_s > 16.0 and timeout_s else None
 
-    board = Board(
-        "a", Silent("a"), Quadratic(np.zeros(VALUES, np.float32)), named={"now": lambda: now_s}, greeted=False
-    )
+    board = Board("a", Silent("a"), Quadratic(np.zeros(VALUES, np.float32)), named={"now": lambda: now_s}, all_up=False)
     board.end.events.put(PeerUp("b"))
     board.node.run()
     waits = [text for _, name, text in board.sink.events if name == "waiting"]
@@ -262,8 +261,7 @@ def test_what_has_come_is_taken_in_before_a_round_though_the_transport_was_woken
     assert told == [False, True]
 
 
-# -- what time belongs to
-# ------------------------------------------------------------------------------------------
+# What time belongs to
 
 
 class Watched:
@@ -341,14 +339,13 @@ def test_a_rounds_record_is_down_before_its_state_is_kept(tmp_path: Path) -> Non
         parts.append(first.clock.part)
         metrics(*record)
 
-    first.node._load_model = lambda: replace(load(), keeper=Kept())  # type: ignore[assignment]
+    first.node._load_model = lambda: replace(load(), checkpointer=Kept())  # type: ignore[assignment]
     first.sink.metrics = noted  # type: ignore[method-assign]
     run_all(*boards)
     assert seen and all(rows == round for round, rows in seen) and parts == 3 * ["wait"]
 
 
-# -- slow links
-# --------------------------------------------------------------------------------------------------
+# Slow links
 
 
 class SlowLink(MemoryTransport):
@@ -387,8 +384,7 @@ def test_a_deadline_waits_for_a_frame_that_goes_on_arriving(
     assert at_least_s <= link.now_s <= at_most_s
 
 
-# -- asynchronous
-# --------------------------------------------------------------------------------------------------
+# Asynchronous
 
 
 class Gated(Quadratic):
@@ -396,7 +392,7 @@ class Gated(Quadratic):
 
     def __init__(self, target: Vec) -> None:
         super().__init__(target)
-        self.begun, self.gate = threading.Event(), threading.Semaphore(0)
+        self.begun, self.permits = threading.Event(), threading.Semaphore(0)
         self.seen: list[tuple[Vec, Round]] = []
         self.threads: set[str] = set()
 
@@ -404,7 +400,7 @@ class Gated(Quadratic):
         self.seen.append((x.copy(), round))
         self.threads.add(threading.current_thread().name)
         self.begun.set()
-        assert self.gate.acquire(timeout=PATIENCE_S)
+        assert self.permits.acquire(timeout=PATIENCE_S)
         return super().local_update(x, round)
 
 
@@ -433,7 +429,7 @@ def test_a_peer_is_answered_while_the_update_is_computed_and_that_time_is_comput
     other.join(PATIENCE_S)
     assert not other.is_alive() and player.is_alive() and a.node.engine.round == 0
     ends["a"].events.put(PeerDown("b", "b left", left=True))
-    slow.gate.release(3)
+    slow.permits.release(3)
     player.join(PATIENCE_S)
     assert a.node.engine.round == 3 and slow.threads == {"compute_0"}
     times = a.clock.rounds[1]

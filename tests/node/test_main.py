@@ -1,13 +1,29 @@
-"""What a board refuses before it does anything."""
+"""What a board refuses before it does anything; what it hears of its parent under `run`, and that
+it ends with it, whatever it is busy with."""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from edgegossip.node.main import NodeOptions, check_coordinator
-from edgegossip.types import ConfigError
+from edgegossip.types import EXIT_INTERRUPTED, ConfigError
+
+BUSY = "import time; from edgegossip.node.main import Parent; Parent(); print('up', flush=True); time.sleep(60)"
+LISTENS = """
+import sys, threading
+from edgegossip.node.main import Parent
+parent, heard, more = Parent(), [], threading.Event()
+print(parent.addresses(), flush=True)
+sys.stdout.flush()
+threading.Event().wait(0.3)  # a line comes before anybody listens
+parent.listen(lambda lost: (heard.append(lost["lost"]), print(heard, flush=True)))
+threading.Event().wait(60)
+"""
 
 
 def _options(identity: Path | None = None, *, insecure: bool = False) -> NodeOptions:
@@ -30,3 +46,44 @@ def test_plaintext_to_one_elsewhere_has_to_be_asked_for(address: str) -> None:
 def test_an_address_that_is_none() -> None:
     with pytest.raises(ConfigError, match="--coordinator '10.0.0.1' is not an address: write host:port"):
         check_coordinator("10.0.0.1", _options(insecure=True))
+
+
+def start(script: str) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def test_a_board_that_is_still_loading_ends_with_its_parent() -> None:
+    process = start(BUSY)
+    assert process.stdin is not None and process.stdout is not None
+    assert process.stdout.readline() == "up\n"
+    process.stdin.close()
+    assert process.wait(20) == EXIT_INTERRUPTED
+
+
+def test_a_transport_that_does_not_answer_does_not_end_the_watch() -> None:
+    late = "def late(lost): print(lost['lost'], flush=True); raise TimeoutError"
+    process = start(
+        f"from edgegossip.node.main import Parent\n{late}\nParent().listen(late)\nimport time; time.sleep(60)"
+    )
+    assert process.stdin is not None and process.stdout is not None
+    for name in "bc":
+        process.stdin.write(json.dumps({"lost": name, "why": "x"}) + "\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == f"{name}\n"
+    process.stdin.close()
+    assert process.wait(20) == EXIT_INTERRUPTED
+
+
+def test_lines_come_in_order_and_none_is_lost() -> None:
+    process = start(LISTENS)
+    assert process.stdin is not None and process.stdout is not None
+    for line in ({"b": "127.0.0.1:1"}, {"lost": "b", "why": "x"}):
+        process.stdin.write(json.dumps(line) + "\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == "{'b': '127.0.0.1:1'}\n"
+    assert process.stdout.readline() == "['b']\n"
+    process.stdin.write(json.dumps({"lost": "c", "why": "y"}) + "\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == "['b', 'c']\n"
+    process.stdin.close()
+    assert process.wait(20) == EXIT_INTERRUPTED

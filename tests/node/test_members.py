@@ -19,15 +19,15 @@ LATER = HOLD_S + 1.0
 LOST = PeerDown("b", "connection refused")
 
 
-def all_of(standing: NeighbourStatus, *events: object) -> list:
+def all_of(status: NeighbourStatus, *events: object) -> list:
     """A number is a time that has come."""
     now_s, out = 0.0, []
     for event in events:
         if isinstance(event, float):
             now_s = event
-            out += standing.tick(now_s)
+            out += status.tick(now_s)
         else:
-            out += standing.take(event, now_s)
+            out += status.take(event, now_s)
     return out
 
 
@@ -40,9 +40,9 @@ def test_whichever_word_comes_first_counts_and_the_other_adds_nothing() -> None:
 
 def test_who_is_busy_keeps_its_connection_and_is_not_down() -> None:
     assert all_of(NeighbourStatus({"b"}), PeerUp("b"), DEAD, HOLD_S - 1, HERE, LATER) == [PeerUp("b")]
-    standing = NeighbourStatus({"b"})
-    all_of(standing, PeerUp("b"), DEAD)
-    assert standing.due_s == HOLD_S
+    status = NeighbourStatus({"b"})
+    all_of(status, PeerUp("b"), DEAD)
+    assert status.due_s == HOLD_S
 
 
 def test_a_neighbour_that_is_said_to_have_left_is_not_gone_while_its_connection_lives() -> None:
@@ -88,8 +88,8 @@ def test_whom_we_closed_stays_closed() -> None:
 
 @given(st.lists(st.sampled_from([PeerUp("b"), LOST, DEAD, LEFT, HERE])))
 def test_ups_and_downs_take_turns(events: list) -> None:
-    standing = NeighbourStatus({"b"})
-    out = all_of(standing, *events)
+    status = NeighbourStatus({"b"})
+    out = all_of(status, *events)
     for a, b in itertools.pairwise(out):
         assert type(a) is not type(b) or (b.left and not a.left)  # who is down may be said to have left, once
     if events and isinstance(events[-1], PeerUp):
@@ -97,7 +97,7 @@ def test_ups_and_downs_take_turns(events: list) -> None:
     if events and events[-1] is LOST:
         assert isinstance(out[-1], PeerDown)
     if events and events[-1] in (DEAD, LEFT):
-        ended = [*out, *standing.tick(LATER)]
+        ended = [*out, *status.tick(LATER)]
         assert isinstance(ended[-1], PeerDown)
 
 

@@ -13,15 +13,18 @@ def test_sockets_are_read_when_it_is_due_and_nothing_is_lost_in_between(monkeypa
     monkeypatch.setattr(module, "SOCKETS_SHARE", 1e-9)  # a reading is then too much for years
     monkeypatch.setattr(module, "SOCKETS_EVERY_S", 1e9)
     meters = NodeMeters()
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        with socket.create_connection(listener.getsockname()) as one, listener.accept()[0] as other:
-            before = meters(due=False)  # the first one always
-            sent = 0
-            for _ in range(3):
-                one.sendall(bytes(1000))
-                sent += len(other.recv(1000, socket.MSG_WAITALL))
-                assert "net/sent_bytes" not in meters(due=False)
-            after = meters()
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.getsockname()) as one,
+        listener.accept()[0] as other,
+    ):
+        before = meters(due=False)  # the first one always
+        sent = 0
+        for _ in range(3):
+            one.sendall(bytes(1000))
+            sent += len(other.recv(1000, socket.MSG_WAITALL))
+            assert "net/sent_bytes" not in meters(due=False)
+        after = meters()
     assert {"net/sent_bytes", "net/link_bytes", "net/received_bytes"} <= before.keys()
     assert after["net/sent_bytes"] == after["net/received_bytes"] == sent == 3000
 
@@ -40,7 +43,7 @@ def test_a_slow_reading_does_not_silence_the_next_ones(monkeypatch):
     monkeypatch.setattr(meters._sockets, "sample", slowly)
     monkeypatch.setattr(module.time, "perf_counter", lambda: now_s[0])
     monkeypatch.setattr(module.time, "thread_time", lambda: spent_s[0])
-    assert meters._sampled(due=False) is not None
+    assert meters._sample_when_due(due=False) is not None
     assert meters._sockets_after_s <= 100.0 + module.SOCKETS_EVERY_S
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from edgegossip.fleet.launch.preflight import FLEET
-from edgegossip.flower.credentials import ServerCredentials
+from edgegossip.flower.connection import ServerCredentials
 from edgegossip.security import tls
 from edgegossip.security.admission import Admission
 from edgegossip.security.identity import CA, CERTIFICATE, KEY, Identity

@@ -60,27 +60,27 @@ def run_member(
 ) -> int:
     """Found a run of `recipe`, or join one through `seeds`; then be a board of it. As
     `run_board`."""
-    from edgegossip.node import entering
+    from edgegossip.node import bootstrap
 
     require("torch", TORCH_HINT)
     _check_names(options)
     _check_how(recipe, members, seeds, options)
     security = load_security(options)
     if recipe is None:
-        entry = entering.join(seeds, options.name, security, settings, _waits)
+        entry = bootstrap.join(seeds, options.name, security, settings, _waits)
     else:
-        names = entering.read_members(members or "")
+        names = bootstrap.read_members(members or "")
         instance = partial(_instance, names, options, fresh)
-        entry = entering.found(recipes.load(recipe, settings), options.name, names, security, instance)
+        entry = bootstrap.found(recipes.load(recipe, settings), options.name, names, security, instance)
         for notice in notices(entry.recipe):
             click.echo(f"!! {notice}", err=True)
-    return run_board(entry.recipe, replace(options, entry=entry), fresh=fresh)
+    return run_board(entry.recipe, replace(options, joined=entry), fresh=fresh)
 
 
 def run_follower(coordinator: str, settings: Sequence[str], options: NodeOptions, *, fresh: bool = False) -> int:
     """Be a board of whatever the coordinator at HOST:PORT runs: it tells the recipe. As
     `run_board`."""
-    from edgegossip.node.entering import follow
+    from edgegossip.node.bootstrap import follow
     from edgegossip.node.server_node import PATIENCE_S
 
     require("torch", TORCH_HINT)
@@ -160,7 +160,7 @@ def run_board(recipe: Recipe, options: NodeOptions, *, fresh: bool = False) -> i
             click.echo(f"going on with {before}; --fresh begins anew{_if_old(before, recipe, options)}", err=True)
         folders.append(_folder(recipe, replace(options, resume=before), f"{recipe.run.name}-{spec.name}"))
         folders[0].write_run(
-            spec.run_id, spec.members, "" if options.entry is None else options.entry.manifest.instance
+            spec.run_id, spec.members, "" if options.joined is None else options.joined.manifest.instance
         )
         live = LiveSink(Live((spec.name,), recipe.run.rounds))
         start_s = None if before is None else folders[0].start_s
@@ -181,8 +181,8 @@ def _own_board(recipe: Recipe, options: NodeOptions) -> list[Board]:
     """This board, if it has data of its own."""
     if recipe.data.partition != "local":
         return []
-    if options.entry is not None:
-        members = options.entry.manifest.members
+    if options.joined is not None:
+        members = options.joined.manifest.members
     else:
         gossip = recipe.run.mode == "gossip"
         members = peer_members(options) if gossip else options.members or default_members(recipe.run.nodes)
@@ -198,8 +198,8 @@ def _before(recipe: Recipe, options: NodeOptions, fresh: bool) -> Path | None:
         return options.resume
     if fresh or (recipe.run.mode == "gossip" and not recipe.checkpoint.every):
         return None
-    if options.entry is not None:
-        return _of_this_run(options.entry.manifest, options)
+    if options.joined is not None:
+        return _of_this_run(options.joined.manifest, options)
     members = peer_members(options) if recipe.run.mode == "gossip" else options.members
     return unfinished(
         options.runs_dir, recipes.run_id(recipe), members or default_members(recipe.run.nodes), options.name
@@ -224,7 +224,7 @@ def _if_old(folder: Path, recipe: Recipe, options: NodeOptions) -> str:
     """What to think of when this board's newest checkpoint in a run folder is old, by this
     machine's clock. Of a server run the coordinator knows whether it is over, and who joins is told
     which run it is."""
-    if options.entry is not None and options.entry.seeds and options.entry.manifest.instance:
+    if options.joined is not None and options.joined.seeds and options.joined.manifest.instance:
         return ""
     kept_s = kept_unix_s(folder, options.name)
     if recipe.run.mode == "server" or kept_s is None or (age_s := time.time() - kept_s) < OLD_S:

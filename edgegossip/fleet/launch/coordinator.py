@@ -19,7 +19,7 @@ from edgegossip.fleet.launch.admission import boards_of, credentials, find_fleet
 from edgegossip.fleet.launch.outcome import conclude, shown_when_it_fails
 from edgegossip.fleet.launch.preflight import FLEET, check_exposure, preflight_server, wait_for_port
 from edgegossip.fleet.launch.run import make_folder
-from edgegossip.fleet.launch.server import coordinator_keeper, final_saver, hand_over
+from edgegossip.fleet.launch.server import coordinator_checkpointer, final_saver, hand_over
 from edgegossip.fleet.launch.unfinished import unfinished
 from edgegossip.node.spec import check_names, default_members
 from edgegossip.recipe import Recipe, run_id
@@ -31,7 +31,7 @@ from edgegossip.training.data import Board
 from edgegossip.types import ConfigError, NodeId
 
 if TYPE_CHECKING:
-    from edgegossip.flower.credentials import ServerCredentials
+    from edgegossip.flower.connection import ServerCredentials
     from edgegossip.flower.superlink import SuperLink
 
 RETURN_S = 600.0  # boards look for their coordinator as long
@@ -133,7 +133,7 @@ def _serve(
     live = Live(members, recipe.run.rounds, stream=sys.stderr, enabled=not options.as_json)
     sink = Tee(folder, LiveSink(live), start_s=folder.start_s if resumed else None)
     first = training.first_model(recipe, Board(COORDINATOR, -1), partial(sink.event, COORDINATOR, "slow"))
-    keeper = coordinator_keeper(recipe, first.layout, members, run_id(recipe), folder, sink)
+    checkpointer = coordinator_checkpointer(recipe, first.layout, members, run_id(recipe), folder, sink)
     coordinator = Coordinator(
         recipe,
         first.layout,
@@ -146,11 +146,11 @@ def _serve(
         record_boards=True,
         evaluate=first.evaluate,
         agreement=first.agreement,
-        keeper=keeper,
+        checkpointer=checkpointer,
         credentials=secure,
         return_s=RETURN_S,
-        on_model=final_saver(recipe, folder, first, keeper),
-        on_over=partial(keeper.close, over=True),
+        on_model=final_saver(recipe, folder, first, checkpointer),
+        on_over=partial(checkpointer.close, over=True),
         superlink=superlink,
     )
     over, abandon = first.over, first.abandon

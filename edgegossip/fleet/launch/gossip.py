@@ -15,8 +15,8 @@ from pathlib import Path
 from edgegossip.fleet.launch.child import Child, Ended, News, Said, spawn, stop_all
 from edgegossip.fleet.launch.nursery import MODULES, OF_SCRIPTS, Nursery
 from edgegossip.fleet.launch.watch import Watch
-from edgegossip.node.final_model import vector_of
 from edgegossip.node.spec import make_topology
+from edgegossip.node.storage import vector_of
 from edgegossip.recipe import Recipe
 from edgegossip.report.models import FoundModel, RunModels
 from edgegossip.telemetry.lines import EventRecord

@@ -43,7 +43,7 @@ _ROOM = "-" * 8192  # for a board's command line, which `ps` is to show in place
 _COMMON = ("edgegossip.cli.node", "edgegossip.node.main", "edgegossip.training.workload")
 # Run mode -> what a board of it imports before it trains.
 MODULES: Mapping[str, Sequence[str]] = {
-    "gossip": (*_COMMON, "edgegossip.node.gossip_node", "edgegossip.node.keeper", "edgegossip.mesh.transport"),
+    "gossip": (*_COMMON, "edgegossip.node.gossip_node", "edgegossip.node.storage", "edgegossip.mesh.transport"),
     "server": (*_COMMON, "edgegossip.node.server_node"),
 }
 # What a script needs beside: the first optimiser of torch imports it, a second and 120 MB in every

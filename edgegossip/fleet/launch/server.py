@@ -14,10 +14,10 @@ from edgegossip.fleet.launch.child import Child, News, spawn, stop_all
 from edgegossip.fleet.launch.gossip import LocalRun, boards_nursery
 from edgegossip.fleet.launch.nursery import Nursery
 from edgegossip.fleet.launch.watch import Watch
-from edgegossip.flower import Coordinator, CoordinatorKeeper
+from edgegossip.flower import Coordinator, CoordinatorCheckpointer
 from edgegossip.flower.superlink import SUPERLINK_LOG, launch
 from edgegossip.layout import Layout
-from edgegossip.node.final_model import DiskFull, about_model, save_model
+from edgegossip.node.storage import DiskFull, about_model, save_model
 from edgegossip.recipe import Recipe
 from edgegossip.telemetry.run_folder import RunFolder
 from edgegossip.telemetry.sinks import RecordSink
@@ -40,7 +40,7 @@ def run_server(run: LocalRun) -> Mapping[NodeId, str]:
         say = partial(run.sink.event, COORDINATOR, "slow")
         first = training.first_model(run.recipe, Board(run.members[0], 0), say)
         layout = first.layout
-        keeper = coordinator_keeper(run.recipe, layout, run.members, run.run_id, run.folder, run.sink)
+        checkpointer = coordinator_checkpointer(run.recipe, layout, run.members, run.run_id, run.folder, run.sink)
         coordinator = Coordinator(
             run.recipe,
             layout,
@@ -51,21 +51,21 @@ def run_server(run: LocalRun) -> Mapping[NodeId, str]:
             run_id=run.run_id,
             evaluate=first.evaluate,
             agreement=first.agreement,
-            keeper=keeper,
+            checkpointer=checkpointer,
             credentials=secure,
-            on_model=final_saver(run.recipe, run.folder, first, keeper),
+            on_model=final_saver(run.recipe, run.folder, first, checkpointer),
             superlink=superlink,
         )
         over = first.over
         stack.callback(first.abandon)  # of a run that fails: a notebook goes on
         del first  # its vector is as large as the model, and of no use after the first round
-        lost = _train(run, coordinator, keeper, nursery)
+        lost = _train(run, coordinator, checkpointer, nursery)
         hand_over(over, coordinator.model)
         return lost
 
 
 def _train(
-    run: LocalRun, coordinator: Coordinator, keeper: CoordinatorKeeper, nursery: Nursery
+    run: LocalRun, coordinator: Coordinator, checkpointer: CoordinatorCheckpointer, nursery: Nursery
 ) -> Mapping[NodeId, str]:
     """Start the boards, and wait for the end."""
     children: list[Child] = []
@@ -79,7 +79,7 @@ def _train(
         nursery.close()  # it has nothing more to do
         watch = Watch(children, news, run.sink)
         _follow(coordinator, watch, run)
-        keeper.close(over=True)
+        checkpointer.close(over=True)
         return watch.lost
     finally:
         coordinator.stop()
@@ -95,17 +95,17 @@ def hand_over(over: Callable[[Vec], None], model: Vec) -> None:
         raise RunError(f"the run is over and its model is kept, but {error}") from error
 
 
-def coordinator_keeper(
+def coordinator_checkpointer(
     recipe: Recipe, layout: Layout, members: tuple[NodeId, ...], run_id: bytes, folder: RunFolder, sink: RecordSink
-) -> CoordinatorKeeper:
+) -> CoordinatorCheckpointer:
     """Where the coordinator keeps how far the run is."""
     codec = codecs.get(recipe.codec.name, **recipe.codec.params)
     path = folder.checkpoint_dir / COORDINATOR
-    return CoordinatorKeeper(path, layout, run_id, members, codec, recipe.checkpoint, sink, COORDINATOR)
+    return CoordinatorCheckpointer(path, layout, run_id, members, codec, recipe.checkpoint, sink, COORDINATOR)
 
 
 def final_saver(
-    recipe: Recipe, folder: RunFolder, first: training.FirstModel, keeper: CoordinatorKeeper
+    recipe: Recipe, folder: RunFolder, first: training.FirstModel, checkpointer: CoordinatorCheckpointer
 ) -> Callable[[Vec], None]:
     """How the model of a finished server run is saved: by the names of its `state_dict`, in
     model.npz or whatever checkpoint.format says. On a full disk older checkpoints give way; then it
@@ -117,7 +117,7 @@ def final_saver(
         try:
             save_model(path, arrays(x), about)
         except DiskFull:
-            if not keeper.make_room():
+            if not checkpointer.make_room():
                 raise
             save_model(path, arrays(x), about)
 

@@ -11,17 +11,16 @@ HTTP clients with what is at the end of this file: how they connect, and what th
 from __future__ import annotations
 
 import json
-import socket
 import ssl
 import struct
 import threading
 from base64 import b64encode
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from itertools import pairwise
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import httpx
 from flwr.app import Array, ArrayRecord, Message, RecordDict
@@ -30,7 +29,6 @@ from flwr.common.constant import (
     FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE,
     HEARTBEAT_MIN_INTERVAL,
     TIMESTAMP_HEADER,
-    TIMESTAMP_TOLERANCE,
 )
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.fleet_pb2 import (
@@ -57,10 +55,10 @@ from flwr.supercore.constant import (
     FLWR_COMPONENT_NAME_METADATA_KEY,
     FLWR_PACKAGE_NAME_METADATA_KEY,
     FLWR_PACKAGE_VERSION_METADATA_KEY,
+    HEAD_BODY_DIVIDER,
 )
 from flwr.supercore.date import now
 from flwr.supercore.inflatable.inflatable_object import (
-    HEAD_BODY_DIVIDER,
     get_all_nested_objects,
     get_object_body,
     get_object_children_ids_from_object_content,
@@ -76,8 +74,17 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as ProtobufMessage
 
-from edgegossip.flower.admission import JOIN_PATH, NOT_ADMITTED, TOKEN_HEADER
-from edgegossip.flower.credentials import KEY_DOMAIN, BoardCredentials
+from edgegossip.flower.connection import (
+    JOIN_PATH,
+    KEY_DOMAIN,
+    REQUEST_S,
+    TOKEN_HEADER,
+    BoardCredentials,
+    LinkError,
+    answered,
+    speaks_tls,
+    without_identity,
+)
 from edgegossip.spool import Buffer, Spool
 from edgegossip.types import PeerError
 
@@ -88,9 +95,6 @@ RUN_TAKE_PATH, RUN_GIVE_PATH = "/edgegossip/run/take", "/edgegossip/run/give"  #
 HOLD_HEADER = "x-edgegossip-hold"  # for how many seconds an answer may be waited for
 MAX_HOLD_S = 10.0
 MAX_PARTS = 100_000  # of a bundle
-REQUEST_S = 30.0
-PROBE_S = 5.0
-MAX_DETAIL = 500  # characters of what a server says, for a log line
 _CHUNKS_HEAD_BYTES = 64  # more than stands before the body of an ArrayChunk: its name, no children, a length
 # Message -> RecordDict -> ArrayRecord -> Array -> ArrayChunk, when a message holds one array and
 # nothing else
@@ -99,22 +103,11 @@ _CHAIN = 5
 _Client = TypeVar("_Client", bound=ProtobufClient)
 
 
-class LinkError(PeerError):
-    """A request to the SuperLink failed.
-
-    `gone`: nobody answered; otherwise it answered with a refusal. `unknown`: it does not know whose
-    request it was."""
-
-    def __init__(self, text: str, gone: bool, unknown: bool = False) -> None:
-        super().__init__(text)
-        self.gone, self.unknown = gone, unknown
-
-
 # A board's connection
 
 
 class FleetLink:
-    """A board's connection to a SuperLink: one process, one HTTP client, one key of its own.
+    """Is a board's connection to a SuperLink: one process, one HTTP client, one key of its own.
 
     Thread-safe. Methods raise LinkError. With `credentials` over TLS; the key is then signed with
     the board's own, so that a process that was killed and the next one are two SuperNodes of one
@@ -172,15 +165,15 @@ class FleetLink:
         self._client._client.post(f"https://{self._address}{JOIN_PATH}", json=document).raise_for_status()
 
     def _online_already(self) -> int:
-        """This key is online: because we have joined before (two signs of a restarted SuperLink,
-        one after the other), or as a process that has just died, until its heartbeats are
-        missed."""
+        """Return our id, or say that this key is online: because we have joined before (two signs
+        of a restarted SuperLink, one after the other), or as a process that has just died, until
+        its heartbeats are missed."""
         if self._node.node_id and self.beat():
             return int(self._node.node_id)
         raise LinkError(f"{self._address} still takes this board for online; it will miss it soon", gone=True)
 
     def beat(self) -> bool:
-        """Whether the SuperLink still knows this board."""
+        """Return whether the SuperLink still knows this board."""
         with answered(self._address):
             request = SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=HEARTBEAT_MIN_INTERVAL)
             return bool(self._client.SendNodeHeartbeat(request).success)
@@ -188,8 +181,9 @@ class FleetLink:
     def receive(
         self, hold_s: float, arriving: Callable[[], AbstractContextManager[object]] = nullcontext
     ) -> Incoming | None:
-        """The next message for this board, if one comes within `hold_s` seconds (MAX_HOLD_S at
-        most). The one before counts as received. `arriving`: entered while the message comes in."""
+        """Return the next message for this board, if one comes within `hold_s` seconds (MAX_HOLD_S
+        at most). The one before counts as received. `arriving`: entered while the message comes
+        in."""
         request = PullMessagesRequest(node=self._node, message_ids=[self._received] if self._received else [])
         with answered(self._address):
             body = post(self._client, TAKE_PATH, request, request.SerializeToString(), hold_s, arriving)
@@ -239,7 +233,7 @@ class FleetLink:
 
 
 class Signature:
-    """A key pair (EC P-384) of its own, and an interceptor that signs the time with it.
+    """Signs the time of each request with a key pair (EC P-384) of its own.
 
     It writes what Flower's SuperNode writes into the head of each request, without importing half a
     web server to write it: Flower's own interceptors come with FastAPI, 19 MB on every board."""
@@ -267,8 +261,8 @@ class Signature:
 
 @dataclass(slots=True)
 class Incoming:
-    """A message's metadata, the tree of the objects that its content is made of, and those that
-    have been fetched."""
+    """Holds a message's metadata, the tree of the objects that its content is made of, and those
+    that have been fetched."""
 
     message: Message
     tree: ObjectTree
@@ -278,7 +272,7 @@ class Incoming:
 
 
 class Chunks:
-    """The data of chunks of arrays as they come, one after the other in one file.
+    """Keeps the data of chunks of arrays as they come, one after the other in one file.
 
     A sender's chunks come in the order of its arrays, so an array is a part of that file and need
     not be put together."""
@@ -324,8 +318,8 @@ def _is_chain(tree: ObjectTree) -> bool:
 
 
 def _one_array(message: Message, chunk: bytes) -> Message:
-    """The message whose only content is an array of one chunk, from that chunk alone: four requests
-    fewer.
+    """Return the message whose only content is an array of one chunk, from that chunk alone: four
+    requests fewer.
 
     What the skipped objects would say (names, dtype, shape) nobody trusts anyway: the frame inside
     says it, checked.
@@ -334,14 +328,9 @@ def _one_array(message: Message, chunk: bytes) -> Message:
     return make_message(metadata=message.metadata, content=RecordDict({"arrays": ArrayRecord({"edgegossip": array})}))
 
 
-def _most_bytes(tree: ObjectTree) -> int:
-    """How large a message can be: of its objects only the largest size is known."""
-    return sum(1 for _ in iterate_object_tree(tree)) * FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE
-
-
 def _arrays(incoming: Incoming, spool: Spool) -> tuple[dict[str, Any], dict[bytes, memoryview]]:
-    """The arrays of a message, whose chunks leave its contents; and the data of those that are not
-    in memory, by the bytes that stand in their place.
+    """Return the arrays of a message, whose chunks leave its contents; and the data of those that
+    are not in memory, by the bytes that stand in their place.
 
     Flower would hold their bytes three times on the way. Raises ValueError when chunks do not fit
     together."""
@@ -370,7 +359,7 @@ def _arrays(incoming: Incoming, spool: Spool) -> tuple[dict[str, Any], dict[byte
 
 
 def _joined(incoming: Incoming, names: Sequence[str], spool: Spool) -> bytes | memoryview:
-    """The data of these chunks as one, copied only where it has to be. Raises KeyError,
+    """Return the data of these chunks as one, copied only where it has to be. Raises KeyError,
     ValueError."""
     chunks = incoming.chunks
     data = None if chunks is None else chunks.run(names)
@@ -388,17 +377,18 @@ def _body(chunk: bytes) -> memoryview:
 
 
 class Objects:
-    """Content of messages through one API: each object is one request. The chunks of a large array
-    lie in `spool`, and so does the array. `moved` counts the objects that went either way."""
+    """Moves the content of messages through one API: each object is one request. The chunks of a
+    large array lie in `spool`, and so does the array. `moved` counts the objects that went either
+    way."""
 
     def __init__(self, client: Any, node: Node, spool: Spool) -> None:
         self._client, self._node, self._spool = client, node, spool
         self.moved = 0
 
     def fetch(self, run_id: int, incoming: Incoming) -> Message | None:
-        """The whole message, or None while its sender has not pushed all of it; what is there is
-        fetched only once, so that the first parts of a large message travel on while the last ones
-        come in. Raises ValueError on a malformed one."""
+        """Return the whole message, or None while its sender has not pushed all of it; what is
+        there is fetched only once, so that the first parts of a large message travel on while the
+        last ones come in. Raises ValueError on a malformed one."""
         chain = _is_chain(incoming.tree)
         contents = incoming.contents
         for tree in iterate_object_tree(incoming.tree):
@@ -435,12 +425,13 @@ class Objects:
         return message
 
     def _took(self, incoming: Incoming, object_id: str, answer: PullObjectResponse) -> bool:
-        """Whether an object was taken for a chunk of a large message, into the file of its
+        """Return whether an object was taken for a chunk of a large message, into the file of its
         chunks."""
         if not answer.object_content.startswith(b"ArrayChunk ") or _is_chain(incoming.tree):
             return False
         if incoming.chunks is None:
-            most_bytes = _most_bytes(incoming.tree)
+            # Of the message's objects only the largest size is known.
+            most_bytes = sum(1 for _ in iterate_object_tree(incoming.tree)) * FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE
             if not self._spool.keeps(most_bytes):
                 return False
             incoming.chunks = Chunks(self._spool.buffer(most_bytes))
@@ -464,7 +455,7 @@ class Objects:
 
 
 def bundled(objects: Mapping[str, Any]) -> dict[str, bytes] | None:
-    """Their contents by id where all of them go into one request."""
+    """Return the objects' contents by id where all of them go into one request."""
     contents: dict[str, bytes] = {}
     left = BUNDLE_BYTES
     for object_id, item in objects.items():
@@ -476,7 +467,7 @@ def bundled(objects: Mapping[str, Any]) -> dict[str, bytes] | None:
 
 
 def is_whole(tree: ObjectTree, contents: Container[str]) -> bool:
-    """Whether all of a message is there."""
+    """Return whether all of a message is there."""
     return all(item.object_id in contents for item in iterate_object_tree(tree))
 
 
@@ -486,7 +477,7 @@ _LENGTH = struct.Struct("<I")
 
 
 def pack(head: bytes, objects: Mapping[str, bytes]) -> bytes:
-    """`head` is one of Flower's protobuf messages, `objects` are by id."""
+    """Return a bundle. `head` is one of Flower's protobuf messages, `objects` are by id."""
     parts = [head]
     for object_id, content in objects.items():
         parts += [object_id.encode(), content]
@@ -494,7 +485,7 @@ def pack(head: bytes, objects: Mapping[str, bytes]) -> bytes:
 
 
 def unpack(body: bytes) -> tuple[bytes, dict[str, bytes]]:
-    """What `pack` was given. Raises ValueError."""
+    """Return what `pack` was given. Raises ValueError."""
     parts: list[bytes] = []
     at = 0
     while at < len(body):
@@ -515,7 +506,7 @@ def unpack(body: bytes) -> tuple[bytes, dict[str, bytes]]:
 
 
 def connect(kind: type[_Client], address: str, context: ssl.SSLContext | None, interceptors: Sequence[Any]) -> _Client:
-    """One of Flower's clients; `context` None: without TLS.
+    """Return one of Flower's clients; `context` None: without TLS.
 
     It goes straight to that address, whatever proxies the environment names, and nowhere else,
     whatever it is told there."""
@@ -534,9 +525,9 @@ def post(
     hold_s: float = 0.0,
     arriving: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> bytes:
-    """A request to a path of ours (superlink.py) with what Flower's own requests of that client
-    carry; the answer's body. `message`: what the body is about. `arriving`: entered while the
-    answer comes in, which is no time of waiting for it."""
+    """Send a request to a path of ours (superlink.py) with what Flower's own requests of that
+    client carry; the answer's body. `message`: what the body is about. `arriving`: entered while
+    the answer comes in, which is no time of waiting for it."""
     headers = {"content-type": "application/octet-stream", HOLD_HEADER: f"{hold_s:g}"}
     request = client._client.build_request("POST", f"{client._base_url}{path}", content=body, headers=headers)
     context = ProtobufRequestContext(rpc_method=path, message=message, request=request)
@@ -553,8 +544,8 @@ def post(
 
 
 def _untie(response: httpx.Response) -> None:
-    """A response and its stream refer to each other, and its body, which may be a model, would wait
-    for the garbage collector."""
+    """Free a response, once it is read: it and its stream refer to each other, and its body, which
+    may be a model, would wait for the garbage collector."""
     if response.is_closed:
         response.stream = _EMPTY
 
@@ -573,62 +564,9 @@ class TokenInterceptor:
         return call_next(context)
 
 
-def speaks_tls(address: str) -> bool:
-    """Whether somebody there does; who, is not asked."""
-    host, _, port = address.rpartition(":")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    try:
-        with socket.create_connection((host.strip("[]"), int(port)), PROBE_S) as plain, context.wrap_socket(plain):
-            return True
-    except OSError:
-        return False
-
-
-def without_identity(address: str) -> LinkError:
-    """Why a board without TLS gets no answer from a coordinator with it."""
-    text = f"the coordinator at {address} speaks TLS: start this board with --identity DIR, the folder that"
-    return LinkError(f"{text} `edgegossip fleet add` made for it", gone=False)
-
-
-@contextmanager
-def answered(address: str) -> Iterator[None]:
-    try:
-        yield
-    except LinkError:
-        raise
-    except PeerError as error:  # of the TLS context
-        raise LinkError(f"{address} cannot be trusted: {error}", gone=False) from None
-    except httpx.TransportError as error:
-        raise LinkError(f"{address} does not answer: {error}", gone=True) from None
-    except httpx.HTTPStatusError as error:
-        _refused(address, error.response)
-
-
-def _refused(address: str, response: httpx.Response) -> NoReturn:
-    status, detail = response.status_code, _detail(response)
-    if status == 401 and detail != NOT_ADMITTED:
-        text = (
-            f"{address} does not accept this board's signature: its key is unknown there, or the two clocks differ by "
-            f"more than 5 s (behind: {TIMESTAMP_TOLERANCE} s); set the clock and try again"
-        )
-        raise LinkError(text, gone=False, unknown=True)
-    if status == 403:
-        raise LinkError(f"the coordinator at {address} refuses this board: {detail}", gone=False)
-    raise LinkError(f"{address} refused the request ({status}): {detail}", gone=status in (429, 502, 503, 504))
-
-
-def _detail(response: httpx.Response) -> str:
-    try:
-        answer = json.loads(response.text)
-        return str(answer.get("detail") or answer.get("public_message") or answer)[:MAX_DETAIL]
-    except (ValueError, AttributeError):
-        return response.reason_phrase
-
-
 class ByteMeter:
-    """Innermost interceptor: counts what each request hands to the socket, headers as HTTP/1.1
-    writes them."""
+    """Counts, as the innermost interceptor, what each request hands to the socket, headers as
+    HTTP/1.1 writes them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

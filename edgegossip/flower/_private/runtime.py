@@ -9,6 +9,7 @@ import ssl
 import threading
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import httpx
@@ -52,10 +53,8 @@ from edgegossip.flower._private.link import (
     RUN_GIVE_PATH,
     RUN_TAKE_PATH,
     Incoming,
-    LinkError,
     Objects,
     TokenInterceptor,
-    answered,
     bundled,
     connect,
     is_whole,
@@ -63,6 +62,7 @@ from edgegossip.flower._private.link import (
     post,
     unpack,
 )
+from edgegossip.flower.connection import LinkError, answered
 from edgegossip.spool import Spool
 from edgegossip.types import NodeId, PeerError
 
@@ -72,13 +72,13 @@ _ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
 
 
 def is_away(reply: Message) -> bool:
-    """Whether this is no answer, but Flower's word that the board has given no sign of life for too
-    long."""
+    """Return whether this is no answer, but Flower's word that the board has given no sign of life
+    for too long."""
     return reply.has_error() and reply.error.code == ErrorCode.NODE_UNAVAILABLE
 
 
 class RunLink:
-    """The server's side of one run, in this process instead of one that Flower starts.
+    """Is the server's side of one run, in this process instead of one that Flower starts.
 
     From `claim` to `finish` a thread gives the run's signs of life: a large model takes longer to
     move, to average and to keep than one of them may fail. Methods raise LinkError."""
@@ -176,7 +176,7 @@ class RunLink:
         return list(answer.message_ids)
 
     def pull(self, message_ids: Iterable[str]) -> list[Message]:
-        """Whole replies that have come in.
+        """Return whole replies that have come in.
 
         One whose content is still on its way is kept and tried again next time."""
         wanted = [i for i in message_ids if i not in self._arriving]
@@ -214,7 +214,7 @@ class RunLink:
         return moved
 
     def delivering(self) -> bool:
-        """Whether boards have taken in more of large messages since the last time."""
+        """Return whether boards have taken in more of large messages since the last time."""
         taken = self.taken.is_set()
         self.taken.clear()
         return taken
@@ -234,10 +234,8 @@ class RunLink:
         if self._beats.is_alive():
             self._beats.join(BEAT_S)
         status = SubStatus.COMPLETED if error is None else SubStatus.FAILED
-        try:
+        with suppress(httpx.HTTPError, ValueError, PeerError):  # nobody will read it any more
             self._client.PushTaskOutput(PushTaskOutputRequest(sub_status=status, details=error or ""))
-        except (httpx.HTTPError, ValueError, PeerError):
-            pass  # the SuperLink is gone, or not trusted any more, and nobody will read it
         self._client.close()
 
 

@@ -4,8 +4,8 @@ middleware before it, and the SuperLink's end of bundles.
 Flower's Fleet API checks each request's signature, but reads its body first; its Control and
 Runtime API, on the same port, serve anybody. So with TLS only the coordinator, which has a token,
 reaches anything but the Fleet API, and that is only for keys that the coordinator has admitted
-(`AdmissionMiddleware`, an ASGI application around Flower's own); it is asked over a `Line`, whose
-other end, and whose words, are in admission.py.
+(`AdmissionMiddleware`, an ASGI application around Flower's own); it is asked over a
+`ControlChannel`, whose other end, and whose words, are in admission.py.
 
 Flower asks for each object of a message in a request of its own, 11 a message, and a client that
 waits asks again and again. A request costs the SuperLink 3 to 6 ms whatever it is about. Here the
@@ -69,16 +69,8 @@ from edgegossip.flower._private.link import (
     pack,
     unpack,
 )
-from edgegossip.flower.admission import (
-    GATE_VARIABLE,
-    JOIN_PATH,
-    NOT_ADMITTED,
-    OBJECTS_VARIABLE,
-    RECIPE_PATH,
-    REVOKED_PATH,
-    TOKEN_HEADER,
-    token_of,
-)
+from edgegossip.flower.admission import ADMISSION_VARIABLE, OBJECTS_VARIABLE, token_of
+from edgegossip.flower.connection import JOIN_PATH, NOT_ADMITTED, RECIPE_PATH, REVOKED_PATH, TOKEN_HEADER
 from edgegossip.security.limits import SharedRateLimiter, TokenBuckets
 from edgegossip.telemetry.sockets import BoardSockets
 from edgegossip.untrusted import whole_number
@@ -119,19 +111,20 @@ def flower_superlink() -> None:
     from flwr.superlink import main as app
 
     ObjectsOnDisk.folder = Path(os.environ[OBJECTS_VARIABLE])
-    object_store_factory.InMemoryObjectStore = ObjectsOnDisk  # type: ignore[misc]
+    factory: Any = object_store_factory
+    factory.InMemoryObjectStore = ObjectsOnDisk
     cli: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")
     descriptor, token, secure = _inherited()
-    line = Line(descriptor)
+    control = ControlChannel(descriptor)
     every = app._get_middleware
 
     def middleware() -> list[Middleware]:
         needed = [m for m in every() if getattr(m.cls, "__name__", "") not in IDLE_MIDDLEWARE]
-        return [Middleware(_middleware, line, token, secure), *needed]
+        return [Middleware(_middleware, control, token, secure), *needed]
 
     app._get_middleware = middleware
     if secure:
-        _report_handshakes(line)
+        _report_handshakes(control)
         cli.uvicorn = SimpleNamespace(run=_serve_tls)
     cli.flower_superlink()
 
@@ -139,14 +132,14 @@ def flower_superlink() -> None:
 def _inherited() -> tuple[int, str, bool]:
     """Return descriptor, token and whether TLS is on, as the coordinator set them for this
     process."""
-    descriptor, secure, secret_file = os.environ.pop(GATE_VARIABLE).split(",", 2)
+    descriptor, secure, secret_file = os.environ.pop(ADMISSION_VARIABLE).split(",", 2)
     with open(secret_file, "rb") as file:
         return int(descriptor), token_of(file.read()), secure == "1"
 
 
 class ObjectsOnDisk(InMemoryObjectStore):
-    """Flower's store of objects, with no more than MEMORY_BYTES of large ones in memory: models of
-    many boards may wait here at a time. A file goes with its object."""
+    """Is Flower's store of objects, with no more than MEMORY_BYTES of large ones in memory: models
+    of many boards may wait here at a time. A file goes with its object."""
 
     folder: Path
 
@@ -169,7 +162,8 @@ class ObjectsOnDisk(InMemoryObjectStore):
 
 
 class _OnDisk:
-    """The content of an object in a file of its own, which goes when nobody refers to this."""
+    """Keeps the content of an object in a file of its own, which goes when nobody refers to
+    this."""
 
     def __init__(self, path: Path, content: bytes) -> None:
         self._path = path
@@ -181,18 +175,18 @@ class _OnDisk:
         return self._path.read_bytes()
 
 
-class Line:
-    """This end of the socket to the coordinator. Thread-safe."""
+class ControlChannel:
+    """Speaks with the coordinator over a socket. Thread-safe."""
 
     def __init__(self, descriptor: int) -> None:
         self._socket = socket.socket(fileno=descriptor)
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
-        self._asked: dict[int, concurrent.futures.Future[dict[str, Any]]] = {}
+        self._pending: dict[int, concurrent.futures.Future[dict[str, Any]]] = {}
         self.on_in: Callable[[str], None] = lambda key: None
         self.on_out: Callable[[str], None] = lambda key: None
         self.measure: Callable[[], list[int] | None] = lambda: None
-        self._complaints = TokenBuckets(5.0, 50.0)
+        self._handshakes = TokenBuckets(5.0, 50.0)
         self._taken = TokenBuckets(1.0, 1.0)
         threading.Thread(target=self._read, daemon=True, name="admission").start()
 
@@ -201,8 +195,8 @@ class Line:
         all is well."""
         answer: concurrent.futures.Future[dict[str, Any]] = concurrent.futures.Future()
         number = next(self._numbers)
-        self._asked[number] = answer
-        answer.add_done_callback(lambda _: self._asked.pop(number, None))  # answered, or not waited for any more
+        self._pending[number] = answer
+        answer.add_done_callback(lambda _: self._pending.pop(number, None))  # answered, or not waited for any more
         self.tell({what: number, **question})
         return answer
 
@@ -215,9 +209,9 @@ class Line:
         if self._taken.take("", time.monotonic()):
             self.tell({"taken": True})
 
-    def complain(self, reason: str, address: str) -> None:
+    def report_handshake(self, reason: str, address: str) -> None:
         """Say that somebody did not manage TLS."""
-        if self._complaints.take("", time.monotonic()):
+        if self._handshakes.take("", time.monotonic()):
             self.tell({"handshake": reason, "from": address})
 
     def tell(self, document: dict[str, Any]) -> None:
@@ -231,11 +225,11 @@ class Line:
     def _read(self) -> None:
         with suppress(OSError), self._socket.makefile("rb") as lines:  # the coordinator is gone, as in `tell`
             for line in lines:
-                self._hear(json.loads(line))
+                self._receive(json.loads(line))
 
-    def _hear(self, news: dict[str, Any]) -> None:
+    def _receive(self, news: dict[str, Any]) -> None:
         if "answer" in news:
-            asked = self._asked.get(news["answer"])
+            asked = self._pending.get(news["answer"])
             if asked is not None and asked.set_running_or_notify_cancel():
                 asked.set_result(news)
         elif "in" in news:
@@ -251,8 +245,10 @@ class AdmissionMiddleware:
     network may come in, and only the coordinator's own connections are told from others'. `bundles`
     answers requests to its own paths; the coordinator's begin with RUN_PREFIX."""
 
-    def __init__(self, app: App, line: Line, token: str, secure: bool, key_header: str, bundles: Batching) -> None:
-        self._app, self._line, self._token, self._secure = app, line, token.encode(), secure
+    def __init__(
+        self, app: App, control: ControlChannel, token: str, secure: bool, key_header: str, bundles: Batching
+    ) -> None:
+        self._app, self._control, self._token, self._secure = app, control, token.encode(), secure
         self._bundles = bundles
         self._key_header = key_header.lower().encode()
         self._admitted: set[bytes] = set()
@@ -261,8 +257,8 @@ class AdmissionMiddleware:
         if secure:
             self._open_paths |= {JOIN_PATH: self._join, REVOKED_PATH: self._revoked}
         self.own: set[tuple[str, int]] = set()  # addresses from which the coordinator itself has come
-        line.on_in = lambda key: self._admitted.add(_header_of(key))
-        line.on_out = lambda key: self._admitted.discard(_header_of(key))
+        control.on_in = lambda key: self._admitted.add(_header_of(key))
+        control.on_out = lambda key: self._admitted.discard(_header_of(key))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -312,25 +308,25 @@ class AdmissionMiddleware:
             raise
 
     async def _join(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> dict[str, Any]:
-        asked = await self._said(("key", "proof", "time"), scope, headers, receive)
+        asked = await self._fields(("key", "proof", "time"), scope, headers, receive)
         await self._ask("join", asked, scope)
         return {}
 
     async def _recipe(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> dict[str, Any]:
         """Give the recipe to a board that knows this address and nothing else."""
-        asked = await self._said(("proof", "time") if self._secure else (), scope, headers, receive)
+        asked = await self._fields(("proof", "time") if self._secure else (), scope, headers, receive)
         answer = await self._ask("recipe", asked, scope)
         return {name: answer[name] for name in ("recipe", "boards")}
 
-    async def _said(
+    async def _fields(
         self, names: tuple[str, ...], scope: Scope, headers: dict[bytes, bytes], receive: Receive
     ) -> dict[str, str]:
         body = await self._body(scope, headers, MAX_JOIN_BYTES, receive)
         try:
             document = json.loads(body)
-            said = {name: str(document[name]) for name in names}
-            "".join(said.values()).encode()  # JSON has texts that UTF-8 has not
-            return said
+            fields = {name: str(document[name]) for name in names}
+            "".join(fields.values()).encode()  # JSON has texts that UTF-8 has not
+            return fields
         except (ValueError, KeyError, TypeError, RecursionError):
             raise _Refused(400, "this is not how a board introduces itself") from None
 
@@ -355,7 +351,7 @@ class AdmissionMiddleware:
         """Return the coordinator's answer. Raises _Refused when it is no."""
         try:
             host, port = scope["client"]
-            asked = self._line.ask(what, {**question, "from": f"{host}:{port}"})
+            asked = self._control.ask(what, {**question, "from": f"{host}:{port}"})
             answer = await asyncio.wait_for(asyncio.wrap_future(asked), ANSWER_S)
         except TimeoutError:
             raise _Refused(503, "the coordinator is busy; try again in a moment") from None
@@ -371,7 +367,7 @@ class _Refused(Exception):
 
 
 def _header_of(key: str) -> bytes:
-    """How Flower's clients write a public key (PEM) into each request."""
+    """Return how Flower's clients write a public key (PEM) into each request."""
     return b64encode(key.encode())
 
 
@@ -403,14 +399,17 @@ async def _answer(send: Send, status: int, detail: str, **more: Any) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-def _middleware(app: App, line: Line, token: str, secure: bool) -> AdmissionMiddleware:
-    made = AdmissionMiddleware(app, line, token, secure, FLEET_HTTP_PUBLIC_KEY_HEADER, Batching(line.news, line.taken))
-    line.measure = BoardSockets(made.own).sample
+def _middleware(app: App, control: ControlChannel, token: str, secure: bool) -> AdmissionMiddleware:
+    made = AdmissionMiddleware(
+        app, control, token, secure, FLEET_HTTP_PUBLIC_KEY_HEADER, Batching(control.news, control.taken)
+    )
+    control.measure = BoardSockets(made.own).sample
     return made
 
 
 def _serve_tls(app: Any, **options: Any) -> None:
-    """`uvicorn.run` with TLS 1.3 only, on Python's own loop, whose handshakes can be watched."""
+    """Serve as `uvicorn.run` does, with TLS 1.3 only, on Python's own loop, whose handshakes can be
+    watched."""
     import uvicorn
 
     asyncio.constants.SSL_HANDSHAKE_TIMEOUT = HANDSHAKE_S
@@ -422,8 +421,9 @@ def _serve_tls(app: Any, **options: Any) -> None:
         uvicorn.Server(config).run()
 
 
-def _report_handshakes(line: Line) -> None:
-    """asyncio drops what went wrong in a handshake. Its one function that knows is wrapped."""
+def _report_handshakes(control: ControlChannel) -> None:
+    """Report what went wrong in handshakes, which asyncio drops: its one function that knows is
+    wrapped."""
     protocol: Any = asyncio.sslproto.SSLProtocol
     complete = protocol._on_handshake_complete
 
@@ -431,14 +431,11 @@ def _report_handshakes(line: Line) -> None:
         if error is not None:
             where = self._transport.get_extra_info("peername") if self._transport is not None else None
             address = f"{where[0]}:{where[1]}" if where else "somebody:0"
-            line.complain(_reason(error), address)
+            reason = (error.reason or str(error)) if isinstance(error, ssl.SSLError) else "EOF"
+            control.report_handshake(reason, address)
         complete(self, error)
 
     protocol._on_handshake_complete = watched
-
-
-def _reason(error: BaseException) -> str:
-    return (error.reason or str(error)) if isinstance(error, ssl.SSLError) else "EOF"
 
 
 class Batching:
@@ -464,7 +461,7 @@ class Batching:
         return path in self._work
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Flower's own translator makes answers of errors."""
+        """Answer a request; Flower's own translator makes answers of errors."""
         request = Request(scope, receive)
 
         async def answer(request: Request) -> Response:
@@ -477,8 +474,8 @@ class Batching:
         await response(scope, receive, send)
 
     def heard(self, path: str) -> None:
-        """A request of Flower's own has been answered: whoever waits for what it may have brought
-        looks again."""
+        """Take note that a request of Flower's own has been answered: whoever waits for what it may
+        have brought looks again."""
         if path.startswith("/v1/fleet/push-"):
             self._on_news()
         elif path == PULL_OBJECT_PATH:
@@ -491,7 +488,7 @@ class Batching:
         news.set()
 
     async def _take(self, request: Request) -> bytes:
-        """The next message for a board; nothing when there is none within the time that it
+        """Return the next message for a board; nothing when there is none within the time that it
         waits."""
         asked = PullMessagesRequest.FromString(await request.body())
         until = time.monotonic() + min(MAX_HOLD_S, max(0.0, float(request.headers.get(HOLD_HEADER, "0"))))
@@ -533,7 +530,7 @@ class Batching:
         return pack(found.SerializeToString(), _contents(found.message_object_trees, pull, BUNDLE_BYTES))
 
     async def _give(self, request: Request) -> bytes:
-        """A board's answer."""
+        """Take a board's answer."""
         head, objects = unpack(await request.body())
         given = PushMessagesRequest.FromString(head)
         if given.messages_list[0].metadata.src_node_id != given.node.node_id:
@@ -560,8 +557,8 @@ class Batching:
         return bytes(answer.SerializeToString())
 
     async def _run_take(self, request: Request) -> bytes:
-        """Replies to the coordinator's messages that are there; those that go into one answer whole
-        count as received."""
+        """Return replies to the coordinator's messages that are there; those that go into one
+        answer whole count as received."""
         body = await request.body()
         return await run_in_threadpool(self._replies, request, PullAppMessagesRequest.FromString(body))
 
@@ -580,7 +577,7 @@ class Batching:
         return pack(found.SerializeToString(), contents)
 
     async def _run_give(self, request: Request) -> bytes:
-        """The coordinator's messages."""
+        """Take the coordinator's messages."""
         head, objects = unpack(await request.body())
         given = PushAppMessagesRequest.FromString(head)
         answer = await run_in_threadpool(self._store_for_boards, request, given, objects)
@@ -605,7 +602,7 @@ class Batching:
 
 
 def _authenticate(request: Request, message: Any) -> None:
-    """Flower's check of signature and board. Raises what Flower's translator makes a 401 of."""
+    """Do Flower's check of signature and board. Raises what Flower's translator makes a 401 of."""
     request.state.protobuf_request = message
     authenticate_node(request)
 
@@ -617,8 +614,8 @@ def _state_and_task(request: Request) -> tuple[Any, Any]:
 
 
 def _contents(trees: Iterable[ObjectTree], pull: Callable[[str], bytes], left: int) -> dict[str, bytes]:
-    """Objects that are there, children before parents, as many as go into one answer of `left`
-    bytes."""
+    """Return objects that are there, children before parents, as many as go into one answer of
+    `left` bytes."""
     found: dict[str, bytes] = {}
     for tree in trees:
         for item in iterate_object_tree(tree):

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from edgegossip.checkpoint.registry import RunContext
 from edgegossip.checkpoint.store import Store
-from edgegossip.checkpoint.table import Outside
 from edgegossip.gossip.base import NodeView
 from edgegossip.lab.sim.fake_disk import FakeDisk
 
@@ -90,7 +90,7 @@ class StoredDisk(Disk):
         return kind in ("crash", "empty-disk") or (had > 0 if kind == "torn-write" else len(self._paths()) < had)
 
     def read(self) -> Saved | None:
-        found = self._store.load(None if self._view is None else Outside.of(self._view))
+        found = self._store.load(None if self._view is None else RunContext.of(self._view))
         if found is None:
             return None
         noted = self._saved[found.meta["number"]]

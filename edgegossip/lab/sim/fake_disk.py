@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
-from edgegossip.checkpoint.memory import MemoryFile
+from edgegossip.checkpoint.format import MemoryFile
 
 BLOCK_BYTES = 512
 _LOST = 0.5  # of what was not synced

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from edgegossip import frame as wire
 from edgegossip.agreement import Agreement, difference
+from edgegossip.checkpoint.registry import RunContext
 from edgegossip.checkpoint.store import Store
-from edgegossip.checkpoint.table import Outside
 from edgegossip.engine.plausible import ServerLevels
 from edgegossip.engine.server import ServerEngine
 from edgegossip.engine.server_boards import BoardSeen
@@ -351,7 +351,7 @@ class Coordinator:
         self._settling = False
         self._wake_s = math.inf
         self._store = Store(Path(FOLDER), {"run": world.plan.run_id}, keep=2, files=self.disk)
-        found = self._store.load(Outside(layout=world.plan.layout))
+        found = self._store.load(RunContext(layout=world.plan.layout))
         progress = None
         if found is not None:
             progress = Progress.from_plain(found.value, world.plan.layout, ServerLevels.of(world.plan.codec))

@@ -15,7 +15,7 @@ from edgegossip.cli.main import cli
 from edgegossip.fleet.launch import board as boards
 from edgegossip.fleet.launch.unfinished import instance_of, kept_unix_s
 from edgegossip.mesh.membership.joining import JoinAnswer
-from edgegossip.node import entering
+from edgegossip.node import bootstrap
 from edgegossip.node.main import NodeOptions, _place
 from edgegossip.telemetry.lines import EventRecord, to_line
 from edgegossip.telemetry.run_folder import read_run
@@ -45,7 +45,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Found:
     def ask(*_: object, **__: object) -> JoinAnswer:
         recipe = recipes.with_settings(recipes.load("quickstart-gossip"), {"run.nodes": 3})
         return JoinAnswer(
-            entering.found(recipe, "pi-02", ("pi-01", "pi-02", "pi-03"), None).manifest, (), "pi-02", "10.0.0.9"
+            bootstrap.found(recipe, "pi-02", ("pi-01", "pi-02", "pi-03"), None).manifest, (), "pi-02", "10.0.0.9"
         )
 
     monkeypatch.setattr(boards, "run_node", run_node)
@@ -126,7 +126,7 @@ def test_who_joins_another_run_of_the_same_recipe_leaves_the_earlier_one_alone(
     now = {"instance": "aa"}
 
     def ask(*_: object, **__: object) -> JoinAnswer:
-        manifest = entering.found(recipe, "pi-02", members, None, lambda _: now["instance"]).manifest
+        manifest = bootstrap.found(recipe, "pi-02", members, None, lambda _: now["instance"]).manifest
         return JoinAnswer(manifest, (), "pi-02", "10.0.0.9")
 
     monkeypatch.setattr("edgegossip.mesh.membership.joining.ask", ask)

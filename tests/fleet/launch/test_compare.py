@@ -11,7 +11,7 @@ from edgegossip import recipe as recipes
 from edgegossip import training
 from edgegossip.fleet.launch.gossip import LocalRun, compare_models
 from edgegossip.modelfile import write_model
-from edgegossip.node.final_model import about_model
+from edgegossip.node.storage import about_model
 from edgegossip.recipe import Recipe
 from edgegossip.telemetry.run_folder import RunFolder, read_run
 from tests.training.fakes import recipe

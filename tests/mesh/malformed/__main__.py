@@ -43,7 +43,7 @@ from tests.mesh.malformed.messages import Maker, Target
 BOARD, HONEST = "pi-1", ("pi-2", "pi-3")
 ATTACKERS = tuple(f"evil-{k}" for k in range(1, 5))
 SETTINGS = (
-    "model.name=tests.e2e.paced:paced_mlp",
+    "model.name=tests.e2e.slow_mlp:slow_mlp",
     "model.params.pause_s=0.8",
     "model.params.hidden=[4]",
     "training.lr=0.02",

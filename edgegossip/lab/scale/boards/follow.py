@@ -23,7 +23,7 @@ from edgegossip.files import write_atomic
 from edgegossip.lab.scale.boards.desk import JOB, RECORDS
 from edgegossip.lab.scale.boards.job import Job, parse_job
 from edgegossip.mesh import address as addresses
-from edgegossip.node.entering import check_functions
+from edgegossip.node.bootstrap import check_functions
 from edgegossip.node.spec import check_names
 from edgegossip.report.units import printable
 from edgegossip.security.identity import Identity

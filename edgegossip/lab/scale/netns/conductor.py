@@ -1,4 +1,4 @@
-"""Gives the boards of one machine their turns to compute, and lets them send together (node/pace.py
+"""Gives the boards of one machine their turns to compute, and lets them send together (dilation.py
 is the boards' side).
 
 A board is waiting for its turn, computing, ready to send, or exchanging. Nobody gets a turn while

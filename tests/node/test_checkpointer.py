@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from edgegossip import frame
 from edgegossip import recipe as recipes
-from edgegossip.checkpoint.memory import to_bytes
+from edgegossip.checkpoint.format import to_bytes
 from edgegossip.engine.events import (
     Checkpoint,
     Effect,
@@ -31,8 +31,8 @@ from edgegossip.engine.joining import Patience
 from edgegossip.engine.node import NodeEngine, Seat
 from edgegossip.gossip.base import Send
 from edgegossip.layout import Layout, TensorSpec
-from edgegossip.node.keeper import Keeper, Restored
 from edgegossip.node.spec import NodeSpec, make_algorithm, make_view
+from edgegossip.node.storage import Checkpointer, Restored
 from edgegossip.recipe import Recipe
 from edgegossip.types import ConfigError, DataError, LocalUpdate, Round, UsageError, Vec
 from tests.node.fakes import ListSink, Quadratic
@@ -70,27 +70,28 @@ def recipe_of(**settings: Any) -> Recipe:
 
 
 class Board:
-    """An engine with its keeper, as `gossip_node` puts them together, less sockets and threads."""
+    """An engine with its checkpointer, as `gossip_node` puts them together, less sockets and
+    threads."""
 
     def __init__(self, name: str, folder: Path, recipe: Recipe, size: int = 6) -> None:
         self.spec, self.sink = NodeSpec(recipe, name, MEMBERS, b"r" * 16), ListSink()
         self.workload = WithMomentum(size)
         self.view, self.algorithm = make_view(self.spec, self.workload.layout), make_algorithm(recipe)
-        self.keeper = Keeper(self.spec, self.view, self.workload, folder / name, self.sink)
+        self.checkpointer = Checkpointer(self.spec, self.view, self.workload, folder / name, self.sink)
         neighbours = frozenset(MEMBERS) - {name}
         self.engine = NodeEngine(self.algorithm, Seat(name, MEMBERS, neighbours, 1, 1000), Patience(3.0))
         self.mail, self.train, self.kept = list[Send](), list[Train](), list[Any]()
         self.carry_out(self.engine.start(0.0))
 
     def load(self) -> Restored | None:
-        return self.keeper.load(self.algorithm)
+        return self.checkpointer.load(self.algorithm)
 
     def look(self) -> Restored | None:
         """What it would go on from."""
         try:
             return self.load()
         finally:
-            self.keeper.close()
+            self.checkpointer.close()
 
     def begin(self, restored: Restored | None) -> None:
         self.give(*(PeerUp(peer) for peer in MEMBERS if peer != self.spec.name))
@@ -120,7 +121,7 @@ class Board:
         self.give(UpdateReady(self.workload.local_update(train.model, train.round)))
 
     def keep(self) -> None:
-        self.keeper.offer(self.kept[-1], self.algorithm.round(self.kept[-1]))
+        self.checkpointer.offer(self.kept[-1], self.algorithm.round(self.kept[-1]))
 
 
 def deliver(boards: list[Board]) -> None:
@@ -159,7 +160,7 @@ def test_boards_go_on_as_if_nothing_had_been(tmp_path: Path) -> None:
         board.begin(None)
     play(first, 5)
     for board in first:
-        board.keeper.close()
+        board.checkpointer.close()
     second = fleet(tmp_path)
     for board in second:
         restored = board.load()
@@ -181,7 +182,7 @@ def kept(tmp_path: Path, **settings: Any) -> None:
         board.begin(None)
     play(boards, 4)
     for board in boards:
-        board.keeper.close()
+        board.checkpointer.close()
 
 
 def again(tmp_path: Path, size: int = 6, **settings: Any) -> Board:
@@ -235,7 +236,7 @@ def test_a_folder_that_cannot_be_made_stops_nobody(tmp_path: Path) -> None:
         board.begin(None)
     play(boards, 4)
     for board in boards:
-        board.keeper.close()
+        board.checkpointer.close()
         assert board.sink.names() == ["checkpoint-failed"] and "cannot keep a checkpoint in" in board.sink.events[0][2]
 
 

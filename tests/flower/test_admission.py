@@ -14,8 +14,9 @@ import pytest
 
 from edgegossip.flower import admission
 from edgegossip.flower._private import superlink
-from edgegossip.flower._private.superlink import AdmissionMiddleware, Line
-from edgegossip.flower.admission import JOIN_PATH, RECIPE_PATH, AdmissionController
+from edgegossip.flower._private.superlink import AdmissionMiddleware, ControlChannel
+from edgegossip.flower.admission import AdmissionController
+from edgegossip.flower.connection import JOIN_PATH, RECIPE_PATH
 from edgegossip.security.admission import Admission, Caller
 from edgegossip.security.limits import SharedRateLimiter
 from edgegossip.security.names import Subject
@@ -63,24 +64,26 @@ async def _flower(scope: Any, receive: Any, send: Any) -> None:
 
 
 class Port:
-    """Both ends of admission, as they are in two processes. `said`: what the coordinator's log
+    """Both ends of admission, as they are in two processes. `refused`: what the coordinator's log
     shows."""
 
     def __init__(self, *, answers: bool = True) -> None:
         here, there = socket.socketpair()
-        self.line, self.said = Line(here.detach()), list[str]()
+        self.line, self.refused = ControlChannel(here.detach()), list[str]()
         self.app, self.receive = _no_app, None
-        self.gate = AdmissionMiddleware(lambda *asked: self.app(*asked), self.line, "token", True, "key", NoBundles())
+        self.middleware = AdmissionMiddleware(
+            lambda *asked: self.app(*asked), self.line, "token", True, "key", NoBundles()
+        )
         self.admission = Board0()
         self.registered: list[bytes] = []
-        self.keeper = AdmissionController(
+        self.controller = AdmissionController(
             there, self.admission, ["board-0"], self._register, self._refused, lambda *x: None
         )
         if answers:
-            self.keeper.start()
+            self.controller.start()
 
     def _refused(self, refusal: Refusal) -> None:
-        self.said.append(str(refusal))
+        self.refused.append(str(refusal))
 
     def _register(self, key: bytes, name: NodeId) -> int:
         if key == b"bug":
@@ -91,7 +94,7 @@ class Port:
     def ask(
         self, path: str, body: bytes, host: str = STRANGER, length: bytes | None = None, *more: tuple[bytes, bytes]
     ) -> tuple[int, str]:
-        """Status and what is said."""
+        """Return status and detail."""
         return asyncio.run(asyncio.wait_for(self.asked(path, body, host, length, more), 10))
 
     async def asked(
@@ -107,7 +110,7 @@ class Port:
 
         headers = [(b"content-length", b"%d" % len(body) if length is None else length), *more]
         asked = {"type": "http", "path": path, "headers": headers, "client": (host, 5)}
-        await self.gate(asked, self.receive or receive, send)
+        await self.middleware(asked, self.receive or receive, send)
         return out[0]["status"], json.loads(out[1]["body"])["detail"]
 
 
@@ -115,7 +118,7 @@ class Port:
 def port() -> Iterator[Port]:
     made = Port()
     yield made
-    made.keeper.close()
+    made.controller.close()
 
 
 def _body(**fields: Any) -> bytes:
@@ -213,26 +216,26 @@ def test_a_strange_question_is_refused_at_once(
     path: str, body: bytes, status: int, port: Port, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert port.ask(path, body)[0] == status
-    assert not caplog.records and not port.registered and not port.line._asked
+    assert not caplog.records and not port.registered and not port.line._pending
 
 
 @pytest.mark.parametrize("name", ["time", "key"])
 def test_the_controller_answers_what_is_no_text(name: str, caplog: pytest.LogCaptureFixture) -> None:
     here, there = socket.socketpair()
     here.settimeout(5.0)
-    keeper = AdmissionController(there, Board0(), ["board-0"], lambda *x: 1, lambda refusal: None, lambda *x: None)
-    keeper.start()
+    controller = AdmissionController(there, Board0(), ["board-0"], lambda *x: 1, lambda refusal: None, lambda *x: None)
+    controller.start()
     asked = {"join": 2, "key": "k", "proof": "eA==", "time": NOW, "from": "1.2.3.4:5", name: "\ud800"}
     here.sendall(json.dumps(asked).encode() + b"\n")
     assert json.loads(here.recv(1000)) == {"answer": 2, "why": "it did not say who it is"}
-    keeper.close()
+    controller.close()
     assert not caplog.records
 
 
 def test_the_coordinator_hears_that_a_large_message_moves_but_not_of_every_object() -> None:
     here, there = socket.socketpair()
-    moves, line = list[float](), Line(here.detach())
-    keeper = AdmissionController(
+    moves, line = list[float](), ControlChannel(here.detach())
+    controller = AdmissionController(
         there,
         None,
         ["board-0"],
@@ -243,13 +246,13 @@ def test_the_coordinator_hears_that_a_large_message_moves_but_not_of_every_objec
         taken=lambda: moves.append(1.0),
     )
     news = threading.Event()
-    keeper.start()
+    controller.start()
     bundles = superlink.Batching(line.news, line.taken)
     for _ in range(100):
         bundles.heard(superlink.PULL_OBJECT_PATH)
     bundles.heard("/v1/fleet/push-object")  # lines come in order
     assert news.wait(5.0) and len(moves) == 1
-    keeper.close()
+    controller.close()
 
 
 def test_a_bug_is_answered_too_and_logged_once_a_minute(
@@ -267,8 +270,8 @@ def test_a_question_that_is_not_answered_is_forgotten(monkeypatch: pytest.Monkey
     monkeypatch.setattr(superlink, "ANSWER_S", 0.05)
     port = Port(answers=False)
     assert port.ask(RECIPE_PATH, _body(proof="eA==", time=NOW))[0] == 503
-    assert not port.line._asked
-    port.line._hear({"answer": 1, "why": ""})  # too late: nobody is hurt
+    assert not port.line._pending
+    port.line._receive({"answer": 1, "why": ""})  # too late: nobody is hurt
 
 
 def test_a_flood_of_strangers_leaves_boards_their_turn(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:

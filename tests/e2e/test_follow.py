@@ -14,8 +14,9 @@ pytest.importorskip("flwr", reason="server mode is an extra: pip install 'edgego
 
 from edgegossip import recipe as recipes
 from edgegossip.fleet.store import Fleet
-from edgegossip.node.entering import follow
-from edgegossip.node.final_model import load_model
+from edgegossip.modelfile import ModelFile
+from edgegossip.node.bootstrap import follow
+from edgegossip.node.storage import vector_of
 from edgegossip.telemetry.run_folder import read_run
 from edgegossip.types import ConfigError, PeerError, UsageError
 from tests.e2e.command import edgegossip
@@ -70,17 +71,17 @@ def test_the_coordinator_tells_its_boards_the_recipe_and_nobody_else(tmp_path: P
             own = recipes.load(str(running.folder() / "recipe.toml"))
             assert (own.training.lr, own.codec.name, own.run.rounds) == (0.07, "co3", 12)
     layout, expected = undisturbed(recipes.load("quickstart-server", pairs), BOARDS)
-    np.testing.assert_array_equal(load_model(data.path / "checkpoint" / "model.npz", layout), expected)
+    np.testing.assert_array_equal(vector_of(ModelFile(data.path / "checkpoint" / "model.npz"), layout), expected)
 
 
 def test_what_is_told_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    from edgegossip.flower import asking
+    from edgegossip.flower import connection
 
     recipe = recipes.load("quickstart-server", ("run.nodes=2",))
     told = recipes.to_toml(recipe)
 
     def heard(text: str, *settings: str, boards: tuple[str, ...] = ("a", "b")) -> recipes.Recipe:
-        monkeypatch.setattr(asking, "ask", lambda address, credentials: asking.Told(text, boards))
+        monkeypatch.setattr(connection, "fetch_run", lambda address, credentials: connection.RunningRun(text, boards))
         return follow("127.0.0.1:1", "a", None, settings, print, 1.0)[0]
 
     assert recipes.run_id(heard(told)) == recipes.run_id(recipe)

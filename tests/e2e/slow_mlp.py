@@ -26,7 +26,7 @@ class Rest(nn.Module):
         return x
 
 
-def paced_mlp(
+def slow_mlp(
     input_shape: Any, classes: int, norm: str, pause_s: float = 0.5, hidden: Sequence[int] = (128,)
 ) -> nn.Module:
     """`mlp` that takes `pause_s` longer for each local step."""

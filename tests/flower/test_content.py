@@ -1,12 +1,18 @@
-"""A message and its content in one body."""
+"""Content of messages on its way: in one body, and in the SuperLink's objects on disk."""
 
 from __future__ import annotations
 
+import hashlib
+from pathlib import Path
+
 import pytest
+from flwr.proto.message_pb2 import ObjectTree
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgegossip.flower._private import superlink
 from edgegossip.flower._private.link import pack, unpack
+from edgegossip.flower._private.superlink import ObjectsOnDisk
 
 OBJECTS = st.dictionaries(st.text("0123456789abcdef", min_size=1, max_size=64), st.binary(max_size=200), max_size=8)
 
@@ -39,3 +45,18 @@ def test_a_body_that_was_cut_off_is_refused(head: bytes, objects: dict[str, byte
 def test_a_bundle_without_end_is_refused() -> None:
     with pytest.raises(ValueError, match="malformed"):
         unpack(bytes(4 * 100_002))
+
+
+def test_an_object_that_a_board_sends_once_more_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its answer was lost on the way, and it tries again."""
+    monkeypatch.setattr(superlink, "MEMORY_BYTES", 0)
+    monkeypatch.setattr(superlink, "LARGE_BYTES", 1)
+    monkeypatch.setattr(ObjectsOnDisk, "folder", tmp_path / "objects", raising=False)
+    store, content = ObjectsOnDisk(verify=False), b"a model"
+    name = hashlib.sha256(content).hexdigest()
+    store.preregister(1, ObjectTree(object_id=name))
+    for _ in range(2):
+        store.put(name, content)
+        assert store.get(name) == content and (tmp_path / "objects" / name).is_file()
+    store.delete(name)
+    assert list((tmp_path / "objects").iterdir()) == []

@@ -1,4 +1,4 @@
-"""Keeps checkpoints of a server run: the coordinator's progress, and a board's training.
+"""Checkpoints of a server run: the coordinator's progress, and a board's training.
 
 The coordinator waits until a round is durable before it asks for the next one, so whatever is asked
 again after kill -9 was asked last: a board that lives on has its answer at hand, and the curve is
@@ -8,11 +8,12 @@ the same. A disk that is full or broken holds nobody (`checkpoint/writer.py`).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
+from edgegossip.checkpoint.registry import RunContext
 from edgegossip.checkpoint.store import Store
-from edgegossip.checkpoint.table import Outside
 from edgegossip.checkpoint.writer import Writer
 from edgegossip.codecs.base import Codec
 from edgegossip.engine.plausible import ServerLevels
@@ -23,21 +24,24 @@ from edgegossip.telemetry.records import Sink
 from edgegossip.types import DataError, EdgegossipError, NodeId, Round, UsageError
 
 CLOSE_S = 10.0  # how long the last checkpoint may take
-SETTLE_S = 30.0  # and one between two rounds, before the run goes on without
+FLUSH_S = 30.0  # and one between two rounds, before the run goes on without
 
 
-class Trained(Protocol):
-    """Has a state to be kept: `client.Board`."""
+class Stateful(Protocol):
+    """Has a state to be kept, as `client.Board` has."""
 
     @property
-    def round(self) -> Round: ...
+    def round(self) -> Round:
+        """The round that it has played last."""
 
-    def snapshot(self) -> dict[str, Any]: ...
+    def snapshot(self) -> dict[str, Any]:
+        """Return what another process needs to go on for this one."""
 
-    def restore(self, found: Mapping[str, Any]) -> None: ...
+    def restore(self, found: Mapping[str, Any]) -> None:
+        """Go on from what `snapshot` gave."""
 
 
-class _Keeper:
+class _Checkpointer:
     """Holds a store, its writer, and whom they speak for."""
 
     def __init__(
@@ -53,20 +57,18 @@ class _Keeper:
         if over:
             self._store.clear()
 
-    def _load(self, outside: Outside) -> Any:
-        found = self._store.load(outside)
+    def _load(self, run: RunContext) -> Any:
+        found = self._store.load(run)
         for text in found.skipped if found is not None else ():
             self._say("checkpoint-skipped", text)
         return found
 
     def _say(self, event: str, text: str) -> None:
-        try:
+        with suppress(EdgegossipError):  # nobody listens any more
             self._sink.event(self._name, event, text)
-        except EdgegossipError:
-            pass  # nobody listens any more
 
 
-class CoordinatorKeeper(_Keeper):
+class CoordinatorCheckpointer(_Checkpointer):
     """Keeps the progress of one run for its coordinator."""
 
     def __init__(
@@ -88,27 +90,28 @@ class CoordinatorKeeper(_Keeper):
         """Return where to go on; None at the very start.
 
         Raises ConfigError, DataError, HostError."""
-        found = self._load(Outside(layout=self._layout))
+        found = self._load(RunContext(layout=self._layout))
         if found is None:
             return None
         return Progress.from_plain(found.value, self._layout, ServerLevels.of(self._codec))
 
     def save(self, progress: Progress) -> None:
+        """Keep the progress after a round."""
         if self._every and progress.round % self._every == 0:
             self._writer.offer(progress.round, progress.plain(), tensors=self._layout.plain())
 
     def make_room(self) -> bool:
         """Keep only the newest checkpoint, for the final model on a full disk; return whether
         others went."""
-        self.settle()
+        self.flush()
         return self._store.make_room()
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Wait until what was saved is durable, or cannot be."""
-        self._writer.settle(SETTLE_S)
+        self._writer.flush(FLUSH_S)
 
 
-class BoardKeeper(_Keeper):
+class BoardCheckpointer(_Checkpointer):
     """Keeps the state of one board of a run."""
 
     def __init__(
@@ -125,11 +128,11 @@ class BoardKeeper(_Keeper):
         super().__init__(name, folder, identity, section, sink)
         self._layout = layout
 
-    def restore(self, board: Trained) -> None:
+    def restore(self, board: Stateful) -> None:
         """Restore what an earlier process of this board kept, if there is any.
 
         Raises ConfigError, DataError, HostError."""
-        found = self._load(Outside(layout=self._layout))
+        found = self._load(RunContext(layout=self._layout))
         if found is None:
             return
         try:
@@ -138,7 +141,7 @@ class BoardKeeper(_Keeper):
             raise DataError(f"checkpoint {found.path} cannot be used: {error}") from None
         self._say("restored", f"{self._name} goes on from its checkpoint of round {board.round}")
 
-    def save(self, board: Trained) -> None:
+    def save(self, board: Stateful) -> None:
         """Keep the board's state after a round."""
         if self._every and board.round % self._every == 0:
             self._writer.offer(board.round, board.snapshot())

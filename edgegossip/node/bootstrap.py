@@ -1,8 +1,8 @@
 """How a board comes into a run without a peer list: it founds one, joins through any member's
 address, or follows a coordinator whose address is all that it was given.
 
-`found` and `join` end in an `Entry`: the run's manifest, verified, with the recipe in it, and what
-is known of the others. `follow` ends in the recipe and the boards of a server run.
+`found` and `join` end in a `JoinedRun`: the run's manifest, verified, with the recipe in it, and
+what is known of the others. `follow` ends in the recipe and the boards of a server run.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ if TYPE_CHECKING:
 
 _PAUSE_S = 1.0  # between two rounds of asking all seeds
 _FOLLOW_PAUSE_S = 0.5
-LOOK_S = 15.0  # for somebody to answer one who looks again
+REFRESH_S = 15.0  # for somebody to answer one who looks again
 _OWN = "data.dir, run.script, run.script_args, run.threads, evaluation.*, network.* and checkpoint.*"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class JoinedRun:
     """Says how a board came into its run."""
 
     recipe: Recipe
     manifest: Manifest
-    known: Rows = ()  # what the member told that we joined through
+    known: Rows = ()  # what the member said that we joined through
     seen_as: str = ""  # the host that it sees us at
     signer: NodeId = ""  # who signed the manifest; empty: nobody
     seeds: tuple[str, ...] = ()  # through whom it joined; none: it founded the run
     reached: tuple[tuple[NodeId, str], ...] = ()  # members that answered, and where
 
     def was_here(self, name: NodeId) -> bool:
-        """Whether this member has taken part before."""
+        """Return whether this member has taken part before."""
         return name in {self.manifest.members[k] for k, _ in self.known}
 
     def describe(self) -> str:
@@ -70,9 +70,9 @@ def found(
     recipe: Recipe,
     name: NodeId,
     members: Sequence[NodeId],
-    guard: TlsSecurity | None,
+    security: TlsSecurity | None,
     instance: Callable[[bytes], str] = lambda _: "",
-) -> Entry:
+) -> JoinedRun:
     """Make a run of these members. The same recipe and members make the same run, so that a founder
     that was started again comes back to it. `instance`: that of the run with this id, see
     `Manifest`. Raises ConfigError."""
@@ -92,21 +92,21 @@ def found(
     file = json.dumps(topology) if recipe.gossip.topology == "file" else ""
     recipe = _with_topology(recipe, file)
     run_id = _run_id(recipe, members)
-    told = recipes.told(recipes.with_settings(recipe, {"gossip.topology_file": "topology.json" if file else ""}))
-    manifest = manifests.make(run_id, name, members, topology_hash(topology), told, file, instance(run_id))
-    if guard is None:
-        return Entry(recipe, manifest)
-    return Entry(recipe, manifest.signed_by(guard.identity), signer=name)
+    text = recipes.told(recipes.with_settings(recipe, {"gossip.topology_file": "topology.json" if file else ""}))
+    manifest = manifests.make(run_id, name, members, topology_hash(topology), text, file, instance(run_id))
+    if security is None:
+        return JoinedRun(recipe, manifest)
+    return JoinedRun(recipe, manifest.signed_by(security.identity), signer=name)
 
 
 def join(
     seeds: Sequence[str],
     name: NodeId,
-    guard: TlsSecurity | None,
+    security: TlsSecurity | None,
     settings: Iterable[str],
     say: Callable[[str], None],
     patience_s: float = float("inf"),
-) -> Entry:
+) -> JoinedRun:
     """Ask the seeds in turn until one answers; every 5 s `say` why none does. Functions that the
     run's recipe names are not called, and no folder of this board is read, unless `settings` say so
     too. Raises ConfigError, PeerError when all of them refuse us or the manifest cannot be trusted,
@@ -122,7 +122,7 @@ def join(
     while True:
         seed = places[attempt % len(places)]
         try:
-            told = ask(seed, name, guard, attempt=attempt // len(places))
+            answer = ask(seed, name, security, attempt=attempt // len(places))
             break
         except Unreachable as error:
             trouble[str(error)] = None
@@ -139,24 +139,24 @@ def join(
             raise UsageError(f"no member answers at {', '.join(seeds)}: start one first, or name another with --join")
         if attempt % len(places) == 0:
             time.sleep(_PAUSE_S)
-    manifest = told.manifest
+    manifest = answer.manifest
     if name not in manifest.members:
-        raise PeerError(f"{told.by} passes on a run that {name} is no member of")
-    signer, settings = _verified(manifest, guard), tuple(settings)
+        raise PeerError(f"{answer.by} passes on a run that {name} is no member of")
+    signer, settings = _check_signature(manifest, security), tuple(settings)
     recipe = _recipe_of(manifest)
     if _run_id(recipe, manifest.members) != manifest.run_id:
         raise PeerError(
-            f"the recipe that {told.by} passes on is not that of its run; install the same edgegossip on all boards"
+            f"the recipe that {answer.by} passes on is not that of its run; install the same edgegossip on all boards"
         )
-    recipe = own_settings(recipe, settings)
+    recipe = with_own_settings(recipe, settings)
     check_functions(recipe, settings)
     topology = make_topology(recipe, manifest.members).to_json(manifest.members)
     if topology_hash(topology) != manifest.topology:
         raise PeerError(
-            f"{told.by}'s run has another topology than this edgegossip makes of its recipe: "
+            f"{answer.by}'s run has another topology than this edgegossip makes of its recipe: "
             "install the same version on all boards"
         )
-    return Entry(recipe, manifest, told.rows, told.seen_as, signer, tuple(seeds), ((told.by, str(seed)),))
+    return JoinedRun(recipe, manifest, answer.rows, answer.seen_as, signer, tuple(seeds), ((answer.by, str(seed)),))
 
 
 def follow(
@@ -167,19 +167,17 @@ def follow(
     say: Callable[[str], None],
     patience_s: float,
 ) -> tuple[Recipe, tuple[NodeId, ...]]:
-    """The recipe of the run there, with this board's own `settings` in it, and the run's boards.
-    Functions that it names are not called, and no folder of this board is read, unless `settings`
-    say so too. Every 5 s `say` that nobody answers. Raises ConfigError, PeerError when the
-    coordinator refuses us, UsageError after `patience_s`."""
-    from edgegossip.flower._private.link import LinkError
-    from edgegossip.flower.asking import ask
-    from edgegossip.node.server_node import board_credentials
+    """Return the recipe of the run there, with this board's own `settings` in it, and the run's
+    boards. Functions that it names are not called, and no folder of this board is read, unless
+    `settings` say so too. Every 5 s `say` that nobody answers. Raises ConfigError, PeerError when
+    the coordinator refuses us, UsageError after `patience_s`."""
+    from edgegossip.flower.connection import BoardCredentials, LinkError, fetch_run
 
-    credentials = None if identity is None else board_credentials(identity)
+    credentials = None if identity is None else BoardCredentials.of(identity)
     watch = Watch()
     while True:
         try:
-            told = ask(coordinator, credentials)
+            run = fetch_run(coordinator, credentials)
             break
         except LinkError as error:
             if not error.gone:
@@ -189,47 +187,47 @@ def follow(
             if watch.due():
                 say(f"waiting for the coordinator at {coordinator} for {watch.s:.0f} s: {error}")
             time.sleep(_FOLLOW_PAUSE_S)
-    if name not in told.boards:
-        known = ", ".join(printable(board, 60) for board in told.boards[:20])
-        raise ConfigError(f"--name {name}: not one of the run's boards {known}{did_you_mean(name, told.boards)}")
-    recipe, settings = _read_recipe(told.recipe), tuple(settings)
-    if recipe.run.mode != "server" or recipe.run.nodes != len(told.boards):
+    if name not in run.boards:
+        known = ", ".join(printable(board, 60) for board in run.boards[:20])
+        raise ConfigError(f"--name {name}: not one of the run's boards {known}{did_you_mean(name, run.boards)}")
+    recipe, settings = _read_recipe(run.recipe), tuple(settings)
+    if recipe.run.mode != "server" or recipe.run.nodes != len(run.boards):
         raise PeerError("the run's recipe and its boards do not fit each other")
-    recipe = own_settings(recipe, settings)
+    recipe = with_own_settings(recipe, settings)
     check_functions(recipe, settings)
-    return recipe, told.boards
+    return recipe, run.boards
 
 
-def look_again(entry: Entry, name: NodeId, guard: TlsSecurity | None) -> Entry:
-    """What the members know now, of a board that has taken a while to load since it asked. As
-    before where none of those it has heard of answers within LOOK_S."""
+def refresh(joined: JoinedRun, name: NodeId, security: TlsSecurity | None) -> JoinedRun:
+    """Ask the members again what they know, for a board that has taken a while to load since it
+    asked; as before where none of those it has heard of answers within REFRESH_S."""
     from edgegossip.mesh.membership.joining import ask
 
-    own = entry.manifest.members.index(name)
-    known = dict.fromkeys((*entry.seeds, *(row.address for k, row in entry.known if k != own and row.here)))
-    until_s = time.monotonic() + LOOK_S
+    own = joined.manifest.members.index(name)
+    known = dict.fromkeys((*joined.seeds, *(row.address for k, row in joined.known if k != own and row.here)))
+    until_s = time.monotonic() + REFRESH_S
     for place in filter(None, known):
         with suppress(PeerError, ConfigError):
-            told = ask(addresses.parse(place, "address"), name, guard, entry.manifest.run_id)
-            if told.manifest.hash == entry.manifest.hash:
-                return replace(entry, known=told.rows, seen_as=told.seen_as or entry.seen_as)
+            answer = ask(addresses.parse(place, "address"), name, security, joined.manifest.run_id)
+            if answer.manifest.hash == joined.manifest.hash:
+                return replace(joined, known=answer.rows, seen_as=answer.seen_as or joined.seen_as)
         if time.monotonic() > until_s:
             break
-    return entry
+    return joined
 
 
 def _run_id(recipe: Recipe, members: Sequence[NodeId]) -> bytes:
-    """16 bytes of what the run decides."""
+    """Return 16 bytes of what the run decides."""
     return sha256(recipes.run_id(recipe) + "\0".join(members).encode()).digest()[:16]
 
 
-def _verified(manifest: Manifest, guard: TlsSecurity | None) -> NodeId:
-    """Who signed it; empty on a network that is trusted. Raises PeerError."""
-    if guard is None:
+def _check_signature(manifest: Manifest, security: TlsSecurity | None) -> NodeId:
+    """Return who signed it; empty on a network that is trusted. Raises PeerError."""
+    if security is None:
         return ""
     if not manifest.signature:
         raise PeerError("the run's manifest is not signed: its founder must be started with --identity")
-    return manifest.verify(guard.identity)
+    return manifest.verify(security.identity)
 
 
 def _recipe_of(manifest: Manifest) -> Recipe:
@@ -261,10 +259,10 @@ def _with_topology(recipe: Recipe, file: str) -> Recipe:
 
 
 def check_functions(recipe: Recipe, settings: Iterable[str]) -> None:
-    """A recipe that came over the network must not decide what this board executes, nor which of
-    its files it reads. Raises ConfigError."""
-    said = {key.strip(): text.strip() for key, _, text in (setting.partition("=") for setting in settings)}
-    if recipe.run.script and "run.script" not in said:
+    """Refuse a recipe that came over the network and would decide what this board executes, or
+    which of its files it reads. Raises ConfigError."""
+    own = {key.strip(): text.strip() for key, _, text in (setting.partition("=") for setting in settings)}
+    if recipe.run.script and "run.script" not in own:
         script = printable(recipe.run.script, 100)
         raise ConfigError(f"the run trains with {script}: name this board's own, as in edgegossip node {script} ...")
     named = {
@@ -274,21 +272,22 @@ def check_functions(recipe: Recipe, settings: Iterable[str]) -> None:
         "training.optimizer": recipe.training.optimizer,
     }
     for key, name in named.items():
-        if ":" in name and said.get(key) != name:
+        if ":" in name and own.get(key) != name:
             raise ConfigError(
                 f"the run's {key} is {printable(name, 100)}, a function that would be called on this board: "
                 f"say --set {key}={printable(name, 100)} too if you trust it"
             )
     key, folder = "model.params.weights", recipe.model.params.get("weights")
-    if ":" not in recipe.model.name and folder and said.get(key) != folder:
+    if ":" not in recipe.model.name and folder and own.get(key) != folder:
         shown = printable(str(folder), 100)
         raise ConfigError(
             f"the run's {key} is {shown}, a folder of this board: say --set {key}={shown} too if it may be read"
         )
 
 
-def own_settings(recipe: Recipe, settings: Iterable[str]) -> Recipe:
-    """What is each board's own matter may be set where it joins. Raises ConfigError."""
+def with_own_settings(recipe: Recipe, settings: Iterable[str]) -> Recipe:
+    """Return the recipe with what is each board's own matter, which may be set where it joins.
+    Raises ConfigError."""
     for setting in settings:
         key, equals, text = setting.partition("=")
         if not equals:
@@ -301,8 +300,8 @@ def own_settings(recipe: Recipe, settings: Iterable[str]) -> Recipe:
 
 
 def topology_hash(topology: Mapping[str, Any]) -> str:
-    """SHA-256 of everybody's neighbours and weights, from Topology.to_json: the same on every
-    board, whatever its processor makes of the last digits."""
+    """Return the SHA-256 of everybody's neighbours and weights, from Topology.to_json: the same on
+    every board, whatever its processor makes of the last digits."""
     rounds = [
         {"edges": sorted(r["edges"]), "weights": [[round(w, 12) for w in row] for row in r["weights"]]}
         for r in topology["rounds"]
@@ -312,8 +311,8 @@ def topology_hash(topology: Mapping[str, Any]) -> str:
 
 
 def advertised(listening: str, advertise: str | None, seen_as: str) -> str:
-    """The address at which others reach us: what was said, what we listen on, or the host that a
-    member sees us at with our port. Empty: not known yet. Raises ConfigError."""
+    """Return the address at which others reach us: what was said, what we listen on, or the host
+    that a member sees us at with our port. Empty: not known yet. Raises ConfigError."""
     where = addresses.parse(listening, "listen address")
     if advertise:
         return str(addresses.parse_host(advertise, "--advertise", where.port))
@@ -323,7 +322,8 @@ def advertised(listening: str, advertise: str | None, seen_as: str) -> str:
 
 
 def read_members(text: str) -> tuple[NodeId, ...]:
-    """A,B,C, or the path of a file with one name a line. Raises ConfigError."""
+    """Read names from A,B,C, or from the path of a file with one name a line. Raises
+    ConfigError."""
     if "," not in text and Path(text).is_file():
         try:
             lines = Path(text).read_text("utf-8").splitlines()

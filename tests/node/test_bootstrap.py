@@ -16,7 +16,7 @@ from edgegossip.mesh.membership import manifest as manifests
 from edgegossip.mesh.membership.joining import JoinAnswer, RefusedToJoin
 from edgegossip.mesh.membership.table import Entry as Row
 from edgegossip.mesh.membership.table import Status
-from edgegossip.node import entering
+from edgegossip.node import bootstrap
 from edgegossip.node.spec import make_topology
 from edgegossip.types import ConfigError, PeerError, UsageError
 
@@ -24,15 +24,15 @@ NAMES = ("pi-01", "pi-02", "pi-03", "pi-04")
 RECIPE = recipes.load("quickstart-gossip")
 
 
-def founded(**settings: object) -> entering.Entry:
-    return entering.found(recipes.with_settings(RECIPE, settings), "pi-01", NAMES, None)
+def founded(**settings: object) -> bootstrap.JoinedRun:
+    return bootstrap.found(recipes.with_settings(RECIPE, settings), "pi-01", NAMES, None)
 
 
-def joined(monkeypatch: pytest.MonkeyPatch, manifest: manifests.Manifest, *settings: str) -> entering.Entry:
+def joined(monkeypatch: pytest.MonkeyPatch, manifest: manifests.Manifest, *settings: str) -> bootstrap.JoinedRun:
     from edgegossip.mesh.membership import joining
 
     monkeypatch.setattr(joining, "ask", lambda *_args, **_more: JoinAnswer(manifest, (), "pi-01", "10.0.0.9"))
-    return entering.join(["10.0.0.1:7700"], "pi-02", None, settings, lambda text: None)
+    return bootstrap.join(["10.0.0.1:7700"], "pi-02", None, settings, lambda text: None)
 
 
 def test_a_founder_that_starts_again_makes_the_same_run() -> None:
@@ -89,7 +89,7 @@ def test_a_topology_file_travels_with_the_run(monkeypatch: pytest.MonkeyPatch, t
 )
 def test_members_that_cannot_be_are_refused(members: tuple[str, ...], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        entering.found(RECIPE, "pi-01", members, None)
+        bootstrap.found(RECIPE, "pi-01", members, None)
 
 
 def test_the_run_decides_what_is_not_a_boards_own_matter(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +100,7 @@ def test_the_run_decides_what_is_not_a_boards_own_matter(monkeypatch: pytest.Mon
 @pytest.mark.parametrize("key", ["data.name", "model.name", "training.task", "training.optimizer"])
 def test_what_a_run_would_execute_here_must_be_said_here_too(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
     theirs = recipes.with_settings(RECIPE, {"run.nodes": 4, key: "os:system", "data.dir": "touch /tmp/owned"})
-    manifest = changed(recipe=recipes.to_toml(theirs), run_id=entering._run_id(theirs, NAMES).hex())
+    manifest = changed(recipe=recipes.to_toml(theirs), run_id=bootstrap._run_id(theirs, NAMES).hex())
     with pytest.raises(ConfigError, match=f"{key} is os:system, a function that would be called on this board"):
         joined(monkeypatch, manifest)
     with pytest.raises(ConfigError, match="the run decides"):
@@ -113,7 +113,7 @@ def test_what_a_run_would_execute_here_must_be_said_here_too(monkeypatch: pytest
 def theirs(**settings: object) -> manifests.Manifest:
     """Of a founder that passes on whatever it likes."""
     recipe = recipes.with_settings(RECIPE, {"run.nodes": 4, **settings})
-    return changed(recipe=recipes.to_toml(recipe), run_id=entering._run_id(recipe, NAMES).hex())
+    return changed(recipe=recipes.to_toml(recipe), run_id=bootstrap._run_id(recipe, NAMES).hex())
 
 
 def test_a_run_does_not_say_what_a_boards_script_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,8 +172,8 @@ def test_seeds_are_asked_in_turn_until_one_answers(monkeypatch: pytest.MonkeyPat
         return JoinAnswer(founded().manifest, (), "pi-01", "")
 
     monkeypatch.setattr(joining, "ask", ask)
-    monkeypatch.setattr(entering, "_PAUSE_S", 0.001)
-    entry = entering.join(["10.0.0.1:1", "10.0.0.2:2"], "pi-02", None, (), said.append)
+    monkeypatch.setattr(bootstrap, "_PAUSE_S", 0.001)
+    entry = bootstrap.join(["10.0.0.1:1", "10.0.0.2:2"], "pi-02", None, (), said.append)
     assert asked == ["10.0.0.1:1", "10.0.0.2:2"] * 2 and entry.manifest.members == NAMES
     assert said == ["waiting for a member that answers: 10.0.0.1:1: connection refused; 10.0.0.2:2: connection refused"]
 
@@ -186,7 +186,7 @@ def test_a_refusal_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(joining, "ask", ask)
     with pytest.raises(PeerError, match="not a member"):
-        entering.join(["10.0.0.1:1"], "pi-02", None, (), print)
+        bootstrap.join(["10.0.0.1:1"], "pi-02", None, (), print)
 
 
 def test_a_board_that_has_loaded_asks_for_the_news(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,7 +195,7 @@ def test_a_board_that_has_loaded_asks_for_the_news(monkeypatch: pytest.MonkeyPat
     manifest = founded().manifest
     before = ((0, Row(Status.ALIVE, 1, 5, "10.0.0.1:1")), (1, Row(Status.DEAD, 1, 6, "10.0.0.2:2")))
     after = ((0, Row(Status.LEFT, 1, 5, "10.0.0.1:1")), (2, Row(Status.ALIVE, 1, 7, "10.0.0.3:3")))
-    entry = entering.Entry(RECIPE, manifest, before, "10.0.0.9", seeds=("10.0.0.8:8",))
+    entry = bootstrap.JoinedRun(RECIPE, manifest, before, "10.0.0.9", seeds=("10.0.0.8:8",))
     asked = []
 
     def ask(place, *_args, **_more):
@@ -205,16 +205,16 @@ def test_a_board_that_has_loaded_asks_for_the_news(monkeypatch: pytest.MonkeyPat
         return JoinAnswer(manifest, after, "pi-01", "")
 
     monkeypatch.setattr(joining, "ask", ask)
-    again = entering.look_again(entry, "pi-02", None)
+    again = bootstrap.refresh(entry, "pi-02", None)
     assert asked == ["10.0.0.8:8", "10.0.0.1:1"] and again.known == after and again.seen_as == "10.0.0.9"
     monkeypatch.setattr(joining, "ask", lambda *_a, **_m: JoinAnswer(changed(version=9), after, "pi-01", ""))
-    assert entering.look_again(entry, "pi-02", None).known == before  # of another run, or nobody
+    assert bootstrap.refresh(entry, "pi-02", None).known == before  # of another run, or nobody
 
 
 @pytest.mark.parametrize("text", ["a = " + "[" * 20_000, "a = " + "9" * 20_000], ids=["nested", "huge"])
 def test_a_recipe_that_nobody_can_read_is_the_peers_fault(text: str) -> None:
     with pytest.raises(PeerError, match="the run's recipe cannot be used"):
-        entering._recipe_of(changed(recipe=text))
+        bootstrap._recipe_of(changed(recipe=text))
 
 
 def test_a_seed_that_refuses_is_not_the_only_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,13 +226,13 @@ def test_a_seed_that_refuses_is_not_the_only_one(monkeypatch: pytest.MonkeyPatch
         return JoinAnswer(founded().manifest, (), "pi-01", "")
 
     monkeypatch.setattr(joining, "ask", ask)
-    assert entering.join(["10.0.0.1:1", "10.0.0.2:2"], "pi-02", None, (), print).manifest.members == NAMES
+    assert bootstrap.join(["10.0.0.1:1", "10.0.0.2:2"], "pi-02", None, (), print).manifest.members == NAMES
 
 
 def test_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entering, "_PAUSE_S", 0.001)
+    monkeypatch.setattr(bootstrap, "_PAUSE_S", 0.001)
     with pytest.raises(UsageError, match="start one first"):
-        entering.join(["127.0.0.1:9"], "pi-02", None, (), lambda text: None, patience_s=0.0)
+        bootstrap.join(["127.0.0.1:9"], "pi-02", None, (), lambda text: None, patience_s=0.0)
 
 
 @pytest.mark.parametrize(
@@ -249,23 +249,23 @@ def test_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_the_address_that_others_are_told(listening: str, advertise: str | None, seen_as: str, address: str) -> None:
-    assert entering.advertised(listening, advertise, seen_as) == address
+    assert bootstrap.advertised(listening, advertise, seen_as) == address
 
 
 def test_signed_runs_need_a_signature() -> None:
-    class Guard:
+    class Security:
         identity = None
 
     with pytest.raises(PeerError, match="not signed"):
-        entering._verified(founded().manifest, Guard())
-    assert entering._verified(replace(founded().manifest, signature=b"x"), None) == ""
+        bootstrap._check_signature(founded().manifest, Security())
+    assert bootstrap._check_signature(replace(founded().manifest, signature=b"x"), None) == ""
 
 
 def test_a_list_of_members_that_is_no_text_or_too_short_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "members").write_bytes("pi-01\npi-ü\n".encode("latin-1"))
     with pytest.raises(ConfigError, match="not a text file in UTF-8"):
-        entering.read_members(str(tmp_path / "members"))
+        bootstrap.read_members(str(tmp_path / "members"))
     (tmp_path / "members").write_text("pi-01  # the first\n\npi-02\n")
-    assert entering.read_members(str(tmp_path / "members")) == ("pi-01", "pi-02")
+    assert bootstrap.read_members(str(tmp_path / "members")) == ("pi-01", "pi-02")
     with pytest.raises(ConfigError, match="--members: 1 board; a run has 2 to"):
-        entering.found(recipes.load("quickstart-gossip"), "a", ("a",), None)
+        bootstrap.found(recipes.load("quickstart-gossip"), "a", ("a",), None)

@@ -1,4 +1,4 @@
-"""A board's clock under a conductor: CPU time while it computes, nothing while it waits for its
+"""A board's clock under time dilation: CPU time while it computes, nothing while it waits for its
 turn, the wall while it sends."""
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import pytest
 pytest.importorskip("torch", reason="an extra: pip install 'edgegossip[torch]'")
 
 from edgegossip.lab.scale.netns.conductor import Conductor, Exchange, dilation_after
+from edgegossip.lab.scale.netns.dilation import DilatedClock, EmulatedDevice
 from edgegossip.lab.scale.netns.run_cell import first_settled
 from edgegossip.lab.scale.played import Played
-from edgegossip.node.pace import Charged, Pace
 from edgegossip.types import HostError, RunError
 
 
@@ -30,7 +30,7 @@ class Ticks:
 
 def test_a_clock_is_charged_with_what_it_goes_by() -> None:
     wall, cpu = Ticks(), Ticks()
-    clock = Charged(wall, cpu)
+    clock = DilatedClock(wall, cpu)
     wall.ns, cpu.ns = 10, 4
     assert clock.now_ns() == 10
     clock.by_cpu()
@@ -80,29 +80,35 @@ def test_time_is_dilated_while_cores_are_in_the_way(
     assert dilation_after(Exchange(seconds, 1, cpu_s, dilation), link_s, 2) == pytest.approx(wanted)
 
 
+def connected(path: Path, name: str) -> EmulatedDevice:
+    device = EmulatedDevice(path, name)
+    device.connect()
+    return device
+
+
 def _play(path: Path, name: str, rounds: int, log: list[tuple[str, str]], times: dict[str, Any], busy: int) -> None:
-    pace = Pace(path, name)
+    device = connected(path, name)
     for round in range(rounds):
-        pace.turn(round)
+        device.turn(round)
         log.append((name, "computes"))
         sum(range(busy))
-        pace.computed()
+        device.computed()
         log.append((name, "computed"))
-        pace.meet()
-        pace.meet()  # nothing more to wait for
+        device.meet()
+        device.meet()  # nothing more to wait for
         log.append((name, "sends"))
-        pace.rounds.finish_round()
-    times[name] = pace.clock.now_ns()
-    pace.turn(-1)
-    pace.leave()
+        device.clock.finish_round()
+    times[name] = device.time.now_ns()
+    device.turn(-1)
+    device.leave()
 
 
 def test_one_computes_at_a_time_and_all_send_together(tmp_path: Path) -> None:
     log: list[tuple[str, str]] = []
     times: dict[str, Any] = {}
-    with Conductor(tmp_path / "pace", 3, 1, Wire()) as conductor:
+    with Conductor(tmp_path / "socket", 3, 1, Wire()) as scheduler:
         boards = [
-            threading.Thread(target=_play, args=(tmp_path / "pace", f"b{k}", 3, log, times, 10_000)) for k in range(3)
+            threading.Thread(target=_play, args=(tmp_path / "socket", f"b{k}", 3, log, times, 10_000)) for k in range(3)
         ]
         for board in boards:
             board.start()
@@ -111,8 +117,8 @@ def test_one_computes_at_a_time_and_all_send_together(tmp_path: Path) -> None:
     words = [word for _, word in log]
     for at in range(0, len(words), 9):
         assert words[at : at + 6] == ["computes", "computed"] * 3 and words[at + 6 : at + 9] == ["sends"] * 3
-    assert len(conductor.score.exchanges) == 3 and len(conductor.score.marks) == 9
-    last = [m for m in conductor.score.marks if m["round"] == 2]
+    assert len(scheduler.score.exchanges) == 3 and len(scheduler.score.marks) == 9
+    last = [m for m in scheduler.score.marks if m["round"] == 2]
     assert len({m["go"] for m in last}) == 1 and all(m["ready"] <= m["go"] <= m["done"] for m in last)
 
 
@@ -120,24 +126,24 @@ def test_an_update_and_what_is_done_with_messages_count_as_the_boards_would_take
     """The local update takes what the profile says once one has been seen; all else so many times
     what it takes here."""
     spans: list[tuple[int, int]] = []
-    with Conductor(tmp_path / "pace", 1, 1, Wire(), Played(1.0, 0.0, update_s=50.0)) as conductor:
-        pace = Pace(tmp_path / "pace", "b")
+    with Conductor(tmp_path / "socket", 1, 1, Wire(), Played(1.0, 0.0, update_s=50.0)) as scheduler:
+        device = connected(tmp_path / "socket", "b")
         for round in range(6):
-            pace.turn(round)
-            start = pace.clock.now_ns()
+            device.turn(round)
+            start = device.time.now_ns()
             sum(range(3_000_000))
-            pace.computed()
+            device.computed()
             sum(range(100_000))  # whatever comes before encoding is computing
-            updated = pace.clock.now_ns()
-            with pace.rounds.span("encode"):
-                done = pace.clock.now_ns()
+            updated = device.time.now_ns()
+            with device.clock.span("encode"):
+                done = device.time.now_ns()
                 sum(range(3_000_000))
             assert done - updated < 0.2 * (updated - start)
-            spans.append((done - start, pace.clock.now_ns() - done))
-            pace.meet()
-        pace.turn(-1)
-        pace.leave()
-    took = [mark["update"] for mark in conductor.score.marks]
+            spans.append((done - start, device.time.now_ns() - done))
+            device.meet()
+        device.turn(-1)
+        device.leave()
+    took = [mark["update"] for mark in scheduler.score.marks]
     for round, (updated, handled) in enumerate(spans):
         seen = took[max(1, round - 4) : round]  # the first one only warms up
         slower = 50e9 / statistics.mean(seen) if seen else 1.0
@@ -148,34 +154,33 @@ def test_an_update_and_what_is_done_with_messages_count_as_the_boards_would_take
 def test_what_follows_an_exchange_is_not_charged_with_what_others_do_then(tmp_path: Path) -> None:
     """A round is put down on the CPU's clock: boards that share this machine's cores all do it at
     the same moment."""
-    with Conductor(tmp_path / "pace", 1, 1, Wire(), Played(1.0, 2.0)):
-        pace = Pace(tmp_path / "pace", "b")
-        pace.turn(0)
-        pace.computed()
-        with pace.rounds.span("wait"):
-            pace.meet()
-            before = pace.clock.now_ns()
+    with Conductor(tmp_path / "socket", 1, 1, Wire(), Played(1.0, 2.0)):
+        device = connected(tmp_path / "socket", "b")
+        device.turn(0)
+        device.computed()
+        with device.clock.span("wait"):
+            device.meet()
+            before = device.time.now_ns()
             time.sleep(0.05)
-            assert pace.clock.now_ns() - before >= 45_000_000  # by the wall
-        pace.over()
-        before, cpu = pace.clock.now_ns(), time.process_time_ns()
+            assert device.time.now_ns() - before >= 45_000_000  # by the wall
+        device.round_over()
+        before, cpu = device.time.now_ns(), time.process_time_ns()
         time.sleep(0.2)
         sum(range(300_000))
-        charged, used = pace.clock.now_ns() - before, time.process_time_ns() - cpu
+        charged, used = device.time.now_ns() - before, time.process_time_ns() - cpu
         assert charged == pytest.approx(2 * used, rel=0.2) and charged < 150_000_000
-        pace.turn(-1)
-        pace.leave()
+        device.turn(-1)
+        device.leave()
 
 
 def test_a_board_that_dies_is_not_waited_for(tmp_path: Path) -> None:
     log: list[tuple[str, str]] = []
-    with Conductor(tmp_path / "pace", 2, 1, Wire()):
-        dead = Pace(tmp_path / "pace", "dead")
-        alive = threading.Thread(target=_play, args=(tmp_path / "pace", "alive", 2, log, {}, 10))
+    with Conductor(tmp_path / "socket", 2, 1, Wire()):
+        dead = connected(tmp_path / "socket", "dead")
+        alive = threading.Thread(target=_play, args=(tmp_path / "socket", "alive", 2, log, {}, 10))
         alive.start()
         dead.turn(0)
-        dead._line.close()
-        dead._answers.close()
+        dead.close()
         alive.join(30)
     assert log.count(("alive", "sends")) == 2
 
@@ -193,12 +198,12 @@ def test_boards_with_links_of_their_own_are_held_up_by_the_busiest(tmp_path: Pat
         def slow_down(self, dilation: float) -> None: ...
 
     log: list[tuple[str, str]] = []
-    with Conductor(tmp_path / "pace", 1, 1, Links()) as conductor:
-        _play(tmp_path / "pace", "b", 1, log, {}, 10)
-    assert [e.carried_bytes for e in conductor.score.exchanges] == [1000]
+    with Conductor(tmp_path / "socket", 1, 1, Links()) as scheduler:
+        _play(tmp_path / "socket", "b", 1, log, {}, 10)
+    assert [e.carried_bytes for e in scheduler.score.exchanges] == [1000]
 
 
-def test_a_conductor_that_fails_lets_boards_go_and_says_why(tmp_path: Path) -> None:
+def test_a_scheduler_that_fails_lets_boards_go_and_says_why(tmp_path: Path) -> None:
     class Broken(Wire):
         def carried_bytes(self) -> tuple[int, ...]:
             raise HostError("tc failed: cannot allocate memory")
@@ -207,22 +212,22 @@ def test_a_conductor_that_fails_lets_boards_go_and_says_why(tmp_path: Path) -> N
 
     def play(name: str) -> None:
         with pytest.raises(RunError) as error:
-            _play(tmp_path / "pace", name, 2, [], {}, 10)
+            _play(tmp_path / "socket", name, 2, [], {}, 10)
         ended.append(str(error.value))
 
-    with Conductor(tmp_path / "pace", 2, 1, Broken()) as conductor:
+    with Conductor(tmp_path / "socket", 2, 1, Broken()) as scheduler:
         boards = [threading.Thread(target=play, args=(f"b{k}",)) for k in range(2)]
         for board in boards:
             board.start()
         for board in boards:
             board.join(30)
-        assert conductor.failure == "HostError: tc failed: cannot allocate memory"
-    assert len(ended) == 2 and all("conductor" in why for why in ended)
+        assert scheduler.failure == "HostError: tc failed: cannot allocate memory"
+    assert len(ended) == 2 and all("time-dilation scheduler" in why for why in ended)
 
 
-def test_without_a_conductor(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="conductor"):
-        Pace(tmp_path / "nobody", "b0")
+def test_without_a_scheduler(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="time-dilation scheduler"):
+        connected(tmp_path / "nobody", "b0")
 
 
 def test_rounds_count_once_time_is_dilated_enough() -> None:
