@@ -1,4 +1,4 @@
-"""What boards must have in common before they train together, said in facts that each can compare.
+"""Compares what boards must have in common before they train together, said in facts.
 
 A board never sends its data or its labels to be compared: it sends an `Agreement`, a few short
 facts about them. Whoever gets one asks `difference`, which answers in a sentence that a user can
@@ -60,7 +60,7 @@ _CLASSES = re.compile(r"(\d{1,6}) (classes|labels)\b")
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Facts by name; those of `_KNOWN` only.
+    """Holds facts by name; those of `_KNOWN` only.
 
     Raises UsageError for a fact that is unknown, of another kind, too long or not finite.
 
@@ -156,7 +156,7 @@ def sums(x: Vec) -> list[float]:
 
 
 def _problem(name: str, fact: object) -> str:
-    """Why `fact` cannot be the fact `name`; "" when it can."""
+    """Return why `fact` cannot be the fact `name`; "" when it can."""
     kind = _KINDS.get(name)
     if kind is None:
         return f"an agreement has no fact {printable(str(name), 40)!r}"
@@ -178,7 +178,7 @@ def _finite(value: object) -> bool:
 
 
 def _floats(fact: object) -> list[float]:
-    """JSON's numbers as floats; what is no list of numbers fails the check that follows."""
+    """Return JSON's numbers as floats; what is no list of numbers fails the check that follows."""
     if not isinstance(fact, list) or not all(type(v) in (int, float) for v in fact):
         return [math.nan]
     try:
@@ -192,7 +192,7 @@ def _no_constant(name: str) -> float:
 
 
 def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """A table in which no name stands twice: readers would not agree on what it says."""
+    """Return a table in which no name stands twice: readers would not agree on what it says."""
     table = dict(pairs)
     if len(table) != len(pairs):
         raise ValueError("a name stands twice")
@@ -214,7 +214,8 @@ def _shown(fact: Fact) -> str:
 
 
 def _target_cure(here: str, there: str) -> str:
-    """Two numbers of classes are cured by one key; other targets by nothing so simple."""
+    """Return the one key that cures two numbers of classes; "" for other targets, which nothing so
+    simple cures."""
     mine, other = _CLASSES.match(here), _CLASSES.match(there)
     if not (mine and other and mine[2] == other[2] and mine[1] != other[1]):
         return ""

@@ -1,4 +1,4 @@
-"""Files that are whole or not there: written under another name, synced, then renamed."""
+"""Writes files that are whole or not there: under another name, synced, then renamed."""
 
 from __future__ import annotations
 
@@ -11,15 +11,21 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from edgegossip.types import HostError
+from edgegossip.types import DataError, HostError
 
+MAX_TEXT_BYTES = 16 << 20  # of a text that a user gives
 _NOT_SYNCED = (errno.EINVAL, errno.ENOTSUP, errno.EROFS)  # file systems without it, or where nothing can be new
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write in the block. After it `path` holds what was written; after an exception, a
-    crash or power loss it holds that or what it held before. Raises OSError."""
+    """Give a file to write in the block. After it `path` holds what was written; after an
+    exception, a crash or power loss it holds that or what it held before. Raises OSError.
+
+    Example:
+        with replacing(Path("model.bin")) as file:
+            file.write(data)
+    """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
     try:
         with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "wb") as file:
@@ -44,13 +50,14 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 
 def write_json(path: Path, document: Any) -> None:
-    """`document` as indented JSON, atomically. Numbers that are not finite must be None already."""
+    """Write `document` as indented JSON, atomically. Numbers that are not finite must be None
+    already. Raises HostError."""
     write_atomic(path, (json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode())
 
 
 def make_folder(path: Path) -> None:
-    """A new folder with those above it, whose names survive power loss: also of those above that
-    another process made and was killed before it synced them. Raises OSError."""
+    """Make a new folder with those above it, whose names survive power loss: also of those above
+    that another process made and was killed before it synced them. Raises OSError."""
     path.mkdir(parents=True)
     for above in path.absolute().parents:
         with suppress(PermissionError):  # a folder that we may not read is none that we made
@@ -58,7 +65,7 @@ def make_folder(path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """The names in it are on the disk. Raises OSError."""
+    """Bring the names in a folder to the disk. Raises OSError."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
@@ -67,3 +74,29 @@ def sync_folder(folder: Path) -> None:
             raise
     finally:
         os.close(fd)
+
+
+def text_of(given: str, what: str) -> tuple[str, str]:
+    """Return a text that a user gave, and words for where it is. `given` is a path, or where it
+    begins with a brace the JSON itself: so it travels in a recipe.
+
+    Raises DataError that names `what` ("topology file") and the path for a file that cannot be
+    read, has more than MAX_TEXT_BYTES or is not UTF-8.
+
+    Example:
+        text, source = text_of("edges.txt", "topology file")
+    """
+    if given.startswith("{"):
+        return given, "in the recipe"
+    try:
+        with open(given, "rb") as file:
+            data = file.read(MAX_TEXT_BYTES + 1)
+    except OSError as error:
+        raise DataError(f"{what} {given} cannot be read: {error.strerror or error}") from None
+    if len(data) > MAX_TEXT_BYTES:
+        raise DataError(f"{what} {given} is larger than {MAX_TEXT_BYTES // 2**20} MiB")
+    try:
+        return data.decode(), given
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise DataError(f"{what} {given}, line {line}: not text in UTF-8") from None

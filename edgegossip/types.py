@@ -1,5 +1,5 @@
-"""Words that every part of the package shares: vectors, node names, local updates and the two error
-families.
+"""Defines what every part of the package shares: vectors, node names, local updates and the two
+error families.
 
 Nothing here imports more than numpy, so the pure core and the command line can use it for free.
 """
@@ -37,52 +37,57 @@ class EdgegossipError(Exception):
 
 
 class UsageError(EdgegossipError):
-    """Our own caller's mistake: a wrong argument, recipe, file or machine set-up."""
+    """Blames our own caller: a wrong argument, recipe, file or machine set-up."""
 
     exit_code = EXIT_USAGE
 
 
 class ConfigError(UsageError):
-    """A recipe or command-line value that cannot be used. Names key, value, what is allowed and the
-    nearest valid choice."""
+    """Refuses a recipe or command-line value that cannot be used. Names key, value, what is allowed
+    and the nearest valid choice."""
 
 
 class DataError(UsageError):
-    """A data set or another input file that is missing, truncated or corrupt."""
+    """Refuses a data set or another input file that is missing, truncated or corrupt."""
 
     exit_code = EXIT_DATA
 
 
 class HostError(UsageError):
-    """This machine lacks something: a free port, a package of an optional extra, disk space."""
+    """Names what this machine lacks: a free port, a package of an optional extra, disk space."""
 
     exit_code = EXIT_HOST
 
 
 class RunError(UsageError):
-    """A run could not finish as asked: too few boards left, or the coordinator was lost."""
+    """Ends a run that could not finish as asked: too few boards left, or the coordinator was
+    lost."""
 
     exit_code = EXIT_RUN
 
 
 class PeerError(EdgegossipError):
-    """Something that came from the wire, or failed to come, is at fault. Harms that peer only."""
+    """Blames something that came from the wire, or failed to come. Harms that peer only."""
 
     exit_code = EXIT_PEER
 
 
 class DecodeError(PeerError):
-    """Bytes that are not a valid frame or codec body."""
+    """Refuses bytes that are not a valid frame or codec body."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalUpdate:
-    """What one board's local training did in one round, before anything is exchanged.
+    """Holds what one board's local training did in one round, before anything is exchanged.
 
     `delta` is what the local optimiser adds to the model it was given: -lr * gradient for one step
     of plain SGD, and the sum of all steps (momentum, weight decay and changes of batch statistics
     included) otherwise. -delta / lr is a gradient only for one step of plain SGD, and then within
-    float32 rounding of the model divided by lr."""
+    float32 rounding of the model divided by lr.
+
+    Example:
+        LocalUpdate(delta=-0.1 * gradient, lr=0.1, loss=0.7, examples=32, steps=1)
+    """
 
     delta: Vec  # float32[n]
     lr: float  # learning rate in force in this round
@@ -114,10 +119,10 @@ _NOT_SCORES = ("loss", "examples")  # eval/loss and eval/examples are records of
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """Result of one evaluation.
+    """Holds the result of one evaluation.
 
-    `scores` are figures by name, the one that the task goes by first: {"accuracy": 0.93},
-    {"mae": 0.2, "r2": 0.8}, or nothing where the loss says it all.
+    `scores` are figures by name, the one that the task goes by first: {"accuracy": 0.93}, {"mae":
+    0.2, "r2": 0.8}, or nothing where the loss says it all.
 
     Example:
         Metrics(0.21, 10_000, {"accuracy": 0.93}).accuracy  # 0.93
@@ -151,7 +156,7 @@ class Metrics:
         return cls(mean(part.loss for part in parts), count if told else 1, scores)
 
     def records(self) -> dict[str, float]:
-        """The evaluation as metrics of a record: eval/loss, eval/<name> for each score, and
+        """Return the evaluation as metrics of a record: eval/loss, eval/<name> for each score, and
         eval/examples. One example alone is what a script says that does not say."""
         figures = {**self.scores} if math.isnan(self.loss) else {"loss": self.loss, **self.scores}
         if self.examples > 1:

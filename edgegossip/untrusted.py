@@ -1,5 +1,5 @@
-"""Text that strangers write, read so that nothing they write is an exception or spoils a log; and
-what a log says of those who were refused. Pure."""
+"""Reads text that strangers write, so that nothing they write is an exception or spoils a log; and
+names those who were refused. Pure."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from urllib.parse import SplitResult, urlsplit
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Somebody who was refused. Its text is the sentence for people, its fields are what programs
-    read in the event `refused`. Whoever makes one sees to it that both are printable."""
+    """Names somebody who was refused, and why. Its text is the sentence for people, its fields
+    are what programs read in the event `refused`. Whoever makes one sees to it that both are
+    printable."""
 
     who: str  # a name, as far as it is known; else ""
     address: str  # HOST:PORT, or HOST
@@ -18,10 +19,12 @@ class Refusal:
 
     @property
     def caller(self) -> str:
+        """The name, as far as it is known, and the address."""
         return f"{self.who} at {self.address}" if self.who else self.address
 
     @property
     def fields(self) -> dict[str, str]:
+        """The fields of the event `refused`."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -29,9 +32,11 @@ class Refusal:
 
 
 def whole_number(text: str, most: int) -> int | None:
-    """The number 0..`most` that is written in ASCII digits, and in no more of them than `most` has;
-    None for all else. `str.isdigit` is true of "²", which is no number to `int`, and `int` refuses
-    thousands of digits."""
+    """Return the number 0..`most` that is written in ASCII digits, and in no more of them than
+    `most` has; None for all else.
+
+    `str.isdigit` is true of "²", which is no number to `int`, and `int` refuses thousands of
+    digits."""
     if not (text.isascii() and text.isdigit() and len(text) <= len(str(most))):
         return None
     number = int(text)
@@ -39,7 +44,7 @@ def whole_number(text: str, most: int) -> int | None:
 
 
 def request_target(text: str) -> SplitResult | None:
-    """Path and query of a request; None for what is no address, as "//[" is."""
+    """Return path and query of a request; None for what is no address, as "//[" is."""
     try:
         return urlsplit(text)
     except ValueError:
@@ -47,6 +52,6 @@ def request_target(text: str) -> SplitResult | None:
 
 
 def printable(text: str, longest: int = 200) -> str:
-    """`text` on one line, without control characters, cut to `longest` characters."""
+    """Return `text` on one line, without control characters, cut to `longest` characters."""
     clean = "".join(c if c.isprintable() else "?" for c in text[: longest + 1])
     return clean if len(clean) <= longest else clean[: longest - 1] + "…"

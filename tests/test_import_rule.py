@@ -22,7 +22,7 @@ FILE_CALLS = ("open", "print", "input", "np.load", "np.save", "np.savez", "np.me
 # circle.
 PURE_MAY = {
     "types": set(),
-    "choices": set(),
+    "choices": {"types"},
     "untrusted": set(),
     "agreement": {"types", "untrusted"},
     "native": {"types"},
@@ -35,24 +35,24 @@ PURE_MAY = {
 MAY = {
     **PURE_MAY,
     "files": {"types"},
-    "heap": set(),
-    "spool": set(),
+    "memory": set(),
     "recipe_sections": set(),
     "recipe": {"types", "choices", "recipe_sections"},
     "checkpoint": {*PURE_MAY},
-    "lab.sim": {*PURE_MAY, "recipe", "checkpoint"},
+    "lab.sim": {"files", *PURE_MAY, "recipe", "checkpoint"},
     "telemetry": {"files", *PURE_MAY, "recipe"},
     "modelfile": {"files", "types", "choices", "telemetry"},
-    "int8": {"files", "types", "heap", "native"},
-    "training": {*PURE_MAY, "heap", "recipe", "telemetry", "int8"},
+    "int8": {"files", "types", "memory", "native"},
+    "training": {*PURE_MAY, "memory", "recipe", "telemetry", "int8"},
     "security": {"files", "types", "choices", "untrusted", "native"},
-    "mesh": {*PURE_MAY, "spool", "recipe", "telemetry", "security"},
+    "mesh": {*PURE_MAY, "memory", "recipe", "telemetry", "security"},
     "update": {"files", "types", "untrusted", "checkpoint", "mesh", "security"},
     "fleet": {"files", "types", "choices", "untrusted", "recipe", "telemetry", "mesh", "security", "update"},
-    "flower": {*PURE_MAY, "security", "heap", "spool", "recipe", "checkpoint", "telemetry", "training"},
+    "flower": {*PURE_MAY, "security", "memory", "recipe", "checkpoint", "telemetry", "training"},
     "node": {
+        "files",
         *PURE_MAY,
-        "spool",
+        "memory",
         "recipe",
         "modelfile",
         "checkpoint",
@@ -65,7 +65,7 @@ MAY = {
     "lab.bench": {
         "files",
         *PURE_MAY,
-        "heap",
+        "memory",
         "recipe",
         "checkpoint",
         "telemetry",
@@ -89,7 +89,7 @@ MAY = {
         "mesh",
         "flower",
         "modelfile",
-        "spool",
+        "memory",
         "node",
         "report",
     },
@@ -99,7 +99,7 @@ MAY = {
         "security",
         "fleet",
         "recipe",
-        "spool",
+        "memory",
         "checkpoint",
         "telemetry",
         "int8",
@@ -227,14 +227,12 @@ def test_imports_from_outside_only_what_it_may():
 
 
 def test_pure_parts_have_no_clock_threads_files_processes_or_global_randomness():
-    """A topology file alone is read where it is parsed, once, before a run."""
     forbidden = ("time", "datetime", "threading", "multiprocessing", "asyncio", "socket", "random", "concurrent")
     outside = ("os", "io", "pathlib", "shutil", "tempfile", "mmap", "fcntl", "subprocess", "signal", "pickle", "ctypes")
     known = ("Generator", "Philox", "PCG64", "SeedSequence", "default_rng", "BitGenerator")
 
     def check(path):
         names = {name.split(".")[0] for name in imports(path)}
-        names -= {"pathlib"} if path.as_posix() == "gossip/topologies/file.py" else set()
         yield from (f"imports {name}" for name in sorted(names.intersection(forbidden + outside)))
         for node in ast.walk(tree(path)):
             if isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("np.random", "numpy.random"):

@@ -37,13 +37,18 @@ def topology(name: str | None, sizes: tuple[int, ...], settings: tuple[str, ...]
     With NAME, a row for each number of boards; without, the spectral gaps of all topologies side by
     side.
     """
+    from edgegossip.files import text_of
     from edgegossip.gossip import topologies
-    from edgegossip.gossip.topologies.summary import gap_table, summarise, table
+    from edgegossip.gossip.topologies import gap_table, summarise, table
 
     if name is None and settings:
         raise ConfigError("--params belong to one topology; name it")
     names = [name] if name is not None else [known for known in topologies.names() if known != "file"]
-    params = parse_params(settings)
+    params = dict(parse_params(settings))
+    if name == "file":
+        if "path" not in params:
+            raise ConfigError("topology 'file' needs the parameter 'path'")
+        params["text"], params["source"] = text_of(str(params.pop("path")), "topology file")
     found = [summarise(topologies.get(one, n, **params)) for one in names for n in sizes or SIZES]
     if as_json:
         click.echo(json.dumps({"topologies": [asdict(one) for one in found]}))

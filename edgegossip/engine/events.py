@@ -1,4 +1,4 @@
-"""What goes into a board's engine and what comes out of it (engine/node.py).
+"""Lists what goes into a board's engine and what comes out of it (engine/node.py).
 
 Three effects are questions: `Load`, `Train` and `Poll` make a shell do something whose answer is an
 event (`Loaded`, `UpdateReady`, `Polled`). At most one question is open, and it is the last of its
@@ -21,7 +21,7 @@ Data: TypeAlias = bytes | memoryview | Frame
 
 
 class Timer(Enum):
-    """The timers of an engine; each runs at most once at a time."""
+    """Names the timers of an engine; each runs at most once at a time."""
 
     DEADLINE = "deadline"  # the algorithm's own
     ANNOUNCE = "announce"  # whoever waits says for whom
@@ -30,17 +30,16 @@ class Timer(Enum):
 
 
 # -- events
-# --------------------------------------------------------------------------------------------------
 
 
 class PeerUp(NamedTuple):
-    """We can send to this neighbour: for the first time, or again."""
+    """Says that we can send to this neighbour: for the first time, or again."""
 
     peer: NodeId
 
 
 class PeerDown(NamedTuple):
-    """A neighbour is out of reach."""
+    """Says that a neighbour is out of reach."""
 
     peer: NodeId
     reason: str
@@ -50,7 +49,7 @@ class PeerDown(NamedTuple):
 
 
 class MemberNews(NamedTuple):
-    """What the members say of one that is no neighbour of ours."""
+    """Says what the members know of one that is no neighbour of ours."""
 
     peer: NodeId
     here: bool
@@ -59,7 +58,7 @@ class MemberNews(NamedTuple):
 
 
 class FrameReceived(NamedTuple):
-    """A whole frame from a neighbour, unchecked. `sender` is the transport's word, not the
+    """Brings a whole frame from a neighbour, unchecked. `sender` is the transport's word, not the
     frame's."""
 
     sender: NodeId
@@ -67,7 +66,7 @@ class FrameReceived(NamedTuple):
 
 
 class TimerFired(NamedTuple):
-    """The time of a `SetTimer` has passed."""
+    """Says that the time of a `SetTimer` has passed."""
 
     timer: Timer
 
@@ -83,7 +82,7 @@ class Loaded(NamedTuple):
 
 
 class UpdateReady(NamedTuple):
-    """Answers `Train`."""
+    """Answers `Train` with the local update."""
 
     local: LocalUpdate
 
@@ -96,34 +95,33 @@ Event: TypeAlias = PeerUp | PeerDown | MemberNews | FrameReceived | TimerFired |
 
 
 # -- effects, besides the algorithm's own Send
-# -----------------------------------------------------------------
 
 
 class SetTimer(NamedTuple):
-    """`TimerFired` after so many seconds from the moment in which this is carried out, in the place
-    of what was set before; None: not at all."""
+    """Asks for `TimerFired` after so many seconds from the moment in which this is carried out, in
+    the place of what was set before; None: not at all."""
 
     timer: Timer
     after_s: float | None
 
 
 class Load(NamedTuple):
-    """Everybody is there who is waited for: load the model and the newest checkpoint. Answer:
+    """Asks for the model and the newest checkpoint: everybody is there who is waited for. Answer:
     Loaded. Until then events stay in the transport."""
 
 
 class Started(NamedTuple):
-    """The algorithm has its first state, and greets its neighbours next."""
+    """Says that the algorithm has its first state, and says hello to its neighbours next."""
 
     state: Any
 
 
 class CaughtUp(NamedTuple):
-    """The first round begins; what came before belongs to no round."""
+    """Says that the first round begins; what came before belongs to no round."""
 
 
 class Train(NamedTuple):
-    """Compute the local update of `round` at `model`, which is not to be written to. Answer:
+    """Asks for the local update of `round` at `model`, which is not to be written to. Answer:
     UpdateReady. Until then events stay in the transport, unless the engine listens."""
 
     model: Vec
@@ -131,13 +129,13 @@ class Train(NamedTuple):
 
 
 class Poll(NamedTuple):
-    """Hand in what has come already, for so many seconds at most. Answer: Polled."""
+    """Asks for what has come already, for so many seconds at most. Answer: Polled."""
 
     at_most_s: float
 
 
 class Accepted(NamedTuple):
-    """The algorithm took this frame in: its states before and after."""
+    """Says that the algorithm took this frame in: its states before and after."""
 
     event: FrameReceived
     frame: Frame
@@ -146,26 +144,28 @@ class Accepted(NamedTuple):
 
 
 class Dropped(NamedTuple):
-    """A frame came too early and found no room; its sender will send again what is lacking."""
+    """Says that a frame came before its time and found no room; its sender will send again what is
+    lacking."""
 
     sender: NodeId
 
 
 class ClosePeer(NamedTuple):
-    """This neighbour sent something bad: talk to it no more."""
+    """Asks to talk to this neighbour no more: it sent something bad."""
 
     peer: NodeId
     reason: str
 
 
 class Checkpoint(NamedTuple):
-    """A state that `Loaded` may bring back to another process of this board."""
+    """Hands out a state that `Loaded` may bring back to another process of this board."""
 
     state: Any
 
 
 class RoundEnded(NamedTuple):
-    """`state` holds the model for the next round; `last`: which the run does not have."""
+    """Ends a round. `state` holds the model for the next one; `last`: which the run does not
+    have."""
 
     local: LocalUpdate
     done: RoundDone
@@ -174,7 +174,7 @@ class RoundEnded(NamedTuple):
 
 
 class Adopted(NamedTuple):
-    """This board had been left behind and took over the model of `node`."""
+    """Says that this board had been left behind and took over the model of `node`."""
 
     node: NodeId
     round: Round
@@ -182,7 +182,7 @@ class Adopted(NamedTuple):
 
 
 class Log(NamedTuple):
-    """A line for the event log: what it is, one sentence, and fields."""
+    """Asks for a line in the event log: what it is, one sentence, and fields."""
 
     event: str
     text: str
@@ -190,11 +190,11 @@ class Log(NamedTuple):
 
 
 class Finished(NamedTuple):
-    """The run is over; the engine's model is what came of it."""
+    """Ends the run; the engine's model is what came of it."""
 
 
 class Failed(NamedTuple):
-    """The run goes on without this board, or is over; why."""
+    """Ends the run for this board, which may go on without it; `reason` says why."""
 
     reason: str
 

@@ -1,5 +1,5 @@
-"""What a board knows before it trains: which neighbours are there, who else is in the run, and
-frames that came too early."""
+"""Keeps what a board knows before it trains: which neighbours are there, who else is in the run,
+and frames that are pending."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PENDING_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long a board waits, in seconds, and what it keeps meanwhile, in bytes."""
+    """Says how long a board waits, in seconds, and what it keeps meanwhile, in bytes."""
 
     grace_s: float  # a late board waits so long for neighbours that it has not reached yet
     announce_s: float = 5.0  # whoever waits says for whom, this often
@@ -24,11 +24,11 @@ class Patience:
     catch_up_s: float = 5.0  # a newcomer waits so long for a neighbour's model before it trains on its own
     return_s: float = 10.0  # a neighbour that was down and sends frames: our stream to it is on its way
     gone_s: float = 120.0  # a board that was started again and finds every neighbour dead: a split may heal
-    pending_bytes: int = PENDING_BYTES  # frames that come too early, altogether
+    pending_bytes: int = PENDING_BYTES  # frames that come before their time, altogether
 
 
 class PeerStatus:
-    """Which of the `wanted` neighbours are there, which were, and why they are not any more.
+    """Knows which of the `wanted` neighbours are there, which were, and why they are not any more.
     `restarted`: this board was in the run before."""
 
     def __init__(self, wanted: frozenset[NodeId], restarted: bool, patience: Patience) -> None:
@@ -36,7 +36,7 @@ class PeerStatus:
         self.up, self.down = set[NodeId](), dict[NodeId, str]()  # why it is down
         self._seen = set[NodeId]()
         self._left = set[NodeId]()
-        self.unfit: dict[NodeId, str] = {}  # who trains something else than we do, and how it differs
+        self.incompatible: dict[NodeId, str] = {}  # who trains something else than we do, and how it differs
         self._last_seen_s: dict[NodeId, float] = {}
         self._gone_s: float | None = None  # since when every neighbour is known to be down
         self._returning: dict[NodeId, tuple[float, str]] = {}  # until when to wait for it, and why it was down
@@ -44,37 +44,38 @@ class PeerStatus:
     @property
     def all_left(self) -> bool:
         """Whether every neighbour has left on purpose, or is none of ours."""
-        return self._wanted <= self._left | self.unfit.keys()
+        return self._wanted <= self._left | self.incompatible.keys()
 
     @property
-    def all_unfit(self) -> bool:
+    def all_incompatible(self) -> bool:
         """Whether every neighbour trains something else than we do."""
-        return bool(self._wanted) and self._wanted <= self.unfit.keys()
+        return bool(self._wanted) and self._wanted <= self.incompatible.keys()
 
     @property
-    def never_fit(self) -> frozenset[NodeId]:
-        """Who trains something else, and always did: not who came again with other data."""
-        return frozenset(self.unfit.keys() - self._seen)
+    def never_compatible(self) -> frozenset[NodeId]:
+        """Those that train something else, and always did: not those that came again with other
+        data."""
+        return frozenset(self.incompatible.keys() - self._seen)
 
     def heard(self, peer: NodeId, now_s: float) -> None:
-        """A frame of it came. What was said of it before, perhaps by a member that knew less than
-        we do now, is out of date."""
-        if peer in self.down and peer not in self.unfit:
+        """Take note that a frame of a peer came. What was known of it before, perhaps from a member
+        that knew less than we do now, is out of date."""
+        if peer in self.down and peer not in self.incompatible:
             self._returning.setdefault(peer, (now_s + self._patience.return_s, self.down.pop(peer)))
 
     def note(self, event: PeerUp | PeerDown, now_s: float) -> None:
-        """The transport's word on a neighbour."""
+        """Take the transport's word on a neighbour."""
         peer = event.peer
         self._returning.pop(peer, None)
         if isinstance(event, PeerUp):
             self.up.add(peer)
             self.down.pop(peer, None)
-            self.unfit.pop(peer, None)
+            self.incompatible.pop(peer, None)
             self._seen.add(peer)
             self._left.discard(peer)
             return
         if event.disagrees:
-            self.unfit[peer] = event.reason
+            self.incompatible[peer] = event.reason
         if event.left:
             self._left.add(peer)
         self.up.discard(peer)
@@ -84,8 +85,8 @@ class PeerStatus:
             self._seen.add(peer)  # we ended it ourselves, and nothing more will come
 
     def may_start(self, others_train: bool, late: bool, now_s: float) -> bool:
-        """Whether nobody is missing who is worth waiting for. `others_train`: frames came; `late`:
-        the others are far on, and the time to wait for one more is over."""
+        """Tell whether nobody is missing who is worth waiting for. `others_train`: frames came;
+        `late`: the others are far on, and the time to wait for one more is over."""
         for peer, (until_s, reason) in list(self._returning.items()):
             if now_s >= until_s:
                 self.down[peer] = reason
@@ -99,11 +100,11 @@ class PeerStatus:
             self._restarted and (bool(self.up) or self.gone_for_s(now_s) >= self._patience.gone_s)
         )
         given_up = self.down.keys() if run_is_on else self.down.keys() & self._seen
-        return self._wanted <= self.up | given_up | self.unfit.keys()
+        return self._wanted <= self.up | given_up | self.incompatible.keys()
 
     def gone_for_s(self, now_s: float) -> float:
-        """How long every neighbour has been down, from the first call at which all were; 0 while
-        one is up, may return, or was never heard of."""
+        """Return how long every neighbour has been down, from the first call at which all were; 0
+        while one is up, may return, or was never heard of."""
         if not self._wanted <= self.down.keys():
             self._gone_s = None
             return 0.0
@@ -111,8 +112,9 @@ class PeerStatus:
         return now_s - self._gone_s
 
     def who_is_missing(self, training: frozenset[NodeId], now_s: float) -> str:
-        """One sentence for the log. `training`: members that are no neighbours, and in the run."""
-        fit = self._wanted - self.unfit.keys()
+        """Return one sentence for the log. `training`: members that are no neighbours, and in the
+        run."""
+        fit = self._wanted - self.incompatible.keys()
         missing = ", ".join(f"{p} ({self._describe(p, now_s)})" for p in sorted(fit - self.up))
         text = f"waiting {len(fit & self.up)}/{len(fit)}: missing {missing}"
         if not self._restarted or not self._wanted <= self.down.keys():
@@ -132,13 +134,13 @@ class PeerStatus:
 
 
 def down_text(peer: NodeId, reason: str) -> str:
-    """One sentence on a peer that is gone; a transport's reason may name it already."""
+    """Return one sentence on a peer that is gone; a transport's reason may name it already."""
     return reason if reason.startswith((f"lost {peer}", f"{peer} ")) else f"lost {peer}: {reason}"
 
 
 class RemoteMembers:
-    """Whether the run goes on out of sight, at members that are no neighbours. `known`: those that
-    had come before us, and whether they are here; without those that left."""
+    """Knows whether the run goes on out of sight, at members that are no neighbours. `known`: those
+    that had come before us, and whether they are here; without those that left."""
 
     def __init__(self, known: Mapping[NodeId, bool] | None = None) -> None:
         self._there = dict(known or {})  # here, or dead: whoever died may come back
@@ -156,7 +158,7 @@ class RemoteMembers:
         return frozenset(peer for peer in self._since_before if self._there.get(peer))
 
     def note(self, news: MemberNews) -> None:
-        """What the members say of one of them."""
+        """Take the members' word on one of them."""
         if news.left:
             self._there.pop(news.peer, None)
         else:
@@ -166,8 +168,8 @@ class RemoteMembers:
 
 
 class PendingFrames:
-    """Frames that came before a board can do anything with them, the oldest first, with a bound on
-    their bytes.
+    """Keeps frames that came before a board can do anything with them, the oldest first, with a
+    bound on their bytes.
 
     A frame for which there is no room is as good as lost on its way: its sender sends what is
     lacking once training goes on. Each of so many `senders` has its own share of the room, so that
@@ -183,7 +185,7 @@ class PendingFrames:
         return len(self.frames)
 
     def keep(self, frame: FrameReceived) -> bool:
-        """Whether there was room for it."""
+        """Keep a frame; tell whether there was room for it."""
         size, mine = _room_for(frame.data), self._used[frame.sender]
         if (mine and mine + size > self.share_bytes) or (self._all_used and self._all_used + size > self._max_bytes):
             return False
@@ -193,7 +195,7 @@ class PendingFrames:
         return True
 
     def pop(self) -> FrameReceived | None:
-        """The oldest frame that is left."""
+        """Return the oldest frame that is left, and forget it; None without any."""
         if not self.frames:
             return None
         frame = self.frames.popleft()

@@ -1,10 +1,10 @@
-"""What a gossip board does, from the moment in which it listens to the end of the run. Pure.
+"""Decides what a gossip board does, from when it listens to the end of the run. Pure.
 
-Events and the time go in, effects come out (engine/events.py). Around it stand a board's program
-(node/gossip_node.py), the simulator (sim/node.py) and the study (study/virtual.py). One value
-outlives the process: the algorithm's state, which a Checkpoint effect hands out and Loaded brings
-back. What else the engine knows, who is there and what came early, is the process's own, and a new
-process learns it anew, by joining.
+Events and the time go in, effects come out (engine/events.py). It is driven by a board's program
+(node/gossip_node.py), by the simulator (lab/sim/node.py) and by the study (lab/study/virtual.py).
+One value outlives the process: the algorithm's state, which a Checkpoint effect hands out and
+Loaded brings back. What else the engine knows, who is there and which frames are pending, is the
+process's own, and a new process learns it anew, by joining.
 
     JOINING      no model yet: who is there?
         -> LOADING      nobody is missing who is worth waiting for
@@ -75,7 +75,7 @@ _HEADERS = wire.Limits(2**63)  # while the model's size is not known yet
 
 
 class Stage(Enum):
-    """Where a board is; see above."""
+    """Says where a board is; see the top of this file."""
 
     JOINING = "joining"
     LOADING = "loading"
@@ -89,8 +89,12 @@ class Stage(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
-    """One board's place in one run."""
+class NodeConfig:
+    """Places one board in one run.
+
+    Example:
+        config = NodeConfig.of("board-0", members, topologies.get("ring", len(members)), rounds=50)
+    """
 
     node: NodeId
     members: tuple[NodeId, ...]  # in the same order on every board
@@ -107,45 +111,53 @@ class Seat:
         topology: Topology,
         rounds: Round,
         restarted: bool = False,
-    ) -> Seat:
-        """The seat of a board in a run over this topology."""
+    ) -> NodeConfig:
+        """Return the config of a board in a run over this topology."""
         neighbours = neighbours_of(node, members, topology)
         return cls(node, members, neighbours, topology.period, rounds, restarted)
 
 
 def neighbours_of(node: NodeId, members: Sequence[NodeId], topology: Topology) -> frozenset[NodeId]:
-    """Everyone this node sends to or hears from in any round."""
+    """Return everyone this node sends to or hears from in any round."""
     edges = [topology.neighbours(members.index(node), r) for r in range(topology.period)]
     return frozenset(members[k] for e in edges for k in (*e.in_, *e.out))
 
 
 class NodeEngine:
-    """One process of one board. `remote`: the members that are no neighbours, as far as they are
-    known.
+    """Decides what one process of one board does. `remote`: the members that are no neighbours, as
+    far as they are known.
 
     A shell calls `start` once, then `handle` with every event, and carries out the effects of each
     call in their order before the next one. It hands events in while `listens`, and those that
     answer a question (`Load`, `Train`, `Poll`) always. Time is in seconds, of a clock that never
-    goes back."""
+    goes back.
+
+    Example:
+        effects = engine.start(now())
+        while engine.stage not in (Stage.FINISHED, Stage.FAILED):
+            for effect in effects:
+                carry_out(effect)  # Send, Train, Checkpoint, ...
+            effects = engine.handle(next_event(), now())
+    """
 
     def __init__(
         self,
         algorithm: GossipAlgorithm[Any],
-        seat: Seat,
+        config: NodeConfig,
         patience: Patience,
         remote: RemoteMembers | None = None,
     ) -> None:
-        self.algorithm, self.seat, self._patience = algorithm, seat, patience
-        self.rounds = seat.rounds  # a simulator says only later how long a run is
+        self.algorithm, self.config, self._patience = algorithm, config, patience
+        self.rounds = config.rounds  # a simulator says only later how long a run is
         self.stage = Stage.JOINING
         self.state: Any = None  # the algorithm's
         self.view: NodeView | None = None
-        self.pending = PendingFrames(len(seat.neighbours), patience.pending_bytes)
+        self.pending = PendingFrames(len(config.neighbours), patience.pending_bytes)
         self._effects: list[Effect] = []
         self._asks_poll = False  # Poll is to be the last effect of this call
         self._now_s = 0.0
         # Joining.
-        self._peers = PeerStatus(seat.neighbours, seat.restarted, patience)
+        self._peers = PeerStatus(config.neighbours, config.restarted, patience)
         self._remote = RemoteMembers() if remote is None else remote
         self._late: bool | None = None  # None: nobody is far on in the run; True: and the time to wait is over
         # A round.
@@ -156,9 +168,9 @@ class NodeEngine:
         self._since_s = 0.0  # when the exchange began
         self._adopted = False  # since the update in progress was begun: it is of a model that was given up
         # Catching up.
-        self._newcomer = False
+        self._catching_up = False
         self._led = False  # a frame that leads to its sender's model was taken in
-        self._ahead = len(seat.members) * seat.period + 1  # rounds that nobody gets ahead who began with us
+        self._ahead = len(config.members) * config.period + 1  # rounds that nobody gets ahead who began with us
         self._has_nothing = False  # no checkpoint, and no model of anybody yet
         self._begun = False  # its first round has
         self._before_round = False  # no round has begun since it came, or since it is not alone any more
@@ -185,13 +197,13 @@ class NodeEngine:
 
     @property
     def down(self) -> frozenset[NodeId]:
-        """Neighbours that are known to be gone."""
+        """The neighbours that are known to be gone."""
         return frozenset() if self.view is None else self.view.down
 
     def start(self, now_s: float) -> list[Effect]:
-        """The board listens, and looks for its neighbours."""
+        """Begin to look for the neighbours. Call once, before `handle`."""
         self._now_s, self._effects = now_s, []
-        self._say_again()
+        self._restart_announce_timer()
         self._start_if_possible()
         return self._effects
 
@@ -204,7 +216,7 @@ class NodeEngine:
         kind = type(event)
         if kind is FrameReceived:
             if self.view is None:
-                self._keep_for_later(event)  # type: ignore[arg-type]
+                self._hold_frame(event)  # type: ignore[arg-type]
             else:
                 self._receive(event)  # type: ignore[arg-type]
         elif kind is UpdateReady:
@@ -219,83 +231,82 @@ class NodeEngine:
             self._remote.note(event)  # type: ignore[arg-type]
             self._start_if_possible()
         elif self.view is None:
-            self._name_if_unfit(event)  # type: ignore[arg-type]
+            self._log_if_incompatible(event)  # type: ignore[arg-type]
             self._peers.note(event, now_s)  # type: ignore[arg-type]
             self._start_if_possible()
         else:
-            self._peer_came_or_went(event)  # type: ignore[arg-type]
+            self._peer_changed(event)  # type: ignore[arg-type]
         if self._asks_poll:
             self._asks_poll = False
             effects.append(Poll(self._patience.take_s))
         return effects
 
     # -- joining
-    # ----------------------------------------------------------------------------------------------
 
     def _start_if_possible(self) -> None:
-        """Goes on to LOADING once nobody is missing who is worth waiting for, or ends when the run
-        is over."""
+        """Go on to LOADING once nobody is missing who is worth waiting for, or end when the run is
+        over."""
         if self.stage is not Stage.JOINING:
             return
-        peers, seat = self._peers, self.seat
-        if self._ends_unfit():
+        peers, config = self._peers, self.config
+        if self._ends_incompatible():
             return
         if not peers.may_start(others_train=bool(self.pending), late=self._late is True, now_s=self._now_s):
             # The run is over when all neighbours have left, and elsewhere there is nobody either.
-            if seat.restarted and peers.all_left and not peers.up and self._remote.nobody:
-                self._fail(f"{seat.node} was started again when all its neighbours had left: the run is over")
+            if config.restarted and peers.all_left and not peers.up and self._remote.nobody:
+                self._fail(f"{config.node} was started again when all its neighbours had left: the run is over")
             return
-        for peer in sorted(seat.neighbours - peers.up - peers.unfit.keys()):  # those are named already
+        for peer in sorted(config.neighbours - peers.up - peers.incompatible.keys()):  # those are named already
             self._log("peer-down", down_text(peer, peers.down.get(peer, "not reached yet")), peer=peer)
-        self._log("joined", f"{seat.node} reached {', '.join(sorted(peers.up)) or 'nobody'}")
+        self._log("joined", f"{config.node} reached {', '.join(sorted(peers.up)) or 'nobody'}")
         self._set_timer(Timer.ANNOUNCE, None)
         if self._late is not None:
             self._set_timer(Timer.LATE, None)
         self.stage = Stage.LOADING
         self._effects.append(Load())
 
-    def _ends_unfit(self) -> bool:
+    def _ends_incompatible(self) -> bool:
         """End where the larger part of the boards trains something else, or, before this one has
         begun, every neighbour does; tell whether that is so. Of two parts of one size that of the
         run's first board goes on, so a fleet that is split trains one model all the same. Boards
         that did fit and came again with something else have no say in that."""
-        peers, seat = self._peers, self.seat
-        never_fit = peers.never_fit
-        others = [member for member in seat.members if member in never_fit]
-        more = 2 * len(others) - len(seat.members)
-        if not self._begun and peers.all_unfit:
-            reasons = "; ".join(peers.unfit[peer] for peer in sorted(seat.neighbours))
-            self._fail(f"{seat.node} fits none of its neighbours: {reasons}")
-        elif more > 0 or (more == 0 and others[0] == seat.members[0]):
+        peers, config = self._peers, self.config
+        never_compatible = peers.never_compatible
+        others = [member for member in config.members if member in never_compatible]
+        more = 2 * len(others) - len(config.members)
+        if not self._begun and peers.all_incompatible:
+            reasons = "; ".join(peers.incompatible[peer] for peer in sorted(config.neighbours))
+            self._fail(f"{config.node} fits none of its neighbours: {reasons}")
+        elif more > 0 or (more == 0 and others[0] == config.members[0]):
             names = ", ".join(others)
-            self._fail(f"{seat.node} does not fit {names}, who go on: {peers.unfit[others[0]]}")
+            self._fail(f"{config.node} does not fit {names}, who go on: {peers.incompatible[others[0]]}")
         else:
             return False
         return True
 
-    def _name_if_unfit(self, event: PeerUp | PeerDown) -> bool:
+    def _log_if_incompatible(self, event: PeerUp | PeerDown) -> bool:
         """Tell whether this peer trains something else than we do, and log what differs."""
         if isinstance(event, PeerUp) or not event.disagrees:
             return False
         self._log("disagrees", event.reason, peer=event.peer)
         return True
 
-    def _keep_for_later(self, event: FrameReceived) -> None:
-        """A neighbour began before us. Its frames are looked at when the model is there, which
-        tells what they must be."""
+    def _hold_frame(self, event: FrameReceived) -> None:
+        """Keep a frame of a neighbour that began before us. It is looked at when the model is
+        there, which tells what it must be."""
         self._peers.heard(event.sender, self._now_s)
         self._keep(event)
         # Nobody who begins with us can be in such a round yet: the run is far on, and those who are
         # in it wait for us.
-        if self._late is None and _round_of(event.data) > len(self.seat.members) + self.seat.period:
+        if self._late is None and _round_of(event.data) > len(self.config.members) + self.config.period:
             self._late = False
             self._set_timer(Timer.LATE, self._patience.grace_s)
         self._start_if_possible()
 
     def _loaded(self, event: Loaded) -> None:
-        """The algorithm begins, at a model or where a checkpoint was; then what came while we
-        joined is taken in."""
-        view = event.view.with_down(self.seat.neighbours - self._peers.up)
+        """Begin the algorithm, at a model or where a checkpoint was; then take in what came while
+        we joined."""
+        view = event.view.with_down(self.config.neighbours - self._peers.up)
         self._alone_since_s = self._now_s - self._peers.gone_for_s(self._now_s)
         self.view, self._limits = view, wire.Limits.of(view.layout)
         if event.state is not None:
@@ -304,41 +315,42 @@ class NodeEngine:
             self.state = self.algorithm.init(event.x, view)
         else:
             raise UsageError("Loaded needs a model to start from, or the state of a checkpoint")
-        self._has_nothing = self.seat.restarted and event.state is None
+        self._has_nothing = self.config.restarted and event.state is None
         self._effects.append(Started(self.state))
-        came, self.pending = self.pending, PendingFrames(len(self.seat.members) - 1, self._patience.pending_bytes)
+        came, self.pending = self.pending, PendingFrames(len(self.config.members) - 1, self._patience.pending_bytes)
         self._poll()
-        self._be_newcomer()
+        self._begin_catch_up()
         self._advance(self.algorithm.start(self.state))
         while (frame := came.pop()) is not None:
             self._receive(frame)
 
     # -- catching up
-    # ----------------------------------------------------------------------------------------------
 
-    def _be_newcomer(self) -> None:
-        """For catch_up_s frames of rounds far ahead are held back: their sender's model, which the
-        answer to our greeting brings, should come first. With the frames alone we would go on in
-        the sender's round with a model that has learnt nothing. Where there are no rounds in common
-        nobody greets: there such a frame is taken in, for it leads to the model."""
-        self._newcomer = self._before_round = True
+    def _begin_catch_up(self) -> None:
+        """Hold back frames of rounds far ahead for catch_up_s.
+
+        Their sender's model, which the answer to our hello brings, should come first: with the
+        frames alone we would go on in the sender's round with a model that has learnt nothing.
+        Where there are no rounds in common nobody says hello: there such a frame is taken in, for
+        it leads to the model."""
+        self._catching_up = self._before_round = True
         self._set_timer(Timer.CATCH_UP, self._patience.catch_up_s)
 
     def _awaits_model(self) -> bool:
-        """Whether an update of our own model would be for nothing: others are far ahead, or must
-        be."""
+        """Tell whether an update of our own model would be for nothing: others are far ahead, or
+        must be."""
         leads_to_model = self.algorithm.asynchronous and (self._led or self._has_nothing)
-        return self._newcomer and (bool(self.pending) or leads_to_model)
+        return self._catching_up and (bool(self.pending) or leads_to_model)
 
-    def _is_early(self, frame: wire.Frame) -> bool:
+    def _is_far_ahead(self, frame: wire.Frame) -> bool:
         return frame.round > self.round + self._ahead and frame.kind not in _WITHOUT_ROUND
 
-    def _no_newcomer_any_more(self) -> None:
-        """The model came, or time is over: what was held back is taken in, before anything that
-        comes after it."""
-        if not self._newcomer:
+    def _end_catch_up(self) -> None:
+        """Take in what was held back, before anything that comes after it: the model came, or time
+        is over."""
+        if not self._catching_up:
             return
-        self._newcomer = False
+        self._catching_up = False
         self._set_timer(Timer.CATCH_UP, None)
         while (frame := self.pending.pop()) is not None:
             self._receive(frame)
@@ -346,15 +358,14 @@ class NodeEngine:
             self._poll()
 
     # -- rounds
-    # ----------------------------------------------------------------------------------------------
 
     def _poll(self) -> None:
-        """Before every round: a board that has nobody to wait for ends its rounds at once, and
-        would else never hear that somebody is back."""
+        """Ask for what has come, before every round: a board that has nobody to wait for ends its
+        rounds at once, and would else never hear that somebody is back."""
         self.stage, self._asks_poll = Stage.POLLING, True
 
     def _polled(self) -> None:
-        if self._peers.unfit and self._ends_unfit():
+        if self._peers.incompatible and self._ends_incompatible():
             return
         if self._before_round and self._awaits_model():
             self.stage = Stage.CATCHING_UP
@@ -364,24 +375,21 @@ class NodeEngine:
             self._begun = True
             self._effects.append(CaughtUp())
         if self.round > 0:  # the first rounds of the run are not ours to play, or are played
-            self._no_newcomer_any_more()
+            self._end_catch_up()
         self._begin_round()
 
     def _begin_round(self) -> None:
         if self.round >= self.rounds:
             self.stage = Stage.FINISHED
             self._effects.append(Finished())
-        elif self._has_nothing and self.seat.neighbours <= self.down:
+        elif self._has_nothing and self.config.neighbours <= self.down:
             self._wait_alone()
         else:
-            self._train()
-
-    def _train(self) -> None:
-        self.stage, self._adopted = Stage.TRAINING, False
-        self._effects.append(Train(self.model, self.round))
+            self.stage, self._adopted = Stage.TRAINING, False
+            self._effects.append(Train(self.model, self.round))
 
     def _step(self, local: LocalUpdate) -> None:
-        """The update goes out, unless another's model was taken over meanwhile, for which it is
+        """Send the update, unless another's model was taken over meanwhile, for which it is
         none."""
         if self._adopted:
             self._begin_round()
@@ -393,48 +401,48 @@ class NodeEngine:
         self.stage = Stage.EXCHANGING
         self._advance(self.algorithm.step(self.state, local))
         if self.stage is Stage.EXCHANGING:
-            self._say_again()
+            self._restart_announce_timer()
 
     def _round_ended(self, done: RoundDone) -> None:
         assert self._local is not None
         self._set_timer(Timer.ANNOUNCE, None)
         self._effects.append(RoundEnded(self._local, done, self.state, self.round >= self.rounds))
         self._local = None
-        self._no_newcomer_any_more()
+        self._end_catch_up()
         self._poll()
 
     # -- alone
-    # ----------------------------------------------------------------------------------------------
 
     def _wait_alone(self) -> None:
-        """A board that has nothing and no neighbour waits while others train, to whom its
-        neighbours may come back. Where nobody is known to train it waits for a while only: a
-        neighbour that is being started again, or a split."""
+        """Wait, with nothing to train from and no neighbour, while others train, to whom the
+        neighbours may come back.
+
+        Where nobody is known to train, wait for a while only: a neighbour that is being started
+        again, or a split."""
         others = ", ".join(sorted(self._remote.training))
         left_s = self._alone_since_s + self._patience.gone_s - self._now_s
         if not others and (self._peers.all_left or left_s <= 0.0):
-            self._fail(f"{self.seat.node} was started again when no neighbour was left to take the model from")
+            self._fail(f"{self.config.node} was started again when no neighbour was left to take the model from")
             return
         self.stage = Stage.ALONE
-        missing = ", ".join(sorted(self.seat.neighbours))
+        missing = ", ".join(sorted(self.config.neighbours))
         until = f"the run goes on ({others})" if others else f"this board ends in {left_s:.0f} s if none comes back"
         self._log("waiting", f"waiting for {missing}, to take the model from one of them: {until}", missing=missing)
         self._set_timer(Timer.ANNOUNCE, self._patience.announce_s)
 
     def _not_alone(self) -> None:
-        """Somebody is back, and may be far ahead."""
+        """Catch up: somebody is back, and may be far ahead."""
         self._set_timer(Timer.ANNOUNCE, None)
-        self._be_newcomer()
+        self._begin_catch_up()
         self._poll()
 
     # -- timers
-    # ----------------------------------------------------------------------------------------------
 
     def _fired(self, timer: Timer) -> None:
         if timer is Timer.DEADLINE:
             self._advance(self.algorithm.tick(self.state, self._now_s))
         elif timer is Timer.CATCH_UP:
-            self._no_newcomer_any_more()
+            self._end_catch_up()
         elif timer is Timer.LATE:
             self._late = True
             self._start_if_possible()
@@ -445,7 +453,7 @@ class NodeEngine:
         """Say for whom this board waits: nobody waits in silence."""
         if self.stage is Stage.JOINING:
             self._log("waiting", self._peers.who_is_missing(self._remote.training, self._now_s))
-            self._say_again()
+            self._restart_announce_timer()
             self._start_if_possible()
         elif self.stage is Stage.ALONE:
             self._poll()  # then it is seen whether the run still goes on
@@ -454,20 +462,19 @@ class NodeEngine:
             whom = ", ".join(missing) or "acknowledgements"
             text = f"round {self._stepped}: waiting for {whom} for {waited_s:.0f} s"
             self._log("waiting", text, missing=",".join(missing))
-            self._say_again()
+            self._restart_announce_timer()
 
-    def _say_again(self) -> None:
+    def _restart_announce_timer(self) -> None:
         self._set_timer(Timer.ANNOUNCE, self._patience.announce_s)
 
     def _set_timer(self, timer: Timer, after_s: float | None) -> None:
         self._effects.append(SetTimer(timer, after_s))
 
     # -- frames and neighbours
-    # -------------------------------------------------------------------------------------
 
     def _receive(self, event: FrameReceived) -> None:
-        """A bad frame costs its sender the connection and nobody else anything. What it sent before
-        is dropped, too."""
+        """Take in a frame. A bad one costs its sender the connection and nobody else anything. What
+        it sent before is dropped, too."""
         sender, data = event
         if sender in self._refused:
             return
@@ -476,15 +483,15 @@ class NodeEngine:
         try:
             frame = data if isinstance(data, wire.Frame) else wire.parse(data, self._limits)
             wire.expect(frame, run_id=view.run_id, layout_hash=view.layout.hash)
-            # The answer to a board's greeting, and its own, may come from one that has done the
-            # last round already. Where nobody greets, every message names a round that its sender
+            # The answer to a board's hello, and its own, may come from one that has done the last
+            # round already. Where nobody says hello, every message names a round that its sender
             # did: whoever took over the one after the last would be refused by all others.
             tells_next = frame.kind in _WITHOUT_ROUND and not self.algorithm.asynchronous
             if frame.round - tells_next >= self.rounds:
                 raise PeerError(f"its round {frame.round} is not one of the run's {self.rounds}")
             if len(frame.body):
                 self._has_nothing = False
-            if self._newcomer and self._is_early(frame):
+            if self._catching_up and self._is_far_ahead(frame):
                 if not self.algorithm.asynchronous:
                     self._keep(event)
                     return
@@ -508,11 +515,11 @@ class NodeEngine:
         self._effects.append(ClosePeer(sender, reason))
         self._set_down(self.down | {sender})
 
-    def _peer_came_or_went(self, event: PeerUp | PeerDown) -> None:
+    def _peer_changed(self, event: PeerUp | PeerDown) -> None:
         peer = event.peer
         self._peers.note(event, self._now_s)
         if isinstance(event, PeerDown):
-            if not self._name_if_unfit(event):
+            if not self._log_if_incompatible(event):
                 self._log("peer-left" if event.left else "peer-down", down_text(peer, event.reason), peer=peer)
             self._set_down(self.down | {peer})
         elif peer not in self._refused:  # it may have been on its way when we refused that peer
@@ -525,7 +532,7 @@ class NodeEngine:
         before = self.view.down
         if down == before:
             return
-        if self.seat.neighbours <= down:
+        if self.config.neighbours <= down:
             self._alone_since_s = self._now_s
         self.view = self.view.with_down(down)
         self._advance(self.algorithm.membership(self.state, self.view))
@@ -533,10 +540,9 @@ class NodeEngine:
             self._not_alone()
 
     # -- the algorithm
-    # ---------------------------------------------------------------------------------------------
 
     def _advance(self, outcome: tuple[Any, list[base.Action]]) -> None:
-        """The only place where an algorithm's actions become effects."""
+        """Turn an algorithm's actions into effects; the only place where that happens."""
         self.state, actions = outcome
         done, adopted = None, False
         for action in actions:
@@ -561,7 +567,7 @@ class NodeEngine:
         if done is not None:
             self._round_ended(done)  # type: ignore[arg-type]
         elif adopted:
-            self._no_newcomer_any_more()
+            self._end_catch_up()
 
     def _log(self, event: str, text: str, **fields: str) -> None:
         self._effects.append(Log(event, text, fields or _NOTHING))
@@ -576,7 +582,7 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 def _round_of(data: events.Data) -> Round:
-    """The round of a frame that is not checked yet; 0 for anything that is none."""
+    """Return the round of a frame that is not checked yet; 0 for anything that is none."""
     if isinstance(data, wire.Frame):
         return data.round
     try:

@@ -8,10 +8,10 @@ Questions are asked in this order, from cheap to dear:
 
 1. `check_reported`: does a claim make sense by itself?
 2. `Examples`: would this update drown all others in a mean that is weighted by examples?
-3. `Proportion`: is the decoded update so long (L2) that it would spoil the model?
+3. `NormFilter`: is the decoded update so long (L2) that it would spoil the model?
 4. `Losses`: which losses go into the curve? A loss changes no model, so nobody is refused for it.
 5. `ServerLevels`: how many levels do all boards use next, whatever a single one claims?
-6. `LeftOut` and `Trust`: who has been refused so often that nobody asks it for a while?
+6. `RoundQuarantine`, `Reputation`: who has been refused so often that nobody asks it for a while?
 
 All of them hold a board against the others of its round. Of three boards the median cannot be one
 liar's; of one or two there is no such median, and each class says what it does then.
@@ -118,7 +118,7 @@ _OF = "of/"  # in `memory`: what a board sent last
 _PAST = " of the run so far"
 
 
-class Proportion:
+class NormFilter:
     """Judges lengths of updates, round after round: finite, and yet so long that one would spoil
     the model for all.
 
@@ -150,9 +150,9 @@ class Proportion:
         return {**now, **last}
 
     def restore(self, memory: Mapping[str, float]) -> None:
-        """Go on from what `memory` gave, of this or an earlier version."""
-        self._longest, self._typical = memory.get("longest", 0.0), memory.get("typical", 0.0)
-        self._reach, self._rounds = memory.get("reach", WARM_UP_GROWTH), int(memory.get("rounds", 0))
+        """Go on from what `memory` gave."""
+        self._longest, self._typical = memory["longest"], memory["typical"]
+        self._reach, self._rounds = memory["reach"], int(memory["rounds"])
         self._last = {key.removeprefix(_OF): value for key, value in memory.items() if key.startswith(_OF)}
 
     def refused(self, lengths: Mapping[NodeId, float], x: Vec) -> dict[NodeId, str]:
@@ -272,13 +272,13 @@ class Losses:
 # 5. Levels
 
 SPREAD = 10.0
-SETTLE_AFTER = 8  # claims, of fewer than three boards a round, after which (f_0, eta_0) is settled
+CORRECT_AFTER = 8  # claims, of fewer than three boards a round, after which (f_0, eta_0) stays as it is
 
 
 @dataclass(frozen=True, slots=True)
 class ServerLevels:
-    """ElastiCL's rule where the paper has it, at the server: boards' losses and learning rates in,
-    levels of all boards out.
+    """Chooses the levels of all boards from their losses and learning rates: ElastiCL's rule where
+    the paper has it, at the server.
 
     Sudharsan et al. 2021, equations 3 and 4. The state is `loss` f_k, and (f_0, eta_0) from the
     first round; it goes into checkpoints.
@@ -292,9 +292,9 @@ class ServerLevels:
     known, of two, the median of them and the one before.
 
     What the first round says counts for ever. So where fewer than three boards have said it, (f_0,
-    eta_0) and f_k are held against what the boards say until three do in one round, or SETTLE_AFTER
-    have in all: more than SPREAD (of the latter, its square) beside that, they are replaced by it.
-    In a fleet of two nobody can tell which of both lies."""
+    eta_0) and f_k are held against what the boards say until three do in one round, or
+    CORRECT_AFTER have in all: more than SPREAD (of the latter, its square) beside that, they are
+    replaced by it. In a fleet of two nobody can tell which of both lies."""
 
     s0: int
     smoothing: float
@@ -302,8 +302,8 @@ class ServerLevels:
     first: tuple[float, float] | None = None
     levels: int = 0  # for the next round; 0: s0
     lr: float | None = None  # eta_k
-    # losses and rates of the first rounds; None: f_0 and eta_0 are settled
-    unsettled: tuple[tuple[float, float], ...] | None = ()
+    # losses and rates of the first rounds; None: f_0 and eta_0 stay as they are
+    first_claims: tuple[tuple[float, float], ...] | None = ()
 
     @classmethod
     def of(cls, codec: Codec[Any]) -> ServerLevels | None:
@@ -331,7 +331,7 @@ class ServerLevels:
         if mean < 0.0 or (self.first is None and mean == 0.0):
             return self
         loss = smooth_loss(self.loss, mean, self.smoothing)
-        found = replace(self, loss=loss, first=self.first or (loss, lr), lr=lr)._settled(frames)
+        found = replace(self, loss=loss, first=self.first or (loss, lr), lr=lr)._corrected(frames)
         assert found.loss is not None and found.first is not None
         f0, eta0 = found.first
         return replace(found, levels=levels_for(LevelRule(self.s0, eta0, f0), found.loss, lr))
@@ -343,14 +343,14 @@ class ServerLevels:
             return min(rates, key=lambda rate: abs(math.log(rate / planned)))
         return median_high([*rates, self.lr] if len(rates) > 1 and self.lr else rates)
 
-    def _settled(self, frames: Sequence[Frame]) -> ServerLevels:
+    def _corrected(self, frames: Sequence[Frame]) -> ServerLevels:
         """Return the same with f_0, eta_0 and f_k that are not one liar's alone."""
-        if self.unsettled is None or self.first is None or self.loss is None:
+        if self.first_claims is None or self.first is None or self.loss is None:
             return self
         now = tuple((f.aux[Aux.LOSS], self.lr or 0.0) for f in frames)
-        claims = now if len(now) >= ENOUGH else (*self.unsettled, *now)
-        if len(now) < ENOUGH and len(claims) < SETTLE_AFTER:
-            return replace(self, unsettled=claims)
+        claims = now if len(now) >= ENOUGH else (*self.first_claims, *now)
+        if len(now) < ENOUGH and len(claims) < CORRECT_AFTER:
+            return replace(self, first_claims=claims)
         loss, lr = median_low(sorted(f for f, _ in claims)), median_high(sorted(eta for _, eta in claims))
         spread = SPREAD if len(now) >= ENOUGH else SPREAD**2
 
@@ -359,7 +359,7 @@ class ServerLevels:
             return typical if far else value
 
         (f0, eta0), fk = self.first, self.loss
-        return replace(self, unsettled=None, first=(near(f0, loss), near(eta0, lr)), loss=near(fk, loss))
+        return replace(self, first_claims=None, first=(near(f0, loss), near(eta0, lr)), loss=near(fk, loss))
 
     def _believed(self, losses: Sequence[float]) -> list[float]:
         """Return the losses, each moved to within SPREAD of the typical one."""
@@ -385,7 +385,7 @@ class _Record:
     reason: str = ""
 
 
-class LeftOut:
+class RoundQuarantine:
     """Counts refusals of boards and says for how many rounds each is left out.
 
     A board that is refused PATIENCE times in a row is not asked for FIRST rounds, each further time
@@ -432,14 +432,14 @@ class LeftOut:
             self._records[board] = replace(record, times=max(0, record.times - 1), until=0)
 
 
-class Trust:
+class Reputation:
     """Chooses whose updates are asked for, and says who is left out and who takes part again.
 
     `say(event, text, board)` hears of it. `last_reason` is that of the last refusal, with the
     board's name."""
 
     def __init__(self, say: Callable[[str, str, NodeId], None]) -> None:
-        self._say, self._left_out = say, LeftOut()
+        self._say, self._left_out = say, RoundQuarantine()
         self._bad: dict[NodeId, str] = {}  # whose update of this round was refused, and why
         self._sentenced: dict[NodeId, str] = {}  # to be left out from the next round on, and what is said then
         self._out: set[NodeId] = set()  # of whom that has been said

@@ -1,4 +1,4 @@
-"""The server engine: what a coordinator does with its boards, without I/O.
+"""Decides what a coordinator does with its boards, without I/O.
 
 Events and time go in, effects come out.
 
@@ -24,16 +24,16 @@ go back. A driver is one loop:
 
 What a driver promises:
 
-- `Seen` comes about every half second, with every board that the transport sees then. Who goes
-  down, comes back or takes another's place is found out here, by comparing.
-- What it finds at once is one event, `Together`. A question that the transport cannot deliver is
+- `PresenceReport` comes about every half second, with every board that the transport sees then. Who
+  goes down, comes back or takes another's place is found out here, by comparing.
+- What it finds at once is one event, `EventBatch`. A question that the transport cannot deliver is
   `Undelivered`; a process that it knows to have ended is `ProcessEnded`.
 - Effects are carried out in their order, and a `Save` is durable before a later `Ask` goes out (as
   in etcd's raft). So whatever is asked twice after a crash is the round that was asked last, and a
   board that lives on has its answer at hand.
 - Texts in events (names, reasons) come from the wire; the driver makes them printable. Everything
   else in them may be a lie: frames are checked here.
-- An answer to a number that nobody waits for is welcome, and ignored. So is the same answer twice.
+- An answer to a number that nobody waits for is fine, and ignored. So is the same answer twice.
 
 A killed run goes on with `start(now_s, progress)` of the last `Save`. The combiner makes the next
 model of a round's updates (`server_training.py`); it is the only part that may hold state of its
@@ -49,7 +49,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 
 from edgegossip import codecs
-from edgegossip.engine.server_boards import Agreements, Boards, BoardSeen, OpenQuestions
+from edgegossip.engine.server_boards import Agreements, BoardPresence, Boards, OpenQuestions
 from edgegossip.engine.server_events import (
     Answer,
     Answered,
@@ -63,26 +63,26 @@ from edgegossip.engine.server_events import (
     Evaluated,
     EvaluateHere,
     Event,
+    EventBatch,
     Failure,
     Finished,
     Forget,
     Hello,
+    Instruction,
     Joining,
     Log,
     ModelKept,
+    PresenceReport,
     ProcessEnded,
     Question,
     Record,
     Result,
     Save,
-    Seen,
     ServerPlan,
     Stop,
     TimePassed,
-    Together,
     Trained,
     Undelivered,
-    Wish,
 )
 from edgegossip.engine.server_frames import COORDINATOR, FULL, Downlink
 from edgegossip.engine.server_records import NO_TEST_SET, Progress, Value
@@ -92,7 +92,7 @@ from edgegossip.types import EdgegossipError, Metrics, NodeId, PeerError, Round,
 
 REJOIN_S = 60.0  # for boards of a run that goes on: they ask for their coordinator all the time
 REGATHER_S = 60.0  # for boards that all went away at once
-GREET_S = 30.0  # until a board that does not answer is greeted again; then twice as long each time
+HELLO_S = 30.0  # until a board that does not answer gets another hello; then twice as long each time
 BYE_S = 3.0  # how long boards may take to say goodbye
 ANNOUNCE_S = 5.0  # whoever waits says for whom, this often
 # An answer whose round is over is waited for so many deadlines, or times the longest one so far
@@ -105,7 +105,7 @@ ABSENCES = 3  # of one board that goes away whenever it is asked to evaluate the
 
 @dataclass(slots=True)
 class _Wait:
-    """One wait: since when, and when it was last announced."""
+    """Times one wait: since when, and when it was last announced."""
 
     since_s: float
     announced_s: float
@@ -114,7 +114,7 @@ class _Wait:
 
 @dataclass(slots=True)
 class _Asking:
-    """Questions that the run waits for, and the answers that have come."""
+    """Holds the questions that the run waits for, and the answers that have come."""
 
     what: str
     numbers: frozenset[int]
@@ -129,7 +129,7 @@ class _Asking:
 
 @dataclass(slots=True)
 class _FinalEvaluation:
-    """The search for a board that evaluates the final model."""
+    """Follows the search for a board that evaluates the final model."""
 
     frame: Frame
     faults: dict[NodeId, str] = field(default_factory=dict)
@@ -138,15 +138,14 @@ class _FinalEvaluation:
 
 
 class ServerEngine:
-    """One run, from the first board that joins to the last that has said goodbye.
+    """Leads one run, from the first board that joins to the last that has said goodbye.
 
     `initial` float32[n] is the model of round 0. `combiner` makes models of updates; the streaming
     mean by default. `span(part)` is entered around encoding and decoding, for a driver that
     accounts for its seconds. Not thread-safe. Rounds are 0-based.
 
     `wake_s`: when `handle` wants to be called at the latest, in the clock of `now_s`; inf: only
-    with events. `over`: `Finished` has been returned.
-    """
+    with events. `over`: `Finished` has been returned."""
 
     def __init__(
         self, plan: ServerPlan, initial: Vec, combiner: Combiner | None = None, span: Span = lambda part: nullcontext()
@@ -185,7 +184,7 @@ class ServerEngine:
 
     @property
     def leaving(self) -> bool:
-        """Whether boards have been told that the run is over."""
+        """Whether boards have been asked to leave: the run is over."""
         return self._phase in (self._leaving, self._ended)
 
     @property
@@ -293,16 +292,21 @@ class ServerEngine:
         return self._go(self._waiting_for_boards)
 
     def _ask_round(self) -> bool:
-        wishes = self._training.wishes({m.name: m.node for m in self._boards.idle()})
+        instructions = self._training.instructions({m.name: m.node for m in self._boards.idle()})
         what = f"round {self.round}"
-        return self._ask_and_wait(wishes, what, self._plan.deadline_s, self._plan.quorum, self._round_answered)
+        return self._ask_and_wait(instructions, what, self._plan.deadline_s, self._plan.quorum, self._round_answered)
 
     def _ask_and_wait(
-        self, wishes: Mapping[int, Wish], what: str, deadline_s: float, enough: int, then: Callable[[], bool]
+        self,
+        instructions: Mapping[int, Instruction],
+        what: str,
+        deadline_s: float,
+        enough: int,
+        then: Callable[[], bool],
     ) -> bool:
         """Ask, and wait for answers until the deadline, or until `enough` (0: all) have come;
         `then` says how it goes on."""
-        numbers = self._ask(wishes, what)
+        numbers = self._ask(instructions, what)
         self._asking = _Asking(what, numbers, deadline_s, enough, deadline_s, then)
         return self._go(self._waiting_for_answers)
 
@@ -396,8 +400,8 @@ class ServerEngine:
         self._final = _FinalEvaluation(frame, dict(self._evaluations.without))
         able = [m for m in self._boards.up() if not m.busy and m.name not in self._final.faults]
         if self._plan.evaluates_everywhere and able:
-            wishes = {member.node: Evaluate(frame) for member in able}
-            return self._ask_and_wait(wishes, "final evaluation", self._patience_s, 0, self._all_have_evaluated)
+            instructions = {member.node: Evaluate(frame) for member in able}
+            return self._ask_and_wait(instructions, "final evaluation", self._patience_s, 0, self._all_have_evaluated)
         return self._go(self._looking_for_evaluator)
 
     def _all_have_evaluated(self) -> bool:
@@ -434,8 +438,8 @@ class ServerEngine:
             final.name = self._evaluations.next_board(ready)
             member = self._boards.by_name(final.name)
             assert member is not None
-            wishes = {member.node: Evaluate(final.frame)}
-            return self._ask_and_wait(wishes, "final evaluation", self._patience_s, 0, self._evaluator_answered)
+            instructions = {member.node: Evaluate(final.frame)}
+            return self._ask_and_wait(instructions, "final evaluation", self._patience_s, 0, self._evaluator_answered)
         # Busy boards are waited for as any answer is, absent ones for `return_s`.
         names = [m.name for m in up] or [n for n in self._boards.absent if n not in final.faults]
         if not names or self._passed(self._wait.since_s + (self._patience_s if up else self._plan.return_s)):
@@ -485,7 +489,7 @@ class ServerEngine:
         return self._say_goodbye("the run is complete")
 
     def _give_in(self, error: EdgegossipError) -> None:
-        """The run cannot go on, or nobody is left to evaluate the final model."""
+        """End the run, which cannot go on; in the final evaluation, go without it."""
         if self._final is not None:
             self._not_evaluated({**self._final.faults, COORDINATOR: str(error)})
         else:
@@ -520,7 +524,7 @@ class ServerEngine:
 
     def _take(self, event: Event) -> None:
         match event:
-            case Together(events):
+            case EventBatch(events):
                 for one in events:
                     self._take(one)
             case Answered(number, answer):
@@ -542,14 +546,14 @@ class ServerEngine:
             case Stop(words):
                 self._failed = True
                 self._say_goodbye(words)
-            case Seen(boards):
+            case PresenceReport(boards):
                 self._see(boards)
             case ProcessEnded(name, reason):
                 if (change := self._boards.ended(name, reason)) is not None:
                     self._down(change.name, change.reason)
 
-    def _see(self, boards: Iterable[BoardSeen]) -> None:
-        """Compare who is there with who was; greet strangers."""
+    def _see(self, boards: Iterable[BoardPresence]) -> None:
+        """Compare who is there with who was; say hello to strangers."""
         boards = tuple(boards)
         nodes = {board.node for board in boards}
         # A stranger that is gone does not answer, and its process does not come back by that
@@ -561,10 +565,10 @@ class ServerEngine:
                 self._log("peer-up", f"{change.name} is back", peer=change.name)
             else:
                 self._down(change.name, change.reason)
-        # A greeting may be lost on its way, or its answer. One that is slow still counts when it
+        # A hello may be lost on its way, or its answer. One that is slow still counts when it
         # comes.
-        unanswered = self._open.greetings()
-        due = (node for node in strangers if self._now_s >= _next_greeting(unanswered.get(node, ())))
+        unanswered = self._open.unanswered_hellos()
+        due = (node for node in strangers if self._now_s >= _next_hello_s(unanswered.get(node, ())))
         self._ask({node: Hello(self.round) for node in due}, "hello")
 
     def _down(self, name: NodeId, reason: str) -> None:
@@ -595,14 +599,14 @@ class ServerEngine:
                 self._training.take_late(member.name, answer)
 
     def _joined(self, node: int, answer: Answer) -> None:
-        """Take in a stranger that was greeted, or refuse it."""
+        """Take in a stranger that has answered a hello, or refuse it."""
         if isinstance(answer, Failure) and answer.away:
-            return  # it was so busy getting ready that it was taken for gone: it is greeted again when it beats
+            return  # it was so busy getting ready that it was taken for gone: it gets another hello when it beats
         try:
             if isinstance(answer, Failure):
                 raise PeerError(f"it cannot take part: {answer.reason}")
             if not isinstance(answer, Joining):
-                raise answer if isinstance(answer, PeerError) else PeerError("it did not answer the greeting")
+                raise answer if isinstance(answer, PeerError) else PeerError("it did not answer the hello")
             name = answer.name
             if self._plan.certified and answer.identity != name:
                 real = answer.identity or "nobody any more"
@@ -625,11 +629,11 @@ class ServerEngine:
             self._forget(self._open.drop(lambda sent: sent.node == replaced))
             self._ask({replaced: Bye(f"another board has joined as {name}", failed=True)}, "bye")
         self._log("joined", f"{name} joined", peer=name)
-        if self.leaving:  # it was greeted before the end, and would wait for ever
+        if self.leaving:  # it got a hello before the end, and would wait for ever
             self._byes |= self._ask({node: Bye(self._words, self._failed, self._parting)}, "bye")
 
     def _disagreement(self, name: NodeId, said: str) -> str:
-        """Why a board that joins does not fit those before it; "" where it does."""
+        """Return why a board that joins does not fit those before it; "" where it does."""
         if name not in self._boards.expected:
             return ""  # it is not one of ours, and nothing that it says counts
         try:
@@ -674,14 +678,14 @@ class ServerEngine:
 
     # Questions, time and words
 
-    def _ask(self, wishes: Mapping[int, Wish], what: str) -> frozenset[int]:
+    def _ask(self, instructions: Mapping[int, Instruction], what: str) -> frozenset[int]:
         """Send one question a board, by the transport's numbers; return their own."""
         questions = []
-        for node, wish in wishes.items():
+        for node, instruction in instructions.items():
             number = self._open.send(node, what, self._now_s)
             sent = self._open.get(number)
             assert sent is not None
-            questions.append(Question(number, node, sent.name, wish))
+            questions.append(Question(number, node, sent.name, instruction))
         if questions:
             self._effects.append(Ask(tuple(questions)))
         return frozenset(question.number for question in questions)
@@ -691,7 +695,7 @@ class ServerEngine:
 
     @property
     def _patience_s(self) -> float:
-        """How long an answer is waited for that no round waits for."""
+        """The seconds that an answer is waited for that no round waits for."""
         return max(DEADLINES * self._plan.deadline_s, LONGEST * self._open.longest_s)
 
     @property
@@ -733,6 +737,6 @@ class ServerEngine:
         self._effects.append(Record(node, round, values))
 
 
-def _next_greeting(unanswered: Sequence[float]) -> float:
-    """Return from when on a stranger is greeted (again), by when it was greeted before."""
-    return unanswered[-1] + GREET_S * 2 ** (len(unanswered) - 1) if unanswered else -math.inf
+def _next_hello_s(unanswered: Sequence[float]) -> float:
+    """Return from when on a stranger gets a hello (again), by when it got those before."""
+    return unanswered[-1] + HELLO_S * 2 ** (len(unanswered) - 1) if unanswered else -math.inf

@@ -1,6 +1,6 @@
 """Keeps who is in a server run, and which questions its boards have not answered.
 
-Pure: it is told everything.
+Pure: it asks nobody.
 
 A board is known by its name; the transport knows it by a number, and a process that takes the place
 of another has a number of its own. Whoever has not said its name yet is a stranger.
@@ -22,8 +22,8 @@ STOCK_GONE = "it left, or has given no sign of life"
 
 
 @dataclass(frozen=True, slots=True)
-class BoardSeen:
-    """A board as the transport sees it at one moment."""
+class BoardPresence:
+    """Shows a board as the transport sees it at one moment."""
 
     node: int  # the transport's number for this process of the board
     silent_s: float  # since its last heartbeat
@@ -32,7 +32,7 @@ class BoardSeen:
 
 @dataclass(slots=True)
 class Member:
-    """A board that has said its name."""
+    """Holds what is known of a board that has said its name."""
 
     name: NodeId
     node: int
@@ -43,7 +43,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A board that went down (with the reason) or came back."""
+    """Says that a board went down (with the reason) or came back."""
 
     name: NodeId
     up: bool
@@ -51,7 +51,7 @@ class Change:
 
 
 class Boards:
-    """The boards of one run, and whether they are enough.
+    """Keeps the boards of one run, and knows whether they are enough.
 
     `expected`: the only names that may join, in the order in which boards are listed. `least` of
     them must be there. A board that fell silent may come back within `return_s`; one whose process
@@ -68,7 +68,7 @@ class Boards:
 
     # Who is there
 
-    def observe(self, seen: Iterable[BoardSeen]) -> tuple[list[Change], list[int]]:
+    def observe(self, seen: Iterable[BoardPresence]) -> tuple[list[Change], list[int]]:
         """Compare with all that the transport sees: return who went down or came back, and
         strangers' numbers."""
         nodes = {n.node: n for n in seen}
@@ -80,11 +80,11 @@ class Boards:
                 changes.append(self._down(member, STOCK_GONE))
             elif member.up and silent_s > SILENT_S:
                 changes.append(self._down(member, f"no sign of life for {silent_s:.0f} s"))
-            elif not member.up and node is not None:
-                # A process that is known to have ended may have beaten a moment before.
-                if silent_s < SILENT_S / 2 and member.node not in self._ignored:
-                    member.up = True
-                    changes.append(self._back(Change(member.name, up=True)))
+            elif member.up or node is None or member.node in self._ignored:
+                continue  # nothing is new; a process that is known to have ended may have beaten a moment before
+            elif silent_s < SILENT_S / 2:
+                member.up = True
+                changes.append(self._back(Change(member.name, up=True)))
         strangers = [i for i, n in nodes.items() if i not in self._ignored and n.silent_s < SILENT_S]
         return changes, strangers
 
@@ -136,9 +136,11 @@ class Boards:
         return change
 
     def by_name(self, name: NodeId) -> Member | None:
+        """Return the board of this name, if it has joined."""
         return self._members.get(name)
 
     def by_node(self, node: int) -> Member | None:
+        """Return the board that the transport knows by this number, if there is one."""
         return next((m for m in self._members.values() if m.node == node), None)
 
     def up(self) -> list[Member]:
@@ -150,6 +152,7 @@ class Boards:
         return [m for m in self.up() if not m.busy]
 
     def busy_names(self) -> str:
+        """Return the names of boards that are up and owe an answer, for words."""
         return ", ".join(m.name for m in self.up() if m.busy)
 
     def not_joined(self) -> list[NodeId]:
@@ -186,15 +189,15 @@ class Boards:
 
 
 class Agreements:
-    """What the boards of one run said that all must have alike. Who says a fact first decides it
-    for those who come later; `coordinator` comes before all."""
+    """Compares what the boards of one run claim, of what all must have alike. Who states a fact
+    first decides it for those who come later; `coordinator` comes before all."""
 
     def __init__(self, coordinator: Agreement) -> None:
         self._said = {"at the coordinator": coordinator}
 
     @property
     def common(self) -> Agreement:
-        """What everybody has alike, as far as anybody said it."""
+        """What everybody has alike, as far as anybody stated it."""
         first = reversed(self._said.values())
         return Agreement({name: fact for said in first for name, fact in said.facts.items()})
 
@@ -203,9 +206,9 @@ class Agreements:
         self._said["in this run so far"] = common
 
     def take(self, board: NodeId, text: str) -> None:
-        """Take in what a board says, as JSON; "": nothing. Its own word of before does not count.
+        """Take in a board's facts, as JSON; "": nothing. What it stated before does not count.
 
-        Raises PeerError for what is no agreement, and where it differs from what was said."""
+        Raises PeerError for what is no agreement, and where it differs from what others stated."""
         if not text:
             return
         theirs, place = Agreement.from_json(text), f"on {board}"
@@ -217,7 +220,7 @@ class Agreements:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A question that has not been answered."""
+    """Holds a question that has not been answered."""
 
     number: int
     node: int
@@ -227,7 +230,7 @@ class Sent:
 
 
 class OpenQuestions:
-    """Questions under way, by number, and how long answers take.
+    """Keeps questions under way, by number, and how long answers take.
 
     A board that answers is not busy any more."""
 
@@ -247,10 +250,12 @@ class OpenQuestions:
         return self._last
 
     def get(self, number: int) -> Sent | None:
+        """Return the question of this number, if somebody waits for its answer."""
         return self._open.get(number)
 
-    def greetings(self) -> dict[int, list[float]]:
-        """Return when strangers were greeted that have not answered, by the transport's numbers."""
+    def unanswered_hellos(self) -> dict[int, list[float]]:
+        """Return when strangers got a hello that they have not answered, by the transport's
+        numbers."""
         found: dict[int, list[float]] = {}
         for sent in self._open.values():
             if sent.what == "hello":

@@ -1,5 +1,5 @@
-"""What a driver and the server engine say to each other: the plan of a run, events that go in,
-effects that come out.
+"""Lists what a driver and the server engine exchange: the plan of a run, events that go in, effects
+that come out.
 
 `server.py` says how a driver uses them.
 """
@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from edgegossip import codecs
 from edgegossip.agreement import Agreement
 from edgegossip.codecs.base import Codec
-from edgegossip.engine.server_boards import BoardSeen
+from edgegossip.engine.server_boards import BoardPresence
 from edgegossip.engine.server_frames import FULL
 from edgegossip.engine.server_records import Progress, Value
 from edgegossip.frame import Frame
@@ -24,7 +24,7 @@ from edgegossip.types import EdgegossipError, Metrics, NodeId, PeerError, Round,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerPlan:
-    """What a server run is. Fixed from its beginning to its end."""
+    """Says what a server run is. Fixed from its beginning to its end."""
 
     boards: tuple[NodeId, ...]  # the only names that may join
     rounds: Round
@@ -90,19 +90,19 @@ class Bye:
     frame: Frame | None = None  # the final model, for boards whose program goes on with it
 
 
-Wish: TypeAlias = Hello | Train | Evaluate | Bye
+Instruction: TypeAlias = Hello | Train | Evaluate | Bye
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One message to a board.
+    """Carries one instruction to a board.
 
     Boards of a round share frames: `frame is frame` where they get the same."""
 
     number: int
     node: int  # the transport's number for the board
     name: NodeId  # "" for a stranger
-    wish: Wish
+    instruction: Instruction
 
 
 # Answers of boards. What could not be read is there as the PeerError that says why.
@@ -110,7 +110,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Joining:
-    """A stranger's answer to Hello.
+    """Answers a stranger's Hello with its name.
 
     `identity`: the name that it has proved, where boards have to. `agreement`: what it must have
     alike with the others, as JSON; "": it says nothing."""
@@ -123,7 +123,7 @@ class Joining:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A board's answer to Train, Evaluate or Bye, as it came over the wire."""
+    """Answers Train, Evaluate or Bye, as it came over the wire."""
 
     frame: bytes | memoryview | PeerError | None = None  # the update
     evaluation: Metrics | PeerError | None = None
@@ -132,9 +132,9 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The board answered with an error.
+    """Answers with an error.
 
-    `away`: the transport did, in its place: it has been silent for too long."""
+    `away`: the transport did, in the board's place: it has been silent for too long."""
 
     reason: str
     away: bool = False
@@ -148,19 +148,20 @@ Answer: TypeAlias = Joining | Result | Failure | PeerError
 
 @dataclass(frozen=True, slots=True)
 class TimePassed:
-    """Nothing has happened but that."""
+    """Says that nothing has happened but that."""
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """All boards that the transport sees at this moment."""
+class PresenceReport:
+    """Shows all boards that the transport sees at this moment."""
 
-    boards: tuple[BoardSeen, ...]
+    boards: tuple[BoardPresence, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessEnded:
-    """A board's process is known to have ended: only another one of its name can come back."""
+    """Says that a board's process is known to have ended: only another one of its name can come
+    back."""
 
     name: NodeId
     reason: str
@@ -168,7 +169,7 @@ class ProcessEnded:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """An answer has come, or what stands for one."""
+    """Brings an answer, or what stands for one."""
 
     number: int  # of the question
     answer: Answer
@@ -176,26 +177,26 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Arriving:
-    """More has come of answers that are not whole yet."""
+    """Says that more has come of answers that are not whole yet."""
 
     numbers: frozenset[int]  # of their questions
 
 
 @dataclass(frozen=True, slots=True)
 class Delivering:
-    """More of a large question has gone to a board; whose it was, nobody says."""
+    """Says that more of a large question has gone to a board; whose it was, nobody knows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Undelivered:
-    """The transport does not know the board of this question any more."""
+    """Says that the transport does not know the board of this question any more."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """Answers `EvaluateHere`."""
+    """Answers `EvaluateHere` with what was found."""
 
     metrics: Metrics
 
@@ -213,8 +214,8 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
-class Together:
-    """What the driver has found at once.
+class EventBatch:
+    """Brings what the driver has found at once.
 
     A round that ends at its quorum takes all answers that came together."""
 
@@ -223,7 +224,7 @@ class Together:
 
 Event: TypeAlias = (
     TimePassed
-    | Seen
+    | PresenceReport
     | ProcessEnded
     | Answered
     | Arriving
@@ -232,7 +233,7 @@ Event: TypeAlias = (
     | Evaluated
     | ModelKept
     | Stop
-    | Together
+    | EventBatch
 )
 
 
@@ -248,7 +249,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Nobody waits for the answer to this question any more."""
+    """Drop this question: nobody waits for its answer any more."""
 
     number: int
 
@@ -264,7 +265,7 @@ class EvaluateHere:
 
 @dataclass(frozen=True, slots=True)
 class RoundEnded:
-    """A round is over.
+    """Record a round that is over.
 
     `model` float32[n] is the next one; `values` go into the coordinator's record of the round."""
 
@@ -283,7 +284,7 @@ class Save:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Metrics of a board, or of an evaluation."""
+    """Record metrics of a board, or of an evaluation."""
 
     node: NodeId
     round: Round
@@ -292,7 +293,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """Something that people want to read. `fields` are for programs."""
+    """Log something that people want to read. `fields` are for programs."""
 
     event: str
     text: str
@@ -301,7 +302,8 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """All rounds have been played: hand over float32[n], then feed `ModelKept`.
+    """Hand over the model, float32[n], of which all rounds have been played; then feed
+    `ModelKept`.
 
     Boards wait meanwhile."""
 
@@ -310,12 +312,12 @@ class Trained:
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """Everything is done; boards will hear of it next. Checkpoints may go."""
+    """Drop checkpoints, if you like: everything is done, and boards will hear of it next."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The run is over and nothing more comes.
+    """Stop: the run is over and nothing more comes.
 
     `error`: what it failed with, None where it did not or was stopped."""
 

@@ -1,5 +1,5 @@
-"""Frames between a coordinator and its boards: what both ends agree on, the model's way down,
-updates on their way up.
+"""Makes and opens frames between a coordinator and its boards: what both ends agree on, the model's
+way down, updates on their way up.
 
 Down: both ends keep a reference r, the model that boards train from. In round t the coordinator,
 whose own model is x_t, sends Q(x_t - r_(t-1)) and both ends set r_t = r_(t-1) + Q(x_t - r_(t-1)).
@@ -34,7 +34,7 @@ FULL = "fp32"  # whole models are exact
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """The model, the run and the codec that frames of one direction have."""
+    """Holds the model, the run and the codec that frames of one direction have."""
 
     layout: Layout
     run_id: bytes  # 16 bytes
@@ -184,7 +184,7 @@ class Replica:
 
     @property
     def kept(self) -> tuple[Vec | None, Round | None]:
-        """What has to outlive this process."""
+        """The model and its round, which have to outlive this process."""
         return self._model, self._round
 
     def restore(self, model: Vec, round: Round) -> None:

@@ -1,5 +1,5 @@
-"""What a server run keeps beside the model: its progress, who evaluates when, and records of rounds
-and boards.
+"""Keeps what a server run has beside the model: its progress, who evaluates when, and records of
+rounds and boards.
 
 Pure: classes here say what is to be logged or recorded by calling what they were given.
 """
@@ -32,7 +32,8 @@ NO_TEST_SET = "it has no test set"
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A run between two rounds: everything that another process needs to go on. Plain values."""
+    """Holds a run between two rounds: everything that another process needs to go on. Plain
+    values."""
 
     round: Round  # to play next
     model: Vec  # float32[n]
@@ -77,11 +78,10 @@ class Progress:
                 if found[name] is not None:
                     layout.check(found[name])
             if levels is not None and found["levels"] is not None:
-                loss, first, count, *more = found["levels"]
-                lr, claims = more or (None, None)  # earlier versions kept neither
-                unsettled = None if claims is None else tuple((float(f), float(eta)) for f, eta in claims)
+                loss, first, count, lr, claims = found["levels"]
+                first_claims = None if claims is None else tuple((float(f), float(eta)) for f, eta in claims)
                 pair = (float(first[0]), float(first[1])) if first else None
-                levels = ServerLevels(levels.s0, levels.smoothing, loss, pair, count, lr, unsettled)
+                levels = ServerLevels(levels.s0, levels.smoothing, loss, pair, count, lr, first_claims)
             return cls(
                 int(found["round"]),
                 found["model"],
@@ -90,18 +90,18 @@ class Progress:
                 levels,
                 int(found["evaluations"]),
                 found["evaluate_next"],
-                {name: (int(round), dict(values)) for name, (round, values) in found.get("records", {}).items()},
-                str(found.get("instance", "")),
-                {name: float(claim) for name, claim in found.get("examples", {}).items()},
-                Agreement(found.get("agreement", {})),  # earlier versions kept none
+                {name: (int(round), dict(values)) for name, (round, values) in found["records"].items()},
+                str(found["instance"]),
+                {name: float(claim) for name, claim in found["examples"].items()},
+                Agreement(found["agreement"]),
             )
         except (KeyError, TypeError, ValueError, IndexError, AttributeError, UsageError) as error:
             raise DataError(f"the coordinator's checkpoint cannot be used: {error}") from None
 
 
 def _plain_levels(levels: ServerLevels) -> list[Any]:
-    unsettled = None if levels.unsettled is None else [list(pair) for pair in levels.unsettled]
-    return [levels.loss, list(levels.first or ()), levels.levels, levels.lr, unsettled]
+    first_claims = None if levels.first_claims is None else [list(pair) for pair in levels.first_claims]
+    return [levels.loss, list(levels.first or ()), levels.levels, levels.lr, first_claims]
 
 
 Faults = tuple[tuple[NodeId, str], ...]  # boards that did not evaluate, and why
@@ -109,14 +109,14 @@ Faults = tuple[tuple[NodeId, str], ...]  # boards that did not evaluate, and why
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """An evaluation that a board has been asked for and has not answered yet."""
+    """Holds an evaluation that a board has been asked for and has not answered yet."""
 
     step: Round
     faults: Faults  # of those who were asked before it
 
 
 class Evaluations:
-    """When the model is evaluated, by whom, and what came of it.
+    """Decides when the model is evaluated and by whom, and records what came of it.
 
     A round never waits for an evaluation: it is taken whenever the board's answer comes. A board
     that owes it for good is followed by one other, with the model of that moment; then it is logged
@@ -145,12 +145,14 @@ class Evaluations:
         return self.wanted if self.wanted is not None else max((a.step for a in self._asked.values()), default=None)
 
     def resume(self, asked: int, wanted: Round | None) -> None:
+        """Go on from what an earlier process had: how many were asked, and the round that is
+        wanted."""
         self.asked, self.wanted = asked, wanted
 
     def after(self, round: Round) -> None:
         """Take note that a round has ended."""
         if self._everywhere:
-            self._settle()
+            self._end_round_of_all()
         if round in self._rounds:
             self._drop_wanted()
             self.wanted = round
@@ -199,8 +201,9 @@ class Evaluations:
         else:
             self.record(asked.step, metrics)
 
-    def _settle(self) -> None:
-        """A round of which all boards were asked is over: what comes later is of no use."""
+    def _end_round_of_all(self) -> None:
+        """Take what has come of a round of which all boards were asked: what comes later is of no
+        use."""
         for name in list(self._asked):
             self.failed(name, "it has not answered in time")
         if self._found:
@@ -272,6 +275,7 @@ class Evaluations:
         self.wanted = None
 
     def record(self, step: Round, metrics: Metrics) -> None:
+        """Record an evaluation of the model after round `step`."""
         self._record(COORDINATOR, step, metrics.records())
 
     def _drop_wanted(self) -> None:
@@ -281,8 +285,8 @@ class Evaluations:
 
 
 class BoardRecords:
-    """Records of boards whose metrics are kept elsewhere: what their updates say, and the profile
-    that they send of a round.
+    """Records what the updates of boards say whose metrics are kept elsewhere, and the profile that
+    they send of a round.
 
     A board knows how long its answer took to send when that is sent. So the profile of a round
     comes with the next answer, or with the board's goodbye; until then the record of the round is

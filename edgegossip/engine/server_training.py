@@ -1,6 +1,5 @@
-"""What becomes of the model in a server run: whom a round asks, what goes down, which updates are
-believed, the next model. `server.py` decides when; nothing here knows of time or of boards that
-come and go.
+"""Makes the model of a server run: whom a round asks, what goes down, which updates are believed,
+the next model. `server.py` decides when; nothing here knows of time or of boards that come and go.
 
 `Combiner` is the interface behind which updates become the next model. `Mean` is the mean of
 McMahan et al. 2017, algorithm 1: x' = x + sum_i n_i / n * Q(delta_i), each update decoded straight
@@ -18,14 +17,15 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from edgegossip.codecs.checks import all_finite
 from edgegossip.engine.plausible import (
     Examples,
     Losses,
-    Proportion,
+    NormFilter,
+    Reputation,
     ServerLevels,
-    Trust,
     length,
     require_reported,
 )
@@ -52,7 +52,7 @@ Answers: TypeAlias = Mapping[NodeId, tuple[int, Answer]]  # with the transport's
 
 
 class Training:
-    """The model of one run, round after round.
+    """Makes the model of one run, round after round.
 
     `round` is the one in progress, or to be played next."""
 
@@ -66,7 +66,7 @@ class Training:
         self._downlink = Downlink(plan.layout, plan.run_id, plan.downlink)
         self._levels = ServerLevels.of(plan.codec)
         self._losses, self._examples = Losses(), Examples[NodeId]()
-        self._trust = Trust(lambda event, text, name: log(event, text, peer=name))
+        self._reputation = Reputation(lambda event, text, name: log(event, text, peer=name))
         after_rounds = plan.evaluate_after | {plan.rounds - 1}
         self.evaluations = Evaluations(after_rounds, self._losses, log, record, plan.evaluates_everywhere)
         self._records = BoardRecords(plan.layout, record) if plan.records_boards else None
@@ -87,6 +87,7 @@ class Training:
             self._downlink.resume(progress.reference, progress.round - 1)
 
     def progress(self) -> Progress:
+        """Return all that another process needs to go on from here."""
         return Progress(
             self.round,
             self.model,
@@ -102,13 +103,13 @@ class Training:
 
     # A round begins
 
-    def wishes(self, idle: Mapping[NodeId, int]) -> dict[int, Train]:
+    def instructions(self, idle: Mapping[NodeId, int]) -> dict[int, Train]:
         """Choose among the idle boards, and what each is sent; one of them, or where each has a
         test set of its own all, may be asked to evaluate the model it gets.
 
         Boards are given and returned with the transport's numbers."""
         plan = self._plan
-        trusted = self._trust.trusted(list(idle), self.round, max(1, plan.min_nodes))
+        trusted = self._reputation.trusted(list(idle), self.round, max(1, plan.min_nodes))
         count = wanted(plan.fraction, plan.min_nodes, len(plan.boards))
         some = sample([idle[name] for name in trusted], count, plan.seed, self.round)
         names = {node: name for name, node in idle.items()}
@@ -161,10 +162,10 @@ class Training:
         self.round += 1
         return ended
 
-    def _checked(self, answers: Answers) -> Sequence[Share]:
+    def _checked(self, answers: Answers) -> Sequence[WeightedUpdate]:
         """Return updates that can be used, as far as can be said before they are decoded, in the
         order of names."""
-        good: list[Share] = []
+        good: list[WeightedUpdate] = []
         for name in sorted(answers):
             node, answer = answers[name]
             try:
@@ -181,27 +182,27 @@ class Training:
                     raise answer.frame or PeerError("the answer has no update")
                 frame = self._channel.check(answer.frame, Kind.UPDATE, self.round)
                 require_reported(frame, self._levels is not None)
-                good.append(Share(name, frame, frame.aux[Aux.EXAMPLES], node))
+                good.append(WeightedUpdate(name, frame, frame.aux[Aux.EXAMPLES], node))
             except PeerError as error:
-                self._trust.refused(name, str(error))
+                self._reputation.refused(name, str(error))
         if self._plan.weighting == "examples":
             # Without those whose claim of examples would make the mean theirs.
             refused = self._examples.refused({share.name: share.weight for share in good})
             for name, reason in refused.items():
-                self._trust.refused(name, reason)
+                self._reputation.refused(name, reason)
             good = [share for share in good if share.name not in refused]
         return good
 
-    def _combine(self, shares: Sequence[Share], no_answer: str) -> Sequence[Share]:
+    def _combine(self, shares: Sequence[WeightedUpdate], no_answer: str) -> Sequence[WeightedUpdate]:
         """Make the next model; return whose updates it is made of."""
         made = self._combiner.combine(self.round, self.model, shares) if shares else Combined(None, {})
         for name, reason in made.refused.items():
-            self._trust.refused(name, reason)
+            self._reputation.refused(name, reason)
         shares = [share for share in shares if share.name not in made.refused]
         if made.why:
             self._log("refused", f"round {self.round} changes nothing: {made.why}")
             shares = []
-        self._trust.judge(self.round, [share.name for share in shares])
+        self._reputation.judge(self.round, [share.name for share in shares])
         self._examples.used({share.name: share.weight for share in shares})
         if self._levels is not None:
             planned = self._plan.learning_rate(self.round) if self._plan.learning_rate else None
@@ -212,7 +213,7 @@ class Training:
         self._empty_rounds += 1
         if self._empty_rounds >= MAX_EMPTY_ROUNDS:
             refusal = (
-                f"the last reason: {self._trust.last_reason}; where that is so of most boards, training runs away: "
+                f"the last reason: {self._reputation.last_reason}; where that is so of most boards, training runs away: "
                 "lower training.lr"
             )
             raise RunError(f"no usable update for {MAX_EMPTY_ROUNDS} rounds; {no_answer or made.why or refusal}")
@@ -235,9 +236,10 @@ class Training:
 
     def take_profile(self, name: NodeId, answer: Answer) -> None:
         """Take the profile of a board's earlier round, with an answer or its goodbye."""
-        if self._records is not None and isinstance(answer, Result):
-            if problem := self._records.answered(name, answer.profile):
-                self._log("refused", f"refused the profile of {name}: {problem}", peer=name)
+        if self._records is None or not isinstance(answer, Result):
+            return
+        if problem := self._records.answered(name, answer.profile):
+            self._log("refused", f"refused the profile of {name}: {problem}", peer=name)
 
     def end_records(self) -> None:
         """Write records of boards that have waited for a profile."""
@@ -249,8 +251,8 @@ class Training:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """One board's part in the next model: a frame that has been checked, not decoded."""
+class WeightedUpdate:
+    """Holds one board's part in the next model: a frame that has been checked, not decoded."""
 
     name: NodeId
     frame: Frame
@@ -260,8 +262,8 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Combined:
-    """The next model, float32[n] (None: no update could be used), and who was refused, with the
-    reason.
+    """Holds the next model, float32[n] (None: no update could be used), and who was refused, with
+    the reason.
 
     `why`: there is no model, and no board is to blame."""
 
@@ -271,13 +273,18 @@ class Combined:
 
 
 class Combiner(Protocol):
-    """Makes the next model. Deterministic; its state, arrays by name, goes into checkpoints."""
+    """Makes the next model. Deterministic; its state, arrays by name, goes into checkpoints.
+
+    Example:
+        mean = Mean(channel)
+        made = mean.combine(round, x, [WeightedUpdate("board-0", frame, weight=60.0)])
+    """
 
     def choose(self, round: Round, x: Vec, nodes: Sequence[int]) -> list[int]:
         """Return which of these boards, by the transport's numbers, the round asks. x float32[n]:
         the model."""
 
-    def combine(self, round: Round, x: Vec, shares: Sequence[Share]) -> Combined:
+    def combine(self, round: Round, x: Vec, shares: Sequence[WeightedUpdate]) -> Combined:
         """Make the next model from x float32[n], which is not changed, and at least one share, in
         the order of names."""
 
@@ -285,30 +292,33 @@ class Combiner(Protocol):
         """Return the state; arrays in it are not written to afterwards."""
 
     def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
-        """Go on from what `snapshot` gave, of this or an earlier version."""
+        """Go on from what `snapshot` gave."""
 
 
 _SUSPICIOUS = 4.0  # a mean so many times as long as the shortest since we looked makes us look at each update again
-_LENGTHS = "edgegossip/lengths"  # in a snapshot: how long updates of the run are
+_LENGTHS = "edgegossip/lengths/"  # in a snapshot: how long updates of the run are
 
 
-class Mean:
-    """The streaming weighted mean, round after round. `uniform`: every board counts the same.
+class Mean(Combiner):
+    """Averages updates as they stream in, weighted, round after round. `uniform`: every board
+    counts the same.
 
-    An update out of all proportion is refused (`plausible.Proportion`). Lengths of single updates
+    An update out of all proportion is refused (`plausible.NormFilter`). Lengths of single updates
     are only measured when the mean itself is longer than usual, or nothing is known yet: what goes
     unnoticed so cannot move the model further than that. Beside the model there is never more than
     one vector of its size."""
 
     def __init__(self, channel: Channel, *, uniform: bool = False) -> None:
         self._channel, self._uniform = channel, uniform
-        self._proportion = Proportion()
+        self._norms = NormFilter()
         self._usual: float | None = None  # the shortest mean since each update was measured; None: that never was
 
+    @override
     def choose(self, round: Round, x: Vec, nodes: Sequence[int]) -> list[int]:
         return list(nodes)
 
-    def combine(self, round: Round, x: Vec, shares: Sequence[Share]) -> Combined:
+    @override
+    def combine(self, round: Round, x: Vec, shares: Sequence[WeightedUpdate]) -> Combined:
         refused: dict[NodeId, str] = {}
         lengths: dict[NodeId, float] = {}
         if self._usual is None:
@@ -331,22 +341,23 @@ class Mean:
             return Combined(None, {s.name: refused.get(s.name, why) for s in shares})
         self._usual = moved if lengths or self._usual is None else min(moved, self._usual)
         if lengths:
-            self._proportion.used({name: v for name, v in lengths.items() if name not in refused}, x)
+            self._norms.used({name: v for name, v in lengths.items() if name not in refused}, x)
         else:
-            self._proportion.unmeasured()
+            self._norms.unmeasured()
         return Combined(mean, refused)
 
+    @override
     def snapshot(self) -> dict[str, NDArray[Any]]:
         usual = -1.0 if self._usual is None else self._usual
-        return lengths_as_arrays({**self._proportion.memory, "usual": usual})
+        return lengths_as_arrays({**self._norms.memory, "usual": usual})
 
+    @override
     def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
         memory = lengths_in(snapshot)
-        self._proportion.restore(memory)
-        usual = memory.get("usual", -1.0)
-        self._usual = None if usual < 0.0 else usual
+        self._norms.restore(memory)
+        self._usual = None if memory["usual"] < 0.0 else memory["usual"]
 
-    def _mean(self, shares: Sequence[Share], refused: dict[NodeId, str]) -> Vec:
+    def _mean(self, shares: Sequence[WeightedUpdate], refused: dict[NodeId, str]) -> Vec:
         """Average all that can be decoded.
 
         Those that cannot go to `refused`; they leave the sum as it was."""
@@ -363,7 +374,7 @@ class Mean:
             mean *= np.float32(total / used)
         return mean
 
-    def _inspect(self, x: Vec, shares: Sequence[Share], refused: dict[NodeId, str]) -> dict[NodeId, float]:
+    def _inspect(self, x: Vec, shares: Sequence[WeightedUpdate], refused: dict[NodeId, str]) -> dict[NodeId, float]:
         """Measure every update, and refuse those out of all proportion."""
         scratch = np.empty(self._channel.layout.size, np.float32)
         lengths = {}
@@ -373,22 +384,19 @@ class Mean:
                 lengths[share.name] = length(decoded)
             except PeerError as error:
                 refused[share.name] = str(error)
-        refused.update(self._proportion.refused(lengths, x))
+        refused.update(self._norms.refused(lengths, x))
         return lengths
 
 
 def lengths_as_arrays(memory: Mapping[str, float]) -> dict[str, NDArray[Any]]:
     """Return a memory of lengths as a part of a snapshot."""
-    return {f"{_LENGTHS}/{key}": np.array([value]) for key, value in memory.items()}
+    return {f"{_LENGTHS}{key}": np.array([value]) for key, value in memory.items()}
 
 
 def lengths_in(snapshot: Mapping[str, NDArray[Any]]) -> dict[str, float]:
-    """Return what `lengths_as_arrays` was given.
-
-    Earlier versions kept the longest and the usual length in one array, or nothing."""
-    before = zip(("longest", "usual"), snapshot.get(_LENGTHS, ()), strict=False)
-    now = ((path, array[0]) for path, array in snapshot.items() if path.startswith(_LENGTHS + "/"))
-    return {key.removeprefix(_LENGTHS + "/"): float(value) for key, value in (*before, *now)}
+    """Return what `lengths_as_arrays` was given."""
+    lengths = ((path, array[0]) for path, array in snapshot.items() if path.startswith(_LENGTHS))
+    return {path.removeprefix(_LENGTHS): float(value) for path, value in lengths}
 
 
 def without_lengths(snapshot: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:

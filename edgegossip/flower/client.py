@@ -21,7 +21,7 @@ from typing import Any
 
 from flwr.app import Array, Error, Message, MetricRecord, RecordDict
 
-from edgegossip import codecs, heap
+from edgegossip import codecs, memory
 from edgegossip.checkpoint.registry import check_structure
 from edgegossip.codecs.base import Body, Codec
 from edgegossip.engine.plausible import length
@@ -33,7 +33,7 @@ from edgegossip.flower.connection import BoardCredentials, LinkError
 from edgegossip.flower.messages import RunDescription, frame_array, frame_bytes, frame_content, opaque_array
 from edgegossip.frame import Frame
 from edgegossip.layout import Layout
-from edgegossip.spool import Spool
+from edgegossip.memory import Spool
 from edgegossip.telemetry.records import Sink, Value
 from edgegossip.telemetry.spans import RoundClock
 from edgegossip.telemetry.watch import Watch
@@ -197,7 +197,7 @@ class NodeClient:
             return None
         with self._clock.span("transmit"):
             self._reply(message, answer)
-            heap.give_back()
+            memory.trim_heap()
         return after()
 
     def _fetch(self, incoming: Incoming) -> Message | None:
@@ -476,7 +476,7 @@ class Board:
             for record in list(message.content.array_records.values()):
                 record.clear()
             message.content = RecordDict()
-            heap.give_back()
+            memory.trim_heap()
         self.round = frame.round
         return frame.aux, x
 

@@ -21,14 +21,14 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from edgegossip.choices import did_you_mean
-from edgegossip.engine.plausible import Proportion, length
+from edgegossip.engine.plausible import NormFilter, length
 from edgegossip.engine.server_boards import wanted
 from edgegossip.engine.server_frames import Channel, finite_sum
 from edgegossip.engine.server_training import (
     Combined,
     Combiner,
     Mean,
-    Share,
+    WeightedUpdate,
     lengths_as_arrays,
     lengths_in,
     without_lengths,
@@ -104,7 +104,7 @@ class StrategyAdapter(Combiner):
     def __init__(self, strategy: Strategy, channel: Channel, uniform: bool) -> None:
         self._strategy, self._channel, self._uniform = strategy, channel, uniform
         self._dtypes = {spec.name: "float32" for spec in channel.layout.tensors}
-        self._proportion = Proportion()
+        self._proportion = NormFilter()
 
     @override
     def choose(self, round: Round, x: Vec, nodes: Sequence[int]) -> list[int]:
@@ -113,7 +113,7 @@ class StrategyAdapter(Combiner):
         return [m.metadata.dst_node_id for m in messages]
 
     @override
-    def combine(self, round: Round, x: Vec, shares: Sequence[Share]) -> Combined:
+    def combine(self, round: Round, x: Vec, shares: Sequence[WeightedUpdate]) -> Combined:
         deltas, refused = self._decoded(shares)
         lengths = {name: length(delta) for name, delta in deltas.items()}
         refused |= self._proportion.refused(lengths, x)
@@ -143,7 +143,7 @@ class StrategyAdapter(Combiner):
         self._proportion.used({name: v for name, v in lengths.items() if name not in refused}, x)
         return Combined(model, refused)
 
-    def _decoded(self, shares: Sequence[Share]) -> tuple[dict[NodeId, Vec], dict[NodeId, str]]:
+    def _decoded(self, shares: Sequence[WeightedUpdate]) -> tuple[dict[NodeId, Vec], dict[NodeId, str]]:
         """Return every update that can be decoded, float32[n], and the others' reasons."""
         deltas, refused = {}, {}
         for share in shares:
@@ -153,7 +153,7 @@ class StrategyAdapter(Combiner):
                 refused[share.name] = str(error)
         return deltas, refused
 
-    def _reply(self, share: Share, model: Vec) -> Message:
+    def _reply(self, share: WeightedUpdate, model: Vec) -> Message:
         aux = share.frame.aux
         metrics = MetricRecord({WEIGHT: 1.0 if self._uniform else share.weight, "train-loss": aux[Aux.LOSS]})
         record: ArrayRecord = to_record(model, self._channel.layout)

@@ -30,7 +30,7 @@ from edgegossip import codecs
 from edgegossip import recipe as recipes
 from edgegossip.agreement import Agreement
 from edgegossip.engine.server import ServerEngine
-from edgegossip.engine.server_boards import BoardSeen
+from edgegossip.engine.server_boards import BoardPresence
 from edgegossip.engine.server_events import (
     Answered,
     Arriving,
@@ -41,24 +41,24 @@ from edgegossip.engine.server_events import (
     Evaluated,
     EvaluateHere,
     Event,
+    EventBatch,
     Finished,
     Forget,
+    Instruction,
     Log,
     ModelKept,
+    PresenceReport,
     ProcessEnded,
     Question,
     Record,
     RoundEnded,
     Save,
-    Seen,
     ServerPlan,
     Stop,
     TimePassed,
-    Together,
     Train,
     Trained,
     Undelivered,
-    Wish,
 )
 from edgegossip.engine.server_frames import COORDINATOR, Channel
 from edgegossip.engine.server_records import Progress
@@ -70,8 +70,8 @@ from edgegossip.flower.connection import LinkError, ServerCredentials
 from edgegossip.flower.messages import question_content, question_type, read_answer
 from edgegossip.flower.superlink import SUPERLINK_LOG, SuperLink, launch
 from edgegossip.layout import Layout
+from edgegossip.memory import Spool
 from edgegossip.recipe import Recipe
-from edgegossip.spool import Spool
 from edgegossip.telemetry.records import Sink, Value
 from edgegossip.telemetry.spans import RoundClock
 from edgegossip.training.schedule import learning_rate
@@ -362,7 +362,7 @@ class Link(Protocol):
     """Moves the messages of one run. `RunLink` does, and tests have another one. Methods raise
     LinkError."""
 
-    def nodes(self) -> list[BoardSeen]:
+    def nodes(self) -> list[BoardPresence]:
         """Return the boards that are online."""
 
     def push(self, messages: list[Message]) -> list[str]:
@@ -411,7 +411,7 @@ class _Pending:
 
     number: int
     node: int
-    wish: type[Wish]
+    instruction: type[Instruction]
 
 
 class Driver:
@@ -480,7 +480,7 @@ class Driver:
         """Wait until every board has said goodbye, or has had its time."""
         try:
             while not self._engine.over:
-                self._handle(Together((*self._internal_events(), *self._answers())))
+                self._handle(EventBatch((*self._internal_events(), *self._answers())))
                 self._link.wait(0.05)
         except EdgegossipError:
             self._skip_goodbyes()
@@ -507,7 +507,7 @@ class Driver:
         if self._unsafe is not None and time.monotonic() >= self._again_s:
             self._hand_over(self._unsafe)
         with self._clock.span("wait"):
-            return Together((*self._internal_events(), *self._observed(), *self._answers()))
+            return EventBatch((*self._internal_events(), *self._observed(), *self._answers()))
 
     def _internal_events(self) -> Iterator[Event]:
         while self._internal:
@@ -520,14 +520,14 @@ class Driver:
             yield self._ended.get()
         if now_s - self._seen_s >= SEEN_S:
             self._seen_s = now_s
-            yield Seen(tuple(self._link.nodes()))
+            yield PresenceReport(tuple(self._link.nodes()))
 
     def _answers(self) -> Iterator[Event]:
         for reply in self._link.pull(list(self._pending)) if self._pending else ():
             asked = self._pending.pop(reply.metadata.reply_to_message_id, None)
             if asked is not None:
                 identity = self._hooks.identity(asked.node)
-                yield Answered(asked.number, read_answer(asked.wish, reply, is_away(reply), identity))
+                yield Answered(asked.number, read_answer(asked.instruction, reply, is_away(reply), identity))
         if self._link.delivering():
             yield Delivering()
         if moved := self._link.arriving():
@@ -568,19 +568,19 @@ class Driver:
             models: dict[int, RecordDict] = {}
             messages = [
                 Message(
-                    question_content(q.wish, self._plan, models, self._spool),
+                    question_content(q.instruction, self._plan, models, self._spool),
                     dst_node_id=q.node,
-                    message_type=question_type(q.wish),
+                    message_type=question_type(q.instruction),
                 )
                 for q in questions
             ]
         with self._clock.span("wait"):
-            if any(isinstance(q.wish, Train) for q in questions):
+            if any(isinstance(q.instruction, Train) for q in questions):
                 self._hooks.flush()  # what is asked twice after kill -9 is this round and no earlier one
             ids = self._link.push(messages)
         for message_id, question in zip(ids, questions, strict=True):
             if message_id:
-                self._pending[message_id] = _Pending(question.number, question.node, type(question.wish))
+                self._pending[message_id] = _Pending(question.number, question.node, type(question.instruction))
             else:
                 self._internal.append(Undelivered(question.number))
 

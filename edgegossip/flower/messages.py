@@ -33,15 +33,15 @@ from edgegossip.engine.server_events import (
     Evaluate,
     Failure,
     Hello,
+    Instruction,
     Joining,
     Result,
     ServerPlan,
     Train,
-    Wish,
 )
 from edgegossip.frame import Frame
 from edgegossip.layout import Layout
-from edgegossip.spool import Spool
+from edgegossip.memory import Spool
 from edgegossip.telemetry.records import METRICS, Value
 from edgegossip.types import DecodeError, Metrics, NodeId, PeerError, Round, scores_problem
 from edgegossip.untrusted import printable
@@ -172,12 +172,14 @@ class RunDescription:
 # The coordinator's end: wishes and answers of the server engine as messages
 
 
-def question_type(wish: Wish) -> str:
+def question_type(wish: Instruction) -> str:
     """Return Flower's type of the message that has this wish."""
     return "train" if isinstance(wish, Train) else "evaluate" if isinstance(wish, Evaluate) else "query"
 
 
-def question_content(wish: Wish, plan: ServerPlan, models: dict[int, RecordDict], spool: Spool = Spool()) -> RecordDict:
+def question_content(
+    wish: Instruction, plan: ServerPlan, models: dict[int, RecordDict], spool: Spool = Spool()
+) -> RecordDict:
     """Return the content of a message to a board.
 
     `models`: contents of frames by their `id`; boards that get the same frame get the same content,
@@ -195,7 +197,7 @@ def question_content(wish: Wish, plan: ServerPlan, models: dict[int, RecordDict]
     return content if wish.examples is None else RecordDict({**content, ASK: evaluate_request(wish.examples)})
 
 
-def read_answer(wish: type[Wish], reply: Message, away: bool, identity: NodeId | None) -> Answer:
+def read_answer(wish: type[Instruction], reply: Message, away: bool, identity: NodeId | None) -> Answer:
     """Return what a board answered; parts that cannot be read as the error that says why.
 
     `away`: Flower answered in its place; `identity`: the name in its certificate."""

@@ -27,9 +27,9 @@ from typing_extensions import override
 
 from edgegossip import codecs
 from edgegossip.codecs.base import Codec
-from edgegossip.engine.plausible import MAX_EXAMPLES, Examples, Proportion, ServerLevels, check_reported, length
+from edgegossip.engine.plausible import MAX_EXAMPLES, Examples, NormFilter, ServerLevels, check_reported, length
 from edgegossip.engine.server_frames import FULL, Channel, Downlink, finite_sum
-from edgegossip.engine.server_training import Combined, Mean, Share
+from edgegossip.engine.server_training import Combined, Mean, WeightedUpdate
 from edgegossip.flower.messages import FRAME, frame_array
 from edgegossip.flower.records import META, RecordLayout, all_finite, conform, split_frame
 from edgegossip.frame import Aux, Frame, Kind
@@ -85,7 +85,7 @@ class CompressedStrategy(Strategy):
         self._levels = ServerLevels.of(codec)
         self._sender = ModelSender(downlink or codecs.get(FULL), run_id, self.traffic)
         self._mean_of: Mean | None = None
-        self._proportion = Proportion()
+        self._proportion = NormFilter()
         self._train, self._evaluate = (ReplySchemas(), ReplyWeights()), (ReplySchemas(), ReplyWeights())
         self._own: dict[str, Callable[..., Any]] = {}  # the wrapped strategy's methods while ours stand in their place
         self.inner = strategy
@@ -279,7 +279,7 @@ class CompressedStrategy(Strategy):
         key = self.inner.weighted_by_key  # type: ignore[attr-defined]
         failed = [reply for reply, frame in checked if frame is None]
         framed = {str(r.metadata.src_node_id): (r, frame) for r, frame in checked if frame is not None}
-        shares = [Share(k, frame, weight(reply, key)) for k, (reply, frame) in framed.items()]
+        shares = [WeightedUpdate(k, frame, weight(reply, key)) for k, (reply, frame) in framed.items()]
         made = Combined(None, {})
         if shares:
             self._mean_of = self._mean_of or Mean(self._channel(checked[0][0]))

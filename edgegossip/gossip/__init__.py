@@ -1,5 +1,5 @@
-"""Decentralised training without a server: algorithms as state machines without I/O, topologies and
-mixing weights. Pure.
+"""Trains without a server: algorithms as state machines without I/O, topologies and mixing weights.
+Pure.
 
 A new algorithm is a scheme, made by one function, and one line in `_SCHEMES` (or in `_OTHERS`, if
 it does not go by rounds)."""
@@ -12,10 +12,9 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import Any, cast
 
+from edgegossip.choices import check_keywords, unknown
 from edgegossip.gossip import topologies
-from edgegossip.gossip.base import GossipAlgorithm
-from edgegossip.gossip.params import check_keywords, unknown
-from edgegossip.gossip.scheme import Scheme
+from edgegossip.gossip.base import GossipAlgorithm, Scheme
 
 __all__ = ["get", "names", "topologies"]
 
@@ -43,9 +42,14 @@ def names() -> tuple[str, ...]:
 
 
 def get(name: str, **params: Any) -> GossipAlgorithm[Any]:
-    """The algorithm `name` with its parameters fixed: its own, such as eta, and those of its rounds
-    (staleness, quorum, linger_s, max_ahead, early_bytes). Raises ConfigError on an unknown name or
-    parameter, or a value out of range."""
+    """Return the algorithm `name` with its parameters fixed: its own, such as eta, and those of its
+    rounds (staleness, quorum, linger_s, max_ahead, early_bytes).
+
+    Raises ConfigError on an unknown name or parameter, or a value out of range.
+
+    Example:
+        algorithm = gossip.get("dpsgd", quorum=0.5, linger_s=2.0)
+    """
     if name in _OTHERS:
         other = cast("Callable[..., GossipAlgorithm[Any]]", _load(*_OTHERS[name]))
         check_keywords(f"algorithm {name!r}", other, params)

@@ -1,4 +1,4 @@
-"""`ad-psgd`: asynchronous decentralised parallel SGD, by pairwise averaging.
+"""Implements `ad-psgd`: asynchronous decentralised parallel SGD, by pairwise averaging.
 
 Lian, Zhang, Zhang, Liu, "Asynchronous decentralized parallel stochastic gradient descent" (2018),
 algorithm 1: a node averages with one random neighbour, x_i, x_j <- (x_i + x_j) / 2, while it
@@ -31,11 +31,11 @@ of the old process that arrive later.
 
 The messages of one exchange:
 
-    request  MODEL   C(x_i)   SESSION, sequence, SETTLED; FRESH            i -> j
-    answer   MODEL   C(x_j)   SESSION, sequence of the request, ANSWER     j -> i
-             HELLO            the same: j takes no part; with FRESH it asks for the model instead
-             STATE   x_j      the same: the model itself, fp32, for one that is fresh and far behind
-    close    HELLO            SESSION, sequence of the request             i -> j: i has done its half
+    request  MODEL  C(x_i)  SESSION, sequence, SETTLED; FRESH         i -> j
+    answer   MODEL  C(x_j)  SESSION, sequence of the request, ANSWER  j -> i
+             HELLO          the same: j takes no part; with FRESH it asks for the model instead
+             STATE  x_j     the same: the model itself, fp32, for one that is fresh and far behind
+    close    HELLO          SESSION, sequence of the request          i -> j: i has done its half
 
 An exchange is known by (initiator, session, sequence): the session is the boot of the process that
 began it, the sequence counts a node's exchanges with one peer and goes on over restarts. SETTLED is
@@ -51,7 +51,9 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
+from edgegossip.choices import check_integer, check_number
 from edgegossip.codecs.base import Body, Codec, Ctx
 from edgegossip.codecs.keys import derive_key
 from edgegossip.frame import Aux, Frame, Kind, expect_codec
@@ -61,15 +63,16 @@ from edgegossip.gossip.base import (
     Adopted,
     Audit,
     Checkpoint,
+    GossipAlgorithm,
     Message,
     NodeView,
     RoundDone,
     Send,
     SetTimer,
     Suspect,
+    round_key,
 )
 from edgegossip.gossip.messages import FP32, MAX_ID, control, number_of, relative_error
-from edgegossip.gossip.params import check_integer, check_number
 from edgegossip.types import ConfigError, LocalUpdate, NodeId, PeerError, Round, UsageError, Vec
 
 MAX_SEQUENCE = 2**53  # whole numbers up to here are exact beside a body
@@ -82,21 +85,21 @@ _NOTHING: Mapping[int, Any] = {}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Begun:
-    """An exchange that this node began and of which it has not done its half."""
+    """Holds an exchange that this node began and of which it has not done its half."""
 
     frame: Frame  # the request
     public: Vec  # C(x), float32[n], as the peer sees it
 
     def is_meant(self, frame: Frame) -> bool:
-        """Whether an answer belongs to this exchange."""
+        """Tell whether an answer belongs to this exchange."""
         same_process = frame.aux.get(Aux.SESSION) == self.frame.aux[Aux.SESSION]
         return same_process and frame.sequence == self.frame.sequence
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Taken:
-    """The last exchange that one process of a peer began with this node, and what became of it
-    here."""
+    """Holds the last exchange that one process of a peer began with this node, and what became of
+    it here."""
 
     session: int
     sequence: int
@@ -104,12 +107,13 @@ class Taken:
     change: Vec | None  # float32[n], what this node added to its model; None: nothing, or the peer did its half too
 
     def closed(self) -> Taken:
+        """Return the exchange of which nothing but its number needs to be known."""
         return Taken(self.session, self.sequence, None, None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class State:
-    """Immutable; arrays in it are never written to once they are there."""
+    """Holds one node's state. Immutable; arrays in it are never written to once they are there."""
 
     view: NodeView
     index: int
@@ -132,8 +136,8 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
-class AdPsgd:
-    """Implements `gossip.base.GossipAlgorithm[State]`."""
+class AdPsgd(GossipAlgorithm[State]):
+    """Asynchronous pairwise averaging; see the top of this file."""
 
     eta: float = 1.0  # averaging rate, (0, 1]
     repeats: int = 1  # of a request without answer, evenly over the deadline
@@ -147,9 +151,10 @@ class AdPsgd:
         check_integer("repeats of ad-psgd", self.repeats, 0, 1000)
         check_integer("max_ahead of ad-psgd", self.max_ahead, 0, 2**32 - 1)
 
+    @override
     def init(self, x: Vec, view: NodeView) -> State:
-        """State before round 0; x is copied. Raises ConfigError unless every edge goes both ways in
-        every round, UsageError when x does not fit the layout or is not finite."""
+        """Return the state before round 0; x is copied. Raises ConfigError unless every edge goes
+        both ways in every round, UsageError when x does not fit the layout or is not finite."""
         index, topology = messages.check_view(view), view.topology
         for r in range(topology.period):
             if any(set((n := topology.neighbours(i, r)).in_) != set(n.out) for i in range(topology.n)):
@@ -161,18 +166,21 @@ class AdPsgd:
         zeros = (0,) * topology.n
         return State(view, index, 0, x.copy(), view.codec.init(view.layout), zeros, zeros)
 
+    @override
     def resume(self, s: State, view: NodeView) -> State:
-        """A round whose update is in the model already counts as done."""
+        """Count a round as done whose update is in the model already."""
         messages.check_same_run(s.view, view)
         waiting = s.waiting if s.waiting is not None and view.members[s.waiting] not in view.down else None
         return replace(s, view=view, waiting=waiting, repeats=0, round=s.round + int(s.stepped), stepped=False)
 
+    @override
     def start(self, s: State) -> tuple[State, list[Action]]:
-        """Asks again for the answer that the earlier process waited for."""
+        """Ask again for the answer that the earlier process waited for."""
         return (s, []) if s.waiting is None else (s, self._ask(s, s.waiting))
 
+    @override
     def step(self, s: State, local: LocalUpdate) -> tuple[State, list[Action]]:
-        """Adds the update; ends the round at once, or when the exchange under way does. Raises
+        """Add the update; end the round at once, or when the exchange under way does. Raises
         UsageError when called twice in a round, or when the update is not finite (names the
         tensor)."""
         if s.stepped:
@@ -181,8 +189,9 @@ class AdPsgd:
         s = replace(s, x=s.x + local.delta, stepped=True, local=(local.loss, local.lr))
         return self._begin(s) if s.waiting is None else (s, [])
 
+    @override
     def receive(self, s: State, m: Message) -> tuple[State, list[Action]]:
-        """Requests are answered at once, whatever else is under way."""
+        """Answer requests at once, whatever else is under way, and take in answers."""
         sender, frame = _admit(s.view, s.index, m), m.frame
         if frame.kind == Kind.STATE and self._wants_model(s, sender, frame):
             return self._adopt(s, sender, frame)
@@ -196,8 +205,9 @@ class AdPsgd:
             return self._asked(s, sender, frame, session)
         return _with_taken(s, sender, _close(s.taken.get(sender, ()), session, frame.sequence)), []
 
+    @override
     def tick(self, s: State, now_s: float) -> tuple[State, list[Action]]:
-        """Asks again, or gives up the exchange under way."""
+        """Ask again, or give up the exchange under way."""
         if s.waiting is None:
             return s, []
         if s.repeats < self.repeats:
@@ -207,8 +217,9 @@ class AdPsgd:
         s, actions = self._go_on(replace(s, waiting=None))
         return s, [suspect, *actions]
 
+    @override
     def membership(self, s: State, view: NodeView) -> tuple[State, list[Action]]:
-        """Who is down is neither asked nor waited for."""
+        """Take note of who is down, and is neither asked nor waited for."""
         messages.check_same_run(s.view, view)
         s = replace(s, view=view)
         if s.waiting is None or view.members[s.waiting] not in view.down:
@@ -216,32 +227,35 @@ class AdPsgd:
         s, actions = self._go_on(replace(s, waiting=None))
         return s, [SetTimer(None), *actions]
 
+    @override
     def model(self, s: State) -> Vec:
         return s.x
 
+    @override
     def round(self, s: State) -> Round:
         return s.round
 
+    @override
     def waiting_for(self, s: State) -> tuple[NodeId, ...]:
         return (s.view.members[s.waiting],) if s.stepped and s.waiting is not None else ()
 
+    @override
     def audit(self, s: State) -> Audit:
         taken = {j: (t.sequence, t.change) for j, them in s.taken.items() for t in them if t.change is not None}
         return Audit(mass=s.x.astype(np.float64), taken=taken, finished=dict(enumerate(s.settled)))
 
     # -- the own exchange
-    # ------------------------------------------------------------------------------------
 
     def _begin(self, s: State) -> tuple[State, list[Action]]:
-        """Ends the round and begins an exchange with somebody who is up, if there is anybody."""
+        """End the round and begin an exchange with somebody who is up, if there is anybody."""
         distance = math.sqrt(s.squares / s.count) if s.count else math.nan
         done = RoundDone(s.round, distance, math.nan)
         after = replace(s, round=s.round + 1, stepped=False, count=0, squares=0.0)
-        peers = messages.up(s.view, s.view.topology.neighbours(s.index, s.round).out)
+        peers = s.view.up(s.view.topology.neighbours(s.index, s.round).out)
         if not peers:
             return after, [Checkpoint(), done]
         j = peers[derive_key(s.view.seed, s.index, s.round, _PEER) % len(peers)]
-        key = messages.round_key(s.view.seed, s.index, s.round)
+        key = round_key(s.view.seed, s.index, s.round)
         body, codec = s.view.codec.encode(s.x, s.codec, Ctx(key, s.round, *s.local))
         public = s.view.codec.decode(body, s.view.layout)
         sequence = s.sequences[j] + 1
@@ -252,10 +266,11 @@ class AdPsgd:
         return s, [Checkpoint(), *self._ask(s, j), RoundDone(done.round, distance, relative_error(public - s.x, s.x))]
 
     def _ask(self, s: State, j: int) -> list[Action]:
+        """Send the request to j, and give it its share of the deadline."""
         return [Send(s.view.members[j], s.begun[j].frame), SetTimer(s.view.deadline_s / (self.repeats + 1))]
 
     def _answered(self, s: State, j: int, begun: Begun, frame: Frame) -> tuple[State, list[Action]]:
-        """Does this node's half, unless the peer did none."""
+        """Do this node's half, unless the peer did none."""
         actions: list[Action] = [Checkpoint()]
         last = _last_round(s)
         if frame.kind == Kind.MODEL:
@@ -275,13 +290,13 @@ class AdPsgd:
         return s, [*actions, SetTimer(None), *more]
 
     def _go_on(self, s: State) -> tuple[State, list[Action]]:
-        """The exchange under way is over: a round that waited for it ends, and begins the next."""
+        """Begin the next round, if this one waited for the exchange that is over."""
         return self._begin(s) if s.stepped else (s, [])
 
     # -- those of others
-    # -------------------------------------------------------------------------------------
 
     def _asked(self, s: State, j: int, frame: Frame, session: int) -> tuple[State, list[Action]]:
+        """Take part in an exchange that j began, once, and answer whenever it asks again."""
         settled = number_of(frame, Aux.SETTLED, 0, frame.sequence - 1)
         before = _find(s.taken.get(j, ()), session)
         if before is not None and frame.sequence < before.sequence:
@@ -296,7 +311,8 @@ class AdPsgd:
         return s, [Checkpoint(), Send(s.view.members[j], answer)]
 
     def _take(self, s: State, j: int, frame: Frame, public: Vec) -> tuple[State, Vec | None, Frame]:
-        """This node's half of another's exchange, the change that it is, and the answer."""
+        """Do this node's half of another's exchange; return the change that it is, and the
+        answer."""
         last, theirs_fresh = _last_round(s), Aux.FRESH in frame.aux
         if s.fresh and not theirs_fresh and self._is_far(s, last, frame.round):
             return s, None, _decline(s.view, frame, last, {Aux.FRESH: 1})
@@ -313,16 +329,16 @@ class AdPsgd:
         return s, change, _answer(s.view, frame, last, key, body)
 
     def _adopt(self, s: State, j: int, frame: Frame) -> tuple[State, list[Action]]:
-        """Goes on with the peer's model in the last round that the peer did; what this node began
-        is given up."""
+        """Go on with the peer's model in the last round that the peer did; what this node began is
+        given up."""
         x = _vector_of(s.view, j, frame, s.x)
         s = replace(s, x=x, round=frame.round, begun=_NOTHING, waiting=None, fresh=False)
         s, actions = self._go_on(s)
         return s, [Checkpoint(), Adopted(s.view.members[j], frame.round), SetTimer(None), *actions]
 
     def _wants_model(self, s: State, j: int, frame: Frame) -> bool:
-        """Whether a model answers this node's request, or its wish for the model instead of the
-        peer's exchange."""
+        """Tell whether a model answers this node's request, or its demand for the model instead of
+        the peer's exchange."""
         if not s.fresh or not self._is_far(s, _last_round(s), frame.round):
             return False
         begun, taken = s.begun.get(j), _find(s.taken.get(j, ()), int(frame.aux[Aux.SESSION]))
@@ -335,7 +351,7 @@ class AdPsgd:
 
 
 def _last_round(s: State) -> Round:
-    """The last round whose update is in the model; 0 before the first."""
+    """Return the last round whose update is in the model; 0 before the first."""
     return max(0, s.round - (not s.stepped))
 
 
@@ -352,7 +368,7 @@ def _with_taken(s: State, j: int, taken: tuple[Taken, ...]) -> State:
 
 
 def _saw(s: State, way: Vec) -> State:
-    """Counts the distance between a neighbour's model and this node's."""
+    """Count the distance between a neighbour's model and this node's."""
     return replace(s, count=s.count + 1, squares=s.squares + float(way.dot(way)))
 
 
@@ -361,7 +377,6 @@ def _put(numbers: tuple[int, ...], k: int, value: int) -> tuple[int, ...]:
 
 
 # -- The messages of an exchange, and what is remembered of others'
-# -----------------------------------------------------------
 
 
 def _find(taken: Iterable[Taken], session: int) -> Taken | None:
@@ -369,8 +384,8 @@ def _find(taken: Iterable[Taken], session: int) -> Taken | None:
 
 
 def _remember(taken: Iterable[Taken], new: Taken) -> tuple[Taken, ...]:
-    """With the newest of one session, in front; the others' changes are settled by now, but not
-    forgotten: a message that comes twice must be known."""
+    """Return what is remembered with the newest exchange of one session in front. The others'
+    changes are final by now, but not forgotten: a message that comes twice must be known."""
     return (new, *(t.closed() for t in taken if t.session != new.session))[:SESSIONS]
 
 
@@ -378,23 +393,19 @@ def _close(taken: Iterable[Taken], session: int, sequence: int) -> tuple[Taken, 
     return tuple(t.closed() if (t.session, t.sequence) == (session, sequence) else t for t in taken)
 
 
-def _peers(view: NodeView, index: int) -> frozenset[int]:
-    """Everybody with whom this node exchanges in some round."""
-    return _peers_of(view.topology, index)  # type: ignore[arg-type]
-
-
 @lru_cache(maxsize=64)
-def _peers_of(topology: Any, index: int) -> frozenset[int]:
+def _peers(topology: Any, index: int) -> frozenset[int]:
+    """Return everybody with whom this node exchanges in some round."""
     return frozenset(j for r in range(topology.period) for j in topology.neighbours(index, r).out)
 
 
 def _admit(view: NodeView, index: int, m: Message) -> int:
-    """Index of the sender. Raises PeerError, with what is wrong, unless the message is of this
-    run's codec and comes from a neighbour."""
+    """Return the index of the sender. Raises PeerError, with what is wrong, unless the message is
+    of this run's codec and comes from a neighbour."""
     frame, sender = m.frame, messages.sender_of(view, m)
     if frame.kind not in (Kind.MODEL, Kind.HELLO, Kind.STATE):
         raise PeerError(f"{m.sender} sent a message of kind {int(frame.kind)}, where model (1) is expected")
-    if sender not in _peers(view, index):
+    if sender not in _peers(view.topology, index):  # type: ignore[arg-type]
         raise PeerError(f"{m.sender} is not a neighbour of {view.node}")
     if frame.kind != Kind.HELLO:
         expect_codec(frame, _codec_of(view, frame), m.sender)
@@ -410,8 +421,8 @@ def _codec_of(view: NodeView, frame: Frame) -> Codec[Any]:
 
 
 def _vector_of(view: NodeView, sender: int, frame: Frame, own: Vec) -> Vec:
-    """The body's float32[n]. Raises DecodeError, or PeerError when it is too large to average with
-    the own model."""
+    """Decode a body, float32[n]. Raises DecodeError, or PeerError when it is too large to average
+    with the own model."""
     vec: Vec = _codec_of(view, frame).decode(frame.body, view.layout, out=np.empty(view.layout.size, np.float32))
     messages.squared_norm(view.members[sender], vec, own)
     return vec

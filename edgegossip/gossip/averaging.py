@@ -1,7 +1,7 @@
-"""The averaging rate eta: how far a node goes towards what its neighbours say.
+"""Chooses the averaging rate eta: how far a node goes towards its neighbours.
 
 Two rules, for the two ways of saying a model in few bits (symmetric.py). A difference to a public
-copy shrinks as training settles, and with it what a message gets wrong: eta need only keep the
+copy shrinks as training converges, and with it what a message gets wrong: eta need only keep the
 recursion stable. A memory of what was lost goes with whole models, which do not shrink: every
 message is wrong by a share of the model itself, for ever, and eta is what that is multiplied by.
 docs/results/averaging-rates.md has the measurements."""
@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from edgegossip.choices import check_number
 from edgegossip.codecs.base import Codec, Ctx
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import UsageError, Vec
@@ -27,6 +28,14 @@ DIFFERENCES = 32  # of one vector, one after the other
 MESSAGES = 256  # of one vector, with a memory: what 1 % of the values need to come round twice
 
 _PROBE = Layout.of([TensorSpec("probe", (64, 64))])
+
+
+def check_eta(algorithm: str, value: Any) -> float:
+    """Return `value` as a float. Raises ConfigError unless it is an averaging rate: from 0, which
+    stands for the default, to 1."""
+    if value == 0 and not isinstance(value, bool):
+        return 0.0
+    return check_number(f"eta of {algorithm}", value, 0.0, 1.0)
 
 
 def default_eta(codec: Codec[Any]) -> float:

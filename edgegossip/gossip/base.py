@@ -1,5 +1,5 @@
-"""The gossip seam: decentralised algorithms as state machines without I/O, in the manner of h11 and
-etcd's raft.
+"""Defines the gossip interface: decentralised algorithms as state machines without I/O, in the
+manner of h11 and etcd's raft.
 
 An algorithm never sends, waits or reads a clock. It takes a state and an input and returns the next
 state and a list of actions; whoever drives it (a board's node program, the simulator, a one-process
@@ -7,26 +7,31 @@ study) carries them out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgegossip.codecs.base import Codec
-from edgegossip.frame import Frame
+from edgegossip.codecs.base import Body, Codec, Ctx
+from edgegossip.codecs.keys import derive_key
+from edgegossip.frame import Frame, Kind
 from edgegossip.layout import Layout
 from edgegossip.types import LocalUpdate, NodeId, Round, Vec
 
 S = TypeVar("S")
+M = TypeVar("M")
+Numbers = Mapping[int, float]  # aux values by tag
 
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    """One node's edges in one round, as indices into the member list. `weights[j]` is W_ij, the
-    weight at this node i of what j sends; it has this node itself and every in-neighbour as keys.
-    Self-loops are not listed in `in_` or `out`."""
+    """Holds one node's edges in one round, as indices into the member list.
+
+    `weights[j]` is W_ij, the weight at this node i of what j sends; it has this node itself and
+    every in-neighbour as keys. Self-loops are not listed in `in_` or `out`."""
 
     in_: tuple[int, ...]
     out: tuple[int, ...]
@@ -34,42 +39,39 @@ class Neighbours:
 
 
 class Topology(Protocol):
-    """Who talks to whom, round by round, for n nodes. Rounds repeat with `period`."""
+    """Says who talks to whom, round by round, for n nodes. Rounds repeat with `period`."""
 
-    @property
-    def name(self) -> str: ...
+    name: str
+    n: int
+    period: int
 
-    @property
-    def n(self) -> int: ...
-
-    @property
-    def period(self) -> int: ...
-
-    def neighbours(self, node: int, round: Round) -> Neighbours: ...
+    def neighbours(self, node: int, round: Round) -> Neighbours:
+        """Return the edges of a node in a round."""
 
     def matrix(self, round: Round) -> NDArray[np.float64]:
-        """W, float64[n, n]; W[i, j] is the weight at i of what j sends."""
+        """Return W, float64[n, n]; W[i, j] is the weight at i of what j sends."""
 
     def to_json(self, members: Sequence[NodeId]) -> dict[str, Any]:
-        """What a run folder's topology.json holds; it can be given back as a topology file."""
+        """Return what a run folder's topology.json holds; it can be given back as a topology
+        file."""
 
     def spectral_gap(self) -> float:
-        """1 - |second largest eigenvalue| of W; for a time-varying graph of the product over a
-        period, per round."""
+        """Return 1 - |second largest eigenvalue| of W; for a time-varying graph of the product over
+        a period, per round."""
 
 
 Room: TypeAlias = Callable[[int], NDArray[np.uint8] | None]  # uint8[so many] to write to
 
 
 def memory_only(size_bytes: int) -> None:
-    """Say that there is no room but memory."""
+    """Return None: there is no room but memory."""
     del size_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """What a node knows of the run it takes part in. Every member has the same `members` in the
-    same order."""
+    """Holds what a node knows of the run it takes part in. Every member has the same `members` in
+    the same order."""
 
     node: NodeId
     members: tuple[NodeId, ...]
@@ -87,9 +89,16 @@ class NodeView:
 
     @property
     def index(self) -> int:
+        """The node's place among the members."""
         return self.members.index(self.node)
 
+    def up(self, nodes: Iterable[int]) -> tuple[int, ...]:
+        """Return those of `nodes` that are not known to be gone."""
+        down = self.down
+        return tuple([j for j in nodes if self.members[j] not in down]) if down else tuple(nodes)
+
     def with_down(self, down: frozenset[NodeId]) -> NodeView:
+        """Return the same view with these members known to be gone."""
         return replace(self, down=frozenset(down))
 
 
@@ -104,13 +113,15 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Send:
+    """Send this frame to a member."""
+
     to: NodeId
     frame: Frame
 
 
 @dataclass(frozen=True, slots=True)
 class SetTimer:
-    """Ask for `tick` after this many seconds. An algorithm has one timer: a later SetTimer replaces
+    """Call `tick` after this many seconds. An algorithm has one timer: a later SetTimer replaces
     it, None cancels it."""
 
     after_s: float | None
@@ -118,13 +129,13 @@ class SetTimer:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The state is at a point from which it may be restored."""
+    """Keep the state, if you like: from this point it may be restored."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundDone:
-    """The node has its model for round + 1. One that was left behind may skip rounds; it reports
-    the last of them."""
+    """Note that the node has its model for round + 1. One that was left behind may skip rounds; it
+    reports the last of them."""
 
     round: Round
     consensus_distance: float  # root mean square over in-neighbours of ||x_j - x_i||_2; nan without any
@@ -133,7 +144,8 @@ class RoundDone:
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """The algorithm went on without `node`. The driver decides whether that node is gone."""
+    """Note that the algorithm went on without `node`. The driver decides whether that node is
+    gone."""
 
     node: NodeId
     reason: str
@@ -141,7 +153,8 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True)
 class Adopted:
-    """The node had been left behind and took over the model of `node`; it goes on in `round`."""
+    """Note that the node had been left behind and took over the model of `node`; it goes on in
+    `round`."""
 
     node: NodeId
     round: Round
@@ -152,14 +165,16 @@ Action: TypeAlias = Send | SetTimer | Checkpoint | RoundDone | Suspect | Adopted
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Audit:
-    """What a state holds, for checkers and diagnosis. Everything is a view: not to be written to.
+    """Shows what a state holds, for checkers and diagnosis. Everything is a view: not to be written
+    to.
 
     Push-sum: `mass` and `weight` are the node's own, `mixed` the weight without what came in since
     the round began; `sent[k]` and `seen[j]` the totals, as (vector, weight), that went out to k and
     came in from j. The sum over all nodes of mass + sent - seen changes by local updates only.
-    Replicas: `public` is what the node has told everybody, `replicas[j]` its copy of j's, each with
-    a mark that is the same at both ends when the copy is up to date. Keys are (member index, phase
-    of the topology's period).
+
+    Replicas: `public` is the node's public copy, which all receivers should hold, `replicas[j]` its
+    copy of j's, each with a mark that is the same at both ends when the copy is up to date. Keys
+    are (member index, phase of the topology's period).
 
     Pairwise exchanges: `taken[i]` is the exchange that i began and of which this node has done its
     half, without knowing that i has, too, as (sequence, what it added); `finished[j]` the sequence
@@ -180,49 +195,204 @@ class Audit:
 
 
 class GossipAlgorithm(Protocol[S]):
-    """One decentralised algorithm with its parameters fixed."""
+    """A decentralised algorithm with its parameters fixed: a state machine without I/O.
+
+    Every method takes a state and returns the next one, with the actions that the caller carries
+    out in their order. States are values: a PeerError leaves the caller with the one it had.
+
+    Example:
+        algorithm = gossip.get("choco-sgd")
+        state = algorithm.init(x, view)
+        state, actions = algorithm.start(state)
+        state, actions = algorithm.step(state, train(algorithm.model(state)))
+        state, actions = algorithm.receive(state, Message(sender, frame))  # until RoundDone
+    """
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The algorithm's name, as in a recipe."""
 
     @property
     def asynchronous(self) -> bool:
         """Whether messages should be taken in while the local update is computed, too."""
 
     def init(self, x: Vec, view: NodeView) -> S:
-        """State before round 0. Raises ConfigError when the topology's weights are not of the kind
-        that the algorithm needs."""
+        """Return the state before round 0. `x` float32[n] is the first model, and is copied.
+
+        Raises ConfigError when the topology's weights are not of the kind that the algorithm needs,
+        UsageError when x does not fit the layout or is not finite."""
 
     def resume(self, s: S, view: NodeView) -> S:
         """Go on from a state that an earlier process of this node kept (any that came with a
         Checkpoint, however old). `view` is of the same run and has another boot."""
 
     def start(self, s: S) -> tuple[S, list[Action]]:
-        """Called once, after `init` or `resume` and before anything else: greets the neighbours."""
+        """Say hello to the neighbours. Called once, after `init` or `resume` and before anything
+        else."""
 
     def step(self, s: S, local: LocalUpdate) -> tuple[S, list[Action]]:
-        """Called once a round, after local training at `model(s)`."""
+        """Take in the local update that was trained at `model(s)`; called once a round. Raises
+        UsageError when called twice in a round, or when the update is not finite (names the
+        tensor)."""
 
     def receive(self, s: S, m: Message) -> tuple[S, list[Action]]:
         """Take in a message of this run and model, which `frame.expect` says. Raises PeerError
         (DecodeError for a bad body) with the state untouched."""
 
     def tick(self, s: S, now_s: float) -> tuple[S, list[Action]]:
-        """The timer that the algorithm set is due. `now_s` is monotonic."""
+        """Go on: the timer that the algorithm set is due. `now_s` is monotonic."""
 
     def membership(self, s: S, view: NodeView) -> tuple[S, list[Action]]:
-        """Members went down or came back (`view.down`). May end a round that waited for them."""
+        """Take note of members that went down or came back (`view.down`). May end a round that
+        waited for them."""
 
     def model(self, s: S) -> Vec:
-        """The model to train and to evaluate, de-biased where the algorithm keeps a weight. Not to
-        be written to."""
+        """Return the model to train and to evaluate, float32[n], de-biased where the algorithm
+        keeps a weight. Not to be written to."""
 
     def round(self, s: S) -> Round:
         """Return the round in progress."""
 
     def waiting_for(self, s: S) -> tuple[NodeId, ...]:
-        """Whose messages the round in progress still lacks; empty before `step` and when nothing is
-        missing."""
+        """Return those whose messages the round in progress still lacks; nobody before `step` and
+        when nothing is missing."""
 
     def audit(self, s: S) -> Audit:
-        """What the state holds, for checkers."""
+        """Return what the state holds, for checkers."""
+
+
+# -- The mathematics of a synchronous algorithm, apart from its protocol
+
+
+@lru_cache(maxsize=64)
+def round_key(seed: int, index: int, round: Round) -> int:
+    """Return the codec key of a node's message of one round."""
+    return derive_key(seed, index, round)
+
+
+@dataclass(frozen=True, slots=True)
+class RoundContext:
+    """One node in one round. Made with `at`, once a round: it is asked several times a message."""
+
+    view: NodeView
+    index: int
+    round: Round
+    phase: int  # the round within the topology's period; streams of different phases are kept apart
+    neighbours: Neighbours
+    awaited: tuple[int, ...]  # in-neighbours that are up
+
+    @classmethod
+    def at(cls, view: NodeView, index: int, round: Round) -> RoundContext:
+        """Return the context of a node's round."""
+        neighbours = view.topology.neighbours(index, round)
+        awaited = view.up(neighbours.in_)
+        return cls(view, index, round, round % view.topology.period, neighbours, awaited)
+
+    @property
+    def key(self) -> int:
+        """The codec key of this node's message of this round."""
+        return round_key(self.view.seed, self.index, self.round)
+
+    def for_codec(self, local: LocalUpdate) -> Ctx:
+        """Return what the codec is told beside the vector."""
+        return Ctx(self.key, self.round, local.loss, local.lr)
+
+    def name(self, j: int) -> NodeId:
+        """Return the name of a member."""
+        return self.view.members[j]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Published:
+    """A node's message of one round: the body is the same for all receivers, the numbers beside it
+    need not be."""
+
+    body: Body
+    numbers: Mapping[int, Numbers]  # by receiver; a receiver that is not there gets none
+    relative_error: float  # ||decoded - meant|| / ||meant||
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Snapshot:
+    """Holds everything that one receiver needs to go on after a gap: the contents of a STATE."""
+
+    vectors: Sequence[Vec]  # `Scheme.parts` of them, float32[n]
+    numbers: Numbers
+    round: Round = 0  # the first one that is not in it
+
+
+class Scheme(Protocol[M]):
+    """A synchronous algorithm's mathematics with its parameters fixed.
+
+    `rounds.Synchronous` runs it: rounds, deadlines, lost messages, newcomers. A scheme is an
+    immutable description with an explicit state, as codecs and algorithms are."""
+
+    name: str
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of its messages."""
+
+    @property
+    def streams(self) -> bool:
+        """Whether every message counts and must be taken in order; what is lost is then mended by
+        `full` and `adopt`."""
+
+    @property
+    def replicates(self) -> bool:
+        """Whether receivers hold a replica that each message moves on, so that nobody can skip
+        one."""
+
+    @property
+    def totals(self) -> bool:
+        """Whether both ends of an edge keep totals, which begin at zero when the receiver loses its
+        disk."""
+
+    @property
+    def parts(self) -> int:
+        """How many vectors a `Snapshot` has."""
+
+    def check(self, view: NodeView) -> None:
+        """Raise ConfigError when the topology is not one that the algorithm works on."""
+
+    def init(self, x: Vec, ctx: RoundContext) -> M:
+        """Return the state before round 0; x is copied."""
+
+    def fingerprint(self, m: M) -> int:
+        """Return 1..2^32: the same on two nodes whose replicas started alike, so that the first
+        difference needs no `full`."""
+
+    def publish(self, m: M, local: LocalUpdate, ctx: RoundContext, to: Sequence[int]) -> tuple[M, Published]:
+        """Take in the local update; return the message for the out-neighbours `to`, those that are
+        up."""
+
+    def take(self, m: M, sender: int, frame: Frame, ctx: RoundContext) -> M:
+        """Take in a message of an in-neighbour; streams: the next one. Raises PeerError with m as
+        it was."""
+
+    def mix(self, m: M, ctx: RoundContext, fresh: Sequence[int]) -> tuple[M, float]:
+        """End the round with the in-neighbours that are `fresh`, of whom there is news. Return the
+        consensus distance too."""
+
+    def abandon(self, m: M, model: Vec | None, ctx: RoundContext) -> M:
+        """End the round without mixing; with another node's model instead of the own if there is
+        one."""
+
+    def public(self, m: M, phase: int) -> Vec | None:
+        """Return what receivers hold of this node when they are up to date, the same array until it
+        changes; None if nothing."""
+
+    def full(self, m: M, to: int, phase: int) -> Snapshot:
+        """Return all that a receiver needs that has lost track."""
+
+    def adopt(self, m: M, sender: int, phase: int, full: Snapshot, ctx: RoundContext) -> M:
+        """Take in the `full` of a sender. Raises PeerError with m as it was."""
+
+    def forget(self, m: M, to: int, phase: int) -> M:
+        """Begin anew with a receiver that lost everything that it ever got."""
+
+    def model(self, m: M) -> Vec:
+        """Return the model to train and to evaluate, float32[n]."""
+
+    def audit(self, m: M, ctx: RoundContext) -> Audit:
+        """Return what the state holds, for checkers."""

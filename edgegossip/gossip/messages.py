@@ -1,5 +1,5 @@
-"""What all algorithms share about messages: which may be believed, and the frames that a node
-sends.
+"""Does what all algorithms share about messages: judges which may be believed, and makes the frames
+that a node sends.
 
 Nothing from the wire is trusted. A message must be of this run and model (engine/node.py), codec
 and neighbourhood before anybody looks into it (`sender_of`, `admit`, `number_of`); its values must
@@ -9,8 +9,7 @@ PeerError that names the sender."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +17,6 @@ from numpy.typing import NDArray
 from edgegossip.codecs.base import Body
 from edgegossip.codecs.checks import require_finite
 from edgegossip.codecs.floats import Fp32
-from edgegossip.codecs.keys import derive_key
 from edgegossip.frame import Aux, Frame, Kind, expect_codec
 from edgegossip.gossip.base import Message, NodeView
 from edgegossip.types import ConfigError, NodeId, PeerError, Round, UsageError, Vec
@@ -30,12 +28,11 @@ FP32 = Fp32()  # of full states, whatever the run's codec is
 
 
 # -- What the caller gives
-# ---------------------------------------------------------------------------
 
 
 def check_view(view: NodeView) -> int:
-    """Index of the view's node. Raises ConfigError unless members are distinct, hold the node and
-    fit the topology."""
+    """Return the index of the view's node. Raises ConfigError unless members are distinct, hold the
+    node and fit the topology."""
     if view.topology.n != len(view.members):
         raise ConfigError(
             f"topology {view.topology.name!r} has {view.topology.n} nodes, the run has {len(view.members)}"
@@ -48,14 +45,14 @@ def check_view(view: NodeView) -> int:
 
 
 def check_vector(view: NodeView, vec: Vec) -> None:
-    """Raises UsageError unless vec is a finite float32[layout.size]; names the tensor that is
+    """Raise UsageError unless vec is a finite float32[layout.size]; names the tensor that is
     not."""
     view.layout.check(vec)
     require_finite(vec, view.layout)
 
 
 def check_same_run(old: NodeView, new: NodeView) -> None:
-    """Raises UsageError when more than `down` and `boot` differ: that is another run, not a change
+    """Raise UsageError when more than `down` and `boot` differ: that is another run, not a change
     of membership."""
 
     def run(v: NodeView) -> tuple[object, ...]:
@@ -65,19 +62,12 @@ def check_same_run(old: NodeView, new: NodeView) -> None:
         raise UsageError("a change of membership may only change which members are down")
 
 
-def up(view: NodeView, nodes: Iterable[int]) -> tuple[int, ...]:
-    """Those of `nodes` that are not known to be gone."""
-    down = view.down
-    return tuple([j for j in nodes if view.members[j] not in down]) if down else tuple(nodes)
-
-
 # -- What comes from the wire
-# ------------------------------------------------------------------------
 
 
 def sender_of(view: NodeView, m: Message) -> int:
-    """Index of the sender. Raises PeerError when it is no member. That the message is of this run
-    and model the engine has looked at (`frame.expect`)."""
+    """Return the index of the sender. Raises PeerError when it is no member. That the message is of
+    this run and model the engine has looked at (`frame.expect`)."""
     try:
         return view.members.index(m.sender)
     except ValueError:
@@ -85,7 +75,7 @@ def sender_of(view: NodeView, m: Message) -> int:
 
 
 def admit(view: NodeView, index: int, sender: int, frame: Frame, kind: Kind) -> None:
-    """Raises PeerError unless the frame is of this kind and codec and comes from an in-neighbour of
+    """Raise PeerError unless the frame is of this kind and codec and comes from an in-neighbour of
     its round."""
     name = view.members[sender]
     if frame.kind != kind:
@@ -98,8 +88,8 @@ def admit(view: NodeView, index: int, sender: int, frame: Frame, kind: Kind) -> 
 
 
 def number_of(frame: Frame, tag: Aux, low: int, high: int, default: int | None = None) -> int:
-    """A whole number beside the body. Raises PeerError when it is missing (without default), or out
-    of range."""
+    """Return a whole number beside the body. Raises PeerError when it is missing (without default),
+    or out of range."""
     value = frame.aux.get(tag, default)
     if value is None or not low <= value <= high or value != int(value):
         raise PeerError(f"a {frame.kind.name.lower()} message with {tag.name} = {value}; {low} to {high} is expected")
@@ -107,16 +97,16 @@ def number_of(frame: Frame, tag: Aux, low: int, high: int, default: int | None =
 
 
 def squared_norm(name: NodeId, vec: Vec | NDArray[np.float64], own: Vec, times: float = 1.0) -> float:
-    """||vec||^2. Raises PeerError when it is out of all proportion to the own vector: more than
-    IMPLAUSIBLE times ||own|| + 1, as after training that diverged or with intent. `times`, 1 or
-    more: for a sum of so many such vectors."""
+    """Return ||vec||^2. Raises PeerError when it is out of all proportion to the own vector: more
+    than IMPLAUSIBLE times ||own|| + 1, as after training that diverged or with intent. `times`, 1
+    or more: for a sum of so many such vectors."""
     squares = float(np.vdot(vec, vec))  # unlike `dot` it is silent about an overflow, which is what is looked for
     require_proportion(name, squares, own, times)
     return squares
 
 
 def require_proportion(name: NodeId, squares: float, own: Vec, times: float = 1.0) -> None:
-    """Raises PeerError as `squared_norm` does, for a vector whose ||vec||^2 is known."""
+    """Raise PeerError as `squared_norm` does, for a vector whose ||vec||^2 is known."""
     if squares <= IMPLAUSIBLE * IMPLAUSIBLE:  # whatever the own norm is
         return
     limit = min(IMPLAUSIBLE * times * (math.sqrt(float(np.vdot(own, own))) + 1.0), LARGEST)
@@ -125,30 +115,24 @@ def require_proportion(name: NodeId, squares: float, own: Vec, times: float = 1.
 
 
 def relative_error(error: Vec, meant: Vec) -> float:
-    """||error|| / ||meant||; 0 when both vanish."""
+    """Return ||error|| / ||meant||; 0 when both vanish."""
     lost, whole = math.sqrt(float(error.dot(error))), math.sqrt(float(meant.dot(meant)))
     return lost / whole if whole else (0.0 if lost == 0.0 else math.inf)
 
 
 def state_vector(view: NodeView, sender: NodeId, frame: Frame) -> Vec:
-    """float32[n] of one part of a STATE. Raises DecodeError, PeerError for another codec than
-    fp32."""
+    """Return the float32[n] of one part of a STATE. Raises DecodeError, PeerError for another codec
+    than fp32."""
     expect_codec(frame, FP32, sender)
     return FP32.decode(frame.body, view.layout)
 
 
 # -- What goes out
-# -----------------------------------------------------------------------------------
-
-
-@lru_cache(maxsize=64)
-def round_key(seed: int, index: int, round: Round) -> int:
-    """Codec key of a node's message of one round."""
-    return derive_key(seed, index, round)
 
 
 def make_frame(view: NodeView, kind: Kind, round: Round, key: int, body: Body) -> Frame:
-    """The frame that all out-neighbours get, each with a number and a few values of its own."""
+    """Return the frame that all out-neighbours get, each with a number and a few values of its
+    own."""
     return Frame(
         kind=kind,
         codec_id=view.codec.wire_id,
@@ -165,7 +149,8 @@ def make_frame(view: NodeView, kind: Kind, round: Round, key: int, body: Body) -
 def control(
     view: NodeView, kind: Kind, round: Round, sequence: int, aux: Mapping[int, float], vec: Vec | None
 ) -> Frame:
-    """A HELLO (vec None) or one part of a STATE, whose body is fp32 whatever the run's codec is."""
+    """Return a HELLO (vec None) or one part of a STATE, whose body is fp32 whatever the run's codec
+    is."""
     return Frame(
         kind=kind,
         codec_id=FP32.wire_id,

@@ -1,5 +1,5 @@
-"""Momentum around any gossip algorithm: an algorithm itself, which changes the local update before
-the inner `step`.
+"""Puts momentum around any gossip algorithm: an algorithm itself, which changes the local update
+before the inner `step`.
 
 g is the local gradient, f the factor, m the momentum, float32, zero at first, in units of the
 gradient:
@@ -32,10 +32,11 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
+from edgegossip.choices import choose
 from edgegossip.codecs.checks import all_finite
 from edgegossip.gossip.base import Action, Adopted, Audit, GossipAlgorithm, Message, NodeView, RoundDone
-from edgegossip.gossip.params import choose
 from edgegossip.layout import Layout
 from edgegossip.types import ConfigError, LocalUpdate, NodeId, Round, Vec
 
@@ -62,8 +63,12 @@ KINDS = ("none", *_FORMS)
 
 
 def with_momentum(algorithm: GossipAlgorithm[Any], kind: str, factor: float = 0.9) -> GossipAlgorithm[Any]:
-    """`algorithm` with momentum of one of KINDS; the algorithm itself for "none". Raises
-    ConfigError on an unknown kind or a factor outside 0..MAX_FACTOR."""
+    """Return `algorithm` with momentum of one of KINDS; the algorithm itself for "none". Raises
+    ConfigError on an unknown kind or a factor outside 0..MAX_FACTOR.
+
+    Example:
+        algorithm = with_momentum(gossip.get("dpsgd"), "quasi-global", 0.9)
+    """
     if kind == "none":
         return algorithm
     choose("momentum", kind, dict.fromkeys(KINDS))
@@ -72,7 +77,7 @@ def with_momentum(algorithm: GossipAlgorithm[Any], kind: str, factor: float = 0.
 
 @dataclass(frozen=True, slots=True, eq=False)
 class State:
-    """Immutable; arrays in it are never written to once they are there."""
+    """Holds one node's state. Immutable; arrays in it are never written to once they are there."""
 
     inner: Any  # of the algorithm inside
     layout: Layout
@@ -83,8 +88,8 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
-class WithMomentum:
-    """Implements `gossip.base.GossipAlgorithm[State]`."""
+class WithMomentum(GossipAlgorithm[State]):
+    """Adds momentum to the local updates of `algorithm`. Made by `with_momentum`."""
 
     algorithm: GossipAlgorithm[Any]
     kind: str
@@ -97,56 +102,69 @@ class WithMomentum:
             raise ConfigError(f"momentum factor = {f!r} must be a number from 0 to {MAX_FACTOR}; the usual one is 0.9")
 
     @property
+    @override
     def name(self) -> str:
         return f"{self.algorithm.name}+{self.kind}"
 
     @property
+    @override
     def asynchronous(self) -> bool:
         return self.algorithm.asynchronous
 
+    @override
     def init(self, x: Vec, view: NodeView) -> State:
         return self._restart(self.algorithm.init(x, view), view.layout)
 
+    @override
     def resume(self, s: State, view: NodeView) -> State:
-        """The momentum goes on: it was kept with the model that it belongs to. A round that was not
-        over is not in it."""
+        """Go on with the momentum: it was kept with the model that it belongs to. A round that was
+        not over is not in it."""
         inner = self.algorithm.resume(s.inner, view)
         return State(inner, s.layout, s.momentum, self.algorithm.model(inner))
 
+    @override
     def start(self, s: State) -> tuple[State, list[Action]]:
         return self._follow(s, *self.algorithm.start(s.inner))
 
+    @override
     def step(self, s: State, local: LocalUpdate) -> tuple[State, list[Action]]:
-        """Raises what the inner `step` raises."""
+        """Change the update, and do the inner `step`. Raises what that raises."""
         s.layout.check(local.delta)
         inner, actions = self.algorithm.step(s.inner, self._with_momentum(s, local))
         way = local.delta[: s.momentum.size]
         ahead = None if _FORMS[self.kind].quasi_global else _quotient(s.momentum, self.factor, way, -1.0, local.lr)
         return self._follow(replace(s, local=ahead, lr=local.lr), inner, actions)
 
+    @override
     def receive(self, s: State, m: Message) -> tuple[State, list[Action]]:
         return self._follow(s, *self.algorithm.receive(s.inner, m))
 
+    @override
     def tick(self, s: State, now_s: float) -> tuple[State, list[Action]]:
         return self._follow(s, *self.algorithm.tick(s.inner, now_s))
 
+    @override
     def membership(self, s: State, view: NodeView) -> tuple[State, list[Action]]:
         return self._follow(s, *self.algorithm.membership(s.inner, view))
 
+    @override
     def model(self, s: State) -> Vec:
         return self.algorithm.model(s.inner)
 
+    @override
     def round(self, s: State) -> Round:
         return self.algorithm.round(s.inner)
 
+    @override
     def waiting_for(self, s: State) -> tuple[NodeId, ...]:
         return self.algorithm.waiting_for(s.inner)
 
+    @override
     def audit(self, s: State) -> Audit:
         return self.algorithm.audit(s.inner)
 
     def _with_momentum(self, s: State, local: LocalUpdate) -> LocalUpdate:
-        """The update with the step in place of its delta; itself where that is the same."""
+        """Return the update with the step in place of its delta; itself where that is the same."""
         if not local.lr and not (_FORMS[self.kind].nesterov and local.delta.any()):
             return local
         with np.errstate(over="ignore", invalid="ignore"):  # the inner `step` says what is not finite
@@ -154,8 +172,8 @@ class WithMomentum:
         return replace(local, delta=delta)
 
     def _delta(self, s: State, local: LocalUpdate) -> Vec:
-        """The step, float32[n]. -lr times g stays delta itself, so nothing is divided by a small lr
-        and multiplied again."""
+        """Return the step, float32[n]. -lr times g stays delta itself, so nothing is divided by a
+        small lr and multiplied again."""
         f, delta = self.factor, local.delta.copy()
         trained = delta[: s.momentum.size]
         if _FORMS[self.kind].nesterov:  # -lr (g + f (f m + g)) = (1 + f) delta - lr f^2 m
@@ -165,7 +183,7 @@ class WithMomentum:
         return delta
 
     def _follow(self, s: State, inner: Any, actions: Sequence[Action]) -> tuple[State, list[Action]]:
-        """The state after the inner algorithm went from s.inner to `inner`."""
+        """Return the state after the inner algorithm went from s.inner to `inner`."""
         if not actions:  # a round never ends in silence
             return replace(s, inner=inner), []
         done = adopted = False
@@ -193,7 +211,7 @@ class WithMomentum:
 
 
 def _quotient(momentum: Vec, factor: float, way: Vec, share: float, lr: float) -> Vec:
-    """factor * momentum + share * way / lr; the momentum as it is where that has no finite
+    """Return factor * momentum + share * way / lr; the momentum as it is where that has no finite
     value."""
     if not lr:
         return momentum

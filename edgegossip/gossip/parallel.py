@@ -1,4 +1,5 @@
-"""`parallel-sgd`: everybody sends everybody its encoded gradient and adds up what it decodes.
+"""Implements `parallel-sgd`: everybody sends everybody its encoded gradient and adds up what it
+decodes.
 
 Alistarh et al. (2017), QSGD, algorithm 1; ElastiQuant's own setting. Momentum is ElastiQuant's
 section 3.4, heavy ball (l = 0) and Nesterov (l = 1) in one: y_(t+1) = w_t - a g; y'_(t+1) = w_t - l
@@ -24,12 +25,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
+from edgegossip.choices import check_flag, check_number
 from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.gossip import messages
-from edgegossip.gossip.base import Audit, NodeView
-from edgegossip.gossip.params import check_flag, check_number
-from edgegossip.gossip.scheme import Full, Published, RoundContext
+from edgegossip.gossip.base import Audit, NodeView, Published, RoundContext, Scheme, Snapshot
 from edgegossip.gossip.weights import require_complete
 from edgegossip.types import LocalUpdate, PeerError, Vec
 
@@ -39,7 +40,7 @@ MARGIN = 100.0  # what a node believes of its own stream is so much smaller than
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stream:
-    """What one node's messages have come to."""
+    """Sums up what one node's messages have come to."""
 
     total: Vec  # F, float32[n]
     low: Vec  # what F's rounding has lost, float32[n]
@@ -61,8 +62,8 @@ class Streams:
 
 
 @dataclass(frozen=True, slots=True)
-class Parallel:
-    """Implements `scheme.Scheme[Streams]`."""
+class Parallel(Scheme[Streams]):
+    """Adds up everybody's updates, each node's apart."""
 
     momentum: float
     nesterov: bool
@@ -72,19 +73,27 @@ class Parallel:
     streams = True
     replicates = True
     totals = False
-    parts = property(lambda self: 6 if self.momentum else 4)
 
+    @property
+    @override
+    def parts(self) -> int:
+        return 6 if self.momentum else 4
+
+    @override
     def check(self, view: NodeView) -> None:
         require_complete(self.name, view)
 
+    @override
     def init(self, x: Vec, ctx: RoundContext) -> Streams:
         zero = np.zeros_like(x)
         return Streams(ctx.index, x.copy(), x.copy(), Stream(zero, zero, zero), ctx.view.codec.init(ctx.view.layout))
 
+    @override
     def fingerprint(self, m: Streams) -> int:
-        """The models agree only if they start alike."""
+        """Return the checksum of the first model: the models agree only if they start alike."""
         return zlib.crc32(m.start.tobytes()) + 1
 
+    @override
     def publish(
         self, m: Streams, local: LocalUpdate, ctx: RoundContext, to: Sequence[int]
     ) -> tuple[Streams, Published]:
@@ -93,30 +102,37 @@ class Parallel:
         m = self._with(replace(m, codec=codec), m.index, self._on(_of(m, m.index), decoded))
         return m, Published(body, {}, messages.relative_error(decoded - local.delta, local.delta))
 
+    @override
     def take(self, m: Streams, sender: int, frame: Frame, ctx: RoundContext) -> Streams:
         decoded = ctx.view.codec.decode(frame.body, ctx.view.layout)
         messages.squared_norm(ctx.name(sender), decoded, m.x)
         return self._with(m, sender, self._on(_of(m, sender), decoded))
 
+    @override
     def mix(self, m: Streams, ctx: RoundContext, fresh: Sequence[int]) -> tuple[Streams, float]:
-        """The model of all streams as they are. The others' models are not known: no consensus
+        """Make the model of all streams as they are. The others' models are not known: no consensus
         distance."""
         return replace(self._model(m, ctx), process=ctx.view.boot), math.nan
 
+    @override
     def abandon(self, m: Streams, model: Vec | None, ctx: RoundContext) -> Streams:
-        """Another's model serves until the next round's end, when all streams should be there."""
+        """Take another's model until the next round's end, when all streams should be there."""
         return self._model(m, ctx) if model is None else replace(m, x=model)
 
-    def full(self, m: Streams, to: int, phase: int) -> Full:
-        """The own stream, and the receiver's as it is known here: one that lost it gets it back
-        so."""
+    @override
+    def full(self, m: Streams, to: int, phase: int) -> Snapshot:
+        """Return the own stream, and the receiver's as it is known here: one that lost it gets it
+        back so."""
         own, theirs = _of(m, m.index), _of(m, to)
         vectors = [*self._vectors(own), *self._vectors(theirs)]
-        return Full(vectors, {Aux.EXAMPLES: own.count, Aux.STEPS: theirs.count})
+        return Snapshot(vectors, {Aux.EXAMPLES: own.count, Aux.STEPS: theirs.count})
 
-    def adopt(self, m: Streams, sender: int, phase: int, full: Full, ctx: RoundContext) -> Streams:
-        """One that knows more of this node's own stream than the node itself gives it back: after a
-        restart, until the first round is over. Later nobody can know more, and whoever says so
+    @override
+    def adopt(self, m: Streams, sender: int, phase: int, full: Snapshot, ctx: RoundContext) -> Streams:
+        """Take in the sender's stream.
+
+        One that knows more of this node's own stream than the node itself gives it back: after a
+        restart, until the first round is over. Later nobody can know more, and whoever claims to
         lies."""
         name, own, theirs = ctx.name(sender), full.vectors[: self.parts // 2], full.vectors[self.parts // 2 :]
         count, known = _count(name, full, Aux.EXAMPLES, name), _count(name, full, Aux.STEPS, ctx.view.node)
@@ -127,44 +143,50 @@ class Parallel:
             return m
         return self._with(m, m.index, self._stream(theirs, known))
 
+    @override
     def forget(self, m: Streams, to: int, phase: int) -> Streams:
         return m
 
+    @override
     def model(self, m: Streams) -> Vec:
         return m.x
 
+    @override
     def public(self, m: Streams, phase: int) -> Vec:
         return _of(m, m.index).total
 
+    @override
     def audit(self, m: Streams, ctx: RoundContext) -> Audit:
         replicas = {(j, 0): (s.count, s.total) for j, s in m.by_node.items() if j != m.index}
         row = dict.fromkeys(range(ctx.view.topology.n), 1.0 / ctx.view.topology.n)
         return Audit(public={0: (0, self.public(m, 0))}, replicas=replicas, row=row)
 
     def _times(self, count: int) -> list[float]:
-        """How many plausible messages `_vectors` of a stream may add up to. Not the model but the
-        messages bound a sum: local gradients that cancel in the mean let every F grow for ever,
-        each by one message of at most `squared_norm`'s limit a round, which momentum repeats 1 / (1
-        - mu) times in all. Whoever names a false count is believed a false sum; a single one of its
-        messages may be as large, and both are bounded."""
+        """Return how many plausible messages each of the `_vectors` of a stream may add up to.
+
+        Not the model but the messages bound a sum: local gradients that cancel in the mean let
+        every F grow for ever, each by one message of at most `squared_norm`'s limit a round, which
+        momentum repeats 1 / (1 - mu) times in all. Whoever names a false count is believed a false
+        sum; a single one of its messages may be as large, and both are bounded."""
         each = 1.0 / (1.0 - self.momentum)
         sums = [each * (count + 1)] * 2  # and what rounding lost of it
         return [*sums, each] if self.momentum else sums
 
     def _believes(self, m: Streams, vectors: Sequence[Vec], count: int) -> bool:
-        """Whether these may be the own stream. What is believed must be MARGIN times smaller than
-        what others take: a node whose own stream is at the very limit would be refused by those
-        whose models are a little smaller, or one message later. Who brings more may be honest, and
-        hold what this node said when it lied or diverged: it is no reason to refuse its own
-        stream."""
+        """Tell whether these may be the own stream.
+
+        What is believed must be MARGIN times smaller than what others take: a node whose own stream
+        is at the very limit would be refused by those whose models are a little smaller, or one
+        message later. Who brings more may be honest, and hold what this node sent when it lied or
+        diverged: it is no reason to refuse its own stream."""
         norm = math.sqrt(float(np.vdot(m.x, m.x))) + 1.0
         most = [min(messages.IMPLAUSIBLE * times * norm, messages.LARGEST) / MARGIN for times in self._times(count)]
         return all(float(np.vdot(vec, vec)) <= limit**2 for vec, limit in zip(vectors, most, strict=True))
 
     def _on(self, stream: Stream, delta: Vec) -> Stream:
-        """One message further: V <- mu V + delta; F <- F + V, or F + delta + mu V with Nesterov.
-        The count ends at what others take, so that a node which a liar has told the most of itself
-        can go on."""
+        """Return the stream one message further: V <- mu V + delta; F <- F + V, or F + delta + mu V
+        with Nesterov. The count ends at what others take, so that a node which a liar has told the
+        most of itself can go on."""
         count = min(stream.count + 1, MOST_MESSAGES)
         if not self.momentum:
             return Stream(*_added(stream.total, stream.low, delta), stream.momentum, count)
@@ -193,8 +215,10 @@ class Parallel:
 
 
 def parallel_sgd(momentum: float = 0.0, nesterov: bool = False) -> Parallel:
-    """momentum: mu, [0, 1), applied to the sum of what was sent; train without a momentum of the
-    boards' own then."""
+    """Return parallel SGD: everybody adds up everybody's updates.
+
+    momentum: mu, [0, 1), applied to the sum of what was sent; train without a momentum of the
+    boards' own then. nesterov: look ahead by one step of it."""
     check_number("momentum of parallel-sgd", momentum, -1e-300, 0.9999)
     check_flag("nesterov of parallel-sgd", nesterov)
     return Parallel(float(momentum), nesterov)
@@ -205,18 +229,21 @@ def _of(m: Streams, j: int) -> Stream:
 
 
 def _added(total: Vec, low: Vec, moved: Vec) -> tuple[Vec, Vec]:
-    """total + low + moved, rounded, and what rounding lost (Knuth's two-sum; Kahan's compensated
-    summation)."""
+    """Return total + low + moved, rounded, and what rounding lost (Knuth's two-sum; Kahan's
+    compensated summation)."""
     moved = moved + low
     new = total + moved
     part = new - total
     return new, (total - (new - part)) + (moved - part)
 
 
-def _count(name: str, full: Full, tag: Aux, whose: str) -> int:
-    """More than MOST_MESSAGES only a liar can name, whosoever they are: no honest node believes
-    more of another or of itself, nor counts on beyond (`Parallel._on`). So none ever holds, sends
-    or gives back what another refuses."""
+def _count(name: str, full: Snapshot, tag: Aux, whose: str) -> int:
+    """Return a number of messages beside a full state. Raises PeerError unless it is from 0 to
+    MOST_MESSAGES.
+
+    More only a liar can name, whosoever they are: no honest node believes more of another or of
+    itself, nor counts on beyond (`Parallel._on`). So none ever holds, sends or gives back what
+    another refuses."""
     count = full.numbers.get(tag, -1.0)
     if not 0.0 <= count <= MOST_MESSAGES or count != int(count):
         raise PeerError(f"{name} sent a state that holds {count:.16g} messages of {whose}")

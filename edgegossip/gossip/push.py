@@ -1,4 +1,4 @@
-"""Mixing by push-sum: on directed and time-varying graphs, with column-stochastic weights.
+"""Mixes by push-sum: on directed and time-varying graphs, with column-stochastic weights.
 
 A node holds mass x and weight u; its model is z = x / u. Each round it makes p public and hands
 over eta W_ki of p, and of u, to every out-neighbour k that is up, and takes exactly that off
@@ -26,13 +26,14 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
+from edgegossip.choices import check_flag
 from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.gossip import messages
-from edgegossip.gossip.base import Audit, NodeView
+from edgegossip.gossip.averaging import check_eta
+from edgegossip.gossip.base import Audit, NodeView, Numbers, Published, RoundContext, Scheme, Snapshot
 from edgegossip.gossip.messages import MAX_ID, number_of
-from edgegossip.gossip.params import check_eta, check_flag
-from edgegossip.gossip.scheme import Full, Numbers, Published, RoundContext
 from edgegossip.gossip.streams import incarnation_of
 from edgegossip.gossip.symmetric import Compensated, Difference, Plain, Publisher, moved
 from edgegossip.gossip.weights import require_column_stochastic
@@ -48,7 +49,7 @@ FULL = 0.1  # weight under which a local update counts less: it moves z by updat
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Total:
-    """What went over an edge since both ends began: float64[n], and the weight."""
+    """Sums what went over an edge since both ends began: float64[n], and the weight."""
 
     mass: Vec64
     weight: float
@@ -77,8 +78,8 @@ class Mass:
 
 
 @dataclass(frozen=True, slots=True)
-class Push:
-    """Implements `scheme.Scheme[Mass]`."""
+class Push(Scheme[Mass]):
+    """Hands shares of the published vector over to out-neighbours, and takes them off itself."""
 
     name: str
     publisher: Publisher[Any]
@@ -90,20 +91,25 @@ class Push:
     totals = True
 
     @property
+    @override
     def kind(self) -> Kind:
         return Kind.DIFFERENCE if self.publisher.replicates else Kind.MODEL
 
     @property
+    @override
     def replicates(self) -> bool:
         return self.publisher.replicates
 
     @property
+    @override
     def parts(self) -> int:
         return 3 if self.publisher.replicates else 2
 
+    @override
     def check(self, view: NodeView) -> None:
         self.suits(self.name, view)
 
+    @override
     def init(self, x: Vec, ctx: RoundContext) -> Mass:
         x = x.copy()
         start = np.zeros_like(x) if self.zero_start else x
@@ -111,10 +117,12 @@ class Push:
         eta = self.eta or self.publisher.rate(ctx.view.codec)
         return Mass(x.astype(np.float64), 1.0, x, incarnation_of(ctx.view), memory, start, crc + 1, eta)
 
+    @override
     def fingerprint(self, m: Mass) -> int:
         """Return the same for all: without replicas nothing is shared at the start."""
         return m.fingerprint if self.publisher.replicates else 1
 
+    @override
     def publish(self, m: Mass, local: LocalUpdate, ctx: RoundContext, to: Sequence[int]) -> tuple[Mass, Published]:
         x = m.x + min(1.0, max(m.u, 0.0) / FULL) * local.delta
         memory, announced = self.publisher.publish(m.memory, x.astype(np.float32), local, ctx)
@@ -135,6 +143,7 @@ class Push:
         m = replace(m, x=x, u=u, memory=memory, sent=sent)
         return m, Published(announced.body, numbers, announced.relative_error)
 
+    @override
     def take(self, m: Mass, sender: int, frame: Frame, ctx: RoundContext) -> Mass:
         key, name = (sender, frame.round % ctx.view.topology.period), ctx.name(sender)
         seen = m.seen.get(key) or Total(np.zeros_like(m.x), 0.0, 0)
@@ -152,11 +161,13 @@ class Push:
         squares = _further(m, public, gained, share)
         return _gain(m, part, gained, seen={**m.seen, key: total}, copies=copies, squares=squares)
 
+    @override
     def mix(self, m: Mass, ctx: RoundContext, fresh: Sequence[int]) -> tuple[Mass, float]:
-        """What was handed over is added; root mean square of ||z_j - z_i||."""
+        """Add what was handed over; return the root mean square of ||z_j - z_i|| too."""
         count, squares = m.squares
         return _debiased(m), math.sqrt(squares / count) if count else math.nan
 
+    @override
     def abandon(self, m: Mass, model: Vec | None, ctx: RoundContext) -> Mass:
         m = _debiased(m)
         if model is None:
@@ -166,21 +177,24 @@ class Push:
         memory, fingerprint = self.publisher.reset(m.memory, start), zlib.crc32(start.tobytes()) + 1
         return replace(m, x=x, z=model, memory=memory, start=start, fingerprint=fingerprint)
 
+    @override
     def public(self, m: Mass, phase: int) -> Vec | None:
         return self.publisher.public(m.memory, phase)
 
-    def full(self, m: Mass, to: int, phase: int) -> Full:
-        """The total as two float32 vectors, high and low part, which is exact to 2^-48; then the
-        replica."""
+    @override
+    def full(self, m: Mass, to: int, phase: int) -> Snapshot:
+        """Return the total as two float32 vectors, high and low part, which is exact to 2^-48; then
+        the replica."""
         total = m.sent.get((to, phase)) or Total(np.zeros_like(m.x), 0.0)
         high = total.mass.astype(np.float32)
         low = (total.mass - high).astype(np.float32)
         public = self.public(m, phase)
         vectors = [high, low] if public is None else [high, low, public]
-        return Full(vectors, {Aux.PUSH_SUM_WEIGHT: total.weight, Aux.INCARNATION: m.incarnation})
+        return Snapshot(vectors, {Aux.PUSH_SUM_WEIGHT: total.weight, Aux.INCARNATION: m.incarnation})
 
-    def adopt(self, m: Mass, sender: int, phase: int, full: Full, ctx: RoundContext) -> Mass:
-        """Takes in what is new in the total. A sender that has lost its disk begins with a total of
+    @override
+    def adopt(self, m: Mass, sender: int, phase: int, full: Snapshot, ctx: RoundContext) -> Mass:
+        """Take in what is new in the total. A sender that has lost its disk begins with a total of
         zero."""
         key, name = (sender, phase), ctx.name(sender)
         weight, incarnation = full.numbers.get(Aux.PUSH_SUM_WEIGHT, -1.0), int(full.numbers[Aux.INCARNATION])
@@ -201,12 +215,15 @@ class Push:
             m, part, weight - seen.weight, seen={**m.seen, key: Total(total, weight, incarnation)}, copies=copies
         )
 
+    @override
     def forget(self, m: Mass, to: int, phase: int) -> Mass:
         return replace(m, sent={k: t for k, t in m.sent.items() if k != (to, phase)})
 
+    @override
     def model(self, m: Mass) -> Vec:
         return m.z
 
+    @override
     def audit(self, m: Mass, ctx: RoundContext) -> Audit:
         mass = m.x if m.incoming is None else m.x + m.incoming
         public = {r: self.public(m, r) for r in range(ctx.view.topology.period)}
@@ -221,10 +238,12 @@ class Push:
         )
 
     def _shares(self, m: Mass, ctx: RoundContext, to: Sequence[int]) -> Mapping[int, float]:
-        """eta W_ki of those out-neighbours that are up: the others' stay here. Nothing of a weight
-        that is next to nothing or below zero, as it can be for a while after a rollback; and
-        nothing to whom it cannot come back from while others are down: nodes before a gap in a
-        directed ring would give away all their weight, and 1 / u would blow up what they learn."""
+        """Return eta W_ki of those out-neighbours that are up: the others' stay here.
+
+        Nothing goes out of a weight that is next to nothing or below zero, as it can be for a while
+        after a rollback; and nothing to whom it cannot come back from while others are down: nodes
+        before a gap in a directed ring would give away all their weight, and 1 / u would blow up
+        what they learn."""
         if m.u <= LIGHT:
             return {}
         w = ctx.view.topology.matrix(ctx.round)
@@ -232,26 +251,29 @@ class Push:
 
 
 def _with_way_back(view: NodeView, index: int, nodes: Iterable[int]) -> tuple[int, ...]:
-    """Those of `nodes` from which something gets back to this node, over boards that are up and any
-    round of the period. All of them while everybody is up: topologies are strongly connected."""
+    """Return those of `nodes` from which something gets back to this node, over boards that are up
+    and any round of the period. All of them while everybody is up: topologies are strongly
+    connected."""
     if not view.down:
         return tuple(nodes)
     found, todo = {index}, [index]
     while todo:
         i = todo.pop()
-        around = {j for r in range(view.topology.period) for j in view.topology.neighbours(i, r).in_}
-        new = set(messages.up(view, around)) - found
+        senders = {j for r in range(view.topology.period) for j in view.topology.neighbours(i, r).in_}
+        new = set(view.up(senders)) - found
         found |= new
         todo += new
     return tuple(k for k in nodes if k in found)
 
 
 def _numbers(name: str, frame: Frame, seen: Total, nodes: int) -> tuple[float, float, int]:
-    """Share, total weight and incarnation beside a message. Raises PeerError when they cannot be: a
-    share outside of [0, 1], a total that shrinks, mass without weight, or more weight than HEAVY
-    times what the whole fleet began with. A node has more than all others only while others are
-    below zero: what a restart from an older checkpoint counts twice, at most everything, is taken
-    back later. So many restarts would have to pile up at one node before any is."""
+    """Return share, total weight and incarnation beside a message. Raises PeerError when they
+    cannot be: a share outside of [0, 1], a total that shrinks, mass without weight, or more weight
+    than HEAVY times what the whole fleet began with.
+
+    A node has more than all others only while others are below zero: what a restart from an older
+    checkpoint counts twice, at most everything, is taken back later. So many restarts would have to
+    pile up at one node before any is."""
     share = frame.aux.get(Aux.SHARE, -1.0)
     weight = frame.aux.get(Aux.PUSH_SUM_WEIGHT, -1.0)
     incarnation = number_of(frame, Aux.INCARNATION, 1, MAX_ID)
@@ -272,7 +294,7 @@ def _gain(m: Mass, part: Vec64, weight: float, **changes: Any) -> Mass:
 
 
 def _further(m: Mass, public: Vec, gained: float, share: float) -> tuple[int, float]:
-    """With the sender's model, p / u, counted in the consensus distance."""
+    """Count the sender's model, p / u, in the consensus distance."""
     if not share or gained < LIGHT * share:
         return m.squares
     away = public * np.float32(share / gained)
@@ -281,7 +303,7 @@ def _further(m: Mass, public: Vec, gained: float, share: float) -> tuple[int, fl
 
 
 def _debiased(m: Mass) -> Mass:
-    """The next round's mass, weight and model."""
+    """Return the next round's mass, weight and model."""
     x = m.x if m.incoming is None else m.x + m.incoming
     u = m.u + m.incoming_weight
     z = (x / u).astype(np.float32) if u > LIGHT else m.z
@@ -289,7 +311,6 @@ def _debiased(m: Mass) -> Mass:
 
 
 # -- The algorithms: three ways to publish
-# -------------------------------------------------------------
 #
 # Deviations of all three: gradients are added at x, taken at z, as in the papers; the public copies
 # of quant-sgp start at the initial model unless `zero_start`; on a time-varying graph every phase
@@ -297,23 +318,24 @@ def _debiased(m: Mass) -> Mass:
 
 
 def sgp(eta: float = 1.0) -> Push:
-    """Stochastic gradient push with whole models, Assran et al. (2019), algorithm 1. eta: averaging
-    rate. What compression loses is lost to the receivers only: mass is conserved for any codec."""
+    """Return stochastic gradient push with whole models, Assran et al. (2019), algorithm 1. eta:
+    averaging rate. What compression loses is lost to the receivers only: mass is conserved for any
+    codec."""
     check_eta("sgp", eta)
     return Push("sgp", Plain(), eta, require_column_stochastic)
 
 
 def sparse_push(eta: float = 0.0) -> Push:
-    """With error compensation, Aketi et al. (2021), algorithm 4. eta: averaging rate; 0: by how
-    much the codec keeps."""
+    """Return push-sum with error compensation, Aketi et al. (2021), algorithm 4. eta: averaging
+    rate; 0: by how much the codec keeps."""
     check_eta("sparse-push", eta)
     return Push("sparse-push", Compensated(), eta, require_column_stochastic)
 
 
 def quant_sgp(eta: float = 0.0, zero_start: bool = False) -> Push:
-    """With differences to public copies, Taheri et al. (2020); Aketi et al. (2021), algorithm 5, in
-    the form that conserves mass on every graph. eta: averaging rate; 0: by how much the codec
-    keeps."""
+    """Return push-sum with differences to public copies, Taheri et al. (2020); Aketi et al. (2021),
+    algorithm 5, in the form that conserves mass on every graph. eta: averaging rate; 0: by how much
+    the codec keeps."""
     check_eta("quant-sgp", eta)
     check_flag("zero_start of quant-sgp", zero_start)
     return Push("quant-sgp", Difference(), eta, require_column_stochastic, zero_start)

@@ -1,5 +1,5 @@
-"""The round protocol: every synchronous algorithm is this protocol around the mathematics of a
-`scheme.Scheme`.
+"""Runs the rounds of a synchronous algorithm: one protocol around the mathematics of a
+`base.Scheme`.
 
 A round of one node, when nothing is lost:
 
@@ -13,14 +13,14 @@ What else may happen, and what becomes of it:
 - A neighbour is silent (`tick`): past the deadline the round goes on without it. With a quorum the
   rest gets only a little longer (`_linger`); with bounded staleness s, news that is at most s
   rounds old will do (`_silent`).
-- A message comes early: it is kept, encoded, until its round begins (`_keep`, `_enter`). Since an
-  edge keeps its order, it also tells that this round's message was lost, and nobody waits for that
-  any more (`_lost`).
+- A message comes before its round: it is kept, encoded, until that begins (`_keep`, `_enter`).
+  Since an edge keeps its order, it also shows that this round's message was lost, and nobody waits
+  for that any more (`_lost`).
 - Messages are differences, or carry mass (`scheme.streams`): each must be taken in, in order. After
   a gap or a restart the receiver opens a new session and gets a full state (module `streams`; here
   "the receiver's end", "the sender's end").
-- This node was left behind: it goes on in the round of half of its in-neighbours, and if it greeted
-  them, for it has just started, with the model of one of them ("catching up").
+- This node was left behind: it goes on in the round of half of its in-neighbours, and if it said
+  hello to them, for it has just started, with the model of one of them ("catching up").
 
 State and input go in, the next state and a list of actions come out. States are values: a PeerError
 half-way leaves the caller with the state that it had."""
@@ -33,6 +33,9 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, TypeAlias
 
+from typing_extensions import override
+
+from edgegossip.choices import check_integer, check_number
 from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.gossip import messages
 from edgegossip.gossip.base import (
@@ -40,21 +43,24 @@ from edgegossip.gossip.base import (
     Adopted,
     Audit,
     Checkpoint,
+    GossipAlgorithm,
     Message,
     NodeView,
+    Published,
+    RoundContext,
     RoundDone,
+    Scheme,
     Send,
     SetTimer,
+    Snapshot,
     Suspect,
 )
 from edgegossip.gossip.messages import MAX_ID, number_of
-from edgegossip.gossip.params import check_integer, check_number
-from edgegossip.gossip.scheme import Full, Published, RoundContext, Scheme
 from edgegossip.gossip.streams import (
     STATES_A_ROUND,
-    EarlyMessages,
     InEdge,
     OutEdge,
+    PendingMessages,
     challenge_of,
     incarnation_of,
     session_id,
@@ -68,7 +74,7 @@ NO_OUT_EDGE, NO_IN_EDGE = OutEdge(), InEdge()  # before anything went over an ed
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stepped:
-    """This node's own part of a round, from `step` until the round is done."""
+    """Holds this node's own part of a round, from `step` until the round is done."""
 
     frame: Frame  # what out-neighbours get, without a number
     published: Published
@@ -77,7 +83,8 @@ class Stepped:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class State:
-    """Immutable; arrays and mappings in it are never written to once they are there."""
+    """Holds one node's state. Immutable; arrays and mappings in it are never written to once they
+    are there."""
 
     view: NodeView
     index: int
@@ -88,7 +95,7 @@ class State:
     epoch: int  # of this process
     out: Mapping[Key, OutEdge] = field(default_factory=dict)
     in_: Mapping[Key, InEdge] = field(default_factory=dict)
-    inbox: EarlyMessages = field(default_factory=EarlyMessages)
+    inbox: PendingMessages = field(default_factory=PendingMessages)
     stepped: Stepped | None = None
     refused: frozenset[int] = frozenset()  # senders whose message of this round could not be used
     lingering: bool = False  # the quorum is there
@@ -98,15 +105,19 @@ class State:
     duplicates: int = 0  # second messages of one sender and round, dropped
 
     def out_edge(self, key: Key) -> OutEdge:
+        """Return the sender's end of an edge."""
         return self.out.get(key, NO_OUT_EDGE)
 
     def in_edge(self, key: Key) -> InEdge:
+        """Return the receiver's end of an edge."""
         return self.in_.get(key, NO_IN_EDGE)
 
     def with_out(self, key: Key, edge: OutEdge, **changes: Any) -> State:
+        """Return the state with this sender's end, and other changes."""
         return replace(self, out={**self.out, key: edge}, **changes)
 
     def with_in(self, key: Key, edge: InEdge, **changes: Any) -> State:
+        """Return the state with this receiver's end, and other changes."""
         return replace(self, in_={**self.in_, key: edge}, **changes)
 
 
@@ -114,8 +125,8 @@ Outcome: TypeAlias = tuple[State, list[Action]]
 
 
 @dataclass(frozen=True, slots=True)
-class Synchronous:
-    """Implements `gossip.base.GossipAlgorithm[State]`."""
+class Synchronous(GossipAlgorithm[State]):
+    """The algorithm that goes by rounds, around the mathematics of `scheme`."""
 
     scheme: Scheme[Any]
     staleness: int = 0  # rounds that a neighbour's news may be old
@@ -123,8 +134,8 @@ class Synchronous:
     linger_s: float = 1.0
     # Rounds that a neighbour may be ahead before we count as left behind; 0: as honest ones may be.
     max_ahead: int = 0
-    # Most bytes of early messages kept, each neighbour's share alike; 0: what honest ones can send,
-    # at least 256 MiB.
+    # Most bytes of pending messages kept, each neighbour's share alike; 0: what honest ones can
+    # send, at least 256 MiB.
     early_bytes: int = 0
 
     asynchronous = False
@@ -138,15 +149,16 @@ class Synchronous:
         check_integer(f"early_bytes of {name}", self.early_bytes, 0, 2**63 - 1)
 
     @property
+    @override
     def name(self) -> str:
         return self.scheme.name
 
     # -- What the caller does: GossipAlgorithm
-    # -------------------------------------------------------
 
+    @override
     def init(self, x: Vec, view: NodeView) -> State:
-        """State before round 0; x is copied. Raises ConfigError on an unsuitable topology,
-        UsageError when x does not fit the layout or is not finite."""
+        """Return the state before round 0; x is copied. Raises ConfigError on an unsuitable
+        topology, UsageError when x does not fit the layout or is not finite."""
         index = messages.check_view(view)
         self.scheme.check(view)
         messages.check_vector(view, x)
@@ -155,9 +167,10 @@ class Synchronous:
         # process.
         return State(view, index, 0, ctx, self.scheme.init(x, ctx), incarnation_of(view), incarnation_of(view))
 
+    @override
     def resume(self, s: State, view: NodeView) -> State:
-        """The streams that this node sent are broken, and those that it received have to be opened
-        anew: nobody knows what was lost. An update that was not mixed yet counts."""
+        """Break the streams that this node sent, and have those that it received opened anew:
+        nobody knows what was lost. An update that was not mixed yet counts."""
         messages.check_same_run(s.view, view)
         round, math_ = s.round, s.math
         # The message of a round in progress may have reached some neighbours: the round cannot be
@@ -172,7 +185,7 @@ class Synchronous:
             math=math_,
             epoch=incarnation_of(view),  # the incarnation goes on, the process does not
             out={key: replace(edge, session=0, answers=0) for key, edge in s.out.items()},
-            inbox=EarlyMessages(),
+            inbox=PendingMessages(),
             stepped=None,
             refused=frozenset(),
             lingering=False,
@@ -180,18 +193,20 @@ class Synchronous:
             claims={},
         )
 
+    @override
     def start(self, s: State) -> Outcome:
-        """Opens the streams of the in-neighbours, and asks whether they are far ahead."""
+        """Open the streams of the in-neighbours, and ask whether they are far ahead."""
         return self.open_sessions(s, self.in_keys(s))
 
+    @override
     def step(self, s: State, local: LocalUpdate) -> Outcome:
-        """Publishes and waits for the neighbours. Raises UsageError when called twice in a round,
-        or when the update is not finite (names the tensor)."""
+        """Publish, and wait for the neighbours. Raises UsageError when called twice in a round, or
+        when the update is not finite (names the tensor)."""
         if s.stepped is not None:
             raise UsageError(f"round {s.round} of {s.view.node} has its local update already")
         messages.check_vector(s.view, local.delta)
         out = s.ctx.neighbours.out
-        math_, published = self.scheme.publish(s.math, local, s.ctx, messages.up(s.view, out))
+        math_, published = self.scheme.publish(s.math, local, s.ctx, s.view.up(out))
         frame = messages.make_frame(s.view, self.scheme.kind, s.round, s.ctx.key, published.body)
         s, sends = self._send(replace(s, math=math_, stepped=Stepped(frame, published)), out, advance=True)
         reminders = self._reminders(s)
@@ -203,9 +218,10 @@ class Synchronous:
         s, actions = self._finish(s, lost, f"its message of round {s.round} was lost")
         return s, [*reminders, *sends, *actions]
 
+    @override
     def receive(self, s: State, m: Message) -> Outcome:
-        """Late messages and duplicates are counted and dropped: (round, sender) tells them, or the
-        stream's number."""
+        """Take in a message. Late ones and duplicates are counted and dropped, by (round, sender)
+        or by the stream's number."""
         sender, frame = messages.sender_of(s.view, m), m.frame
         if frame.kind == Kind.HELLO:
             return self._receive_hello(s, sender, frame)
@@ -214,17 +230,19 @@ class Synchronous:
         messages.admit(s.view, s.index, sender, frame, self.scheme.kind)
         return self._receive_next(s, sender, frame) if self.scheme.streams else self._receive_single(s, sender, frame)
 
+    @override
     def tick(self, s: State, now_s: float) -> Outcome:
-        """The deadline of the round has passed: goes on without whoever is missing."""
+        """Go on without whoever is missing: the deadline of the round has passed."""
         missing = self._missing(s)
         if not missing:
             return s, []
         waited = f"{self.linger_s:g} s after the others" if s.lingering else f"{s.view.deadline_s:g} s"
         return self._finish(s, missing, f"no message of round {s.round} within {waited}")
 
+    @override
     def membership(self, s: State, view: NodeView) -> Outcome:
-        """Who is down is neither waited for nor sent to; who came back gets the message of the
-        round in progress."""
+        """Take note of who is down, and is neither waited for nor sent to, and of who came back,
+        and gets the message of the round in progress."""
         messages.check_same_run(s.view, view)
         back = {j for j, name in enumerate(view.members) if name in s.view.down - view.down}
         gone = {j for j, name in enumerate(view.members) if name in view.down - s.view.down}
@@ -238,18 +256,22 @@ class Synchronous:
         s, actions = self._proceed(s)
         return s, [*hellos, *sends, *actions]
 
+    @override
     def model(self, s: State) -> Vec:
         return self.scheme.model(s.math)
 
+    @override
     def round(self, s: State) -> Round:
         return s.round
 
+    @override
     def waiting_for(self, s: State) -> tuple[NodeId, ...]:
         return tuple(s.view.members[j] for j in self._missing(s))
 
+    @override
     def audit(self, s: State) -> Audit:
-        """What the scheme says, with marks at public copies and replicas: how many messages they
-        hold."""
+        """Return what the scheme holds, with marks at public copies and replicas: how many messages
+        they hold."""
         audit = self.scheme.audit(s.math, s.ctx)
         if not self.scheme.replicates:
             return audit
@@ -264,23 +286,23 @@ class Synchronous:
         )
 
     # -- The round: whom it waits for, how it ends, how the next one begins
-    # --------------------------
 
     def _phase(self, s: State, round: Round) -> int:
-        """Streams of different phases are kept apart, since their receivers differ."""
+        """Return the phase whose streams a round goes over: they are kept apart, since their
+        receivers differ."""
         return round % s.view.topology.period if self.scheme.streams else 0
 
     def _silent(self, s: State) -> Iterator[int]:
-        """In-neighbours that are up, of whom there is no news that is new enough, and no refused
-        message either."""
+        """Yield in-neighbours that are up, of whom there is no news that is new enough, and no
+        refused message either."""
         oldest, in_, phase = s.round - self.staleness, s.in_, self._phase(s, s.round)
         for j in s.ctx.awaited:
             if j not in s.refused and in_.get((j, phase), NO_IN_EDGE).round < oldest:
                 yield j
 
     def _lost(self, s: State, j: int) -> bool:
-        """Whether a message of a later round is here: an edge keeps its order, so that of this
-        round was lost and will not come. Of a stream it is on its way, in a full state; unless the
+        """Tell whether this round's message of j will not come, because one of a later round is
+        here: an edge keeps its order. Of a stream it is on its way, in a full state; unless the
         sender left this round out."""
         if not self.scheme.streams:
             return s.inbox.newest(j) > s.round
@@ -290,12 +312,12 @@ class Synchronous:
         return any(f.round > s.round and edge.expects(f) for f in s.inbox.of(j))
 
     def _missing(self, s: State) -> tuple[int, ...]:
-        """Whom the round waits for; nobody before `step`."""
+        """Return whom the round waits for; nobody before `step`."""
         return () if s.stepped is None else tuple([j for j in self._silent(s) if not self._lost(s, j)])
 
     def _all_lost(self, s: State) -> list[int] | None:
-        """Those of whom there is no news, once that of all of them is lost; None while somebody is
-        waited for."""
+        """Return those of whom there is no news, once that of all of them is lost; None while
+        somebody is waited for."""
         lost = []
         for j in self._silent(s):
             if not self._lost(s, j):
@@ -304,7 +326,7 @@ class Synchronous:
         return lost
 
     def _proceed(self, s: State) -> Outcome:
-        """Ends the round if nothing is missing any more. Called whenever something came or somebody
+        """End the round if nothing is missing any more. Called whenever something came or somebody
         went."""
         if s.stepped is None:
             return s, []
@@ -315,7 +337,7 @@ class Synchronous:
         return s, [SetTimer(None), *actions]
 
     def _linger(self, s: State) -> Outcome:
-        """Shortens the wait once the quorum is there."""
+        """Shorten the wait once the quorum is there."""
         if s.lingering or self.quorum >= 1.0:
             return s, []
         awaited = len(s.ctx.awaited)
@@ -324,7 +346,7 @@ class Synchronous:
         return replace(s, lingering=True), [SetTimer(min(self.linger_s, s.view.deadline_s))]
 
     def _finish(self, s: State, without: Iterable[int], why: str) -> Outcome:
-        """Mixes with all of whom there is news, those that are down by now included, and begins the
+        """Mix with all of whom there is news, those that are down by now included, and begin the
         next round. Those whom it goes on `without` are suspected."""
         assert s.stepped is not None
         suspects = [Suspect(s.view.members[j], why) for j in without]
@@ -339,7 +361,7 @@ class Synchronous:
         return s, [*suspects, Checkpoint(), done, *actions]
 
     def _enter(self, s: State, round: Round, math_: Any) -> Outcome:
-        """Start of a round: takes in what came early, and answers what the last round had no answer
+        """Begin a round: take in what came before it, and answer what the last round had no answer
         left for. A sender of a body that cannot be used is suspected, and not waited for."""
         # Every receiver may be answered a few times again. Who opened a session after its last
         # answer is owed a full state.
@@ -366,17 +388,16 @@ class Synchronous:
         frames, inbox = s.inbox.take(round)
         s = replace(s, inbox=inbox)
         for sender, frame in frames.items():
-            s, more = self._take_kept(s, sender, frame)
+            s, more = self._take_pending(s, sender, frame)
             actions += more
         return s, actions
 
     # -- The round's own message, on its way out
-    # -----------------------------------------------------
 
     def _send(self, s: State, to: Iterable[int], advance: bool) -> Outcome:
-        """Sends this round's message to those of `to` that are up and, for a stream, have opened
-        it. The body is the same for everybody; the number is the edge's. `advance`: it is new on
-        these edges."""
+        """Send this round's message to those of `to` that are up and, for a stream, have opened it.
+        The body is the same for everybody; the number is the edge's. `advance`: it is new on these
+        edges."""
         assert s.stepped is not None
         stepped, streams, phase = s.stepped, self.scheme.streams, self._phase(s, s.round)
         frame, numbers = stepped.frame, stepped.published.numbers
@@ -401,25 +422,24 @@ class Synchronous:
         return replace(s, out=out, stepped=replace(stepped, sent=stepped.sent.union(sent))), sends
 
     # -- Messages that come in: taken in, kept, dropped, or a reason for a new session
-    # ---------------
 
     def _receive_single(self, s: State, sender: int, frame: Frame) -> Outcome:
-        """A message that stands for itself."""
+        """Take in a message that stands for itself."""
         edge = s.in_edge((sender, 0))
-        # Early. Late: the round is over, or there is newer news. A duplicate: of what was taken in,
-        # or of what was refused in this round.
         if frame.round > s.round:
             return self._keep(s, sender, frame)
+        # Late: the round is over, or there is newer news.
         if frame.round < max(s.round - self.staleness, edge.round):
             return replace(s, late=s.late + 1), []
+        # A duplicate: of what was taken in, or of what was refused in this round.
         if frame.round == edge.round or (frame.round == s.round and sender in s.refused):
             return replace(s, duplicates=s.duplicates + 1), []
         math_ = self.scheme.take(s.math, sender, frame, s.ctx)
-        return self._proceed(s.with_in((sender, 0), edge.heard(frame.round), math=math_))
+        return self._proceed(s.with_in((sender, 0), edge.received(frame.round), math=math_))
 
     def _receive_next(self, s: State, sender: int, frame: Frame) -> Outcome:
-        """A message of a stream: the next one, an early one, one after a gap, or one of a session
-        that is over."""
+        """Take in a message of a stream: the next one, one before its round, one after a gap, or
+        one of a session that is over."""
         session = number_of(frame, Aux.SESSION, 1, MAX_ID)
         epoch = number_of(frame, Aux.EPOCH, 1, MAX_ID)
         key = (sender, self._phase(s, frame.round))
@@ -427,19 +447,19 @@ class Synchronous:
         # The very first message of a sender that started from the same model establishes the
         # session asked for.
         if session == edge.opening and self._starts_alike(s, edge, frame):
-            edge = edge.begun(session, epoch)
+            edge = edge.started(session, epoch)
             s = s.with_in(key, edge)
         if session == edge.session and epoch == edge.epoch:
             if frame.sequence <= edge.position:
                 return replace(s, duplicates=s.duplicates + 1), []
             if frame.sequence == edge.position + 1 and frame.round <= s.round:
-                # The next one. It may be what those that came early waited for.
+                # The next one. It may be what the pending ones waited for.
                 math_ = self.scheme.take(s.math, sender, frame, s.ctx)
-                s, refused = self._drain(s.with_in(key, edge.took(frame.round), math=math_), sender)
+                s, refused = self._drain(s.with_in(key, edge.advanced(frame.round), math=math_), sender)
                 s, actions = self._proceed(s)
                 return s, [*refused, *actions]
-            # An early one, or one after a gap. The gap will not close by itself: only a new session
-            # brings what is missing.
+            # One before its round, or one after a gap. The gap will not close by itself: only a new
+            # session brings what is missing.
             kept, actions = self._keep(s, sender, frame)
             if kept.in_edge(key).opening or not self._gap_before(kept, key, frame):
                 return kept, actions
@@ -453,29 +473,31 @@ class Synchronous:
         return (s, []) if edge.opening else self.open_sessions(s, [key])
 
     def _starts_alike(self, s: State, edge: InEdge, frame: Frame) -> bool:
+        """Tell whether this is the very first message of a sender that started from the same
+        model."""
         fresh = not edge.established and frame.sequence == 1
         return fresh and frame.aux.get(Aux.FRESH) == self.scheme.fingerprint(s.math)
 
     def _gap_before(self, s: State, key: Key, frame: Frame) -> bool:
-        """Whether a message between the last one taken in and this one is not among the early ones
-        either."""
+        """Tell whether a message between the last one taken in and this one is not among the
+        pending ones either."""
         edge, (sender, phase) = s.in_edge(key), key
         kept = [f for f in s.inbox.of(sender) if f.aux[Aux.SESSION] == edge.session]
         numbers = {f.sequence for f in kept if self._phase(s, f.round) == phase}
         return any(number not in numbers for number in range(edge.position + 1, frame.sequence))
 
     def _keep(self, s: State, sender: int, frame: Frame) -> Outcome:
-        """Keeps an early message, and goes on in the neighbours' round if this node was left
+        """Keep a message until its round, and go on in the neighbours' round if this node was left
         behind."""
         ahead = self._ahead(s)
-        inbox = s.inbox.put(sender, frame, ahead + 1, *self._early_limits(s, ahead))
+        inbox = s.inbox.put(sender, frame, ahead + 1, *self._pending_limits(s, ahead))
         if inbox is None:
             return replace(s, duplicates=s.duplicates + 1), []
         s = replace(s, inbox=inbox)
         target = self._left_behind(s)
         return self._proceed(s) if target is None else self._skip_to(s, target, None)
 
-    def _early_limits(self, s: State, ahead: int) -> tuple[int, int]:
+    def _pending_limits(self, s: State, ahead: int) -> tuple[int, int]:
         """Return the bytes of as many messages as `ahead` allows, at fp32's size: of each who sends
         to this node in some round, and of all of them together."""
         senders = len({j for j, _ in self.in_keys(s)})
@@ -483,8 +505,8 @@ class Synchronous:
         return most // senders, most
 
     def _drain(self, s: State, sender: int) -> Outcome:
-        """Takes in the kept messages of a sender's streams that are next and not early any more;
-        forgets those that are of no use."""
+        """Take in the pending messages of a sender's streams that are next and whose round has
+        come; forget those that are of no use."""
         actions: list[Action] = []
         rest = []
         if sender not in s.inbox.frames:
@@ -499,7 +521,7 @@ class Synchronous:
             if over or session not in (edge.session, edge.opening):
                 continue
             if edge.expects(frame) and frame.round <= s.round:
-                s, refused = self._take_kept(s, sender, frame)
+                s, refused = self._take_pending(s, sender, frame)
                 actions += refused
                 if refused:
                     s = s.with_in(key, s.in_edge(key).stuck())
@@ -507,9 +529,9 @@ class Synchronous:
                 rest.append(frame)
         return replace(s, inbox=s.inbox.keep(sender, tuple(rest))), actions
 
-    def _take_kept(self, s: State, sender: int, frame: Frame) -> Outcome:
-        """Takes in a message that was kept; a Suspect if it turns out to be bad, as nobody is there
-        to be told."""
+    def _take_pending(self, s: State, sender: int, frame: Frame) -> Outcome:
+        """Take in a message that was kept; a Suspect if it turns out to be bad, as nobody is there
+        to be answered."""
         key = (sender, self._phase(s, frame.round))
         edge = s.in_edge(key)
         try:
@@ -517,29 +539,28 @@ class Synchronous:
         except PeerError as error:
             reason = f"message of round {frame.round} refused: {error}"
             return replace(s, refused=s.refused | {sender}), [Suspect(s.view.members[sender], reason)]
-        edge = edge.took(frame.round) if self.scheme.streams else edge.heard(frame.round)
+        edge = edge.advanced(frame.round) if self.scheme.streams else edge.received(frame.round)
         return s.with_in(key, edge, math=math_), []
 
     # -- Streams, the receiver's end
-    # -----------------------------------------------------------------
 
     def in_keys(self, s: State) -> tuple[Key, ...]:
-        """Every edge, and phase if it matters, on which somebody sends to this node."""
+        """Return every edge, and phase if it matters, on which somebody sends to this node."""
         return _keys(s.view.topology, s.index, self.scheme.streams)[0]  # type: ignore[arg-type]
 
     def open_sessions(self, s: State, keys: Iterable[Key], challenge: float | None = None) -> Outcome:
-        """Asks for a new session of each of these streams whose sender is up."""
+        """Ask for a new session of each of these streams whose sender is up."""
         actions: list[Action] = []
         for key in keys:
             session = session_id(s.view, *key, s.sessions)
-            edge = s.in_edge(key).asking(session, s.sessions + 1, s.round)
+            edge = s.in_edge(key).opening_session(session, s.sessions + 1, s.round)
             s = s.with_in(key, edge, sessions=s.sessions + 1)
             actions += self._hello_for_session(s, key, challenge)
         return s, actions
 
     def _hello_for_session(self, s: State, key: Key, challenge: float | None = None) -> list[Action]:
-        """HELLO with the session that is being opened; with FRESH if nothing of this stream has
-        ever come."""
+        """Send a HELLO with the session that is being opened; with FRESH if nothing of this stream
+        has ever come."""
         edge = s.in_edge(key)
         aux: dict[int, float] = {Aux.SESSION: edge.opening, Aux.INCARNATION: s.incarnation, Aux.EPOCH: s.epoch}
         if not edge.established:
@@ -549,7 +570,7 @@ class Synchronous:
         return self._hello(s, key, aux, edge.number)
 
     def _hello(self, s: State, key: Key, aux: dict[int, float], number: int = 1) -> list[Action]:
-        """A HELLO also tells this node's round, so that one that is far behind is offered the
+        """Send a HELLO. It has this node's round too, so that one that is far behind is offered the
         receiver's model."""
         to, phase = s.view.members[key[0]], key[1]
         if to in s.view.down:
@@ -559,11 +580,12 @@ class Synchronous:
         return [Send(to, messages.control(s.view, Kind.HELLO, s.round, number, aux, None))]
 
     def _reminders(self, s: State) -> list[Action]:
-        """Once a round: what was asked for and did not come is asked for again, and so are
-        receivers of broken streams. Where all begin together those of whom nothing has come yet are
-        not: their HELLOs wait, unread while we trained, and come before anything else of theirs.
-        Without streams it is asked whether we are far behind, of those whom we have not heard since
-        we began."""
+        """Ask again, once a round, for what was asked for and did not come, and remind receivers of
+        broken streams.
+
+        Where all begin together those of whom nothing has come yet are not reminded: their HELLOs
+        wait, unread while we trained, and come before anything else of theirs. Without streams it
+        is asked whether we are far behind, of those whom we have not heard since we began."""
         actions: list[Action] = []
         for key in sorted([k for k, e in s.in_.items() if e.opening and e.asked < s.round]):
             actions += self._hello_for_session(s, key)  # in its round the sender's own reminder does
@@ -575,9 +597,11 @@ class Synchronous:
         return actions
 
     def _receive_state(self, s: State, sender: int, frame: Frame) -> Outcome:
-        """A part of a full state. Of a session that was not asked for, or is established already,
-        or older than what is known: dropped. What it holds would otherwise come twice to one who
-        waits for its round: early messages hold it, too."""
+        """Take in a part of a full state.
+
+        It is dropped where its session was not asked for, or is established already, or it is older
+        than what is known. What it holds would otherwise come twice to one who waits for its round:
+        pending messages hold it, too."""
         name = s.view.members[sender]
         key = (sender, number_of(frame, Aux.PHASE, 0, s.view.topology.period - 1))
         if key not in self.in_keys(s):
@@ -598,30 +622,29 @@ class Synchronous:
             return s.with_in(key, replace(edge, parts=parts, parts_of=of)), []
         vectors = [parts[k] for k in range(wanted)]
         model = vectors.pop() if Aux.MODEL in frame.aux else None
-        s, actions = self._take_full(s, key, of, Full(vectors, frame.aux, frame.round))
+        s, actions = self._take_full(s, key, of, Snapshot(vectors, frame.aux, frame.round))
         s, more = self._proceed(s) if model is None else self._claim(s, sender, frame.round, model)
         return s, [*actions, *more]
 
-    def _take_full(self, s: State, key: Key, of: tuple[int, int, int], full: Full) -> Outcome:
-        """The stream goes on after what the full state holds, with the messages that came
+    def _take_full(self, s: State, key: Key, of: tuple[int, int, int], full: Snapshot) -> Outcome:
+        """Go on with the stream after what the full state holds, with the messages that came
         meanwhile."""
         if not self.scheme.streams:  # there was a model only
             return s.with_in(key, replace(s.in_edge(key), parts={}, parts_of=(0, 0, 0))), []
         session, position, epoch = of
         math_ = self.scheme.adopt(s.math, *key, full, s.ctx)
         s = self._break_streams(s, math_)
-        s = s.with_in(key, s.in_edge(key).settled(session, position, full.round - 1, epoch), math=math_)
+        s = s.with_in(key, s.in_edge(key).restored(session, position, full.round - 1, epoch), math=math_)
         return self._drain(s, key[0])
 
     # -- Streams, the sender's end
-    # -------------------------------------------------------------------
 
     def out_keys(self, s: State) -> tuple[Key, ...]:
-        """Every edge, and phase if it matters, on which this node sends."""
+        """Return every edge, and phase if it matters, on which this node sends."""
         return _keys(s.view.topology, s.index, self.scheme.streams)[1]  # type: ignore[arg-type]
 
     def _receive_hello(self, s: State, sender: int, frame: Frame) -> Outcome:
-        """The other end wants to open a stream of ours, or wants us to open one of its."""
+        """Open a stream of ours, as the other end wants, or ask it to open one of its."""
         name = s.view.members[sender]
         key = (sender, number_of(frame, Aux.PHASE, 0, s.view.topology.period - 1, default=0))
         if Aux.SESSION not in frame.aux:
@@ -640,15 +663,15 @@ class Synchronous:
         return self._send_state(s, key, session, behind) if behind else (s, [])
 
     def _must_open(self, s: State, key: Key) -> bool:
-        """Whether a sender that knows of no session needs a new one, or only to hear again of the
-        one that is being opened. Of that there must be nothing yet: it would be of a process that
-        is gone, which may have said something else."""
+        """Tell whether a sender that knows of no session needs a new one, or only to hear again of
+        the one that is being opened. Of that there must be nothing yet: it would be of a process
+        that is gone, which may have sent something else."""
         edge = s.in_edge(key)
         kept = any(f.aux.get(Aux.SESSION) == edge.opening for f in s.inbox.of(key[0]))
         return not edge.opening or kept or edge.parts_of[0] == edge.opening
 
     def _session_opened(self, s: State, key: Key, frame: Frame, session: int, behind: bool) -> Outcome:
-        """A receiver's HELLO with a session: believed or not, noted, answered."""
+        """Judge a receiver's HELLO with a session: believe it or not, note it, answer it."""
         edge, totals = s.out_edge(key), self.scheme.totals
         down = s.view.members[key[0]] in s.view.down
         incarnation = number_of(frame, Aux.INCARNATION, 1, MAX_ID)
@@ -673,7 +696,7 @@ class Synchronous:
                 return s, self._hello(s, key, {Aux.CHALLENGE: challenge})
             s = replace(s, math=self.scheme.forget(s.math, *key))
 
-        # 3. The session is noted. One that counts as down is not answered: it is told to ask again
+        # 3. The session is noted. One that counts as down is not answered: it has to ask again
         #    once it is up.
         known = edge.session == session
         edge = edge.opened(session, incarnation, process, frame.sequence)
@@ -688,14 +711,14 @@ class Synchronous:
             if edge.position == 0 or (known and s.stepped is not None and key[0] in s.stepped.sent):
                 return s, []
             if edge.answers >= STATES_A_ROUND:
-                return s.with_out(key, edge.owing()), []
+                return s.with_out(key, edge.deferred()), []
             return self._send(s.with_out(key, edge.answered()), [key[0]], advance=False)
 
         # 5. Everybody else gets the full state.
         return self._send_state(s, key, session, behind)
 
     def _nothing_missed(self, s: State, key: Key, edge: OutEdge) -> bool:
-        """Whether one that has nothing yet can begin with the message of this round, or the
+        """Tell whether one that has nothing yet can begin with the message of this round, or the
         next."""
         if edge.position == 0:
             return True
@@ -706,13 +729,13 @@ class Synchronous:
         return edge.position == 1 and this_round
 
     def _send_state(self, s: State, key: Key, session: int, behind: bool) -> Outcome:
-        """The full state, in parts; for one that is far behind the model as the last."""
+        """Send the full state, in parts; to one that is far behind the model as the last."""
         edge, to = s.out_edge(key), s.view.members[key[0]]
         if to in s.view.down:
             return s, []
         # Who is far behind asks for itself again, and gets the model then.
         if edge.answers >= STATES_A_ROUND:
-            return (s, []) if behind else (s.with_out(key, edge.owing()), [])
+            return (s, []) if behind else (s.with_out(key, edge.deferred()), [])
         full = self.scheme.full(s.math, *key)
         vectors = [*full.vectors, self.scheme.model(s.math)] if behind else full.vectors
         # The first round that is not in it: the present one, unless its message is.
@@ -744,15 +767,15 @@ class Synchronous:
         return s, actions
 
     def _on_peers_down(self, s: State, gone: set[int]) -> State:
-        """Who went down may not have got the full state that was on its way, and would wait for it:
-        has it ask again, once it is up."""
+        """Have those that went down ask for their streams again, once they are up: who is sent a
+        full state may not have got it, and would wait for it."""
         lost = {key: edge.closed() for key, edge in s.out.items() if key[0] in gone and edge.answers}
         return replace(s, out={**s.out, **lost}) if lost else s
 
     def _on_peers_up(self, s: State, back: set[int]) -> Outcome:
-        """Greet who is up again: we open the streams that were never established, and have it ask
-        anew for those that it has not opened. Its HELLO came while it counted as down, or went to a
-        process that is gone."""
+        """Open the streams of those that are up again, if they were never established, and have
+        them open anew those that they have not opened: their HELLO came while they counted as down,
+        or went to a process that is gone."""
         keys = [k for k in self.in_keys(s) if k[0] in back and not s.in_edge(k).established]
         s, actions = self.open_sessions(s, keys if self.scheme.streams else [])
         for key in self.out_keys(s):
@@ -761,8 +784,8 @@ class Synchronous:
         return s, actions
 
     def _break_streams(self, s: State, math_: Any) -> State:
-        """Before `math_` takes the place of what receivers hold: where it has nothing to do with
-        that, they have to ask for it. Their numbers go on, by two: one would look like the first
+        """Have receivers ask for `math_` before it takes the place of what they hold, where it
+        has nothing to do with that. The numbers go on, by two: one would look like the first
         message."""
         phases = range(s.view.topology.period)
         moved = {p for p in phases if self.scheme.public(s.math, p) is not self.scheme.public(math_, p)}
@@ -772,7 +795,6 @@ class Synchronous:
         return replace(s, out={**s.out, **{k: s.out_edge(k).closed().advanced(2) for k in keys}})
 
     # -- Catching up: how a node that slept, or begins late, gets on a level with the others
-    # ----------
     #
     # It goes on in the others' round when at least half of its in-neighbours that are up are far
     # ahead: half, not more, because after a split heals a node of a ring has one neighbour on
@@ -781,19 +803,19 @@ class Synchronous:
     # messages of different rounds, both of which can be decoded, bear out.
 
     def _ahead(self, s: State) -> int:
-        """How many rounds ahead of us is far. In a strongly connected graph without deadlines
-        nobody can be more than n - 1 hops ahead; on each of them a node goes on for `staleness`
-        rounds without news, and hears of it again after a period."""
+        """Return how many rounds ahead of us is far. In a strongly connected graph without
+        deadlines nobody can be more than n - 1 hops ahead; on each of them a node goes on for
+        `staleness` rounds without news, and hears of it again after a period."""
         topology = s.view.topology
         return self.max_ahead or topology.n * (topology.period + self.staleness) + 1
 
     def _alive(self, s: State) -> tuple[int, ...]:
-        """In-neighbours, in any round, that are up."""
-        return messages.up(s.view, sorted({j for j, _ in self.in_keys(s)}))
+        """Return in-neighbours, in any round, that are up."""
+        return s.view.up(sorted({j for j, _ in self.in_keys(s)}))
 
     def _left_behind(self, s: State) -> Round | None:
-        """The round to go on in, when the early messages of at least half of the in-neighbours that
-        are up are far ahead."""
+        """Return the round to go on in, when the pending messages of at least half of the
+        in-neighbours that are up are far ahead."""
         limit = s.round + self._ahead(s)
         if all(s.inbox.newest(j) <= limit for j in s.inbox.frames):
             return None
@@ -802,8 +824,8 @@ class Synchronous:
         return min(far) if far and 2 * len(far) >= len(alive) else None
 
     def _borne_out(self, s: State, j: int, limit: Round) -> Round | None:
-        """The round before the last that j sent a message of, if the last is beyond `limit` and
-        that one next to it."""
+        """Return the round before the last that j sent a message of, if the last is beyond `limit`
+        and that one next to it."""
         by_round = {f.round: f for f in s.inbox.of(j)}
         *_, before, last = (-1, -1, *sorted(by_round))
         if last <= limit or before <= limit - s.view.topology.period:
@@ -811,8 +833,8 @@ class Synchronous:
         return before if _decodes(s, by_round[before]) and _decodes(s, by_round[last]) else None
 
     def _claim(self, s: State, sender: int, round: Round, model: Vec) -> Outcome:
-        """A neighbour says that we are far behind; once half of them do, we take over the model of
-        the last one."""
+        """Take note that a neighbour finds us far behind; once half of them do, take over the model
+        of the last one."""
         name = s.view.members[sender]
         messages.squared_norm(name, model, self.scheme.model(s.math))
         if round <= s.round + self._ahead(s):  # not any more
@@ -825,8 +847,8 @@ class Synchronous:
         return s, [Adopted(name, round), *actions]
 
     def _skip_to(self, s: State, target: Round, model: Vec | None) -> Outcome:
-        """Goes on in round `target`; an update that waited to be mixed is kept, unmixed, unless
-        there is another model."""
+        """Go on in round `target`; an update that waited to be mixed is kept, unmixed, unless there
+        is another model."""
         stepped = s.stepped is not None
         math_ = self.scheme.abandon(s.math, model, s.ctx)
         s, actions = self._enter(self._break_streams(s, math_), target, math_)
@@ -840,8 +862,9 @@ def _keys(topology: Any, index: int, streams: bool) -> tuple[tuple[Key, ...], tu
     """Return the keys of edges in and out, sorted: asked for several times a round, and the same
     all along."""
     rounds = [(r if streams else 0, topology.neighbours(index, r)) for r in range(topology.period)]
-    into = {(j, phase) for phase, around in rounds for j in around.in_}
-    return tuple(sorted(into)), tuple(sorted({(k, phase) for phase, around in rounds for k in around.out}))
+    into = {(j, phase) for phase, neighbours in rounds for j in neighbours.in_}
+    out = {(k, phase) for phase, neighbours in rounds for k in neighbours.out}
+    return tuple(sorted(into)), tuple(sorted(out))
 
 
 def _decodes(s: State, frame: Frame) -> bool:

@@ -1,5 +1,5 @@
-"""Streams: messages of which none may be missing, over an edge that may lose, repeat and reorder
-them. What either end keeps of one, and the messages that came before their round.
+"""Keeps streams: messages of which none may be missing, over an edge that may lose, repeat and
+reorder them. Here is what either end keeps of one, and the messages that came before their round.
 
 A stream belongs to an edge and a phase of the topology's period. Its messages are numbered from 1.
 They count only within the *session* that the receiver opened last, and from the one process of the
@@ -42,8 +42,8 @@ _NO_PARTS: Mapping[int, Vec] = {}
 
 @dataclass(frozen=True, slots=True)
 class OutEdge:
-    """The sender's end of one stream; of an edge without streams only `position` and `answers` are
-    used."""
+    """Keeps the sender's end of one stream; of an edge without streams only `position` and
+    `answers` are used."""
 
     session: int = 0  # 0: not opened by the receiver yet, or broken by a restart of this node
     position: int = 0  # messages so far
@@ -53,49 +53,54 @@ class OutEdge:
     answers: int = 0  # full states sent in the present round; above STATES_A_ROUND: one more is owed
 
     def opened(self, session: int, incarnation: int, process: int, number: int) -> OutEdge:
-        """The receiver has opened a session."""
+        """Return the edge once the receiver has opened a session."""
         known = self.incarnations
         if known[-1:] != (incarnation,):
             known = (*known, incarnation)[-RETIRED_INCARNATIONS - 1 :]
         return OutEdge(session, self.position, known, process, number, self.answers)
 
     def closed(self) -> OutEdge:
-        """Nothing more goes out before the receiver has opened a new session."""
+        """Return the edge over which nothing more goes before the receiver has opened a new
+        session."""
         return replace(self, session=0)
 
     def advanced(self, by: int = 1) -> OutEdge:
-        """So many messages further, whether they were sent or not."""
+        """Return the edge so many messages further, whether they were sent or not."""
         return replace(self, position=self.position + by)
 
     def answered(self) -> OutEdge:
-        """One more full state, or what stands for one, went out in this round."""
+        """Return the edge after one more full state, or what stands for one, went out in this
+        round."""
         return replace(self, answers=self.answers + 1)
 
-    def owing(self) -> OutEdge:
-        """The receiver has opened a session that gets nothing before the next round."""
+    def deferred(self) -> OutEdge:
+        """Return the edge whose receiver has opened a session that gets nothing before the next
+        round."""
         return replace(self, answers=STATES_A_ROUND + 1)
 
     @property
     def owes(self) -> bool:
+        """Whether the receiver waits for a full state, which the next round brings."""
         return self.session != 0 and self.answers > STATES_A_ROUND
 
     def is_retired(self, incarnation: int) -> bool:
+        """Tell whether the receiver is known to have ended this incarnation."""
         return incarnation in self.incarnations[:-1]
 
     def is_unknown(self, incarnation: int) -> bool:
-        """Whether the receiver is known by another incarnation than this."""
+        """Tell whether the receiver is known by another incarnation than this."""
         return self.incarnations != () and self.incarnations[-1] != incarnation
 
     def is_late(self, process: int, number: int) -> bool:
-        """Whether a HELLO is of an earlier session of the process that opened the present one. One
-        of an earlier process cannot be told; it costs one full state more."""
+        """Tell whether a HELLO is of an earlier session of the process that opened the present one.
+        One of an earlier process cannot be recognised; it costs one full state more."""
         return process == self.process and number < self.number
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InEdge:
-    """The receiver's end of one stream; of an edge without streams only `round` and `opening` are
-    used."""
+    """Keeps the receiver's end of one stream; of an edge without streams only `round` and `opening`
+    are used."""
 
     session: int = 0  # established; 0: never
     position: int = 0  # messages taken in
@@ -109,73 +114,76 @@ class InEdge:
 
     @property
     def established(self) -> bool:
+        """Whether a session is."""
         return self.session != 0
 
-    def asking(self, session: int, number: int, round: Round) -> InEdge:
-        """A new session is asked for; what goes on in the old one counts until the new one is
-        established."""
+    def opening_session(self, session: int, number: int, round: Round) -> InEdge:
+        """Return the edge on which a new session is asked for; what goes on in the old one counts
+        until the new one is established."""
         return replace(self, opening=session, number=number, asked=round)
 
-    def begun(self, session: int, epoch: int) -> InEdge:
-        """The session begins with the sender's very first message: nothing was missed."""
+    def started(self, session: int, epoch: int) -> InEdge:
+        """Return the edge whose session begins with the sender's very first message: nothing was
+        missed."""
         return InEdge(session, round=self.round, epoch=epoch)
 
-    def settled(self, session: int, position: int, round: Round, epoch: int) -> InEdge:
-        """The session begins with a full state, which holds all up to this position and round."""
+    def restored(self, session: int, position: int, round: Round, epoch: int) -> InEdge:
+        """Return the edge whose session begins with a full state, which holds all up to this
+        position and round."""
         return InEdge(session, position, max(self.round, round), epoch)
 
-    def took(self, round: Round) -> InEdge:
-        """The next message was taken in."""
+    def advanced(self, round: Round) -> InEdge:
+        """Return the edge after the next message was taken in."""
         return replace(self, position=self.position + 1, round=max(self.round, round))
 
-    def heard(self, round: Round) -> InEdge:
-        """A message that stands for itself was taken in. Its sender is not far away, and need not
-        answer any more."""
+    def received(self, round: Round) -> InEdge:
+        """Return the edge after a message that stands for itself. Its sender is not far away, and
+        need not answer any more."""
         return replace(self, round=round, opening=0)
 
     def stuck(self) -> InEdge:
-        """The next message cannot be used, so the session cannot go on: no message is of process 0.
-        What is held stays known."""
+        """Return the edge whose next message cannot be used, so the session cannot go on: no
+        message is of process 0. What is held stays known."""
         return replace(self, epoch=0)
 
     def expects(self, frame: Frame) -> bool:
-        """Whether a message is the next one of the session."""
+        """Tell whether a message is the next one of the session."""
         return frame.sequence == self.position + 1 and frame.aux[Aux.SESSION] == self.session
 
     def is_behind(self, session: int, position: int, epoch: float | None) -> bool:
-        """Whether the parts that are here already are of a later full state than this."""
+        """Tell whether the parts that are here already are of a later full state than this."""
         return session == self.parts_of[0] and position < self.parts_of[1] and epoch == self.parts_of[2]
 
 
 def session_id(view: NodeView, peer: int, phase: int, count: int) -> int:
-    """A number, 1..2^48 - 1, that this process does not use twice and that no other process is
-    likely to."""
+    """Return a number, 1..2^48 - 1, that this process does not use twice and that no other process
+    is likely to."""
     return derive_key(view.boot, view.index, peer, phase, count) % MAX_ID + 1
 
 
 def challenge_of(view: NodeView, peer: int, phase: int, incarnation: int) -> int:
-    """What a receiver of an incarnation that is not the one we know must bring back. Of a late
-    HELLO nobody does: it would end the present incarnation for good."""
+    """Return what a receiver of an incarnation that is not the one we know must bring back. Of a
+    late HELLO nobody does: it would end the present incarnation for good."""
     return derive_key(view.boot, view.index, peer, phase, incarnation) % MAX_ID + 1
 
 
 def incarnation_of(view: NodeView) -> int:
-    """The incarnation, 1..2^48 - 1, of a node that begins with nothing."""
+    """Return the incarnation, 1..2^48 - 1, of a node that begins with nothing."""
     return derive_key(view.boot, view.index) % MAX_ID + 1
 
 
-# -- Messages that came early --------------------------------------------------------------------
+# -- Messages that came before their round
 
 
 @dataclass(frozen=True, slots=True)
-class EarlyMessages:
-    """Messages that came before their round: kept encoded, a bounded number of rounds and bytes a
+class PendingMessages:
+    """Keeps messages that came before their round, encoded: a bounded number of rounds and bytes a
     sender, so that one which sends without end takes no other's room. Immutable; every change gives
-    a new one that shares the frames.
+    a new value that shares the frames.
 
     In a strongly connected static graph without deadlines nobody can run more than n - 1 rounds
-    ahead of anybody: each round of his needs, over at most n - 1 hops, one of ours. A sender that
-    is further ahead has gone on without us."""
+    ahead of anybody: each round of theirs needs, over at most n - 1 hops, one of ours. A sender
+    that is further ahead has gone on without us."""
 
     frames: Mapping[int, tuple[Frame, ...]] = field(default_factory=dict)  # by sender, by round
 
@@ -185,19 +193,23 @@ class EarlyMessages:
         return sum(_bytes_of(kept) for kept in self.frames.values())
 
     def of(self, sender: int) -> tuple[Frame, ...]:
-        """What is kept of a sender, by round."""
+        """Return what is kept of a sender, by round."""
         return self.frames.get(sender, ())
 
     def newest(self, sender: int) -> Round:
-        """The latest round that is kept of a sender; -1 without any."""
+        """Return the latest round that is kept of a sender; -1 without any."""
         kept = self.frames.get(sender)
         return kept[-1].round if kept else -1
 
-    def put(self, sender: int, frame: Frame, max_frames: int, share_bytes: int, max_bytes: int) -> EarlyMessages | None:
-        """Return an inbox with this frame; None if there is one of the same sender, round and
-        session already. Of a sender's frames the newest stay: at most `max_frames`, and no more
-        than `share_bytes` unless there is only one. Where all senders' frames would take more than
-        `max_bytes`, the frame is as good as lost on its way, and the inbox stays as it is."""
+    def put(
+        self, sender: int, frame: Frame, max_frames: int, share_bytes: int, max_bytes: int
+    ) -> PendingMessages | None:
+        """Return the messages with this frame; None if there is one of the same sender, round and
+        session already.
+
+        Of a sender's frames the newest stay: at most `max_frames`, and no more than `share_bytes`
+        unless there is only one. Where all senders' frames would take more than `max_bytes`, the
+        frame is as good as lost on its way, and everything stays as it is."""
         kept = self.frames.get(sender, ())
         session = frame.aux.get(Aux.SESSION)
         if any(f.round == frame.round and f.aux.get(Aux.SESSION) == session for f in kept):
@@ -205,22 +217,22 @@ class EarlyMessages:
         kept = tuple(sorted((*kept, frame), key=lambda f: f.round))[-max_frames:]
         while len(kept) > 1 and _bytes_of(kept) > share_bytes:
             kept = kept[1:]
-        inbox = EarlyMessages({**self.frames, sender: kept})
+        inbox = PendingMessages({**self.frames, sender: kept})
         return inbox if inbox.size_bytes <= max_bytes else self
 
-    def keep(self, sender: int, frames: tuple[Frame, ...]) -> EarlyMessages:
-        """Return an inbox with these frames of a sender, and no others."""
+    def keep(self, sender: int, frames: tuple[Frame, ...]) -> PendingMessages:
+        """Return the messages with these frames of a sender, and no others of it."""
         if len(frames) == len(self.of(sender)):
             return self
         rest = {j: kept for j, kept in self.frames.items() if j != sender}
-        return EarlyMessages({**rest, sender: frames} if frames else rest)
+        return PendingMessages({**rest, sender: frames} if frames else rest)
 
-    def take(self, round: Round) -> tuple[dict[int, Frame], EarlyMessages]:
-        """The frames of this round by sender (in order of their index), and the inbox of what is
-        later."""
+    def take(self, round: Round) -> tuple[dict[int, Frame], PendingMessages]:
+        """Return the frames of this round by sender (in order of their index), and the messages of
+        later ones."""
         now = {j: f for j in sorted(self.frames) for f in self.frames[j] if f.round == round}
         later = {j: tuple(f for f in kept if f.round > round) for j, kept in self.frames.items()}
-        return now, EarlyMessages({j: kept for j, kept in later.items() if kept})
+        return now, PendingMessages({j: kept for j, kept in later.items() if kept})
 
 
 def _bytes_of(frames: tuple[Frame, ...]) -> int:

@@ -1,4 +1,4 @@
-"""Mixing with symmetric weights: x_i <- x~_i + eta sum_j W_ij (p_j - p_i), p what the nodes made
+"""Mixes with symmetric weights: x_i <- x~_i + eta sum_j W_ij (p_j - p_i), p what the nodes made
 public: plain, compensated or as a difference (`Publisher`). The algorithms are at the end: `dpsgd`,
 `deep_squeeze`, `choco_sgd`, `bagua_lp`, `d2`.
 
@@ -16,16 +16,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
+from typing_extensions import override
 
+from edgegossip.choices import check_flag, check_number
 from edgegossip.codecs.base import Body, Codec
 from edgegossip.codecs.checks import nonfinite, require_body_bytes
 from edgegossip.codecs.floats import Float, Fp32
 from edgegossip.frame import Frame, Kind
 from edgegossip.gossip import messages
-from edgegossip.gossip.averaging import default_eta, memory_eta
-from edgegossip.gossip.base import Audit, NodeView
-from edgegossip.gossip.params import check_eta, check_flag, check_number
-from edgegossip.gossip.scheme import Full, Published, RoundContext
+from edgegossip.gossip.averaging import check_eta, default_eta, memory_eta
+from edgegossip.gossip.base import Audit, NodeView, Published, RoundContext, Scheme, Snapshot
 from edgegossip.gossip.weights import require_doubly_stochastic, require_symmetric
 from edgegossip.layout import Layout
 from edgegossip.native import half
@@ -38,10 +38,181 @@ D2_MARGIN = 1e-6  # of d2's averaging rate below what the graph allows
 _NONE: Mapping[tuple[int, int], Vec] = {}
 
 
+# -- What is published of a vector v: the three ways in which compressed gossip differs
+#
+# plain: C[v]. compensated: C[v + e], what was lost is kept in e and sent later (Tang et al. 2019,
+# DeepSqueeze, algorithm 1). difference: the public copy xhat moves by C[v - xhat], which vanishes
+# as v converges (Koloskova et al. 2019, CHOCO-SGD, algorithm 2). Push-sum has the same three.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Announced:
+    """Holds one message and what receivers know after it."""
+
+    body: Body
+    public: Vec  # float32[n]
+    relative_error: float  # ||decoded - meant|| / ||meant||, 0 when both vanish
+
+
+class Publisher(Protocol[P]):
+    """Publishes a vector in few bits, by the memory of what was published before."""
+
+    @property
+    def replicates(self) -> bool:
+        """Whether receivers keep the public vector and messages move it on."""
+
+    def init(self, start: Vec, ctx: RoundContext) -> P:
+        """Return the memory before the first message. `start`, float32[n]: what replicas start
+        from; kept, not copied."""
+
+    def publish(self, memory: P, v: Vec, local: LocalUpdate, ctx: RoundContext) -> tuple[P, Announced]:
+        """Encode v, float32[n], by the memory of what was published before."""
+
+    def reset(self, memory: P, v: Vec) -> P:
+        """Return the memory of a node that has another vector, which has nothing to do with what it
+        published before."""
+
+    def public(self, memory: P, phase: int) -> Vec | None:
+        """Return what receivers hold now, float32[n], if they hold anything."""
+
+    def rate(self, codec: Codec[Any]) -> float:
+        """Return the averaging rate with this codec where none is given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plain(Publisher[Any]):
+    """Publishes C[v]. Its memory is the codec's state."""
+
+    replicates = False
+
+    @override
+    def init(self, start: Vec, ctx: RoundContext) -> Any:
+        return ctx.view.codec.init(ctx.view.layout)
+
+    @override
+    def publish(self, memory: Any, v: Vec, local: LocalUpdate, ctx: RoundContext) -> tuple[Any, Announced]:
+        if isinstance(ctx.view.codec, Fp32):  # exact: neither body nor public vector is a copy
+            return memory, Announced(ctx.view.codec.lend(v, ctx.view.layout), v, 0.0)
+        body, memory = ctx.view.codec.encode(v, memory, ctx.for_codec(local))
+        public = ctx.view.codec.decode(body, ctx.view.layout)
+        return memory, Announced(body, public, messages.relative_error(public - v, v))
+
+    @override
+    def reset(self, memory: Any, v: Vec) -> Any:
+        return memory
+
+    @override
+    def public(self, memory: Any, phase: int) -> None:
+        return None
+
+    @override
+    def rate(self, codec: Codec[Any]) -> float:
+        return default_eta(codec)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ErrorMemory:
+    """Holds the memory of `Compensated`."""
+
+    codec: Any
+    error: Vec | None  # e, float32[n]; None: zero
+
+
+@dataclass(frozen=True, slots=True)
+class Compensated(Publisher[ErrorMemory]):
+    """Publishes C[v + e]; what was lost is kept in e and sent later."""
+
+    replicates = False
+
+    @override
+    def init(self, start: Vec, ctx: RoundContext) -> ErrorMemory:
+        return ErrorMemory(ctx.view.codec.init(ctx.view.layout), None)
+
+    @override
+    def publish(
+        self, memory: ErrorMemory, v: Vec, local: LocalUpdate, ctx: RoundContext
+    ) -> tuple[ErrorMemory, Announced]:
+        meant = v if memory.error is None else v + memory.error
+        body, codec = ctx.view.codec.encode(meant, memory.codec, ctx.for_codec(local))
+        public = ctx.view.codec.decode(body, ctx.view.layout)
+        error = meant - public
+        lost = messages.relative_error(error, meant)
+        return ErrorMemory(codec, error), Announced(body, public, lost)
+
+    @override
+    def reset(self, memory: ErrorMemory, v: Vec) -> ErrorMemory:
+        return ErrorMemory(memory.codec, None)
+
+    @override
+    def public(self, memory: ErrorMemory, phase: int) -> None:
+        return None
+
+    @override
+    def rate(self, codec: Codec[Any]) -> float:
+        return memory_eta(codec)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PublicCopies:
+    """Holds the memory of `Difference`."""
+
+    codec: Any
+    start: Vec  # what the public copies were before the first message
+    # xhat by phase of the topology; where the receivers change, so does what they know
+    copies: Mapping[int, Vec]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference(Publisher[PublicCopies]):
+    """Publishes C[v - xhat], by which the public copy xhat moves on."""
+
+    replicates = True
+
+    @override
+    def init(self, start: Vec, ctx: RoundContext) -> PublicCopies:
+        return PublicCopies(ctx.view.codec.init(ctx.view.layout), start, {})
+
+    @override
+    def publish(
+        self, memory: PublicCopies, v: Vec, local: LocalUpdate, ctx: RoundContext
+    ) -> tuple[PublicCopies, Announced]:
+        copy = memory.copies.get(ctx.phase, memory.start)
+        meant = v - copy
+        body, codec = ctx.view.codec.encode(meant, memory.codec, ctx.for_codec(local))
+        public = moved(copy, body, ctx)
+        np.subtract(v, public, out=(left := np.empty_like(v)))
+        copies = {**memory.copies, ctx.phase: public}
+        lost = messages.relative_error(left, meant)
+        return replace(memory, codec=codec, copies=copies), Announced(body, public, lost)
+
+    @override
+    def reset(self, memory: PublicCopies, v: Vec) -> PublicCopies:
+        return PublicCopies(memory.codec, v, {})
+
+    @override
+    def public(self, memory: PublicCopies, phase: int) -> Vec:
+        return memory.copies.get(phase, memory.start)
+
+    @override
+    def rate(self, codec: Codec[Any]) -> float:
+        return default_eta(codec)
+
+
+def moved(copy: Vec, body: Body, ctx: RoundContext) -> Vec:
+    """Return copy + decode(body), float32[n]. Sender and receivers compute it alike, so their
+    copies stay equal to the bit. Raises DecodeError."""
+    return ctx.view.codec.decode(body, ctx.view.layout, out=copy.copy(), weight=1.0)
+
+
+# -- The scheme
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Gathered:
-    """sum_j W_ij (xhat_j - x_i) over the senders so far. Immutable: `add` leaves the old sum as it
-    was. Differences are summed rather than models, so float32 rounding is relative to the nodes'
+    """Sums W_ij (xhat_j - x_i) over the senders so far. Immutable: `add` leaves the old sum as it
+    was.
+
+    Differences are summed rather than models, so float32 rounding is relative to the nodes'
     distance."""
 
     count: int = 0  # messages summed
@@ -107,14 +278,14 @@ def before(m: Mixing, local: LocalUpdate, layout: Layout) -> tuple[Vec, Vec, Any
 
 
 def after(m: Mixing, local: LocalUpdate, layout: Layout) -> tuple[Vec, Vec, Any]:
-    """The local update comes first: x~ = x - gamma g."""
+    """Publish the model after the local update: x~ = x - gamma g."""
     moved_ = local.moved(m.x)
     return moved_, moved_, None
 
 
 @dataclass(frozen=True, slots=True)
-class Symmetric:
-    """Implements `scheme.Scheme[Mixing]`."""
+class Symmetric(Scheme[Mixing]):
+    """Mixes what the publisher makes public of the vector that the local rule chooses."""
 
     name: str
     publisher: Publisher[Any]
@@ -127,39 +298,48 @@ class Symmetric:
     totals = False
 
     @property
+    @override
     def kind(self) -> Kind:
         return Kind.DIFFERENCE if self.publisher.replicates else Kind.MODEL
 
     @property
+    @override
     def streams(self) -> bool:
         return self.publisher.replicates
 
     @property
+    @override
     def replicates(self) -> bool:
         return self.publisher.replicates
 
     @property
+    @override
     def parts(self) -> int:
         return int(self.publisher.replicates)
 
+    @override
     def check(self, view: NodeView) -> None:
         self.suits(self.name, view)
 
+    @override
     def init(self, x: Vec, ctx: RoundContext) -> Mixing:
         x = x.copy()
         start = np.zeros_like(x) if self.zero_start else x
         eta = self.eta or self.publisher.rate(ctx.view.codec)
         return Mixing(x, self.publisher.init(start, ctx), start, zlib.crc32(start.data) + 1, eta)
 
+    @override
     def fingerprint(self, m: Mixing) -> int:
         return m.fingerprint
 
+    @override
     def publish(self, m: Mixing, local: LocalUpdate, ctx: RoundContext, to: Sequence[int]) -> tuple[Mixing, Published]:
         v, base, past = self.rule(m, local, ctx.view.layout)
         memory, announced = self.publisher.publish(m.memory, v, local, ctx)
         m = replace(m, memory=memory, base=base, public=announced.public, past=past)
         return m, Published(announced.body, {}, announced.relative_error)
 
+    @override
     def take(self, m: Mixing, sender: int, frame: Frame, ctx: RoundContext) -> Mixing:
         key, name = (sender, self._phase(ctx.view, frame.round)), ctx.name(sender)
         if self.publisher.replicates:
@@ -172,14 +352,15 @@ class Symmetric:
         messages.squared_norm(name, copy, m.x)
         return replace(m, copies={**m.copies, key: copy})
 
+    @override
     def mix(self, m: Mixing, ctx: RoundContext, fresh: Sequence[int]) -> tuple[Mixing, float]:
-        """x~ + eta sum_j W_ij (p_j - p_i) over the fresh neighbours j; root mean square of ||p_j -
-        x_i||."""
+        """Return x~ + eta sum_j W_ij (p_j - p_i) over the fresh neighbours j, and the root mean
+        square of ||p_j - x_i||."""
         pull, distance = self.pull(m, ctx, fresh)
         return self.pulled(m, pull, ctx, fresh), distance
 
     def pull(self, m: Mixing, ctx: RoundContext, fresh: Sequence[int]) -> tuple[Vec, float]:
-        """eta sum_j W_ij (p_j - p_i), float32[n]; and the distance."""
+        """Return eta sum_j W_ij (p_j - p_i), float32[n], and the distance."""
         assert m.public is not None
         if self.publisher.replicates or self.keeps:
             total, distance = self._over_copies(m, m.public, ctx, fresh)
@@ -189,13 +370,17 @@ class Symmetric:
         return total, distance
 
     def pulled(self, m: Mixing, pull: Vec, ctx: RoundContext, fresh: Sequence[int]) -> Mixing:
-        """The state at the end of the round."""
+        """Return the state at the end of the round."""
         assert m.base is not None
         weights = ctx.neighbours.weights
         row = {j: weights[j] for j in fresh}
         row[ctx.index] = 1.0 - sum(row.values())
-        return self._begin(replace(self._clean(m), x=m.base + pull, row=row))
+        x = m.base + pull
+        # Where nobody replicates the model, what it was at first need not stay in memory.
+        start = m.start if self.publisher.replicates or self.keeps else x
+        return replace(self._clean(m), x=x, start=start, row=row)
 
+    @override
     def abandon(self, m: Mixing, model: Vec | None, ctx: RoundContext) -> Mixing:
         if model is None:
             return replace(self._clean(m), x=m.x if m.base is None else m.base)
@@ -203,23 +388,29 @@ class Symmetric:
         memory = self.publisher.reset(m.memory, model)
         return replace(self._clean(m), x=model, memory=memory, start=model, fingerprint=fingerprint, past=None)
 
+    @override
     def public(self, m: Mixing, phase: int) -> Vec | None:
         return self.publisher.public(m.memory, phase)
 
-    def full(self, m: Mixing, to: int, phase: int) -> Full:
+    @override
+    def full(self, m: Mixing, to: int, phase: int) -> Snapshot:
         vec = self.public(m, phase)
-        return Full([] if vec is None else [vec], {})
+        return Snapshot([] if vec is None else [vec], {})
 
-    def adopt(self, m: Mixing, sender: int, phase: int, full: Full, ctx: RoundContext) -> Mixing:
+    @override
+    def adopt(self, m: Mixing, sender: int, phase: int, full: Snapshot, ctx: RoundContext) -> Mixing:
         messages.squared_norm(ctx.name(sender), full.vectors[0], m.x)
         return replace(m, copies={**m.copies, (sender, phase): full.vectors[0]})
 
+    @override
     def forget(self, m: Mixing, to: int, phase: int) -> Mixing:
         return m
 
+    @override
     def model(self, m: Mixing) -> Vec:
         return m.x
 
+    @override
     def audit(self, m: Mixing, ctx: RoundContext) -> Audit:
         if not self.publisher.replicates:
             return Audit(row=m.row)
@@ -233,13 +424,9 @@ class Symmetric:
     def _clean(self, m: Mixing) -> Mixing:
         return replace(m, base=None, public=None, gathered=Gathered(), body=None, early=None)
 
-    def _begin(self, m: Mixing) -> Mixing:
-        """Where nobody replicates the model, what it was at first is of no use and need not stay in
-        memory."""
-        return m if self.publisher.replicates or self.keeps else replace(m, start=m.x)
-
     def _phase(self, view: NodeView, round: Round) -> int:
-        """News that stands for itself is kept whatever the phase it came in."""
+        """Return the phase that news is kept under: 0 for what stands for itself, whatever phase it
+        came in."""
         return round % view.topology.period if self.publisher.replicates else 0
 
     def _over_copies(self, m: Mixing, public: Vec, ctx: RoundContext, fresh: Sequence[int]) -> tuple[Vec, float]:
@@ -256,8 +443,8 @@ class Symmetric:
 
 
 def _gathered(m: Mixing, public: Vec) -> Vec:
-    """sum_j W_ij (p_j - p_i) from what was gathered relative to x: sum_j W_ij (p_j - x) + (sum_j
-    W_ij) (x - p_i)."""
+    """Return sum_j W_ij (p_j - p_i) from what was gathered relative to x: sum_j W_ij (p_j - x) +
+    (sum_j W_ij) (x - p_i)."""
     total = m.x - public
     total *= np.float32(m.gathered.weight)
     if m.gathered.total is not None:
@@ -265,181 +452,34 @@ def _gathered(m: Mixing, public: Vec) -> Vec:
     return total
 
 
-# -- What is made known of a vector v: the three ways in which compressed gossip differs
-# --------------
-#
-# plain: C[v]. compensated: C[v + e], what was lost is kept in e and said later (Tang et al. 2019,
-# DeepSqueeze, algorithm 1). difference: the public copy xhat moves by C[v - xhat], which vanishes
-# as v settles (Koloskova et al. 2019, CHOCO-SGD, algorithm 2). Push-sum has the same three.
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Announced:
-    """One message and what receivers know after it."""
-
-    body: Body
-    public: Vec  # float32[n]
-    relative_error: float  # ||decoded - meant|| / ||meant||, 0 when both vanish
-
-
-class Publisher(Protocol[P]):
-    @property
-    def replicates(self) -> bool:
-        """Whether receivers keep the public vector and messages move it on."""
-
-    def init(self, start: Vec, ctx: RoundContext) -> P:
-        """`start`, float32[n]: what replicas start from; kept, not copied."""
-
-    def publish(self, memory: P, v: Vec, local: LocalUpdate, ctx: RoundContext) -> tuple[P, Announced]:
-        """Say v, float32[n], by the memory of what was said before."""
-
-    def reset(self, memory: P, v: Vec) -> P:
-        """The node has another vector, which has nothing to do with what it said before."""
-
-    def public(self, memory: P, phase: int) -> Vec | None:
-        """What receivers hold now, float32[n], if they hold anything."""
-
-    def rate(self, codec: Codec[Any]) -> float:
-        """Return the averaging rate with this codec where none is given."""
-
-
-@dataclass(frozen=True, slots=True)
-class Plain:
-    """Implements `Publisher[codec state]`."""
-
-    replicates = False
-
-    def init(self, start: Vec, ctx: RoundContext) -> Any:
-        return ctx.view.codec.init(ctx.view.layout)
-
-    def publish(self, memory: Any, v: Vec, local: LocalUpdate, ctx: RoundContext) -> tuple[Any, Announced]:
-        if isinstance(ctx.view.codec, Fp32):  # exact: neither body nor public vector is a copy
-            return memory, Announced(ctx.view.codec.lend(v, ctx.view.layout), v, 0.0)
-        body, memory = ctx.view.codec.encode(v, memory, ctx.for_codec(local))
-        public = ctx.view.codec.decode(body, ctx.view.layout)
-        return memory, Announced(body, public, messages.relative_error(public - v, v))
-
-    def reset(self, memory: Any, v: Vec) -> Any:
-        return memory
-
-    def public(self, memory: Any, phase: int) -> None:
-        return None
-
-    def rate(self, codec: Codec[Any]) -> float:
-        return default_eta(codec)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ErrorMemory:
-    """The memory of `Compensated`."""
-
-    codec: Any
-    error: Vec | None  # e, float32[n]; None: zero
-
-
-@dataclass(frozen=True, slots=True)
-class Compensated:
-    """Implements `Publisher[ErrorMemory]`."""
-
-    replicates = False
-
-    def init(self, start: Vec, ctx: RoundContext) -> ErrorMemory:
-        return ErrorMemory(ctx.view.codec.init(ctx.view.layout), None)
-
-    def publish(
-        self, memory: ErrorMemory, v: Vec, local: LocalUpdate, ctx: RoundContext
-    ) -> tuple[ErrorMemory, Announced]:
-        meant = v if memory.error is None else v + memory.error
-        body, codec = ctx.view.codec.encode(meant, memory.codec, ctx.for_codec(local))
-        public = ctx.view.codec.decode(body, ctx.view.layout)
-        error = meant - public
-        lost = messages.relative_error(error, meant)
-        return ErrorMemory(codec, error), Announced(body, public, lost)
-
-    def reset(self, memory: ErrorMemory, v: Vec) -> ErrorMemory:
-        return ErrorMemory(memory.codec, None)
-
-    def public(self, memory: ErrorMemory, phase: int) -> None:
-        return None
-
-    def rate(self, codec: Codec[Any]) -> float:
-        return memory_eta(codec)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PublicCopies:
-    """The memory of `Difference`."""
-
-    codec: Any
-    start: Vec  # what the public copies were before the first message
-    # xhat by phase of the topology; where the receivers change, so does what they know
-    copies: Mapping[int, Vec]
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """Implements `Publisher[PublicCopies]`."""
-
-    replicates = True
-
-    def init(self, start: Vec, ctx: RoundContext) -> PublicCopies:
-        return PublicCopies(ctx.view.codec.init(ctx.view.layout), start, {})
-
-    def publish(
-        self, memory: PublicCopies, v: Vec, local: LocalUpdate, ctx: RoundContext
-    ) -> tuple[PublicCopies, Announced]:
-        copy = memory.copies.get(ctx.phase, memory.start)
-        meant = v - copy
-        body, codec = ctx.view.codec.encode(meant, memory.codec, ctx.for_codec(local))
-        public = moved(copy, body, ctx)
-        np.subtract(v, public, out=(left := np.empty_like(v)))
-        copies = {**memory.copies, ctx.phase: public}
-        lost = messages.relative_error(left, meant)
-        return replace(memory, codec=codec, copies=copies), Announced(body, public, lost)
-
-    def reset(self, memory: PublicCopies, v: Vec) -> PublicCopies:
-        return PublicCopies(memory.codec, v, {})
-
-    def public(self, memory: PublicCopies, phase: int) -> Vec:
-        return memory.copies.get(phase, memory.start)
-
-    def rate(self, codec: Codec[Any]) -> float:
-        return default_eta(codec)
-
-
-def moved(copy: Vec, body: Body, ctx: RoundContext) -> Vec:
-    """copy + decode(body), float32[n]; sender and receivers compute it alike, so their copies stay
-    equal to the bit. Raises DecodeError."""
-    return ctx.view.codec.decode(body, ctx.view.layout, out=copy.copy(), weight=1.0)
-
-
 # -- The algorithms
-# ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class DPsgd(Symmetric):
     """D-PSGD that needs little memory where a model is large.
 
-    With one neighbour and a codec that tells numbers one by one (fp32, fp16, bf16), the pull is
-    added block by block to the vector that becomes the next model: beside it there are only the two
-    messages. A state of the middle of a round is then not to be used again, once the next one was
-    made of it. With several neighbours the pull is summed up first: a sum of two numbers does not
-    depend on who came first, and so neither do models on a ring."""
+    With one neighbour and a codec that encodes each number by itself (fp32, fp16, bf16), the pull
+    is added block by block to the vector that becomes the next model: beside it there are only the
+    two messages. A state of the middle of a round is then not to be used again, once the next one
+    was made of it. With several neighbours the pull is summed up first: a sum of two numbers does
+    not depend on who came first, and so neither do models on a ring."""
 
+    @override
     def publish(self, m: Mixing, local: LocalUpdate, ctx: RoundContext, to: Sequence[int]) -> tuple[Mixing, Published]:
         if not self._lean(ctx):
             return Symmetric.publish(self, m, local, ctx, to)
         codec: Float = ctx.view.codec  # type: ignore[assignment]
         base = local.moved(m.x)
-        body = _told(codec, m.x, base, ctx.view)
-        error = 0.0 if isinstance(codec, Fp32) else _error_of(codec, body, m.x, base, ctx.view.layout)
+        body = _encode_dpsgd(codec, m.x, base, ctx.view)
+        error = 0.0 if isinstance(codec, Fp32) else _encoding_error(codec, body, m.x, base, ctx.view.layout)
         early = m.early
         m = replace(m, x=base, start=base, base=base, early=None, body=body)
         if early is not None:
             m = self._add(m, early, ctx)
         return m, Published(body, {}, error)
 
+    @override
     def take(self, m: Mixing, sender: int, frame: Frame, ctx: RoundContext) -> Mixing:
         if not self._lean(ctx):
             return Symmetric.take(self, m, sender, frame, ctx)
@@ -450,6 +490,7 @@ class DPsgd(Symmetric):
         messages.require_proportion(ctx.name(sender), squares, m.x)
         return self._add(m, frame.body, ctx) if m.base is not None else replace(m, early=frame.body)
 
+    @override
     def mix(self, m: Mixing, ctx: RoundContext, fresh: Sequence[int]) -> tuple[Mixing, float]:
         if not self._lean(ctx):
             return Symmetric.mix(self, m, ctx, fresh)
@@ -462,7 +503,7 @@ class DPsgd(Symmetric):
         return not self.keeps and isinstance(ctx.view.codec, Float) and len(ctx.neighbours.in_) == 1
 
     def _add(self, m: Mixing, body: Body, ctx: RoundContext) -> Mixing:
-        """base += eta W (p_j - p_i), in place."""
+        """Add eta W (p_j - p_i) to base, in place."""
         assert m.base is not None and m.body is not None
         [sender] = ctx.neighbours.in_
         codec: Float = ctx.view.codec  # type: ignore[assignment]
@@ -481,15 +522,15 @@ _BLOCK_VALUES = 1 << 20
 
 
 def _parts(codec: Float, body: Body, size: int) -> Iterator[tuple[int, Vec]]:
-    """The values of a body, block by block in the same memory, each with where it starts."""
+    """Decode a body block by block into the same memory; yield each block with where it starts."""
     out = np.empty(min(size, _BLOCK_VALUES), np.float32)
     for start in range(0, size, _BLOCK_VALUES):
         yield start, codec.decode_part(body, start, out[: min(_BLOCK_VALUES, size - start)])
 
 
-def _told(codec: Float, x: Vec, base: Vec, view: NodeView) -> Body:
-    """The message of `before`: the parameters of x and the statistics of base, without a vector of
-    them where there is room. Raises UsageError when a value is not finite.
+def _encode_dpsgd(codec: Float, x: Vec, base: Vec, view: NodeView) -> Body:
+    """Encode what `before` publishes: the parameters of x and the statistics of base, without a
+    vector of them where there is room. Raises UsageError when a value is not finite.
 
     Where there is, that is so in fp32, too: a message that lends x keeps it until it was sent, and
     the next round may have begun by then."""
@@ -507,8 +548,9 @@ def _told(codec: Float, x: Vec, base: Vec, view: NodeView) -> Body:
     return body.data.toreadonly()
 
 
-def _error_of(codec: Float, body: Body, x: Vec, base: Vec, layout: Layout) -> float:
-    """||decoded - v|| / ||v|| of what `_told` tells, see `messages.relative_error`."""
+def _encoding_error(codec: Float, body: Body, x: Vec, base: Vec, layout: Layout) -> float:
+    """Return ||decoded - v|| / ||v|| of what `_encode_dpsgd` makes, see
+    `messages.relative_error`."""
     lost, parameters = 0.0, layout.trainable_size
     for start, part in _parts(codec, body, x.size):
         cut = min(max(parameters - start, 0), part.size)
@@ -520,8 +562,8 @@ def _error_of(codec: Float, body: Body, x: Vec, base: Vec, layout: Layout) -> fl
 
 
 def dpsgd(eta: float = 1.0, keeps: bool = False) -> DPsgd:
-    """Decentralised parallel SGD: whole models travel. eta: averaging rate, (0, 1]. A coarse codec
-    makes the models coarse: see `choco_sgd`.
+    """Return decentralised parallel SGD: whole models travel. eta: averaging rate, (0, 1]. A coarse
+    codec makes the models coarse: see `choco_sgd`.
 
     Lian et al., "Can decentralized algorithms outperform centralized algorithms?" (2017), algorithm
     1: x_i <- sum_j W_ij x_j - gamma g_i(x_i), gradient at the model before mixing, W symmetric and
@@ -536,8 +578,8 @@ def dpsgd(eta: float = 1.0, keeps: bool = False) -> DPsgd:
 
 
 def deep_squeeze(eta: float = 0.0, keeps: bool = False) -> Symmetric:
-    """What compression loses of the model is said later. eta: averaging rate; 0: by how much the
-    codec keeps.
+    """Return DeepSqueeze: what compression loses of the model is sent later. eta: averaging rate;
+    0: by how much the codec keeps.
 
     Tang et al., "DeepSqueeze: decentralization meets error-compensated compression" (2019),
     algorithm 1; Aketi et al. (2021), algorithm 2: x~ = x - gamma g; v = x~ + e; send C[v]; e <- v -
@@ -547,15 +589,15 @@ def deep_squeeze(eta: float = 0.0, keeps: bool = False) -> Symmetric:
 
 
 def choco_sgd(eta: float = 0.0, zero_start: bool = False, keeps: bool = False) -> Symmetric:
-    """Compressed differences to public copies that all neighbours hold. eta: averaging rate; 0: by
-    how much the codec keeps.
+    """Return CHOCO-SGD: compressed differences to public copies that all neighbours hold. eta:
+    averaging rate; 0: by how much the codec keeps.
 
     Koloskova, Stich, Jaggi, "Decentralized stochastic optimization and gossip algorithms with
     compressed communication" (2019), algorithm 2; Aketi et al. (2021), algorithm 3: x~ = x - gamma
     g; q = C[x~ - xhat]; everybody: xhat <- xhat + q; x <- x~ + eta sum_j W_ij (xhat_j - xhat_i).
 
     Deviation: the public copies start at the initial model rather than at zero, which every node
-    knows and which spares the first rounds from telling it; `zero_start` gives the paper's. Nodes
+    knows and which spares the first rounds from sending it; `zero_start` gives the paper's. Nodes
     that start from different models notice that."""
     check_eta("choco-sgd", eta)
     check_flag("zero_start of choco-sgd", zero_start)
@@ -568,10 +610,12 @@ class Bagua(Symmetric):
     (`Mixing.past`): a neighbour's message of this round may be here already, and must not count in
     it."""
 
+    @override
     def init(self, x: Vec, ctx: RoundContext) -> Mixing:
         m = Symmetric.init(self, x, ctx)
         return replace(m, past=m.copies)
 
+    @override
     def publish(self, m: Mixing, local: LocalUpdate, ctx: RoundContext, to: Sequence[int]) -> tuple[Mixing, Published]:
         v = local.moved(m.x)
         for j in to:  # who is up; W is symmetric, so these are the in-neighbours too
@@ -581,23 +625,26 @@ class Bagua(Symmetric):
         m = replace(m, memory=memory, base=announced.public, public=announced.public)
         return m, Published(announced.body, {}, announced.relative_error)
 
+    @override
     def pulled(self, m: Mixing, pull: Vec, ctx: RoundContext, fresh: Sequence[int]) -> Mixing:
-        """The model is what was made known of it; the neighbours' news counts from the next round
+        """Take what was published as the model; the neighbours' news counts from the next round
         on."""
         assert m.base is not None
         return replace(Symmetric.pulled(self, m, pull, ctx, fresh), x=m.base, past=m.copies)
 
+    @override
     def abandon(self, m: Mixing, model: Vec | None, ctx: RoundContext) -> Mixing:
         return replace(Symmetric.abandon(self, m, model, ctx), past=m.copies)
 
-    def adopt(self, m: Mixing, sender: int, phase: int, full: Full, ctx: RoundContext) -> Mixing:
+    @override
+    def adopt(self, m: Mixing, sender: int, phase: int, full: Snapshot, ctx: RoundContext) -> Mixing:
         m = Symmetric.adopt(self, m, sender, phase, full, ctx)
         return replace(m, past={**m.past, (sender, phase): full.vectors[0]})
 
 
 def bagua_lp(eta: float = 1.0) -> Bagua:
-    """Low-precision decentralised SGD, as Bagua's. eta: averaging rate. The codec must be fine, as
-    Bagua's minmax8: what it loses is lost until a later difference makes up for it.
+    """Return low-precision decentralised SGD, as Bagua's. eta: averaging rate. The codec must be
+    fine, as Bagua's minmax8: what it loses is lost until a later difference makes up for it.
 
     Bagua, "Low precision decentralized SGD"; Tang et al. (2018), "Communication compression for
     decentralized training", algorithm 1 (DCD-PSGD): every node and all of its neighbours hold the
@@ -611,7 +658,7 @@ def bagua_lp(eta: float = 1.0) -> Bagua:
 
 
 def extrapolate(m: Mixing, local: LocalUpdate, layout: Layout) -> tuple[Vec, Vec, Any]:
-    """x_t + delta_t + c_t, which is both published and mixed."""
+    """Publish and mix x_t + delta_t + c_t."""
     step = local.delta if m.past is None else local.delta + m.past
     y = m.x + step
     return y, y, m.past
@@ -621,6 +668,7 @@ def extrapolate(m: Mixing, local: LocalUpdate, layout: Layout) -> tuple[Vec, Vec
 class D2(Symmetric):
     """The symmetric scheme with an averaging rate that the graph allows."""
 
+    @override
     def init(self, x: Vec, ctx: RoundContext) -> Mixing:
         """Raises ConfigError when eta is too large for the graph."""
         smallest = float(np.linalg.eigvalsh(ctx.view.topology.matrix(0))[0])
@@ -633,18 +681,19 @@ class D2(Symmetric):
         m = Symmetric.init(self, x, ctx)
         return m if self.eta or m.eta < largest - D2_MARGIN else replace(m, eta=0.5)
 
+    @override
     def pulled(self, m: Mixing, pull: Vec, ctx: RoundContext, fresh: Sequence[int]) -> Mixing:
         past = pull if m.past is None else m.past + pull
         return replace(Symmetric.pulled(self, m, pull, ctx, fresh), past=past)
 
 
 def d2(eta: float = 0.0, keeps: bool = False) -> D2:
-    """Decentralised SGD that does not mind how different the boards' data are. eta: averaging rate;
-    0: the largest of 1 and 1/2 that the graph allows, less where the codec keeps little. Raises
-    ConfigError with bounded staleness, with which it diverges.
+    """Return decentralised SGD that does not mind how different the boards' data are. eta:
+    averaging rate; 0: the largest of 1 and 1/2 that the graph allows, less where the codec keeps
+    little. Raises ConfigError with bounded staleness, with which it diverges.
 
-    Tang et al., "D2: decentralized training over decentralized data" (2018), algorithm 1:
-    x_(t+1) = W (2 x_t - x_(t-1) - gamma g_t + gamma g_(t-1)), first step x_1 = W (x_0 - gamma g_0).
+    Tang et al., "D2: decentralized training over decentralized data" (2018), algorithm 1: x_(t+1) =
+    W (2 x_t - x_(t-1) - gamma g_t + gamma g_(t-1)), first step x_1 = W (x_0 - gamma g_0).
 
     It needs a smallest eigenvalue of W above -1/3, where a ring of an even number of nodes with
     weights 1/3 is not: mixing with (1 - eta) I + eta W, eta = 1/2, always does.

@@ -1,5 +1,5 @@
-"""Mixing matrices. W is float64[n, n]; W[i, j] is the weight at node i of what node j sends; the
-diagonal is what a node keeps of its own.
+"""Makes mixing matrices. W is float64[n, n]; W[i, j] is the weight at node i of what node j sends;
+the diagonal is what a node keeps of its own.
 
 A graph is given as `links`, bool[n, n]: links[i, j] says that j sends to i. The diagonal is not
 looked at. Metropolis-Hastings weights: Xiao, Boyd, Kim, "Distributed average consensus with
@@ -9,7 +9,7 @@ graphs" (2015), equation 2: a sender divides by its out-degree + 1."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -22,6 +22,7 @@ from edgegossip.types import ConfigError
 
 Matrix: TypeAlias = NDArray[np.float64]
 Links: TypeAlias = NDArray[np.bool_]
+Edge: TypeAlias = tuple[int, int]  # (sender, receiver)
 
 TOLERANCE = 1e-9  # of a row or column sum
 VANISHING = 1e-12  # an eigenvalue of this size is rounding, not a slow mode
@@ -30,8 +31,20 @@ _DOUBLY = "ring, torus, complete, star, random-regular, directed-ring, exponenti
 _SYMMETRIC = "ring, torus, complete, star, random-regular"
 
 
+def links_of(n: int, edges: Iterable[Edge], directed: bool) -> Links:
+    """Return bool[n, n] of edges (sender, receiver); both ways unless directed."""
+    links = np.zeros((n, n), np.bool_)
+    for sender, receiver in edges:
+        if sender != receiver:  # small rings and tori wrap onto themselves
+            links[receiver, sender] = True
+            if not directed:
+                links[sender, receiver] = True
+    return links
+
+
 def metropolis_hastings(links: Links) -> Matrix:
-    """Symmetric and doubly stochastic. Raises ConfigError unless every edge goes both ways."""
+    """Return symmetric and doubly stochastic weights. Raises ConfigError unless every edge goes
+    both ways."""
     if not np.array_equal(links, links.T):
         raise ConfigError(
             "weights = 'metropolis' need an undirected graph; use 'column' (or 'uniform' on a regular graph)"
@@ -41,15 +54,16 @@ def metropolis_hastings(links: Links) -> Matrix:
 
 
 def column_stochastic(links: Links) -> Matrix:
-    """Every column sums to 1: node j gives each of its out-neighbours and itself 1 / (out-degree +
-    1)."""
+    """Return weights whose columns sum to 1: node j gives each of its out-neighbours and itself 1 /
+    (out-degree + 1)."""
     share = 1.0 / (1.0 + _edges(links).sum(axis=0))
     return _with_diagonal(links * share[None, :], diagonal=share)
 
 
 def uniform(links: Links) -> Matrix:
-    """1 / (degree + 1) on every edge and on the diagonal: doubly stochastic, for a graph in which
-    every node has the same number of in- and of out-neighbours. Raises ConfigError on any other."""
+    """Return 1 / (degree + 1) on every edge and on the diagonal: doubly stochastic, for a graph in
+    which every node has the same number of in- and of out-neighbours. Raises ConfigError on any
+    other."""
     edges = _edges(links)
     degrees = set(edges.sum(axis=0).tolist()) | set(edges.sum(axis=1).tolist())
     if len(degrees) != 1:
@@ -64,27 +78,30 @@ SCHEMES: Mapping[str, Callable[[Links], Matrix]] = MappingProxyType(
 
 
 def is_row_stochastic(w: Matrix) -> bool:
+    """Tell whether no weight is negative and every row sums to 1."""
     return bool((w >= 0).all() and np.allclose(w.sum(axis=1), 1.0, rtol=0, atol=TOLERANCE))
 
 
 def is_column_stochastic(w: Matrix) -> bool:
+    """Tell whether no weight is negative and every column sums to 1."""
     return is_row_stochastic(w.T)
 
 
 def is_doubly_stochastic(w: Matrix) -> bool:
+    """Tell whether no weight is negative and every row and column sums to 1."""
     return is_row_stochastic(w) and is_row_stochastic(w.T)
 
 
 def is_symmetric(w: Matrix) -> bool:
+    """Tell whether W is its own transpose."""
     return bool(np.allclose(w, w.T, rtol=0, atol=TOLERANCE))
 
 
 def spectral_gap(rounds: Sequence[Matrix]) -> float:
-    """1 - |second largest eigenvalue| of W; of the product W_(p-1) ... W_0 over a period, per
-    round, for p > 1 matrices.
+    """Return 1 - |second largest eigenvalue| of W; of the product W_(p-1) ... W_0 over a period,
+    per round, for p > 1 matrices.
 
-    1 means that one period averages exactly, 0 that the nodes never agree.
-    """
+    1 means that one period averages exactly, 0 that the nodes never agree."""
     product = np.eye(len(rounds[0]))
     for w in rounds:
         product = w @ product
@@ -100,7 +117,7 @@ def _edges(links: Links) -> Links:
 
 
 def _with_diagonal(w: Matrix, diagonal: Matrix | None = None) -> Matrix:
-    """Sets the diagonal; by default to what is missing in each row."""
+    """Set the diagonal; by default to what is missing in each row."""
     w = np.array(w, dtype=np.float64)
     np.fill_diagonal(w, 0.0)
     np.fill_diagonal(w, 1.0 - w.sum(axis=1) if diagonal is None else diagonal)
@@ -108,17 +125,16 @@ def _with_diagonal(w: Matrix, diagonal: Matrix | None = None) -> Matrix:
 
 
 # -- Which topologies an algorithm works on: each raises ConfigError that says what to use instead
-# ----------
 
 
 def require_doubly_stochastic(name: str, view: NodeView) -> None:
-    """Rows and columns of W sum to 1 in every round."""
+    """Raise ConfigError unless rows and columns of W sum to 1 in every round."""
     cure = f"use an undirected one with metropolis weights or one of: {_DOUBLY}"
     _in_every_round(name, view.topology, is_doubly_stochastic, "rows and columns", cure)
 
 
 def require_symmetric(name: str, view: NodeView) -> None:
-    """One undirected graph with symmetric, doubly stochastic W."""
+    """Raise ConfigError unless it is one undirected graph with symmetric, doubly stochastic W."""
     topology = view.topology
     if topology.period != 1:
         raise ConfigError(f"{name} needs the same neighbours in every round, and topology {topology.name!r} changes")
@@ -130,7 +146,8 @@ def require_symmetric(name: str, view: NodeView) -> None:
 
 
 def require_column_stochastic(name: str, view: NodeView) -> None:
-    """Columns of W sum to 1 in every round: what a node hands over and keeps is what it has."""
+    """Raise ConfigError unless the columns of W sum to 1 in every round: what a node hands over and
+    keeps is what it has."""
     _in_every_round(name, view.topology, is_column_stochastic, "columns", "use weights = 'column'")
 
 
@@ -144,7 +161,8 @@ def _in_every_round(name: str, topology: Topology, holds: Callable[[Matrix], boo
 
 @lru_cache(maxsize=256)
 def _first_without(topology: Any, holds: Callable[[Matrix], bool]) -> int | None:
-    """The first round whose weights are not so; asked again whenever a simulated board starts."""
+    """Return the first round whose weights are not so; asked again whenever a simulated board
+    starts."""
     return next((r for r in range(topology.period) if not holds(topology.matrix(r))), None)
 
 
@@ -153,7 +171,7 @@ def _doubly_and_symmetric(w: Matrix) -> bool:
 
 
 def require_complete(name: str, view: NodeView) -> None:
-    """Everybody hears everybody in every round."""
+    """Raise ConfigError unless everybody hears everybody in every round."""
     topology = view.topology
     everybody = all(
         len(topology.neighbours(i, r).in_) == topology.n - 1 for r in range(topology.period) for i in range(topology.n)

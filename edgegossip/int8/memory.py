@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from edgegossip import heap
+from edgegossip import memory
 from edgegossip.native import _native
 
 _LEAST = 1 << 16  # bytes; smaller blocks the C library keeps by itself
@@ -64,7 +64,7 @@ class _Loan:
     __slots__ = ("__weakref__",)
 
     def __init__(self) -> None:
-        heap.keep()
+        memory.enlarge_heap()
         _users.add(self)
         weakref.finalize(self, _user_is_gone).atexit = False
 

@@ -33,6 +33,7 @@ from google.protobuf.message import DecodeError as ProtobufDecodeError
 from edgegossip import agreement as agreements
 from edgegossip.agreement import Agreement
 from edgegossip.frame import LEAST_FRAME_BYTES
+from edgegossip.memory import Buffer, Spool
 from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh._proto import mesh_pb2
 from edgegossip.mesh.address import of_caller, without_port
@@ -47,7 +48,6 @@ from edgegossip.mesh.limits import (
     around_numbers,
 )
 from edgegossip.security.limits import RateLimitedLog, TokenBuckets
-from edgegossip.spool import Buffer, Spool
 from edgegossip.types import DecodeError, NodeId, PeerError
 from edgegossip.untrusted import Refusal, printable
 

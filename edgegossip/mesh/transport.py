@@ -26,6 +26,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from edgegossip.agreement import Agreement
+from edgegossip.memory import Spool
 from edgegossip.mesh import address as addresses
 from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh._proto import mesh_pb2
@@ -35,7 +36,6 @@ from edgegossip.mesh.inbound import Inbound, Inbox
 from edgegossip.mesh.limits import PROTOCOL_VERSION, MeshLimits
 from edgegossip.mesh.outbound import Edge, Outgoing
 from edgegossip.mesh.services import StandardServices
-from edgegossip.spool import Spool
 from edgegossip.types import ConfigError, NodeId, UsageError
 from edgegossip.untrusted import Refusal
 

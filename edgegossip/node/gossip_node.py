@@ -54,13 +54,13 @@ from edgegossip.engine.events import (
     UpdateReady,
 )
 from edgegossip.engine.joining import Patience, RemoteMembers
-from edgegossip.engine.node import NodeEngine, Seat, Stage
+from edgegossip.engine.node import NodeConfig, NodeEngine, Stage
 from edgegossip.gossip.base import GossipAlgorithm, NodeView, Send
+from edgegossip.memory import Spool
 from edgegossip.mesh.base import Notice, PeerDown, PeerUp, Received, SendFailed, SendReceipt, Transport, Verdict
 from edgegossip.mesh.base import TransportEvent as MeshEvent
 from edgegossip.node.meters import NodeMeters
 from edgegossip.node.spec import NodeSpec, frame_limit, make_algorithm, make_topology, make_view
-from edgegossip.spool import Spool
 from edgegossip.telemetry.records import LINK_BYTES, LINK_PREFIX, LINK_SECONDS, Sink, Value
 from edgegossip.telemetry.spans import RoundClock
 from edgegossip.training import build_workload
@@ -126,9 +126,9 @@ class GossipNode:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         recipe, topology = spec.recipe, make_topology(spec.recipe, spec.members)
-        seat = Seat.of(spec.name, spec.members, topology, recipe.run.rounds, spec.restarted)
+        config = NodeConfig.of(spec.name, spec.members, topology, recipe.run.rounds, spec.restarted)
         self._algorithm: GossipAlgorithm[Any] = make_algorithm(recipe)
-        self.engine = NodeEngine(self._algorithm, seat, patience or Patience(recipe.network.grace_s), remote)
+        self.engine = NodeEngine(self._algorithm, config, patience or Patience(recipe.network.grace_s), remote)
         self._spec, self._transport, self._sink, self._meters = spec, transport, sink, meters
         self._load_model, self._round_over, self._now = load, round_over, now
         self._clock = RoundClock() if clock is None else clock

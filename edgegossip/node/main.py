@@ -23,13 +23,13 @@ from edgegossip import recipe as recipes
 from edgegossip import training
 from edgegossip.choices import did_you_mean
 from edgegossip.engine.joining import RemoteMembers
+from edgegossip.memory import Spool
 from edgegossip.mesh import address as addresses
 from edgegossip.mesh.base import Transport
 from edgegossip.mesh.limits import MeshLimits
 from edgegossip.node.meters import NodeMeters
 from edgegossip.node.spec import NodeSpec, default_members, make_topology, mesh_limits
 from edgegossip.recipe import Recipe
-from edgegossip.spool import Spool
 from edgegossip.telemetry.sinks import PipeSink, RecordSink
 from edgegossip.telemetry.spans import RoundClock
 from edgegossip.training.base import Workload

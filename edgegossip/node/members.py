@@ -20,6 +20,7 @@ from typing_extensions import override
 from edgegossip.agreement import Agreement
 from edgegossip.engine.joining import RemoteMembers
 from edgegossip.engine.node import neighbours_of
+from edgegossip.memory import Spool
 from edgegossip.mesh import address as addresses
 from edgegossip.mesh.base import Buffers, Moved, Notice, PeerDown, PeerUp, Transport, TransportEvent, Verdict
 from edgegossip.mesh.membership.agent import Agent
@@ -28,7 +29,6 @@ from edgegossip.mesh.transport import GrpcTransport
 from edgegossip.node.bootstrap import JoinedRun, advertised
 from edgegossip.node.meters import NodeMeters
 from edgegossip.node.spec import NodeSpec, make_topology, mesh_limits
-from edgegossip.spool import Spool
 from edgegossip.telemetry.records import Sink
 from edgegossip.types import EdgegossipError, NodeId, UsageError
 

@@ -11,11 +11,11 @@ from edgegossip import codecs
 from edgegossip.flower import BoardCheckpointer, NodeClient
 from edgegossip.flower.connection import BoardCredentials
 from edgegossip.layout import Layout
+from edgegossip.memory import Spool
 from edgegossip.node.meters import NodeMeters
 from edgegossip.node.notify import service
 from edgegossip.node.spec import NodeSpec
 from edgegossip.node.storage import about_model, save_model
-from edgegossip.spool import Spool
 from edgegossip.telemetry.records import Sink
 from edgegossip.training import build_workload
 from edgegossip.training.base import Workload

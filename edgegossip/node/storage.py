@@ -28,9 +28,9 @@ from edgegossip.checkpoint.store import Found, Store
 from edgegossip.checkpoint.writer import Writer
 from edgegossip.gossip.base import GossipAlgorithm, NodeView
 from edgegossip.layout import Layout
+from edgegossip.memory import SPOOL_BYTES
 from edgegossip.modelfile import write_model
 from edgegossip.node.spec import NodeSpec
-from edgegossip.spool import SPOOL_BYTES
 from edgegossip.telemetry.records import Sink
 from edgegossip.training.base import Workload
 from edgegossip.types import DataError, EdgegossipError, HostError, NodeId, Round, UsageError, Vec

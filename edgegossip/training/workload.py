@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from edgegossip import heap
+from edgegossip import memory
 from edgegossip.agreement import Agreement, difference, sums
 from edgegossip.layout import Layout
 from edgegossip.recipe import Recipe
@@ -346,7 +346,7 @@ class TorchWorkload:
         for part in micro_batches.parts(len(inputs), at_a_time):
             values.append(self._gradient(inputs[part], None if targets is None else targets[part], total))
             if low:
-                heap.give_back()
+                memory.trim_heap()
         began_ns = perf_counter_ns()
         self._precision.step(self._optimizer, self._recipe.training.clip)
         self._stages_ns[_OPTIMISER] += perf_counter_ns() - began_ns

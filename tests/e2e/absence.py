@@ -75,7 +75,7 @@ class Mortal(VirtualFleet):
     def _tell(self, event: Callable[..., Event], *why: str) -> None:
         for k, node in enumerate(self._nodes):
             for gone in (self._nodes[j].view.node for j in DEAD) if k not in DEAD else ():
-                if gone in node.engine.seat.neighbours:
+                if gone in node.engine.config.neighbours:
                     self._take(node, event(gone, *why))
 
     def _take(self, node: Any, event: Event) -> None:

@@ -34,7 +34,7 @@ from edgegossip.engine.events import (
     UpdateReady,
 )
 from edgegossip.engine.joining import Patience, RemoteMembers
-from edgegossip.engine.node import NodeEngine, Seat
+from edgegossip.engine.node import NodeConfig, NodeEngine
 from edgegossip.gossip import topologies
 from edgegossip.gossip.base import NodeView, Send, Topology
 from edgegossip.layout import Layout, TensorSpec
@@ -71,11 +71,11 @@ class Board:
     def __post_init__(self) -> None:
         built = topology_of(self.topology, len(self.members))
         index = self.members.index(self.name)
-        seat = Seat.of(self.name, self.members, built, self.rounds, self.restarted)
+        config = NodeConfig.of(self.name, self.members, built, self.rounds, self.restarted)
         self.view = NodeView(
             self.name, self.members, built, LAYOUT, codecs.get("fp32"), RUN_ID, 1, self.deadline_s, boot=index + 1
         )
-        self.engine = NodeEngine(gossip.get(self.algorithm, **self.params), seat, self.patience, self.remote)
+        self.engine = NodeEngine(gossip.get(self.algorithm, **self.params), config, self.patience, self.remote)
         self.now_s, self.timers = 0.0, dict[Timer, float]()
         self.sent, self.log, self.effects = deque[Send](), list[tuple[str, str]](), list[Effect]()
         self.question: Effect | None = None
@@ -83,7 +83,6 @@ class Board:
         self.carry_out(self.engine.start(0.0))
 
     # -- what a shell does
-    # -----------------------------------------------------------------------------------------
 
     def carry_out(self, effects: list[Effect]) -> None:
         self.effects += effects
@@ -144,11 +143,10 @@ class Board:
         return self.give(UpdateReady(LocalUpdate(np.full(LAYOUT.size, delta, np.float32), 0.1, 1.0, 1, 1)))
 
     # -- what tests look at
-    # ----------------------------------------------------------------------------------------
 
     def begin(self, value: float = 0.0) -> Board:
         """All neighbours are there, and the model is loaded."""
-        return self.give(*(PeerUp(peer) for peer in sorted(self.engine.seat.neighbours))).load(value)
+        return self.give(*(PeerUp(peer) for peer in sorted(self.engine.config.neighbours))).load(value)
 
     def said(self, event: str) -> list[str]:
         return [text for name, text in self.log if name == event]

@@ -15,7 +15,7 @@ from edgegossip import codecs
 from edgegossip import frame as wire
 from edgegossip.codecs.base import Codec
 from edgegossip.engine.server import ServerEngine
-from edgegossip.engine.server_boards import BoardSeen
+from edgegossip.engine.server_boards import BoardPresence
 from edgegossip.engine.server_events import (
     Answer,
     Answered,
@@ -29,6 +29,7 @@ from edgegossip.engine.server_events import (
     Evaluated,
     EvaluateHere,
     Event,
+    EventBatch,
     Failure,
     Finished,
     Forget,
@@ -36,17 +37,16 @@ from edgegossip.engine.server_events import (
     Joining,
     Log,
     ModelKept,
+    PresenceReport,
     ProcessEnded,
     Question,
     Record,
     Result,
     RoundEnded,
     Save,
-    Seen,
     ServerPlan,
     Stop,
     TimePassed,
-    Together,
     Train,
     Trained,
     Undelivered,
@@ -82,10 +82,10 @@ class Board:
     codec: Codec[Any]
     downlink: Codec[Any]
     takes_s: float = TAKES_S
-    greets_s: float = TAKES_S  # before it answers Hello
+    hello_s: float = TAKES_S  # before it answers Hello
     joins_s: float = 0.0
     back_s: float = 0.0
-    unavailable: int = 0  # greetings that the transport answers in its place
+    unavailable: int = 0  # hellos that the transport answers in its place
     late: frozenset[Round] = frozenset()
     lost: frozenset[Round] = frozenset()
     away: frozenset[Round] = frozenset()
@@ -119,11 +119,11 @@ class Board:
         if not hasattr(self, "uplink"):
             self.uplink = Uplink(Channel.of(toy.LAYOUT, RUN_ID, self.codec), self.name)
 
-    def answer(self, wish: Train | Evaluate) -> tuple[Round, Result]:
-        data = b"".join(wire.build(wish.frame))
+    def answer(self, instruction: Train | Evaluate) -> tuple[Round, Result]:
+        data = b"".join(wire.build(instruction.frame))
         frame, x = self.replica.open(data)
-        found = None if wish.examples is None else self.workload.evaluate(x, wish.examples or None)
-        if isinstance(wish, Evaluate):
+        found = None if instruction.examples is None else self.workload.evaluate(x, instruction.examples or None)
+        if isinstance(instruction, Evaluate):
             return frame.round, self.spoil.get(FINAL, lambda r: r)(Result(evaluation=found))
         self.received_bytes.append(len(data))
         self.trained.append(frame.round)
@@ -204,7 +204,7 @@ class Run:
         self.engine = engine
         self._held, self._busy = [], {}
         self._due = [due for due in self._due if isinstance(due[2], ProcessEnded | Stop)]
-        self.at(0.0, Seen(()))
+        self.at(0.0, PresenceReport(()))
         self._carry_out(engine.start(self.now_s, start))
         error: EdgegossipError | None = None
         for _ in range(200_000):
@@ -214,13 +214,13 @@ class Run:
             events: list[Event] = []
             while self._due and self._due[0][0] <= self.now_s:
                 event = heapq.heappop(self._due)[2]
-                if isinstance(event, Seen):
-                    event = Seen(tuple(self._seen()))
+                if isinstance(event, PresenceReport):
+                    event = PresenceReport(tuple(self._seen()))
                     self.at(SEEN_S, event)
                 if isinstance(event, Answered):
                     self._busy = {node: number for node, number in self._busy.items() if number != event.number}
                 events.append(event)
-            effects = engine.handle(Together(tuple(events)) if events else TimePassed(), self.now_s)
+            effects = engine.handle(EventBatch(tuple(events)) if events else TimePassed(), self.now_s)
             self._carry_out(effects)
             if engine.over:
                 (finished,) = (e for e in effects if isinstance(e, Finished))
@@ -236,13 +236,13 @@ class Run:
         """Let this happen in so many seconds."""
         heapq.heappush(self._due, (self.now_s + after_s, next(self._order), event))
 
-    def _seen(self) -> list[BoardSeen]:
+    def _seen(self) -> list[BoardPresence]:
         seen = []
         for node, board in self._nodes.items():
             if self.now_s >= 100.0 + board.joins_s:
                 since, until = board.silent
                 silent = since <= self.now_s - 100.0 < until
-                seen.append(BoardSeen(node, self.now_s - 100.0 - since if silent else 0.0))
+                seen.append(BoardPresence(node, self.now_s - 100.0 - since if silent else 0.0))
         return seen
 
     def _carry_out(self, effects: list[Effect]) -> None:
@@ -250,7 +250,7 @@ class Run:
             self.on_effect(effect)
             match effect:
                 case Ask(questions):
-                    if any(isinstance(q.wish, Train | Evaluate) for q in questions):
+                    if any(isinstance(q.instruction, Train | Evaluate) for q in questions):
                         for event in self._held:
                             self.at(0.0, event)
                         self._held = []
@@ -284,35 +284,35 @@ class Run:
             self.at(0.0, Undelivered(question.number))
             return
         answer: Answer
-        match question.wish:
+        match question.instruction:
             case Hello():
                 answer = Joining(board.name, board.problem, board.identity, board.agreement)
                 if board.unavailable > 0:
                     board.unavailable -= 1
                     answer = Failure("Node Unavailable", away=True)
-                self.at(board.greets_s, Answered(question.number, answer))
+                self.at(board.hello_s, Answered(question.number, answer))
             case Bye(words, failed, frame):
                 board.farewell, board.failed = words, failed
                 if frame is not None:
                     board.parting = board.replica.open(b"".join(wire.build(frame)))[1]
                 self.at(TAKES_S, Answered(question.number, Result()))
-            case Train() | Evaluate() as wish:
+            case Train() | Evaluate() as instruction:
                 assert question.node not in self._busy, f"{board.name} has not answered and is asked again"
                 self._busy[question.node] = question.number
-                self._work(question, board, wish)
+                self._work(question, board, instruction)
 
-    def _work(self, question: Question, board: Board, wish: Train | Evaluate) -> None:
+    def _work(self, question: Question, board: Board, instruction: Train | Evaluate) -> None:
         try:
-            round, answer = board.answer(wish)
+            round, answer = board.answer(instruction)
         except EdgegossipError as error:
             self.at(board.takes_s, Answered(question.number, Failure(str(error))))
             return
         event = Answered(question.number, answer)
-        if not isinstance(wish, Train):
+        if not isinstance(instruction, Train):
             round = FINAL
         if round in board.gone:
             event = Answered(question.number, Failure("Node Unavailable", away=True))
-        if round in board.lost or (board.deaf and wish.examples is not None):
+        if round in board.lost or (board.deaf and instruction.examples is not None):
             return
         if round in board.away or round in board.ghost:
             if round in board.away:

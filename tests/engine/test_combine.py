@@ -11,7 +11,7 @@ import pytest
 from edgegossip import codecs
 from edgegossip.codecs.base import Ctx
 from edgegossip.engine.server_frames import Channel
-from edgegossip.engine.server_training import Mean, Share
+from edgegossip.engine.server_training import Mean, WeightedUpdate
 from edgegossip.frame import Aux, Kind
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import Vec
@@ -25,10 +25,10 @@ def _channel(name: str = "fp32") -> Channel:
     return Channel.of(LAYOUT, b"r" * 16, codecs.get(name))
 
 
-def _share(channel: Channel, name: str, delta: Vec, examples: float = 10.0) -> Share:
+def _share(channel: Channel, name: str, delta: Vec, examples: float = 10.0) -> WeightedUpdate:
     aux = {Aux.EXAMPLES: examples, Aux.LOSS: 1.0, Aux.LEARNING_RATE: 0.1}
     state = channel.codec.init(LAYOUT)
-    return Share(name, channel.frame(Kind.UPDATE, delta, state, Ctx(len(name), 0), 1, dict(aux))[0], examples)
+    return WeightedUpdate(name, channel.frame(Kind.UPDATE, delta, state, Ctx(len(name), 0), 1, dict(aux))[0], examples)
 
 
 def _deltas(count: int) -> list[Vec]:
@@ -99,7 +99,7 @@ def test_two_that_start_with_very_different_updates_are_both_heard() -> None:
         assert list(made.refused) == ["b"] and "of the run so far" in made.refused["b"]
 
 
-def test_what_would_overflow_is_refused_and_zeros_are_welcome() -> None:
+def test_what_would_overflow_is_refused_and_zeros_are_taken() -> None:
     channel = _channel()
     huge = np.full(LAYOUT.size, 3e38, np.float32)
     made = Mean(channel).combine(0, np.abs(X) + np.float32(3e38), [_share(channel, "b", huge)])
@@ -116,11 +116,11 @@ def test_beside_the_model_there_is_one_vector_of_its_size(length: float) -> None
     channel = Channel.of(layout, b"r" * 16, codecs.get("minmax8"))
     x = np.ones(layout.size, np.float32)
 
-    def shares(scale: float) -> list[Share]:
+    def shares(scale: float) -> list[WeightedUpdate]:
         aux = {Aux.EXAMPLES: 1.0, Aux.LOSS: 1.0, Aux.LEARNING_RATE: 0.1}
         state, ctx = channel.codec.init(layout), Ctx(0, 0)
         frames = [channel.frame(Kind.UPDATE, scale * k * x, state, ctx, 1, dict(aux))[0] for k in (1, 2)]
-        return [Share(f"b{k}", frame, 1.0) for k, frame in enumerate(frames)]
+        return [WeightedUpdate(f"b{k}", frame, 1.0) for k, frame in enumerate(frames)]
 
     average, now = Mean(channel), shares(0.1)
     for made_of in (now, shares(length)):

@@ -157,7 +157,6 @@ def test_who_is_missing_is_said_with_the_reason_and_what_becomes_of_it() -> None
 
 
 # -- frames that come too early
-# ------------------------------------------------------------------------------------
 
 
 def sizes(pending: PendingFrames) -> list[tuple[str, int]]:
@@ -201,7 +200,7 @@ def test_a_frame_that_is_none_does_not_make_a_board_late() -> None:
     assert board.engine.stage is Stage.JOINING
 
 
-# -- neighbours that train something else --------------------------------------------------------
+# -- neighbours that train something else
 
 
 def unfit(peer: str, board: str = "a") -> PeerDown:
@@ -258,9 +257,9 @@ def test_of_a_fleet_that_is_split_the_larger_part_goes_on_or_that_of_the_first_b
     """Boards meet others than their neighbours, too: those have no say in whom a board waits
     for."""
     one = Board(board, topology="ring").give(*(unfit(peer, board) for peer in others))
-    for peer in sorted(one.engine.seat.neighbours - set(others)):
+    for peer in sorted(one.engine.config.neighbours - set(others)):
         one.give(PeerUp(peer))
-    nobody = one.engine.seat.neighbours <= set(others)
+    nobody = one.engine.config.neighbours <= set(others)
     assert isinstance(one.question, Failed if ends or nobody else Load)
     if ends and not nobody:
         assert one.question.reason.startswith(f"{board} does not fit {', '.join(others)}, who go on: ")

@@ -40,7 +40,6 @@ BD = (PeerUp("b"), PeerUp("d"))
 
 
 # -- rounds
-# --------------------------------------------------------------------------------------------------
 
 
 def test_four_boards_do_what_the_matrix_says() -> None:
@@ -127,7 +126,6 @@ def test_what_comes_in_between_two_rounds_may_bring_a_board_to_another_round() -
 
 
 # -- bad peers
-# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("data", [b"", b"\x00" * 200, b"GET / HTTP/1.1\r\n\r\n"])
@@ -174,7 +172,6 @@ def test_news_of_the_last_round_may_name_the_one_after_it_and_no_other() -> None
 
 
 # -- catching up
-# --------------------------------------------------------------------------------------------------
 
 
 def advanced(rounds: int, **params: int) -> Board:
@@ -242,7 +239,6 @@ def test_what_a_newcomer_holds_back_of_a_neighbour_is_bounded() -> None:
 
 
 # -- alone
-# --------------------------------------------------------------------------------------------------
 
 
 def come_again(remote: RemoteMembers | None) -> Board:
@@ -310,7 +306,6 @@ def test_a_board_that_has_a_checkpoint_trains_alone() -> None:
 
 
 # -- asynchronous
-# --------------------------------------------------------------------------------------------------
 
 
 def pairwise(name: str, **fields: object) -> Board:
@@ -410,7 +405,6 @@ def test_no_peer_leads_a_board_beyond_the_last_round() -> None:
 
 
 # -- the end
-# --------------------------------------------------------------------------------------------------
 
 
 def test_after_the_last_round_a_board_has_finished_and_still_answers() -> None:

@@ -20,9 +20,9 @@ from edgegossip.engine.plausible import (
     PATIENCE,
     SINGLE,
     Examples,
-    LeftOut,
     Losses,
-    Proportion,
+    NormFilter,
+    RoundQuarantine,
     ServerLevels,
 )
 from edgegossip.engine.server_records import Progress
@@ -39,8 +39,8 @@ class Fleet:
     times that."""
 
     def __init__(self, boards: int, factor: float) -> None:
-        self.judge, self.model, self.highest, self.refused = Proportion(), 10.0, 10.0, 0
-        self._left_out, self._round = LeftOut(), 0
+        self.judge, self.model, self.highest, self.refused = NormFilter(), 10.0, 10.0, 0
+        self._left_out, self._round = RoundQuarantine(), 0
         self._factors = {f"b{k}": 1.0 for k in range(boards - 1)} | {"liar": factor}
 
     def round(self, names: list[str]) -> None:
@@ -77,7 +77,7 @@ def test_a_liar_just_below_the_ratio_does_not_blow_up_the_model(factor: float, b
 def test_honest_boards_with_very_unequal_data_are_heard(
     boards: int, part: int, seed: int, shrink: float, warm_up: bool
 ) -> None:
-    judge, rng = Proportion(), np.random.default_rng(seed)
+    judge, rng = NormFilter(), np.random.default_rng(seed)
     sizes = 10.0 ** rng.uniform(0.0, 1.0, boards)  # a hundred times the data are ten times the way, and noise
     for round in range(40):
         rate = min(1.0, (round + 1) / 20) if warm_up else shrink**round
@@ -91,7 +91,7 @@ def test_honest_boards_with_very_unequal_data_are_heard(
 
 
 def test_what_is_known_goes_on_in_another_process() -> None:
-    judge, again = Proportion(), Proportion()
+    judge, again = NormFilter(), NormFilter()
     for value in (1.0, 2.0, 4.0):
         judge.used({f"b{k}": value * (k + 1) for k in range(4)}, X)
         judge.unmeasured()
@@ -100,13 +100,10 @@ def test_what_is_known_goes_on_in_another_process() -> None:
     assert again.memory == judge.memory and len(judge.memory) == 8
     for lengths in ({"b0": 900.0}, {"b0": 790.0, "b1": 4.0}, {"b0": 390.0, "b1": 4.0, "b2": 4.0}):
         assert again.refused(lengths, X) == judge.refused(lengths, X)
-    old = Proportion()
-    old.restore({"longest": 3.0, "usual": 1.0})
-    assert not old.refused({"a": 290.0}, X) and old.refused({"a": 310.0}, X)
 
 
 def test_a_fleet_whose_updates_all_grow_goes_on() -> None:
-    judge = Proportion()
+    judge = NormFilter()
     for power in range(0, 30, 3):
         for boards in (2, 3, 5):
             lengths = {f"b{k}": (k + 1) * 10.0**power for k in range(boards)}
@@ -118,7 +115,7 @@ def test_a_fleet_whose_updates_all_grow_goes_on() -> None:
 
 
 def test_one_bad_update_is_forgiven_and_more_in_a_row_are_not() -> None:
-    kept = LeftOut()
+    kept = RoundQuarantine()
     assert kept.refused("a", 0, "x") == 0 and not kept.reason("a", 1)
     kept.used("a")
     assert kept.refused("a", 2, "x") == 0
@@ -128,7 +125,7 @@ def test_one_bad_update_is_forgiven_and_more_in_a_row_are_not() -> None:
 
 
 def test_a_board_that_is_asked_all_the_same_is_not_left_out_for_longer_later() -> None:
-    kept = LeftOut()
+    kept = RoundQuarantine()
     kept.refused("a", 0, "x")
     for round in range(1, 20):
         assert kept.refused("a", round, "x") == FIRST
@@ -138,7 +135,7 @@ def test_a_board_that_is_asked_all_the_same_is_not_left_out_for_longer_later() -
 
 
 def test_each_time_is_longer_and_good_rounds_shorten_the_next() -> None:
-    kept, round, lengths = LeftOut(), 0, []
+    kept, round, lengths = RoundQuarantine(), 0, []
     for _ in range(8):
         while not (length := kept.refused("a", round, "x")):
             round += 1
@@ -153,7 +150,7 @@ def test_each_time_is_longer_and_good_rounds_shorten_the_next() -> None:
 
 @given(st.lists(st.booleans(), max_size=200))
 def test_a_board_always_comes_back_and_an_honest_one_is_never_left_out(bad: list[bool]) -> None:
-    kept, out = LeftOut(), 0
+    kept, out = RoundQuarantine(), 0
     for round, is_bad in enumerate(bad):
         kept.used("honest")
         assert not kept.reason("honest", round)

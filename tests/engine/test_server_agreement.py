@@ -25,7 +25,7 @@ def said(run: Run, **agreements: Agreement) -> Run:
 
 def test_a_board_that_differs_from_one_before_it_is_refused_by_name_and_told_why() -> None:
     run = said(Run(join_s=1e9), board_0=NINE, board_1=NINE, board_2=EIGHT)
-    run.boards[2].greets_s = 0.2
+    run.boards[2].hello_s = 0.2
     run.play()
     assert run.texts("refused") == [f"board-2 cannot take part: {DIFFERS}"]
     assert run.texts("peer-down") == [f"lost board-2: {DIFFERS}"]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from edgegossip import frame as wire
-from edgegossip.engine.plausible import Trust
+from edgegossip.engine.plausible import Reputation
 from edgegossip.engine.server_events import Result
 from edgegossip.frame import Aux
 from edgegossip.types import DecodeError, Metrics, NodeId
@@ -165,17 +165,17 @@ def test_a_board_that_is_left_out_takes_part_again_where_it_is_needed() -> None:
     def say(event: str, text: str, board: NodeId) -> None:
         said.append((event, text))
 
-    trust = Trust(say)
+    reputation = Reputation(say)
     three, two = ["a", "b", "c"], ["a", "c"]
     for round in range(2):
-        assert trust.trusted(three, round, 2) == three
-        trust.refused("a", "x")
-        trust.judge(round, ["b", "c"])
-    assert trust.trusted(three, 2, 2) == ["b", "c"] and trust.trusted(three, 2, 2) == ["b", "c"]
-    assert trust.trusted(two, 3, 2) == two
-    trust.refused("a", "x")
-    trust.judge(3, ["c"])
-    assert trust.trusted(three, 4, 2) == ["b", "c"]
+        assert reputation.trusted(three, round, 2) == three
+        reputation.refused("a", "x")
+        reputation.judge(round, ["b", "c"])
+    assert reputation.trusted(three, 2, 2) == ["b", "c"] and reputation.trusted(three, 2, 2) == ["b", "c"]
+    assert reputation.trusted(two, 3, 2) == two
+    reputation.refused("a", "x")
+    reputation.judge(3, ["c"])
+    assert reputation.trusted(three, 4, 2) == ["b", "c"]
     assert [event for event, _ in said if event != "refused"] == ["quarantine", "readmitted", "quarantine"]
     assert all("left out for 2 rounds" in text for event, text in said if event == "quarantine")
 

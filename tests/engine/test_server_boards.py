@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from edgegossip.engine.server_boards import SILENT_S, Boards, BoardSeen, sample, wanted
+from edgegossip.engine.server_boards import SILENT_S, BoardPresence, Boards, sample, wanted
 from edgegossip.types import PeerError, RunError
 
 
@@ -17,8 +17,8 @@ def _boards() -> Boards:
     return boards
 
 
-def _seen(*silences: tuple[int, float], beats_fast: bool = True) -> list[BoardSeen]:
-    return [BoardSeen(i, s, beats_fast) for i, s in silences]
+def _seen(*silences: tuple[int, float], beats_fast: bool = True) -> list[BoardPresence]:
+    return [BoardPresence(i, s, beats_fast) for i, s in silences]
 
 
 def test_a_silent_board_goes_down_and_comes_back() -> None:
@@ -38,7 +38,7 @@ def test_a_board_that_left_is_down_and_a_stock_node_may_beat_slowly() -> None:
     assert [m.name for m in boards.up()] == ["board-0"]
 
 
-def test_strangers_are_greeted_unless_refused_or_replaced() -> None:
+def test_strangers_get_a_hello_unless_refused_or_replaced() -> None:
     boards = _boards()
     assert boards.observe(_seen((10, 0.0), (11, 0.0), (12, 0.0)))[1] == [12]
     assert boards.observe(_seen((10, 0.0), (11, 0.0), (12, SILENT_S)))[1] == []  # what is left of a process
@@ -63,10 +63,10 @@ def test_a_board_whose_process_has_ended_does_not_come_back_with_its_last_heartb
     boards = _boards()
     member = boards.by_name("board-0")
     assert member is not None and boards.ended("board-0", "killed") is not None
-    fresh = [BoardSeen(member.node, silent_s=0.2)]
+    fresh = [BoardPresence(member.node, silent_s=0.2)]
     other = boards.by_name("board-1")
     assert other is not None
-    changes, strangers = boards.observe([*fresh, BoardSeen(other.node, 0.1, True)])
+    changes, strangers = boards.observe([*fresh, BoardPresence(other.node, 0.1, True)])
     assert changes == [] and strangers == []
     boards.admit(member.node + 1000, "board-0")
     assert [m.name for m in boards.up()] == ["board-0", "board-1"]
@@ -80,7 +80,7 @@ def _three() -> Boards:
 
 
 def _silent(boards: Boards, *names: str) -> None:
-    boards.observe([BoardSeen(k, 0.0) for k, name in enumerate(boards.expected) if name not in names])
+    boards.observe([BoardPresence(k, 0.0) for k, name in enumerate(boards.expected) if name not in names])
 
 
 def test_silent_boards_are_waited_for_and_may_come_back() -> None:

@@ -277,7 +277,7 @@ def test_a_board_that_goes_away_with_the_final_evaluation_is_asked_again_but_not
     asked: list[int] = []
 
     def go_away(effect: Effect) -> None:
-        if isinstance(effect, Ask) and isinstance(effect.questions[0].wish, Evaluate):
+        if isinstance(effect, Ask) and isinstance(effect.questions[0].instruction, Evaluate):
             asked.append(effect.questions[0].node)
             for_ever.boards[0].away = frozenset({FINAL})
 
@@ -352,16 +352,16 @@ def test_whom_the_transport_takes_for_gone_is_not_refused() -> None:
         nobody.play()
 
 
-def test_a_board_that_takes_long_to_get_ready_is_greeted_once() -> None:
-    run, greeted = Run(boards=2, rounds=2), list[str]()
-    run.boards[1].greets_s = 9.0
-    run.on_effect = lambda effect: greeted.extend("hello" for _ in _greetings(effect))
+def test_a_board_that_takes_long_to_get_ready_gets_one_hello() -> None:
+    run, hellos = Run(boards=2, rounds=2), list[str]()
+    run.boards[1].hello_s = 9.0
+    run.on_effect = lambda effect: hellos.extend("hello" for _ in _hellos(effect))
     run.play()
-    assert len(greeted) == 2 and run.texts("waiting") == ["waiting 1/2: missing board-1"]
+    assert len(hellos) == 2 and run.texts("waiting") == ["waiting 1/2: missing board-1"]
 
 
-def _greetings(effect: Effect) -> list[Question]:
-    return [q for q in effect.questions if isinstance(q.wish, Hello)] if isinstance(effect, Ask) else []
+def _hellos(effect: Effect) -> list[Question]:
+    return [q for q in effect.questions if isinstance(q.instruction, Hello)] if isinstance(effect, Ask) else []
 
 
 def test_boards_with_test_sets_of_their_own_evaluate_together() -> None:

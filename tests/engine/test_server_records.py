@@ -98,18 +98,6 @@ def test_progress_survives_bytes() -> None:
     np.testing.assert_array_equal(again.strategy["a/b"], strategy["a/b"])
 
 
-def test_what_earlier_versions_did_not_keep_is_as_it_is_without() -> None:
-    x = np.zeros(LAYOUT.size, np.float32)
-    plain = Progress(7, x, levels=ServerLevels(20, 0.9, 1.5, (2.0, 0.1), 17)).plain()
-    plain["levels"] = plain["levels"][:3]
-    for key in ("records", "instance", "examples", "agreement"):
-        del plain[key]
-    again = Progress.from_plain(plain, LAYOUT, ServerLevels(20, 0.9))
-    assert again.levels == ServerLevels(20, 0.9, 1.5, (2.0, 0.1), 17, None, None)
-    assert (again.records, again.instance, again.examples) == ({}, "", {})
-    assert again.agreement == Agreement({})
-
-
 @pytest.mark.parametrize(
     "wrong", [{}, {"format": 2}, {"format": 1, "round": 1, "model": np.zeros(3, np.float32), "reference": None}]
 )

@@ -74,7 +74,7 @@ def test_differences_go_down_to_those_who_hold_the_model_before() -> None:
     assert total == sum(sum(b.received_bytes) for b in run.boards)
 
 
-def test_a_board_that_was_too_busy_to_answer_its_greeting_is_greeted_again() -> None:
+def test_a_board_that_was_too_busy_to_answer_its_hello_gets_another() -> None:
     run = Run()
     run.boards[1].unavailable = 2
     np.testing.assert_array_equal(run.play(), Run().play())
@@ -165,8 +165,8 @@ def test_a_save_comes_before_whatever_is_asked_next() -> None:
     def note(effect: Effect) -> None:
         if isinstance(effect, Save):
             order.append(effect.progress.round)
-        if isinstance(effect, Ask) and isinstance(effect.questions[0].wish, Train):
-            order.append(f"round {effect.questions[0].wish.frame.round}")
+        if isinstance(effect, Ask) and isinstance(effect.questions[0].instruction, Train):
+            order.append(f"round {effect.questions[0].instruction.frame.round}")
 
     run = Run(rounds=3)
     run.on_effect = note
@@ -238,7 +238,7 @@ def test_boards_are_described_the_round_that_comes_next() -> None:
 
     def note(effect: Effect) -> None:
         if isinstance(effect, Ask):
-            rounds.extend(q.wish.round for q in effect.questions if isinstance(q.wish, Hello))
+            rounds.extend(q.instruction.round for q in effect.questions if isinstance(q.instruction, Hello))
 
     run = Run(rounds=6)
     run.boards[2].away, run.on_effect = frozenset({3}), note

@@ -16,7 +16,7 @@ from edgegossip.flower._private import link
 from edgegossip.flower.messages import STYPE
 from edgegossip.frame import Frame
 from edgegossip.layout import Layout
-from edgegossip.spool import Spool
+from edgegossip.memory import Spool
 
 
 @contextmanager

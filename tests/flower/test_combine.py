@@ -18,7 +18,7 @@ from edgegossip.codecs.base import Ctx
 from edgegossip.engine.plausible import ServerLevels
 from edgegossip.engine.server_frames import Channel
 from edgegossip.engine.server_records import Progress
-from edgegossip.engine.server_training import Mean, Share
+from edgegossip.engine.server_training import Mean, WeightedUpdate
 from edgegossip.flower import Coordinator, CoordinatorCheckpointer
 from edgegossip.flower._private.runtime import flower_average
 from edgegossip.flower.combine import StrategyAdapter, combiner, make_strategy
@@ -145,7 +145,7 @@ def test_it_is_flowers_average_of_the_decoded_models(codec: str, uniform: bool) 
         delta, weight = (0.1 * rng.normal(size=LAYOUT.size)).astype(np.float32), 10.0 + 7 * k
         aux: dict[int, float] = {Aux.EXAMPLES: weight, Aux.LOSS: 1.0}
         frame, _ = channel.frame(Kind.UPDATE, delta, channel.codec.init(LAYOUT), Ctx(k, 0), 1, aux)
-        shares.append(Share(f"b{k}", frame, weight))
+        shares.append(WeightedUpdate(f"b{k}", frame, weight))
     models = [x + channel.codec.decode(s.frame.body, LAYOUT) for s in shares]
     records = [
         RecordDict({"a": ArrayRecord({"x": Array(m)}), "m": MetricRecord({"n": 1.0 if uniform else s.weight})})

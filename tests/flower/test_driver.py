@@ -12,7 +12,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
 
 from edgegossip.engine.server import ServerEngine
-from edgegossip.engine.server_boards import BoardSeen
+from edgegossip.engine.server_boards import BoardPresence
 from edgegossip.engine.server_frames import Channel
 from edgegossip.engine.server_records import Progress
 from edgegossip.flower import messages
@@ -48,10 +48,10 @@ class Boards:
         self._ready: dict[str, Message] = {}
         self._numbers = itertools.count(1)
 
-    def nodes(self) -> list[BoardSeen]:
+    def nodes(self) -> list[BoardPresence]:
         if self.broken:
             raise PeerError("nobody answers")
-        return [BoardSeen(node, 0.0) for node in self._boards]
+        return [BoardPresence(node, 0.0) for node in self._boards]
 
     def push(self, messages: list[Message]) -> list[str]:
         if self.broken:

@@ -26,7 +26,7 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 
 import edgegossip.flower
 from edgegossip.flower._private import link, runtime, superlink
-from edgegossip.spool import Spool
+from edgegossip.memory import Spool
 from edgegossip.types import PeerError
 
 PUBLIC = ("flwr.app", "flwr.serverapp", "flwr.serverapp.strategy", "flwr.clientapp")

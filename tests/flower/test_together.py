@@ -4,7 +4,7 @@ import numpy as np
 
 from edgegossip import codecs, training
 from edgegossip.engine.server_frames import Channel, Uplink
-from edgegossip.engine.server_training import Share
+from edgegossip.engine.server_training import WeightedUpdate
 from edgegossip.flower.combine import combiner, make_strategy
 from edgegossip.frame import Aux
 from edgegossip.training.standardise import UNIT
@@ -21,7 +21,7 @@ def test_momentum_makes_the_sums_larger_all_alike(in_run):
         combined.choose(round, x, range(len(boards)))
         updates = [board.local_update(x, round) for board in boards]
         frames = [Uplink(channel, f"board-{k}").frame(update, round, {}) for k, update in enumerate(updates)]
-        shares = [Share(f"board-{k}", frame, frame.aux[Aux.EXAMPLES], k) for k, frame in enumerate(frames)]
+        shares = [WeightedUpdate(f"board-{k}", frame, frame.aux[Aux.EXAMPLES], k) for k, frame in enumerate(frames)]
         x = combined.combine(round, x, shares).model
     weights = first_layer(recipe, x).weights / UNIT
     np.testing.assert_allclose(weights, (2 - 0.5**4) * np.array([0.1, 0.2, 0.3, 0.4]), rtol=1e-5)

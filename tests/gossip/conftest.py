@@ -74,7 +74,7 @@ class Fleet:
                     row = self.models.setdefault(action.round + 1, np.full_like(self.start, np.nan))
                     row[node] = self.algorithm.model(self.states[node])
 
-    def greet(self, *nodes: int) -> None:
+    def say_hello(self, *nodes: int) -> None:
         """Starts these nodes, or all, and delivers what they say."""
         for node in nodes or range(len(self.members)):
             self.states[node], actions = self.algorithm.start(self.states[node])
@@ -177,10 +177,10 @@ def make_fleet() -> Callable[..., Fleet]:
 
 @pytest.fixture(params=STREAMS, ids=lambda p: f"{p[0]}-{p[1]}")
 def fleet(request: Any, make_fleet: Any) -> Any:
-    """Four nodes that have greeted each other and played three rounds."""
+    """Four nodes that have said hello to each other and played three rounds."""
     name, topology = request.param
     made = make_fleet(topology, nodes=4, algorithm=name, codec="8-bit-elastiquant", alike=name == "parallel-sgd")
-    made.greet()
+    made.say_hello()
     made.play(3)
     assert made.rounds == [3] * 4
     return made

@@ -53,7 +53,7 @@ def is_push(fleet: Any) -> bool:
     return fleet.algorithm.name in ("sgp", "sparse-push", "quant-sgp")
 
 
-def settle(fleet: Any, rounds: int = 6) -> None:
+def play_rounds(fleet: Any, rounds: int = 6) -> None:
     """Rounds in which whoever waits in vain gets its deadline."""
     for _ in range(rounds):
         low = min(fleet.rounds)

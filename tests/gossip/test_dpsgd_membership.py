@@ -158,7 +158,7 @@ def test_a_node_left_behind_goes_on_in_its_neighbours_round(make_fleet: Any) -> 
 def test_one_message_leads_nobody_to_a_far_round_and_none_that_cannot_be_decoded(make_fleet: Any, name: str) -> None:
     """On a ring one neighbour is half of them."""
     fleet = make_fleet("ring", nodes=4, algorithm=name)
-    fleet.greet()
+    fleet.say_hello()
     fleet.step(1, ZERO)
     sent = next(m for to, m in fleet.mail if to == 0 and m.sender == "board-1")
 
@@ -219,15 +219,15 @@ def test_the_byte_limit_counts_all_who_send_in_some_round(make_fleet: Any) -> No
     fleet = make_fleet("one-peer-exponential", nodes=8)
     s, large = fleet.states[0], Layout.of([TensorSpec("w", (10**7,))])
     assert len(s.ctx.neighbours.in_) == 1
-    share, limit = fleet.algorithm._early_limits(replace(s, view=replace(s.view, layout=large)), 10)
+    share, limit = fleet.algorithm._pending_limits(replace(s, view=replace(s.view, layout=large)), 10)
     assert limit == 11 * 3 * (4 * large.size + 2**16) == 3 * share
 
 
 @pytest.mark.parametrize("name", ["dpsgd", "deep-squeeze", "d2"])
 def test_a_newcomer_asks_again_whether_it_is_far_behind(make_fleet: Any, name: str) -> None:
-    """Its greetings were lost: its neighbours never offer their models."""
+    """Its hellos were lost: its neighbours never offer their models."""
     fleet = make_fleet("ring", nodes=4, algorithm=name)
-    fleet.greet()
+    fleet.say_hello()
     for node in (1, 2, 3):
         fleet.down(node, 0)
     fleet.play(20, [1, 2, 3])
@@ -288,10 +288,10 @@ def test_a_later_message_of_an_edge_tells_that_this_rounds_is_lost(make_fleet: A
 
 
 @pytest.mark.parametrize("name", ["dpsgd", "choco-sgd", "quant-sgp"])
-def test_a_greeting_that_came_while_its_sender_counted_as_down_is_asked_for_again(make_fleet: Any, name: str) -> None:
+def test_a_hello_that_came_while_its_sender_counted_as_down_is_asked_for_again(make_fleet: Any, name: str) -> None:
     """A restarted board reaches its neighbours some moments before they reach it."""
     fleet = make_fleet("ring", nodes=3, algorithm=name)
-    fleet.greet()
+    fleet.say_hello()
     fleet.down(1, 0), fleet.down(2, 0)
     fleet.play(20, [1, 2])
     fleet.restart(0)
@@ -308,14 +308,14 @@ def test_a_greeting_that_came_while_its_sender_counted_as_down_is_asked_for_agai
 
 @pytest.mark.parametrize("name", ["dpsgd", "choco-sgd", "quant-sgp"])
 def test_an_answer_that_was_lost_with_the_connection_is_asked_for_again(make_fleet: Any, name: str) -> None:
-    """A board that restarts within the grace time greets before its neighbours know that the old
-    process is gone."""
+    """A board that restarts within the grace time says hello before its neighbours know that the
+    old process is gone."""
     fleet = make_fleet("ring", nodes=3, algorithm=name)
-    fleet.greet()
+    fleet.say_hello()
     fleet.play(20)
     fleet.restart(0)
-    while greetings := [k for k, (_, m) in enumerate(fleet.mail) if m.frame.kind == Kind.HELLO]:
-        fleet.deliver(greetings[0])
+    while hellos := [k for k, (_, m) in enumerate(fleet.mail) if m.frame.kind == Kind.HELLO]:
+        fleet.deliver(hellos[0])
     assert any(m.frame.kind == Kind.STATE for _, m in fleet.mail)
     fleet.mail.clear()  # what was queued for the old process
     adopted = []

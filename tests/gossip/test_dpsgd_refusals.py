@@ -12,7 +12,7 @@ from edgegossip import codecs, gossip
 from edgegossip.frame import Kind
 from edgegossip.gossip.base import Message
 from edgegossip.gossip.messages import LARGEST, squared_norm
-from edgegossip.gossip.topologies.graph import build
+from edgegossip.gossip.topologies import build
 from edgegossip.types import ConfigError, DecodeError, PeerError, UsageError
 
 N = 12

@@ -9,7 +9,7 @@ import numpy as np
 from edgegossip import codecs, gossip
 from edgegossip.gossip.averaging import default_eta, memory_eta
 from edgegossip.gossip.base import NodeView
-from edgegossip.gossip.topologies.summary import gap_table, summarise
+from edgegossip.gossip.topologies import gap_table, summarise
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import ConfigError
 

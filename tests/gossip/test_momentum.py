@@ -51,8 +51,8 @@ class Nodes:
         self.states = [algorithm.init(x, view(i, topology)) for i, x in enumerate(start)]
         self.members = view(0, topology).members
         for i, s in enumerate(self.states):
-            self.states[i], greetings = algorithm.start(s)
-            for a in greetings:
+            self.states[i], hellos = algorithm.start(s)
+            for a in hellos:
                 to = self.members.index(a.to)
                 self.states[to], answers = algorithm.receive(self.states[to], Message(self.members[i], a.frame))
                 assert not answers

@@ -47,7 +47,7 @@ class Liar:
             for tag, value in frame.aux.items():
                 self.values[tag].add(value)
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Let all mail arrive, and whoever waits in vain go on."""
         for _ in range(3):
             while self.fleet.mail:
@@ -109,15 +109,15 @@ def played(make_fleet: Any, name: str, topology: str, seed: int) -> tuple[Any, L
         fleet.states[i], actions = fleet.algorithm.start(fleet.states[i])
         fleet.carry_out(i, actions)
     for k in range(22):
-        liar.settle()
+        liar.flush()
         for i in range(3) if k < 20 else (1, 2):
             liar.step(i)
-    liar.settle()
+    liar.flush()
     return fleet, liar
 
 
 def begin_anew(fleet: Any, liar: Liar, kept: Any) -> None:
-    """Board 0 starts again and greets the others, whose answers only the liar gets."""
+    """Board 0 starts again and says hello to the others, whose answers only the liar gets."""
     fleet.restart(0, kept)
     for _ in range(3):
         liar.hear()

@@ -10,7 +10,7 @@ import pytest
 
 from edgegossip.frame import Aux, Kind
 from edgegossip.gossip.base import Adopted
-from tests.gossip.streams import ZERO, assert_replicas_are_equal, check, is_push, settle, take_mail, total
+from tests.gossip.streams import ZERO, assert_replicas_are_equal, check, is_push, play_rounds, take_mail, total
 
 
 def test_nothing_is_lost_without_faults(fleet: Any) -> None:
@@ -21,7 +21,7 @@ def test_nothing_is_lost_without_faults(fleet: Any) -> None:
 def test_a_lost_message_is_mended_by_a_full_state(fleet: Any) -> None:
     fleet.step_all()
     assert take_mail(fleet, 1)
-    settle(fleet)
+    play_rounds(fleet)
     check(fleet)
 
 
@@ -32,7 +32,7 @@ def test_messages_in_any_order_and_twice_count_once(fleet: Any) -> None:
         fleet.mail += list(fleet.mail)
         rng.shuffle(fleet.mail)
         fleet.deliver_all()
-    settle(fleet)
+    play_rounds(fleet)
     check(fleet)
     assert sum(s.duplicates for s in fleet.states) > 0
 
@@ -44,7 +44,7 @@ def test_a_restart_from_an_old_checkpoint(fleet: Any) -> None:
     fleet.deliver(0)
     take_mail(fleet, 1)
     fleet.restart(1, kept)
-    settle(fleet, 8)
+    play_rounds(fleet, 8)
     check(fleet)
     assert min(fleet.rounds) >= 8
 
@@ -56,14 +56,14 @@ def test_a_restart_in_the_middle_of_a_round(fleet: Any) -> None:
     fleet.mail.clear()
     fleet.restart(1, kept)
     assert fleet.rounds[1] == 4
-    settle(fleet, 8)
+    play_rounds(fleet, 8)
     check(fleet)
 
 
 def test_a_lost_disk(fleet: Any) -> None:
     """What the node held is gone; the rest stays consistent, and the models agree again."""
     fleet.restart(1)
-    settle(fleet, 200)
+    play_rounds(fleet, 200)
     assert_replicas_are_equal(fleet)
     if is_push(fleet):
         assert total(fleet)[1] > 0.0
@@ -82,7 +82,7 @@ def test_a_node_that_lost_everything_late_takes_over_a_model(fleet: Any) -> None
     others = np.stack([fleet.algorithm.model(fleet.states[i]) for i in (0, 2, 3)])
     mine = fleet.algorithm.model(fleet.states[1])
     assert np.abs(mine - others.mean(axis=0)).max() <= np.ptp(others, axis=0).max() + 1e-6
-    settle(fleet, 8)
+    play_rounds(fleet, 8)
     assert_replicas_are_equal(fleet)
 
 
@@ -115,26 +115,26 @@ def test_a_late_hello_of_a_life_that_is_over_is_not_believed(fleet: Any) -> None
 
 
 @pytest.mark.parametrize("name", ["sgp", "quant-sgp"])
-def test_a_late_hello_of_a_life_that_was_never_heard_of_is_asked_back(make_fleet: Any, name: str) -> None:
-    """It must not end the present life: nobody would believe its greetings any more."""
+def test_a_late_hello_of_an_incarnation_that_was_never_heard_of_is_asked_back(make_fleet: Any, name: str) -> None:
+    """It must not end the present incarnation: nobody would believe its hellos any more."""
     fleet = make_fleet("directed-ring", nodes=3, algorithm=name)
-    fleet.greet()
+    fleet.say_hello()
     unknown = [fleet.states[k] for k in range(3)]
     fleet.restart(1)
     late = next((to, m) for to, m in fleet.mail if m.frame.kind == Kind.HELLO and to == 0)
     fleet.mail.clear()
     fleet.restart(1)
     fleet.deliver_all()
-    lives = fleet.states[0].out_edge((1, 0)).incarnations
-    assert len(lives) == 2 and unknown[0].out_edge((1, 0)).incarnations == lives[:1]
+    incarnations = fleet.states[0].out_edge((1, 0)).incarnations
+    assert len(incarnations) == 2 and unknown[0].out_edge((1, 0)).incarnations == incarnations[:1]
     (asked,) = fleet.hand(*late)
     assert asked.frame.kind == Kind.HELLO and Aux.CHALLENGE in asked.frame.aux
     fleet.deliver_all()
-    assert fleet.states[0].out_edge((1, 0)).incarnations == lives
+    assert fleet.states[0].out_edge((1, 0)).incarnations == incarnations
     fleet.restart(1, fleet.states[1])
     fleet.deliver_all()
     edge = fleet.states[0].out_edge((1, 0))
-    assert edge.incarnations == lives and edge.session in (
+    assert edge.incarnations == incarnations and edge.session in (
         fleet.states[1].in_edge((0, 0)).opening,
         fleet.states[1].in_edge((0, 0)).session,
     )
@@ -142,14 +142,14 @@ def test_a_late_hello_of_a_life_that_was_never_heard_of_is_asked_back(make_fleet
 
 @pytest.mark.parametrize("name", ["sgp", "quant-sgp"])
 def test_a_challenge_that_is_lost_with_the_connection_is_asked_for_again(make_fleet: Any, name: str) -> None:
-    """The greeting of the new process outran the news that the old one is gone."""
+    """The hello of the new process outran the news that the old one is gone."""
     fleet = make_fleet("complete", nodes=3, algorithm=name)
-    fleet.greet()
+    fleet.say_hello()
     fleet.play(30)
     fleet.restart(1)
-    while greetings := [(to, m) for to, m in fleet.mail if to != 1]:
+    while hellos := [(to, m) for to, m in fleet.mail if to != 1]:
         fleet.mail.clear()
-        for to, m in greetings:
+        for to, m in hellos:
             fleet.hand(to, m)
     assert [m.frame.kind for to, m in fleet.mail] == [Kind.HELLO] * 2
     fleet.mail.clear()
@@ -178,7 +178,7 @@ def test_a_full_state_that_comes_twice_or_late_counts_once(fleet: Any) -> None:
         fleet.step_all()
     fleet.deliver_all()
     assert states
-    settle(fleet)
+    play_rounds(fleet)
     for to, m in states:
         before = fleet.states[to].math
         fleet.hand(to, m)

@@ -15,7 +15,7 @@ from tests.gossip.streams import N, lies
 
 def test_nobody_rewrites_an_own_stream_with_more_than_there_were_rounds(make_fleet: Any) -> None:
     fleet = make_fleet("complete", nodes=3, algorithm="parallel-sgd", alike=True)
-    fleet.greet()
+    fleet.say_hello()
     fleet.play(2)
     *first, last = lies(fleet, 4, EXAMPLES=2, STEPS=2.0**52)
     for message in first:
@@ -29,7 +29,7 @@ def test_nobody_claims_more_own_messages_than_there_were_rounds(make_fleet: Any,
     """Believed, the claim would come back to a restarted liar from an honest board, whom it would
     refuse."""
     fleet = make_fleet("complete", nodes=3, algorithm="parallel-sgd", alike=True)
-    fleet.greet()
+    fleet.say_hello()
     fleet.play(2)
     *first, last = lies(fleet, 4, EXAMPLES=count, STEPS=2)
     for message in first:
@@ -43,7 +43,7 @@ def test_nobody_claims_more_own_messages_than_there_were_rounds(make_fleet: Any,
 @pytest.mark.parametrize("count", [2.0**32 + 1, 2.0**33])
 def test_nobody_believes_of_itself_what_the_others_would_refuse(make_fleet: Any, count: float) -> None:
     fleet = make_fleet("complete", nodes=3, algorithm="parallel-sgd", alike=True)
-    fleet.greet()
+    fleet.say_hello()
     fleet.play(2)
     fleet.restart(0, fleet.states[0])
     *first, last = lies(fleet, 4, EXAMPLES=2, STEPS=count)
@@ -58,7 +58,7 @@ def test_a_board_that_a_liar_has_told_the_most_of_itself_is_not_refused(make_fle
     """It counts on, and everybody who comes back later takes its full state and gives it its
     own."""
     fleet = make_fleet("complete", nodes=3, algorithm="parallel-sgd", alike=True)
-    fleet.greet()
+    fleet.say_hello()
     fleet.play(2)
     kept = fleet.states[0]
     fleet.restart(0, kept)
@@ -80,7 +80,7 @@ def test_a_board_that_a_liar_has_told_the_most_of_itself_is_not_refused(make_fle
 
 def test_what_was_believed_of_a_liar_can_be_given_back_to_it(make_fleet: Any) -> None:
     fleet = make_fleet("complete", nodes=3, algorithm="parallel-sgd", alike=True)
-    fleet.greet()
+    fleet.say_hello()
     fleet.play(2)
     for message in lies(fleet, 4, EXAMPLES=2.0**32, STEPS=2):
         fleet.hand(0, message)

@@ -1,4 +1,4 @@
-"""Streams against old processes, late greetings and neighbours that lie."""
+"""Streams against old processes, late hellos and neighbours that lie."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def level(fleet: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["choco-sgd", "quant-sgp", "sgp", "bagua-lp"])
-def test_a_late_greeting_that_reaches_the_next_process(make_fleet: Any, name: str) -> None:
+def test_a_late_hello_that_reaches_the_next_process(make_fleet: Any, name: str) -> None:
     """It opened the established session; the new process answers in it, and has said something else
     since."""
     fleet = make_fleet("complete", nodes=3, algorithm=name, alike=True)
@@ -70,11 +70,11 @@ def test_a_late_greeting_that_reaches_the_next_process(make_fleet: Any, name: st
 
 
 @pytest.mark.parametrize("name", ["choco-sgd", "quant-sgp", "bagua-lp"])
-def test_a_newcomer_that_adopts_before_it_is_greeted(make_fleet: Any, name: str) -> None:
+def test_a_newcomer_that_adopts_before_it_gets_a_hello(make_fleet: Any, name: str) -> None:
     fleet = make_fleet("ring", nodes=4, algorithm=name, alike=True)
     for i in (0, 1, 3):
         fleet.down(i, 2)
-    fleet.greet(0, 1, 3)
+    fleet.say_hello(0, 1, 3)
     for k in range(20):
         for i in (0, 1, 3):
             fleet.step(i, np.full(N, 0.1 * (k + i)))
@@ -96,7 +96,7 @@ def test_a_newcomer_that_adopts_before_it_is_greeted(make_fleet: Any, name: str)
 
 def test_parallel_models_are_the_same_after_two_lost_disks(make_fleet: Any) -> None:
     fleet = make_fleet("complete", nodes=3, algorithm="parallel-sgd", alike=True)
-    fleet.greet()
+    fleet.say_hello()
     rounds(fleet, range(30))
     for i in (1, 2):
         fleet.restart(i)
@@ -112,7 +112,7 @@ def test_parallel_models_are_the_same_after_two_lost_disks(make_fleet: Any) -> N
 
 def test_bagua_newcomer_is_not_pulled_to_the_initial_model(make_fleet: Any) -> None:
     fleet = make_fleet("ring", nodes=4, algorithm="bagua-lp", alike=True)
-    fleet.greet()
+    fleet.say_hello()
     for _ in range(30):
         for i in range(4):
             fleet.step(i, np.ones(N))
@@ -127,14 +127,14 @@ def test_bagua_newcomer_is_not_pulled_to_the_initial_model(make_fleet: Any) -> N
     np.testing.assert_allclose(fleet.algorithm.model(fleet.states[2]), fleet.start[0] + 30, rtol=0, atol=1e-3)
 
 
-@pytest.mark.parametrize("life", [None, -0.5, 0.0, 1e300])
-def test_a_state_without_a_life_is_refused(make_fleet: Any, life: float | None) -> None:
+@pytest.mark.parametrize("incarnation", [None, -0.5, 0.0, 1e300])
+def test_a_state_without_an_incarnation_is_refused(make_fleet: Any, incarnation: float | None) -> None:
     fleet = make_fleet("complete", nodes=3, algorithm="sgp")
-    fleet.greet()
+    fleet.say_hello()
     fleet.play(2)
     (m, _) = lies(fleet, 2)
     aux = {t: v for t, v in m.frame.aux.items() if t != Aux.INCARNATION}
-    aux |= {} if life is None else {Aux.INCARNATION: life}
+    aux |= {} if incarnation is None else {Aux.INCARNATION: incarnation}
     with pytest.raises(PeerError, match="INCARNATION"):
         fleet.hand(0, replace(m, frame=replace(m.frame, aux=aux)))
 
@@ -142,7 +142,7 @@ def test_a_state_without_a_life_is_refused(make_fleet: Any, life: float | None) 
 @pytest.mark.parametrize("weight", [-1.0, 1e6, 1.7e308])
 def test_a_state_that_brings_more_weight_than_there_can_be_is_refused(make_fleet: Any, weight: float) -> None:
     fleet = make_fleet("complete", nodes=3, algorithm="sgp")
-    fleet.greet()
+    fleet.say_hello()
     fleet.play(2)
     first, last = lies(fleet, 2, PUSH_SUM_WEIGHT=weight)
     fleet.hand(0, first)
@@ -155,7 +155,7 @@ def test_a_state_that_brings_more_weight_than_there_can_be_is_refused(make_fleet
 @pytest.mark.parametrize(("share", "gained"), [(1.0, 0.0), (0.5, 1e-9), (0.0, 0.5), (0.5, 16 * 4 * 0.5 + 1)])
 def test_mass_and_weight_come_together(make_fleet: Any, share: float, gained: float) -> None:
     fleet = make_fleet("directed-ring", nodes=4, algorithm="sgp")
-    fleet.greet()
+    fleet.say_hello()
     fleet.step(0, np.zeros(N))
     to, message = next((to, m) for to, m in fleet.mail if m.frame.kind == Kind.MODEL)
     aux = {**message.frame.aux, Aux.SHARE: share, Aux.PUSH_SUM_WEIGHT: gained}
@@ -166,7 +166,7 @@ def test_mass_and_weight_come_together(make_fleet: Any, share: float, gained: fl
 def test_a_board_that_holds_more_weight_than_the_fleet_began_with_is_believed(make_fleet: Any) -> None:
     """After rollbacks, until what was counted twice is taken back elsewhere."""
     fleet = make_fleet("directed-ring", nodes=2, algorithm="sgp")
-    fleet.greet()
+    fleet.say_hello()
     fleet.states[0] = replace(fleet.states[0], math=replace(fleet.states[0].math, u=10.0))
     fleet.step(0, np.zeros(N))
     fleet.deliver_all()
@@ -174,9 +174,9 @@ def test_a_board_that_holds_more_weight_than_the_fleet_began_with_is_believed(ma
 
 
 def test_a_refused_early_message_does_not_make_its_receiver_look_fresh(make_fleet: Any) -> None:
-    """The receiver holds a replica: its next greeting must not say that it begins with nothing."""
+    """The receiver holds a replica: its next hello must not say that it begins with nothing."""
     fleet = make_fleet("ring", nodes=3, algorithm="choco-sgd")
-    fleet.greet()
+    fleet.say_hello()
     rounds(fleet, range(3))
     level(fleet)
     fleet.step(1, np.ones(N))
@@ -190,8 +190,8 @@ def test_a_refused_early_message_does_not_make_its_receiver_look_fresh(make_flee
     fleet.mail.clear()
     edge = fleet.states[0].in_edge((1, 0))
     assert edge.established and edge.epoch == 0
-    greeting = fleet.hand(0, Message("board-1", replace(early, round=early.round + 1, sequence=early.sequence + 1)))
-    asked = [a.frame.aux for a in greeting if isinstance(a, Send) and a.frame.kind == Kind.HELLO]
+    hello = fleet.hand(0, Message("board-1", replace(early, round=early.round + 1, sequence=early.sequence + 1)))
+    asked = [a.frame.aux for a in hello if isinstance(a, Send) and a.frame.kind == Kind.HELLO]
     assert len(asked) == 1 and Aux.FRESH not in asked[0]
     rounds(fleet, range(3, 6))
     level(fleet)
@@ -200,7 +200,7 @@ def test_a_refused_early_message_does_not_make_its_receiver_look_fresh(make_flee
 
 def test_nobody_rewrites_an_own_stream_once_a_round_is_over(make_fleet: Any) -> None:
     fleet = make_fleet("complete", nodes=3, algorithm="parallel-sgd", alike=True)
-    fleet.greet()
+    fleet.say_hello()
     rounds(fleet, range(2))
     key, own = (1, 0), fleet.states[0].math.by_node[0]
     s = fleet.states[0]
@@ -218,7 +218,7 @@ def test_nobody_rewrites_an_own_stream_once_a_round_is_over(make_fleet: Any) -> 
 def test_a_parallel_stream_keeps_what_rounding_loses(make_fleet: Any) -> None:
     """Sums of one board's updates grow far beyond the model; small updates must still count."""
     fleet = make_fleet("complete", nodes=2, algorithm="parallel-sgd", alike=True)
-    fleet.greet()
+    fleet.say_hello()
     start = fleet.algorithm.model(fleet.states[0]).astype(np.float64)
     updates = [np.full(N, v) for v in (*[50.0] * 20, *[1e-5] * 60, *[-50.0] * 20)]
     for delta in updates:
@@ -227,7 +227,7 @@ def test_a_parallel_stream_keeps_what_rounding_loses(make_fleet: Any) -> None:
     np.testing.assert_allclose(fleet.algorithm.model(fleet.states[1]) - start, np.full(N, 30e-5), rtol=0, atol=2e-5)
 
 
-def test_a_late_greeting_of_the_same_process_changes_nothing(make_fleet: Any) -> None:
+def test_a_late_hello_of_the_same_process_changes_nothing(make_fleet: Any) -> None:
     fleet = make_fleet("ring", nodes=3, algorithm="choco-sgd")
     for i, s in enumerate(fleet.states):
         fleet.states[i], actions = fleet.algorithm.start(s)
@@ -245,9 +245,9 @@ def test_a_late_greeting_of_the_same_process_changes_nothing(make_fleet: Any) ->
     assert_replicas_are_equal(fleet)
 
 
-def test_many_greetings_do_not_bring_as_many_messages(make_fleet: Any) -> None:
+def test_many_hellos_do_not_bring_as_many_messages(make_fleet: Any) -> None:
     fleet = make_fleet("complete", nodes=3, algorithm="choco-sgd", alike=True)
-    fleet.greet()
+    fleet.say_hello()
     fleet.step(0, np.zeros(N))
     fingerprint, sent = fleet.algorithm.scheme.fingerprint(fleet.states[0].math), 0
     for k in range(50):
@@ -260,7 +260,7 @@ def test_many_greetings_do_not_bring_as_many_messages(make_fleet: Any) -> None:
 def test_models_stay_finite_whatever_a_neighbour_sends(make_fleet: Any, name: str) -> None:
     """Ever larger values, each plausible beside what the one before did."""
     fleet = make_fleet("complete", nodes=2, algorithm=name, alike=True)
-    fleet.greet()
+    fleet.say_hello()
     refused = 0
     for _ in range(16):
         fleet.step_all()

@@ -8,7 +8,7 @@ from typing import Any
 from edgegossip.frame import Aux, Kind
 from edgegossip.gossip.base import Send
 from edgegossip.gossip.streams import STATES_A_ROUND
-from tests.gossip.streams import ZERO, assert_replicas_are_equal, check, settle, take_mail
+from tests.gossip.streams import ZERO, assert_replicas_are_equal, check, play_rounds, take_mail
 
 
 def edge_of(fleet: Any) -> tuple[int, int, tuple[int, int]]:
@@ -24,8 +24,8 @@ def open_again(fleet: Any, times: int) -> int:
     sender, receiver, key = edge_of(fleet)
     sent = 0
     for _ in range(times):
-        fleet.states[receiver], greetings = fleet.algorithm.open_sessions(fleet.states[receiver], [key])
-        fleet.carry_out(receiver, greetings)
+        fleet.states[receiver], hellos = fleet.algorithm.open_sessions(fleet.states[receiver], [key])
+        fleet.carry_out(receiver, hellos)
         for to, m in take_mail(fleet, sender):
             fleet.hand(to, m)
         answers = take_mail(fleet, receiver)
@@ -49,7 +49,7 @@ def test_a_session_beyond_what_a_round_answers_is_answered_in_the_next(fleet: An
     fleet.deliver_all()
     edge = fleet.states[receiver].in_edge(key)
     assert edge.session == session and not edge.opening
-    settle(fleet, 8)
+    play_rounds(fleet, 8)
     check(fleet)
 
 
@@ -81,7 +81,7 @@ def test_one_that_is_gone_by_then_is_told_to_ask_again(fleet: Any) -> None:
     assert not fleet.states[sender].out_edge((receiver, 0)).session
     back = fleet.down(sender)
     assert [a.frame.kind for a in back if isinstance(a, Send) and a.to == fleet.members[receiver]] == [Kind.HELLO]
-    settle(fleet, 8)
+    play_rounds(fleet, 8)
     assert_replicas_are_equal(fleet)
 
 

@@ -46,7 +46,7 @@ def hello_to(fleet: Any, to: int, sender: int, aux: dict[int, float], round: int
 
 def test_a_stranger_to_a_stream_is_refused(make_fleet: Any) -> None:
     fleet = make_fleet("directed-ring", nodes=4, algorithm="sgp")
-    fleet.greet()
+    fleet.say_hello()
     fleet.restart(1)
     ((to, m),) = fleet.mail
     assert to == 0
@@ -85,7 +85,7 @@ def test_a_state_that_does_not_say_what_it_is_part_of_is_refused(fleet: Any, tag
 
 def test_weights_that_cannot_be_are_refused(make_fleet: Any) -> None:
     fleet = make_fleet("directed-ring", nodes=3, algorithm="sgp")
-    fleet.greet()
+    fleet.say_hello()
     fleet.play(1)
     fleet.step_all()
     to, m = fleet.mail[0]

@@ -13,15 +13,15 @@ from tests.gossip.streams import ZERO, N, assert_replicas_are_equal, audits
 
 
 def test_a_silent_receiver_gets_the_message_when_it_opens_the_stream(make_fleet: Any) -> None:
-    """The greeting comes after the first message was due."""
+    """The hello comes after the first message was due."""
     fleet = make_fleet("ring", nodes=3, algorithm="choco-sgd", codec="fp16")
     for i, s in enumerate(fleet.states):
         fleet.states[i], actions = fleet.algorithm.start(s)
         fleet.carry_out(i, actions)
-    greetings, fleet.mail = fleet.mail, []
+    hellos, fleet.mail = fleet.mail, []
     fleet.step_all()
     assert all(m.frame.kind == Kind.HELLO for _, m in fleet.mail)  # nobody has opened a stream
-    fleet.mail = greetings + fleet.mail
+    fleet.mail = hellos + fleet.mail
     fleet.deliver_all()
     assert fleet.rounds == [1, 1, 1]
     assert_replicas_are_equal(fleet)
@@ -29,7 +29,7 @@ def test_a_silent_receiver_gets_the_message_when_it_opens_the_stream(make_fleet:
 
 def test_nodes_that_start_from_different_models_tell_them(make_fleet: Any) -> None:
     fleet = make_fleet("ring", nodes=3, algorithm="choco-sgd", codec="fp16")
-    fleet.greet()
+    fleet.say_hello()
     fleet.step_all()
     kinds = set()
     while fleet.mail:
@@ -55,7 +55,7 @@ def test_a_quorum_shortens_the_wait(make_fleet: Any) -> None:
 @pytest.mark.parametrize("name", ["dpsgd", "choco-sgd"])
 def test_old_news_will_do_with_bounded_staleness(make_fleet: Any, name: str) -> None:
     fleet = make_fleet("ring", nodes=3, algorithm=name, staleness=1)
-    fleet.greet()
+    fleet.say_hello()
     fleet.play(2)
     fleet.step(0, ZERO)
     assert fleet.rounds[0] == 3  # both neighbours' news of round 1 will do in round 2
@@ -72,7 +72,7 @@ def test_weight_does_not_drain_away_before_a_gap_in_a_directed_ring(make_fleet: 
     """Node 1 of 0 -> 1 -> 2 -> 3 -> 0 is gone: 2 gets nothing, and must not give away
     everything."""
     fleet = make_fleet("directed-ring", nodes=4, algorithm=name)
-    fleet.greet()
+    fleet.say_hello()
     fleet.play(3)
     weights = [a.weight for a in audits(fleet)]
     for node in (0, 2, 3):
@@ -98,7 +98,7 @@ def test_a_local_update_moves_the_model_of_a_node_with_little_weight_by_a_bounde
     """Node 0 hands half of what it has to node 1 in every round and gets nothing back, as before a
     gap that it cannot see."""
     made = make_fleet("directed-ring", nodes=4, algorithm=name)
-    made.greet()
+    made.say_hello()
     for _ in range(6):
         made.step(0, ZERO)
         made.tick(0)

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgegossip.gossip import topologies
-from edgegossip.gossip.topologies import regular
-from edgegossip.gossip.topologies.graph import build
+from edgegossip.gossip.topologies import build
 from edgegossip.gossip.weights import is_column_stochastic, is_doubly_stochastic, is_symmetric, spectral_gap
 from edgegossip.types import ConfigError, UsageError
 
@@ -116,8 +115,8 @@ def test_random_regular_draws_again_until_it_is_connected(monkeypatch: pytest.Mo
     """Two separate 4-cliques have degree 3 as well: 35 of the 19,355 cubic graphs on 8 nodes. This
     seed meets one."""
     verdicts = []
-    check = regular._is_connected
-    monkeypatch.setattr(regular, "_is_connected", lambda *a: verdicts.append(check(*a)) or verdicts[-1])
+    check = topologies._is_connected
+    monkeypatch.setattr(topologies, "_is_connected", lambda *a: verdicts.append(check(*a)) or verdicts[-1])
     assert topologies.get("random-regular", 8, degree=3, seed=1065).spectral_gap() > 0
     assert verdicts == [False, True]
 
@@ -175,7 +174,7 @@ def test_weights_can_be_chosen() -> None:
         ("torus", 12, {"rows": 5}, "rows = 5 does not divide 12 nodes; the nearest that does is 4"),
         ("torus", 12, {"cols": 0}, "the nearest valid value is 1"),
         ("torus", 12, {"rows": 3, "cols": 2}, "3 x 2 is not 12 nodes; with rows = 3 use cols = 4"),
-        ("file", 4, {}, "topology 'file' needs the parameter 'path'"),
+        ("file", 4, {}, "topology 'file' needs the parameter 'text'"),
     ],
 )
 def test_wrong_choices_name_the_nearest_right_one(name: str, n: Any, params: dict[str, Any], message: str) -> None:

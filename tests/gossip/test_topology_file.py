@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edgegossip import files
+from edgegossip.files import text_of
 from edgegossip.gossip import topologies
-from edgegossip.gossip.topologies import file as topology_file
 from edgegossip.gossip.weights import is_column_stochastic, metropolis_hastings
 from edgegossip.types import ConfigError, DataError, UsageError
 
@@ -29,7 +30,8 @@ def read(tmp_path: Path) -> Callable[..., topologies.GraphTopology]:
             path.write_bytes(content)
         else:
             path.write_text(content if isinstance(content, str) else json.dumps(content))
-        return topologies.from_file(path, members, **params)
+        text, source = text_of(str(path), "topology file")
+        return topologies.from_text(text, members, source=source, **params)
 
     return read
 
@@ -95,13 +97,12 @@ def test_the_topology_of_a_run_folder_can_be_read_back(read: Any, name: str) -> 
         assert np.array_equal(again.matrix(r), topology.matrix(r)) and again.edges(r) == topology.edges(r)
 
 
-def test_by_registry(tmp_path: Path) -> None:
-    path = tmp_path / "t"
-    path.write_text("0 1\n1 2\n")
-    by_index = topologies.get("file", 3, path=path)
-    assert by_index.edges(0) == topologies.get("file", 3, path=path, members=MEMBERS).edges(0)
+def test_by_registry() -> None:
+    text = "0 1\n1 2\n"
+    by_index = topologies.get("file", 3, text=text)
+    assert by_index.edges(0) == topologies.get("file", 3, text=text, members=MEMBERS).edges(0)
     with pytest.raises(UsageError, match="for 3 nodes was given 2 member names"):
-        topologies.get("file", 3, path=path, members=("a", "b"))
+        topologies.get("file", 3, text=text, members=("a", "b"))
 
 
 @pytest.mark.parametrize(
@@ -160,8 +161,8 @@ def test_unknown_scheme_in_a_file(read: Any) -> None:
 
 def test_missing_and_oversized_files(read: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataError, match=r"missing\.json cannot be read: No such file"):
-        topologies.from_file(tmp_path / "missing.json", MEMBERS)
-    monkeypatch.setattr(topology_file, "MAX_FILE_BYTES", 8)
+        text_of(str(tmp_path / "missing.json"), "topology file")
+    monkeypatch.setattr(files, "MAX_TEXT_BYTES", 8)
     with pytest.raises(DataError, match="larger than"):
         read("a b\nb c # x\n")
 
@@ -169,9 +170,10 @@ def test_missing_and_oversized_files(read: Any, tmp_path: Path, monkeypatch: pyt
 def test_what_is_in_a_file_may_stand_in_its_place() -> None:
     members = ("pi-01", "pi-02", "pi-03")
     text = json.dumps(topologies.get("ring", 3).to_json(members))
-    assert topologies.from_file(text, members).to_json(members)["rounds"] == json.loads(text)["rounds"]
+    content, source = text_of(text, "topology file")
+    assert topologies.from_text(content, members).to_json(members)["rounds"] == json.loads(text)["rounds"]
     with pytest.raises(DataError, match="topology file in the recipe"):
-        topologies.from_file('{"edges": 7}', members)
+        topologies.from_text('{"edges": 7}', members, source=source)
 
 
 def test_a_short_file_does_not_make_a_huge_topology(read: Any) -> None:

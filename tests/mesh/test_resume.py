@@ -8,12 +8,12 @@ import os
 
 import pytest
 
+from edgegossip.memory import Spool
 from edgegossip.mesh import GrpcTransport
 from edgegossip.mesh.base import PeerUp, Received, SendReceipt
 from edgegossip.mesh.inbound import ChunkView, Intake, Refused, Source
 from edgegossip.mesh.outbound import FrameQueue, Outgoing
 from edgegossip.mesh.pacing import MAX_BYTES
-from edgegossip.spool import Spool
 from tests.mesh.relay import CutOnce
 from tests.mesh.support import QUICK, RUN, wait_for
 

@@ -28,7 +28,7 @@ from edgegossip.engine.events import (
     UpdateReady,
 )
 from edgegossip.engine.joining import Patience
-from edgegossip.engine.node import NodeEngine, Seat
+from edgegossip.engine.node import NodeConfig, NodeEngine
 from edgegossip.gossip.base import Send
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.node.spec import NodeSpec, make_algorithm, make_view
@@ -79,7 +79,7 @@ class Board:
         self.view, self.algorithm = make_view(self.spec, self.workload.layout), make_algorithm(recipe)
         self.checkpointer = Checkpointer(self.spec, self.view, self.workload, folder / name, self.sink)
         neighbours = frozenset(MEMBERS) - {name}
-        self.engine = NodeEngine(self.algorithm, Seat(name, MEMBERS, neighbours, 1, 1000), Patience(3.0))
+        self.engine = NodeEngine(self.algorithm, NodeConfig(name, MEMBERS, neighbours, 1, 1000), Patience(3.0))
         self.mail, self.train, self.kept = list[Send](), list[Train](), list[Any]()
         self.carry_out(self.engine.start(0.0))
 

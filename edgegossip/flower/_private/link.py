@@ -85,7 +85,7 @@ from edgegossip.flower.connection import (
     speaks_tls,
     without_identity,
 )
-from edgegossip.spool import Buffer, Spool
+from edgegossip.memory import Buffer, Spool
 from edgegossip.types import PeerError
 
 BUNDLE_BYTES = 8 << 20  # of content in one request; what is larger travels object by object, as Flower sends it

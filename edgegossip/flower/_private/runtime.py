@@ -48,7 +48,7 @@ from flwr.supercore.interceptors import (
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
 
-from edgegossip.engine.server_boards import BoardSeen
+from edgegossip.engine.server_boards import BoardPresence
 from edgegossip.flower._private.link import (
     RUN_GIVE_PATH,
     RUN_TAKE_PATH,
@@ -63,7 +63,7 @@ from edgegossip.flower._private.link import (
     unpack,
 )
 from edgegossip.flower.connection import LinkError, answered
-from edgegossip.spool import Spool
+from edgegossip.memory import Spool
 from edgegossip.types import NodeId, PeerError
 
 BEAT_S = 4.0  # between heartbeats; without one for 60 s Flower ends the run
@@ -135,7 +135,7 @@ class RunLink:
             except LinkError:
                 pass  # whoever asks for something hears of it, too
 
-    def nodes(self) -> list[BoardSeen]:
+    def nodes(self) -> list[BoardPresence]:
         """Return the boards that are online.
 
         A heartbeat's age is by the SuperLink's clock and ours, which are one machine's."""
@@ -143,7 +143,7 @@ class RunLink:
             infos = self._client.GetNodes(GetNodesRequest()).nodes
         now = time.time()
         return [
-            BoardSeen(
+            BoardPresence(
                 node.node_id,
                 silent_s=now - (node.online_until - HEARTBEAT_PATIENCE * node.heartbeat_interval),
                 beats_fast=node.heartbeat_interval <= HEARTBEAT_MIN_INTERVAL,

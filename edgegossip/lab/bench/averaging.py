@@ -10,7 +10,7 @@ import numpy as np
 from edgegossip import codecs
 from edgegossip.codecs.base import Ctx
 from edgegossip.engine.server_frames import Channel
-from edgegossip.engine.server_training import Mean, Share
+from edgegossip.engine.server_training import Mean, WeightedUpdate
 from edgegossip.flower.stock_app import average_plain, plain_updates
 from edgegossip.frame import Aux, Kind
 from edgegossip.lab.bench.cases import parse_codec
@@ -35,7 +35,7 @@ def measure(updates: int, codec_text: str, repeat: int) -> dict[str, Any]:
     for k in range(updates):
         aux: dict[int, float] = {Aux.EXAMPLES: 100.0 + k, Aux.LOSS: 1.0}
         frame, state = channel.frame(Kind.UPDATE, delta, state, Ctx(k, 0, 1.0, 0.1), 1, aux)
-        shares.append(Share(f"board-{k:02}", frame, 100.0 + k))
+        shares.append(WeightedUpdate(f"board-{k:02}", frame, 100.0 + k))
     mean = Mean(channel)
     if mean.combine(0, x, shares).model is None:
         raise RunError(f"{codec_text}: no update could be decoded")

@@ -21,8 +21,8 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from edgegossip.layout import Layout
+from edgegossip.memory import SPOOL_BYTES
 from edgegossip.recipe import Recipe
-from edgegossip.spool import SPOOL_BYTES
 from edgegossip.training import models
 from edgegossip.training.data import Description, describe
 from edgegossip.training.vector import ModelVector

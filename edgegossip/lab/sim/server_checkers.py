@@ -37,13 +37,13 @@ from edgegossip.engine.server_events import (
     Joining,
     Log,
     ModelKept,
+    PresenceReport,
     ProcessEnded,
     Question,
     Record,
     Result,
     RoundEnded,
     Save,
-    Seen,
     ServerPlan,
     Stop,
     Train,
@@ -131,7 +131,7 @@ class Open:
 
     @property
     def works(self) -> bool:
-        return isinstance(self.question.wish, Train | Evaluate)
+        return isinstance(self.question.instruction, Train | Evaluate)
 
 
 @dataclass(slots=True)
@@ -277,7 +277,7 @@ class Ledger:
     def event(self, event: Event, note: Note | None, now_s: float) -> None:
         """Take note of what goes into the engine now."""
         match event:
-            case Seen(boards):
+            case PresenceReport(boards):
                 self._seen = {b.node: b.silent_s if b.beats_fast else 0.0 for b in boards}
                 self._silent = {b.node for b in boards if b.silent_s >= SILENT_S}
             case Answered(number, answer):
@@ -304,7 +304,7 @@ class Ledger:
         if sent is None:
             return
         self._mark_s = now_s
-        if isinstance(sent.question.wish, Hello):
+        if isinstance(sent.question.instruction, Hello):
             if note is not None:
                 self._joining.append((answer.name if isinstance(answer, Joining) else "", note))
             return
@@ -458,7 +458,7 @@ class Ledger:
         greeted: dict[int, float] = {}
         waits: dict[int, float] = {}  # twice as long after each greeting
         for sent in self._open.values():
-            if isinstance(sent.question.wish, Hello):
+            if isinstance(sent.question.instruction, Hello):
                 node = sent.question.node
                 greeted[node], waits[node] = sent.at_s, 2 * waits.get(node, GREETED_S / 2)
         for node in self._seen:
@@ -477,7 +477,7 @@ class Ledger:
     def _ask(self, questions: tuple[Question, ...], now_s: float) -> None:
         idle = self._idle()
         for question in questions:
-            number, node, wish = question.number, question.node, question.wish
+            number, node, wish = question.number, question.node, question.instruction
             if number <= self._last:
                 self._violate("memory", question.name, f"number {number} is given twice")
             self._last = number
@@ -497,7 +497,7 @@ class Ledger:
                 state = "there" if self.up.get(question.name) == node else "not there"
                 self._violate("asked", question.name, f"is asked, and is {state}: {self._works(node)}")
             self._open[number] = Open(question, now_s)
-        if any(isinstance(q.wish, Train) for q in questions):
+        if any(isinstance(q.instruction, Train) for q in questions):
             self._ask_round(questions, idle, now_s)
 
     def _works(self, node: int) -> str:
@@ -511,7 +511,7 @@ class Ledger:
     def _ask_round(self, questions: tuple[Question, ...], idle: dict[NodeId, int], now_s: float) -> None:
         plan, round = self._plan, self.round
         asked = {q.name: q for q in questions}
-        frames = {q.name: q.wish.frame for q in questions if isinstance(q.wish, Train)}
+        frames = {q.name: q.instruction.frame for q in questions if isinstance(q.instruction, Train)}
         if self._asking is not None and self._asking.answers:
             self._violate("rounds", None, f"round {round} is asked for again, and has answers")
         if self._saved != round or self.durable > round:
@@ -529,7 +529,7 @@ class Ledger:
             self._violate("asked", None, f"round {round} asks {sorted(set(asked) - set(trusted))}, who are left out")
         if len(asked) != count or len(idle) < self._least:
             self._violate("asked", None, f"round {round} asks {len(asked)} of {len(trusted)} boards, not {count}")
-        if sum(q.wish.examples is not None for q in questions if isinstance(q.wish, Train)) > 1:
+        if sum(q.instruction.examples is not None for q in questions if isinstance(q.instruction, Train)) > 1:
             self._violate("asked", None, "more than one board is asked to evaluate")
         self._check_frames(frames, {name: q.node for name, q in asked.items()})
         self._asking = Asking(now_s, {q.number: q.name for q in questions})

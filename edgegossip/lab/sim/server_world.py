@@ -27,7 +27,7 @@ from edgegossip.checkpoint.registry import RunContext
 from edgegossip.checkpoint.store import Store
 from edgegossip.engine.plausible import ServerLevels
 from edgegossip.engine.server import ServerEngine
-from edgegossip.engine.server_boards import BoardSeen
+from edgegossip.engine.server_boards import BoardPresence
 from edgegossip.engine.server_events import (
     Answer,
     Answered,
@@ -39,28 +39,28 @@ from edgegossip.engine.server_events import (
     Evaluated,
     EvaluateHere,
     Event,
+    EventBatch,
     Failure,
     Finished,
     Hello,
     Joining,
     Log,
     ModelKept,
+    PresenceReport,
     ProcessEnded,
     Question,
     Result,
     RoundEnded,
     Save,
-    Seen,
     ServerPlan,
     TimePassed,
-    Together,
     Train,
     Trained,
     Undelivered,
 )
 from edgegossip.engine.server_frames import Channel, Replica, Uplink
 from edgegossip.engine.server_records import Progress
-from edgegossip.engine.server_training import Combined, Combiner, Mean, Share
+from edgegossip.engine.server_training import Combined, Combiner, Mean, WeightedUpdate
 from edgegossip.frame import Aux, Frame
 from edgegossip.lab.sim import naming
 from edgegossip.lab.sim.byzantine import Byzantine
@@ -104,7 +104,7 @@ class Momentum:
         """Ask all of them."""
         return list(nodes)
 
-    def combine(self, round: Round, x: Vec, shares: Sequence[Share]) -> Combined:
+    def combine(self, round: Round, x: Vec, shares: Sequence[WeightedUpdate]) -> Combined:
         """Make the next model of x float32[n] and at least one share."""
         made = self._mean.combine(round, x, shares)
         if made.model is None:
@@ -199,7 +199,7 @@ class Board:
         if self.busy or self.paused or not self.up or not self.inbox:
             return
         sent, self.busy = self.inbox.popleft(), True
-        wish = sent.question.wish
+        wish = sent.question.instruction
         seconds = 0.02
         if isinstance(wish, Train):
             seconds = self.takes_s * self.slow * (0.9 + 0.2 * self._random())
@@ -215,7 +215,7 @@ class Board:
             return
         self.busy = False
         for answer, lie, number in self._answers(sent):
-            if isinstance(sent.question.wish, Hello | Bye) or not (self.hang and self._random() < self.hang):
+            if isinstance(sent.question.instruction, Hello | Bye) or not (self.hang and self._random() < self.hang):
                 self._world.reply(
                     self, sent, Reply(number, answer, sent.process, Note(self.name, sent.question.node, lie, self.data))
                 )
@@ -225,14 +225,14 @@ class Board:
             if isinstance(answer, Joining) and answer.problem:
                 self._world.heard_goodbye(self, Bye(answer.problem, failed=True))
                 return
-        if isinstance(sent.question.wish, Bye):
-            self._world.heard_goodbye(self, sent.question.wish)
+        if isinstance(sent.question.instruction, Bye):
+            self._world.heard_goodbye(self, sent.question.instruction)
         else:
             self.go_on()
 
     def _answers(self, sent: Sent) -> list[tuple[Answer, str, int]]:
         """Return answers to send: the answer, which lie it holds, and to which question."""
-        number, wish = sent.question.number, sent.question.wish
+        number, wish = sent.question.number, sent.question.instruction
         match wish:
             case Hello():
                 lie = "byzantine-name" if self.alias != self.name else ""
@@ -435,8 +435,8 @@ class Coordinator:
             world.ledger.event(event, note, now)
             events.append(event)
         self._inbox.clear()
-        effects = self.engine.handle(events[0] if len(events) == 1 else Together(tuple(events)), now)
-        self._carry(effects, any(isinstance(e, Seen) for e in events))
+        effects = self.engine.handle(events[0] if len(events) == 1 else EventBatch(tuple(events)), now)
+        self._carry(effects, any(isinstance(e, PresenceReport) for e in events))
 
     def _carry(self, effects: list[Effect], looked: bool) -> None:
         world = self._world
@@ -457,7 +457,7 @@ class Coordinator:
     def _look(self, process: int) -> None:
         if process == self.process and self.alive and not self.engine.over:
             if not self.paused:
-                self.feed(Seen(self._world.seen_boards()))
+                self.feed(PresenceReport(self._world.seen_boards()))
             self._world.clock.after(SEEN_S, self._look, process)
 
     def _step(self) -> None:
@@ -577,7 +577,7 @@ class World:
         self._silent: dict[int, float] = {}  # since when
         self._last_number = 100
         self.cut: Counter[int] = Counter()  # by board: splits that keep it from its coordinator
-        self._unchanged: tuple[BoardSeen, ...] | None = None
+        self._unchanged: tuple[BoardPresence, ...] | None = None
         self._bytes: tuple[Frame, bytes] | None = None
 
     def loss(self, x: Vec) -> float:
@@ -630,7 +630,7 @@ class World:
             board.node = None  # the transport has forgotten it
             self.join(board, board.process)
 
-    def seen_boards(self) -> tuple[BoardSeen, ...]:
+    def seen_boards(self) -> tuple[BoardPresence, ...]:
         """Return all boards that the transport sees now."""
         if self._unchanged is not None:
             return self._unchanged
@@ -638,7 +638,7 @@ class World:
         for node in [n for n, since in self._silent.items() if now - since > DROP_S]:
             del self._silent[node], self._slots[node]
         seen = tuple(
-            BoardSeen(node, now - self._silent.get(node, now), not (self._stock and board.index == 0))
+            BoardPresence(node, now - self._silent.get(node, now), not (self._stock and board.index == 0))
             for node, (board, _) in self._slots.items()
         )
         self._unchanged = None if self._silent else seen
@@ -647,7 +647,7 @@ class World:
     def ask(self, question: Question, process: int) -> None:
         """Send a question; its answer, or what stands for one, comes back to the coordinator."""
         slot = self._slots.get(question.node)
-        wish = question.wish
+        wish = question.instruction
         number = float(question.number)
         if slot is None:
             self.note(None, SEND, number, f"-> number {question.node}, which is gone: {type(wish).__name__}")

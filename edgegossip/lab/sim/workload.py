@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgegossip.gossip.params import unknown
+from edgegossip.choices import unknown
 from edgegossip.types import LocalUpdate, Vec
 
 EQUAL_START = frozenset({"bagua-lp", "parallel-sgd"})  # algorithms whose definition starts from one model on all nodes

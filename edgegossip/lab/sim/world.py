@@ -14,7 +14,7 @@ from edgegossip import frame as wire
 from edgegossip.engine.events import Accepted, Adopted, Effect, Log, MemberNews, PeerDown, PeerUp, RoundEnded, Timer
 from edgegossip.engine.events import FrameReceived as Received
 from edgegossip.engine.joining import Patience, RemoteMembers
-from edgegossip.engine.node import NodeEngine, Seat, Stage
+from edgegossip.engine.node import NodeConfig, NodeEngine, Stage
 from edgegossip.gossip.base import Audit, GossipAlgorithm, Send
 from edgegossip.lab.sim import checkers, naming, trace
 from edgegossip.lab.sim.agreement import Averages
@@ -140,9 +140,9 @@ class World:
     def engine_of(self, node: Node, restarted: bool) -> NodeEngine:
         """Make the engine of a new process of this node."""
         view, i = node.view, node.index
-        seat = Seat.of(view.node, view.members, self.topology, self.rounds, restarted)
+        config = NodeConfig.of(view.node, view.members, self.topology, self.rounds, restarted)
         known = {view.members[j]: self.nodes[j].up for j in self._remote(i) if j in self.came - self.left}
-        return NodeEngine(self.algorithm, seat, PATIENCE, RemoteMembers(known if self._members_talk else None))
+        return NodeEngine(self.algorithm, config, PATIENCE, RemoteMembers(known if self._members_talk else None))
 
     def start_of(self, index: int) -> Vec:
         return self.workload.starts[index]

@@ -21,7 +21,7 @@ from edgegossip import codecs
 from edgegossip import frame as wire
 from edgegossip.codecs.base import Codec
 from edgegossip.engine.server import ServerEngine
-from edgegossip.engine.server_boards import BoardSeen
+from edgegossip.engine.server_boards import BoardPresence
 from edgegossip.engine.server_events import (
     Answered,
     Ask,
@@ -30,10 +30,10 @@ from edgegossip.engine.server_events import (
     Hello,
     Joining,
     Log,
+    PresenceReport,
     Question,
     Result,
     RoundEnded,
-    Seen,
     ServerPlan,
     TimePassed,
     Train,
@@ -88,8 +88,8 @@ class VirtualServer:
 
         Raises UsageError when training diverges or no update of a round can be used."""
         engine = ServerEngine(self._plan, x)
-        nodes = tuple(BoardSeen(k, 0.0) for k in range(len(self._members)))
-        events: deque[Event] = deque([Seen(nodes)])
+        nodes = tuple(BoardPresence(k, 0.0) for k in range(len(self._members)))
+        events: deque[Event] = deque([PresenceReport(nodes)])
         now_s, asked = 0.0, 0
         effects = engine.start(now_s)
         while True:
@@ -126,11 +126,11 @@ class VirtualServer:
         """Let the nodes answer, in the order of their names."""
         answers, opened, built = [], None, dict[int, bytes]()
         for question in sorted(questions, key=lambda question: self._members[question.node]):
-            if isinstance(question.wish, Hello):
+            if isinstance(question.instruction, Hello):
                 answers.append(Answered(question.number, Joining(self._members[question.node])))
-            elif isinstance(question.wish, Train):
+            elif isinstance(question.instruction, Train):
                 # Whole or as a difference: it is the same model for every node, and decoded once.
-                frame = question.wish.frame
+                frame = question.instruction.frame
                 if id(frame) not in built:
                     built[id(frame)] = b"".join(wire.build(frame))
                 data = built[id(frame)]

@@ -45,7 +45,7 @@ from edgegossip.engine.events import (
     UpdateReady,
 )
 from edgegossip.engine.joining import Patience
-from edgegossip.engine.node import NodeEngine, Seat
+from edgegossip.engine.node import NodeConfig, NodeEngine
 from edgegossip.gossip.base import GossipAlgorithm, NodeView, Send
 from edgegossip.lab.study.measure import Recorder, Traffic
 from edgegossip.training.base import Workload
@@ -135,13 +135,13 @@ class VirtualFleet:
             event()
 
     def _engine_of(self, view: NodeView) -> NodeEngine:
-        seat = Seat.of(view.node, view.members, view.topology, self._rounds)
-        return NodeEngine(self._algorithm, seat, Patience(grace_s=COMPUTE_S))
+        config = NodeConfig.of(view.node, view.members, view.topology, self._rounds)
+        return NodeEngine(self._algorithm, config, Patience(grace_s=COMPUTE_S))
 
     def _boot(self, node: _Node) -> None:
         """Begin: everybody is there."""
         self._carry_out(node, node.engine.start(self._now))
-        for peer in sorted(node.engine.seat.neighbours):
+        for peer in sorted(node.engine.config.neighbours):
             self._take(node, PeerUp(peer))
 
     def _after(self, delay_s: float, event: Callable[[], None]) -> None:

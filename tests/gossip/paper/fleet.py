@@ -58,10 +58,10 @@ class Fleet:
         )
 
     def run(self, rounds: int, problem: Problem, rng: np.random.Generator) -> None:
-        """Until every node has begun round `rounds`. The nodes greet each other first, as the
-        papers' nodes are all there from the start. Then what happens next, a step or a delivery, is
-        drawn; only an edge keeps its order. Nodes run as far ahead of each other as they may. Fails
-        when they wait for a timer."""
+        """Until every node has begun round `rounds`. The nodes say hello to each other first, as
+        the papers' nodes are all there from the start. Then what happens next, a step or a
+        delivery, is drawn; only an edge keeps its order. Nodes run as far ahead of each other as
+        they may. Fails when they wait for a timer."""
         for node in rng.permutation(len(self.members)):
             self._carry_out(int(node), *self.algorithm.start(self.states[node]))
         while edges := self._waiting():

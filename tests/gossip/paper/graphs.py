@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from edgegossip.gossip import topologies
-from edgegossip.gossip.topologies.graph import build
+from edgegossip.gossip.topologies import build
 
 Graph: TypeAlias = Callable[[int, np.random.Generator], Any]
 

@@ -1,8 +1,8 @@
 """AD-PSGD against Lian et al., "Asynchronous decentralized parallel stochastic gradient descent"
 (2018), algorithm 1:
 
-    take the model x_i as it is and compute the gradient g of it; meanwhile average with a random neighbour j,
-    x_i, x_j <- (x_i + x_j) / 2; then x_i <- x_i - gamma g.
+    take the model x_i as it is and compute the gradient g of it; meanwhile average with a random
+    neighbour j, x_i, x_j <- (x_i + x_j) / 2; then x_i <- x_i - gamma g.
 
 The reference is float64 and does these three things in the order in which the implementation did
 them. Where an exchange is not cut by anything else, its two halves are the paper's average: W_k,

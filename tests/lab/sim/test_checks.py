@@ -156,12 +156,12 @@ def test_replicas_against_the_original() -> None:
 
 def test_frames_are_found_wherever_a_state_keeps_them() -> None:
     frame = SimpleNamespace()
-    from edgegossip.gossip.streams import EarlyMessages
+    from edgegossip.gossip.streams import PendingMessages
     from tests.lab.sim.test_parts import Frame, Kind
 
     frame = Frame(Kind.MODEL, 1, b"", 0, b"r" * 16, 0, 1, 0, b"body")
     state = {
-        "inbox": EarlyMessages({3: (frame, frame)}),
+        "inbox": PendingMessages({3: (frame, frame)}),
         "list": [frame, {"deep": (frame,)}],
         "x": np.ones(3),
         "n": 1,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from edgegossip import heap, int8
+from edgegossip import int8, memory
 from edgegossip.recipe import ModelSection, parse_value
 from edgegossip.training import micro_batches, models
 from edgegossip.training.workload import channels_last
@@ -44,7 +44,7 @@ class Training:
         for part in micro_batches.parts(len(self.labels), self.at_a_time):
             self._add_gradient(part)
             if self.at_a_time < len(self.labels):
-                heap.give_back()
+                memory.trim_heap()
         self.optimizer.step()
 
 

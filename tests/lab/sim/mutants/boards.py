@@ -54,7 +54,7 @@ MUTANTS = (
         "down-forgotten-at-the-start",
         "a board begins without a neighbour and waits for it in its rounds all the same",
         ROUNDS,
-        (Edit(ENGINE + "_loaded", "with_down(self.seat.neighbours - self._peers.up)", "with_down(frozenset())"),),
+        (Edit(ENGINE + "_loaded", "with_down(self.config.neighbours - self._peers.up)", "with_down(frozenset())"),),
         {"faults": NEVER_COMES},
     ),
     Mutant(
@@ -64,7 +64,7 @@ MUTANTS = (
         (
             Edit(
                 ENGINE + "_announce",
-                "self._peers.who_is_missing(self._remote.training, self._now_s))\n        self._say_again()",
+                "self._peers.who_is_missing(self._remote.training, self._now_s))\n        self._restart_announce_timer()",
                 "self._peers.who_is_missing(self._remote.training, self._now_s))",
             ),
         ),
@@ -76,7 +76,7 @@ MUTANTS = (
         "frames-before-the-model-lost",
         "what comes before a board's model is there is lost",
         ROUNDS,
-        (Edit(ENGINE + "_keep_for_later", "self._keep(event)", "pass"),),
+        (Edit(ENGINE + "_hold_frame", "self._keep(event)", "pass"),),
     ),
     Mutant(
         "frames-taken-in-twice",
@@ -104,21 +104,21 @@ MUTANTS = (
         "newcomer-led-on-without-a-model",
         "a newcomer takes messages of rounds far ahead in before anybody's model, and goes on there with its own",
         ("dpsgd", "sgp"),
-        (Edit(ENGINE + "_receive", "if self._newcomer and self._is_early(frame):", "if False:"),),
+        (Edit(ENGINE + "_receive", "if self._catching_up and self._is_far_ahead(frame):", "if False:"),),
         {"nodes": 3, "topology": "directed-ring", "faults": FAR_BEHIND},
     ),
     Mutant(
         "newcomer-waits-without-end",
         "a newcomer whose neighbour's model does not come waits for it for ever",
         ROUNDS,
-        (Edit(ENGINE + "_be_newcomer", "self._set_timer(Timer.CATCH_UP, self._patience.catch_up_s)", "pass"),),
+        (Edit(ENGINE + "_begin_catch_up", "self._set_timer(Timer.CATCH_UP, self._patience.catch_up_s)", "pass"),),
         {"nodes": 3, "topology": "complete", "faults": NO_MODEL},
     ),
     Mutant(
         "held-back-frames-lost",
         "what a newcomer held back is thrown away once its neighbour's model is there",
         ROUNDS,
-        (Edit(ENGINE + "_no_newcomer_any_more", "self._receive(frame)", "pass"),),
+        (Edit(ENGINE + "_end_catch_up", "self._receive(frame)", "pass"),),
         {"nodes": 3, "topology": "complete", "faults": "newcomer=2"},
     ),
     Mutant(
@@ -127,7 +127,9 @@ MUTANTS = (
         ROUNDS,
         (
             Edit(
-                ENGINE + "_begin_round", "elif self._has_nothing and self.seat.neighbours <= self.down:", "elif False:"
+                ENGINE + "_begin_round",
+                "elif self._has_nothing and self.config.neighbours <= self.down:",
+                "elif False:",
             ),
         ),
         {"topology": "star", "faults": ALL_LEAVE},
@@ -182,14 +184,14 @@ MUTANTS = (
         "unfit-awaited",
         "a board waits to begin for a neighbour that trains something else",
         ROUNDS,
-        (Edit(PEERS + "may_start", "given_up | self.unfit.keys()", "given_up"),),
+        (Edit(PEERS + "may_start", "given_up | self.incompatible.keys()", "given_up"),),
         {"topology": "complete", "faults": "other-model@0-30:2"},
     ),
     Mutant(
         "fits-nobody-and-begins",
         "a board begins though all its neighbours train something else",
         ROUNDS,
-        (Edit(PEERS + "all_unfit", "bool(self._wanted) and self._wanted <= self.unfit.keys()", "False"),),
+        (Edit(PEERS + "all_incompatible", "bool(self._wanted) and self._wanted <= self.incompatible.keys()", "False"),),
         {"faults": ODD_ONE},
     ),
     Mutant(
@@ -197,9 +199,11 @@ MUTANTS = (
         "a board ends because one of its neighbours trains something else",
         ROUNDS,
         (
-            Edit(PEERS + "all_unfit", "self._wanted <= self.unfit.keys()", "bool(self.unfit)"),
+            Edit(PEERS + "all_incompatible", "self._wanted <= self.incompatible.keys()", "bool(self.incompatible)"),
             Edit(
-                ENGINE + "_ends_unfit", "peers.unfit[peer] for peer in sorted(seat.neighbours)", "peers.unfit.values()"
+                ENGINE + "_ends_incompatible",
+                "peers.incompatible[peer] for peer in sorted(config.neighbours)",
+                "peers.incompatible.values()",
             ),
         ),
         {"faults": ODD_ONE},
@@ -208,42 +212,42 @@ MUTANTS = (
         "unfit-not-named",
         "a board gives a neighbour up that trains something else, and does not say so",
         ROUNDS,
-        (Edit(ENGINE + "_name_if_unfit", 'self._log("disagrees", event.reason, peer=event.peer)', "pass"),),
+        (Edit(ENGINE + "_log_if_incompatible", 'self._log("disagrees", event.reason, peer=event.peer)', "pass"),),
         {"faults": ODD_ONE},
     ),
     Mutant(
         "unfit-while-loading-forgotten",
         "a board begins though its last neighbour turned out to train something else while it loaded",
         ROUNDS,
-        (Edit(ENGINE + "_polled", "if self._peers.unfit and self._ends_unfit():", "if False:"),),
+        (Edit(ENGINE + "_polled", "if self._peers.incompatible and self._ends_incompatible():", "if False:"),),
         {"topology": "ring", "nodes": 3, "faults": "other-model@0.2-4:1+2"},
     ),
     Mutant(
         "fewer-go-on",
         "boards go on that are fewer than those that train something else",
         ROUNDS,
-        (Edit(ENGINE + "_ends_unfit", "elif more > 0 or (", "elif ("),),
+        (Edit(ENGINE + "_ends_incompatible", "elif more > 0 or (", "elif ("),),
         {"topology": "complete", "nodes": 5, "faults": "other-model@0-6:1+2"},
     ),
     Mutant(
         "both-halves-go-on",
         "of two halves that train different things both go on",
         ROUNDS,
-        (Edit(ENGINE + "_ends_unfit", "more == 0 and others[0] == seat.members[0]", "False"),),
+        (Edit(ENGINE + "_ends_incompatible", "more == 0 and others[0] == config.members[0]", "False"),),
         {"topology": "complete", "nodes": 4, "faults": "other-model@0-6:1+2"},
     ),
     Mutant(
         "the-half-without-the-first-goes-on",
         "of two halves the one goes on that has not the first board",
         ROUNDS,
-        (Edit(ENGINE + "_ends_unfit", "others[0] == seat.members[0]", "others[0] != seat.members[0]"),),
+        (Edit(ENGINE + "_ends_incompatible", "others[0] == config.members[0]", "others[0] != config.members[0]"),),
         {"topology": "complete", "nodes": 4, "faults": "other-model@0-6:1+2"},
     ),
     Mutant(
         "unfit-stays-unfit",
         "a neighbour that comes again with what we train is not taken for one of ours",
         ROUNDS,
-        (Edit(PEERS + "note", "self.unfit.pop(peer, None)", "pass"),),
+        (Edit(PEERS + "note", "self.incompatible.pop(peer, None)", "pass"),),
         {"topology": "ring", "nodes": 3, "faults": "other-model@0-0.2:1,other-model@0.3-6:2"},
     ),
     Mutant(
@@ -252,7 +256,7 @@ MUTANTS = (
         ROUNDS,
         (
             Edit(
-                ENGINE + "_peer_came_or_went",
+                ENGINE + "_peer_changed",
                 "self._set_down(self.down | {peer})",
                 "self._set_down(self.down - {peer} if getattr(event, 'disagrees', False) else self.down | {peer})",
             ),

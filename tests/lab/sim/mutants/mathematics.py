@@ -219,7 +219,7 @@ sent[key] = total""",
         PUSH_SUM,
         (
             Edit(PUSH + "_numbers", "if not 0.5 * LIGHT * share <= gained <= HEAVY * nodes * share:", "if False:"),
-            Edit(PUSH + "Push.adopt", "if not 0.0 <= weight <= most or weight == 0.0 and total.any():", "if False:"),
+            Edit(PUSH + "Push.adopt", "if not 0.0 <= weight <= most or (weight == 0.0 and total.any()):", "if False:"),
         ),
         {"faults": "all,byzantine-weight"},
     ),

@@ -6,7 +6,7 @@ from __future__ import annotations
 from tests.lab.sim.mutants.mutant import Edit, Mutant
 
 SYNCHRONOUS = "edgegossip.gossip.rounds:Synchronous."
-EARLY_MESSAGES = "edgegossip.gossip.streams:EarlyMessages."
+EARLY_MESSAGES = "edgegossip.gossip.streams:PendingMessages."
 
 MUTANTS = (
     Mutant(
@@ -16,7 +16,7 @@ MUTANTS = (
         (
             Edit(
                 SYNCHRONOUS + "_receive_single",
-                "if frame.round == edge.round or frame.round == s.round and sender in s.refused:",
+                "if frame.round == edge.round or (frame.round == s.round and sender in s.refused):",
                 "if frame.round == s.round and sender in s.refused:",
             ),
         ),
@@ -45,7 +45,7 @@ MUTANTS = (
         "dead-neighbour-awaited",
         "a round waits for neighbours that are down",
         ("dpsgd", "choco-sgd", "sgp"),
-        (Edit("edgegossip.gossip.scheme:RoundContext.at", "messages.up(view, neighbours.in_)", "neighbours.in_"),),
+        (Edit("edgegossip.gossip.base:RoundContext.at", "view.up(neighbours.in_)", "neighbours.in_"),),
         {"faults": "all,leave"},
     ),
     Mutant(

@@ -161,8 +161,8 @@ MUTANTS = (
         GOSSIP,
         (
             Edit(
-                "edgegossip.engine.server:_next_greeting",
-                "unanswered[-1] + GREET_S * 2 ** (len(unanswered) - 1)",
+                "edgegossip.engine.server:_next_hello_s",
+                "unanswered[-1] + HELLO_S * 2 ** (len(unanswered) - 1)",
                 "math.inf",
             ),
         ),
@@ -340,7 +340,7 @@ MUTANTS = (
         "server-length-unbounded",
         "an update counts, however long",
         GOSSIP,
-        (Edit(PLAUSIBLE + "Proportion.refused", "value > self._ratio * typical", "value > 1e30"),),
+        (Edit(PLAUSIBLE + "NormFilter.refused", "value > self._ratio * typical", "value > 1e30"),),
         options("byzantine-huge", codec="fp32"),
     ),
     Mutant(
@@ -361,14 +361,14 @@ MUTANTS = (
         "server-quarantine-never-ends",
         "a board that was left out once is left out for good",
         GOSSIP,
-        (Edit(PLAUSIBLE + "LeftOut.reason", "record.until <= round", "not record.until"),),
+        (Edit(PLAUSIBLE + "RoundQuarantine.reason", "record.until <= round", "not record.until"),),
         options("byzantine-run=2", "min_nodes=1", rounds=12),
     ),
     Mutant(
         "server-quarantine-never-begins",
         "a board is asked however often it was refused",
         GOSSIP,
-        (Edit(PLAUSIBLE + "LeftOut.refused", "if record.in_a_row >= PATIENCE:", "if False:"),),
+        (Edit(PLAUSIBLE + "RoundQuarantine.refused", "if record.in_a_row >= PATIENCE:", "if False:"),),
         options("byzantine-run=2", "min_nodes=1"),
     ),
     Mutant(

@@ -75,7 +75,7 @@ MUTANTS = (
         (
             Edit(
                 "edgegossip.gossip.push:Push.adopt",
-                "if not 0.0 <= weight <= most or weight == 0.0 and total.any():",
+                "if not 0.0 <= weight <= most or (weight == 0.0 and total.any()):",
                 "if False:",
             ),
         ),
@@ -220,7 +220,7 @@ MUTANTS = (
         "retired-life-believed",
         "a late word of a process whose disk is gone counts",
         PUSH_SUM,
-        (Edit(SYNCHRONOUS + "_session_opened", "or totals and edge.is_retired(incarnation):", ":"),),
+        (Edit(SYNCHRONOUS + "_session_opened", "or (totals and edge.is_retired(incarnation)):", ":"),),
         {"faults": "all,empty-disk,delay=3,reorder=0.5"},
         equivalent=(
             "Not equivalent, but out of sight: a hello of the lost process must come after one of its successor, and "

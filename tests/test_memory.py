@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgegossip.spool import Spool
+from edgegossip.memory import Spool
 
 PIECES = [bytes([k]) * 1000 for k in range(50)]
 

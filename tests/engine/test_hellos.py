@@ -1,11 +1,11 @@
-"""Strangers are greeted until they answer, and nothing is kept of those that go away without an
+"""Strangers get hellos until they answer, and nothing is kept of those that go away without an
 answer."""
 
 from __future__ import annotations
 
 from edgegossip import codecs
-from edgegossip.engine.server import GREET_S, ServerEngine
-from edgegossip.engine.server_boards import BoardSeen
+from edgegossip.engine.server import HELLO_S, ServerEngine
+from edgegossip.engine.server_boards import BoardPresence
 from edgegossip.engine.server_events import (
     Answered,
     Ask,
@@ -16,14 +16,14 @@ from edgegossip.engine.server_events import (
     Hello,
     Joining,
     Log,
+    PresenceReport,
     Question,
-    Seen,
     ServerPlan,
     Stop,
 )
 from tests.engine import toy
 
-STRANGER = BoardSeen(7, 0.0)
+STRANGER = BoardPresence(7, 0.0)
 
 
 def engine() -> ServerEngine:
@@ -33,35 +33,35 @@ def engine() -> ServerEngine:
     return made
 
 
-def greetings(effects: list[Effect]) -> list[Question]:
-    return [q for e in effects if isinstance(e, Ask) for q in e.questions if isinstance(q.wish, Hello)]
+def hellos(effects: list[Effect]) -> list[Question]:
+    return [q for e in effects if isinstance(e, Ask) for q in e.questions if isinstance(q.instruction, Hello)]
 
 
 def look(made: ServerEngine, until_s: float, since_s: float = 0.0) -> list[tuple[float, Question]]:
-    """Greetings while the stranger beats and does not answer, and when each goes out."""
+    """Hellos while the stranger beats and does not answer, and when each goes out."""
     times = [since_s + k / 2 for k in range(int((until_s - since_s) * 2))]
-    return [(t, question) for t in times for question in greetings(made.handle(Seen((STRANGER,)), t))]
+    return [(t, question) for t in times for question in hellos(made.handle(PresenceReport((STRANGER,)), t))]
 
 
-def test_a_greeting_that_is_lost_is_made_again_after_twice_the_time_each_time() -> None:
-    sent = look(engine(), 8 * GREET_S)
-    assert [at_s for at_s, _ in sent] == [0.0, GREET_S, 3 * GREET_S, 7 * GREET_S]
+def test_a_hello_that_is_lost_is_made_again_after_twice_the_time_each_time() -> None:
+    sent = look(engine(), 8 * HELLO_S)
+    assert [at_s for at_s, _ in sent] == [0.0, HELLO_S, 3 * HELLO_S, 7 * HELLO_S]
 
 
-def test_a_slow_answer_to_the_first_greeting_counts_and_the_others_are_forgotten() -> None:
+def test_a_slow_answer_to_the_first_hello_counts_and_the_others_are_forgotten() -> None:
     made = engine()
-    (_, first), (_, second) = look(made, GREET_S + 1)
-    effects = made.handle(Answered(first.number, Joining("a")), GREET_S + 1)
+    (_, first), (_, second) = look(made, HELLO_S + 1)
+    effects = made.handle(Answered(first.number, Joining("a")), HELLO_S + 1)
     assert [e.event for e in effects if isinstance(e, Log)] == ["joined"]
     assert [e.number for e in effects if isinstance(e, Forget)] == [second.number]
-    assert not look(made, 4 * GREET_S, GREET_S + 1)
+    assert not look(made, 4 * HELLO_S, HELLO_S + 1)
 
 
-def test_a_stranger_that_goes_away_leaves_no_open_greeting() -> None:
+def test_a_stranger_that_goes_away_leaves_no_open_hello() -> None:
     made = engine()
     ((_, question),) = look(made, 1.0)
-    assert [e.number for e in made.handle(Seen(()), 1.0) if isinstance(e, Forget)] == [question.number]
-    assert look(made, 2.0, 1.0), "a number that comes again is greeted again"
+    assert [e.number for e in made.handle(PresenceReport(()), 1.0) if isinstance(e, Forget)] == [question.number]
+    assert look(made, 2.0, 1.0), "a number that comes again gets a hello again"
 
 
 def test_a_stranger_that_was_refused_and_left_leaves_no_open_goodbye() -> None:
@@ -69,20 +69,20 @@ def test_a_stranger_that_was_refused_and_left_leaves_no_open_goodbye() -> None:
     ((_, question),) = look(made, 1.0)
     refused = made.handle(Answered(question.number, Joining("nobody")), 1.0)
     (bye,) = [q for e in refused if isinstance(e, Ask) for q in e.questions]
-    assert [e.number for e in made.handle(Seen(()), 1.5) if isinstance(e, Forget)] == [bye.number]
+    assert [e.number for e in made.handle(PresenceReport(()), 1.5) if isinstance(e, Forget)] == [bye.number]
 
 
 def test_a_board_that_joins_while_the_run_ends_hears_that_it_does() -> None:
     made = engine()
     questions = [q for _, q in look(made, 0.5)]
-    other = greetings(made.handle(Seen((STRANGER, BoardSeen(8, 0.0))), 0.5))
+    other = hellos(made.handle(PresenceReport((STRANGER, BoardPresence(8, 0.0))), 0.5))
     made.handle(Answered(questions[0].number, Joining("a")), 0.6)
     (first,) = [q for e in made.handle(Stop(), 0.7) if isinstance(e, Ask) for q in e.questions]
     (second,) = [
         q for e in made.handle(Answered(other[0].number, Joining("b")), 0.8) if isinstance(e, Ask) for q in e.questions
     ]
-    assert (first.name, second.name) == ("a", "b") and first.wish == second.wish
-    assert isinstance(second.wish, Bye) and second.wish.failed
+    assert (first.name, second.name) == ("a", "b") and first.instruction == second.instruction
+    assert isinstance(second.instruction, Bye) and second.instruction.failed
     assert not made.handle(Answered(first.number, Joining("a")), 0.9), "the second one has not answered yet"
     last = made.handle(Answered(second.number, Joining("b")), 1.0)
     assert any(isinstance(e, Finished) for e in last) and made.over

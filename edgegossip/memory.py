@@ -1,4 +1,4 @@
-"""Large buffers that are no memory of the process that holds them.
+"""Keep the memory of a process small: large buffers in files, and free memory given back.
 
 A buffer of more than SPOOL_BYTES lies in a file that has no name any more, and is mapped when it is
 whole. The kernel keeps it in memory as long as there is room, writes it to the disk when there is
@@ -8,6 +8,7 @@ disk does not do, are memory.
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 from collections.abc import Sequence
@@ -20,9 +21,13 @@ from numpy.typing import NDArray
 
 SPOOL_BYTES = 256 << 20
 
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # parameters of mallopt(3)
+_KEPT_BYTES, _LARGEST_BYTES = 128 << 20, 32 << 20  # the latter is the most that glibc takes
+
 
 class Buffer:
-    """Up to so many bytes, at least one, that come one after the other. Made by `Spool.buffer`."""
+    """Holds up to so many bytes, at least one, that come one after the other. Made by
+    `Spool.buffer`."""
 
     def __init__(self, size_bytes: int, folder: Path | None) -> None:
         self.size_bytes, self.here_bytes = size_bytes, 0
@@ -62,7 +67,7 @@ class Buffer:
             data, at = data[written:], at + written
 
     def _to_memory(self) -> None:
-        """Go on in memory, with what is in the file."""
+        """Go on in memory, with what is in the file so far."""
         memory = np.empty(self.size_bytes, np.uint8).data  # a bytearray would be zeroed first
         if self._file is not None:
             at = 0
@@ -73,14 +78,20 @@ class Buffer:
 
 
 class Spool:
-    """Where large buffers go. `folder` None: to memory. The folder should be on a disk: many a /tmp
-    is memory itself."""
+    """Decides where large buffers go. `folder` None: to memory. The folder should be on a disk:
+    many a /tmp is memory itself.
+
+    Example:
+        buffer = Spool(Path("/var/lib/edgegossip")).buffer(size_bytes=1 << 30)
+        buffer.put(chunk)  # until all have come
+        frame = buffer.whole()
+    """
 
     def __init__(self, folder: Path | None = None, above_bytes: int = SPOOL_BYTES) -> None:
         self._folder, self.above_bytes = folder, above_bytes
 
     def keeps(self, size_bytes: int) -> bool:
-        """Whether so many bytes go to the disk."""
+        """Tell whether so many bytes go to the disk."""
         return size_bytes > self.above_bytes and self._folder is not None
 
     def buffer(self, size_bytes: int) -> Buffer:
@@ -108,3 +119,25 @@ class Spool:
         for piece in pieces:
             buffer.put(piece)
         return buffer.whole().toreadonly()
+
+
+def trim_heap() -> None:
+    """Give memory that is free back to the system, where the C library can (glibc).
+
+    Call it where large buffers have just gone: otherwise the holes that they leave in the heap do
+    not fit the next ones, and the peak grows. Costs no measurable time."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def enlarge_heap() -> None:
+    """Keep up to 128 MiB of free memory for what is asked next, in blocks of up to 32 MiB, where
+    the C library can (glibc).
+
+    Otherwise an optimiser's temporary tensors are given back in every step, and the system clears
+    them for the next one: of a step of a perceptron of 2 million weights that was a third.
+    `trim_heap` still gives all back."""
+    with suppress(OSError, AttributeError):
+        libc = ctypes.CDLL(None)
+        libc.mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
+        libc.mallopt(_MMAP_THRESHOLD, _LARGEST_BYTES)

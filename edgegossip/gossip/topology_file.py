@@ -1,4 +1,4 @@
-"""A topology given as a file.
+"""Reads the format of a topology file.
 
 JSON: {"directed": false, "edges": [["a", "b"], ["b", 2]], "weights": "metropolis"}, nodes by name
 or by index in the member list. "weights" is optional: a scheme, or W itself as n rows in member
@@ -12,73 +12,46 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from edgegossip.choices import choose, unknown
 from edgegossip.gossip import weights as mixing
-from edgegossip.gossip.params import choose, unknown
-from edgegossip.gossip.topologies.graph import Edge, GraphTopology, build_weighted, check_connected, links_of
-from edgegossip.gossip.weights import Links, Matrix
-from edgegossip.types import DataError, NodeId, UsageError
+from edgegossip.gossip.weights import Edge, Links, Matrix, links_of
+from edgegossip.types import DataError, NodeId
 
-MAX_FILE_BYTES = 16 * 2**20
 MAX_ROUNDS, MAX_CELLS = 1000, 2**18  # of a period; of its matrices together: a short file can name very many rounds
 _ROUND_KEYS = ("directed", "edges", "weights")
 _FILE_KEYS = ("directed", "weights", "rounds", "name", "members", "period", "spectral_gap")
 
 
-def from_file_of(
-    n: int, path: str | Path, members: Sequence[NodeId] | None = None, weights: str | None = None
-) -> GraphTopology:
-    """`from_file` for n nodes; without `members` they go by their index."""
-    names = tuple(members) if members is not None else tuple(str(i) for i in range(n))
-    if len(names) != n:
-        raise UsageError(f"topology 'file' for {n} nodes was given {len(names)} member names")
-    return from_file(path, names, weights)
-
-
-def from_file(path: str | Path, members: Sequence[NodeId], weights: str | None = None) -> GraphTopology:
-    """Read a topology. `weights` stands in where the file names no scheme. A `path` that begins
-    with a brace is what is in the file: so it travels in a recipe.
-
-    Raises DataError that names the file and the line or edge when it cannot be read or understood,
-    ConfigError when the graph (the union over its rounds) is not strongly connected or the weights
-    do not fit it."""
-    inside = str(path).startswith("{")
-    text, path = (str(path), "in the recipe") if inside else (_read(Path(path)), path)
-    rounds = (
-        _parse_json(text, str(path))
-        if text.lstrip().startswith(("{", "["))
-        else [_parse_lines(text, str(path), members)]
-    )
-    most = max(1, min(MAX_ROUNDS, MAX_CELLS // len(members) ** 2))
-    if len(rounds) > most:
-        raise DataError(f"topology file {path}: {len(rounds)} rounds of {len(members)} nodes; at most {most}")
-    read = []
-    for k, entry in enumerate(rounds):
-        where = str(path) if len(rounds) == 1 else f"{path}, round {k}"
-        read.append(_read_round(entry, members, weights, where))
-    check_connected(str(path), np.logical_or.reduce([r.links for r in read]), members)
-    schemes = {r.scheme for r in read}
-    return build_weighted(
-        "file",
-        [r.matrix for r in read],
-        directed=any(r.directed for r in read),
-        weights=schemes.pop() if len(schemes) == 1 else "given",
-    )
-
-
 @dataclass(frozen=True, slots=True, eq=False)
-class _Round:
+class GraphOfRound:
+    """Holds one round of the period, as the file has it."""
+
     links: Links
     matrix: Matrix
     directed: bool
-    scheme: str
+    scheme: str  # of the weights; "given" where the file has W itself
 
 
-def _read_round(entry: Mapping[str, Any], members: Sequence[NodeId], default: str | None, where: str) -> _Round:
+def parse(text: str, members: Sequence[NodeId], weights: str | None, source: str) -> list[GraphOfRound]:
+    """Read the rounds of a period from what is in a topology file.
+
+    `weights` stands in where the file names no scheme, `source` names the file in messages. Raises
+    DataError that names it and the line or edge when it cannot be understood, ConfigError when the
+    weights do not fit the graph."""
+    is_json = text.lstrip().startswith(("{", "["))
+    rounds = _parse_json(text, source) if is_json else [_parse_lines(text, source, members)]
+    most = max(1, min(MAX_ROUNDS, MAX_CELLS // len(members) ** 2))
+    if len(rounds) > most:
+        raise DataError(f"topology file {source}: {len(rounds)} rounds of {len(members)} nodes; at most {most}")
+    places = [source if len(rounds) == 1 else f"{source}, round {k}" for k in range(len(rounds))]
+    return [_parse_round(entry, members, weights, where) for entry, where in zip(rounds, places, strict=True)]
+
+
+def _parse_round(entry: Mapping[str, Any], members: Sequence[NodeId], default: str | None, where: str) -> GraphOfRound:
     directed = entry.get("directed", False)
     if not isinstance(directed, bool):
         raise DataError(f"topology file {where}: directed must be true or false, not {_short(directed)}")
@@ -86,22 +59,7 @@ def _read_round(entry: Mapping[str, Any], members: Sequence[NodeId], default: st
     scheme = entry.get("weights")
     if scheme is None:
         scheme = default if default is not None else ("column" if directed else "metropolis")
-    return _Round(links, _matrix(scheme, links, where), directed, scheme if isinstance(scheme, str) else "given")
-
-
-def _read(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise DataError(f"topology file {path} cannot be read: {error.strerror or error}") from None
-    if len(data) > MAX_FILE_BYTES:
-        raise DataError(f"topology file {path} is larger than {MAX_FILE_BYTES // 2**20} MiB")
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise DataError(f"topology file {path}, line {line}: not text in UTF-8") from None
+    return GraphOfRound(links, _matrix(scheme, links, where), directed, scheme if isinstance(scheme, str) else "given")
 
 
 def _parse_json(text: str, where: str) -> list[Mapping[str, Any]]:
