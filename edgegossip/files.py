@@ -18,7 +18,7 @@ _NOT_SYNCED = (errno.EINVAL, errno.ENOTSUP, errno.EROFS)  # file systems without
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[IO[bytes]]:
+def replacing(path: Path, mode: int = 0o644) -> Iterator[IO[bytes]]:
     """Give a file to write in the block. After it `path` holds what was written; after an
     exception, a crash or power loss it holds that or what it held before. Raises OSError.
 
@@ -28,7 +28,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
     try:
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "wb") as file:
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -39,12 +39,18 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     sync_folder(path.parent)
 
 
+def write_file(path: Path, data: bytes, mode: int = 0o644) -> None:
+    """Replace `path` with `data`, as `write_atomic` does, with these permissions (0o600: for its
+    owner alone). Raises OSError."""
+    with replacing(path, mode) as file:
+        file.write(data)
+
+
 def write_atomic(path: Path, data: bytes) -> None:
     """Replace `path` with `data`; after a crash or power loss it holds the old bytes or the new
     ones. Raises HostError."""
     try:
-        with replacing(path) as file:
-            file.write(data)
+        write_file(path, data)
     except OSError as error:
         raise HostError(f"cannot write {path}: {error.strerror}") from None
 

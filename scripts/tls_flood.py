@@ -28,7 +28,7 @@ import psutil
 
 from edgegossip.fleet.store import Fleet
 from edgegossip.mesh.address import Address
-from edgegossip.mesh.limits import MeshLimits
+from edgegossip.mesh.base import MeshLimits
 from edgegossip.mesh.tls_security import TlsSecurity
 
 METHOD = "/edgegossip.Flood/Ping"

@@ -26,8 +26,8 @@ from edgegossip.fleet.release_site import Site
 from edgegossip.fleet.serve import Server, open_desk
 from edgegossip.fleet.store import Fleet
 from edgegossip.update import agent
+from edgegossip.update.bundle import LOCK
 from edgegossip.update.client import Client
-from edgegossip.update.packages import LOCK
 
 PACKAGES = ("numpy", "numpy.libs", "grpc", "google", "psutil", "click", "tomli_w", "zstandard")
 

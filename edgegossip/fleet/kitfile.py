@@ -37,9 +37,8 @@ from pathlib import Path
 from typing import Any
 
 from edgegossip.security import certificates
-from edgegossip.security.identity import CA, CERTIFICATE, CRL, KEY, Identity
+from edgegossip.security.identity import CA, CERTIFICATE, CRL, KEY, Identity, Revocations
 from edgegossip.security.names import fleet_id, subject_of
-from edgegossip.security.revocations import Revocations
 from edgegossip.types import ConfigError, DataError, EdgegossipError
 
 FORMAT, VERSION = "edgegossip-kit", 1

@@ -13,9 +13,9 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+from edgegossip.files import write_file
 from edgegossip.security import identity as layout
-from edgegossip.security.authority import Issued, certificate_pem, key_pem
-from edgegossip.security.revocations import write_file
+from edgegossip.security.certificates import Issued, certificate_pem, key_pem
 
 
 def stage(home: Path, issued: Issued, about: Mapping[str, str]) -> None:

@@ -13,7 +13,7 @@ from edgegossip.fleet.store import Fleet, Member
 from edgegossip.fleet.telling import operator_of
 from edgegossip.security.identity import CA, CERTIFICATE, CRL, KEY
 from edgegossip.types import NodeId, UsageError
-from edgegossip.update.order import Order
+from edgegossip.update.client import Order
 
 
 def boards_of(fleet: Fleet) -> tuple[NodeId, ...]:

@@ -11,8 +11,8 @@ from typing import Any
 
 from edgegossip import recipe as recipes
 from edgegossip.choices import did_you_mean
+from edgegossip.files import write_file
 from edgegossip.fleet.kitfile import Wifi
-from edgegossip.security.revocations import write_file
 from edgegossip.types import ConfigError, DataError, NodeId
 
 BOARDS = (

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgegossip.types import ConfigError
-from edgegossip.update.packages import LOCK, is_ours
+from edgegossip.update.bundle import LOCK, is_ours
 
 MAKE = "make it with `edgegossip image release`"
 _MACHINES = {183: "aarch64", 62: "x86_64", 40: "armv7l"}  # e_machine of ELF headers

@@ -20,16 +20,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from edgegossip.files import write_file
 from edgegossip.fleet import checkins
 from edgegossip.fleet.lock import locked
 from edgegossip.fleet.making import boards_of
 from edgegossip.fleet.release_site import Site
 from edgegossip.fleet.store import Fleet
 from edgegossip.fleet.telling import operator_of
-from edgegossip.security.revocations import write_file
 from edgegossip.types import ConfigError, DataError, EdgegossipError, NodeId, UsageError
 from edgegossip.update.bundle import (
     DOMAIN,
+    LOCK,
     MAX_SIGNATURE_BYTES,
     MAX_STORED_BYTES,
     PIECE_BYTES,
@@ -41,7 +42,6 @@ from edgegossip.update.bundle import (
     parse_head,
     parse_manifest,
 )
-from edgegossip.update.packages import LOCK
 
 INDEX = "releases.json"
 WITH_PACKAGES = "build one that brings them, from `edgegossip image release --with-packages`"

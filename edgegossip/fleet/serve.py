@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
+from edgegossip.files import write_file
 from edgegossip.fleet import making, releases
 from edgegossip.fleet.store import Fleet
 from edgegossip.mesh import address as addresses
 from edgegossip.security.admission import Admission
 from edgegossip.security.https import MemberHandler, MemberServer
-from edgegossip.security.identity import CRL, Identity
-from edgegossip.security.revocations import Revocations, write_file
+from edgegossip.security.identity import CRL, Identity, Revocations
 from edgegossip.types import ConfigError, EdgegossipError, NodeId
 from edgegossip.untrusted import printable, request_target, whole_number
 from edgegossip.update.client import CHECK_IN, MAX_ANSWER_BYTES, RELEASE, REVOCATIONS

@@ -25,19 +25,22 @@ from pathlib import Path
 from typing import Any
 
 from edgegossip.choices import did_you_mean
+from edgegossip.files import write_file
 from edgegossip.fleet import kits
 from edgegossip.fleet.lock import locked
-from edgegossip.security import authority as authorities
+from edgegossip.security import certificates
 from edgegossip.security import identity as layout
-from edgegossip.security.authority import Authority, certificate_pem, key_pem, years_from_now
 from edgegossip.security.certificates import (
+    Authority,
     RevocationList,
     certificate_from_pem,
+    certificate_pem,
+    key_pem,
     private_key_from_pem,
     revocations_from_pem,
+    years_from_now,
 )
 from edgegossip.security.names import Role, check_name
-from edgegossip.security.revocations import write_file
 from edgegossip.types import ConfigError, DataError, DecodeError, UsageError
 
 INDEX, CA_KEY, OPERATOR = "fleet.json", "ca.key", "operator"
@@ -92,10 +95,10 @@ class Fleet:
                 (folder / INDEX).unlink(missing_ok=True)  # of an `init` that was interrupted
                 folder.chmod(0o700)
                 write_file(folder / ".gitignore", b"# keys: none of this belongs into a repository\n*\n")
-                ca = authorities.found(name, years_from_now(years))
+                ca = certificates.new_authority(name, years_from_now(years))
                 write_file(folder / CA_KEY, key_pem(ca.key), 0o600)
                 write_file(folder / layout.CA, certificate_pem(ca.certificate))
-                write_file(folder / layout.CRL, certificate_pem(authorities.revocation_list(ca, 1, ())))
+                write_file(folder / layout.CRL, certificate_pem(certificates.revocation_list(ca, 1, ())))
                 fleet = cls(folder, name, ca.fleet_id, 1, ())
                 fleet = fleet._issued(("the-operator",), "operator", years, (), at=OPERATOR)
                 (folder / UNFINISHED).unlink()
@@ -182,7 +185,7 @@ class Fleet:
         if (number, members) == (self.crl_number, self.members):
             return self
         if is_new:
-            crl = authorities.revocation_list(self.authority(), number, serials)
+            crl = certificates.revocation_list(self.authority(), number, serials)
             write_file(self.folder / layout.CRL, certificate_pem(crl))
         for m in members:
             if m.revoked is None and (self.folder / m.folder).is_dir():  # kits that are still to be copied
@@ -254,7 +257,7 @@ class Fleet:
         """In this order: keys and certificates aside, the index, folders in their places."""
         ca, new = self.authority(), []
         for name in names:
-            issued = authorities.issue(ca, name, role, not_after=years_from_now(years), hosts=hosts)
+            issued = certificates.issue(ca, name, role, not_after=years_from_now(years), hosts=hosts)
             serial, not_after = f"{issued.certificate.serial_number:x}", issued.certificate.not_valid_after_utc
             before = [m.folder for m in self.members if (m.name, m.role) == (name, role)]
             folder = at or (before[-1] if before else f"{_FOLDERS[role]}/{name}")

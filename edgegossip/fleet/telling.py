@@ -18,8 +18,7 @@ from typing import TypeAlias
 from edgegossip.fleet.store import Fleet
 from edgegossip.mesh import address as addresses
 from edgegossip.security import handshake, tls
-from edgegossip.security.identity import CRL, Identity
-from edgegossip.security.revocations import Revocations
+from edgegossip.security.identity import CRL, Identity, Revocations
 from edgegossip.types import EdgegossipError, NodeId, PeerError, UsageError
 from edgegossip.untrusted import printable
 
@@ -158,7 +157,7 @@ def _visit(
         if subject.role == "coordinator" and give is not None:
             has = give(s, present.der)
             return Told(subject.name, has, has == present.number), False
-        if subject.role != "board" or s.selected_alpn_protocol() != tls.KNOCK:
+        if subject.role != "board" or s.selected_alpn_protocol() != tls.ADMISSION:
             raise PeerError("what listens there is no board")
         with suppress(ssl.SSLEOFError, ConnectionError):  # it refused our certificate: why is there to be read
             s.sendall(handshake.hello(0))  # as if we knew no list, so that it shows its own

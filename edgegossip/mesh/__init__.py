@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from edgegossip.mesh.limits import MeshLimits
+    from edgegossip.mesh.base import MeshLimits
     from edgegossip.mesh.transport import GrpcTransport
 
 __all__ = ["GrpcTransport", "MeshLimits"]
@@ -22,7 +22,7 @@ def __getattr__(name: str) -> Any:
 
         return GrpcTransport
     if name == "MeshLimits":
-        from edgegossip.mesh.limits import MeshLimits
+        from edgegossip.mesh.base import MeshLimits
 
         return MeshLimits
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

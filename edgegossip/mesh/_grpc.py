@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 _OLDER_POLLER = "-event_engine_client,-event_engine_listener,-event_engine_callback_cq"
 _TRIED = ("1.85.1",)
@@ -39,4 +40,14 @@ import grpc.aio  # noqa: E402
 from grpc_health.v1 import health_pb2  # noqa: E402
 from grpc_reflection.v1alpha import reflection, reflection_pb2  # noqa: E402
 
-__all__ = ["grpc", "health_pb2", "reflection", "reflection_pb2"]
+if TYPE_CHECKING:  # grpc has no types, and what is Any cannot be a base class
+
+    class GenericRpcHandler:
+        """Serves methods of one or more services (grpc.GenericRpcHandler)."""
+
+        def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+            """Return what handles a method; None for one that is not served here."""
+else:
+    GenericRpcHandler = grpc.GenericRpcHandler
+
+__all__ = ["GenericRpcHandler", "grpc", "health_pb2", "reflection", "reflection_pb2"]

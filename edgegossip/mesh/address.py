@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
+from edgegossip.security.limits import endpoint
 from edgegossip.types import ConfigError, HostError, PeerError, UsageError
 
 _lock = threading.Lock()
@@ -25,25 +26,31 @@ _looking_up: dict[tuple[str, int], Future[list[Any]]] = {}  # names and ports th
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where to listen or to connect."""
+    """Says where to listen or to connect."""
 
     host: str  # a name, an IPv4 or an IPv6 address without brackets
     port: int
 
     def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return endpoint(self.host, self.port)
 
     @property
     def is_numeric(self) -> bool:
+        """Whether the host is an IP address, and no name."""
         return _is_numeric(self.host)
 
     @property
     def is_loopback(self) -> bool:
+        """Whether it is an IP address that only this machine can reach."""
         return self.is_numeric and ipaddress.ip_address(self.host.partition("%")[0]).is_loopback
 
 
 def parse(text: str, what: str, *, any_port: bool = False) -> Address:
-    """`text` as an Address; `any_port` allows port 0. Raises ConfigError that names `what`."""
+    """Read `text` as an Address; `any_port` allows port 0. Raises ConfigError that names `what`.
+
+    >>> parse("[fd00::1]:7700", "--peer").host
+    'fd00::1'
+    """
     host, colon, port_text = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
@@ -61,8 +68,8 @@ def parse(text: str, what: str, *, any_port: bool = False) -> Address:
 
 
 def parse_host(text: str, what: str, port: int) -> Address:
-    """The same where the port may be left out and is then `port`: host, host:port, ipv6, [ipv6],
-    [ipv6]:port."""
+    """Read the same where the port may be left out and is then `port`: host, host:port, ipv6,
+    [ipv6], [ipv6]:port."""
     if _is_numeric(text):
         return Address(text, port)
     return parse(f"{text}:{port}" if ":" not in text or text.endswith("]") else text, what)
@@ -77,7 +84,7 @@ def _is_numeric(host: str) -> bool:
 
 
 def listen_address(text: str, *, insecure: bool) -> Address:
-    """The numeric address to listen on, known to be free a moment ago.
+    """Return the numeric address to listen on, known to be free a moment ago.
 
     Raises ConfigError for a malformed text, UsageError for an address that others can reach without
     `insecure`, and HostError when this machine cannot listen there.
@@ -125,8 +132,8 @@ def _listen_failure(address: Address, error: OSError) -> str:
 
 
 def is_here(address: Address) -> bool:
-    """Whether only this machine can mean itself by it: loopback, or a name for it. A name that does
-    not resolve now is not."""
+    """Return whether only this machine can mean itself by it: loopback, or a name for it. A name
+    that does not resolve now is not."""
     if address.is_numeric:
         return address.is_loopback or ipaddress.ip_address(address.host.partition("%")[0]).is_unspecified
     try:
@@ -137,8 +144,8 @@ def is_here(address: Address) -> bool:
 
 
 async def resolve(address: Address, attempt: int) -> Address:
-    """A numeric address for `address`; attempts take turns when a name has several.
-    Raises PeerError when it has none."""
+    """Return a numeric address for `address`; attempts take turns when a name has several. Raises
+    PeerError when it has none."""
     if address.is_numeric:
         return address
     try:
@@ -176,20 +183,20 @@ def _work(future: Future[list[Any]], host: str, port: int) -> None:
 
 
 def grpc_target(address: Address) -> str:
-    """A numeric address as a gRPC target, which needs no further resolving."""
+    """Return a numeric address as a gRPC target, which needs no further resolving."""
     scheme = "ipv6" if ":" in address.host else "ipv4"
     return f"{scheme}:{address}"
 
 
 def of_caller(peer: str) -> str:
-    """host:port of who called us without TLS, from gRPC's own name of it, such as
+    """Return host:port of who called us without TLS, from gRPC's own name of it, such as
     ipv6:%5B::1%5D:7700."""
     return unquote(peer).partition(":")[2]
 
 
 def without_port(place: str) -> str:
-    """What stays the same when somebody comes again: `place` ends with a host and a port, and that
-    changes."""
+    """Return what stays the same when somebody comes again: `place` ends with a host and a port,
+    and that changes."""
     head, _, port = place.rpartition(":")
     return head if port.isdigit() else place
 

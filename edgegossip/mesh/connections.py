@@ -3,7 +3,7 @@ and why one failed.
 
 `Security` is the interface for credentials: it says who we are, and who a peer is. Without one
 everything goes in the clear and a peer is who its Hello says. More services than the mesh's own are
-added to the server before it starts, and use `Channels`.
+added to the server before it starts, and use `ChannelFactory`.
 """
 
 from __future__ import annotations
@@ -16,70 +16,75 @@ from typing import Protocol, TypeAlias
 
 from edgegossip.mesh import address as addresses
 from edgegossip.mesh._grpc import grpc
-from edgegossip.mesh.limits import MeshLimits
+from edgegossip.mesh.base import MeshLimits
 from edgegossip.types import HostError, NodeId, PeerError
-from edgegossip.untrusted import Refusal
+from edgegossip.untrusted import Refusal, printable
 
 # Whom a line for the log is about, and the line.
 Tell: TypeAlias = Callable[[NodeId | None, str | Refusal], None]
 
 
 class CallerGone(PeerError):
-    """Whoever called is out: its connection has ended, or is about to, because its certificate was
-    revoked. That is no reason to keep its name out, under which it may come again with another
-    certificate."""
+    """Raised when whoever called is out: its connection has ended, or is about to, because its
+    certificate was revoked. That is no reason to keep its name out, under which it may come again
+    with another certificate."""
 
 
 class Unreachable(PeerError):
-    """Nobody answers there now: worth trying again."""
+    """Raised when nobody answers there now: worth trying again."""
 
 
 class Security(Protocol):
-    """Who we are and who a peer is: mesh.tls_security.TlsSecurity. On the transport's loop, without
-    waiting, where nothing else is said."""
+    """Says who we are and who a peer is: mesh.tls_security.TlsSecurity. Methods are called on the
+    transport's loop, and do not wait, where nothing else is said."""
 
     def start(self, limits: MeshLimits, tell: Tell, on_news: Callable[[], None]) -> str:
-        """Where our gRPC server is to listen, inside this machine. `tell` takes lines for the log
-        and `on_news` is called when some peer may have to be let go; both from any thread."""
+        """Return the name on which our gRPC server is to listen, inside this machine. `tell` takes
+        lines for the log and `on_news` is called when our revocation list is a newer one, so that
+        some peer may have to be let go; both from any thread."""
 
     def server_credentials(self) -> grpc.ServerCredentials:
-        """Of our gRPC server."""
+        """Return the credentials of our gRPC server, which asks for a certificate, too."""
 
     def listen(self, where: addresses.Address) -> addresses.Address:
-        """Listen for peers, who are let through to our gRPC server. Raises HostError."""
+        """Listen for peers, who are let through to our gRPC server, now that it listens. Raises
+        HostError."""
 
     async def watch(self) -> None:
-        """What is to be done all the time. Ends when it is cancelled."""
+        """Notice what is copied into our folder, and a front end that does not work any more. Ends
+        when it is cancelled."""
 
     def close(self) -> None:
-        """Close the TLS front end. May wait a little."""
+        """Close the port and every connection. From any thread; waits for at most 2 s."""
 
     async def check(self, peer: NodeId, where: addresses.Address, before_close: Callable[[], object] = ...) -> None:
         """See who listens there, before a connection is opened. Raises PeerError when it is not
         `peer`, or OSError."""
 
     def channel_credentials(self, peer: NodeId) -> grpc.ChannelCredentials:
-        """Of a connection that we open to `peer`."""
+        """Return the credentials of a connection that we open to `peer`."""
 
     def channel_options(self, peer: NodeId) -> list[tuple[str, int | str]]:
-        """Further gRPC options of that connection, such as the name that its certificate must
-        bear."""
+        """Return further gRPC options of that connection, such as the name that its certificate
+        must bear."""
 
     def identify(self, context: grpc.aio.ServicerContext) -> NodeId:
-        """The board that called, by its certificate. Raises PeerError with the reason when it may
-        not come in; CallerGone."""
+        """Return the board that called, by its certificate. Raises PeerError with the reason when
+        it may not come in; CallerGone."""
 
     def place(self, context: grpc.aio.ServicerContext) -> str:
-        """host:port of who called, for the log."""
+        """Return host:port of who called, for the log."""
 
     def misbehaved(self, context: grpc.aio.ServicerContext, reason: str) -> None:
-        """Who called broke the protocol and was told so: keep it out for a while."""
+        """Keep out for a while, and for longer each time, who called: it broke the protocol and was
+        told so."""
 
     def revoked(self, peer: NodeId) -> bool:
-        """Whether `peer` has to be let go."""
+        """Return whether `peer` has to be let go: the certificate that `check` saw last was revoked
+        since."""
 
 
-class Channels:
+class ChannelFactory:
     """Opens connections to peers. The caller closes them."""
 
     def __init__(
@@ -91,7 +96,7 @@ class Channels:
         self._limits, self._security, self._before_disconnect = limits, security, before_disconnect
 
     async def check(self, peer: NodeId, where: addresses.Address) -> None:
-        """To be called before `open`: see that it is `peer` who listens there, and exchange
+        """See, before `open`, that it is `peer` who listens there, and exchange
         revocations. Raises PeerError with the reason. Without security there is nothing to see."""
         if self._security is None:
             return
@@ -103,8 +108,8 @@ class Channels:
             raise PeerError(words_of_os_error(error)) from error
 
     def open(self, peer: NodeId, where: addresses.Address) -> grpc.aio.Channel:
-        """A fresh connection to `peer` at a numeric address; nothing is sent before the first call.
-        On the loop."""
+        """Return a fresh connection to `peer` at a numeric address; nothing is sent before the
+        first call. On the loop."""
         target, options = addresses.grpc_target(where), self._limits.channel_options()
         if self._security is None:
             return grpc.aio.insecure_channel(target, options=options)
@@ -119,8 +124,8 @@ async def serve(
     security: Security | None = None,
     inside: str = "",
 ) -> tuple[grpc.aio.Server, addresses.Address]:
-    """A started server with these services, and where it listens. Raises HostError when it cannot
-    listen.
+    """Start a server with these services; return it and where it listens. Raises HostError when it
+    cannot listen.
 
     With `security` (already started, hence `inside`) peers reach it through the TLS front end
     only."""
@@ -148,7 +153,6 @@ async def serve(
 
 
 # -- why a connection failed
-# ------------------------------------------------------------------------------------
 
 _ERRNO = re.compile(r"(?:connect|recvmsg|sendmsg|read|write|system)\w*:? ?(?:error: )?([A-Z][A-Za-z ]+?) \(\d+\)")
 _WORDS = (
@@ -174,7 +178,7 @@ _AWAY = ("connection refused", "it does not answer", "no route to host", "host i
 
 
 def words_of_rpc_error(error: grpc.aio.AioRpcError) -> str:
-    """Why a call failed, in a few words such as 'connection refused'."""
+    """Say why a call failed, in a few words such as 'connection refused'."""
     details = error.details() or ""
     if error.code() is grpc.StatusCode.UNIMPLEMENTED:
         return "what listens there is no edgegossip board"
@@ -187,12 +191,12 @@ def words_of_rpc_error(error: grpc.aio.AioRpcError) -> str:
 
 
 def says_nobody_is_there(cause: str) -> bool:
-    """Whether it says no more than that the peer is away."""
+    """Return whether a cause says no more than that the peer is away."""
     return cause.endswith(_AWAY)
 
 
 def words_of_os_error(error: OSError) -> str:
-    """The same of what the operating system reports."""
+    """Say the same of what the operating system reports."""
     number = error.errno or 0
     text = os.strerror(number) if number > 0 and number in errno.errorcode else error.strerror or ""
     return _known_words(text) or text[:200].lower() or "it does not answer"
@@ -201,3 +205,26 @@ def words_of_os_error(error: OSError) -> str:
 def _known_words(text: str) -> str:
     """In words that a user knows; empty when we have none."""
     return next((words for pattern, words in _WORDS if pattern.lower() in text.lower()), "")
+
+
+# -- why a caller is refused, be it at `Hello`, `Probe` or `Join`
+
+
+def other_version(protocol: str, theirs: int, node: NodeId, ours: int) -> str:
+    """Say that it speaks another version of this protocol."""
+    return f"it speaks {protocol} protocol {theirs}, {node} speaks {ours}: install the same edgegossip on both boards"
+
+
+def other_run(theirs: bytes, node: NodeId, ours: bytes) -> str:
+    """Say that it belongs to another run."""
+    return f"it belongs to run {theirs[:16].hex() or 'without id'}, {node} to run {ours.hex()}"
+
+
+def other_receiver(wanted: str, node: NodeId) -> str:
+    """Say that it looks for another board."""
+    return f"it looks for {printable(wanted, 64)}, but this is {node}"
+
+
+def other_name(said: str, certified: NodeId) -> str:
+    """Say that it goes by another name than its certificate does."""
+    return f"it says to be {printable(said, 64)}, but its certificate is that of {certified}"

@@ -4,11 +4,11 @@ hands.
 Lives on the transport's loop, but for `Inbox.get`, which is the node's end. A frame's way in, from
 top to bottom:
 
-    Inbound        admits a stream (identity, rate, Hello), then reads message by message
-    parse_request  makes a ChunkView of a message, without a copy
-    Intake         puts the chunks of a frame together; keeps what came when the stream breaks
-    Inbox          has room for so many bytes and no more; hands whole frames to the node
-    AckWriter      answers on the same stream
+    Inbound          admits a stream (identity, rate, Hello), then reads message by message
+    parse_request    makes a ChunkView of a message, without a copy (wire.py)
+    FrameAssembler   puts the chunks of a frame together; keeps what came when the stream breaks
+    Inbox            has room for so many bytes and no more; hands whole frames to the node
+    AckWriter        answers on the same stream
 
 Nothing is allocated for a frame before its declared size is checked and the inbox has room. While
 it has none the stream is not read, so that HTTP/2's flow control holds the sender back:
@@ -25,33 +25,24 @@ import time
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
-from google.protobuf.message import DecodeError as ProtobufDecodeError
+from typing_extensions import override
 
 from edgegossip import agreement as agreements
 from edgegossip.agreement import Agreement
 from edgegossip.frame import LEAST_FRAME_BYTES
 from edgegossip.memory import Buffer, Spool
-from edgegossip.mesh._grpc import grpc
+from edgegossip.mesh._grpc import GenericRpcHandler, grpc
 from edgegossip.mesh._proto import mesh_pb2
 from edgegossip.mesh.address import of_caller, without_port
-from edgegossip.mesh.base import Notice, Received, TransportEvent
-from edgegossip.mesh.connections import CallerGone, Security
-from edgegossip.mesh.limits import (
-    CHUNK,
-    CHUNK_NUMBERS,
-    CHUNK_TAGS,
-    PROTOCOL_VERSION,
-    MeshLimits,
-    around_numbers,
-)
+from edgegossip.mesh.base import MeshLimits, Notice, Received, TransportEvent
+from edgegossip.mesh.connections import CallerGone, Security, other_name, other_receiver, other_run, other_version
+from edgegossip.mesh.wire import METHOD, PROTOCOL_VERSION, ChunkView, parse_request
 from edgegossip.security.limits import RateLimitedLog, TokenBuckets
 from edgegossip.types import DecodeError, NodeId, PeerError
 from edgegossip.untrusted import Refusal, printable
 
-SERVICE = "edgegossip.v1.Mesh"
 ACK_INTERVAL_S = 0.01  # between two acknowledgements that nobody waits for
 _MISBEHAVIOUR = {
     mesh_pb2.REFUSAL_CODE_MALFORMED,
@@ -65,7 +56,7 @@ _FLUSH_S = 1.0  # for the last words on a stream; its connection may hang
 
 
 class Refused(Exception):
-    """Ends a stream with a reason for both logs."""
+    """Raised to end a stream with a reason for both logs."""
 
     def __init__(self, code: mesh_pb2.RefusalCode, reason: str, transfer: int = 0) -> None:
         super().__init__(reason)
@@ -73,13 +64,13 @@ class Refused(Exception):
 
 
 class Ended(Exception):
-    """Ends a stream without a word: we are leaving."""
+    """Raised to end a stream without a word: we are leaving."""
 
 
 @dataclass(slots=True)
-class Part:
-    """A frame on its way in. `data` is exactly as long as was declared; None before the second
-    chunk is needed."""
+class PartialFrame:
+    """Holds a frame on its way in. `data` is exactly as long as was declared; None before the
+    second chunk is needed."""
 
     transfer: int
     total: int
@@ -89,19 +80,19 @@ class Part:
 
 
 @dataclass(slots=True)
-class Source:
-    """What is known of one sender across its streams."""
+class SenderState:
+    """Keeps what is known of one sender across its streams."""
 
     session: int = 0  # of its process; transfers are counted within it
     completed: int = 0  # highest transfer of the session that was handed on
     task: asyncio.Task[None] | None = None  # serves its present stream
-    part: Part | None = None  # the transfer after `completed`
+    part: PartialFrame | None = None  # the transfer after `completed`
 
 
-class Inbound(grpc.GenericRpcHandler):
-    """Serves `Exchange`. `allow` names who may open streams; until `ready` is called they wait.
-    `on_goodbye` hears who left, and the session of the process that did; `on_fit` hears of every
-    sender whether it agrees with us, "", or why not."""
+class Inbound(GenericRpcHandler):
+    """Serves `Exchange`, the listening end of every stream. `allow` names who may open streams;
+    until `ready` is called they wait. `on_goodbye` hears who left, and the session of the process
+    that did; `on_fit` hears of every sender whether it agrees with us, "", or why not."""
 
     def __init__(
         self,
@@ -121,8 +112,8 @@ class Inbound(grpc.GenericRpcHandler):
         self.agreement: Agreement | None = None  # what we must have alike with all; None: nothing said
         self._hellos = TokenBuckets(limits.hellos_per_s, limits.hello_burst)
         keep_s = limits.hello_s + limits.grace_s
-        self._intake = Intake(node, inbox, limits.max_frame_bytes, keep_s, spool or Spool())
-        self._sources: dict[NodeId, Source] = {}
+        self._assembler = FrameAssembler(node, inbox, limits.max_frame_bytes, keep_s, spool or Spool())
+        self._sources: dict[NodeId, SenderState] = {}
         self._frame_bytes: int | None = None  # of the largest frame of the run, once it is known
         self._differed: set[NodeId] = set()  # who did not agree with us at some time
         self._closed: dict[NodeId, str] = {}  # whom the node closed, and why
@@ -130,21 +121,23 @@ class Inbound(grpc.GenericRpcHandler):
         self._streams: set[asyncio.Task[None]] = set()
         self._peers_known = asyncio.Event()
         self._early = 0
-        self._teller = RateLimitedLog()
+        self._refusals = RateLimitedLog()
 
+    @override
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
-        if handler_call_details.method == f"/{SERVICE}/Exchange":
+        if handler_call_details.method == METHOD:
             return grpc.stream_stream_rpc_method_handler(self._exchange)
         return None
 
     # -- what the transport says
-    # -----------------------------------------------------------------------------
 
     def allow(self, peer: NodeId) -> None:
-        self._sources.setdefault(peer, Source())
+        """Let this peer open streams."""
+        self._sources.setdefault(peer, SenderState())
         self._bound_inbox()
 
     def allows(self, peer: NodeId) -> bool:
+        """Return whether this peer may open streams."""
         return peer in self._sources
 
     @property
@@ -153,23 +146,23 @@ class Inbound(grpc.GenericRpcHandler):
         return self._peers_known.is_set()
 
     def ready(self) -> None:
-        """The peers are known: decide about who waits."""
+        """Decide about who waits: the peers are known now."""
         self._peers_known.set()
 
     def limit_frames(self, max_frame_bytes: int) -> None:
-        """From now on refuse larger frames, and let no more wait than a few of each peer. A larger
+        """Refuse larger frames from now on, and let no more wait than a few of each peer. A larger
         frame that is coming in gives its room back, which there might not be for others then; its
         next chunk is refused."""
-        self._intake.max_frame_bytes = self._frame_bytes = max_frame_bytes
+        self._assembler.max_frame_bytes = self._frame_bytes = max_frame_bytes
         for source in self._sources.values():
             if source.part is not None and source.part.total > max_frame_bytes:
-                self._intake.drop(source)
+                self._assembler.drop(source)
         self._bound_inbox()
 
     def arriving(self) -> tuple[int, int]:
-        """See Transport.arriving. From any thread."""
+        """Return what `Transport.arriving` does. From any thread."""
         parts = [source.part for source in list(self._sources.values())]
-        return self._intake.came_bytes, sum(part.total - part.received for part in parts if part is not None)
+        return self._assembler.came_bytes, sum(part.total - part.received for part in parts if part is not None)
 
     def _bound_inbox(self) -> None:
         if self._frame_bytes is not None:
@@ -192,7 +185,6 @@ class Inbound(grpc.GenericRpcHandler):
             task.cancel()
 
     # -- one stream
-    # ------------------------------------------------------------------------------------------
 
     async def _exchange(self, _requests: object, context: grpc.aio.ServicerContext) -> None:
         """One call from its first message to its end. Whatever goes wrong is told to the caller and
@@ -207,10 +199,8 @@ class Inbound(grpc.GenericRpcHandler):
                 hello = await self._hello(context)
                 certified = self._certified(context)
                 who = printable(hello.sender, 64) if certified is None else certified
-                if certified not in (None, hello.sender):
-                    said = printable(hello.sender, 64)
-                    reason = f"it says to be {said}, but its certificate is that of {certified}"
-                    raise Refused(mesh_pb2.REFUSAL_CODE_IDENTITY, reason)
+                if certified is not None and certified != hello.sender:
+                    raise Refused(mesh_pb2.REFUSAL_CODE_IDENTITY, other_name(hello.sender, certified))
                 self._check_rate(hello.sender)
                 source = self._accept(hello)
                 self._on_fit(hello.sender, "")
@@ -290,23 +280,17 @@ class Inbound(grpc.GenericRpcHandler):
             reason = f"it opens more than {self._limits.hellos_per_s:g} streams a second"
             raise Refused(mesh_pb2.REFUSAL_CODE_MALFORMED, reason)
 
-    def _accept(self, hello: mesh_pb2.Hello) -> Source:
+    def _accept(self, hello: mesh_pb2.Hello) -> SenderState:
         """The sender's record, with its older stream told to end. Raises Refused."""
         if hello.protocol_version != PROTOCOL_VERSION:
-            raise Refused(
-                mesh_pb2.REFUSAL_CODE_PROTOCOL_VERSION,
-                f"it speaks mesh protocol {hello.protocol_version}, {self._node} speaks {PROTOCOL_VERSION}: "
-                "install the same edgegossip on both boards",
-            )
+            reason = other_version("mesh", hello.protocol_version, self._node, PROTOCOL_VERSION)
+            raise Refused(mesh_pb2.REFUSAL_CODE_PROTOCOL_VERSION, reason)
         if hello.run_id != self._run_id:
-            theirs = hello.run_id[:16].hex() or "without id"
-            reason = (
-                f"it belongs to run {theirs}, {self._node} to run {self._run_id.hex()}: "
-                "start every board with the same recipe and settings"
-            )
-            raise Refused(mesh_pb2.REFUSAL_CODE_RUN_ID, reason)
+            reason = other_run(hello.run_id, self._node, self._run_id)
+            cure = "start every board with the same recipe and settings"
+            raise Refused(mesh_pb2.REFUSAL_CODE_RUN_ID, f"{reason}: {cure}")
         if hello.receiver != self._node:
-            reason = f"it looks for {printable(hello.receiver, 64)}, but this is {self._node}: check the addresses"
+            reason = f"{other_receiver(hello.receiver, self._node)}: check the addresses"
             raise Refused(mesh_pb2.REFUSAL_CODE_WRONG_RECEIVER, reason)
         source = self._sources.get(hello.sender)
         if source is None:
@@ -323,7 +307,7 @@ class Inbound(grpc.GenericRpcHandler):
         # Another process of this sender counts its transfers anew, and does not know what the
         # earlier one had begun.
         if source.session != hello.session:
-            self._intake.drop(source)
+            self._assembler.drop(source)
             source.session, source.completed = hello.session, 0
         return source
 
@@ -340,7 +324,7 @@ class Inbound(grpc.GenericRpcHandler):
             reason = f"{self._node} and {hello.sender} do not fit together: {differs}"
             raise Refused(mesh_pb2.REFUSAL_CODE_AGREEMENT, reason)
 
-    async def _serve(self, sender: NodeId, source: Source, context: grpc.aio.ServicerContext) -> None:
+    async def _serve(self, sender: NodeId, source: SenderState, context: grpc.aio.ServicerContext) -> None:
         """From Welcome to the end of the stream."""
         task = source.task
         broken = False  # rather than ended by either side: the next stream may go on where this one was
@@ -356,7 +340,7 @@ class Inbound(grpc.GenericRpcHandler):
             while (request := await _read(context)) is not grpc.aio.EOF:
                 parsed = parse_request(request)
                 if isinstance(parsed, ChunkView):
-                    received = await self._intake.take(sender, source, parsed, stream=acks)
+                    received = await self._assembler.take(sender, source, parsed, stream=acks)
                     if parsed.acknowledge or received == parsed.total:
                         acks.acknowledge(parsed.transfer, received, at_once=parsed.acknowledge)
                 elif parsed.WhichOneof("kind") == "goodbye":
@@ -380,16 +364,15 @@ class Inbound(grpc.GenericRpcHandler):
         finally:
             if source.task is task:
                 source.task = None
-            self._intake.leave(source, stream=acks, keep=broken)
+            self._assembler.leave(source, stream=acks, keep=broken)
             await acks.stop()
 
     # -- refusals
-    # --------------------------------------------------------------------------------------------
 
     def _log_refusal(self, refusal: Refusal, code: mesh_pb2.RefusalCode) -> None:
         """The same reason of the same caller at most once a minute, and few lines altogether."""
         source = without_port(refusal.caller)
-        if self._teller.worth((source, code), time.monotonic(), source):
+        if self._refusals.worth((source, code), time.monotonic(), source):
             about = refusal.who if refusal.who in self._sources else None
             self._inbox.post(Notice.of(about, refusal))
 
@@ -412,66 +395,7 @@ def _read(context: grpc.aio.ServicerContext) -> Awaitable[bytes]:
     return asyncio.shield(context.read())
 
 
-class ChunkView(NamedTuple):  # made for every chunk: a frozen dataclass takes five times as long
-    """A chunk as it came; `data` refers to the received message."""
-
-    transfer: int
-    offset: int
-    total: int
-    acknowledge: bool
-    data: memoryview
-
-
-def parse_request(message: bytes) -> ChunkView | mesh_pb2.ExchangeRequest:
-    """A ChunkView for a chunk, else the protobuf message. Raises DecodeError for bytes that are no
-    ExchangeRequest.
-
-    What does not look like a chunk of ours (another implementation may order fields differently)
-    goes through the protobuf runtime and means the same."""
-    view = _fast_chunk(message)
-    if view is not None:
-        return view
-    try:
-        request = mesh_pb2.ExchangeRequest.FromString(message)
-    except ProtobufDecodeError as error:
-        raise DecodeError("a mesh message is not valid protobuf") from error
-    if request.WhichOneof("kind") == "chunk":
-        c = request.chunk
-        return ChunkView(c.transfer, c.offset, c.total, c.acknowledge, memoryview(c.data))
-    return request
-
-
-def _fast_chunk(message: bytes) -> ChunkView | None:
-    """The chunk in `message` when that is laid out as `outbound.chunk_message` does, else None."""
-    if not message or message[0] != CHUNK:
-        return None
-    # A chunk of ours of this length can have but one length and one length of its data: compare.
-    before, behind = _around_numbers(len(message))
-    numbers_at = len(before)
-    numbers_end = numbers_at + CHUNK_NUMBERS.size
-    if not message.startswith(before) or not message.startswith(behind, numbers_end):
-        return None
-    # Between the two stand the numbers, each behind its tag, and the tag of the data.
-    a, transfer, b, offset, c, total, d, acknowledge, e = CHUNK_NUMBERS.unpack_from(message, numbers_at)
-    if (a, b, c, d, e) != CHUNK_TAGS or acknowledge > 1:
-        return None
-    data = memoryview(message)[numbers_end + len(behind) :]
-    return ChunkView(transfer, offset, total, acknowledge == 1, data)
-
-
-@lru_cache(maxsize=256)
-def _around_numbers(message_bytes: int) -> tuple[bytes, bytes]:
-    """What stands before and behind the numbers in a chunk message of this length. Lengths that no
-    chunk has get bytes that no chunk has."""
-    least, most = 1 + 1 + CHUNK_NUMBERS.size + 1, 1 + 5 + CHUNK_NUMBERS.size + 5
-    for overhead in range(least, min(most, message_bytes) + 1):
-        before, behind = around_numbers(message_bytes - overhead)
-        if len(before) + CHUNK_NUMBERS.size + len(behind) == overhead:
-            return before, behind
-    return b"\0", b"\0"
-
-
-class Intake:
+class FrameAssembler:
     """Puts chunks together, one frame a sender at a time. What has come of a frame outlives its
     stream for `keep_s`, and while the sender's next one is served, which can go on in the middle.
     `max_frame_bytes` may change at any time."""
@@ -481,9 +405,9 @@ class Intake:
         self.max_frame_bytes = max_frame_bytes
         self.came_bytes = 0  # of frames, altogether
 
-    async def take(self, sender: NodeId, source: Source, chunk: ChunkView, stream: object) -> int:
-        """Take in one chunk; how many bytes of its frame are here now. A complete frame is in the
-        inbox. Raises Refused, and Ended when there is no room and no use to wait for it."""
+    async def take(self, sender: NodeId, source: SenderState, chunk: ChunkView, stream: object) -> int:
+        """Take in one chunk; return how many bytes of its frame are here now. A complete frame is
+        in the inbox. Raises Refused, and Ended when there is no room and no use to wait for it."""
         part = source.part
         if part is not None and part.stream is not stream and chunk.offset == 0:
             self.drop(source)  # on its new stream the sender starts this frame anew, or has given it up
@@ -497,7 +421,7 @@ class Intake:
             if chunk.total > self.max_frame_bytes:  # which was told while the frame waited
                 self._inbox.release(chunk.total)
                 self._check_first(source, chunk)
-            part = source.part = Part(chunk.transfer, chunk.total, stream)
+            part = source.part = PartialFrame(chunk.transfer, chunk.total, stream)
         part.stream = stream
         end = part.received + len(chunk.data)
         same = (chunk.transfer, chunk.total, chunk.offset) == (part.transfer, part.total, part.received)
@@ -515,8 +439,8 @@ class Intake:
             self._inbox.post(Received(sender, data if part.data is None else part.data.whole()))
         return end
 
-    def leave(self, source: Source, stream: object, *, keep: bool) -> None:
-        """A stream has ended: let go of the frame that it was bringing, or keep its part for a
+    def leave(self, source: SenderState, stream: object, *, keep: bool) -> None:
+        """Let go of the frame that a stream was bringing which has ended, or keep its part for a
         while."""
         part = source.part
         if part is None or part.stream is not stream:
@@ -527,13 +451,13 @@ class Intake:
         else:
             self.drop(source)
 
-    def drop(self, source: Source) -> None:
+    def drop(self, source: SenderState) -> None:
         """Let go of what has come of a frame."""
         if source.part is not None:
             self._inbox.release(source.part.total)
             source.part = None
 
-    def _expire(self, source: Source, part: Part) -> None:
+    def _expire(self, source: SenderState, part: PartialFrame) -> None:
         if source.part is not part or part.stream is not None:
             return
         if source.task is None:
@@ -541,7 +465,7 @@ class Intake:
         else:  # its next stream was told of it, and the first chunk may be long on its way
             asyncio.get_running_loop().call_later(self._keep_s, self._expire, source, part)
 
-    def _check_first(self, source: Source, chunk: ChunkView) -> None:
+    def _check_first(self, source: SenderState, chunk: ChunkView) -> None:
         if chunk.total > self.max_frame_bytes:
             raise Refused(
                 mesh_pb2.REFUSAL_CODE_OVERSIZE,
@@ -553,8 +477,8 @@ class Intake:
 
 
 class Inbox:
-    """Events on their way from the transport's loop to the node, with a bound on the bytes of
-    frames that wait.
+    """Queues events on their way from the transport's loop to the node, with a bound on the bytes
+    of frames that wait.
 
     A frame takes room from the moment its first chunk arrives until `get` hands it out. At most
     `unmeasured_bytes` may wait until `bound` says what the run needs, which may be up to
@@ -576,10 +500,12 @@ class Inbox:
         self._room = asyncio.Event()
 
     def post(self, event: TransportEvent) -> None:
+        """Queue an event."""
         self._events.put(event)
 
     def get(self, timeout_s: float | None) -> TransportEvent | None:
-        """The next event; None when none came in time, or when the inbox is closed and empty."""
+        """Take the next event; None when none came in time, or when the inbox is closed and
+        empty."""
         try:
             event = self._events.get(timeout=None if timeout_s is None else max(0.0, timeout_s))
         except queue.Empty:
@@ -595,25 +521,24 @@ class Inbox:
         self._events.put(None)
 
     # -- room for frames
-    # -------------------------------------------------------------------------------------
 
     def bound(self, max_bytes: int) -> None:
-        """From now on no more than this may wait, or one frame, whose size has a bound by now. What
+        """Let no more than this wait from now on, or one frame, whose size has a bound by now. What
         waits stays."""
         with self._lock:
             self._max_bytes, self._most_at_once = min(self._limit_bytes, max_bytes), math.inf
         self._wake_senders()
 
     def wait_no_more(self) -> None:
-        """From now on, and for whoever waits, `reserve` takes what has room and refuses the rest.
+        """Have `reserve` take what has room and refuse the rest from now on, and for whoever waits.
         On the loop."""
         self._last_call = True
         self._room.set()
 
     async def reserve(self, size_bytes: int) -> bool:
-        """Wait until a frame of this size may come in. A frame may when nothing else is there, but
-        for one that is larger than what is not measured yet may be. False when it may not and it is
-        no use to wait."""
+        """Wait until a frame of this size may come in; return whether it may. A frame may when
+        nothing else is there, but for one that is larger than what is not measured yet may be.
+        False when it may not and it is no use to wait."""
         counted = max(size_bytes, LEAST_FRAME_BYTES)
         while True:
             with self._lock:
@@ -631,7 +556,7 @@ class Inbox:
                     self._waiting -= 1
 
     def release(self, size_bytes: int) -> None:
-        """The room of one frame is free again."""
+        """Give back the room of one frame."""
         with self._lock:
             self._used_bytes -= max(size_bytes, LEAST_FRAME_BYTES)
         self._wake_senders()
@@ -663,10 +588,11 @@ class AckWriter:
         self._ending = False
 
     def start(self) -> None:
+        """Begin to write."""
         self._task = self._loop.create_task(self._write_acks())
 
     def acknowledge(self, transfer: int, received: int, *, at_once: bool) -> None:
-        """`received` bytes of this frame, and all frames before it, are here."""
+        """Say that `received` bytes of this frame, and all frames before it, are here."""
         self._transfer, self._received, self._since_s = transfer, received, self._loop.time()
         due_s = 0.0 if at_once else self._last_s + ACK_INTERVAL_S
         if due_s <= self._since_s:

@@ -5,8 +5,8 @@ Lives on the transport's loop. A frame's way out, from top to bottom:
 
     Edge        is the peer as we see it: up, lost, down; opens one stream after the other
     FrameQueue  keeps every frame until it is acknowledged or given up
-    Stream      writes frames in chunks, as `pacing.Window` allows; reads acknowledgements
-    Slicer      takes a chunk's data off a frame; `chunk_message` joins it, the only copy
+    Stream      writes frames in chunks, as a CongestionWindow allows; reads acknowledgements
+    Slicer      takes a chunk's data off a frame; `wire.chunk_message` joins it, the only copy
 
 After a lost stream the next one starts with the first byte that the peer does not have yet, which
 its Welcome tells; so a frame arrives at most once in the life of both processes.
@@ -27,23 +27,18 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
-from functools import lru_cache
-
-from google.protobuf.message import DecodeError as ProtobufDecodeError
 
 from edgegossip.mesh import address as addresses
 from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh._proto import mesh_pb2
-from edgegossip.mesh.base import Notice, PeerDown, PeerUp, SendFailed, SendReceipt, TransportEvent
-from edgegossip.mesh.connections import Channels, says_nobody_is_there, words_of_rpc_error
-from edgegossip.mesh.limits import CHUNK_NUMBERS, CHUNK_TAGS, MeshLimits, around_numbers
-from edgegossip.mesh.pacing import Deadline, Silence, Window
+from edgegossip.mesh.base import MeshLimits, Notice, PeerDown, PeerUp, SendFailed, SendReceipt, TransportEvent
+from edgegossip.mesh.congestion import CongestionWindow, StallDetector, TimeoutEstimator
+from edgegossip.mesh.connections import ChannelFactory, says_nobody_is_there, words_of_rpc_error
 from edgegossip.mesh.services import HEALTH
-from edgegossip.types import DecodeError, NodeId, PeerError
+from edgegossip.mesh.wire import GRPC_PREFIX_BYTES, METHOD, chunk_message, parse_response
+from edgegossip.types import NodeId, PeerError
 from edgegossip.untrusted import printable
 
-METHOD = "/edgegossip.v1.Mesh/Exchange"
-GRPC_PREFIX_BYTES = 5  # compression flag and length before every gRPC message
 _MAX_TOLD = 16  # different causes that one outage may put into the log
 _MAX_DIFFERENCE = 800  # characters that tell what two boards have not alike
 _FRAMES_TO_A_PEER = 10  # that may wait: a full state of a stream is 7 at most, and messages go on
@@ -52,7 +47,7 @@ _MAX_HELD_S = 1.0  # a peer cannot make its acknowledgements older than that
 
 
 class Status(Enum):
-    """What a peer is to us."""
+    """What a peer is to us, as its edge sees it."""
 
     NEW = "never reached"
     UP = "up"
@@ -67,16 +62,16 @@ _GONE = (Status.LEAVING, Status.DOWN, Status.UNFIT, Status.CLOSED)  # nothing is
 
 
 class RefusesUs(PeerError):
-    """The peer answered, and takes no stream of ours."""
+    """Raised when the peer answered, and takes no stream of ours."""
 
 
 class Disagrees(PeerError):
-    """The peer refuses us because we do not train the same."""
+    """Raised when the peer refuses us because we do not train the same."""
 
 
 @dataclass(slots=True)
-class Outgoing:
-    """A queued frame."""
+class QueuedFrame:
+    """Keeps account of a frame until it is acknowledged."""
 
     ticket: int
     views: tuple[memoryview, ...]
@@ -86,18 +81,18 @@ class Outgoing:
     first_byte_s: float = 0.0
     message_bytes: int = 0  # resent chunks count again
     resume_bytes: int = 0  # of it are with the peer already when the present stream takes it up
-    start_position: int = 0  # on the present stream, see Window
+    start_position: int = 0  # on the present stream, see CongestionWindow
     written_bytes: int = 0  # on the present stream
     acknowledged_bytes: int = 0
 
     @property
     def is_written(self) -> bool:
-        """All of it is on the present stream."""
+        """Whether all of it is on the present stream."""
         return self.written_bytes == self.frame_bytes
 
 
 class Edge:
-    """One peer that we send to. `hello` opens every stream; `post` takes the events."""
+    """Sends to one peer. `hello` opens every stream; `post` takes the events."""
 
     def __init__(
         self,
@@ -105,7 +100,7 @@ class Edge:
         address: addresses.Address,
         hello: bytes,
         limits: MeshLimits,
-        channels: Channels,
+        channels: ChannelFactory,
         post: Callable[[TransportEvent], None],
     ) -> None:
         self.peer = peer
@@ -124,12 +119,11 @@ class Edge:
         self._leaving = False
         self._told: set[str] = set()  # what the log heard of the present outage
         # Of an acknowledgement. It outlives streams: what is usual for this peer stays so.
-        self._deadline = Deadline(limits.stall_s, limits.keepalive_s + limits.keepalive_timeout_s)
+        self._ack_timeout = TimeoutEstimator(limits.stall_s, limits.keepalive_s + limits.keepalive_timeout_s)
         self._down_timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
 
     # -- what the transport calls
-    # ----------------------------------------------------------------------------
 
     def start(self, *, given_up: bool = False) -> None:
         """Begin to try this peer; not one that was `given_up` before its address was known."""
@@ -144,12 +138,12 @@ class Edge:
         self._task = asyncio.get_running_loop().create_task(work, name=f"edge to {self.peer}")
 
     def limit_frames(self, max_frame_bytes: int) -> None:
-        """From now on let no more wait than a few frames of this size: a peer that is alive and
+        """Let no more wait from now on than a few frames of this size: a peer that is alive and
         takes nothing would else fill our memory with models that are old when it does."""
         few_bytes = max(_LEAST_QUEUE_BYTES, _FRAMES_TO_A_PEER * max_frame_bytes)
         self._max_queue_bytes = min(self._limits.max_queue_bytes, few_bytes)
 
-    def enqueue(self, frame: Outgoing) -> None:
+    def enqueue(self, frame: QueuedFrame) -> None:
         """Send this frame when its turn comes, or fail it at once."""
         if self.status in _GONE:
             self._failed(frame, f"{self.peer} is {self.status.value}")
@@ -163,8 +157,9 @@ class Edge:
             self._stream.wake()
 
     def peer_left(self, session: int) -> None:
-        """The peer said goodbye on its own stream to us. It takes no more frames, but what it
-        acknowledged before may come in after its goodbye, which took another connection."""
+        """Take in that the peer said goodbye on its own stream to us. It takes no more frames, but
+        what it acknowledged before may come in after its goodbye, which took another
+        connection."""
         self._left_session = session
         if self.status is Status.UP and self._stream is not None:
             self.status = Status.LEAVING
@@ -194,7 +189,7 @@ class Edge:
             self._task.cancel()
 
     def reopen(self) -> None:
-        """Another process of the peer agrees with us: try it again, if it had been given up."""
+        """Try the peer again, if it had been given up: another process of it agrees with us."""
         if self.status is Status.UNFIT:
             self.status = Status.DOWN
             self._begin(after=self._task)
@@ -215,7 +210,7 @@ class Edge:
 
     async def leave(self) -> bool:
         """Flush, say goodbye, end. The caller bounds the time; whatever is left then fails in
-        `finish`. True when the peer was told, or leaves as well."""
+        `finish`. Return whether the peer was told, or leaves as well."""
         if self.status not in (Status.UP, Status.LEAVING) and self._queue.settled.is_set():
             return False
         await self._queue.settled.wait()
@@ -240,7 +235,6 @@ class Edge:
             await asyncio.wait({self._task})
 
     # -- streams, one after the other
-    # ------------------------------------------------------------------------
 
     async def _run(self, before: asyncio.Task[None] | None) -> None:
         """`before`: who did this until the peer was given up, and may be at its last words."""
@@ -314,8 +308,8 @@ class Edge:
                 return error.code() not in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE)
             return True
 
-        silence = Silence(self._deadline, self._limits.hung_s, is_alive, self._slow)
-        stream = Stream(call, self._queue, self._limits, self._acknowledged, self._failed, silence)
+        stalls = StallDetector(self._ack_timeout, self._limits.hung_s, is_alive, self._slow)
+        stream = Stream(call, self._queue, self._limits, self._acknowledged, self._failed, stalls)
         welcome = await stream.open(self._hello)
         # The process that said goodbye may still welcome a stream while it lingers: that is no peer
         # to send to.
@@ -334,13 +328,12 @@ class Edge:
         return stream
 
     # -- what becomes of frames and of the peer
-    # --------------------------------------------------------------
 
-    def _acknowledged(self, frame: Outgoing, there_s: float) -> None:
+    def _acknowledged(self, frame: QueuedFrame, there_s: float) -> None:
         times = (frame.start_s, frame.first_byte_s, max(there_s, frame.first_byte_s))
         self._post(SendReceipt(frame.ticket, self.peer, frame.frame_bytes, frame.message_bytes, *times))
 
-    def _failed(self, frame: Outgoing, reason: str) -> None:
+    def _failed(self, frame: QueuedFrame, reason: str) -> None:
         self._post(SendFailed(frame.ticket, self.peer, reason))
 
     def _fail_all(self, reason: str) -> None:
@@ -403,48 +396,50 @@ class Edge:
 
 
 class FrameQueue:
-    """Frames for one peer, in order, each from `add` until it is acknowledged or given up."""
+    """Keeps frames for one peer, in order, each from `add` until it is acknowledged or given up."""
 
     def __init__(self) -> None:
         self.queued_bytes = 0
         self.settled = asyncio.Event()  # nothing is left
         self.settled.set()
-        self._waiting: deque[Outgoing] = deque()  # not on the present stream yet
-        self._sent: deque[Outgoing] = deque()  # on the present stream, not acknowledged
+        self._waiting: deque[QueuedFrame] = deque()  # not on the present stream yet
+        self._sent: deque[QueuedFrame] = deque()  # on the present stream, not acknowledged
         self._transfers = 0
 
     @property
     def has_waiting(self) -> bool:
+        """Whether a frame is not on the present stream yet."""
         return bool(self._waiting)
 
     @property
-    def under_way(self) -> Outgoing | None:
+    def under_way(self) -> QueuedFrame | None:
         """The first frame on the present stream that is not acknowledged."""
         return self._sent[0] if self._sent else None
 
-    def add(self, frame: Outgoing) -> None:
+    def add(self, frame: QueuedFrame) -> None:
+        """Put a frame at the end, and give it the next transfer number."""
         self._transfers += 1
         frame.transfer = self._transfers
         self.queued_bytes += frame.frame_bytes
         self._waiting.append(frame)
         self.settled.clear()
 
-    def start_next(self) -> Outgoing:
-        """The first waiting frame; from now on it is on the present stream."""
+    def start_next(self) -> QueuedFrame:
+        """Return the first waiting frame; from now on it is on the present stream."""
         frame = self._waiting.popleft()
         self._sent.append(frame)
         return frame
 
-    def acknowledge(self) -> Outgoing:
+    def acknowledge(self) -> QueuedFrame:
         """Take out the frame that is `under_way`."""
         return self._forget(self._sent.popleft())
 
-    def restart(self, completed: int, partial: int = 0, partial_received: int = 0) -> list[Outgoing]:
-        """A new stream: everything waits again, but for transfers up to `completed`, which are
-        taken out. Of `partial` the peer has that many bytes."""
+    def restart(self, completed: int, partial: int = 0, partial_received: int = 0) -> list[QueuedFrame]:
+        """Begin on a new stream: everything waits again, but for transfers up to `completed`, which
+        are taken out and returned. Of `partial` the peer has that many bytes."""
         self._waiting.extendleft(reversed(self._sent))
         self._sent.clear()
-        here: list[Outgoing] = []
+        here: list[QueuedFrame] = []
         while self._waiting and self._waiting[0].transfer <= completed:
             here.append(self._forget(self._waiting.popleft()))
         for i, frame in enumerate(self._waiting):
@@ -452,23 +447,23 @@ class FrameQueue:
             frame.resume_bytes = partial_received if goes_on else 0
         return here
 
-    def remove(self, transfer: int) -> list[Outgoing]:
+    def remove(self, transfer: int) -> list[QueuedFrame]:
         """Take out one transfer, wherever it is."""
-        found: list[Outgoing] = []
+        found: list[QueuedFrame] = []
         for frames in (self._sent, self._waiting):
             for frame in [f for f in frames if f.transfer == transfer]:
                 frames.remove(frame)
                 found.append(self._forget(frame))
         return found
 
-    def clear(self) -> list[Outgoing]:
+    def clear(self) -> list[QueuedFrame]:
         """Take out all frames, in order."""
         frames = [self._forget(frame) for frame in (*self._sent, *self._waiting)]
         self._sent.clear()
         self._waiting.clear()
         return frames
 
-    def _forget(self, frame: Outgoing) -> Outgoing:
+    def _forget(self, frame: QueuedFrame) -> QueuedFrame:
         self.queued_bytes -= frame.frame_bytes
         if not self.queued_bytes:
             self.settled.set()
@@ -476,7 +471,7 @@ class FrameQueue:
 
 
 class Stream:
-    """One stream to a peer: writes the frames of a queue and reads what the peer answers.
+    """Writes the frames of a queue on one stream, and reads what the peer answers.
     `acknowledged` takes every frame that the peer has and when it said so (monotonic seconds),
     `refused` one that it will never take and why."""
 
@@ -485,19 +480,19 @@ class Stream:
         call: grpc.aio.StreamStreamCall,
         queue: FrameQueue,
         limits: MeshLimits,
-        acknowledged: Callable[[Outgoing, float], None],
-        refused: Callable[[Outgoing, str], None],
-        silence: Silence,
+        acknowledged: Callable[[QueuedFrame, float], None],
+        refused: Callable[[QueuedFrame, str], None],
+        stalls: StallDetector,
     ) -> None:
-        self._silence = silence
+        self._stalls = stalls
         self._call, self._queue, self._limits = call, queue, limits
         self._frame_acknowledged, self._frame_refused = acknowledged, refused
-        self._window = Window(limits.chunk_bytes)
+        self._window = CongestionWindow(limits.chunk_bytes)
         self._wake = asyncio.Event()  # something for the writer
         self._ending = self._goodbye = False
 
     def wake(self) -> None:
-        """The queue has a new frame."""
+        """Take in that the queue has a new frame."""
         self._wake.set()
 
     def end(self, *, goodbye: bool) -> None:
@@ -508,7 +503,7 @@ class Stream:
             self._wake.set()
 
     async def open(self, hello: bytes) -> mesh_pb2.Welcome:
-        """Raises PeerError when the peer refuses."""
+        """Say hello, and return the peer's Welcome. Raises PeerError when it refuses."""
         with suppress(asyncio.InvalidStateError):  # ended already; reading tells why
             await self._call.write(hello)
         return (await self._read()).welcome
@@ -518,7 +513,7 @@ class Stream:
         raises PeerError with why."""
         loop = asyncio.get_running_loop()
         reader, writer = loop.create_task(self._read_acks()), loop.create_task(self._write_frames())
-        watcher = loop.create_task(self._silence.watch())
+        watcher = loop.create_task(self._stalls.watch())
         tasks = (watcher, reader, writer)
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -541,7 +536,6 @@ class Stream:
         raise PeerError("the stream was closed")
 
     # -- frames
-    # ----------------------------------------------------------------------------------------------
 
     async def _write_frames(self) -> None:
         while await self._until(lambda: self._queue.has_waiting):
@@ -566,7 +560,7 @@ class Stream:
             await self._wake.wait()
         return not self._ending
 
-    def _next_chunk(self, frame: Outgoing, slicer: Slicer) -> bytes:
+    def _next_chunk(self, frame: QueuedFrame, slicer: Slicer) -> bytes:
         """The message that goes out next, accounted for."""
         pieces = slicer.take(self._window.chunk_bytes)
         size, offset, now_s = sum(map(len, pieces)), frame.written_bytes, time.monotonic()
@@ -575,14 +569,13 @@ class Stream:
         ends_frame = 0 < offset == frame.frame_bytes - size
         ask = self._window.send(size, now_s, ends_frame=ends_frame)
         message = chunk_message(frame.transfer, offset, frame.frame_bytes, ask, pieces)
-        self._silence.sent(now_s)
+        self._stalls.sent(now_s)
         frame.first_byte_s = frame.first_byte_s or now_s
         frame.message_bytes += len(message) + GRPC_PREFIX_BYTES
         frame.written_bytes += size
         return message
 
     # -- answers
-    # ---------------------------------------------------------------------------------------------
 
     async def _read_acks(self) -> None:
         while True:
@@ -627,21 +620,22 @@ class Stream:
             raise PeerError(f"an acknowledgement of transfer {ack.transfer}, which is not under way")
         frame.acknowledged_bytes = ack.received
         self._window.acknowledge(frame.start_position + ack.received, now_s)
-        self._silence.heard(now_s, more=not self._window.is_empty)
+        self._stalls.heard(now_s, more=not self._window.is_empty)
         self._wake.set()
         if ack.received == frame.frame_bytes:
             self._frame_acknowledged(self._queue.acknowledge(), there_s)
 
 
 class Slicer:
-    """Takes pieces of any length off the front of buffers that are read one after the other. No
-    copies."""
+    """Takes pieces of any length off the front of buffers that are read one after the other,
+    without copies."""
 
     def __init__(self, buffers: Sequence[memoryview]) -> None:
         self._left = [buffer for buffer in reversed(buffers) if len(buffer)]
 
     def take(self, size_bytes: int) -> list[memoryview]:
-        """The next `size_bytes`, or fewer at the end, in pieces; empty when nothing is left."""
+        """Return the next `size_bytes`, or fewer at the end, in pieces; empty when nothing is
+        left."""
         pieces: list[memoryview] = []
         while size_bytes and self._left:
             buffer = self._left.pop()
@@ -651,22 +645,3 @@ class Slicer:
             pieces.append(buffer)
             size_bytes -= len(buffer)
         return pieces
-
-
-def chunk_message(transfer: int, offset: int, total: int, acknowledge: bool, pieces: Sequence[memoryview]) -> bytes:
-    """The serialised ExchangeRequest that carries `pieces` as one chunk's data. One copy."""
-    before, behind = _around_numbers(sum(map(len, pieces)))
-    a, b, c, d, e = CHUNK_TAGS
-    numbers = CHUNK_NUMBERS.pack(a, transfer, b, offset, c, total, d, acknowledge, e)
-    return b"".join((before, numbers, behind, *pieces))
-
-
-_around_numbers = lru_cache(maxsize=256)(around_numbers)  # of a few sizes, again and again
-
-
-def parse_response(message: bytes) -> mesh_pb2.ExchangeResponse:
-    """Raises DecodeError for bytes that are no ExchangeResponse."""
-    try:
-        return mesh_pb2.ExchangeResponse.FromString(message)
-    except ProtobufDecodeError as error:
-        raise DecodeError("a mesh message is not valid protobuf") from error

@@ -18,11 +18,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from google.protobuf.message import DecodeError as ProtobufDecodeError
+from typing_extensions import override
 
 from edgegossip.mesh import address as addresses
-from edgegossip.mesh._grpc import grpc, health_pb2, reflection, reflection_pb2
+from edgegossip.mesh._grpc import GenericRpcHandler, grpc, health_pb2, reflection, reflection_pb2
 from edgegossip.mesh.connections import Security, Tell
-from edgegossip.security.limits import RateLimitedLog, RequestLimiter, Verdict
+from edgegossip.security.limits import Decision, RateLimitedLog, RequestLimiter
 from edgegossip.types import DecodeError
 from edgegossip.untrusted import Refusal, printable
 
@@ -34,7 +35,7 @@ _MAX_STREAMS = 16  # Watch and reflection together
 _SILENCE_S = 10.0  # a reflection stream that asks nothing ends
 
 
-class StandardServices(grpc.GenericRpcHandler):
+class StandardServices(GenericRpcHandler):
     """Health and reflection of a server with these services (full names). `tell` takes lines for
     the log. On the loop."""
 
@@ -49,8 +50,9 @@ class StandardServices(grpc.GenericRpcHandler):
         self._ended = asyncio.Event()
         self._streams = 0
         self._security, self._tell = security, tell
-        self._questions, self._teller = RequestLimiter(CALLS_PER_S, CALL_BURST), RateLimitedLog()
+        self._questions, self._refusals = RequestLimiter(CALLS_PER_S, CALL_BURST), RateLimitedLog()
 
+    @override
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
         method = handler_call_details.method
         if method == f"/{HEALTH}/Check":
@@ -66,7 +68,6 @@ class StandardServices(grpc.GenericRpcHandler):
         self._ended.set()
 
     # -- health
-    # ----------------------------------------------------------------------------------------------
 
     async def _check(self, message: bytes, context: grpc.aio.ServicerContext) -> bytes:
         await self._admit(context)
@@ -92,7 +93,6 @@ class StandardServices(grpc.GenericRpcHandler):
         return int(response.NOT_SERVING if self._ended.is_set() else response.SERVING)
 
     # -- reflection
-    # ------------------------------------------------------------------------------------------
 
     async def _reflect(self, _requests: object, context: grpc.aio.ServicerContext) -> None:
         await self._admit(context)
@@ -114,7 +114,6 @@ class StandardServices(grpc.GenericRpcHandler):
             yield await _parsed(reflection_pb2.ServerReflectionRequest, message, context)
 
     # -- who may ask
-    # -----------------------------------------------------------------------------------------
 
     async def _admit(self, context: grpc.aio.ServicerContext) -> None:
         """One question more. Ends the call when its caller asks too often, and with certificates
@@ -123,14 +122,14 @@ class StandardServices(grpc.GenericRpcHandler):
             addresses.of_caller(context.peer())
         )
         now_s = time.monotonic()
-        verdict = self._questions.take(who, now_s)
-        if verdict is Verdict.ALLOWED:
+        decision = self._questions.take(who, now_s)
+        if decision is Decision.ALLOWED:
             return
         reason = f"it asks for health and reflection more than {CALLS_PER_S:g} times a second"
         place = self._security.place(context) if self._security else addresses.of_caller(context.peer())
-        if self._teller.worth(who, now_s, who):
+        if self._refusals.worth(who, now_s, who):
             self._tell(None, Refusal("", printable(place, 64), reason))
-        if verdict is Verdict.INSISTS and self._security is not None:
+        if decision is Decision.ABUSIVE and self._security is not None:
             self._security.misbehaved(context, reason)
         await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
 

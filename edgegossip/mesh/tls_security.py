@@ -16,16 +16,17 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from typing_extensions import override
+
 from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh.address import Address
-from edgegossip.mesh.connections import CallerGone, Tell, Unreachable
-from edgegossip.mesh.limits import MeshLimits
+from edgegossip.mesh.base import MeshLimits
+from edgegossip.mesh.connections import CallerGone, Security, Tell, Unreachable
 from edgegossip.security import handshake, tls
 from edgegossip.security.admission import Admission, Caller
 from edgegossip.security.front_end import FrontEnd
-from edgegossip.security.identity import CERTIFICATE, KEY, Identity
+from edgegossip.security.identity import CERTIFICATE, KEY, Identity, stamp
 from edgegossip.security.names import Role, Subject, serial_name, subject_of
-from edgegossip.security.revocations import stamp
 from edgegossip.types import DataError, DecodeError, EdgegossipError, NodeId, PeerError
 from edgegossip.untrusted import printable
 
@@ -101,9 +102,9 @@ class Credentials:
         return tuple(map(stamp, self._files))
 
 
-class TlsSecurity:
-    """The security of one node with an identity. `identity` names it; a transport calls `start`
-    once.
+class TlsSecurity(Security):
+    """The security of one node with an identity: mutual TLS 1.3 behind a front end. `identity`
+    names it; a transport calls `start` once.
 
     Raises DataError when the identity's files cannot be used."""
 
@@ -127,17 +128,15 @@ class TlsSecurity:
         return cls(Identity.load(folder))
 
     # -- the listening side
-    # ----------------------------------------------------------------------------------
 
+    @override
     def start(self, limits: MeshLimits, tell: Tell, on_news: Callable[[], None]) -> str:
-        """Return the name on which our gRPC server is to listen, for the front end alone. `tell`
-        and `on_news` (our revocation list is a newer one) are called from any thread."""
         self._limits, self._tell, self._on_news = limits, tell, on_news
         self._upstream = f"edgegossip-{os.getpid()}-{secrets.token_hex(8)}"
         return f"unix-abstract:{self._upstream}"
 
+    @override
     def listen(self, where: Address) -> Address:
-        """Listen there for peers, now that our gRPC server does. Raises HostError."""
         self._front_end = FrontEnd(
             where.host,
             where.port,
@@ -152,14 +151,13 @@ class TlsSecurity:
         self._front_end.start()
         return Address(*self._front_end.address)
 
+    @override
     def close(self) -> None:
-        """Close the port and every connection. From any thread; waits for at most 2 s."""
         if self._front_end is not None:
             self._front_end.close()
 
+    @override
     def server_credentials(self) -> grpc.ServerCredentials:
-        """Return the credentials of our gRPC server behind the front end, which asks for a
-        certificate too."""
         return grpc.dynamic_ssl_server_credentials(self._certificate, self._newer, require_client_authentication=True)
 
     def _newer(self) -> grpc.ServerCertificateConfiguration | None:
@@ -199,6 +197,7 @@ class TlsSecurity:
             raise CallerGone("its certificate was revoked")
         return found
 
+    @override
     def identify(self, context: grpc.aio.ServicerContext, role: Role = "board") -> NodeId:
         """Return the name of the caller, who must have this role. Raises PeerError with the
         reason."""
@@ -207,14 +206,13 @@ class TlsSecurity:
             raise PeerError(f"its role is {caller.subject.role}, where {role} is due")
         return caller.subject.name
 
+    @override
     def place(self, context: grpc.aio.ServicerContext) -> str:
-        """Return host:port of the caller, for the log."""
         found = self._front_end.caller(context.peer()) if self._front_end is not None else None
         return found.address if found else "a closed connection"
 
+    @override
     def misbehaved(self, context: grpc.aio.ServicerContext, reason: str) -> None:
-        """Keep out for a while, and for longer each time, who called: it broke the protocol and
-        heard so."""
         key, front_end = context.peer(), self._front_end
         names = tuple(name.decode().lower() for name in context.auth_context().get(_NAMES, ()))
         if front_end is None:
@@ -237,8 +235,8 @@ class TlsSecurity:
             self._tell(about, f"{subject.name} is in quarantine for {length_s:g} s: {printable(reason, 300)}")
 
     # -- the calling side
-    # ------------------------------------------------------------------------------------
 
+    @override
     async def check(self, peer: NodeId, where: Address, before_close: Callable[[], object] = lambda: None) -> None:
         """Make the admission handshake: see that it is `peer` who listens there, that neither is
         revoked, and exchange revocation lists. From then on connections to this peer insist on the
@@ -250,10 +248,11 @@ class TlsSecurity:
         self._pinned[peer] = serial
         self._tokens[peer] = [*self._tokens.get(peer, [])[-3:], token]
 
+    @override
     def channel_credentials(self, peer: NodeId) -> grpc.ChannelCredentials:
-        """Return the credentials of a connection that we open to `peer`."""
         return self._files.channel
 
+    @override
     def channel_options(self, peer: NodeId) -> list[tuple[str, int | str]]:
         """Return options that insist on the certificate that `check` saw, and show the token.
         Without a `check` before it nobody lets us in."""
@@ -264,12 +263,11 @@ class TlsSecurity:
             name = Subject(peer, "board", self.identity.fleet).dns_name
         return [("grpc.ssl_target_name_override", name)]
 
+    @override
     def revoked(self, peer: NodeId) -> bool:
-        """Return whether the certificate that `check` saw last was revoked since."""
         return peer in self._pinned and self.identity.revocations.revoked(self._pinned[peer])
 
     # -- revocation
-    # ------------------------------------------------------------------------------------------
 
     def _offered(self, giver: Subject, crl: bytes, told: int) -> None:
         """Take a list that somebody offers. Any thread. One that is not our authority's, or no
@@ -285,9 +283,8 @@ class TlsSecurity:
         if newer:
             self._renew(f"{giver.name} brought")
 
+    @override
     async def watch(self) -> None:
-        """Notice what is copied into our folder, and a front end that does not work any more.
-        Without end."""
         told = False
         while True:
             await asyncio.sleep(_LOOK_S)
@@ -337,7 +334,7 @@ class TlsSecurity:
         reader, writer = await self._connect(subject, where)
         try:
             session = writer.get_extra_info("ssl_object")
-            if session.selected_alpn_protocol() != tls.KNOCK:
+            if session.selected_alpn_protocol() != tls.ADMISSION:
                 raise PeerError("what listens there is no edgegossip board")
             shown, serial = tls.peer_of(session.getpeercert(), self.identity.fleet)
             present = self.identity.revocations.present

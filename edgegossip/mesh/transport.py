@@ -1,8 +1,8 @@
 """`GrpcTransport`: the Transport of real boards. All network work is done in one asyncio loop in a
 thread of its own.
 
-The path of a frame out: `send` here, `Edge` and `Stream` in outbound.py. In: `Inbound`, `Intake`
-and `Inbox` in inbound.py, and `incoming` here.
+The path of a frame out: `send` here, `Edge` and `Stream` in outbound.py. In: `Inbound`,
+`FrameAssembler` and `Inbox` in inbound.py, and `incoming` here.
 
 asyncio and not a thread a stream: bare streams of both measure alike on two cores (8 MB in messages
 of 1 MiB at 1.6 to 2.0 GB/s, 64 KiB there and back in 0.4 ms, the differences within the noise), but
@@ -25,17 +25,19 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from typing_extensions import override
+
 from edgegossip.agreement import Agreement
 from edgegossip.memory import Spool
 from edgegossip.mesh import address as addresses
 from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh._proto import mesh_pb2
-from edgegossip.mesh.base import Buffers, Notice, PeerDown, TransportEvent, Woken
-from edgegossip.mesh.connections import Channels, Security, serve
+from edgegossip.mesh.base import Buffers, MeshLimits, Notice, PeerDown, Transport, TransportEvent, Woken
+from edgegossip.mesh.connections import ChannelFactory, Security, serve
 from edgegossip.mesh.inbound import Inbound, Inbox
-from edgegossip.mesh.limits import PROTOCOL_VERSION, MeshLimits
-from edgegossip.mesh.outbound import Edge, Outgoing
+from edgegossip.mesh.outbound import Edge, QueuedFrame
 from edgegossip.mesh.services import StandardServices
+from edgegossip.mesh.wire import PROTOCOL_VERSION
 from edgegossip.types import ConfigError, NodeId, UsageError
 from edgegossip.untrusted import Refusal
 
@@ -44,8 +46,8 @@ _log = logging.getLogger(__name__)
 _SLACK_S = 5.0  # beyond flush_s and linger_s, for what ends by itself
 
 
-class GrpcTransport:
-    """Frames between `node` and its peers over gRPC. Thread-safe. docs/mesh.md tells how it
+class GrpcTransport(Transport):
+    """Moves frames between `node` and its peers over gRPC. Thread-safe. docs/mesh.md tells how it
     behaves.
 
     `listen` is host:port, port 0 takes any free one; without TLS only loopback is allowed unless
@@ -80,7 +82,7 @@ class GrpcTransport:
         self._limits = limits or MeshLimits()
         self._before_disconnect = before_disconnect or (lambda: None)
         self._security, self._services, self._spool = security, tuple(services), spool
-        self._channels = Channels(self._limits, security, self._before_disconnect)
+        self._channels = ChannelFactory(self._limits, security, self._before_disconnect)
         self._session = secrets.randbits(63) + 1
         self._lock = threading.Lock()
         self._closed = False
@@ -133,8 +135,8 @@ class GrpcTransport:
         self._check_open()
         self._call(self._expect(tuple(peers)))
 
+    @override
     def send(self, to: NodeId, frame: Buffers) -> int:
-        """See Transport.send."""
         views = tuple(memoryview(piece).cast("B") for piece in frame)
         size = sum(map(len, views))
         if to not in self._edges:
@@ -147,19 +149,21 @@ class GrpcTransport:
         with self._lock:  # so that the tickets of one peer are in the order of its queue
             self._check_open()
             self._tickets += 1
-            outgoing = Outgoing(self._tickets, views, size, time.monotonic())
+            outgoing = QueuedFrame(self._tickets, views, size, time.monotonic())
             self._loop.call_soon_threadsafe(self._edges[to].enqueue, outgoing)
             return outgoing.ticket
 
+    @override
     def incoming(self, timeout_s: float | None) -> TransportEvent | None:
-        """The next event; None when none came in time, or when the transport is closed and all were
-        taken."""
+        """Return the next event; None when none came in time, or when the transport is closed and
+        all were taken."""
         return self._inbox.get(timeout_s)
 
+    @override
     def wake(self) -> None:
-        """See Transport.wake."""
         self._inbox.post(Woken())
 
+    @override
     def close_peer(self, peer: NodeId, reason: str) -> None:
         """Refuse this peer from now on. Its queued frames fail and PeerDown follows."""
         if peer not in self._edges and not self._inbound.allows(peer):
@@ -168,17 +172,19 @@ class GrpcTransport:
             if not self._closed:
                 self._call(self._close_peer(peer, reason))
 
+    @override
     def limit_frames(self, max_frame_bytes: int) -> None:
-        """See Transport.limit_frames. What this node sends stays bounded by its MeshLimits; how
-        much of it may wait for a peer follows the size."""
+        # What this node sends stays bounded by its MeshLimits; how much of it may wait for a peer
+        # follows the size.
         with self._lock:
             self._check_open()
             self._loop.call_soon_threadsafe(self._limit_frames, max_frame_bytes)
 
+    @override
     def arriving(self) -> tuple[int, int]:
-        """See Transport.arriving."""
         return self._inbound.arriving()
 
+    @override
     def close(self) -> None:
         """Flush what is queued for at most limits.flush_s, say goodbye, acknowledge what peers sent
         until they end their streams or limits.linger_s is over, free the port. Idempotent."""
@@ -194,8 +200,8 @@ class GrpcTransport:
         self._inbox.post(event)
 
     def tasks(self) -> int:
-        """How many coroutines are under way on the loop, for whoever looks for leaks. From any
-        thread."""
+        """Return how many coroutines are under way on the loop, for whoever looks for leaks. From
+        any thread."""
         return len(asyncio.all_tasks(self._loop))
 
     def __enter__(self) -> GrpcTransport:
@@ -205,7 +211,6 @@ class GrpcTransport:
         self.close()
 
     # -- on the loop
-    # -----------------------------------------------------------------------------------------
 
     async def _start(self, where: addresses.Address) -> addresses.Address:
         self._inbox = Inbox(self._loop, self._limits.max_inbox_bytes, self._limits.max_unmeasured_bytes)
@@ -344,7 +349,6 @@ class GrpcTransport:
         await self._loop.shutdown_default_executor()
 
     # -- threads
-    # ---------------------------------------------------------------------------------------------
 
     def _call(self, work: Coroutine[Any, Any, T], timeout_s: float = 30.0) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout_s)

@@ -22,7 +22,7 @@ from edgegossip.choices import did_you_mean
 from edgegossip.mesh import address as addresses
 from edgegossip.mesh.membership import manifest as manifests
 from edgegossip.mesh.membership.manifest import Manifest
-from edgegossip.mesh.membership.table import Rows
+from edgegossip.mesh.membership.protocol import Rows
 from edgegossip.node.spec import check_names, make_topology
 from edgegossip.recipe import Recipe
 from edgegossip.telemetry.watch import Watch
@@ -112,7 +112,7 @@ def join(
     too. Raises ConfigError, PeerError when all of them refuse us or the manifest cannot be trusted,
     UsageError after `patience_s`."""
     from edgegossip.mesh.connections import Unreachable
-    from edgegossip.mesh.membership.joining import RefusedToJoin, ask
+    from edgegossip.mesh.membership.client import RefusedToJoin, request_join
 
     places = [addresses.parse(seed, "--join") for seed in seeds]
     watch = Watch()
@@ -122,7 +122,7 @@ def join(
     while True:
         seed = places[attempt % len(places)]
         try:
-            answer = ask(seed, name, security, attempt=attempt // len(places))
+            answer = request_join(seed, name, security, attempt=attempt // len(places))
             break
         except Unreachable as error:
             trouble[str(error)] = None
@@ -201,14 +201,14 @@ def follow(
 def refresh(joined: JoinedRun, name: NodeId, security: TlsSecurity | None) -> JoinedRun:
     """Ask the members again what they know, for a board that has taken a while to load since it
     asked; as before where none of those it has heard of answers within REFRESH_S."""
-    from edgegossip.mesh.membership.joining import ask
+    from edgegossip.mesh.membership.client import request_join
 
     own = joined.manifest.members.index(name)
     known = dict.fromkeys((*joined.seeds, *(row.address for k, row in joined.known if k != own and row.here)))
     until_s = time.monotonic() + REFRESH_S
     for place in filter(None, known):
         with suppress(PeerError, ConfigError):
-            answer = ask(addresses.parse(place, "address"), name, security, joined.manifest.run_id)
+            answer = request_join(addresses.parse(place, "address"), name, security, joined.manifest.run_id)
             if answer.manifest.hash == joined.manifest.hash:
                 return replace(joined, known=answer.rows, seen_as=answer.seen_as or joined.seen_as)
         if time.monotonic() > until_s:

@@ -25,8 +25,7 @@ from edgegossip.choices import did_you_mean
 from edgegossip.engine.joining import RemoteMembers
 from edgegossip.memory import Spool
 from edgegossip.mesh import address as addresses
-from edgegossip.mesh.base import Transport
-from edgegossip.mesh.limits import MeshLimits
+from edgegossip.mesh.base import MeshLimits, Transport
 from edgegossip.node.meters import NodeMeters
 from edgegossip.node.spec import NodeSpec, default_members, make_topology, mesh_limits
 from edgegossip.recipe import Recipe

@@ -24,7 +24,7 @@ from edgegossip.memory import Spool
 from edgegossip.mesh import address as addresses
 from edgegossip.mesh.base import Buffers, Moved, Notice, PeerDown, PeerUp, Transport, TransportEvent, Verdict
 from edgegossip.mesh.membership.agent import Agent
-from edgegossip.mesh.membership.table import Status
+from edgegossip.mesh.membership.protocol import Status
 from edgegossip.mesh.transport import GrpcTransport
 from edgegossip.node.bootstrap import JoinedRun, advertised
 from edgegossip.node.meters import NodeMeters

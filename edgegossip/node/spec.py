@@ -9,12 +9,13 @@ from typing import Any
 
 from edgegossip import codecs, gossip
 from edgegossip.engine.joining import PENDING_BYTES
+from edgegossip.files import text_of
 from edgegossip.frame import HEADER_BYTES, Limits
 from edgegossip.gossip import topologies
 from edgegossip.gossip.base import GossipAlgorithm, NodeView, Topology
 from edgegossip.gossip.momentum import with_momentum
 from edgegossip.layout import Layout
-from edgegossip.mesh.limits import MeshLimits
+from edgegossip.mesh.base import MeshLimits
 from edgegossip.recipe import Recipe
 from edgegossip.security.names import check_name
 from edgegossip.training.base import require_gradient_steps
@@ -71,7 +72,8 @@ def make_topology(recipe: Recipe, members: Sequence[NodeId]) -> Topology:
             raise ConfigError(
                 f"gossip.topology_params.{next(iter(params))}: a topology file takes the parameter weights only"
             )
-        return topologies.from_file(section.topology_file, tuple(members), weights)
+        text, source = text_of(section.topology_file, "topology file")
+        return topologies.from_text(text, tuple(members), weights, source)
     return topologies.get(section.topology, len(members), **section.topology_params)
 
 

@@ -16,9 +16,8 @@ from typing import Any
 
 from edgegossip.security.identity import Identity, OtherFleet
 from edgegossip.security.names import Role, Subject
-from edgegossip.security.quarantine import Quarantine
 from edgegossip.security.tls import peer_of
-from edgegossip.types import EdgegossipError, PeerError
+from edgegossip.types import EdgegossipError, NodeId, PeerError
 
 REVOKED = "its certificate was revoked"
 
@@ -30,6 +29,53 @@ class Caller:
     subject: Subject
     serial: int
     address: str = ""  # host:port
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    times: int
+    until_s: float
+    length_s: float
+    reason: str
+
+
+class Quarantine:
+    """Keeps account of boards that broke the protocol, by name. The caller passes monotonic
+    seconds.
+
+    The first time a board is kept out for `FIRST_S`, each further time twice as long, at most
+    `LONGEST_S`; a board that behaves for `FORGET_S` after it was let in again has one time less
+    against it. Only what a certificate proves counts: a name that anybody can claim would let a
+    stranger lock a board out."""
+
+    FIRST_S, LONGEST_S, FORGET_S = 5.0, 600.0, 600.0
+
+    def __init__(self) -> None:
+        self._records: dict[NodeId, _Record] = {}
+
+    def strike(self, board: NodeId, reason: str, now_s: float) -> float:
+        """Note that it misbehaved; return for how many seconds it is kept out from now on. 0 when
+        it is kept out already: what was on its way when that began is no second time."""
+        if self.reason(board, now_s):
+            return 0.0
+        times = self._times(board, now_s) + 1
+        length_s = min(self.FIRST_S * 2.0 ** (times - 1), self.LONGEST_S)
+        self._records[board] = _Record(times, now_s + length_s, length_s, reason)
+        return length_s
+
+    def reason(self, board: NodeId, now_s: float) -> str:
+        """Return why it is kept out at this moment, and for how long in all; empty when it is not.
+        Without a count-down, which would make each line of a log another one."""
+        record = self._records.get(board)
+        if record is None or record.until_s <= now_s:
+            return ""
+        return f"in quarantine for {record.length_s:g} s: {record.reason}"
+
+    def _times(self, board: NodeId, now_s: float) -> int:
+        record = self._records.get(board)
+        if record is None:
+            return 0
+        return max(0, record.times - max(0, int((now_s - record.until_s) // self.FORGET_S)))
 
 
 class Admission:
@@ -49,7 +95,6 @@ class Admission:
         self._number = identity.revocations.number
 
     # -- by connection
-    # ---------------------------------------------------------------------------------------
 
     def by_connection(self, certificate: Mapping[str, Any] | None, address: str) -> Caller:
         """Tell who connected, from `getpeercert()` after a handshake. Raises PeerError with the
@@ -71,7 +116,6 @@ class Admission:
             raise PeerError("it is in quarantine")
 
     # -- by signature
-    # ----------------------------------------------------------------------------------------
 
     def by_signature(self, role: Role, among: Collection[str], data: bytes, signature: bytes) -> Caller:
         """Tell who of the members `among`, in this role, signed `data`. Raises PeerError with the
@@ -91,7 +135,6 @@ class Admission:
         return Caller(subject, certificate.serial)
 
     # -- revocation
-    # ------------------------------------------------------------------------------------------
 
     def offer(self, revocations: bytes, told: int = -1) -> bool:
         """Take over a revocation list (DER) if it is newer; whether it was. Raises PeerError for
@@ -112,7 +155,6 @@ class Admission:
         return self.identity.revocations.revoked(serial)
 
     # -- quarantine
-    # ------------------------------------------------------------------------------------------
 
     def kept_out(self, subject: Subject) -> str:
         """Return why a member is kept out at this moment; empty when it is not."""

@@ -37,14 +37,20 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Protocol
 
 from edgegossip.native import _native
 from edgegossip.security import handshake, tls
 from edgegossip.security.admission import Admission, Caller
-from edgegossip.security.limits import ConnectionLimiter, RateLimitedLog, TokenBuckets, endpoint, host_of
+from edgegossip.security.handshake import OneTimeTokens
+from edgegossip.security.limits import (
+    ConnectionLimiter,
+    ConnectionLimits,
+    RateLimitedLog,
+    TokenBuckets,
+    endpoint,
+    host_of,
+)
 from edgegossip.security.names import token_in
-from edgegossip.security.tokens import OneTimeTokens
 from edgegossip.types import DecodeError, EdgegossipError, HostError, PeerError
 from edgegossip.untrusted import Refusal, printable
 
@@ -64,66 +70,22 @@ _LONGEST_S = 32767  # that the kernel takes
 _TOKEN = re.compile(rb"([0-9a-f]{32})\.[0-9a-f]{1,40}\.serial\.")  # in a name of names.serial_name
 
 
-class Limits(Protocol):
-    """The bounds that a front end keeps; times in seconds. `MeshLimits` has them."""
-
-    @property
-    def handshake_s(self) -> float: ...
-    @property
-    def connections_per_s(self) -> float: ...
-    @property
-    def connection_burst(self) -> int: ...
-    @property
-    def max_strangers(self) -> int: ...
-    @property
-    def max_strangers_per_address(self) -> int: ...
-    @property
-    def max_connections_per_peer(self) -> int: ...
-    @property
-    def knocks_per_s(self) -> float: ...
-    @property
-    def knock_burst(self) -> int: ...
-    @property
-    def keepalive_s(self) -> float: ...
-    @property
-    def keepalive_timeout_s(self) -> float: ...
-
-
-class Relay:
-    """Passes bytes between pairs of sockets, on a thread that never waits for Python
-    (native/src/core/relay.cpp; Linux only).
-
-    Memory is bounded: what one side cannot take yet is kept, at most 256 KiB a way, and the other
-    side is not read meanwhile. The end of one way is passed on; a pair whose other way does not end
-    within 5 s of that is closed. Thread-safe.
-
-    Raises OSError when the system has no more descriptors, RuntimeError elsewhere than on Linux and
-    after `close`."""
-
-    def __init__(self) -> None:
-        self._relay = _native.Relay()
-
-    def add(self, outside: int, inside: int) -> int:
-        """Take over two connected sockets by their descriptors (`socket.detach`); return an id that
-        is never used again."""
-        return self._relay.add(outside, inside)
-
-    def cut(self, id: int) -> None:
-        """Close a pair, if it is still there."""
-        self._relay.cut(id)
-
-    def fileno(self) -> int:
-        """Return a descriptor that is readable while `ended` has something to tell."""
-        return self._relay.fileno()
-
-    def ended(self) -> list[tuple[int, int, int]]:
-        """Return pairs that have ended since the last call: id, bytes from outside to inside, and
-        back."""
-        return self._relay.ended()
-
-    def close(self) -> None:
-        """End every pair and the thread."""
-        self._relay.close()
+# Passes bytes between pairs of sockets, on a thread that never waits for Python
+# (native/src/core/relay.cpp; Linux only; thread-safe):
+#
+#     add(outside, inside)  takes over two connected sockets by their descriptors (`socket.detach`);
+#                           returns an id that is never used again
+#     cut(id)               closes a pair, if it is still there
+#     fileno()              a descriptor that is readable while `ended` has something to tell
+#     ended()               pairs that have ended since the last call: id, bytes from outside to
+#                           inside, and back
+#     close()               ends every pair and the thread
+#
+# Memory is bounded: what one side cannot take yet is kept, at most 256 KiB a way, and the other
+# side is not read meanwhile. The end of one way is passed on; a pair whose other way does not end
+# within 5 s of that is closed. It raises OSError when the system has no more descriptors,
+# RuntimeError elsewhere than on Linux and after `close`.
+Relay = _native.Relay
 
 
 class _NameOnly(ssl.SSLObject):
@@ -164,11 +126,11 @@ def server_name_of(hello: bytes) -> str:
 
 
 class _Closed(Exception):
-    """The connection is over and nothing is wrong."""
+    """Raised when the connection is over and nothing is wrong."""
 
 
 class _HandOn(Exception):
-    """It has a token: `caller` is to be handed on to gRPC."""
+    """Raised for one with a token: `caller` is to be handed on to gRPC."""
 
     def __init__(self, caller: Caller) -> None:
         super().__init__()
@@ -176,7 +138,7 @@ class _HandOn(Exception):
 
 
 class PendingHandshake:
-    """One connection, from accept until it is refused or handed on. Never blocks; lives on the
+    """Takes one connection from accept until it is refused or handed on. Never blocks; lives on the
     front end's thread.
 
     `step` after every event, then `wants` tells what to wait for."""
@@ -267,7 +229,7 @@ class PendingHandshake:
         protocol = connection.selected_alpn_protocol()
         if protocol == tls.H2:
             raise PeerError("it comes in without the admission handshake, or too long after it")
-        if protocol != tls.KNOCK:
+        if protocol != tls.ADMISSION:
             raise PeerError("it speaks another kind of TLS")
         self.doing = "the admission handshake"
 
@@ -318,7 +280,7 @@ class FrontEnd:
         host: str,
         port: int,
         upstream: str,
-        limits: Limits,
+        limits: ConnectionLimits,
         admission: Admission,
         context: Callable[[], ssl.SSLContext],
         look: Callable[[], None],
@@ -335,9 +297,12 @@ class FrontEnd:
         self._tokens = OneTimeTokens[Caller](lambda caller: caller.serial)
         self._relay = Relay()
         self._limiter = ConnectionLimiter(
-            limits.connections_per_s, limits.connection_burst, limits.max_strangers, limits.max_strangers_per_address
+            limits.connections_per_s,
+            limits.connection_burst,
+            limits.max_pending_handshakes,
+            limits.max_pending_handshakes_per_address,
         )
-        self._handshakes = TokenBuckets(limits.knocks_per_s, limits.knock_burst)  # by certificate
+        self._handshakes = TokenBuckets(limits.admissions_per_s, limits.admission_burst)  # by certificate
         self._lines = RateLimitedLog()
         self._selector = selectors.DefaultSelector()
         self.address = host, int(self._listener.getsockname()[1])
@@ -387,14 +352,11 @@ class FrontEnd:
         self._thread.join(timeout_s)
 
     # -- the thread
-    # ------------------------------------------------------------------------------------------
 
     def _do(self, what: Callable[[], None]) -> None:
         self._jobs.append(what)
-        try:
+        with suppress(OSError):  # closed, or it will wake up already
             self._waker.send(b"!")
-        except OSError:
-            pass  # closed, or it will wake up already
 
     def _run(self) -> None:
         try:
@@ -446,7 +408,7 @@ class FrontEnd:
         """Say what failed of ours, or of this machine: no descriptor left, for example."""
         about = f"the connection of {pending.who}" if pending else "connections"
         reason = (error.strerror if isinstance(error, OSError) else None) or f"{type(error).__name__} {error}".strip()
-        key = pending.address.rpartition(":")[0] if pending else "", reason
+        key = host_of(pending.address) if pending else "", reason
         with suppress(Exception):
             if self._lines.worth(key, time.monotonic()):
                 if not isinstance(error, OSError):  # a defect
@@ -574,7 +536,7 @@ class FrontEnd:
             pending.close()
 
     def _refuse(self, pending: PendingHandshake, reason: str) -> None:
-        source = pending.caller.subject if pending.caller else pending.address.rpartition(":")[0]
+        source = pending.caller.subject if pending.caller else host_of(pending.address)
         self._forget(pending)
         self._say(pending.caller, (source, reason), pending.refusal(reason), source)
 
@@ -594,14 +556,13 @@ class FrontEnd:
                 self._say(caller, (who, why), f"cut off {who}: {why}")
 
     # -- for pending handshakes
-    # ------------------------------------------------------------------------------
 
     def admit(self, caller: Caller) -> None:
         """Raise PeerError when it may not even ask. A board may have many addresses, but one
         certificate."""
         self._admission.check(caller)
         if not self._handshakes.take(caller.serial, time.monotonic()):
-            raise PeerError(f"it makes more than {self.limits.knocks_per_s:g} admission handshakes a second")
+            raise PeerError(f"it makes more than {self.limits.admissions_per_s:g} admission handshakes a second")
 
     def answer(self, caller: Caller, number: int) -> handshake.Answer:
         """Return the answer to a caller whose revocation list has this number: a one-time token, or
@@ -662,7 +623,7 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def prepare(connection: socket.socket, limits: Limits) -> None:
+def prepare(connection: socket.socket, limits: ConnectionLimits) -> None:
     """Set up an accepted connection, before anything is read. The kernel asks a silent one whether
     its host is there, as gRPC does from the other end, and gives it up when it was not answered for
     keepalive_timeout_s: that wakes no process. Raises OSError."""

@@ -21,6 +21,8 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from typing_extensions import override
+
 from edgegossip.security import tls
 from edgegossip.security.admission import Admission, Caller
 from edgegossip.security.limits import ConnectionLimiter, endpoint
@@ -37,7 +39,7 @@ _MAX_UNREAD_BYTES = 1 << 20
 
 
 class PendingConnection:
-    """A connection before its handshake is done."""
+    """Keeps a connection before its handshake is done."""
 
     def __init__(self, connection: socket.socket, host: str, port: int) -> None:
         self.address, self.silent, self.since_s = endpoint(host, port), True, time.monotonic()
@@ -129,6 +131,7 @@ class MemberServer(ThreadingHTTPServer):
                 self._context = tls.server_context(self.admission.identity)
             return self._context
 
+    @override
     def process_request(self, request: Any, client_address: Any) -> None:
         pending = self._pending.come(request, *client_address[:2])
         if pending is None:
@@ -172,8 +175,9 @@ class MemberServer(ThreadingHTTPServer):
             with self._lock:
                 self._served[member] -= 1
 
+    @override
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A connection that broke is no news."""
+        """Say nothing: a connection that broke is no news."""
 
 
 def _handshake(context: ssl.SSLContext, request: socket.socket) -> ssl.SSLSocket:
@@ -209,6 +213,7 @@ class MemberHandler(BaseHTTPRequestHandler, ABC):
     def refuse(self, status: HTTPStatus, why: str) -> None:
         """Answer with the reason."""
 
+    @override
     def parse_request(self) -> bool:
         """Return whether there is a request that may be answered. A connection may outlive its
         board's certificate."""
@@ -234,5 +239,6 @@ class MemberHandler(BaseHTTPRequestHandler, ABC):
         self.end_headers()
         self.wfile.write(body)
 
+    @override
     def log_message(self, format: str, *args: Any) -> None:
-        """What matters is said elsewhere: boards ask all the time."""
+        """Say nothing: what matters is said elsewhere: boards ask all the time."""

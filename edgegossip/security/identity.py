@@ -1,4 +1,5 @@
-"""Who a process is: the folder that `edgegossip fleet add` made for it, loaded and checked.
+"""Who a process is: the folder that `edgegossip fleet add` made for it, loaded and checked; and the
+revocation list in it, which is replaced while the process runs.
 
     ca.pem          the certificate of the fleet's authority
     identity.pem    our own certificate
@@ -14,15 +15,17 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
+from edgegossip.files import write_file
 from edgegossip.security import certificates
-from edgegossip.security.certificates import Certificate
+from edgegossip.security.certificates import Certificate, RevocationList
 from edgegossip.security.names import ROLES, Role, Subject, fleet_id, subject_of
-from edgegossip.security.revocations import Revocations
 from edgegossip.types import DataError, DecodeError, NodeId, PeerError, UsageError
 
 CA, CERTIFICATE, KEY, CRL, ABOUT = "ca.pem", "identity.pem", "identity.key", "crl.pem", "fleet.toml"
@@ -32,6 +35,84 @@ _MAX_CERTIFICATE_BYTES = 4096
 
 class OtherFleet(PeerError):
     """A signature whose certificate another authority issued."""
+
+
+class Revocations:
+    """Holds the revocation list that a member goes by: the newest that its fleet's authority
+    signed, wherever it came from. An older one, or one that somebody else signed, changes nothing.
+    Thread-safe."""
+
+    def __init__(self, authority: Certificate, present: RevocationList, file: Path | None = None) -> None:
+        self._authority, self._present, self._file = authority, present, file
+        self._lock = threading.Lock()
+        self._looked = stamp(file)
+
+    @classmethod
+    def load(cls, file: Path, authority: Certificate) -> Revocations:
+        """Load a list from its file. Raises DataError when the file is missing, damaged or signed
+        by somebody else."""
+        present = _revocation_list(file)
+        if not present.is_signed_by(authority):
+            raise DataError(f"{file} was not signed by this fleet's authority; copy the board's folder again")
+        return cls(authority, present, file)
+
+    @property
+    def file_changed(self) -> bool:
+        """Whether there is something for `look_at_file`."""
+        return self._file is not None and stamp(self._file) != self._looked
+
+    def look_at_file(self) -> bool:
+        """Take over what somebody copied into the folder, if it is newer; whether it was. Raises
+        DataError and PeerError."""
+        found = stamp(self._file)
+        if self._file is None or found == self._looked:
+            return False
+        self._looked = found
+        return self.offer(_revocation_list(self._file).der)
+
+    @property
+    def present(self) -> RevocationList:
+        """The list that counts now."""
+        return self._present
+
+    @property
+    def number(self) -> int:
+        """The number of the list that counts now; it only rises."""
+        return self._present.number
+
+    def revoked(self, serial: int) -> bool:
+        """Return whether the certificate with this serial number was revoked."""
+        return serial in self._present.serials
+
+    def offer(self, data: bytes, told: int = -1) -> bool:
+        """Take over a list in DER if it is newer; whether it was. It is kept for the next start
+        where the folder can be written. `told`: the number of our list as the giver was told it.
+        Raises PeerError for what the fleet's authority did not sign, and for a list that the giver
+        knew to be of no use to us."""
+        if data == self._present.der and told < 0:
+            return False
+        # In the order of what they cost us: anybody may send lists, and only the authority's are
+        # worth reading to the end.
+        try:
+            offered = certificates.parse_revocations(data)
+            if offered.number <= told:
+                raise PeerError(f"revocation list {offered.number}, after it had been told that we have {told}")
+            if offered.number <= self._present.number:
+                return False
+            if not offered.is_signed_by(self._authority):
+                raise PeerError("a revocation list that our fleet's authority did not sign")
+            offered.serials  # noqa: B018  (read now: a damaged entry is the giver's fault)
+        except DecodeError as error:
+            raise PeerError(f"a revocation list that is damaged: {error}") from error
+        with self._lock:
+            if offered.number <= self._present.number:
+                return False
+            self._present = offered
+            if self._file is not None:
+                with suppress(OSError):  # a read-only folder: peers tell it again after the next start
+                    write_file(self._file, offered.pem)
+                self._looked = stamp(self._file)
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +127,12 @@ class Identity:
 
     @property
     def name(self) -> NodeId:
+        """The member's name in the fleet."""
         return self.subject.name
 
     @property
     def role(self) -> Role:
+        """What it may be: a board, an operator or a coordinator."""
         return self.subject.role
 
     @property
@@ -131,3 +214,21 @@ def _private_key(file: Path) -> EllipticCurvePrivateKey:
         return certificates.private_key_from_pem(data)
     except DecodeError as error:
         raise DataError(f"{file} is damaged ({error}); copy the board's folder again") from error
+
+
+def _revocation_list(file: Path) -> RevocationList:
+    try:
+        return certificates.revocations_from_pem(file.read_bytes())
+    except OSError as error:
+        raise DataError(f"{file}: {(error.strerror or str(error)).lower()}; copy the board's folder again") from error
+    except DecodeError as error:
+        raise DataError(f"{file} is damaged ({error}); copy the board's folder again") from error
+
+
+def stamp(file: Path | None) -> tuple[int, int, int] | None:
+    """Return what changes when a file is replaced."""
+    try:
+        status = os.stat(file) if file else None
+    except OSError:
+        return None
+    return (status.st_ino, status.st_mtime_ns, status.st_size) if status else None

@@ -10,6 +10,7 @@ import socket
 from collections import Counter, OrderedDict
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol, TypeVar
 
@@ -36,26 +37,26 @@ class TokenBuckets:
         return allowed
 
 
-class Verdict(Enum):
+class Decision(Enum):
     """What a request limiter thinks of who asks."""
 
     ALLOWED = 0
-    TOO_OFTEN = 1  # to be refused
-    INSISTS = 2  # and went on in spite of many refusals: nobody who works as it should does
+    THROTTLED = 1  # to be refused
+    ABUSIVE = 2  # and went on in spite of many refusals: nobody who works as it should does
 
 
 class RequestLimiter:
     """Limits how often each may ask. Being refused is no misbehaviour yet: others may make an
     honest board ask too often."""
 
-    def __init__(self, rate: float, burst: float, insists: float = 100.0) -> None:
-        self._asked, self._refused = TokenBuckets(rate, burst), TokenBuckets(rate, insists)
+    def __init__(self, rate: float, burst: float, patience: float = 100.0) -> None:
+        self._asked, self._refused = TokenBuckets(rate, burst), TokenBuckets(rate, patience)
 
-    def take(self, key: Hashable, now_s: float, tokens: float = 1.0) -> Verdict:
+    def take(self, key: Hashable, now_s: float, tokens: float = 1.0) -> Decision:
         """Count one question more of `key`."""
         if self._asked.take(key, now_s, tokens):
-            return Verdict.ALLOWED
-        return Verdict.TOO_OFTEN if self._refused.take(key, now_s) else Verdict.INSISTS
+            return Decision.ALLOWED
+        return Decision.THROTTLED if self._refused.take(key, now_s) else Decision.ABUSIVE
 
 
 class SharedRateLimiter:
@@ -120,6 +121,23 @@ class RateLimitedLog:
         return (source is None or self._one.take(source, now_s)) and self._all.take("", now_s)
 
 
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """The bounds of a port that strangers can reach, as a TLS front end keeps them. Times are
+    seconds."""
+
+    handshake_s: float = 1.8  # bound of a caller's handshake, and of its silence before Hello
+    connections_per_s: float = 50.0  # from one address, in the long run
+    connection_burst: int = 200  # and at once: a fleet on one machine starts with two a pair of boards
+    max_pending_handshakes: int = 256  # connections that have not finished the TLS handshake
+    max_pending_handshakes_per_address: int = 64
+    max_connections_per_peer: int = 8  # with one certificate
+    admissions_per_s: float = 10.0  # admission handshakes with one certificate, from all its addresses, in the long run
+    admission_burst: int = 100
+    keepalive_s: float = 3.0  # silence after which either end asks whether the other is there
+    keepalive_timeout_s: float = 4.0  # and for the answer
+
+
 class Pending(Protocol):
     """A connection that has not finished the TLS handshake."""
 
@@ -155,21 +173,21 @@ class ConnectionLimiter:
         is room."""
         own = [p for p in pending if host_of(p.address) == host]
         if len(own) >= self._max_per_address:
-            crowd, whose = own, "of its "
+            candidates, whose = own, "of its "
         elif len(pending) >= self._max:
-            crowd, whose = list(pending), ""
+            candidates, whose = list(pending), ""
         else:
             return None
         # One that hesitates, or else one from the network that has most of them, and of those the
         # oldest: an honest board speaks at once, and is through before an attacker with one machine
         # has made its connections the oldest.
-        networks = Counter(network_of(host_of(p.address)) for p in crowd)
+        networks = Counter(network_of(host_of(p.address)) for p in candidates)
 
         def order(p: P) -> tuple[bool, int, float]:
             hesitates = p.silent and now_s - p.since_s > _HESITATES_S
             return not hesitates, -networks[network_of(host_of(p.address))], p.since_s
 
-        return min(crowd, key=order), f"{len(crowd)} {whose}connections have not finished the TLS handshake"
+        return min(candidates, key=order), f"{len(candidates)} {whose}connections have not finished the TLS handshake"
 
 
 def host_of(address: str) -> str:

@@ -29,7 +29,7 @@ _RESERVED = {*ROLES, "ca", "serial"}
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Whom a certificate is for."""
+    """Says whom a certificate is for."""
 
     name: NodeId
     role: Role
@@ -37,6 +37,7 @@ class Subject:
 
     @property
     def dns_name(self) -> str:
+        """Its DNS name, which a client asks for."""
         return f"{self.name}.{self.role}.{self.fleet_id}.{_ENDING}"
 
 

@@ -14,12 +14,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from edgegossip.security.identity import CERTIFICATE, KEY, Identity
+from edgegossip.security.identity import CERTIFICATE, KEY, Identity, Revocations
 from edgegossip.security.names import Role, Subject, subject_of
-from edgegossip.security.revocations import Revocations
 from edgegossip.types import DataError, EdgegossipError, PeerError
 
-H2, KNOCK = "h2", "edgegossip-knock/1"
+H2, ADMISSION = "h2", "edgegossip-knock/1"  # ALPN: gRPC, and the admission handshake
 
 # X509_V_ERR_* of OpenSSL (x509_vfy.h)
 _VERIFY = {
@@ -57,14 +56,14 @@ def server_context(identity: Identity) -> ssl.SSLContext:
     context = _context(identity, ssl.PROTOCOL_TLS_SERVER)
     context.verify_mode = ssl.CERT_REQUIRED
     context.num_tickets = 0
-    context.set_alpn_protocols([H2, KNOCK])
+    context.set_alpn_protocols([H2, ADMISSION])
     return context
 
 
 def client_context(identity: Identity) -> ssl.SSLContext:
     """Make the context of a caller in the admission handshake. Raises DataError."""
     context = _context(identity, ssl.PROTOCOL_TLS_CLIENT)
-    context.set_alpn_protocols([KNOCK])
+    context.set_alpn_protocols([ADMISSION])
     return context
 
 

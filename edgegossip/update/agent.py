@@ -4,7 +4,9 @@ it the time, news of revoked boards, and which release it should have; a new rel
 the running one, and the image's guard takes it from there
 (deploy/rootfs/usr/lib/edgegossip/guard.py).
 
-A board whose kit names no such machine, or that does not reach it, trains all the same."""
+A board whose provisioning bundle names no such machine, or that does not reach it, trains all the
+same.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +23,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from typing_extensions import override
+
 import edgegossip
+from edgegossip.files import write_file
 from edgegossip.security.identity import Identity
-from edgegossip.security.revocations import write_file
 from edgegossip.types import EdgegossipError, PeerError, UsageError
 from edgegossip.update.bundle import Manifest
-from edgegossip.update.client import Answer, Client
+from edgegossip.update.client import Answer, Client, Order
 from edgegossip.update.install import OTHER_PACKAGES, OsTree, about, install, packages_of, running_from
-from edgegossip.update.order import Order
 
-KIT, HOME = Path("/etc/edgegossip"), Path("/opt/edgegossip")
+CONFIG, HOME = Path("/etc/edgegossip"), Path("/opt/edgegossip")
 SYNCHRONISED = Path("/run/systemd/timesync/synchronized")
 NODE, GUARD = "edgegossip-node.service", "edgegossip-guard.service"
 PATIENCE_S = 45.0  # for the first check-in after a boot: the board's clock comes with it
@@ -41,37 +44,52 @@ WELL_S = 30.0  # so long a board has been at work with a new release before that
 class Machine(Protocol):
     """What the agent needs of the board it runs on."""
 
-    def now(self) -> float: ...
-    def set_clock(self, seconds: float) -> None: ...
-    def synchronised(self) -> bool: ...
-    def node(self) -> Mapping[str, str]: ...
-    def start_guard(self) -> None: ...
-    def restart_node(self) -> None: ...
+    def now(self) -> float:
+        """Return the wall clock, in Unix seconds."""
+
+    def set_clock(self, seconds: float) -> None:
+        """Set the wall clock. Raises OSError."""
+
+    def synchronised(self) -> bool:
+        """Return whether NTP has set the clock since the boot."""
+
+    def node(self) -> Mapping[str, str]:
+        """Return properties of the service that trains, as systemd names them: ActiveState,
+        NRestarts, StatusText, ActiveEnterTimestampMonotonic (microseconds)."""
+
+    def start_guard(self) -> None:
+        """Start the image's guard, which switches to the new release and back."""
+
+    def restart_node(self) -> None:
+        """Start the service that trains anew."""
 
 
-class Board:
-    """The real one."""
+class Board(Machine):
+    """The machine that this process runs on, with systemd."""
 
+    @override
     def now(self) -> float:
         return time.time()
 
+    @override
     def set_clock(self, seconds: float) -> None:
         time.clock_settime(time.CLOCK_REALTIME, seconds)
 
+    @override
     def synchronised(self) -> bool:
-        """Whether NTP has set the clock since the boot."""
         return SYNCHRONISED.exists()
 
+    @override
     def node(self) -> Mapping[str, str]:
-        """Of the service that trains: ActiveState, NRestarts, StatusText,
-        ActiveEnterTimestampMonotonic (microseconds)."""
         names = "ActiveState,NRestarts,StatusText,ActiveEnterTimestampMonotonic"
         said = _systemctl("show", NODE, f"--property={names}")
         return dict(line.split("=", 1) for line in said.splitlines() if "=" in line)
 
+    @override
     def start_guard(self) -> None:
         _systemctl("start", "--no-block", GUARD)
 
+    @override
     def restart_node(self) -> None:
         _systemctl("restart", "--no-block", NODE)
 
@@ -87,15 +105,16 @@ def _systemctl(*arguments: str) -> str:
 class Places:
     """Where things are; elsewhere in tests."""
 
-    kit: Path = KIT
+    config: Path = CONFIG
     home: Path = HOME
     module: str = edgegossip.__file__
 
 
 def check_in(machine: Machine, places: Places, say: Callable[[str], None], *, fetch: bool = True) -> bool:
-    """Once. Whether there is such a machine at all. Without `fetch` no release is taken: training
-    waits for the first check-in after a boot. Raises EdgegossipError."""
-    identity, board = Identity.load(places.kit), _board(places.kit)
+    """Check in once, and do what the answer asks for; return whether there is a machine to check in
+    with at all. Without `fetch` no release is taken: training waits for the first check-in after a
+    boot. `say` takes lines for the log. Raises EdgegossipError."""
+    identity, board = Identity.load(places.config), _board(places.config)
     where = str(board.get("check_in", ""))
     if not where:
         return False
@@ -118,14 +137,14 @@ def check_in(machine: Machine, places: Places, say: Callable[[str], None], *, fe
 
 
 def well(node: Mapping[str, str], now_s: Callable[[], float] = time.monotonic) -> bool:
-    """Whether this board is at work: its service has been running for a while, and did not have to
-    be started again."""
+    """Return whether this board is at work: its service has been running for a while, and did not
+    have to be started again."""
     since_s = float(node.get("ActiveEnterTimestampMonotonic") or 0) / 1e6
     return node.get("ActiveState") == "active" and node.get("NRestarts", "0") == "0" and now_s() - since_s >= WELL_S
 
 
 def wanted(places: Places, running: str, sequence: int) -> bool:
-    """Whether this board should fetch that release now."""
+    """Return whether this board should fetch that release now."""
     if not running or not sequence or (places.home / "trial").exists():
         return False
     present = int(about(OsTree(), str(places.home / "releases" / running)).get("sequence", 0))
@@ -220,15 +239,15 @@ def _set_clock(machine: Machine, answer: Answer, here_s: float, say: Callable[[s
         say(f"the clock is {abs(apart_s):.0f} s off and cannot be set: {error}")
 
 
-def _board(kit: Path) -> dict[str, Any]:
-    """What first boot took from the kit."""
+def _board(config: Path) -> dict[str, Any]:
+    """What first boot took from the provisioning bundle."""
     try:
-        found = json.loads((kit / "board.json").read_bytes())
+        found = json.loads((config / "board.json").read_bytes())
         if not isinstance(found, dict):
             raise ValueError("board.json is damaged")
         return found
     except (OSError, ValueError) as error:
-        raise UsageError(f"{kit}: {error}; this board has no kit yet") from error
+        raise UsageError(f"{config}: {error}; this board has no provisioning bundle yet") from error
 
 
 def _obey(order: Order, board: dict[str, Any], places: Places, say: Callable[[str], None]) -> None:
@@ -236,9 +255,9 @@ def _obey(order: Order, board: dict[str, Any], places: Places, say: Callable[[st
     over is given again."""
     if order.number <= int(board.get("number", 0)):
         raise PeerError(f"an order of number {order.number}, which is not newer than this board's")
-    lines = ["# One argument of `edgegossip node` a line; a new kit, or `edgegossip fleet set`, replaces this file."]
-    _write(places.kit / "node.args", "\n".join([*lines, *order.arguments]) + "\n")
-    _write(places.kit / "board.json", json.dumps({**board, "number": order.number}, indent=1) + "\n")
+    lines = ["# One argument of `edgegossip node` a line; a new bundle, or `edgegossip fleet set`, replaces this file."]
+    _write(places.config / "node.args", "\n".join([*lines, *order.arguments]) + "\n")
+    _write(places.config / "board.json", json.dumps({**board, "number": order.number}, indent=1) + "\n")
     say(f"this board runs something else from now on: {' '.join(order.arguments)}")
 
 
@@ -263,7 +282,8 @@ def _write(path: Path, text: str) -> None:
 
 
 def main(machine: Machine | None = None) -> int:
-    """Ends with 0 also when nobody was reached: that is no fault of this board's."""
+    """Check in, and return the exit status: 0 also when nobody was reached, for that is no fault of
+    this board's."""
     os.umask(0o022)
     runtime = os.environ.get("RUNTIME_DIRECTORY")
     tried = Path(runtime) / "tried" if runtime else None

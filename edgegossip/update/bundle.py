@@ -3,16 +3,21 @@
     8 bytes  "EGREL\\0\\0\\1"
     4 + n    length (big-endian) and manifest: a JSON object, deflated (RFC 1950)
     4 + m    length and signature over SHA-256 of the manifest as it lies there: a fleet's
-             operator's (mesh/security/identity.py)
+             operator's (security/identity.py)
     blobs    the content of files in pieces of 4 MiB, each deflated, each once
 
 The manifest names the fleet, version, sequence number, machine and Python, every file with size,
 SHA-256 and its pieces, and every piece; and, where it has our own package only, the name of the
-packages that the board must have already (packages.py). So a board checks one signature, then takes
+packages that the board must have already. So a board checks one signature, then takes
 the pieces that it has not got; what one is worth, its SHA-256 says. There are no links, owners, or
 times of files in it, and paths are plain names below site/. The signature is that of operators,
 P-256 like everything in a fleet (not Ed25519): boards have that code, and a lost operator's key can
-be revoked. Sequence numbers only ever grow; `signed_s` is when this one was first pushed."""
+be revoked. Sequence numbers only ever grow; `signed_s` is when this one was first pushed.
+
+A release is two layers in one folder: our own package, and the packages of a lock file, which
+change seldom and are a hundred times as large. A copy of that file, site/packages.lock, says which
+they are; its SHA-256 is their name.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +30,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from edgegossip.types import DecodeError, PeerError
-from edgegossip.update.packages import is_ours
 
 MAGIC = b"EGREL\0\0\1"
 DOMAIN = b"edgegossip release 1\0"
@@ -35,18 +39,22 @@ MAX_SIGNATURE_BYTES = 8192
 MAX_FILES = 50_000
 PIECE_BYTES = 4 << 20  # a board holds one at a time
 MAX_TOTAL_BYTES = 4 << 30
+LOCK = "packages.lock"  # below site/
+_OURS = re.compile(r"site/edgegossip(-[^/]*\.(dist-info|data))?/")
 _TEXTS = ("fleet_id", "version", "machine", "python", "packages")
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+-]{0,63}")
 _NAME = re.compile(r"[^\0/\x01-\x1f\x7f]{1,255}")
 
 
 class Verifier(Protocol):
-    """An identity of the fleet."""
+    """Says who signed something: `security.identity.Identity`."""
 
     @property
-    def fleet(self) -> str: ...
+    def fleet(self) -> str:
+        """The id of the fleet, 16 hexadecimal digits."""
 
-    def verify(self, who: str, data: bytes, signature: bytes) -> str: ...
+    def verify(self, who: str, data: bytes, signature: bytes) -> str:
+        """Return who signed `data`, in the role `who`. Raises PeerError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +78,7 @@ class Entry:
 
     @property
     def size_bytes(self) -> int:
+        """How large the file is."""
         return sum(piece.size_bytes for piece in self.pieces)
 
 
@@ -88,11 +97,11 @@ class Manifest:
 
     @property
     def blobs(self) -> tuple[Blob, ...]:
-        """Each content once, in their order."""
+        """The pieces of all files, each content once, in their order."""
         return tuple(sorted({piece for e in self.entries for piece in e.pieces}, key=lambda b: b.at))
 
     def pack(self) -> bytes:
-        """As it is signed and travels."""
+        """Write the manifest as it is signed and travels: deflated JSON."""
         blobs = self.blobs
         number = {b: k for k, b in enumerate(blobs)}
         document = {
@@ -111,15 +120,17 @@ class Head:
     signature: bytes
 
     def write(self) -> bytes:
+        """Write the start of a bundle, up to its blobs."""
         return b"".join((MAGIC, _sized(self.packed), _sized(self.signature)))
 
     @property
     def digest(self) -> str:
+        """The SHA-256 of the manifest as it lies there, in hexadecimal; it names the bundle."""
         return hashlib.sha256(self.packed).hexdigest()
 
     def manifest(self, verifier: Verifier) -> Manifest:
-        """Raises PeerError when an operator of that fleet did not sign it, DecodeError when it
-        makes no sense."""
+        """Verify the signature and read the manifest. Raises PeerError when no operator of that
+        fleet signed it, DecodeError when it makes no sense."""
         verifier.verify("operator", DOMAIN + hashlib.sha256(self.packed).digest(), self.signature)
         manifest = parse_manifest(self.packed)
         if manifest.fleet_id != verifier.fleet:
@@ -128,8 +139,8 @@ class Head:
 
 
 def parse_head(data: bytes) -> tuple[Head, int] | None:
-    """Of what has come so far: the head and where blobs begin, or None while there is more to come.
-    Raises DecodeError."""
+    """Read the start of a bundle: return it and the position at which its blobs begin, or None
+    while there is more to come. Raises DecodeError."""
     if data[: len(MAGIC)] != MAGIC[: len(data)]:
         raise DecodeError("it is no bundle of a release")
     at, parts = len(MAGIC), []
@@ -147,7 +158,7 @@ def parse_head(data: bytes) -> tuple[Head, int] | None:
 
 
 def parse_manifest(packed: bytes) -> Manifest:
-    """Every path, size and number in it is checked. Raises DecodeError."""
+    """Read a manifest and check every path, size and number in it. Raises DecodeError."""
     try:
         document = json.loads(inflate(packed, MAX_MANIFEST_BYTES))
         blobs = _blobs(document["blobs"])
@@ -162,7 +173,8 @@ def parse_manifest(packed: bytes) -> Manifest:
 
 
 def inflate(data: bytes, most_bytes: int) -> bytes:
-    """Raises DecodeError for more than that, and for what does not end where it should."""
+    """Inflate (RFC 1950) at most so many bytes. Raises DecodeError for more, and for what does not
+    end where it should."""
     machine = zlib.decompressobj()
     try:
         found = machine.decompress(data, most_bytes + 1)
@@ -174,7 +186,8 @@ def inflate(data: bytes, most_bytes: int) -> bytes:
 
 
 def content_of(blob: Blob, stored: bytes) -> bytes:
-    """What a blob holds. Raises DecodeError unless it is what the manifest says."""
+    """Return what a blob holds, from its deflated bytes. Raises DecodeError unless it is what the
+    manifest says."""
     content = inflate(stored, blob.size_bytes)
     if hashlib.sha256(content).hexdigest() != blob.sha256:
         raise DecodeError("a file of it is not what the manifest says")
@@ -208,12 +221,18 @@ def _hash(text: object) -> str:
 
 
 def check_path(path: object) -> None:
-    """Raises DecodeError for anything but plain names below site/."""
+    """Raise DecodeError for anything but plain names below site/."""
     names = path.split("/") if isinstance(path, str) else []
     if len(names) < 2 or names[0] != "site" or len(str(path)) > 1024:
         raise DecodeError(f"a manifest with the path {path!r}; all are below site/")
     if not all(_NAME.fullmatch(name) and name not in (".", "..") for name in names):
         raise DecodeError(f"a manifest with the path {path!r}, which leads elsewhere")
+
+
+def is_ours(path: str) -> bool:
+    """Return whether this file of a release (site/...) is of our own package, and not of those that
+    it needs."""
+    return _OURS.match(path) is not None
 
 
 def _check(manifest: Manifest) -> None:

@@ -1,23 +1,29 @@
-"""A board asks the machine from which its fleet is run: what time it is, which release it should
-have, for that release.
+"""The client side of a check-in: a board asks the machine from which its fleet is run what time it
+is, which release it should have, and for that release; and it may be given an order.
 
-HTTP over TLS 1.3 with certificates both ways (mesh/security/tls.py): the board goes no further than
-to a coordinator of its own fleet. The other end is fleet/serve.py."""
+HTTP over TLS 1.3 with certificates both ways (security/tls.py): the board goes no further than to a
+coordinator of its own fleet. The other end is fleet/serve.py.
+
+An order says what a board runs from now on, signed by an operator of its fleet and for that board
+only: so `edgegossip fleet set` reaches boards that check in, without a new provisioning bundle.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import http.client
 import json
 import ssl
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Any, Self
 
 from edgegossip.mesh import address as addresses
 from edgegossip.security import tls
 from edgegossip.security.identity import Identity
-from edgegossip.types import PeerError
+from edgegossip.types import DecodeError, NodeId, PeerError
 from edgegossip.untrusted import printable
 from edgegossip.update.bundle import MAX_SIGNATURE_BYTES, MAX_STORED_BYTES, Blob, Head, parse_head
 
@@ -25,21 +31,64 @@ CHECK_IN, RELEASE, REVOCATIONS = "/v1/check-in", "/v1/release", "/v1/crl"
 TIMEOUT_S = 30.0
 MAX_ANSWER_BYTES = 65_536
 MAX_LIST_BYTES = 1 << 20
+_ORDER_DOMAIN = b"edgegossip order 1\0"
+_MAX_ARGUMENTS, _MAX_ARGUMENT_LENGTH = 256, 4096
 _MORE_BYTES = 1 << 17  # a manifest has some 60 bytes a file as it travels
 
 
 @dataclass(frozen=True, slots=True)
+class Order:
+    """What a board is to run: the command line of `edgegossip node`, but for name and identity. A
+    higher number is newer."""
+
+    name: NodeId
+    number: int
+    arguments: tuple[str, ...]
+
+    def signed(self, operator: Identity) -> dict[str, str]:
+        """Return the order as it travels, signed."""
+        body = json.dumps(asdict(self), sort_keys=True)
+        return {"body": body, "signature": b64encode(operator.sign(_digest(body))).decode()}
+
+    @classmethod
+    def read(cls, found: Mapping[str, Any], board: Identity) -> Order:
+        """Verify and read an order for this board. Raises PeerError when no operator signed it or
+        it is for another board, DecodeError when it makes no sense."""
+        try:
+            body, signature = str(found["body"]), b64decode(str(found["signature"]), validate=True)
+            board.verify("operator", _digest(body), signature)
+            document = json.loads(body)
+            order = cls(str(document["name"]), int(document["number"]), tuple(map(str, document["arguments"])))
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise DecodeError(f"an order that makes no sense: {error}") from None
+        if order.name != board.name:
+            raise PeerError(f"an order for {order.name}; this is {board.name}")
+        lines = order.arguments
+        if not 0 < len(lines) <= _MAX_ARGUMENTS or any(
+            not line.isprintable() or not 0 < len(line) <= _MAX_ARGUMENT_LENGTH or line.startswith("#")
+            for line in lines
+        ):
+            raise DecodeError("an order that is no command line")
+        return order
+
+
+def _digest(body: str) -> bytes:
+    return _ORDER_DOMAIN + hashlib.sha256(body.encode()).digest()
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
-    """To a check-in."""
+    """What a board hears at a check-in."""
 
     time_s: float  # the coordinator's clock, Unix seconds
     crl_number: int
     sequence: int  # of the release that this board should have; 0: whichever it has
-    order: Mapping[str, Any] | None = None  # what it should run from now on (order.py)
+    order: Mapping[str, Any] | None = None  # what it should run from now on, see `Order.read`
 
 
 class Client:
-    """One connection. A context manager; every method raises PeerError with one sentence."""
+    """Holds one connection to the machine at `where` (host:port); a context manager. Every method
+    raises PeerError with one sentence."""
 
     def __init__(self, identity: Identity, where: str) -> None:
         address = addresses.parse(where, "check-in")
@@ -56,6 +105,7 @@ class Client:
         self._connection.close()
 
     def check_in(self, report: Mapping[str, Any]) -> Answer:
+        """Send the board's report, and return what it is told."""
         body = self._ask("POST", CHECK_IN, MAX_ANSWER_BYTES, json.dumps(report).encode())
         try:
             found = json.loads(body)
@@ -67,12 +117,12 @@ class Client:
             raise PeerError(f"{self._where}: an answer that makes no sense ({error})") from error
 
     def revocations(self) -> bytes:
-        """The fleet's list, in DER. It is its signature that counts."""
+        """Fetch the fleet's revocation list, in DER. It is its signature that counts."""
         return self._ask("GET", REVOCATIONS, MAX_LIST_BYTES)
 
     def head(self, sequence: int) -> tuple[Head, Callable[[Blob], bytes]]:
-        """The start of that bundle, and what fetches a blob of it. Raises PeerError and
-        DecodeError."""
+        """Fetch the start of that release's bundle; return it with a function that fetches a blob
+        of it. Raises PeerError and DecodeError."""
         data, found = b"", None
         while found is None:
             if len(data) > MAX_STORED_BYTES + MAX_SIGNATURE_BYTES + 64:
@@ -95,7 +145,7 @@ class Client:
         return head, fetch
 
     def _range(self, sequence: int, at: int, count: int) -> bytes:
-        """Bytes of the bundle, fewer at its end."""
+        """Fetch bytes of the bundle, fewer at its end."""
         return self._ask("GET", f"{RELEASE}/{sequence}?from={at}&count={count}", count)
 
     def _ask(self, method: str, path: str, most_bytes: int, body: bytes | None = None) -> bytes:

@@ -16,13 +16,15 @@ import posixpath
 import shutil
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from typing_extensions import override
+
 from edgegossip.checkpoint.files import Files, OsFiles
 from edgegossip.types import HostError
-from edgegossip.update.bundle import Blob, Entry, Manifest, content_of
-from edgegossip.update.packages import LOCK, is_ours
+from edgegossip.update.bundle import LOCK, Blob, Entry, Manifest, content_of, is_ours
 
 H = TypeVar("H")
 RELEASE = "release.json"
@@ -35,85 +37,105 @@ Fetch = Callable[[Blob], bytes]  # its stored bytes
 
 
 class Tree(Files[H], Protocol[H]):
-    """Files, and what a tree of them needs besides. Raises OSError."""
+    """Files, and what a tree of them needs besides. Paths are strings; everything raises OSError
+    where nothing else is said."""
 
     def read(self, path: str) -> bytes | None:
-        """All of a file; None when there is none, or it is a link."""
+        """Return all of a file; None when there is none, or it is a link."""
 
     def digest(self, path: str) -> str:
-        """SHA-256 of a file; empty when there is none, or it is a link."""
+        """Return the SHA-256 of a file in hexadecimal; empty when there is none, or it is a
+        link."""
 
     def link(self, old: str, new: str) -> None:
-        """Another name for a file."""
+        """Give a file another name (a hard link)."""
 
-    def make_executable(self, path: str) -> None: ...
+    def make_executable(self, path: str) -> None:
+        """Let everybody execute a file."""
 
     def remove_tree(self, path: str) -> None:
-        """A folder and all below it, if it is there."""
+        """Remove a folder and all below it, if it is there."""
 
-    def free_bytes(self, path: str) -> int: ...
+    def free_bytes(self, path: str) -> int:
+        """Return how much room the file system of this path has."""
 
     def files(self, folder: str) -> list[str]:
-        """Paths below a folder of all files in it and further down; links are none."""
+        """Return the paths below a folder of all files in it and further down; links are none."""
 
 
-class OsTree(OsFiles):
-    """The real one: what it makes, everybody may read, and nobody but its owner write."""
+class OsTree(OsFiles, Tree[int]):
+    """The file system of this machine: what is made, everybody may read, and nobody but its owner
+    write."""
 
+    @override
     def create(self, path: str) -> int:
-        """A new file: never one that is there, which the running release may have too."""
+        # Never a file that is there, which the running release may have too.
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         os.fchmod(fd, 0o644)
         return fd
 
+    @override
     def make_folder(self, path: str) -> None:
         super().make_folder(path)
         with suppress(PermissionError):
             os.chmod(path, 0o755)
 
+    @override
     def read(self, path: str) -> bytes | None:
-        try:
-            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except OSError:
+        file = _open(path)
+        if file is None:
             return None
-        with open(fd, "rb") as file:
+        with file:
             return file.read()
 
+    @override
     def digest(self, path: str) -> str:
-        try:
-            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except OSError:
+        file = _open(path)
+        if file is None:
             return ""
-        with open(fd, "rb") as file:
+        with file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
+    @override
     def link(self, old: str, new: str) -> None:
         os.link(old, new, follow_symlinks=False)
 
+    @override
     def make_executable(self, path: str) -> None:
         os.chmod(path, 0o755)
 
+    @override
     def remove_tree(self, path: str) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
+    @override
     def free_bytes(self, path: str) -> int:
         return shutil.disk_usage(path).free
 
+    @override
     def files(self, folder: str) -> list[str]:
         paths = [os.path.join(above, name) for above, _, names in os.walk(folder) for name in names]
         return sorted(os.path.relpath(path, folder) for path in paths if not os.path.islink(path))
 
 
+def _open(path: str) -> BufferedReader | None:
+    try:
+        return open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb")
+    except OSError:
+        return None
+
+
 def folder_name(manifest: Manifest, digest: str) -> str:
-    """Of its own for each bundle, so that what an interrupted call left there is of the same
-    one."""
+    """Return the name of a release's folder: one of its own for each bundle, so that what an
+    interrupted call left there is of the same one."""
     return f"{manifest.version}-{manifest.sequence}-{digest[:8]}"
 
 
 def install(tree: Tree[Any], home: str, current: str, digest: str, manifest: Manifest, fetch: Fetch) -> str:
-    """Put the release into home/releases; the name of its folder there. `current`: that of the
-    running release. Raises HostError when there is no room or the running one has other packages,
-    DecodeError when what is fetched is not what the manifest says, OSError."""
+    """Put the release into home/releases; return the name of its folder there. `current` is that of
+    the running release, `digest` that of the bundle. Raises HostError when there is no room or the
+    running one has other packages, DecodeError when what is fetched is not what the manifest says,
+    OSError."""
     releases, name = f"{home}/releases", folder_name(manifest, digest)
     folder, running = f"{releases}/{name}", f"{releases}/{current}"
     if installed(tree, folder) == digest:
@@ -144,12 +166,12 @@ def install(tree: Tree[Any], home: str, current: str, digest: str, manifest: Man
 
 
 def installed(tree: Tree[Any], folder: str) -> str:
-    """Digest of the release that is there whole; empty for none."""
+    """Return the digest of the release that is there whole; empty for none."""
     return str(about(tree, folder).get("digest", ""))
 
 
 def about(tree: Tree[Any], folder: str) -> dict[str, Any]:
-    """What release.json says; {} for a release that came with the image, or is not whole."""
+    """Return what release.json says; {} for a release that came with the image, or is not whole."""
     try:
         found = json.loads(tree.read(f"{folder}/{RELEASE}") or b"{}")
     except ValueError:
@@ -158,7 +180,8 @@ def about(tree: Tree[Any], folder: str) -> dict[str, Any]:
 
 
 def packages_of(tree: Tree[Any], folder: str) -> str:
-    """Which packages a release has (packages.py); empty when it does not say."""
+    """Return which packages a release has: the SHA-256 of its lock file; empty when it does not
+    say."""
     return tree.digest(f"{folder}/site/{LOCK}")
 
 
@@ -217,7 +240,7 @@ def _write_last(tree: Tree[Any], path: str, data: bytes) -> None:
 
 
 def running_from(module: str) -> str:
-    """The folder of releases/ that this very program was loaded from; empty when it was loaded from
-    elsewhere."""
+    """Return the folder of releases/ that this very program was loaded from; empty when it was
+    loaded from elsewhere."""
     parts = Path(module).resolve().parts
     return parts[parts.index("releases") + 1] if "releases" in parts[:-1] else ""

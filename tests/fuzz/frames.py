@@ -1,5 +1,5 @@
-"""Frames for the fuzz tests: honest ones of every codec, stage and set of parameters, and seeded
-mutations of them."""
+"""Frames for the fuzz tests: honest ones of every codec, entropy coder and set of parameters, and
+seeded mutations of them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.codecs.cases import CASES
 from tests.conformance.pipeline import RUN_ID, reseal
 
 # Models: one in which every byte of a frame is soon hit, one with whole buckets, matrices and long
-# streams of codes, and one with a tensor that is large enough for the stage ans, for the lines of
-# that stage alone.
+# streams of codes, and one with a tensor that is large enough for the entropy coder ans, for the
+# lines of that coder alone.
 SMALL = Layout.of([TensorSpec("fc.weight", (2, 3)), TensorSpec("fc.bias", (3,)), TensorSpec("bn.mean", (1,), False)])
 LARGE = Layout.of(
     [TensorSpec("a", (24, 50)), TensorSpec("b", (0, 4)), TensorSpec("c", (1100,)), TensorSpec("d", (3, 2, 3))]

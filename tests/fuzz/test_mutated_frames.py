@@ -33,7 +33,8 @@ def test_seeds_have_every_decoder_and_every_line_of_the_list() -> None:
 
 
 def test_seeds_have_sections_of_stage_ans() -> None:
-    """Behind a tensor of 3 values in 4 bits: stage, a scale of 16 bits, 2 bytes of codes."""
+    """Behind a tensor of 3 values in 4 bits: entropy coder, a scale of 16 bits, 2 bytes of
+    codes."""
     bodies = [
         bytes(frame.parse(s.data, frame.Limits.of(LONG)).body)
         for s in seeds()

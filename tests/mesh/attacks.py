@@ -16,7 +16,7 @@ from typing import Any
 from edgegossip.mesh import MeshLimits
 from edgegossip.mesh.base import Notice
 from tests.mesh.fleet import TestFleet
-from tests.mesh.security import support, test_admission, test_identity, test_patience, test_tickets
+from tests.mesh.security import support, test_admission, test_identity, test_patience, test_tokens
 
 TLS_1_1 = {
     "minimum_version": ssl.TLSVersion.TLSv1_1,
@@ -32,15 +32,15 @@ CASES = [
         ({"maximum_version": ssl.TLSVersion.TLSv1_2}, "it does not speak TLS 1.3"),
     ),
     ("plaintext HTTP/2", None, (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",)),
-    ("gRPC without a knock", test_tickets.test_grpc_without_a_knock, ()),
+    ("gRPC without an admission handshake", test_tokens.test_grpc_without_an_admission_handshake, ()),
     ("certificate of c, Hello of a", test_identity.test_the_certificate_of_c_for_a_stream_of_a, ()),
-    ("overheard ticket", test_tickets.test_a_ticket_of_somebody_else, ()),
+    ("overheard token", test_tokens.test_a_token_of_somebody_else, ()),
     ("frame of another run", test_identity.test_a_frame_of_another_run, ()),
     ("replayed frame", test_identity.test_a_replayed_frame, ()),
     ("oversize", test_identity.test_a_huge_frame, ()),
     ("connects and says nothing", None, ()),
     ("drips bytes", test_patience.test_a_caller_that_drips, ()),
-    ("knocks and says nothing", test_patience.test_a_caller_that_knocks_and_says_nothing, ()),
+    ("silent in the admission handshake", test_patience.test_a_caller_that_says_nothing_in_the_admission_handshake, ()),
     ("stream without Hello", test_patience.test_a_stream_without_hello, ()),
     ("flood of streams", test_patience.test_a_flood_of_streams, ()),
 ]

@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives import hashes
 
 from edgegossip.fleet.store import Fleet
 from edgegossip.mesh.tls_security import TlsSecurity
-from edgegossip.security import authority as authorities
-from edgegossip.security.authority import Authority, Issued, certificate_pem, key_pem
+from edgegossip.security import certificates
+from edgegossip.security.certificates import Authority, Issued, certificate_pem, key_pem
 from edgegossip.security.identity import CERTIFICATE, KEY
 from edgegossip.security.names import Subject
 
@@ -44,7 +44,7 @@ class TestFleet:
     def folder(self, name: str) -> Path:
         return self.fleet.folder / "boards" / name
 
-    def guard(self, name: str) -> TlsSecurity:
+    def security(self, name: str) -> TlsSecurity:
         return TlsSecurity.load(self.folder(name))
 
     def files(self, what: str) -> tuple[Path, Path] | None:
@@ -54,7 +54,7 @@ class TestFleet:
         until, options = NOW + DAY, {}
         authority = self.ca
         if what == "other fleet":
-            authority = authorities.found("test", until)
+            authority = certificates.new_authority("test", until)
         elif what == "expired":
             until = NOW - DAY
         elif what == "not yet valid":
@@ -63,7 +63,7 @@ class TestFleet:
             options["usages"] = [x509.oid.ExtendedKeyUsageOID.CODE_SIGNING]
         elif what == "self-signed":
             return self._write(what, self._self_signed())
-        issued = authorities.issue(authority, "b" if what == "as b" else "c", "board", not_after=until, **options)
+        issued = certificates.issue(authority, "b" if what == "as b" else "c", "board", not_after=until, **options)
         return self._write(what, issued)
 
     def _write(self, what: str, issued: Issued) -> tuple[Path, Path]:
@@ -73,7 +73,7 @@ class TestFleet:
         return paths
 
     def _self_signed(self) -> Issued:
-        issued = authorities.issue(self.ca, "c", "board", not_after=NOW + DAY)
+        issued = certificates.issue(self.ca, "c", "board", not_after=NOW + DAY)
         old = issued.certificate
         name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "c")])
         builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(issued.key.public_key())

@@ -16,7 +16,7 @@ import pytest
 from edgegossip.mesh import GrpcTransport
 from edgegossip.mesh._proto import mesh_pb2 as pb
 from edgegossip.mesh.base import PeerDown, PeerUp, Received, SendFailed, SendReceipt, TransportEvent
-from edgegossip.mesh.outbound import METHOD
+from edgegossip.mesh.wire import METHOD
 from tests.mesh.relay import SlowAnswers
 from tests.mesh.support import PATIENCE_S, QUICK, RUN, PeerProcess, connect_all, wait_for
 
@@ -218,21 +218,23 @@ def test_a_peer_that_hangs_does_not_hold_up_closing():
 
 
 def test_a_peer_that_hears_goodbye_and_stays_does_not_hold_up_closing():
-    with GrpcTransport("b", RUN, limits=replace(QUICK, flush_s=0.1, linger_s=0.1)) as b:
-        with grpc.insecure_channel(b.address) as channel:
-            b.connect({"a": "127.0.0.1:1"})
-            over = threading.Event()
+    with (
+        GrpcTransport("b", RUN, limits=replace(QUICK, flush_s=0.1, linger_s=0.1)) as b,
+        grpc.insecure_channel(b.address) as channel,
+    ):
+        b.connect({"a": "127.0.0.1:1"})
+        over = threading.Event()
 
-            def requests():
-                yield pb.ExchangeRequest(
-                    hello=pb.Hello(protocol_version=1, run_id=RUN, sender="a", receiver="b", session=9)
-                ).SerializeToString()
-                over.wait(PATIENCE_S)
+        def requests():
+            yield pb.ExchangeRequest(
+                hello=pb.Hello(protocol_version=1, run_id=RUN, sender="a", receiver="b", session=9)
+            ).SerializeToString()
+            over.wait(PATIENCE_S)
 
-            call = channel.stream_stream(METHOD)(requests(), timeout=PATIENCE_S)
-            assert pb.ExchangeResponse.FromString(next(call)).WhichOneof("kind") == "welcome"
-            close_at_once([b])
-            over.set()
+        call = channel.stream_stream(METHOD)(requests(), timeout=PATIENCE_S)
+        assert pb.ExchangeResponse.FromString(next(call)).WhichOneof("kind") == "welcome"
+        close_at_once([b])
+        over.set()
 
 
 def test_a_stranger_that_says_nothing_does_not_hold_up_closing():

@@ -15,10 +15,9 @@ import pytest
 from edgegossip.mesh import GrpcTransport
 from edgegossip.mesh._proto import mesh_pb2 as pb
 from edgegossip.mesh.address import Address
-from edgegossip.mesh.base import Notice, PeerUp, Received
-from edgegossip.mesh.connections import Channels
-from edgegossip.mesh.limits import MeshLimits
-from edgegossip.mesh.outbound import METHOD, chunk_message
+from edgegossip.mesh.base import MeshLimits, Notice, PeerUp, Received
+from edgegossip.mesh.connections import ChannelFactory
+from edgegossip.mesh.wire import METHOD, chunk_message
 from edgegossip.types import PeerError
 from tests.mesh.support import PATIENCE_S, QUICK, RUN, connect_all, wait_for
 
@@ -261,7 +260,7 @@ def test_what_the_system_reports_of_a_peer_is_said_in_plain_words(error: OSError
         async def check(self, *_args: object) -> None:
             raise error
 
-    channels = Channels(MeshLimits(), Broken())  # type: ignore[arg-type]
+    channels = ChannelFactory(MeshLimits(), Broken())  # type: ignore[arg-type]
     with pytest.raises(PeerError, match=f"^{words}$"):
         asyncio.run(channels.check("b", Address("10.0.0.9", 7700)))
 

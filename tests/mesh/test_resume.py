@@ -11,9 +11,10 @@ import pytest
 from edgegossip.memory import Spool
 from edgegossip.mesh import GrpcTransport
 from edgegossip.mesh.base import PeerUp, Received, SendReceipt
-from edgegossip.mesh.inbound import ChunkView, Intake, Refused, Source
-from edgegossip.mesh.outbound import FrameQueue, Outgoing
-from edgegossip.mesh.pacing import MAX_BYTES
+from edgegossip.mesh.congestion import MAX_BYTES
+from edgegossip.mesh.inbound import FrameAssembler, Refused, SenderState
+from edgegossip.mesh.outbound import FrameQueue, QueuedFrame
+from edgegossip.mesh.wire import ChunkView
 from tests.mesh.relay import CutOnce
 from tests.mesh.support import QUICK, RUN, wait_for
 
@@ -65,10 +66,10 @@ def chunk(transfer: int, offset: int, total: int, data: bytes) -> ChunkView:
 def play(steps, keep_s: float = 60.0):
     """Steps are chunks with their stream's name, ("end", stream, keep) or a number of seconds to
     wait."""
-    room, source = Room(), Source()
+    room, source = Room(), SenderState()
 
     async def run() -> None:
-        intake = Intake("b", room, 100, keep_s, Spool())
+        intake = FrameAssembler("b", room, 100, keep_s, Spool())
         for step in steps:
             if isinstance(step, float):
                 await asyncio.sleep(step)
@@ -126,10 +127,10 @@ def test_a_part_is_let_go_after_a_while():
 
 def test_a_part_stays_while_the_stream_that_was_told_of_it_is_served():
     """The first chunk of that stream may be longer on its way than a part is kept."""
-    room, source = Room(), Source()
+    room, source = Room(), SenderState()
 
     async def run() -> None:
-        intake = Intake("b", room, 100, 0.01, Spool())
+        intake = FrameAssembler("b", room, 100, 0.01, Spool())
         await intake.take("a", source, chunk(1, 0, 4, b"ab"), "s")
         intake.leave(source, "s", keep=True)
         source.task = asyncio.current_task()
@@ -145,8 +146,8 @@ def test_a_part_stays_while_the_stream_that_was_told_of_it_is_served():
     asyncio.run(run())
 
 
-def frame(transfer_of: FrameQueue, size: int) -> Outgoing:
-    made = Outgoing(1, (memoryview(bytes(size)),), size, 0.0)
+def frame(transfer_of: FrameQueue, size: int) -> QueuedFrame:
+    made = QueuedFrame(1, (memoryview(bytes(size)),), size, 0.0)
     transfer_of.add(made)
     return made
 

@@ -118,10 +118,10 @@ def test_a_stream_that_asks_nothing_ends(channel, monkeypatch):
 def test_who_asks_too_often_is_refused_then_kept_out():
     """With a certificate; the log hears of it once."""
     lines, struck = [], []
-    guard: Any = SimpleNamespace(
+    security: Any = SimpleNamespace(
         place=lambda context: "10.0.0.3:5", misbehaved=lambda context, reason: struck.append(reason)
     )
-    standard = StandardServices([MESH], guard, lambda peer, said: lines.append(str(said)))
+    standard = StandardServices([MESH], security, lambda peer, said: lines.append(str(said)))
 
     class Context:
         def auth_context(self) -> dict:
@@ -137,10 +137,11 @@ def test_who_asks_too_often_is_refused_then_kept_out():
         refused = 0
         for _ in range(times):
             try:
-                assert await standard._check(b"", Context()) == SERVING
+                answer = await standard._check(b"", Context())
             except PermissionError as error:
-                assert error.args == (grpc.StatusCode.RESOURCE_EXHAUSTED,)
-                refused += 1
+                answer = error.args[0]
+            assert answer in (SERVING, grpc.StatusCode.RESOURCE_EXHAUSTED)
+            refused += answer != SERVING
         return refused
 
     assert asyncio.run(check(100)) == 0
@@ -161,7 +162,9 @@ def test_too_many_watchers_are_sent_away(channel):
 
 @given(st.binary(max_size=60))
 def test_any_bytes_are_a_request_or_an_error(message):
+    why = ""
     try:
         parse(reflection_pb2.ServerReflectionRequest, message)
     except DecodeError as error:
-        assert "not valid protobuf" in str(error)
+        why = str(error)
+    assert not why or "not valid protobuf" in why

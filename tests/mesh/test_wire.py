@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgegossip.mesh._proto import mesh_pb2 as pb
-from edgegossip.mesh.inbound import ChunkView, parse_request
-from edgegossip.mesh.outbound import Slicer, chunk_message, parse_response
+from edgegossip.mesh.outbound import Slicer
+from edgegossip.mesh.wire import ChunkView, chunk_message, parse_request, parse_response
 from edgegossip.types import DecodeError
 
 u64 = st.integers(0, 2**64 - 1)

@@ -13,9 +13,9 @@ import pytest
 from edgegossip import recipe as recipes
 from edgegossip.mesh.connections import Unreachable
 from edgegossip.mesh.membership import manifest as manifests
-from edgegossip.mesh.membership.joining import JoinAnswer, RefusedToJoin
-from edgegossip.mesh.membership.table import Entry as Row
-from edgegossip.mesh.membership.table import Status
+from edgegossip.mesh.membership.client import JoinAnswer, RefusedToJoin
+from edgegossip.mesh.membership.protocol import Entry as Row
+from edgegossip.mesh.membership.protocol import Status
 from edgegossip.node import bootstrap
 from edgegossip.node.spec import make_topology
 from edgegossip.types import ConfigError, PeerError, UsageError
@@ -29,9 +29,9 @@ def founded(**settings: object) -> bootstrap.JoinedRun:
 
 
 def joined(monkeypatch: pytest.MonkeyPatch, manifest: manifests.Manifest, *settings: str) -> bootstrap.JoinedRun:
-    from edgegossip.mesh.membership import joining
+    from edgegossip.mesh.membership import client
 
-    monkeypatch.setattr(joining, "ask", lambda *_args, **_more: JoinAnswer(manifest, (), "pi-01", "10.0.0.9"))
+    monkeypatch.setattr(client, "request_join", lambda *_args, **_more: JoinAnswer(manifest, (), "pi-01", "10.0.0.9"))
     return bootstrap.join(["10.0.0.1:7700"], "pi-02", None, settings, lambda text: None)
 
 
@@ -161,7 +161,7 @@ def test_a_manifest_does_not_name_a_file_of_ours(monkeypatch: pytest.MonkeyPatch
 
 
 def test_seeds_are_asked_in_turn_until_one_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    from edgegossip.mesh.membership import joining
+    from edgegossip.mesh.membership import client
 
     asked, said = [], []
 
@@ -171,7 +171,7 @@ def test_seeds_are_asked_in_turn_until_one_answers(monkeypatch: pytest.MonkeyPat
             raise Unreachable(f"{seed}: connection refused")
         return JoinAnswer(founded().manifest, (), "pi-01", "")
 
-    monkeypatch.setattr(joining, "ask", ask)
+    monkeypatch.setattr(client, "request_join", ask)
     monkeypatch.setattr(bootstrap, "_PAUSE_S", 0.001)
     entry = bootstrap.join(["10.0.0.1:1", "10.0.0.2:2"], "pi-02", None, (), said.append)
     assert asked == ["10.0.0.1:1", "10.0.0.2:2"] * 2 and entry.manifest.members == NAMES
@@ -179,18 +179,18 @@ def test_seeds_are_asked_in_turn_until_one_answers(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_refusal_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    from edgegossip.mesh.membership import joining
+    from edgegossip.mesh.membership import client
 
     def ask(*_args, **_more):
         raise RefusedToJoin("10.0.0.1:1 refuses us: pi-02 is not a member of this run")
 
-    monkeypatch.setattr(joining, "ask", ask)
+    monkeypatch.setattr(client, "request_join", ask)
     with pytest.raises(PeerError, match="not a member"):
         bootstrap.join(["10.0.0.1:1"], "pi-02", None, (), print)
 
 
 def test_a_board_that_has_loaded_asks_for_the_news(monkeypatch: pytest.MonkeyPatch) -> None:
-    from edgegossip.mesh.membership import joining
+    from edgegossip.mesh.membership import client
 
     manifest = founded().manifest
     before = ((0, Row(Status.ALIVE, 1, 5, "10.0.0.1:1")), (1, Row(Status.DEAD, 1, 6, "10.0.0.2:2")))
@@ -204,10 +204,10 @@ def test_a_board_that_has_loaded_asks_for_the_news(monkeypatch: pytest.MonkeyPat
             raise Unreachable("10.0.0.8:8: connection refused")
         return JoinAnswer(manifest, after, "pi-01", "")
 
-    monkeypatch.setattr(joining, "ask", ask)
+    monkeypatch.setattr(client, "request_join", ask)
     again = bootstrap.refresh(entry, "pi-02", None)
     assert asked == ["10.0.0.8:8", "10.0.0.1:1"] and again.known == after and again.seen_as == "10.0.0.9"
-    monkeypatch.setattr(joining, "ask", lambda *_a, **_m: JoinAnswer(changed(version=9), after, "pi-01", ""))
+    monkeypatch.setattr(client, "request_join", lambda *_a, **_m: JoinAnswer(changed(version=9), after, "pi-01", ""))
     assert bootstrap.refresh(entry, "pi-02", None).known == before  # of another run, or nobody
 
 
@@ -218,14 +218,14 @@ def test_a_recipe_that_nobody_can_read_is_the_peers_fault(text: str) -> None:
 
 
 def test_a_seed_that_refuses_is_not_the_only_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    from edgegossip.mesh.membership import joining
+    from edgegossip.mesh.membership import client
 
     def ask(seed, *_args, **_more):
         if seed.port == 1:
             raise RefusedToJoin(f"{seed} refuses us: it is in quarantine")
         return JoinAnswer(founded().manifest, (), "pi-01", "")
 
-    monkeypatch.setattr(joining, "ask", ask)
+    monkeypatch.setattr(client, "request_join", ask)
     assert bootstrap.join(["10.0.0.1:1", "10.0.0.2:2"], "pi-02", None, (), print).manifest.members == NAMES
 
 

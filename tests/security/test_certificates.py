@@ -15,15 +15,14 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa, utils
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgegossip.security import authority as authorities
 from edgegossip.security import certificates
 from edgegossip.types import DecodeError
 
-AUTHORITY = authorities.found("test", authorities.years_from_now(1))
-BOARD = authorities.issue(AUTHORITY, "a", "board", not_after=authorities.years_from_now(1))
-LISTS = {n: authorities.revocation_list(AUTHORITY, n, range(1, n)) for n in (1, 2, 200)}
-CA = certificates.certificate_from_pem(authorities.certificate_pem(AUTHORITY.certificate))
-SIGNER = certificates.certificate_from_pem(authorities.certificate_pem(BOARD.certificate))
+AUTHORITY = certificates.new_authority("test", certificates.years_from_now(1))
+BOARD = certificates.issue(AUTHORITY, "a", "board", not_after=certificates.years_from_now(1))
+LISTS = {n: certificates.revocation_list(AUTHORITY, n, range(1, n)) for n in (1, 2, 200)}
+CA = certificates.certificate_from_pem(certificates.certificate_pem(AUTHORITY.certificate))
+SIGNER = certificates.certificate_from_pem(certificates.certificate_pem(BOARD.certificate))
 
 
 def as_der(thing) -> bytes:
@@ -94,13 +93,13 @@ def test_reads_what_an_authority_makes():
     assert SIGNER.is_signed_by(CA) and CA.is_signed_by(CA) and not SIGNER.is_signed_by(SIGNER)
     assert SIGNER.dns_names[0] == f"a.board.{AUTHORITY.fleet_id}.edgegossip"
     assert SIGNER.fingerprint == BOARD.certificate.fingerprint(hashes.SHA256()).hex()
-    assert SIGNER.pem == authorities.certificate_pem(BOARD.certificate)
+    assert SIGNER.pem == certificates.certificate_pem(BOARD.certificate)
     for number, made in LISTS.items():
         read = certificates.parse_revocations(as_der(made))
         assert (read.number, read.serials) == (number, frozenset(range(1, number)))
         assert read.is_signed_by(CA) and not read.is_signed_by(SIGNER)
         assert certificates.revocations_from_pem(read.pem) == read
-    key = certificates.private_key_from_pem(authorities.key_pem(BOARD.key))
+    key = certificates.private_key_from_pem(certificates.key_pem(BOARD.key))
     assert certificates.public_point(key.public_key()) == SIGNER.public_key
 
 
@@ -121,13 +120,13 @@ def test_what_is_not_over_p_256_with_sha_256_is_refused():
     with pytest.raises(DecodeError, match="not signed with ECDSA and SHA-256"):
         certificates.parse_certificate(certificate(rsa.generate_private_key(65_537, 2048), hashes.SHA256()))
     with pytest.raises(DecodeError, match="not over the curve P-256"):
-        certificates.private_key_from_pem(authorities.key_pem(other_curve))
+        certificates.private_key_from_pem(certificates.key_pem(other_curve))
 
 
 def test_a_list_needs_a_number_in_range():
     def made(*numbers: int) -> bytes:
         builder = x509.CertificateRevocationListBuilder().issuer_name(AUTHORITY.certificate.subject)
-        builder = builder.last_update(authorities.EPOCH).next_update(authorities.EPOCH + timedelta(1))
+        builder = builder.last_update(certificates.EPOCH).next_update(certificates.EPOCH + timedelta(1))
         for number in numbers:
             builder = builder.add_extension(x509.CRLNumber(number), critical=False)
         return as_der(builder.sign(AUTHORITY.key, hashes.SHA256()))

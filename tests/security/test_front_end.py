@@ -16,7 +16,7 @@ from dataclasses import replace
 
 import pytest
 
-from edgegossip.mesh.limits import MeshLimits
+from edgegossip.mesh.base import MeshLimits
 from edgegossip.security import handshake, tls
 from edgegossip.security.admission import Admission, Caller
 from edgegossip.security.front_end import FrontEnd
@@ -25,14 +25,14 @@ from edgegossip.types import HostError
 from tests.mesh.fleet import TestFleet
 
 PATIENCE_S = 20.0
-LIMITS = replace(MeshLimits(), handshake_s=10.0, max_strangers=8, max_strangers_per_address=8)
+LIMITS = replace(MeshLimits(), handshake_s=10.0, max_pending_handshakes=8, max_pending_handshakes_per_address=8)
 
 
 class Port:
     """A front end of board b. `said` has its log, `lists` what callers brought."""
 
     def __init__(self, fleet: TestFleet, limits: MeshLimits = LIMITS) -> None:
-        self.fleet, self.admission = fleet, Admission(fleet.guard("b").identity)
+        self.fleet, self.admission = fleet, Admission(fleet.security("b").identity)
         self.said, self.lists = queue.Queue[str](), queue.Queue[bytes]()
         self.looked, self.look_on = threading.Event(), threading.Event()
         self.look_on.set()
@@ -70,14 +70,14 @@ class Port:
         return socket.create_connection(self.front_end.address, PATIENCE_S, source_address=(source, 0))
 
     @contextmanager
-    def knock(self, name: str = "c") -> Iterator[ssl.SSLSocket]:
-        context = self.fleet.client_context(self.fleet.of(name), tls.KNOCK)
+    def begin_admission(self, name: str = "c") -> Iterator[ssl.SSLSocket]:
+        context = self.fleet.client_context(self.fleet.of(name), tls.ADMISSION)
         with self.dial() as plain, context.wrap_socket(plain) as s:
             yield s
 
     def admitted(self, name: str = "c") -> str:
         """A one-time token."""
-        with self.knock(name) as s:
+        with self.begin_admission(name) as s:
             s.sendall(handshake.hello(1))
             found = answer(s)
             assert found.welcome, found.text
@@ -164,7 +164,7 @@ def test_a_port_that_is_taken(port: Port) -> None:
 
 
 def test_an_admission_handshake_in_pieces_of_one_byte(port: Port) -> None:
-    with port.knock() as s:
+    with port.begin_admission() as s:
         for byte in handshake.hello(1):
             s.send(bytes([byte]))
         assert answer(s).welcome
@@ -183,7 +183,7 @@ def test_an_admission_handshake_in_pieces_of_one_byte(port: Port) -> None:
     ],
 )
 def test_what_is_no_admission_handshake(port: Port, first: bytes, then: bytes, words: str) -> None:
-    with port.knock() as s, suppress(ConnectionError):
+    with port.begin_admission() as s, suppress(ConnectionError):
         s.sendall(first)
         if then:
             answer(s)
@@ -196,7 +196,7 @@ def test_what_is_no_admission_handshake(port: Port, first: bytes, then: bytes, w
 
 def test_a_reset_in_the_middle_is_no_news(port: Port) -> None:
     with port.dial() as plain:
-        s = port.fleet.client_context(port.fleet.of("c"), tls.KNOCK).wrap_socket(plain)
+        s = port.fleet.client_context(port.fleet.of("c"), tls.ADMISSION).wrap_socket(plain)
         s.sendall(handshake.hello(1))
         answer(s)
         s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -228,10 +228,10 @@ def test_a_token_is_good_once_and_not_after_a_revocation_or_in_quarantine(port: 
         port.server.accept()[0].close()
     others = [port.admitted() for _ in range(3)]
     assert is_refused(port, token)
-    port.admission.misbehaved(port.fleet.guard("c").identity.subject, "a reason")
+    port.admission.misbehaved(port.fleet.security("c").identity.subject, "a reason")
     assert is_refused(port, others[0])
     assert port.says("it is in quarantine").startswith("refused c at")
-    with port.knock() as s:
+    with port.begin_admission() as s:
         s.sendall(handshake.hello(1))
         assert answer(s).text.startswith("in quarantine for")
     port.front_end.cut(lambda caller: caller.subject.name == "c", "its certificate was revoked")
@@ -274,7 +274,7 @@ def test_a_server_that_is_gone_behind_the_front_end(port: Port) -> None:
 
 
 def test_cut_ends_who_is_in_its_admission_handshake(port: Port) -> None:
-    with port.knock() as c, port.knock("a") as a:
+    with port.begin_admission() as c, port.begin_admission("a") as a:
         c.sendall(handshake.hello(1))
         a.sendall(handshake.hello(1))
         assert answer(c).welcome and answer(a).welcome
@@ -296,7 +296,7 @@ def test_a_defect_in_a_job_is_said_and_the_port_goes_on(port: Port) -> None:
 
 
 def test_more_callers_than_are_accepted_at_a_time_wait_for_the_start(fleet: TestFleet) -> None:
-    limits = replace(LIMITS, connection_burst=200, max_strangers=200, max_strangers_per_address=200)
+    limits = replace(LIMITS, connection_burst=200, max_pending_handshakes=200, max_pending_handshakes_per_address=200)
     port = Port(fleet, limits)
     with ExitStack() as stack:
         for _ in range(100):
@@ -309,7 +309,7 @@ def test_more_callers_than_are_accepted_at_a_time_wait_for_the_start(fleet: Test
 
 def test_without_descriptors_the_port_waits_and_goes_on(port: Port) -> None:
     _, hard = before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with port.knock() as first, port.dial() as idle, socket.socket() as late:
+    with port.begin_admission() as first, port.dial() as idle, socket.socket() as late:
         first.sendall(handshake.hello(1))
         assert answer(first).welcome
         lowest_free = os.dup(0)
@@ -322,7 +322,7 @@ def test_without_descriptors_the_port_waits_and_goes_on(port: Port) -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, before)
         assert text == "this board takes no connections for a moment: too many open files"
         late.settimeout(PATIENCE_S)
-        with port.fleet.client_context(port.fleet.of("c"), tls.KNOCK).wrap_socket(late) as s:
+        with port.fleet.client_context(port.fleet.of("c"), tls.ADMISSION).wrap_socket(late) as s:
             s.sendall(handshake.hello(1))
             assert answer(s).welcome
         idle.close()
@@ -330,10 +330,10 @@ def test_without_descriptors_the_port_waits_and_goes_on(port: Port) -> None:
 
 def test_who_has_to_go_is_not_listened_to_any_more(fleet: TestFleet) -> None:
     """It speaks in the moment in which a newcomer takes its place."""
-    port = Port(fleet, replace(LIMITS, max_strangers_per_address=1))
+    port = Port(fleet, replace(LIMITS, max_pending_handshakes_per_address=1))
     port.front_end.start()
     try:
-        with port.dial("127.0.0.2") as old, port.knock() as busy:
+        with port.dial("127.0.0.2") as old, port.begin_admission() as busy:
             port.look_on.clear()
             busy.sendall(handshake.hello(1))
             assert port.looked.wait(PATIENCE_S)  # from here on the front end waits for us
@@ -342,7 +342,7 @@ def test_who_has_to_go_is_not_listened_to_any_more(fleet: TestFleet) -> None:
                 port.look_on.set()
                 assert ended(old)
                 assert "1 of its connections have not finished" in port.says("refused 127.0.0.2")
-                context = fleet.client_context(fleet.of("a"), tls.KNOCK)
+                context = fleet.client_context(fleet.of("a"), tls.ADMISSION)
                 with context.wrap_socket(newcomer) as s:
                     s.sendall(handshake.hello(1))
                     assert answer(s).welcome
@@ -363,16 +363,16 @@ def test_half_a_handshake_from_one_host_keeps_out_nobody_from_another(port: Port
 def test_close_ends_who_is_in_a_handshake(fleet: TestFleet) -> None:
     port = Port(fleet)
     port.front_end.start()
-    with port.dial() as s, port.knock() as c:
+    with port.dial() as s, port.begin_admission() as c:
         port.close()
         assert ended(s) and ended(c)
 
 
 def test_a_list_of_somebody_in_quarantine_is_not_read(port: Port) -> None:
-    with port.knock() as s:
+    with port.begin_admission() as s:
         s.sendall(handshake.hello(1))
         assert answer(s).welcome
-        port.admission.misbehaved(port.fleet.guard("c").identity.subject, "a reason")
+        port.admission.misbehaved(port.fleet.security("c").identity.subject, "a reason")
         s.sendall(handshake.blob(b"a list"))
         assert ended(s)
     port.says("in quarantine for")

@@ -11,7 +11,7 @@ import pytest
 
 from edgegossip import security
 from edgegossip.fleet.store import Fleet
-from edgegossip.security import authority, handshake, tls
+from edgegossip.security import certificates, handshake, tls
 from edgegossip.security.identity import Identity
 from edgegossip.types import DataError, DecodeError, UsageError
 
@@ -81,7 +81,7 @@ def test_failures_in_words() -> None:
 
 
 def test_a_time_beyond_all_calendars_is_the_last_one() -> None:
-    assert authority.years_from_now(1e9).year == 9999
+    assert certificates.years_from_now(1e9).year == 9999
 
 
 def test_a_listener_that_says_neither_yes_nor_no() -> None:

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgegossip.mesh.address import Address
-from edgegossip.mesh.limits import MeshLimits
-from edgegossip.security import handshake, tokens
+from edgegossip.mesh.base import MeshLimits
+from edgegossip.security import handshake
+from edgegossip.security.admission import Quarantine
 from edgegossip.security.front_end import server_name_of
 from edgegossip.security.limits import ConnectionLimiter, RateLimitedLog, SharedRateLimiter, TokenBuckets, network_of
 from edgegossip.security.names import Subject, serial_name, subject_of, token_in
-from edgegossip.security.quarantine import FORGET_S, LONGEST_S, Quarantine
 from edgegossip.types import DecodeError, PeerError
 
 
@@ -39,14 +39,17 @@ def test_buckets_of_many_strangers_take_bounded_memory():
 def limiter() -> ConnectionLimiter:
     limits = MeshLimits()
     return ConnectionLimiter(
-        limits.connections_per_s, limits.connection_burst, limits.max_strangers, limits.max_strangers_per_address
+        limits.connections_per_s,
+        limits.connection_burst,
+        limits.max_pending_handshakes,
+        limits.max_pending_handshakes_per_address,
     )
 
 
-def strangers(*crowds: tuple[str, int], silent: bool = True) -> list[SimpleNamespace]:
+def strangers(*connections: tuple[str, int], silent: bool = True) -> list[SimpleNamespace]:
     """Host and number; the {} in a host is counted up. Each came 10 ms after the one before it, the
     first at 0.01 s."""
-    hosts = [host.format(k) for host, count in crowds for k in range(count)]
+    hosts = [host.format(k) for host, count in connections for k in range(count)]
     return [
         SimpleNamespace(address=str(Address(host, 1000)), since_s=0.01 * k, silent=silent)
         for k, host in enumerate(hosts, 1)
@@ -55,7 +58,7 @@ def strangers(*crowds: tuple[str, int], silent: bool = True) -> list[SimpleNames
 
 @pytest.mark.parametrize("silent", [True, False])
 @pytest.mark.parametrize(
-    "crowd",
+    "connections",
     [
         (("10.0.0.9", 64),),
         (("10.0.0.66", 64), ("10.0.0.67", 64), ("10.0.0.68", 64), ("10.0.0.69", 59)),
@@ -63,35 +66,35 @@ def strangers(*crowds: tuple[str, int], silent: bool = True) -> list[SimpleNames
     ],
     ids=["its own address", "four addresses", "many addresses"],
 )
-def test_strangers_cannot_take_every_place(crowd, silent):
+def test_strangers_cannot_take_every_place(connections, silent):
     """The newcomer may stay, and so may a board that came in time and is in the midst of its
     handshake."""
     honest = strangers(("10.0.0.1", 5), silent=False)
-    theirs = strangers(*crowd, silent=silent)
+    theirs = strangers(*connections, silent=silent)
     victim, reason = limiter().to_evict("10.0.0.9", [*honest, *theirs], 3.0)
-    assert any(victim is s for s in theirs) or (crowd == (("10.9.0.{}", 255),) and not silent)
+    assert any(victim is s for s in theirs) or (connections == (("10.9.0.{}", 255),) and not silent)
     assert "have not finished the TLS handshake" in reason
 
 
 def test_a_network_of_many_addresses_counts_as_one():
-    crowd = [
+    connections = [
         *strangers(("fd00:bad::{}", 250), silent=False),
         *strangers(("fd00:1::1", 3), ("10.0.0.7", 3), silent=False),
     ]
-    victim, _ = limiter().to_evict("fd00:1::9", crowd, 3.0)
-    assert victim is crowd[0]  # the oldest
-    crowd[7].silent = True
-    victim, _ = limiter().to_evict("fd00:1::9", crowd, 3.0)
-    assert victim is crowd[7]  # one that hesitates
+    victim, _ = limiter().to_evict("fd00:1::9", connections, 3.0)
+    assert victim is connections[0]  # the oldest
+    connections[7].silent = True
+    victim, _ = limiter().to_evict("fd00:1::9", connections, 3.0)
+    assert victim is connections[7]  # one that hesitates
     assert network_of("::ffff:10.0.0.7") == network_of("10.0.0.7") != network_of("10.0.0.8")
     assert network_of("fe80::1%eth0") == network_of("fe80::2")
-    assert limiter().to_evict("fd00:1::9", crowd[:255], 3.0) is None
+    assert limiter().to_evict("fd00:1::9", connections[:255], 3.0) is None
 
 
 def test_the_same_line_is_told_once_a_minute_and_few_altogether():
-    teller = RateLimitedLog()
-    assert [teller.worth("x", t) for t in (0.0, 1.0, 59.0, 61.0)] == [True, False, False, True]
-    assert sum(teller.worth(k, 100.0) for k in range(1000)) <= 64
+    log = RateLimitedLog()
+    assert [log.worth("x", t) for t in (0.0, 1.0, 59.0, 61.0)] == [True, False, False, True]
+    assert sum(log.worth(k, 100.0) for k in range(1000)) <= 64
 
 
 def test_who_was_refused_or_asks_much_at_once_has_a_rate_of_its_own():
@@ -138,38 +141,40 @@ def test_quarantine_grows_and_is_forgotten():
         assert quarantine.strike("c", "more of it", now_s) == 0.0  # what was on its way counts no second time
         now_s += lengths[-1]
         assert quarantine.reason("c", now_s) == ""
-    assert lengths[:3] == [5.0, 10.0, 20.0] and lengths[-1] == LONGEST_S
-    assert quarantine.strike("c", "noise", now_s + 9 * FORGET_S) == 10.0  # once more after nine were forgotten
-    assert quarantine.strike("c", "noise", now_s + 99 * FORGET_S) == 5.0
+    assert lengths[:3] == [5.0, 10.0, 20.0] and lengths[-1] == Quarantine.LONGEST_S
+    assert (
+        quarantine.strike("c", "noise", now_s + 9 * Quarantine.FORGET_S) == 10.0
+    )  # once more after nine were forgotten
+    assert quarantine.strike("c", "noise", now_s + 99 * Quarantine.FORGET_S) == 5.0
 
 
-def test_a_ticket_is_good_once_and_not_for_long():
-    box = tokens.OneTimeTokens[str](str)
+def test_a_token_is_good_once_and_not_for_long():
+    box = handshake.OneTimeTokens[str](str)
     one, two = box.issue("a", 0.0), box.issue("b", 0.0)
     assert one != two
     assert box.redeem(one, 1.0) == "a"
     assert box.redeem(one, 1.0) is None
-    assert box.redeem(two, tokens.VALID_S) is None
+    assert box.redeem(two, handshake.OneTimeTokens.VALID_S) is None
     assert box.redeem("", 0.0) is None
     for k in range(1000):
         box.issue(str(k), k)
-    assert len(box) == tokens.VALID_S
+    assert len(box) == handshake.OneTimeTokens.VALID_S
     assert len(box._owned) == len(box)
 
 
-def test_who_knocks_without_end_pushes_out_its_own_tickets_alone():
-    box = tokens.OneTimeTokens[tuple[int, str]](lambda holder: holder[0])
-    honest = [box.issue((1, "a"), 0.0) for _ in range(tokens.EACH)]
+def test_who_asks_without_end_pushes_out_its_own_tokens_alone():
+    box = handshake.OneTimeTokens[tuple[int, str]](lambda holder: holder[0])
+    honest = [box.issue((1, "a"), 0.0) for _ in range(handshake.OneTimeTokens.EACH)]
     theirs = [box.issue((2, f"10.0.0.{k % 16}"), 1.0) for k in range(1000)]
-    assert len(box) == 2 * tokens.EACH
-    assert [box.redeem(t, 2.0) for t in honest] == [(1, "a")] * tokens.EACH
+    assert len(box) == 2 * handshake.OneTimeTokens.EACH
+    assert [box.redeem(t, 2.0) for t in honest] == [(1, "a")] * handshake.OneTimeTokens.EACH
     good = [t for t in theirs if box.redeem(t, 2.0) is not None]
-    assert good == theirs[-tokens.EACH :]
+    assert good == theirs[-handshake.OneTimeTokens.EACH :]
     assert not box._owned
 
 
-def test_tickets_of_one_holder_can_be_taken_back():
-    box = tokens.OneTimeTokens[str](str)
+def test_tokens_of_one_holder_can_be_taken_back():
+    box = handshake.OneTimeTokens[str](str)
     mine, more, others = box.issue("a", 0.0), box.issue("a", 0.0), box.issue("b", 0.0)
     box.revoke("a".__eq__)
     assert [box.redeem(t, 1.0) for t in (mine, more, others)] == [None, None, "b"]
@@ -194,7 +199,7 @@ def test_names():
 
 
 @given(st.booleans(), st.integers(0, 2**64 - 1), st.text(max_size=50), st.binary(max_size=50), st.data())
-def test_knocks_there_and_back_and_in_pieces(welcome, number, text, crl, data):
+def test_admission_handshakes_there_and_back_and_in_pieces(welcome, number, text, crl, data):
     said = handshake.Answer(welcome, number, text, crl)
     message = handshake.answer(said)
     assert handshake.parse_answer(message) == said
@@ -206,7 +211,7 @@ def test_knocks_there_and_back_and_in_pieces(welcome, number, text, crl, data):
 
 
 @given(st.binary(max_size=60))
-def test_rubbish_for_a_knock(data):
+def test_rubbish_for_an_admission_handshake(data):
     for read in (handshake.parse_answer, handshake.parse_blob, handshake.parse_hello):
         with suppress(DecodeError):
             read(data)

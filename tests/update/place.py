@@ -35,8 +35,8 @@ class Place:
             open_desk(self.fleet.folder, coordinator_of(self.fleet.folder), self.said.append), "127.0.0.1:0"
         )
         threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
-        shutil.copytree(self.fleet.folder / "boards/pi-01", self.board / "kit")
-        self.home, self.kit = self.board / "opt", self.board / "kit"
+        shutil.copytree(self.fleet.folder / "boards/pi-01", self.board / "etc")
+        self.home, self.config = self.board / "opt", self.board / "etc"
         site = self.home / "releases/factory/site"
         (site / "edgegossip").mkdir(parents=True)
         (site / "edgegossip/__init__.py").write_text('__version__ = "1"\n')
@@ -46,7 +46,7 @@ class Place:
         self.names(self.server.address)
 
     def names(self, where: str) -> None:
-        (self.kit / "board.json").write_text(json.dumps({"name": "pi-01", "check_in": where}))
+        (self.config / "board.json").write_text(json.dumps({"name": "pi-01", "check_in": where}))
 
     def identity(self, name: str = "pi-01") -> Identity:
         return Identity.load(self.fleet.folder / "boards" / name)
@@ -54,7 +54,7 @@ class Place:
     def check_in(self, machine: Machine | None = None) -> Machine:
         machine = machine or Machine()
         module = (self.home / "current/site/edgegossip/__init__.py").resolve()
-        agent.check_in(machine, agent.Places(self.kit, self.home, str(module)), machine.said.append)
+        agent.check_in(machine, agent.Places(self.config, self.home, str(module)), machine.said.append)
         return machine
 
     def push(

@@ -20,8 +20,7 @@ from edgegossip.security.identity import Identity
 from edgegossip.types import ConfigError, PeerError
 from edgegossip.update import agent
 from edgegossip.update.bundle import parse_manifest
-from edgegossip.update.client import Client
-from edgegossip.update.order import Order
+from edgegossip.update.client import Client, Order
 from tests.update.place import Machine
 
 
@@ -65,7 +64,7 @@ def test_a_release_of_our_package_alone_runs_with_the_packages_that_the_board_ha
         "-c",
         "import dependency, edgegossip; print(dependency.works, edgegossip.__version__)",
     ]
-    said = subprocess.run(works, env={"PYTHONPATH": str(new)}, cwd=place.kit, capture_output=True, text=True)
+    said = subprocess.run(works, env={"PYTHONPATH": str(new)}, cwd=place.config, capture_output=True, text=True)
     assert said.stdout == "True 2\n", said.stderr
     old = place.home / "releases/factory/site/dependency.py"
     assert (new / "dependency.py").samefile(old) and old.read_text() == "works = True\n", "no second copy of them"
@@ -97,14 +96,14 @@ def test_what_a_board_runs_is_changed_from_afar(place):
         place.fleet, ("pi-01", "pi-02"), {"coordinator": "10.0.0.9:8000", "settings": ("run.threads=7",)}
     )
     place.check_in(machine)
-    arguments = (place.kit / "node.args").read_text().splitlines()[1:]
+    arguments = (place.config / "node.args").read_text().splitlines()[1:]
     assert machine.restarts == 1 and arguments[:4] == ["--coordinator", "10.0.0.9:8000", "--set", "run.threads=7"]
-    (place.kit / "node.args").write_text("edited by hand\n")
+    (place.config / "node.args").write_text("edited by hand\n")
     place.check_in(machine)
-    assert machine.restarts == 1 and (place.kit / "node.args").read_text() == "edited by hand\n", "told once"
+    assert machine.restarts == 1 and (place.config / "node.args").read_text() == "edited by hand\n", "told once"
     making.set_profiles(place.fleet, ("pi-01",), {"join": ("10.0.0.1:7700",), "founder": "pi-02"})
     place.check_in(machine)
-    assert machine.restarts == 2 and "--join" in (place.kit / "node.args").read_text()
+    assert machine.restarts == 2 and "--join" in (place.config / "node.args").read_text()
 
 
 def test_an_order_is_an_operators_and_for_one_board(place):
@@ -137,7 +136,7 @@ def test_no_release_is_fetched_that_is_not_due(place, what):
 
 
 @pytest.mark.parametrize(
-    ("version", "kit_made_after_s", "taken"),
+    ("version", "bundle_made_after_s", "taken"),
     [
         ("0.1.0", 1000, False),  # a newer card, and a push of last year
         ("0.1.0", -1000, True),  # pushed since: the operator wants the older one
@@ -145,11 +144,11 @@ def test_no_release_is_fetched_that_is_not_due(place, what):
         ("0.9.0", 1000, True),
     ],
 )
-def test_a_new_card_is_not_set_back_by_an_old_push(place, monkeypatch, version, kit_made_after_s, taken):
+def test_a_new_card_is_not_set_back_by_an_old_push(place, monkeypatch, version, bundle_made_after_s, taken):
     monkeypatch.setattr(agent.edgegossip, "__version__", "0.9.0")
     place.push(version)
-    board = {"name": "pi-01", "check_in": place.server.address, "issued_s": time.time() + kit_made_after_s}
-    (place.kit / "board.json").write_text(json.dumps(board))
+    board = {"name": "pi-01", "check_in": place.server.address, "issued_s": time.time() + bundle_made_after_s}
+    (place.config / "board.json").write_text(json.dumps(board))
     if taken:
         assert place.check_in().guards == 1
         return
@@ -159,7 +158,7 @@ def test_a_new_card_is_not_set_back_by_an_old_push(place, monkeypatch, version, 
     place.push("0.2.0")
     place.names(place.server.address)  # a board that runs a release goes by numbers alone
     place.check_in()
-    (place.kit / "board.json").write_text(json.dumps(board))
+    (place.config / "board.json").write_text(json.dumps(board))
     assert json.loads((place.home / "wanted").read_text())["sequence"] == 2
 
 

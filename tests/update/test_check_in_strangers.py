@@ -36,13 +36,13 @@ def test_a_revoked_board_is_refused_within_seconds_and_others_hear_of_it(place):
     with pytest.raises(PeerError, match="revoked"), Client(place.identity("pi-02"), place.server.address) as client:
         client.check_in({})
     place.check_in()
-    assert Identity.load(place.kit).revocations.number == 2 and time.monotonic() - began < 10
-    assert (place.kit / "crl.pem").stat().st_mode & 0o004, "the node, another user, reads it there (launch/news.py)"
+    assert Identity.load(place.config).revocations.number == 2 and time.monotonic() - began < 10
+    assert (place.config / "crl.pem").stat().st_mode & 0o004, "the node, another user, reads it there (launch/news.py)"
 
 
 def test_a_board_that_runs_goes_no_further_than_to_a_coordinator_that_is_not_revoked(place):
     """Its context was made before the list came."""
-    running = tls.caller_context(Identity.load(place.kit), "coordinator")
+    running = tls.caller_context(Identity.load(place.config), "coordinator")
     for says in ("", "its certificate was revoked"):
         with socket.create_connection(place.server.server_address, 5) as plain:
             if says:
@@ -51,7 +51,7 @@ def test_a_board_that_runs_goes_no_further_than_to_a_coordinator_that_is_not_rev
             else:
                 running.wrap_socket(plain).close()
         place.fleet = place.fleet.revoke(Identity.load(coordinator_of(place.fleet.folder)).name)
-        shutil.copy(place.fleet.folder / "crl.pem", place.kit / "crl.pem")
+        shutil.copy(place.fleet.folder / "crl.pem", place.config / "crl.pem")
 
 
 def test_a_connection_does_not_outlive_its_certificate(place):
@@ -63,8 +63,8 @@ def test_a_connection_does_not_outlive_its_certificate(place):
 
 
 def test_who_it_is_says_the_certificate(place):
-    """A stolen kit of pi-01 with the name of pi-02 written into it reports as pi-01 all the
-    same."""
+    """A stolen provisioning bundle of pi-01 with the name of pi-02 written into it reports as pi-01
+    all the same."""
     with Client(place.identity(), place.server.address) as client:
         client.check_in({"name": "pi-02", "version": "1\n\x1b[2J", "restarts": {"a": 1}, "failed": [], "trial": 1})
     found = json.loads((place.fleet.folder / "checkins/pi-01.json").read_text())
@@ -98,19 +98,19 @@ def test_nobody_else_comes_in(place, tmp_path):
 @pytest.mark.parametrize("say", [b"", b"\x16\x03\x01\x02\x00\x01"], ids=["nothing", "the start of a handshake"])
 def test_strangers_that_stay_keep_no_board_out(place, say):
     """More than there are places for, of boards and of strangers."""
-    crowd = []
+    connections = []
     try:
         for _ in range(MAX_PENDING + 80):
-            crowd.append(socket.create_connection(place.server.server_address, 5))
-            crowd[-1].sendall(say)
+            connections.append(socket.create_connection(place.server.server_address, 5))
+            connections[-1].sendall(say)
         for _ in range(3):
             began = time.monotonic()
             place.check_in()
             assert time.monotonic() - began < HANDSHAKE_S / 2
-        held = [s for s in crowd if not _was_closed(s)]
+        held = [s for s in connections if not _was_closed(s)]
         assert 0 < len(held) <= MAX_PENDING_PER_ADDRESS
     finally:
-        for s in crowd:
+        for s in connections:
             s.close()
 
 

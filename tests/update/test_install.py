@@ -111,7 +111,6 @@ def test_a_program_knows_which_release_it_is_of():
 
 
 # -- the guard
-# ------------------------------------------------------------------------------------------------
 
 
 class Board:

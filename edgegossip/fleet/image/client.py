@@ -17,7 +17,7 @@ from pathlib import Path
 from edgegossip.fleet.image.boards import Debian
 from edgegossip.fleet.image.tools import find, run
 from edgegossip.types import DataError
-from edgegossip.update import packages
+from edgegossip.update import bundle as packages
 
 # Below site/: what no board needs. Tests have example keys in them, which a scan for secrets would
 # find.

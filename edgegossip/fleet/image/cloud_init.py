@@ -22,10 +22,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from edgegossip.files import write_file
 from edgegossip.fleet import kitfile
 from edgegossip.fleet.image.boards import TRIXIE
 from edgegossip.fleet.kitfile import Kit, Wifi
-from edgegossip.security.revocations import write_file
 from edgegossip.types import DataError, HostError
 
 FOLDER, KIT = "edgegossip", "edgegossip.kit"

@@ -12,7 +12,7 @@ from edgegossip.fleet.image import boards, client, steps, tools
 from edgegossip.fleet.image.build import Request, check_machine, plan, request_of
 from edgegossip.fleet.image.steps import Done, Tell
 from edgegossip.types import ConfigError, HostError
-from edgegossip.update.packages import LOCK
+from edgegossip.update.bundle import LOCK
 
 
 def build_wheel(

@@ -25,11 +25,11 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
+from edgegossip.files import write_file
 from edgegossip.fleet.launch import news
 from edgegossip.node.notify import Service, service
 from edgegossip.security.certificates import certificate_from_pem
-from edgegossip.security.identity import CA, CERTIFICATE, CRL, KEY
-from edgegossip.security.revocations import Revocations, write_file
+from edgegossip.security.identity import CA, CERTIFICATE, CRL, KEY, Revocations
 from edgegossip.types import ConfigError, DataError, EdgegossipError, HostError, RunError
 
 ABOUT, ARGUMENTS = "board.json", "node.args"

@@ -13,8 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from edgegossip.security.certificates import certificate_from_pem
-from edgegossip.security.identity import CA, CRL
-from edgegossip.security.revocations import Revocations, stamp
+from edgegossip.security.identity import CA, CRL, Revocations, stamp
 from edgegossip.types import EdgegossipError
 
 HELD = Path("/etc/edgegossip")  # as first boot makes it (deploy/rootfs)

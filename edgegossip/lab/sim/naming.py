@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from edgegossip import codecs, gossip
+from edgegossip.files import text_of
 from edgegossip.gossip import topologies
 from edgegossip.gossip.base import GossipAlgorithm, Topology
 from edgegossip.gossip.momentum import with_momentum
@@ -83,7 +84,8 @@ def topology_of(named: Named, nodes: int) -> Topology:
             raise ConfigError(f"a topology file takes the parameter weights only, not {unknown[0]}")
         if "path" not in values:
             raise ConfigError("a topology file needs its path: write it as file:path=edges.txt")
-        return topologies.from_file(values["path"], members, values.get("weights"))
+        text, source = text_of(str(values["path"]), "topology file")
+        return topologies.from_text(text, members, values.get("weights"), source)
     return topologies.get(named.name, nodes, **named.values)
 
 

@@ -1,11 +1,10 @@
 """One member of one run, on the mesh's port: the detector's calls become messages, messages calls,
 and what is found out events.
 
-`MembershipService` is the listening side: who may ask, and what is refused with which reason.
-`Agent` drives the detector, asks others for it and answers what it is asked. Everything happens on
-the transport's loop. A connection to a member is opened when needed and kept while it is used,
-without keepalive questions of its own: the probes are that. One that fails is closed, because TCP
-would be slow to try again.
+`Agent` drives the detector, asks others for it (`client.Connections`) and answers what it is asked.
+`EventDelegate` tells the log and the node what the detector found out. `MembershipService` is the
+listening side: who may ask, and what is refused with which reason. Everything happens on the
+transport's loop.
 """
 
 from __future__ import annotations
@@ -13,31 +12,47 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from random import Random
-from typing import Any
+from typing import Any, Protocol
+
+from typing_extensions import override
 
 from edgegossip.mesh import address as addresses
-from edgegossip.mesh._grpc import grpc
+from edgegossip.mesh._grpc import GenericRpcHandler, grpc
 from edgegossip.mesh._proto import membership_pb2 as pb
-from edgegossip.mesh.base import TransportEvent
-from edgegossip.mesh.connections import CallerGone, Security
-from edgegossip.mesh.limits import MeshLimits
-from edgegossip.mesh.membership import messages
+from edgegossip.mesh.base import MeshLimits, Moved, TransportEvent
+from edgegossip.mesh.base import Verdict as Verdict
+from edgegossip.mesh.connections import CallerGone, Security, other_name, other_receiver, other_run, other_version
+from edgegossip.mesh.membership import wire
+from edgegossip.mesh.membership.client import Connections, OwnAddress
 from edgegossip.mesh.membership.detector import Detector
 from edgegossip.mesh.membership.manifest import Manifest, Signer
-from edgegossip.mesh.membership.messages import Ack, Changed, Nack, Output, Ping, PingFor, Send
-from edgegossip.mesh.membership.news import Log, News
-from edgegossip.mesh.membership.reach import Connections, OwnAddress
-from edgegossip.mesh.membership.settings import SwimSettings
-from edgegossip.mesh.membership.table import Rows, rows_of
-from edgegossip.security.limits import RequestLimiter, Verdict
+from edgegossip.mesh.membership.protocol import (
+    Ack,
+    Changed,
+    Entry,
+    Nack,
+    Output,
+    PartitionHealed,
+    Ping,
+    PingReq,
+    Refuted,
+    Rival,
+    Rows,
+    Send,
+    Stalled,
+    Status,
+    SwimSettings,
+    bits,
+    rows_of,
+)
+from edgegossip.security.limits import Decision, RateLimitedLog, RequestLimiter, TokenBuckets
 from edgegossip.types import ConfigError, DecodeError, EdgegossipError, NodeId, PeerError
 from edgegossip.untrusted import Refusal, printable
 
-SERVICE = "edgegossip.v1.Membership"
 # Of one member. News that goes on and on makes some 7 a second, probes for others 5 more: what a
 # member cannot be made to do by others is a reason to refuse it, and no strike until it has gone on
 # in spite of many refusals.
@@ -45,12 +60,18 @@ CALLS_PER_S, CALL_BURST = 20.0, 300.0
 _JOIN_TOKENS = 5.0  # a question to join counts as so many: its answer is the whole manifest
 _CALL_S = 5.0  # bound of one call; the detector's own times are shorter
 _LEAVE_S = 1.0
+_TROUBLE_S = 600.0  # between two lines about the same trouble with a member
+_TELL_STALL_S = 5.0
+# Lines about one member, whatever it does or others say of it. One that really comes and goes takes
+# longer over it.
+_COMES_S, _COMES_BURST = 4.0, 32.0
+_MOVES_S, _MOVES_BURST = 60.0, 8.0
 
 
 class Agent:
-    """One member of one run. `service` goes into the transport's services, then `start` begins;
-    `known` is what a member told about the others, and `seeds` where we reached members ourselves.
-    `post` takes Verdict and Moved, `log` sentences."""
+    """Takes part in one run as one member. `service` goes into the transport's services, then
+    `start` begins; `known` is what a member told about the others, and `seeds` where we reached
+    members ourselves. `post` takes Verdict and Moved, `log` sentences."""
 
     def __init__(
         self,
@@ -75,7 +96,7 @@ class Agent:
         }
         self._instead: dict[int, str] = {}  # addresses in the table that are of no use here: the seed is
         self._where = OwnAddress("")
-        self.news = News(manifest.members, self.me, post, log)
+        self.events = EventDelegate(manifest.members, self.me, post, log)
         self._connections = Connections(replace(MeshLimits(), keepalive_s=3600.0), security)
         self._questions: dict[tuple[int, int], asyncio.Future[Ack | Nack]] = {}  # of others, by sender and number
         self._tasks: set[asyncio.Task[None]] = set()
@@ -83,7 +104,6 @@ class Agent:
         self._ending = False
 
     # -- from start to stop
-    # ----------------------------------------------------------------------------------------------
 
     async def start(self, address: str, port: int | None = None, known: Rows = ()) -> None:
         """Take part, reachable at this address; empty: not known yet. `port`: the address is a
@@ -97,7 +117,7 @@ class Agent:
         self.detector = Detector(
             len(self.manifest.members), self.me, address, session, random, time.monotonic(), self.settings, self._known
         )
-        self.news.begin(self.detector.table)
+        self.events.begin(self.detector.table)
         self._arm()
 
     async def stop(self) -> None:
@@ -128,16 +148,16 @@ class Agent:
             self._arm()
 
     def suspect(self, peer: NodeId) -> None:
-        """The transport lost this peer: probe it now."""
+        """Probe this peer now: the transport lost it."""
         self.act(lambda detector, now_s: detector.suspect(self.manifest.members.index(peer), now_s))
 
     def mark_alive(self, peer: NodeId) -> None:
-        """The transport reached this peer: it is there, whatever was said."""
+        """Take in that the transport reached this peer: it is there, whatever was said."""
         self.act(lambda detector, now_s: detector.mark_alive(self.manifest.members.index(peer), now_s))
 
     async def on_revocations(self) -> None:
-        """Our revocation list is a newer one: who is on it is no member any more, until it shows a
-        better certificate."""
+        """Evict who is on our revocation list, which is a newer one, until it shows a better
+        certificate."""
         for k, peer in enumerate(self.manifest.members):
             if k != self.me and self._revoked(peer):
                 self.act(lambda detector, now_s, k=k: detector.evict(k, now_s))  # type: ignore[misc]
@@ -152,16 +172,16 @@ class Agent:
         return self.security is not None and self.security.revoked(peer)
 
     def was_reached(self, at: str, caller: str) -> None:
-        """Somebody at the host `caller` says that it reached us at this address."""
+        """Take in that somebody at the host `caller` says that it reached us at this address."""
         if self._where.reached(checked_address(at), caller):
             self.act(lambda detector, now_s: detector.move(self._where.address, now_s))
 
     # -- questions of others
-    # ---------------------------------------------------------------------------------
 
-    async def answer(self, sender: int, message: Ping | PingFor) -> Ack | Nack | None:
-        """None when there is nothing to say in time."""
-        key, future = (sender, message.number), asyncio.get_running_loop().create_future()
+    async def answer(self, sender: int, message: Ping | PingReq) -> Ack | Nack | None:
+        """Return the detector's answer; None when there is nothing to say in time."""
+        key = sender, message.number
+        future: asyncio.Future[Ack | Nack] = asyncio.get_running_loop().create_future()
         self._questions[key] = future
         try:
             self.act(lambda detector, now_s: detector.receive(sender, message, now_s))
@@ -173,7 +193,6 @@ class Agent:
             self._questions.pop(key, None)
 
     # -- what the detector asks for
-    # --------------------------------------------------------------------------
 
     def _arm(self) -> None:
         """Call the detector when it wants to be called. A timer that is due stays: messages that
@@ -200,7 +219,7 @@ class Agent:
         for output in outputs:
             if not isinstance(output, Send):
                 assert self.detector is not None
-                self.news.tell(output, self.detector.table)
+                self.events.notify(output, self.detector.table)
                 if isinstance(output, Changed) and output.after.here and self._where.beside([output.after.address]):
                     self._spawn(self._move())
             elif isinstance(output.message, Ack | Nack):
@@ -218,7 +237,7 @@ class Agent:
     async def _move(self) -> None:
         self.act(lambda detector, now_s: detector.move(self._where.address, now_s))
 
-    async def _ask(self, to: int, message: Ping | PingFor) -> None:
+    async def _ask(self, to: int, message: Ping | PingReq) -> None:
         """One call; its answer, or that there is none, goes to the detector."""
         assert self.detector is not None
         peer, address = self.manifest.members[to], self.detector.table[to].address
@@ -228,14 +247,14 @@ class Agent:
             if self._ending:
                 raise
             if isinstance(error, PeerError):
-                self.news.trouble(to, address, str(error))
+                self.events.trouble(to, address, str(error))
             if self._revoked(peer):
                 self.act(lambda detector, now_s: detector.evict(to, now_s))
             self.act(lambda detector, now_s: detector.failed(to, message.number, now_s))
             return
         self.act(lambda detector, now_s: detector.receive(to, told, now_s))
 
-    async def _ask_somewhere(self, to: int, address: str, message: Ping | PingFor) -> Ack | Nack:
+    async def _ask_somewhere(self, to: int, address: str, message: Ping | PingReq) -> Ack | Nack:
         """At its address; if that is of no use, where we reached it when we joined. Raises
         PeerError and gRPC's errors."""
         seed = self._seeds.get(to, address)
@@ -248,26 +267,156 @@ class Agent:
                 raise
         told = await self._ask_at(to, seed, message)
         self._instead[to] = address
-        self.news.found(to, seed)
+        self.events.found(to, seed)
         return told
 
-    async def _ask_at(self, to: int, address: str, message: Ping | PingFor) -> Ack | Nack:
+    async def _ask_at(self, to: int, address: str, message: Ping | PingReq) -> Ack | Nack:
         peer = self.manifest.members[to]
-        envelope = messages.Envelope(self.manifest.run_id, self.manifest.hash, self.name, peer)
+        envelope = wire.Envelope(self.manifest.run_id, self.manifest.hash, self.name, peer)
         async with asyncio.timeout(_CALL_S):
-            data = await self._connections.call(peer, address, messages.request(envelope, message))
-        told = messages.parse_response(data, message.number, len(self.manifest.members))
+            data = await self._connections.call(peer, address, wire.request(envelope, message))
+        told = wire.parse_response(data, message.number, len(self.manifest.members))
         if isinstance(told, str):
             raise PeerError(f"it refuses us: {told}")
         return told
 
 
+class Log(Protocol):
+    """Takes sentences for the log. Thread-safe."""
+
+    def __call__(self, kind: str, text: str, peer: NodeId | None = None, **fields: str) -> None:
+        """Write a sentence. `kind`: member-here, member-dead, member-left, refused or notice;
+        `fields`: see Refusal."""
+
+
+class EventDelegate:
+    """Tells what the detector finds out: as sentences for the log, and as events for the node,
+    which `post` takes (Verdict and Moved).
+
+    The log hears of it at once, on the transport's loop: the node may be busy with a round, and a
+    death is to be told within seconds."""
+
+    def __init__(
+        self,
+        members: Sequence[NodeId],
+        me: int,
+        post: Callable[[TransportEvent], None],
+        log: Log,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._members, self._me, self._post, self._log = members, me, post, log
+        self._clock = clock
+        self._refusals, self._troubles, self._notices = RateLimitedLog(), RateLimitedLog(_TROUBLE_S), RateLimitedLog()
+        self._comings, self._moves = TokenBuckets(1 / _COMES_S, _COMES_BURST), TokenBuckets(1 / _MOVES_S, _MOVES_BURST)
+        self._split = False  # was said
+
+    def begin(self, table: Sequence[Entry]) -> None:
+        """Tell what was known before we took part."""
+        for k, entry in enumerate(table):
+            if k != self._me and entry.status is not Status.ABSENT:
+                self._changed(Changed(k, Entry(), entry), table)
+
+    def trouble(self, member: int, address: str, why: str) -> None:
+        """Tell that a member cannot be asked. The same is told every ten minutes."""
+        if self._troubles.worth((member, why), self._clock(), member):
+            where = address or "an unknown address"
+            self._log("notice", f"cannot ask {self._members[member]} at {where}: {printable(why)}")
+
+    def found(self, member: int, address: str) -> None:
+        """Tell that a member does not answer where it says that it is, but here."""
+        peer = self._members[member]
+        if self._notices.worth(("found", member), self._clock(), member):
+            self._log("notice", f"{peer} is reached at {address}, where we joined through it", peer)
+        self._post(Moved(peer, address))
+
+    def refused(self, refusal: Refusal) -> None:
+        """Tell that somebody was refused. The same is told at most once a minute."""
+        source = addresses.without_port(refusal.caller)
+        if self._refusals.worth((source, refusal.why), self._clock(), source):
+            self._log("refused", str(refusal), **refusal.fields)
+
+    def notify(self, output: Output, table: Sequence[Entry]) -> None:
+        """Tell what the detector says, in view of what is known of all."""
+        match output:
+            case Changed():
+                self._changed(output, table)
+            case PartitionHealed(member) if self._notices.worth(("healed", member), self._clock(), member):
+                peer = self._members[member]
+                text = f"the run had been split: {peer} had named us dead, and we it; it is reached again"
+                self._log("notice", text, peer)
+            case Refuted(by, was) if was.status is Status.DEAD:
+                if self._notices.worth(("refuted", by), self._clock(), by):
+                    self._log("notice", self._what_was_said_of_us(by, was))
+            case Stalled(seconds) if seconds >= _TELL_STALL_S:
+                text = f"this board did not run for {seconds:.0f} s: nobody is blamed for keeping silent meanwhile"
+                self._log("notice", text)
+            case Rival(address):
+                own = self._members[self._me]
+                self._log("notice", f"another process takes part as {own}, at {address}: give each board its own name")
+
+    def _changed(self, change: Changed, table: Sequence[Entry]) -> None:
+        peer, before, after = self._members[change.member], change.before, change.after
+        if after.here and after.address and (after.address != before.address or not before.here):
+            self._post(Moved(peer, after.address))
+        if after.here and not before.here:
+            known = "here" if before.status is Status.ABSENT else "back"
+            self._say(change.member, "here", f"{peer} is {known}, at {after.address or 'an unknown address'}")
+            again = before.status is not Status.ABSENT and before.session != after.session
+            self._post(Verdict(peer, True, f"{peer} is {known}", restarted=again))
+        elif after.here and (before.session, before.address) != (after.session, after.address):
+            what = "was restarted" if before.session != after.session else "has moved"
+            self._say(change.member, "here", f"{peer} {what}, at {after.address}", self._moves)
+            if before.session != after.session:
+                self._post(Verdict(peer, True, f"{peer} {what}", restarted=True))
+        elif after.status is Status.DEAD and before.status not in (Status.DEAD, Status.LEFT):
+            here = sum(entry.here for entry in table)
+            why = f"{self._names(after.accusers)} got no answer" if after.accusers else "its certificate was revoked"
+            reason = f"{why}; {here} of {len(table)} members are here"
+            self._say(change.member, "dead", f"{peer} is dead: {reason}")
+            self._post(Verdict(peer, False, reason))
+        elif after.status is Status.LEFT and before.status is not Status.LEFT:
+            self._say(change.member, "left", f"{peer} left")
+            self._post(Verdict(peer, False, f"{peer} left", left=True))
+        self._look_for_split(table)
+
+    def _say(self, member: int, kind: str, text: str, limit: TokenBuckets | None = None) -> None:
+        """A line about a member, unless there were too many. That the rest is left out is told once
+        in ten minutes."""
+        peer, now_s = self._members[member], self._clock()
+        if (limit or self._comings).take(member, now_s):
+            self._log(f"member-{kind}", text, peer)
+        elif self._troubles.worth(("too much", member), now_s, member):
+            what = "moves or is restarted" if limit else "comes and goes"
+            self._log("notice", f"{peer} {what}, by its own or others' word, too often: not every time is told", peer)
+
+    def _what_was_said_of_us(self, by: int, was: Entry) -> str:
+        if not was.accusers:
+            return f"{self._members[by]} says that our certificate was revoked"
+        who = self._names(was.accusers)
+        return f"{self._members[by]} says that we had been named dead ({who} got no answer from us): we are back"
+
+    def _look_for_split(self, table: Sequence[Entry]) -> None:
+        dead = [name for name, entry in zip(self._members, table, strict=True) if entry.status is Status.DEAD]
+        split = len(dead) >= 2 and 3 * len(dead) >= len(table)
+        if split and not self._split:
+            text = f"the run may be split: {', '.join(dead)} are out of reach at once; they are tried on and on"
+            self._log("notice", text)
+        self._split = split or (self._split and bool(dead))
+
+    def _names(self, mask: int) -> str:
+        names = ["we" if k == self._me else self._members[k] for k in bits(mask)]
+        names.sort(key=lambda name: name != "we")
+        if len(names) > 4:
+            names = [*names[:3], f"{len(names) - 3} others"]
+        return " and ".join(filter(None, [", ".join(names[:-1]), names[-1] if names else "somebody"]))
+
+
 class Misbehaviour(PeerError):
-    """What no board of the fleet does that works as it should."""
+    """Raised for what no board of the fleet does that works as it should."""
 
 
-class MembershipService(grpc.GenericRpcHandler):
-    """Join and Probe, for one agent."""
+class MembershipService(GenericRpcHandler):
+    """Serves Join and Probe for one agent."""
 
     descriptor = pb.DESCRIPTOR  # what reflection tells
 
@@ -276,8 +425,9 @@ class MembershipService(grpc.GenericRpcHandler):
         self.on_revocations = agent.on_revocations
         self._questions = RequestLimiter(CALLS_PER_S, CALL_BURST)
 
+    @override
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
-        methods = {f"/{SERVICE}/Probe": self._probe, f"/{SERVICE}/Join": self._join}
+        methods = {wire.PROBE: self._probe, wire.JOIN: self._join}
         method = methods.get(handler_call_details.method)
         return grpc.unary_unary_rpc_method_handler(method) if method else None
 
@@ -287,15 +437,15 @@ class MembershipService(grpc.GenericRpcHandler):
         try:
             certified = self._certified(context, 1.0)
             who = certified or ""
-            asked = messages.parse_request(request)
+            asked = wire.parse_request(request)
             who = certified or printable(asked.sender, 64)
             _check_name(asked.sender, certified)
             sender = self._check(asked)
-            answer = await agent.answer(sender, messages.message_of(asked, len(agent.manifest.members)))
+            answer = await agent.answer(sender, wire.message_of(asked, len(agent.manifest.members)))
         except PeerError as error:
-            return messages.refusal(self._refuse(who, place, error, context))
+            return wire.refusal(self._refuse(who, place, error, context))
         if isinstance(answer, Ack | Nack):
-            return messages.response(answer)
+            return wire.response(answer)
         await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no answer in time")
         raise AssertionError
 
@@ -305,7 +455,7 @@ class MembershipService(grpc.GenericRpcHandler):
         try:
             certified = self._certified(context, _JOIN_TOKENS)
             who = certified or ""
-            asked = messages.parse_join_request(request)
+            asked = wire.parse_join_request(request)
             who = certified or printable(asked.name, 64)
             _check_name(asked.name, certified)
             self._check_joiner(asked)
@@ -320,7 +470,7 @@ class MembershipService(grpc.GenericRpcHandler):
             manifest=agent.manifest.content,
             signature=agent.manifest.signature,
             seen_as=host,
-            rows=messages.rows(rows_of(agent.detector.table)),
+            rows=wire.rows(rows_of(agent.detector.table)),
             name=agent.name,
         ).SerializeToString()
 
@@ -336,15 +486,15 @@ class MembershipService(grpc.GenericRpcHandler):
             raise
         except PeerError as error:
             raise Misbehaviour(str(error)) from error
-        verdict = self._questions.take(certified, time.monotonic(), tokens)
-        if verdict is not Verdict.ALLOWED:
+        decision = self._questions.take(certified, time.monotonic(), tokens)
+        if decision is not Decision.ALLOWED:
             reason = f"it asks more than {CALLS_PER_S:g} times a second"
-            raise PeerError(reason) if verdict is Verdict.TOO_OFTEN else Misbehaviour(reason)
+            raise PeerError(reason) if decision is Decision.THROTTLED else Misbehaviour(reason)
         return certified
 
     def _refuse(self, who: str, place: str, error: PeerError, context: grpc.aio.ServicerContext) -> str:
         """The reason, which the log hears too. Who broke the protocol is kept out for a while."""
-        self._agent.news.refused(Refusal(who, place, printable(str(error))))
+        self._agent.events.refused(Refusal(who, place, printable(str(error))))
         if self._agent.security is not None and isinstance(error, DecodeError | Misbehaviour):
             self._agent.security.misbehaved(context, str(error))
         return str(error)
@@ -352,13 +502,12 @@ class MembershipService(grpc.GenericRpcHandler):
     def _check(self, asked: pb.ProbeRequest) -> int:
         """The sender's place among the members. Raises PeerError."""
         agent = self._agent
-        if asked.protocol_version != messages.PROTOCOL_VERSION:
-            raise PeerError(_other_version(asked.protocol_version, agent.name))
+        if asked.protocol_version != wire.PROTOCOL_VERSION:
+            raise PeerError(other_version("membership", asked.protocol_version, agent.name, wire.PROTOCOL_VERSION))
         if asked.run_id != agent.manifest.run_id:
-            theirs = asked.run_id[:16].hex() or "without id"
-            raise PeerError(f"it belongs to run {theirs}, {agent.name} to run {agent.manifest.run_id.hex()}")
+            raise PeerError(other_run(asked.run_id, agent.name, agent.manifest.run_id))
         if asked.receiver != agent.name:
-            raise PeerError(f"it looks for {printable(asked.receiver, 64)}, but this is {agent.name}")
+            raise PeerError(other_receiver(asked.receiver, agent.name))
         if asked.manifest != agent.manifest.hash:
             raise PeerError(
                 f"its manifest of this run is not that of {agent.name} (version {agent.manifest.version}): "
@@ -373,12 +522,10 @@ class MembershipService(grpc.GenericRpcHandler):
     def _check_joiner(self, asked: pb.JoinRequest) -> None:
         """Raises PeerError."""
         agent = self._agent
-        if asked.protocol_version != messages.PROTOCOL_VERSION:
-            raise PeerError(_other_version(asked.protocol_version, agent.name))
+        if asked.protocol_version != wire.PROTOCOL_VERSION:
+            raise PeerError(other_version("membership", asked.protocol_version, agent.name, wire.PROTOCOL_VERSION))
         if asked.run_id and asked.run_id != agent.manifest.run_id:
-            raise PeerError(
-                f"it belongs to run {asked.run_id[:16].hex()}, {agent.name} to {agent.manifest.run_id.hex()}"
-            )
+            raise PeerError(other_run(asked.run_id, agent.name, agent.manifest.run_id))
         if asked.name not in agent.manifest.members:
             members = ", ".join(agent.manifest.members)
             raise PeerError(f"{printable(asked.name, 64)} is not a member of this run; its members are {members}")
@@ -393,24 +540,17 @@ class MembershipService(grpc.GenericRpcHandler):
 
 
 def _check_name(said: NodeId, certified: NodeId | None) -> None:
-    """Raises Misbehaviour."""
-    if certified not in (None, said):
-        raise Misbehaviour(f"it says to be {printable(said, 64)}, but its certificate is that of {certified}")
+    """Raise Misbehaviour for who says to be another than its certificate does."""
+    if certified is not None and certified != said:
+        raise Misbehaviour(other_name(said, certified))
 
 
 def checked_address(text: str) -> str:
-    """An address that somebody named, or nothing when it is none."""
+    """Return an address that somebody named, or nothing when it is none."""
     try:
         return str(addresses.parse(printable(text, 300), "address"))
     except ConfigError:
         return ""
-
-
-def _other_version(theirs: int, name: NodeId) -> str:
-    return (
-        f"it speaks membership protocol {theirs}, {name} speaks {messages.PROTOCOL_VERSION}: "
-        "install the same edgegossip on both boards"
-    )
 
 
 def _countersigned(manifest: Manifest, signer: Signer) -> Manifest:

@@ -2,13 +2,13 @@
 messages and changes come out.
 
 SWIM (Das, Gupta, Motivala, 2002): every interval one member is probed; without an answer through a
-few others; then it is suspect, and dead when it does not object in time. Lifeguard (Dadgar,
+few others; then it is suspect, and dead when it does not refute that in time. Lifeguard (Dadgar,
 Phillips, Currey, 2018): whoever is slow itself takes more time for everything; a suspicion gets
 shorter with each independent confirmation; a suspect is told first. Deviations:
 
 - Whole tables travel instead of queues of updates, and only to those who are not known to have them
-  (`table`). Idle members exchange a hash. News is told to a few members every `spread_s`, until all
-  are known to have it, and not only by probes.
+  (`protocol`). Idle members exchange a hash. News is told to a few members every `spread_s`, until
+  all are known to have it, and not only by probes.
 - SWIM probes all members in shuffled rounds. So do we while anybody is suspect, and faster, since
   boards often fail together. In quiet times each member is watched by few others only, as in Rapid
   (Suresh et al., "Stable and consistent membership at scale with Rapid", 2018): the one before it
@@ -23,8 +23,8 @@ shorter with each independent confirmation; a suspect is told first. Deviations:
   that are called late) a suspicion lasts longer, too. A refused connection does not wait for them.
 - A process that did not run for a while (stopped, swapped out) does not blame the others: its
   waiting times begin anew.
-- One message raises what is known of an incarnation by a bounded step only (`table.bounded`), or a
-  member that lies could name others dead in a way that they cannot object to.
+- One message raises what is known of an incarnation by a bounded step only (`protocol.bounded`), or
+  a member that lies could name others dead in a way that they cannot refute.
 - Dead members are tried again without end, so that the halves of a split find each other; those
   that left ever more seldom: a board that founded the run and is started again with its own command
   knows nobody's address.
@@ -37,23 +37,31 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from edgegossip.mesh.membership.messages import (
+from edgegossip.mesh.membership.protocol import (
     Ack,
     Changed,
+    Delay,
+    Entry,
+    LocalHealth,
     Message,
     Nack,
     Output,
     PartitionHealed,
     Ping,
-    PingFor,
+    PingReq,
     Refuted,
     Rival,
+    Rows,
     Send,
     Stalled,
+    Status,
+    SwimSettings,
     View,
+    bounded,
+    digest_of,
+    merge,
+    rows_of,
 )
-from edgegossip.mesh.membership.settings import Delay, LocalHealth, SwimSettings
-from edgegossip.mesh.membership.table import Entry, Rows, Status, bounded, digest_of, merge, rows_of
 
 _RIVALRIES = 5
 _SECOND = 1.125  # of two that watch each other one waits longer, and has mostly been asked by then
@@ -62,7 +70,7 @@ _FORGET_S = 30.0  # an answer that comes later says nothing about the round trip
 
 @dataclass(slots=True)
 class Probe:
-    """One question whether a member is there, first asked directly, then through others."""
+    """Asks once whether a member is there, first asked directly, then through others."""
 
     target: int
     number: int  # of the direct ping
@@ -75,16 +83,18 @@ class Probe:
 
     @property
     def due_s(self) -> float:
+        """When its present part ends."""
         return self.until_s or self.direct_until_s
 
     def shift(self, by_s: float) -> None:
+        """Let it end later, for we did not run for so long."""
         self.direct_until_s += by_s
         self.until_s += by_s if self.until_s else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class IndirectProbe:
-    """Somebody else wants to know whether a member answers us."""
+    """Asks on behalf of somebody else whether a member answers us."""
 
     requester: int
     number: int  # the requester's
@@ -93,8 +103,9 @@ class IndirectProbe:
 
 @dataclass(slots=True)
 class SharedProbe:
-    """The ping that we made to one member for those who asked: whoever asks within a moment shares
-    it, so that nobody can make us ask a third one so often that it takes us for a nuisance."""
+    """Keeps the ping that we made to one member for those who asked: whoever asks within a moment
+    shares it, so that nobody can make us ask a third one so often that it takes us for a
+    nuisance."""
 
     number: int
     sent_s: float
@@ -102,8 +113,8 @@ class SharedProbe:
 
 
 class Disseminator:
-    """The part of a detector that tells. News goes to a few members at a time, until all are known
-    to have it."""
+    """Keeps the table and tells others of it: the dissemination half of SWIM. News goes to a few
+    members at a time, until all are known to have it."""
 
     def __init__(self, members: int, me: int, random: Random, now_s: float, settings: SwimSettings) -> None:
         self.me, self.settings = me, settings
@@ -118,7 +129,7 @@ class Disseminator:
         self._out: list[Output] = []
 
     def _update(self, member: int, entry: Entry, now_s: float) -> bool:
-        """Whether that is news."""
+        """Write a row; return whether that is news."""
         if entry == self.table[member]:
             return False
         self.table[member] = entry
@@ -132,6 +143,7 @@ class Disseminator:
 
     @property
     def digest(self) -> int:
+        """The hash of the table, which is the same where the tables are."""
         if self._digest is None:
             self._digest = digest_of(self.table)
         return self._digest
@@ -177,9 +189,9 @@ class Disseminator:
 
 
 class Detector(Disseminator):
-    """Member `me` of `members`. `session` tells this process from earlier ones of the same member,
-    `known` is what others say of the run so far (a newcomer comes back with a higher incarnation
-    than theirs). Call `tick` at `wake_s` and not before."""
+    """Detects failures as member `me` of `members`. `session` tells this process from earlier ones
+    of the same member, `known` is what others say of the run so far (a newcomer comes back with a
+    higher incarnation than theirs). Call `tick` at `wake_s` and not before."""
 
     def __init__(
         self,
@@ -207,7 +219,9 @@ class Detector(Disseminator):
         self._heard_s = [now_s] * members  # when each was last heard of, or asked
         self._asked_s = now_s  # when we last probed anybody
         self._left: dict[int, tuple[float, float]] = {}  # who left, and is tried again: when, and after what pause
-        self._evicted: dict[int, int] = {}  # members that are not to be believed any more, and their lives
+        self._evicted: dict[
+            int, int
+        ] = {}  # members that are not to be believed any more, and the sessions that lost their right
         for k, entry in known:
             self.table[k] = merge(self.table[k], bounded(entry, self.table[k]))
             if k == me:  # our earlier process: its suspicion ends with it
@@ -223,10 +237,9 @@ class Detector(Disseminator):
         self.wake_s = max(now_s, self._due_s(now_s))  # when `tick` is due; infinite: nobody to ask and nothing to tell
 
     # -- what goes in
-    # ----------------------------------------------------------------------------------------
 
     def tick(self, now_s: float) -> list[Output]:
-        """Whatever is due."""
+        """Do whatever is due."""
         self._notice_stall(now_s)
         # Probes whose time is over go on through others, or end in a suspicion; those that we made
         # for others, in a Nack.
@@ -256,7 +269,7 @@ class Detector(Disseminator):
         return self._turn_over(now_s)
 
     def receive(self, sender: int, message: Message, now_s: float) -> list[Output]:
-        """A message of another member, whose identity is certain."""
+        """Take in a message of another member, whose identity is certain."""
         self._notice_stall(now_s)
         self._evicted.pop(sender, None)
         self._heard_s[sender] = now_s
@@ -268,7 +281,7 @@ class Detector(Disseminator):
         match message:
             case Ping(number):
                 self._send(sender, lambda view: Ack(number, view))
-            case PingFor(number, target, timeout_s):
+            case PingReq(number, target, timeout_s):
                 until_s = now_s + min(timeout_s, self.settings.timeout_max_s)
                 self._probe_for(target, IndirectProbe(sender, number, until_s), now_s)
             case Ack(number):
@@ -278,8 +291,8 @@ class Detector(Disseminator):
         return self._turn_over(now_s)
 
     def failed(self, to: int, number: int, now_s: float) -> list[Output]:
-        """This ping of ours, or request for one, could not even be delivered: the rest of its time
-        is not waited for."""
+        """Take in that this ping of ours, or request for one, could not even be delivered: the rest
+        of its time is not waited for."""
         self._notice_stall(now_s)
         shared = self._shared.get(to)
         if shared is not None and shared.number == number:
@@ -296,15 +309,16 @@ class Detector(Disseminator):
         return self._turn_over(now_s)
 
     def suspect(self, member: int, now_s: float) -> list[Output]:
-        """A sign from elsewhere that a member may be gone: it is probed at once."""
+        """Take in a sign from elsewhere that a member may be gone: it is probed at once."""
         self._notice_stall(now_s)
         if member != self.me:
             self._probe(member, now_s)
         return self._turn_over(now_s)
 
     def evict(self, member: int, now_s: float) -> list[Output]:
-        """A member lost its right to take part: it is dead without an accuser, whatever others hear
-        of this process of it, until it talks to us again (which takes a new certificate)."""
+        """Take in that a member lost its right to take part: it is dead without an accuser,
+        whatever others hear of this process of it, until it talks to us again (which takes a new
+        certificate)."""
         self._notice_stall(now_s)
         entry = self.table[member]
         if entry.status not in (Status.ABSENT, Status.LEFT):
@@ -313,15 +327,15 @@ class Detector(Disseminator):
         return self._turn_over(now_s)
 
     def mark_alive(self, member: int, now_s: float) -> list[Output]:
-        """A sign that a member is there, whatever the table says: tell it what we know, and hear
-        what it does."""
+        """Take in a sign that a member is there, whatever the table says: tell it what we know, and
+        hear what it does."""
         self._notice_stall(now_s)
         if not self.table[member].here and self.table[member].address:
             self._ping(member, now_s)
         return self._turn_over(now_s)
 
     def leave(self, now_s: float) -> list[Output]:
-        """On purpose. Tells a few members; they tell the others."""
+        """Leave on purpose: tell a few members, who tell the others."""
         self._notice_stall(now_s)
         self._set(self.me, replace(self.table[self.me], status=Status.LEFT), now_s)
         others = [k for k, entry in enumerate(self.table) if entry.here]
@@ -330,7 +344,7 @@ class Detector(Disseminator):
         return self._turn_over(now_s)
 
     def move(self, address: str, now_s: float) -> list[Output]:
-        """We can be reached at another address now."""
+        """Take in that we can be reached at another address now."""
         self._notice_stall(now_s)
         own = self.table[self.me]
         if own.address != address:
@@ -353,7 +367,6 @@ class Detector(Disseminator):
         return min(times)
 
     # -- what is known
-    # ---------------------------------------------------------------------------------------
 
     def _learn(self, sender: int, view: View, now_s: float) -> None:
         before = self.table[sender]
@@ -444,7 +457,6 @@ class Detector(Disseminator):
         self._ping(target, now_s)
 
     # -- probing
-    # ---------------------------------------------------------------------------------------------
 
     def _probe_next(self, now_s: float) -> None:
         """The next one of the round who is not suspected by us already."""
@@ -520,7 +532,7 @@ class Detector(Disseminator):
             target, timeout_s = probe.target, probe.timeout_s
             self._send(
                 helper,
-                lambda view, n=number, target=target, t=timeout_s: PingFor(n, target, t, view),  # type: ignore[misc]
+                lambda view, n=number, target=target, t=timeout_s: PingReq(n, target, t, view),  # type: ignore[misc]
             )
 
     def _accuse(self, probe: Probe, now_s: float) -> None:
@@ -591,7 +603,6 @@ class Detector(Disseminator):
             del self._probes[number]
 
     # -- time
-    # ----------------------------------------------------------------------------------------------
 
     def _notice_stall(self, now_s: float) -> None:
         """When we should have been called long ago, nobody had a chance to answer us."""

@@ -40,18 +40,19 @@ _INSTANCE = re.compile("[0-9a-f]{0,32}")
 
 
 class Signer(Protocol):
-    """`edgegossip.security.Identity`."""
+    """Signs, and checks signatures: `edgegossip.security.Identity`."""
 
     def sign(self, data: bytes) -> bytes:
-        """A signature that says who made it."""
+        """Return a signature that says who made it."""
 
     def verify(self, who: str, data: bytes, signature: bytes) -> NodeId:
-        """Who signed; `who` is a role. Raises PeerError."""
+        """Return who signed; `who` is a role. Raises PeerError."""
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One run. `content` is the document, `signature` the founder's (see `verify`) or empty."""
+    """Describes one run. `content` is the document, `signature` the founder's (see `verify`) or
+    empty."""
 
     content: bytes
     signature: bytes
@@ -66,12 +67,13 @@ class Manifest:
     hash: int  # 64 bits that members compare in every message
 
     def signed_by(self, signer: Signer) -> Manifest:
+        """Return the same manifest with a signature of this member."""
         return parse(self.content, signer.sign(_DOMAIN + self.content))
 
     def verify(self, signer: Signer) -> NodeId:
-        """Who signed it: the founding board, an operator of the fleet, or a member that found the
-        founder revoked and signed in its place (each of them could have founded the run). Raises
-        PeerError."""
+        """Return who signed it: the founding board, an operator of the fleet, or a member that
+        found the founder revoked and signed in its place (each of them could have founded the run).
+        Raises PeerError."""
         signed = _DOMAIN + self.content
         try:
             name = signer.verify("board", signed, self.signature)
@@ -94,8 +96,8 @@ def make(
     topology_file: str = "",
     instance: str = "",
 ) -> Manifest:
-    """A new run's manifest, not signed yet. Two boards that make it from the same make the same
-    bytes."""
+    """Make a new run's manifest, not signed yet. Two boards that make it from the same make the
+    same bytes."""
     document = {
         "edgegossip": FORMAT,
         "version": 1,
@@ -111,7 +113,7 @@ def make(
 
 
 def parse(content: bytes, signature: bytes) -> Manifest:
-    """Checks form and bounds, not the signature. Raises DecodeError."""
+    """Read a manifest, and check its form and bounds, not the signature. Raises DecodeError."""
     if len(content) > MAX_BYTES or len(signature) > MAX_BYTES:
         raise DecodeError(f"a manifest of more than {MAX_BYTES} bytes")
     try:
@@ -148,6 +150,7 @@ def parse(content: bytes, signature: bytes) -> Manifest:
 
 
 def is_instance(value: object) -> bool:
+    """Return whether this can be the instance of a manifest: up to 32 hexadecimal digits."""
     return isinstance(value, str) and _INSTANCE.fullmatch(value) is not None
 
 

@@ -14,7 +14,7 @@ from edgegossip import recipe as recipes
 from edgegossip.cli.main import cli
 from edgegossip.fleet.launch import board as boards
 from edgegossip.fleet.launch.unfinished import instance_of, kept_unix_s
-from edgegossip.mesh.membership.joining import JoinAnswer
+from edgegossip.mesh.membership.client import JoinAnswer
 from edgegossip.node import bootstrap
 from edgegossip.node.main import NodeOptions, _place
 from edgegossip.telemetry.lines import EventRecord, to_line
@@ -50,7 +50,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Found:
 
     monkeypatch.setattr(boards, "run_node", run_node)
     monkeypatch.setattr("edgegossip.fleet.launch.outcome.conclude", lambda *_, **__: 0)
-    monkeypatch.setattr("edgegossip.mesh.membership.joining.ask", ask)
+    monkeypatch.setattr("edgegossip.mesh.membership.client.request_join", ask)
     return seen
 
 
@@ -129,7 +129,7 @@ def test_who_joins_another_run_of_the_same_recipe_leaves_the_earlier_one_alone(
         manifest = bootstrap.found(recipe, "pi-02", members, None, lambda _: now["instance"]).manifest
         return JoinAnswer(manifest, (), "pi-02", "10.0.0.9")
 
-    monkeypatch.setattr("edgegossip.mesh.membership.joining.ask", ask)
+    monkeypatch.setattr("edgegossip.mesh.membership.client.request_join", ask)
     start(tmp_path, *COMMANDS["joiner"])
     keep(first := found[0][0])
     long_ago = time.time() - boards.OLD_S - 2 * 3600

@@ -5,7 +5,7 @@
 A fleet of three boards and four attackers is founded with certificates and trains; then the
 attackers' processes are killed and their identities taken over. They send malformed messages at
 full rate on every call that the board serves: frames in honest streams, streams in which something
-is wrong, probes, questions to join, health and reflection, knocks at its door, HTTP/2; and bytes
+is wrong, probes, questions to join, health and reflection, admission handshakes, HTTP/2; and bytes
 without a certificate. node.py says what the attacked board is lenient about, so that they are not
 out after the first message.
 
@@ -88,10 +88,10 @@ def targets_of(boards: Fleet, layout: Layout) -> list[Target]:
 def manifest_of(boards: Fleet) -> int:
     """The hash in every probe: asked for as any member may, while it is not yet cut off."""
     from edgegossip.mesh import address as addresses
-    from edgegossip.mesh.membership.joining import ask
+    from edgegossip.mesh.membership.client import request_join
 
-    guard = TlsSecurity.load(boards.identity(ATTACKERS[0]))
-    told = ask(addresses.parse(boards.address(BOARD), "target"), ATTACKERS[0], guard)
+    security = TlsSecurity.load(boards.identity(ATTACKERS[0]))
+    told = request_join(addresses.parse(boards.address(BOARD), "target"), ATTACKERS[0], security)
     assert isinstance(told.manifest, manifests.Manifest)
     return told.manifest.hash
 

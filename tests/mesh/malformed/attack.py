@@ -20,16 +20,16 @@ from edgegossip.mesh import MeshLimits
 from edgegossip.mesh import address as addresses
 from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh._proto import mesh_pb2 as pb
-from edgegossip.mesh.connections import Channels
-from edgegossip.mesh.outbound import METHOD
+from edgegossip.mesh.connections import ChannelFactory
 from edgegossip.mesh.tls_security import TlsSecurity
-from edgegossip.security.tls import H2, KNOCK
+from edgegossip.mesh.wire import METHOD
+from edgegossip.security.tls import ADMISSION, H2
 from edgegossip.types import PeerError
 from tests.mesh.malformed.messages import Maker, Target
 
 BATCH = 256  # messages
 STREAMS = ("frames",) * 14 + ("streams",)  # kinds of batches that need the sender's one stream
-CALLS = ("probe",) * 27 + ("join",) * 11 + ("standard",) * 8 + ("knock", "knock", "http2", "stranger")
+CALLS = ("probe",) * 27 + ("join",) * 11 + ("standard",) * 8 + ("admission", "admission", "http2", "stranger")
 SHARE_OF_STREAMS = 0.86
 ATTEMPTS = 8
 _CALL_S = 20.0
@@ -60,9 +60,9 @@ class Tally:
 class Attacker:
     """One identity and one connection at a time."""
 
-    def __init__(self, guard: TlsSecurity, maker: Maker, target: Target, tally: Tally) -> None:
-        self._guard, self._maker, self._target, self._tally = guard, maker, target, tally
-        self._channels = Channels(MeshLimits(), guard)
+    def __init__(self, security: TlsSecurity, maker: Maker, target: Target, tally: Tally) -> None:
+        self._security, self._maker, self._target, self._tally = security, maker, target, tally
+        self._channels = ChannelFactory(MeshLimits(), security)
         self._channel: grpc.aio.Channel | None = None
         self._opening = asyncio.Lock()
 
@@ -74,7 +74,7 @@ class Attacker:
             case "streams":
                 for _ in range(BATCH):
                     await self._stream(rng)
-            case "knock":
+            case "admission":
                 await self._knocks(rng)
             case "http2":
                 await self._http2(rng)
@@ -91,7 +91,6 @@ class Attacker:
             await self._channel.close()
 
     # -- connections
-    # -----------------------------------------------------------------------------------------
 
     async def _connected(self, broken: grpc.aio.Channel | None = None) -> grpc.aio.Channel:
         """The connection; a new one in place of `broken`."""
@@ -107,7 +106,7 @@ class Attacker:
                     await self._channels.check(self._target.board, where)
                     break
                 except PeerError as error:
-                    self._tally.answers[f"knock: {str(error)[:40]}"] += 1
+                    self._tally.answers[f"admission: {str(error)[:40]}"] += 1
                     await asyncio.sleep(0.05 * min(attempt + 1, 20))
             else:
                 raise RuntimeError("the board does not let us in any more")
@@ -115,7 +114,6 @@ class Attacker:
             return self._channel
 
     # -- conversations
-    # ---------------------------------------------------------------------------------------
 
     async def _frames(self, rng: Random) -> None:
         """Frames in one stream. Those that were not taken before the stream ended come again in the
@@ -151,7 +149,7 @@ class Attacker:
         answers: list[pb.ExchangeResponse] = []
         with _broken():
             call = channel.stream_stream(METHOD)(iter(messages), timeout=_CALL_S)
-            async for data in call:
+            async for data in call:  # what came before an error counts
                 answers.append(pb.ExchangeResponse.FromString(data))
             return answers, await call.code() is grpc.StatusCode.OK, channel
         return answers, False, channel
@@ -174,26 +172,25 @@ class Attacker:
         self._tally.lost[kind] += 1
 
     # -- below gRPC
-    # ------------------------------------------------------------------------------------------
 
     async def _knocks(self, rng: Random) -> None:
         for _ in range(BATCH):
-            context = _context(self._guard, KNOCK)
-            said = await _say(self._target.address, context, None, self._maker.knock(rng))
-            self._tally.delivered["knock"] += 1
-            self._tally.answers[f"knock: {said}"] += 1
+            context = _context(self._security, ADMISSION)
+            said = await _say(self._target.address, context, None, self._maker.admission(rng))
+            self._tally.delivered["admission"] += 1
+            self._tally.answers[f"admission: {said}"] += 1
 
     async def _http2(self, rng: Random) -> None:
-        """Through the door with a ticket, then frames of HTTP/2 that are none, eight a
+        """Through the front end with a token, then frames of HTTP/2 that are none, eight a
         connection."""
         where = addresses.parse(self._target.address, "target")
         for _ in range(BATCH // 8):
             with suppress(PeerError):
                 await self._channels.check(self._target.board, where)
-                [(_, name)] = self._guard.channel_options(self._target.board)
+                [(_, name)] = self._security.channel_options(self._target.board)
                 frames = b"".join(_http2_frame(rng) for _ in range(8))
                 preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
-                said = await _say(self._target.address, _context(self._guard, H2), str(name), preface + frames)
+                said = await _say(self._target.address, _context(self._security, H2), str(name), preface + frames)
                 self._tally.answers[f"http2: {said}"] += 1
                 self._tally.delivered["http2"] += 8
 
@@ -201,7 +198,7 @@ class Attacker:
         """No certificate: bytes on the port, or TLS without one."""
         for _ in range(BATCH):
             bare = rng.randrange(2) == 0
-            context = None if bare else _context(None, rng.choice((KNOCK, H2)))
+            context = None if bare else _context(None, rng.choice((ADMISSION, H2)))
             hello = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + rng.randbytes(500)
             data = rng.choice((hello, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"")) + rng.randbytes(rng.randrange(2000))
             said = await _say(self._target.address, context, None, data)
@@ -234,11 +231,11 @@ def _http2_frame(rng: Random) -> bytes:
     )
 
 
-def _context(guard: TlsSecurity | None, protocol: str) -> ssl.SSLContext:
+def _context(security: TlsSecurity | None, protocol: str) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    if guard is not None:
-        folder = guard.identity.folder
+    if security is not None:
+        folder = security.identity.folder
         context.load_cert_chain(folder / "identity.pem", folder / "identity.key")
     context.set_alpn_protocols([protocol])
     return context

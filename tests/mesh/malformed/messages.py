@@ -19,8 +19,8 @@ from edgegossip import codecs, frame
 from edgegossip.layout import Layout
 from edgegossip.mesh._proto import membership_pb2 as members_pb
 from edgegossip.mesh._proto import mesh_pb2 as pb
-from edgegossip.mesh.membership import messages as members_wire
-from edgegossip.mesh.outbound import chunk_message
+from edgegossip.mesh.membership import wire as members_wire
+from edgegossip.mesh.wire import chunk_message
 from edgegossip.security import handshake
 from edgegossip.types import PeerError
 from tests.conformance.pipeline import reseal
@@ -98,7 +98,6 @@ class Maker:
         self._messages = [m.SerializeToString() for m in _every_message(target)]
 
     # -- frames
-    # ----------------------------------------------------------------------------------------------
 
     def frames(self, rng: Random, count: int) -> list[bytes]:
         """Frames that carry no model."""
@@ -126,7 +125,6 @@ class Maker:
         return True
 
     # -- streams of the mesh
-    # ---------------------------------------------------------------------------------
 
     def hello(self, rng: Random) -> pb.ExchangeRequest:
         t = self._target
@@ -197,7 +195,6 @@ class Maker:
         return request.SerializeToString()
 
     # -- calls
-    # ----------------------------------------------------------------------------------------------
 
     def probe(self, rng: Random) -> bytes:
         """A ProbeRequest that no member may send."""
@@ -245,7 +242,7 @@ class Maker:
             return _nested(rng)
         return mutate(rng.choice(honest), rng, self._messages)
 
-    def knock(self, rng: Random) -> bytes:
+    def admission(self, rng: Random) -> bytes:
         honest = handshake.hello(rng.choice((0, 1, 2**64 - 1))) + handshake.blob(rng.randbytes(rng.choice((0, 0, 100))))
         return mutate(honest, rng, self._messages)
 

@@ -27,10 +27,9 @@ from edgegossip.engine.node import NodeEngine
 from edgegossip.mesh import MeshLimits, inbound, tls_security
 from edgegossip.mesh import services as standard
 from edgegossip.mesh.membership import agent as service
-from edgegossip.mesh.membership import messages as members_wire
-from edgegossip.mesh.membership import news
+from edgegossip.mesh.membership import wire as members_wire
 from edgegossip.node import spec
-from edgegossip.security import front_end, handshake, quarantine
+from edgegossip.security import admission, front_end, handshake
 from edgegossip.untrusted import Refusal
 
 VARIABLE = "EDGEGOSSIP_TEST_COUNTS"
@@ -75,7 +74,7 @@ def count_decoders(counts: Counts) -> None:
         (members_wire, "parse_request", "probe"),
         (members_wire, "parse_join_request", "join"),
         (standard, "parse", "health or reflection"),
-        (handshake, "parse_hello", "knock"),
+        (handshake, "parse_hello", "admission"),
         (handshake, "parse_blob", "revocation list"),
     ):
         setattr(module, name, _counted(getattr(module, name), partial(counts.reached, decoder)))
@@ -90,7 +89,11 @@ def _counted(function: Callable[..., Any], note: Callable[[], None]) -> Callable
 
 
 def count_refusals(counts: Counts) -> None:
-    tell_stream, tell_member, at_front_end = inbound.Inbound._log_refusal, news.News.refused, front_end.FrontEnd._refuse
+    tell_stream, tell_member, at_front_end = (
+        inbound.Inbound._log_refusal,
+        service.EventDelegate.refused,
+        front_end.FrontEnd._refuse,
+    )
 
     def of_stream(self: Any, refusal: Refusal, code: Any) -> None:
         counts.refused("stream", refusal.why)
@@ -101,10 +104,14 @@ def count_refusals(counts: Counts) -> None:
         tell_member(self, refusal)
 
     def of_pending(self: Any, pending: Any, reason: str) -> None:
-        counts.refused("door", reason)
+        counts.refused("front end", reason)
         at_front_end(self, pending, reason)
 
-    inbound.Inbound._log_refusal, news.News.refused, front_end.FrontEnd._refuse = of_stream, of_member, of_pending  # type: ignore[method-assign]
+    inbound.Inbound._log_refusal, service.EventDelegate.refused, front_end.FrontEnd._refuse = (
+        of_stream,
+        of_member,
+        of_pending,
+    )  # type: ignore[method-assign]
 
 
 def forgive(counts: Counts) -> None:
@@ -139,7 +146,7 @@ def forgive(counts: Counts) -> None:
 
 def let_in() -> None:
     """Short quarantine, and rates that an attacker does not reach."""
-    quarantine.FIRST_S = quarantine.LONGEST_S = 0.05
+    admission.Quarantine.FIRST_S = admission.Quarantine.LONGEST_S = 0.05
     tls_security._LAST_WORDS_S = 1.0
     for questions in (service, standard):
         questions.CALLS_PER_S = questions.CALL_BURST = 1e6

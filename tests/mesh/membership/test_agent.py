@@ -14,9 +14,7 @@ from edgegossip.fleet.telling import tell
 from edgegossip.mesh import GrpcTransport
 from edgegossip.mesh.membership import manifest as manifests
 from edgegossip.mesh.membership.agent import Agent
-from edgegossip.mesh.membership.messages import Output, Ping, View
-from edgegossip.mesh.membership.settings import SwimSettings
-from edgegossip.mesh.membership.table import Entry, Rows, Status
+from edgegossip.mesh.membership.protocol import Entry, Output, Ping, Rows, Status, SwimSettings, View
 from edgegossip.types import PeerError
 from tests.mesh.fleet import TestFleet
 from tests.mesh.security.support import LIMITS
@@ -37,17 +35,17 @@ class Member:
         self, name: str, fleet: TestFleet | None = None, known: Rows = (), manifest: manifests.Manifest = MANIFEST
     ) -> None:
         self.said: list[str] = []
-        guard = fleet.guard(name) if fleet else None
+        security = fleet.security(name) if fleet else None
         self.agent = Agent(
             manifest,
             name,
             lambda event: None,
             lambda kind, text, peer=None, **_: self.said.append(text),
             known=known,
-            security=guard,
+            security=security,
             settings=QUICK,
         )
-        self.transport = GrpcTransport(name, RUN, limits=LIMITS, security=guard, services=[self.agent.service])
+        self.transport = GrpcTransport(name, RUN, limits=LIMITS, security=security, services=[self.agent.service])
 
     def start(self) -> None:
         self.transport.submit(self.agent.start(self.transport.address)).result(10.0)
@@ -121,12 +119,12 @@ def test_a_member_that_names_an_address_of_no_use_is_reached_where_it_answered()
 
 
 def test_the_run_outlives_the_certificate_of_its_founder(fleet: TestFleet) -> None:
-    signed = MANIFEST.signed_by(fleet.guard("a").identity)
+    signed = MANIFEST.signed_by(fleet.security("a").identity)
     b = Member("b", fleet, manifest=signed)
     try:
         b.start()
         tell(fleet.fleet.revoke("a"), b.transport.address)
-        joiner = fleet.guard("c").identity
+        joiner = fleet.security("c").identity
         with pytest.raises(PeerError, match="signature of a, whose certificate was revoked"):
             signed.verify(joiner)
         until(lambda: b.agent.manifest.signature != signed.signature, "b signs in its place")

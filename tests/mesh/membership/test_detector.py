@@ -6,9 +6,19 @@ from dataclasses import replace
 
 import pytest
 
-from edgegossip.mesh.membership.messages import Changed, PartitionHealed, Ping, Refuted, Stalled, View
-from edgegossip.mesh.membership.table import MAX_INCARNATION, MAX_STEP, Entry, Status
-from tests.mesh.membership.world import World, objections
+from edgegossip.mesh.membership.protocol import (
+    MAX_INCARNATION,
+    MAX_STEP,
+    Changed,
+    Entry,
+    PartitionHealed,
+    Ping,
+    Refuted,
+    Stalled,
+    Status,
+    View,
+)
+from tests.mesh.membership.world import World, refutations
 
 NAMED_S = 10.0  # the promise
 
@@ -51,7 +61,7 @@ def test_deaths_are_named_in_spite_of_loss() -> None:
 def test_nobody_is_named_dead_by_mistake_when_a_third_of_all_messages_is_lost() -> None:
     world = World(18, 1, loss=0.3)
     world.run(45.0)
-    assert objections(world) > 10  # there were doubts
+    assert refutations(world) > 10  # there were suspicions
     assert not world.named_dead
 
 
@@ -150,11 +160,11 @@ def test_a_member_that_comes_back_has_a_higher_incarnation_and_may_have_moved() 
 
 def test_a_member_that_restarts_before_it_was_missed_is_told_apart_by_its_life() -> None:
     world = World(6, 5)
-    life = world.nodes[0].table[2].session
+    session = world.nodes[0].table[2].session
     world.kill(2)
     world.start(2, seed_member=0)
     world.run(2.0)
-    assert all_alive(world) and world.agree() and world.nodes[0].table[2].session != life
+    assert all_alive(world) and world.agree() and world.nodes[0].table[2].session != session
 
 
 def test_who_leaves_is_not_dead() -> None:
@@ -315,9 +325,9 @@ def test_an_expelled_member_stays_dead_until_it_talks_to_us_again() -> None:
     entry = a.table[2]
     [changed] = [o for o in a.evict(2, now_s) if isinstance(o, Changed)]
     assert (changed.after.status, changed.after.accusers) == (Status.DEAD, 0)
-    objection = replace(entry, incarnation=entry.incarnation + 5)
-    a.receive(1, Ping(1, View(1, ((2, objection),))), now_s)  # somebody who does not know yet passes it on
-    assert a.table[2] == replace(objection, status=Status.DEAD)
+    refutation = replace(entry, incarnation=entry.incarnation + 5)
+    a.receive(1, Ping(1, View(1, ((2, refutation),))), now_s)  # somebody who does not know yet passes it on
+    assert a.table[2] == replace(refutation, status=Status.DEAD)
     a.receive(2, Ping(1, View(1, ((2, replace(entry, incarnation=entry.incarnation + 6)),))), now_s)
     assert a.table[2].status is Status.ALIVE  # it came in, with a new certificate
 

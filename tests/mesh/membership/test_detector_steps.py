@@ -8,8 +8,19 @@ from random import Random
 import pytest
 
 from edgegossip.mesh.membership.detector import Detector
-from edgegossip.mesh.membership.messages import Ack, Changed, Nack, Ping, PingFor, Refuted, Send, Stalled, View
-from edgegossip.mesh.membership.table import Entry, Status
+from edgegossip.mesh.membership.protocol import (
+    Ack,
+    Changed,
+    Entry,
+    Nack,
+    Ping,
+    PingReq,
+    Refuted,
+    Send,
+    Stalled,
+    Status,
+    View,
+)
 
 
 def detector(members: int = 4, me: int = 0, now_s: float = 100.0) -> Detector:
@@ -62,7 +73,7 @@ def test_a_refused_probe_goes_to_others_at_once_and_their_no_makes_a_suspect() -
     settled(node, 100.0)
     out = node.suspect(2, 100.0)
     out = [*node.failed(2, pings(out)[2], 100.01), *node.tick(100.01)]
-    asked = {o.to: o.message for o in out if isinstance(o, Send) and isinstance(o.message, PingFor)}
+    asked = {o.to: o.message for o in out if isinstance(o, Send) and isinstance(o.message, PingReq)}
     assert set(asked) == {1, 3} and all(m.target == 2 for m in asked.values())
     for helper, message in asked.items():
         node.receive(helper, Nack(message.number, View(node.digest)), 100.02)
@@ -85,11 +96,11 @@ def test_helpers_that_keep_silent_are_a_sign_that_we_are_slow_ourselves() -> Non
 def test_an_indirect_probe_is_answered_either_way() -> None:
     node = detector()
     settled(node, 100.0)
-    out = node.receive(1, PingFor(77, 2, 0.5, View(node.digest)), 100.0)
+    out = node.receive(1, PingReq(77, 2, 0.5, View(node.digest)), 100.0)
     number = pings(out)[2]
     out = node.receive(2, Ack(number, View(node.digest)), 100.1)
     assert [(o.to, o.message.number) for o in out if isinstance(o.message, Ack)] == [(1, 77)]
-    out = node.receive(1, PingFor(78, 3, 0.5, View(node.digest)), 100.2)
+    out = node.receive(1, PingReq(78, 3, 0.5, View(node.digest)), 100.2)
     late = [o for t in (100.4, 100.71) for o in node.tick(t)]
     assert [(o.to, o.message.number) for o in late if isinstance(o, Send) and isinstance(o.message, Nack)] == [(1, 78)]
 
@@ -103,7 +114,7 @@ def test_indirect_probes_of_many_do_not_make_us_a_nuisance(reaction: str) -> Non
     before = len(node._pings)
     for k in range(200):
         now_s += 0.01
-        out = node.receive(1 + 2 * (k % 2), PingFor(1000 + k, 2, 0.4, View(node.digest)), now_s)
+        out = node.receive(1 + 2 * (k % 2), PingReq(1000 + k, 2, 0.4, View(node.digest)), now_s)
         for number in [o.message.number for o in out if isinstance(o, Send) and o.to == 2]:
             asked += 1
             if reaction == "answers":
@@ -136,7 +147,7 @@ def test_a_process_that_did_not_run_does_not_blame_the_others() -> None:
     assert node.table[2].status is Status.ALIVE
 
 
-@pytest.mark.parametrize("first", ["move", "expel", "leave"])
+@pytest.mark.parametrize("first", ["move", "evict", "leave"])
 def test_a_pause_is_noticed_whatever_comes_first_after_it(first: str) -> None:
     node = detector(6)
     now_s = settled(node, 100.0) or 100.0
@@ -144,7 +155,7 @@ def test_a_pause_is_noticed_whatever_comes_first_after_it(first: str) -> None:
     node.receive(1, Ping(5, View(1, ((2, suspect),))), now_s)
     calls = {
         "move": lambda at_s: node.move("10.0.0.99:1", at_s),
-        "expel": lambda at_s: node.evict(5, at_s),
+        "evict": lambda at_s: node.evict(5, at_s),
         "leave": node.leave,
     }
     out = calls[first](now_s + 30.0)

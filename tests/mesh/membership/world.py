@@ -10,10 +10,20 @@ from random import Random
 
 from edgegossip.lab.sim.clock import Clock
 from edgegossip.mesh.membership.detector import Detector
-from edgegossip.mesh.membership.messages import Changed, Message, Output, Ping, PingFor, Refuted, Send, View, parse_rows
-from edgegossip.mesh.membership.messages import rows as wire_rows
-from edgegossip.mesh.membership.settings import SwimSettings
-from edgegossip.mesh.membership.table import Status
+from edgegossip.mesh.membership.protocol import (
+    Changed,
+    Message,
+    Output,
+    Ping,
+    PingReq,
+    Refuted,
+    Send,
+    Status,
+    SwimSettings,
+    View,
+)
+from edgegossip.mesh.membership.wire import parse_rows
+from edgegossip.mesh.membership.wire import rows as wire_rows
 from edgegossip.types import DecodeError
 
 ADDRESS = "10.0.0.{}:7700"
@@ -34,7 +44,7 @@ class World:
         self.random, self.clock, self.settings = Random(seed), Clock(), settings or SwimSettings()
         self.loss, self.delay_s, self.refuses = loss, delay_s, refuses
         self.wire = wire  # rows go through the checks of what comes over the network, which takes its time
-        self.n, self.lives = members, 0
+        self.n, self.sessions = members, 0
         self.nodes: dict[int, Detector] = {}
         self.paused: dict[int, float] = {}  # member: until when it does not run
         self.armed: dict[Detector, float] = {}
@@ -50,11 +60,18 @@ class World:
 
     def start(self, k: int, seed_member: int | None = None) -> None:
         """A new process of a member, which asks another one first what it knows."""
-        self.lives += 1
+        self.sessions += 1
         others = [m for m in self.nodes if m != k] if seed_member is None else [seed_member]
         known = tuple(enumerate(self.nodes[self.random.choice(others)].table)) if others else ()
         self.nodes[k] = Detector(
-            self.n, k, ADDRESS.format(k), self.lives, Random(self.random.random()), self.clock.now, self.settings, known
+            self.n,
+            k,
+            ADDRESS.format(k),
+            self.sessions,
+            Random(self.random.random()),
+            self.clock.now,
+            self.settings,
+            known,
         )
         self._arm(k)
 
@@ -86,7 +103,6 @@ class World:
         return [death for death in self.named_dead if death[2] not in set(truly)]
 
     # -- how it works
-    # ----------------------------------------------------------------------------------------
 
     def _arm(self, k: int) -> None:
         node = self.nodes[k]
@@ -119,7 +135,7 @@ class World:
         self.sent += 1
         self.sent_rows += len(message.view.rows)
         delay_s = self.random.uniform(*self.delay_s)
-        if b not in self.nodes and self.refuses and isinstance(message, Ping | PingFor):
+        if b not in self.nodes and self.refuses and isinstance(message, Ping | PingReq):
             self.clock.after(delay_s, self._failed, a, b, message.number, self.nodes[a])
         elif self.random.random() >= self.loss and not self.cut(a, b):
             self.clock.after(delay_s + self.slow.get(b, 0.0), self._deliver, a, b, message)
@@ -146,5 +162,5 @@ class World:
         )
 
 
-def objections(world: World) -> int:
+def refutations(world: World) -> int:
     return sum(isinstance(output, Refuted) for _, _, output in world.outputs)

@@ -13,7 +13,7 @@ import pytest
 
 from edgegossip.mesh import GrpcTransport
 from edgegossip.mesh.base import Notice
-from edgegossip.security.tls import H2, KNOCK
+from edgegossip.security.tls import ADMISSION, H2
 from tests.mesh.security.support import BAD, LIMITS, WORDS, dial, is_refused, told
 from tests.mesh.support import RUN, wait_for
 
@@ -21,14 +21,14 @@ from tests.mesh.support import RUN, wait_for
 @pytest.mark.parametrize("what", ["none", *BAD])
 def test_a_caller_with(fleet, pair, what):
     _, b = pair
-    is_refused(fleet.client_context(fleet.files(what), KNOCK), b.address)
+    is_refused(fleet.client_context(fleet.files(what), ADMISSION), b.address)
     told(b, WORDS[what])
 
 
 @pytest.mark.parametrize("what", [*BAD, "as b"])
 def test_a_listener_with(fleet, what):
     """Board a looks for c and finds somebody else."""
-    context = fleet.server_context(fleet.files(what), KNOCK, H2)
+    context = fleet.server_context(fleet.files(what), ADMISSION, H2)
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
@@ -39,7 +39,7 @@ def test_a_listener_with(fleet, what):
                         s.recv(1)
 
         threading.Thread(target=serve, daemon=True).start()
-        with GrpcTransport("a", RUN, limits=LIMITS, security=fleet.guard("a")) as a:
+        with GrpcTransport("a", RUN, limits=LIMITS, security=fleet.security("a")) as a:
             a.connect({"c": f"127.0.0.1:{server.getsockname()[1]}"})
             notice = wait_for(a, Notice)
             assert any(w in notice.text for w in WORDS[what].split("|")), notice.text
@@ -49,7 +49,7 @@ def test_a_listener_with(fleet, what):
 def test_a_listener_without_tls(fleet):
     with (
         GrpcTransport("c", RUN, limits=LIMITS) as c,
-        GrpcTransport("a", RUN, limits=LIMITS, security=fleet.guard("a")) as a,
+        GrpcTransport("a", RUN, limits=LIMITS, security=fleet.security("a")) as a,
     ):
         a.connect({"c": c.address})
         assert "it does not speak TLS" in wait_for(a, Notice).text
@@ -106,6 +106,6 @@ def test_another_protocol_inside_tls(fleet, pair):
 def test_board_c_at_the_address_of_b(fleet, pair):
     """The wrong name: the certificate is good, but it is another board's."""
     _a, b = pair
-    with GrpcTransport("c", RUN, limits=LIMITS, security=fleet.guard("c")) as c:
+    with GrpcTransport("c", RUN, limits=LIMITS, security=fleet.security("c")) as c:
         c.connect({"a": b.address})
         assert "its certificate is for another name" in wait_for(c, Notice).text

@@ -29,20 +29,20 @@ def test_grpc_is_given_a_certificate_once(own, monkeypatch):
     monkeypatch.setattr(
         tls_security.grpc, "dynamic_ssl_server_credentials", lambda *arguments, **_: given.extend(arguments)
     )
-    guard = own.guard("a")
-    guard.start(LIMITS, lambda _peer, _text: None, lambda: None)
-    guard.server_credentials()
+    security = own.security("a")
+    security.start(LIMITS, lambda _peer, _text: None, lambda: None)
+    security.server_credentials()
     first, newer = given
     assert [newer(), newer()] == [None, None]
     own.fleet.revoke("c")
-    guard.look_at_file()
-    assert guard.identity.revocations.present.number == 2
-    guard._offer()
+    security.look_at_file()
+    assert security.identity.revocations.present.number == 2
+    security._offer()
     assert newer() is None
     renew(own, "a")
-    guard._look_at_credentials()
+    security._look_at_credentials()
     assert newer() is None  # there may be handshakes now
-    guard._offer()
+    security._offer()
     second = newer()
     assert second is not None and second is not first
     assert newer() is None
@@ -60,21 +60,21 @@ def test_a_running_board_takes_a_new_certificate_over_while_nobody_is_let_in(own
     monkeypatch.setattr(
         FrontEnd, "_hand_on", lambda self, *of: (at_work.append((self, current_thread())), hand_on(self, *of))
     )
-    a, b = (GrpcTransport(name, RUN, limits=LIMITS, security=own.guard(name)) for name in "ab")
+    a, b = (GrpcTransport(name, RUN, limits=LIMITS, security=own.security(name)) for name in "ab")
     with a:
-        guard = a._security
-        before = guard._in_use
+        security = a._security
+        before = security._in_use
         renew(own, "a")  # its folder is the fleet's own here
         until_s = time.monotonic() + PATIENCE_S
-        while guard._in_use is before and time.monotonic() < until_s:  # nobody connects
+        while security._in_use is before and time.monotonic() < until_s:  # nobody connects
             time.sleep(0.01)
-        assert guard._in_use is guard._files.server is not before
+        assert security._in_use is security._files.server is not before
         with b:
             connect_all([a, b], ["a", "b"])
             others(a, b)
-        front_end = guard._front_end
-        assert {thread for who, thread in at_work if who in (guard, front_end)} == {front_end._thread}
-        assert {who for who, _ in at_work} >= {guard, front_end}
+        front_end = security._front_end
+        assert {thread for who, thread in at_work if who in (security, front_end)} == {front_end._thread}
+        assert {who for who, _ in at_work} >= {security, front_end}
 
 
 def test_another_revocation_list_is_another_context_for_our_own_tls_alone(own):
@@ -112,10 +112,18 @@ def replaced(file: Path, data: bytes) -> None:
     file.with_suffix(".new").replace(file)
 
 
-def test_a_crowd_at_the_tls_handshake_does_not_end_the_process(own):
+def test_many_callers_in_the_tls_handshake_does_not_end_the_process(own):
     """gRPC's core faults within seconds when it is handed the same certificate for every connection
     (grpc/grpc#36693)."""
-    command = [sys.executable, "-X", "faulthandler", "-m", "tests.mesh.security.crowd", str(own.folder("a")), "5"]
+    command = [
+        sys.executable,
+        "-X",
+        "faulthandler",
+        "-m",
+        "tests.mesh.security.handshake_flood",
+        str(own.folder("a")),
+        "5",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-2000:]
     assert int(done.stdout) > 500

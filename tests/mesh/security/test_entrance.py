@@ -13,7 +13,7 @@ from tests.e2e.network import Network, needs_namespaces
 
 LISTEN = """
 import select, sys, time
-from edgegossip.mesh.limits import MeshLimits
+from edgegossip.mesh.base import MeshLimits
 from edgegossip.security.front_end import listen, prepare
 
 listener = listen(sys.argv[1], 7000)

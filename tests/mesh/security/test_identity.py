@@ -14,9 +14,9 @@ from edgegossip.mesh import address as addresses
 from edgegossip.mesh._proto import mesh_pb2 as pb
 from edgegossip.mesh.base import Notice, PeerUp, Received
 from edgegossip.mesh.connections import Unreachable
-from edgegossip.mesh.membership import joining
-from edgegossip.mesh.outbound import METHOD
-from edgegossip.security import quarantine
+from edgegossip.mesh.membership import client
+from edgegossip.mesh.wire import METHOD
+from edgegossip.security.admission import Quarantine
 from tests.mesh.relay import SlowAnswers
 from tests.mesh.security.support import (
     LIMITS,
@@ -77,32 +77,32 @@ def test_a_huge_frame(fleet, pair):
 
 
 def test_a_board_in_quarantine_hears_why_and_for_how_long(fleet, pair, monkeypatch):
-    monkeypatch.setattr(quarantine, "FIRST_S", 300.0)  # so that a slow machine is not too late for it
+    monkeypatch.setattr(Quarantine, "FIRST_S", 300.0)  # so that a slow machine is not too late for it
     _, b = pair
     converse(fleet, "c", b.address, hello(), b"\xff\xff")
     in_quarantine(b)
-    with GrpcTransport("c", RUN, limits=LIMITS, security=fleet.guard("c")) as c:
+    with GrpcTransport("c", RUN, limits=LIMITS, security=fleet.security("c")) as c:
         c.connect({"b": b.address})
         text = wait_for(c, Notice, lambda n: n.text.startswith("cannot reach b")).text
     assert "refused: in quarantine for 300 s: a mesh message is not valid protobuf" in text
     with pytest.raises(Unreachable):  # so one that is started anew waits, and does not end for good
-        joining.ask(addresses.parse(b.address, "address"), "c", fleet.guard("c"))
+        client.request_join(addresses.parse(b.address, "address"), "c", fleet.security("c"))
 
 
 def test_recorded_bytes_sent_again(fleet):
     """What a listener on the network could record and repeat: TLS takes none of it."""
     relay = None
-    with GrpcTransport("b", RUN, limits=LIMITS, security=fleet.guard("b")) as b:
+    with GrpcTransport("b", RUN, limits=LIMITS, security=fleet.security("b")) as b:
         relay = Recorder(b.address)
         try:
-            with GrpcTransport("a", RUN, limits=LIMITS, security=fleet.guard("a")) as a:
+            with GrpcTransport("a", RUN, limits=LIMITS, security=fleet.security("a")) as a:
                 b.connect({"a": a.address})
                 a.connect({"b": relay.address})
                 wait_for(a, PeerUp)
                 a.send("b", [b"pay once"])
                 assert bytes(wait_for(b, Received).data) == b"pay once"
             recorded = [r for r in relay.recorded if len(r) > 100]
-            assert len(recorded) >= 2  # the knock and the connection
+            assert len(recorded) >= 2  # the admission handshake and the connection
             for data in recorded:
                 with dial(b.address) as s:
                     with suppress(OSError):

@@ -1,5 +1,5 @@
-"""The membership service behind the door: who says what no member says is kept out, and named in
-the log."""
+"""The membership service behind the front end: who says what no member says is kept out, and named
+in the log."""
 
 from __future__ import annotations
 
@@ -14,14 +14,12 @@ from edgegossip.mesh import address as addresses
 from edgegossip.mesh._proto import membership_pb2 as pb
 from edgegossip.mesh.base import Notice
 from edgegossip.mesh.connections import CallerGone
-from edgegossip.mesh.membership import joining
-from edgegossip.mesh.membership import messages as wire
+from edgegossip.mesh.membership import client, wire
 from edgegossip.mesh.membership.agent import Agent
 from edgegossip.mesh.membership.manifest import make
-from edgegossip.mesh.membership.messages import Ping, View
-from edgegossip.mesh.membership.table import Entry, Status
+from edgegossip.mesh.membership.protocol import Entry, Ping, Status, View
 from tests.mesh.fleet import TestFleet
-from tests.mesh.security.support import LIMITS, channel_to_b, hello, in_quarantine, knock_at, left
+from tests.mesh.security.support import LIMITS, admission_handshake, channel_to_b, hello, in_quarantine, left
 from tests.mesh.support import PATIENCE_S, RUN, wait_for
 
 PROBE, JOIN = "/edgegossip.v1.Membership/Probe", "/edgegossip.v1.Membership/Join"
@@ -33,15 +31,15 @@ class Board:
 
     def __init__(self, fleet: TestFleet) -> None:
         self.fleet, self.notes = fleet, list[str]()
-        guard = fleet.guard("b")
+        security = fleet.security("b")
         self.agent = Agent(
             MANIFEST,
             "b",
             lambda event: None,
             lambda kind, text, peer=None, **_: self.notes.append(text),
-            security=guard,
+            security=security,
         )
-        self.transport = GrpcTransport("b", RUN, limits=LIMITS, services=[self.agent.service], security=guard)
+        self.transport = GrpcTransport("b", RUN, limits=LIMITS, services=[self.agent.service], security=security)
         self.transport.connect({"c": "127.0.0.1:1"})
         self.transport.submit(self.agent.start(self.transport.address)).result(PATIENCE_S)
 
@@ -88,14 +86,14 @@ def test_what_no_member_says_leads_to_quarantine(fleet, board, method, message, 
     kind = pb.ProbeResponse if method == PROBE else pb.JoinResponse
     assert words in kind.FromString(answer).refusal
     in_quarantine(board.transport)
-    assert not knock_at(fleet, fleet.of("c"), board.transport.address).welcome
+    assert not admission_handshake(fleet, fleet.of("c"), board.transport.address).welcome
     [line] = [text for text in board.notes if text.startswith("refused")]
     assert words in line and " at 127.0.0.1:" in line and line.split()[1] == "c"
 
 
 def test_a_member_that_answers_under_anothers_name_is_known_by_its_certificate(fleet, board):
     board.agent.name = "a"
-    assert joining.ask(addresses.parse(board.transport.address, "address"), "c", fleet.guard("c")).by == "b"
+    assert client.request_join(addresses.parse(board.transport.address, "address"), "c", fleet.security("c")).by == "b"
 
 
 def test_what_may_happen_to_an_honest_board_does_not(fleet, board):
@@ -103,7 +101,7 @@ def test_what_may_happen_to_an_honest_board_does_not(fleet, board):
     answers = board.ask(PROBE, probe(), probe(run_id=b"z" * 16), probe(manifest=7), probe(protocol_version=9))
     refusals = [pb.ProbeResponse.FromString(answer).refusal for answer in answers]
     assert refusals[0] == "" and all(refusals[1:])
-    assert knock_at(fleet, fleet.of("c"), board.transport.address).welcome
+    assert admission_handshake(fleet, fleet.of("c"), board.transport.address).welcome
     assert not [e for e in left(board.transport) if "quarantine" in getattr(e, "text", "")]
 
 
@@ -135,4 +133,4 @@ def test_a_caller_whose_connection_has_ended_is_not_blamed(fleet, board, monkeyp
     assert pb.ProbeResponse.FromString(answer).refusal == "its connection has ended"
     with channel_to_b(fleet, fleet.of("c"), board.transport.address) as channel:
         list(channel.stream_stream("/edgegossip.v1.Mesh/Exchange")(iter([hello()]), timeout=PATIENCE_S))
-    assert knock_at(fleet, fleet.of("c"), board.transport.address).welcome
+    assert admission_handshake(fleet, fleet.of("c"), board.transport.address).welcome

@@ -13,19 +13,19 @@ import grpc
 
 from edgegossip.mesh import GrpcTransport, MeshLimits
 from edgegossip.mesh.base import Notice, Received
-from edgegossip.mesh.outbound import METHOD
+from edgegossip.mesh.wire import METHOD
 from edgegossip.security.names import serial_name
-from edgegossip.security.tls import H2, KNOCK
+from edgegossip.security.tls import ADMISSION, H2
 from tests.mesh.fleet import TestFleet
 from tests.mesh.security.support import (
     LIMITS,
+    admission_handshake,
     channel_to_b,
     converse,
     dial,
     ended,
     hello,
     in_quarantine,
-    knock_at,
     others,
     told,
 )
@@ -58,18 +58,18 @@ def test_a_caller_that_drips(fleet, pair):
     told(b, f"it did not finish the TLS handshake in {LIMITS.handshake_s:g} s")
 
 
-def test_a_caller_that_knocks_and_says_nothing(fleet, pair):
+def test_a_caller_that_says_nothing_in_the_admission_handshake(fleet, pair):
     _, b = pair
-    with dial(b.address) as plain, fleet.client_context(fleet.of("c"), KNOCK).wrap_socket(plain) as s:
+    with dial(b.address) as plain, fleet.client_context(fleet.of("c"), ADMISSION).wrap_socket(plain) as s:
         assert ended(s)
     told(b, f"it did not finish the admission handshake in {LIMITS.handshake_s:g} s")
 
 
-def test_a_caller_with_a_ticket_that_stalls_in_tls(fleet, pair):
+def test_a_caller_with_a_token_that_stalls_in_tls(fleet, pair):
     _, b = pair
-    ticket = knock_at(fleet, fleet.of("c"), b.address).text
+    token = admission_handshake(fleet, fleet.of("c"), b.address).text
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    name = serial_name(7, fleet.ca.fleet_id, ticket)
+    name = serial_name(7, fleet.ca.fleet_id, token)
     with suppress(ssl.SSLWantReadError):
         context = fleet.client_context(fleet.of("c"), H2)
         context.wrap_bio(incoming, outgoing, server_hostname=name).do_handshake()
@@ -87,20 +87,20 @@ def test_a_stream_without_hello(fleet, pair):
 
 def test_a_flood_of_connections(fleet):
     """From one address; boards elsewhere get through meanwhile."""
-    limits = replace(LIMITS, connection_burst=30, connections_per_s=1.0, max_strangers_per_address=10)
-    with GrpcTransport("b", RUN, limits=limits, security=fleet.guard("b")) as b:
-        crowd = []
+    limits = replace(LIMITS, connection_burst=30, connections_per_s=1.0, max_pending_handshakes_per_address=10)
+    with GrpcTransport("b", RUN, limits=limits, security=fleet.security("b")) as b:
+        connections = []
         try:
             for _ in range(100):
                 with suppress(OSError):
-                    crowd.append(dial(b.address, "127.0.0.2"))
+                    connections.append(dial(b.address, "127.0.0.2"))
             for words in ("10 of its connections have not finished the TLS handshake", "more than 1 connections"):
                 wait_for(b, Notice, lambda n, words=words: n.text.startswith(f"refused 127.0.0.2: {words}"))
-            with GrpcTransport("a", RUN, limits=LIMITS, security=fleet.guard("a")) as a:
+            with GrpcTransport("a", RUN, limits=LIMITS, security=fleet.security("a")) as a:
                 connect_all([a, b], ["a", "b"])
                 others(a, b)
         finally:
-            for s in crowd:
+            for s in connections:
                 s.close()
 
 
@@ -121,30 +121,32 @@ def _flood(fleet: TestFleet, address: str, stop: threading.Event) -> None:
 
 def test_a_flood_of_tiny_frames_waits_at_its_sender(fleet):
     limits = replace(LIMITS, max_inbox_bytes=64 << 10)
-    with GrpcTransport("b", RUN, limits=limits, security=fleet.guard("b")) as b:
-        with GrpcTransport("a", RUN, limits=LIMITS, security=fleet.guard("a")) as a:
-            connect_all([a, b], ["a", "b"])
-            for _ in range(500):
-                a.send("b", [b"x"])
-            time.sleep(0.5)  # b takes nothing meanwhile
-            assert b._inbox._used_bytes <= 64 << 10
-            for _ in range(500):
-                wait_for(b, Received)
+    with (
+        GrpcTransport("b", RUN, limits=limits, security=fleet.security("b")) as b,
+        GrpcTransport("a", RUN, limits=LIMITS, security=fleet.security("a")) as a,
+    ):
+        connect_all([a, b], ["a", "b"])
+        for _ in range(500):
+            a.send("b", [b"x"])
+        time.sleep(0.5)  # b takes nothing meanwhile
+        assert b._inbox._used_bytes <= 64 << 10
+        for _ in range(500):
+            wait_for(b, Received)
 
 
 def test_of_too_many_connections_of_one_board_the_oldest_goes(fleet):
     limits = replace(LIMITS, max_connections_per_peer=2)
-    with GrpcTransport("b", RUN, limits=limits, security=fleet.guard("b")) as b:
-        crowd = [channel_to_b(fleet, fleet.of("c"), b.address) for _ in range(3)]
+    with GrpcTransport("b", RUN, limits=limits, security=fleet.security("b")) as b:
+        connections = [channel_to_b(fleet, fleet.of("c"), b.address) for _ in range(3)]
         states: queue.SimpleQueue[grpc.ChannelConnectivity] = queue.SimpleQueue()
         try:
-            grpc.channel_ready_future(crowd[0]).result(PATIENCE_S)
-            crowd[0].subscribe(states.put)
-            for channel in crowd[1:]:
+            grpc.channel_ready_future(connections[0]).result(PATIENCE_S)
+            connections[0].subscribe(states.put)
+            for channel in connections[1:]:
                 grpc.channel_ready_future(channel).result(PATIENCE_S)
             told(b, "it has more than 2 connections; the oldest is closed")
             while states.get(timeout=PATIENCE_S) is grpc.ChannelConnectivity.READY:
                 pass
         finally:
-            for channel in crowd:
+            for channel in connections:
                 channel.close()

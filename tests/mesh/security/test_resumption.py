@@ -6,19 +6,19 @@ from __future__ import annotations
 from edgegossip.mesh import GrpcTransport
 from edgegossip.mesh._proto import mesh_pb2 as pb
 from edgegossip.mesh.base import Notice
-from edgegossip.mesh.outbound import METHOD
+from edgegossip.mesh.wire import METHOD
 from edgegossip.security import handshake
-from edgegossip.security.tls import KNOCK
+from edgegossip.security.tls import ADMISSION
 from tests.mesh.fleet import TestFleet
 from tests.mesh.security.support import LIMITS, channel_to_b, dial, hello
 from tests.mesh.support import PATIENCE_S, RUN, wait_for
 
 
-def test_the_door_gives_no_session_that_could_be_resumed(fleet):
+def test_the_front_end_gives_no_session_that_could_be_resumed(fleet):
     """A resumed one would look neither at the certificate nor at the revocation list again."""
-    context = fleet.client_context(fleet.of("c"), KNOCK)
+    context = fleet.client_context(fleet.of("c"), ADMISSION)
     session = None
-    with GrpcTransport("b", RUN, limits=LIMITS, security=fleet.guard("b")) as b:
+    with GrpcTransport("b", RUN, limits=LIMITS, security=fleet.security("b")) as b:
         for _ in range(2):
             with dial(b.address) as plain, context.wrap_socket(plain, session=session) as s:
                 s.sendall(handshake.hello(1))
@@ -29,9 +29,9 @@ def test_the_door_gives_no_session_that_could_be_resumed(fleet):
 
 
 def test_a_connection_that_outlives_its_revocation_calls_nothing(tmp_path):
-    """The door cuts it a moment after the list has come; nothing is answered in between."""
+    """The front end cuts it a moment after the list has come; nothing is answered in between."""
     own = TestFleet.make(tmp_path)
-    with GrpcTransport("b", RUN, limits=LIMITS, security=own.guard("b")) as b:
+    with GrpcTransport("b", RUN, limits=LIMITS, security=own.security("b")) as b:
         b.connect({"c": "127.0.0.1:1"})
         with channel_to_b(own, own.of("c"), b.address) as channel:
 

@@ -13,7 +13,7 @@ from edgegossip.fleet.telling import tell
 from edgegossip.mesh import GrpcTransport
 from edgegossip.mesh.address import Address
 from edgegossip.mesh.base import Notice, PeerDown, PeerUp, Received
-from edgegossip.security import authority as authorities
+from edgegossip.security import certificates
 from edgegossip.security.admission import Caller
 from edgegossip.security.certificates import RevocationList
 from edgegossip.security.names import Subject
@@ -32,7 +32,7 @@ def own(tmp_path) -> TestFleet:
 def test_a_revocation_spreads_and_cuts_at_once(own):
     """Board a is told; b hears it from a and drops c, which is connected; c itself hears why it is
     refused."""
-    a, b, c = (GrpcTransport(name, RUN, limits=LIMITS, security=own.guard(name)) for name in "abc")
+    a, b, c = (GrpcTransport(name, RUN, limits=LIMITS, security=own.security(name)) for name in "abc")
     with a, b, c:
         connect_all([a, b, c], ["a", "b", "c"])
         kept = own.folder("b") / "crl.pem"
@@ -59,19 +59,19 @@ def hidden(folder: Path) -> Iterator[None]:
 
 
 def test_a_revoked_caller_and_a_revoked_listener(own):
-    """c was revoked before anybody met it: a refuses it at its door, and does not go in at c's."""
+    """c was revoked before anybody met it: a refuses it in TLS, and does not connect to c."""
     old = own.of("c")
     own.fleet.revoke("c")
-    with GrpcTransport("a", RUN, limits=LIMITS, security=own.guard("a")) as a:
+    with GrpcTransport("a", RUN, limits=LIMITS, security=own.security("a")) as a:
         is_refused(own.client_context(old, H2), a.address)
         told(a, "its certificate was revoked")
-        with GrpcTransport("c", RUN, limits=LIMITS, security=own.guard("c")) as c:
+        with GrpcTransport("c", RUN, limits=LIMITS, security=own.security("c")) as c:
             a.connect({"c": c.address})
             wait_for(a, Notice, lambda n: "cannot reach c" in n.text and "its certificate was revoked" in n.text)
 
 
 def test_a_list_copied_into_the_folder_of_a_running_board(own):
-    with GrpcTransport("a", RUN, limits=LIMITS, security=own.guard("a")) as a:
+    with GrpcTransport("a", RUN, limits=LIMITS, security=own.security("a")) as a:
         own.fleet.revoke("c")  # its folder is the fleet's own here, so it gets the list
         assert wait_for(a, Notice).text == "the folder has revocation list 2: 1 certificates are revoked"
 
@@ -79,7 +79,7 @@ def test_a_list_copied_into_the_folder_of_a_running_board(own):
 @pytest.mark.parametrize("damage", ["missing", "half copied"])
 def test_a_list_counts_when_the_folders_certificate_cannot_be_used_at_the_moment(own, damage):
     """c is cut, the others are told, and the files are taken again once they are whole."""
-    a, b, c = (GrpcTransport(name, RUN, limits=LIMITS, security=own.guard(name)) for name in "abc")
+    a, b, c = (GrpcTransport(name, RUN, limits=LIMITS, security=own.security(name)) for name in "abc")
     with a, b, c:
         connect_all([a, b, c], ["a", "b", "c"])
         file = own.folder("a") / "identity.pem"
@@ -108,7 +108,7 @@ def test_a_list_counts_when_the_folders_certificate_cannot_be_used_at_the_moment
 
 def test_a_board_that_was_given_a_new_certificate_is_let_in_again(own):
     """Without a restart: its folder is replaced, and it is tried again."""
-    a, c = (GrpcTransport(name, RUN, limits=LIMITS, security=own.guard(name)) for name in "ac")
+    a, c = (GrpcTransport(name, RUN, limits=LIMITS, security=own.security(name)) for name in "ac")
     with a, c:
         connect_all([a, c], ["a", "c"])
         with hidden(own.fleet.folder / "boards"):
@@ -123,7 +123,7 @@ def test_a_board_that_was_given_a_new_certificate_is_let_in_again(own):
 
 
 def test_who_is_told_has_to_be_a_board_of_the_fleet(fleet, own):
-    with GrpcTransport("a", RUN, limits=LIMITS, security=fleet.guard("a")) as a:
+    with GrpcTransport("a", RUN, limits=LIMITS, security=fleet.security("a")) as a:
         with pytest.raises(PeerError, match="of another fleet"):
             tell(own.fleet, a.address)
         told(a, "it says that our certificate is of another fleet")
@@ -133,14 +133,14 @@ def test_who_is_told_has_to_be_a_board_of_the_fleet(fleet, own):
 
 def forged(number: int, entries: int = 0) -> bytes:
     """A revocation list that another authority signed."""
-    other = authorities.found("other", NOW + DAY)
-    made = authorities.revocation_list(other, number, range(1, entries + 1))
+    other = certificates.new_authority("other", NOW + DAY)
+    made = certificates.revocation_list(other, number, range(1, entries + 1))
     return made.public_bytes(Encoding.DER)
 
 
 def test_a_lists_entries_are_read_only_when_it_is_new_and_signed(fleet, monkeypatch):
     """Thousands of them take a while, on the front end's thread."""
-    revocations = fleet.guard("b").identity.revocations
+    revocations = fleet.security("b").identity.revocations
     monkeypatch.setattr(RevocationList, "serials", property(lambda self: pytest.fail("they were read")))
     with pytest.raises(PeerError, match="did not sign"):
         revocations.offer(forged(100, 10_000))
@@ -148,7 +148,7 @@ def test_a_lists_entries_are_read_only_when_it_is_new_and_signed(fleet, monkeypa
 
 
 def test_a_damaged_list_is_refused(fleet):
-    revocations = fleet.guard("b").identity.revocations
+    revocations = fleet.security("b").identity.revocations
     good = forged(100)
     for data in (good[:-1], good + b"x", b"", b"\x30\x03" + good, bytes((1 << 20) + 1)):
         with pytest.raises(PeerError, match="a revocation list that is damaged"):
@@ -157,18 +157,18 @@ def test_a_damaged_list_is_refused(fleet):
 
 @pytest.mark.parametrize("what", ["forged", "the one that we have", "older"])
 def test_who_gives_a_list_for_nothing_is_cut_off_and_kept_out(fleet, monkeypatch, what):
-    guard, lines, cuts = fleet.guard("b"), [], []
-    present = guard.identity.revocations.present
-    guard.start(LIMITS, lambda peer, text: lines.append((peer, text)), lambda: None)
-    guard.listen(Address("127.0.0.1", 0))
-    monkeypatch.setattr(guard._front_end, "cut", lambda which, why: cuts.append(which))
-    c = Caller(Subject("c", "board", guard.identity.fleet), 7, "127.0.0.1:1")
+    security, lines, cuts = fleet.security("b"), [], []
+    present = security.identity.revocations.present
+    security.start(LIMITS, lambda peer, text: lines.append((peer, text)), lambda: None)
+    security.listen(Address("127.0.0.1", 0))
+    monkeypatch.setattr(security._front_end, "cut", lambda which, why: cuts.append(which))
+    c = Caller(Subject("c", "board", security.identity.fleet), 7, "127.0.0.1:1")
     data = {"forged": forged(100), "the one that we have": present.der, "older": forged(0)}[what]
     with pytest.raises(PeerError):
-        guard._front_end.take_list(c, data, present.number)
+        security._front_end.take_list(c, data, present.number)
     [(peer, line)] = lines
     assert peer == "c" and line.startswith("c is in quarantine for 5 s: ")
     assert [which(c) for which in cuts] == [True]
     with pytest.raises(PeerError, match="in quarantine"):
-        guard._front_end.take_list(c, data, present.number)
-    guard.close()
+        security._front_end.take_list(c, data, present.number)
+    security.close()

@@ -1,5 +1,5 @@
-"""Trouble of the board itself: no descriptors left, a defect of ours. The door goes on, and the log
-says what it was."""
+"""Trouble of the board itself: no descriptors left, a defect of ours. The front end goes on, and
+the log says what it was."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from edgegossip.mesh.base import Notice
 from edgegossip.security import front_end
 from edgegossip.security.limits import endpoint
 from edgegossip.types import HostError
-from tests.mesh.security.support import LIMITS, dial, ended, knock_at, left, others
+from tests.mesh.security.support import LIMITS, admission_handshake, dial, ended, left, others
 from tests.mesh.support import PATIENCE_S, RUN, connect_all, wait_for
 
 
@@ -33,7 +33,7 @@ class NoneLeft(socket.socket):
 
 
 def test_a_descriptor_too_few_costs_one_connection_and_not_the_port(fleet, monkeypatch):
-    a, b = (GrpcTransport(name, RUN, limits=LIMITS, security=fleet.guard(name)) for name in "ab")
+    a, b = (GrpcTransport(name, RUN, limits=LIMITS, security=fleet.security(name)) for name in "ab")
     monkeypatch.setattr(front_end.socket, "socket", NoneLeft)
     monkeypatch.setattr(NoneLeft, "left", 1)
     with a, b:
@@ -45,21 +45,23 @@ def test_a_descriptor_too_few_costs_one_connection_and_not_the_port(fleet, monke
         others(a, b)
 
 
-def test_who_knocks_while_the_board_starts_is_answered(fleet, monkeypatch):
+def test_who_connects_while_the_board_starts_is_answered(fleet, monkeypatch):
     """The listener's backlog has it before the board has finished its front end."""
     right, answers = front_end.FrontEnd.__init__, []
 
     def slowly(self: front_end.FrontEnd, *arguments: object, **named: object) -> None:
         right(self, *arguments, **named)
         early.append(
-            threading.Thread(target=lambda: answers.append(knock_at(fleet, fleet.of("c"), endpoint(*self.address))))
+            threading.Thread(
+                target=lambda: answers.append(admission_handshake(fleet, fleet.of("c"), endpoint(*self.address)))
+            )
         )
         early[0].start()
         early[0].join(0.5)  # as long as it would take a thread that answers already
 
     early: list[threading.Thread] = []
     monkeypatch.setattr(front_end.FrontEnd, "__init__", slowly)
-    with GrpcTransport("b", RUN, limits=LIMITS, security=fleet.guard("b")) as b:
+    with GrpcTransport("b", RUN, limits=LIMITS, security=fleet.security("b")) as b:
         early[0].join(PATIENCE_S)
         assert [answer.welcome for answer in answers] == [True]
         assert not [e for e in left(b) if isinstance(e, Notice) and "trouble" in e.text]
@@ -76,7 +78,7 @@ def test_a_port_that_is_taken_at_the_last_moment_leaves_no_server_behind(fleet, 
     before = servers()
     monkeypatch.setattr(front_end, "listen", taken)
     with pytest.raises(HostError, match="cannot listen"):
-        GrpcTransport("b", RUN, limits=LIMITS, security=fleet.guard("b"))
+        GrpcTransport("b", RUN, limits=LIMITS, security=fleet.security("b"))
     assert servers() <= before
 
 
@@ -95,7 +97,7 @@ def test_a_defect_of_ours_does_not_close_the_port(fleet, pair, monkeypatch, wher
     with dial(b.address) as s:
         assert ended(s)
     wait_for(b, Notice, lambda n: n.text.startswith("trouble of this board") and "a defect" in n.text)
-    with GrpcTransport("c", RUN, limits=LIMITS, security=fleet.guard("c")) as c:
+    with GrpcTransport("c", RUN, limits=LIMITS, security=fleet.security("c")) as c:
         connect_all([b, c], ["b", "c"])
     assert b._security._front_end.alive
 
@@ -104,7 +106,7 @@ def test_a_defect_of_ours_does_not_close_the_port(fleet, pair, monkeypatch, wher
 def test_a_front_end_that_ended_is_told_of(fleet, monkeypatch):
     """Cannot be, as far as we know; a board that is deaf must not be silent about it."""
     monkeypatch.setattr("edgegossip.mesh.tls_security._LOOK_S", 0.05)
-    with GrpcTransport("a", RUN, limits=LIMITS, security=fleet.guard("a")) as a:
+    with GrpcTransport("a", RUN, limits=LIMITS, security=fleet.security("a")) as a:
 
         def end() -> None:
             raise SystemExit

@@ -11,8 +11,8 @@ from tests.security.mutants import schedules
 
 SECURITY = "edgegossip.security."
 BUCKETS = SECURITY + "limits:TokenBuckets."
-TOKENS = SECURITY + "tokens:OneTimeTokens."
-QUARANTINE = SECURITY + "quarantine:Quarantine."
+TOKENS = SECURITY + "handshake:OneTimeTokens."
+QUARANTINE = SECURITY + "admission:Quarantine."
 LIMITER = SECURITY + "limits:ConnectionLimiter."
 ADMISSION = SECURITY + "admission:Admission."
 
@@ -114,7 +114,11 @@ MUTANTS = (
         "quarantine-without-limit",
         "a board that broke the protocol often is out for hours",
         schedules.kept_out,
-        Edit(QUARANTINE + "strike", "min(FIRST_S * 2.0 ** (times - 1), LONGEST_S)", "FIRST_S * 2.0 ** (times - 1)"),
+        Edit(
+            QUARANTINE + "strike",
+            "min(self.FIRST_S * 2.0 ** (times - 1), self.LONGEST_S)",
+            "self.FIRST_S * 2.0 ** (times - 1)",
+        ),
     ),
     Mutant(
         "struck-twice",
@@ -126,7 +130,7 @@ MUTANTS = (
         "never-forgiven",
         "good conduct takes no time off",
         schedules.kept_out,
-        Edit(QUARANTINE + "_times", "int((now_s - record.until_s) // FORGET_S)", "0"),
+        Edit(QUARANTINE + "_times", "int((now_s - record.until_s) // self.FORGET_S)", "0"),
     ),
     Mutant(
         "honest-evicted",
@@ -136,7 +140,7 @@ MUTANTS = (
     ),
     Mutant(
         "newest-evicted",
-        "the newest of the crowd has to go",
+        "the newest of the connections has to go",
         schedules.eviction,
         Edit(LIMITER + "to_evict", "p.since_s\n", "-p.since_s\n"),
     ),
@@ -156,20 +160,20 @@ MUTANTS = (
         "forged-list-taken",
         "a revocation list of another authority is taken over",
         schedules.revocation,
-        Edit(SECURITY + "revocations:Revocations.offer", "if not offered.is_signed_by(self._authority):", "if False:"),
+        Edit(SECURITY + "identity:Revocations.offer", "if not offered.is_signed_by(self._authority):", "if False:"),
     ),
     Mutant(
         "useless-list-for-nothing",
         "who gives the very list that we have is not told off",
         schedules.revocation,
-        Edit(SECURITY + "revocations:Revocations.offer", "offered.number <= told", "offered.number < told"),
+        Edit(SECURITY + "identity:Revocations.offer", "offered.number <= told", "offered.number < told"),
     ),
     Mutant(
         "older-list-examined",
         "the signature of a list that is of no use is looked at, and complained about",
         schedules.revocation,
         Edit(
-            SECURITY + "revocations:Revocations.offer",
+            SECURITY + "identity:Revocations.offer",
             "if offered.number <= self._present.number:\n            return False\n        if not",
             "if not",
         ),

@@ -20,13 +20,12 @@ from typing import Any
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from edgegossip.fleet.store import Fleet
-from edgegossip.security import authority as authorities
-from edgegossip.security import certificates, quarantine, tokens
-from edgegossip.security.admission import Admission, Caller
-from edgegossip.security.identity import Identity
+from edgegossip.security import certificates
+from edgegossip.security.admission import Admission, Caller, Quarantine
+from edgegossip.security.handshake import OneTimeTokens
+from edgegossip.security.identity import Identity, Revocations
 from edgegossip.security.limits import ConnectionLimiter, RateLimitedLog, SharedRateLimiter, TokenBuckets
 from edgegossip.security.names import Subject
-from edgegossip.security.revocations import Revocations
 from edgegossip.types import PeerError
 
 
@@ -96,19 +95,19 @@ def one_time_tokens(seed: int) -> None:
     """A token is good once, within VALID_S, for the newest EACH of one certificate, and until it is
     revoked."""
     random, now_s = Random(seed), 0.0
-    box = tokens.OneTimeTokens[str](lambda holder: holder[0])
+    box = OneTimeTokens[str](lambda holder: holder[0])
     good: list[tuple[str, str, float]] = []  # token, holder, when; the oldest first
     seen: list[str] = []
     for step in range(300):
         now_s += random.choice((0.0, 0.2, 3.0))
-        good = [g for g in good if now_s < g[2] + tokens.VALID_S]
+        good = [g for g in good if now_s < g[2] + OneTimeTokens.VALID_S]
         event = random.random()
         if event < 0.55:
             holder = random.choice(("a1", "a2", "b1", "c1"))
             good.append((box.issue(holder, now_s), holder, now_s))
             seen.append(good[-1][0])
             own = [g for g in good if g[1][0] == holder[0]]
-            if len(own) > tokens.EACH:
+            if len(own) > OneTimeTokens.EACH:
                 good.remove(own[0])
         elif event < 0.9 and seen:
             token = random.choice(seen[-12:])
@@ -125,7 +124,7 @@ def one_time_tokens(seed: int) -> None:
 def kept_out(seed: int) -> None:
     """Each further time twice as long, to a limit; ten minutes of good conduct take one time off;
     one time while inside."""
-    random, now_s, box = Random(seed), 0.0, quarantine.Quarantine()
+    random, now_s, box = Random(seed), 0.0, Quarantine()
     times, until_s = 0, -1e9
     for step in range(120):
         wait_s = random.choice((0.0, 1.0, 7.0, 90.0, 700.0, 2000.0))
@@ -135,8 +134,8 @@ def kept_out(seed: int) -> None:
         expect(box.reason("a", now_s), "", f"step {step}: another board")
         if random.random() < 0.6:
             if not inside:
-                times = max(0, times - max(0, int((now_s - until_s) // quarantine.FORGET_S))) + 1
-                until_s = now_s + min(quarantine.FIRST_S * 2 ** (times - 1), quarantine.LONGEST_S)
+                times = max(0, times - max(0, int((now_s - until_s) // Quarantine.FORGET_S))) + 1
+                until_s = now_s + min(Quarantine.FIRST_S * 2 ** (times - 1), Quarantine.LONGEST_S)
             expect(box.strike("c", "noise", now_s), 0.0 if inside else until_s - now_s, f"step {step}: length")
 
 
@@ -158,15 +157,15 @@ def eviction(seed: int) -> None:
         now_s += random.choice((0.01, 0.1, 0.3))
         host = random.choice(("10.0.0.1", "10.0.0.2", "10.0.0.3", f"fd00:bad::{step:x}", f"fd00:{step:x}::1"))
         own = [w for w in there if w.address.rpartition(":")[0].strip("[]") == host]
-        crowd = own if len(own) >= 5 else list(there) if len(there) >= 12 else []
+        connections = own if len(own) >= 5 else list(there) if len(there) >= 12 else []
         found = limiter.to_evict(host, there, now_s)
-        expect(found is not None, bool(crowd), f"step {step}: somebody has to go")
+        expect(found is not None, bool(connections), f"step {step}: somebody has to go")
         if found is not None:
-            if found[0] not in crowd:
+            if found[0] not in connections:
                 raise Violation(f"step {step}: another address pays for {host}")
-            slow = [w for w in crowd if w.silent and now_s - w.since_s > 0.25]
-            sizes = Counter(map(_network, crowd))
-            choice = slow or crowd
+            slow = [w for w in connections if w.silent and now_s - w.since_s > 0.25]
+            sizes = Counter(map(_network, connections))
+            choice = slow or connections
             largest = max(sizes[_network(w)] for w in choice)
             first = min((w for w in choice if sizes[_network(w)] == largest), key=lambda w: w.since_s)
             if found[0] is not first:
@@ -193,9 +192,9 @@ def _world() -> dict[str, Any]:
     for name in ("a", "b", "c"):
         fleet = fleet.add(name, "board", 1)
     boards = {name: Identity.load(fleet.folder / "boards" / name) for name in ("a", "b", "c")}
-    other = authorities.found("other", authorities.years_from_now(1))
+    other = certificates.new_authority("other", certificates.years_from_now(1))
     lists = {
-        (number, own): authorities.revocation_list(
+        (number, own): certificates.revocation_list(
             fleet.authority() if own else other, number, [boards["b"].certificate.serial] if number >= 4 else []
         ).public_bytes(Encoding.DER)
         for number in range(8)

@@ -11,8 +11,8 @@ from edgegossip.mesh import GrpcTransport, MeshLimits
 from edgegossip.mesh import address as addresses
 from edgegossip.mesh.membership import manifest as manifests
 from edgegossip.mesh.membership.agent import Agent
-from edgegossip.mesh.membership.joining import Unreachable, ask
-from edgegossip.mesh.membership.table import Rows
+from edgegossip.mesh.membership.client import Unreachable, request_join
+from edgegossip.mesh.membership.protocol import Rows
 from edgegossip.types import PeerError
 
 
@@ -54,7 +54,7 @@ class MemberPeer(MeshPeer):
         until_s = time.monotonic() + PATIENCE_S
         while True:
             try:
-                return ask(addresses.parse(seed, "address"), f"p{self._me:02}", None, RUN_ID).rows
+                return request_join(addresses.parse(seed, "address"), f"p{self._me:02}", None, RUN_ID).rows
             except Unreachable:
                 if time.monotonic() > until_s:
                     raise

@@ -27,8 +27,7 @@ from typing_extensions import override
 
 from edgegossip.agreement import Agreement
 from edgegossip.layout import Layout
-from edgegossip.mesh.base import Buffers, SendReceipt, Transport, TransportEvent
-from edgegossip.mesh.limits import MeshLimits
+from edgegossip.mesh.base import Buffers, MeshLimits, SendReceipt, Transport, TransportEvent
 from edgegossip.node.main import Runtime
 from edgegossip.telemetry.spans import NS_PER_S, RoundClock, Span
 from edgegossip.training.base import Workload

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 
 from edgegossip.mesh import GrpcTransport
 from edgegossip.mesh.base import Notice, Received
-from edgegossip.mesh.pacing import MAX_BYTES, QUEUE_S, Deadline, K, Silence, Window
+from edgegossip.mesh.congestion import MAX_BYTES, QUEUE_S, CongestionWindow, K, StallDetector, TimeoutEstimator
 from edgegossip.types import PeerError
 from tests.mesh.support import QUICK, RUN, connect_all, wait_for
 
 
-def simulate(rate: float, round_trip_s: float, total: int) -> tuple[float, float, Window]:
+def simulate(rate: float, round_trip_s: float, total: int) -> tuple[float, float, CongestionWindow]:
     """Send `total` bytes over a link of `rate` bytes/s: seconds taken, longest queueing delay after
     the first second."""
-    window, now, left, free_at, worst = Window(256 << 10), 0.0, total, 0.0, 0.0
+    window, now, left, free_at, worst = CongestionWindow(256 << 10), 0.0, total, 0.0, 0.0
     acks: list[tuple[float, int]] = []
     while left or acks:
         while left and window.has_room:
@@ -49,8 +49,8 @@ def test_a_link_is_used_and_not_clogged(rate, round_trip_s):
     assert window.size_bytes <= MAX_BYTES
 
 
-def after(*seen_s: float, least_s: float = 0.0, most_s: float = 100.0) -> Deadline:
-    deadline = Deadline(least_s, most_s)
+def after(*seen_s: float, least_s: float = 0.0, most_s: float = 100.0) -> TimeoutEstimator:
+    deadline = TimeoutEstimator(least_s, most_s)
     for took_s in seen_s:
         deadline.see(took_s)
     return deadline
@@ -102,7 +102,9 @@ def watch(hung_s: float, alive: bool, seconds: float, *, heard: bool = False) ->
             return alive
 
         deadline = after(*[0.01] * 8)
-        silence = Silence(deadline, hung_s, is_alive, lambda silent_s, _usual_s, alive: told.append((silent_s, alive)))
+        silence = StallDetector(
+            deadline, hung_s, is_alive, lambda silent_s, _usual_s, alive: told.append((silent_s, alive))
+        )
         watcher = asyncio.ensure_future(silence.watch())
         await asyncio.sleep(0.03)  # nothing is owed: no deadline
         assert not told
@@ -152,15 +154,15 @@ def virtual(hung_s: float, monkeypatch: pytest.MonkeyPatch, alive_until_s: float
         return False
 
     async def run() -> float:
-        silence = Silence(after(*[0.1] * 8, least_s=2.0), hung_s, is_alive, lambda *_told: None)
+        silence = StallDetector(after(*[0.1] * 8, least_s=2.0), hung_s, is_alive, lambda *_told: None)
         silence.sent(0.0)
         with pytest.raises(PeerError, match="it does not answer"):
             await silence.watch()
         return now_s[0]
 
     with monkeypatch.context() as patch:
-        patch.setattr("edgegossip.mesh.pacing.time.monotonic", lambda: now_s[0])
-        patch.setattr("edgegossip.mesh.pacing.asyncio.sleep", sleep)
+        patch.setattr("edgegossip.mesh.congestion.time.monotonic", lambda: now_s[0])
+        patch.setattr("edgegossip.mesh.congestion.asyncio.sleep", sleep)
         return asyncio.run(run()), asked_s
 
 

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from edgegossip.mesh._proto import membership_pb2 as pb
 from edgegossip.mesh.membership import manifest as manifests
-from edgegossip.mesh.membership import messages as wire
-from edgegossip.mesh.membership.messages import Ack, Nack, Ping, PingFor, View
-from edgegossip.mesh.membership.table import Entry, Status
+from edgegossip.mesh.membership import wire
+from edgegossip.mesh.membership.protocol import Ack, Entry, Nack, Ping, PingReq, Status, View
 from edgegossip.types import DecodeError, PeerError
 
 MEMBERS = 6
@@ -36,11 +35,11 @@ ENVELOPE = wire.Envelope(bytes(range(16)), 2**64 - 1, "pi-01", "pi-02")
 @given(
     st.one_of(
         st.builds(Ping, st.integers(0, 2**63), VIEW),
-        st.builds(PingFor, st.integers(0, 2**63), st.integers(0, MEMBERS - 1), st.sampled_from([0.05, 0.4, 6.0]), VIEW),
+        st.builds(PingReq, st.integers(0, 2**63), st.integers(0, MEMBERS - 1), st.sampled_from([0.05, 0.4, 6.0]), VIEW),
     )
 )
 @settings(deadline=None)
-def test_a_question_comes_in_as_it_went_out(message: Ping | PingFor) -> None:
+def test_a_question_comes_in_as_it_went_out(message: Ping | PingReq) -> None:
     asked = wire.parse_request(wire.request(ENVELOPE, message))
     assert (asked.run_id, asked.manifest, asked.sender, asked.receiver) == (
         bytes(range(16)),
@@ -105,7 +104,6 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
 
 
 # -- the manifest
-# ------------------------------------------------------------------------------------------------
 
 
 def manifest(**changes: object) -> manifests.Manifest:

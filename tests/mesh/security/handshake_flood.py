@@ -1,6 +1,6 @@
-"""`python -m tests.mesh.security.crowd FOLDER SECONDS`: gRPC's server with the credentials of this
-identity folder, and callers that come in crowds and go away in the middle of the TLS handshake.
-Says how many; a fault in gRPC's core ends the process."""
+"""`python -m tests.mesh.security.handshake_flood FOLDER SECONDS`: gRPC's server with the
+credentials of this identity folder, and many callers at once that go away in the middle of the TLS
+handshake. Says how many; a fault in gRPC's core ends the process."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ CALLERS = 16
 
 
 def main(folder: str, seconds: float) -> None:
-    guard = TlsSecurity.load(folder)  # it has to live as long as its credentials
+    security = TlsSecurity.load(folder)  # it has to live as long as its credentials
     server = grpc.server(futures.ThreadPoolExecutor(1))
-    port = server.add_secure_port("127.0.0.1:0", guard.server_credentials())
+    port = server.add_secure_port("127.0.0.1:0", security.server_credentials())
     server.start()
     until = time.monotonic() + seconds
-    crowd = [futures.Future[int]() for _ in range(CALLERS)]
-    threads = [threading.Thread(target=_call, args=(port, k % 2 == 0, until, one)) for k, one in enumerate(crowd)]
+    connections = [futures.Future[int]() for _ in range(CALLERS)]
+    threads = [threading.Thread(target=_call, args=(port, k % 2 == 0, until, one)) for k, one in enumerate(connections)]
     for thread in threads:
         thread.start()
-    print(sum(one.result() for one in crowd))
+    print(sum(one.result() for one in connections))
     server.stop(0).wait()
 
 

@@ -1,127 +1,32 @@
-"""What members tell each other: the detector's messages, their form in protobuf, and what it asks
-of whoever drives it.
-
-Nothing from the wire is believed before it is checked here.
-"""
+"""The members' messages as protobuf. Nothing from the wire is believed before it is checked
+here."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 from google.protobuf.message import Message as ProtobufMessage
 
 from edgegossip.mesh import address as addresses
 from edgegossip.mesh._proto import membership_pb2 as pb
-from edgegossip.mesh.membership.table import MAX_INCARNATION, Entry, Rows, Status
+from edgegossip.mesh.membership.protocol import MAX_INCARNATION, Ack, Entry, Nack, Ping, PingReq, Rows, Status, View
 from edgegossip.types import ConfigError, DecodeError, NodeId
 
 M = TypeVar("M", bound=ProtobufMessage)
 
+SERVICE = "edgegossip.v1.Membership"
+PROBE, JOIN = f"/{SERVICE}/Probe", f"/{SERVICE}/Join"
 PROTOCOL_VERSION = 1
 MAX_MESSAGE_BYTES = 1 << 20
 _MAX_ADDRESS = 261  # [name of 253 characters]:65535
 
 
 @dataclass(frozen=True, slots=True)
-class View:
-    """Rides on every message: the hash of the sender's table, and the table when the receiver is
-    not known to have it."""
-
-    digest: int
-    rows: Rows = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Ping:
-    """Are you there? Answered by Ack at once."""
-
-    number: int  # the sender's; comes back in the answer
-    view: View
-
-
-@dataclass(frozen=True, slots=True)
-class PingFor:
-    """Ask `target` for me. Answered by Ack when it answers, by Nack when it does not; either way
-    the helper is there."""
-
-    number: int
-    target: int
-    timeout_s: float  # of the helper's own ping
-    view: View
-
-
-@dataclass(frozen=True, slots=True)
-class Ack:
-    number: int
-    view: View
-
-
-@dataclass(frozen=True, slots=True)
-class Nack:
-    number: int
-    view: View
-
-
-Message: TypeAlias = Ping | PingFor | Ack | Nack
-
-
-@dataclass(frozen=True, slots=True)
-class Send:
-    to: int  # place among the members
-    message: Message
-
-
-@dataclass(frozen=True, slots=True)
-class Changed:
-    """What is known of a member has changed. Never about ourselves."""
-
-    member: int
-    before: Entry
-    after: Entry
-
-
-@dataclass(frozen=True, slots=True)
-class Refuted:
-    """Others had named us suspect or dead, and we said that we are here."""
-
-    by: int  # who told us
-    was: Entry
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionHealed:
-    """A split ends: this member had named us dead, and we it."""
-
-    member: int
-
-
-@dataclass(frozen=True, slots=True)
-class Stalled:
-    """This process did not run for a while; its own waiting times begin anew."""
-
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Rival:
-    """Another process goes by our name, again and again."""
-
-    address: str
-
-
-Output: TypeAlias = Send | Changed | Refuted | PartitionHealed | Stalled | Rival
-
-
-# -- as protobuf
-# ------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
 class Envelope:
-    """What comes before every question: which run, and between whom."""
+    """Says before every question which run it is about, and between whom."""
 
     run_id: bytes
     manifest: int  # first 8 bytes of the manifest's hash
@@ -129,7 +34,8 @@ class Envelope:
     receiver: NodeId
 
 
-def request(envelope: Envelope, message: Ping | PingFor) -> bytes:
+def request(envelope: Envelope, message: Ping | PingReq) -> bytes:
+    """Serialise a question: a ProbeRequest."""
     out = pb.ProbeRequest(
         protocol_version=PROTOCOL_VERSION,
         run_id=envelope.run_id,
@@ -140,40 +46,44 @@ def request(envelope: Envelope, message: Ping | PingFor) -> bytes:
         digest=message.view.digest,
         rows=rows(message.view.rows),
     )
-    if isinstance(message, PingFor):
+    if isinstance(message, PingReq):
         out.ping_for.target = message.target
         out.ping_for.timeout_ms = round(message.timeout_s * 1000)
     return out.SerializeToString()
 
 
 def parse_request(data: bytes) -> pb.ProbeRequest:
-    """Raises DecodeError. What is inside is checked by `message_of`, once sender and run are known
-    to be right."""
+    """Parse a question. What is inside is checked by `message_of`, once sender and run are known to
+    be right. Raises DecodeError."""
     return _parse(pb.ProbeRequest, data)
 
 
-def message_of(asked: pb.ProbeRequest, members: int) -> Ping | PingFor:
-    """Raises DecodeError."""
+def message_of(asked: pb.ProbeRequest, members: int) -> Ping | PingReq:
+    """Return the detector's message in a question, in a run of so many members. Raises
+    DecodeError."""
     view = View(asked.digest, parse_rows(asked.rows, members))
     if not asked.HasField("ping_for"):
         return Ping(asked.number, view)
     if asked.ping_for.target >= members:
         raise DecodeError("it asks for a member that the run does not have")
-    return PingFor(asked.number, asked.ping_for.target, max(0.05, asked.ping_for.timeout_ms / 1000), view)
+    return PingReq(asked.number, asked.ping_for.target, max(0.05, asked.ping_for.timeout_ms / 1000), view)
 
 
 def response(message: Ack | Nack) -> bytes:
+    """Serialise an answer: a ProbeResponse."""
     told = rows(message.view.rows)
     unreached = isinstance(message, Nack)
     return pb.ProbeResponse(unreached=unreached, digest=message.view.digest, rows=told).SerializeToString()
 
 
 def refusal(reason: str) -> bytes:
+    """Serialise the answer that a question is refused."""
     return pb.ProbeResponse(refusal=reason).SerializeToString()
 
 
 def parse_response(data: bytes, number: int, members: int) -> Ack | Nack | str:
-    """The answer to our question `number`, or the reason why it was refused. Raises DecodeError."""
+    """Parse the answer to our question `number`, or the reason why it was refused. Raises
+    DecodeError."""
     told = _parse(pb.ProbeResponse, data)
     if told.refusal:
         return told.refusal
@@ -182,6 +92,7 @@ def parse_response(data: bytes, number: int, members: int) -> Ack | Nack | str:
 
 
 def rows(table: Rows) -> list[pb.Row]:
+    """Return a table in protobuf."""
     return [
         pb.Row(
             member=k,
@@ -196,7 +107,7 @@ def rows(table: Rows) -> list[pb.Row]:
 
 
 def parse_rows(told: Iterable[pb.Row], members: int) -> Rows:
-    """At most one a member. Raises DecodeError."""
+    """Check and read a table of so many members, with at most one row each. Raises DecodeError."""
     found: dict[int, Entry] = {}
     for row in told:
         if row.member >= members or row.member in found:
@@ -221,12 +132,12 @@ def _address(text: str) -> str:
 
 
 def parse_join_request(data: bytes) -> pb.JoinRequest:
-    """Raises DecodeError."""
+    """Parse a question to join. Raises DecodeError."""
     return _parse(pb.JoinRequest, data)
 
 
 def parse_join_response(data: bytes) -> pb.JoinResponse:
-    """Raises DecodeError."""
+    """Parse the answer to a question to join. Raises DecodeError."""
     return _parse(pb.JoinResponse, data)
 
 

@@ -6,11 +6,10 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
-from edgegossip.mesh.limits import MeshLimits
-from edgegossip.mesh.membership.messages import Changed, Refuted
-from edgegossip.mesh.membership.news import News
-from edgegossip.mesh.membership.reach import Connections
-from edgegossip.mesh.membership.table import Entry, Status
+from edgegossip.mesh.base import MeshLimits
+from edgegossip.mesh.membership.agent import EventDelegate
+from edgegossip.mesh.membership.client import Connections
+from edgegossip.mesh.membership.protocol import Changed, Entry, Refuted, Status
 from edgegossip.untrusted import Refusal
 
 
@@ -25,7 +24,7 @@ class Channel:
         await asyncio.sleep(0.01)  # others go on meanwhile
 
 
-class Channels:
+class ChannelFactory:
     async def check(self, *_who: object) -> None:
         pass
 
@@ -36,7 +35,7 @@ class Channels:
 def test_members_are_called_while_an_idle_connection_is_closed() -> None:
     async def run() -> None:
         connections = Connections(MeshLimits(), None)
-        connections._channels = Channels()  # type: ignore[assignment]
+        connections._channels = ChannelFactory()  # type: ignore[assignment]
         for _ in range(2):
             await connections.call("a", "127.0.0.1:1", b"")
             connections._connections["a"].used_s -= 60
@@ -50,16 +49,16 @@ def test_members_are_called_while_an_idle_connection_is_closed() -> None:
     asyncio.run(run())
 
 
-def news(now_s: list[float]) -> tuple[News, list[str]]:
+def delegate(now_s: list[float]) -> tuple[EventDelegate, list[str]]:
     log: list[str] = []
-    return News(
+    return EventDelegate(
         ["pi-01", "pi-02"], 0, lambda event: None, lambda *said, **_: log.append(said[1]), lambda: now_s[0]
     ), log
 
 
 def test_who_is_refused_again_and_again_hides_nobody_else() -> None:
     now_s = [0.0]
-    told, log = news(now_s)
+    told, log = delegate(now_s)
     for port in range(40_000, 40_200):
         told.refused(Refusal("pi-09", f"10.0.0.9:{port}", "it belongs to run ff, pi-01 to run aa"))
     told.refused(Refusal("evil", "10.0.0.66:1", "its certificate was revoked"))
@@ -73,7 +72,7 @@ def test_who_is_refused_again_and_again_hides_nobody_else() -> None:
 
 
 def test_a_stranger_with_many_reasons_does_not_fill_the_log() -> None:
-    told, log = news([0.0])
+    told, log = delegate([0.0])
     for k in range(1000):
         told.refused(Refusal("evil", "10.0.0.66:1", f"it looks for {k}, but this is pi-01"))
     told.refused(Refusal("", "[fe80::7]:1", "its certificate was revoked"))
@@ -82,7 +81,7 @@ def test_a_stranger_with_many_reasons_does_not_fill_the_log() -> None:
 
 def test_the_same_trouble_with_a_member_is_told_every_ten_minutes() -> None:
     now_s = [0.0]
-    told, log = news(now_s)
+    told, log = delegate(now_s)
     for now_s[0] in (0.0, 3.0, 500.0, 601.0):
         told.trouble(1, f"10.0.0.2:{7700 + now_s[0]:.0f}", "it refuses us")
     assert log == [
@@ -94,27 +93,27 @@ def test_the_same_trouble_with_a_member_is_told_every_ten_minutes() -> None:
 def test_a_member_cannot_fill_the_log_whatever_is_said_of_it() -> None:
     """By itself (it moves with every message) or by one that lies (it dies and comes back)."""
     now_s = [0.0]
-    told, log = news(now_s)
+    told, log = delegate(now_s)
     here = Entry(Status.ALIVE, 1, 7, "10.0.0.2:1")
-    told.tell(Changed(1, Entry(), here), [here, here])
+    told.notify(Changed(1, Entry(), here), [here, here])
     for k in range(1000):
         now_s[0] += 0.05
         there = replace(here, address=f"10.0.0.2:{k + 2}")
-        told.tell(Changed(1, here, there), [here, there])
+        told.notify(Changed(1, here, there), [here, there])
         here = there
     assert len(log) <= 12 and sum("too often" in line for line in log) == 1
     dead = replace(here, status=Status.DEAD, accusers=1)
     for before, after in [(here, dead), (dead, here)] * 500:
         now_s[0] += 0.05
-        told.tell(Changed(1, before, after), [here, after])
-        told.tell(Refuted(1, dead), [here, after])
+        told.notify(Changed(1, before, after), [here, after])
+        told.notify(Refuted(1, dead), [here, after])
     assert len(log) <= 70
     now_s[0] += 60.0
-    told.tell(Changed(1, here, dead), [here, dead])
+    told.notify(Changed(1, here, dead), [here, dead])
     assert log[-1].startswith("pi-02 is dead: we got no answer")  # a true one is told all the same
 
 
 def test_a_board_that_was_revoked_hears_that_and_nothing_else() -> None:
-    told, log = news([0.0])
-    told.tell(Refuted(1, Entry(Status.DEAD, 3, 7, "10.0.0.2:1")), [Entry(), Entry()])
+    told, log = delegate([0.0])
+    told.notify(Refuted(1, Entry(Status.DEAD, 3, 7, "10.0.0.2:1")), [Entry(), Entry()])
     assert log == ["pi-02 says that our certificate was revoked"]

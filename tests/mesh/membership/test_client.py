@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgegossip.mesh.membership.reach import OwnAddress, has_address
+from edgegossip.mesh.membership.client import OwnAddress, has_address
 
 LAN, OTHER, AWAY = "10.0.0.1", "192.168.7.1", "10.0.0.9"
 OURS = {LAN, OTHER}.__contains__

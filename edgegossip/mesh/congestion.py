@@ -1,26 +1,26 @@
-"""What a sender learns from acknowledgements: how much may be under way on a stream, and when its
-peer has been silent too long.
+"""Congestion control and stall detection: what a sender learns from acknowledgements. How much may
+be under way on a stream, and when its peer has been silent too long.
 
-*How much* (`Window`). What is handed to the kernel before the link can take it delays everything
-behind it: at 1 Mbit/s the usual socket buffers hold half a minute of data, and a keepalive question
-would wait behind all of it. So a stream has about the delivery rate times (twice the smallest round
-trip + QUEUE_S) under way, both measured on acknowledgements as BBR does (Cardwell et al., "BBR:
-Congestion-Based Congestion Control", 2016, section 3): a rate sample is what was delivered between
-the sending of a chunk and its acknowledgement. Unlike BBR the estimate is the median of the last
-few samples and not their maximum, and the window at most doubles with a sample: shaped links let
-the first kilobytes pass at once.
+*How much* (`CongestionWindow`). What is handed to the kernel before the link can take it delays
+everything behind it: at 1 Mbit/s the usual socket buffers hold half a minute of data, and a
+keepalive question would wait behind all of it. So a stream has about the delivery rate times (twice
+the smallest round trip + QUEUE_S) under way, both measured on acknowledgements as BBR does
+(Cardwell et al., "BBR: Congestion-Based Congestion Control", 2016, section 3): a rate sample is
+what was delivered between the sending of a chunk and its acknowledgement. Unlike BBR the estimate
+is the median of the last few samples and not their maximum, and the window at most doubles with a
+sample: shaped links let the first kilobytes pass at once.
 
-*How long* (`Deadline`, `Silence`). The deadline is the median of the last waits for an
-acknowledgement plus K deviations, as retransmission timers have it (Jacobson, "Congestion Avoidance
-and Control", 1988; RFC 6298), with the median and the median absolute deviation in place of means,
-so that a few stalls do not stretch it. It doubles each time that it is missed (RFC 6298, 5.5),
-until the peer is heard again. A missed deadline alone does not end a stream, for the peer may be
-busy, or we. It is asked over the same connection whether it is there, and the log hears which of
+*How long* (`TimeoutEstimator`, `StallDetector`). The deadline is the median of the last waits for
+an acknowledgement plus K deviations, as retransmission timers have it (Jacobson, "Congestion
+Avoidance and Control", 1988; RFC 6298), with the median and the median absolute deviation in place
+of means, so that a few stalls do not stretch it. It doubles each time that it is missed (RFC 6298,
+5.5), until the peer is heard again. A missed deadline alone does not end a stream, for the peer may
+be busy, or we. It is asked over the same connection whether it is there, and the log hears which of
 the two it is. Dead connections are the keepalive's business, which gRPC's core answers whatever
 Python does; a process that has not answered for `hung_s` either is given up here. However far the
 deadline has doubled by then, it is asked in time for that.
 
-`Window` and `Deadline` are pure: the caller passes the time.
+`CongestionWindow` and `TimeoutEstimator` are pure: the caller passes the time.
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ _ASK_AT = 0.75  # of hung_s without a sign of life: time to ask, so that the ans
 _LAST = 0.1  # of hung_s: every question has at least so long
 
 
-class Window:
-    """State of one stream. Positions count the bytes of frames since the stream began."""
+class CongestionWindow:
+    """Bounds how much is under way on one stream. Positions count the bytes of frames since the
+    stream began."""
 
     def __init__(self, max_chunk_bytes: int) -> None:
         self._max_chunk_bytes = max_chunk_bytes
@@ -62,20 +63,23 @@ class Window:
 
     @property
     def position(self) -> int:
+        """How many bytes of frames went out."""
         return self._sent
 
     @property
     def is_empty(self) -> bool:
-        """Nothing is under way."""
+        """Whether nothing is under way."""
         return self._sent == self._delivered
 
     @property
     def has_room(self) -> bool:
+        """Whether another chunk may go out."""
         return self._sent == self._delivered or self._sent - self._delivered + self.chunk_bytes <= self.size_bytes
 
     def send(self, size_bytes: int, now_s: float, *, ends_frame: bool = False) -> bool:
-        """A chunk goes out. True when its acknowledgement is to be asked for: four times a window,
-        whenever the next chunk could not go out without one, and when it `ends_frame` of many."""
+        """Count a chunk that goes out; return whether its acknowledgement is to be asked for: four
+        times a window, whenever the next chunk could not go out without one, and when it
+        `ends_frame` of many."""
         self._sent += size_bytes
         ask = ends_frame or self._sent - self._asked >= self.size_bytes // 4 or not self.has_room
         if ask:
@@ -84,7 +88,7 @@ class Window:
         return ask
 
     def acknowledge(self, position: int, now_s: float) -> None:
-        """Everything before `position` has arrived."""
+        """Take in that everything before `position` has arrived."""
         self._delivered = max(self._delivered, position)
         # Chunks that were sent before the acknowledged one are done without a sample: one
         # acknowledgement spoke for all.
@@ -104,8 +108,8 @@ class Window:
         self.chunk_bytes = min(self._max_chunk_bytes, max(MIN_CHUNK_BYTES, size_bytes // 4))  # of the next chunk
 
 
-class Deadline:
-    """Seconds between `least_s` and `most_s`. Pure."""
+class TimeoutEstimator:
+    """Estimates how long an acknowledgement may take: seconds between `least_s` and `most_s`."""
 
     def __init__(self, least_s: float, most_s: float) -> None:
         self._least_s, self._most_s = least_s, max(least_s, most_s)
@@ -113,12 +117,12 @@ class Deadline:
         self._factor = 1.0
 
     def see(self, took_s: float) -> None:
-        """It took that long."""
+        """Take in that it took that long."""
         self._seen_s.append(took_s)
         self._factor = 1.0
 
     def miss(self) -> None:
-        """It took longer, and goes on."""
+        """Take in that it took longer, and goes on."""
         self._factor *= 2.0
 
     @property
@@ -128,6 +132,7 @@ class Deadline:
 
     @property
     def limit_s(self) -> float:
+        """How long it may take now."""
         limit_s = self._most_s
         if len(self._seen_s) >= _ENOUGH:
             usual_s = self.usual_s
@@ -136,15 +141,15 @@ class Deadline:
         return limit_s * self._factor
 
 
-class Silence:
-    """Watches one stream. `is_alive` asks the peer and waits at most so many seconds. `tell` hears
-    of a deadline missed: silent for how long, what is usual, whether the peer is alive. A peer that
-    gives no sign of life for `hung_s`, neither an acknowledgement nor an answer to a question, is
-    given up, at most a tenth later."""
+class StallDetector:
+    """Watches one stream for a peer that is silent. `is_alive` asks the peer and waits at most so
+    many seconds. `tell` hears of a deadline missed: silent for how long, what is usual, whether the
+    peer is alive. A peer that gives no sign of life for `hung_s`, neither an acknowledgement nor an
+    answer to a question, is given up, at most a tenth later."""
 
     def __init__(
         self,
-        deadline: Deadline,
+        deadline: TimeoutEstimator,
         hung_s: float,
         is_alive: Callable[[float], Awaitable[bool]],
         tell: Callable[[float, float, bool], None],
@@ -156,21 +161,22 @@ class Silence:
         self._sleeping: asyncio.Event | None = None
 
     def sent(self, now_s: float) -> None:
-        """Something went out that the peer will acknowledge."""
+        """Take in that something went out which the peer will acknowledge."""
         if self._since_s is None:
             self._since_s = self._sign_s = now_s
             if self._sleeping is not None:
                 self._sleeping.set()
 
     def heard(self, now_s: float, *, more: bool) -> None:
-        """An acknowledgement came in; there is `more` to come."""
+        """Take in that an acknowledgement came; there is `more` to come."""
         if self._since_s is not None:
             self._deadline.see(now_s - self._since_s)
         self._since_s = now_s if more else None
         self._sign_s = now_s
 
     async def watch(self) -> None:
-        """Raises PeerError when the peer does not answer any more."""
+        """Ask the peer whenever it is silent too long. Ends with PeerError when it does not answer
+        any more."""
         while True:
             # Nothing is owed: sleep until `sent` says that something is.
             if self._since_s is None:
@@ -189,10 +195,10 @@ class Silence:
     def _due_s(self, since_s: float) -> float:
         """When to ask next: at the deadline; and when the last sign of life is so old that the peer
         may hang, then and once more when its time is over."""
-        doubt_s = self._sign_s + _ASK_AT * self._hung_s
-        if self._asked_s >= doubt_s:
-            doubt_s = self._sign_s + self._hung_s
-        return min(since_s + self._deadline.limit_s, doubt_s)
+        hung_at_s = self._sign_s + _ASK_AT * self._hung_s
+        if self._asked_s >= hung_at_s:
+            hung_at_s = self._sign_s + self._hung_s
+        return min(since_s + self._deadline.limit_s, hung_at_s)
 
     async def _ask(self, since_s: float) -> None:
         self._asked_s = now_s = time.monotonic()

@@ -1,4 +1,4 @@
-"""What a knock is worth."""
+"""What an admission handshake is worth."""
 
 from __future__ import annotations
 
@@ -13,92 +13,92 @@ import pytest
 from edgegossip.mesh import GrpcTransport
 from edgegossip.mesh._proto import mesh_pb2 as pb
 from edgegossip.mesh.base import Notice, PeerDown, PeerUp, Received
-from edgegossip.mesh.outbound import METHOD
+from edgegossip.mesh.wire import METHOD
 from edgegossip.security.names import serial_name
 from edgegossip.security.tls import H2
 from tests.mesh.security.support import (
     LIMITS,
+    admission_handshake,
     channel_to_b,
     converse,
     hello,
     in_quarantine,
     is_refused,
-    knock_at,
     left,
     told,
 )
 from tests.mesh.support import PATIENCE_S, RUN, PeerProcess, wait_for
 
 
-def test_grpc_without_a_knock(fleet, pair):
+def test_grpc_without_an_admission_handshake(fleet, pair):
     _, b = pair
     is_refused(fleet.client_context(fleet.of("c"), H2), b.address)
     assert "refused c at" in told(b, "it comes in without the admission handshake")
 
 
-def test_a_ticket_is_for_one_connection(fleet, pair):
+def test_a_token_is_for_one_connection(fleet, pair):
     _, b = pair
-    ticket = knock_at(fleet, fleet.of("c"), b.address).text
-    assert converse(fleet, "c", b.address, hello(run_id=b""), ticket=ticket)[-1].WhichOneof("kind") == "refusal"
+    token = admission_handshake(fleet, fleet.of("c"), b.address).text
+    assert converse(fleet, "c", b.address, hello(run_id=b""), token=token)[-1].WhichOneof("kind") == "refusal"
     told(b, "it belongs to run")
     with pytest.raises(AssertionError):
-        converse(fleet, "c", b.address, hello(), ticket=ticket)
+        converse(fleet, "c", b.address, hello(), token=token)
     told(b, "it comes in without the admission handshake")
 
 
-def test_a_ticket_of_somebody_else(fleet, pair):
-    """c overheard the ticket of a, and was quicker."""
+def test_a_token_of_somebody_else(fleet, pair):
+    """c overheard the token of a, and was quicker."""
     _, b = pair
-    ticket = knock_at(fleet, fleet.of("a"), b.address).text
-    [answer] = converse(fleet, "c", b.address, hello(sender="a"), ticket=ticket)
+    token = admission_handshake(fleet, fleet.of("a"), b.address).text
+    [answer] = converse(fleet, "c", b.address, hello(sender="a"), token=token)
     assert answer.refusal.code == pb.REFUSAL_CODE_IDENTITY
     told(b, "its certificate is not the one that a showed in the admission handshake")
     in_quarantine(b)  # c, and not a
 
 
-def test_tickets_kept_in_store_do_not_help_in_quarantine(fleet, pair):
-    """c knocks three times and breaks the protocol with one of the tickets: the others are worth
-    nothing, at once and later."""
+def test_tokens_kept_in_store_do_not_help_in_quarantine(fleet, pair):
+    """c is admitted three times and breaks the protocol with one of the tokens: the others are
+    worth nothing, at once and later."""
     _, b = pair
-    first, second, third = (knock_at(fleet, fleet.of("c"), b.address).text for _ in range(3))
+    first, second, third = (admission_handshake(fleet, fleet.of("c"), b.address).text for _ in range(3))
     with channel_to_b(fleet, fleet.of("c"), b.address, first) as channel:
         [answer] = channel.stream_stream(METHOD)(iter([b"\xff\xff"]), timeout=PATIENCE_S)
         assert pb.ExchangeResponse.FromString(answer).refusal.code == pb.REFUSAL_CODE_MALFORMED
         in_quarantine(b)
         with pytest.raises(AssertionError):
-            converse(fleet, "c", b.address, hello(), ticket=second)
+            converse(fleet, "c", b.address, hello(), token=second)
     wait_for(b, Notice, lambda n: n.text.startswith("refused c at") and "quarantine" in n.text)
     b._security._front_end.cut(
         lambda caller: caller.subject.name == "c", "again"
     )  # as it is when the last words were said
     with pytest.raises(AssertionError):
-        converse(fleet, "c", b.address, hello(), ticket=third)
+        converse(fleet, "c", b.address, hello(), token=third)
     told(b, "it comes in without the admission handshake")
 
 
-def test_a_board_that_only_knocks_pushes_out_nobody_elses_ticket(fleet):
-    """From many addresses, more often than the door lets it: c is named, and the ticket of a is
+def test_a_board_that_asks_for_tokens_without_end_pushes_out_nobody_elses_token(fleet):
+    """From many addresses, more often than the front end lets it: c is named, and the token of a is
     still good."""
-    limits = replace(LIMITS, knock_burst=20, knocks_per_s=1.0)
-    with GrpcTransport("b", RUN, limits=limits, security=fleet.guard("b")) as b:
+    limits = replace(LIMITS, admission_burst=20, admissions_per_s=1.0)
+    with GrpcTransport("b", RUN, limits=limits, security=fleet.security("b")) as b:
         b.connect({"a": "127.0.0.1:1"})
-        ticket = knock_at(fleet, fleet.of("a"), b.address).text
+        token = admission_handshake(fleet, fleet.of("a"), b.address).text
         let_in = 0
         for k in range(40):
             with suppress(OSError):
-                knock_at(fleet, fleet.of("c"), b.address, f"127.0.0.{2 + k % 16}")
+                admission_handshake(fleet, fleet.of("c"), b.address, f"127.0.0.{2 + k % 16}")
                 let_in += 1
         assert 20 <= let_in < 30
         assert "refused c at" in told(b, "it makes more than 1 admission handshakes a second", "127.0.0.")
-        [answer] = converse(fleet, "a", b.address, hello(sender="a", run_id=b""), ticket=ticket)
+        [answer] = converse(fleet, "a", b.address, hello(sender="a", run_id=b""), token=token)
         assert "it belongs to run" in answer.refusal.reason
 
 
 @pytest.mark.parametrize("version", ["TLSv1_2", "TLSv1_1"])
-def test_a_downgrade_with_a_ticket(fleet, pair, version):
-    """The server behind the door would take it."""
+def test_a_downgrade_with_a_token(fleet, pair, version):
+    """The server behind the front end would take it."""
     _, b = pair
-    name = serial_name(7, fleet.ca.fleet_id, knock_at(fleet, fleet.of("c"), b.address).text)
+    name = serial_name(7, fleet.ca.fleet_id, admission_handshake(fleet, fleet.of("c"), b.address).text)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # that is what it is about
         newest = {"maximum_version": ssl.TLSVersion[version], "ciphers": "ALL:@SECLEVEL=0"}
@@ -112,7 +112,7 @@ def test_a_board_whose_interpreter_is_busy_still_answers(fleet):
     limits = replace(LIMITS, keepalive_s=0.2, keepalive_timeout_s=0.3, grace_s=0.1)
     process = PeerProcess("b", identity=str(fleet.folder("b")))
     try:
-        with GrpcTransport("a", RUN, limits=limits, security=fleet.guard("a")) as a:
+        with GrpcTransport("a", RUN, limits=limits, security=fleet.security("a")) as a:
             process.connect({"a": a.address})
             a.connect({"b": process.address})
             wait_for(a, PeerUp)

@@ -1,0 +1,277 @@
+"""The calling side of membership: the first question of a board that wants to join
+(`request_join`), the connections over which members probe each other, and the address that is our
+own, where nobody told it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from edgegossip.mesh import address as addresses
+from edgegossip.mesh._grpc import grpc
+from edgegossip.mesh._proto import membership_pb2 as pb
+from edgegossip.mesh.address import Address
+from edgegossip.mesh.base import MeshLimits
+from edgegossip.mesh.connections import ChannelFactory, Security, Unreachable, words_of_rpc_error
+from edgegossip.mesh.membership import wire
+from edgegossip.mesh.membership.manifest import Manifest, parse
+from edgegossip.mesh.membership.protocol import Rows
+from edgegossip.types import ConfigError, NodeId, PeerError
+from edgegossip.untrusted import printable
+
+if TYPE_CHECKING:
+    from edgegossip.mesh.tls_security import TlsSecurity
+
+_CALL_S = 5.0  # bound of a question to join
+_UNKNOWN, _LOOPBACK, _SAID, _OURS = range(4)
+
+# A connection that was not used for so long is closed: the listening end would go on asking whether
+# we are there. Longer than two that watch each other are ever silent, however slow they are.
+_IDLE_S = 14.0
+
+
+# -- joining
+
+
+class RefusedToJoin(PeerError):
+    """Raised when a member answered that we cannot take part, or what it told cannot be trusted: no
+    use to try again."""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinAnswer:
+    """What a member told us of its run; nothing is verified yet but its form."""
+
+    manifest: Manifest
+    rows: Rows
+    by: NodeId  # as its certificate says, else as it says itself
+    seen_as: str  # the host that it sees us at
+
+
+def request_join(
+    seed: addresses.Address, name: NodeId, security: TlsSecurity | None, run_id: bytes = b"", attempt: int = 0
+) -> JoinAnswer:
+    """Ask the member that listens at `seed` what its run is. Any member may be asked, before
+    anything else is running. Waits for some seconds at most; `attempt` counts the tries, which take
+    turns where a name has several addresses. Raises Unreachable or RefusedToJoin."""
+    try:
+        return asyncio.run(_request_join(seed, name, security, run_id, attempt))
+    except (TimeoutError, OSError) as error:
+        number = getattr(error, "errno", None)  # asyncio's own text has the address in it once more
+        raise Unreachable(f"{seed}: {os.strerror(number).lower() if number else 'it does not answer'}") from error
+    except grpc.RpcError as error:
+        raise Unreachable(f"{seed}: {words_of_rpc_error(error)}") from error
+    except RefusedToJoin:
+        raise
+    except Unreachable as error:
+        raise error if str(error).startswith(str(seed)) else Unreachable(f"{seed}: {error}") from error
+    except PeerError as error:
+        raise RefusedToJoin(f"{seed}: {error}") from error
+
+
+async def _request_join(
+    seed: addresses.Address, name: NodeId, security: TlsSecurity | None, run_id: bytes, attempt: int
+) -> JoinAnswer:
+    try:
+        where = await addresses.resolve(seed, attempt)
+    except PeerError as error:
+        raise Unreachable(str(error)) from error
+    request = pb.JoinRequest(protocol_version=wire.PROTOCOL_VERSION, name=name, reached=str(seed), run_id=run_id)
+    options: list[tuple[str, int | str]] = list(MeshLimits().channel_options())
+    target, member = addresses.grpc_target(where), None
+    if security is None:
+        opened = grpc.insecure_channel(target, options=options)
+    else:
+        member = await _who_listens(where, security)
+        await security.check(member, where)
+        options += security.channel_options(member)
+        opened = grpc.secure_channel(target, security.channel_credentials(member), options=options)
+    with opened as channel:  # not grpc.aio: its loop would have to live on
+        call = channel.unary_unary(wire.JOIN)
+        data = await asyncio.to_thread(call, request.SerializeToString(), timeout=_CALL_S)
+    told = wire.parse_join_response(data)
+    if told.refusal:
+        raise RefusedToJoin(f"{seed} refuses us: {printable(told.refusal, 1000)}")
+    manifest = parse(told.manifest, told.signature)
+    host = told.seen_as if told.seen_as.isprintable() and len(told.seen_as) < 256 else ""
+    by = member or printable(told.name, 64)
+    return JoinAnswer(manifest, wire.parse_rows(told.rows, len(manifest.members)), by, host)
+
+
+async def _who_listens(where: addresses.Address, security: TlsSecurity) -> NodeId:
+    """The name in the certificate of a seed, of which we know the address only: any board of our
+    fleet is right."""
+    from edgegossip.security import tls
+
+    context = tls.client_context(security.identity)
+    context.check_hostname = False  # the chain is checked; the name is what we ask for
+    try:
+        async with asyncio.timeout(_CALL_S):
+            _, writer = await asyncio.open_connection(where.host, where.port, ssl=context, server_hostname="seed")
+    except (ssl.SSLEOFError, ConnectionError) as error:
+        raise Unreachable(f"{where}: it ended the connection during the TLS handshake") from error
+    except ssl.SSLError as error:
+        raise RefusedToJoin(f"{where}: {tls.words(error)}") from error
+    try:
+        subject, _ = tls.peer_of(writer.get_extra_info("ssl_object").getpeercert(), security.identity.fleet)
+    finally:
+        writer.transport.abort()
+    if subject.role != "board":
+        raise RefusedToJoin(f"{where}: {subject.name} is a {subject.role}, where a board is due")
+    return subject.name
+
+
+# -- our own address
+
+
+class OwnAddress:
+    """Finds out what others reach us at, from the worst guess to the surest.
+
+    A board that listens on all addresses of its machine does not know which of them the others can
+    use. Who joins through it says which one it reached. A board on the same machine says 127.0.0.1,
+    which is of no use to anybody else; a tunnel or a forwarded port has an address that this
+    machine does not have. So a better guess replaces a worse one, and never the other way round.
+
+    `address` is what we have so far, empty for nothing. `port`: we listen there on all addresses of
+    this machine; None: our address is certain. `is_own` tells whether a numeric host is an address
+    of this machine."""
+
+    def __init__(self, address: str, port: int | None = None, is_own: Callable[[str], bool] | None = None) -> None:
+        self.address, self._port, self._is_own = address, port, is_own or has_address
+
+    def reached(self, at: str, caller: str) -> bool:
+        """Take in that somebody at the host `caller` reached us, it says, at `at`. Return whether
+        that is our address from now on."""
+        where = _parse_address(at)
+        if where is None or (_is_loopback(where) and not _is_loopback(Address(caller, 1))):
+            return False
+        return self._take(where)
+
+    def beside(self, others: Iterable[str]) -> bool:
+        """Take in the addresses of other members: one on this machine has a host that is ours, too.
+        Return whether it is from now on."""
+        if self._port is None or self._rank(_parse_address(self.address)) > _LOOPBACK:
+            return False
+        found = (Address(where.host, self._port) for text in others if (where := _parse_address(text)) is not None)
+        return any(self._rank(where) == _OURS and self._take(where) for where in found)
+
+    def _take(self, where: Address) -> bool:
+        if self._port is None or self._rank(where) <= self._rank(_parse_address(self.address)):
+            return False
+        self.address = str(where)
+        return True
+
+    def _rank(self, where: Address | None) -> int:
+        if where is None:
+            return _UNKNOWN
+        if _is_loopback(where):
+            return _LOOPBACK
+        return _OURS if where.is_numeric and where.port == self._port and self._is_own(where.host) else _SAID
+
+
+def has_address(host: str) -> bool:
+    """Return whether a numeric address is one of this machine's: only then can a socket be bound to
+    it."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((host, 0))
+    except OSError:
+        return False
+    return True
+
+
+def _is_loopback(where: Address) -> bool:
+    return where.host == "localhost" or where.is_loopback
+
+
+def _parse_address(text: str) -> Address | None:
+    try:
+        return addresses.parse(text, "address") if text else None
+    except ConfigError:
+        return None
+
+
+# -- connections
+
+
+@dataclass(slots=True)
+class _Connection:
+    address: str = ""
+    channel: Any = None
+    method: Any = None
+    attempts: int = 0
+    used_s: float = 0.0
+    opening: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class Connections:
+    """Calls members, and opens and closes connections for that. A connection is opened when it is
+    needed and kept while it is used, without keepalive pings of its own: the probes are that. One
+    that fails is closed, because TCP would be slow to try again. On the loop."""
+
+    def __init__(self, limits: MeshLimits, security: Security | None) -> None:
+        self._channels, self._security = ChannelFactory(limits, security), security
+        self._connections: dict[NodeId, _Connection] = {}
+
+    async def call(self, peer: NodeId, address: str, request: bytes) -> bytes:
+        """Make one Probe call. Raises PeerError, or gRPC's errors; then the connection is
+        closed."""
+        if not address:
+            raise PeerError("its address is not known yet")
+        connection = self._connections.setdefault(peer, _Connection())
+        connection.used_s = time.monotonic()
+        await self._shut_idle(connection.used_s - _IDLE_S)
+        async with connection.opening:
+            if connection.channel is None or connection.address != address or self._revoked(peer):
+                await self._open(connection, peer, address)
+        channel = connection.channel
+        try:
+            data = bytes(await connection.method(request))
+            if self._revoked(peer):  # the list came while we waited
+                raise PeerError("its certificate was revoked")
+            return data
+        except BaseException:
+            if connection.channel is channel:
+                await self._shut(connection)
+            raise
+
+    async def drop_revoked(self) -> None:
+        """Cut off whoever is on our revocation list, which is a newer one."""
+        for peer, connection in list(self._connections.items()):
+            if self._revoked(peer):
+                await self._shut(connection)
+
+    def _revoked(self, peer: NodeId) -> bool:
+        return self._security is not None and self._security.revoked(peer)
+
+    async def close(self) -> None:
+        """Close every connection."""
+        for connection in list(self._connections.values()):  # others come while we wait
+            await self._shut(connection)
+
+    async def _shut_idle(self, before_s: float) -> None:
+        for connection in list(self._connections.values()):
+            if connection.used_s < before_s and connection.channel is not None and not connection.opening.locked():
+                await self._shut(connection)
+
+    async def _open(self, connection: _Connection, peer: NodeId, address: str) -> None:
+        await self._shut(connection)
+        connection.attempts += 1
+        where = await addresses.resolve(addresses.parse(address, f"address of {peer}"), connection.attempts)
+        await self._channels.check(peer, where)
+        connection.channel = self._channels.open(peer, where)
+        connection.method, connection.address = connection.channel.unary_unary(wire.PROBE), address
+
+    async def _shut(self, connection: _Connection) -> None:
+        channel, connection.channel = connection.channel, None
+        if channel is not None:
+            with suppress(Exception):  # of gRPC's own: what is broken is closed
+                await channel.close()
