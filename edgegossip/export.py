@@ -81,7 +81,7 @@ def to_onnx(model: nn.Module, examples: Iterable[Tensor], path: str | Path) -> i
     if quantised:
         from edgegossip.int8 import qdq
 
-        model = qdq.qdq_twin(model, chain([first], batches))
+        model = qdq.qdq_model(model, chain([first], batches))
     return write(model, first, Path(path), quantised=quantised).size_bytes
 
 
@@ -216,7 +216,7 @@ def write(model: FoundModel, recipe: Recipe, out: Path, *, examples: int = 256) 
         from edgegossip.int8 import qdq
 
         batches = list(set_up.training_inputs(examples))
-        calibrated, module = sum(map(len, batches)), qdq.qdq_twin(module, batches)
+        calibrated, module = sum(map(len, batches)), qdq.qdq_model(module, batches)
     written = write_program(module, next(set_up.test_batches())[0], out, quantised=bool(calibrated))
     accuracy, file_accuracy, difference = set_up.compared(written)
     return replace(
@@ -264,13 +264,13 @@ class _SetUp:
     """The run's model with its trained values, and the run's data as the model takes them."""
 
     def __init__(self, recipe: Recipe, model: FoundModel) -> None:
-        from edgegossip.training.batches import Normaliser
         from edgegossip.training.check import task_of
         from edgegossip.training.data import open_data
+        from edgegossip.training.loader import Normalize
 
         self.module: nn.Module = module_of(model, recipe)
         self._data = open_data(recipe.data)
-        self._normalise = Normaliser.of(self._data.about)
+        self._normalise = Normalize.of(self._data.about)
         self._task = task_of(recipe.training, self._data.about)
 
     def training_inputs(self, count: int) -> Iterator[Tensor]:

@@ -127,7 +127,7 @@ SAME_JOB = """
     from torch import nn
 
     import edgegossip
-    from edgegossip.training.batches import Sampler
+    from edgegossip.training.loader import Sampler
 
     index = max(0, int(sys.argv[1]))
     (x, y), _ = same_job.data("", f"board-{index}")

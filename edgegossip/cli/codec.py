@@ -83,12 +83,12 @@ def verify(name: str | None, settings: tuple[str, ...], size: int, draws: int, a
 def build_codec(name: str, params: dict[str, Any]) -> Any:
     """A codec by name, or a user's own. Raises ConfigError or UsageError."""
     from edgegossip import codecs
-    from edgegossip.training.names import call_own, is_own, own_function
+    from edgegossip.training.names import call_custom, import_function, is_custom_function
 
-    if not is_own(name):
+    if not is_custom_function(name):
         return codecs.get(name, **params)
     try:
-        made = call_own(name, own_function("codec", name), **params)
+        made = call_custom(name, import_function("codec", name), **params)
     except SystemExit as error:
         raise UsageError(f"{name} ended the process (SystemExit: {error.code}) instead of returning a codec") from None
     if missing := [part for part in _SEAM if not hasattr(made, part)]:

@@ -26,7 +26,7 @@ def download(name: str, folder: str) -> None:
     The data home is $EDGEGOSSIP_DATA, or ~/.local/share/edgegossip; recipes look there when
     data.dir is empty.
     """
-    from edgegossip.training.download import download as fetch
+    from edgegossip.training.data.download import download as fetch
 
     click.echo(f"{name} is in {fetch(name, folder, _show if sys.stderr.isatty() else None)}")
 

@@ -20,20 +20,30 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
+from typing_extensions import override
 
 from edgegossip.int8 import memory
-from edgegossip.int8.functional import draw_key, flat, maps_of, place_of, quantise
-from edgegossip.int8.tensor import QuantisedTensor, dequantise, note_without_step
+from edgegossip.int8.functional import draw_key
+from edgegossip.int8.tensor import (
+    Function,
+    QuantisedTensor,
+    buffer_of,
+    dense_buffer,
+    dequantise,
+    maps_of,
+    quantise,
+    refuse_recording,
+)
 from edgegossip.native import int8 as native
 from edgegossip.types import UsageError
 
 
 class DotProductAttention(nn.Module):
-    """softmax(q k^T / sqrt(width)) v by head: the products of attention without its linear layers.
+    """Gives softmax(q k^T / sqrt(width)) v by head: attention without its linear layers.
 
-    q float[batch, queries, heads * width], k and v float[batch, keys, heads * width]; `seen`: what
-    a query sees, see `mask_of`. In training mode a share `dropout` of the probabilities is dropped.
-    A query that sees no key gives zeros.
+    q float[batch, queries, heads * width], k and v float[batch, keys, heads * width]; `attn_mask`:
+    True where a query sees a key, see `mask_of`. In training mode a share `dropout` of the
+    probabilities is dropped. A query that sees no key gives zeros.
 
         y = DotProductAttention(heads=4)(q, k, v, ids != 0)
     """
@@ -42,12 +52,14 @@ class DotProductAttention(nn.Module):
         super().__init__()
         self.heads, self.dropout = heads, dropout
 
+    @override
     def extra_repr(self) -> str:
         return f"heads={self.heads}, dropout={self.dropout}"
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None = None) -> Tensor:
-        a, b, c = (x.unflatten(-1, (self.heads, -1)).transpose(1, 2) for x in (q, k, v))
-        mask = None if seen is None else mask_of(seen)
+    @override
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None) -> Tensor:
+        a, b, c = (torch.unflatten(x, -1, (self.heads, -1)).transpose(1, 2) for x in (q, k, v))
+        mask = None if attn_mask is None else mask_of(attn_mask)
         dropout = self.dropout if self.training else 0.0
         y = F.scaled_dot_product_attention(a, b, c, attn_mask=mask, dropout_p=dropout)
         if mask is not None:
@@ -55,24 +67,24 @@ class DotProductAttention(nn.Module):
         return y.transpose(1, 2).flatten(2)
 
 
-def mask_of(seen: Tensor) -> Tensor:
+def mask_of(attn_mask: Tensor) -> Tensor:
     """Bring bool[batch, keys], True for the keys that all queries see, to the form [batch, heads,
     queries, keys], in which a 1 stands for the same everywhere; another mask has that form already.
     Raises UsageError for others."""
-    if seen.dtype != torch.bool or seen.dim() not in (2, 4):
+    if attn_mask.dtype != torch.bool or attn_mask.dim() not in (2, 4):
         raise UsageError(
             "attention takes a mask bool[batch, keys] or bool[batch, heads, queries, keys], True where "
-            f"a query sees a key, not {seen.dtype}{list(seen.shape)}"
+            f"a query sees a key, not {attn_mask.dtype}{list(attn_mask.shape)}"
         )
-    return seen[:, None, None, :] if seen.dim() == 2 else seen
+    return attn_mask[:, None, None, :] if attn_mask.dim() == 2 else attn_mask
 
 
 class _Call(NamedTuple):
-    """What is the same in both passes. In one piece: autograd looks at every argument."""
+    """Holds what is the same in both passes. In one piece: autograd looks at every argument."""
 
     shape: native.AttentionShape
-    seen: Tensor | None  # uint8
-    mask: tuple[int, int, int]
+    attn_mask: Tensor | None  # uint8
+    mask_sizes: tuple[int, int, int]
     dropped: float
     key: int
 
@@ -80,17 +92,19 @@ class _Call(NamedTuple):
         """As the kernels take it, of the parts of q, k and v."""
         each = len(parts) // 3
         q, k, v = (maps_of(parts[n * each : (n + 1) * each], sizes[n]) for n in range(3))
-        return native.AttentionPass(self.shape, q, k, v, flat(self.seen), self.mask, self.dropped, self.key)
+        return native.AttentionPass(
+            self.shape, q, k, v, buffer_of(self.attn_mask), self.mask_sizes, self.dropped, self.key
+        )
 
 
-class _Attention(torch.autograd.Function):
+class _Attention(Function):
     @staticmethod
     def forward(ctx: Any, q: QuantisedTensor, k: QuantisedTensor, v: QuantisedTensor, call: _Call) -> Tensor:
         parts = tuple(part for x in (q, k, v) for part in (x.q, x.scale, x.zero))
         ctx.call, ctx.sizes = call, (q.sizes, k.sizes, v.sizes)
         ctx.save_for_backward(*parts)
         out = memory.empty(q.sizes)
-        native.attention(call.of(parts, ctx.sizes), place_of(out), threads=torch.get_num_threads())
+        native.attention(call.of(parts, ctx.sizes), dense_buffer(out), threads=torch.get_num_threads())
         return out
 
     @staticmethod
@@ -99,15 +113,17 @@ class _Attention(torch.autograd.Function):
         call = ctx.call.of(ctx.saved_tensors, ctx.sizes)
         dq, dk, dv = (memory.empty(sizes) for sizes in ctx.sizes)
         native.attention_backward(
-            call, flat(g), place_of(dq), place_of(dk), place_of(dv), threads=torch.get_num_threads()
+            call, buffer_of(g), dense_buffer(dq), dense_buffer(dk), dense_buffer(dv), threads=torch.get_num_threads()
         )
         return dq, dk, dv, None
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, heads: int, seen: Tensor | None = None, dropped: float = 0.0) -> Tensor:
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, heads: int, attn_mask: Tensor | None = None, dropped: float = 0.0
+) -> Tensor:
     """Compute `DotProductAttention` of int8 or float32, as float32. Raises UsageError for shapes
     that do not fit."""
-    note_without_step("attention")
+    refuse_recording("attention")
     x, y, z = (quantise(t) for t in (q, k, v))
     fits = x.dim() == y.dim() == 3 and y.shape == z.shape and len(x) == len(y) and x.shape[2] == y.shape[2]
     if not fits or x.shape[2] % heads:
@@ -117,23 +133,23 @@ def attention(q: Tensor, k: Tensor, v: Tensor, heads: int, seen: Tensor | None =
             f"features that its {heads} heads divide, not {shapes}"
         )
     batch, queries, features = x.shape
-    keys, mask = y.shape[1], (1, 1, 1)
-    if seen is not None:
-        seen = mask_of(seen)
-        mask = (int(seen.shape[0]), int(seen.shape[1]), int(seen.shape[2]))
+    keys, mask_sizes = y.shape[1], (1, 1, 1)
+    if attn_mask is not None:
+        attn_mask = mask_of(attn_mask)
+        mask_sizes = (int(attn_mask.shape[0]), int(attn_mask.shape[1]), int(attn_mask.shape[2]))
         whole = (batch, heads, queries)
-        if seen.shape[3] != keys or any(m not in (1, w) for m, w in zip(mask, whole, strict=True)):
+        if attn_mask.shape[3] != keys or any(m not in (1, w) for m, w in zip(mask_sizes, whole, strict=True)):
             raise UsageError(
-                f"this attention takes a mask that fits [{batch}, {heads}, {queries}, {keys}], not {list(seen.shape)}"
+                f"this attention takes a mask that fits [{batch}, {heads}, {queries}, {keys}], not {list(attn_mask.shape)}"
             )
-        seen = seen.to(torch.uint8).contiguous()
+        attn_mask = attn_mask.to(torch.uint8).contiguous()
     shape = native.AttentionShape(batch, queries, keys, heads, features // heads)
     key = draw_key() if torch.is_grad_enabled() or dropped else 0
-    made: Tensor = _Attention.apply(x, y, z, _Call(shape, seen, mask, dropped, key))
+    made: Tensor = _Attention.apply(x, y, z, _Call(shape, attn_mask, mask_sizes, dropped, key))
     return made
 
 
-def seen_of(hidden: Tensor | None, what: str) -> Tensor | None:
+def invert_mask(hidden: Tensor | None, what: str) -> Tensor | None:
     """Turn a mask of torch's transformer layers (True, or minus infinity, where a key is hidden) to
     True where it is seen. Raises UsageError for one that adds something else to scores."""
     if hidden is None:
@@ -150,9 +166,10 @@ def seen_of(hidden: Tensor | None, what: str) -> Tensor | None:
 
 
 class TransformerEncoderLayer(nn.TransformerEncoderLayer):
-    """torch's without its fast path, which computes with the float32 weights of its layers and does
-    not call them."""
+    """Does as torch's without its fast path, which computes with the float32 weights of its layers
+    and does not call them."""
 
+    @override
     def forward(
         self,
         src: Tensor,
@@ -165,12 +182,14 @@ class TransformerEncoderLayer(nn.TransformerEncoderLayer):
             x = x + self._sa_block(self.norm1(x), src_mask, src_key_padding_mask, is_causal=is_causal)
             return x + self._ff_block(self.norm2(x))
         x = self.norm1(x + self._sa_block(x, src_mask, src_key_padding_mask, is_causal=is_causal))
-        return self.norm2(x + self._ff_block(x))
+        made: Tensor = self.norm2(x + self._ff_block(x))
+        return made
 
 
 class TransformerEncoder(nn.TransformerEncoder):
-    """torch's without nested tensors."""
+    """Does as torch's without nested tensors."""
 
+    @override
     def forward(
         self,
         src: Tensor,
@@ -190,7 +209,7 @@ class TransformerEncoder(nn.TransformerEncoder):
 
 
 def call_layers(model: nn.Module) -> None:
-    """Every encoder of torch's calls its layers from now on, whatever it could do instead."""
+    """Have every encoder of torch's call its layers from now on, whatever it could do instead."""
     for module in model.modules():
         for kind, ours in (
             (nn.TransformerEncoderLayer, TransformerEncoderLayer),
@@ -200,11 +219,11 @@ def call_layers(model: nn.Module) -> None:
                 module.__class__ = ours
 
 
-def weights_of(q: Tensor, k: Tensor, heads: int, seen: Tensor | None) -> Tensor:
-    """Give the probabilities in float32 [batch, heads, queries, keys], for who asks for them beside
-    the result."""
-    a, b = (dequantise(x).unflatten(-1, (heads, -1)).transpose(1, 2) for x in (q, k))
+def weights_of(q: Tensor, k: Tensor, heads: int, attn_mask: Tensor | None) -> Tensor:
+    """Return the probabilities in float32 [batch, heads, queries, keys], for who asks for them
+    beside the result."""
+    a, b = (torch.unflatten(dequantise(x), -1, (heads, -1)).transpose(1, 2) for x in (q, k))
     scores = a @ b.transpose(2, 3) / math.sqrt(a.shape[3])
-    if seen is not None:
-        scores = scores.masked_fill(~mask_of(seen), -math.inf)
+    if attn_mask is not None:
+        scores = scores.masked_fill(~mask_of(attn_mask), -math.inf)
     return torch.nan_to_num(scores.softmax(-1))

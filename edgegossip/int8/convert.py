@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from torch import nn
 
-from edgegossip.int8 import attention, layers, memory, norms, sequence
+from edgegossip.int8 import attention, layers, memory, norms
 from edgegossip.types import ConfigError
 
 _LARGEST_SUM = 65536  # values of a group that a sum of int8 products can span in an int32
@@ -40,7 +40,7 @@ _WAS = "_int8_was"  # in the __dict__ of what replaced something: what that was,
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """What became of a model's layers, by their names."""
+    """Says what became of a model's layers, by their names."""
 
     dw: int
     int8: tuple[str, ...]
@@ -49,7 +49,7 @@ class Conversion:
     fp32: tuple[tuple[str, str], ...]  # (name, why it stays)
 
     def notices(self) -> Iterator[str]:
-        """One sentence on each thing that a user may not expect."""
+        """Yield one sentence on each thing that a user may not expect."""
         layer_norms = [name for name, was in self.replaced if was == _REPLACED[nn.LayerNorm]]
         if layer_norms:
             yield f"int8: layernorm became range layer norm in {_shortened(layer_norms)}"
@@ -64,7 +64,7 @@ class Conversion:
 
 
 class ConversionNotice(UserWarning):
-    """`convert` replaced a norm, or left a layer in fp32."""
+    """Warns that `convert` replaced a norm, or left a layer in fp32."""
 
 
 def convert(model: nn.Module, dw: int = 16) -> nn.Module:
@@ -75,15 +75,20 @@ def convert(model: nn.Module, dw: int = 16) -> nn.Module:
     on some machines and coarser; a model that is converted already gets the new one. Make the
     optimizer afterwards, where there are batchnorm layers. Warns with `ConversionNotice`;
     `conversion(model)` says the same in full, also of what an earlier call replaced. Raises
-    ConfigError for another `dw`."""
+    ConfigError for another `dw`.
+
+    Example:
+        model = edgegossip.int8.convert(model)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    """
     if dw not in (8, 16):
         raise ConfigError(f"dw = {dw!r}: weight gradients are made of 8 or 16 bits (choices: 16, 8)")
     plan = _Plan()
     model = _planned(model, "", None, (), plan)
     _carry_out(plan)
-    sequence.join(model)
+    layers.fuse_conv_norms(model)
     attention.call_layers(model)
-    converted = [m for m in model.modules() if _is_int8(m)]
+    converted = [m for m in model.modules() if layers.is_int8(m)]
     for layer in converted:
         if hasattr(layer, "dw"):
             layer.dw = dw  # type: ignore[assignment]
@@ -91,12 +96,12 @@ def convert(model: nn.Module, dw: int = 16) -> nn.Module:
     for notice in _news(report, plan.known).notices():
         warnings.warn(notice, ConversionNotice, stacklevel=2)
     model.__dict__["_int8_conversion"] = report
-    memory.lend_to(model, *converted)
+    memory.retain_pool(model, *converted)
     return model
 
 
 def conversion(model: nn.Module) -> Conversion | None:
-    """What `convert` did to this model, or None."""
+    """Return what `convert` did to this model, or None."""
     return model.__dict__.get("_int8_conversion")
 
 
@@ -130,7 +135,7 @@ def _planned(
     """Who is to stand at one of the module's places. `before` it: its neighbour in an
     nn.Sequential; `above`: what it is in."""
     shown, (target, problem) = name or type(module).__name__, _target(module)
-    if _is_int8(module) or _WAS in module.__dict__:
+    if layers.is_int8(module) or _WAS in module.__dict__:
         _recall(module, shown, plan)
     elif problem is not None:
         plan.fp32.append((shown, problem))
@@ -166,7 +171,7 @@ def _plan_children(module: nn.Module, name: str, above: tuple[nn.Module, ...], p
 def _recall(module: nn.Module, shown: str, plan: _Plan) -> None:
     """A layer that is int8 already, or what an earlier `convert` left in the place of a ReLU."""
     was = module.__dict__.get(_WAS)
-    if _is_int8(module):
+    if layers.is_int8(module):
         plan.int8.append(shown)
         plan.replaced += [] if was is None else [(shown, was)]
     else:
@@ -201,10 +206,6 @@ def _hand_over(old: nn.Module, new: nn.Module) -> None:
         for hook in new.__dict__[_LOAD_HOOKS].values():
             if getattr(hook, "with_module", False):
                 hook.module = weakref.ref(new)
-
-
-def _is_int8(module: nn.Module) -> bool:
-    return type(module).__module__ == layers.__name__
 
 
 def _target(module: nn.Module) -> tuple[type[nn.Module] | None, str | None]:

@@ -1,6 +1,7 @@
-"""The int8 layers as functions with gradients. Inputs may be plain float32 tensors, which are then
-quantised. Flattening, slicing and zero padding change no value, so neither do scales and zero
-points.
+"""The int8 layers as functions with gradients, as `torch.nn.functional` has them.
+
+Inputs may be plain float32 tensors, which are then quantised. Flattening, slicing and zero padding
+change no value, so neither do scales and zero points.
 
 Every gradient passes through quantisers as if they were not there (straight-through estimator).
 Saved for the backward pass are int8 tensors, a scale and zero point a sample, and references to the
@@ -10,16 +11,36 @@ weights.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from edgegossip.int8 import memory
-from edgegossip.int8.tensor import QuantisedTensor, dequantise, division_of, implements, note, note_without_step
+from edgegossip.int8.tensor import (
+    Allocator,
+    Function,
+    QuantisedTensor,
+    buffer_nhwc,
+    buffer_of,
+    dense_buffer,
+    dequantise,
+    empty_in_block,
+    empty_quantised,
+    implements,
+    maps,
+    maps_of,
+    nchw,
+    nhwc,
+    quantise,
+    quantise_float,
+    quantise_maps,
+    record,
+    refuse_recording,
+)
 from edgegossip.native import int8 as native
 from edgegossip.types import UsageError
 
@@ -27,190 +48,62 @@ Pair = tuple[int, int]
 _KEY_BITS = 63
 
 
-def quantise(x: Tensor) -> QuantisedTensor:
-    """x float[batch, channels, height, width], [batch, length, features] or [batch, features] in
-    int8, with a scale and zero point a sample."""
-    if isinstance(x, QuantisedTensor):
-        return x
-    made: QuantisedTensor = _Quantise.apply(x)
-    note(made, "quantise", (x,))
-    return made
-
-
-def quantise_maps(x: Tensor) -> QuantisedTensor:
-    """x [batch, channels, height, width]. Raises UsageError for another number of dimensions."""
-    if isinstance(x, QuantisedTensor) and len(x.sizes) == 4:
-        return x
-    if x.dim() != 4:
-        raise UsageError(f"this int8 layer takes [batch, channels, height, width], not {list(x.shape)}")
-    return quantise(x)
-
-
-# Element types as the kernels name them.
-_FORMATS = {torch.float32: "f", torch.int8: "b", torch.uint8: "B", torch.int32: "i", torch.int64: "q"}
-
-
-def flat(t: Tensor | None) -> Any:
-    """A tensor's memory (a copy where it has gaps), as the kernels take it: address, elements,
-    their format, and who keeps it. Raises UsageError for parameters of another type than float32,
-    or elsewhere than in this machine's memory."""
-    if t is None:
-        return None
-    form = _FORMATS.get(t.dtype)
-    if form is None or not t.is_cpu:
-        raise UsageError(
-            f"int8 layers compute on a CPU with parameters and gradients of float32, not with {t.dtype} on {t.device}"
-        )
-    if not t.is_contiguous():
-        t = t.detach().contiguous()
-    return t.data_ptr(), t.numel(), form, t
-
-
-def place_of(t: Tensor) -> Any:
-    """`flat` of memory without gaps, whatever the order of its dimensions."""
-    return t.data_ptr(), t.numel(), _FORMATS[t.dtype], t
-
-
-def maps_in(block: Tensor, sizes: tuple[int, ...]) -> native.Maps:
-    """Of a block of memory as `QuantisedTensor.lying_in` takes it."""
-    values, scale, zero, *_ = division_of(sizes)
-    at, batch = block.data_ptr(), sizes[0]
-    return native.Maps((at, values, "b", block), (at + scale, batch, "f", block), (at + zero, batch, "i", block))  # type: ignore[arg-type]
-
-
-def maps_of(parts: Sequence[Tensor], sizes: tuple[int, ...]) -> native.Maps:
-    """Of an int8 tensor's `parts`, which a backward pass gets."""
-    return native.Maps(*map(flat, parts)) if len(parts) == 3 else maps_in(parts[0], sizes)
-
-
-def maps(x: QuantisedTensor) -> native.Maps:
-    """`maps_of` an int8 tensor, worked out once."""
-    if x.places is None:
-        x.places = maps_of(x.parts, x.sizes)
-    made: native.Maps = x.places
-    return made
-
-
-def parts_for(sizes: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
-    """Empty q int8[sizes], scale and zero."""
-    return memory.empty(sizes, torch.int8), torch.empty(sizes[0]), torch.empty(sizes[0], dtype=torch.int32)
-
-
-Fresh: TypeAlias = Callable[[tuple[int, ...]], QuantisedTensor]  # an empty one, whose q has these sizes
-
-
-def fresh(sizes: tuple[int, ...]) -> QuantisedTensor:
-    """For what may be saved for a backward pass: q by itself has a quarter of its gradient's size,
-    which leaves no gaps where one comes to lie in the other's memory."""
-    made = QuantisedTensor(*parts_for(sizes))
-    made.places = maps_of(made.parts, sizes)
-    return made
-
-
-def fresh_in_one(sizes: tuple[int, ...]) -> QuantisedTensor:
-    """In one piece of memory, with no tensor of each part. Without a backward pass, where small
-    layers take no longer than these tensors."""
-    block = memory.empty((division_of(sizes).end,), torch.int8)
-    made = QuantisedTensor.lying_in(block, sizes)
-    made.places = maps_in(block, sizes)
-    return made
-
-
-def nhwc(x: Tensor) -> Tensor:
-    """[batch, channels, height, width] -> contiguous [batch, height, width, channels]; no copy
-    where channels come last."""
-    return (x.permute(0, 2, 3, 1) if x.dim() == 4 else x).contiguous()
-
-
-def place_of_maps(x: Tensor) -> Any:
-    """`flat` of x as `nhwc` has it."""
-    order = torch.channels_last if x.dim() == 4 else torch.contiguous_format
-    if x.dtype == torch.float32 and x.is_cpu and x.is_contiguous(memory_format=order):
-        return place_of(x)
-    return flat(nhwc(x))
-
-
-def nchw(x: Tensor) -> Tensor:
-    return x.permute(0, 3, 1, 2) if x.dim() == 4 else x
-
-
 def draw_key() -> int:
-    """Key of one stochastic rounding, from torch's random state."""
+    """Draw the key of one stochastic rounding from torch's random state."""
     return int(torch.randint(0, 2**_KEY_BITS - 1, ()))
 
 
-def keep_in_step(training: bool) -> None:
-    """Draws the key that a layer has no use for, in a pass of training without gradients: torch's
-    reentrant checkpoints make such a pass and then a second one with gradients, whose other draws
-    (dropout) have to be the same."""
+def advance_rng(training: bool) -> None:
+    """Draw a key that nobody uses, in a pass of training without gradients.
+
+    torch's reentrant checkpoints make such a pass and then a second one with gradients, whose other
+    draws (dropout) have to be the same."""
     if training and not torch.is_grad_enabled():
         draw_key()
 
 
-def _quantised(x: Tensor) -> QuantisedTensor:
-    if not x.numel():
-        raise UsageError(f"int8 layers take tensors with values in them, not {list(x.shape)}")
-    if x.device.type != "cpu" or not x.is_floating_point() or x.dim() not in (2, 3, 4):
-        raise UsageError(
-            "int8 layers take floating-point tensors of 2 to 4 dimensions on a CPU, "
-            f"not {x.dtype}{list(x.shape)} on {x.device}"
-        )
-    values = nhwc(x.to(torch.float32))
-    made = fresh(tuple(values.shape))
-    native.quantise(flat(values), len(values), made.places, threads=torch.get_num_threads())
-    return made
-
-
-class _Quantise(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: FunctionCtx, x: Tensor) -> QuantisedTensor:
-        return _quantised(x)
-
-    @staticmethod
-    def backward(ctx: FunctionCtx, *grads: Tensor) -> Tensor:
-        return grads[0]
-
-
-class Way(NamedTuple):
-    """How a convolution is done. In one piece: autograd looks at every argument of a function."""
+class ConvConfig(NamedTuple):
+    """Says how a convolution is done. In one piece: autograd looks at every argument."""
 
     shape: native.ConvShape
     wide: bool  # gradients of 16 bits for the weights'
     key: int  # of stochastic rounding
 
 
-class Origin(NamedTuple):
-    """The convolution that gave an int8 tensor: what the layer after it needs to take the backward
-    pass over (`fused`)."""
+class Producer(NamedTuple):
+    """Names the convolution that made an int8 tensor: what the norm behind it needs to do the
+    backward pass of both in one step."""
 
     x: QuantisedTensor
     weight: Tensor
     bias: Tensor | None
-    way: Way
+    config: ConvConfig
 
 
 @lru_cache(maxsize=1024)
 def output_sizes(shape: native.ConvShape) -> tuple[int, int, int, int]:
-    """Of q."""
+    """Return the sizes of a convolution's result q."""
     return shape.batch, shape.out_height, shape.out_width, shape.outputs
 
 
 def _convolved(
-    x: QuantisedTensor, weight: Tensor, bias: Tensor | None, shape: native.ConvShape, into: Fresh = fresh
+    x: QuantisedTensor, weight: Tensor, bias: Tensor | None, shape: native.ConvShape, into: Allocator = empty_quantised
 ) -> QuantisedTensor:
     made = into(output_sizes(shape))
-    native.conv(shape, maps(x), flat(weight), flat(bias), made.places, threads=torch.get_num_threads())
+    native.conv(shape, maps(x), buffer_of(weight), buffer_of(bias), made.kernel_maps, threads=torch.get_num_threads())
     return made
 
 
 def _product(x: QuantisedTensor, weight: Tensor, bias: Tensor | None, shape: native.ConvShape) -> Tensor:
     values = memory.empty((*x.sizes[:-1], shape.outputs))
-    native.conv(shape, maps(x), flat(weight), flat(bias), place_of(values), threads=torch.get_num_threads())
+    native.conv(
+        shape, maps(x), buffer_of(weight), buffer_of(bias), dense_buffer(values), threads=torch.get_num_threads()
+    )
     return values
 
 
-class _Conv(torch.autograd.Function):
-    """`as_values`: the result is a plain float32 tensor (linear layers), else an int8 tensor."""
+class _Conv(Function):
+    """`as_values`: the result is plain float32 (linear layers), else an int8 tensor."""
 
     @staticmethod
     def forward(
@@ -218,18 +111,18 @@ class _Conv(torch.autograd.Function):
         x: QuantisedTensor,
         weight: Tensor,
         bias: Tensor | None,
-        way: Way,
+        config: ConvConfig,
         as_values: bool,
     ) -> Tensor:
         ctx.save_for_backward(*x.parts, weight)
-        ctx.way, ctx.sizes, ctx.has_bias = way, x.sizes, bias is not None
-        return (_product if as_values else _convolved)(x, weight, bias, way.shape)
+        ctx.config, ctx.sizes, ctx.has_bias = config, x.sizes, bias is not None
+        return (_product if as_values else _convolved)(x, weight, bias, config.shape)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         *parts, weight = ctx.saved_tensors
-        shape, wide, key = ctx.way
+        shape, wide, key = ctx.config
         of_x, of_weight, of_bias = ctx.needs_input_grad[:3]
         dx = memory.empty_nchw(ctx.sizes) if of_x else None
         dw = memory.empty(tuple(weight.shape)) if of_weight else None
@@ -237,13 +130,13 @@ class _Conv(torch.autograd.Function):
         native.conv_backward(
             shape,
             maps_of(parts, ctx.sizes),
-            flat(weight),
-            place_of_maps(g),
+            buffer_of(weight),
+            buffer_nhwc(g),
             key,
             wide,
-            None if dx is None else place_of(dx),
-            flat(dw),
-            flat(db),
+            None if dx is None else dense_buffer(dx),
+            buffer_of(dw),
+            buffer_of(db),
             threads=torch.get_num_threads(),
         )
         return dx, dw, db, None, None
@@ -253,6 +146,8 @@ class _Conv(torch.autograd.Function):
 def conv_shape(
     maps: tuple[int, ...], weight: tuple[int, ...], stride: Pair, padding: Pair, groups: int
 ) -> native.ConvShape:
+    """Return the shape of a convolution of q [*maps] by weight [out, in / groups, kernel_h,
+    kernel_w]. Raises UsageError where the two do not fit."""
     batch, height, width, inputs = maps
     outputs, _, kernel_h, kernel_w = weight
     if inputs != weight[1] * groups:
@@ -263,7 +158,7 @@ def conv_shape(
 
 
 class Convolution(NamedTuple):
-    """What a convolutional layer has, in the order in which `conv2d` takes it."""
+    """Holds what a convolutional layer has, in the order in which `conv2d` takes it."""
 
     weight: Tensor
     bias: Tensor | None
@@ -276,17 +171,17 @@ class Convolution(NamedTuple):
 def conv2d(
     x: Tensor, weight: Tensor, bias: Tensor | None, stride: Pair, padding: Pair, groups: int, dw: int = 16
 ) -> Tensor:
-    """Convolution of x [batch, in, height, width] by weight [out, in / groups, kernel_h, kernel_w].
-    See `native.int8.conv`."""
+    """Convolve x [batch, in, height, width] with weight [out, in / groups, kernel_h, kernel_w], as
+    `torch.nn.functional.conv2d` does; the result is int8 (`native.int8.conv`)."""
     x = quantise_maps(x)
     shape = conv_shape(x.sizes, weight.shape, stride, padding, groups)
     if not torch.is_grad_enabled():
-        made = _convolved(x, weight, bias, shape, fresh_in_one)
-        note(made, "conv", (x,), shape, weight, bias, False)
+        made = _convolved(x, weight, bias, shape, empty_in_block)
+        record(made, "conv", (x,), shape, weight, bias, False)
         return made
-    way = Way(shape, dw == 16, draw_key())
-    y: QuantisedTensor = _Conv.apply(x, weight, bias, way, False)
-    y.origin = Origin(x, weight, bias, way)
+    config = ConvConfig(shape, dw == 16, draw_key())
+    y: QuantisedTensor = _Conv.apply(x, weight, bias, config, False)
+    y.producer = Producer(x, weight, bias, config)
     return y
 
 
@@ -300,20 +195,20 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, dw: int = 16) -> Tens
         raise UsageError(f"this int8 layer takes {weight.shape[1]} features, not {features}")
     shape = native.ConvShape(batch, 1, length, features, weight.shape[0], 1, 1, 1, 1, 0, 0, 1)
     if torch.is_grad_enabled():
-        y: Tensor = _Conv.apply(rows, weight, bias, Way(shape, dw == 16, draw_key()), True)
+        y: Tensor = _Conv.apply(rows, weight, bias, ConvConfig(shape, dw == 16, draw_key()), True)
     else:
         y = _product(rows, weight, bias, shape)
-        note(y, "conv", (rows,), shape, weight, bias, True)
+        record(y, "conv", (rows,), shape, weight, bias, True)
     return y if x.dim() in (2, 3) else y.reshape(*x.shape[:-1], weight.shape[0])
 
 
-def _sum(a: QuantisedTensor, b: QuantisedTensor, into: Fresh = fresh) -> QuantisedTensor:
+def _sum(a: QuantisedTensor, b: QuantisedTensor, into: Allocator = empty_quantised) -> QuantisedTensor:
     made = into(a.sizes)
-    native.add(maps(a), maps(b), made.places, threads=torch.get_num_threads())
+    native.add(maps(a), maps(b), made.kernel_maps, threads=torch.get_num_threads())
     return made
 
 
-class _Add(torch.autograd.Function):
+class _Add(Function):
     @staticmethod
     def forward(ctx: FunctionCtx, a: QuantisedTensor, b: QuantisedTensor) -> QuantisedTensor:
         return _sum(a, b)
@@ -325,20 +220,20 @@ class _Add(torch.autograd.Function):
 
 @implements("add", "__add__", "__radd__", "__iadd__")
 def add(input: Any, other: Any, *, alpha: float = 1) -> Any:
-    """input + other of two int8 tensors of one shape; anything else is not for int8."""
+    """Add two int8 tensors of one shape; anything else is not for int8."""
     a, b = input, other
     both = isinstance(a, QuantisedTensor) and isinstance(b, QuantisedTensor)
     if not both or alpha != 1 or a.sizes != b.sizes:
         return NotImplemented
     if torch.is_grad_enabled():
         return _Add.apply(a, b)
-    made = _sum(a, b, fresh_in_one)
-    note(made, "add", (a, b))
+    made = _sum(a, b, empty_in_block)
+    record(made, "add", (a, b))
     return made
 
 
-class _ReLU(torch.autograd.Function):
-    """Of int8 or float32, which is quantised first: one step, as small layers take no longer than
+class _ReLU(Function):
+    """Takes int8, or float32 that it quantises first: one step, as small layers take no longer than
     two."""
 
     @staticmethod
@@ -347,9 +242,9 @@ class _ReLU(torch.autograd.Function):
             made = x.with_q(memory.empty(x.sizes, torch.int8))
             q = x.q
         else:
-            made = _quantised(x)
+            made = quantise_float(x)
             q = made.q
-        native.relu(place_of(q), place_of(made.zero), place_of(made.q), threads=torch.get_num_threads())
+        native.relu(dense_buffer(q), dense_buffer(made.zero), dense_buffer(made.q), threads=torch.get_num_threads())
         ctx.save_for_backward(made.q, made.zero)
         ctx.sizes = made.sizes
         return made
@@ -359,30 +254,32 @@ class _ReLU(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> Tensor:
         q, zero = ctx.saved_tensors
         dx = memory.empty_nchw(ctx.sizes)
-        native.relu_backward(flat(q), flat(zero), place_of_maps(g), place_of(dx), threads=torch.get_num_threads())
+        native.relu_backward(
+            buffer_of(q), buffer_of(zero), buffer_nhwc(g), dense_buffer(dx), threads=torch.get_num_threads()
+        )
         return dx
 
 
 @implements("relu")
 def relu(input: Any, inplace: bool = False) -> Any:
-    """max(x, 0). Values that the quantiser made 0 count as not positive. `inplace` is taken and
-    changes nothing."""
+    """Compute max(x, 0). Values that the quantiser made 0 count as not positive. `inplace` is taken
+    and changes nothing."""
     if torch.is_grad_enabled():
         both: QuantisedTensor = _ReLU.apply(input)
         return both
     x = quantise(input)
     made = _ReLU.apply(x)
-    note(made, "relu", (x,))
+    record(made, "relu", (x,))
     return made
 
 
-class _Gelu(torch.autograd.Function):
+class _GELU(Function):
     @staticmethod
     def forward(ctx: Any, x: QuantisedTensor) -> QuantisedTensor:
         ctx.save_for_backward(*x.parts)
         ctx.sizes = x.sizes
-        made = fresh(x.sizes)
-        native.gelu(maps(x), made.places, threads=torch.get_num_threads())
+        made = empty_quantised(x.sizes)
+        native.gelu(maps(x), made.kernel_maps, threads=torch.get_num_threads())
         return made
 
     @staticmethod
@@ -390,21 +287,22 @@ class _Gelu(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> Tensor:
         dx = memory.empty_nchw(ctx.sizes)
         x = maps_of(ctx.saved_tensors, ctx.sizes)
-        native.gelu_backward(x, place_of_maps(g), place_of(dx), threads=torch.get_num_threads())
+        native.gelu_backward(x, buffer_nhwc(g), dense_buffer(dx), threads=torch.get_num_threads())
         return dx
 
 
 @implements("gelu")
 def gelu(input: Any, *, approximate: str = "none") -> Any:
-    """x Phi(x) of int8, or of float32 that is quantised first: a table of 256 entries a sample."""
+    """Compute x Phi(x) of int8, or of float32 that is quantised first, by a table of 256 entries a
+    sample."""
     if approximate != "none":
         return NotImplemented
-    note_without_step("GELU")
-    made: QuantisedTensor = _Gelu.apply(quantise(input))
+    refuse_recording("GELU")
+    made: QuantisedTensor = _GELU.apply(quantise(input))
     return made
 
 
-class _Flatten(torch.autograd.Function):
+class _Flatten(Function):
     @staticmethod
     def forward(ctx: Any, x: QuantisedTensor) -> QuantisedTensor:
         ctx.shape = tuple(x.shape)
@@ -417,19 +315,20 @@ class _Flatten(torch.autograd.Function):
 
 @implements("flatten")
 def flatten(input: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
-    """[batch, channels, height, width] or [batch, length, features] -> [batch, everything else]."""
+    """Flatten [batch, channels, height, width] or [batch, length, features] to [batch, everything
+    else]."""
     x = input
     if not isinstance(x, QuantisedTensor) or x.dim() not in (3, 4):
         return NotImplemented
     if start_dim not in (1, 1 - x.dim()) or end_dim not in (-1, x.dim() - 1):
         return NotImplemented
     made = _Flatten.apply(x)
-    note(made, "flatten", (x,), x.sizes[-1] if x.dim() == 4 else 1)
+    record(made, "flatten", (x,), x.sizes[-1] if x.dim() == 4 else 1)
     return made
 
 
 class _Taken(NamedTuple):
-    """Slices of [batch, height, width, channels]."""
+    """Says which slices of [batch, height, width, channels] are taken."""
 
     samples: slice
     shape: native.SliceShape  # of a sample
@@ -451,7 +350,7 @@ class _Taken(NamedTuple):
 def _sliced(x: QuantisedTensor, by: _Taken) -> QuantisedTensor:
     q = x.q[by.samples].contiguous()
     taken = memory.empty((len(q), *by.sizes), torch.int8)
-    native.slice_maps(by.shape, len(q), place_of(q), place_of(taken), threads=torch.get_num_threads())
+    native.slice_maps(by.shape, len(q), dense_buffer(q), dense_buffer(taken), threads=torch.get_num_threads())
     return QuantisedTensor(taken, x.scale[by.samples].clone(), x.zero[by.samples].clone())
 
 
@@ -466,11 +365,11 @@ def _pitched(g: Tensor) -> tuple[int, Any]:
         or pitch < channels
         or any(d > 1 and a != b for d, a, b in zip(g.shape, g.stride(), apart, strict=True))
     ):
-        return channels, flat(g)
+        return channels, buffer_of(g)
     return pitch, (g.data_ptr(), (batch * height * width - 1) * pitch + channels, "f", g)
 
 
-class _Slice(torch.autograd.Function):
+class _Slice(Function):
     @staticmethod
     def forward(ctx: Any, x: QuantisedTensor, by: _Taken) -> QuantisedTensor:
         ctx.sizes, ctx.by = x.sizes, by
@@ -483,7 +382,7 @@ class _Slice(torch.autograd.Function):
         whole = len(g) == len(dx)
         part = dx if whole else memory.empty_nchw((len(g), *ctx.sizes[1:]))
         pitch, place = _pitched(g.permute(0, 2, 3, 1))
-        native.slice_backward(by.shape, len(g), pitch, place, place_of(part), threads=torch.get_num_threads())
+        native.slice_backward(by.shape, len(g), pitch, place, dense_buffer(part), threads=torch.get_num_threads())
         if not whole:
             dx.zero_()[by.samples] = part
         return dx, None
@@ -491,8 +390,8 @@ class _Slice(torch.autograd.Function):
 
 @implements("__getitem__")
 def getitem(x: Any, index: Any) -> Any:
-    """x[:, :, ::2, ::2] and other slices of [batch, channels, height, width]; any other index is
-    not for int8."""
+    """Take x[:, :, ::2, ::2] and other slices of [batch, channels, height, width]; any other index
+    is not for int8."""
     parts = index if isinstance(index, tuple) else (index,)
     if not isinstance(x, QuantisedTensor) or x.dim() != 4 or not all(isinstance(p, slice) for p in parts):
         return NotImplemented
@@ -506,7 +405,7 @@ def getitem(x: Any, index: Any) -> Any:
         return _Slice.apply(x, taken)
     made = _sliced(x, taken)
     if n in (slice(None), slice(0, None)):  # else a sample is not what it was, or not for every batch
-        note(made, "slice", (x,), list(taken.shape))
+        record(made, "slice", (x,), list(taken.shape))
     return made
 
 
@@ -518,11 +417,11 @@ def _pad_shape(x: QuantisedTensor, pads: tuple[Pair, Pair, Pair]) -> native.PadS
 def _padded(x: QuantisedTensor, pads: tuple[Pair, Pair, Pair]) -> QuantisedTensor:
     size = [old + first + last for old, (first, last) in zip(x.sizes[1:], pads, strict=True)]
     q = torch.empty((x.sizes[0], *size), dtype=torch.int8)  # few and small: from the pool they made its peak larger
-    native.pad(_pad_shape(x, pads), flat(x.q), flat(x.zero), flat(q), threads=torch.get_num_threads())
+    native.pad(_pad_shape(x, pads), buffer_of(x.q), buffer_of(x.zero), buffer_of(q), threads=torch.get_num_threads())
     return x.with_q(q)
 
 
-class _Pad(torch.autograd.Function):
+class _Pad(Function):
     @staticmethod
     def forward(ctx: Any, x: QuantisedTensor, pads: tuple[Pair, Pair, Pair]) -> QuantisedTensor:
         ctx.index = (
@@ -538,7 +437,7 @@ class _Pad(torch.autograd.Function):
 
 @implements("view", "reshape")
 def reshape(input: Any, *shape: Any) -> Any:
-    """x.view(batch, -1) and x.reshape(batch, -1), as `flatten`; any other shape is not for int8."""
+    """Flatten, for x.view(batch, -1) and x.reshape(batch, -1); any other shape is not for int8."""
     sizes = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
     if not isinstance(input, QuantisedTensor) or len(sizes) != 2:
         return NotImplemented
@@ -549,21 +448,21 @@ def reshape(input: Any, *shape: Any) -> Any:
 
 
 @implements("contiguous")
-def as_it_is(input: Any, *_: Any, **__: Any) -> Any:
-    """`contiguous`: every int8 tensor is."""
+def contiguous(input: Any, *_: Any, **__: Any) -> Any:
+    """Return the tensor as it is: every int8 tensor is contiguous."""
     return input if isinstance(input, QuantisedTensor) else NotImplemented
 
 
 @implements("dropout", "dropout1d", "dropout2d")
 def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
-    """Nothing in eval mode, or of a share of 0; else not for int8."""
+    """Drop nothing in eval mode, or of a share of 0; else it is not for int8."""
     return NotImplemented if (training and p > 0) or not isinstance(input, QuantisedTensor) else input
 
 
 @implements("pad")
 def pad(input: Any, pad: Any, mode: str = "constant", value: float | None = None) -> Any:
-    """`torch.nn.functional.pad` of channels, rows and columns with zeros; anything else is not for
-    int8."""
+    """Pad channels, rows and columns with zeros, as `torch.nn.functional.pad` does; anything else
+    is not for int8."""
     x, sizes = input, [*pad, *[0] * (6 - len(pad))]
     if mode != "constant" or value or not isinstance(x, QuantisedTensor) or x.dim() != 4 or len(sizes) > 6:
         return NotImplemented
@@ -574,5 +473,137 @@ def pad(input: Any, pad: Any, mode: str = "constant", value: float | None = None
     if torch.is_grad_enabled():
         return _Pad.apply(x, pads)
     made = _padded(x, pads)
-    note(made, "pad", (x,), _pad_shape(x, pads))
+    record(made, "pad", (x,), _pad_shape(x, pads))
     return made
+
+
+def pooled_size(size: int, kernel: int, stride: int, pad: int, ceil_mode: bool) -> int:
+    """Count the outputs along one dimension as torch does: with `ceil_mode` no window starts behind
+    the map and its padding."""
+    out = (size + 2 * pad - kernel + (stride - 1 if ceil_mode else 0)) // stride + 1
+    return out - 1 if ceil_mode and (out - 1) * stride >= size + pad else out
+
+
+def _pool_shape(x: QuantisedTensor, kernel: Pair, stride: Pair, pad: Pair, ceil_mode: bool) -> native.PoolShape:
+    batch, *size, channels = x.sizes
+    out = [pooled_size(size[k], kernel[k], stride[k], pad[k], ceil_mode) for k in (0, 1)]
+    return native.PoolShape(batch, size[0], size[1], channels, *kernel, *stride, *pad, out[0], out[1])
+
+
+class _MaxPool(Function):
+    @staticmethod
+    def forward(ctx: Any, x: QuantisedTensor, shape: native.PoolShape) -> QuantisedTensor:
+        q = memory.empty((shape.batch, shape.out_height, shape.out_width, shape.channels), torch.int8)
+        tap = memory.empty((2, q.numel()), torch.uint8)
+        native.max_pool(shape, buffer_of(x.q), buffer_of(q), buffer_of(tap), threads=torch.get_num_threads())
+        ctx.shape = shape
+        ctx.save_for_backward(tap)
+        return x.with_q(q)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
+        (tap,) = ctx.saved_tensors
+        s = ctx.shape
+        dx = memory.empty_nchw((s.batch, s.height, s.width, s.channels))
+        native.max_pool_backward(
+            s, buffer_of(tap), buffer_of(nhwc(g)), dense_buffer(dx), threads=torch.get_num_threads()
+        )
+        return dx, None
+
+
+def max_pool2d(x: Tensor, kernel: Pair, stride: Pair, padding: Pair, ceil_mode: bool = False) -> Tensor:
+    """Take the largest value of every window, of at most 256 places; the result is int8.
+
+    Of several equal ones (nearly equal ones often are) the first and the last take half of the
+    gradient each: on average that is nearer to float32's than all of it for one. Saved for the
+    backward pass are two bytes a maximum."""
+    x = quantise_maps(x)
+    shape = _pool_shape(x, kernel, stride, padding, ceil_mode)
+    made: Tensor = _MaxPool.apply(x, shape)
+    record(made, "max_pool", (x,), shape)
+    return made
+
+
+class _AveragePool(Function):
+    @staticmethod
+    def forward(ctx: Any, x: QuantisedTensor, shape: native.PoolShape, count_padding: bool) -> Tensor:
+        ctx.shape, ctx.count_padding = shape, count_padding
+        out = memory.empty_nchw((shape.batch, shape.out_height, shape.out_width, shape.channels))
+        native.average_pool(shape, maps(x), count_padding, dense_buffer(out), threads=torch.get_num_threads())
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:
+        s = ctx.shape
+        dx = memory.empty_nchw((s.batch, s.height, s.width, s.channels))
+        native.average_pool_backward(
+            s, buffer_of(nhwc(g)), ctx.count_padding, dense_buffer(dx), threads=torch.get_num_threads()
+        )
+        return dx, None, None
+
+
+def avg_pool2d(
+    x: Tensor, kernel: Pair, stride: Pair, padding: Pair, ceil_mode: bool = False, count_include_pad: bool = True
+) -> Tensor:
+    """Take means over windows, from integer sums, as a plain float32 tensor. Nothing is saved for
+    the backward pass."""
+    x = quantise_maps(x)
+    shape = _pool_shape(x, kernel, stride, padding, ceil_mode)
+    made: Tensor = _AveragePool.apply(x, shape, count_include_pad)
+    record(made, "average_pool", (x,), shape, count_include_pad)
+    return made
+
+
+class _Embedding(Function):
+    @staticmethod
+    def forward(ctx: Any, ids: Tensor, weight: Tensor, padding: int | None, wide: bool, key: int) -> QuantisedTensor:
+        length = ids.shape[1] if ids.dim() == 2 else 1
+        ctx.shape = native.EmbeddingShape(len(ids), length, *weight.shape)
+        ctx.save_for_backward(ids)
+        ctx.padding, ctx.wide, ctx.key = padding, wide, key
+        made = empty_quantised((*ids.shape, weight.shape[1]))
+        native.embedding(
+            ctx.shape, buffer_of(ids), buffer_of(weight), made.kernel_maps, threads=torch.get_num_threads()
+        )
+        return made
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        (ids,) = ctx.saved_tensors
+        dw = torch.empty(ctx.shape.rows, ctx.shape.width)
+        native.embedding_backward(
+            ctx.shape,
+            buffer_of(ids),
+            buffer_of(g),
+            ctx.key,
+            ctx.wide,
+            ctx.padding,
+            buffer_of(dw),
+            threads=torch.get_num_threads(),
+        )
+        return None, dw, None, None, None
+
+
+def embedding(ids: Tensor, weight: Tensor, padding: int | None = None, dw: int = 16) -> Tensor:
+    """Look up rows of weight [rows, features] by ids int64.
+
+    Ids [batch] or [batch, length] give int8 [*ids.shape, features] with one scale for each first
+    index; other ids [...] give plain float32 [..., features]. A lookup has no products, so no
+    weight is rounded before. The row `padding` gets no gradient. Raises UsageError for an id that
+    is no row."""
+    plain = ids.to(torch.int64)
+    if plain.numel() == 0:
+        return torch.nn.functional.embedding(plain, weight, padding)
+    if int(plain.min()) < 0 or int(plain.max()) >= len(weight):
+        raise UsageError(
+            f"ids from {int(plain.min())} to {int(plain.max())}: the embedding has rows 0 to {len(weight) - 1}"
+        )
+    key = draw_key() if torch.is_grad_enabled() else 0
+    if plain.dim() in (1, 2):
+        made: Tensor = _Embedding.apply(plain.contiguous(), weight, padding, dw == 16, key)
+        return made
+    rows = _Embedding.apply(plain.reshape(len(plain) if plain.dim() else 1, -1), weight, padding, dw == 16, key)
+    return dequantise(rows).reshape(*ids.shape, weight.shape[1])

@@ -4,16 +4,22 @@ int8."""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.modules import module as torch_module
+from typing_extensions import override
 
-from edgegossip.int8 import attention, embedding, functional, norm, norms, pooling
-from edgegossip.int8.tensor import note_without_step
+from edgegossip.int8 import attention, functional, norms
+from edgegossip.int8.tensor import refuse_recording
 from edgegossip.types import UsageError
 
 Pair = tuple[int, int]
+_has_any_global_hook: Callable[[], bool] = torch_module._has_any_global_hook
 
 
 def _pair(value: Any) -> Pair:
@@ -27,7 +33,8 @@ def _pair(value: Any) -> Pair:
 
 def _stride(pool: nn.MaxPool2d | nn.AvgPool2d) -> Pair:
     """The kernel's size where there is none: None, or an empty tuple or list."""
-    return _pair(pool.kernel_size if pool.stride in (None, (), []) else pool.stride)
+    stride: Any = pool.stride
+    return _pair(pool.kernel_size if stride in (None, (), []) else stride)
 
 
 def _own(module: nn.Module, name: str) -> Any:
@@ -38,16 +45,18 @@ def _own(module: nn.Module, name: str) -> Any:
 
 
 class Conv2d(nn.Conv2d):
-    """See `native.int8.conv`. Takes int8 or float32, gives int8."""
+    """Takes int8 or float32, gives int8 (`native.int8.conv`)."""
 
     dw: int = 16  # bits of the gradient that weight gradients are made of
 
     def convolution(self) -> functional.Convolution:
+        """Return what this layer has, as `functional.conv2d` takes it."""
         weight, bias = _own(self, "weight"), _own(self, "bias")
         return functional.Convolution(weight, bias, _pair(self.stride), _pair(self.padding), self.groups, self.dw)
 
+    @override
     def forward(self, x: Tensor) -> Tensor:
-        functional.keep_in_step(self.training)
+        functional.advance_rng(self.training)
         return functional.conv2d(x, *self.convolution())
 
 
@@ -56,8 +65,9 @@ class Linear(nn.Linear):
 
     dw: int = 16
 
+    @override
     def forward(self, x: Tensor) -> Tensor:
-        functional.keep_in_step(self.training)
+        functional.advance_rng(self.training)
         return functional.linear(x, self.weight, self.bias, self.dw)
 
 
@@ -66,37 +76,42 @@ class Embedding(nn.Embedding):
 
     dw: int = 16
 
+    @override
     def forward(self, ids: Tensor) -> Tensor:
-        functional.keep_in_step(self.training)
-        return embedding.embedding(ids, self.weight, self.padding_idx, self.dw)
+        functional.advance_rng(self.training)
+        return functional.embedding(ids, self.weight, self.padding_idx, self.dw)
 
 
 class RangeEvoNorm(norms.RangeEvoNorm):
     """Takes int8 or float32, gives int8."""
 
-    def parameters_of(self) -> norm.Parameters:
+    def norm_parameters(self) -> norms.Parameters:
+        """Return v, gamma and beta."""
         return _own(self, "v"), _own(self, "gamma"), _own(self, "beta")
 
+    @override
     def forward(self, y: Tensor) -> Tensor:
-        return norm.range_evonorm(y, *self.parameters_of(), self.groups)
+        return norms.range_evonorm(y, *self.norm_parameters(), self.groups)
 
 
 class RangeLayerNorm(norms.RangeLayerNorm):
     """Takes int8 or float32, gives int8."""
 
+    @override
     def forward(self, y: Tensor) -> Tensor:
-        by = norm.LayerRange(*norms.layer_range(self.normalized_shape[-1]), self.eps)
-        return norm.range_layernorm(y, self.weight, self.bias, by)
+        by = norms.LayerRange(*norms.layer_range(self.normalized_shape[-1]), self.eps)
+        return norms.range_layernorm(y, self.weight, self.bias, by)
 
 
 class DotProductAttention(attention.DotProductAttention):
     """Takes int8 or float32, gives float32."""
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None = None) -> Tensor:
+    @override
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None) -> Tensor:
         dropped = self.dropout if self.training else 0.0
         if not dropped:  # else attention draws its key in any case
-            functional.keep_in_step(self.training)
-        return attention.attention(q, k, v, self.heads, seen, dropped)
+            functional.advance_rng(self.training)
+        return attention.attention(q, k, v, self.heads, attn_mask, dropped)
 
 
 class MultiheadAttention(nn.MultiheadAttention):
@@ -105,6 +120,7 @@ class MultiheadAttention(nn.MultiheadAttention):
 
     dw: int = 16
 
+    @override
     def forward(
         self,
         query: Tensor,
@@ -116,7 +132,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        note_without_step("attention")
+        refuse_recording("attention")
         alone, given = query.dim() == 2, (query, key, value)
         if is_causal and attn_mask is None:
             raise UsageError("MultiheadAttention takes is_causal = True with an attn_mask, as in torch")
@@ -125,14 +141,14 @@ class MultiheadAttention(nn.MultiheadAttention):
             key_padding_mask = None if key_padding_mask is None else key_padding_mask[None]
         elif not self.batch_first:
             query, key, value = self._as_batch(given, lambda x: x.transpose(0, 1))
-        seen = self._seen(len(query), key_padding_mask, attn_mask)
+        mask = self._combined_mask(len(query), key_padding_mask, attn_mask)
         q, k, v = self._projected(query, key, value)
         dropped = self.dropout if self.training else 0.0
         if not dropped:  # else attention draws its key in any case
-            functional.keep_in_step(self.training)
-        y = attention.attention(q, k, v, self.num_heads, seen, dropped)
+            functional.advance_rng(self.training)
+        y = attention.attention(q, k, v, self.num_heads, mask, dropped)
         y = self._linear(y, self.out_proj.weight, self.out_proj.bias)
-        weights = attention.weights_of(q, k, self.num_heads, seen) if need_weights else None
+        weights = attention.weights_of(q, k, self.num_heads, mask) if need_weights else None
         if weights is not None:
             weights = weights.mean(1) if average_attn_weights else weights
             weights = weights[0] if alone else weights
@@ -153,15 +169,15 @@ class MultiheadAttention(nn.MultiheadAttention):
         return tuple(self._linear(x, w, b) for x, w, b in rows)
 
     def _linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        functional.keep_in_step(self.training)
+        functional.advance_rng(self.training)
         return functional.linear(x, weight, bias, self.dw)
 
-    def _seen(self, batch: int, padding: Tensor | None, mask: Tensor | None) -> Tensor | None:
+    def _combined_mask(self, batch: int, padding: Tensor | None, mask: Tensor | None) -> Tensor | None:
         """Both masks as one, True where a query sees a key."""
-        keys = attention.seen_of(padding, "key_padding_mask")
-        pairs = attention.seen_of(mask, "attn_mask")
+        keys = attention.invert_mask(padding, "key_padding_mask")
+        pairs = attention.invert_mask(mask, "attn_mask")
         if pairs is not None:
-            pairs = pairs[None, None] if pairs.dim() == 2 else pairs.unflatten(0, (batch, -1))
+            pairs = pairs[None, None] if pairs.dim() == 2 else torch.unflatten(pairs, 0, (batch, -1))
         if keys is None or pairs is None:
             return keys if pairs is None else pairs
         return pairs & attention.mask_of(keys)
@@ -170,6 +186,7 @@ class MultiheadAttention(nn.MultiheadAttention):
 class GELU(nn.GELU):
     """Takes int8 or float32, gives int8; of float32 that has no int8 form, torch's."""
 
+    @override
     def forward(self, x: Tensor) -> Tensor:
         made: Tensor = functional.gelu(x) if 2 <= x.dim() <= 4 else F.gelu(x)
         return made
@@ -179,6 +196,7 @@ class ReLU(nn.ReLU):
     """Takes int8 or float32, gives int8; of float32 that has no int8 form, torch's. Never in
     place."""
 
+    @override
     def forward(self, x: Tensor) -> Tensor:
         if not 2 <= x.dim() <= 4:  # which only float32 has
             return F.relu(x)
@@ -189,21 +207,84 @@ class ReLU(nn.ReLU):
 class MaxPool2d(nn.MaxPool2d):
     """Takes int8 or float32, gives int8."""
 
+    @override
     def forward(self, x: Tensor) -> Tensor:
-        return pooling.max_pool2d(x, _pair(self.kernel_size), _stride(self), _pair(self.padding), self.ceil_mode)
+        return functional.max_pool2d(x, _pair(self.kernel_size), _stride(self), _pair(self.padding), self.ceil_mode)
 
 
 class AvgPool2d(nn.AvgPool2d):
     """Takes int8 or float32, gives float32."""
 
+    @override
     def forward(self, x: Tensor) -> Tensor:
         kernel, padding = _pair(self.kernel_size), _pair(self.padding)
-        return pooling.avg_pool2d(x, kernel, _stride(self), padding, self.ceil_mode, self.count_include_pad)
+        return functional.avg_pool2d(x, kernel, _stride(self), padding, self.ceil_mode, self.count_include_pad)
 
 
 class GlobalAvgPool2d(nn.AdaptiveAvgPool2d):
-    """AdaptiveAvgPool2d(1). Takes int8 or float32, gives float32."""
+    """Averages each map, as AdaptiveAvgPool2d(1). Takes int8 or float32, gives float32."""
 
+    @override
     def forward(self, x: Tensor) -> Tensor:
         size = (int(x.shape[2]), int(x.shape[3]))
-        return pooling.avg_pool2d(x, size, size, (0, 0))
+        return functional.avg_pool2d(x, size, size, (0, 0))
+
+
+def conv_norm(conv: nn.Module, after: nn.Module, x: Tensor) -> Tensor:
+    """Compute after(conv(x)), of any two modules.
+
+    An int8 convolution and a Range EvoNorm that nobody looks between are computed in one step:
+    sample by sample, while the convolution's result is in the cache, and with one step of the
+    backward pass. The bits are those of the two layers."""
+    if (
+        type(conv) is Conv2d
+        and type(after) is RangeEvoNorm
+        and torch.is_grad_enabled()
+        and _is_bare(conv)
+        and _is_bare(after)
+        and not _has_any_global_hook()
+    ):
+        return norms.conv_range_evonorm(x, conv.convolution(), after.norm_parameters(), after.groups)
+    made: Tensor = after(conv(x))
+    return made
+
+
+def _is_bare(module: nn.Module) -> bool:
+    """Whether a call of the module is a call of its class's `forward`, and nothing else."""
+    return not (
+        module._forward_pre_hooks
+        or module._forward_hooks
+        or module._backward_pre_hooks
+        or module._backward_hooks
+        or module._compiled_call_impl
+        or "forward" in module.__dict__
+    )
+
+
+class Sequential(nn.Sequential):
+    """Does as nn.Sequential, with `conv_norm` for neighbours."""
+
+    @override
+    def forward(self, input: Any) -> Any:
+        x, conv = input, None
+        for module in self._modules.values():
+            if type(module) is Conv2d:
+                x, conv = x if conv is None else conv(x), module
+            else:
+                x, conv = module(x) if conv is None else conv_norm(conv, module, x), None
+        return x if conv is None else conv(x)
+
+
+def is_int8(module: nn.Module) -> bool:
+    """Tell whether a module is one of the layers above."""
+    return type(module).__module__ == __name__ and type(module) is not Sequential
+
+
+def fuse_conv_norms(model: nn.Module) -> None:
+    """Make a `Sequential` of every nn.Sequential that has a convolution before a Range EvoNorm."""
+    for module in model.modules():
+        if type(module) is nn.Sequential:
+            parts = list(module._modules.values())
+            pairs = itertools.pairwise(parts)
+            if any(type(a) is Conv2d and type(b) is RangeEvoNorm for a, b in pairs):
+                module.__class__ = Sequential

@@ -1,4 +1,4 @@
-"""A torch module as an ONNX file. Quantised weights are stored as the int8 that they are."""
+"""Writes a torch module as an ONNX file. Quantised weights are stored as the int8 that they are."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ INPUT, OUTPUT = "input", "logits"
 
 
 def write(module: nn.Module, example: Tensor, path: Path) -> int:
-    """Trace `module` with `example`, [batch, ...], any batch size later, and write it to `path`.
-    Its bytes. Raises HostError."""
+    """Trace `module` with `example`, [batch, ...] (any batch size later), write it to `path`, and
+    return the file's bytes. Raises HostError and UsageError, as `save`."""
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return save(traced(module, example), path)
 
 
 def traced(module: nn.Module, example: Tensor) -> onnx.ModelProto:
-    """A model by torch's older exporter, which alone writes QDQ, with weights as the int8 that they
+    """Export by torch's older exporter, which alone writes QDQ, with weights as the int8 that they
     are."""
     with TemporaryDirectory() as folder:
         made = Path(folder) / "model.onnx"
@@ -56,7 +56,7 @@ def traced(module: nn.Module, example: Tensor) -> onnx.ModelProto:
 
 
 def exported(module: nn.Module, example: Tensor) -> onnx.ModelProto:
-    """A model by torch's exporter of today, which knows what the older one does not. Raises
+    """Export by torch's exporter of today, which knows what the older one does not. Raises
     HostError where its package is not installed."""
     try:
         importlib.import_module("onnxscript")
@@ -79,8 +79,8 @@ def exported(module: nn.Module, example: Tensor) -> onnx.ModelProto:
 
 
 def save(model: onnx.ModelProto, path: Path) -> int:
-    """Check a model and write it to `path`. Its bytes. Raises HostError, UsageError for one of 2
-    GiB or more."""
+    """Check a model, write it to `path`, and return the file's bytes. Raises HostError, and
+    UsageError for a model of 2 GiB or more."""
     if (size := model.ByteSize()) >= MOST_BYTES:
         raise UsageError(f"an ONNX file holds less than 2 GiB, this model takes {size} bytes: write it as .pt2")
     onnx.checker.check_model(model)
@@ -140,7 +140,8 @@ def _quantised(
     shape = [-1 if k == axis and scale.ndim else 1 for k in range(values.ndim)]
     q = np.rint(values / scale.reshape(shape)) + zero.reshape(shape)
     limits = np.iinfo(zero.dtype)
-    return np.clip(q, limits.min, limits.max).astype(zero.dtype)
+    made: NDArray[np.int8] = np.clip(q, limits.min, limits.max).astype(zero.dtype)
+    return made
 
 
 def _remove_unread(graph: onnx.GraphProto) -> None:
@@ -174,7 +175,8 @@ def _rename(graph: onnx.GraphProto, old: str, new: str) -> None:
 
 
 def runner(path: Path, threads: int = 1) -> Callable[[Tensor], NDArray[np.float32]] | None:
-    """Inputs -> outputs of the file by onnxruntime, or None where that is not installed."""
+    """Return a function from inputs to the file's outputs by onnxruntime; None where that is not
+    installed."""
     try:
         import onnxruntime
     except ImportError:

@@ -7,7 +7,7 @@ it in the cache of one thread, with weights that were laid out once. The bits ar
 model.
 
 The list is recorded while the model computes: its layers note what they make of what
-(`tensor.note`). Between them there may be tensors of float32, which are known by their memory:
+(`tensor.record`). Between them there may be tensors of float32, which are known by their memory:
 reshaping keeps it, and whoever computes with them makes others. All other calls of torch are
 watched meanwhile: those that could let the model choose its way by values, which a list of steps
 cannot follow, are refused."""
@@ -22,8 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from edgegossip.int8.functional import flat, nchw, nhwc
-from edgegossip.int8.tensor import RECORDER, QuantisedTensor, changes_in_place
+from edgegossip.int8.tensor import RECORDER, QuantisedTensor, buffer_of, changes_in_place, nchw, nhwc
 from edgegossip.native import _native
 from edgegossip.types import UsageError
 
@@ -68,12 +67,17 @@ _CHOOSING = frozenset(
 
 
 def predictor(model: nn.Module, example: Tensor) -> Predictor:
-    """A function from inputs like `example` (float[batch, ...], any batch) to what `model` makes of
-    them, bit for bit.
+    """Make a function from inputs like `example` (float[batch, ...], any batch) to what `model`
+    makes of them, bit for bit.
 
     The model, in eval mode, goes through int8 layers alone (`convert`) and gives float32[batch,
     ...]. Its weights and its way through the layers are those of now; later changes of the model
-    are not seen. Raises UsageError, with the reason, for other models."""
+    are not seen. Raises UsageError, with the reason, for other models.
+
+    Example:
+        predict = edgegossip.int8.predictor(model.eval(), images[:1])
+        logits = predict(images)
+    """
     if model.training:
         raise UsageError("a predictor is made of a model in eval mode: call model.eval() first")
     x = _checked(example, tuple(example.shape[1:])).detach()
@@ -127,8 +131,9 @@ def _checked(x: Any, sample: tuple[int, ...]) -> Tensor:
 
 
 class Predictor:
-    """See `predictor`. May be called by several threads at a time; each call takes as many threads
-    as torch has. It can be neither copied nor pickled: make another one of the model."""
+    """Predicts as the model that `predictor` was given. May be called by several threads at a time;
+    each call takes as many threads as torch has. It can be neither copied nor pickled: make another
+    one of the model."""
 
     def __init__(
         self, program: _native.Int8Program, sample: tuple[int, ...], result: tuple[int, ...], channels_last: bool
@@ -139,15 +144,15 @@ class Predictor:
         self._result = result
 
     def __call__(self, x: Tensor) -> Tensor:
-        """x floating point[batch, ...] -> float32[batch, ...]. Raises UsageError for another shape
-        than the example's."""
+        """Return float32[batch, ...] of x floating point[batch, ...]. Raises UsageError for another
+        shape than the example's."""
         values = self._order(_checked(x, self._sample).detach())
         batch, sizes = len(values), self._result
         if len(sizes) == 3:
             channels, height, width = sizes
             sizes = (height, width, channels)
         made = torch.empty((batch, *sizes))
-        self._program.run(flat(values.view(-1)), batch, flat(made.view(-1)), threads=torch.get_num_threads())
+        self._program.run(buffer_of(values.view(-1)), batch, buffer_of(made.view(-1)), threads=torch.get_num_threads())
         return nchw(made) if len(sizes) == 3 else made
 
 
@@ -157,14 +162,14 @@ def _recording(x: Tensor) -> Iterator[Tape]:
     tape = Tape(x)
     token = RECORDER.set(tape)
     try:
-        with _Watch(tape):
+        with _WatchTorch(tape):
             yield tape
     finally:
         RECORDER.reset(token)
 
 
 class Tape:
-    """Steps, and which tensor is the result of which."""
+    """Records steps, and which tensor is the result of which."""
 
     def __init__(self, x: Tensor) -> None:
         self.program = _native.Int8Program(x[0].numel())
@@ -174,10 +179,10 @@ class Tape:
         self._floats: dict[int, tuple[int, Tensor, int]] = {x.data_ptr(): (0, x, _version(x))}  # by memory
         self._others: dict[int, tuple[str, Tensor]] = {}  # what torch made of them, by memory
 
-    def note(self, made: Tensor, step: str, inputs: tuple[Tensor, ...], details: tuple[Any, ...]) -> None:
-        """See `tensor.note`. Raises UsageError for inputs that no step made."""
+    def record(self, made: Tensor, step: str, inputs: tuple[Tensor, ...], details: tuple[Any, ...]) -> None:
+        """Note a step, see `tensor.Recorder`. Raises UsageError for inputs that no step made."""
         values = [self.value(x, step) for x in inputs]
-        parameters = [flat(d) if isinstance(d, Tensor) else d for d in details]
+        parameters = [buffer_of(d) if isinstance(d, Tensor) else d for d in details]
         try:
             number = getattr(self.program, step)(*values, *parameters)
         except ValueError as error:
@@ -188,7 +193,7 @@ class Tape:
             self._floats[made.data_ptr()] = (number, made, _version(made))
 
     def value(self, x: Tensor, step: str) -> int:
-        """The number of a tensor, which `step` takes. Raises UsageError."""
+        """Return the number of a tensor that `step` takes. Raises UsageError for an unknown one."""
         if isinstance(x, QuantisedTensor):
             number, _ = self._maps.get(id(x), (None, None))
         else:
@@ -200,14 +205,15 @@ class Tape:
         return number
 
     def end(self, result: int) -> int:
-        """The program gives this value; how many numbers that is a sample. Raises UsageError."""
+        """Make this value the program's result, and return how many numbers that is a sample.
+        Raises UsageError where a step gave no such value."""
         try:
             return self.program.end(result)
         except ValueError as error:
             raise UsageError(f"the model's result is not one of its layers: {error}") from error
 
     def watch(self, name: str, call: Callable[[], Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A call of torch, made unless it reads, chooses among or changes what flows. Raises
+        """Make a call of torch, unless it reads, chooses among or changes what flows: then raise
         UsageError."""
         tensors = [a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)]
         if name in _READING and tensors:
@@ -242,7 +248,7 @@ class Tape:
         return True
 
 
-class _Watch(TorchFunctionMode):
+class _WatchTorch(TorchFunctionMode):
     def __init__(self, tape: Tape) -> None:
         super().__init__()
         self._tape = tape

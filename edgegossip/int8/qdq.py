@@ -20,9 +20,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from edgegossip.int8 import layers
-from edgegossip.int8.functional import quantise
 from edgegossip.int8.norms import EPSILON, chunks_of, range_factor
-from edgegossip.int8.tensor import QuantisedTensor
+from edgegossip.int8.tensor import QuantisedTensor, quantise
 from edgegossip.types import UsageError
 
 _LOW, _HIGH = -128, 127
@@ -32,7 +31,7 @@ _LEAST_SCALE = 1e-30
 
 @dataclass(slots=True)
 class Range:
-    """Lowest and highest value of a tensor in all samples seen, 0 among them."""
+    """Holds the lowest and the highest value of a tensor in all samples seen, 0 among them."""
 
     low: float = 0.0
     high: float = 0.0
@@ -44,37 +43,38 @@ class Range:
         self.high = max(self.high, float((q.scale * (_HIGH - q.zero)).max()))
 
     def scale_and_zero(self) -> tuple[float, int]:
+        """Return the scale and the zero point that spread the int8 values over this range."""
         scale = max((self.high - self.low) / (_HIGH - _LOW), _LEAST_SCALE)
         return scale, min(_HIGH, max(_LOW, round(_LOW - self.low / scale)))
 
 
 @dataclass(slots=True)
-class _Seen:
+class _CallRange:
     taken: Range
     given: Range | None  # None: the layer gives float32
 
 
-def qdq_twin(model: nn.Module, examples: Iterable[Tensor]) -> nn.Module:
-    """A copy of a converted `model` with QDQ pairs where int8 values flow, in evaluation mode; it
+def qdq_model(model: nn.Module, examples: Iterable[Tensor]) -> nn.Module:
+    """Copy a converted `model`, with QDQ pairs where int8 values flow, in evaluation mode; the copy
     is for tracing and takes no gradients. A layer that a pass through the model calls several times
     has pairs of its own for each call.
 
     `examples`: batches of its inputs, each [batch, ...]. Raises UsageError when the model has no
-    int8 layer or no example came, and the twin does where a pass calls a layer more often than the
+    int8 layer or no example came, and the copy does where a pass calls a layer more often than the
     examples' passes did."""
     seen = _ranges(model, examples)
-    twin = copy.deepcopy(model).eval()
+    qdq = copy.deepcopy(model).eval()
     for name in seen:
-        _QdqLayer.take_over(twin.get_submodule(name), name, seen[name])
-    twin.register_forward_pre_hook(_begin)
-    twin.register_forward_hook(_end, always_call=True)
-    return twin
+        _QdqLayer.take_over(qdq.get_submodule(name), name, seen[name])
+    qdq.register_forward_pre_hook(_begin)
+    qdq.register_forward_hook(_end, always_call=True)
+    return qdq
 
 
-def _ranges(model: nn.Module, examples: Iterable[Tensor]) -> dict[str, list[_Seen]]:
+def _ranges(model: nn.Module, examples: Iterable[Tensor]) -> dict[str, list[_CallRange]]:
     """What every int8 layer took and gave in each call of a pass, by its (first) name. [] of a
     layer that nobody called."""
-    found: dict[str, list[_Seen]] = {name: [] for name, layer in model.named_modules() if _is_int8(layer)}
+    found: dict[str, list[_CallRange]] = {name: [] for name, layer in model.named_modules() if layers.is_int8(layer)}
     for name in found:
         if isinstance(model.get_submodule(name), layers.DotProductAttention | layers.MultiheadAttention):
             raise UsageError(
@@ -105,10 +105,6 @@ def _ranges(model: nn.Module, examples: Iterable[Tensor]) -> dict[str, list[_See
     return found
 
 
-def _is_int8(layer: nn.Module) -> bool:
-    return type(layer).__module__ == layers.__name__
-
-
 def _check_batch(batch: Any) -> None:
     if not isinstance(batch, Tensor):
         kind = type(batch).__name__
@@ -116,7 +112,7 @@ def _check_batch(batch: Any) -> None:
 
 
 def _watching(
-    name: str, sites: list[_Seen], calls: dict[str, int]
+    name: str, sites: list[_CallRange], calls: dict[str, int]
 ) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
     """A hook that counts what a layer takes and gives into `sites`, one an nth call of a pass."""
 
@@ -125,7 +121,7 @@ def _watching(
         nth = 0 if is_table else calls[name]  # one table of values serves all calls
         calls[name] += 1
         if nth == len(sites):
-            sites.append(_Seen(Range(), Range() if isinstance(given, QuantisedTensor) else None))
+            sites.append(_CallRange(Range(), Range() if isinstance(given, QuantisedTensor) else None))
         site = sites[nth]
         if not is_table:  # which takes ids
             x = taken[0]
@@ -147,8 +143,7 @@ class _Pair(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if getattr(x, "_qdq_version", None) == _version(x):
             return x
-        y: Any = torch.fake_quantize_per_tensor_affine(x, self.scale, self.zero, _LOW, _HIGH)
-        return _marked(y)
+        return _marked(torch.fake_quantize_per_tensor_affine(x, self.scale, self.zero, _LOW, _HIGH))
 
 
 def _version(x: Tensor) -> int:
@@ -157,9 +152,9 @@ def _version(x: Tensor) -> int:
     return 0 if x.is_inference() else x._version
 
 
-def _marked(y: Any) -> Tensor:
-    """As one that came from a pair."""
-    y._qdq_version = _version(y)
+def _marked(y: Tensor) -> Tensor:
+    """Mark y as one that came from a pair."""
+    y._qdq_version = _version(y)  # type: ignore[attr-defined]
     return y
 
 
@@ -173,13 +168,14 @@ def _range_evonorm(layer: Any, y: Tensor) -> Tensor:
     inverse = 1.0 / (spread * range_factor(grouped.shape[2] * grouped.shape[4]) + EPSILON)
     by_channel = inverse.reshape(-1, layer.groups, 1) * layer.gamma.reshape(layer.groups, -1)
     activated = y * F.hardsigmoid(layer.v.reshape(wide) * y)
-    return activated * by_channel.reshape(-1, *wide[1:]) + layer.beta.reshape(wide)
+    made: Tensor = activated * by_channel.reshape(-1, *wide[1:]) + layer.beta.reshape(wide)
+    return made
 
 
-class _Site(nn.Module):
+class _CallSite(nn.Module):
     """The pairs of one call."""
 
-    def __init__(self, seen: _Seen) -> None:
+    def __init__(self, seen: _CallRange) -> None:
         super().__init__()
         self.taken = _Pair(seen.taken)
         self.given = None if seen.given is None else _Pair(seen.given)
@@ -190,7 +186,7 @@ class _QdqLayer(nn.Module):
 
     name: str
     kind: type[nn.Module]  # what the layer was
-    sites: nn.ModuleList  # of _Site, by call
+    sites: nn.ModuleList  # of _CallSite, by call
     calls: int | None = None  # in this pass; None outside of one
     weight: Tensor
     bias: Tensor | None
@@ -198,13 +194,13 @@ class _QdqLayer(nn.Module):
     weight_zero: Tensor
 
     @staticmethod
-    def take_over(layer: nn.Module, name: str, seen: list[_Seen]) -> None:
+    def take_over(layer: nn.Module, name: str, seen: list[_CallRange]) -> None:
         """Make a _QdqLayer of `layer`. The object stays, so everything that has it has the new
         layer: other names in the model, other modules, plain lists."""
         kind: Any = type(layer)
         layer.__class__ = _QdqLayer
         assert isinstance(layer, _QdqLayer)
-        layer.name, layer.kind, layer.sites = name, kind, nn.ModuleList(map(_Site, seen)).eval()
+        layer.name, layer.kind, layer.sites = name, kind, nn.ModuleList(map(_CallSite, seen)).eval()
         if issubclass(kind, (layers.Conv2d, layers.Linear)):
             largest = layer.weight.detach().abs().flatten(1).amax(1)
             layer.register_buffer("weight_scale", (largest / _WEIGHT_HIGH).clamp_min(_LEAST_SCALE))
@@ -218,7 +214,7 @@ class _QdqLayer(nn.Module):
         return y if site.given is None else site.given(y)
 
     def _site(self) -> Any:
-        """The pairs of this call. Where only a part of the twin runs, nobody knows which call it
+        """The pairs of this call. Where only a part of the qdq runs, nobody knows which call it
         is."""
         nth = self.calls or 0
         if self.calls is not None and not issubclass(self.kind, layers.Embedding):
@@ -252,15 +248,15 @@ class _QdqLayer(nn.Module):
         return y
 
 
-def _begin(twin: nn.Module, _inputs: object) -> None:
-    _set_calls(twin, 0)
+def _begin(qdq: nn.Module, _inputs: object) -> None:
+    _set_calls(qdq, 0)
 
 
-def _end(twin: nn.Module, _inputs: object, _output: object) -> None:
-    _set_calls(twin, None)
+def _end(qdq: nn.Module, _inputs: object, _output: object) -> None:
+    _set_calls(qdq, None)
 
 
-def _set_calls(twin: nn.Module, calls: int | None) -> None:
-    for layer in twin.modules():
+def _set_calls(qdq: nn.Module, calls: int | None) -> None:
+    for layer in qdq.modules():
         if isinstance(layer, _QdqLayer):
             layer.calls = calls

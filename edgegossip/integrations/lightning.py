@@ -9,18 +9,20 @@ import torch
 
 from edgegossip.types import HostError, UsageError
 
-try:
-    from lightning.pytorch import Callback
-except ImportError:
-    try:
-        from pytorch_lightning import Callback
-    except ImportError as error:
-        raise HostError(
-            "edgegossip.integrations.lightning needs lightning: pip install 'edgegossip[lightning]'"
-        ) from error
-
 if TYPE_CHECKING:
     from edgegossip.training.script import Run
+
+    Callback = object  # mypy does not read their packages
+else:
+    try:
+        from lightning.pytorch import Callback
+    except ImportError:
+        try:
+            from pytorch_lightning import Callback
+        except ImportError as error:
+            raise HostError(
+                "edgegossip.integrations.lightning needs lightning: pip install 'edgegossip[lightning]'"
+            ) from error
 
 
 class GossipCallback(Callback):
@@ -53,6 +55,7 @@ class GossipCallback(Callback):
         self._over = False
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Wait for the run's first round, with the Trainer's optimisers in the checkpoint."""
         schedulers = (config.scheduler for config in trainer.lr_scheduler_configs)
         self._run.add_state(*trainer.optimizers, *schedulers)
         self._exchanged_at = trainer.global_step
@@ -69,6 +72,7 @@ class GossipCallback(Callback):
             )
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Exchange, where this batch ends the last step of a round."""
         if self._over:
             raise UsageError("the run is over and the Trainer goes on: leave min_steps and min_epochs out")
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
@@ -85,6 +89,7 @@ class GossipCallback(Callback):
             trainer.should_stop = trainer.should_stop or self._over
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """Raise UsageError where the Trainer ends before the run does."""
         if not self._over:
             raise UsageError(
                 f"the Trainer ended at step {trainer.global_step}, in round {self._run.round} of "

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from edgegossip.types import UsageError
 
@@ -20,9 +21,9 @@ class GossipOptimizer(torch.optim.Optimizer):
     Who comes from hivemind finds the same shape of loop: `step` does the rest. `over` says that the
     run has ended; the model then is the final one, and a further step is refused.
 
-    Args: optimizer: steps on the model that `run` was made for. Schedulers and gradient scalers may
-        be
-            built on it or on this wrapper; parameter groups and state are the same.
+    Args:
+        optimizer: steps on the model that `run` was made for. Schedulers and gradient scalers may
+            be built on it or on this wrapper; parameter groups and state are the same.
         run: what `edgegossip.join(model, state=[optimizer])` returned. Give the `state` there: the
             checkpoint is taken in when this wrapper is made.
         every: steps between two exchanges, which make a round of the run.
@@ -73,15 +74,19 @@ class GossipOptimizer(torch.optim.Optimizer):
             self.over = not self._run.exchange(loss=mean, examples=self._examples, steps=self._every, lr=lr)
         return found
 
+    @override
     def zero_grad(self, set_to_none: bool = True) -> None:
         self._optimizer.zero_grad(set_to_none)
 
+    @override
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         self._optimizer.add_param_group(param_group)
 
+    @override
     def state_dict(self) -> dict[str, Any]:
         return self._optimizer.state_dict()
 
+    @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._optimizer.load_state_dict(state_dict)
 

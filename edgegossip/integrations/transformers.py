@@ -9,15 +9,17 @@ from torch import Tensor
 
 from edgegossip.types import HostError, UsageError
 
-try:
-    from transformers import TrainerCallback
-except ImportError as error:
-    raise HostError(
-        "edgegossip.integrations.transformers needs transformers: pip install 'edgegossip[transformers]'"
-    ) from error
-
 if TYPE_CHECKING:
     from edgegossip.training.script import Run
+
+    TrainerCallback = object  # mypy does not read their packages
+else:
+    try:
+        from transformers import TrainerCallback
+    except ImportError as error:
+        raise HostError(
+            "edgegossip.integrations.transformers needs transformers: pip install 'edgegossip[transformers]'"
+        ) from error
 
 _NOT_SCORES = ("runtime", "samples_per_second", "steps_per_second", "model_preparation_time", "epoch")
 
@@ -58,6 +60,7 @@ class GossipCallback(TrainerCallback):
             run.evaluate(lambda: _scores(evaluate()))
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Wait for the run's first round, with optimiser and scheduler in the checkpoint."""
         self._examples = _length(kwargs["train_dataloader"])
         self._logged = state.global_step
         optimizer = getattr(kwargs["optimizer"], "optimizer", kwargs["optimizer"])  # not accelerate's wrapper of it
@@ -76,6 +79,7 @@ class GossipCallback(TrainerCallback):
             )
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Have the Trainer log its loss after the last step of a round."""
         if self._over:
             kwargs["model"].load_state_dict(self._final)
             return
@@ -90,6 +94,7 @@ class GossipCallback(TrainerCallback):
             self._due = control.should_log = True
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
+        """Exchange, where this log ends a round."""
         if logs is None or "loss" not in logs or self._over:
             return  # an evaluation's, or that of the end
         self._total += logs["loss"] * (state.global_step - self._logged)
@@ -100,6 +105,7 @@ class GossipCallback(TrainerCallback):
             self._over = control.should_training_stop = not going_on
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Raise UsageError where the Trainer ends before the run does."""
         if not self._over:
             raise UsageError(
                 f"the Trainer ended at step {state.global_step}, in round {self._run.round} of "

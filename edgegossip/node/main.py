@@ -239,7 +239,7 @@ def _gossip(
         sink.event(spec.name, "listening", f"{spec.name} listens on {transport.address}", address=transport.address)
         if options.joined is not None:
             sink.event(spec.name, "entered", options.joined.describe(), run_id=spec.run_id.hex())
-        if training.is_users(spec.recipe):
+        if training.is_custom(spec.recipe):
             loaded = loaded or gossip_node.load(spec, sink, checkpoints, spool)
             transport.agree(loaded.workload.agreement())
         begin()

@@ -336,7 +336,7 @@ def _what_stays(kept: Any) -> dict[str, NDArray[Any]]:
         return {}
     found = {name.removeprefix(KEPT): a for name, a in kept.items() if name.startswith(KEPT)}
     if "script" in kept:
-        from edgegossip.training.packed import unpack
+        from edgegossip.training.serialization import unpack
         from edgegossip.training.vector import plain_array
 
         rest = unpack(kept["script"]).get("rest", {})

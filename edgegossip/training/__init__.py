@@ -1,8 +1,8 @@
 """Training: what a board does between two exchanges.
 
-A `Workload` (base.py) is a model, this board's share of a data set and the local optimiser, seen as
-one flat float32 vector. Importing this package imports no torch, so that the command line can check
-a recipe's names; torch comes in with the first model that is built.
+A `Workload` (base.py) is a model, this board's partition of a data set and the local optimiser,
+seen as one flat float32 vector. Importing this package imports no torch, so that the command line
+can check a recipe's names; torch comes in with the first model that is built.
 
 Public functions, each taking a resolved `Recipe`:
     check(recipe)                      raises ConfigError or DataError before anything starts
@@ -56,7 +56,7 @@ __all__ = [
     "check",
     "first_model",
     "initial_model",
-    "is_users",
+    "is_custom",
     "layout_of",
     "partition_counts",
     "require_device",
@@ -64,14 +64,15 @@ __all__ = [
 
 
 def build_workload(recipe: Recipe, node_index: int, name: str = "", sink: Sink | None = None) -> Workload:
-    """The workload of board number `node_index` (0-based). Loads that board's share of the data, or
-    with data.partition = local the board's own, by its `name`; then `sink` is told how many
-    examples of each class these are. Or runs the recipe's script up to its `join`; then `sink` is
-    told when it is slow.
+    """Build the workload of board number `node_index` (0-based), and set the process's torch
+    threads to `run.threads`.
 
-    Sets the process's torch threads to `run.threads`. Raises ConfigError for an unknown name or an
-    index outside 0..nodes-1, DataError for missing or corrupt files, UsageError for a user's own
-    function that fails."""
+    It loads that board's partition of the data, or with data.partition = local the board's own, by
+    its `name`; then `sink` is told how many examples of each class these are. Or it runs the
+    recipe's script up to its `join`; then `sink` is told when it is slow.
+
+    Raises ConfigError for an unknown name or an index outside 0..nodes-1, DataError for missing or
+    corrupt files, UsageError for a user's own function that fails."""
     if recipe.run.script:
         from edgegossip.training.script import ScriptWorkload
 
@@ -86,10 +87,10 @@ def build_workload(recipe: Recipe, node_index: int, name: str = "", sink: Sink |
 
 
 def _tell_holdings(sink: Sink, name: str, workload: TorchWorkload) -> None:
-    """Counts, and nothing else of a board's data, go into the records of the run."""
+    """Put counts, and nothing else of a board's data, into the records of the run."""
     from edgegossip.telemetry.run_folder import HOLDS
 
-    held, counts, about = workload.batches.holds, workload.batches.counts, workload.about
+    held, counts, about = workload.loader.holds, workload.loader.counts, workload.about
     names = about.names or tuple(map(str, range(about.classes)))
     several = f" of {int((counts > 0).sum())} of {about.classes} classes" if counts is not None else ""
     text = f"{name} holds {held or 'a stream of'} examples{several}"
@@ -98,16 +99,16 @@ def _tell_holdings(sink: Sink, name: str, workload: TorchWorkload) -> None:
     sink.event(name, HOLDS, text, examples=held, classes=json.dumps(classes), counts=json.dumps(row))
 
 
-def is_users(recipe: Recipe) -> bool:
-    """Whether model or data are the user's own: then boards say at the join what they train, and
-    compare."""
+def is_custom(recipe: Recipe) -> bool:
+    """Tell whether model or data are the user's own: then boards say at the join what they train,
+    and compare."""
     from edgegossip.training import data
 
-    return bool(recipe.run.script) or names.is_own(recipe.model.name) or data.is_users(recipe.data)
+    return bool(recipe.run.script) or names.is_custom_function(recipe.model.name) or data.is_custom(recipe.data)
 
 
 def build_workloads(recipe: Recipe, data: DataSet | None = None) -> Sequence[Workload]:
-    """The workloads of all boards, for a process that holds the whole fleet. Each gives what
+    """Build the workloads of all boards, for a process that holds the whole fleet. Each gives what
     `build_workload` of that board gives, but they share the module's memory and the test set: only
     one may be at work at a time.
 
@@ -120,9 +121,9 @@ def build_workloads(recipe: Recipe, data: DataSet | None = None) -> Sequence[Wor
 
 
 def build_evaluator(recipe: Recipe) -> Callable[[Vec, int | None], Metrics]:
-    """`Workload.evaluate` for a process that trains nothing, such as a coordinator. Loads the test
-    set, with data.partition = local the coordinator's own; raises as `build_workload` does, and
-    ConfigError where there is none."""
+    """Return `Workload.evaluate` for a process that trains nothing, such as a coordinator. Loads
+    the test set, with data.partition = local the coordinator's own; raises as `build_workload`
+    does, and ConfigError where there is none."""
     _require_recipe(recipe)
     from edgegossip.training.data import Board
     from edgegossip.training.workload import TorchWorkload
@@ -139,13 +140,21 @@ def build_evaluator(recipe: Recipe) -> Callable[[Vec, int | None], Metrics]:
 
 @dataclass(frozen=True, slots=True)
 class FirstModel:
-    """What a coordinator trains: the model's layout, the vector that the run starts from, and how
-    to evaluate a model here (None: the boards do). `arrays` makes those of the model's file: what
-    travels, by the names of the `state_dict`. `over` is called with the final model, or `abandon`
-    where there is none: it ends a script."""
+    """Describes what a coordinator trains.
+
+    Attributes:
+        layout: the model's.
+        x: the vector that the run starts from, float32[n].
+        evaluate: evaluates a model here; None: the boards do.
+        agreement: what every board must have alike.
+        arrays: makes the arrays of the model's file of a vector: what travels, by the names of the
+            `state_dict`.
+        over: is called with the final model.
+        abandon: is called where there is no final model, and ends a script.
+    """
 
     layout: Layout
-    x: Vec  # float32[n]
+    x: Vec
     evaluate: Callable[[Vec, int | None], Metrics] | None
     agreement: Agreement
     arrays: Callable[[Vec], Mapping[str, NDArray[Any]]]
@@ -154,8 +163,8 @@ class FirstModel:
 
 
 def first_model(recipe: Recipe, board: Board, say: Callable[[str], None] = lambda text: None) -> FirstModel:
-    """The recipe's model for its coordinator. `board`: as for `layout_of`. A script is run up to
-    its `join`, which tells the model, with sentences about a slow one to `say`; with
+    """Build the recipe's model for its coordinator. `board`: as for `layout_of`. A script is run up
+    to its `join`, which tells the model, with sentences about a slow one to `say`; with
     evaluation.where = coordinator it evaluates, too. Raises as `build_workload` does."""
     here = recipe.evaluation.where == "coordinator"
     if recipe.run.script:
@@ -167,64 +176,66 @@ def first_model(recipe: Recipe, board: Board, say: Callable[[str], None] = lambd
             script.require_function()
         evaluate = script.require_evaluation if here else None
         return FirstModel(script.layout, x, evaluate, agreement, script.arrays(), script.over, script.abandon)
-    from edgegossip.training.workload import first_values
+    from edgegossip.training.model import initial_values
 
-    layout, x, arrays = first_values(recipe, board)
-    agreement = Agreement(layout.facts() if is_users(recipe) else {})
+    layout, x, arrays = initial_values(recipe, board)
+    agreement = Agreement(layout.facts() if is_custom(recipe) else {})
     return FirstModel(layout, x, build_evaluator(recipe) if here else None, agreement, arrays)
 
 
 def require_device(recipe: Recipe) -> None:
-    """Raises HostError unless this machine has the device that the recipe asks for; a script sees
+    """Raise HostError unless this machine has the device that the recipe asks for; a script sees
     to its own. Imports torch where that is a GPU."""
     if recipe.run.script or recipe.training.device in ("auto", "cpu"):
         return
-    from edgegossip.training.device import choose
+    from edgegossip.training.device import select_device
 
-    choose(recipe.training)
+    select_device(recipe.training)
 
 
 def layout_of(recipe: Recipe, board: Board | None = None) -> Layout:
-    """Layout of the recipe's model. Tensors are made on torch's meta device: no memory, no
-    initialisation. `board`: whose data are opened where the recipe does not declare what an example
-    is."""
+    """Return the layout of the recipe's model. Tensors are made on torch's meta device: no memory,
+    no initialisation. `board`: whose data are opened where the recipe does not declare what an
+    example is."""
     _require_recipe(recipe)
-    from edgegossip.training.workload import layout_of as _layout_of
+    from edgegossip.training import model
 
-    return _layout_of(recipe, board)
+    return model.layout_of(recipe, board)
 
 
 def initial_model(recipe: Recipe, board: Board | None = None) -> tuple[Layout, Vec]:
-    """The recipe's model and the vector that every board starts from, float32[n]. `board`: as for
-    `layout_of`."""
+    """Return the layout of the recipe's model and the vector that every board starts from,
+    float32[n]. `board`: as for `layout_of`."""
     _require_recipe(recipe)
-    from edgegossip.training.workload import initial_model as _initial_model
+    from edgegossip.training.model import initial_values
 
-    return _initial_model(recipe, board)
+    layout, x, _ = initial_values(recipe, board)
+    return layout, x
 
 
 def build_model(recipe: Recipe) -> nn.Module:
-    """The recipe's model, a torch module with the values that a run starts from. Raises ConfigError
-    for an unknown name, UsageError for a user's own function that fails."""
-    from edgegossip.training.workload import build_model as _build_model
+    """Build the recipe's model, a torch module with the values that a run starts from. Raises
+    ConfigError for an unknown name, UsageError for a user's own function that fails."""
+    from edgegossip.training.data import describe
+    from edgegossip.training.model import build
 
-    return _build_model(recipe)
+    return build(recipe, describe(recipe.data), recipe.run.seed)
 
 
 def partition_counts(recipe: Recipe) -> tuple[tuple[str, ...], NDArray[np.int64]] | None:
-    """Names of the classes, and int64[nodes, classes], the examples of each class on each board, of
-    a data set that boards share out; one column "examples" where there are no classes. None where
-    each board has its own (data.partition = local, or a script): boards say themselves what they
-    hold. Needs no torch."""
+    """Return the names of the classes, and int64[nodes, classes], the examples of each class on
+    each board, of a data set that boards share out; one column "examples" where there are no
+    classes. None where each board has its own (data.partition = local, or a script): boards say
+    themselves what they hold. Needs no torch."""
     if recipe.run.script:
         return None
     from edgegossip.training.data import open_data
-    from edgegossip.training.partition import share_out
+    from edgegossip.training.partition import partition_data
 
     if recipe.data.partition == "local":
         return None
     data = open_data(recipe.data)
-    shares, about = share_out(data, recipe), data.about
+    shares, about = partition_data(data, recipe), data.about
     targets = data.indexed().targets
     if about.target != "class" or targets is None:
         return ("examples",), np.array([[len(s)] for s in shares], np.int64)
@@ -233,7 +244,7 @@ def partition_counts(recipe: Recipe) -> tuple[tuple[str, ...], NDArray[np.int64]
 
 
 def _require_recipe(recipe: Recipe) -> None:
-    """Raises ConfigError for a training script: only its own process knows its model."""
+    """Raise ConfigError for a training script: only its own process knows its model."""
     if recipe.run.script:
         raise ConfigError(
             f"{Path(recipe.run.script).name} is a training script, and this command takes recipes only; scripts are for "

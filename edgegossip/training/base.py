@@ -1,4 +1,4 @@
-"""The workload seam: what a board trains, seen as one flat vector. Holds no torch."""
+"""The interface to training: what a board trains, seen as one flat vector. Imports no torch."""
 
 from __future__ import annotations
 
@@ -16,30 +16,39 @@ KEPT = "kept/"  # in a snapshot, before the names of what of the model stays on 
 
 
 class Workload(Protocol):
-    """A model, this board's share of the data and the local optimiser.
+    """Trains a model on this board's partition of the data, with a local optimiser.
 
-    Deterministic: the same seed, x, round and snapshot give the same update.
+    It is deterministic: the same seed, x, round and snapshot give the same update. Vectors are
+    float32[layout.size].
+
+    Example:
+        workload = training.build_workload(recipe, node_index=0)
+        x = workload.initial(recipe.run.seed)
+        update = workload.local_update(x, round=0)
+        metrics = workload.evaluate(x + update.delta)
     """
 
     @property
-    def layout(self) -> Layout: ...
+    def layout(self) -> Layout:
+        """The names and shapes of the tensors whose values a vector holds."""
 
     def initial(self, seed: int) -> Vec:
-        """The model that every board starts from, float32[n]."""
+        """Return the model that every board starts from."""
 
     def local_update(self, x: Vec, round: Round) -> LocalUpdate:
-        """Train from x for one round. x is not written to. Raises UsageError when the loss is not
-        finite."""
+        """Train from x for one round, and return what that changed. x is not written to. Raises
+        UsageError when the loss is not finite."""
 
     def evaluate(self, x: Vec, examples: int | None = None) -> Metrics | None:
-        """Loss and scores of x on the test set, or on its first `examples` examples; None where
-        this board has no test set."""
+        """Return loss and scores of x on the test set, or on its first `examples` examples; None
+        where this board has no test set."""
 
     def snapshot(self) -> Mapping[str, NDArray[Any]]:
-        """What must be kept beside the model to continue: the optimiser's state and what of the
-        model does not travel; names to plain arrays."""
+        """Return what must be kept beside the model to continue, as arrays by name: the optimiser's
+        state and what of the model does not travel."""
 
-    def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None: ...
+    def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from what `snapshot` gave. Raises UsageError when it is of another workload."""
 
     def agreement(self) -> Agreement:
         """Return what every board must have alike, for those that cannot be sure of it: boards
@@ -47,9 +56,11 @@ class Workload(Protocol):
 
     def over(self, x: Vec | None) -> None:
         """Take note that the run is over, and that x, where it is known, came of it."""
+        return  # a recipe has no work after the run
 
     def abandon(self) -> None:
-        """Let go of what goes on by itself, such as a script: the run is not, or begins anew."""
+        """End what goes on by itself, such as a script: the run does not go on, or begins anew."""
+        return  # a recipe's training has no thread of its own
 
     def state(self, x: Vec | None) -> Mapping[str, NDArray[Any]]:
         """Return the model's whole `state_dict` with the values x, for its file: first the layout's
@@ -57,7 +68,7 @@ class Workload(Protocol):
 
 
 def stage_metrics(stages_s: Mapping[str, float]) -> dict[str, float]:
-    """LocalUpdate.stages_s as metrics: time/forward_s and so on."""
+    """Return LocalUpdate.stages_s as metrics: time/forward_s and so on."""
     return {f"time/{stage}_s": seconds for stage, seconds in stages_s.items()}
 
 

@@ -1,5 +1,5 @@
-"""What can be wrong with a recipe's model, data and training, found before anything starts. Imports
-no torch."""
+"""Finds what is wrong with a recipe's model, data and training before anything starts. Imports no
+torch."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 
 from edgegossip.recipe import Recipe, TrainingSection
 from edgegossip.training import models
-from edgegossip.training.data import Board, Description, describe, is_users, locate
-from edgegossip.training.names import is_own, own_function, unknown
+from edgegossip.training.data import Board, Description, describe, is_custom, locate
+from edgegossip.training.names import import_function, is_custom_function, unknown
 from edgegossip.types import ConfigError
 
 # Of each task: what its targets may be (`Description.target`), and its training.task_params.
@@ -45,7 +45,7 @@ _DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d{1,3})?")
 
 
 def check(recipe: Recipe, boards: Sequence[Board] = ()) -> None:
-    """Raises ConfigError for an unknown model, data set, task, optimiser, device or parameter of
+    """Raise ConfigError for an unknown model, data set, task, optimiser, device or parameter of
     one of these (with the nearest valid choice), and DataError for a data set whose files are not
     there. Reads no data; contents are checked when a board loads them.
 
@@ -62,14 +62,14 @@ def check(recipe: Recipe, boards: Sequence[Board] = ()) -> None:
     _check_together(recipe)
     for board in boards or (None,):
         locate(recipe.data, board)
-    if not is_users(recipe.data):
+    if not is_custom(recipe.data):
         about = describe(recipe.data)
         check_augmentation(recipe, about)
         task_of(recipe.training, about)
 
 
 def check_augmentation(recipe: Recipe, about: Description) -> None:
-    """Raises ConfigError when crop and flip are asked for inputs that are not images, or would
+    """Raise ConfigError when crop and flip are asked for inputs that are not images, or would
     leave masks behind."""
     if not recipe.data.augment:
         return
@@ -86,7 +86,7 @@ def check_augmentation(recipe: Recipe, about: Description) -> None:
 
 
 def _check_evaluator(recipe: Recipe) -> None:
-    """Raises ConfigError where a coordinator is to evaluate a model of which it has a part only."""
+    """Raise ConfigError where a coordinator is to evaluate a model of which it has a part only."""
     kept = [f"model.{key}" for key in ("share", "keep") if getattr(recipe.model, key)]
     if recipe.run.mode == "server" and recipe.evaluation.where == "coordinator" and kept:
         raise ConfigError(
@@ -96,7 +96,7 @@ def _check_evaluator(recipe: Recipe) -> None:
 
 
 def _check_together(recipe: Recipe) -> None:
-    """Raises ConfigError where boards cannot normalise together."""
+    """Raise ConfigError where boards cannot normalise together."""
     if recipe.data.normalise != "together":
         return
     if recipe.training.precision == "int8":
@@ -118,9 +118,9 @@ def _check_together(recipe: Recipe) -> None:
 
 
 def check_task(section: TrainingSection) -> None:
-    """Raises ConfigError for an unknown task or parameter of one."""
-    if is_own(section.task):
-        own_function("training.task", section.task)
+    """Raise ConfigError for an unknown task or parameter of one."""
+    if is_custom_function(section.task):
+        import_function("training.task", section.task)
         return
     if section.task not in ("auto", *TASKS):
         raise unknown("training.task", section.task, ["auto", *TASKS, "module:function"])
@@ -129,9 +129,9 @@ def check_task(section: TrainingSection) -> None:
 
 
 def task_of(section: TrainingSection, about: Description) -> str:
-    """The name of the task for these data. Raises ConfigError when their targets are of another
-    kind, or a parameter is not the task's."""
-    if is_own(section.task):
+    """Return the name of the task for these data. Raises ConfigError when their targets are of
+    another kind, or a parameter is not the task's."""
+    if is_custom_function(section.task):
         return section.task
     fitting = [task for task, (targets, _) in TASKS.items() if about.target in targets]
     name = fitting[0] if section.task == "auto" else section.task
@@ -145,15 +145,15 @@ def task_of(section: TrainingSection, about: Description) -> str:
 
 
 def outputs_of(section: TrainingSection, about: Description) -> int:
-    """How many values the model gives for one input, at each place where there are places: as many
-    as the input has where that is rebuilt, whatever the targets are."""
+    """Count the values that the model gives for one input, at each place where there are places: as
+    many as the input has where that is rebuilt, whatever the targets are."""
     return math.prod(about.shape) if task_of(section, about) == "autoencoder" else about.outputs
 
 
 def check_optimizer(section: TrainingSection) -> None:
-    """Raises ConfigError for an unknown optimiser or parameter of one."""
-    if is_own(section.optimizer):
-        own_function("training.optimizer", section.optimizer)
+    """Raise ConfigError for an unknown optimiser or parameter of one."""
+    if is_custom_function(section.optimizer):
+        import_function("training.optimizer", section.optimizer)
         return
     if section.optimizer not in OPTIMIZERS:
         raise unknown("training.optimizer", section.optimizer, [*OPTIMIZERS, "module:function"])
@@ -165,7 +165,7 @@ def check_optimizer(section: TrainingSection) -> None:
 
 
 def check_device(section: TrainingSection) -> None:
-    """Raises ConfigError for a device that is none, or that cannot train in int8. Whether it is
+    """Raise ConfigError for a device that is none, or that cannot train in int8. Whether it is
     there is known when a board loads its model."""
     if not _DEVICE.fullmatch(section.device):
         raise ConfigError(f'training.device = "{section.device}": must be auto, cpu, cuda, cuda:N or mps')
@@ -205,7 +205,7 @@ def data_notice(recipe: Recipe) -> str:
     if recipe.run.script:
         return _unused_by_script(recipe)
     if section.partition == "local":
-        unsaid = is_users(section) and not section.classes and not section.labels
+        unsaid = is_custom(section) and not section.classes and not section.labels
         if not unsaid or section.target in ("values", "none"):
             return ""
         return (
@@ -213,7 +213,7 @@ def data_notice(recipe: Recipe) -> str:
             "counts the classes in its own data, and boards that find other numbers cannot train "
             "together; declare data.labels (or data.classes) to be sure"
         )
-    if not section.dir or not is_users(section):
+    if not section.dir or not is_custom(section):
         return ""
     return (
         f"data.partition = {section.partition}: every board must find the same data in data.dir, "

@@ -21,9 +21,10 @@ _CURE = 'set training.device = "auto" to use what is there, or see docs/training
 _HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def choose(section: TrainingSection) -> torch.device:
-    """The device that training.device names, where it is there: `auto` is a GPU that torch sees,
-    else the CPU; int8 is the CPU's. Raises HostError, with what torch sees, when it is not."""
+def select_device(section: TrainingSection) -> torch.device:
+    """Return the device that training.device names, where it is there: `auto` is a GPU that torch
+    sees, else the CPU; int8 is the CPU's. Raises HostError, with what torch sees, when it is
+    not."""
     wanted = section.device
     cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
     if wanted == "auto":
@@ -45,13 +46,13 @@ def _why() -> str:
 
 
 def set_up(section: TrainingSection) -> torch.device:
-    """The device, with torch set to be deterministic where the recipe asks for it. For the whole
-    process, so call it before the first tensor is on a GPU."""
+    """Return the device, with torch set to be deterministic where the recipe asks for it. For the
+    whole process, so call it before the first tensor is on a GPU."""
     if section.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # torch says that it needs one
         torch.use_deterministic_algorithms(True)
         torch.backends.cudnn.benchmark = False
-    return choose(section)
+    return select_device(section)
 
 
 def probe(section: TrainingSection) -> str:
@@ -59,13 +60,13 @@ def probe(section: TrainingSection) -> str:
 
     Raises HostError when it is not there, or its kernels do not run: a torch that was built for
     other GPUs sees one and fails at the first product."""
-    device = choose(section)
+    device = select_device(section)
     try:
         x = torch.ones(2, 3, 8, 8, device=device, requires_grad=True)
         with Precision.of(section, device).forward():
             made = torch.nn.functional.conv2d(x, torch.ones(4, 3, 3, 3, device=device)).flatten(1)
             made = made @ torch.ones(144, 2, device=device)
-        made.float().sum().backward()
+        torch.autograd.backward(made.float().sum())
         right = x.grad is not None and bool((x.grad[:, :, 3, 3] == 72.0).all())
     except RuntimeError as error:
         first = str(error).strip().partition("\n")[0]
@@ -77,7 +78,7 @@ def probe(section: TrainingSection) -> str:
 
 
 @contextmanager
-def told(who: str, device: torch.device) -> Iterator[None]:
+def explain_errors(who: str, device: torch.device) -> Iterator[None]:
     """Say in a sentence what a user can do about a device that is full, or an operation that has no
     deterministic kernel. Raises HostError and ConfigError in place of torch's own."""
     try:
@@ -118,7 +119,8 @@ def seeded(device: torch.device, seed: int) -> Iterator[None]:
 
 @dataclass(slots=True)
 class Precision:
-    """How forward and backward compute: in float32, or mixed with a half type (`torch.autocast`).
+    """Computes forward and backward in float32, or mixed with a half type (`torch.autocast`).
+
     float16 ends at 65,504, so gradients are scaled up by a factor that follows what they allow; a
     step whose gradients overflow is left out."""
 
@@ -128,20 +130,23 @@ class Precision:
 
     @classmethod
     def of(cls, section: TrainingSection, device: torch.device) -> Precision:
+        """Return the recipe's precision on a device."""
         half = _HALF.get(section.precision)
         scaler = torch.amp.GradScaler(device.type) if half is torch.float16 else None
         return cls(device, half, scaler)
 
     def forward(self) -> AbstractContextManager[Any]:
+        """Return the context in which the forward pass is computed."""
         if self.half is None:
             return nullcontext()
         return torch.autocast(self.device.type, self.half)
 
     def backward(self, loss: Tensor) -> None:
-        (loss if self.scaler is None else self.scaler.scale(loss)).backward()
+        """Add the gradients of a scalar loss, scaled where the half type needs it."""
+        torch.autograd.backward(loss if self.scaler is None else self.scaler.scale(loss))
 
     def step(self, optimizer: Optimizer, clip: float) -> None:
-        """One step, with gradients no longer than `clip` (0: as they are)."""
+        """Take one step, with gradients no longer than `clip` (0: as they are)."""
         if clip:
             if self.scaler is not None:
                 self.scaler.unscale_(cast("torch.optim.Optimizer", optimizer))
@@ -154,13 +159,14 @@ class Precision:
             self.scaler.update()
 
     def snapshot(self) -> dict[str, NDArray[np.float64]]:
+        """Return the state of the gradient scale, where there is one."""
         if self.scaler is None:
             return {}
         state = self.scaler.state_dict()
         return {"scaler": np.array([state["scale"], state["_growth_tracker"]], np.float64)}
 
     def restore(self, kept: Any) -> None:
-        """Raises UsageError unless `kept` is a scaler's part of a snapshot."""
+        """Go on from what `snapshot` gave. Raises UsageError for anything else."""
         if self.scaler is None:
             return
         if not isinstance(kept, np.ndarray) or kept.shape != (2,) or not kept[0] > 0:

@@ -1,4 +1,4 @@
-"""Names in recipes: the nearest valid choice, and a user's own `module:function`."""
+"""Names in recipes: the nearest valid choice, and a user's custom `module:function`."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from edgegossip.types import ConfigError, EdgegossipError, UsageError
 
 
 def unknown(key: str, value: str, choices: Iterable[str]) -> ConfigError:
-    """The error for a value that is none of `choices`; names the nearest one."""
+    """Return the error for a value that is none of `choices`; it names the nearest one."""
     names = sorted(choices)
     if not names:
         return ConfigError(f"{key} = {value!r} is not known, and there is nothing to choose from")
     return ConfigError(f"{key} = {value!r} is not known{did_you_mean(value, names)} (choices: {', '.join(names)})")
 
 
-def is_own(name: str) -> bool:
-    """Whether a recipe's name is a user's own `module:function`."""
+def is_custom_function(name: str) -> bool:
+    """Tell whether a recipe's name is a user's own `module:function`."""
     return ":" in name
 
 
-def own_function(key: str, spec: str) -> Callable[..., Any]:
-    """The function that `spec` = "module:function" names. The current directory is importable, as
-    with `python -m`.
+def import_function(key: str, spec: str) -> Callable[..., Any]:
+    """Import the function that `spec` = "module:function" names. The current directory is
+    importable, as with `python -m`.
 
     Raises ConfigError when the text is malformed or nothing of that name exists, UsageError when
     importing the module fails."""
@@ -51,10 +51,11 @@ def own_function(key: str, spec: str) -> Callable[..., Any]:
     if not callable(function):
         own = [n for n, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == module_name]
         raise unknown(key, spec, [f"{module_name}:{n}" for n in own if not n.startswith("_")])
-    return function
+    found: Callable[..., Any] = function
+    return found
 
 
-def call_own(spec: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def call_custom(spec: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call a user's function. Whatever it raises becomes a UsageError that names it and keeps the
     original message."""
     try:

@@ -11,10 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
+from typing_extensions import override
 
 from edgegossip.recipe import TrainingSection
-from edgegossip.training.names import call_own, is_own, own_function
-from edgegossip.training.packed import pack, problem, unpack
+from edgegossip.training.names import call_custom, import_function, is_custom_function
+from edgegossip.training.serialization import find_unserializable, pack, unpack
 from edgegossip.training.vector import plain_array
 from edgegossip.types import ConfigError, UsageError
 
@@ -30,22 +31,26 @@ GROUPS = "param_groups"  # and in what is packed there of a user's own optimiser
 
 
 class Optimizer(Protocol):
-    """What is used of a torch.optim.Optimizer."""
+    """Does what is used of a `torch.optim.Optimizer`."""
 
-    @property
-    def param_groups(self) -> list[dict[str, Any]]: ...
+    param_groups: list[dict[str, Any]]
 
-    def zero_grad(self) -> None: ...
+    def zero_grad(self) -> None:
+        """Drop the gradients of all parameters."""
 
-    def step(self) -> Any: ...
+    def step(self) -> Any:
+        """Take one step by the parameters' gradients."""
 
-    def state_dict(self) -> dict[str, Any]: ...
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state by the numbers of the parameters, and the parameter groups."""
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None: ...
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from what `state_dict` gave."""
 
 
-class Sgd:
-    """SGD with momentum, to the bit torch.optim's without dampening (Sutskever et al. 2013):
+class Sgd(Optimizer):
+    """Takes steps of SGD with momentum, to the bit torch.optim's without dampening (Sutskever et
+    al. 2013):
 
         g <- g + weight_decay x;  m <- momentum m + g
         x <- x - lr (g + momentum m)   (Nesterov)   or   x - lr m
@@ -58,14 +63,16 @@ class Sgd:
         self.momentum, self.nesterov = momentum, nesterov
         self._memory: dict[Tensor, Tensor] = {}  # by parameter, from its first gradient on
 
+    @override
     def zero_grad(self) -> None:
         for group in self.param_groups:
             for p in group["params"]:
                 p.grad = None
 
+    @override
     @torch.no_grad()
     def step(self) -> None:
-        """One step; gradients are used as scratch space."""
+        # Gradients are used as scratch space.
         for group in self.param_groups:
             params = [p for p in group["params"] if p.grad is not None]
             if not params:
@@ -86,11 +93,13 @@ class Sgd:
                     grads = memory
             torch._foreach_add_(params, grads, alpha=-group["lr"])
 
+    @override
     def state_dict(self) -> dict[str, Any]:
         params = [p for group in self.param_groups for p in group["params"]]
         known = {k: self._memory[p] for k, p in enumerate(params) if p in self._memory}
         return {"state": {k: {"momentum_buffer": m} for k, m in known.items()}, "param_groups": self.param_groups}
 
+    @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         params = [p for group in self.param_groups for p in group["params"]]
         memory = {params[k]: of["momentum_buffer"] for k, of in state_dict["state"].items()}
@@ -98,15 +107,15 @@ class Sgd:
 
 
 def make(section: TrainingSection, module: nn.Module) -> Optimizer:
-    """The recipe's optimiser on the parameters of `module` that require a gradient.
+    """Make the recipe's optimiser on the parameters of `module` that require a gradient.
 
     A user's own `module:function` is called with (parameter groups, lr, **optimizer_params); it
     finds weight_decay in the groups. Raises ConfigError for parameters that torch refuses,
     UsageError for a user's function that fails."""
     groups, params = _groups(section, module), dict(section.optimizer_params)
-    if is_own(section.optimizer):
-        made = call_own(
-            section.optimizer, own_function("training.optimizer", section.optimizer), groups, section.lr, **params
+    if is_custom_function(section.optimizer):
+        made = call_custom(
+            section.optimizer, import_function("training.optimizer", section.optimizer), groups, section.lr, **params
         )
         if not isinstance(made, torch.optim.Optimizer):
             kind = type(made).__name__
@@ -157,7 +166,7 @@ def set_rate(optimizer: Optimizer, lr: float, first: float) -> None:
 
 
 def snapshot(optimizer: Optimizer, *, own: bool) -> dict[str, NDArray[Any]]:
-    """The optimiser's state as arrays of their own: one a tensor where there is nothing but
+    """Return the optimiser's state as arrays of their own: one a tensor where there is nothing but
     tensors, as in torch's own optimisers, else what `pack` makes of it. `own`: it is a user's,
     which may keep state in its parameter groups, too. Raises UsageError for what could not be
     restored."""
@@ -168,11 +177,11 @@ def snapshot(optimizer: Optimizer, *, own: bool) -> dict[str, NDArray[Any]]:
     }
     if not own and all(isinstance(value, Tensor) for value in values.values()):
         return {name: plain_array(value).copy() for name, value in values.items()}
-    if found := problem({name: value for name, value in values.items() if not isinstance(value, Tensor)}):
+    if found := find_unserializable({name: value for name, value in values.items() if not isinstance(value, Tensor)}):
         raise UsageError(f"the state of training.optimizer, a {type(optimizer).__name__}, cannot be kept: it{found}")
     # What cannot be read back of a group is as the user's function makes it: a function, most
     # often.
-    groups = [{key: v for key, v in group.items() if not problem(v)} for group in document["param_groups"]]
+    groups = [{key: v for key, v in group.items() if not find_unserializable(v)} for group in document["param_groups"]]
     return {OPAQUE: pack({"state": state, GROUPS: groups} if own else state)}
 
 

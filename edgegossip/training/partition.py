@@ -1,18 +1,18 @@
-"""Who gets which training examples.
+"""Partitions a data set: which board gets which training examples.
 
 Every rule uses each example exactly once, depends only on (labels, nodes, seed) and is computed
 alike on every board.
 
     skew(s)        the degree of skew of Aketi, Kodge, Roy (2021), "Low precision decentralized
-                   distributed training":
-                   of each class the first s share goes to a pool sorted by class, the rest to a shuffled pool; node k
-                   of n takes the k-th contiguous n-th part of both. s = 0 is `iid`, s = 1 is `sorted`.
+                   distributed training": of each class the first s share goes to a pool sorted by
+                   class, the rest to a shuffled pool; node k of n takes the k-th contiguous n-th
+                   part of both. s = 0 is `iid`, s = 1 is `sorted`.
     dirichlet(a)   each class is dealt out in proportions drawn from Dirichlet(a, ..., a) (Hsu, Qi,
                    Brown 2019).
     flwr           a partitioner of the optional package flwr-datasets, by its class's name
 
-A node left with nothing is given one example of the fullest node. With `local` nothing is shared
-out: each board has data of its own and keeps all of it.
+A node left with nothing is given one example of the fullest node. With `local` nothing is
+partitioned: each board has data of its own and keeps all of it.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from edgegossip.training.names import unknown
 from edgegossip.training.rng import Purpose, generator, permutation
 from edgegossip.types import ConfigError, HostError
 
-Shares = list[NDArray[np.int64]]  # one array of example indices a node
+Partitions = list[NDArray[np.int64]]  # one array of example indices a node
 
 
-def share_out(data: DataSet, recipe: Recipe) -> Shares:
-    """Shares of `recipe.run.nodes` boards of one data set that all of them have.
+def partition_data(data: DataSet, recipe: Recipe) -> Partitions:
+    """Partition one data set that all of `recipe.run.nodes` boards have.
 
     Raises ConfigError where the rule needs classes and the data have none."""
     examples, rule = data.indexed(), recipe.data.partition
@@ -46,8 +46,9 @@ def share_out(data: DataSet, recipe: Recipe) -> Shares:
     return partition(np.zeros(len(examples), np.int64), recipe)
 
 
-def partition(labels: NDArray[np.integer], recipe: Recipe) -> Shares:
-    """Shares of `recipe.run.nodes` boards by `recipe.data.partition`. labels: int[examples].
+def partition(labels: NDArray[np.integer], recipe: Recipe) -> Partitions:
+    """Partition examples by their labels int[examples], for `recipe.run.nodes` boards by the rule
+    `recipe.data.partition`.
 
     Raises ConfigError when there are fewer examples than boards."""
     nodes, seed, rule = recipe.run.nodes, recipe.run.seed, recipe.data.partition
@@ -63,8 +64,8 @@ def partition(labels: NDArray[np.integer], recipe: Recipe) -> Shares:
     return by_skew(labels, nodes, skew, seed)
 
 
-def by_skew(labels: NDArray[np.integer], nodes: int, skew: float, seed: int) -> Shares:
-    """Shares with degree of skew in [0, 1]; sizes differ by two examples at most."""
+def by_skew(labels: NDArray[np.integer], nodes: int, skew: float, seed: int) -> Partitions:
+    """Partition with a degree of skew in [0, 1]; sizes differ by two examples at most."""
     by_class = [np.flatnonzero(labels == c) for c in np.unique(labels)]
     cuts = [round(skew * len(members)) for members in by_class]
     empty = np.empty(0, np.int64)
@@ -81,8 +82,8 @@ def by_skew(labels: NDArray[np.integer], nodes: int, skew: float, seed: int) -> 
     return _fill_empty(shares)
 
 
-def by_dirichlet(labels: NDArray[np.integer], nodes: int, alpha: float, seed: int) -> Shares:
-    """Shares whose class proportions are Dirichlet(alpha); no node is empty."""
+def by_dirichlet(labels: NDArray[np.integer], nodes: int, alpha: float, seed: int) -> Partitions:
+    """Partition with class proportions that are Dirichlet(alpha); no node is empty."""
     draw = generator(seed, Purpose.DIRICHLET)
     parts: list[list[NDArray[np.int64]]] = [[] for _ in range(nodes)]
     for number, c in enumerate(np.unique(labels)):
@@ -95,8 +96,8 @@ def by_dirichlet(labels: NDArray[np.integer], nodes: int, alpha: float, seed: in
     return _fill_empty([np.concatenate(p) for p in parts])
 
 
-def _by_flower(labels: NDArray[np.integer], recipe: Recipe) -> Shares:
-    """Shares of a partitioner of flwr-datasets (Flower's), which goes by the column "label"."""
+def _by_flower(labels: NDArray[np.integer], recipe: Recipe) -> Partitions:
+    """Partitions of a partitioner of flwr-datasets (Flower's), which goes by the column "label"."""
     try:
         from datasets import Dataset
         from flwr_datasets import partitioner as partitioners
@@ -132,7 +133,7 @@ def _is_even(partitioner: str) -> bool:
     return partitioner in [f"{name}Partitioner" for name in names]
 
 
-def _fill_empty(shares: Shares) -> Shares:
+def _fill_empty(shares: Partitions) -> Partitions:
     for node, share in enumerate(shares):
         if len(share) == 0:
             giver = int(np.argmax([len(s) for s in shares]))

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 
 class Purpose(IntEnum):
+    """Keeps the draws for one purpose apart from those for another."""
+
     PARTITION = 1
     BATCHES = 2
     AUGMENT = 3
@@ -29,16 +31,17 @@ def _bits(seed: int, purpose: Purpose, a: int, b: int, c: int) -> np.random.Phil
 
 
 def words(seed: int, purpose: Purpose, size: int, a: int = 0, b: int = 0, c: int = 0) -> NDArray[np.uint64]:
-    """uint64[size] uniform words."""
+    """Return uint64[size] uniform words."""
     raw: NDArray[np.uint64] = _bits(seed, purpose, a, b, c).random_raw(size)
     return raw
 
 
 def permutation(seed: int, purpose: Purpose, size: int, a: int = 0, b: int = 0, c: int = 0) -> NDArray[np.int64]:
-    """int64[size], a permutation of 0..size-1: the order of `size` random words."""
+    """Return a permutation of 0..size-1, int64[size]: the order of `size` random words."""
     return np.argsort(words(seed, purpose, size, a, b, c), kind="stable").astype(np.int64)
 
 
 def generator(seed: int, purpose: Purpose, a: int = 0, b: int = 0, c: int = 0) -> np.random.Generator:
-    """A numpy Generator, for other distributions. Its streams may differ between numpy versions."""
+    """Return a numpy Generator, for other distributions. Its streams may differ between numpy
+    versions."""
     return np.random.Generator(_bits(seed, purpose, a, b, c))

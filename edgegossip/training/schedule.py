@@ -19,7 +19,7 @@ RISE, BEGIN, END = 0.3, 25.0, 25.0 * 1e4
 
 
 def learning_rate(section: TrainingSection, round: int, rounds: int) -> float:
-    """Learning rate of a round, 0-based, out of `rounds`.
+    """Return the learning rate of a round, 0-based, out of `rounds`.
 
     step: times step_factor after each milestone (a share of the rounds). cosine: lr (1 + cos(pi
     round / rounds)) / 2 (Loshchilov, Hutter 2017, equation 5 with one period). one-cycle: along
@@ -52,8 +52,9 @@ def _cosine(first: float, last: float, done: float) -> float:
 
 @dataclass(slots=True)
 class Plateau:
-    """What schedule = plateau remembers of a board's losses: rounds are taken `window` at a time,
-    and when their mean loss is no better than the best before, the rate drops by `factor`."""
+    """Lowers the rate where a board's losses stand still (torch's `ReduceLROnPlateau`): rounds are
+    taken `window` at a time, and when their mean loss is no better than the best before, the rate
+    drops by `factor`."""
 
     window: int
     factor: float
@@ -63,7 +64,7 @@ class Plateau:
 
     @classmethod
     def of(cls, section: TrainingSection, rounds: int) -> Plateau | None:
-        """None for other schedules."""
+        """Return the recipe's, or None for other schedules."""
         if section.schedule != "plateau":
             return None
         return cls(section.plateau_rounds or max(1, rounds // 20), section.step_factor)
@@ -82,10 +83,11 @@ class Plateau:
             self.scale *= self.factor
 
     def snapshot(self) -> NDArray[np.float64]:
+        """Return what `restore` goes on from."""
         return np.array([self.scale, self.best, *self.losses])
 
     def restore(self, kept: Any) -> None:
-        """Raises UsageError unless `kept` is what `snapshot` could have given."""
+        """Go on from what `snapshot` gave. Raises UsageError for what it could not have given."""
         if not isinstance(kept, np.ndarray) or kept.dtype != np.float64 or not 2 <= kept.size < 2 + self.window:
             raise UsageError("the snapshot is not one of this workload: its plateau is of another size")
         self.scale, self.best, *self.losses = kept.tolist()

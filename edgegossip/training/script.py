@@ -1,9 +1,9 @@
-"""A user's own training script as a board's `Workload`, and `join`, its way into the run.
+"""The client API: `join` brings a user's own training script into a run, as a `Run`.
 
-The script runs on a thread of its own; the board's program stays what it is for recipes. The two
-meet here. What the program wants of the workload (train a round, evaluate a model, keep the state)
-is a request, and the script carries requests out whenever it is in `Run.start` or `Run.exchange`.
-So the user's model, optimiser and data are touched by the user's thread alone.
+The script runs on a thread of its own; the board's program stays what it is for recipes, with a
+`ScriptWorkload` as its workload. What the program wants of it (train a round, evaluate a model,
+keep the state) is a request, and the script carries requests out whenever it is in `Run.start` or
+`Run.exchange`. So the user's model, optimiser and data are touched by the user's thread alone.
 
     board's program                       the script's thread
     local_update(x, round)   -- train -->   x is in the model; `exchange` or `start` returns
@@ -36,40 +36,44 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from typing_extensions import override
 
 from edgegossip.agreement import Agreement, Fact, sums
 from edgegossip.choices import did_you_mean
 from edgegossip.layout import Layout
 from edgegossip.recipe import Recipe
-from edgegossip.training.base import require_gradient_steps
-from edgegossip.training.packed import pack, problem, unpack
+from edgegossip.training.base import Workload, require_gradient_steps
+from edgegossip.training.serialization import find_unserializable, pack, rng_state, set_rng_state, unpack
 from edgegossip.training.vector import ModelVector, named_arrays, whole_state
 from edgegossip.types import ConfigError, LocalUpdate, Metrics, NodeId, Round, UsageError, Vec, scores_problem
 
 T = TypeVar("T")
 Request = tuple[Callable[[], object], Callable[[BaseException], None]]  # what to do; who hears that it failed
 
-SLOW_FACTOR, SLOW_S = 10.0, 30.0  # a round so many times as long as the longest before it is told, not sooner than that
-ALONE_ROUNDS = 100
-MOST_NAMED = 4
-MOST_EXAMPLES = 2**53  # as a number that travels
-LEAVE_S = 5.0  # for a script that is abandoned to end
-_LOOK_S = 0.2  # between two looks at whether the script is alive
-SCHEMA = ("task", "input", "target", "labels")  # of `edgegossip.agreement`, what a script may add
+# A round so many times as long as the longest before it is told, not sooner than after so long.
+_SLOW_FACTOR, _SLOW_S = 10.0, 30.0
+_ALONE_ROUNDS = 100  # of a script that was started by itself, and did not say
+_MOST_NAMED = 4  # batch norms in a sentence
+_MOST_EXAMPLES = 2**53  # as a number that travels
+_LEAVE_S = 5.0  # for a script that is abandoned to end
+_POLL_S = 0.2  # between two looks at whether the script is alive
+_SCHEMA = ("task", "input", "target", "labels")  # of `edgegossip.agreement`, what a script may add
 
 
 class Stateful(Protocol):
-    """Anything that is kept in a checkpoint: an optimiser, a scheduler, a stateful data loader."""
+    """Can be kept in a checkpoint: an optimiser, a scheduler, a stateful data loader."""
 
-    def state_dict(self) -> dict[str, Any]: ...
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state: tensors, arrays, numbers, text, and dicts and lists of them."""
 
-    def load_state_dict(self, state: Any, /) -> Any: ...
+    def load_state_dict(self, state: Any, /) -> Any:
+        """Go on from what `state_dict` gave."""
 
 
 @dataclass(slots=True)
-class Seat:
-    """Where the script of this process sits in a run, and the requests that the board's program has
-    for it."""
+class _Context:
+    """Says which run the script of this process is in, and carries the requests of the board's
+    program to it."""
 
     recipe: Recipe
     name: NodeId
@@ -78,13 +82,17 @@ class Seat:
     joined: Future[Run] = field(default_factory=Future)  # set by `join`
 
     @property
-    def only_model(self) -> bool:
-        """Whether the script is wanted for its model alone: at a coordinator that evaluates
-        nothing."""
+    def wants_model_only(self) -> bool:
+        """Whether only the script's model is wanted: at a coordinator that evaluates nothing."""
         return self.index < 0 and self.recipe.evaluation.where != "coordinator"
 
+    @property
+    def script(self) -> str:
+        """The script's file name, for messages."""
+        return Path(self.recipe.run.script).name
 
-_seat: Seat | None = None  # of this process: it runs one script
+
+_context: _Context | None = None  # of this process: it runs one script
 
 
 def join(
@@ -98,69 +106,89 @@ def join(
 ) -> Run:
     """Take part in the run that this script was started for, with this model.
 
-    Args:
-        model: any module, on any device; its parameters that require a gradient travel, and its
-            statistics (see `ModelVector`). Every board builds the same one, from the same seed,
-            which the launcher has set; boards that start from different values are refused.
-        state: optimisers, schedulers, loaders: what a board that is started again needs to go on.
-            Their `state_dict` is kept with the model's after each round.
-        share: patterns over parameter names, such as "backbone.*"; only what matches travels.
-        keep: patterns of what stays on this board, such as a personal head or "*.bn*".
-        rounds: how many, for a script that was started by itself, without edgegossip: then it
-            trains alone, and `exchange` hands nothing to anybody. In a run, run.rounds counts, and
-            the log says so where the two differ.
-        schema: what all boards must have alike and the model does not show, any of "task", "input",
-            "target" and "labels", such as {"labels": "cat, dog"}; who differs is refused, by name.
-
-    Returns the `Run`, for a `with` statement. Raises UsageError when the model cannot take part. At
-    a coordinator that leaves evaluation to the boards it does not return: the script ends here, as
-    all that is wanted of it there is the model, so what comes after it may need data.
-
     Example:
         with edgegossip.join(model, state=[optimizer]) as run:
             for round in run.rounds():
                 loss = train_some_steps(model, optimizer)
                 run.exchange(loss=loss, examples=len(dataset))
+
+    At a coordinator that leaves evaluation to the boards it does not return: the script ends here,
+    as all that is wanted of it there is the model, so what comes after it may need data.
+
+    Args:
+        model: any module, on any device. Its parameters that require a gradient travel, and its
+            floating-point buffers (`ModelVector`). Every board builds the same one, from the same
+            seed, which the launcher has set; boards that start from different values are refused.
+        state: what a board that is started again needs to go on: optimisers, schedulers, loaders.
+            Their `state_dict` is kept with the model's after each round.
+        share: patterns over parameter names, such as "backbone.*"; only what matches travels.
+        keep: patterns of what stays on this board, such as a personal head or "*.bn*".
+        rounds: how many rounds a script trains that was started by itself, without edgegossip; its
+            `exchange` then hands nothing to anybody. In a run, run.rounds counts, and the log says
+            so where the two differ.
+        schema: what all boards must have alike and the model does not show, any of "task", "input",
+            "target" and "labels", such as {"labels": "cat, dog"}; who differs is refused, by name.
+
+    Returns:
+        The `Run`, for a `with` statement.
+
+    Raises:
+        UsageError: when the model cannot take part, with what to do about it.
     """
-    seat = _seat
+    context = _context
     for name in schema or {}:
-        if name not in SCHEMA:
-            raise UsageError(f"schema: there is no {name!r}{did_you_mean(name, SCHEMA)} (choices: {', '.join(SCHEMA)})")
+        if name not in _SCHEMA:
+            raise UsageError(
+                f"schema: there is no {name!r}{did_you_mean(name, _SCHEMA)} (choices: {', '.join(_SCHEMA)})"
+            )
     if rounds is not None and rounds < 1:
         raise UsageError(f"rounds is {rounds}: give join at least one round, or leave rounds out")
-    if seat is None:
-        return Run(None, ModelVector(model, _patterns(share), _patterns(keep)), state, rounds or ALONE_ROUNDS, {})
-    if seat.joined.done():
+    if context is None:
+        return Run(None, ModelVector(model, _patterns(share), _patterns(keep)), state, rounds or _ALONE_ROUNDS, {})
+    if context.joined.done():
         raise UsageError("join was called twice: a script takes part in one run, with one model")
-    if seat.index < 0 and not seat.only_model and (share or keep):
+    if context.index < 0 and not context.wants_model_only and (share or keep):
         raise UsageError(
             'evaluation.where = "coordinator": share and keep of join leave a part of the model on each board, which the '
             'coordinator has not; set evaluation.where = "boards"'
         )
     vector = ModelVector(model, _patterns(share), _patterns(keep))
-    run = Run(seat, vector, state, seat.recipe.run.rounds, dict(schema or {}))
-    run.asked_rounds = rounds
-    seat.joined.set_result(run)
-    if seat.only_model:
+    run = Run(context, vector, state, context.recipe.run.rounds, dict(schema or {}), rounds)
+    context.joined.set_result(run)
+    if context.wants_model_only:
         raise SystemExit(0)
     return run
 
 
 class Run:
-    """A script's part in a run; `join` makes it.
+    """Takes part in a run for a script; `join` makes it. Use it as a context manager.
 
-    `name` is this board's, `index` its number from 0 of `boards`; a script that runs alone is
-    "alone", 0 of 1. Use it as a context manager: it ends with the run."""
+    A loop either goes over `rounds` and calls `exchange` once in each, or calls `start` once and
+    then `exchange`, for as long as they return true.
+
+    Attributes:
+        name: this board's name; "alone" of a script that was started by itself.
+        index: this board's number, from 0 of `boards`.
+        boards: how many boards the run has.
+        round: the round that the loop is at, from 0 of `total_rounds`.
+        total_rounds: how many rounds the run has.
+    """
 
     def __init__(
-        self, seat: Seat | None, vector: ModelVector, state: Sequence[Stateful], rounds: int, schema: Mapping[str, Any]
+        self,
+        context: _Context | None,
+        vector: ModelVector,
+        state: Sequence[Stateful],
+        rounds: int,
+        schema: Mapping[str, Any],
+        asked_rounds: int | None = None,
     ) -> None:
-        self._seat, self._vector, self._state, self._schema = seat, vector, tuple(state), schema
+        self._context, self._vector, self._state, self._schema = context, vector, tuple(state), schema
         self.total_rounds = rounds
-        self.name: NodeId = "alone" if seat is None else seat.name
-        self.index, self.boards = (0, 1) if seat is None else (seat.index, seat.recipe.run.nodes)
+        self.name: NodeId = "alone" if context is None else context.name
+        self.index, self.boards = (0, 1) if context is None else (context.index, context.recipe.run.nodes)
         self.round: Round = 0
-        self.asked_rounds: int | None = None  # what the script gave `join`
+        self._asked_rounds = asked_rounds  # what the script gave `join`
         self._thread = threading.get_ident()
         self._evaluation: Callable[[], Mapping[str, float] | float] | None = None
         self._open: Future[LocalUpdate] | None = None  # the round that the user's loop is at
@@ -170,11 +198,11 @@ class Run:
         self._proven = False  # what is kept can be read back
         # Whether the loop over `rounds` has still to exchange; None: there is no such loop.
         self._due: bool | None = None
-        self._base: dict[int, tuple[int, int]] = {}  # marks of frozen parameters before training, by their memory
-        self._facts: Mapping[str, Fact] = {} if seat is None else self._facts_now()
+        self._base: dict[
+            int, tuple[int, int]
+        ] = {}  # fingerprints of frozen parameters before training, by their memory
+        self._facts: Mapping[str, Fact] = {} if context is None else self._facts_now()
         self._require_as_joined()
-
-    # -- the user's side --------------------------------------------------------------------------
 
     def __enter__(self) -> Run:
         return self
@@ -182,20 +210,23 @@ class Run:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Leave when the run is over. A script that leaves early, or by an error, ends this
-        board."""
+        """Leave when the run is over. Raises UsageError when the script leaves it early."""
         if error is None and not self._over:
             self._over = True
-            if self._seat is not None:
+            if self._context is not None:
                 raise UsageError(
-                    f"{_script(self._seat)} left the run in round {self.round} of {self.total_rounds}: "
+                    f"{self._context.script} left the run in round {self.round} of {self.total_rounds}: "
                     "loop over run.rounds() to its end"
                 )
 
     def rounds(self) -> Iterator[Round]:
         """Yield the number of each round that is left; the model then holds the values to train
-        from. A board that was started again goes on where it was. The coordinator has no rounds: it
-        evaluates here until the run is over."""
+        from.
+
+        A board that was started again goes on where it was. The coordinator has no rounds: it
+        evaluates here until the run is over. Raises UsageError when a round ends without
+        `exchange`.
+        """
         going_on = self.start()
         while going_on:
             round = self.round
@@ -206,9 +237,19 @@ class Run:
             going_on = not self._over
 
     def start(self) -> bool:
-        """Wait until the first round begins; the model holds the values to train from. Return
-        whether there is a round. `rounds` calls it; loops of other frameworks call it
-        themselves."""
+        """Wait until the first round begins, and return whether there is one; the model then holds
+        the values to train from.
+
+        `rounds` calls it; loops that count steps, as those of other frameworks, call it themselves.
+
+        Example:
+            going_on, step = run.start(), 0
+            while going_on:
+                loss = train_step()
+                step += 1
+                if step % 20 == 0:
+                    going_on = run.exchange(loss=loss, steps=20)
+        """
         self._check_thread()
         if not self._started:
             self._started = True
@@ -217,9 +258,9 @@ class Run:
                     "the model had other values at the join than now, before its first round: load weights before the join"
                 )
             frozen = [p for p in self._vector.module.parameters() if not p.requires_grad]
-            self._base = {p.data_ptr(): _mark(p) for p in frozen}
+            self._base = {p.data_ptr(): _fingerprint(p) for p in frozen}
             self._watch_rate()
-            if self._seat is None:
+            if self._context is None:
                 self._open = Future()
             else:
                 self._serve()
@@ -234,12 +275,13 @@ class Run:
         lr: float | None = None,
         metrics: Mapping[str, float] | None = None,
     ) -> bool:
-        """Hand over what this round's training made of the model, and wait for the mixed one, which
-        the model then holds. Return whether another round follows.
+        """Hand over what this round's training made of the model, and wait for the model that is
+        mixed with the other boards', which the module then holds.
 
-        Args: loss: mean training loss of the round, for the log; the run ends here if it is not
-            finite. examples: how many examples of its own this board trains on: a coordinator
-            weighs the
+        Args:
+            loss: mean training loss of the round, for the log; the run ends here if it is not
+                finite.
+            examples: how many examples of its own this board trains on; a coordinator weighs the
                 board's update by it. None, on every board: all count the same.
             steps: optimiser steps since the last exchange. Boards may take different numbers.
             lr: learning rate of the round; by default that of the first optimiser in `state`, a
@@ -247,7 +289,12 @@ class Run:
             metrics: more figures of the round by name, for the log; `loss`, `lr` and `examples` are
                 taken.
 
-        Raises UsageError when it is called twice in a round, or on another thread than `join`."""
+        Returns:
+            Whether another round follows.
+
+        Raises:
+            UsageError: when it is called twice in a round, or on another thread than `join`.
+        """
         self._check_thread()
         if self._evaluating:
             raise UsageError(
@@ -267,17 +314,18 @@ class Run:
             raise
         finally:
             self._open = None
-        if self._seat is None:
+        if self._context is None:
             self._go_on_alone()
         else:
             self._serve()
         return not self._over
 
     def evaluate(self, function: Callable[[], Mapping[str, float] | float]) -> Callable[..., Any]:
-        """Have `function` called whenever the run evaluates (evaluation.every, and at its end): the
-        model then holds the mixed values, and gradients are off. It returns scores by name; "loss"
-        and "examples" among them, where given, say the mean loss and over how many; one number
-        alone is the accuracy. Returns `function`, so that it can be a decorator.
+        """Have `function` called whenever the run evaluates (evaluation.every, and at its end).
+
+        The model then holds the mixed values, and gradients are off. The function returns scores by
+        name; "loss" and "examples" among them, where given, say the mean loss and over how many
+        examples; one number alone is the accuracy. Returns `function`, so this can be a decorator.
 
         Example:
             @run.evaluate
@@ -288,49 +336,35 @@ class Run:
         return function
 
     def add_state(self, *state: Stateful) -> None:
-        """Keep more in this board's checkpoints, as `state` of `join`: for what is made later than
-        the join, such as a scheduler that needs `total_rounds`, or a framework's own optimiser.
+        """Keep more in this board's checkpoints, as `state` of `join` does: for what is made later,
+        such as a scheduler that needs `total_rounds`, or a framework's own optimiser.
 
         Raises UsageError after `start`, when a checkpoint has been taken in already."""
         if self._started:
             raise UsageError("run.add_state was called after the first round began: call it before rounds or start")
         self._state += state
 
-    # -- the board's side, through `ScriptWorkload`
-    # --------------------------------------------------
+    # What follows is for `ScriptWorkload`, which has it carried out on the script's thread.
 
-    @property
-    def layout(self) -> Layout:
-        return self._vector.layout
-
-    def agreement(self) -> Agreement:
-        """Return what this board's model and the user's schema said at the join."""
+    def _agreement(self) -> Agreement:
+        """What this board's model and the user's schema said at the join."""
         return Agreement({**self._facts, **self._schema})
 
-    def values(self) -> Vec:
-        """Return what of the model travels, float32[n], as it is now."""
-        return self._vector.read()
-
-    def begin(self, x: Vec, round: Round, opened: Future[LocalUpdate]) -> None:
-        """Open a round, whose update `opened` gets; carried out on the script's thread."""
+    def _begin(self, x: Vec, round: Round, opened: Future[LocalUpdate]) -> None:
+        """Begin a round from x; `opened` gets its update."""
         # What training adds is the difference to what it began with. A bfloat16 model begins with x
         # rounded; the float32 model of the run keeps the digits that this one lacks.
         self._before = self._vector.write(x)
         self.round, self._open = round, opened
 
-    @property
-    def evaluates(self) -> bool:
-        """Whether the user gave `evaluate` a function."""
-        return self._evaluation is not None
-
-    def evaluation(self, x: Vec | None) -> Metrics | None:
+    def _evaluate_at(self, x: Vec | None) -> Metrics | None:
         """Evaluate x with the user's function, None: the model as it is. It has the round's own
         values afterwards, and the random numbers go on as if nothing had been: loaders draw one for
         each pass."""
         if self._evaluation is None:
             return None
         # Each module's own mode: a user may train with a frozen batch norm.
-        modes, chance = [(m, m.training) for m in self._vector.module.modules()], _random_states()
+        modes, chance = [(m, m.training) for m in self._vector.module.modules()], rng_state()
         held = None if x is None else self._vector.read()
         if x is not None:
             self._vector.write(x)
@@ -344,34 +378,38 @@ class Run:
                 module.training = training
             if held is not None:
                 self._vector.write(held)
-            _set_random_states(chance)
+            set_rng_state(chance)
 
-    def snapshot(self) -> Mapping[str, NDArray[Any]]:
-        """Return what another process needs beside the model: states, random numbers, and what of
-        the model stays on this board. See `packed`. Raises UsageError for a state that could be
+    def _snapshot(self) -> Mapping[str, NDArray[Any]]:
+        """What another process needs beside the model: states, random numbers, and what of the
+        model stays on this board (`serialization`). Raises UsageError for a state that could be
         written and not be read back.
 
         Without frozen parameters that nothing has written to since the first round began: they are
         what the script makes them, and may be most of the model."""
         kept: dict[str, Any] = {
             "states": [s.state_dict() for s in self._state],
-            "rest": {name: t for name, t in self._vector.rest().items() if self._base.get(t.data_ptr()) != _mark(t)},
-            "extra": self._vector.extra(),
-            **_random_states(),
+            "rest": {
+                name: t
+                for name, t in self._vector.local_state().items()
+                if self._base.get(t.data_ptr()) != _fingerprint(t)
+            },
+            "extra": self._vector.extra_state(),
+            **rng_state(),
         }
         if not self._proven:
             self._require_readable(kept["states"], kept["extra"])
             self._proven = self._trained  # an optimiser has no state before its first step
         return {"script": pack(kept)}
 
-    def averaged_norms(self) -> list[str]:
-        """Return the names of batch norms whose statistics travel."""
+    def _averaged_batch_norms(self) -> list[str]:
+        """The names of batch norms whose statistics travel."""
         travels = {tensor.name for tensor in self._vector.layout.tensors}
         modules = self._vector.module.named_modules()
         return [n for n, m in modules if isinstance(m, _BatchNorm) and f"{n}.running_mean" in travels]
 
-    def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
-        """Go on from what `snapshot` gave. Raises UsageError when it is of another script."""
+    def _restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from what `_snapshot` gave. Raises UsageError when it is of another script."""
         try:
             kept = unpack(snapshot["script"])
             states = kept["states"]
@@ -379,39 +417,29 @@ class Run:
                 raise UsageError(f"the checkpoint has {len(states)} states, join was given {len(self._state)}")
             for mine, state in zip(self._state, states, strict=True):
                 mine.load_state_dict(state)
-            self._vector.module.load_state_dict(kept["rest"] | kept.get("extra", {}), strict=False)
-            _set_random_states(kept)
+            self._vector.module.load_state_dict(kept["rest"] | kept["extra"], strict=False)
+            set_rng_state(kept)
         except UsageError:
             raise
         except Exception as error:  # whatever a user's load_state_dict raises
             raise UsageError(f"its checkpoint does not fit the script: {type(error).__name__}: {error}") from error
 
-    def whole_state(self, x: Vec | None) -> Mapping[str, NDArray[Any]]:
-        """Return the model's whole `state_dict` with the values x, float32[n]."""
-        return whole_state(self._vector.module, self.layout, x)
-
-    def arrays(self) -> Callable[[Vec], Mapping[str, NDArray[Any]]]:
-        """Return what makes arrays by name of values, see `named_arrays`."""
-        return named_arrays(self._vector.module, self.layout)
-
-    def over(self, x: Vec | None) -> None:
+    def _finish(self, x: Vec | None) -> None:
         """End the run: x is the model that came of it, None where this board was not told it."""
         if x is not None:
             self._vector.write(x)
         self._over = True
 
-    # -- inside -----------------------------------------------------------------------------------
-
     def _require_readable(self, states: Sequence[Any], extra: Mapping[str, Any]) -> None:
         """Say at the first checkpoint, and not after a crash, what could not be restored from
         it."""
-        if found := problem(extra):
+        if found := find_unserializable(extra):
             raise UsageError(
                 f"the model could not be restored: its state_dict(){found}; let get_extra_state return tensors, arrays, "
                 "numbers, text, and dicts and lists of them"
             )
         for k, (whose, state) in enumerate(zip(self._state, states, strict=True)):
-            if found := problem(state):
+            if found := find_unserializable(state):
                 raise UsageError(
                     f"state {k} of join, a {type(whose).__name__}, could not be restored: its state_dict(){found}; let it "
                     "return tensors, arrays, numbers, text, and dicts and lists of them"
@@ -419,13 +447,13 @@ class Run:
 
     def _serve(self) -> None:
         """Carry out requests until a round begins or the run is over."""
-        assert self._seat is not None
+        assert self._context is not None
         while self._open is None and not self._over:
-            work, failed = self._seat.requests.get()
+            work, failed = self._context.requests.get()
             try:
                 work()
             except Exception as error:  # of the user's evaluation, or of a state_dict
-                failed(_told(self._seat, error))
+                failed(_explained(self._context, error))
             del work, failed  # with the models in them, before the wait for the next one
 
     def _update(
@@ -436,7 +464,7 @@ class Run:
             raise UsageError(f"lr is {lr}: give exchange the learning rate of the round, or leave it out")
         if not isinstance(steps, int | np.integer) or steps < 1:
             raise UsageError(f"steps is {steps!r}: give exchange the number of optimiser steps since the last one")
-        if examples is not None and not 1 <= examples <= MOST_EXAMPLES:
+        if examples is not None and not 1 <= examples <= _MOST_EXAMPLES:
             raise UsageError(
                 f"examples is {examples}: a board trains on at least one; without it all boards count the same"
             )
@@ -465,27 +493,27 @@ class Run:
     def _facts_now(self) -> dict[str, Fact]:
         values = self._vector.read()
         if not np.isfinite(values).all():
-            wrong = next(n for n, view in self.layout.views(values).items() if not np.isfinite(view).all())
+            wrong = next(n for n, view in self._vector.layout.views(values).items() if not np.isfinite(view).all())
             raise UsageError(f"{wrong} holds a NaN or an infinity at the join, or a value too large for float32")
         return {**self._vector.facts(), "start": sums(values)}
 
     def _require_as_joined(self) -> None:
         """Raise UsageError for what came after the join and cannot be: an optimiser or a group of
         parameters that does not suit the algorithm, a parameter that would not travel."""
-        if name := self._vector.unfrozen():
+        if name := self._vector.newly_unfrozen():
             raise UsageError(
                 f"parameter {name} requires a gradient now and did not at the join, so it would not travel: unfreeze it "
                 "before the join, or name it in keep"
             )
-        if self._seat is None or self._seat.recipe.run.mode != "gossip":
+        if self._context is None or self._context.recipe.run.mode != "gossip":
             return
         for optimizer in self._optimizers():
             for group in optimizer.param_groups:
                 kind, momentum = type(optimizer).__name__.lower(), float(group.get("momentum", 0.0))
                 try:
-                    require_gradient_steps(self._seat.recipe.gossip, kind, momentum)
+                    require_gradient_steps(self._context.recipe.gossip, kind, momentum)
                 except ConfigError as error:
-                    raise UsageError(f"{_script(self._seat)}: {error}") from error
+                    raise UsageError(f"{self._context.script}: {error}") from error
 
     def _optimizers(self) -> Iterator[Any]:
         return (state for state in self._state if getattr(state, "param_groups", None))
@@ -508,7 +536,7 @@ class Run:
         """The next round of a script that takes part in no run: its model is its own."""
         done, every = self.round, max(1, self.total_rounds // 10)
         if self._evaluation is not None and ((done + 1) % every == 0 or done + 1 == self.total_rounds):
-            found = self.evaluation(None)
+            found = self._evaluate_at(None)
             assert found is not None
             figures = {"loss": found.loss, **found.scores}
             words = ", ".join(f"{name} {value:.4g}" for name, value in figures.items() if math.isfinite(value))
@@ -523,66 +551,71 @@ class Run:
             raise UsageError("run was used on another thread than join: one thread trains and exchanges")
 
 
-class ScriptWorkload:
-    """A script as a board's workload, see `base.Workload`. It is started at once; `say` gets a
-    sentence when it takes unusually long."""
+class ScriptWorkload(Workload):
+    """Runs a script as a board's workload, on a thread of its own."""
 
     def __init__(
         self, recipe: Recipe, index: int, name: NodeId, say: Callable[[str], None] = lambda text: None
     ) -> None:
-        """Run the script up to its `join`. Raises UsageError when it fails before that."""
-        global _seat
+        """Run the script up to its `join`; `say` gets a sentence when it takes unusually long.
+        Raises UsageError when it fails before that."""
+        global _context
         self._recipe, self._say, self._longest_s = recipe, say, 0.0
-        self._seat = _seat = Seat(recipe, name, index)
+        self._context = _context = _Context(recipe, name, index)
         self._failure: UsageError | None = None
         self._ended = False  # and what is left of the script is ours
-        self._thread = threading.Thread(target=self._script, name="script", daemon=True)
+        self._thread = threading.Thread(target=self._run_script, name="script", daemon=True)
         self._thread.start()
-        self._run = self._wait(self._seat.joined, "has not called edgegossip.join yet")
-        if self._seat.only_model:
+        self._run = self._wait(self._context.joined, "has not called edgegossip.join yet")
+        self._vector = self._run._vector
+        if self._context.wants_model_only:
             self._thread.join()
             self._ended = True
-        asked, rounds = self._run.asked_rounds, recipe.run.rounds
-        if asked not in (None, rounds) and self._seat.index == 0:
+        asked, rounds = self._run._asked_rounds, recipe.run.rounds
+        if asked not in (None, rounds) and self._context.index == 0:
             say(
-                f"{_script(self._seat)} asked join for {asked} rounds, and the run has run.rounds = {rounds}: "
+                f"{self._context.script} asked join for {asked} rounds, and the run has run.rounds = {rounds}: "
                 f"say --set run.rounds={asked}, or give it {{rounds}} as an argument"
             )
-        if self._seat.index == 0 and (norms := self._run.averaged_norms()):
-            named = ", ".join(f"{name}.*" for name in norms[:MOST_NAMED]) + (", ..." if norms[MOST_NAMED:] else "")
+        if self._context.index == 0 and (norms := self._run._averaged_batch_norms()):
+            named = ", ".join(f"{name}.*" for name in norms[:_MOST_NAMED]) + (", ..." if norms[_MOST_NAMED:] else "")
             say(
                 f"batch norm's statistics are averaged over the boards; where boards' data differ, in scale or in classes, "
                 f"let each keep its own by join(keep=...): {named}"
             )
 
     @property
+    @override
     def layout(self) -> Layout:
-        return self._run.layout
+        return self._vector.layout
 
+    @override
     def agreement(self) -> Agreement:
-        return self._run.agreement()
+        return self._run._agreement()
 
+    @override
     def initial(self, seed: int) -> Vec:
-        """Return the values that the model has before its first round."""
-        return self._ask(self._run.values)
+        return self._ask(self._vector.read)
 
+    @override
     def local_update(self, x: Vec, round: Round) -> LocalUpdate:
         opened: Future[LocalUpdate] = Future()
         began_s = time.monotonic()
-        self._seat.requests.put((lambda: self._run.begin(x, round, opened), opened.set_exception))
+        self._context.requests.put((lambda: self._run._begin(x, round, opened), opened.set_exception))
         update = self._wait(opened, f"has been at round {round}")
         self._longest_s = max(self._longest_s, time.monotonic() - began_s)
         return update
 
+    @override
     def evaluate(self, x: Vec, examples: int | None = None) -> Metrics | None:
-        return self._ask(lambda: self._run.evaluation(x))
+        return self._ask(lambda: self._run._evaluate_at(x))
 
     def require_function(self) -> None:
         """Raise UsageError where the script has given run.evaluate nothing by its first round; it
         is abandoned then."""
-        if not self._ask(lambda: self._run.evaluates):
+        if not self._ask(lambda: self._run._evaluation is not None):
             self.abandon()
-            raise UsageError(f"{_script(self._seat)} has no evaluation: give run.evaluate a function")
+            raise UsageError(f"{self._context.script} has no evaluation: give run.evaluate a function")
 
     def require_evaluation(self, x: Vec, examples: int | None = None) -> Metrics:
         """Evaluate x with the function that `require_function` has seen."""
@@ -590,41 +623,45 @@ class ScriptWorkload:
         assert found is not None
         return found
 
+    @override
     def snapshot(self) -> Mapping[str, NDArray[Any]]:
-        return self._ask(self._run.snapshot)
+        return self._ask(self._run._snapshot)
 
+    @override
     def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
-        self._ask(lambda: self._run.restore(snapshot))
+        self._ask(lambda: self._run._restore(snapshot))
 
+    @override
     def state(self, x: Vec | None) -> Mapping[str, NDArray[Any]]:
-        return self._ask(lambda: self._run.whole_state(x))
+        return self._ask(lambda: whole_state(self._vector.module, self.layout, x))
 
     def arrays(self) -> Callable[[Vec], Mapping[str, NDArray[Any]]]:
-        """Return what makes the arrays of a coordinator's file of values, see `named_arrays`."""
-        return self._ask(self._run.arrays)
+        """Return what makes the arrays of a coordinator's file of values (`named_arrays`)."""
+        return self._ask(lambda: named_arrays(self._vector.module, self.layout))
 
+    @override
     def over(self, x: Vec | None) -> None:
-        """Give the script the final model, and let it end: it may have a file to write."""
-        self._ask(lambda: self._run.over(x))
+        # It may have a file to write.
+        self._ask(lambda: self._run._finish(x))
         while self._thread.is_alive():
-            self._thread.join(SLOW_S)
+            self._thread.join(_SLOW_S)
             if self._thread.is_alive():
-                self._say(f"the run is over; waiting for {_script(self._seat)} to end")
+                self._say(f"the run is over; waiting for {self._context.script} to end")
         self._ended = True
         if self._failure is not None:
             raise self._failure
 
+    @override
     def abandon(self) -> None:
-        """End the script as sys.exit would, at the exchange that it waits in. Does nothing once it
-        has ended."""
-        self._seat.requests.put((_leave, Future().set_exception))
-        self._thread.join(LEAVE_S)
+        # As sys.exit would, at the exchange that the script waits in; nothing once it has ended.
+        self._context.requests.put((_leave, Future().set_exception))
+        self._thread.join(_LEAVE_S)
 
     def _ask(self, work: Callable[[], T]) -> T:
         if self._ended:
             return work()
         answer: Future[T] = Future()
-        self._seat.requests.put((lambda: answer.set_result(work()), answer.set_exception))
+        self._context.requests.put((lambda: answer.set_result(work()), answer.set_exception))
         return self._wait(answer, "has not come to run.exchange")
 
     def _wait(self, answer: Future[T], state: str) -> T:
@@ -633,23 +670,23 @@ class ScriptWorkload:
         while True:
             alive = self._thread.is_alive()  # before the look: its last deed may be the answer
             with suppress(TimeoutError):  # of the wait alone: what the script raised is returned here
-                answer.exception(_LOOK_S if alive else 0.0)
+                answer.exception(_POLL_S if alive else 0.0)
             if answer.done():
                 return answer.result()
             if not alive:
                 raise self._failure or UsageError(
-                    f"{_script(self._seat)} ended without edgegossip.join(model)"
-                    if not self._seat.joined.done()
-                    else f"{_script(self._seat)} ended before the run was over"
+                    f"{self._context.script} ended without edgegossip.join(model)"
+                    if not self._context.joined.done()
+                    else f"{self._context.script} ended before the run was over"
                 )
-            now_s, patience_s = time.monotonic(), max(SLOW_S, SLOW_FACTOR * self._longest_s)
+            now_s, patience_s = time.monotonic(), max(_SLOW_S, _SLOW_FACTOR * self._longest_s)
             if now_s - told_s >= patience_s:
                 told_s = now_s
-                self._say(f"{_script(self._seat)} {state} for {now_s - began_s:.0f} s")
+                self._say(f"{self._context.script} {state} for {now_s - began_s:.0f} s")
 
-    def _script(self) -> None:
-        """The script's thread."""
-        global _seat
+    def _run_script(self) -> None:
+        """What the script's thread does."""
+        global _context
         section, arguments = self._recipe.run, sys.argv
         path = Path(section.script)
         torch.set_num_threads(section.threads)
@@ -657,12 +694,12 @@ class ScriptWorkload:
         np.random.seed(section.seed % 2**32)  # noqa: NPY002
         random.seed(section.seed)
         place = {
-            "{board}": self._seat.name,
-            "{index}": str(self._seat.index),
+            "{board}": self._context.name,
+            "{index}": str(self._context.index),
             "{boards}": str(section.nodes),
             "{rounds}": str(section.rounds),
         }
-        sys.argv = [str(path), *(_filled(argument, place) for argument in section.script_args)]
+        sys.argv = [str(path), *(_substituted(argument, place) for argument in section.script_args)]
         if str(path.parent) not in sys.path:
             sys.path.insert(0, str(path.parent))
         try:
@@ -670,27 +707,27 @@ class ScriptWorkload:
         except SystemExit as error:
             if error.code not in (None, 0):
                 why = error.code if isinstance(error.code, str) else f"exit code {error.code}; what it printed says why"
-                self._failure = UsageError(f"{_script(self._seat)} ended itself: {why}")
+                self._failure = UsageError(f"{self._context.script} ended itself: {why}")
         except BaseException as error:  # a user's code raises what it likes
-            self._failure = _told(self._seat, error)
+            self._failure = _explained(self._context, error)
         finally:  # a notebook, which coordinates a run here, may take part in another one later
             sys.argv = arguments
-            if _seat is self._seat:
-                _seat = None
+            if _context is self._context:
+                _context = None
 
 
-def _told(seat: Seat, error: BaseException) -> UsageError:
+def _explained(context: _Context, error: BaseException) -> UsageError:
     """A script's error in one sentence that names the line where it came up; its traceback goes
     into this board's log. A UsageError is such a sentence already."""
     if isinstance(error, UsageError):
         return error
     print_exception(error)
-    path = Path(seat.recipe.run.script)
+    path = Path(context.recipe.run.script)
     lines = [frame.lineno for frame in extract_tb(error.__traceback__) if Path(frame.filename) == path]
     where = f", line {lines[-1]}" if lines else ""
-    kind = f"{_script(seat)}{where}: {type(error).__name__}"
+    kind = f"{context.script}{where}: {type(error).__name__}"
     hint = ""
-    if seat.index < 0 and not seat.joined.done():
+    if context.index < 0 and not context.joined.done():
         hint = "; this is the coordinator, which has no board's data: let the script read them after its join"
     told = UsageError(f"{kind}: {error}{hint}")
     told.elsewhere = f"{kind} (its message stays in that board's log)"
@@ -702,14 +739,10 @@ def _leave() -> None:
     raise SystemExit
 
 
-def _filled(text: str, place: Mapping[str, str]) -> str:
+def _substituted(text: str, place: Mapping[str, str]) -> str:
     for word, value in place.items():
         text = text.replace(word, value)
     return text
-
-
-def _script(seat: Seat) -> str:
-    return Path(seat.recipe.run.script).name
 
 
 def _patterns(given: Sequence[str] | str) -> Sequence[str]:
@@ -737,35 +770,9 @@ def _metrics(found: Mapping[str, float] | float) -> Metrics:
     return Metrics(loss, max(1, int(examples)), scores)
 
 
-def _mark(tensor: torch.Tensor) -> tuple[int, int]:
+def _fingerprint(tensor: torch.Tensor) -> tuple[int, int]:
     """What tells whether a tensor has been written to: torch's count of that, which writing through
     `.data` passes by, and the sum of its values' bits."""
     flat = tensor.detach().resolve_conj().reshape(-1)
     bits = flat.view({1: torch.uint8, 2: torch.int16}.get(flat.element_size(), torch.int32))
     return tensor._version, int(bits.sum(dtype=torch.int64))
-
-
-def _random_states() -> dict[str, Any]:
-    """Return the states of the global generators that a script may draw from, in what torch.load
-    reads back without pickle."""
-    numpy_state: Any = np.random.get_state(legacy=True)  # noqa: NPY002
-    _, keys, *more = numpy_state
-    return {
-        "torch": torch.get_rng_state(),
-        "numpy": (torch.from_numpy(keys.astype(np.int64)), *more),
-        "python": random.getstate(),
-        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [],
-        "mps": [torch.mps.get_rng_state()] if torch.backends.mps.is_available() else [],
-    }
-
-
-def _set_random_states(kept: Mapping[str, Any]) -> None:
-    torch.set_rng_state(kept["torch"])
-    keys, *more = kept["numpy"]
-    np.random.set_state(("MT19937", keys.numpy().astype(np.uint32), *more))  # noqa: NPY002
-    version, words, gauss = kept["python"]
-    random.setstate((version, tuple(words), gauss))
-    if kept.get("cuda"):
-        torch.cuda.set_rng_state_all(kept["cuda"])
-    if kept.get("mps"):
-        torch.mps.set_rng_state(*kept["mps"])

@@ -1,4 +1,4 @@
-"""What is learnt: the loss that training makes small, and the scores that an evaluation tells.
+"""Tasks: the loss that training makes small, and the scores that an evaluation tells.
 
     task             targets                       the model gives             scores
     classification   a class for each example      [n, classes]                accuracy
@@ -24,12 +24,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
+from typing_extensions import override
 
 from edgegossip.recipe import TrainingSection
 from edgegossip.training.check import task_of
 from edgegossip.training.data import Description
 from edgegossip.training.data.base import IGNORED
-from edgegossip.training.names import call_own, is_own, own_function, unknown
+from edgegossip.training.names import call_custom, import_function, is_custom_function, unknown
 from edgegossip.types import ConfigError, UsageError, scores_problem
 
 Sums: TypeAlias = Mapping[str, NDArray[np.float64]]  # of an evaluation, added up over its batches
@@ -38,57 +39,58 @@ LOSSES = ("mse", "mae", "huber")  # of regression
 
 
 class Task(Protocol):
-    """A loss and its scores. Outputs are float32, on the device that the targets are on."""
+    """Gives a loss and its scores. Outputs are float32, on the device that the targets are on."""
 
     @property
     def of_inputs(self) -> bool:
         """Whether the targets are the inputs as the model takes them, whatever the data have."""
 
     def terms(self, targets: Tensor) -> Tensor:
-        """How many terms the loss of these targets is the mean of, so that means of parts add up to
-        that of a batch."""
+        """Count the terms that the loss of these targets is the mean of, so that means of parts add
+        up to that of a batch."""
 
     # The others take what `fit` gives.
 
     def fit(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Outputs and targets in the shapes that go together. Raises UsageError, with the shape
-        that was expected, when the model gave another."""
+        """Return outputs and targets in the shapes that go together. Raises UsageError, with the
+        shape that was expected, when the model gave another."""
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The mean that training makes small, a scalar with a gradient."""
+        """Return the mean that training makes small, a scalar with a gradient."""
 
     def sums(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """What an evaluation needs of one batch, such that it can be added up over batches."""
+        """Return what an evaluation needs of one batch, such that it can be added up over
+        batches."""
 
     def scores(self, sums: Sums) -> tuple[float, dict[str, float]]:
-        """The mean loss, without smoothing or class weights, and the scores by name, the headline
-        first. A score that has no value on these data is not there."""
+        """Return the mean loss, without smoothing or class weights, and the scores by name, the
+        headline first. A score that has no value on these data is not there."""
 
 
 def make(section: TrainingSection, about: Description) -> Task:
-    """The recipe's task for these data. Raises ConfigError for settings that do not fit."""
+    """Make the recipe's task for these data. Raises ConfigError for settings that do not fit."""
     name, params = task_of(section, about), section.task_params
     weights, smoothing = torch.tensor(_class_weights(section, about, name)), section.label_smoothing
     if smoothing and name not in ("classification", "segmentation", "language-model"):
         raise ConfigError(f"training.label_smoothing = {smoothing:g}: {name} has no classes to smooth; leave it out")
-    if is_own(name):
-        return _Own(name, own_function("training.task", name), dict(params))
+    if is_custom_function(name):
+        return _CustomTask(name, import_function("training.task", name), dict(params))
     if name == "multilabel":
-        return _Labels(about.outputs, weights, _number("threshold", params, 0.5, 0.001, 0.999))
+        return _Multilabel(about.outputs, weights, _number("threshold", params, 0.5, 0.001, 0.999))
     if name == "regression":
         loss = params.get("loss", "mse")
         if loss not in LOSSES:
             raise unknown("training.task_params.loss", str(loss), LOSSES)
         if "delta" in params and loss != "huber":
             raise ConfigError('training.task_params.delta is of loss = "huber" only; leave it out')
-        return _Values(loss, _number("delta", params, 1.0, 1e-6, 1e6))
+        return _Regression(loss, _number("delta", params, 1.0, 1e-6, 1e6))
     if name == "autoencoder":
         if about.dtype == "int64":
             raise ConfigError('training.task = "autoencoder" needs numbers, and the inputs are tokens')
-        return _Rebuilt("mse", 1.0)
+        return _Autoencoder("mse", 1.0)
     if name == "language-model":
-        return _Tokens(about.outputs, smoothing, weights, shifted=about.target == "tokens")
-    return {"classification": _Classes, "segmentation": _Places}[name](about.outputs, smoothing, weights)
+        return _LanguageModel(about.outputs, smoothing, weights, shifted=about.target == "tokens")
+    return {"classification": _Classification, "segmentation": _Segmentation}[name](about.outputs, smoothing, weights)
 
 
 def _class_weights(section: TrainingSection, about: Description, name: str) -> list[float]:
@@ -118,24 +120,26 @@ def _wrong(outputs: Tensor, *expected: tuple[Any, ...]) -> UsageError:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Classes:
-    """One class of several: cross-entropy, for each example. `weights` float32[classes], or
-    empty."""
+class _Classification(Task):
+    """Classifies examples: cross-entropy. `weights` float32[classes], or empty."""
 
     classes: int
     smoothing: float
     weights: Tensor
 
     @property
+    @override
     def of_inputs(self) -> bool:
         return False
 
+    @override
     def fit(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         expected = (len(targets), self.classes)
         if outputs.shape != expected:
             raise _wrong(outputs, expected)
         return outputs, targets
 
+    @override
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return self._cross_entropy(outputs, targets, "mean")
 
@@ -144,12 +148,14 @@ class _Classes:
         smoothing = self.smoothing
         return F.cross_entropy(outputs, targets, weights, reduction=reduction, label_smoothing=smoothing)
 
+    @override
     def terms(self, targets: Tensor) -> Tensor:
         counted = targets[targets != IGNORED]
         if len(self.weights):
             return self.weights.to(targets.device)[counted].sum()
         return torch.tensor(float(counted.numel()), device=targets.device)
 
+    @override
     def sums(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         return {
             "loss": F.cross_entropy(outputs, targets, reduction="sum"),
@@ -157,15 +163,17 @@ class _Classes:
             "count": (targets != IGNORED).sum(),
         }
 
+    @override
     def scores(self, sums: Sums) -> tuple[float, dict[str, float]]:
         count = max(1.0, float(sums["count"]))
         return float(sums["loss"]) / count, {"accuracy": float(sums["right"]) / count}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Places(_Classes):
-    """A class at every place, of a mask or a sequence; places with IGNORED do not count."""
+class _Segmentation(_Classification):
+    """Classifies every place of a mask or a sequence; places with IGNORED do not count."""
 
+    @override
     def fit(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         first, last = (len(targets), self.classes, *targets.shape[1:]), (*targets.shape, self.classes)
         if outputs.shape == first:
@@ -174,18 +182,21 @@ class _Places(_Classes):
             return outputs.movedim(-1, 1), targets
         raise _wrong(outputs, first, last)
 
+    @override
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """torch's own mean is not a number where no place of a batch counts."""
-        return self._cross_entropy(outputs, targets, "sum") / _Classes.terms(self, targets).clamp(min=1e-12)
+        return self._cross_entropy(outputs, targets, "sum") / _Classification.terms(self, targets).clamp(min=1e-12)
 
+    @override
     def sums(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         counted = targets != IGNORED
         pairs = self.classes * targets[counted] + outputs.argmax(1)[counted]
         confusion = torch.bincount(pairs, minlength=self.classes**2)
-        return {**_Classes.sums(self, outputs, targets), "confusion": confusion}
+        return {**_Classification.sums(self, outputs, targets), "confusion": confusion}
 
+    @override
     def scores(self, sums: Sums) -> tuple[float, dict[str, float]]:
-        loss, scores = _Classes.scores(self, sums)
+        loss, scores = _Classification.scores(self, sums)
         confusion = sums["confusion"].reshape(self.classes, self.classes)
         both = np.diag(confusion)
         either = confusion.sum(0) + confusion.sum(1) - both
@@ -194,19 +205,22 @@ class _Places(_Classes):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Tokens(_Places):
-    """The next token at every place of a sequence. `shifted`: targets are the inputs, so that the
-    output at a place is for the token after it."""
+class _LanguageModel(_Segmentation):
+    """Predicts the next token at every place of a sequence. `shifted`: targets are the inputs, so
+    that the output at a place is for the token after it."""
 
     shifted: bool
 
     @property
+    @override
     def of_inputs(self) -> bool:
         return self.shifted
 
+    @override
     def terms(self, targets: Tensor) -> Tensor:
-        return _Classes.terms(self, targets[:, 1:] if self.shifted else targets)
+        return _Classification.terms(self, targets[:, 1:] if self.shifted else targets)
 
+    @override
     def fit(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         expected = (*targets.shape, self.classes)
         if outputs.shape != expected:
@@ -215,40 +229,47 @@ class _Tokens(_Places):
             outputs, targets = outputs[:, :-1], targets[:, 1:]
         return outputs.reshape(-1, self.classes), targets.reshape(-1)
 
+    @override
     def sums(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        return _Classes.sums(self, outputs, targets)
+        return _Classification.sums(self, outputs, targets)
 
+    @override
     def scores(self, sums: Sums) -> tuple[float, dict[str, float]]:
-        loss, scores = _Classes.scores(self, sums)
+        loss, scores = _Classification.scores(self, sums)
         return loss, {"perplexity": math.exp(min(loss, 700.0)), **scores}  # a float64 ends at e^709
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Labels:
-    """Any of several labels: binary cross-entropy of each. `weights` float32[labels], or empty:
-    what a label that applies counts for beside one that does not."""
+class _Multilabel(Task):
+    """Finds which of several labels apply: binary cross-entropy of each. `weights` float32[labels],
+    or empty: what a label that applies counts for beside one that does not."""
 
     labels: int
     weights: Tensor
     threshold: float  # of the probability
 
     @property
+    @override
     def of_inputs(self) -> bool:
         return False
 
+    @override
     def fit(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         expected = (len(targets), self.labels)
         if outputs.shape != expected:
             raise _wrong(outputs, expected)
         return outputs, targets.to(outputs.dtype)
 
+    @override
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         weights = self.weights.to(outputs.device) if len(self.weights) else None
         return F.binary_cross_entropy_with_logits(outputs, targets, pos_weight=weights)
 
+    @override
     def terms(self, targets: Tensor) -> Tensor:
         return torch.tensor(float(len(targets)))
 
+    @override
     def sums(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         said, right = outputs > math.log(self.threshold / (1 - self.threshold)), targets > 0.5
         return {
@@ -259,6 +280,7 @@ class _Labels:
             "count": torch.tensor(targets.numel()),
         }
 
+    @override
     def scores(self, sums: Sums) -> tuple[float, dict[str, float]]:
         count, either = float(sums["count"]), float(sums["either"])
         f1 = 2 * float(sums["both"]) / either if either else 0.0
@@ -266,16 +288,18 @@ class _Labels:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Values:
-    """Numbers. `kind` is one of LOSSES; `delta`: where huber's becomes linear."""
+class _Regression(Task):
+    """Predicts numbers. `kind` is one of LOSSES; `delta`: where huber's becomes linear."""
 
     kind: str
     delta: float
 
     @property
+    @override
     def of_inputs(self) -> bool:
         return False
 
+    @override
     def fit(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Values in a row are taken in the order that the targets' have in memory."""
         flat = (len(targets), targets[0].numel())
@@ -283,6 +307,7 @@ class _Values:
             raise _wrong(outputs, *dict.fromkeys((tuple(targets.shape), flat)))
         return outputs.reshape(targets.shape), targets.to(outputs.dtype)
 
+    @override
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return self._loss(outputs, targets, "mean")
 
@@ -291,9 +316,11 @@ class _Values:
             return F.huber_loss(outputs, targets, reduction=reduction, delta=self.delta)
         return {"mse": F.mse_loss, "mae": F.l1_loss}[self.kind](outputs, targets, reduction=reduction)
 
+    @override
     def terms(self, targets: Tensor) -> Tensor:
         return torch.tensor(float(len(targets)))
 
+    @override
     def sums(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """In float64, on the CPU: sums of squares cancel, and not every GPU has it."""
         y = targets.detach().cpu().double().reshape(len(targets), -1)
@@ -308,6 +335,7 @@ class _Values:
             "count": torch.tensor(targets.numel()),
         }
 
+    @override
     def scores(self, sums: Sums) -> tuple[float, dict[str, float]]:
         count, squares = float(sums["count"]), float(sums["squares"])
         loss, scores = float(sums["loss"]) / count, {"mae": float(sums["absolute"]) / count}
@@ -319,22 +347,24 @@ class _Values:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Rebuilt(_Values):
-    """The input itself, as the model takes it."""
+class _Autoencoder(_Regression):
+    """Rebuilds the input, as the model takes it."""
 
     @property
+    @override
     def of_inputs(self) -> bool:
         return True
 
+    @override
     def scores(self, sums: Sums) -> tuple[float, dict[str, float]]:
         loss = float(sums["loss"]) / float(sums["count"])
         return loss, {"mse": loss}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Own:
-    """A user's function: (outputs, targets, **task_params) -> (loss, scores by name). Targets are
-    the inputs where the data have none. Scores of an evaluation are means over its batches, by
+class _CustomTask(Task):
+    """Calls a user's function: (outputs, targets, **task_params) -> (loss, scores by name). Targets
+    are the inputs where the data have none. Scores of an evaluation are means over its batches, by
     their numbers of examples."""
 
     name: str
@@ -342,14 +372,16 @@ class _Own:
     params: Mapping[str, Any]
 
     @property
+    @override
     def of_inputs(self) -> bool:
         return False
 
+    @override
     def fit(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         return outputs, targets
 
     def _call(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Mapping[str, Any]]:
-        given = call_own(self.name, self.function, outputs, targets, **self.params)
+        given = call_custom(self.name, self.function, outputs, targets, **self.params)
         if not isinstance(given, tuple) or len(given) != 2 or not isinstance(given[1], Mapping):
             raise UsageError(f"{self.name} must return (loss, scores): a scalar tensor and a dict")
         loss, scores = given
@@ -357,12 +389,15 @@ class _Own:
             raise UsageError(f"{self.name} must return a scalar tensor as its loss")
         return loss.reshape(()), scores
 
+    @override
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return self._call(outputs, targets)[0]
 
+    @override
     def terms(self, targets: Tensor) -> Tensor:
         return torch.tensor(float(len(targets)))
 
+    @override
     def sums(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         loss, given = self._call(outputs, targets)
         scores = {k: v.item() if isinstance(v, Tensor) and v.numel() == 1 else v for k, v in given.items()}
@@ -372,6 +407,7 @@ class _Own:
         found = {f"score/{name}": torch.tensor(n * float(value)) for name, value in scores.items()}
         return {"loss": n * loss, "count": torch.tensor(n), **found}
 
+    @override
     def scores(self, sums: Sums) -> tuple[float, dict[str, float]]:
         count = float(sums["count"])
         named = ((key.partition("/")[2], value) for key, value in sums.items() if key.startswith("score/"))

@@ -27,7 +27,7 @@ _COMPLEX = (torch.complex64, torch.complex128)
 
 
 class ModelVector:
-    """Reads and writes what of a module travels.
+    """Reads and writes what of a module travels, as one vector.
 
     What travels: parameters that require a gradient, then floating-point buffers (the statistics of
     batch norm). What stays on the board: frozen parameters; buffers of integers or booleans; empty
@@ -58,7 +58,7 @@ class ModelVector:
         Raises UsageError when a pattern matches nothing, no parameter would travel, or a parameter
         has a type that cannot."""
         self.module, self._staged = module, staged
-        tensors = travelling(module, share, keep)
+        tensors = shared_tensors(module, share, keep)
         self._share, self._keep = share, keep
         self._trained = {name for name, p in module.named_parameters() if p.requires_grad}
         self.layout = Layout.of(TensorSpec(n, _shape(t), trainable) for n, t, trainable in tensors)
@@ -108,7 +108,7 @@ class ModelVector:
         exact = not self._variances and all(t.dtype == torch.float32 for t in tensors)
         return x if exact else self.read()
 
-    def rest(self) -> dict[str, Tensor]:
+    def local_state(self) -> dict[str, Tensor]:
         """Return what of the module's `state_dict` does not travel: frozen parameters, personal
         heads, counters. The tensors are the module's own."""
         there = dict(self.module.named_parameters()) | dict(self.module.named_buffers())
@@ -116,26 +116,26 @@ class ModelVector:
         state = self.module.state_dict(keep_vars=True)
         return {n: t.detach() for n, t in state.items() if isinstance(t, Tensor) and id(t) not in travel}
 
-    def unfrozen(self) -> str:
+    def newly_unfrozen(self) -> str:
         """Return the name of a parameter that requires a gradient, did not at first, and would have
         travelled; "" where there is none."""
         for name, p in self.module.named_parameters():
-            if p.requires_grad and name not in self._trained:
-                if _is_shared(_all_names(self.module)[id(p)], self._share, self._keep):
-                    return name
+            new = p.requires_grad and name not in self._trained
+            if new and _is_shared(_all_names(self.module)[id(p)], self._share, self._keep):
+                return name
         return ""
 
-    def extra(self) -> dict[str, Any]:
+    def extra_state(self) -> dict[str, Any]:
         """Return what of the module's `state_dict` is no tensor: what its `get_extra_state`
         gave."""
         state = self.module.state_dict(keep_vars=True)
         return {name: value for name, value in state.items() if not isinstance(value, Tensor)}
 
-    def personal(self) -> dict[str, Tensor]:
-        """Return of `rest` what training changes: all but frozen parameters. It differs from board
-        to board, and a board that starts again needs it."""
+    def personal_state(self) -> dict[str, Tensor]:
+        """Return of `local_state` what training changes: all but frozen parameters. It differs from
+        board to board, and a board that starts again needs it."""
         frozen = {p.data_ptr() for p in self.module.parameters() if not p.requires_grad}
-        return {name: t for name, t in self.rest().items() if t.data_ptr() not in frozen}
+        return {name: t for name, t in self.local_state().items() if t.data_ptr() not in frozen}
 
     def facts(self) -> dict[str, Fact]:
         """Return what boards compare of their models, but for the values that they start from; see
@@ -194,7 +194,7 @@ class ModelVector:
 
     def _parts(self, vector: Tensor) -> list[Tensor]:
         """Views of a flat vector, one a tensor."""
-        return [p.view(shape) for p, shape in zip(vector.split(self._sizes), self._shapes, strict=True)]
+        return [p.view(shape) for p, shape in zip(torch.split(vector, self._sizes), self._shapes, strict=True)]
 
     def _staging(self, device: torch.device) -> Tensor:
         """One vector on the CPU through which all copies of a device go; pinned where the device
@@ -205,7 +205,7 @@ class ModelVector:
         return self._pinned
 
 
-def travelling(
+def shared_tensors(
     module: nn.Module, share: Sequence[str] = (), keep: Sequence[str] = ()
 ) -> list[tuple[str, Tensor, bool]]:
     """Return (name, tensor, is it trained) of what travels; a tensor used twice is there once.

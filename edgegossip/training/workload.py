@@ -9,8 +9,7 @@ and whatever of the model does not travel, stay with the board from round to rou
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from time import perf_counter_ns
 from typing import Any
@@ -19,6 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from typing_extensions import override
 
 from edgegossip import memory
 from edgegossip.agreement import Agreement, difference, sums
@@ -26,109 +26,25 @@ from edgegossip.layout import Layout
 from edgegossip.recipe import Recipe
 from edgegossip.telemetry.records import STAGES
 from edgegossip.training import device as devices
-from edgegossip.training import micro_batches, models, tasks
+from edgegossip.training import models, tasks
 from edgegossip.training import optimizer as optimizers
-from edgegossip.training.base import KEPT
-from edgegossip.training.batches import Batches, Normaliser, batches_of, in_order, shares_of
-from edgegossip.training.check import check_augmentation, outputs_of, task_of
-from edgegossip.training.data import Board, DataSet, Description, boards_of, describe, open_data
-from edgegossip.training.names import call_own, is_own
+from edgegossip.training.base import KEPT, Workload
+from edgegossip.training.check import check_augmentation, task_of
+from edgegossip.training.data import Board, DataSet, Description, boards_of, open_data
+from edgegossip.training.loader import DataLoader, Normalize, in_order, make_loader, shares_of
+from edgegossip.training.model import MICRO_BATCH, Standardised, build, vector_of
+from edgegossip.training.names import call_custom, is_custom_function
 from edgegossip.training.rng import Purpose, words
 from edgegossip.training.schedule import Plateau, learning_rate
-from edgegossip.training.standardise import Standardised, patterns
-from edgegossip.training.vector import ModelVector, named_arrays, plain_array, whole_state
+from edgegossip.training.vector import ModelVector, plain_array, whole_state
 from edgegossip.types import ConfigError, LocalUpdate, Metrics, Round, UsageError, Vec
 
 _EVALUATION_BATCH = {"normal": 250, "low": 25}  # examples at a time, by training.memory
 _FORWARD, _BACKWARD, _OPTIMISER = range(len(STAGES))
 
 
-def layout_of(recipe: Recipe, board: Board | None = None) -> Layout:
-    """Layout of the recipe's model. A user's own model is built for real: it may not know the meta
-    device. `board`: whose data say what the recipe does not declare."""
-    about = describe(recipe.data, board)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a board says it when it builds the model
-        if is_own(recipe.model.name):
-            return _vector(recipe, _build(recipe, about)).layout
-        with torch.device("meta"):
-            return _vector(recipe, _module(recipe, about)).layout
-
-
-def initial_model(recipe: Recipe, board: Board | None = None) -> tuple[Layout, Vec]:
-    """Layout and first vector, float32[n], of the recipe's model; the same that
-    `TorchWorkload.initial` gives."""
-    layout, x, _ = first_values(recipe, board)
-    return layout, x
-
-
-def first_values(
-    recipe: Recipe, board: Board | None = None
-) -> tuple[Layout, Vec, Callable[[Vec], Mapping[str, NDArray[Any]]]]:
-    """The same, and what makes the arrays of a model's file of such a vector, see
-    `named_arrays`."""
-    vector = _vector(recipe, _build(recipe, describe(recipe.data, board), recipe.run.seed))
-    return vector.layout, vector.read(), named_arrays(vector.module, vector.layout)
-
-
-def _vector(recipe: Recipe, module: nn.Module) -> ModelVector:
-    """What of the module travels. Raises ConfigError when model.share or model.keep do not fit
-    it."""
-    share, keep = recipe.model.share, recipe.model.keep
-    if isinstance(module, Standardised):
-        share, keep = patterns(share, keep)
-    try:
-        return ModelVector(module, share, keep)
-    except UsageError as error:
-        raise ConfigError(f"model {recipe.model.name}: {error}") from None
-
-
-def _module(recipe: Recipe, about: Description) -> nn.Module:
-    """The recipe's model, with a first layer that normalises where boards do that together."""
-    module = _inner(recipe, about)
-    return Standardised(module, about.shape, recipe.run.nodes) if about.scale == "together" else module
-
-
-def _inner(recipe: Recipe, about: Description) -> nn.Module:
-    """The recipe's model with the layers that its precision asks for. A model of the package is
-    built with Range EvoNorm where int8 would replace its norm, so that what surrounds the norm
-    suits it too."""
-    section, training, outputs = recipe.model, recipe.training, outputs_of(recipe.training, about)
-    if training.precision != "int8":
-        module = models.build(section, about.shape, outputs)
-        if training.memory == "low":
-            micro_batches.check_independent(module)
-        return module
-    from edgegossip import int8
-    from edgegossip.int8.norms import RangeEvoNorm
-
-    norm = section.norm
-    if not is_own(section.name) and norm in ("batchnorm", "evonorm-s0"):
-        section = replace(section, norm="range-evonorm")
-    module = models.build(section, about.shape, outputs)
-    if norm != section.norm and any(isinstance(m, RangeEvoNorm) for m in module.modules()):
-        notice = f'training.precision = "int8": model.norm = "{norm}" became "range-evonorm"'
-        warnings.warn(notice, int8.ConversionNotice, stacklevel=2)
-    module = int8.convert(module, training.dw)
-    if training.memory == "low":
-        micro_batches.check_independent(module)
-    return module
-
-
-def _build(recipe: Recipe, about: Description, seed: int = 0) -> nn.Module:
-    """A freshly initialised model; torch's global random state is left as it was."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return _module(recipe, about)
-
-
-def build_model(recipe: Recipe) -> nn.Module:
-    """The recipe's model with the values that a run starts from."""
-    return _build(recipe, describe(recipe.data), recipe.run.seed)
-
-
-def as_taken(inputs: NDArray[Any], normalise: Normaliser) -> torch.Tensor:
-    """Stored inputs [batch, *shape] as a model takes them."""
+def as_taken(inputs: NDArray[Any], normalise: Normalize) -> torch.Tensor:
+    """Return stored inputs [batch, *shape] as a model takes them."""
     batch = normalise(inputs)
     return channels_last(batch) if batch.dim() == 4 else batch  # convolutions on a CPU are 1.4 to 1.7 times as fast so
 
@@ -144,29 +60,29 @@ def _prepare(recipe: Recipe, data: DataSet | None, board: Board | None = None) -
 
 
 @dataclass(slots=True, eq=False)
-class Equipment:
-    """What the boards of one process share: the module with its gradients. Each call loads the
-    model anew; of what does not travel, `holder` has its own in the module, and every other board
-    keeps its own aside."""
+class _SharedModule:
+    """Holds what the boards of one process share: the module with its gradients. Each call loads
+    the model anew; of what does not travel, `holder` has its own in the module, and every other
+    board keeps its own aside."""
 
     vector: ModelVector
     task: tasks.Task
     device: torch.device
-    fresh: dict[str, Tensor]  # copies of ModelVector.personal as it was before anybody trained
+    fresh: dict[str, Tensor]  # copies of ModelVector.personal_state as it was before anybody trained
     holder: TorchWorkload | None = field(default=None)
 
     @classmethod
-    def of(cls, recipe: Recipe, data: DataSet) -> Equipment:
+    def of(cls, recipe: Recipe, data: DataSet) -> _SharedModule:
         device = devices.set_up(recipe.training)
-        module = _build(recipe, data.about, recipe.run.seed)
+        module = build(recipe, data.about, recipe.run.seed)
         if recipe.training.precision != "int8":
             _turn_convolutions(module)
-        vector = _vector(recipe, module.to(device))
+        vector = vector_of(recipe, module.to(device))
         return cls(
             vector=vector,
             task=tasks.make(recipe.training, data.about),
             device=device,
-            fresh={name: t.clone() for name, t in vector.personal().items()},
+            fresh={name: t.clone() for name, t in vector.personal_state().items()},
         )
 
 
@@ -185,8 +101,7 @@ def _minus(values: Vec, x: Vec) -> Vec:
 
 
 def channels_last(images: torch.Tensor) -> torch.Tensor:
-    """The same values, [n, channels, height, width], with the channels next to each other in
-    memory.
+    """Copy images [n, channels, height, width] to memory with the channels next to each other.
 
     Not `contiguous(memory_format=torch.channels_last)`: with one channel that changes nothing,
     because both orders are the same memory, and torch then takes the slow kernels all the way
@@ -196,8 +111,18 @@ def channels_last(images: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided((n, channels, height, width), strides, dtype=images.dtype).copy_(images)
 
 
-class TorchWorkload:
-    """See `base.Workload`."""
+def micro_batches(examples: int, at_a_time: int) -> Iterator[slice]:
+    """Yield consecutive slices of range(examples), each of `at_a_time` and the last one perhaps of
+    fewer.
+
+    The gradient of a batch is that of its mean loss, summed over the slices (gradient
+    accumulation), so nothing but the order of float32 additions differs from doing all at once;
+    what is kept for the backward pass is that of one slice."""
+    return (slice(start, min(start + at_a_time, examples)) for start in range(0, examples, at_a_time))
+
+
+class TorchWorkload(Workload):
+    """Trains a torch model on this board's partition of a data set, as its recipe says."""
 
     def __init__(
         self,
@@ -205,25 +130,27 @@ class TorchWorkload:
         node_index: int,
         data: DataSet,
         share: NDArray[np.int64] | None = None,
-        equipment: Equipment | None = None,
+        shared: _SharedModule | None = None,
     ) -> None:
         """Keeps node_index's share of data.train, or with data.partition = local all of it, as
-        stored. `share` and `equipment` are given when other boards of the same recipe live in this
+        stored. `share` and `shared` are given when other boards of the same recipe live in this
         process."""
         settings = recipe.training
         self._recipe, self._node, self._data, self._about = recipe, node_index, data, data.about
-        self._shared = shared = Equipment.of(recipe, data) if equipment is None else equipment
+        self._shared = shared = _SharedModule.of(recipe, data) if shared is None else shared
         self._aside = shared.fresh  # of this board, while another holds the module
         self._optimizer = optimizers.make(settings, shared.vector.module)
         self._precision = devices.Precision.of(settings, shared.device)
         self._plateau = Plateau.of(settings, recipe.run.rounds)
-        self.batches: Batches = batches_of(data, recipe, node_index, share)
-        self._normalise = Normaliser.of(data.about)  # with data of its own, perhaps by a board's own statistics
+        self.loader: DataLoader = make_loader(data, recipe, node_index, share)
+        self._normalise = Normalize.of(data.about)  # with data of its own, perhaps by a board's own statistics
         self._stages_ns = [0] * len(STAGES)
         self._seen = 0  # examples in this round
 
     @classmethod
     def build(cls, recipe: Recipe, node_index: int, name: str = "") -> TorchWorkload:
+        """Build the workload of board number `node_index`, called `name`, with data opened for it.
+        Raises ConfigError and DataError."""
         if not 0 <= node_index < recipe.run.nodes:
             raise ConfigError(f"board {node_index} does not exist: boards are 0 to {recipe.run.nodes - 1}")
         board = Board(name, node_index) if name else boards_of(recipe.run.nodes)[node_index]
@@ -231,8 +158,8 @@ class TorchWorkload:
 
     @classmethod
     def build_evaluator(cls, recipe: Recipe, board: Board | None = None) -> TorchWorkload:
-        """One that only evaluates: it has next to no training data. `board`: whose test set it is.
-        Raises ConfigError when there is none."""
+        """Build one that only evaluates: it has next to no training data. `board`: whose test set
+        it is. Raises ConfigError when there is none."""
         data = _prepare(recipe, None, board)
         if data.test is None:
             raise ConfigError(
@@ -243,12 +170,12 @@ class TorchWorkload:
 
     @classmethod
     def build_all(cls, recipe: Recipe, data: DataSet | None = None) -> list[TorchWorkload]:
-        """Every board of the recipe in this process, each equal to what `build` makes. They share
-        one module and one test set, so only one of them can compute at a time. `data` is what
+        """Build every board of the recipe in this process, each equal to what `build` makes. They
+        share one module and one test set, so only one of them can compute at a time. `data` is what
         `open_data(recipe.data)` gave."""
         boards = boards_of(recipe.run.nodes)
         data = _prepare(recipe, data, boards[0])
-        shared = Equipment.of(recipe, data)
+        shared = _SharedModule.of(recipe, data)
         shares = shares_of(data, recipe)
         if shares is not None:
             return [cls(recipe, k, data, share, shared) for k, share in enumerate(shares)]
@@ -260,22 +187,27 @@ class TorchWorkload:
 
     @property
     def about(self) -> Description:
-        """What one example of this board's data is."""
+        """Says what one example of this board's data is."""
         return self._about
 
     @property
+    @override
     def layout(self) -> Layout:
         return self._shared.vector.layout
 
+    @override
     def agreement(self) -> Agreement:
-        """What this board must have in common with those it trains with: task, kinds of inputs and
-        targets, names of classes, normalisation, layout, frozen parameters and first model."""
+        """Return what this board must have in common with those it trains with: task, kinds of
+        inputs and targets, names of classes, normalisation, layout, frozen parameters and first
+        model."""
         task, start = task_of(self._recipe.training, self._about), sums(self.initial(self._recipe.run.seed))
         return Agreement({**self._about.facts(), **self._shared.vector.facts(), "task": task, "start": start})
 
+    @override
     def initial(self, seed: int) -> Vec:
-        return _vector(self._recipe, _build(self._recipe, self._about, seed)).read()
+        return vector_of(self._recipe, build(self._recipe, self._about, seed)).read()
 
+    @override
     def local_update(self, x: Vec, round: Round) -> LocalUpdate:
         recipe, vector, module = self._recipe, self._shared.vector, self._shared.vector.module
         self._stages_ns = [0] * len(STAGES)
@@ -284,12 +216,15 @@ class TorchWorkload:
         optimizers.set_rate(self._optimizer, lr, recipe.training.lr)
         self._load(x)
         if isinstance(module, Standardised) and module.standardise.lacks(self._node):
-            module.standardise.put_in(self._node, self.batches.sums(), self._counts_for())
+            module.standardise.add_board(self._node, self.loader.sums(), self._counts_for())
         if not module.training:  # asking every layer costs as much as a small one
             module.train()
         seed = int(words(recipe.run.seed, Purpose.TORCH, 1, self._node, round)[0] >> np.uint64(1))
         self._seen = 0
-        with devices.seeded(self._shared.device, seed), devices.told(f"board {self._node}", self._shared.device):
+        with (
+            devices.seeded(self._shared.device, seed),
+            devices.explain_errors(f"board {self._node}", self._shared.device),
+        ):
             losses = [self._step(round * steps + k) for k in range(steps)]
         loss = sum(float(value) for value in losses) / steps  # here a GPU is waited for
         if not math.isfinite(loss):
@@ -307,7 +242,7 @@ class TorchWorkload:
             examples=self._seen,
             steps=steps,
             stages_s={stage: ns / 1e9 for stage, ns in zip(STAGES, self._stages_ns, strict=True)},
-            holds=self.batches.holds,
+            holds=self.loader.holds,
         )
 
     def _counts_for(self) -> float:
@@ -315,7 +250,7 @@ class TorchWorkload:
         all that a board sends by them."""
         recipe = self._recipe
         weighed = recipe.run.mode == "server" and recipe.server.weighting == "examples"
-        return 1.0 if weighed else float(self.batches.holds)
+        return 1.0 if weighed else float(self.loader.holds)
 
     def _load(self, x: Vec) -> None:
         """Put a model into the module, with what of it is this board's own."""
@@ -327,23 +262,23 @@ class TorchWorkload:
         shared = self._shared
         if shared.holder is not self:
             if shared.holder is not None:
-                shared.holder._aside = {name: t.clone() for name, t in shared.vector.personal().items()}
-            for name, tensor in shared.vector.personal().items():
+                shared.holder._aside = {name: t.clone() for name, t in shared.vector.personal_state().items()}
+            for name, tensor in shared.vector.personal_state().items():
                 tensor.copy_(self._aside[name])
             shared.holder = self
 
     def _step(self, step: int) -> Tensor:
         """One step of the optimiser; the loss before it, a scalar on the device."""
-        inputs, targets = self.batches.batch(step)
+        inputs, targets = self.loader.batch(step)
         self._seen += len(inputs)
         self._optimizer.zero_grad()
         low = self._recipe.training.memory == "low"
-        at_a_time = micro_batches.EXAMPLES if low else len(inputs)
+        at_a_time = MICRO_BATCH if low else len(inputs)
         total: Tensor | None = None  # terms of the whole batch's loss, where it comes in parts
         if at_a_time < len(inputs):
             total = self._terms(inputs, targets)
         values = []
-        for part in micro_batches.parts(len(inputs), at_a_time):
+        for part in micro_batches(len(inputs), at_a_time):
             values.append(self._gradient(inputs[part], None if targets is None else targets[part], total))
             if low:
                 memory.trim_heap()
@@ -380,7 +315,7 @@ class TorchWorkload:
         else:
             wanted = module.standardise(batch) if isinstance(module, Standardised) else batch
         with self._precision.forward():
-            outputs = _tensor_in(call_own(name, module, batch) if is_own(name) else module(batch))
+            outputs = _tensor_in(call_custom(name, module, batch) if is_custom_function(name) else module(batch))
         if outputs is None:
             raise UsageError(f"model {name} must give a tensor, or something with a tensor named logits or out")
         try:
@@ -388,6 +323,7 @@ class TorchWorkload:
         except UsageError as error:
             raise UsageError(f"model {name} {error}") from None
 
+    @override
     def evaluate(self, x: Vec, examples: int | None = None) -> Metrics | None:
         shared, test = self._shared, self._data.test
         if test is None:
@@ -398,7 +334,7 @@ class TorchWorkload:
         self._load(x)
         shared.vector.module.eval()
         found: dict[str, NDArray[np.float64]] = {}
-        with torch.inference_mode(), devices.told(f"board {self._node}", shared.device):
+        with torch.inference_mode(), devices.explain_errors(f"board {self._node}", shared.device):
             for batch in in_order(self._data.name, test, self._about, count, self._evaluated_at_a_time()):
                 for name, value in shared.task.sums(*self._forward(*batch)).items():
                     found[name] = found.get(name, 0.0) + value.cpu().double().numpy()
@@ -410,27 +346,22 @@ class TorchWorkload:
         settings, most = self._recipe.training, _EVALUATION_BATCH[self._recipe.training.memory]
         return min(most, settings.batch_size) if self._about.target in ("places", "tokens") else most
 
-    def over(self, x: Vec | None) -> None:
-        """Take note of nothing: a recipe has no work after the run."""
-
-    def abandon(self) -> None:
-        """Do nothing: a recipe's training goes on by no thread of its own."""
-
+    @override
     def state(self, x: Vec | None) -> Mapping[str, NDArray[Any]]:
         self._hold()
         return whole_state(self._shared.vector.module, self.layout, x)
 
+    @override
     def snapshot(self) -> Mapping[str, NDArray[Any]]:
         shared = self._shared
-        personal = shared.vector.personal() if shared.holder is self else self._aside
+        personal = shared.vector.personal_state() if shared.holder is self else self._aside
         kept = {f"{KEPT}{name}": plain_array(t).copy() for name, t in personal.items()}
-        kept |= optimizers.snapshot(self._optimizer, own=is_own(self._recipe.training.optimizer))
+        kept |= optimizers.snapshot(self._optimizer, own=is_custom_function(self._recipe.training.optimizer))
         kept |= self._precision.snapshot()
         return kept if self._plateau is None else kept | {"plateau": self._plateau.snapshot()}
 
+    @override
     def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
-        """Raises UsageError unless `snapshot` is one that this workload's `snapshot` could have
-        given."""
         shared = self._shared
         known = {optimizers.OPAQUE, "scaler", "plateau", *(f"{KEPT}{name}" for name in shared.fresh)}
         if odd := [name for name in snapshot if name not in known and not name.startswith(optimizers.STATE)]:
@@ -441,7 +372,7 @@ class TorchWorkload:
             if array is None or array.shape != tuple(tensor.shape) or array.dtype != plain_array(tensor).dtype:
                 raise UsageError(f"the snapshot is not one of this workload: {name} is missing or of another size")
             aside[name] = torch.from_numpy(np.array(array)).to(tensor)
-        optimizers.restore(self._optimizer, snapshot, own=is_own(self._recipe.training.optimizer))
+        optimizers.restore(self._optimizer, snapshot, own=is_custom_function(self._recipe.training.optimizer))
         self._precision.restore(snapshot.get("scaler"))
         if self._plateau is not None:
             self._plateau.restore(snapshot.get("plateau"))

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from edgegossip.training.models.mlp import mlp
+from edgegossip.training.models.vision import mlp
 
 
 class Rest(nn.Module):

@@ -37,7 +37,7 @@ def error(x: np.ndarray, of: np.ndarray) -> float:
 @pytest.mark.parametrize(("name", "params"), [("cnn", CNN["params"]), ("resnet20", {}), ("mlp", {"hidden": [32]})])
 def test_the_twin_and_the_file_give_what_the_int8_model_gives(name, params, tmp_path: Path):
     model, x = converted(name, **params), torch.randn(40, *SHAPE)
-    twin = qdq.qdq_twin(model, [x[:20], x[20:]])
+    twin = qdq.qdq_model(model, [x[:20], x[20:]])
     with torch.no_grad():
         ours, theirs = model(x).numpy(), twin(x).numpy()
     assert error(theirs, ours) < 0.08
@@ -52,7 +52,7 @@ def test_the_twin_and_the_file_give_what_the_int8_model_gives(name, params, tmp_
 
 def test_weights_in_the_file_are_the_int8_values_of_the_kernels(tmp_path: Path):
     model = converted("mlp", hidden=[8])
-    onnx_file.write(qdq.qdq_twin(model, [torch.randn(4, *SHAPE)]), torch.randn(2, *SHAPE), tmp_path / "m.onnx")
+    onnx_file.write(qdq.qdq_model(model, [torch.randn(4, *SHAPE)]), torch.randn(2, *SHAPE), tmp_path / "m.onnx")
     kept = {t.name: onnx.numpy_helper.to_array(t) for t in onnx.load(tmp_path / "m.onnx").graph.initializer}
     [first] = [m for m in model.modules() if isinstance(m, torch.nn.Linear)][:1]
     weight = first.weight.detach().numpy()
@@ -73,9 +73,9 @@ def test_ranges_span_all_samples():
 
 def test_a_model_without_int8_layers_and_one_without_examples_are_refused():
     with pytest.raises(UsageError, match="no int8 layers"):
-        qdq.qdq_twin(torch.nn.Linear(2, 2), [torch.ones(1, 2)])
+        qdq.qdq_model(torch.nn.Linear(2, 2), [torch.ones(1, 2)])
     with pytest.raises(UsageError, match="no examples"):
-        qdq.qdq_twin(int8.convert(torch.nn.Linear(2, 2)), [])
+        qdq.qdq_model(int8.convert(torch.nn.Linear(2, 2)), [])
 
 
 def run_folder(folder: Path, precision: str, rounds: int, model: dict[str, object] = CNN) -> Path:

@@ -95,7 +95,7 @@ def test_layers_that_are_used_twice_are_exported(build, tmp_path: Path):
     run = onnx_file.runner(tmp_path / "m.onnx")
     assert run is not None
     with torch.no_grad():
-        ours, twin = model(x).numpy(), qdq.qdq_twin(model, [x])(x).numpy()
+        ours, twin = model(x).numpy(), qdq.qdq_model(model, [x])(x).numpy()
     assert error(twin, ours) < 0.02
     assert error(run(x), ours) < 0.02
     # Each weight is stored as int8, none as float32.
@@ -150,13 +150,13 @@ class AsItGoes(nn.Module):
 
 
 def test_a_way_through_the_layers_that_no_example_took_is_refused():
-    twin = qdq.qdq_twin(int8.convert(AsItGoes()), [torch.ones(2, 4)])
+    twin = qdq.qdq_model(int8.convert(AsItGoes()), [torch.ones(2, 4)])
     for _ in range(2):  # a pass that failed leaves nothing behind
         with pytest.raises(UsageError, match="'linear' is called 2 times.*1 times in those with the examples"):
             twin(torch.ones(3, 4))
     whole, part = twin(torch.ones(2, 4)), twin.linear(torch.ones(2, 4))
     assert torch.equal(whole, part)
-    twin = qdq.qdq_twin(int8.convert(AsItGoes()), [torch.ones(2, 4), torch.ones(3, 4)])
+    twin = qdq.qdq_model(int8.convert(AsItGoes()), [torch.ones(2, 4), torch.ones(3, 4)])
     assert [len(twin(torch.ones(n, 4))) for n in (2, 3, 1)] == [2, 3, 1]
     with pytest.raises(UsageError, match="'other' is called 1 times"):
         twin(torch.ones(5, 4))

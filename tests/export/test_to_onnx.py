@@ -1,4 +1,4 @@
-"""`to_onnx` and `qdq_twin`, as a user of plain PyTorch meets them."""
+"""`to_onnx` and `qdq_model`, as a user of plain PyTorch meets them."""
 
 import subprocess
 import sys
@@ -24,11 +24,11 @@ def error(x: np.ndarray, of: np.ndarray) -> float:
 def test_every_part_of_the_model_keeps_its_mode():
     model = int8.convert(nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Dropout(), nn.Linear(4, 2)))).train()
     model[1].eval()
-    twin = qdq.qdq_twin(model, [torch.ones(2, 4)])
+    twin = qdq.qdq_model(model, [torch.ones(2, 4)])
     assert [m.training for m in model.modules()] == [True, True, False, False, False]
     assert not any(m.training for m in twin.modules())
     with pytest.raises(UsageError):  # on the way
-        qdq.qdq_twin(model, [torch.ones(2, 4), [torch.ones(2, 4)]])
+        qdq.qdq_model(model, [torch.ones(2, 4), [torch.ones(2, 4)]])
     assert [m.training for m in model.modules()] == [True, True, False, False, False]
 
 
@@ -61,5 +61,5 @@ def test_what_the_documentation_shows(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_the_twin_is_where_the_documentation_says():
-    ask = "from edgegossip import int8\nassert int8.qdq.qdq_twin\nimport sys\nassert 'onnx' not in sys.modules"
+    ask = "from edgegossip import int8\nassert int8.qdq.qdq_model\nimport sys\nassert 'onnx' not in sys.modules"
     subprocess.run([sys.executable, "-c", ask], check=True, timeout=60)

@@ -7,7 +7,7 @@ from edgegossip.engine.server_frames import Channel, Uplink
 from edgegossip.engine.server_training import WeightedUpdate
 from edgegossip.flower.combine import combiner, make_strategy
 from edgegossip.frame import Aux
-from edgegossip.training.standardise import UNIT
+from edgegossip.training.model import UNIT
 from tests.training.test_together import first_layer, recipe_with, require_pooled
 
 

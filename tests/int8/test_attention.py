@@ -78,7 +78,7 @@ def test_products_of_attention(batch, queries, keys, size, masked, seed):
         seen[..., 0] = True
     ours = converted(plain)
     assert type(ours) is layers.DotProductAttention
-    assert_alike(plain, ours, inputs, 0.985, seen=seen)
+    assert_alike(plain, ours, inputs, 0.985, attn_mask=seen)
 
 
 def test_a_query_that_sees_no_key_gives_zeros_in_both_precisions():
@@ -322,7 +322,7 @@ def test_a_copied_and_saved_encoder_is_the_same():
 def test_qdq_and_predictors_say_that_they_take_no_attention():
     x = torch.randn(2, 5, 32)
     with pytest.raises(UsageError, match="attention"):
-        int8.qdq.qdq_twin(converted(encoder()), [x])
+        int8.qdq.qdq_model(converted(encoder()), [x])
     for layer, what in (
         (encoder(), "attention"),
         (norms.RangeLayerNorm(32), "layer norm"),

@@ -155,15 +155,15 @@ def test_training_resumes_from_a_checkpoint_bit_for_bit():
             step(model, X, LABELS, seed=k)
             optimizer.step()
 
-    def fresh():
+    def empty_quantised():
         model = quiet(build("cnn", channels=[8, 8]))
         return model, torch.optim.SGD(model.parameters(), 0.05, momentum=0.9, nesterov=True)
 
-    one, optimizer = fresh()
+    one, optimizer = empty_quantised()
     train(one, optimizer, 0, 3)
     kept = copy.deepcopy((one.state_dict(), optimizer.state_dict()))
     train(one, optimizer, 3, 6)
-    other, optimizer = fresh()
+    other, optimizer = empty_quantised()
     other.load_state_dict(kept[0])
     optimizer.load_state_dict(kept[1])
     train(other, optimizer, 3, 6)

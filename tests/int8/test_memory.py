@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from edgegossip import int8
-from edgegossip.int8 import functional, memory, norms, pooling
+from edgegossip.int8 import functional, memory, norms
 from edgegossip.native import _native
 
 SIZE = (4, 32, 32, 16)
@@ -66,7 +66,7 @@ def test_a_capsule_that_nobody_takes_gives_its_memory_back():
     ],
 )
 def test_impossible_tensors_are_refused(size, form, first):
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match=r"size is out of range|1 to 4 dimensions|the format must|channels"):
         _native.pool_empty(size, form, first)
     assert memory.waiting_bytes() == 0
 
@@ -221,7 +221,7 @@ def test_memory_stays_with_what_is_made_of_a_model_and_goes_with_it(remake):
 def test_a_gradient_has_the_size_of_four_int8_tensors(sizes):
     """Else these leave gaps where they lie in its memory, and weight gradients find no room in what
     is free."""
-    kept = functional.fresh(sizes).parts[0]
+    kept = functional.empty_quantised(sizes).parts[0]
     assert 4 * kept.untyped_storage().nbytes() == memory.empty_nchw(sizes).untyped_storage().nbytes()
 
 
@@ -231,7 +231,7 @@ def test_a_gradient_has_the_size_of_four_int8_tensors(sizes):
         lambda x: functional.relu(x),
         lambda x: nn.functional.pad(x, (1, 1, 1, 1)),
         lambda x: x[:, :, ::2, ::2],
-        lambda x: pooling.max_pool2d(x, (2, 2), (2, 2), (0, 0)),
+        lambda x: functional.max_pool2d(x, (2, 2), (2, 2), (0, 0)),
         lambda x: x.flatten(1),
     ],
     ids=["relu", "pad", "slice", "max_pool", "flatten"],

@@ -191,7 +191,7 @@ class Own(nn.Module):
 REFUSED = {
     "sigmoid": (lambda m, y: m.last(torch.sigmoid(y).flatten(1)), "reads float32 values.*sigmoid"),
     "values": (lambda m, y: m.last(y.values().reshape(len(y), -1)), "reads float32 values"),
-    "data": (lambda m, y: m.last(y.flatten(1)) if y.max() > 0 else m.last(y.flatten(1)), "reads float32 values"),
+    "data": (lambda m, y: m.last(y.flatten(1)) if y.max() > 0 else m.last(-y.flatten(1)), "reads float32 values"),
     "softmax": (lambda m, y: m.last(y.flatten(1)).softmax(1), "before its end by torch's softmax"),
     "scaled in place": (lambda m, y: m.last(y.flatten(1)).mul_(2.0), r"changes, what its layers made \(mul_"),
     "scaled by an operator": (lambda m, y: imul(m.last(y.flatten(1)), 2.0), r"changes, what its layers made \(mul_"),
@@ -341,29 +341,29 @@ def program():
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    ("wrong", "message"),
     [
-        lambda p: p.quantise(1),
-        lambda p: p.quantise(-1),
-        lambda p: p.relu(0),
-        lambda p: p.quantise(p.quantise(0)),
-        lambda p: p.pad(p.quantise(0), [1, 2, 2, 2, 0, 0, 0, 0, 0, 0]),
-        lambda p: p.flatten(p.quantise(0), 4),
-        lambda p: p.flatten(p.quantise(0), 0),
-        lambda p: p.slice(p.quantise(0), [1, 2, 3, 0, 1, 1, 0, 1, 3, 0, 1, 3]),
-        lambda p: p.slice(p.quantise(0), [1, 2, 3, 0, 1, 1, -1, 1, 1, 0, 1, 3]),
-        lambda p: p.slice(p.quantise(0), [1, 2, 3, 0, 1, 1, 0, 2**30, 3, 0, 1, 3]),
-        lambda p: p.slice(p.quantise(0), [1, 2, 3]),
-        lambda p: p.end(0),
-        lambda p: p.end(p.quantise(0)),
-        lambda p: p.max_pool(p.quantise(0), [1, 1, 1, 6, 17, 17, 1, 1, 8, 8, 1, 1]),
-        lambda p: p.run(torch.zeros(6).numpy(), 1, torch.zeros(6).numpy()),
-        lambda p: _native.Int8Program(0),
-        lambda p: _native.Int8Program(2**50),
+        (lambda p: p.quantise(1), "no step made this value"),
+        (lambda p: p.quantise(-1), "no step made this value"),
+        (lambda p: p.relu(0), "takes int8 maps"),
+        (lambda p: p.quantise(p.quantise(0)), "takes floats"),
+        (lambda p: p.pad(p.quantise(0), [1, 2, 2, 2, 0, 0, 0, 0, 0, 0]), "values of another size"),
+        (lambda p: p.flatten(p.quantise(0), 4), "channels must divide"),
+        (lambda p: p.flatten(p.quantise(0), 0), "channels must divide"),
+        (lambda p: p.slice(p.quantise(0), [1, 2, 3, 0, 1, 1, 0, 1, 3, 0, 1, 3]), "outside the map"),
+        (lambda p: p.slice(p.quantise(0), [1, 2, 3, 0, 1, 1, -1, 1, 1, 0, 1, 3]), "a number of the shape"),
+        (lambda p: p.slice(p.quantise(0), [1, 2, 3, 0, 1, 1, 0, 2**30, 3, 0, 1, 3]), "outside the map"),
+        (lambda p: p.slice(p.quantise(0), [1, 2, 3]), "must have 12 numbers"),
+        (lambda p: p.end(0), "ends once"),
+        (lambda p: p.end(p.quantise(0)), "takes floats"),
+        (lambda p: p.max_pool(p.quantise(0), [1, 1, 1, 6, 17, 17, 1, 1, 8, 8, 1, 1]), "at most 256 places"),
+        (lambda p: p.run(torch.zeros(6).numpy(), 1, torch.zeros(6).numpy()), "has no end"),
+        (lambda p: _native.Int8Program(0), "shape is too large"),
+        (lambda p: _native.Int8Program(2**50), "shape is too large"),
     ],
 )
-def test_steps_that_cannot_be(wrong):
-    with pytest.raises(ValueError):
+def test_steps_that_cannot_be(wrong, message):
+    with pytest.raises(ValueError, match=message):
         wrong(program())
 
 
@@ -371,12 +371,12 @@ def test_a_program_ends_once_and_checks_its_buffers():
     p = program()
     average = p.average_pool(p.quantise(0), [1, 2, 1, 3, 2, 1, 1, 1, 0, 0, 1, 1], True)
     assert p.end(average) == 3
-    for wrong in (lambda: p.end(average), lambda: p.quantise(0)):
-        with pytest.raises(ValueError):
+    for wrong, message in ((lambda: p.end(average), "ends once"), (lambda: p.quantise(0), "has ended")):
+        with pytest.raises(ValueError, match=message):
             wrong()
     x, out = torch.arange(12.0), torch.empty(6)
     p.run(x.numpy(), 2, out.numpy())
     assert torch.allclose(out, torch.tensor([1.5, 2.5, 3.5, 7.5, 8.5, 9.5]), atol=0.05)
     for batch, data, into in ((0, x, out), (1, x, out), (2, x, out[:3]), (2**40, x, out)):
-        with pytest.raises(ValueError):
+        with pytest.raises(ValueError, match="batch must be|must have|too large"):
             p.run(data.numpy(), batch, into.numpy())

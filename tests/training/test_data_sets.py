@@ -11,11 +11,9 @@ import numpy as np
 import pytest
 
 from edgegossip.recipe import DataSection
-from edgegossip.training.data import open_data
-from edgegossip.training.data.home import data_home
-from edgegossip.training.data.idx import read_idx
-from edgegossip.training.data.plain_pickle import load_plain
-from edgegossip.training.data.registry import locate
+from edgegossip.training.data import locate, open_data
+from edgegossip.training.data.base import data_home
+from edgegossip.training.data.vision import load_plain_pickle, read_idx
 from edgegossip.types import ConfigError, DataError
 from tests.training.fakes import CIFAR_NAMES, RECORD, put, write_cifar, write_idx
 
@@ -102,7 +100,7 @@ def test_a_pickle_that_runs_code_is_refused(tmp_path, protocol):
     file, marker = tmp_path / "data_batch_1", tmp_path / "marker"
     file.write_bytes(pickle.dumps({b"data": Malicious(marker)}, protocol))
     with pytest.raises(DataError, match=r"data_batch_1: refused, because it asks for .*mkdir"):
-        load_plain(file)
+        load_plain_pickle(file)
     assert not marker.exists()
     pickle.loads(file.read_bytes())  # the stock reader runs it, so the file does what it should
     assert marker.exists()
@@ -117,7 +115,7 @@ def test_only_plain_values_pass(tmp_path, value):
     file = tmp_path / "batch"
     file.write_bytes(pickle.dumps({b"data": value}, 2))
     with pytest.raises(DataError, match="batch"):
-        load_plain(file)
+        load_plain_pickle(file)
 
 
 def test_an_array_with_a_lying_shape_is_refused(tmp_path):
@@ -126,7 +124,7 @@ def test_an_array_with_a_lying_shape_is_refused(tmp_path):
     assert honest.count(b"K\x07K\x09") == 1
     file.write_bytes(honest.replace(b"K\x07K\x09", b"K\x08K\x09"))
     with pytest.raises(DataError, match=r"an array of shape \(8, 9\) with 63 bytes"):
-        load_plain(file)
+        load_plain_pickle(file)
 
 
 @pytest.mark.parametrize("content", [b"", b"\x80\x04", b"not a pickle", b"\x80\x02]q\x00(K\x01K\x02"])
@@ -134,7 +132,7 @@ def test_a_damaged_pickle_is_a_data_error(tmp_path, content):
     file = tmp_path / "batch"
     file.write_bytes(content)
     with pytest.raises(DataError, match="batch: expected a Python pickle, found damage"):
-        load_plain(file)
+        load_plain_pickle(file)
 
 
 @pytest.mark.parametrize("zipped", [True, False])

@@ -28,23 +28,23 @@ def board(model: dict[str, Any] = CNN, **settings: Any) -> Any:
 
 
 def test_auto_is_a_gpu_that_is_there_and_int8_is_the_cpus() -> None:
-    assert devices.choose(TrainingSection()).type == (GPUS[0] if GPUS else "cpu")
-    assert devices.choose(TrainingSection(precision="int8")).type == "cpu"
-    assert devices.choose(TrainingSection(device="cpu")).type == "cpu"
+    assert devices.select_device(TrainingSection()).type == (GPUS[0] if GPUS else "cpu")
+    assert devices.select_device(TrainingSection(precision="int8")).type == "cpu"
+    assert devices.select_device(TrainingSection(device="cpu")).type == "cpu"
 
 
 def test_a_gpu_that_is_not_there_is_named_with_what_torch_sees(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     with pytest.raises(HostError, match=r'device = "cuda": torch .* sees no CUDA GPU.*docs/training'):
-        devices.choose(TrainingSection(device="cuda"))
+        devices.select_device(TrainingSection(device="cuda"))
     with pytest.raises(HostError, match="sees no Apple GPU"):
-        devices.choose(TrainingSection(device="mps"))
+        devices.select_device(TrainingSection(device="mps"))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(HostError, match=r'"cuda:1": torch .* sees 1 CUDA GPU;'):
-        devices.choose(TrainingSection(device="cuda:1"))
-    assert devices.choose(TrainingSection(device="auto")) == torch.device("cuda")
+        devices.select_device(TrainingSection(device="cuda:1"))
+    assert devices.select_device(TrainingSection(device="auto")) == torch.device("cuda")
 
 
 @pytest.mark.parametrize("wanted", ["gpu", "cuda:", "cuda:-1", "CUDA", "cpu:0", ""])

@@ -9,7 +9,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from edgegossip.training.download import SOURCES, Source, download
+from edgegossip.training.data.download import SOURCES, Source, download
 from edgegossip.types import ConfigError, DataError, HostError
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgegossip.training.data.registry import boards_of
+from edgegossip.training.data import boards_of
 from edgegossip.training.script import ScriptWorkload
 from tests.training.fakes import recipe
 

@@ -13,11 +13,11 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from edgegossip import training
 from edgegossip.recipe import DataSection
-from edgegossip.training.batches import Normaliser, batches_of, in_order
 from edgegossip.training.check import check_augmentation
 from edgegossip.training.data import DataSet, describe, schema
-from edgegossip.training.data.own import parts
-from edgegossip.training.partition import share_out
+from edgegossip.training.data.custom import parts
+from edgegossip.training.loader import Normalize, in_order, make_loader
+from edgegossip.training.partition import partition_data
 from edgegossip.types import ConfigError, DataError, UsageError
 from tests.training.fakes import recipe
 
@@ -37,7 +37,7 @@ def opened(given, **keys) -> DataSet:
 
 
 def batch(data: DataSet, step: int = 0, **training):
-    return batches_of(data, recipe(data={"partition": "local"}, training=training), 0).batch(step)
+    return make_loader(data, recipe(data={"partition": "local"}, training=training), 0).batch(step)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def batch(data: DataSet, step: int = 0, **training):
 def test_inputs_of_any_real_type(inputs, dtype, tensor):
     data = opened((inputs, CLASSES))
     assert (data.about.dtype, data.about.shape) == (dtype, tuple(inputs.shape[1:]))
-    given = Normaliser.of(data.about)(batch(data, batch_size=8).inputs)
+    given = Normalize.of(data.about)(batch(data, batch_size=8).inputs)
     assert given.dtype is tensor
     assert given.shape == (8, *inputs.shape[1:])
 
@@ -160,7 +160,7 @@ def test_a_torch_data_set_is_read_when_it_is_needed():
     taken = batch(data, batch_size=4)
     assert sum(own.read.values()) == 1 + 5 + 4
     assert (taken.inputs[:, 0, 0].astype(int) % 4 == taken.targets).all()
-    assert batches_of(data, recipe(data={"partition": "local"}), 0).counts.tolist() == [6, 6, 6, 6]
+    assert make_loader(data, recipe(data={"partition": "local"}), 0).counts.tolist() == [6, 6, 6, 6]
 
 
 def test_a_torch_data_set_without_targets_is_looked_through_once_unless_classes_are_declared():
@@ -218,19 +218,19 @@ def test_a_pass_of_a_stream_is_an_epoch_whatever_the_buffer(n, buffer, size, see
         data={"partition": "local", "shuffle_buffer": buffer},
         training={"batch_size": size},
     )
-    batches = batches_of(data, chosen, 0)
+    batches = make_loader(data, chosen, 0)
     steps = -(-3 * n // size)
     seen = np.concatenate([batches.batch(t).inputs.ravel() for t in range(steps)]).astype(int).tolist()
     for epoch in range(3):
         assert sorted(seen[epoch * n : (epoch + 1) * n]) == list(range(n))
-    again = batches_of(data, chosen, 0)
+    again = make_loader(data, chosen, 0)
     assert np.concatenate([again.batch(t).inputs.ravel() for t in range(steps)]).astype(int).tolist() == seen
 
 
 def test_a_stream_is_mixed_and_never_held_as_a_whole():
     own = Numbers(10_000)
     data = opened(own, classes=4)
-    batches = batches_of(data, recipe(data={"partition": "local", "shuffle_buffer": 100}), 0)
+    batches = make_loader(data, recipe(data={"partition": "local", "shuffle_buffer": 100}), 0)
     first = batches.batch(0).inputs.ravel().astype(int).tolist()
     assert first != sorted(first)
     assert max(first) < 100 + 32
@@ -246,12 +246,12 @@ def test_what_a_stream_cannot_do_is_said():
         with pytest.raises(ConfigError, match="a stream cannot be looked through first; declare data.mean"):
             opened(Numbers(5), classes=4, normalise=how)
     with pytest.raises(DataError, match='is a stream, which cannot be shared out .* data.partition = "local"'):
-        share_out(opened(Numbers(5), classes=4), recipe())
+        partition_data(opened(Numbers(5), classes=4), recipe())
 
 
 def test_a_data_loader_keeps_its_batches_and_its_order():
     data = opened(DataLoader(Pairs(), batch_size=7), classes=4)
-    batches = batches_of(data, recipe(data={"partition": "local"}, training={"batch_size": 2}), 0)
+    batches = make_loader(data, recipe(data={"partition": "local"}, training={"batch_size": 2}), 0)
     assert batches.holds == N
     assert [len(batches.batch(t).inputs) for t in range(5)] == [7, 7, 7, 3, 7]
     assert batches.batch(5).inputs[:, 0, 0].tolist() == list(range(7, 14))
@@ -269,8 +269,8 @@ def test_a_stream_may_be_the_test_set():
 def test_rules_that_go_by_class_need_classes(partition):
     data = opened((TABLE, TABLE[:, 0]))
     with pytest.raises(ConfigError, match=f"data.partition = {partition} goes by the class"):
-        share_out(data, recipe(data={"partition": partition}))
-    shares = share_out(data, recipe())
+        partition_data(data, recipe(data={"partition": partition}))
+    shares = partition_data(data, recipe())
     assert sorted(np.concatenate(shares).tolist()) == list(range(N))
 
 
@@ -285,7 +285,7 @@ def test_masks_are_not_moved_with_their_images():
 
 def normalised(data: DataSet) -> np.ndarray:
     taken = batch(data, batch_size=N)
-    return Normaliser.of(data.about)(taken.inputs).numpy()
+    return Normalize.of(data.about)(taken.inputs).numpy()
 
 
 def test_images_of_boards_go_to_the_same_range_without_anybody_looking_at_them():

@@ -12,9 +12,9 @@ from edgegossip import recipe as recipes
 from edgegossip import training
 from edgegossip.agreement import Agreement, difference
 from edgegossip.telemetry.run_folder import RunFolder, read_run
-from edgegossip.training.batches import batches_of
 from edgegossip.training.check import check, data_notice
 from edgegossip.training.data import Board, describe, open_data
+from edgegossip.training.loader import make_loader
 from edgegossip.types import ConfigError, DataError, UsageError
 from tests.training.fakes import recipe
 
@@ -50,9 +50,9 @@ def local(name: str, **keys):
 def test_each_board_calls_the_function_and_keeps_all_that_it_returns(here):
     chosen = local(f"{here(BY_BOARD)}:data", classes=4)
     boards = [training.build_workload(chosen, k, f"pi-{k}") for k in range(3)]
-    assert [b.batches.holds for b in boards] == [10, 20, 30]
+    assert [b.loader.holds for b in boards] == [10, 20, 30]
     for k, board in enumerate(boards):
-        assert set(board.batches.batch(0).inputs.ravel().tolist()) == {float(k)}
+        assert set(board.loader.batch(0).inputs.ravel().tolist()) == {float(k)}
 
 
 def test_what_a_board_holds_is_what_its_update_weighs(here):
@@ -265,7 +265,7 @@ def loader(folder):
 """
     name = here(source)
     chosen = local(f"{name}:data", classes=2, train_examples=6)
-    batches = batches_of(open_data(chosen.data), replace(chosen, training=replace(chosen.training, batch_size=6)), 0)
+    batches = make_loader(open_data(chosen.data), replace(chosen, training=replace(chosen.training, batch_size=6)), 0)
     for t in range(3):
         assert sorted(batches.batch(t).inputs.ravel().tolist()) == [0, 1, 2, 3, 4, 5]
     with pytest.raises(ConfigError, match="a DataLoader makes batches of its own"):
@@ -322,7 +322,7 @@ def data(folder):
 """
     chosen = recipe(run={"nodes": 3}, data={"name": f"{here(source)}:data"})
     data = open_data(chosen.data)
-    boards = [batches_of(data, chosen, k) for k in range(3)]
+    boards = [make_loader(data, chosen, k) for k in range(3)]
     assert [b.holds for b in boards] == [20, 20, 20]
     seen = np.concatenate([b.batch(0).inputs.ravel() for b in boards])
     assert sorted(seen.tolist()) == list(range(60))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgegossip import training
-from edgegossip.training import micro_batches
+from edgegossip.training.workload import micro_batches
 from edgegossip.types import ConfigError
 from tests.training.fakes import recipe
 
@@ -16,9 +16,9 @@ CNN = {"name": "cnn", "params": {"channels": [8, 8], "hidden": 16}}
 
 @given(st.integers(1, 200), st.integers(1, 64))
 def test_parts_are_the_whole_in_order(examples: int, at_a_time: int):
-    taken = [k for part in micro_batches.parts(examples, at_a_time) for k in range(examples)[part]]
+    taken = [k for part in micro_batches(examples, at_a_time) for k in range(examples)[part]]
     assert taken == list(range(examples))
-    assert all(part.stop - part.start <= at_a_time for part in micro_batches.parts(examples, at_a_time))
+    assert all(part.stop - part.start <= at_a_time for part in micro_batches(examples, at_a_time))
 
 
 @pytest.mark.parametrize("batch", [3, 8, 30])

@@ -12,9 +12,8 @@ from PIL import Image
 
 from edgegossip import training
 from edgegossip.recipe import DataSection
-from edgegossip.training.batches import batches_of
-from edgegossip.training.data import Board, open_data
-from edgegossip.training.data.registry import locate
+from edgegossip.training.data import Board, locate, open_data
+from edgegossip.training.loader import make_loader
 from edgegossip.types import ConfigError, DataError, HostError
 from tests.training.fakes import recipe
 
@@ -56,7 +55,7 @@ def test_folders_are_classes_and_pictures_get_one_size(zoo):
     assert inputs[5].reshape(3, -1).max(1).tolist() == [2, 0, 0]
     assert np.abs(inputs[0, 1].astype(int) - 100).max() < 4  # JPEG
     assert len(data.test) == 1
-    assert batches_of(data, recipe(data={"partition": "local"}), 0).counts.tolist() == [3, 3]
+    assert make_loader(data, recipe(data={"partition": "local"}), 0).counts.tolist() == [3, 3]
 
 
 def test_pictures_are_decoded_when_they_are_needed(zoo):
@@ -302,7 +301,7 @@ def test_arrays_that_are_shared_out_are_looked_at_as_ones_own_are(tmp_path, mapp
     shared = {"name": "npz", "dir": str(tmp_path), "train_examples": first}
     one = recipe(run={"nodes": 1}, training={"batch_size": 24}, data=shared)
     with pytest.raises(DataError, match="an input holds a NaN or an infinity"):
-        batches_of(open_data(one.data), one, 0).batch(0)
+        make_loader(open_data(one.data), one, 0).batch(0)
 
 
 def test_labels_in_a_map_are_looked_at_when_they_are_opened(tmp_path):

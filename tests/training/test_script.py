@@ -52,7 +52,7 @@ Start = Callable[..., ScriptWorkload]
 @pytest.fixture
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
     # Scripts that a test leaves in the middle hold the process's seat.
-    monkeypatch.setattr("edgegossip.training.script._seat", None)
+    monkeypatch.setattr("edgegossip.training.script._context", None)
 
     def start(
         text: str, *args: str, rounds: int = 6, index: int = 1, name: str = "board-1", **options: Any
@@ -373,9 +373,13 @@ LOOP = "for round in run.rounds():"
 )
 def test_a_script_that_goes_wrong_is_named(start: Start, old: str, new: str, sentence: str) -> None:
     assert old in REGRESSION
-    with pytest.raises(UsageError, match=sentence):
+
+    def one_round() -> None:
         workload = start(REGRESSION.replace(old, new))
         workload.local_update(workload.initial(1), 0)
+
+    with pytest.raises(UsageError, match=sentence):
+        one_round()
 
 
 @pytest.mark.parametrize(
@@ -478,7 +482,7 @@ def test_a_script_that_has_ended_leaves_the_process_as_it_was(start: Start) -> N
     workload = start(REGRESSION, "--one", rounds=1)
     x, _ = rounds(workload, workload.initial(1), 0, 1)
     workload.over(x)
-    assert sys.argv == arguments and script._seat is None
+    assert sys.argv == arguments and script._context is None
 
 
 @pytest.mark.parametrize(
@@ -681,10 +685,10 @@ def test_figures_of_a_round_that_are_none_are_named(start: Start, wrong: str) ->
 
 
 def test_a_counter_in_a_state_comes_back_as_it_was() -> None:
-    from edgegossip.training.packed import pack, problem, unpack
+    from edgegossip.training.serialization import find_unserializable, pack, unpack
 
     state = {"seen": Counter(batches=4), "at": np.arange(3)}
-    assert problem(state) or unpack(pack(state))["seen"] == Counter(batches=4)
+    assert find_unserializable(state) or unpack(pack(state))["seen"] == Counter(batches=4)
 
 
 def test_any_value_of_a_frozen_parameter_that_is_written_is_kept(start: Start) -> None:

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from edgegossip.recipe import DataSection
-from edgegossip.training.data import describe, open_data
-from edgegossip.training.data.registry import locate
+from edgegossip.training.data import describe, locate, open_data
 from edgegossip.training.data.text import (
     HASHED,
     HashedWords,

@@ -20,7 +20,7 @@ from edgegossip.recipe import Recipe, run_id, with_settings
 from edgegossip.training.check import check
 from edgegossip.training.data import open_data
 from edgegossip.training.data.schema import Sums
-from edgegossip.training.standardise import Standardise
+from edgegossip.training.model import Standardise
 from edgegossip.types import ConfigError, DataError, Metrics
 
 CHANNELS, BOARDS = 5, 4
@@ -236,7 +236,7 @@ def test_channels_that_never_change_become_zero():
     x = np.random.default_rng(1).normal(0, 1, (30, 4)).astype(np.float32)
     x[:, 0], x[:, 1] = 0.0, 1234.5
     layer = Standardise((4,), 1)
-    layer.put_in(0, Sums(30, x.sum(0, dtype=np.float64), np.square(x, dtype=np.float64).sum(0)), 30.0)
+    layer.add_board(0, Sums(30, x.sum(0, dtype=np.float64), np.square(x, dtype=np.float64).sum(0)), 30.0)
     out = layer(torch.from_numpy(x)).numpy()
     assert np.abs(out[:, :2]).max() < 1e-3
     np.testing.assert_allclose(out[:, 2:].std(0), 1.0, rtol=1e-5)
@@ -246,7 +246,7 @@ def test_images_are_normalised_channel_by_channel():
     x = np.random.default_rng(1).integers(0, 255, (20, 3, 4, 4)) // np.array([1, 2, 5])[:, None, None]
     flat = x.transpose(1, 0, 2, 3).reshape(3, -1)
     layer = Standardise(x.shape[1:], 1)
-    layer.put_in(0, Sums(flat.shape[1], flat.sum(1), np.square(flat).sum(1)), 20.0)
+    layer.add_board(0, Sums(flat.shape[1], flat.sum(1), np.square(flat).sum(1)), 20.0)
     out = layer(torch.from_numpy(x).float())
     assert out.mean((0, 2, 3)).abs().max() < 1e-5
     np.testing.assert_allclose(out.std((0, 2, 3), correction=0), 1.0, rtol=1e-5)

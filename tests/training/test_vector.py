@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from edgegossip.training.vector import ModelVector, travelling
+from edgegossip.training.vector import ModelVector, shared_tensors
 from edgegossip.types import UsageError
 
 STAGED = [False, True]  # tensor by tensor, and through the memory that a GPU's copies pass
@@ -35,7 +35,7 @@ def test_parameters_come_first_then_float_buffers_and_no_integers() -> None:
     assert names(vector) == [*parameters, "1.running_mean", "1.running_var"]
     assert vector.layout.trainable_size == 36 + 4 + 4 + 4 + 432 + 3
     assert vector.layout.size == vector.layout.trainable_size + 8
-    assert set(vector.rest()) == {"1.num_batches_tracked"} == set(vector.personal())
+    assert set(vector.local_state()) == {"1.num_batches_tracked"} == set(vector.personal_state())
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -120,7 +120,7 @@ def test_a_tensor_of_two_names_travels_once_and_is_no_rest() -> None:
     net = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
     net[1].weight = net[0].weight
     vector = ModelVector(net)
-    assert names(vector) == ["0.weight"] and vector.rest() == {}
+    assert names(vector) == ["0.weight"] and vector.local_state() == {}
     vector.write(np.full(16, 3.0, np.float32))
     assert net[1].weight is net[0].weight and (net[1].weight == 3.0).all()
 
@@ -131,7 +131,9 @@ def test_frozen_parameters_stay_and_are_told_by_their_hash() -> None:
     net[0].requires_grad_(False)
     vector = ModelVector(net)
     assert names(vector)[:2] == ["1.weight", "1.bias"] and "0.weight" not in names(vector)
-    assert {"0.weight", "0.bias"} <= set(vector.rest()) and set(vector.personal()) == {"1.num_batches_tracked"}
+    assert {"0.weight", "0.bias"} <= set(vector.local_state()) and set(vector.personal_state()) == {
+        "1.num_batches_tracked"
+    }
     before = net[0].weight.clone()
     digest = vector.base_hash()
     vector.write(vector.read() + 1)
@@ -157,7 +159,7 @@ def test_buffers_that_do_not_travel() -> None:
     net.register_buffer("mean", torch.zeros(2))
     vector = ModelVector(net)
     assert names(vector) == ["weight", "bias", "mean"]
-    assert set(vector.rest()) == {"mask", "flags", "empty"}
+    assert set(vector.local_state()) == {"mask", "flags", "empty"}
 
 
 def test_share_and_keep() -> None:
@@ -166,7 +168,7 @@ def test_share_and_keep() -> None:
     assert names(ModelVector(net, keep=["3.*", "1.running_*"])) == ["0.weight", "0.bias", "1.weight", "1.bias"]
     assert names(ModelVector(net, share=["*.weight"], keep=["0.*"])) == ["1.weight", "3.weight"]
     kept = ModelVector(net, keep=["3.*"])
-    assert {"3.weight", "3.bias", "1.num_batches_tracked"} == set(kept.personal())
+    assert {"3.weight", "3.bias", "1.num_batches_tracked"} == set(kept.personal_state())
 
 
 @pytest.mark.parametrize(
@@ -224,7 +226,7 @@ def test_a_vector_of_another_size_or_type_is_refused() -> None:
 
 def test_on_the_meta_device_there_is_a_layout_and_no_memory() -> None:
     with torch.device("meta"):
-        there = travelling(module())
+        there = shared_tensors(module())
         assert ModelVector(module()).layout.hash == ModelVector(module().to_empty(device="cpu")).layout.hash
     assert all(t.is_meta for _, t, _ in there)
 

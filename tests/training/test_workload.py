@@ -14,8 +14,8 @@ from edgegossip import recipe as recipes
 from edgegossip import training
 from edgegossip.training import models
 from edgegossip.training.base import stage_metrics
-from edgegossip.training.batches import Normaliser, Sampler
 from edgegossip.training.data import open_data
+from edgegossip.training.loader import Normalize, Sampler
 from edgegossip.training.partition import partition
 from edgegossip.training.workload import channels_last
 from edgegossip.types import ConfigError, DataError, UsageError
@@ -35,7 +35,7 @@ def test_update_equals_torch_sgd_on_the_same_batches():
         for p, view in zip(model.parameters(), workload.layout.views(x).values(), strict=True):
             p.copy_(torch.from_numpy(view))
     sgd = torch.optim.SGD(model.parameters(), 0.1, 0.9, weight_decay=0.01, nesterov=True)
-    sampler, normalise = Sampler(len(share), 16, chosen.run.seed, 1), Normaliser.of(data.about)
+    sampler, normalise = Sampler(len(share), 16, chosen.run.seed, 1), Normalize.of(data.about)
     for round in range(2):
         update = workload.local_update(x, round)
         losses = []
@@ -181,7 +181,7 @@ def test_evaluation_uses_running_statistics():
     model.load_state_dict({k: torch.from_numpy(v) for k, v in views.items()}, strict=False)
     data = open_data(chosen.data)
     with torch.no_grad():
-        logits = model(Normaliser.of(data.about)(data.test.inputs.take(np.arange(6))))
+        logits = model(Normalize.of(data.about)(data.test.inputs.take(np.arange(6))))
         expected = torch.nn.functional.cross_entropy(logits, torch.from_numpy(data.test.labels)).item()
     assert workload.evaluate(x).loss == pytest.approx(expected, rel=1e-5)
 
@@ -272,7 +272,7 @@ def test_quickstart_recipes_learn(name):
 def test_check_and_partitions_import_no_torch():
     code = (
         "import sys, edgegossip.training as t; from edgegossip.recipe import Recipe; t.check(Recipe()); "
-        "t.partition_counts(Recipe()); import edgegossip.training.download; "
+        "t.partition_counts(Recipe()); import edgegossip.training.data.download; "
         "print([m for m in ('torch', 'grpc', 'flwr', 'matplotlib') if m in sys.modules])"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -20,7 +20,7 @@ from edgegossip.node.spec import NodeSpec, make_algorithm, make_view
 from edgegossip.recipe import Recipe, run_id
 from edgegossip.telemetry.summary import COORDINATOR
 from edgegossip.training.check import data_notice
-from edgegossip.training.data import Board, is_declared, is_users
+from edgegossip.training.data import Board, is_custom, is_declared
 from edgegossip.types import ConfigError, HostError, NodeId, UsageError
 
 _WHOLE_MODELS = ("dpsgd", "sgp", "d2", "ad-psgd")
@@ -237,7 +237,7 @@ def _check_model(recipe: Recipe, name: NodeId) -> None:
     section = recipe.model
     if recipe.run.script:  # which has its own
         return
-    if not (section.params or section.share or section.keep or ":" in section.name or is_users(recipe.data)):
+    if not (section.params or section.share or section.keep or ":" in section.name or is_custom(recipe.data)):
         return
     try:
         training.layout_of(recipe, Board(name, 0 if name != COORDINATOR else -1))

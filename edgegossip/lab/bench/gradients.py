@@ -19,8 +19,8 @@ from edgegossip.lab.bench.inputs import Tensors
 from edgegossip.recipe import Recipe
 from edgegossip.training import check, models
 from edgegossip.training import optimizer as optimizers
-from edgegossip.training.batches import Normaliser, Sampler
 from edgegossip.training.data import DataSet, open_data
+from edgegossip.training.loader import Normalize, Sampler
 from edgegossip.training.schedule import learning_rate
 from edgegossip.types import UsageError
 
@@ -61,7 +61,7 @@ def _train(recipe: Recipe, data: DataSet, steps: int) -> Tensors:
     module = models.build(recipe.model, data.about.shape, data.about.outputs)
     optimizer = optimizers.make(settings, module)
     sampler = Sampler(len(data.indexed()), settings.batch_size, recipe.run.seed, 0)
-    normalise = Normaliser.of(data.about)
+    normalise = Normalize.of(data.about)
     kept: list[tuple[str, np.ndarray]] = []
     module.train()
     for step in range(steps):

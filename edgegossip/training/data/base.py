@@ -1,4 +1,5 @@
-"""What every data set is to the rest of the package: examples that are taken by index, or streamed.
+"""What every data set is to the rest of the package: examples that are taken by index, or streamed;
+and where data sets lie.
 
 Inputs stay as they are stored (uint8 for images, files for pictures) and are normalised batch by
 batch, so a board holds its own share only, and of a memory map or a folder of pictures nothing.
@@ -7,12 +8,15 @@ batch, so a board holds its own share only, and of a memory map or a folder of p
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from edgegossip.agreement import Fact, names_fact
 from edgegossip.types import DataError
@@ -22,21 +26,21 @@ IGNORED = -100  # a place in a mask or a sequence that does not count; torch's o
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """Whose data are opened: a board of the run, or the coordinator with number -1."""
+    """Says whose data are opened: a board of the run, or the coordinator with number -1."""
 
     name: str = "board-0"
     index: int = 0
 
 
 class Batch(NamedTuple):
-    """Some examples as stored: inputs [k, *shape] and targets [k, ...], or None without targets."""
+    """Holds some examples as stored: inputs [k, *shape] and targets [k, ...], or None without."""
 
     inputs: NDArray[Any]
     targets: NDArray[Any] | None
 
 
 class Inputs(Protocol):
-    """Inputs of many examples; may live on disk."""
+    """Gives inputs of many examples; they may live on disk."""
 
     def __len__(self) -> int: ...
 
@@ -45,21 +49,22 @@ class Inputs(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class InMemory:
-    """Inputs that are one array (or a memory map), [n, *shape]."""
+class InMemory(Inputs):
+    """Holds inputs that are one array (or a memory map), [n, *shape]."""
 
     array: NDArray[Any]
 
     def __len__(self) -> int:
         return len(self.array)
 
+    @override
     def take(self, indices: NDArray[np.int64]) -> NDArray[Any]:
         return np.ascontiguousarray(self.array[indices])
 
 
 @dataclass(frozen=True, slots=True)
-class Selected:
-    """Some of other inputs, which stay where they are."""
+class Selected(Inputs):
+    """Gives some of other inputs, which stay where they are (torch's `Subset`)."""
 
     inputs: Inputs
     indices: NDArray[np.int64]
@@ -67,13 +72,14 @@ class Selected:
     def __len__(self) -> int:
         return len(self.indices)
 
+    @override
     def take(self, indices: NDArray[np.int64]) -> NDArray[Any]:
         return self.inputs.take(self.indices[indices])
 
 
 @dataclass(frozen=True, slots=True)
 class Examples:
-    """n inputs with their targets, in any order one likes.
+    """Holds n inputs with their targets, in any order one likes (torch's map-style `Dataset`).
 
     targets is [n, ...] (labels: int64[n], 0..classes-1), or None where there is none, or where a
     target comes only together with its input (`Items`)."""
@@ -86,7 +92,7 @@ class Examples:
 
     @property
     def labels(self) -> NDArray[Any]:
-        """The targets, where it is known that there are some."""
+        """Return the targets, where it is known that there are some."""
         assert self.targets is not None
         return self.targets
 
@@ -109,9 +115,9 @@ class Examples:
 
 
 @dataclass(frozen=True, slots=True)
-class ItemInputs:
-    """Inputs of `count` examples that come one at a time; `item` gives one as a `Batch` without
-    its first dimension."""
+class ItemInputs(Inputs):
+    """Gives inputs of `count` examples that come one at a time; `item` makes one as a `Batch`
+    without its first dimension."""
 
     item: Callable[[int], Batch]
     count: int
@@ -119,33 +125,37 @@ class ItemInputs:
     def __len__(self) -> int:
         return self.count
 
+    @override
     def take(self, indices: NDArray[np.int64]) -> NDArray[Any]:
         return stacked([self.item(int(k)) for k in indices]).inputs
 
 
 @dataclass(frozen=True, slots=True)
 class Items(Examples):
-    """Examples that come one at a time, input and target together, each time anew: a folder of
-    pictures, a torch `Dataset`."""
+    """Gives examples one at a time, input and target together, each time anew: a folder of images,
+    a torch `Dataset`."""
 
     inputs: ItemInputs
 
+    @override
     def take(self, indices: NDArray[np.int64]) -> Batch:
         return stacked([self.inputs.item(int(k)) for k in indices])
 
+    @override
     def only(self, indices: NDArray[np.int64]) -> Items:
         targets = None if self.targets is None else self.targets[indices]
         item, kept = self.inputs.item, np.asarray(indices, np.int64)
         return Items(targets, ItemInputs(lambda k: item(int(kept[k])), len(kept)))
 
+    @override
     def apart(self, indices: NDArray[np.int64]) -> Items:
-        """As `only`: they are read when they are needed, because they may be larger than memory."""
+        """Do as `only`: they are read when they are needed, as they may be larger than memory."""
         return self.only(indices)
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Examples without an index, of which there may be any number, such as a torch
+    """Gives examples without an index, of which there may be any number, such as a torch
     `IterableDataset` or `DataLoader`.
 
     `begin` starts from the front: one item an example, or where `batched`, one a batch. `length` is
@@ -161,7 +171,7 @@ Part: TypeAlias = Examples | Stream
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What is known of a data set without opening it.
+    """Says what is known of a data set without opening it.
 
     `target` is the kind of what a model is to give for one input:
         "class"     a label 0..classes-1                                int64[n]
@@ -185,7 +195,8 @@ class Description:
 
     @property
     def outputs(self) -> int:
-        """How many values a model gives for one input; for "places" and "tokens" at each place."""
+        """Count the values that a model gives for one input; for "places" and "tokens" at each
+        place."""
         if self.target in ("class", "places", "labels", "tokens"):
             return self.classes
         return math.prod(self.target_shape if self.target == "values" else self.shape)
@@ -223,7 +234,7 @@ class Description:
 
 @dataclass(frozen=True, slots=True)
 class DataSet:
-    """A training part, and a test part where there is one."""
+    """Holds a training part, and a test part where there is one."""
 
     name: str
     about: Description
@@ -231,7 +242,8 @@ class DataSet:
     test: Examples | None
 
     def indexed(self) -> Examples:
-        """The training part, where it can be shared out by index. Raises DataError for a stream."""
+        """Return the training part, where it can be partitioned by index. Raises DataError for a
+        stream."""
         if isinstance(self.train, Stream):
             raise DataError(
                 f"{self.name} is a stream, which cannot be shared out by index: give each board a "
@@ -256,9 +268,47 @@ def stacked(items: list[Batch]) -> Batch:
 
 
 def check_counts(source: str, images: int, labels: int, top_label: int, classes: int) -> None:
-    """Raises DataError unless there are as many labels as images, at least one, and every label is
+    """Raise DataError unless there are as many labels as images, at least one, and every label is
     a class."""
     if images != labels or images == 0:
         raise DataError(f"{source}: expected as many labels as images and at least one, found {images} and {labels}")
     if top_label >= classes:
         raise DataError(f"{source}: expected labels 0 to {classes - 1}, found {top_label}")
+
+
+def data_home() -> Path:
+    """Return $EDGEGOSSIP_DATA, else $XDG_DATA_HOME/edgegossip, else ~/.local/share/edgegossip."""
+    if own := os.environ.get("EDGEGOSSIP_DATA"):
+        return Path(own)
+    base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(base) / "edgegossip"
+
+
+def find_folder(name: str, folder: str, subfolders: Sequence[str], missing: Callable[[Path], Sequence[str]]) -> Path:
+    """Find the first of `folder`'s sub-folders, or else `folder` itself, where `missing` lists no
+    file. An empty `folder` means the data home.
+
+    Raises DataError that names the folder, a file missed there and the command that fetches the
+    data."""
+    root = Path(folder).expanduser() if folder else data_home()
+    candidates = [root / sub for sub in subfolders] + [root]
+    lacks = {candidate: missing(candidate) for candidate in candidates}
+    for candidate, files in lacks.items():
+        if not files:
+            return candidate
+    partly, files = min(lacks.items(), key=lambda item: len(item[1]))
+    fetch = f"edgegossip data download {name}" + (f" --dir {folder}" if folder else "")
+    raise DataError(
+        f"data set {name} is not in {root}: {partly / files[0]} is missing; fetch it with `{fetch}` or set data.dir"
+    )
+
+
+def own_folder(name: str, folder: str) -> Path:
+    """Return the folder of a user's own data. Raises DataError when it is not there."""
+    path = Path(folder).expanduser()
+    if path.is_dir():
+        return path
+    nearest = next((p for p in path.absolute().parents if p.is_dir()), Path("/"))
+    raise DataError(
+        f"data.dir = {folder}: there is no such folder of {name} data; the nearest that is there is {nearest}"
+    )

@@ -13,9 +13,8 @@ import numpy as np
 import tomli_w
 
 from edgegossip.recipe import DataSection
-from edgegossip.training.data import schema
+from edgegossip.training.data import open_data, schema
 from edgegossip.training.data.base import Board, Examples
-from edgegossip.training.data.registry import open_data
 from edgegossip.types import DataError
 
 
@@ -100,7 +99,7 @@ def _read(file: Path) -> dict[str, Any]:
             raise DataError(
                 f"{file} is not what `edgegossip data describe --json` writes: its sums do not fit its shape"
             )
-    return document
+    return dict(document)
 
 
 def _is_number(value: object) -> bool:

@@ -182,8 +182,8 @@ def scaled(about: Description, train: Part | None, section: DataSection) -> Desc
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Sums over examples, per channel, which is the first dimension of an input. All that is needed
-    of a board's data to normalise alike on all boards; those of several boards add up."""
+    """Holds sums over examples, per channel, which is the first dimension of an input. All that is
+    needed of a board's data to normalise alike on all boards; those of several boards add up."""
 
     count: int  # values a channel
     sum: NDArray[np.float64]  # [channels]
@@ -312,7 +312,7 @@ def _check_alike(source: str, train: Batch, test: Batch) -> None:
 
 def _check_finite(source: str, part: Part) -> None:
     """Look through arrays in memory. Maps of files may be larger than memory and wait for their
-    batches (`Batches`)."""
+    batches (`DataLoader`)."""
     if isinstance(part, Stream | Items):
         return
     arrays = [("inputs", part.inputs.array)] if isinstance(part.inputs, InMemory) else []

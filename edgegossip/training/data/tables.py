@@ -23,9 +23,8 @@ from numpy.typing import NDArray
 from edgegossip.choices import did_you_mean
 from edgegossip.recipe import DataSection
 from edgegossip.training.data import schema
-from edgegossip.training.data.base import Batch, Board, Examples, InMemory, ItemInputs, Items
-from edgegossip.training.data.home import own_folder
-from edgegossip.training.data.own import Parts
+from edgegossip.training.data.base import Batch, Board, Examples, InMemory, ItemInputs, Items, own_folder
+from edgegossip.training.data.custom import Parts
 from edgegossip.training.names import unknown
 from edgegossip.types import ConfigError, DataError, HostError
 
@@ -38,7 +37,7 @@ Read = Callable[[Path, Callable[[Sequence[str]], list[str]]], Columns]
 
 
 def check(section: DataSection) -> None:
-    """Raises ConfigError for unknown or unfit parameters, HostError without the package that reads
+    """Raise ConfigError for unknown or unfit parameters, HostError without the package that reads
     this kind of table."""
     allowed = ("target", "columns", *(["delimiter"] if section.name == "csv" else []))
     for key, value in section.params.items():
@@ -59,7 +58,7 @@ def check(section: DataSection) -> None:
 
 
 def locate(section: DataSection, folder: str) -> None:
-    """Raises DataError unless the files are there."""
+    """Raise DataError unless the files are there."""
     root = own_folder(section.name, folder)
     if section.name != "huggingface":
         _files(root, section.name)

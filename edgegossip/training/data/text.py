@@ -25,8 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgegossip.training.data.base import DataSet, Description, Examples
-from edgegossip.training.data.home import data_home
+from edgegossip.training.data.base import DataSet, Description, Examples, Inputs, data_home
 from edgegossip.types import DataError
 
 PADDING = 0
@@ -145,8 +144,8 @@ def _of_json(path: Path) -> WordPiece:
 
 
 @dataclass(frozen=True, slots=True)
-class Tokens:
-    """Ids of many texts, stored as small as they can be."""
+class Tokens(Inputs):
+    """Holds the ids of many texts, stored as small as they can be."""
 
     stored: NDArray[Any]  # [n, length]
 
@@ -154,7 +153,7 @@ class Tokens:
         return len(self.stored)
 
     def take(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """int64[len(indices), length]"""
+        """Return the ids of these texts, int64[len(indices), length]."""
         return self.stored[indices].astype(np.int64)
 
 
@@ -176,12 +175,12 @@ def encode(texts: Sequence[str], tokeniser: HashedWords | WordPiece, length: int
 
 
 def locate(name: str, folder: str) -> None:
-    """Raises DataError unless the files of the data set are there."""
+    """Raise DataError unless the files of the data set are there."""
     _folder(name, folder)
 
 
 def load(name: str, folder: str, about: Description) -> DataSet:
-    """Raises DataError for missing or unreadable files."""
+    """Read a data set and tokenise it. Raises DataError for missing or unreadable files."""
     path = _folder(name, folder)
     tokeniser, length = tokeniser_of(path), about.shape[0]
     parts = _ag_news(path) if name == "ag-news" else _sentences(path)

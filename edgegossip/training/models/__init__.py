@@ -1,5 +1,6 @@
-"""The list of models. A new one is a builder and one line here; importing this package imports no
-torch.
+"""Models by name, as a recipe names them.
+
+A new one is a builder and one line here; importing this package imports no torch.
 
 A builder is called as `build(input_shape, classes, norm, **params)` and returns a torch.nn.Module
 that maps inputs [batch, *input_shape] to logits float32[batch, classes]. A user's own
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from edgegossip.recipe import ModelSection
-from edgegossip.training.names import call_own, is_own, own_function, unknown
+from edgegossip.training.names import call_custom, import_function, is_custom_function, unknown
 from edgegossip.types import ConfigError, UsageError
 
 if TYPE_CHECKING:
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Where a builder is, what a recipe may set (`params`) and what the name itself sets
-    (`fixed`)."""
+    """Names a builder, what a recipe may set (`params`) and what the name itself sets (`fixed`)."""
 
     module: str
     function: str
@@ -33,22 +33,22 @@ class Entry:
 
 
 _ENTRIES = {
-    "mlp": Entry("mlp", "mlp", ("hidden",)),
-    "cnn": Entry("cnn", "cnn", ("channels", "hidden")),
-    "resnet8": Entry("cifar_resnet", "cifar_resnet", (), {"blocks": 1}),
-    "resnet14": Entry("cifar_resnet", "cifar_resnet", (), {"blocks": 2}),
-    "resnet20": Entry("cifar_resnet", "cifar_resnet", (), {"blocks": 3}),
-    "resnet32": Entry("cifar_resnet", "cifar_resnet", (), {"blocks": 5}),
-    "resnet44": Entry("cifar_resnet", "cifar_resnet", (), {"blocks": 7}),
-    "resnet54": Entry("cifar_resnet", "cifar_resnet", (), {"blocks": 8}),
-    "resnet56": Entry("cifar_resnet", "cifar_resnet", (), {"blocks": 9}),
-    "resnet110": Entry("cifar_resnet", "cifar_resnet", (), {"blocks": 18}),
-    "resnet18": Entry("resnet", "resnet", (), {"depth": 18}),
-    "resnet34": Entry("resnet", "resnet", (), {"depth": 34}),
-    "resnet50": Entry("resnet", "resnet", (), {"depth": 50}),
-    "resnet50v2": Entry("resnet_v2", "resnet50v2"),
-    "densenet121": Entry("densenet", "densenet121"),
-    "vgg11": Entry("vgg", "vgg11", ("hidden",)),
+    "mlp": Entry("vision", "mlp", ("hidden",)),
+    "cnn": Entry("vision", "cnn", ("channels", "hidden")),
+    "resnet8": Entry("vision", "cifar_resnet", (), {"blocks": 1}),
+    "resnet14": Entry("vision", "cifar_resnet", (), {"blocks": 2}),
+    "resnet20": Entry("vision", "cifar_resnet", (), {"blocks": 3}),
+    "resnet32": Entry("vision", "cifar_resnet", (), {"blocks": 5}),
+    "resnet44": Entry("vision", "cifar_resnet", (), {"blocks": 7}),
+    "resnet54": Entry("vision", "cifar_resnet", (), {"blocks": 8}),
+    "resnet56": Entry("vision", "cifar_resnet", (), {"blocks": 9}),
+    "resnet110": Entry("vision", "cifar_resnet", (), {"blocks": 18}),
+    "resnet18": Entry("vision", "resnet", (), {"depth": 18}),
+    "resnet34": Entry("vision", "resnet", (), {"depth": 34}),
+    "resnet50": Entry("vision", "resnet", (), {"depth": 50}),
+    "resnet50v2": Entry("vision", "resnet50v2"),
+    "densenet121": Entry("vision", "densenet121"),
+    "vgg11": Entry("vision", "vgg11", ("hidden",)),
     "distilbert": Entry(
         "distilbert",
         "distilbert",
@@ -58,10 +58,10 @@ _ENTRIES = {
 
 
 def check(section: ModelSection) -> None:
-    """Raises ConfigError for an unknown model or parameter. Imports no torch, except through a
+    """Raise ConfigError for an unknown model or parameter. Imports no torch, except through a
     user's own module."""
-    if is_own(section.name):
-        own_function("model.name", section.name)
+    if is_custom_function(section.name):
+        import_function("model.name", section.name)
         return
     if section.name not in _ENTRIES:
         raise unknown("model.name", section.name, [*_ENTRIES, "module:function"])
@@ -74,15 +74,20 @@ def check(section: ModelSection) -> None:
 
 
 def build(section: ModelSection, input_shape: tuple[int, ...], classes: int) -> nn.Module:
-    """The model that a recipe names, initialised from torch's current random state.
+    """Build the model that a recipe names, initialised from torch's current random state.
+
+    Args:
+        section: the recipe's `[model]`.
+        input_shape: of one example.
+        classes: how many values the model gives for an example.
 
     Raises ConfigError for an unknown name or parameter and UsageError when building it fails."""
     from torch import nn
 
     check(section)
-    if is_own(section.name):
-        function = own_function("model.name", section.name)
-        model = call_own(section.name, function, input_shape, classes, section.norm, **section.params)
+    if is_custom_function(section.name):
+        function = import_function("model.name", section.name)
+        model = call_custom(section.name, function, input_shape, classes, section.norm, **section.params)
         if not isinstance(model, nn.Module):
             raise UsageError(f"{section.name} must return a torch.nn.Module, not {type(model).__name__}")
         return model

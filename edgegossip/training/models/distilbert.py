@@ -19,9 +19,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from edgegossip.int8.attention import DotProductAttention
-from edgegossip.training.models.shapes import width
+from edgegossip.training.models.layers import width
 from edgegossip.types import ConfigError, UsageError
 
 PADDING = 0  # id of the tokens that no other token sees
@@ -44,7 +45,7 @@ _TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF1
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The sizes of an encoder; the defaults are those of distilbert-base."""
+    """Holds the sizes of an encoder; the defaults are those of distilbert-base."""
 
     layers: int = 6
     dim: int = 768
@@ -73,6 +74,7 @@ class _Embeddings(nn.Module):
         self.LayerNorm = nn.LayerNorm(sizes.dim, eps=_EPSILON)
         self.dropout = nn.Dropout(dropout)
 
+    @override
     def forward(self, ids: Tensor) -> Tensor:
         places = torch.arange(ids.shape[1], device=ids.device)
         try:
@@ -93,8 +95,9 @@ class _Attention(nn.Module):
         self.q_lin, self.k_lin, self.v_lin, self.out_lin = (nn.Linear(sizes.dim, sizes.dim) for _ in range(4))
         self.products = DotProductAttention(sizes.heads, dropout)
 
-    def forward(self, h: Tensor, seen: Tensor) -> Tensor:
-        y = self.products(self.q_lin(h), self.k_lin(h), self.v_lin(h), seen)
+    @override
+    def forward(self, h: Tensor, attn_mask: Tensor) -> Tensor:
+        y = self.products(self.q_lin(h), self.k_lin(h), self.v_lin(h), attn_mask)
         made: Tensor = self.out_lin(y)
         return made
 
@@ -107,6 +110,7 @@ class _FeedForward(nn.Module):
         self.lin2 = nn.Linear(sizes.hidden, sizes.dim)
         self.dropout = nn.Dropout(dropout)
 
+    @override
     def forward(self, h: Tensor) -> Tensor:
         made: Tensor = self.dropout(self.lin2(self.activation(self.lin1(h))))
         return made
@@ -120,8 +124,9 @@ class _Block(nn.Module):
         self.ffn = _FeedForward(sizes, activation, dropout)
         self.output_layer_norm = nn.LayerNorm(sizes.dim, eps=_EPSILON)
 
-    def forward(self, h: Tensor, seen: Tensor) -> Tensor:
-        h = self.sa_layer_norm(self.attention(h, seen) + h)
+    @override
+    def forward(self, h: Tensor, attn_mask: Tensor) -> Tensor:
+        h = self.sa_layer_norm(self.attention(h, attn_mask) + h)
         made: Tensor = self.output_layer_norm(self.ffn(h) + h)
         return made
 
@@ -131,9 +136,10 @@ class _Transformer(nn.Module):
         super().__init__()
         self.layer = nn.ModuleList(layers)
 
-    def forward(self, h: Tensor, seen: Tensor) -> Tensor:
+    @override
+    def forward(self, h: Tensor, attn_mask: Tensor) -> Tensor:
         for layer in self.layer:
-            h = layer(h, seen)
+            h = layer(h, attn_mask)
         return h
 
 
@@ -142,6 +148,7 @@ class _Encoder(nn.Module):
         super().__init__()
         self.embeddings, self.transformer = embeddings, transformer
 
+    @override
     def forward(self, ids: Tensor) -> Tensor:
         made: Tensor = self.transformer(self.embeddings(ids), ids != PADDING)
         return made
@@ -175,6 +182,7 @@ class DistilBert(nn.Module):
         with torch.no_grad():
             embeddings.word_embeddings.weight[PADDING].zero_()
 
+    @override
     def forward(self, ids: Tensor) -> Tensor:
         first = self.distilbert(ids)[:, 0]
         made: Tensor = self.classifier(self.dropout(self.activation(self.pre_classifier(first))))

@@ -5,6 +5,7 @@ where the machine has a fault. What the autoencoder cannot rebuild is taken for 
 """
 
 import argparse
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +32,7 @@ def load(path):
 
 torch.manual_seed(1)
 sizes = [64, 48, 12, 48, 64]
-layers = [part for a, b in zip(sizes, sizes[1:], strict=False) for part in (nn.Linear(a, b), nn.SiLU())]
+layers = [part for a, b in pairwise(sizes) for part in (nn.Linear(a, b), nn.SiLU())]
 model = nn.Sequential(*layers[:-1])
 optimizer = torch.optim.SGD(model.parameters(), args.lr, momentum=0.9)
 scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, args.epochs)

@@ -5,6 +5,7 @@ Words are hashed into a table, so no vocabulary has to be agreed upon.
 """
 
 import argparse
+from itertools import pairwise
 from pathlib import Path
 from zlib import crc32
 
@@ -44,7 +45,7 @@ def load(path):
     for line in path.read_text(encoding="utf-8").splitlines():
         label, _, passage = line.partition("\t")
         words = passage.lower().split()
-        pairs = [f"{a} {b}" for a, b in zip(words, words[1:], strict=False)]
+        pairs = [f"{a} {b}" for a, b in pairwise(words)]
         examples.append((int(label), [crc32(word.encode()) % TABLE for word in words + pairs]))
     return examples
 

@@ -84,7 +84,7 @@ def _onnx(training: variants.Training, variant: str, folder: Path, threads: int)
         return None
     module, inputs = training.model, training.inputs.contiguous()
     if variant == "int8":
-        module = qdq.qdq_twin(module, [inputs])
+        module = qdq.qdq_model(module, [inputs])
     onnx_file.write(module, inputs[:1], folder / f"{variant}.onnx")
     run = onnx_file.runner(folder / f"{variant}.onnx", threads)
     return None if run is None else lambda: run(inputs)

@@ -15,7 +15,7 @@ from edgegossip import native
 from edgegossip.lab.bench.int8 import inference, memory, parts, variants
 from edgegossip.lab.bench.timing import in_turn
 from edgegossip.telemetry.environment import environment
-from edgegossip.training import micro_batches
+from edgegossip.training.model import MICRO_BATCH
 
 Row = dict[str, Any]
 Print = Callable[[str], None]
@@ -29,7 +29,7 @@ _HEAD = (
 NOTES = (
     "ms: forward, backward and update, medians in turn; batchnorm, evonorm: torch fp32, channels last",
     "saved: what autograd keeps for the backward pass; peak: resident memory of two steps above the process with its model",
-    f"low: training.memory = low, {micro_batches.EXAMPLES} examples at a time",
+    f"low: training.memory = low, {MICRO_BATCH} examples at a time",
 )
 
 

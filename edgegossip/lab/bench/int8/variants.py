@@ -12,8 +12,9 @@ from torch.nn import functional as F
 
 from edgegossip import int8, memory
 from edgegossip.recipe import ModelSection, parse_value
-from edgegossip.training import micro_batches, models
-from edgegossip.training.workload import channels_last
+from edgegossip.training import models
+from edgegossip.training.model import MICRO_BATCH
+from edgegossip.training.workload import channels_last, micro_batches
 
 INPUT, CLASSES = (3, 32, 32), 10
 # Each fp32 variant is torch's own, channels last, the norm as its name says.
@@ -41,7 +42,7 @@ class Training:
     def step(self) -> None:
         """Forward, backward and update."""
         self.optimizer.zero_grad()
-        for part in micro_batches.parts(len(self.labels), self.at_a_time):
+        for part in micro_batches(len(self.labels), self.at_a_time):
             self._add_gradient(part)
             if self.at_a_time < len(self.labels):
                 memory.trim_heap()
@@ -74,7 +75,7 @@ def training_of(variant: str, model: str, batch: int, dw: int) -> Training:
     optimizer = torch.optim.SGD(  # fused: the quickest that torch has
         network.parameters(), 0.01, momentum=0.9, nesterov=True, weight_decay=1e-4, fused=True
     )
-    at_a_time = micro_batches.EXAMPLES if variant == LOW else batch
+    at_a_time = MICRO_BATCH if variant == LOW else batch
     return Training(network, optimizer, channels_last(inputs), labels, at_a_time)
 
 

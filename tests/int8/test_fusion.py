@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from edgegossip import int8
 from edgegossip.int8 import norms
-from edgegossip.int8.sequence import Sequential, normed
+from edgegossip.int8.layers import Sequential, conv_norm
 from edgegossip.int8.tensor import dequantise
 from edgegossip.lab.bench.codecs import torch_threads
 from edgegossip.native import int8 as native
@@ -60,7 +60,7 @@ def test_neighbours_are_one_call_of_the_kernels(monkeypatch):
     model, x = pair(), torch.randn(2, 3, 6, 6)
     model(x)
     assert len(calls) == 1
-    normed(model[0], model[1], x)
+    conv_norm(model[0], model[1], x)
     assert len(calls) == 2
     one_by_one(model, x)
     with torch.no_grad():
@@ -131,9 +131,9 @@ def test_who_looks_at_a_layer_sees_it(kind):
 def test_any_two_modules_may_be_given():
     x = torch.randn(2, 3, 4, 4)
     conv, norm = nn.Conv2d(3, 8, 1), nn.BatchNorm2d(8)
-    assert torch.equal(normed(conv, norm, x), norm(conv(x)))
+    assert torch.equal(conv_norm(conv, norm, x), norm(conv(x)))
     ours = pair(3, 8)
-    assert torch.equal(normed(ours[0], nn.Identity(), x).values(), ours[0](x).values())
+    assert torch.equal(conv_norm(ours[0], nn.Identity(), x).values(), ours[0](x).values())
 
 
 def test_parameters_and_copies_are_as_before():

@@ -5,9 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgegossip.training.augment import PADDING, crop_and_flip
-from edgegossip.training.batches import Augmentation, Normaliser, Sampler
 from edgegossip.training.data.base import Description
+from edgegossip.training.loader import PADDING, Augmentation, Normalize, Sampler, crop_and_flip
 from edgegossip.training.rng import Purpose, permutation, words
 
 
@@ -77,9 +76,9 @@ def test_all_offsets_and_both_directions_occur():
 def test_normaliser():
     about = Description((2, 1, 2), 3, (10.0, 20.0), (2.0, 4.0))
     stored = np.array([[[[12, 8]], [[20, 28]]]], np.uint8)
-    assert Normaliser.of(about)(stored).tolist() == [[[[1.0, -1.0]], [[0.0, 2.0]]]]
+    assert Normalize.of(about)(stored).tolist() == [[[[1.0, -1.0]], [[0.0, 2.0]]]]
     untouched = np.ones((1, 5), np.float32)
-    batch = Normaliser.of(Description((5,), 3, (), ()))(untouched)
+    batch = Normalize.of(Description((5,), 3, (), ()))(untouched)
     assert torch.equal(batch, torch.ones(1, 5))
     batch.zero_()
     assert (untouched == 1).all()

@@ -17,22 +17,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgegossip.recipe import DataSection
-from edgegossip.training.data.base import Board
-from edgegossip.training.data.home import own_folder
-from edgegossip.training.data.own import Parts, parts
+from edgegossip.training.data.base import Board, own_folder
+from edgegossip.training.data.custom import Parts, parts
 from edgegossip.types import ConfigError, DataError
 
 _NAMES = ("train_inputs", "train_targets", "test_inputs", "test_targets")
 
 
 def check(section: DataSection) -> None:
-    """Raises ConfigError for parameters: there are none."""
+    """Raise ConfigError for parameters: there are none."""
     for key in section.params:
         raise ConfigError(f"data.params.{key} cannot be set: npz has no parameters; leave it out")
 
 
 def locate(section: DataSection, folder: str) -> None:
-    """Raises DataError unless one of the arrangements is there."""
+    """Raise DataError unless one of the arrangements is there."""
     root = own_folder("npz", folder)
     if not any((root / name).is_file() for name in ("train_inputs.npy", "train.npz", "data.npz")):
         raise DataError(f"{root}: expected train_inputs.npy, train.npz or data.npz; none is there")

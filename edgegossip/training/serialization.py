@@ -1,12 +1,15 @@
-"""State of a user's own objects, such as a `state_dict`, as bytes that are read back without
-running any code: torch's format, as `torch.load(weights_only=True)` takes it. That takes no numpy,
-so arrays go as tensors and come back as arrays; numpy's single numbers become Python's."""
+"""Writes the state of a user's objects, such as a `state_dict`, as bytes that are read back without
+running any code: torch's format, as `torch.load(weights_only=True)` takes it.
+
+That takes no numpy, so arrays go as tensors and come back as arrays; numpy's single numbers become
+Python's."""
 
 from __future__ import annotations
 
 import io
+import random
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import copy
 from typing import Any
 
@@ -21,7 +24,7 @@ def pack(value: Any) -> NDArray[np.uint8]:
     """Return the bytes of tensors, numbers, text, arrays, and dicts, lists and tuples of them.
 
     Of other things it may raise whatever pickle does, or make bytes that `unpack` refuses: see
-    `problem`."""
+    `find_unserializable`."""
     return np.frombuffer(_saved(value).getbuffer(), np.uint8)
 
 
@@ -33,7 +36,7 @@ def unpack(packed: NDArray[Any]) -> Any:
     return _as_it_was(torch.load(io.BytesIO(data), weights_only=True))
 
 
-def problem(value: Any) -> str:
+def find_unserializable(value: Any) -> str:
     """Say where in `value` is something that could not be read back, such as "['at'] is a
     PosixPath"; "" if nowhere."""
     try:
@@ -42,7 +45,7 @@ def problem(value: Any) -> str:
     except Exception:  # of whatever a user's object does when it is pickled
         inside = value.items() if isinstance(value, dict) else enumerate(value) if _is_row(value) else ()
         for key, part in inside:
-            if found := problem(part):
+            if found := find_unserializable(part):
                 return f"[{key!r}]{found}"
         return f" is a {type(value).__name__}"
     return ""
@@ -81,3 +84,31 @@ def _within(value: Any, change: Callable[[Any], Any]) -> Any:
 
 def _is_row(value: Any) -> bool:
     return type(value) in (list, tuple)  # no named tuple: those are a user's own types
+
+
+def rng_state() -> dict[str, Any]:
+    """Return the states of the global generators of torch, numpy and Python, in what `unpack` reads
+    back."""
+    cuda: Any = torch.cuda  # not all of it is typed
+    numpy_state: Any = np.random.get_state(legacy=True)  # noqa: NPY002
+    _, keys, *more = numpy_state
+    return {
+        "torch": torch.get_rng_state(),
+        "numpy": (torch.from_numpy(keys.astype(np.int64)), *more),
+        "python": random.getstate(),
+        "cuda": torch.cuda.get_rng_state_all() if cuda.is_initialized() else [],
+        "mps": [torch.mps.get_rng_state()] if torch.backends.mps.is_available() else [],
+    }
+
+
+def set_rng_state(kept: Mapping[str, Any]) -> None:
+    """Put back what `rng_state` gave."""
+    torch.set_rng_state(kept["torch"])
+    keys, *more = kept["numpy"]
+    np.random.set_state(("MT19937", keys.numpy().astype(np.uint32), *more))  # noqa: NPY002
+    version, words, gauss = kept["python"]
+    random.setstate((version, tuple(words), gauss))
+    if kept["cuda"]:
+        torch.cuda.set_rng_state_all(kept["cuda"])
+    if kept["mps"]:
+        torch.mps.set_rng_state(*kept["mps"])

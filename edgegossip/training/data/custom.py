@@ -37,7 +37,7 @@ from edgegossip.training.data.base import (
     Stream,
     stacked,
 )
-from edgegossip.training.names import call_own, own_function
+from edgegossip.training.names import call_custom, import_function
 from edgegossip.types import DataError
 
 Parts: TypeAlias = tuple[Part, Examples | None, tuple[str, ...]]  # training, test, names of classes
@@ -52,16 +52,16 @@ _EXPECTED = (
 
 
 def find(spec: str) -> None:
-    """Raises ConfigError unless `spec` names a function."""
-    own_function("data.name", spec)
+    """Raise ConfigError unless `spec` names a function."""
+    import_function("data.name", spec)
 
 
 def load(section: DataSection, folder: str, board: Board) -> Parts:
     """Call the function. Raises UsageError when it fails, DataError for what it must not return."""
     spec = section.name
-    function = own_function("data.name", spec)
+    function = import_function("data.name", spec)
     keywords = dict(section.params) | _who(function, board)
-    return parts(spec, call_own(spec, function, folder, **keywords))
+    return parts(spec, call_custom(spec, function, folder, **keywords))
 
 
 def parts(source: str, given: Any) -> Parts:
@@ -139,7 +139,7 @@ def _items(source: str, dataset: Any) -> Items:
     examples that are looked at have the same."""
 
     def item(k: int) -> Batch:
-        return _pair(source, call_own(f"{source}, example {k}", dataset.__getitem__, k))
+        return _pair(source, call_custom(f"{source}, example {k}", dataset.__getitem__, k))
 
     targets, count = getattr(dataset, "targets", None), len(dataset)
     if targets is not None:
@@ -174,8 +174,8 @@ def _loader(source: str, loader: Any) -> Stream:
 
 def _pairs(source: str, given: Iterable[Any]) -> Iterator[Batch]:
     """One pass over a user's stream; what goes wrong in it is reported with its name."""
-    items = call_own(source, iter, given)
-    while (item := call_own(source, next, items, _END)) is not _END:
+    items = call_custom(source, iter, given)
+    while (item := call_custom(source, next, items, _END)) is not _END:
         yield _pair(source, item)
 
 

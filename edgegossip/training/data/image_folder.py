@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 
 from edgegossip.recipe import DataSection
 from edgegossip.training.data import schema
-from edgegossip.training.data.base import Batch, Board, ItemInputs, Items
-from edgegossip.training.data.home import own_folder
-from edgegossip.training.data.own import Parts
+from edgegossip.training.data.base import Batch, Board, ItemInputs, Items, own_folder
+from edgegossip.training.data.custom import Parts
 from edgegossip.training.names import unknown
 from edgegossip.types import ConfigError, DataError, HostError
 
@@ -31,14 +30,14 @@ _SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".ppm", ".pgm", "
 
 
 def check(section: DataSection) -> None:
-    """Raises ConfigError for unknown or contradicting parameters, HostError without Pillow."""
+    """Raise ConfigError for unknown or contradicting parameters, HostError without Pillow."""
     _size(section)
     if find_spec("PIL") is None:
         raise HostError("data.name = image-folder needs Pillow: pip install 'edgegossip[images]'")
 
 
 def locate(section: DataSection, folder: str) -> None:
-    """Raises DataError unless the folder is there."""
+    """Raise DataError unless the folder is there."""
     own_folder("image-folder", folder)
 
 

@@ -1,4 +1,4 @@
-"""Which examples each step sees, and how they become a batch.
+"""A board's data loader: which examples each step sees, and how they become a batch.
 
 Epoch e of a board is one seeded permutation of its examples, cut into whole batches; step t
 (counted over all rounds) takes batch t mod b of epoch t div b, where b is the number of whole
@@ -15,11 +15,12 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 from torch import Tensor
+from typing_extensions import override
 
 from edgegossip.recipe import Recipe
-from edgegossip.training.augment import crop_and_flip
 from edgegossip.training.data import schema
 from edgegossip.training.data.base import (
     IGNORED,
@@ -32,7 +33,7 @@ from edgegossip.training.data.base import (
     Stream,
     stacked,
 )
-from edgegossip.training.partition import Shares, share_out
+from edgegossip.training.partition import Partitions, partition_data
 from edgegossip.training.rng import Purpose, permutation, words
 from edgegossip.types import DataError
 
@@ -41,42 +42,44 @@ from edgegossip.types import DataError
 _TARGETS = {"class": np.int64, "places": np.int64, "labels": np.float32, "values": np.float32}
 
 
-class Batches(Protocol):
-    """A board's training examples, a batch at a time."""
+class DataLoader(Protocol):
+    """Gives a board's training examples, a batch at a time."""
 
     @property
     def holds(self) -> int:
-        """How many examples the board has, by which its updates are weighted; 0 where nobody
+        """The number of the board's examples, by which its updates are weighted; 0 where nobody
         knows."""
 
     @property
     def counts(self) -> NDArray[np.int64] | None:
-        """Examples of each class, int64[classes], where that is known without reading inputs."""
+        """The number of examples of each class, int64[classes], where that is known without reading
+        inputs."""
 
     def sums(self) -> schema.Sums:
-        """Look through the board's inputs. Raises DataError for those that are not finite, and for
+        """Add up the board's inputs. Raises DataError for those that are not finite, and for
         a stream."""
 
     def batch(self, step: int) -> Batch:
         """Return the batch of a step, counted from the start of training; its size may vary."""
 
 
-def batches_of(data: DataSet, recipe: Recipe, node: int, share: NDArray[np.int64] | None = None) -> Batches:
-    """Return the batches of board number `node`: of all of `data` where the partition is local,
-    else of its share alone, which is copied out of an array.
+def make_loader(data: DataSet, recipe: Recipe, node: int, share: NDArray[np.int64] | None = None) -> DataLoader:
+    """Return the loader of board number `node`: of all of `data` where the partition is local, else
+    of its partition alone, which is copied out of an array.
 
-    `share`: indices into data.train, where they are at hand. Raises ConfigError and DataError."""
+    `share`: that partition, indices into data.train, where it is at hand. Raises ConfigError and
+    DataError."""
     section, seed = recipe.data, recipe.run.seed
     about, augmentation = data.about, Augmentation(seed, node) if section.augment else None
     if isinstance(data.train, Stream):
         if section.partition != "local":
             data.indexed()  # says why not
-        return _Streamed(data, recipe, node, augmentation)
+        return _StreamLoader(data, recipe, node, augmentation)
     if section.partition == "local" and share is None:
         mine = data.train
     else:
-        mine = data.train.apart(share_out(data, recipe)[node] if share is None else share)
-    return _Indexed(
+        mine = data.train.apart(partition_data(data, recipe)[node] if share is None else share)
+    return _IndexedLoader(
         data.name,
         mine,
         about,
@@ -86,9 +89,9 @@ def batches_of(data: DataSet, recipe: Recipe, node: int, share: NDArray[np.int64
     )
 
 
-def shares_of(data: DataSet, recipe: Recipe) -> Shares | None:
-    """Return every board's share of one data set, or None where each board has its own."""
-    return None if recipe.data.partition == "local" else share_out(data, recipe)
+def shares_of(data: DataSet, recipe: Recipe) -> Partitions | None:
+    """Return every board's partition of one data set, or None where each board has its own."""
+    return None if recipe.data.partition == "local" else partition_data(data, recipe)
 
 
 def in_order(source: str, examples: Examples, about: Description, first: int, size: int) -> Iterator[Batch]:
@@ -100,7 +103,8 @@ def in_order(source: str, examples: Examples, about: Description, first: int, si
 
 
 class Sampler:
-    """Order of one board's `size` examples, in batches of at most `batch_size`."""
+    """Orders one board's `size` examples, in batches of at most `batch_size` (torch's
+    `BatchSampler`)."""
 
     def __init__(self, size: int, batch_size: int, seed: int, node: int) -> None:
         self.size, self.seed, self.node = size, seed, node
@@ -109,8 +113,8 @@ class Sampler:
         self._epoch, self._order = -1, np.empty(0, np.int64)  # a cache of the last permutation
 
     def batch(self, step: int) -> NDArray[np.int64]:
-        """int64[batch_size], indices into the share, for a step counted from the start of
-        training."""
+        """Return indices into the partition, int64[batch_size], for a step counted from the start
+        of training."""
         epoch, position = divmod(step, self.batches_per_epoch)
         if epoch != self._epoch:
             order = permutation(self.seed, Purpose.BATCHES, self.size, self.node, epoch)
@@ -118,28 +122,52 @@ class Sampler:
         return self._order[position * self.batch_size : (position + 1) * self.batch_size]
 
 
+PADDING = 4  # pixels on each side
+
+
+def crop_and_flip(images: NDArray[Any], random: NDArray[np.uint64]) -> NDArray[Any]:
+    """Augment images [n, channels, height, width] as the CIFAR experiments do: a random crop after
+    4 pixels of zero padding, and a random horizontal flip (He et al. 2016, "Deep residual
+    learning", section 4.2). Returns a new array of that shape and dtype.
+
+    `random` uint64[n] holds one word an image: bit 0 flips, bits 8-31 and 32-55 choose the row and
+    the column of the crop. Padding is zero in stored units (black), that is, before
+    normalisation."""
+    n, _, height, width = images.shape
+    offsets = 2 * PADDING + 1
+    rows = (random >> np.uint64(8) & np.uint64(0xFFFFFF)).astype(np.int64) % offsets
+    columns = (random >> np.uint64(32) & np.uint64(0xFFFFFF)).astype(np.int64) % offsets
+    padded = np.pad(images, ((0, 0), (0, 0), (PADDING, PADDING), (PADDING, PADDING)))
+    crops = sliding_window_view(padded, (height, width), axis=(2, 3))[np.arange(n), :, rows, columns]
+    flipped = (random & np.uint64(1)).astype(bool)
+    crops[flipped] = crops[flipped, :, :, ::-1]
+    return crops
+
+
 @dataclass(frozen=True, slots=True)
 class Augmentation:
-    """Random crop and flip of one board's images, a pure function of (seed, node, step)."""
+    """Crops and flips one board's images at random, as a pure function of (seed, node, step)."""
 
     seed: int
     node: int
 
     def __call__(self, images: NDArray[Any], step: int) -> NDArray[Any]:
+        """Return the images of a step, [n, channels, height, width], as they are augmented."""
         return crop_and_flip(images, words(self.seed, Purpose.AUGMENT, len(images), self.node, step))
 
 
 @dataclass(frozen=True, slots=True)
-class Normaliser:
-    """(x - mean) / std per channel, in stored units; identity where the data set gives no mean.
-    Tokens stay the whole numbers that they are."""
+class Normalize:
+    """Gives (x - mean) / std per channel, in stored units; x itself where the data set has no mean.
+    Tokens stay the whole numbers that they are (torchvision's `Normalize`)."""
 
     mean: Tensor  # float32[channels, 1, 1, ...] or empty
     inverse_std: Tensor
     dtype: torch.dtype = torch.float32
 
     @classmethod
-    def of(cls, about: Description) -> Normaliser:
+    def of(cls, about: Description) -> Normalize:
+        """Return the normalisation of a data set."""
         shape = (len(about.mean), *(1,) * (len(about.shape) - 1))
         std = torch.tensor(about.std, dtype=torch.float32)
         mean = torch.tensor(about.mean, dtype=torch.float32)
@@ -155,8 +183,8 @@ class Normaliser:
         return batch.sub_(self.mean).mul_(self.inverse_std) if len(self.mean) else batch
 
 
-class _Indexed:
-    """Batches of examples that can be taken in any order."""
+class _IndexedLoader(DataLoader):
+    """Gives batches of examples that can be taken in any order."""
 
     def __init__(
         self,
@@ -172,29 +200,33 @@ class _Indexed:
         self._sampler, self._augmentation, self._checked = sampler, augmentation, checked
 
     @property
+    @override
     def holds(self) -> int:
         return len(self._examples)
 
     @property
+    @override
     def counts(self) -> NDArray[np.int64] | None:
         return schema.counts(self._examples, self._about)
 
+    @override
     def sums(self) -> schema.Sums:
         found = schema.Sums.of(self._examples)
         if not np.isfinite(found.squares).all():
             raise DataError(f"{self._source}: an input holds a NaN or an infinity")
         return found
 
+    @override
     def batch(self, step: int) -> Batch:
         taken = self._examples.take(self._sampler.batch(step))
         inputs, targets = _fit(self._source, taken, self._about, checked=self._checked)
         return Batch(self._augmentation(inputs, step) if self._augmentation else inputs, targets)
 
 
-class _Streamed:
-    """Batches of a stream. Single examples are mixed in a buffer of `data.shuffle_buffer`: each is
-    drawn from it at random and the stream's next one takes its place, so one pass of the stream is
-    one epoch, whatever its length. A stream of batches is taken as it is."""
+class _StreamLoader(DataLoader):
+    """Gives batches of a stream. Single examples are mixed in a buffer of `data.shuffle_buffer`:
+    each is drawn from it at random and the stream's next one takes its place, so one pass of the
+    stream is one epoch, whatever its length. A stream of batches is taken as it is."""
 
     def __init__(self, data: DataSet, recipe: Recipe, node: int, augmentation: Augmentation | None) -> None:
         assert isinstance(data.train, Stream)
@@ -206,16 +238,20 @@ class _Streamed:
         self._drawn = 0
 
     @property
+    @override
     def holds(self) -> int:
         return self._stream.length
 
     @property
+    @override
     def counts(self) -> NDArray[np.int64] | None:
         return None
 
+    @override
     def sums(self) -> schema.Sums:
         raise DataError(f"{self._source} is a stream, which cannot be looked through first")
 
+    @override
     def batch(self, step: int) -> Batch:
         taken = self._next() if self._stream.batched else stacked([self._draw() for _ in range(self._size)])
         inputs, targets = _fit(self._source, taken, self._about, checked=False)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from edgegossip.training.models.norms import EvoNormS0, RangeEvoNorm, groups_of, plain
+from edgegossip.training.models.layers import EvoNormS0, RangeEvoNorm, groups_of, plain
 
 SHAPES = [(2, 16, 8, 8), (2, 8, 4, 4), (1, 6, 3, 5), (2, 16, 1, 1), (1, 32, 16, 16), (1, 8, 7, 7)]
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from edgegossip.training.data.home import data_home
+from edgegossip.training.data.base import data_home
 from edgegossip.training.names import unknown
 from edgegossip.types import DataError, HostError
 
@@ -34,8 +34,8 @@ _TIMEOUT_S = 30.0  # without a single byte
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One file of a data set. `members` names what is taken out of a tar archive; empty: the file
-    is kept as it is."""
+    """Names one file of a data set. `members` says what is taken out of a tar archive; empty: the
+    file is kept as it is."""
 
     url: str
     checksum: str  # "md5:..." or "sha256:..." of the file as it comes
@@ -45,6 +45,7 @@ class Source:
 
     @property
     def name(self) -> str:
+        """The file's own name, the last part of its address."""
         return self.url.rsplit("/", 1)[-1]
 
 
