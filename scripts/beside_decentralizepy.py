@@ -2,7 +2,8 @@
 parameters), D-PSGD with Metropolis-Hastings weights, float32 models whole, every node a process of
 this machine.
 
-    python scripts/beside_decentralizepy.py --theirs DIR --python PY [--rounds 200] [--batch 8] [--save docs/results]
+    python scripts/beside_decentralizepy.py --theirs DIR --python PY [--rounds 200] [--batch 8]
+        [--save docs/results]
 
 DIR is a checkout of github.com/sacs-epfl/decentralizepy, PY an interpreter that has what this needs
 of it (torch, pyzmq, matplotlib, networkx, localconfig, smallworld). Its own `eval/testing.py` runs,

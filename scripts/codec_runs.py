@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Train the quickstart recipes with every codec, and write one table of what came out of it.
 
-python scripts/codec_runs.py [--modes gossip,server] [--seed N] [--out docs/results/codec-runs.md]
-[NAME...]
+    python scripts/codec_runs.py [--modes gossip,server] [--seed N]
+        [--out docs/results/codec-runs.md] [NAME...]
 
 Each line is one run of four real processes over real sockets; bits a value are those that the
-boards measured of the bodies they sent. A line that is in the output's JSON already (same command,
+boards measured of the bodies they sent. A run that is in the output's JSON already (same command,
 codec, seed) is not run again.
 """
 
@@ -18,10 +18,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-import kept_lines
-from kept_lines import Line
+import resumable
 
 from edgegossip import codecs
+from edgegossip.lab.results import Result
 
 # D-PSGD exchanges whole models, so a codec must be nearly exact; changes of a model (server) can be
 # coarse. What does not fit is run all the same with --all, and labelled.
@@ -36,14 +36,14 @@ def settings(name: str, seed: int) -> list[str]:
     return [part for key, value in pairs.items() for part in ("--set", f"{key}={value}")]
 
 
-def run(mode: str, name: str, seed: int) -> Line:
+def run(mode: str, name: str, seed: int) -> Result:
     """One line of the table."""
     command = ["edgegossip", "run", f"quickstart-{mode}", *settings(name, seed)]
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
             [sys.executable, "-m", *command, "--runs", folder, "--no-plots", "--json"], capture_output=True, text=True
         )
-    line: Line = {"mode": mode, "codec": name, "seed": seed, "command": " ".join(command)}
+    line: Result = {"mode": mode, "codec": name, "seed": seed, "command": " ".join(command)}
     if done.returncode:
         return line | {"failed": done.stderr.strip().splitlines()[-1] if done.stderr.strip() else str(done.returncode)}
     summary = json.loads(done.stdout)
@@ -56,7 +56,7 @@ def run(mode: str, name: str, seed: int) -> Line:
     }
 
 
-def table(lines: list[Line]) -> str:
+def table(lines: list[Result]) -> str:
     rows = [
         "| mode | codec | test accuracy | bits a value | payload, kB | socket, kB | seconds |",
         "| --- | --- | --- | --- | --- | --- | --- |",
@@ -88,7 +88,7 @@ def main() -> int:
     parser.add_argument("--all", action="store_true", help="codecs that do not fit whole models in gossip too")
     parser.add_argument("--out", type=Path, default=Path("docs/results/codec-runs.md"))
     options = parser.parse_args()
-    lines = kept_lines.kept(options.out)
+    lines = resumable.finished(options.out)
     have = {(line["mode"], line["codec"], line["seed"]) for line in lines}
     for mode in options.modes.split(","):
         for name in options.names or codecs.names():
@@ -99,8 +99,8 @@ def main() -> int:
             lines.append(run(mode, name, options.seed))
             print(lines[-1], flush=True)
             title = "The quickstart recipes with every codec"
-            kept_lines.write(options.out, lines, title, "codec_runs.py", TEXT + table(lines))
-    return kept_lines.exit_code(lines)
+            resumable.write(options.out, lines, title, "codec_runs.py", TEXT + table(lines))
+    return resumable.exit_code(lines)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,11 @@
 """The table of docs/codecs.md, section "Measured", from the results of `edgegossip bench codecs`:
 its rows of synthetic values.
 
-    python scripts/codecs_table.py docs/results/codecs-100mb-zen4.json                          #
-                                                                                                print
-                                                                                                it
-    python scripts/codecs_table.py docs/results/codecs-100mb-zen4.json --write docs/codecs.md   # put it there
+    python scripts/codecs_table.py docs/results/codecs-100mb-zen4.json
+    python scripts/codecs_table.py docs/results/codecs-100mb-zen4.json --write docs/codecs.md
 
-Writing also puts in memcpy's speeds and the link to the results. The processor's name is the
-author's.
+The first prints it, the second puts it there. Writing also puts in memcpy's speeds and the link to
+the results. The processor's name is the author's.
 """
 
 from __future__ import annotations

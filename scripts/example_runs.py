@@ -35,10 +35,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import kept_lines
+import resumable
 from gossip_runs import VICTIM, kill_on_the_way
-from kept_lines import Line
 
+from edgegossip.lab.results import Result
 from edgegossip.telemetry.run_folder import read_run
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -195,14 +195,14 @@ class Campaign:
         text = self.file.read_text() if self.file.exists() else ""
         lines = [json.loads(line) for line in text.splitlines()]
         # of a run that failed and was made again the last line counts
-        self.lines: list[Line] = list({key(line): line for line in lines}.values())
+        self.lines: list[Result] = list({key(line): line for line in lines}.values())
 
     def do(self, name: str, case: Case, seed: int) -> None:
         for kind in case.runs if seed == self.options.seeds[0] else case.runs[:3] if case.seeds else ():
             if any(key(line) == (name, kind, seed) and "failed" not in line for line in self.lines):
                 continue
             began = time.monotonic()
-            line: Line = {"case": name, "run": kind, "seed": seed, "boards": case.boards, "rounds": case.rounds}
+            line: Result = {"case": name, "run": kind, "seed": seed, "boards": case.boards, "rounds": case.rounds}
             line |= {"commit": commit(), "date": str(datetime.datetime.now(datetime.UTC).date())}
             try:
                 line |= self.make(name, case, kind, seed)
@@ -214,7 +214,7 @@ class Campaign:
                 file.write(json.dumps(line) + "\n")
             print(json.dumps(line), flush=True)
 
-    def make(self, name: str, case: Case, kind: str, seed: int) -> Line:
+    def make(self, name: str, case: Case, kind: str, seed: int) -> Result:
         """Make one run; its part of the line."""
         self.log = self.work / "logs" / f"{name}-{seed}-{kind.replace(' ', '-')}.log"
         self.log.unlink(missing_ok=True)
@@ -241,7 +241,7 @@ class Campaign:
             self.call([str(SCRIPTS / "make_data.py"), *words, "--seed", str(seed), "--out", str(folder)])
         return folder
 
-    def central(self, case: Case, data: Path) -> Line:
+    def central(self, case: Case, data: Path) -> Result:
         words = case.script_args(data, "all", 1)
         words = [word.replace("{rounds}", str(case.rounds)) for word in words]
         threads = {"OMP_NUM_THREADS": "1"}  # as a board has
@@ -250,7 +250,7 @@ class Campaign:
         scores = {k: float(v) for k, v in re.findall(r"'(\w+)': (?:tensor\()?([\d.]+)", last)}
         return {"scores": {k: v for k, v in scores.items() if k != "examples"}}
 
-    def fleet(self, case: Case, data: Path, settings: Sequence[str]) -> Line:
+    def fleet(self, case: Case, data: Path, settings: Sequence[str]) -> Result:
         """`edgegossip run`; with network.restarts one board is killed half-way."""
         killed = "network.restarts=1" in settings
         with tempfile.TemporaryDirectory() as runs:
@@ -266,7 +266,7 @@ class Campaign:
                 lost = [f"{name} lost" for name in summary.get("failed_nodes", ())]
                 said = "; ".join(lost + [finding["text"] for finding in summary["verdict"]])
                 raise RuntimeError(f"exit code {process.returncode}, see {self.log.name} {said}")
-            line: Line = {"settings": " ".join(settings), "bits_per_value": summary["bits_per_value"]}
+            line: Result = {"settings": " ".join(settings), "bits_per_value": summary["bits_per_value"]}
             line["scores"] = {name: spread["mean"] for name, spread in summary["scores"].items()}
             line["scores"]["loss"] = summary["loss"]
             if killed:
@@ -277,7 +277,7 @@ class Campaign:
                 line["restarts"] = sum(e.node == VICTIM and e.name == "restarted" for e in data_of_run.events())
             return line
 
-    def gossip_by_hand(self, case: Case, data: Path) -> Line:
+    def gossip_by_hand(self, case: Case, data: Path) -> Result:
         chosen = [*case.gossip.split(), KILLED[1]]
         names = [f"board-{k}" for k in range(case.boards)]  # ten at most
         port, train = free_port(), str(SCRIPTS / case.example / "train.py")
@@ -290,7 +290,7 @@ class Campaign:
 
         return self.by_hand(case, names, {name: ["node", *command(name)] for name in names})
 
-    def server_by_hand(self, case: Case, data: Path) -> Line:
+    def server_by_hand(self, case: Case, data: Path) -> Result:
         names = [f"board-{k}" for k in range(case.boards)]  # ten at most
         port, train = free_port(), str(SCRIPTS / case.example / "train.py")
         arguments = case.script_args(data, "{board}", case.boards)
@@ -301,7 +301,7 @@ class Campaign:
             commands[name] = ["node", train, "--coordinator", f"127.0.0.1:{port}", "--name", name, "--", *arguments]
         return self.by_hand(case, names, commands)
 
-    def by_hand(self, case: Case, names: Sequence[str], commands: dict[str, list[str]]) -> Line:
+    def by_hand(self, case: Case, names: Sequence[str], commands: dict[str, list[str]]) -> Result:
         """A process for each command; board-1 is killed half-way, and its command given again."""
         with tempfile.TemporaryDirectory() as runs, self.log.open("a") as log, contextlib.ExitStack() as stack:
 
@@ -321,7 +321,7 @@ class Campaign:
                     raise RuntimeError(f"{name} ended with exit code {code}, see {self.log.name}")
             rows = last_scores(Path(runs))  # of the boards; through a coordinator, its means over them
             done = rounds_done(Path(runs) / VICTIM, VICTIM)
-            line: Line = {"scores": mean(list(rows.values())), "killed_at": kept, "ended_at": done}
+            line: Result = {"scores": mean(list(rows.values())), "killed_at": kept, "ended_at": done}
             return line | ({"victim": rows[VICTIM]} if VICTIM in rows else {})
 
     def settings(self, case: Case, settings: Sequence[str]) -> list[str]:
@@ -354,7 +354,7 @@ class Campaign:
             process.wait()
 
 
-def key(line: Line) -> tuple[str, str, int]:
+def key(line: Result) -> tuple[str, str, int]:
     return line["case"], line["run"], line["seed"]
 
 
@@ -415,8 +415,8 @@ def verdict(score: str, found: float, central: float) -> str:
     return f"{100 * off:+.1f} points" + ("" if off >= -POINTS else ", beyond 2 points")
 
 
-def table(lines: Sequence[Line]) -> str:
-    rows = kept_lines.heading("case, run, goes by, score, beside central, each seed, others, board killed, seconds")
+def table(lines: Sequence[Result]) -> str:
+    rows = resumable.heading("case, run, goes by, score, beside central, each seed, others, board killed, seconds")
     for name, case in CASES.items():
         for kind in case.runs:
             of_kind = sorted((k for k in lines if key(k)[:2] == (name, kind)), key=key)
@@ -429,7 +429,7 @@ def table(lines: Sequence[Line]) -> str:
     return "\n".join(rows)
 
 
-def row(name: str, case: Case, kind: str, made: Sequence[Line], lines: Sequence[Line]) -> str:
+def row(name: str, case: Case, kind: str, made: Sequence[Result], lines: Sequence[Result]) -> str:
     """Of one kind of run, over its seeds; central training is that of the same seeds."""
     scores = mean([line["scores"] for line in made])
     score, seeds = scores[case.score], {line["seed"] for line in made}
@@ -464,7 +464,7 @@ def row(name: str, case: Case, kind: str, made: Sequence[Line], lines: Sequence[
 
 def settings_table() -> str:
     heading = "case, data, script, lr of boards, lr of central, batch of a board, steps a round, rounds, gossip"
-    rows = kept_lines.heading(heading)
+    rows = resumable.heading(heading)
     for name, case in CASES.items():
         steps = str(case.steps_a_round) if "steps" in case.epochs else "an epoch"
         cells = [name, f"`{case.data}`", f"`{case.example} {case.arguments}`", case.lr, case.central_lr]
@@ -473,7 +473,7 @@ def settings_table() -> str:
     return "\n".join(rows)
 
 
-def document(lines: Sequence[Line], machine: str) -> str:
+def document(lines: Sequence[Result], machine: str) -> str:
     commits = ", ".join(sorted({line["commit"] for line in lines}))
     dates = ", ".join(sorted({line["date"] for line in lines}))
     return f"""# The example scripts, on boards and in one place
@@ -529,13 +529,11 @@ def main() -> int:
         for name in options.cases or CASES:
             campaign.do(name, CASES[name], seed)
             write(campaign.lines, options)
-    return kept_lines.exit_code(campaign.lines)
+    return resumable.exit_code(campaign.lines)
 
 
-def write(lines: Sequence[Line], options: argparse.Namespace) -> None:
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.with_suffix(".json").write_text(json.dumps(lines, indent=1) + "\n")
-    options.out.write_text(document(lines, options.machine))
+def write(lines: Sequence[Result], options: argparse.Namespace) -> None:
+    resumable.write_page(options.out, lines, document(lines, options.machine))
 
 
 if __name__ == "__main__":

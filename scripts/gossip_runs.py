@@ -6,7 +6,7 @@ python scripts/gossip_runs.py [--seed N] [--out docs/results/gossip-runs.md] [NA
 
 Each line is one run of real processes over real sockets. Once every board has done --kill-at
 rounds, board-1 gets SIGKILL; `run` starts it again (network.restarts) with nothing but its address,
-and it has to catch up with the others. A line that is in the output's JSON already is not run
+and it has to catch up with the others. A run that is in the output's JSON already is not run
 again. One table is of one setting but for the seed: where the JSON has lines of another one
 (rounds, steps, codec, when the board is killed, ...), nothing is run.
 """
@@ -25,10 +25,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import kept_lines
-from kept_lines import Line
+import resumable
 
 from edgegossip import gossip
+from edgegossip.lab.results import Result
 from edgegossip.telemetry.run_folder import RunData, read_run
 
 VICTIM = "board-1"
@@ -80,17 +80,17 @@ def command_of(name: str, options: argparse.Namespace, seed: int) -> list[str]:
     return ["edgegossip", "run", "quickstart-gossip", *settings(name, CASES.get(name, OTHERS), options, seed)]
 
 
-def is_of(line: Line, options: argparse.Namespace) -> bool:
-    """Whether a kept line is of a run with these settings, whatever its seed. One that does not say
-    when its board was killed is not."""
+def is_of(line: Result, options: argparse.Namespace) -> bool:
+    """Tell whether a result is of a run with these settings, whatever its seed. One that does not
+    say when its board was killed is not."""
     command = " ".join(command_of(line["algorithm"], options, line["seed"]))
     return bool(line["command"] == command and line.get("kill_at") == options.kill_at)
 
 
-def run(name: str, options: argparse.Namespace) -> Line:
+def run(name: str, options: argparse.Namespace) -> Result:
     """One line of the table."""
     case, command = CASES.get(name, OTHERS), command_of(name, options, options.seed)
-    line: Line = {"algorithm": name, "topology": case.topology, "codec": case.codec, "nodes": case.nodes}
+    line: Result = {"algorithm": name, "topology": case.topology, "codec": case.codec, "nodes": case.nodes}
     line |= {"seed": options.seed, "kill_at": options.kill_at, "command": " ".join(command)}
     with tempfile.TemporaryDirectory() as folder:
         arguments = [sys.executable, "-m", *command, "--runs", folder, "--no-plots", "--json"]
@@ -146,8 +146,8 @@ def outcome(summary: dict[str, Any], data: RunData) -> dict[str, Any]:
     }
 
 
-def table(lines: list[Line]) -> str:
-    rows = kept_lines.heading(
+def table(lines: list[Result]) -> str:
+    rows = resumable.heading(
         "algorithm, boards and topology, codec, mean accuracy, min, max, restarted board, rounds missed, bits a value, seconds"
     )
     for line in lines:
@@ -183,7 +183,7 @@ def main() -> int:
     parser.add_argument("--kill-at", type=int, default=60)
     parser.add_argument("--out", type=Path, default=Path("docs/results/gossip-runs.md"))
     options = parser.parse_args()
-    lines = kept_lines.kept(options.out)
+    lines = resumable.finished(options.out)
     if others := [line["algorithm"] for line in lines if not is_of(line, options)]:
         which = f"{options.out.with_suffix('.json')} has lines of other settings ({', '.join(others)})"
         parser.error(f"{which}: give another --out, or delete it to run them all anew")
@@ -194,8 +194,8 @@ def main() -> int:
         print(lines[-1], flush=True)
         lines.sort(key=lambda line: gossip.names().index(line["algorithm"]))
         title = "The quickstart recipe with every gossip algorithm, and a board that is killed on the way"
-        kept_lines.write(options.out, lines, title, "gossip_runs.py", text(options) + table(lines))
-    return kept_lines.exit_code(lines)
+        resumable.write(options.out, lines, title, "gossip_runs.py", text(options) + table(lines))
+    return resumable.exit_code(lines)
 
 
 if __name__ == "__main__":

@@ -2,14 +2,13 @@
 """Train eight boards in int8 and in fp32, with the algorithms of the low-precision decentralised
 training paper.
 
-python scripts/low_precision_runs.py DATA_DIR [--rounds N] [--seed N] [--out
-                                               docs/results/low-precision.md] [--algorithm NAME]
-                                               [--skew SKEW] [--left-out PERCENT]
+    python scripts/low_precision_runs.py DATA_DIR [--rounds N] [--seed N] [--algorithm NAME]
+        [--skew SKEW] [--left-out PERCENT] [--out docs/results/low-precision.md]
 
 Each line is one run of eight real processes over real sockets: Fashion-MNIST, ResNet-8 with Range
 EvoNorm in int8 (LP) and with EvoNorm-S0 in fp32, a directed ring, DeepSqueeze and CHOCO-SGD in
 their push-sum forms (Sparse-Push, Quant-SGP), as in Aketi, Kodge, Roy 2021, section 3 and table 2.
-A line that is in the output's JSON already is not run again.
+A run that is in the output's JSON already is not run again.
 """
 
 from __future__ import annotations
@@ -23,8 +22,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import kept_lines
-from kept_lines import Line
+import resumable
+
+from edgegossip.lab.results import Result
 
 ALGORITHMS = {"Deep-Squeeze": "sparse-push", "CHOCO": "quant-sgp"}
 SKEWS = (0.0, 0.8)
@@ -64,11 +64,11 @@ def command_of(case: tuple[str, float, int, str], options: argparse.Namespace) -
     return ["edgegossip", "run", "fashion-gossip", *pairs]
 
 
-def run(case: tuple[str, float, int, str], options: argparse.Namespace) -> Line:
+def run(case: tuple[str, float, int, str], options: argparse.Namespace) -> Result:
     """One line of the table."""
     name, skew, left_out, precision = case
     command = command_of(case, options)
-    line: Line = {"algorithm": name, "skew": skew, "left_out": left_out, "precision": precision}
+    line: Result = {"algorithm": name, "skew": skew, "left_out": left_out, "precision": precision}
     line |= {"seed": options.seed, "command": " ".join(command)}
     with tempfile.TemporaryDirectory() as folder:
         more = ["--set", f"data.dir={options.data}", "--runs", folder, "--no-plots", "--json"]
@@ -79,9 +79,9 @@ def run(case: tuple[str, float, int, str], options: argparse.Namespace) -> Line:
     return line | {key: summary[key] for key in ("accuracy", "bits_per_value", "sent_bytes", "seconds")}
 
 
-def table(lines: list[Line]) -> str:
+def table(lines: list[Result]) -> str:
     """A row for what is the same but for the precision."""
-    rows = kept_lines.heading(
+    rows = resumable.heading(
         "algorithm, skew, left out, fp32, int8, int8 less fp32, bits a value, seconds fp32, seconds int8"
     )
     for name, skew, left_out in itertools.product(ALGORITHMS, SKEWS, RATIOS):
@@ -119,15 +119,15 @@ def main() -> int:
     parser.add_argument("--left-out", choices=list(RATIOS), type=int, action="append", help="only this percentage")
     options = parser.parse_args()
     wanted = (options.algorithm or ALGORITHMS, options.skew or SKEWS, options.left_out or RATIOS, PRECISIONS)
-    lines = kept_lines.kept(options.out)
+    lines = resumable.finished(options.out)
     for case in itertools.product(*wanted):
         if " ".join(command_of(case, options)) in {line["command"] for line in lines}:
             continue
         lines.append(run(case, options))
         print(lines[-1], flush=True)
         title = "Eight boards in int8 and in fp32"
-        kept_lines.write(options.out, lines, title, "low_precision_runs.py", text(options) + table(lines))
-    return kept_lines.exit_code(lines)
+        resumable.write(options.out, lines, title, "low_precision_runs.py", text(options) + table(lines))
+    return resumable.exit_code(lines)
 
 
 if __name__ == "__main__":

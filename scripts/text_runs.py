@@ -6,7 +6,7 @@ python scripts/text_runs.py DATA_DIR [--task sentence-length|ag-news] [--seeds 1
 
 One process without an exchange, AdamW with a warm-up and a linear decay. `fp32, range norm` is
 float32 with the layer norm that int8 has, so what the norm costs can be told from what the integers
-cost. A line that is in the output's JSON already is not run again.
+cost. A run that is in the output's JSON already is not run again.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ import time
 import warnings
 from pathlib import Path
 
-import kept_lines
 import numpy as np
+import resumable
 import torch
-from kept_lines import Line
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from edgegossip import int8
 from edgegossip.int8.norms import RangeLayerNorm
+from edgegossip.lab.results import Result
 from edgegossip.recipe import DataSection, ModelSection
 from edgegossip.training import models
 from edgegossip.training.data import DataSet, Examples, open_data
@@ -69,7 +69,7 @@ def accuracy(model: nn.Module, ids: Tensor, labels: Tensor) -> float:
     return sum(right) / len(labels)
 
 
-def run(case: str, seed: int, data: DataSet, options: argparse.Namespace) -> Line:
+def run(case: str, seed: int, data: DataSet, options: argparse.Namespace) -> Result:
     """Train for some epochs; the line has the test accuracy after each."""
     model = built(case, data, seed)
     ids, labels = tensors(data.train)
@@ -106,8 +106,8 @@ def settings(options: argparse.Namespace) -> str:
     return f"{options.task}, {options.epochs} epochs, lr {options.lr}"
 
 
-def table(lines: list[Line]) -> str:
-    rows = kept_lines.heading("case, seeds, test accuracy %, by seed, less fp32, seconds a run")
+def table(lines: list[Result]) -> str:
+    rows = resumable.heading("case, seeds, test accuracy %, by seed, less fp32, seconds a run")
     of = {case: sorted((n for n in lines if n["case"] == case), key=lambda n: n["seed"]) for case in CASES}
     exact = {n["seed"]: n["accuracy"][-1] for n in of["fp32"]}
     for case, same in of.items():
@@ -128,7 +128,7 @@ def table(lines: list[Line]) -> str:
     return "\n".join(rows)
 
 
-def text(lines: list[Line], data: DataSet, options: argparse.Namespace) -> str:
+def text(lines: list[Result], data: DataSet, options: argparse.Namespace) -> str:
     share = np.bincount(data.test.labels).max() / len(data.test)
     sizes = ", ".join(f"{key} {value}" for key, value in SIZES.items())
     commits = ", ".join(sorted({n["commit"] for n in lines}))
@@ -154,7 +154,7 @@ def main() -> int:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     data = open_data(DataSection(name=options.task, dir=options.data, train_examples=options.train_examples))
-    lines = kept_lines.kept(options.out)
+    lines = resumable.finished(options.out)
     for seed, case in itertools.product(map(int, options.seeds.split(",")), CASES):
         key = (case, seed, settings(options))
         if key in {(n["case"], n["seed"], n["settings"]) for n in lines}:
@@ -162,8 +162,8 @@ def main() -> int:
         lines.append(run(case, seed, data, options))
         title = "Texts in int8 and in fp32"
         own = [n for n in lines if n["settings"] == settings(options)]
-        kept_lines.write(options.out, lines, title, "text_runs.py", text(own, data, options) + table(own))
-    return kept_lines.exit_code(lines)
+        resumable.write(options.out, lines, title, "text_runs.py", text(own, data, options) + table(own))
+    return resumable.exit_code(lines)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""scripts/gossip_runs.py: a kept line stands for its own settings alone."""
+"""scripts/gossip_runs.py: a result stands for its own settings alone."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def call(script: Any, monkeypatch: pytest.MonkeyPatch, out: Path, *words: str) -
     assert script.main() == 0
 
 
-def test_a_kept_line_is_not_run_again(script: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_finished_run_is_not_made_again(script: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     out = tmp_path / "runs.md"
     call(script, monkeypatch, out, *WORDS)
     assert script.ran == ["dpsgd", "sgp"]

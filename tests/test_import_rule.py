@@ -76,7 +76,8 @@ MAY = {
     },
     "report": {"files", *PURE_MAY, "recipe", "modelfile", "checkpoint", "telemetry", "training", "node"},
     "export": {"files", "types", "recipe", "modelfile", "telemetry", "int8", "training", "report"},
-    "lab.study": {"files", *PURE_MAY, "recipe", "telemetry", "training", "node", "report"},
+    "lab": {*PURE_MAY, "files", "telemetry", "report"},
+    "lab.study": {"lab", "files", *PURE_MAY, "recipe", "telemetry", "training", "node", "report"},
     "fleet.launch": {
         *PURE_MAY,
         "files",
@@ -94,6 +95,7 @@ MAY = {
         "report",
     },
     "lab.scale": {
+        "lab",
         *PURE_MAY,
         "files",
         "security",
@@ -117,7 +119,6 @@ MAY = {
 MAY["result"] = {"types", "recipe", "modelfile", "telemetry", "training", "export", "report"}
 MAY["notebook"] = {"types", "recipe", "fleet.launch", "telemetry", "result"}
 MAY["integrations"] = {"types", "training"}
-MAY["lab"] = set()
 MAY["cli"] = set(MAY)
 
 # What each part may import from outside, besides the standard library, numpy and the package.
@@ -133,11 +134,11 @@ OUTSIDE = {
     "fleet": {"psutil"},
     "flower": {"flwr", "grpc", "google", "httpx", "starlette", "uvicorn"},  # the last three are dependencies of flwr
     "report": {"matplotlib", "rich", "pyarrow"},
-    "lab.study": {"matplotlib"},
+    "lab": {"matplotlib"},
     "export": {"torch"},
     "result": {"torch", "pandas"},
     "notebook": {"cloudpickle"},
-    "lab.scale": {"tomli_w", "torch", "matplotlib", "psutil"},
+    "lab.scale": {"tomli_w", "torch", "psutil"},
     "fleet.image": {"nanobind"},
     "fleet.launch": {"click", "psutil", "setproctitle"},
     "integrations": {"torch", "transformers", "lightning", "pytorch_lightning"},
@@ -292,7 +293,7 @@ LOADS = {
     "edgegossip.cli.bench": set(),
     "edgegossip.cli.study": set(),
     "edgegossip.lab.study.campaign": set(),
-    "edgegossip.lab.study.pool": set(),
+    "edgegossip.lab.campaign": set(),
     "edgegossip.lab.scale.devices": set(),
     "edgegossip.lab.scale.predict": set(),
 }

@@ -134,9 +134,9 @@ def node(
         advertise=advertise,
     )
     if pace is not None:
-        from edgegossip.lab.scale.netns.dilation import EmulatedDevice
+        from edgegossip.lab.scale.netns.dilation import DilatedRuntime
 
-        options = replace(options, make_runtime=partial(EmulatedDevice, pace, name))
+        options = replace(options, make_runtime=partial(DilatedRuntime, pace, name))
     if managed and recipe is not None:
         run_managed(load(recipe, settings), options)
         return 0

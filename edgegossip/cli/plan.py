@@ -32,7 +32,7 @@ def plan(recipe: str, fleet: str, count: int | None, settings: tuple[str, ...], 
     from edgegossip import recipe as recipes
     from edgegossip.lab.scale.devices import load_fleet
     from edgegossip.lab.scale.plan import plan as make
-    from edgegossip.lab.scale.show import plan_text
+    from edgegossip.lab.scale.plan import plan_text
 
     document = make(recipes.load(recipe, settings), load_fleet(fleet), count)
     click.echo(json.dumps(document) if as_json else plan_text(document))

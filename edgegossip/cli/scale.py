@@ -137,10 +137,10 @@ def scale(
         raise click.BadParameter("nan is no number", param_hint="--slower")
     if follow:
         _only_a_boards(click.get_current_context())
-        from edgegossip.lab.scale.boards import follow as following
+        from edgegossip.lab.scale import follow as following
 
         where, runs = listen or "0.0.0.0:7700", Path(out or "runs")
-        board = following.Following(follow, name, where, identity, insecure, settings, runs)
+        board = following.FollowOptions(follow, name, where, identity, insecure, settings, runs)
         return following.follow(board, lambda text: click.echo(text, err=True))
     if name or identity:
         raise click.UsageError(
@@ -150,9 +150,9 @@ def scale(
         raise click.UsageError(
             "say which RECIPE to run, or --follow HOST:PORT of a machine that runs one on its boards"
         )
-    from edgegossip.lab.scale.campaign import Asked, run
+    from edgegossip.lab.scale.campaign import ScaleOptions, run
 
-    asked = Asked(
+    asked = ScaleOptions(
         recipe=recipe,
         settings=settings,
         devices=devices,

@@ -96,7 +96,7 @@ def sim(
     """
     from edgegossip.lab.sim import command
 
-    asked = command.Asked(
+    asked = command.SimOptions(
         recipe,
         settings,
         seed,

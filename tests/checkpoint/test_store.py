@@ -16,7 +16,7 @@ from edgegossip.checkpoint.files import OsFiles
 from edgegossip.checkpoint.format import PIECE_BYTES
 from edgegossip.checkpoint.registry import Registry
 from edgegossip.checkpoint.store import Store
-from edgegossip.lab.sim.fake_disk import FakeDisk
+from edgegossip.lab.sim.disk import FakeDisk
 from edgegossip.types import ConfigError, DataError, HostError, UsageError
 
 FOLDER = Path("/runs/one/checkpoint/board-0")

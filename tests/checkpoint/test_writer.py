@@ -13,7 +13,7 @@ import pytest
 from edgegossip.checkpoint import writer as writers
 from edgegossip.checkpoint.store import Store
 from edgegossip.checkpoint.writer import Writer
-from edgegossip.lab.sim.fake_disk import FakeDisk
+from edgegossip.lab.sim.disk import FakeDisk
 from edgegossip.types import UsageError
 
 PATIENCE_S = 20.0

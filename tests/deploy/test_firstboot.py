@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from edgegossip.fleet import kitfile
-from edgegossip.lab.sim.fake_disk import FakeDisk
+from edgegossip.lab.sim.disk import FakeDisk
 from edgegossip.types import EdgegossipError
 from tests.deploy.board import FakeOs, PowerCut, cut_at, program, put
 

@@ -27,7 +27,7 @@ from edgegossip import recipe as recipes
 from edgegossip import training
 from edgegossip.engine.events import Event, PeerDown, PeerUp, RoundEnded
 from edgegossip.lab.study.measure import Recorder
-from edgegossip.lab.study.run_case import Opened
+from edgegossip.lab.study.run_case import DataSetCache
 from edgegossip.lab.study.virtual import VirtualFleet
 from edgegossip.node.spec import NodeSpec, default_members, make_algorithm, make_view
 from edgegossip.recipe import Recipe
@@ -83,7 +83,7 @@ class Mortal(VirtualFleet):
             super()._take(node, event)
 
 
-def play(recipe: Recipe, opened: Opened, away: tuple[Round, Round] | None) -> dict[str, float]:
+def play(recipe: Recipe, opened: DataSetCache, away: tuple[Round, Round] | None) -> dict[str, float]:
     """Mean over all nodes of their final test accuracy and loss."""
     workloads = training.build_workloads(recipe, opened.get(recipe.data))
     members = default_members(NODES)
@@ -131,7 +131,7 @@ def main() -> None:
     done = {(row["data"], row["seed"], row["away"]) for row in rows}
     own = {key: recipes.parse_value(text) for key, text in (s.split("=", 1) for s in options.settings)}
     data = {"data.name": options.data, "data.dir": options.dir, "data.train_examples": options.train}
-    opened = Opened()
+    opened = DataSetCache()
     for seed in range(1, options.seeds + 1):
         for away in ("", *options.away):
             if (options.data, seed, away) in done:

@@ -16,18 +16,18 @@ import pytest
 
 pytest.importorskip("torch", reason="an extra: pip install 'edgegossip[torch]'")
 
-from edgegossip.lab.scale.netns.access_point import AccessPoint
-from edgegossip.lab.scale.netns.namespaces import (
+from edgegossip.lab.scale.devices import parse_rate
+from edgegossip.lab.scale.netns.network import (
     BACKLOG,
     BACKLOG_PACKETS,
     BEFORE,
     LOCKS,
     NAMES,
+    AccessPoint,
     Namespaces,
     ip,
     remove_stale,
 )
-from edgegossip.lab.scale.netns.rates import parse_rate
 from tests.e2e.network import first_namespace, needs_namespaces
 
 pytestmark = needs_namespaces
@@ -114,9 +114,7 @@ def test_packets_are_kept_until_the_last_run_is_over_and_then_as_before(tmp_path
     with Namespaces() as probe:
         first_namespace(probe, "probe")
     before = kept_by_itself()
-    make = (
-        "from edgegossip.lab.scale.netns.access_point import AccessPoint; import os; AccessPoint(1, 1e6); os._exit(1)"
-    )
+    make = "from edgegossip.lab.scale.netns.network import AccessPoint; import os; AccessPoint(1, 1e6); os._exit(1)"
     subprocess.run([sys.executable, "-c", make], timeout=60)
     with AccessPoint(1, parse_rate("1mbit")):
         with AccessPoint(1, parse_rate("1mbit")):
@@ -140,7 +138,7 @@ def test_little_passes_at_once_when_time_is_dilated() -> None:
 
 def test_what_a_dead_owner_left_is_removed() -> None:
     script = (
-        "from edgegossip.lab.scale.netns.namespaces import Namespaces\n"
+        "from edgegossip.lab.scale.netns.network import Namespaces\n"
         "import os, signal\n"
         "spaces = Namespaces()\n"
         "print(spaces.add('orphan'), flush=True)\n"

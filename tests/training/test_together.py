@@ -11,7 +11,7 @@ from edgegossip.export import to_onnx
 from edgegossip.gossip import topologies
 from edgegossip.lab.study.cases import Plan, make_cases
 from edgegossip.lab.study.measure import Recorder
-from edgegossip.lab.study.run_case import Opened, run_case
+from edgegossip.lab.study.run_case import DataSetCache, run_case
 from edgegossip.lab.study.server import VirtualServer
 from edgegossip.lab.study.virtual import VirtualFleet
 from edgegossip.layout import SUMS
@@ -260,10 +260,10 @@ def test_images_are_normalised_channel_by_channel():
 def test_two_boards_with_very_different_data_learn_one_model(mode):
     recipe = recipe_with({"run.nodes": 2, "run.mode": mode, "training.local_steps": 4})
     (case,) = make_cases(recipe, Plan())
-    result = run_case(case, Opened())
+    result = run_case(case, DataSetCache())
     assert result["state"] == "done" and result["accuracy"]["min"] >= 0.8
     (case,) = make_cases(with_settings(recipe, {"data.normalise": "none"}), Plan())
-    without = run_case(case, Opened())
+    without = run_case(case, DataSetCache())
     assert without["state"] == "failed" or without["accuracy"]["min"] < 0.8
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from random import Random
 
-from edgegossip.lab.sim.fake_disk import FakeDisk
+from edgegossip.lab.sim.disk import FakeDisk
 from edgegossip.update.bundle import PIECE_BYTES, Blob, Entry, Manifest
 from edgegossip.update.install import Tree
 

@@ -1,15 +1,15 @@
-"""A profile of the machine that it runs on, in about a minute: what `edgegossip calibrate` writes.
+"""Measures the machine that it runs on, in about a minute, and makes a profile of it: what
+`edgegossip calibrate` writes.
 
-Training rates are those of the recipe's own model and batch, through the same workload that a board
-runs, on made-up examples: operations of a step as `cost` counts them, over the seconds that it
-took. Codecs are timed on one million values of a gradient's distribution, one thread. Memory is
-copied from one array into another, larger than caches.
+Training rates are those of the recipe's own model and batch, through the same workload that a
+board runs, on made-up examples: operations of a step as `cost` counts them, over the seconds
+that it took. Codecs are timed on one million values of a gradient's distribution, one thread.
+Memory is copied from one array into another, larger than caches.
 
-Rates of one thread are by CPU time, which other processes do not lengthen much; those of all cores
-are by the clock on the wall: leave the machine alone meanwhile. Training is the median of several
-updates, as it goes on for long; the other figures are the best of several, as the machine can do
-it.
-"""
+Rates of one thread are by CPU time, which other processes do not lengthen much; those of all
+cores are by the clock on the wall: leave the machine alone meanwhile. Training is the median of
+several updates, as it goes on for long; the other figures are the best of several, as the
+machine can do it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from edgegossip.fleet.link_test import LinkRate
 from edgegossip.lab.bench.inputs import in_layout
 from edgegossip.lab.scale import cost
 from edgegossip.lab.scale.devices import DEFAULT, DeviceProfile
-from edgegossip.lab.scale.measure import spread_of
+from edgegossip.lab.scale.summary import spread_of
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.recipe import Recipe, with_settings
 from edgegossip.telemetry.environment import board_name, cpu_name
@@ -68,10 +68,17 @@ Note = Callable[[str], None]
 
 
 def calibrate(name: str, recipe: Recipe, link: LinkRate | None = None, note: Note = lambda text: None) -> DeviceProfile:
-    """Measure; `note` gets a sentence before each part. `link`: what a peer measured; without one
-    the interface's nominal rate.
+    """Measure this machine.
 
-    Raises ConfigError for a recipe that cannot be built."""
+    Args:
+        name: of the profile.
+        recipe: whose model, batch and precision are trained.
+        link: what a peer measured; without one the interface's nominal rate counts.
+        note: gets a sentence before each part.
+
+    Raises:
+        ConfigError: for a recipe that cannot be built.
+    """
     cores = len(os.sched_getaffinity(0))
     layout, step = cost.of_recipe(recipe)
     flops, rates, spread = cost.counted(recipe, step), {}, 0.0
@@ -128,7 +135,7 @@ def _machine() -> str:
 
 
 def made_up(about: Description, count: int = _EXAMPLES) -> DataSet:
-    """Random examples in the shape of a data set."""
+    """Return random examples in the shape of a data set."""
     rng = np.random.default_rng(1)
     inputs = rng.integers(0, 256, (count, *about.shape), dtype=np.uint8)
     labels = (np.arange(count) % about.classes).astype(np.int64)
@@ -137,13 +144,13 @@ def made_up(about: Description, count: int = _EXAMPLES) -> DataSet:
 
 
 def clock_of(threads: int) -> Callable[[], float]:
-    """CPU time of one thread, and the wall's of several."""
+    """Return a clock of CPU time for one thread, and of the wall for several."""
     return time.process_time if threads == 1 else time.perf_counter
 
 
 def update_seconds(recipe: Recipe, clock: Callable[[], float]) -> list[float]:
-    """What local updates take, one after another. Raises ConfigError for a recipe that cannot be
-    built."""
+    """Return what local updates take, one after another. Raises ConfigError for a recipe that
+    cannot be built."""
     threads = torch.get_num_threads()
     try:
         with warnings.catch_warnings():
@@ -180,7 +187,7 @@ def _timed(work: Callable[[], Any], clock: Callable[[], float], budget_s: float)
 
 
 def codec_rates(names: Sequence[str]) -> dict[str, tuple[float, float]]:
-    """float32 bytes/s into and out of each of these codecs, one thread."""
+    """Return float32 bytes/s into and out of each of these codecs, one thread."""
     layout = Layout.of([TensorSpec("w", (1024, VALUES // 1024))])
     x, ctx = in_layout(layout, 1), Ctx(key=1, round=0, loss=1.0, lr=0.1)
     rates: dict[str, tuple[float, float]] = {}

@@ -1,37 +1,35 @@
-"""A whole scalability run: what is missing is run, cell by cell; then the table, the verdicts and
-the plots of all that was asked for are made. A cell that fails is named in all of them, and tried
-again by the same command.
-"""
+"""Runs a whole scalability run, as `edgegossip scale` asks for it."""
 
 from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
+
+from typing_extensions import override
 
 from edgegossip import recipe as recipes
-from edgegossip.files import write_atomic, write_json
-from edgegossip.lab.scale import measure, played, schemes, table
-from edgegossip.lab.scale.cells import Cell, make_cells, parse_devices
-from edgegossip.lab.scale.devices import load_device, load_fleet
-from edgegossip.lab.scale.netns.rates import parse_rate, rate_text
-from edgegossip.lab.study import store
+from edgegossip.lab.campaign import Campaign, Say
+from edgegossip.lab.results import Result
+from edgegossip.lab.scale import emulated, summary
+from edgegossip.lab.scale.cells import DEFAULT_SCHEMES, Backend, Cell, make_cells, parse_devices, parse_schemes
+from edgegossip.lab.scale.devices import load_device, load_fleet, parse_rate, rate_text
+from edgegossip.lab.table import as_markdown, as_text, write_tables
 from edgegossip.recipe import Recipe
 from edgegossip.report.units import printable, seconds_text
 from edgegossip.telemetry.environment import environment
-from edgegossip.types import EXIT_DEGRADED, EXIT_OK, ConfigError, DataError, EdgegossipError, HostError
+from edgegossip.types import ConfigError, DataError, EdgegossipError, HostError
 
-FILE, RATE, LISTEN = "scale.jsonl", "100mbit", "127.0.0.1:7800"
+RATE, LISTEN = "100mbit", "127.0.0.1:7800"
 ON = ("netns", "model", "boards")
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """The command line."""
+class ScaleOptions:
+    """Holds what the command line asks of a scalability run."""
 
     recipe: str
     settings: tuple[str, ...]
@@ -44,137 +42,110 @@ class Asked:
     out: Path | None
     plots: bool
     slower: float | None = None  # netns, model: than this machine's cores the boards are; None: as the profile says
-    device: str = ""  # netns, model: whose profile; empty: played.BOARD, unless `slower` or a fleet is given
+    device: str = ""  # netns, model: whose profile; empty: emulated.BOARD, unless `slower` or a fleet is given
     fleet: str = ""  # model: a fleet's profile
     boards: str = ""  # boards: their names
     listen: str = ""  # boards: where they come to; empty: LISTEN
     security: tuple[Path | None, bool] = (None, False)  # boards: folder of the fleet; without TLS
 
 
-class Place(Protocol):
-    """Where cells run."""
+def run(options: ScaleOptions, say: Say, warn: Say) -> tuple[dict[str, Any], int]:
+    """Run what is missing, cell by cell; then table, verdicts and plots of all that was asked for.
 
-    def check(self, cell: Cell) -> None:
-        """Raises ConfigError, DataError or HostError when it cannot."""
-
-    def run(self, cell: Cell) -> dict[str, Any]:
-        """{"row": ..., "curve": ..., and what the plots want}. Raises EdgegossipError."""
-
-    def close(self, over: bool) -> None: ...  # `over`: every cell had its turn
-
-
-def run(asked: Asked, say: Say, warn: Say) -> tuple[dict[str, Any], int]:
-    """Everything. `say` gets progress and the table, line by line; `warn` what went wrong. The
-    document for --json and the exit code: EXIT_DEGRADED when cells failed."""
-    begun_s = time.monotonic()
-    base, cells = plan(asked)
-    folder = asked.out or Path("runs") / f"{base.run.name}-scale-{asked.on}"
-    with store.Store(folder, FILE, "scalability run") as kept:
-        results = store.read(folder, FILE)
-        missing = [cell for cell in cells if results.get(cell.key, {}).get("state") != "done"]
-        place, over = _place(asked, folder, results, say), False
-        try:
-            for cell in missing:
-                place.check(cell)
-            say(f"{len(cells)} cells in {folder}: {len(cells) - len(missing)} done, {len(missing)} to go")
-            for number, cell in enumerate(missing, len(cells) - len(missing) + 1):
-                results[cell.key] = _run_cell(place, cell, first=cell is missing[0])
-                kept.add(results[cell.key])
-                say(f"[{number}/{len(cells)}] {_outcome(cell, results[cell.key])}")
-            over = True
-        except KeyboardInterrupt:
-            warn(f"stopped: what is done is kept in {folder}; the same command goes on from there")
-            raise
-        finally:
-            place.close(over)
-        document = _write(asked, base, folder, cells, results)
-    document["wall_s"] = time.monotonic() - begun_s
-    _show(document, folder, cells, results, asked.plots, say, warn)
-    return document, EXIT_DEGRADED if document["failed"] else EXIT_OK
+    `say` gets progress and the table, line by line; `warn` what went wrong. Returns the document
+    for --json and the exit code: EXIT_DEGRADED when cells failed. Raises EdgegossipError.
+    """
+    base, cells = plan(options)
+    folder = options.out or Path("runs") / f"{base.run.name}-scale-{options.on}"
+    return ScaleCampaign(folder, cells, say, warn, options, base).run()
 
 
-def plan(asked: Asked) -> tuple[Recipe, list[Cell]]:
-    """The base recipe and the cells. Raises ConfigError, DataError."""
-    if asked.on not in ON:
-        raise ConfigError(f"--on {asked.on}: one of {', '.join(ON)}")
-    base = recipes.load(asked.recipe, asked.settings)
-    _check_options(asked)
-    how = _how(asked, base)
-    named = schemes.parse(asked.schemes or ",".join(schemes.DEFAULT))
-    return base, make_cells(base, named, parse_devices(asked.devices), asked.on, how, examples_of(base), asked.rounds)
+def plan(options: ScaleOptions) -> tuple[Recipe, list[Cell]]:
+    """Return the base recipe and the cells. Raises ConfigError, DataError."""
+    if options.on not in ON:
+        raise ConfigError(f"--on {options.on}: one of {', '.join(ON)}")
+    base = recipes.load(options.recipe, options.settings)
+    _check_options(options)
+    how = _how(options, base)
+    named = parse_schemes(options.schemes or ",".join(DEFAULT_SCHEMES))
+    return base, make_cells(
+        base, named, parse_devices(options.devices), options.on, how, examples_of(base), options.rounds
+    )
 
 
-def _check_options(asked: Asked) -> None:
+def _check_options(options: ScaleOptions) -> None:
     """Raises ConfigError for an option that would change nothing there."""
     given: Mapping[str, tuple[bool, tuple[str, ...]]] = {
-        "--device": (bool(asked.device), ("netns", "model")),
-        "--fleet": (bool(asked.fleet), ("model",)),
-        "--rate": (bool(asked.rate), ("netns", "model")),
-        "--slower": (asked.slower is not None, ("netns", "model")),
-        "--boards": (bool(asked.boards), ("boards",)),
-        "--listen": (bool(asked.listen), ("boards",)),
-        "--fleet-folder": (asked.security[0] is not None, ("boards",)),
-        "--insecure": (asked.security[1], ("boards",)),
-        "--link": (asked.link != "shared", ("netns", "model")),
+        "--device": (bool(options.device), ("netns", "model")),
+        "--fleet": (bool(options.fleet), ("model",)),
+        "--rate": (bool(options.rate), ("netns", "model")),
+        "--slower": (options.slower is not None, ("netns", "model")),
+        "--boards": (bool(options.boards), ("boards",)),
+        "--listen": (bool(options.listen), ("boards",)),
+        "--fleet-folder": (options.security[0] is not None, ("boards",)),
+        "--insecure": (options.security[1], ("boards",)),
+        "--link": (options.link != "shared", ("netns", "model")),
     }
     for option, (said, where) in given.items():
-        if said and asked.on not in where:
-            raise ConfigError(f"{option} says nothing --on {asked.on}: leave it out, or say --on {' or '.join(where)}")
-    if asked.slower is not None and (asked.device or asked.fleet):
+        if said and options.on not in where:
+            raise ConfigError(
+                f"{option} says nothing --on {options.on}: leave it out, or say --on {' or '.join(where)}"
+            )
+    if options.slower is not None and (options.device or options.fleet):
         raise ConfigError("--slower is of this machine's cores; a profile has its own rates: leave one out")
-    if asked.device and asked.fleet:
+    if options.device and options.fleet:
         raise ConfigError("--device and --fleet: a fleet says which boards it has; leave one out")
 
 
-def _how(asked: Asked, base: Recipe) -> dict[str, Any]:
+def _how(options: ScaleOptions, base: Recipe) -> dict[str, Any]:
     """What decides a cell's result besides its recipe. A profile counts by what is in it: it may be
     calibrated anew."""
-    if asked.on == "boards":
-        from edgegossip.lab.scale.boards.place import members
+    if options.on == "boards":
+        from edgegossip.lab.scale.job_server import members
 
-        return members(asked.boards, *asked.security)
-    how: dict[str, Any] = {"rate_bps": _rate_bps(asked), "link": asked.link, "slower": asked.slower or 1.0}
-    device = _device(asked)
-    if asked.on == "model" or device:
-        how |= {"device": device, "fleet": asked.fleet}
+        return members(options.boards, *options.security)
+    how: dict[str, Any] = {"rate_bps": _rate_bps(options), "link": options.link, "slower": options.slower or 1.0}
+    device = _device(options)
+    if options.on == "model" or device:
+        how |= {"device": device, "fleet": options.fleet}
     profiles: list[Any] = [load_device(device)] if device else []
-    if profiles and asked.link == "each" and how["rate_bps"] > profiles[0].link_bits_per_s:
+    if profiles and options.link == "each" and how["rate_bps"] > profiles[0].link_bits_per_s:
         own = rate_text(profiles[0].link_bits_per_s)
         raise ConfigError(f"--rate {rate_text(how['rate_bps'])} --link each: the interface of a {device} does {own}")
-    if asked.fleet:
-        fleet = load_fleet(asked.fleet)
+    if options.fleet:
+        fleet = load_fleet(options.fleet)
         profiles += [fleet, *(load_device(name) for name, _ in fleet.boards)]
     if profiles:
         how["profiles"] = hashlib.sha256(repr(profiles).encode()).hexdigest()[:16]
-    if asked.on == "netns" and device:
-        how["workload"] = played.workload_of(base)
+    if options.on == "netns" and device:
+        how["workload"] = emulated.workload_of(base)
     return how
 
 
-def _device(asked: Asked) -> str:
+def _device(options: ScaleOptions) -> str:
     """The profile of every board; empty: cores of this machine, or a fleet's."""
-    if asked.on == "boards" or asked.fleet or asked.slower is not None:
+    if options.on == "boards" or options.fleet or options.slower is not None:
         return ""
-    return asked.device or played.BOARD
+    return options.device or emulated.BOARD
 
 
-def _rate_bps(asked: Asked) -> float:
+def _rate_bps(options: ScaleOptions) -> float:
     """Of the link: what is asked for, else the fleet's. Each byte counts once, however often it
     crosses the air."""
-    if asked.rate or asked.on != "model" or not asked.fleet:
-        return parse_rate(asked.rate or RATE)
-    if asked.link == "each":
+    if options.rate or options.on != "model" or not options.fleet:
+        return parse_rate(options.rate or RATE)
+    if options.link == "each":
         raise ConfigError(
-            f"--fleet {asked.fleet} --link each: say the --rate of a link; the fleet's is of what all share"
+            f"--fleet {options.fleet} --link each: say the --rate of a link; the fleet's is of what all share"
         )
-    link = load_fleet(asked.fleet).link
+    link = load_fleet(options.fleet).link
     if link.shared_bits_per_s is None:
-        raise ConfigError(f"--fleet {asked.fleet}: its boards share no link; say --link each and --rate")
+        raise ConfigError(f"--fleet {options.fleet}: its boards share no link; say --link each and --rate")
     return link.shared_bits_per_s / link.crossings
 
 
 def examples_of(recipe: Recipe) -> int:
-    """Of an epoch. Raises DataError, ConfigError."""
+    """Return how many examples an epoch has. Raises DataError, ConfigError."""
     if recipe.data.train_examples:
         return recipe.data.train_examples
     from edgegossip.training.data import open_data
@@ -182,27 +153,113 @@ def examples_of(recipe: Recipe) -> int:
     return len(open_data(recipe.data).indexed())
 
 
-def _place(asked: Asked, folder: Path, results: Mapping[str, Mapping[str, Any]], say: Say) -> Place:
-    if asked.on == "model":
-        from edgegossip.lab.scale.model.place import Model
+class ScaleCampaign(Campaign[Cell]):
+    """Runs cells one after the other. One that failed is named in all tables, and run again by the
+    same command."""
 
-        return Model(_device(asked), asked.fleet)
-    if asked.on == "boards":
-        from edgegossip.lab.scale.boards.place import Boards
+    FILE, WHAT, FOLDER = "scale.jsonl", "scalability run", "results"
 
-        return Boards(asked.boards, asked.listen or LISTEN, *asked.security, say)
-    from edgegossip.lab.scale.netns.run_cell import Netns
+    def __init__(
+        self, folder: Path, cells: Sequence[Cell], say: Say, warn: Say, options: ScaleOptions, base: Recipe
+    ) -> None:
+        """`base`: the recipe that all cells are made of."""
+        super().__init__(folder, cells, options.plots, say, warn)
+        self._options, self._base = options, base
+        self._number = 0  # cells that are done or failed
 
-    return Netns(folder / "runs", played.known(results), say)
+    @override
+    def is_done(self, result: Result | None) -> bool:
+        return result is not None and result["state"] == "done"
+
+    @override
+    def execute(self, missing: Sequence[Cell]) -> Generator[tuple[Cell, Result]]:
+        backend, over = _backend(self._options, self.folder, self.results, self.say), False
+        try:
+            for cell in missing:
+                backend.check(cell)
+            self._number, total = len(self.cases) - len(missing), len(self.cases)
+            self.say(f"{total} cells in {self.folder}: {self._number} done, {len(missing)} to go")
+            for cell in missing:
+                yield cell, _run_cell(backend, cell, first=cell is missing[0])
+            over = True
+        finally:
+            backend.close(over)
+
+    @override
+    def finished(self, case: Cell, result: Result) -> None:
+        self._number += 1
+        self.say(f"[{self._number}/{len(self.cases)}] {_outcome(case, result)}")
+
+    @override
+    def kept(self) -> str:
+        return f"what is done is kept in {self.folder}"
+
+    @override
+    def tabulate(self) -> dict[str, Any]:
+        options, base = self._options, self._base
+        rows = rows_of(self.cases, self.results)
+        failed = [
+            {"scheme": cell.scheme.name, "devices": cell.devices, "reason": self.results[cell.key]["reason"]}
+            for cell in self.cases
+            if self.results.get(cell.key, {}).get("state") == "failed"
+        ]
+        epoch = f"{base.run.name}: {examples_of(base)} examples, batches of {base.training.batch_size}"
+        if "rate_bps" in self.cases[0].how:
+            link = "one link that all share" if options.link == "shared" else "a link each"
+            epoch += _emulated(self.cases[0], rows)
+            epoch += f", {rate_text(self.cases[0].how['rate_bps'])}, {link}"
+        verdicts, notes = summary.verdicts(rows), summary.notes(rows, epoch)
+        document = {
+            "scale": str(self.folder),
+            "recipe": base.run.name,
+            "on": options.on,
+            "rows": rows,
+            "verdicts": verdicts,
+            "failed": failed,
+            "environment": environment(),
+        }
+        cells = summary.cells(rows)
+        said = "\n".join(f"- {verdict}" for verdict in verdicts)
+        texts = {
+            "txt": "\n".join([as_text(cells, notes), "", *verdicts]) + "\n",
+            "md": f"{as_markdown(cells, [f'- {note}' for note in notes])}\n{said}\n",
+        }
+        write_tables(self.folder, document, texts)
+        return document
+
+    @override
+    def show(self, document: Mapping[str, Any]) -> None:
+        self.say((self.folder / "table.txt").read_text().rstrip())
+        for failure in document["failed"]:
+            self.warn(f"{failure['scheme']} on {failure['devices']} failed: {printable(failure['reason'])}")
+
+    @override
+    def draw(self, document: Mapping[str, Any]) -> list[Path]:
+        done = [r for cell in self.cases if (r := self.results.get(cell.key, {})).get("state") == "done"]
+        return summary.write_plots(self.folder, document["recipe"], document["rows"], done) if done else []
 
 
-def _run_cell(place: Place, cell: Cell, first: bool) -> dict[str, Any]:
+def _backend(options: ScaleOptions, folder: Path, results: Mapping[str, Mapping[str, Any]], say: Say) -> Backend:
+    if options.on == "model":
+        from edgegossip.lab.scale.model import ModelBackend
+
+        return ModelBackend(_device(options), options.fleet)
+    if options.on == "boards":
+        from edgegossip.lab.scale.job_server import BoardsBackend
+
+        return BoardsBackend(options.boards, options.listen or LISTEN, *options.security, say)
+    from edgegossip.lab.scale.netns.run_cell import NetnsBackend
+
+    return NetnsBackend(folder / "runs", emulated.known(results), say)
+
+
+def _run_cell(backend: Backend, cell: Cell, first: bool) -> dict[str, Any]:
     """Its line in the file of results. Raises what is the caller's own mistake: after the `first`
     cell no other would do better. A later one that fails where others did not is one among them."""
     head = {"key": cell.key, "scheme": cell.scheme.name, "devices": cell.devices, "on": cell.on, "how": dict(cell.how)}
     begun_s = time.monotonic()
     try:
-        return {**head, "state": "done", "reason": "", **place.run(cell), "seconds": time.monotonic() - begun_s}
+        return {**head, "state": "done", "reason": "", **backend.run(cell), "seconds": time.monotonic() - begun_s}
     except EdgegossipError as error:
         if first and isinstance(error, (ConfigError, DataError, HostError)):
             raise
@@ -218,54 +275,21 @@ def _outcome(cell: Cell, result: Mapping[str, Any]) -> str:
 
 
 def rows_of(cells: Sequence[Cell], results: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """A row for every cell with a result, failed ones with null figures, compared with each
-    other."""
+    """Return a row for every cell with a result, failed ones with null figures, compared with
+    each other."""
     rows: list[dict[str, Any]] = []
     for cell in cells:
         result = results.get(cell.key)
         if result is None:
             continue
-        empty = dict.fromkeys(table.KEYS)
+        empty = dict.fromkeys(summary.KEYS)
         rows.append(
             empty | {"scheme": cell.scheme.name, "devices": cell.devices, "on": cell.on} | result.get("row", {})
         )
-    return measure.compare(rows)
+    return summary.compare(rows)
 
 
-def _write(
-    asked: Asked, base: Recipe, folder: Path, cells: Sequence[Cell], results: Mapping[str, dict[str, Any]]
-) -> dict[str, Any]:
-    """table.txt, table.md and table.json; the document that the last holds."""
-    rows = rows_of(cells, results)
-    failed = [
-        {"scheme": cell.scheme.name, "devices": cell.devices, "reason": results[cell.key]["reason"]}
-        for cell in cells
-        if results.get(cell.key, {}).get("state") == "failed"
-    ]
-    epoch = f"{base.run.name}: {examples_of(base)} examples, batches of {base.training.batch_size}"
-    if "rate_bps" in cells[0].how:
-        link = "one link that all share" if asked.link == "shared" else "a link each"
-        epoch += _played(cells[0], rows)
-        epoch += f", {rate_text(cells[0].how['rate_bps'])}, {link}"
-    said, notes = table.verdicts(rows), table.notes(rows, epoch)
-    document = {
-        "scale": str(folder),
-        "recipe": base.run.name,
-        "on": asked.on,
-        "rows": rows,
-        "verdicts": said,
-        "failed": failed,
-        "environment": environment(),
-    }
-    write_atomic(folder / "table.txt", ("\n".join([table.as_text(rows, notes), "", *said]) + "\n").encode())
-    write_atomic(
-        folder / "table.md", (table.as_markdown(rows, notes) + "\n" + "\n".join(f"- {s}" for s in said) + "\n").encode()
-    )
-    write_json(folder / "table.json", document)
-    return document
-
-
-def _played(cell: Cell, rows: Sequence[Mapping[str, Any]]) -> str:
+def _emulated(cell: Cell, rows: Sequence[Mapping[str, Any]]) -> str:
     """Which boards they were."""
     device = cell.how.get("device", "")
     found = {f"{row['slower']:.3g}": row["slower"] for row in rows if row.get("slower")} or {
@@ -276,28 +300,3 @@ def _played(cell: Cell, rows: Sequence[Mapping[str, Any]]) -> str:
     if not device:
         return f", boards {times}" if slower != 1.0 else ""
     return f", boards: {device}" + (f", {times}" if cell.on == "netns" else "")
-
-
-def _show(
-    document: Mapping[str, Any],
-    folder: Path,
-    cells: Sequence[Cell],
-    results: Mapping[str, dict[str, Any]],
-    plots: bool,
-    say: Say,
-    warn: Say,
-) -> None:
-    say("")
-    say((folder / "table.txt").read_text().rstrip())
-    for failure in document["failed"]:
-        warn(f"{failure['scheme']} on {failure['devices']} failed: {printable(failure['reason'])}")
-    if plots and any(row["t_s"] is not None for row in document["rows"]):
-        from edgegossip.lab.scale.plots import write_plots
-
-        try:
-            done = [results[cell.key] for cell in cells if results.get(cell.key, {}).get("state") == "done"]
-            for path in write_plots(folder, document["recipe"], document["rows"], done):
-                say(f"plot {path}")
-        except HostError as error:
-            warn(f"no plots: {error}")
-    say(f"results {folder}")

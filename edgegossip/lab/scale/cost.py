@@ -1,12 +1,11 @@
-"""What a local update of a recipe takes: operations and bytes of memory, counted on torch's meta
-device, where tensors have shapes and no values. So it takes a second for a model of any size, and
-nothing is trained.
+"""Counts what a local update of a recipe takes: operations and bytes of memory, on torch's meta
+device, where tensors have shapes and no values. So it takes a second for a model of any size,
+and nothing is trained.
 
-Operations are those that torch's FlopCounterMode knows (matrix products and convolutions, forward
-and backward; a multiply-add is two). What it does not know (norms, activations, the optimiser) is
-in a profile's rate, which is measured the same way. Integer training is counted as its float32
-twin: the products are the same ones.
-"""
+Operations are those that torch's FlopCounterMode knows (matrix products and convolutions,
+forward and backward; a multiply-add is two). What it does not know (norms, activations, the
+optimiser) is in a profile's rate, which is measured the same way. Integer training is counted as
+its float32 twin: the products are the same ones."""
 
 from __future__ import annotations
 
@@ -40,14 +39,15 @@ _EXAMPLES = {
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
-    """One optimiser step on one board."""
+    """Says what one optimiser step costs one board."""
 
     flops: float  # operations, forward and backward
     saved_bytes: int  # what autograd keeps from forward to backward
 
 
 def step_cost(module: nn.Module, inputs: Tensor, classes: int) -> StepCost:
-    """Of a module on the device of `inputs`, [batch, *shape]; one forward and one backward run."""
+    """Count one forward and one backward run of a module on the device of `inputs`, [batch,
+    *shape]."""
     saved: dict[int, int] = {}
     own = {p.untyped_storage()._cdata for p in module.parameters()}
     kept: list[Any] = []  # alive until the end, so that no address is used twice
@@ -63,13 +63,13 @@ def step_cost(module: nn.Module, inputs: Tensor, classes: int) -> StepCost:
     with FlopCounterMode(display=False) as counter:
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             loss = F.cross_entropy(module(inputs), labels)
-        loss.backward()
+        torch.autograd.backward(loss)
     return StepCost(float(counter.get_total_flops()), sum(saved.values()))
 
 
 def of_recipe(recipe: Recipe) -> tuple[Layout, StepCost]:
-    """Layout of the recipe's model, and a step of its batch size. Raises ConfigError as `run`
-    does."""
+    """Return the layout of the recipe's model, and what a step of its batch size costs. Raises
+    ConfigError as `run` does."""
     about = describe(recipe.data)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -83,7 +83,7 @@ def of_recipe(recipe: Recipe) -> tuple[Layout, StepCost]:
 
 
 def counted(recipe: Recipe, step: StepCost) -> float:
-    """Operations of a step. Raises ConfigError where there are none."""
+    """Return the operations of a step. Raises ConfigError where there are none."""
     if not step.flops:
         raise ConfigError(f"model {recipe.model.name} has no product that is counted: choose another model.name")
     return step.flops
@@ -95,12 +95,12 @@ def _on_meta(recipe: Recipe, about: Description) -> nn.Module:
 
 
 def board_bytes(recipe: Recipe, layout: Layout, cost: StepCost, neighbours: int, message_bytes: int) -> int:
-    """Resident bytes of a board, modelled: the process, its vectors, what autograd keeps, the data
-    and messages under way.
+    """Return the resident bytes of a board, modelled: the process, its vectors, what autograd
+    keeps, the data and messages under way.
 
-    Vectors of the model's size: the model, gradient, momentum, update, the round's model and what
-    is to be sent; a replica of each neighbour and one's own where differences travel (gossip), and
-    a checkpoint's copy."""
+    Vectors of the model's size: the model, gradient, momentum, update, the round's model and
+    what is to be sent; a replica of each neighbour and one's own where differences travel
+    (gossip), and a checkpoint's copy."""
     second = recipe.training.optimizer in ("adam", "adamw")  # its second moment
     vectors = (
         6 + second + (neighbours + 1 if recipe.run.mode == "gossip" else 1) + (1 if recipe.checkpoint.every else 0)

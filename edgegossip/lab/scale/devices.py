@@ -16,16 +16,16 @@ encoding takes 4 bytes a value in, decoding gives 4 bytes a value out.
 
 from __future__ import annotations
 
+import re
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import tomli_w
 
 from edgegossip.choices import did_you_mean
-from edgegossip.lab.scale import checks
 from edgegossip.types import ConfigError
 
 DEFAULT = "default"  # rate of every codec that is not named
@@ -38,12 +38,15 @@ SHORT_STEP_S = (
 SHORT_STEP = (
     "so short a step is mostly Python's and torch's own work, which no profile has: it takes a real board longer"
 )
+_UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
+LOWEST_BPS, HIGHEST_BPS = 8e3, 10e9
+_Check: TypeAlias = Callable[[str, Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceProfile:
-    """One kind of board. Rates are sustained ones, of the whole board with all its cores unless
-    said otherwise."""
+    """Describes one kind of board. Rates are sustained ones, of the whole board with all its
+    cores unless said otherwise."""
 
     name: str
     title: str
@@ -65,16 +68,16 @@ class DeviceProfile:
     sources: Mapping[str, str] = field(default_factory=dict)  # key -> where the number comes from
 
     def encode_rate(self, codec: str) -> float:
-        """float32 bytes/s that go into `codec` on one thread."""
+        """Return the float32 bytes/s that go into `codec` on one thread."""
         return self.encode_bytes_per_s.get(codec, self.encode_bytes_per_s[DEFAULT])
 
     def decode_rate(self, codec: str) -> float:
-        """float32 bytes/s that come out of `codec` on one thread."""
+        """Return the float32 bytes/s that come out of `codec` on one thread."""
         return self.decode_bytes_per_s.get(codec, self.decode_bytes_per_s[DEFAULT])
 
     def training_rate(self, precision: str = "fp32", threads: int = 1, accelerated: bool = False) -> float:
-        """Operations/s of training steps on so many threads; on the GPU where there is one and
-        `accelerated` is set. Integer training runs on the CPU only."""
+        """Return the operations/s of training steps on so many threads; on the GPU where there
+        is one and `accelerated` is set. Integer training runs on the CPU only."""
         if accelerated and self.accelerator_flops is not None and precision != "int8":
             return self.accelerator_flops
         whole, one = self.fp32_flops, self.one_thread_flops
@@ -87,7 +90,7 @@ class DeviceProfile:
 
 @dataclass(frozen=True, slots=True)
 class LinkProfile:
-    """What all boards of a fleet share, beside each board's own interface."""
+    """Describes what all boards of a fleet share, beside each board's own interface."""
 
     # Capacity of the access point as TCP sees it (without headers), all directions together; None:
     # a switch.
@@ -98,7 +101,7 @@ class LinkProfile:
 
 @dataclass(frozen=True, slots=True)
 class FleetProfile:
-    """Boards that train together."""
+    """Describes boards that train together."""
 
     name: str
     title: str
@@ -109,11 +112,12 @@ class FleetProfile:
 
     @property
     def size(self) -> int:
+        """Return how many boards there are."""
         return sum(count for _, count in self.boards)
 
     def names(self, count: int | None = None) -> tuple[str, ...]:
-        """Board profile, as `load_device` takes it, of each of the first `count` boards, of all
-        without `count`. Raises ConfigError when there are fewer."""
+        """Return the board profile, as `load_device` takes it, of each of the first `count`
+        boards, of all without `count`. Raises ConfigError when there are fewer."""
         every = tuple(name for name, n in self.boards for _ in range(n))
         if count is not None and not 1 <= count <= len(every):
             raise ConfigError(f"{count} boards of fleet {self.name}: it has {len(every)}; ask for 1 to {len(every)}")
@@ -121,24 +125,28 @@ class FleetProfile:
 
 
 def device_names() -> list[str]:
-    """The packaged profiles of boards."""
+    """Return the names of the packaged profiles of boards."""
     return sorted(path.stem for path in _folder().glob("*.toml"))
 
 
 def fleet_names() -> list[str]:
-    """The packaged fleets."""
+    """Return the names of the packaged fleets."""
     return sorted(path.stem for path in (_folder() / "fleets").glob("*.toml"))
 
 
 def load_device(source: str) -> DeviceProfile:
-    """A packaged profile's name or a TOML file's path. Raises ConfigError."""
+    """Read a packaged profile by its name, or a TOML file by its path. Raises ConfigError.
+
+    Example:
+        load_device("raspberry-pi-4").training_rate(threads=4)
+    """
     document, name = _read(source, _folder(), "board profile", device_names())
     return device_of(document, name)
 
 
 def load_fleet(source: str) -> FleetProfile:
-    """A packaged fleet's name or a TOML file's path. Raises ConfigError. Its boards are named in
-    the packaged profiles, or are paths that count from the fleet's own folder."""
+    """Read a packaged fleet by its name, or a TOML file by its path. Its boards are named in the
+    packaged profiles, or are paths that count from the fleet's own folder. Raises ConfigError."""
     document, name = _read(source, _folder() / "fleets", "fleet", fleet_names())
     boards = document.get("boards")
     if source not in fleet_names() and isinstance(boards, list):
@@ -147,7 +155,7 @@ def load_fleet(source: str) -> FleetProfile:
 
 
 def devices_of(fleet: FleetProfile, count: int | None = None) -> tuple[DeviceProfile, ...]:
-    """The profile of each of the fleet's first `count` boards. Raises ConfigError."""
+    """Return the profile of each of the fleet's first `count` boards. Raises ConfigError."""
     names = fleet.names(count)
     known = {name: load_device(name) for name in dict.fromkeys(names)}
     return tuple(known[name] for name in names)
@@ -156,7 +164,7 @@ def devices_of(fleet: FleetProfile, count: int | None = None) -> tuple[DevicePro
 def device_of(document: Mapping[str, Any], name: str) -> DeviceProfile:
     """Check a parsed TOML document. Raises ConfigError."""
     what = f"board profile {name}"
-    values = {"name": name, **checks.checked(document, DeviceProfile, _DEVICE, what)}
+    values = {"name": name, **_checked(document, DeviceProfile, _DEVICE, what)}
     for key in ("encode_bytes_per_s", "decode_bytes_per_s"):
         if DEFAULT not in values[key]:
             raise ConfigError(f"{what}: {key} has no {DEFAULT!r}, the rate of every codec that is not named there")
@@ -167,9 +175,9 @@ def device_of(document: Mapping[str, Any], name: str) -> DeviceProfile:
 def fleet_of(document: Mapping[str, Any], name: str) -> FleetProfile:
     """Check a parsed TOML document. Raises ConfigError."""
     what = f"fleet {name}"
-    values = {"name": name, **checks.checked(document, FleetProfile, _FLEET, what)}
+    values = {"name": name, **_checked(document, FleetProfile, _FLEET, what)}
     link = values.get("link", {})
-    values["link"] = LinkProfile(**checks.checked(link, LinkProfile, _LINK, f"{what}, [link]"))
+    values["link"] = LinkProfile(**_checked(link, LinkProfile, _LINK, f"{what}, [link]"))
     said = {"boards": document["boards"], **{f"link.{key}": value for key, value in link.items()}}
     _check_sources(what, said, values.get("sources", {}))
     fleet = FleetProfile(**values)
@@ -179,7 +187,8 @@ def fleet_of(document: Mapping[str, Any], name: str) -> FleetProfile:
 
 
 def to_toml(profile: DeviceProfile) -> str:
-    """A file from which `load_device` reads an equal profile; its name becomes the file's."""
+    """Return a file from which `load_device` reads an equal profile; its name becomes the
+    file's."""
     values = {f.name: getattr(profile, f.name) for f in fields(profile) if f.name != "name"}
     plain = {k: list(v) if isinstance(v, tuple) else v for k, v in values.items() if v is not None}
     tables = {k: dict(v) for k, v in plain.items() if isinstance(v, Mapping)}
@@ -237,32 +246,122 @@ def _boards(key: str, value: Any) -> tuple[tuple[str, int], ...]:
         if not isinstance(entry, list) or len(entry) != 2:
             raise ConfigError(shape)
     for name, _ in value:
-        load_device(checks.text(key, name))
-    return tuple((name, checks.count(key, count)) for name, count in value)
+        load_device(_text(key, name))
+    return tuple((name, _count(key, count)) for name, count in value)
 
 
-_DEVICE: Mapping[str, checks.Check] = {
-    "title": checks.text,
-    "cores": checks.count,
-    "memory_bytes": checks.count,
+def parse_rate(text: str, option: str = "--rate") -> float:
+    """Read a rate as `tc` and people write it (20mbit, 1.5mbit, 1gbit, 250kbit), in bits a
+    second. Raises ConfigError."""
+    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmg]?)bit(?:/s|ps)?\s*", text.lower())
+    if found is None:
+        raise ConfigError(f"{option} {text}: write it as a number and kbit, mbit or gbit, such as {option} 20mbit")
+    rate_bps = float(found[1]) * _UNITS[found[2]]
+    if not LOWEST_BPS <= rate_bps <= HIGHEST_BPS:
+        nearest = "8kbit" if rate_bps < LOWEST_BPS else "10gbit"
+        raise ConfigError(f"{option} {text}: a link has 8kbit to 10gbit; the nearest is {nearest}")
+    return rate_bps
+
+
+def rate_text(rate_bps: float) -> str:
+    """Put a rate in words, such as "20 Mbit/s"."""
+    for unit, factor in (("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3)):
+        if rate_bps >= factor:
+            return f"{rate_bps / factor:g} {unit}"
+    return f"{rate_bps:g} bit/s"
+
+
+def _checked(document: Mapping[str, Any], kind: Any, checks: Mapping[str, _Check], what: str) -> dict[str, Any]:
+    """Return the document's values in the types of the dataclass; every key is known, none that
+    is needed is missing. Each check takes the key's name, for the sentence, and the value;
+    raises ConfigError."""
+    if not isinstance(document, Mapping):
+        raise ConfigError(f"{what} is a table of keys and values, not {document!r}")
+    for key in document:
+        if key not in checks:
+            raise ConfigError(f"{what}: unknown key {key}{did_you_mean(key, checks)}")
+    needed = {f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING} & checks.keys()
+    if missing := sorted(needed - document.keys()):
+        raise ConfigError(f"{what} lacks {', '.join(missing)}")
+    return {key: checks[key](f"{what}: {key}", value) for key, value in document.items()}
+
+
+def _text(key: str, value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ConfigError(f"{key} = {value!r}: must be text")
+    return value
+
+
+def _flag(key: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigError(f"{key} = {value!r}: must be true or false")
+    return value
+
+
+def _positive(key: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e18:
+        raise ConfigError(f"{key} = {value!r}: must be a number above 0")
+    return float(value)
+
+
+def _seconds(key: str, value: Any) -> float:
+    return 0.0 if value == 0 and not isinstance(value, bool) else _positive(key, value)
+
+
+def _share(key: str, value: Any) -> float:
+    share = _seconds(key, value)
+    if share >= 1:
+        raise ConfigError(f"{key} = {value!r}: must be below 1")
+    return share
+
+
+def _count(key: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigError(f"{key} = {value!r}: must be a whole number of at least 1")
+    return value
+
+
+def _texts(key: str, value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise ConfigError(f"{key} = {value!r}: must be a list of words")
+    return tuple(_text(key, word) for word in value)
+
+
+def _table_of(check: _Check) -> _Check:
+    def checked(key: str, value: Any) -> dict[str, Any]:
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"{key} = {value!r}: must be a table")
+        return {name: check(f"{key}.{name}", content) for name, content in value.items()}
+
+    return checked
+
+
+def _whole(key: str, value: Any) -> dict[str, Any]:
+    return dict(value) if isinstance(value, Mapping) else _table_of(_text)(key, value)
+
+
+_DEVICE: Mapping[str, _Check] = {
+    "title": _text,
+    "cores": _count,
+    "memory_bytes": _count,
     **dict.fromkeys(
-        ("fp32_flops", "int8_ops", "memory_bytes_per_s", "link_bits_per_s", "accelerator_flops"), checks.positive
+        ("fp32_flops", "int8_ops", "memory_bytes_per_s", "link_bits_per_s", "accelerator_flops"), _positive
     ),
-    **dict.fromkeys(("one_thread_flops", "one_thread_int8_ops"), checks.positive),
-    **dict.fromkeys(("encode_bytes_per_s", "decode_bytes_per_s"), checks.table_of(checks.positive)),
-    "update_spread": checks.share,
-    "power_sensors": checks.texts,
-    "sources": checks.table_of(checks.text),
+    **dict.fromkeys(("one_thread_flops", "one_thread_int8_ops"), _positive),
+    **dict.fromkeys(("encode_bytes_per_s", "decode_bytes_per_s"), _table_of(_positive)),
+    "update_spread": _share,
+    "power_sensors": _texts,
+    "sources": _table_of(_text),
 }
-_LINK: Mapping[str, checks.Check] = {
-    "shared_bits_per_s": checks.positive,
-    "crossings": checks.count,
-    "latency_s": checks.seconds,
+_LINK: Mapping[str, _Check] = {
+    "shared_bits_per_s": _positive,
+    "crossings": _count,
+    "latency_s": _seconds,
 }
-_FLEET: Mapping[str, checks.Check] = {
-    "title": checks.text,
+_FLEET: Mapping[str, _Check] = {
+    "title": _text,
     "boards": _boards,
-    "link": checks.whole,
-    "accelerated": checks.flag,
-    "sources": checks.table_of(checks.text),
+    "link": _whole,
+    "accelerated": _flag,
+    "sources": _table_of(_text),
 }

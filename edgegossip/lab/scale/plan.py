@@ -1,32 +1,44 @@
-"""What a run of a recipe will be like on a fleet, before anything runs: bytes and seconds of a
-round, memory, what limits it.
+"""Says what a run of a recipe will be like on a fleet, before anything runs: bytes and seconds
+of a round, memory, what limits it.
 
-Frame sizes are those of frames that are really encoded (frames.py); operations are counted on the
-model (cost.py); rates come from the boards' profiles (devices.py), and seconds from the model of a
-round (predict.py). What limits a run is asked of the same model: which of its rates, doubled,
-shortens a round most.
-"""
+Frame sizes are those of frames that are really encoded, of a vector distributed as gradients are
+(generalised normal, see bench/inputs.py), in the model's own tensors. What an algorithm really
+sends differs from round to round: an entropy coder's frames of a sharper distribution are
+smaller, and of an algorithm that sends differences of models they change as training goes on.
+
+Operations are counted on the model (cost.py); rates come from the boards' profiles (devices.py),
+and seconds from the model of a round (predict.py). To find what limits a run the same model says
+which of its rates, doubled, shortens a round most."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from time import process_time
 from typing import Any
 
-from edgegossip import codecs
+from edgegossip import codecs, frame
+from edgegossip.codecs.base import Codec, Ctx
 from edgegossip.engine.server_frames import check_downlink
-from edgegossip.lab.scale import frames
-from edgegossip.lab.scale.devices import DeviceProfile, FleetProfile, LinkProfile, devices_of
-from edgegossip.lab.scale.frames import Sent
-from edgegossip.lab.scale.predict import gossip_round, round_seconds, server_round, work_of
-from edgegossip.lab.scale.rounds import BoardWork, Message, RoundParts
+from edgegossip.lab.bench.inputs import in_layout
+from edgegossip.lab.scale.devices import SHORT_STEP, SHORT_STEP_S, DeviceProfile, FleetProfile, LinkProfile, devices_of
+from edgegossip.lab.scale.predict import (
+    BoardWork,
+    Message,
+    RoundParts,
+    gossip_round,
+    round_seconds,
+    server_round,
+    work_of,
+)
 from edgegossip.layout import Layout
 from edgegossip.node.spec import default_members, make_topology
 from edgegossip.recipe import Recipe, with_settings
-from edgegossip.types import ConfigError
+from edgegossip.report.units import bytes_text, seconds_text
+from edgegossip.types import ConfigError, Vec
 
 # Codecs that are worth a try instead, of those that lose little; at their packaged parameters.
-RIVALS = (
+ALTERNATIVES = (
     "fp32",
     "fp16",
     "minmax8",
@@ -43,12 +55,24 @@ _FOR_COARSE = {"dpsgd": "choco-sgd", "sgp": "quant-sgp"}
 _FASTER = 0.98  # a codec that saves less than 2 % is not named
 ALL_BOARDS = "all boards"  # as what limits: their processors
 _TOGETHER = 2.0  # so many times what the best single one saves, all boards have to save to be named
-_SOME = 2**21  # values; of a larger model a rival's size is taken from so many
+_SOME = 2**21  # values; of a larger model an alternative's size is taken from so many
+LOSS = 1.0  # of level rules that go by it
+ENVELOPE_BYTES = 64  # around a frame in gRPC and HTTP/2, and its share of acknowledgements; docs/mesh.md
+_AUX: dict[int, float] = {frame.Aux.LOSS: LOSS, frame.Aux.EXAMPLES: 1.0, frame.Aux.SESSION: 1.0, frame.Aux.EPOCH: 1.0}
+_TIMED = 2  # encodings; the first one also warms up
+_COLUMNS = (
+    ("compute", "compute_s"),
+    ("encode", "encode_s"),
+    ("transmit", "transmit_s"),
+    ("decode", "decode_s"),
+    ("wait", "wait_s"),
+    ("round", "round_s"),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One run on one fleet, with everything that the model of a round needs."""
+    """Is one run on one fleet, with everything that the model of a round needs."""
 
     recipe: Recipe
     fleet: FleetProfile
@@ -63,7 +87,7 @@ class Case:
     def of(
         cls, recipe: Recipe, fleet: FleetProfile, layout: Layout, step_flops: float, count: int | None = None
     ) -> Case:
-        """On the first `count` boards, all without. Raises ConfigError."""
+        """Make one on the first `count` boards, all without. Raises ConfigError."""
         boards = devices_of(fleet, count)
         if len(boards) < 2:
             raise ConfigError(f"a run has at least 2 boards, and fleet {fleet.name} has {len(boards)} of them here")
@@ -74,25 +98,29 @@ class Case:
 
     @property
     def server(self) -> bool:
+        """Tell whether the run goes through a coordinator."""
         return self.recipe.run.mode == "server"
 
     @property
     def neighbours(self) -> int:
-        """Messages that the busiest board sends in a round."""
+        """Return how many messages the busiest board sends in a round."""
         if self.server:
             return 1
         return max(sum(s == k for s, _ in of_round) for of_round in self.messages for k in range(len(self.boards)))
 
     def predict(
         self,
-        up: Sent,
-        down: Sent | None = None,
+        up: EncodedMessage,
+        down: EncodedMessage | None = None,
         link: LinkProfile | None = None,
         faster: Mapping[str, float] | None = None,
     ) -> tuple[RoundParts, ...]:
-        """[board]; through a coordinator the last one is the coordinator, on a machine that is like
-        the fleet's fastest board and wired to the access point. `faster`: factors on the rates of
-        computing of some kinds of boards, by name; "link:NAME" on their interfaces."""
+        """Return the parts of a round by board; through a coordinator the last one is the
+        coordinator's.
+
+        That one is on a machine that is like the fleet's fastest board and wired to the access
+        point. `faster`: factors on the rates of computing of some kinds of boards, by name;
+        "link:NAME" on their interfaces."""
         link, faster = link or self.fleet.link, faster or {}
         works = [self._work(board, up.codec, faster) for board in self.boards]
         if not self.server:
@@ -143,7 +171,7 @@ def _edges(recipe: Recipe) -> tuple[tuple[tuple[int, int], ...], ...]:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What shortens a round most when it is twice as fast."""
+    """Says what shortens a round most when it is twice as fast."""
 
     # "shared link", "link of raspberry-pi-4", "raspberry-pi-4" (computing), the same of "all
     # boards", or "latency"
@@ -151,9 +179,9 @@ class Limit:
     saves: float  # share of the round's seconds
 
 
-def limit_of(case: Case, up: Sent, down: Sent | None, now_s: float) -> Limit:
-    """By asking the model; "latency" when no rate helps. Where kinds of boards are equally slow
-    none of them alone shortens a round: then it is all of them."""
+def limit_of(case: Case, up: EncodedMessage, down: EncodedMessage | None, now_s: float) -> Limit:
+    """Find what limits a run, by the model; "latency" when no rate helps. Where kinds of boards
+    are equally slow none of them alone shortens a round: then it is all of them."""
     kinds = list(dict.fromkeys(board.name for board in case.boards))
     asked: list[tuple[str, Mapping[str, float], LinkProfile]] = []
     shared = case.fleet.link.shared_bits_per_s
@@ -179,8 +207,8 @@ def limit_of(case: Case, up: Sent, down: Sent | None, now_s: float) -> Limit:
 
 
 @dataclass(frozen=True, slots=True)
-class Rival:
-    """The same run with another codec."""
+class Alternative:
+    """Is the same run with another codec."""
 
     codec: str
     downlink: str | None  # through a coordinator: the codec of what goes down
@@ -188,26 +216,27 @@ class Rival:
     seconds: float  # of a round
 
     def settings(self, recipe: Recipe) -> tuple[str, ...]:
-        """As `--set` takes them."""
+        """Return its settings as `--set` takes them."""
         down = () if self.downlink is None else (f"server.downlink={self.downlink}",)
         other = _FOR_COARSE.get(recipe.gossip.algorithm) if recipe.run.mode == "gossip" else None
         return (f"codec.name={self.codec}", *down, *([f"gossip.algorithm={other}"] if other else ()))
 
 
-def rivals_of(case: Case, names: Sequence[str] = RIVALS) -> tuple[Rival, ...]:
-    """The fastest first. Sizes are of a gradient's first tensors where the model is large."""
+def alternatives_to(case: Case, names: Sequence[str] = ALTERNATIVES) -> tuple[Alternative, ...]:
+    """Return what a case could send instead, the fastest first. Sizes are of a gradient's first
+    tensors where the model is large."""
     layout = _part(case.layout)
-    x = frames.gradient(layout)
+    x = in_layout(layout, 1)
     found = []
     for name in names:
-        small = frames.sent(name, {}, layout, x)
+        small = encode_message(name, {}, layout, x)
         payload = round(small.payload_bytes * case.layout.size / layout.size)
         whole = replace(small, payload_bytes=payload, message_bytes=payload + small.message_bytes - small.payload_bytes)
         downs = [_plain(case.layout, whole), whole] if case.server else [None]
         for down in downs[: 2 if _goes_down(name) else 1]:
             seconds = round_seconds(case.predict(whole, down))
-            found.append(Rival(name, down.codec if down else None, small.bits_per_value, seconds))
-    return tuple(sorted(found, key=lambda rival: rival.seconds))
+            found.append(Alternative(name, down.codec if down else None, small.bits_per_value, seconds))
+    return tuple(sorted(found, key=lambda other: other.seconds))
 
 
 def _goes_down(name: str) -> bool:
@@ -219,7 +248,7 @@ def _goes_down(name: str) -> bool:
     return name != "fp32"
 
 
-def _plain(layout: Layout, like: Sent) -> Sent:
+def _plain(layout: Layout, like: EncodedMessage) -> EncodedMessage:
     """The whole model as float32."""
     size = 4 * layout.size
     return replace(like, codec="fp32", payload_bytes=size, message_bytes=size + 200, bits_per_value=32.0)
@@ -239,21 +268,23 @@ def _part(layout: Layout) -> Layout:
 
 
 def plan(recipe: Recipe, fleet: FleetProfile, count: int | None = None) -> dict[str, Any]:
-    """The document of `plan --json`: every second and byte of memory in it is modelled, frames are
-    really encoded. Imports torch. Raises ConfigError as `run` does."""
+    """Return the document of `plan --json`. Every second and byte of memory in it is modelled,
+    frames are really encoded. Imports torch. Raises ConfigError as `run` does."""
     from edgegossip.lab.scale.cost import board_bytes, of_recipe
 
     layout, cost = of_recipe(recipe)
     case = Case.of(recipe, fleet, layout, cost.flops, count)
     recipe = case.recipe
-    x = frames.gradient(layout)
-    up = frames.sent(recipe.codec.name, dict(recipe.codec.params), layout, x)
-    down = frames.sent(recipe.server.downlink, dict(recipe.server.downlink_params), layout, x) if case.server else None
+    x = in_layout(layout, 1)
+    up = encode_message(recipe.codec.name, dict(recipe.codec.params), layout, x)
+    down = (
+        encode_message(recipe.server.downlink, dict(recipe.server.downlink_params), layout, x) if case.server else None
+    )
     parts = case.predict(up, down)
     seconds = round_seconds(parts)
-    rivals = rivals_of(case)
+    alternatives = alternatives_to(case)
     own = (up.codec, down.codec if down else None)
-    faster = [r for r in rivals if r.seconds < _FASTER * seconds and (r.codec, r.downlink) != own]
+    faster = [r for r in alternatives if r.seconds < _FASTER * seconds and (r.codec, r.downlink) != own]
     messages = len(case.boards) if case.server else sum(map(len, case.messages)) / len(case.messages)
     memory = board_bytes(recipe, layout, cost, case.neighbours, up.message_bytes)
     return {
@@ -274,7 +305,7 @@ def plan(recipe: Recipe, fleet: FleetProfile, count: int | None = None) -> dict[
         "run_bytes": round(messages * (up.message_bytes + (down.message_bytes if down else 0)) * recipe.run.rounds),
         "limit": asdict(limit_of(case, up, down, seconds)),
         "faster_codec": {**asdict(faster[0]), "settings": list(faster[0].settings(recipe))} if faster else None,
-        "codecs": [asdict(rival) for rival in rivals],
+        "codecs": [asdict(other) for other in alternatives],
         "step_s": max(p.compute_s for p in parts[: len(case.boards)]) / recipe.training.local_steps,
         "kinds": _kinds(case, parts, memory),
         "fits": all(memory <= board.memory_bytes for board in case.boards),
@@ -298,3 +329,121 @@ def _kinds(case: Case, parts: Sequence[RoundParts], memory_bytes: int) -> list[d
             }
         )
     return rows
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedMessage:
+    """Says what one message of a codec takes."""
+
+    codec: str
+    payload_bytes: int
+    message_bytes: int  # with the frame's head and what carries it
+    bits_per_value: float
+    encode_s: float  # CPU seconds of encoding and decoding here; not a board's
+    decode_s: float
+
+
+def encode_message(name: str, params: dict[str, Any], layout: Layout, x: Vec) -> EncodedMessage:
+    """Encode x, float32[n], as a message in this codec. Raises ConfigError for an unknown codec
+    or parameter."""
+    codec: Codec[Any] = codecs.get(name, **params)
+    state, ctx = codec.init(layout), Ctx(key=1, round=0, loss=LOSS, lr=0.1)
+    encode_s = decode_s = float("inf")
+    for _ in range(_TIMED):
+        start = process_time()
+        body, _after = codec.encode(x, state, ctx)
+        between = process_time()
+        codec.decode(body, layout)
+        encode_s, decode_s = min(encode_s, between - start), min(decode_s, process_time() - between)
+    built = frame.build(
+        frame.Frame(
+            kind=frame.Kind.GRADIENT,
+            codec_id=codec.wire_id,
+            codec_params=codec.wire_params(),
+            body=body,
+            round=0,
+            run_id=bytes(frame.RUN_ID_BYTES),
+            layout_hash=layout.hash,
+            key=1,
+            sequence=1,
+            aux=_AUX,
+        )
+    )
+    whole = sum(len(piece) for piece in built) + ENVELOPE_BYTES
+    return EncodedMessage(name, len(body), whole, 8 * len(body) / max(1, layout.size), encode_s, decode_s)
+
+
+def plan_text(plan: Mapping[str, Any]) -> str:
+    """Return the document of `plan --json` as a page for people."""
+    way = "peer to peer" if plan["mode"] == "gossip" else "through a coordinator"
+    lines = [
+        f"{plan['recipe']} on fleet {plan['fleet']}: {plan['boards']} boards, {way}. Modelled: nothing has run.",
+        "",
+        f"a message   {bytes_text(plan['message_bytes'])}: {plan['values']} values in {plan['codec']}, "
+        f"{plan['bits_per_value']:.2f} bits each (encoded here)",
+        *_down(plan),
+        f"a round     {seconds_text(plan['round_s'])}, {bytes_text(plan['round_bytes'])} over all links",
+        f"the run     {seconds_text(plan['run_s'])}, {bytes_text(plan['run_bytes'])}",
+        "",
+        _table(plan["kinds"]),
+        "",
+        _limit(plan),
+        *_memory(plan["kinds"]),
+        *_short(plan["step_s"]),
+        _faster(plan),
+    ]
+    return "\n".join(lines)
+
+
+def _down(plan: Mapping[str, Any]) -> list[str]:
+    if plan["downlink"] is None:
+        return []
+    return [f"one down    {bytes_text(plan['down_bytes'])}: the model in {plan['downlink']}"]
+
+
+def _table(kinds: list[Mapping[str, Any]]) -> str:
+    head = ["board", "number", *(name for name, _ in _COLUMNS), "memory"]
+    rows = [
+        [
+            str(kind["device"]),
+            str(kind["boards"]),
+            *(seconds_text(kind[key]) for _, key in _COLUMNS),
+            f"{bytes_text(kind['memory_bytes'])} of {bytes_text(kind['has_bytes'])}",
+        ]
+        for kind in kinds
+    ]
+    widths = [max(len(row[k]) for row in (head, *rows)) for k in range(len(head))]
+    return "\n".join(
+        "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in (head, *rows)
+    )
+
+
+def _limit(plan: Mapping[str, Any]) -> str:
+    what, saves = plan["limit"]["what"], plan["limit"]["saves"]
+    if what == "latency":
+        return "limited by the link's latency: no faster board and no faster link would shorten a round by a hundredth"
+    name = f"the {what}" if "link" in what else f"computing on {what}"
+    return f"limited by {name}: twice as fast, a round would be {saves:.0%} shorter"
+
+
+def _short(step_s: float) -> list[str]:
+    return [f"a step takes {1000 * step_s:.2g} ms by the profile; {SHORT_STEP}"] if step_s < SHORT_STEP_S else []
+
+
+def _memory(kinds: list[Mapping[str, Any]]) -> list[str]:
+    return [
+        f"{kind['device']} is too small: it has {bytes_text(kind['has_bytes'])}, and a board takes "
+        f"{bytes_text(kind['memory_bytes'])}; take a smaller model or training.batch_size, or leave these boards out"
+        for kind in kinds
+        if kind["memory_bytes"] > kind["has_bytes"]
+    ]
+
+
+def _faster(plan: Mapping[str, Any]) -> str:
+    other = plan["faster_codec"]
+    if other is None:
+        return f"no codec that loses little would be faster than {plan['codec']} by more than 2 %"
+    return (
+        f"{other['codec']} would be faster: {other['bits_per_value']:.2f} bits a value, {seconds_text(other['seconds'])} "
+        f"a round in place of {seconds_text(plan['round_s'])}; try {' '.join(f'--set {s}' for s in other['settings'])}"
+    )

@@ -10,7 +10,7 @@ seed. The same seed gives the same run, bit for bit.
 
 from __future__ import annotations
 
-from edgegossip.lab.sim.campaign import Result, campaign, run, schedule_of
+from edgegossip.lab.sim.campaign import Result, campaign, run, schedule_of, shrink
 from edgegossip.lab.sim.checkers import RULES, Violation
 from edgegossip.lab.sim.disk import Disk, Saved
 from edgegossip.lab.sim.faults import KINDS, SERVER_KINDS, Fault
@@ -20,7 +20,6 @@ from edgegossip.lab.sim.schedule import Options, Schedule, draw
 from edgegossip.lab.sim.server import run_server
 from edgegossip.lab.sim.server_checkers import SERVER_RULES
 from edgegossip.lab.sim.server_schedule import ServerSchedule
-from edgegossip.lab.sim.shrink import shrink
 
 __all__ = [
     "KINDS",

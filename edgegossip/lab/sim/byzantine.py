@@ -29,7 +29,7 @@ GAPS = 0.5  # share of the messages that `byzantine-state` may change
 
 
 class Byzantine:
-    """What one kind of liar makes of a frame."""
+    """Makes of a frame what one kind of liar would."""
 
     def __init__(self, rng: Random, codec: Codec[object], layout: Layout, limits: wire.Limits) -> None:
         self._random, self._codec, self._layout, self._limits = rng.random, codec, layout, limits
@@ -37,7 +37,7 @@ class Byzantine:
         self._led: set[object] = set()  # whom a round far ahead was named to: once each, twice may be believed
 
     def tamper(self, kind: str, frame: Frame, to: object = None) -> bytes | None:
-        """The whole frame as it goes out to somebody; None where this kind has nothing to
+        """Return the whole frame as it goes out to somebody; None where this kind has nothing to
         change."""
         if kind == "byzantine-far":
             return self._far(frame, to)
@@ -144,12 +144,14 @@ class Byzantine:
 
 
 def flood(frame: Frame, period: int, limits: wire.Limits) -> Iterator[bytes]:
-    """What a peer that floods its neighbours sends after a frame: messages of many later rounds,
-    which must wait there for their round, the next ones of the frame's stream, with as large a body
-    as a receiver accepts. Nobody can decode them: they lead nobody on into another round, and only
-    take memory. Their rounds, of which this sender has something to say to the same receiver, are
-    so late that none comes in a short run, in which its message would be looked at and refused; and
-    others after each frame. None after greetings and full states."""
+    """Yield what a peer that floods its neighbours sends after a frame.
+
+    These are messages of many later rounds, which must wait there for their round, the next ones
+    of the frame's stream, with as large a body as a receiver accepts. Nobody can decode them:
+    they lead nobody on into another round, and only take memory. Their rounds, of which this
+    sender has something to say to the same receiver, are so late that none comes in a short run,
+    in which its message would be looked at and refused; and others after each frame. There are
+    none after Hellos and full states."""
     if frame.kind not in (Kind.MODEL, Kind.DIFFERENCE, Kind.GRADIENT):
         return
     body = b"\xff" * limits.max_body_bytes

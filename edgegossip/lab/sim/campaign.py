@@ -1,5 +1,8 @@
-"""Many schedules, one seed after the other, over all algorithms, topologies and codecs; in several
-processes if asked."""
+"""Many schedules, one seed after the other, over all algorithms, topologies and codecs, in
+several processes if asked; and a failing one made small.
+
+To make it small is to try fewer faults, shorter ones, fewer nodes, fewer rounds and plainer
+parts, as long as it breaks the same promise."""
 
 from __future__ import annotations
 
@@ -10,25 +13,31 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
 
-from edgegossip.lab.sim import server_schedule
+from edgegossip.lab.sim import naming, server_schedule
 from edgegossip.lab.sim.checkers import REPLAY, Violation
+from edgegossip.lab.sim.faults import Fault
+from edgegossip.lab.sim.naming import Named
 from edgegossip.lab.sim.run import Outcome, run_schedule
-from edgegossip.lab.sim.schedule import Options, Schedule, draw
+from edgegossip.lab.sim.schedule import Options, Schedule, draw, fits
 from edgegossip.lab.sim.server import run_server
-from edgegossip.lab.sim.server_schedule import ServerSchedule
+from edgegossip.lab.sim.server_schedule import ServerSchedule, smaller
 from edgegossip.lab.sim.trace import Say
+from edgegossip.types import EdgegossipError
 
 CHUNK = 16  # seeds that a process gets at a time
 REPLAY_EVERY = 50  # schedules, of which one is run again and must give the same hash; the first one always is
 COLLECT_EVERY = 200_000  # new objects
+AnySchedule: TypeAlias = Schedule | ServerSchedule
+Fails: TypeAlias = Callable[[AnySchedule], str | None]  # the rule that a schedule breaks
+MOST_TRIES = 300
 
 
 @dataclass(slots=True)
 class Result:
-    """What a campaign found. `failures` holds at most `KEEP` of them, those of the smallest
+    """Says what a campaign found. `failures` holds at most `KEEP` of them, those of the smallest
     seeds."""
 
     schedules: int = 0
@@ -48,6 +57,7 @@ class Result:
     KEEP = 1000
 
     def add(self, other: Result) -> None:
+        """Add what another part of the same campaign found."""
         self.schedules += other.schedules
         self.server += other.server
         self.violations += other.violations
@@ -62,6 +72,7 @@ class Result:
         self.failures = sorted([*self.failures, *other.failures])[: self.KEEP]
 
     def to_json(self) -> dict[str, Any]:
+        """Return the document of `edgegossip sim --campaign N --json`."""
         return {
             "schedules": self.schedules,
             "violations": self.violations,
@@ -119,7 +130,8 @@ def campaign(
 
 
 def replayed(outcome: Outcome, **variants: Any) -> Violation | None:
-    """Run a schedule that broke nothing once more: unless it goes the same way, bit for bit."""
+    """Run a schedule that broke nothing once more, and return a violation unless it goes the
+    same way, bit for bit."""
     again = run(outcome.schedule, **variants)
     if again.digest == outcome.digest:
         return None
@@ -194,3 +206,70 @@ def _fault(outcome: Outcome) -> tuple[str, str]:
     """Rule and text of the first violation; empty without."""
     first = outcome.violations[0] if outcome.violations else None
     return (first.rule, str(first)) if first else ("", "")
+
+
+def shrink(schedule: AnySchedule, fails: Fails, most_tries: int = MOST_TRIES) -> AnySchedule:
+    """Return the smallest schedule found that breaks the same rule; `schedule` itself where it
+    breaks none. `fails` gives the rule that a schedule breaks."""
+    rule, tries = fails(schedule), 0
+    again = rule is not None
+    while again:
+        again = False
+        for other in smaller(schedule) if isinstance(schedule, ServerSchedule) else _smaller(schedule):
+            if tries >= most_tries:
+                return schedule
+            tries += 1
+            if fails(other) == rule:
+                schedule, again = other, True
+                break
+    return schedule
+
+
+def _smaller(s: Schedule) -> Iterator[Schedule]:
+    """What to try instead, the largest steps first."""
+    n = len(s.faults)
+    if n > 1:
+        yield replace(s, faults=s.faults[: n // 2])
+        yield replace(s, faults=s.faults[n // 2 :])
+    for k in range(n):
+        yield replace(s, faults=s.faults[:k] + s.faults[k + 1 :])
+    for nodes in (2, 3, s.nodes // 2, s.nodes - 1):
+        if 2 <= nodes < s.nodes and (fewer := _with_nodes(s, nodes)) is not None:
+            yield fewer
+    for rounds in (2, s.rounds // 2, s.rounds - 1):
+        if 2 <= rounds < s.rounds:
+            yield replace(s, rounds=rounds)
+    if "+" in s.algorithm.name:
+        yield replace(s, algorithm=replace(s.algorithm, name=s.algorithm.name.partition("+")[0]))
+    for k in range(len(s.algorithm.params)):
+        params = s.algorithm.params[:k] + s.algorithm.params[k + 1 :]
+        yield replace(s, algorithm=replace(s.algorithm, params=params))
+    if s.codec != Named("fp32"):
+        yield replace(s, codec=Named("fp32"))
+    if s.workload != "consensus":
+        yield replace(s, workload="consensus")
+    for k, fault in enumerate(s.faults):
+        for shorter in _shorter(fault):
+            yield replace(s, faults=(*s.faults[:k], shorter, *s.faults[k + 1 :]))
+
+
+def _with_nodes(s: Schedule, nodes: int) -> Schedule | None:
+    """On fewer nodes; faults of nodes that are gone happen to the others."""
+    try:
+        naming.topology_of(s.topology, nodes)
+    except EdgegossipError:
+        return None
+    if not fits(s.algorithm, s.topology, s.codec, nodes, s.values):
+        return None
+    faults = []
+    for f in s.faults:
+        moved = tuple(dict.fromkeys(i % nodes for i in f.nodes))
+        if len(moved) == len(f.nodes) or (f.kind == "split" and len(moved) < nodes):
+            faults.append(replace(f, nodes=moved))
+    return replace(s, nodes=nodes, faults=tuple(faults))
+
+
+def _shorter(fault: Fault) -> Iterator[Fault]:
+    length = fault.end - fault.start
+    if length > 0.5:
+        yield replace(fault, end=round(fault.start + length / 2, 2))

@@ -30,7 +30,7 @@ REPLAY = "replay"  # the rule that only a second run can break
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A promise that was broken. `rule` is one of RULES."""
+    """Says which promise was broken. `rule` is one of RULES."""
 
     rule: str
     node: int | None
@@ -73,32 +73,34 @@ RULES: Mapping[str, str] = {
 
 
 def finite_fault(x: Vec) -> str | None:
-    """A finite sum of squares tells quickly that there is nothing wrong; it may overflow though all
-    values are finite."""
+    """Say whether a model is not finite. A finite sum of squares tells quickly that there is
+    nothing wrong; it may overflow though all values are finite."""
     return None if math.isfinite(x.dot(x)) or np.isfinite(x).all() else "the model is not finite"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Hull:
-    """The values between which models stay that are averaged only: every coordinate's smallest and
-    largest, float32[n]."""
+    """Holds the values between which models stay that are averaged only: every coordinate's
+    smallest and largest, float32[n]."""
 
     low: Vec
     high: Vec
 
     @classmethod
     def of(cls, models: Sequence[Vec]) -> Hull:
+        """Return the hull of these models, a little wider for float32's rounding."""
         stack = np.asarray(models)
         slack = np.float32(HULL_TOLERANCE) * max(np.float32(1.0), np.abs(stack).max())
         return cls(stack.min(axis=0) - slack, stack.max(axis=0) + slack)
 
     def fault(self, x: Vec) -> str | None:
+        """Say how far a model is beyond the hull; None when it is inside."""
         beyond = float(np.maximum(self.low - x, x - self.high).max())
         return f"the model is {beyond:.3g} beyond what the nodes started from" if beyond > 0.0 else None
 
 
 def implausible_fault(models: Sequence[Vec]) -> str | None:
-    """Of the models at the start of the last rounds, the newest last, where somebody lies."""
+    """Compare the models at the start of the last rounds, the newest last, where somebody lies."""
     if len(models) < 2:
         return None
     before, now = (float(np.linalg.norm(x.astype(np.float64))) for x in models[-2:])
@@ -108,9 +110,9 @@ def implausible_fault(models: Sequence[Vec]) -> str | None:
 
 
 def row_fault(audit: Audit, positive: bool) -> str | None:
-    """`positive`: no node has gone back to an older state, and none lies. After that a push-sum
-    weight may be zero or less for a while: what was handed over since the checkpoint is taken back
-    from those who have already passed it on."""
+    """Check the weights of the last mixing. `positive`: no node has gone back to an older state,
+    and none lies. After that a push-sum weight may be zero or less for a while: what was handed
+    over since the checkpoint is taken back from those who have already passed it on."""
     if audit.row:
         least, total = min(audit.row.values()), sum(audit.row.values())
         if not least >= 0.0:
@@ -123,7 +125,7 @@ def row_fault(audit: Audit, positive: bool) -> str | None:
 
 
 def weight_lie_fault(sender: int, before: Audit, after: Audit) -> str | None:
-    """After a message whose weight was tampered with."""
+    """Check what came of a message whose weight was tampered with."""
     for key, (_, weight) in after.seen.items():
         if key[0] == sender and weight > IMPOSSIBLE:
             return f"took in a total weight of {weight:.6g} from {sender}"
@@ -133,33 +135,34 @@ def weight_lie_fault(sender: int, before: Audit, after: Audit) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Early:
-    """Messages that wait for their round: how many, and the bytes of their bodies."""
+class PendingMessages:
+    """Counts messages that wait for their round, and the bytes of their bodies."""
 
     messages: int
     bytes: int
 
 
-def most_early(topology: Topology, index: int, algorithm: Any, body_bytes: int) -> Early:
-    """What a node may keep: of everybody who sends to it in some round one message a round, of as
-    many rounds as an honest one can be ahead (one period a hop, and the staleness; one of its own
-    may be under way) and the one beyond, which tells that this node was left behind. `body_bytes`:
-    the largest body that is accepted. `max_ahead` and `early_bytes` of the algorithm say it
-    anew."""
+def pending_limit(topology: Topology, index: int, algorithm: Any, body_bytes: int) -> PendingMessages:
+    """Return what a node may keep: of everybody who sends to it in some round one message a
+    round, of as many rounds as an honest one can be ahead (one period a hop, and the staleness;
+    one of its own may be under way) and the one beyond, which tells that this node was left
+    behind. `body_bytes`: the largest body that is accepted. `max_ahead` and `early_bytes` of the
+    algorithm say it anew."""
     sources = {j for r in range(topology.period) for j in topology.neighbours(index, r).in_}
     ahead = topology.n * (topology.period + naming.param_of(algorithm, "staleness", 0)) + 1
     messages = len(sources) * (int(naming.param_of(algorithm, "max_ahead", 0) or ahead) + 1)
-    return Early(messages, int(naming.param_of(algorithm, "early_bytes", 0)) or messages * body_bytes)
+    return PendingMessages(messages, int(naming.param_of(algorithm, "early_bytes", 0)) or messages * body_bytes)
 
 
-def memory_fault(held: Early, most: Early) -> str | None:
+def memory_fault(held: PendingMessages, most: PendingMessages) -> str | None:
+    """Say what is held beyond the limit; None when nothing is."""
     if held.messages > most.messages:
         return f"holds {held.messages} messages, {most.messages} may be early"
     return f"holds {held.bytes} bytes of messages, of at most {most.bytes}" if held.bytes > most.bytes else None
 
 
-def held(state: Any) -> Early:
-    """Messages that a state holds anywhere inside."""
+def pending_in(state: Any) -> PendingMessages:
+    """Count the messages that a state holds anywhere inside."""
     count, size, stack, known = 0, 0, [state], set[int]()
     while stack:
         thing = stack.pop()
@@ -174,7 +177,7 @@ def held(state: Any) -> Early:
         elif holds and id(thing) not in known:
             known.add(id(thing))
             stack.extend([getattr(thing, name) for name in holds])
-    return Early(count, size)
+    return PendingMessages(count, size)
 
 
 @lru_cache(maxsize=256)
@@ -193,7 +196,7 @@ def _holds(kind: type) -> str | tuple[str, ...]:
 
 
 def pending_fault(pending: PendingFrames, most_bytes: int) -> str | None:
-    """What a board keeps before it can do anything with it."""
+    """Say whether a board keeps more than it may before it can do anything with it."""
     size = sum(map(_room_of, pending.frames))
     return f"keeps {size} bytes of frames that came too early, of at most {most_bytes}" if size > most_bytes else None
 
@@ -205,7 +208,8 @@ def frames_fault(
     refused: Collection[str],
     pending: PendingFrames,
 ) -> str | None:
-    """Of one process, numbers of frames by sender."""
+    """Check that all frames of one process are accounted for; all are numbers of frames by
+    sender."""
     kept = Counter(frame.sender for frame in pending.frames)
     for sender, count in handed.items():
         known = accepted[sender] + dropped[sender] + kept[sender]
@@ -215,8 +219,8 @@ def frames_fault(
 
 
 def share_fault(pending: PendingFrames, sender: str, body_bytes: int) -> str | None:
-    """After a frame of this sender was dropped: it must have filled its share, to the size of a
-    frame."""
+    """Check, after a frame of this sender was dropped, that it had filled its share, to the size
+    of a frame."""
     mine = sum(_room_of(frame) for frame in pending.frames if frame.sender == sender)
     if mine + body_bytes + 2048 <= pending.share_bytes:
         return f"dropped a frame of {sender}, which has {mine} bytes there and may have {pending.share_bytes}"
@@ -231,8 +235,8 @@ def _room_of(frame: FrameReceived) -> int:
 
 
 def replica_fault(audits: list[Audit | None], reachable: Mapping[int, set[int]]) -> str | None:
-    """Copies of what a node has told everybody, against the original; both ends quiet and able to
-    talk."""
+    """Compare copies of what a node has told everybody with the original; both ends quiet and
+    able to talk."""
     for i, audit in enumerate(audits):
         if audit is None:
             continue

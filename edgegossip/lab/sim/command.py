@@ -1,30 +1,90 @@
 """What `edgegossip sim` does: one schedule with its trace, or a campaign with its first failure
-made small."""
+made small.
+
+A recipe fixes of a schedule algorithm, topology, codec, boards and deadline, or what a server
+run asks of its boards. Models and data are the simulator's own."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from edgegossip import recipe as recipes
 from edgegossip.lab.sim import naming
-from edgegossip.lab.sim.campaign import REPLAY_EVERY, Result, campaign, cores, replayed, run, schedule_of
+from edgegossip.lab.sim.campaign import REPLAY_EVERY, Result, campaign, cores, replayed, run, schedule_of, shrink
 from edgegossip.lab.sim.checkers import REPLAY
 from edgegossip.lab.sim.faults import EVERY_KIND
-from edgegossip.lab.sim.from_recipe import fixed_by
+from edgegossip.lab.sim.naming import Named
 from edgegossip.lab.sim.schedule import Options, Schedule
 from edgegossip.lab.sim.server_schedule import ServerSchedule
-from edgegossip.lab.sim.shrink import shrink
-from edgegossip.types import EXIT_OK, EXIT_RUN
+from edgegossip.recipe import Recipe
+from edgegossip.types import EXIT_OK, EXIT_RUN, ConfigError
 
+JOIN_S = 120.0  # that `run` waits for boards where the recipe does not say
 Say = Callable[[str], None]
 
 
+def fixed_by(recipe: Recipe, options: Options) -> Options:
+    """Return `options` with the recipe's parts where they say nothing. Raises ConfigError for a
+    server recipe's strategy."""
+    if recipe.run.mode != "gossip":
+        return _server(recipe, options)
+    if options.mode == "server":
+        raise ConfigError(f"{recipe.run.name} is a gossip recipe: leave --mode server away")
+    gossip = recipe.gossip
+    name, params = gossip.algorithm, dict(gossip.params)
+    if gossip.momentum != "none":
+        name, params = f"{name}+{gossip.momentum}", {**params, "momentum_factor": gossip.momentum_factor}
+    places = dict(gossip.topology_params)
+    if gossip.topology == "file":
+        places["path"] = gossip.topology_file
+    return replace(
+        options,
+        mode="gossip",
+        algorithms=options.algorithms or (Named.of(name, params),),
+        topology=options.topology or Named.of(gossip.topology, places),
+        codec=options.codec or Named.of(recipe.codec.name, recipe.codec.params),
+        nodes=options.nodes or recipe.run.nodes,
+        deadline_s=options.deadline_s or recipe.gossip.deadline_s,
+    )
+
+
+def _server(recipe: Recipe, options: Options) -> Options:
+    server, name = recipe.server, recipe.run.name
+    if options.mode == "gossip":
+        raise ConfigError(f"{name} is a server recipe: leave --mode gossip away")
+    if server.strategy != "fedavg":
+        raise ConfigError(
+            f"{name} has server.strategy = {server.strategy}, which is Flower's; the simulator has fedavg"
+        )
+    downlink = str(Named.of(server.downlink, server.downlink_params))
+    settings = {
+        "downlink": f'"{downlink}"' if "," in downlink else downlink,
+        "weighting": server.weighting,
+        "quorum": server.quorum,
+        "min_nodes": server.min_nodes,
+        "fraction": server.fraction,
+        "join_s": server.join_s or JOIN_S,
+        "every": recipe.evaluation.every,
+        "evaluates": recipe.evaluation.where,
+        "combiner": "mean",
+    }
+    words = [f"{key}={value}" for key, value in settings.items()]
+    return replace(
+        options,
+        mode="server",
+        codec=options.codec or Named.of(recipe.codec.name, recipe.codec.params),
+        nodes=options.nodes or recipe.run.nodes,
+        deadline_s=options.deadline_s or server.deadline_s,
+        server=",".join([*words, *([options.server] if options.server else [])]),
+    )
+
+
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """The command line. Empty strings and None: not said."""
+class SimOptions:
+    """Holds the command line. Empty strings and None: not said."""
 
     recipe: str | None
     settings: tuple[str, ...]
@@ -43,30 +103,31 @@ class Asked:
     server: tuple[str, ...] = ()
 
 
-def options_of(asked: Asked) -> Options:
-    """Raises ConfigError."""
+def options_of(arguments: SimOptions) -> Options:
+    """Return what the command line fixes of every schedule. Raises ConfigError."""
     options = Options(
-        algorithms=tuple(naming.parse("--algorithm", a) for a in asked.algorithms) or None,
-        topology=naming.parse("--topology", asked.topology) if asked.topology else None,
-        codec=naming.parse("--codec", asked.codec) if asked.codec else None,
-        nodes=asked.nodes,
-        rounds=asked.rounds,
-        workload=asked.workload or None,
-        deadline_s=asked.deadline_s,
-        values=asked.values,
-        faults=asked.faults,
-        mode=asked.mode,
-        server=",".join(asked.server) or None,
+        algorithms=tuple(naming.parse("--algorithm", a) for a in arguments.algorithms) or None,
+        topology=naming.parse("--topology", arguments.topology) if arguments.topology else None,
+        codec=naming.parse("--codec", arguments.codec) if arguments.codec else None,
+        nodes=arguments.nodes,
+        rounds=arguments.rounds,
+        workload=arguments.workload or None,
+        deadline_s=arguments.deadline_s,
+        values=arguments.values,
+        faults=arguments.faults,
+        mode=arguments.mode,
+        server=",".join(arguments.server) or None,
     )
-    if asked.recipe is None:
+    if arguments.recipe is None:
         return options
-    return fixed_by(recipes.load(asked.recipe, asked.settings), options)
+    return fixed_by(recipes.load(arguments.recipe, arguments.settings), options)
 
 
-def replay(asked: Asked, say: Say, quiet: bool) -> tuple[dict[str, Any], int]:
-    """One schedule; its trace goes to `say` unless quiet. If it breaks nothing it is run a second
-    time, without a trace, and must go the same way. The JSON document, and the exit code."""
-    schedule = schedule_of(asked.seed, options_of(asked))
+def replay(arguments: SimOptions, say: Say, quiet: bool) -> tuple[dict[str, Any], int]:
+    """Run one schedule; its trace goes to `say` unless quiet. If it breaks nothing it is run a
+    second time, without a trace, and must go the same way. Returns the JSON document and the
+    exit code."""
+    schedule = schedule_of(arguments.seed, options_of(arguments))
     if not quiet:
         say(f"# {schedule.command()}")
         say(f"# {'time_s':>7}  node  event")
@@ -97,11 +158,12 @@ def replay(asked: Asked, say: Say, quiet: bool) -> tuple[dict[str, Any], int]:
     return document, EXIT_RUN if violations else EXIT_OK
 
 
-def many(asked: Asked, count: int, say: Say, quiet: bool) -> tuple[dict[str, Any], int]:
-    """A campaign of `count` seeds from `asked.seed` on. The JSON document, and the exit code."""
-    options = options_of(asked)
-    schedule_of(asked.seed, options)  # so that a mistake is one sentence, before any process starts
-    seeds = range(asked.seed, asked.seed + count)
+def many(arguments: SimOptions, count: int, say: Say, quiet: bool) -> tuple[dict[str, Any], int]:
+    """Run a campaign of `count` seeds from `arguments.seed` on. Returns the JSON document and
+    the exit code."""
+    options = options_of(arguments)
+    schedule_of(arguments.seed, options)  # so that a mistake is one sentence, before any process starts
+    seeds = range(arguments.seed, arguments.seed + count)
     told = [0]
 
     def progress(result: Result) -> None:
@@ -110,7 +172,7 @@ def many(asked: Asked, count: int, say: Say, quiet: bool) -> tuple[dict[str, Any
             rate = result.schedules / result.seconds
             say(f"{result.schedules} of {count} schedules, {result.violations} violations, {rate:.1f} a second")
 
-    result = campaign(seeds, options, jobs=asked.jobs or cores(), progress=None if quiet else progress)
+    result = campaign(seeds, options, jobs=arguments.jobs or cores(), progress=None if quiet else progress)
     document = {**result.to_json(), "first_failure": None}
     if not quiet:
         _show(result, say)
@@ -136,8 +198,7 @@ def _smallest(schedule: Schedule | ServerSchedule, rule: str) -> tuple[Schedule 
 
     if fails(schedule) != rule:
         return schedule, "which did not come again when it was looked for once more"
-    small = shrink(schedule, fails) if isinstance(schedule, ServerSchedule) else shrink(schedule, fails)
-    return small, "made small"
+    return shrink(schedule, fails), "made small"
 
 
 def _show(result: Result, say: Say) -> None:

@@ -31,10 +31,10 @@ Scope = Literal["messages", "edge", "side", "node", "whole"]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of fault. `low`..`high` bound the strength, in `unit`; what is drawn lies between
-    them. `all` draws it `often` times as often as others, and only with the algorithms of `among`,
-    if it says any: those whose messages it can change. `share`: instead, in this share of
-    schedules, whatever else is drawn."""
+    """Describes one kind of fault. `low`..`high` bound the strength, in `unit`; what is drawn
+    lies between them. `all` draws it `often` times as often as others, and only with the
+    algorithms of `among`, if it says any: those whose messages it can change. `share`: instead,
+    in this share of schedules, whatever else is drawn."""
 
     name: str
     scope: Scope
@@ -196,7 +196,7 @@ _EXACT = re.compile(r"(?P<from>[0-9.]+)-(?P<to>[0-9.]+)(?::(?P<nodes>[0-9+]+))?"
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault of one schedule, from `start` to `end` (virtual seconds)."""
+    """Is one fault of one schedule, from `start` to `end` (virtual seconds)."""
 
     kind: str
     start: float
@@ -213,8 +213,8 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A parsed SPEC. `pool` are kinds to draw a few from; `asked` are drawn in any case; `exact`
-    are there as they are. `kinds`: those that such runs know."""
+    """Is a parsed SPEC. `pool` are kinds to draw a few from; `asked` are drawn in any case;
+    `exact` are there as they are. `kinds`: those that such runs know."""
 
     pool: tuple[str, ...] = ()
     asked: tuple[tuple[str, float | None], ...] = ()
@@ -253,10 +253,12 @@ def draw(
     seconds: float,
     algorithm: str | None = None,
 ) -> tuple[Fault, ...]:
-    """The faults of one schedule of `nodes` nodes with these (sender, receiver) edges, all of them
-    over after `seconds`, but for newcomers, who stay away for as long as it takes the others to get
-    far ahead. Of those of `all` only what can do something to `algorithm`, if it is said. Raises
-    ConfigError when an exact one names a node that is not there."""
+    """Draw the faults of one schedule of `nodes` nodes with these (sender, receiver) edges.
+
+    All of them are over after `seconds`, but for newcomers, who stay away for as long as it
+    takes the others to get far ahead. Of those of `all` only what can do something to
+    `algorithm` is drawn, if it is said. Raises ConfigError when an exact one names a node that
+    is not there."""
     links, kinds = sorted(set(edges)), spec.kinds
     faults: list[Fault] = []
     for name, amount in spec.asked:
@@ -277,10 +279,10 @@ def draw(
     for fault in spec.exact:
         if any(i >= nodes for i in fault.nodes):
             raise ConfigError(f"--faults {fault}: there are {nodes} nodes, 0 to {nodes - 1}")
-    return _settle([*faults, *spec.exact])
+    return _with_one_liar([*faults, *spec.exact])
 
 
-def _settle(faults: list[Fault]) -> tuple[Fault, ...]:
+def _with_one_liar(faults: list[Fault]) -> tuple[Fault, ...]:
     """In order of time; of the nodes that lie only one does, so that an honest majority is left,
     and only one leaves."""
     kept: list[Fault] = []

@@ -1,14 +1,15 @@
-"""A second set of books: what each node's mass and weight must be, kept apart from the algorithms.
+"""A second set of books: what each node's mass and weight must be, kept apart from the
+algorithms.
 
 Of a push-sum state, own + handed out - taken in (mass + sum of `sent` - sum of `seen`, of the
-audit) changes by the node's own local updates only, whatever the network does. A restart takes it
-back to what it was at the checkpoint. Two things change it otherwise: adopting another's model, and
-a neighbour's disk that was lost: then both ends close the account of the edge, what had come in
-stays (+ seen) and what had gone out is gone (- sent).
+audit) changes by the node's own local updates only, whatever the network does. A restart takes
+it back to what it was at the checkpoint. Two things change it otherwise: adopting another's
+model, and a neighbour's disk that was lost: then both ends close the account of the edge, what
+had come in stays (+ seen) and what had gone out is gone (- sent).
 
 Pairwise exchanges keep no totals: there only the sum over all nodes is known, less the halves of
-exchanges that one end has done and the other not yet (`exchanged`), and only while no node has gone
-back to an older state."""
+exchanges that one end has done and the other not yet (`exchanged`), and only while no node has
+gone back to an older state."""
 
 from __future__ import annotations
 
@@ -30,13 +31,14 @@ FULL = 0.1  # push-sum weight from which on a local update counts in full
 
 @dataclass(slots=True)
 class Account:
-    """What one node's books must show."""
+    """Holds what one node's books must show."""
 
     mass: NDArray[np.float64]  # float64[n]
     weight: float
     incarnations: list[int]  # by peer: which of its incarnations our totals belong to
 
     def copy(self) -> Account:
+        """Return a copy that later entries of this one leave alone."""
         return Account(self.mass, self.weight, list(self.incarnations))
 
 
@@ -55,11 +57,11 @@ class Ledger:
     def booted(
         self, node: int, saved: Saved | None, start: Vec, again: bool, listens_s: float, arrives_s: Sequence[float]
     ) -> None:
-        """A process started from a checkpoint, or from model `start` with weight 1. It gets what
-        arrives after `listens_s`, and the last message of its node's earlier processes arrives at
-        `arrives_s`, by receiver. A greeting that comes that late may open an account with an
-        incarnation of the peer that is gone already; it is closed when the peer's present
-        incarnation is heard of."""
+        """Open the account of a process that started from a checkpoint, or from model `start`
+        with weight 1. It gets what arrives after `listens_s`, and the last message of its node's
+        earlier processes arrives at `arrives_s`, by receiver. A Hello that comes that late may
+        open an account with an incarnation of the peer that is gone already; it is closed when
+        the peer's present incarnation is heard of."""
         if saved is not None and isinstance(saved.notes, Account):
             self.accounts[node] = saved.notes.copy()
             return
@@ -73,24 +75,23 @@ class Ledger:
         self.accounts[node] = Account(start.astype(np.float64), 1.0, incarnations)
 
     def updated(self, node: int, delta: Vec, mixed: float = 1.0) -> None:
-        """`mixed`: the push-sum weight with which the node's model was made. Of a small one the
-        update counts less."""
+        """Enter a local update. `mixed`: the push-sum weight with which the node's model was
+        made. Of a small one the update counts less."""
         account, share = self.accounts[node], min(1.0, max(mixed, 0.0) / FULL)
         account.mass = account.mass + (delta if share == 1.0 else share * delta)  # a new one: checkpoints hold the old
 
     def owes(self, node: int, peer: int) -> bool:
-        """Whether `peer` has lost its disk since this node opened its account with it."""
+        """Tell whether `peer` has lost its disk since this node opened its account with it."""
         return self.accounts[node].incarnations[peer] != self._incarnations[peer]
 
     def rebase(self, node: int, audit: Audit) -> None:
-        """The node took over somebody else's model: its mass starts afresh from there; its weight
-        does not."""
+        """Start the node's mass afresh: it took over somebody else's model. Its weight stays."""
         if audit.mass is not None:
             self.accounts[node].mass = books(audit)[0]
 
     def closed(self, node: int, peer: int, before: Audit, after: Audit, adopts: bool = False) -> None:
-        """A message of a peer that has lost its disk was taken in: if the account of the edge was
-        closed, ours follows. `adopts`: with the same message the node took over a model, so that
+        """Follow when the account of an edge is closed: a message of a peer that has lost its
+        disk was taken in. `adopts`: with the same message the node took over a model, so that
         only the weight tells; the mass is rebased."""
         account = self.accounts[node]
         if adopts and after.mass is not None:
@@ -108,7 +109,7 @@ class Ledger:
                 return
 
     def fault(self, node: int, audit: Audit) -> str | None:
-        """What the node's books show wrongly."""
+        """Say what the node's books show wrongly."""
         if audit.mass is None or audit.finished:
             return None
         account = self.accounts[node]
@@ -116,7 +117,7 @@ class Ledger:
 
 
 def books(audit: Audit) -> tuple[NDArray[np.float64], float]:
-    """mass + sent - seen (float64[n]), and the same of the weights."""
+    """Return mass + sent - seen (float64[n]), and the same of the weights."""
     assert audit.mass is not None
     mass, weight = np.array(audit.mass, np.float64), float(audit.weight)
     for vector, scalar in audit.sent.values():
@@ -129,14 +130,14 @@ def books(audit: Audit) -> tuple[NDArray[np.float64], float]:
 
 
 def largest_term(audit: Audit) -> float:
-    """The largest magnitude among what `books` adds up."""
+    """Return the largest magnitude among what `books` adds up."""
     vectors = [audit.mass, *(v for v, _ in audit.sent.values()), *(v for v, _ in audit.seen.values())]
     return max(abs(audit.weight), *(float(np.abs(v).max(initial=0.0)) for v in vectors if v is not None))
 
 
 def exchanged(audits: Sequence[Audit]) -> NDArray[np.float64]:
-    """Sum of the masses of all nodes as it would be without the exchanges that are open,
-    float64[n]."""
+    """Return the sum of the masses of all nodes as it would be without the exchanges that are
+    open, float64[n]."""
     total_mass = np.zeros(0)
     for i, audit in enumerate(audits):
         if audit.mass is None:
@@ -149,7 +150,7 @@ def exchanged(audits: Sequence[Audit]) -> NDArray[np.float64]:
 
 
 def total(totals: Totals, peer: int, values: int) -> tuple[NDArray[np.float64], float]:
-    """Over the phases of the topology's period."""
+    """Add up what an edge carried over the phases of the topology's period."""
     mass, weight = np.zeros(values), 0.0
     for (other, _), (vector, scalar) in totals.items():
         if other == peer:
@@ -170,8 +171,8 @@ def _fault(audit: Audit, mass: NDArray[np.float64], weight: float) -> str | None
 
 
 def edge_fault(audits: Sequence[Audit | None], pairs: Sequence[tuple[int, int]]) -> str | None:
-    """What went out over an edge (sender, receiver) and has not come in, when nothing is on its way
-    any more."""
+    """Say what went out over an edge (sender, receiver) and has not come in, when nothing is on
+    its way any more."""
     for j, i in pairs:
         out, come = audits[j], audits[i]
         if out is None or come is None:
@@ -210,6 +211,7 @@ class Spy:
         return getattr(self._algorithm, name)
 
     def step(self, s: Any, local: LocalUpdate) -> tuple[Any, list[Action]]:
+        """Note the update, and let the algorithm step."""
         self._last.delta = local.delta
         return self._algorithm.step(s, local)
 

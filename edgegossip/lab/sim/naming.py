@@ -1,4 +1,5 @@
-"""NAME[:KEY=VALUE,...] for algorithms, codecs and topologies, as the command line has them."""
+"""Reads and writes NAME[:KEY=VALUE,...] for algorithms, codecs and topologies, as the command
+line has them."""
 
 from __future__ import annotations
 
@@ -18,17 +19,19 @@ from edgegossip.types import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """Something of a registry with its parameters; hashable."""
+    """Names something of a registry with its parameters; hashable."""
 
     name: str
     params: tuple[tuple[str, str], ...] = ()  # values as JSON
 
     @classmethod
     def of(cls, name: str, params: Mapping[str, Any] | None = None) -> Named:
+        """Make one of a name and parameters that JSON can hold."""
         return cls(name, tuple(sorted((k, json.dumps(v, separators=(",", ":"))) for k, v in (params or {}).items())))
 
     @property
     def values(self) -> dict[str, Any]:
+        """Return the parameters as Python values."""
         return {k: json.loads(v) for k, v in self.params}
 
     def __str__(self) -> str:
@@ -37,7 +40,7 @@ class Named:
 
 
 def parse(option: str, text: str) -> Named:
-    """Raises ConfigError that names the option."""
+    """Read NAME[:KEY=VALUE,...]. Raises ConfigError that names the option."""
     name, _, rest = text.partition(":")
     params: dict[str, Any] = {}
     for item in _items(rest):
@@ -75,8 +78,8 @@ def _bare(value: str) -> str:
 
 @lru_cache(maxsize=4096)
 def topology_of(named: Named, nodes: int) -> Topology:
-    """Raises ConfigError, or DataError for a topology file. Made once: building one takes longer
-    than a schedule's round."""
+    """Return the topology. Made once: building one takes longer than a schedule's round. Raises
+    ConfigError, or DataError for a topology file."""
     if named.name == "file":
         members = tuple(member_names(nodes))
         values = named.values
@@ -90,21 +93,21 @@ def topology_of(named: Named, nodes: int) -> Topology:
 
 
 def member_names(nodes: int) -> list[str]:
-    """board-0, board-1, ..., padded so that they sort in order, as a local fleet's."""
+    """Return board-0, board-1, ..., padded so that they sort in order, as a local fleet's."""
     width = len(str(nodes - 1))
     return [f"board-{k:0{width}}" for k in range(nodes)]
 
 
 @lru_cache(maxsize=4096)
 def codec_of(named: Named) -> Any:
-    """Raises ConfigError."""
+    """Return the codec. Raises ConfigError."""
     return codecs.get(named.name, **named.values)
 
 
 @lru_cache(maxsize=4096)
 def algorithm_of(named: Named) -> GossipAlgorithm[Any]:
-    """`name`, or `name+momentum`; the parameter `momentum_factor` is the momentum's. Raises
-    ConfigError."""
+    """Return the algorithm of `name`, or `name+momentum`; the parameter `momentum_factor` is the
+    momentum's. Raises ConfigError."""
     name, plus, kind = named.name.partition("+")
     values = named.values
     factor = values.pop("momentum_factor", 0.9) if plus else 0.9
@@ -113,8 +116,8 @@ def algorithm_of(named: Named) -> GossipAlgorithm[Any]:
 
 
 def param_of(algorithm: Any, name: str, default: float) -> float:
-    """A parameter of an algorithm, of the scheme that it runs or of the algorithm inside a
-    wrapper."""
+    """Return a parameter of an algorithm, of the scheme that it runs or of the algorithm inside
+    a wrapper."""
     for part in (algorithm, getattr(algorithm, "scheme", None)):
         value = getattr(part, name, None)
         if isinstance(value, (int, float)):

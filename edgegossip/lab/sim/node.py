@@ -37,15 +37,15 @@ from edgegossip.engine.events import (
 )
 from edgegossip.engine.node import NodeEngine, Stage
 from edgegossip.gossip.base import NodeView, Send
-from edgegossip.lab.sim.clock import Clock
 from edgegossip.lab.sim.disk import Disk, Saved
+from edgegossip.lab.sim.network import Clock
 from edgegossip.types import LocalUpdate, Vec
 
 _STEPPED = (Stage.EXCHANGING, Stage.POLLING)  # after an update that was used
 
 
 class Packet(NamedTuple):
-    """A message on the network. `lie`: the kind of fault that tampered with it; empty if none
+    """Is a message on the network. `lie`: the kind of fault that tampered with it; empty if none
     did."""
 
     sender: int
@@ -55,44 +55,82 @@ class Packet(NamedTuple):
 
 
 class Tampered(bytes):
-    """A frame that a liar sent. `lie`: the kind of fault."""
+    """Is a frame that a liar sent. `lie`: the kind of fault."""
 
     lie = ""
 
 
-class Surroundings(Protocol):
-    """What a node lives in: it asks for engines, updates and time, and what it does is looked at
-    here. `World` is one."""
+class NodeEnvironment(Protocol):
+    """Is what a node lives in: it asks for engines, updates and time, and what it does is looked
+    at here. `World` is one."""
 
     clock: Clock
 
-    def engine_of(self, node: Node, restarted: bool) -> NodeEngine: ...
-    def start_of(self, index: int) -> Vec: ...
-    def load_s(self, index: int) -> float: ...
-    def compute_s(self, index: int) -> float: ...
-    def update(self, node: Node, model: Vec) -> LocalUpdate: ...
-    def enough(self, node: Node) -> bool: ...
+    def engine_of(self, node: Node, restarted: bool) -> NodeEngine:
+        """Make the engine of a new process of this node."""
 
-    def booted(self, node: Node, saved: Saved | None, state: Any) -> None: ...
-    def ticked(self, node: Node, timer: Timer) -> None: ...
-    def stepped(self, node: Node, before: Any, local: LocalUpdate) -> None: ...
-    def send(self, node: Node, send: Send) -> None: ...
-    def received(self, node: Node, accepted: Accepted, effects: list[Effect]) -> None: ...
-    def kept(self, node: Node) -> None: ...
-    def dropped(self, node: Node, sender: str) -> None: ...
-    def refused(self, node: Node, peer: str, reason: str) -> None: ...
-    def round_done(self, node: Node, ended: RoundEnded) -> None: ...
-    def checkpoint(self, node: Node, state: Any) -> None: ...
-    def adopted(self, node: Node, action: events.Adopted) -> None: ...
-    def logged(self, node: Node, line: Log) -> None: ...
-    def finished(self, node: Node) -> None: ...
-    def failed(self, node: Node, reason: str) -> None: ...
+    def start_of(self, index: int) -> Vec:
+        """Return the model with which a node begins, float32[n]."""
+
+    def load_s(self, index: int) -> float:
+        """Return the virtual seconds that loading its model takes a node."""
+
+    def compute_s(self, index: int) -> float:
+        """Return the virtual seconds that a local update takes a node."""
+
+    def update(self, node: Node, model: Vec) -> LocalUpdate:
+        """Return the local update of a model, float32[n]."""
+
+    def enough(self, node: Node) -> bool:
+        """Tell whether the node has done all rounds that are wanted for now."""
+
+    def booted(self, node: Node, saved: Saved | None, state: Any) -> None:
+        """Hear that a process has joined, and begins with this state."""
+
+    def ticked(self, node: Node, timer: Timer) -> None:
+        """Hear that a timer is due."""
+
+    def stepped(self, node: Node, before: Any, local: LocalUpdate) -> None:
+        """Hear that an update was used in the state `before`."""
+
+    def send(self, node: Node, send: Send) -> None:
+        """Carry a message."""
+
+    def received(self, node: Node, accepted: Accepted, effects: list[Effect]) -> None:
+        """Hear that a frame was taken in. `effects`: among which this one is."""
+
+    def kept(self, node: Node) -> None:
+        """Hear that a frame came too early, and is kept."""
+
+    def dropped(self, node: Node, sender: str) -> None:
+        """Hear that a frame was dropped for want of room."""
+
+    def refused(self, node: Node, peer: str, reason: str) -> None:
+        """Hear that a peer's message was refused, and why."""
+
+    def round_done(self, node: Node, ended: RoundEnded) -> None:
+        """Hear that a round has ended."""
+
+    def checkpoint(self, node: Node, state: Any) -> None:
+        """Write a checkpoint of this state."""
+
+    def adopted(self, node: Node, action: events.Adopted) -> None:
+        """Hear that the node took over another's model."""
+
+    def logged(self, node: Node, line: Log) -> None:
+        """Hear a line of the node's event log."""
+
+    def finished(self, node: Node) -> None:
+        """Hear that a process has come to the end of the run."""
+
+    def failed(self, node: Node, reason: str) -> None:
+        """Hear that a process ends because there is no run for it."""
 
 
 class Node:
-    """A place for processes, one after the other. Everything happens in calls from the clock."""
+    """Is a place for processes, one after the other. Everything happens in calls from the clock."""
 
-    def __init__(self, world: Surroundings, index: int, view: NodeView, disk: Disk) -> None:
+    def __init__(self, world: NodeEnvironment, index: int, view: NodeView, disk: Disk) -> None:
         self.world, self.index, self.view, self.disk = world, index, view, disk
         self.engine: NodeEngine
         self.up = self.paused = False
@@ -116,12 +154,13 @@ class Node:
 
     @property
     def trains(self) -> bool:
-        """Whether it is in its rounds: it has joined, and has a model that is worth something."""
+        """Tell whether it is in its rounds: it has joined, and has a model that is worth
+        something."""
         return self.up and self.engine.view is not None and self.engine.stage is not Stage.ALONE
 
     @property
     def has_heard(self) -> bool:
-        """Whether it has taken in all that its transport has to tell."""
+        """Tell whether it has taken in all that its transport has to tell."""
         return not self._transport and not self.paused
 
     @property
@@ -130,10 +169,9 @@ class Node:
         return self.engine.state
 
     # -- processes
-    # ----------------------------------------------------------------------------------------------
 
     def boot(self, saved: Saved | None, boot: int) -> None:
-        """A new process, which will go on from what the disk holds, or from nothing."""
+        """Begin a new process, which will go on from what the disk holds, or from nothing."""
         view = self.view
         self.view = NodeView(
             view.node,
@@ -160,37 +198,40 @@ class Node:
         self._loop()
 
     def kill(self) -> None:
+        """End the process; what waited for it is lost."""
         self.up = self.paused = False
         self.process += 1
         self._transport.clear()
         self._answers.clear()
 
     def pause(self) -> None:
+        """Let the process stand still."""
         self.paused = True
 
     def unpause(self) -> None:
+        """Let it go on as if nothing had happened."""
         self.paused = False
         self.since_s = self.world.clock.now
         self._loop()
 
     def wake(self) -> None:
-        """More rounds are wanted than it was known when this node went to rest."""
+        """Go on after a rest: more rounds are wanted than it was known when this node went to
+        it."""
         if self.idle:
             self.idle = False
             self._loop()
 
     def jump(self, seconds: float) -> None:
-        """The node's own clock goes on from another time."""
+        """Put the node's own clock forward, or back, by so many seconds."""
         self.offset_s += seconds
         self.since_s = max(self.since_s, self.world.clock.now - min(0.0, seconds))
         if self._timers:
             self._wake_at(min(self._timers.values()))
 
     # -- what comes in
-    # ---------------------------------------------------------------------------------------------
 
     def take(self, event: Event) -> None:
-        """An event from the transport."""
+        """Take an event from the transport."""
         self._transport.append(event)
         self._loop()
 
@@ -236,7 +277,6 @@ class Node:
         self._carry_out(effects)
 
     # -- timers
-    # ----------------------------------------------------------------------------------------------
 
     @property
     def _now_s(self) -> float:
@@ -282,7 +322,6 @@ class Node:
         self._handle(TimerFired(timer))
 
     # -- effects
-    # ----------------------------------------------------------------------------------------------
 
     def _carry_out(self, effects: list[Effect]) -> None:
         world = self.world

@@ -1,16 +1,17 @@
 """Runs one schedule: faults, then quiet, in which everything must heal; and what must be true in
 the end.
 
-1. Faults, for `schedule.seconds`. 2. All is well and nobody trains any more; nodes that lied are
-sent away. Once everybody knows who is there, all must get to the same round. 3. As many more rounds
-as mixing takes, and more where a compressed algorithm needs them; then the nodes must agree as
-`agreement` says, on the mean where it is conserved, and both ends of every edge must hold the same.
-4. The run is said to have two rounds more: everybody must come to its end and leave."""
+1. Faults, for `schedule.seconds`: `FaultInjector` begins and ends each at its time, whatever
+others do meanwhile. 2. All is well and nobody trains any more; nodes that lied are evicted. Once
+everybody knows who is there, all must get to the same round. 3. As many more rounds as mixing
+takes, and more where a compressed algorithm needs them; then the nodes must agree as
+`convergence` says, on the mean where it is conserved, and both ends of every edge must hold the
+same. 4. The run is said to have two rounds more: everybody must come to its end and leave."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,17 +19,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgegossip.gossip.base import GossipAlgorithm
-from edgegossip.lab.sim import agreement, checkers, naming, trace
+from edgegossip.lab.sim import checkers, convergence, faults, naming, trace
 from edgegossip.lab.sim.checkers import Violation
+from edgegossip.lab.sim.convergence import MORE, Averages, ConvergenceCheck, compensates, talking
 from edgegossip.lab.sim.disk import Disk
-from edgegossip.lab.sim.ending import MORE, Ending, compensates, talking
-from edgegossip.lab.sim.inject import Injector
+from edgegossip.lab.sim.faults import KINDS, Fault
+from edgegossip.lab.sim.network import FIRST_S, NOTICE_S
 from edgegossip.lab.sim.node import Node
-from edgegossip.lab.sim.presence import FIRST_S, NOTICE_S
 from edgegossip.lab.sim.schedule import ROUND_S, Schedule, of, unfit
 from edgegossip.lab.sim.world import PATIENCE, PUSH_SUM, World
 from edgegossip.types import ConfigError, EdgegossipError, Vec
 
+SLICES = 100  # half periods of a flapping link, at most
 LAST_ROUNDS = 2  # after all has been looked at, the run ends
 DIES_LATE = 0.3  # share of the schedules in which somebody dies in them
 START_S = 0.3  # nodes start within
@@ -46,9 +48,201 @@ MORE_ROUNDS = 4, 8, 16, *[20] * 24  # for algorithms that take longer
 CATCH_UP_ROUNDS = 60  # of a deadline each, that catching up may take
 
 
+class FaultInjector:
+    """Puts every fault of a schedule on the world's clock."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._absent: dict[int, int] = {}  # by node: faults that keep it away now
+        for fault in world.schedule.faults:
+            begin = getattr(self, "_" + fault.kind.replace("-", "_"), None) or self._of_scope(fault)
+            world.clock.at(fault.start, self._begin, fault, begin)
+
+    def late(self) -> frozenset[int]:
+        """Return the nodes that are not there at the start."""
+        return frozenset(f.nodes[0] for f in self._world.schedule.faults if f.kind == "late-join")
+
+    def may_come(self, i: int) -> bool:
+        """Tell whether no fault keeps a node away."""
+        return not self._absent.get(i)
+
+    def _begin(self, fault: Fault, begin) -> None:  # type: ignore[no-untyped-def]
+        world = self._world
+        world.trace.event(world.clock.now, -1, trace.FAULT, fault.end)
+        world.trace.line(world.clock.now, None, f"fault: {fault} ({KINDS[fault.kind].help})")
+        begin(fault)
+        if fault.end > fault.start and fault.kind not in faults.ENDLESS:
+            world.clock.at(fault.end, self._end, fault)
+
+    def _end(self, fault: Fault) -> None:
+        self._world.trace.line(self._world.clock.now, None, f"end of fault: {fault}")
+
+    def _of_scope(self, fault: Fault):  # type: ignore[no-untyped-def]
+        if fault.kind in faults.CRASHES:
+            return self._crashing
+        if fault.kind in faults.BYZANTINE:
+            return self._lying
+        return self._messages
+
+    # -- messages and links
+
+    def _messages(self, fault: Fault) -> None:
+        """Overlapping faults of one kind: the last one's strength counts until its end, and then
+        none."""
+        setattr(self._world.network, fault.kind, fault.strength)
+        self._world.clock.at(fault.end, setattr, self._world.network, fault.kind, 0.0)
+
+    def _one_way_cut(self, fault: Fault) -> None:
+        self._cut([(fault.nodes[0], fault.nodes[1])], fault)
+
+    def _split(self, fault: Fault) -> None:
+        side = set(fault.nodes)
+        rest = [i for i in range(self._world.schedule.nodes) if i not in side]
+        self._cut([pair for a in side for b in rest for pair in ((a, b), (b, a))], fault)
+
+    def _cut(self, pairs: list[tuple[int, int]], fault: Fault) -> None:
+        self._set_cut(pairs, fault.kind, True)
+        self._world.clock.at(fault.end, self._set_cut, pairs, fault.kind, False)
+
+    def _set_cut(self, pairs: Iterable[tuple[int, int]], kind: str, cut: bool) -> None:
+        world = self._world
+        for a, b in pairs:
+            (world.network.cut if cut else world.network.mend)(a, b, kind)
+        world.detector.changed(pairs)
+
+    def _flapping(self, fault: Fault) -> None:
+        a, b = fault.nodes
+        pairs, when = [(a, b), (b, a)], fault.start
+        for k in range(SLICES):
+            if when >= fault.end:
+                break
+            self._world.clock.at(when, self._set_cut, pairs, fault.kind, k % 2 == 0)
+            when += fault.strength
+        self._world.clock.at(fault.end, self._set_cut, pairs, fault.kind, False)
+
+    def _slow_link(self, fault: Fault) -> None:
+        a, b = fault.nodes
+        self._world.network.slow(a, b, fault.strength)
+        self._world.clock.at(fault.end, self._world.network.slow, a, b, 0.0)
+
+    # -- nodes
+
+    def _crashing(self, fault: Fault) -> None:
+        world, (i,) = self._world, fault.nodes
+        node = world.nodes[i]
+        if not node.up:
+            return
+        if node.disk.crash("empty-disk" if fault.kind == "newcomer" else fault.kind, int(fault.strength)):
+            world.seen[fault.kind] += 1
+        world.restarts += 1
+        self._go(i, f"{fault.kind}: the process is gone")
+        world.clock.at(fault.end, self._come, i)
+
+    def _late_join(self, fault: Fault) -> None:
+        (i,) = fault.nodes
+        self._absent[i] = self._absent.get(i, 0) + 1
+        self._world.seen["late-join"] += 1
+        self._world.restarts += 1
+        self._world.clock.at(fault.end, self._come, i)
+
+    def _other_model(self, fault: Fault) -> None:
+        world = self._world
+        world.seen[fault.kind] += 1
+        self._set_model(fault.nodes, 1)
+        world.clock.at(fault.end, self._right_model, fault.nodes)
+
+    def _set_model(self, nodes: Iterable[int], model: int) -> None:
+        """Processes with other data come in place of these, with nothing on their disks: what they
+        held is of another model."""
+        world = self._world
+        for i in nodes:
+            world.restarts += 1
+            world.nodes[i].disk.crash("empty-disk", 1)
+            if world.nodes[i].up:
+                self._go(i, "other-model: the process is gone")
+            else:
+                self._absent[i] = self._absent.get(i, 0) + 1
+            world.data_of[i] = model
+        for i in nodes:
+            self._come(i)
+
+    def _right_model(self, nodes: Iterable[int]) -> None:
+        """Who ended because of these comes again, too."""
+        world = self._world
+        self._set_model(nodes, 0)
+        for i in sorted(world.unfit_ended):
+            if not world.nodes[i].up and self.may_come(i):
+                world.finishers.discard(i)
+                world.boot(i, world.nodes[i].disk.read())
+        world.unfit_ended.clear()
+
+    def _leave(self, fault: Fault) -> None:
+        (i,) = fault.nodes
+        if self._world.nodes[i].up:
+            self._world.seen["leave"] += 1
+            self._go(i, "leaves", left=True)
+        else:
+            self._absent[i] = self._absent.get(i, 0) + 1
+        self._world.restarts += 1
+
+    def evict(self, i: int) -> None:
+        """Take a node out for good."""
+        if self._world.nodes[i].up:
+            self._go(i, "is sent away")
+        else:
+            self._absent[i] = self._absent.get(i, 0) + 1
+
+    def _go(self, i: int, why: str, left: bool = False) -> None:
+        self._absent[i] = self._absent.get(i, 0) + 1
+        self._world.kill(i, why, left)
+
+    def _come(self, i: int) -> None:
+        """Back, unless another fault keeps it away."""
+        self._absent[i] -= 1
+        if not self._absent[i]:
+            self._world.boot(i, self._world.nodes[i].disk.read())
+
+    def _pause(self, fault: Fault) -> None:
+        world, (i,) = self._world, fault.nodes
+        node = world.nodes[i]
+        if not node.up or node.paused:
+            return
+        world.seen["pause"] += 1
+        node.pause()
+        world.detector.node_changed(i)
+        world.clock.at(fault.end, self._unpause, i, node.process)
+
+    def _unpause(self, i: int, process: int) -> None:
+        world, node = self._world, self._world.nodes[i]
+        if node.process != process or not node.paused:
+            return
+        world.trace.line(world.clock.now, i, "goes on")
+        world.progress_s[i] = world.clock.now
+        world.detector.node_changed(i)
+        node.unpause()
+
+    def _clock_jump(self, fault: Fault) -> None:
+        world, (i,) = self._world, fault.nodes
+        if world.nodes[i].up:
+            world.seen["clock-jump"] += 1
+        world.nodes[i].jump(fault.strength)
+
+    def _lying(self, fault: Fault) -> None:
+        (i,) = fault.nodes
+        lies = self._world.liars.setdefault(i, [])
+        self._world.lied.add(i)
+        lies.append((fault.kind, fault.strength))
+        self._world.clock.at(fault.end, self._honest_again, i, (fault.kind, fault.strength))
+
+    def _honest_again(self, i: int, lie: tuple[str, float]) -> None:
+        self._world.liars[i].remove(lie)
+        if not self._world.liars[i]:
+            del self._world.liars[i]
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one schedule."""
+    """Says what became of one schedule."""
 
     schedule: Any  # a Schedule, or a ServerSchedule
     violations: tuple[Violation, ...]
@@ -68,9 +262,17 @@ def run_schedule(
     make_disk: Callable[[], Disk] = Disk,
     say: trace.Say | None = None,
 ) -> Outcome:
-    """Run it to the end or to the first violation. `algorithm`: this object instead of the
-    registry's; `make_disk`: a variant of Disk; `say` gets the trace, line by line. Raises
-    ConfigError when the algorithm does not take the topology."""
+    """Run a schedule to its end or to the first violation.
+
+    Args:
+        schedule: what happens, as `draw` makes it or by hand.
+        algorithm: an object to use instead of the registry's, such as a mutant.
+        make_disk: makes a node's disk: `Disk` or a variant of it.
+        say: gets the trace, line by line; without it no lines are made.
+
+    Raises:
+        ConfigError: when the algorithm does not take the topology.
+    """
     if algorithm is None:
         algorithm = naming.algorithm_of(schedule.algorithm)
         s = schedule
@@ -98,7 +300,7 @@ class _Run:
     """Goes through the phases of one run."""
 
     def __init__(self, world: World) -> None:
-        self._world, self._injector = world, Injector(world)
+        self._world, self._injector = world, FaultInjector(world)
         self._deadline_s = world.schedule.deadline_s
         self._fresh: Counter[int] = Counter()  # rounds of each node since somebody was left out
         self._suspicions = -1
@@ -106,6 +308,7 @@ class _Run:
         self._since: list[NDArray[np.float32]] = []  # the models from which the last phase starts
         self._from = 0  # its first full round
         self._more = 0
+        self._averages = Averages()  # of the last phase
         self.spread = 0.0  # of the models in the end
 
     def play(self) -> None:
@@ -113,7 +316,7 @@ class _Run:
         late = self._injector.late()
         start = of(world.schedule.seed, "start")
         if start.random() < GIVEN_UP:  # a late one was there before, and the others know that it is gone
-            world.presence.lost |= late
+            world.detector.lost |= late
         for node in world.nodes:
             when = START_S * start.random()
             if node.index not in late:
@@ -132,7 +335,6 @@ class _Run:
             self._world.boot(node.index, None)
 
     # -- progress
-    # --------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
         """Every virtual second: whoever does not get on has stalled."""
@@ -171,15 +373,14 @@ class _Run:
         return world.clock.now > world.schedule.seconds + NOTICE_S + CATCH_UP_ROUNDS * self._deadline_s
 
     # -- phases
-    # ----------------------------------------------------------------------------------------------
 
     def _calm(self) -> None:
         """No faults any more, and no training."""
         world = self._world
         world.trace.line(world.clock.now, None, "all is well from now on")
-        world.quiet = world.presence.prompt = True
+        world.quiet = world.detector.prompt = True
         for i in sorted(world.lied):
-            self._injector.expel(i)
+            self._injector.evict(i)
         world.clock.after(LOOK_S, self._look_for_sync)
 
     def _look_for_sync(self) -> None:
@@ -195,7 +396,7 @@ class _Run:
         rounds = [world.algorithm.round(n.state) for n in self._live()]
         uneven = len(rounds) > 1 and max(rounds) - min(rounds) > 1
         soon = world.clock.now < world.schedule.seconds + NOTICE_S + 0.5
-        if self._joining() or ((world.presence.pending or uneven) and soon):
+        if self._joining() or ((world.detector.pending or uneven) and soon):
             world.clock.after(LOOK_S, self._look_for_sync)
             return
         if not self._live():
@@ -207,7 +408,7 @@ class _Run:
         """Whether everybody that is left can hear of everybody."""
         live = self._live()
         ids = [n.index for n in live]
-        return not live or agreement.connected(ids, talking(self._world, live), self._world.topology)
+        return not live or convergence.connected(ids, talking(self._world, live), self._world.topology)
 
     def _live(self) -> list[Node]:
         return [n for n in self._world.nodes if n.trains]
@@ -250,14 +451,14 @@ class _Run:
         if manner in ("averages", "bounded"):
             return AVERAGED_ROUNDS if manner == "averages" else least
         share = PROMISED[manner == "mixes" and self._world.name in PUSH_SUM]
-        mixed = agreement.rounds_to_mix(self._world.topology, self._from, tuple(live), (MIXED, most - 2), share)
+        mixed = convergence.rounds_to_mix(self._world.topology, self._from, tuple(live), (MIXED, most - 2), share)
         return max(least, mixed + 2)
 
-    def _ending(self) -> Ending:
-        return Ending(self._world, self._live(), self._since, self._from, self._whole)
+    def _ending(self) -> ConvergenceCheck:
+        return ConvergenceCheck(self._world, self._live(), self._since, self._from, self._whole, self._averages)
 
     def _average(self, node: Node) -> None:
-        self._world.averages.add(node.index, self._world.models[node.index][-1])
+        self._averages.add(node.index, self._world.models[node.index][-1])
 
     def _apart(self) -> float:
         """How far two nodes may be from each other when all is well: a round and the staleness on
@@ -297,7 +498,7 @@ class _Run:
         if not world.violations:
             end.mean()
         if not world.violations:
-            self.spread = float(agreement.spread([world.algorithm.model(n.state) for n in live]))
+            self.spread = float(convergence.spread([world.algorithm.model(n.state) for n in live]))
             self._last_rounds(live)
 
     def _last_rounds(self, live: list[Node]) -> None:

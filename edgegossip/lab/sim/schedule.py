@@ -1,5 +1,11 @@
-"""One schedule: who takes part, what they run, and what breaks when. All of it drawn from one seed,
-each part by a generator of its own, so that fixing one part leaves the others as they were."""
+"""One schedule: who takes part, what they train, and what breaks when. All of it drawn from one
+seed, each part by a generator of its own, so that fixing one part leaves the others as they
+were.
+
+Training is in miniature: node i pulls its model z towards its own optimum b_i, by -lr A_i (z -
+b_i) with a positive diagonal A_i (`quadratic`). `quadratic-alike`: all of them begin with the
+same model, as boards do, so that streams of differences need no full state at first.
+`consensus`: no training at all, from different models, so that what the nodes agree on is known."""
 
 from __future__ import annotations
 
@@ -13,16 +19,17 @@ from typing import Any, TypeVar
 import numpy as np
 
 from edgegossip import gossip
+from edgegossip.choices import unknown
 from edgegossip.gossip import topologies
 from edgegossip.gossip.averaging import default_eta
 from edgegossip.gossip.base import NodeView, Topology
 from edgegossip.gossip.momentum import KINDS as MOMENTA
 from edgegossip.lab.sim import faults as fault_words
-from edgegossip.lab.sim import naming, workload
+from edgegossip.lab.sim import naming
 from edgegossip.lab.sim.faults import Fault
 from edgegossip.lab.sim.naming import Named
 from edgegossip.layout import Layout, TensorSpec
-from edgegossip.types import ConfigError, EdgegossipError
+from edgegossip.types import ConfigError, EdgegossipError, LocalUpdate, Vec
 
 T = TypeVar("T")
 
@@ -46,7 +53,7 @@ CODECS = (
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What is fixed; None: drawn from the seed."""
+    """Says what is fixed of the schedules that `draw` makes; None: drawn from the seed."""
 
     algorithms: tuple[Named, ...] | None = None
     topology: Named | None = None
@@ -63,7 +70,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Everything that decides what happens, besides the code."""
+    """Holds everything that decides what happens, besides the code."""
 
     seed: int
     algorithm: Named
@@ -78,17 +85,18 @@ class Schedule:
 
     @property
     def seconds(self) -> float:
-        """Virtual time until everything is well again."""
+        """Return the virtual time until everything is well again."""
         return max(self.rounds * ROUND_S, *(f.end for f in self.faults), 0.0)
 
     @property
     def by_wire(self) -> bool:
-        """Whether every frame is made of bytes and read from them, in one of four schedules; else
-        those that nobody tampers with arrive as they are, which is the same and takes less time."""
+        """Tell whether every frame is made of bytes and read from them, in one of four
+        schedules; else those that nobody tampers with arrive as they are, which is the same and
+        takes less time."""
         return int(of(self.seed, "wire").random() * WIRE_EVERY) == 0
 
     def command(self) -> str:
-        """A command line that replays exactly this."""
+        """Return a command line that replays exactly this."""
         words = [
             *("edgegossip", "sim", "--seed", str(self.seed), "--algorithm", str(self.algorithm)),
             *("--topology", str(self.topology), "--codec", str(self.codec), "--nodes", str(self.nodes)),
@@ -100,8 +108,8 @@ class Schedule:
 
 
 def draw(seed: int, options: Options) -> Schedule:
-    """The schedule of a seed. Raises ConfigError on an unknown name or parameter, and when what is
-    fixed does not go together: what is drawn is drawn so that it goes with what is fixed."""
+    """Draw the schedule of a seed; what is drawn goes with what is fixed. Raises ConfigError on
+    an unknown name or parameter, and when what is fixed does not go together."""
     _check_words(options)
     codec = options.codec or pick(seed, "codec", CODECS)
     nodes = options.nodes or _nodes(seed, options.topology)
@@ -134,7 +142,7 @@ def _check_words(options: Options) -> None:
     if options.codec is not None:
         naming.codec_of(options.codec)
     if options.workload is not None:
-        workload.check(options.workload)
+        check_workload(options.workload)
 
 
 def _nodes(seed: int, topology: Named | None) -> int:
@@ -168,30 +176,31 @@ def _algorithm(seed: int, options: Options, codec: Named, nodes: int) -> Named:
 
 
 def of(seed: int, what: str) -> Random:
-    """A generator for one purpose."""
+    """Return a generator for one purpose."""
     return Random(f"{seed}/{what}")
 
 
 def pick(seed: int, what: str, choices: Sequence[T]) -> T:
+    """Draw one of `choices` by a generator of its own."""
     return choices[int(of(seed, what).random() * len(choices))]
 
 
 def edges(topology: Topology) -> set[tuple[int, int]]:
-    """(sender, receiver) of any round."""
+    """Return (sender, receiver) of any round."""
     return {(j, i) for r in range(topology.period) for i in range(topology.n) for j in topology.neighbours(i, r).in_}
 
 
 @lru_cache(maxsize=1)
 def every_algorithm() -> tuple[Named, ...]:
-    """Each twice as it is, and once with each momentum."""
+    """Return each algorithm twice as it is, and once with each momentum."""
     plain = gossip.names()
     return tuple(Named(n) for n in (*plain, *plain, *(f"{n}+{m}" for n in plain for m in MOMENTA if m != "none")))
 
 
 def with_params(seed: int, algorithm: Named, codec: Named) -> Named:
-    """Now and then something else than the defaults, of the parameters that the algorithm has. An
-    averaging rate is no larger than what the algorithm itself would take with this codec: more need
-    not be stable."""
+    """Set something else than the defaults now and then, of the parameters that the algorithm
+    has. An averaging rate is no larger than what the algorithm itself would take with this
+    codec: more need not be stable."""
     rng = of(seed, "params")
     name = algorithm.name.partition("+")[0]
     params: dict[str, Any] = {}
@@ -206,7 +215,7 @@ def with_params(seed: int, algorithm: Named, codec: Named) -> Named:
 
 @lru_cache(maxsize=1024)
 def takes(algorithm: str, key: str, value: float) -> bool:
-    """Whether an algorithm has such a parameter."""
+    """Tell whether an algorithm has such a parameter."""
     try:
         gossip.get(algorithm, **{key: value})
     except ConfigError:
@@ -216,8 +225,8 @@ def takes(algorithm: str, key: str, value: float) -> bool:
 
 def _workload(seed: int, algorithm: Named) -> str:
     """Without training nothing would ever move where all nodes must start from one model."""
-    alike = algorithm.name.partition("+")[0] in workload.EQUAL_START
-    return "quadratic-alike" if alike else pick(seed, "workload", workload.DRAWN)
+    alike = algorithm.name.partition("+")[0] in EQUAL_START
+    return "quadratic-alike" if alike else pick(seed, "workload", DRAWN_WORKLOADS)
 
 
 @lru_cache(maxsize=1024)
@@ -245,13 +254,13 @@ def _fitting(seed: int, algorithm: Named, codec: Named, nodes: int, values: int)
 
 
 def fits(algorithm: Named, topology: Named, codec: Named, nodes: int, values: int) -> bool:
-    """Whether the algorithm takes it."""
+    """Tell whether the algorithm takes the topology."""
     return unfit(algorithm, topology, codec, nodes, values) is None
 
 
 @lru_cache(maxsize=65536)
 def unfit(algorithm: Named, topology: Named, codec: Named, nodes: int, values: int) -> str | None:
-    """Why the algorithm does not take it."""
+    """Say why the algorithm does not take the topology; None where it does."""
     try:
         view = view_of(naming.topology_of(topology, nodes), codec, nodes, values)
         naming.algorithm_of(algorithm).init(np.zeros(values, np.float32), view)
@@ -261,7 +270,8 @@ def unfit(algorithm: Named, topology: Named, codec: Named, nodes: int, values: i
 
 
 def layout_of(values: int) -> Layout:
-    """Two tensors, so that codecs that work tensor by tensor have something to do."""
+    """Return a layout of two tensors, so that codecs that work tensor by tensor have something
+    to do."""
     first = max(1, values * 3 // 4)
     rest = [TensorSpec("bias", (values - first,))] if values > first else []
     return Layout.of([TensorSpec("weight", (first,)), *rest])
@@ -275,3 +285,36 @@ def view_of(
     run_id = seed.to_bytes(16, "big", signed=True)
     layout = layout_of(values)
     return NodeView(members[0], members, topology, layout, naming.codec_of(codec), run_id, seed, deadline_s)
+
+
+EQUAL_START = frozenset({"bagua-lp", "parallel-sgd"})  # algorithms whose definition starts from one model on all nodes
+WORKLOADS = ("quadratic", "quadratic-alike", "consensus")
+DRAWN_WORKLOADS = ("quadratic", *("quadratic-alike",) * 4, "consensus", "consensus", "consensus")
+LEARNING_RATE = 0.1
+
+
+def check_workload(name: str) -> None:
+    """Raise ConfigError unless this is one of WORKLOADS."""
+    if name not in WORKLOADS:
+        raise unknown("workload", name, WORKLOADS)
+
+
+class Workload:
+    """Trains in miniature. `values` is the size of the model. `equal`: nodes start from one
+    model whatever the name says."""
+
+    def __init__(self, name: str, nodes: int, values: int, seed: int, equal: bool) -> None:
+        check_workload(name)
+        rng, equal = np.random.default_rng(seed), equal or name == "quadratic-alike"
+        starts = rng.normal(size=(1 if equal else nodes, values)).astype(np.float32)
+        self.starts: list[Vec] = [starts[i % len(starts)] for i in range(nodes)]  # float32[values] each
+        self.trains = name != "consensus"
+        self._pull = -LEARNING_RATE * rng.uniform(0.5, 1.5, (nodes, values)).astype(np.float32)  # -lr A_i
+        self._optimum = rng.normal(1.0, 1.0, (nodes, values)).astype(np.float32)
+        self.still = LocalUpdate(np.zeros(values, np.float32), 0.0, 0.0, 1, 1)  # changes nothing
+
+    def update(self, node: int, z: Vec, quiet: bool) -> LocalUpdate:
+        """Return one round's training at z; none when quiet."""
+        if quiet or not self.trains:
+            return self.still
+        return LocalUpdate((z - self._optimum[node]) * self._pull[node], LEARNING_RATE, 1.0, 1, 1)

@@ -23,7 +23,7 @@ def run_server(schedule: ServerSchedule, *, say: Say | None = None) -> Outcome:
     world = World(schedule, say)
     late = {f.nodes[0] for f in schedule.faults if f.kind == "late-join"}
     start = of(schedule.seed, "start")
-    injector = Injector(world)
+    injector = FaultInjector(world)
     for fault in schedule.faults:
         world.clock.at(fault.start, injector.begin, fault)
     for board in world.boards:
@@ -51,7 +51,7 @@ def run_server(schedule: ServerSchedule, *, say: Say | None = None) -> Outcome:
     )
 
 
-class Injector:
+class FaultInjector:
     """Lets faults happen in a world, and end."""
 
     def __init__(self, world: World) -> None:

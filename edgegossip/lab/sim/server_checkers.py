@@ -60,7 +60,7 @@ PATIENCE = 10, 4  # deadlines, or times the longest answer, that an answer is wa
 REJOIN_S = 60.0
 AWAY = "Node Unavailable"  # what the transport answers in place of a board that is silent
 FAILED = "the run failed: "  # how the goodbye of a run begins that did
-GREETED_S = 60.0  # how long a board may wait for a second greeting, where the first was lost
+HELLO_S = 60.0  # how long a board may wait for a second Hello, where the first was lost
 SLACK_S = 5.0
 NEAR = 1e-4  # how far float32 sums may be from float64's, relative to the largest value
 FEW, MANY = 2, 64  # rounds that a board is left out: the first time, and at most
@@ -101,7 +101,7 @@ SERVER_RULES: Mapping[str, str] = {
     "accepted": "no lie is part of a model that the rules promise to refuse, and nobody joins by another's name",
     "agreement": "boards that do not train the same do not train together: who comes first decides, others are told",
     "refused": "no honest update is refused, unless a liar's claims make it look out of proportion",
-    "presence": "who gives signs of life is there, who does not is not; strangers are greeted",
+    "presence": "who gives signs of life is there, who does not is not; new ones are sent a Hello",
     "evaluated": "evaluations are of the model that they name; the final one is found where a board can make it",
     "records": "a board's record of a round says what its update said, once",
     "progress": "nobody is waited for beyond what deadlines promise",
@@ -113,8 +113,8 @@ SERVER_RULES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What is true about an answer: whose it is, its number at the transport, and which lie it
-    holds, if any."""
+    """Says what is true about an answer: whose it is, its number at the transport, and which lie
+    it holds, if any."""
 
     name: NodeId
     node: int
@@ -123,20 +123,21 @@ class Note:
 
 
 @dataclass(slots=True)
-class Open:
-    """A question that waits for its answer."""
+class OpenQuestion:
+    """Is a question that waits for its answer."""
 
     question: Question
     at_s: float
 
     @property
     def works(self) -> bool:
+        """Tell whether the board trains or evaluates for it."""
         return isinstance(self.question.instruction, Train | Evaluate)
 
 
 @dataclass(slots=True)
-class Asking:
-    """A round that is under way."""
+class OpenRound:
+    """Is a round that is under way."""
 
     at_s: float
     numbers: dict[int, NodeId]
@@ -146,8 +147,8 @@ class Asking:
 
 
 @dataclass(frozen=True, slots=True)
-class Levels:
-    """ElastiCL's state, as long as it can be told without knowing how liars are held back."""
+class LevelState:
+    """Holds ElastiCL's state, as long as it can be told without knowing how liars are held back."""
 
     known: bool = True
     loss: float | None = None
@@ -156,18 +157,18 @@ class Levels:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
-    """The run before a round: all that decides what comes next."""
+class RunState:
+    """Holds the run before a round: all that decides what comes next."""
 
     model: Vec
     velocity: NDArray[np.float64]
-    levels: Levels
+    levels: LevelState
     claimed: Mapping[NodeId, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
-class Sentence:
-    """How often a board was refused, and until which round it is left out."""
+class Suspension:
+    """Counts how often a board was refused, and says until which round it is left out."""
 
     in_a_row: int = 0
     times: int = 0
@@ -175,8 +176,8 @@ class Sentence:
 
 
 class Ledger:
-    """`violate(rule, board or None, text)` hears what is wrong. `evaluate(x)` gives the loss of a
-    model on test data."""
+    """Keeps books about a server run: `violate(rule, board or None, text)` hears what is wrong,
+    `evaluate(x)` gives the loss of a model on test data."""
 
     def __init__(
         self,
@@ -195,9 +196,9 @@ class Ledger:
         self._wanted = max(math.ceil(plan.fraction * len(plan.boards) - 1e-9), plan.min_nodes)
         self._compresses = plan.downlink.name != "fp32"
         self._levelled = plan.codec.name == "elasticl"
-        start = Levels(levels=getattr(plan.codec, "s0", 0))
-        self._start = Link(initial, np.zeros(initial.size), start)
-        self.chain: list[Link] = [self._start]
+        start = LevelState(levels=getattr(plan.codec, "s0", 0))
+        self._start = RunState(initial, np.zeros(initial.size), start)
+        self.chain: list[RunState] = [self._start]
         self.durable: Round = 0  # round of the newest file that is sure to be there
         self.broken = False  # whether a disk lost what it had promised to keep
         # What boards trained from, by round and model
@@ -223,13 +224,13 @@ class Ledger:
         self._lost: set[NodeId] = set()
         self._ended: set[NodeId] = set()
         self._ended_now: set[NodeId] = set()  # of the events that the engine gets together
-        self._open: dict[int, Open] = {}
+        self._open: dict[int, OpenQuestion] = {}
         self._last = 0
-        self._asking: Asking | None = None
+        self._asking: OpenRound | None = None
         self._gathering, self._gather_s = True, now_s
         self._holds: dict[NodeId, tuple[int, Round]] = {}
         self._reference: tuple[Round, Vec] | None = None
-        self._sentences: dict[NodeId, Sentence] = {}
+        self._suspensions: dict[NodeId, Suspension] = {}
         self._refused: dict[NodeId, str] = {}  # in this round
         self._joining: list[tuple[NodeId, Note]] = []  # names that strangers have just said
         self._data: dict[NodeId, str] = {}  # of boards that joined
@@ -251,7 +252,7 @@ class Ledger:
         self._saved: Round | None = None  # that was played last and is saved
 
     def began(self, progress: Progress | None, now_s: float) -> None:
-        """A process of the coordinator starts from this file."""
+        """Begin anew: a process of the coordinator starts from this file."""
         self._begin(now_s)
         round = 0 if progress is None else progress.round
         if not self.broken and not self.durable <= round:
@@ -269,7 +270,7 @@ class Ledger:
 
     @property
     def round(self) -> Round:
-        """The round to be played, or in progress."""
+        """Return the round to be played, or in progress."""
         return len(self.chain) - 1
 
     # Events and effects
@@ -445,9 +446,8 @@ class Ledger:
             self._ignored.update(note.node for _, note in self._joining if note.lie)
         elif "gave up on" in text:
             self._given_up[name] = self._given_up.get(name, 0) + 1
-        elif re.match("refused (the profile|a late answer)", text) and not self.lied:
-            if not text.endswith(AWAY):  # which is no board's own answer
-                self._violate("refused", name, text)
+        elif re.match("refused (the profile|a late answer)", text) and not (self.lied or text.endswith(AWAY)):
+            self._violate("refused", name, text)  # AWAY is no board's own answer
 
     def _check_presence(self, now_s: float) -> None:
         for name, node in self.up.items():
@@ -455,17 +455,17 @@ class Ledger:
                 self._violate("presence", name, "is taken to be there, and gives no sign of life")
                 return
         answered = {note.node for _, note in self._joining}  # since this look
-        greeted: dict[int, float] = {}
-        waits: dict[int, float] = {}  # twice as long after each greeting
+        asked_s: dict[int, float] = {}
+        waits: dict[int, float] = {}  # twice as long after each Hello
         for sent in self._open.values():
             if isinstance(sent.question.instruction, Hello):
                 node = sent.question.node
-                greeted[node], waits[node] = sent.at_s, 2 * waits.get(node, GREETED_S / 2)
+                asked_s[node], waits[node] = sent.at_s, 2 * waits.get(node, HELLO_S / 2)
         for node in self._seen:
             if node in self._silent or node in self._nodes or node in self._ignored or node in answered:
                 continue
-            if now_s - greeted.get(node, -math.inf) > waits.get(node, 0.0) + SLACK_S:
-                self._violate("presence", None, f"board number {node} beats, and is not greeted (again)")
+            if now_s - asked_s.get(node, -math.inf) > waits.get(node, 0.0) + SLACK_S:
+                self._violate("presence", None, f"board number {node} beats, and is sent no Hello")
                 return
         for number, sent in self._open.items():
             if sent.question.node not in self._seen and sent.at_s < now_s:
@@ -491,12 +491,12 @@ class Ledger:
                         self._check_reason(wish.words.removeprefix(FAILED), now_s)
             elif isinstance(wish, Hello):
                 again = [o.at_s for o in self._open.values() if o.question.node == node]
-                if again and now_s - max(again) < GREETED_S / 2 - 0.01:
-                    self._violate("memory", None, f"board number {node} is greeted twice")
+                if again and now_s - max(again) < HELLO_S / 2 - 0.01:
+                    self._violate("memory", None, f"board number {node} is sent two Hellos")
             elif idle.get(question.name) != node:
                 state = "there" if self.up.get(question.name) == node else "not there"
                 self._violate("asked", question.name, f"is asked, and is {state}: {self._works(node)}")
-            self._open[number] = Open(question, now_s)
+            self._open[number] = OpenQuestion(question, now_s)
         if any(isinstance(q.instruction, Train) for q in questions):
             self._ask_round(questions, idle, now_s)
 
@@ -518,10 +518,10 @@ class Ledger:
             self._violate("saved", None, f"round {round} is asked for, and {self._saved} was saved last")
         if self._trained or any(f.round != round for f in frames.values()):
             self._violate("rounds", None, f"boards are asked for another round than {round}")
-        trusted = [name for name in idle if self._sentence(name).until <= round]
+        trusted = [name for name in idle if self._suspension(name).until <= round]
         if len(trusted) < max(1, plan.min_nodes):
             for name in set(idle) - set(trusted):
-                sentence = self._sentence(name)
+                sentence = self._suspension(name)
                 sentence.times, sentence.until = max(0, sentence.times - 1), 0
             trusted = list(idle)
         count = min(self._wanted, len(trusted))
@@ -532,11 +532,11 @@ class Ledger:
         if sum(q.instruction.examples is not None for q in questions if isinstance(q.instruction, Train)) > 1:
             self._violate("asked", None, "more than one board is asked to evaluate")
         self._check_frames(frames, {name: q.node for name, q in asked.items()})
-        self._asking = Asking(now_s, {q.number: q.name for q in questions})
+        self._asking = OpenRound(now_s, {q.number: q.name for q in questions})
         self._refused, self._mark_s = {}, now_s
 
-    def _sentence(self, name: NodeId) -> Sentence:
-        return self._sentences.setdefault(name, Sentence())
+    def _suspension(self, name: NodeId) -> Suspension:
+        return self._suspensions.setdefault(name, Suspension())
 
     def _check_frames(self, frames: Mapping[NodeId, Frame], nodes: Mapping[NodeId, int]) -> None:
         """Check that all boards get the same model, the right one, each in a form that it can
@@ -596,10 +596,10 @@ class Ledger:
             if not sent.works or (asking is not None and number in asking.numbers):
                 continue
             most_s = patience_s * 2 ** min(self._given_up.get(sent.question.name, 0), 6)
-            if now_s - sent.at_s > most_s + 1.0 and not self._trained:
-                if self._overdue.setdefault(number, now_s) < now_s:  # at the event before as well
-                    self._violate("progress", sent.question.name, f"its answer is waited for since {sent.at_s:.1f} s")
-                    return
+            late = now_s - sent.at_s > most_s + 1.0 and not self._trained
+            if late and self._overdue.setdefault(number, now_s) < now_s:  # at the event before as well
+                self._violate("progress", sent.question.name, f"its answer is waited for since {sent.at_s:.1f} s")
+                return
         join_s = REJOIN_S if self.durable else plan.join_s
         bound_s = max(join_s, plan.join_s, plan.return_s, patience_s + plan.deadline_s) + SLACK_S
         if now_s - self._mark_s > bound_s:
@@ -629,14 +629,14 @@ class Ledger:
         self._holds = {n: (note.node, round) for n, (a, note) in asking.answers.items() if isinstance(a, Result)}
         self._next({n: s for n, s in shares.items() if s is not None}, ended.model)
         for name in self._refused if ended.used else ():
-            self._sentenced(name, round)
+            self._suspend(name, round)
         for name in ended.used:
-            self._sentence(name).in_a_row = 0
+            self._suspension(name).in_a_row = 0
         self._asking, self._mark_s = None, now_s
 
-    def _sentenced(self, name: NodeId, round: Round) -> None:
+    def _suspend(self, name: NodeId, round: Round) -> None:
         """Take note of a refusal: two in a row cost rounds, the next one after them more."""
-        sentence = self._sentence(name)
+        sentence = self._suspension(name)
         sentence.in_a_row += 1
         if sentence.in_a_row >= 2:
             sentence.until = round + 1 + min(FEW * 2**sentence.times, MANY)
@@ -703,7 +703,7 @@ class Ledger:
         if self._momentum and shares:  # what the engine has, rounded as it is
             velocity = model.astype(np.float64) - link.model
         levels = self._levels_after(link.levels, [f for f, _ in shares.values()])
-        self.chain.append(Link(model, velocity, levels, {**link.claimed, **claims}))
+        self.chain.append(RunState(model, velocity, levels, {**link.claimed, **claims}))
 
     def _check_proportion(self, claims: Mapping[NodeId, float], shares: Mapping[NodeId, tuple[Frame, Vec]]) -> None:
         known = sorted({**self.chain[-1].claimed, **claims}.values())
@@ -719,7 +719,7 @@ class Ledger:
                     "accepted", name, f"an update {lengths[name] / median:.3g} times as long as others is used"
                 )
 
-    def _levels_after(self, before: Levels, frames: list[Frame]) -> Levels:
+    def _levels_after(self, before: LevelState, frames: list[Frame]) -> LevelState:
         if not self._levelled or not before.known or not frames:
             return before
         losses = [f.aux[Aux.LOSS] for f in frames]
@@ -735,7 +735,7 @@ class Ledger:
             return replace(before, known=False)
         loss = smooth_loss(before.loss, mean, codec.smoothing)
         eta0, f0 = (lr, loss) if before.loss is None else before.first
-        return Levels(True, loss, (eta0, f0), levels_for(LevelRule(codec.s0, eta0, f0), loss, lr))
+        return LevelState(True, loss, (eta0, f0), levels_for(LevelRule(codec.s0, eta0, f0), loss, lr))
 
     def _save(self, progress: Progress) -> None:
         if progress.round != self.round or progress.model.tobytes() != self.chain[-1].model.tobytes():

@@ -42,7 +42,8 @@ DOWNLINKS = ("fp32", "fp32", "fp32", "fp16", "minmax8", "qsgd:bits=8", "elastiqu
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a server run asks of its boards, as `ServerPlan` has it. Defaults are the plainest."""
+    """Says what a server run asks of its boards, as `ServerPlan` has it. Defaults are the
+    plainest."""
 
     downlink: str = "fp32"  # a codec, NAME[:KEY=VALUE]
     weighting: str = "examples"  # or "uniform"
@@ -106,7 +107,7 @@ def parse(text: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class ServerSchedule:
-    """Everything that decides what happens in one server run, besides the code."""
+    """Holds everything that decides what happens in one server run, besides the code."""
 
     seed: int
     codec: Named  # of updates
@@ -123,7 +124,7 @@ class ServerSchedule:
 
     @property
     def seconds(self) -> float:
-        """Virtual time until everything is well again."""
+        """Return the virtual time until everything is well again."""
         return max(self.rounds * ROUND_S, *(f.end for f in self.faults), 0.0)
 
     def command(self) -> str:

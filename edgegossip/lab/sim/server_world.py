@@ -65,10 +65,9 @@ from edgegossip.frame import Aux, Frame
 from edgegossip.lab.sim import naming
 from edgegossip.lab.sim.byzantine import Byzantine
 from edgegossip.lab.sim.checkers import Violation
-from edgegossip.lab.sim.clock import Clock
-from edgegossip.lab.sim.fake_disk import FakeDisk
+from edgegossip.lab.sim.disk import FakeDisk
 from edgegossip.lab.sim.faults import Fault
-from edgegossip.lab.sim.network import Network
+from edgegossip.lab.sim.network import Clock, Network
 from edgegossip.lab.sim.schedule import layout_of, of
 from edgegossip.lab.sim.server_checkers import AWAY, MOMENTUM, SERVER_RULES, Ledger, Note
 from edgegossip.lab.sim.server_schedule import ServerSchedule
@@ -92,7 +91,8 @@ SEND, TAKE, LOG, ROUND, BOOT, DIE, FAULT, WRITE = range(8)  # in the trace's has
 
 
 class Momentum:
-    """FedAvg with momentum at the server (Hsu et al. 2019): a combiner with a memory of its own.
+    """Adds momentum at the server to FedAvg (Hsu et al. 2019): a combiner with a memory of its
+    own.
 
     v' = MOMENTUM v + mean of the updates, x' = x + v'."""
 
@@ -126,7 +126,7 @@ class Momentum:
 
 
 class Sent(NamedTuple):
-    """A question on its way to a board, with the model as bytes, and which process of the
+    """Is a question on its way to a board, with the model as bytes, and which process of the
     coordinator asks."""
 
     question: Question
@@ -135,7 +135,7 @@ class Sent(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """An answer on its way back, and what is true about it."""
+    """Is an answer on its way back, and what is true about it."""
 
     number: int
     answer: Answer
@@ -145,7 +145,7 @@ class Reply(NamedTuple):
 
 @dataclass(slots=True)
 class Saved:
-    """What a board's disk holds: its codec's memory and its last answer."""
+    """Holds what a board's disk does: its codec's memory and its last answer."""
 
     state: Any
     sequence: int
@@ -153,7 +153,7 @@ class Saved:
 
 
 class Board:
-    """One board. `process` counts its processes; the transport knows each by `node`."""
+    """Is one board. `process` counts its processes; the transport knows each by `node`."""
 
     def __init__(self, world: World, index: int) -> None:
         rng = of(world.schedule.seed, f"board-{index}")
@@ -323,14 +323,15 @@ class Board:
 
 
 def agreement_of(plan: ServerPlan, data: str = "") -> Agreement:
-    """What a board with these data must have alike. Its coordinator knows the size of the model."""
+    """Return what a board with these data must have alike. Its coordinator knows the size of the
+    model."""
     values = plan.layout.size + (data == "other-layout")
     return Agreement({"values": values, "labels": "8" if data == "other-labels" else "10"})
 
 
 class Coordinator:
-    """The driver of one ServerEngine: it carries out effects one by one, and can die between any
-    two of them."""
+    """Drives one ServerEngine: it carries out effects one by one, and can die between any two of
+    them."""
 
     def __init__(self, world: World) -> None:
         self._world, self._random = world, of(world.schedule.seed, "coordinator").random
@@ -523,7 +524,7 @@ class Coordinator:
 
 
 class World:
-    """Everything in one run, by its clock."""
+    """Holds everything in one run, by its clock."""
 
     def __init__(self, schedule: ServerSchedule, say: Say | None) -> None:
         seed, n, s = schedule.seed, schedule.nodes, schedule.settings
@@ -738,7 +739,7 @@ class World:
             self.clock.after(RESTART_S, self.start, board)
 
     def coordinator_died(self, seconds: float) -> None:
-        """Boards lose their connections, and the coordinator comes back, unless all was done."""
+        """Let boards lose their connections, and the coordinator come back, unless all was done."""
         self._slots.clear()
         self._silent.clear()
         self._unchanged = None
@@ -758,7 +759,7 @@ class World:
             self.coordinator.boot()
 
     def over(self, error: EdgegossipError | None) -> None:
-        """The run has ended; what is under way may still arrive."""
+        """End the run; what is under way may still arrive."""
         self.error, self.finished = error, True
         self.note(None, LOG, 0, f"the run is over{f': {error}' if error is not None else ''}")
         self.clock.after(BYE_S, self.clock.stop)

@@ -24,13 +24,14 @@ STEP, DELIVER, TICK, NOTICE, DONE, BOOT, CRASH, REFUSE, FAULT, ADOPT, LEAVE = ra
 
 
 def mark(frame: Frame) -> float:
-    """A checksum of a message, the same on every machine."""
+    """Return a checksum of a message, the same on every machine."""
     numbers = frame.round + (frame.kind << 24) + (frame.sequence << 28)
     return float(zlib.crc32(frame.body, numbers & 0xFFFFFFFF) + sum(frame.aux.values()))
 
 
 class Trace:
-    """`say`: where lines go; None: nowhere, and callers leave making them alone."""
+    """Records events for the hash, and lines for `say`; None: nowhere, and callers leave making
+    them alone."""
 
     def __init__(self, say: Say | None) -> None:
         self.say = say
@@ -38,12 +39,16 @@ class Trace:
         self._models = hashlib.blake2b(digest_size=8)
 
     def event(self, when: float, node: int, what: int, number: float = 0.0) -> None:
+        """Add an event to the hash: when, at which node, what of the constants above, and a
+        number of what it carried."""
         self._events.append((when, node, what, number))
 
     def model(self, x: Vec) -> None:
+        """Add a model to the hash, float32[n]."""
         self._models.update(memoryview(x))  # type: ignore[arg-type]
 
     def line(self, when: float, node: int | None, text: str) -> None:
+        """Hand a line to `say`: virtual seconds, the node or a dash, the text."""
         if self.say is not None:
             self.say(f"{when:9.3f}  {'-' if node is None else node:>2}  {text}")
 
@@ -55,6 +60,7 @@ class Trace:
 
     @property
     def events(self) -> int:
+        """Return how many events there were."""
         return len(self._events)
 
 

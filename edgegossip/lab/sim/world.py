@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from typing_extensions import override
+
 from edgegossip import frame as wire
 from edgegossip.engine.events import Accepted, Adopted, Effect, Log, MemberNews, PeerDown, PeerUp, RoundEnded, Timer
 from edgegossip.engine.events import FrameReceived as Received
@@ -17,18 +19,14 @@ from edgegossip.engine.joining import Patience, RemoteMembers
 from edgegossip.engine.node import NodeConfig, NodeEngine, Stage
 from edgegossip.gossip.base import Audit, GossipAlgorithm, Send
 from edgegossip.lab.sim import checkers, naming, trace
-from edgegossip.lab.sim.agreement import Averages
 from edgegossip.lab.sim.byzantine import Byzantine, flood
 from edgegossip.lab.sim.checkers import Violation
-from edgegossip.lab.sim.clock import Clock
 from edgegossip.lab.sim.disk import Disk, Saved
 from edgegossip.lab.sim.ledger import Ledger, spied
-from edgegossip.lab.sim.network import Decoded, Network
-from edgegossip.lab.sim.node import Node, Packet, Tampered
-from edgegossip.lab.sim.presence import UNFIT, Presence
-from edgegossip.lab.sim.schedule import Schedule, edges, of, view_of
+from edgegossip.lab.sim.network import UNFIT, Clock, Decoded, FailureDetector, Network
+from edgegossip.lab.sim.node import Node, NodeEnvironment, Packet, Tampered
+from edgegossip.lab.sim.schedule import EQUAL_START, Schedule, Workload, edges, of, view_of
 from edgegossip.lab.sim.trace import describe
-from edgegossip.lab.sim.workload import EQUAL_START, Workload
 from edgegossip.types import LocalUpdate, Round, Vec
 
 COMPUTE_S = 0.4, 0.8  # what training takes a node
@@ -47,9 +45,9 @@ ROW_MIXING = frozenset({"dpsgd", "deep-squeeze", "choco-sgd", "bagua-lp"})  # a 
 PUSH_SUM = frozenset({"sgp", "sparse-push", "quant-sgp"})  # so it does while every weight is positive
 
 
-class World:
-    """Everything of one run of one schedule. `violations` is filled as it goes; the clock stops at
-    the first one."""
+class World(NodeEnvironment):
+    """Holds everything of one run of one schedule. `violations` is filled as it goes; the clock
+    stops at the first one."""
 
     def __init__(
         self,
@@ -84,7 +82,7 @@ class World:
         self.edges = sorted(edges(self.topology))
         linked = {frozenset(e) for e in self.edges}
         peers = [tuple(j for j in range(n) if frozenset((i, j)) in linked and i != j) for i in range(n)]
-        self.presence = Presence(self.clock, of(seed, "presence"), peers, self._reachable, self._fit, self._tell)
+        self.detector = FailureDetector(self.clock, of(seed, "presence"), peers, self._reachable, self._fit, self._tell)
         self.data_of = [0] * n  # which model the data of each node's process make
         self.unfit_ended: set[int] = set()  # nodes whose process ended because it fitted nobody
         self._named: list[set[int]] = [set() for _ in range(n)]  # whom a node's process said to train something else
@@ -124,46 +122,49 @@ class World:
         self.listens_s = [0.0] * n  # since when messages for a node's process are not lost
         self.apart = False  # whether somebody began without one of its neighbours
         self.states_ahead = 0  # of them, those of a later round than the one that they ended at the receiver
-        self._most = [checkers.most_early(self.topology, i, algorithm, self.limits.max_body_bytes) for i in range(n)]
-        self.averages = Averages()  # of the last phase
+        self._most = [checkers.pending_limit(self.topology, i, algorithm, self.limits.max_body_bytes) for i in range(n)]
         self.on_round: Callable[[Node], None] | None = None
 
     def end(self) -> None:
-        """Nothing can be asked any more. Everybody knows the world and it knows everybody: let go
-        of at once, what they held is used again while it is in the caches, and no garbage
-        collection has to find it."""
+        """Let go of everything at once. Everybody knows the world and it knows everybody: what
+        they held is used again while it is in the caches, and no garbage collection has to find
+        it."""
         self.__dict__.clear()
 
     # -- what nodes ask
-    # --------------------------------------------------------------------------------------
 
+    @override
     def engine_of(self, node: Node, restarted: bool) -> NodeEngine:
-        """Make the engine of a new process of this node."""
         view, i = node.view, node.index
         config = NodeConfig.of(view.node, view.members, self.topology, self.rounds, restarted)
         known = {view.members[j]: self.nodes[j].up for j in self._remote(i) if j in self.came - self.left}
         return NodeEngine(self.algorithm, config, PATIENCE, RemoteMembers(known if self._members_talk else None))
 
+    @override
     def start_of(self, index: int) -> Vec:
         return self.workload.starts[index]
 
+    @override
     def load_s(self, index: int) -> float:
         return self._load_s[index]
 
+    @override
     def compute_s(self, index: int) -> float:
         return self._compute_s[index]
 
+    @override
     def enough(self, node: Node) -> bool:
         if self.last_round is None or self.run_over or node.engine.view is None:
             return False
         return self.algorithm.round(node.state) >= self.last_round
 
+    @override
     def update(self, node: Node, model: Vec) -> LocalUpdate:
         i = node.index
-        if not self._begun[i] and (self.presence.fits_nobody(i) or self.presence.outvoted(i)):
+        if not self._begun[i] and (self.detector.fits_nobody(i) or self.detector.outvoted(i)):
             self.violate("unfit", i, "begins to train, though it does not fit its neighbours")
         self._begun[i] = True
-        gone = all(self.presence.knows_down(i, j) for j in self.presence.peers[i])
+        gone = all(self.detector.knows_down(i, j) for j in self.detector.peers[i])
         if self._nothing[i] and gone and not node.handed.total():
             self.violate(
                 "alone", i, "trains, though it came again with nothing and nobody is there to take a model from"
@@ -171,10 +172,9 @@ class World:
         return self.workload.update(i, model, self.quiet)
 
     # -- what nodes tell
-    # -------------------------------------------------------------------------------------
 
+    @override
     def booted(self, node: Node, saved: Saved | None, state: Any) -> None:
-        """Its process has joined, and begins with this state."""
         i, now = node.index, self.clock.now
         self.trace.event(now, i, trace.BOOT, node.view.boot)
         model = self.algorithm.model(state)
@@ -191,13 +191,14 @@ class World:
         self._nothing[i] = saved is None and node.process > 1
         self._fresh_until_s[i] = now + PATIENCE.catch_up_s if saved is None else 0.0
 
+    @override
     def ticked(self, node: Node, timer: Timer) -> None:
         self.trace.event(self.clock.now, node.index, trace.TICK)
         if self.trace.say is not None:
             self.trace.line(self.clock.now, node.index, f"the {timer.value} timer is due")
 
+    @override
     def stepped(self, node: Node, before: Any, local: LocalUpdate) -> None:
-        """An update was used in the state `before`."""
         if node.given_up:
             self.violate("update", node.index, "used an update of a model that it had given up")
         self.trace.event(self.clock.now, node.index, trace.STEP)
@@ -210,9 +211,10 @@ class World:
         if self.trace.say is not None:
             self.trace.line(self.clock.now, node.index, f"steps in round {self.algorithm.round(before)}")
 
+    @override
     def send(self, node: Node, send: Send) -> None:
         i, to, mark = node.index, self.index[send.to], trace.mark(send.frame)
-        if to in self._named[i] and self.presence.unfit(i, to):
+        if to in self._named[i] and self.detector.unfit(i, to):
             self.violate("unfit", i, f"sends to {to}, which trains something else")
         as_bytes = self.by_wire or i in self.liars
         message = self._in_bytes(i, send, mark) if as_bytes else Packet(i, send.frame, "", mark)
@@ -223,8 +225,8 @@ class World:
         if i in self.liars:
             self._flood(i, to, send.frame)
 
+    @override
     def received(self, node: Node, accepted: Accepted, effects: list[Effect]) -> None:
-        """A frame was taken in. `effects`: among which this one is."""
         (name, data), frame, old, new = accepted
         i, ledger, sender, lie = node.index, self.ledger, self.index[name], getattr(data, "lie", "")
         if name in node.refused:
@@ -251,8 +253,8 @@ class World:
         ):
             self.violate("accepted", i, fault)
 
+    @override
     def kept(self, node: Node) -> None:
-        """A frame came too early, and is kept."""
         if fault := checkers.pending_fault(node.engine.pending, PATIENCE.pending_bytes):
             self.violate("memory", node.index, fault)
 
@@ -262,23 +264,25 @@ class World:
             return False
         return not any(type(e) is Adopted and e.state is new for e in effects)
 
+    @override
     def dropped(self, node: Node, sender: str) -> None:
-        """A frame came too early, and there was no room for it."""
         if self.trace.say is not None:
             self.trace.line(self.clock.now, node.index, f"has no room for a message of {self.index[sender]}, too early")
         if fault := checkers.share_fault(node.engine.pending, sender, self.limits.max_body_bytes):
             self.violate("share", node.index, fault)
 
+    @override
     def refused(self, node: Node, peer: str, reason: str) -> None:
         i, sender = node.index, self.index[peer]
         self.trace.event(self.clock.now, i, trace.REFUSE, sender)
         if self.trace.say is not None:
             self.trace.line(self.clock.now, i, f"refuses {sender}: {reason}")
-        self.presence.close(i, sender)
+        self.detector.close(i, sender)
         self._lost_s[i].pop(sender, None)
         if sender not in self.lied:
             self.violate("refused", i, f"refused an honest message of {sender}: {reason}")
 
+    @override
     def round_done(self, node: Node, ended: RoundEnded) -> None:
         i, now, done, state = node.index, self.clock.now, ended.done, ended.state
         model = self.algorithm.model(state)
@@ -296,7 +300,7 @@ class World:
             self.violate("end", i, f"did round {done.round} of {node.engine.rounds}, and says that it is {last}")
         self._fresh_until_s[i] = 0.0
         self._check_led(i, round)
-        self._outvoted[i] = self._outvoted[i] + 1 if self.presence.outvoted(i) else 0
+        self._outvoted[i] = self._outvoted[i] + 1 if self.detector.outvoted(i) else 0
         if self._outvoted[i] > 2:  # it may have heard so in the middle of one
             self.violate("unfit", i, "goes on, though the larger part of the boards trains something else")
         audit = self.algorithm.audit(state)
@@ -312,12 +316,13 @@ class World:
         if self.on_round is not None:
             self.on_round(node)
 
+    @override
     def checkpoint(self, node: Node, state: Any) -> None:
         self._mixed[node.index] = None
         node.disk.write(Saved(state, self.algorithm.round(state), self.ledger.accounts[node.index].copy()))
 
+    @override
     def logged(self, node: Node, line: Log) -> None:
-        """A line of the node's event log, of which one kind counts."""
         if self.trace.say is not None:
             self.trace.line(self.clock.now, node.index, line.text)
         if line.event == "waiting":
@@ -330,6 +335,7 @@ class World:
         if self.settled and self.patient and self.index[line.fields["peer"]] not in self.lied:
             self.violate("left-out", node.index, line.text)
 
+    @override
     def adopted(self, node: Node, action: Adopted) -> None:
         self.adoptions += 1
         self.trace.event(self.clock.now, node.index, trace.ADOPT, action.round)
@@ -340,8 +346,8 @@ class World:
         self.progress_s[node.index] = self.clock.now
         self.ledger.rebase(node.index, self.algorithm.audit(action.state))
 
+    @override
     def finished(self, node: Node) -> None:
-        """Its process leaves once all that it sent has arrived."""
         i, round = node.index, self.algorithm.round(node.state)
         self.trace.event(self.clock.now, i, trace.LEAVE, round)
         if not self.run_over or round < node.engine.rounds:
@@ -350,10 +356,10 @@ class World:
         when = max(self.network.arrives_s(i), default=0.0)
         self.clock.at(when, self._leave, i, node.process)
 
+    @override
     def failed(self, node: Node, reason: str) -> None:
-        """A process ends because there is no run for it."""
-        i, presence = node.index, self.presence
-        if presence.fits_nobody(i, as_told=True) or presence.outvoted(i, as_told=True):
+        i, detector = node.index, self.detector
+        if detector.fits_nobody(i, as_told=True) or detector.outvoted(i, as_told=True):
             self.unfit_ended.add(node.index)
         else:
             self._check_failure(node, reason)
@@ -363,10 +369,10 @@ class World:
     def _check_failure(self, node: Node, reason: str) -> None:
         """A process that was started again may end where nobody is left."""
         i = node.index
-        peers = self.presence.peers[i]
+        peers = self.detector.peers[i]
         if "fit" in reason or node.process == 1:
             self.violate("unfit", i, f"ends though not every neighbour trains something else: {reason}")
-        if any(self.presence.connected(i, j) and not self.presence.knows_down(i, j) for j in peers):
+        if any(self.detector.connected(i, j) and not self.detector.knows_down(i, j) for j in peers):
             self.violate("end", i, f"gave up though a neighbour is there: {reason}")
         soon = [j for j, lost_s in self._lost_s[i].items() if self.clock.now < lost_s + PATIENCE.gone_s]
         if soon:
@@ -383,15 +389,15 @@ class World:
             self.kill(i, "has finished, and leaves", left=True)
 
     # -- checks
-    # ----------------------------------------------------------------------------------------------
 
     def violate(self, rule: str, node: int | None, text: str) -> None:
+        """Take note of a broken promise, one of RULES; the run ends with it."""
         self.violations.append(Violation(rule, node, round(self.clock.now, 3), text))
         self.trace.line(self.clock.now, node, f"VIOLATION of {rule} ({checkers.RULES[rule]}): {text}")
         self.clock.stop()
 
     def audit(self, index: int) -> Audit | None:
-        """None for a node that is not there."""
+        """Return a node's audit; None for a node that is not there."""
         node = self.nodes[index]
         return self.algorithm.audit(node.state) if node.trains else None
 
@@ -418,7 +424,7 @@ class World:
             return None
         row = audit.row
         senders = self.topology.neighbours(i, round).in_
-        out = [j for j in senders if j not in row and j not in self.lied and self.presence.connected(i, j)]
+        out = [j for j in senders if j not in row and j not in self.lied and self.detector.connected(i, j)]
         return f"mixed without {out} in round {round}" if row and out else None
 
     def _only_averages(self) -> bool:
@@ -427,14 +433,14 @@ class World:
         return not self.lied and (self.name in ROW_MIXING or not self.restarts)
 
     def _check_memory(self, node: Node) -> None:
-        if fault := checkers.memory_fault(checkers.held(node.state), self._most[node.index]):
+        if fault := checkers.memory_fault(checkers.pending_in(node.state), self._most[node.index]):
             self.violate("memory", node.index, fault)
 
     def look_at(self, node: Node) -> None:
-        """What became of the frames that it got, and whether it waits in silence."""
+        """Check what became of the frames that a node got, and whether it waits in silence."""
         i = node.index
         if node.has_heard and node.engine.listens:
-            unnamed = [j for j in self.presence.peers[i] if self.presence.unfit(i, j) and j not in self._named[i]]
+            unnamed = [j for j in self.detector.peers[i] if self.detector.unfit(i, j) and j not in self._named[i]]
             if unnamed:
                 self.violate("unfit", i, f"does not say that {unnamed} train something else")
         if fault := checkers.frames_fault(node.handed, node.accepted, node.dropped, node.refused, node.engine.pending):
@@ -445,18 +451,17 @@ class World:
             self.violate("silence", i, f"is {node.engine.stage.value} for {silent_s:.1f} s and does not say so")
 
     def waits_for_ever(self, node: Node) -> bool:
-        """Whether it has not begun, and has good reason to: it came for the first time, some
-        neighbour was never there, and nobody has sent it anything, so that nobody waits for it. Or
-        it has nothing, and nobody to take a model from."""
+        """Tell whether it has not begun, and has good reason to: it came for the first time,
+        some neighbour was never there, and nobody has sent it anything, so that nobody waits for
+        it. Or it has nothing, and nobody to take a model from."""
         i, stage = node.index, node.engine.stage
-        gone = [j for j in self.presence.peers[i] if not self.presence.connected(i, j)]
+        gone = [j for j in self.detector.peers[i] if not self.detector.connected(i, j)]
         if stage is Stage.ALONE:
-            return len(gone) == len(self.presence.peers[i])
-        never_there = any(not (self.presence.met(i, j) or self.presence.unfit(i, j)) for j in gone)
+            return len(gone) == len(self.detector.peers[i])
+        never_there = any(not (self.detector.met(i, j) or self.detector.unfit(i, j)) for j in gone)
         return stage is Stage.JOINING and node.process == 1 and never_there and not self.heard[i]
 
     # -- between network and nodes
-    # ---------------------------------------------------------------------------
 
     def _in_bytes(self, i: int, send: Send, mark: float) -> Packet:
         """Return a frame as it goes over a wire, and as liars change it."""
@@ -526,7 +531,7 @@ class World:
 
     def _remote(self, index: int) -> list[int]:
         """Members that are no neighbours."""
-        near = {index, *self.presence.peers[index]}
+        near = {index, *self.detector.peers[index]}
         return [j for j in range(self.schedule.nodes) if j not in near]
 
     def _spread(self, about: int, left: bool, restarted: bool) -> None:
@@ -544,10 +549,9 @@ class World:
             self.nodes[j].take(news)
 
     # -- processes
-    # -------------------------------------------------------------------------------------------
 
     def boot(self, index: int, saved: Saved | None) -> None:
-        """A process of a node starts: it listens, and joins."""
+        """Start a process of a node: it listens, and joins."""
         node, now = self.nodes[index], self.clock.now
         if self.trace.say is not None:
             self.trace.line(now, index, "listens, and looks for its neighbours")
@@ -561,7 +565,7 @@ class World:
         self.came.add(index)
         self.left.discard(index)
         node.boot(saved, int(self.rng.random() * 2**48))
-        self.presence.booted(index)
+        self.detector.booted(index)
         self._spread(index, left=False, restarted=again)
 
     def kill(self, index: int, why: str, left: bool = False) -> None:
@@ -572,7 +576,7 @@ class World:
         node.kill()
         if left:
             self.left.add(index)
-        self.presence.node_changed(index)
+        self.detector.node_changed(index)
         self._spread(index, left, restarted=False)
 
 

@@ -10,9 +10,6 @@ virtual.py    gossip algorithms over virtual nodes, on a virtual clock
 server.py     FedAvg of encoded updates
 measure.py    what is recorded on the way: consensus distance, accuracy of the averaged model, bytes
 run_case.py   one case, from recipe to result
-store.py      study.jsonl: results that survive kill -9
-pool.py       cases on several processes
-campaign.py   the command: what is missing is run, then table and plots
-table.py      means and deviations over seeds, as text, CSV, Markdown and JSON
-plots.py      which variant goes into which panel, in which colour; draw.py draws
+summary.py    means and deviations over seeds for the table, and curves for the plots
+campaign.py   the command: `lab.campaign` for studies
 """

@@ -1,26 +1,28 @@
-"""A whole study: what is missing is run, then the table and the plots of all that was asked for are
-made."""
+"""Runs a whole study, as `edgegossip study` asks for it."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import override
+
 from edgegossip import recipe as recipes
-from edgegossip.files import write_atomic, write_json
+from edgegossip.lab.campaign import Campaign, Say, run_cases
+from edgegossip.lab.results import Result
 from edgegossip.lab.study import cases as planning
-from edgegossip.lab.study import store, table
+from edgegossip.lab.study import summary
 from edgegossip.lab.study.cases import Case, Plan
-from edgegossip.lab.study.variants import Result, variants
+from edgegossip.lab.study.run_case import DataSetCache, check, run_case
+from edgegossip.lab.table import write_tables
+from edgegossip.recipe import Recipe
 from edgegossip.report.units import printable, seconds_text
-from edgegossip.types import EXIT_DEGRADED, EXIT_OK, ConfigError, HostError, Round
+from edgegossip.types import ConfigError, Round
 
 SAY_S = 30.0  # between two lines on the cases in progress
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,29 +41,19 @@ class StudyOptions:
 
 
 def run(options: StudyOptions, say: Say, warn: Say) -> tuple[dict[str, Any], int]:
-    """Everything. `say` gets progress and the table, line by line; `warn` what went wrong. The
-    document for --json and the exit code: EXIT_DEGRADED when runs diverged."""
-    begun_s = time.monotonic()
+    """Run a study: what is missing, then the table and the plots of all that was asked for.
+
+    `say` gets progress and the table, line by line; `warn` what went wrong. Returns the document
+    for --json and the exit code: EXIT_DEGRADED when runs diverged. Raises EdgegossipError.
+    """
     base, cases = plan(options)
     cases = _valid(cases, options.skip_invalid, warn)
     folder = options.out or Path("runs") / f"{base.run.name}-study"
-    with store.Store(folder) as kept:
-        results = store.read(folder)
-        missing = [case for case in cases if case.key not in results]
-        say(f"study of {len(cases)} runs in {folder}: {len(cases) - len(missing)} done, {len(missing)} to go")
-        try:
-            _run_missing(missing, options.jobs, kept, results, _Progress(len(cases), len(missing), options.jobs, say))
-        except KeyboardInterrupt:
-            done = sum(case.key in results for case in cases)
-            warn(f"stopped: {done} of {len(cases)} runs are kept in {folder}; the same command goes on from there")
-            raise
-        document = _write(folder, cases, results) | {"wall_s": time.monotonic() - begun_s}
-        _show(document, folder, cases, results, options.plots, say, warn)
-    return document, EXIT_DEGRADED if document["failed"] else EXIT_OK
+    return Study(folder, cases, options.plots, say, warn, options.jobs).run()
 
 
-def plan(options: StudyOptions) -> tuple[recipes.Recipe, list[Case]]:
-    """The base recipe and the cases. Raises ConfigError."""
+def plan(options: StudyOptions) -> tuple[Recipe, list[Case]]:
+    """Return the base recipe and the cases. Raises ConfigError."""
     base = recipes.load(options.recipe, options.settings)
     listed = planning.read_file(options.sweep_file) if options.sweep_file else Plan()
     points = planning.product(planning.parse_sweep(text) for text in options.sweeps)
@@ -70,10 +62,8 @@ def plan(options: StudyOptions) -> tuple[recipes.Recipe, list[Case]]:
 
 
 def _valid(cases: Sequence[Case], skip: bool, warn: Say) -> list[Case]:
-    """Those that can start. Raises the first one's ConfigError unless `skip`; then only when none
-    is left."""
-    from edgegossip.lab.study.run_case import check
-
+    """Return those that can start. Raises the first one's ConfigError unless `skip`; then only
+    when none is left."""
     verdicts: dict[str, ConfigError | None] = {}  # by group: the seed does not matter
     for case in cases:
         if case.group in verdicts:
@@ -92,100 +82,83 @@ def _valid(cases: Sequence[Case], skip: bool, warn: Say) -> list[Case]:
     return good
 
 
-def _run_missing(
-    missing: Sequence[Case], jobs: int, kept: store.Store, results: dict[str, Any], progress: _Progress
-) -> None:
-    from edgegossip.lab.study.pool import run_all
+class Study(Campaign[Case]):
+    """Runs cases over virtual nodes. A run that diverges is a result, and not run again."""
 
-    for case, result in run_all(missing, jobs, progress.going):
-        kept.add(result)
-        results[case.key] = result
-        progress.finished(case, result)
+    FILE, WHAT, FOLDER = "study.jsonl", "study", "study folder"
 
+    def __init__(self, folder: Path, cases: Sequence[Case], plots: bool, say: Say, warn: Say, jobs: int) -> None:
+        """`jobs`: so many runs at a time, each in a process of its own."""
+        super().__init__(folder, cases, plots, say, warn)
+        self._jobs = jobs
+        self._left = 0
+        self._seconds: list[float] = []  # of finished runs
+        self._said_s: dict[str, float] = {}  # by case: when its rounds were last told
 
-class _Progress:
-    """One line a finished case, and now and then one on those at work."""
+    @override
+    def is_done(self, result: Result | None) -> bool:
+        return result is not None
 
-    def __init__(self, total: int, missing: int, jobs: int, say: Say) -> None:
-        self._total, self._left, self._jobs, self._say = total, missing, jobs, say
-        self._number = total - missing
-        self._seconds: list[float] = []
-        self._said_s: dict[str, float] = {}
+    @override
+    def execute(self, missing: Sequence[Case]) -> Generator[tuple[Case, Result]]:
+        self._left, total = len(missing), len(self.cases)
+        self.say(f"study of {total} runs in {self.folder}: {total - self._left} done, {self._left} to go")
+        return run_cases(missing, self._jobs, _CaseRunner(), self._going)
 
-    def going(self, case: Case, round: Round) -> None:
+    def _going(self, case: Case, round: Round) -> None:
         now = time.monotonic()
         if now - self._said_s.setdefault(case.key, now - SAY_S / 2) >= SAY_S:
             self._said_s[case.key] = now
-            self._say(f"  {_who(case)}: round {round}/{case.recipe.run.rounds}")
+            self.say(f"  {_who(case)}: round {round}/{case.recipe.run.rounds}")
 
-    def finished(self, case: Case, result: dict[str, Any]) -> None:
-        self._number, self._left = self._number + 1, self._left - 1
+    @override
+    def finished(self, case: Case, result: Result) -> None:
+        self._left -= 1
         self._seconds.append(result["seconds"])
-        outcome = table.outcome(result) if result["state"] == "done" else f"failed: {printable(result['reason'])}"
+        outcome = summary.outcome(result) if result["state"] == "done" else f"failed: {printable(result['reason'])}"
         left_s = self._left * sum(self._seconds) / len(self._seconds) / self._jobs
         left = f", about {seconds_text(left_s)} to go" if self._left else ""
-        took = seconds_text(result["seconds"])
-        self._say(f"[{self._number}/{self._total}] {_who(case)}: {outcome} in {took}{left}")
+        number, took = len(self.cases) - self._left, seconds_text(result["seconds"])
+        self.say(f"[{number}/{len(self.cases)}] {_who(case)}: {outcome} in {took}{left}")
+
+    @override
+    def kept(self) -> str:
+        done = sum(case.key in self.results for case in self.cases)
+        return f"{done} of {len(self.cases)} runs are kept in {self.folder}"
+
+    @override
+    def tabulate(self) -> dict[str, Any]:
+        rows = summary.rows(self.cases, self.results)
+        failed = [
+            {"case": case.name, "seed": case.seed, "reason": self.results[case.key]["reason"]}
+            for case in self.cases
+            if self.results[case.key]["state"] == "failed"
+        ]
+        document = {"study": str(self.folder), "runs": len(self.cases), "rows": rows, "failed": failed}
+        texts = {"txt": summary.as_text(rows) + "\n", "md": summary.as_markdown(rows), "csv": summary.as_csv(rows)}
+        write_tables(self.folder, document, texts)
+        return document
+
+    @override
+    def show(self, document: Mapping[str, Any]) -> None:
+        self.say(summary.as_text(document["rows"]))
+        for failure in document["failed"]:
+            self.warn(f"{failure['case']}, seed {failure['seed']} failed: {printable(failure['reason'])}")
+
+    @override
+    def draw(self, document: Mapping[str, Any]) -> list[Path]:
+        return summary.write_plots(self.folder, self.cases, self.results)
+
+
+class _CaseRunner:
+    """Runs cases one after the other in one process; most of them share a data set."""
+
+    def __init__(self) -> None:
+        self._data = DataSetCache()
+
+    def __call__(self, case: Case, progress: Callable[[Round], None]) -> Result:
+        return run_case(case, self._data, progress)
 
 
 def _who(case: Case) -> str:
     return f"{printable(case.name, 120)}, seed {case.seed}"
-
-
-def _write(folder: Path, cases: Sequence[Case], results: dict[str, Any]) -> dict[str, Any]:
-    """table.txt, table.md, table.csv and table.json; the document that the last holds."""
-    made = table.rows(cases, results)
-    failed = [
-        {"case": case.name, "seed": case.seed, "reason": results[case.key]["reason"]}
-        for case in cases
-        if results[case.key]["state"] == "failed"
-    ]
-    document = {"study": str(folder), "runs": len(cases), "rows": made, "failed": failed}
-    write_atomic(folder / "table.txt", (table.as_text(made) + "\n").encode())
-    write_atomic(folder / "table.md", table.as_markdown(made).encode())
-    write_atomic(folder / "table.csv", table.as_csv(made).encode())
-    write_json(folder / "table.json", document)
-    return document
-
-
-def _show(
-    document: dict[str, Any],
-    folder: Path,
-    cases: Sequence[Case],
-    results: dict[str, Any],
-    plots: bool,
-    say: Say,
-    warn: Say,
-) -> None:
-    say("")
-    say(table.as_text(document["rows"]))
-    for failure in document["failed"]:
-        warn(f"{failure['case']}, seed {failure['seed']} failed: {printable(failure['reason'])}")
-    if plots:
-        try:
-            for path in write_plots(folder, cases, results):
-                say(f"plot {path}")
-        except HostError as error:
-            warn(f"no plots: {error}")
-    say(f"study folder {folder}")
-
-
-def write_plots(folder: Path, cases: Sequence[Case], results: Mapping[str, Result]) -> list[Path]:
-    """accuracy-bits.png, accuracy-bytes.png, loss-bits.png and consensus.png in `folder`; those
-    without data are left out. Raises HostError without matplotlib."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise HostError("plots need matplotlib: pip install 'edgegossip[report]'") from None
-    from edgegossip.lab.study.draw import draw_bits, draw_bytes, draw_consensus, draw_loss
-
-    found, study, written = variants(cases, results), folder.resolve().name, []
-    if any(v.bits_per_value > 0 for v in found):
-        written.append(draw_bits(found, study, folder / "accuracy-bits.png"))
-    if any(v.by_bytes for v in found):
-        written.append(draw_bytes(found, study, folder / "accuracy-bytes.png"))
-    if any(v.loss_by_bits for v in found):
-        written.append(draw_loss(found, study, folder / "loss-bits.png"))
-    if any(y > 0 for v in found for _, y in v.by_round):
-        written.append(draw_consensus(found, study, folder / "consensus.png"))
-    return written

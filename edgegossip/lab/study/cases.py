@@ -49,12 +49,13 @@ class Case:
 
     @property
     def seed(self) -> int:
+        """Return the seed, which tells the runs of one row apart."""
         return self.recipe.run.seed
 
     @property
     def key(self) -> str:
-        """16 hex digits of all that decides the result; where the data lies, threads and addresses
-        do not count."""
+        """Return 16 hex digits of all that decides the result; where the data lies, threads and
+        addresses do not count."""
         return _digest(self.recipe)
 
     @property
@@ -65,7 +66,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """What one case of a file, or one point of a product, sets."""
+    """Says what one case of a file, or one point of a product, sets."""
 
     settings: Settings = field(default_factory=dict)
     name: str = ""
@@ -74,7 +75,7 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Settings for every case, the cases, and the seeds of those that name none."""
+    """Holds settings for every case, the cases, and the seeds of those that name none."""
 
     common: Settings = field(default_factory=dict)
     variants: tuple[Variant, ...] = (Variant(),)
@@ -82,8 +83,8 @@ class Plan:
 
 
 def parse_sweep(text: str) -> tuple[str, list[Any]]:
-    """`key=a,b,c` as (key, values); a value is TOML or a bare word, and commas inside brackets or
-    quotes do not part."""
+    """Read `key=a,b,c` as (key, values); a value is TOML or a bare word, and commas inside
+    brackets or quotes do not part. Raises ConfigError."""
     key, equals, values = text.partition("=")
     key = key.strip()
     if not equals or "." not in key:
@@ -99,7 +100,7 @@ def parse_sweep(text: str) -> tuple[str, list[Any]]:
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
-    """`1,2,3`, in that order, each once."""
+    """Read `1,2,3`, in that order, each once. Raises ConfigError."""
     try:
         seeds = tuple(dict.fromkeys(int(part) for part in text.split(",")))
     except ValueError:
@@ -110,7 +111,8 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 
 
 def product(sweeps: Iterable[tuple[str, Sequence[Any]]]) -> list[Settings]:
-    """All combinations; the last key changes fastest. Raises ConfigError when a key comes twice."""
+    """Return all combinations; the last key changes fastest. Raises ConfigError when a key comes
+    twice."""
     sweeps = list(sweeps)
     keys = [key for key, _ in sweeps]
     for key in keys:
@@ -120,12 +122,12 @@ def product(sweeps: Iterable[tuple[str, Sequence[Any]]]) -> list[Settings]:
 
 
 def files() -> list[str]:
-    """Names of the sweep files that the package carries."""
+    """Return the names of the sweep files that the package carries."""
     return sorted(f.name.removesuffix(".toml") for f in _packaged().iterdir() if f.name.endswith(".toml"))
 
 
 def read_file(source: str) -> Plan:
-    """A sweep file by path, or by name if the package carries it. Raises ConfigError."""
+    """Read a sweep file by path, or by name if the package carries it. Raises ConfigError."""
     path = Path(source)
     if source in files():
         text = str((_packaged() / f"{source}.toml").read_text(encoding="utf-8"))
@@ -146,11 +148,11 @@ def read_file(source: str) -> Plan:
 
 
 def make_cases(base: Recipe, plan: Plan, sweeps: Iterable[Settings] = ({},), seeds: Sequence[int] = ()) -> list[Case]:
-    """Every variant with every point of `sweeps` on top, for every seed: `seeds`, else the
-    variant's, the plan's, the recipe's. All cases of the first seed come first; of cases that come
-    to the same recipe only the first is kept.
+    """Make every variant with every point of `sweeps` on top, for every seed.
 
-    Raises ConfigError that names the case."""
+    Seeds are those given, else the variant's, the plan's, the recipe's. All cases of the first
+    seed come first; of cases that come to the same recipe only the first is kept. Raises
+    ConfigError that names the case."""
     found: dict[str, Case] = {}
     ranked: list[tuple[int, Case]] = []
     for variant, point in itertools.product(plan.variants, sweeps):
@@ -170,7 +172,7 @@ def make_cases(base: Recipe, plan: Plan, sweeps: Iterable[Settings] = ({},), see
 
 
 def say(settings: Settings) -> str:
-    """Settings in a few words, such as "choco-sgd, topk, ratio=0.01, skew=0.9"."""
+    """Put settings in a few words, such as "choco-sgd, topk, ratio=0.01, skew=0.9"."""
     return ", ".join(_words(key, value) for key, value in settings.items())
 
 

@@ -1,9 +1,8 @@
-"""What a case records while it runs. Pure arithmetic on the nodes' models.
+"""Measures what a case records while it runs. Pure arithmetic on the nodes' models.
 
 Consensus distance: sqrt(1/n sum_i ||x_i - mean x||^2) (Kong, Lin, Koloskova, Jaggi, Stich 2021,
 "Consensus control for decentralized deep learning", section 3.1), with x_i the model that a node
-trains: de-biased where the algorithm keeps a weight.
-"""
+trains: de-biased where the algorithm keeps a weight."""
 
 from __future__ import annotations
 
@@ -20,9 +19,11 @@ CURVE_POINTS = 200  # rounds of a run in which the consensus distance is taken
 
 @dataclass(slots=True)
 class Traffic:
-    """Bytes of real frames. Payload: what the codec made; overhead: the rest of the frames. Nothing
-    of a transport is counted: a run's overhead has the mesh's envelope besides, about 40 bytes a
-    message."""
+    """Adds up bytes of real frames. Payload: what the codec made; overhead: the rest of the
+    frames.
+
+    Nothing of a transport is counted: a run's overhead has the mesh's envelope besides, about 40
+    bytes a message."""
 
     values: int  # n of the model
     payload_bytes: int = 0
@@ -30,12 +31,14 @@ class Traffic:
     vectors: int = 0  # frames with a body: each stands for `values` values
 
     def count(self, frame_bytes: int, payload_bytes: int) -> None:
+        """Add a frame of so many bytes, `payload_bytes` of them its body."""
         self.payload_bytes += payload_bytes
         self.overhead_bytes += frame_bytes - payload_bytes
         self.vectors += payload_bytes > 0
 
     @property
     def total_bytes(self) -> int:
+        """Return payload and overhead together."""
         return self.payload_bytes + self.overhead_bytes
 
     @property
@@ -46,6 +49,8 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
+    """Holds what was evaluated after a round."""
+
     round: Round
     sent_bytes: int  # by all nodes so far
     averaged: Metrics | None  # of the mean of the nodes' models; None without a test set
@@ -57,8 +62,8 @@ class Recorder:
     """Takes the nodes' models at the end of rounds; evaluates and measures when all have come to
     that round.
 
-    A node that was left behind and skips rounds stands in them with the model of the round it comes
-    to."""
+    A node that was left behind and skips rounds stands in them with the model of the round it
+    comes to."""
 
     nodes: int
     evaluate_after: frozenset[Round]
@@ -74,8 +79,8 @@ class Recorder:
         self._next = [0] * self.nodes
 
     def done(self, node: int, round: Round, model: Vec, train_loss: float) -> None:
-        """`model` is the node's at the end of `round`; it is kept for a while, so nobody may write
-        to it."""
+        """Take a node's model at the end of `round`, float32[n]; it is kept for a while, so
+        nobody may write to it."""
         first, self._next[node] = self._next[node], max(self._next[node], round + 1)
         for r in range(first, round + 1):
             if r in self.evaluate_after or r in self.measure_after:
@@ -102,7 +107,7 @@ def measure_rounds(rounds: Round) -> frozenset[Round]:
 
 
 def average(models: Sequence[Vec]) -> Vec:
-    """Mean of float32[n] vectors, summed in float64 in the order given."""
+    """Return the mean of float32[n] vectors, summed in float64 in the order given."""
     total = np.zeros(models[0].shape, np.float64)
     for model in models:
         total += model

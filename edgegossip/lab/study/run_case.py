@@ -1,17 +1,16 @@
-"""One case: from its recipe to a result that study.jsonl can hold."""
+"""Runs one case: from its recipe to a result that study.jsonl can hold."""
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
-from typing import Any
 
 import numpy as np
 
 from edgegossip import __version__, codecs, training
 from edgegossip import recipe as recipes
+from edgegossip.lab.results import Result, plain
 from edgegossip.lab.study.cases import Case
 from edgegossip.lab.study.measure import Recorder, Traffic, average, measure_rounds
 from edgegossip.lab.study.server import VirtualServer
@@ -24,16 +23,16 @@ from edgegossip.training.data import DataSet, open_data
 from edgegossip.types import ConfigError, DataError, HostError, PeerError, Round, UsageError, Vec
 
 Progress = Callable[[Round], None]
-Result = dict[str, Any]
 
 
-class Opened:
-    """The data set that was opened last: most studies have but one."""
+class DataSetCache:
+    """Keeps the data set that was opened last: most studies have but one."""
 
     def __init__(self) -> None:
         self._last: tuple[DataSection, DataSet] | None = None
 
     def get(self, section: DataSection) -> DataSet:
+        """Return the section's data set; how it is partitioned does not matter to it."""
         wanted = replace(section, partition="iid", skew=0.0, alpha=0.5, augment=False)
         if self._last is None or self._last[0] != wanted:
             self._last = (wanted, open_data(section))
@@ -41,7 +40,7 @@ class Opened:
 
 
 def check(recipe: Recipe) -> None:
-    """Whether the case can start, in far less time than it takes. Raises ConfigError or
+    """Check that a case can start, in far less time than it takes. Raises ConfigError or
     DataError."""
     training.check(recipe)
     layout = training.layout_of(recipe)
@@ -52,7 +51,7 @@ def check(recipe: Recipe) -> None:
     make_algorithm(recipe).init(np.zeros(layout.size, np.float32), make_view(spec, layout))
 
 
-def run_case(case: Case, opened: Opened, progress: Progress = lambda round: None) -> Result:
+def run_case(case: Case, data: DataSetCache, progress: Progress = lambda round: None) -> Result:
     """Run the case to its end. A run that diverges has a result too: its state is "failed", with
     the reason.
 
@@ -60,7 +59,7 @@ def run_case(case: Case, opened: Opened, progress: Progress = lambda round: None
     start_s, start_cpu_s = time.perf_counter(), time.process_time()
     recipe = case.recipe
     local = recipe.data.partition == "local"  # then each virtual board opens its own
-    workloads = training.build_workloads(recipe, None if local else opened.get(recipe.data))
+    workloads = training.build_workloads(recipe, None if local else data.get(recipe.data))
     run = _Gossip(recipe, workloads, progress) if recipe.run.mode == "gossip" else _Server(recipe, workloads, progress)
     recorder = Recorder(
         nodes=recipe.run.nodes,
@@ -78,7 +77,7 @@ def run_case(case: Case, opened: Opened, progress: Progress = lambda round: None
         raise
     except (UsageError, PeerError) as error:
         outcome = {"state": "failed", "reason": str(error)}
-    return plain(
+    result: Result = plain(
         {
             "key": case.key,
             "group": case.group,
@@ -94,6 +93,7 @@ def run_case(case: Case, opened: Opened, progress: Progress = lambda round: None
             "recipe": asdict(recipe),
         }
     )
+    return result
 
 
 class _Gossip:
@@ -218,14 +218,3 @@ def _curves(recorder: Recorder) -> Result:
         ],
         "consensus_distance": [list(point) for point in recorder.distances],
     }
-
-
-def plain(value: Any) -> Any:
-    """Return a value with null for what is no finite number, as JSON needs it."""
-    if isinstance(value, dict):
-        return {key: plain(v) for key, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(v) for v in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value

@@ -1,12 +1,11 @@
-"""Rounds through a coordinator over virtual nodes: the server engine, with boards that answer at
-once.
+"""Runs rounds through a coordinator over virtual nodes: the server engine, with boards that
+answer at once.
 
-The engine is the one that coordinators run. The model goes down whole or as an encoded difference,
-each node trains from what it decoded and sends its encoded change up, and the engine adds their
-mean to its model (FedAvg, McMahan et al. 2017, algorithm 1), nodes in the order of their names. So
-the outcome is that of a run over a network bit for bit. Nothing is lost here, and time passes only
-where the engine waits.
-"""
+The engine is the one that coordinators run. The model goes down whole or as an encoded
+difference, each node trains from what it decoded and sends its encoded change up, and the engine
+adds their mean to its model (FedAvg, McMahan et al. 2017, algorithm 1), nodes in the order of
+their names. So the outcome is that of a run over a network bit for bit. Nothing is lost here,
+and time passes only where the engine waits."""
 
 from __future__ import annotations
 
@@ -47,7 +46,7 @@ from edgegossip.types import NodeId, Round, UsageError, Vec
 
 
 class VirtualServer:
-    """One run. `play` does it all; results are in `sent` (by the nodes), `received` (by them),
+    """Simulates one run with `play`; results are in `sent` (by the nodes), `received` (by them),
     `model` and the recorder."""
 
     def __init__(

@@ -1,17 +1,16 @@
-"""Gossip over virtual nodes in one process: the engine that boards run, many times, on a virtual
-clock.
+"""Runs gossip over virtual nodes in one process: the engine that boards run, many times, on a
+virtual clock.
 
 A discrete-event loop. Nodes compute for a while, frames take a while, timers are due: all in
 virtual seconds, so the order of events is a pure function of the recipe. Frames are built and
 parsed as on the wire. Nothing is lost; whoever wants that, wants the simulator.
 
-The clock: a local update takes COMPUTE_S. Under an asynchronous algorithm nodes are not in step: an
-update takes a uniform share of it, between 1 - JITTER and 1 + JITTER, drawn from (seed, node,
-round). A frame takes LATENCY_S. All nodes are there from the beginning, and greet each other
-GREETING_S before they begin to train, as boards do while they wait for their peers. As on a board,
+The clock: a local update takes COMPUTE_S. Under an asynchronous algorithm nodes are not in step:
+an update takes a uniform share of it, between 1 - JITTER and 1 + JITTER, drawn from (seed, node,
+round). A frame takes LATENCY_S. All nodes are there from the beginning, and exchange Hellos
+HELLO_S before they begin to train, as boards do while they wait for their peers. As on a board,
 frames that come while a node computes wait until it has stepped, unless the algorithm is
-asynchronous.
-"""
+asynchronous."""
 
 from __future__ import annotations
 
@@ -51,7 +50,7 @@ from edgegossip.lab.study.measure import Recorder, Traffic
 from edgegossip.training.base import Workload
 from edgegossip.types import PeerError, Round, UsageError, Vec
 
-COMPUTE_S, JITTER, LATENCY_S, GREETING_S = 1.0, 0.5, 0.01, 1.0
+COMPUTE_S, JITTER, LATENCY_S, HELLO_S = 1.0, 0.5, 0.01, 1.0
 STALLED_AFTER = 100  # deadlines without a finished round
 _BOOT, _DURATION = 1, 2  # what a key is for
 
@@ -63,15 +62,15 @@ class _Node:
     traffic: Traffic
     engine: NodeEngine
     held: deque[Event] = field(default_factory=deque)  # what came while it did not listen
-    greeting: bool = True  # its first round has not begun
+    joining: bool = True  # its first round has not begun
     timers: dict[Timer, int] = field(default_factory=dict)  # numbers of those in force; what was replaced has another
     loss: float = math.nan
     finished: bool = False
 
 
 class VirtualFleet:
-    """One run of one algorithm. `play` does it all; results are in `nodes`' traffic, `models` and
-    the recorder."""
+    """Simulates one run of one algorithm with `play`; results are in `traffic`, `models` and the
+    recorder."""
 
     def __init__(
         self,
@@ -103,11 +102,12 @@ class VirtualFleet:
 
     @property
     def models(self) -> list[Vec]:
+        """Return the nodes' models, float32[n] each, in the order of the members."""
         return [node.engine.model for node in self._nodes]
 
     @property
     def train_loss(self) -> float:
-        """Mean over the nodes of their last round's training loss."""
+        """Return the mean over the nodes of their last round's training loss."""
         return sum(node.loss for node in self._nodes) / len(self._nodes)
 
     @property
@@ -121,9 +121,10 @@ class VirtualFleet:
         return total
 
     def play(self, x: Vec, recorder: Recorder) -> None:
-        """All rounds from model x. Raises UsageError when training diverges or nobody gets any
-        further, PeerError when a message cannot be used: nobody lies here, so its values have grown
-        without bound."""
+        """Play all rounds from model x, float32[n].
+
+        Raises UsageError when training diverges or nobody gets any further, PeerError when a
+        message cannot be used: nobody lies here, so its values have grown without bound."""
         self._recorder, self._x = recorder, x
         for node in self._nodes:
             self._boot(node)
@@ -155,7 +156,6 @@ class VirtualFleet:
         return COMPUTE_S * (1 + JITTER * (2 * share - 1))
 
     # -- what comes in
-    # ---------------------------------------------------------------------------------------
 
     def _take(self, node: _Node, event: Event) -> None:
         """Take an event from the network: at once where the engine listens, else once it does
@@ -180,7 +180,6 @@ class VirtualFleet:
             self._take(node, TimerFired(timer))
 
     # -- effects
-    # ---------------------------------------------------------------------------------------------
 
     def _carry_out(self, node: _Node, effects: list[Effect]) -> None:
         for effect in effects:
@@ -211,10 +210,10 @@ class VirtualFleet:
                     node.finished = True
 
     def _poll(self, node: _Node) -> None:
-        """What has come is taken in, and before the first round all greetings."""
-        if node.greeting:
-            node.greeting = False
-            self._after(GREETING_S, lambda: self._answer(node, Polled()))
+        """What has come is taken in, and before the first round all Hellos."""
+        if node.joining:
+            node.joining = False
+            self._after(HELLO_S, lambda: self._answer(node, Polled()))
             return
         while node.held:
             self._handle(node, node.held.popleft())

@@ -7,21 +7,21 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from edgegossip import recipe as recipes
-from edgegossip.lab.scale import campaign, devices, played, table
-from edgegossip.lab.scale.campaign import Asked
-from edgegossip.lab.scale.cells import Cell
+from edgegossip.lab.scale import campaign, devices, emulated, summary
+from edgegossip.lab.scale.campaign import ScaleOptions
+from edgegossip.lab.scale.cells import Backend, Cell
 from edgegossip.types import EXIT_DEGRADED, ConfigError, EdgegossipError, HostError, RunError
 
 
-class Paper:
+class Paper(Backend):
     """T = compute / boards + link * (boards - 1); fails where it is told to."""
 
-    LINK = {"sgd": 8.0, "co3": 0.5}
+    LINK: ClassVar = {"sgd": 8.0, "co3": 0.5}
 
     def __init__(self, fails: tuple[str, int] | None = None, error: EdgegossipError | None = None) -> None:
         self.over: bool | None = None
@@ -50,18 +50,18 @@ class Paper:
         self.over = over
 
 
-def _asked(out: Path, **more: Any) -> Asked:
+def _asked(out: Path, **more: Any) -> ScaleOptions:
     given: dict[str, Any] = {
         "recipe": "table3", "settings": (), "devices": "2,4,7", "schemes": "sgd,co3", "on": "netns", "rate": "20mbit",
         "link": "shared", "rounds": 0, "out": out, "plots": False,
     }  # fmt: skip
-    return Asked(**(given | more))
+    return ScaleOptions(**(given | more))
 
 
 def _run(
-    monkeypatch: pytest.MonkeyPatch, place: Paper, asked: Asked
+    monkeypatch: pytest.MonkeyPatch, place: Paper, asked: ScaleOptions
 ) -> tuple[dict[str, Any], int, list[str], list[str]]:
-    monkeypatch.setattr(campaign, "_place", lambda *_: place)
+    monkeypatch.setattr(campaign, "_backend", lambda *_: place)
     said: list[str] = []
     warned: list[str] = []
     document, code = campaign.run(asked, said.append, warned.append)
@@ -82,7 +82,7 @@ def test_a_failed_cell_is_named_and_tried_again(monkeypatch: pytest.MonkeyPatch,
     document, code, said, _ = _run(monkeypatch, second, _asked(tmp_path))
     assert code == 0 and second.ran == ["sgd on 4"] and document["failed"] == []
     assert said[0].startswith("6 cells") and "5 done, 1 to go" in said[0]
-    assert set(table.KEYS) <= set(document["rows"][0])
+    assert set(summary.KEYS) <= set(document["rows"][0])
     assert json.loads((tmp_path / "table.json").read_text())["rows"] == document["rows"]
 
 
@@ -161,15 +161,15 @@ def test_a_run_that_goes_on_plays_the_boards_as_before(tmp_path: Path) -> None:
     def how(*settings: str, **more: Any) -> dict[str, Any]:
         return dict(campaign.plan(_asked(tmp_path, settings=settings, **more))[1][0].how)
 
-    boards = played.Played(51.5, 8.0, 0.25)
+    boards = emulated.EmulatedDevice(51.5, 8.0, 0.25)
     line = {"state": "done", "how": how(), "row": {"played": asdict(boards)}}
-    known = played.known({"cell": line})
-    assert known == {played.pace_key(how("run.seed=7", "data.skew=0.5", rate="50mbit")): boards}
+    known = emulated.known({"cell": line})
+    assert known == {emulated.emulation_key(how("run.seed=7", "data.skew=0.5", rate="50mbit")): boards}
     others = ("training.precision=int8", "run.threads=2", "training.batch_size=64", "model.name=resnet32")
-    assert not any(played.pace_key(how(other)) in known for other in others)
-    assert played.pace_key(how(device="raspberry-pi-5")) not in known
-    assert played.known({"cell": line | {"state": "failed"}}) == {}
-    assert played.known({"cell": line | {"how": how(slower=2.0)}}) == {}
+    assert not any(emulated.emulation_key(how(other)) in known for other in others)
+    assert emulated.emulation_key(how(device="raspberry-pi-5")) not in known
+    assert emulated.known({"cell": line | {"state": "failed"}}) == {}
+    assert emulated.known({"cell": line | {"how": how(slower=2.0)}}) == {}
 
 
 def test_the_table_says_which_boards_were_played(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -199,28 +199,28 @@ def test_a_slower_profile_is_played_slower(monkeypatch: pytest.MonkeyPatch, tmp_
     text = (Path(devices.__file__).parents[3] / "devices" / "raspberry-pi-4.toml").read_text()
     slow = tmp_path / "slow.toml"
     slow.write_text(text.replace("fp32_flops = 8_000_000_000", "fp32_flops = 800_000_000"))
-    here = played.update_here(recipe)
-    monkeypatch.setattr(played, "update_here", lambda recipe: here)
-    fast, ten_times = played.of_profile(recipe, "raspberry-pi-4"), played.of_profile(recipe, str(slow))
+    here = emulated.update_here(recipe)
+    monkeypatch.setattr(emulated, "update_here", lambda recipe: here)
+    fast, ten_times = emulated.of_profile(recipe, "raspberry-pi-4"), emulated.of_profile(recipe, str(slow))
     assert fast.slower > 0.5 and 3.0 < ten_times.slower / fast.slower < 30.0
     assert fast.update_s is not None and ten_times.update_s == pytest.approx(10 * fast.update_s)
     assert 0.2 < ten_times.handling / fast.handling < 5.0  # of the same profile's rates of codecs
 
 
 def test_boards_keep_the_pace_of_their_profile_whatever_a_core_here_does() -> None:
-    boards = played.Played(50.0, 8.0, update_s=2.0)
+    boards = emulated.EmulatedDevice(50.0, 8.0, update_s=2.0)
     assert boards.slower_after([], 2) == 50.0
     assert boards.slower_after([0.04, 0.05], 2) == pytest.approx(2.0 / 0.045)
     assert boards.slower_after([0.01] * 100 + [0.1] * 8, 2) == pytest.approx(20.0)  # four rounds of two boards
-    assert played.Played(50.0).slower_after([0.04, 0.05], 2) == 50.0  # nobody said what an update takes
+    assert emulated.EmulatedDevice(50.0).slower_after([0.04, 0.05], 2) == 50.0  # nobody said what an update takes
 
 
 def test_messages_are_handled_as_the_profile_encodes_and_decodes() -> None:
     profile = devices.load_device("raspberry-pi-4")
     rates = {name: (8 * profile.encode_rate(name), 4 * profile.decode_rate(name)) for name in ("fp32", "co3")}
-    assert played.handling_of(profile, rates) == pytest.approx(6.0)
+    assert emulated.handling_of(profile, rates) == pytest.approx(6.0)
     rates["e-elastiquant"] = (9 * profile.encode_rate("e-elastiquant"), 9 * profile.decode_rate("e-elastiquant"))
-    assert played.handling_of(profile, rates) == pytest.approx(8.0)
+    assert emulated.handling_of(profile, rates) == pytest.approx(8.0)
 
 
 def test_batches_that_are_timed_are_whole(monkeypatch: pytest.MonkeyPatch) -> None:

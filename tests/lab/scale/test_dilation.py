@@ -13,10 +13,10 @@ import pytest
 
 pytest.importorskip("torch", reason="an extra: pip install 'edgegossip[torch]'")
 
-from edgegossip.lab.scale.netns.conductor import Conductor, Exchange, dilation_after
-from edgegossip.lab.scale.netns.dilation import DilatedClock, EmulatedDevice
+from edgegossip.lab.scale.emulated import EmulatedDevice
+from edgegossip.lab.scale.netns.dilation import DilatedClock, DilatedRuntime
 from edgegossip.lab.scale.netns.run_cell import first_settled
-from edgegossip.lab.scale.played import Played
+from edgegossip.lab.scale.netns.scheduler import Exchange, TimeDilationScheduler, dilation_after
 from edgegossip.types import HostError, RunError
 
 
@@ -80,8 +80,8 @@ def test_time_is_dilated_while_cores_are_in_the_way(
     assert dilation_after(Exchange(seconds, 1, cpu_s, dilation), link_s, 2) == pytest.approx(wanted)
 
 
-def connected(path: Path, name: str) -> EmulatedDevice:
-    device = EmulatedDevice(path, name)
+def connected(path: Path, name: str) -> DilatedRuntime:
+    device = DilatedRuntime(path, name)
     device.connect()
     return device
 
@@ -106,7 +106,7 @@ def _play(path: Path, name: str, rounds: int, log: list[tuple[str, str]], times:
 def test_one_computes_at_a_time_and_all_send_together(tmp_path: Path) -> None:
     log: list[tuple[str, str]] = []
     times: dict[str, Any] = {}
-    with Conductor(tmp_path / "socket", 3, 1, Wire()) as scheduler:
+    with TimeDilationScheduler(tmp_path / "socket", 3, 1, Wire()) as scheduler:
         boards = [
             threading.Thread(target=_play, args=(tmp_path / "socket", f"b{k}", 3, log, times, 10_000)) for k in range(3)
         ]
@@ -117,8 +117,8 @@ def test_one_computes_at_a_time_and_all_send_together(tmp_path: Path) -> None:
     words = [word for _, word in log]
     for at in range(0, len(words), 9):
         assert words[at : at + 6] == ["computes", "computed"] * 3 and words[at + 6 : at + 9] == ["sends"] * 3
-    assert len(scheduler.score.exchanges) == 3 and len(scheduler.score.marks) == 9
-    last = [m for m in scheduler.score.marks if m["round"] == 2]
+    assert len(scheduler.timings.exchanges) == 3 and len(scheduler.timings.marks) == 9
+    last = [m for m in scheduler.timings.marks if m["round"] == 2]
     assert len({m["go"] for m in last}) == 1 and all(m["ready"] <= m["go"] <= m["done"] for m in last)
 
 
@@ -126,7 +126,7 @@ def test_an_update_and_what_is_done_with_messages_count_as_the_boards_would_take
     """The local update takes what the profile says once one has been seen; all else so many times
     what it takes here."""
     spans: list[tuple[int, int]] = []
-    with Conductor(tmp_path / "socket", 1, 1, Wire(), Played(1.0, 0.0, update_s=50.0)) as scheduler:
+    with TimeDilationScheduler(tmp_path / "socket", 1, 1, Wire(), EmulatedDevice(1.0, 0.0, update_s=50.0)) as scheduler:
         device = connected(tmp_path / "socket", "b")
         for round in range(6):
             device.turn(round)
@@ -143,7 +143,7 @@ def test_an_update_and_what_is_done_with_messages_count_as_the_boards_would_take
             device.meet()
         device.turn(-1)
         device.leave()
-    took = [mark["update"] for mark in scheduler.score.marks]
+    took = [mark["update"] for mark in scheduler.timings.marks]
     for round, (updated, handled) in enumerate(spans):
         seen = took[max(1, round - 4) : round]  # the first one only warms up
         slower = 50e9 / statistics.mean(seen) if seen else 1.0
@@ -154,7 +154,7 @@ def test_an_update_and_what_is_done_with_messages_count_as_the_boards_would_take
 def test_what_follows_an_exchange_is_not_charged_with_what_others_do_then(tmp_path: Path) -> None:
     """A round is put down on the CPU's clock: boards that share this machine's cores all do it at
     the same moment."""
-    with Conductor(tmp_path / "socket", 1, 1, Wire(), Played(1.0, 2.0)):
+    with TimeDilationScheduler(tmp_path / "socket", 1, 1, Wire(), EmulatedDevice(1.0, 2.0)):
         device = connected(tmp_path / "socket", "b")
         device.turn(0)
         device.computed()
@@ -175,7 +175,7 @@ def test_what_follows_an_exchange_is_not_charged_with_what_others_do_then(tmp_pa
 
 def test_a_board_that_dies_is_not_waited_for(tmp_path: Path) -> None:
     log: list[tuple[str, str]] = []
-    with Conductor(tmp_path / "socket", 2, 1, Wire()):
+    with TimeDilationScheduler(tmp_path / "socket", 2, 1, Wire()):
         dead = connected(tmp_path / "socket", "dead")
         alive = threading.Thread(target=_play, args=(tmp_path / "socket", "alive", 2, log, {}, 10))
         alive.start()
@@ -198,9 +198,9 @@ def test_boards_with_links_of_their_own_are_held_up_by_the_busiest(tmp_path: Pat
         def slow_down(self, dilation: float) -> None: ...
 
     log: list[tuple[str, str]] = []
-    with Conductor(tmp_path / "socket", 1, 1, Links()) as scheduler:
+    with TimeDilationScheduler(tmp_path / "socket", 1, 1, Links()) as scheduler:
         _play(tmp_path / "socket", "b", 1, log, {}, 10)
-    assert [e.carried_bytes for e in scheduler.score.exchanges] == [1000]
+    assert [e.carried_bytes for e in scheduler.timings.exchanges] == [1000]
 
 
 def test_a_scheduler_that_fails_lets_boards_go_and_says_why(tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ def test_a_scheduler_that_fails_lets_boards_go_and_says_why(tmp_path: Path) -> N
             _play(tmp_path / "socket", name, 2, [], {}, 10)
         ended.append(str(error.value))
 
-    with Conductor(tmp_path / "socket", 2, 1, Broken()) as scheduler:
+    with TimeDilationScheduler(tmp_path / "socket", 2, 1, Broken()) as scheduler:
         boards = [threading.Thread(target=play, args=(f"b{k}",)) for k in range(2)]
         for board in boards:
             board.start()

@@ -14,16 +14,15 @@ from typing import Any
 
 import pytest
 
-from edgegossip.lab.scale.boards import follow as following
-from edgegossip.lab.scale.boards.follow import Following, Operator
-from edgegossip.lab.scale.boards.job import parse_job
+from edgegossip.lab.scale import follow as following
+from edgegossip.lab.scale.follow import FollowOptions, JobClient, parse_job
 from edgegossip.types import RunError
 
 KEY = "0123456789abcdef"
 
 
-def _follower(address: str, name: str, runs: Path = Path("runs")) -> Following:
-    return Following(address, name, "127.0.0.1:7700", None, False, (), runs)
+def _follower(address: str, name: str, runs: Path = Path("runs")) -> FollowOptions:
+    return FollowOptions(address, name, "127.0.0.1:7700", None, False, (), runs)
 
 
 class Machine:
@@ -152,7 +151,7 @@ def test_a_board_asks_while_its_cell_runs_and_ends_one_that_was_given_up(
 def test_an_operator_that_is_away_is_waited_for_while_a_cell_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         address = f"127.0.0.1:{closed.getsockname()[1]}"
-    operator = Operator(_follower(address, "a"), None)
+    operator = JobClient(_follower(address, "a"), None)
     assert operator.wants(KEY)
     monkeypatch.setattr(following, "PATIENCE_S", -1.0)
     with pytest.raises(RunError, match="was out of reach"):
@@ -171,7 +170,7 @@ def test_an_answer_that_is_cut_short_is_an_operator_that_went_away() -> None:
 
         thread = threading.Thread(target=cut, daemon=True)
         thread.start()
-        operator = Operator(_follower(f"127.0.0.1:{server.getsockname()[1]}", "a"), None)
+        operator = JobClient(_follower(f"127.0.0.1:{server.getsockname()[1]}", "a"), None)
         for _ in range(2):
             with pytest.raises(ConnectionError):
                 operator.job()

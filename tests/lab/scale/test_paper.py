@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 
 from edgegossip.lab.scale.devices import load_device
-from edgegossip.lab.scale.model import paper
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "scripts"))
+import paper_table3 as paper  # scripts are no package
 
 BITS = {"SGD": 32.0, "8-bit-ElastiQuant": 8.03, "4-bit-ElastiQuant": 4.03, "E-ElastiQuant": 3.05}
 

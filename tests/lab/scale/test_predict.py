@@ -5,15 +5,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgegossip.lab.scale.devices import LinkProfile, load_device
-from edgegossip.lab.scale.flows import Network
 from edgegossip.lab.scale.predict import (
+    BoardWork,
+    Message,
+    Network,
     gossip_round,
     gossip_rounds,
     round_seconds,
     server_round,
     work_of,
 )
-from edgegossip.lab.scale.rounds import BoardWork, Message
 from edgegossip.types import UsageError
 
 SWITCH = LinkProfile(latency_s=0.0)

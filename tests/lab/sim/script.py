@@ -51,7 +51,6 @@ class Fleet:
         getattr(self, "do_" + words[0].replace("-", "_"))(*words[1:])
 
     # -- nodes
-    # ----------------------------------------------------------------------------------------------
 
     def do_nodes(self, count: str, topology: str, algorithm: str = "dpsgd", *settings: str) -> None:
         given = dict(s.split("=", 1) for s in settings)
@@ -116,7 +115,6 @@ class Fleet:
         self.boot(int(i), disk.read())
 
     # -- messages
-    # --------------------------------------------------------------------------------------------
 
     def queue(self, edge: str) -> deque[bytes]:
         a, b = edge.split("->")
@@ -175,7 +173,6 @@ class Fleet:
         self.tamper(edge, run_id=b"x" * 16)
 
     # -- what is seen
-    # ----------------------------------------------------------------------------------------
 
     def go_on(self, i: int, outcome: tuple[Any, list[Action]]) -> None:
         self.states[i], actions = outcome
@@ -197,7 +194,7 @@ class Fleet:
                     self.out.append(f"{i} takes over the model of {self.members.index(node)}, in round {round}")
 
     def words(self, frame: wire.Frame) -> str:
-        """Without the sessions and lives, which are long random numbers."""
+        """Without the sessions and incarnations, which are long random numbers."""
         hidden = {wire.Aux.SESSION, wire.Aux.INCARNATION, *(t for t in frame.aux if frame.aux[t] > 1e6)}
         return describe(replace(frame, aux={t: v for t, v in frame.aux.items() if t not in hidden}))
 

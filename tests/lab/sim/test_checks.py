@@ -10,7 +10,7 @@ import pytest
 from edgegossip import gossip
 from edgegossip.gossip import topologies
 from edgegossip.gossip.base import Audit
-from edgegossip.lab.sim import agreement, checkers, ledger, naming
+from edgegossip.lab.sim import checkers, convergence, ledger, naming
 from edgegossip.lab.sim.disk import Saved
 from edgegossip.lab.sim.ledger import Ledger
 from edgegossip.lab.sim.naming import Named
@@ -92,7 +92,7 @@ def test_ledger_takes_part_of_an_update_while_the_weight_is_small() -> None:
 
 
 @pytest.mark.parametrize(("arrives_s", "late"), [(2.5, True), (1.5, False)])
-def test_ledger_knows_that_a_late_greeting_may_open_an_account_with_a_life_that_is_gone(
+def test_ledger_knows_that_a_late_hello_may_open_an_account_with_an_incarnation_that_is_gone(
     arrives_s: float, late: bool
 ) -> None:
     """It reaches the process that listens since 2 s, or finds nobody."""
@@ -167,39 +167,43 @@ def test_frames_are_found_wherever_a_state_keeps_them() -> None:
         "n": 1,
         "none": None,
     }
-    assert checkers.held(state) == checkers.Early(4, 16)
+    assert checkers.pending_in(state) == checkers.PendingMessages(4, 16)
 
 
 def test_how_many_messages_may_be_early() -> None:
-    def most(topology: str, name: str, **params: Any) -> checkers.Early:
+    def most(topology: str, name: str, **params: Any) -> checkers.PendingMessages:
         algorithm = gossip.get(name, **params)
-        return checkers.most_early(naming.topology_of(Named(topology), 8), 0, algorithm, 100)
+        return checkers.pending_limit(naming.topology_of(Named(topology), 8), 0, algorithm, 100)
 
-    assert most("ring", "dpsgd") == checkers.Early(2 * (8 + 2), 2 * (8 + 2) * 100)
+    assert most("ring", "dpsgd") == checkers.PendingMessages(2 * (8 + 2), 2 * (8 + 2) * 100)
     assert most("ring", "choco-sgd", staleness=2).messages == 2 * (8 * 3 + 2)
     assert most("one-peer-exponential", "sgp").messages == 3 * (8 * 3 + 2)
-    assert most("ring", "dpsgd", max_ahead=4, early_bytes=300) == checkers.Early(2 * 5, 300)
-    assert checkers.memory_fault(checkers.Early(10, 300), checkers.Early(10, 300)) is None
-    assert "holds 11 messages, 10 may" in str(checkers.memory_fault(checkers.Early(11, 1), checkers.Early(10, 300)))
-    assert "holds 301 bytes" in str(checkers.memory_fault(checkers.Early(1, 301), checkers.Early(10, 300)))
+    assert most("ring", "dpsgd", max_ahead=4, early_bytes=300) == checkers.PendingMessages(2 * 5, 300)
+    assert checkers.memory_fault(checkers.PendingMessages(10, 300), checkers.PendingMessages(10, 300)) is None
+    assert "holds 11 messages, 10 may" in str(
+        checkers.memory_fault(checkers.PendingMessages(11, 1), checkers.PendingMessages(10, 300))
+    )
+    assert "holds 301 bytes" in str(
+        checkers.memory_fault(checkers.PendingMessages(1, 301), checkers.PendingMessages(10, 300))
+    )
 
 
 def test_contraction_is_what_the_matrix_does() -> None:
     rng = np.random.default_rng(0)
     for name, n in (("ring", 6), ("star", 5), ("one-peer-exponential", 8), ("complete", 3)):
         topology, talks = topologies.get(name, n), np.ones((n, n), np.bool_)
-        factor = agreement.contraction(topology, range(3, 10), range(n), talks, 1.0, None)
+        factor = convergence.contraction(topology, range(3, 10), range(n), talks, 1.0, None)
         for _ in range(20):
             x = rng.normal(size=(n, 5))
-            before = agreement.spread(list(x))
+            before = convergence.spread(list(x))
             for r in range(3, 10):
                 x = topology.matrix(r) @ x
-            assert agreement.spread(list(x)) <= factor * before + 1e-12
+            assert convergence.spread(list(x)) <= factor * before + 1e-12
 
 
 def test_rounds_that_mixing_takes() -> None:
     def rounds(name: str, live: tuple[int, ...], first: int = 0, share: float = 0.0) -> int:
-        return agreement.rounds_to_mix(topologies.get(name, 8), first, live, (3, 6), share)
+        return convergence.rounds_to_mix(topologies.get(name, 8), first, live, (3, 6), share)
 
     everybody = tuple(range(8))
     assert rounds("complete", everybody) == 1
@@ -214,26 +218,26 @@ def test_contraction_of_push_sum_is_that_of_the_ratio() -> None:
     topology, talks = topologies.get("directed-ring", n), np.ones((n, n), np.bool_)
     u = rng.uniform(0.2, 2.0, n)
     z = rng.normal(size=(n, 3))
-    factor = agreement.contraction(topology, range(8), range(n), talks, 0.7, u)
+    factor = convergence.contraction(topology, range(8), range(n), talks, 0.7, u)
     x, w = z * u[:, None], u.copy()
     for r in range(8):
-        p = agreement.effective(topology, r, talks, 0.7, True)
+        p = convergence.effective(topology, r, talks, 0.7, True)
         x, w = p @ x, p @ w
-    assert agreement.spread(list(x / w[:, None])) <= factor * agreement.spread(list(z)) + 1e-12
-    assert agreement.spread([z[0]]) == 0.0
+    assert convergence.spread(list(x / w[:, None])) <= factor * convergence.spread(list(z)) + 1e-12
+    assert convergence.spread([z[0]]) == 0.0
 
 
 def test_who_is_gone_takes_no_weight_along() -> None:
     topology, talks = topologies.get("ring", 4), np.ones((4, 4), np.bool_)
     talks[2, :] = talks[:, 2] = False
     for column in (False, True):
-        w = agreement.effective(topology, 0, talks, 1.0, column)
+        w = convergence.effective(topology, 0, talks, 1.0, column)
         np.testing.assert_allclose(w.sum(axis=0 if column else 1), 1.0)
         assert w[2, 2] == 1.0 and w[1, 2] == 0.0
-    assert agreement.connected([0, 1, 3], talks, topology)
+    assert convergence.connected([0, 1, 3], talks, topology)
     talks[0, 3] = talks[3, 0] = False
-    assert not agreement.connected([0, 1, 3], talks, topology)
-    assert 0.0 < agreement.contraction(topology, range(5), [0, 1], talks, 1.0, None) < 1.0
+    assert not convergence.connected([0, 1, 3], talks, topology)
+    assert 0.0 < convergence.contraction(topology, range(5), [0, 1], talks, 1.0, None) < 1.0
 
 
 def test_hull() -> None:
@@ -250,7 +254,7 @@ def test_implausible() -> None:
 
 
 def test_means_over_time() -> None:
-    averages = agreement.Averages()
+    averages = convergence.Averages()
     for k in range(4):
         averages.add(0, np.array([float(k)]))
         averages.add(1, np.array([3.0 - k]))

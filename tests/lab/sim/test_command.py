@@ -30,7 +30,7 @@ from edgegossip.lab.sim import (
     trace,
 )
 from edgegossip.lab.sim import schedule as schedules
-from edgegossip.lab.sim.from_recipe import fixed_by
+from edgegossip.lab.sim.command import fixed_by
 from edgegossip.lab.sim.schedule import Schedule
 from edgegossip.types import ConfigError
 

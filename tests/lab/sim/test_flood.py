@@ -24,16 +24,16 @@ def test_no_round_comes_twice_and_each_is_of_the_same_phase() -> None:
 
 
 @pytest.mark.parametrize("kind", [Kind.HELLO, Kind.STATE])
-def test_nothing_goes_with_greetings_and_full_states(kind: Kind) -> None:
+def test_nothing_goes_with_hellos_and_full_states(kind: Kind) -> None:
     assert not list(flood(replace(MODEL, kind=kind), 1, LIMITS))
 
 
 @pytest.mark.parametrize("name", ["dpsgd", "choco-sgd", "sgp", "parallel-sgd"])
 def test_a_flooded_node_keeps_what_it_may_and_no_more(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    looks: list[tuple[checkers.Early, checkers.Early]] = []
+    looks: list[tuple[checkers.PendingMessages, checkers.PendingMessages]] = []
     plain = checkers.memory_fault
 
-    def looked(held: checkers.Early, most: checkers.Early) -> str | None:
+    def looked(held: checkers.PendingMessages, most: checkers.PendingMessages) -> str | None:
         looks.append((held, most))
         return plain(held, most)
 

@@ -38,7 +38,7 @@ def schedule_in(line: str) -> Schedule | ServerSchedule:
     words = shlex.split(line)
     assert words[:2] == ["edgegossip", "sim"]
     said = sim.make_context("sim", words[2:]).params
-    asked = command.Asked(None, (), jobs=None, **{name: said[name] for name in NAMES})
+    asked = command.SimOptions(None, (), jobs=None, **{name: said[name] for name in NAMES})
     return schedule_of(asked.seed, command.options_of(asked))
 
 

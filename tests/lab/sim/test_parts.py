@@ -13,14 +13,11 @@ from edgegossip.codecs.base import Ctx
 from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.lab.sim import naming, trace
 from edgegossip.lab.sim.byzantine import MOST_HUGE, Byzantine
-from edgegossip.lab.sim.clock import Clock
 from edgegossip.lab.sim.disk import Disk, Saved
 from edgegossip.lab.sim.ledger import spied
 from edgegossip.lab.sim.naming import Named
-from edgegossip.lab.sim.network import KEPT, Decoded, Network
-from edgegossip.lab.sim.presence import UNFIT, Presence
-from edgegossip.lab.sim.schedule import CODECS, layout_of
-from edgegossip.lab.sim.workload import Workload
+from edgegossip.lab.sim.network import KEPT, UNFIT, Clock, Decoded, FailureDetector, Network
+from edgegossip.lab.sim.schedule import CODECS, Workload, layout_of
 from edgegossip.types import ConfigError, DecodeError, LocalUpdate
 
 
@@ -119,7 +116,7 @@ def test_when_the_last_message_of_a_node_arrives(kind: str) -> None:
     assert clock.now <= max(last)
 
 
-def told_presence(up: set[int]) -> tuple[Clock, Presence, list[tuple[bool, int, int, bool]]]:
+def told_presence(up: set[int]) -> tuple[Clock, FailureDetector, list[tuple[bool, int, int, bool]]]:
     """Of two nodes, and what they are told: whether some time after it happened, who, of whom, and
     whether it is up."""
     clock, told = Clock(), list[tuple[bool, int, int, bool]]()
@@ -128,7 +125,11 @@ def told_presence(up: set[int]) -> tuple[Clock, Presence, list[tuple[bool, int, 
         assert is_up == (not reason)
         told.append((clock.now > 0.01, node, peer, is_up))
 
-    return clock, Presence(clock, Random(0), [(1,), (0,)], lambda a, b: {a, b} <= up, lambda a, b: True, tell), told
+    return (
+        clock,
+        FailureDetector(clock, Random(0), [(1,), (0,)], lambda a, b: {a, b} <= up, lambda a, b: True, tell),
+        told,
+    )
 
 
 def test_two_that_do_not_train_the_same_hear_it_once_a_process_and_never_that_the_other_is_up() -> None:
@@ -140,7 +141,7 @@ def test_two_that_do_not_train_the_same_hear_it_once_a_process_and_never_that_th
     def tell(node: int, peer: int, is_up: bool, reason: str) -> None:
         told.append((node, peer, is_up, reason))
 
-    presence = Presence(clock, Random(0), [(1,), (0,)], lambda a, b: True, fit, tell)
+    presence = FailureDetector(clock, Random(0), [(1,), (0,)], lambda a, b: True, fit, tell)
     presence.booted(0)
     presence.booted(1)
     clock.run(10.0)

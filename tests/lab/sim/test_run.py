@@ -112,7 +112,7 @@ def test_the_command_of_a_schedule_gives_it_again(seed: int) -> None:
     words = shlex.split(schedule.command())
     assert words[:2] == ["edgegossip", "sim"]
     given = dict(zip(words[2::2], words[3::2], strict=True))
-    asked = command.Asked(
+    asked = command.SimOptions(
         recipe=None,
         settings=(),
         seed=int(given["--seed"]),
@@ -131,7 +131,6 @@ def test_the_command_of_a_schedule_gives_it_again(seed: int) -> None:
 
 
 # -- what is broken on purpose
-# -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

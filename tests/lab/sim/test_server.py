@@ -28,7 +28,7 @@ from edgegossip.lab.sim import (
     server_schedule,
     shrink,
 )
-from edgegossip.lab.sim.from_recipe import fixed_by
+from edgegossip.lab.sim.command import fixed_by
 from edgegossip.types import ConfigError
 from tests.lab.sim.mutants.catalogue import MUTANTS
 

@@ -14,9 +14,11 @@ import psutil
 import pytest
 
 from edgegossip.cli.main import main
-from edgegossip.lab.study import store
-from edgegossip.lab.study.campaign import StudyOptions, run
+from edgegossip.lab.results import ResultStore, read_results
+from edgegossip.lab.study.campaign import Study, StudyOptions, run
 from edgegossip.types import ConfigError, HostError
+
+FILE = Study.FILE
 
 SMALL = ("data.train_examples=400", "data.test_examples=100", "model.params.hidden=[8]", "training.batch_size=8")
 SETS = tuple(word for setting in SMALL for word in ("--set", setting))
@@ -45,7 +47,9 @@ def _group_of(pid):
 
 
 def results_without_time(folder):
-    return {key: {k: v for k, v in r.items() if not k.endswith("seconds")} for key, r in store.read(folder).items()}
+    return {
+        key: {k: v for k, v in r.items() if not k.endswith("seconds")} for key, r in read_results(folder / FILE).items()
+    }
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +65,7 @@ def test_the_folder_holds_every_result_and_the_table(whole):
     assert [row["case"] for row in document["rows"]] == ["fp32", "minmax8"]
     row = document["rows"][1]
     assert row["seeds"] == [1, 2] and 8 < row["bits_per_value"] < 9 and row["accuracy_std"] is not None
-    accuracies = [r["accuracy"]["averaged"] for r in store.read(tmp_path).values() if r["name"] == "minmax8"]
+    accuracies = [r["accuracy"]["averaged"] for r in read_results(tmp_path / FILE).values() if r["name"] == "minmax8"]
     assert row["accuracy"] == pytest.approx(sum(accuracies) / 2)
     assert row["accuracy_std"] == pytest.approx(abs(accuracies[0] - accuracies[1]) / 2**0.5)
     assert json.loads((tmp_path / "table.json").read_text())["rows"] == document["rows"]
@@ -76,13 +80,13 @@ def test_the_folder_holds_every_result_and_the_table(whole):
 
 def test_what_is_there_is_not_run_again_and_more_can_be_asked_for(tmp_path):
     run(asked(tmp_path, seeds="1"), quiet, quiet)
-    lines = (tmp_path / store.FILE).read_bytes()
+    lines = (tmp_path / FILE).read_bytes()
     said = []
     document, _ = run(asked(tmp_path, seeds="1,2", sweeps=("codec.name=fp32,bf16",)), said.append, quiet)
     assert "4 runs" in said[0] and "1 done, 3 to go" in said[0]
-    assert (tmp_path / store.FILE).read_bytes().startswith(lines)
+    assert (tmp_path / FILE).read_bytes().startswith(lines)
     assert [row["case"] for row in document["rows"]] == ["fp32", "bf16"]
-    assert len(store.read(tmp_path)) == 5
+    assert len(read_results(tmp_path / FILE)) == 5
 
 
 def test_two_processes_give_what_one_gives(whole, tmp_path):
@@ -98,13 +102,13 @@ def test_killed_in_the_middle_it_goes_on_with_what_is_missing(tmp_path, jobs):
     folder = tmp_path / "killed"
     killed = subprocess.Popen([*command, "--out", folder], stdout=subprocess.DEVNULL, start_new_session=True)
     until = time.monotonic() + 60
-    while len(store.read(folder)) < 2 and time.monotonic() < until and killed.poll() is None:
+    while len(read_results(folder / FILE)) < 2 and time.monotonic() < until and killed.poll() is None:
         time.sleep(0.01)
     killed.send_signal(signal.SIGKILL)
     killed.wait()
-    there = set(store.read(folder))
+    there = set(read_results(folder / FILE))
     assert 2 <= len(there) < 6
-    with (folder / store.FILE).open("ab") as file:
+    with (folder / FILE).open("ab") as file:
         file.write(b'{"key": "torn", "state": "do')
     said = []
     again = asked(folder, settings=(*SMALL, "run.rounds=25"), sweeps=("codec.name=fp32,minmax8,bf16",), jobs=int(jobs))
@@ -129,7 +133,7 @@ def test_interrupted_it_says_what_is_kept(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run(asked(tmp_path), say, said.append)
     assert said == [f"stopped: 2 of 4 runs are kept in {tmp_path}; the same command goes on from there"]
-    assert len(store.read(tmp_path)) == 2
+    assert len(read_results(tmp_path / FILE)) == 2
 
 
 def test_the_command_prints_one_document(tmp_path, capsys):
@@ -155,18 +159,18 @@ def test_the_command_prints_one_document(tmp_path, capsys):
 
 
 def test_a_folder_takes_one_study_at_a_time(tmp_path):
-    with store.Store(tmp_path), pytest.raises(HostError, match="another study is at work"):
+    with ResultStore(tmp_path / FILE, "study"), pytest.raises(HostError, match="another study is at work"):
         run(asked(tmp_path), quiet, quiet)
 
 
 def test_lines_that_are_no_results_are_passed_over(tmp_path):
     whole = {"key": "a", "state": "done"}
     lines = [b"garbage", b"3", b'{"key": 3, "state": "done"}', b'{"key": "b"}', json.dumps(whole).encode()]
-    (tmp_path / store.FILE).write_bytes(b"\n".join(lines))
-    assert store.read(tmp_path) == {"a": whole}
-    with store.Store(tmp_path) as kept:
-        kept.add({"key": "c", "state": "failed"})
-    assert set(store.read(tmp_path)) == {"a", "c"}
+    (tmp_path / FILE).write_bytes(b"\n".join(lines))
+    assert read_results(tmp_path / FILE) == {"a": whole}
+    with ResultStore(tmp_path / FILE, "study") as results:
+        results.add({"key": "c", "state": "failed"})
+    assert set(read_results(tmp_path / FILE)) == {"a", "c"}
 
 
 def test_a_combination_that_cannot_run_stops_the_study_or_is_left_out(tmp_path):

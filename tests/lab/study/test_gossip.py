@@ -11,7 +11,7 @@ from edgegossip import gossip, training
 from edgegossip.gossip.base import Adopted, RoundDone, Send
 from edgegossip.lab.study.cases import Plan, make_cases
 from edgegossip.lab.study.measure import Recorder, measure_rounds
-from edgegossip.lab.study.run_case import Opened, run_case
+from edgegossip.lab.study.run_case import DataSetCache, run_case
 from edgegossip.lab.study.virtual import VirtualFleet
 from edgegossip.node.spec import NodeSpec, default_members, make_algorithm, make_topology, make_view
 from edgegossip.recipe import run_id, with_settings
@@ -30,7 +30,7 @@ def recorder_of(recipe):
 
 def result_of(recipe):
     (case,) = make_cases(recipe, Plan())
-    return run_case(case, Opened())
+    return run_case(case, DataSetCache())
 
 
 def without_time(result):

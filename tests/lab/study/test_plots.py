@@ -5,9 +5,8 @@ import sys
 import numpy as np
 import pytest
 
-from edgegossip.lab.study.campaign import write_plots
 from edgegossip.lab.study.cases import Plan, make_cases, product
-from edgegossip.lab.study.variants import MOST_PANELS, variants
+from edgegossip.lab.study.summary import MOST_PANELS, variants, write_plots
 from edgegossip.recipe import Recipe
 from edgegossip.types import HostError
 

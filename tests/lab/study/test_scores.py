@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from edgegossip import recipe as recipes
-from edgegossip.lab.study import table
+from edgegossip.lab.study import summary
 from edgegossip.lab.study.cases import Case
-from edgegossip.lab.study.variants import variants
 
 BASE = recipes.load("quickstart-gossip")
 
@@ -44,28 +43,28 @@ def result(**scores: float) -> dict[str, Any]:
 def test_other_scores_have_columns_in_place_of_accuracys() -> None:
     cases = [case("fp32", 1), case("fp32", 2), case("minmax8", 1)]
     found = {c.key: result(mae=v, r2=0.5) for c, v in zip(cases, (0.25, 0.75, 1.0), strict=True)}
-    rows = table.rows(cases, found)
+    rows = summary.rows(cases, found)
     assert rows[0]["scores"] == {"mae": 0.5, "r2": 0.5} and rows[0]["accuracy"] is None
     assert rows[0]["scores_std"]["mae"] == pytest.approx(0.3535534) and rows[1]["scores_std"]["mae"] is None
-    head = table.as_text(rows).splitlines()[0].split()
+    head = summary.as_text(rows).splitlines()[0].split()
     assert head[:5] == ["case", "seeds", "mae", "r2", "loss"]
-    (line, _) = list(csv.DictReader(io.StringIO(table.as_csv(rows))))
+    (line, _) = list(csv.DictReader(io.StringIO(summary.as_csv(rows))))
     assert (line["mae"], line["r2"], line["accuracy"]) == ("0.5", "0.5", "")
-    assert "0.5000 ± 0.3536" in table.as_markdown(rows)
+    assert "0.5000 ± 0.3536" in summary.as_markdown(rows)
 
 
 def test_what_came_out_of_a_run_is_said_by_its_score_or_its_loss() -> None:
-    assert table.outcome(result(mae=0.25)) == "mae 0.2500"
-    assert table.outcome(result(accuracy=0.5)) == "accuracy 50.00 %"
-    assert table.outcome(result()) == "loss 0.7500"
-    assert table.outcome({**result(), "loss": None}) == "no evaluation"
+    assert summary.outcome(result(mae=0.25)) == "mae 0.2500"
+    assert summary.outcome(result(accuracy=0.5)) == "accuracy 50.00 %"
+    assert summary.outcome(result()) == "loss 0.7500"
+    assert summary.outcome({**result(), "loss": None}) == "no evaluation"
     earlier = {"accuracy": {"averaged": 0.5}, "loss": {"averaged": 1.0}}
-    assert table.outcome(earlier) == "accuracy 50.00 %"
+    assert summary.outcome(earlier) == "accuracy 50.00 %"
 
 
 def test_plots_go_by_the_score_and_without_one_by_the_loss() -> None:
     cases = [case("fp32", 1), case("fp32", 2)]
-    (found,) = variants(cases, {c.key: result(mae=v) for c, v in zip(cases, (0.25, 0.75), strict=True)})
+    (found,) = summary.variants(cases, {c.key: result(mae=v) for c, v in zip(cases, (0.25, 0.75), strict=True)})
     assert (found.score, found.value, found.by_bytes) == ("mae", 0.5, [(100.0, 0.5), (200.0, 0.5)])
-    (bare,) = variants(cases[:1], {cases[0].key: result()})
+    (bare,) = summary.variants(cases[:1], {cases[0].key: result()})
     assert (bare.score, bare.value, bare.by_bytes) == ("loss", 0.75, [(100.0, 1.0), (200.0, 0.75)])

@@ -9,7 +9,7 @@ from edgegossip.codecs.base import Ctx
 from edgegossip.engine.server_frames import frame_key
 from edgegossip.lab.study.cases import Plan, make_cases
 from edgegossip.lab.study.measure import Recorder
-from edgegossip.lab.study.run_case import Opened, run_case
+from edgegossip.lab.study.run_case import DataSetCache, run_case
 from edgegossip.lab.study.server import VirtualServer
 from edgegossip.node.spec import default_members
 from edgegossip.recipe import run_id, with_settings
@@ -47,7 +47,7 @@ def test_it_is_fedavg_of_decoded_updates_by_hand(recipe):
 
 def test_bytes_down_are_one_exact_model_a_node_and_round(recipe):
     (case,) = make_cases(recipe, Plan())
-    result = run_case(case, Opened())
+    result = run_case(case, DataSetCache())
     layout = training.layout_of(recipe)
     assert result["state"] == "done" and result["refused"] == 0 and result["consensus_distance"] == []
     assert result["received_bytes"] == 4 * 6 * (4 * layout.size + wire.HEADER_BYTES)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from random import Random
 
-from edgegossip.lab.sim.clock import Clock
+from edgegossip.lab.sim.network import Clock
 from edgegossip.mesh.membership.detector import Detector
 from edgegossip.mesh.membership.protocol import (
     Changed,

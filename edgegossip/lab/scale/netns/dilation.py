@@ -1,7 +1,7 @@
 """A board whose process shares the cores of one machine with others and yet is not slowed down by
 them: its transport, workload and clock under time dilation.
 
-The scheduler (`conductor.py`) gives each board a turn to compute, and lets all of them send at the
+The scheduler (`scheduler.py`) gives each board a turn to compute, and lets all of them send at the
 same moment. The board's clock is not the wall's. While it computes and encodes it goes by the CPU
 time of this process, or by so many times that as the scheduler says; while it waits for its turn it
 stands still; when it meets the others before they send, it is put on to the latest of them, which
@@ -98,7 +98,7 @@ class _Rounds(RoundClock):
         return super().span(part)
 
 
-class EmulatedDevice(Runtime):
+class DilatedRuntime(Runtime):
     """Connects a board to the scheduler at the socket `path`, and is what the board then runs on:
     `clock` has its rounds, `time` is the clock that they are measured by."""
 
@@ -227,7 +227,7 @@ class EmulatedDevice(Runtime):
 class _DilatedWorkload(Workload):
     """Computes when it is this board's turn."""
 
-    def __init__(self, workload: Workload, device: EmulatedDevice) -> None:
+    def __init__(self, workload: Workload, device: DilatedRuntime) -> None:
         self._workload, self._device = workload, device
 
     @property
@@ -282,7 +282,7 @@ class _DilatedWorkload(Workload):
 class _DilatedTransport:
     """Implements `Transport`: sends, and looks for what has come, once all boards are ready to."""
 
-    def __init__(self, transport: Transport, device: EmulatedDevice) -> None:
+    def __init__(self, transport: Transport, device: DilatedRuntime) -> None:
         self._transport, self._device = transport, device
         self.close_peer, self.limit_frames = transport.close_peer, transport.limit_frames
         self.wake, self.close, self.arriving = transport.wake, transport.close, transport.arriving

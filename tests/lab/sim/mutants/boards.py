@@ -21,7 +21,6 @@ ALL_LEAVE = "leave@1.5-2:0,empty-disk@1.8-2.4:1"  # of a star its centre; what i
 
 MUTANTS = (
     # -- joining
-    # ----------------------------------------------------------------------------------------------
     Mutant(
         "others-that-train-not-heeded",
         "a board waits for a neighbour that was never there, though others train and wait for it",
@@ -71,7 +70,6 @@ MUTANTS = (
         {"nodes": 2, "faults": "late-join@0-14:1"},
     ),
     # -- frames that come early
-    # ------------------------------------------------------------------------------------
     Mutant(
         "frames-before-the-model-lost",
         "what comes before a board's model is there is lost",
@@ -99,7 +97,6 @@ MUTANTS = (
         {"topology": "complete", "faults": FLOODED},
     ),
     # -- newcomers
-    # ----------------------------------------------------------------------------------------------
     Mutant(
         "newcomer-led-on-without-a-model",
         "a newcomer takes messages of rounds far ahead in before anybody's model, and goes on there with its own",
@@ -156,7 +153,6 @@ MUTANTS = (
         {"nodes": 3, "topology": "complete", "faults": "newcomer=2"},
     ),
     # -- rounds and neighbours
-    # -------------------------------------------------------------------------------------
     Mutant(
         "no-poll-between-rounds",
         "a board whose rounds end at once never looks whether anybody is back",
@@ -179,7 +175,6 @@ MUTANTS = (
         {"faults": "byzantine-nan=0.3@0-4:1"},
     ),
     # -- neighbours that train something else
-    # -----------------------------------------------------------------------
     Mutant(
         "unfit-awaited",
         "a board waits to begin for a neighbour that trains something else",
@@ -264,7 +259,6 @@ MUTANTS = (
         {"faults": ODD_LATER},
     ),
     # -- the end of the run
-    # ----------------------------------------------------------------------------------------
     Mutant(
         "one-round-too-many",
         "a board plays one round more than the run has",

@@ -1,5 +1,5 @@
 """Gives the boards of one machine their turns to compute, and lets them send together (dilation.py
-is the boards' side).
+is the boards' side): a time-dilation scheduler.
 
 A board is waiting for its turn, computing, ready to send, or exchanging. Nobody gets a turn while
 anybody exchanges, so what boards compute costs the network nothing and the other way round; nobody
@@ -12,9 +12,9 @@ the link becomes slower by a factor and the boards' clocks with it, so that rela
 every board has more of a processor (Gupta et al., "To infinity and beyond: time-warped network
 emulation", NSDI 2006).
 
-The same way boards are played that are slower than a core of this machine: processor time counts so
-many times, and the network is as much faster as the clocks. Of boards that have a profile it is
-kept at what makes the last local updates in the mean as long as the profile says (played.py).
+The same way devices are emulated that are slower than a core of this machine: processor time counts
+so many times, and the network is as much faster as the clocks. Of boards that have a profile it is
+kept at what makes the last local updates in the mean as long as the profile says (emulated.py).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from edgegossip.lab.scale.played import Played
+from edgegossip.lab.scale.emulated import EmulatedDevice
 from edgegossip.types import NodeId
 
 PATIENCE_S = 900.0  # nobody says a word for so long: something hangs, and the run is ended
@@ -44,16 +44,16 @@ MOST_STEP = 16.0  # at a time
 SHORTEST_S = 0.01  # an exchange below this is all latency
 
 
-class Shaped(Protocol):
-    """The network, as far as the conductor cares."""
+class ShapedNetwork(Protocol):
+    """Is the network, as far as the scheduler cares."""
 
     rate_bps: float
 
     def carried_bytes(self) -> Sequence[int]:
-        """By each link, since the beginning."""
+        """Return the bytes that each link has carried since the beginning."""
 
     def slow_down(self, dilation: float) -> None:
-        """From now on by so much."""
+        """Slow the network down by so much from now on."""
 
 
 @dataclass(slots=True, eq=False)
@@ -67,7 +67,7 @@ class _Board:
 
 @dataclass(slots=True)
 class Exchange:
-    """What all boards did between two phases of computing."""
+    """Says what all boards did between two phases of computing."""
 
     seconds: float  # of the wall, from the first frame to the last board's end of the round
     carried_bytes: int  # by the link that carried the most
@@ -76,13 +76,13 @@ class Exchange:
 
     @property
     def charged_s(self) -> float:
-        """On the boards' clocks."""
+        """Return its seconds on the boards' clocks."""
         return self.seconds / self.dilation
 
 
 @dataclass(slots=True)
-class Score:
-    """What a run was like, as far as the conductor could see it."""
+class Timings:
+    """Says what a run was like, as far as the scheduler could see it."""
 
     exchanges: list[Exchange] = field(default_factory=list)
     marks: list[dict[str, Any]] = field(
@@ -90,16 +90,19 @@ class Score:
     )  # one a board and round; times are nanoseconds of its clock
 
 
-class Conductor:
-    """One run's. A context manager; everything happens on a thread of its own."""
+class TimeDilationScheduler:
+    """Schedules the boards of one run. A context manager; everything happens on a thread of its
+    own."""
 
-    def __init__(self, path: Path, boards: int, cores: int, network: Shaped, played: Played = Played()) -> None:
+    def __init__(
+        self, path: Path, boards: int, cores: int, network: ShapedNetwork, device: EmulatedDevice = EmulatedDevice()
+    ) -> None:
         """`path`: of the socket that boards connect to. `cores`: so many compute at a time."""
-        self.path, self.score = path, Score()
+        self.path, self.timings = path, Timings()
         self._boards, self._cores, self._network = boards, cores, network
-        self._played, self._slower, self._dilation = played, played.slower, 1.0 / played.slower
+        self._device, self._slower, self._dilation = device, device.slower, 1.0 / device.slower
         self._updates_s: list[float] = []  # CPU seconds of the boards' local updates, the newest last
-        if played.slower != 1.0:
+        if device.slower != 1.0:
             network.slow_down(self._dilation)
         self._live: list[_Board] = []
         self._came = 0
@@ -110,7 +113,7 @@ class Conductor:
         self._server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._server.bind(str(path))
         self._server.listen(boards)
-        self._thread = threading.Thread(target=self._serve, daemon=True, name="conductor")
+        self._thread = threading.Thread(target=self._serve, daemon=True, name="scheduler")
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -122,7 +125,7 @@ class Conductor:
         self.path.unlink(missing_ok=True)
 
     def _serve(self) -> None:
-        """Boards whose lines are closed end by themselves, so nobody waits for a conductor that is
+        """Boards whose lines are closed end by themselves, so nobody waits for a scheduler that is
         gone."""
         try:
             self._serve_boards()
@@ -140,15 +143,15 @@ class Conductor:
             while not self._over.is_set():
                 ready = selector.select(_TICK_S)
                 for key, _ in ready:
-                    self._look(selector, key)
+                    self._read(selector, key)
                 if ready:
                     heard_s = time.monotonic()
-                    self._conduct()
+                    self._schedule()
                 elif self._live and time.monotonic() - heard_s > PATIENCE_S:
                     self.hung = True
                     break
 
-    def _look(self, selector: selectors.BaseSelector, key: selectors.SelectorKey) -> None:
+    def _read(self, selector: selectors.BaseSelector, key: selectors.SelectorKey) -> None:
         if key.fileobj is self._server:
             line, _ = self._server.accept()
             line.setblocking(False)
@@ -171,15 +174,15 @@ class Conductor:
             return
         *lines, board.partial = (board.partial + data).split(b"\n")
         for text in lines:
-            self._take(board, json.loads(text))
+            self._on_message(board, json.loads(text))
 
-    def _take(self, board: _Board, said: dict[str, Any]) -> None:
+    def _on_message(self, board: _Board, said: dict[str, Any]) -> None:
         match said.get("ask"):
             case "turn":
                 board.state = "waiting"
                 self._turns.append(board)
                 if said["marks"].get("round", -1) >= 0:
-                    self.score.marks.append({"node": board.name, **said["marks"], "sent": said["sent"]})
+                    self.timings.marks.append({"node": board.name, **said["marks"], "sent": said["sent"]})
                     if said["marks"]["round"] > 0:  # the first one warms up
                         self._updates_s.append(1e-9 * said["marks"]["update"])
             case "meet":
@@ -189,7 +192,7 @@ class Conductor:
             case _:
                 board.name = said["name"]
 
-    def _conduct(self) -> None:
+    def _schedule(self) -> None:
         """Whatever may go on now does."""
         if self._came < self._boards or not self._live:
             return
@@ -202,12 +205,12 @@ class Conductor:
                 _tell(board, {"now_ns": to_ns, "dilation": self._dilation})
         elif "exchanging" not in states:
             self._end_exchange()
-            self._slower = self._played.slower_after(self._updates_s, self._boards)
+            self._slower = self._device.slower_after(self._updates_s, self._boards)
             self._turns = [board for board in self._turns if board in self._live]
             while self._turns and sum(b.state == "computing" for b in self._live) < self._cores:
                 board = self._turns.pop(0)
                 board.state = "computing"
-                _tell(board, {"slower": self._slower, "handling": self._played.handling})
+                _tell(board, {"slower": self._slower, "handling": self._device.handling})
 
     def _end_exchange(self) -> None:
         if self._began is None:
@@ -216,7 +219,7 @@ class Conductor:
         seconds, self._began = time.monotonic() - wall_s, None
         new_bytes = max(after - before for after, before in zip(self._network.carried_bytes(), carried, strict=True))
         exchange = Exchange(seconds, new_bytes, _busy_s() - cpu_s, self._dilation)
-        self.score.exchanges.append(exchange)
+        self.timings.exchanges.append(exchange)
         wanted = dilation_after(exchange, 8 * new_bytes / self._network.rate_bps, os.cpu_count() or 1)
         if wanted != self._dilation:
             self._dilation = wanted
@@ -224,11 +227,11 @@ class Conductor:
 
 
 def dilation_after(exchange: Exchange, link_s: float, cores: int) -> float:
-    """How much slower the network and the boards' clocks should be from now on. `link_s`: what the
-    bytes take on a full link.
+    """Return how much slower the network and the boards' clocks should be from now on. `link_s`:
+    what the bytes take on a full link.
 
-    Raised when the cores were busy and the link was not full: then the exchange took as long as the
-    cores needed, and would take boards with cores of their own less. Never lowered."""
+    Raised when the cores were busy and the link was not full: then the exchange took as long as
+    the cores needed, and would take boards with cores of their own less. Never lowered."""
     took = exchange.charged_s / max(link_s, 1e-6)
     if took * FULL <= 1.0 or exchange.cpu_s < BUSY * cores * exchange.seconds or link_s < SHORTEST_S:
         return exchange.dilation

@@ -1,6 +1,6 @@
-"""Boards that this machine plays: how much slower than a core of it they are.
+"""Boards that this machine emulates: how much slower than a core of it they are.
 
-`python -m edgegossip.lab.scale.played` is a process that computes what a board does: a recipe
+`python -m edgegossip.lab.scale.emulated` is a process that computes what a board does: a recipe
 (TOML) in, median CPU seconds of a local update and their spread out."""
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from typing import Any
 from edgegossip import recipe as recipes
 from edgegossip.fleet.launch.nursery import environment_of
 from edgegossip.lab.scale.devices import DeviceProfile, load_device
-from edgegossip.lab.scale.measure import spread_of
+from edgegossip.lab.scale.summary import spread_of
 from edgegossip.recipe import Recipe
 from edgegossip.types import HostError
 
-BOARD = "raspberry-pi-4"  # who is played where nobody says which board
+BOARD = "raspberry-pi-4"  # emulated where nobody says which board
 _TIMEOUT_S = 300.0
 _HANDLED = ("fp32", "4-bit-elastiquant", "e-elastiquant", "co3")  # codecs from memory's speed to entropy coding
-_LAST = 4  # rounds by which the pace of boards is kept
+_LAST = 4  # rounds by which the speed of boards is kept
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
-    """How boards are played."""
+class EmulatedDevice:
+    """Says how much slower than a core of this machine a board is."""
 
     slower: float = 1.0  # so many CPU seconds of a board for one here while it computes
     handling: float = 1.0  # the same while it encodes, or does anything else with messages
     update_s: float | None = None  # what a local update takes the board by its profile; None: what `slower` makes of it
 
     def slower_after(self, updates_s: Sequence[float], boards: int) -> float:
-        """For the next round, after local updates that took so many CPU seconds here, the newest
-        last. What a core of this machine does in a second changes by the minute where the machine
-        is a virtual one, and the boards' does not."""
+        """Return `slower` for the next round, after local updates that took so many CPU seconds
+        here, the newest last. What a core of this machine does in a second changes by the minute
+        where the machine is a virtual one, and the boards' does not."""
         last = updates_s[-_LAST * boards :]
         if self.update_s is None or not last:
             return self.slower
@@ -49,40 +49,40 @@ class Played:
         )  # the mean: so that what is charged in all is what the profile says
 
 
-def of_profile(recipe: Recipe, device: str) -> Played:
-    """A board of that profile. Computing: operations a second of the recipe's own local updates,
-    measured here and now, over those of the profile on as many threads. Measured as boards are
-    played, in processes on all cores at a time, which share caches and memory. Takes some seconds.
+def of_profile(recipe: Recipe, device: str) -> EmulatedDevice:
+    """Return a board of that profile, measured here and now. Takes some seconds.
 
-    Raises ConfigError for an unknown profile or a model without a product that is counted,
-    HostError when it could not be measured."""
+    Computing: operations a second of the recipe's own local updates here, over those of the
+    profile on as many threads. They are measured as boards are emulated, in processes on all
+    cores at a time, which share caches and memory. Raises ConfigError for an unknown profile or
+    a model without a product that is counted, HostError when it could not be measured."""
     from edgegossip.lab.scale import cost
 
     profile = load_device(device)
     operations = cost.counted(recipe, cost.of_recipe(recipe)[1]) * recipe.training.local_steps
     there_s = operations / profile.training_rate(recipe.training.precision, recipe.run.threads)
     slower = there_s / update_here(recipe)[0]
-    return Played(slower, handling_of(profile, rates_here()), there_s)
+    return EmulatedDevice(slower, handling_of(profile, rates_here()), there_s)
 
 
 def handling_of(profile: DeviceProfile, rates: Mapping[str, tuple[float, float]]) -> float:
-    """So many CPU seconds of that board for one here while messages are made and taken in: the
-    median over codecs of what this machine encodes and decodes in a second, `rates`, over what the
-    profile says. `rates`: by codec, as calibrate.codec_rates gives them."""
+    """Return how many CPU seconds of that board one here is while messages are made and taken
+    in: the median over codecs of what this machine encodes and decodes in a second, `rates`,
+    over what the profile says. `rates`: by codec, as calibrate.codec_rates gives them."""
     encode = [here / profile.encode_rate(name) for name, (here, _) in rates.items()]
     return statistics.median(encode + [here / profile.decode_rate(name) for name, (_, here) in rates.items()])
 
 
 def rates_here() -> dict[str, tuple[float, float]]:
-    """What `handling_of` compares profiles with. Takes some seconds; imports torch."""
+    """Measure what `handling_of` compares profiles with. Takes some seconds; imports torch."""
     from edgegossip.lab.scale import calibrate
 
     return calibrate.codec_rates(_HANDLED)
 
 
 def update_here(recipe: Recipe) -> tuple[float, float]:
-    """CPU seconds of a local update and their `spread_of`, of as many processes as compute at a
-    time: they share caches and memory. Takes some seconds. Raises HostError."""
+    """Return the CPU seconds of a local update and their `spread_of`, of as many processes as
+    compute at a time: they share caches and memory. Takes some seconds. Raises HostError."""
     each = _told_here(recipe)
     return statistics.mean(seconds for seconds, _ in each), statistics.mean(spread for _, spread in each)
 
@@ -109,27 +109,28 @@ def _told_here(recipe: Recipe) -> list[tuple[float, float]]:
 
 
 def workload_of(recipe: Recipe) -> str:
-    """What a local update is made of, as a digest: recipes with the same one are as fast."""
+    """Return a digest of what a local update is made of: recipes with the same one are as fast."""
     parts = (asdict(recipe.model), asdict(recipe.training), recipe.data.name, recipe.data.augment, recipe.run.threads)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
-def pace_key(how: Mapping[str, Any]) -> str:
-    """Of what decides how much slower boards are; empty where no profile says it."""
+def emulation_key(how: Mapping[str, Any]) -> str:
+    """Return a key of what decides how much slower boards are; empty where no profile says it."""
     return f"{how['profiles']} {how['workload']}" if "profiles" in how and "workload" in how else ""
 
 
-def known(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Played]:
-    """Of finished cells, by their `pace_key`: a run that goes on plays the same boards, whatever
-    this machine does now."""
+def known(results: Mapping[str, Mapping[str, Any]]) -> dict[str, EmulatedDevice]:
+    """Return the devices of finished cells, by their `emulation_key`: a run that goes on
+    emulates the same boards, whatever this machine does now."""
     return {
-        key: Played(**r["row"]["played"])
+        key: EmulatedDevice(**r["row"]["played"])
         for r in results.values()
-        if r.get("state") == "done" and (key := pace_key(r["how"])) and "played" in r["row"]
+        if r.get("state") == "done" and (key := emulation_key(r["how"])) and "played" in r["row"]
     }
 
 
 def main() -> None:
+    """Time local updates of the recipe on standard input, and print median and spread."""
     from edgegossip.lab.scale import calibrate
 
     recipe = recipes.from_dict(tomllib.loads(sys.stdin.read()))

@@ -1,12 +1,15 @@
-"""A board's side: ask the operator's machine for the next cell, run it as a gossip board in a
-process of its own, hand in the records. While it runs the board goes on asking, less often: that
-shows that it lives, and it hears of it when the cell is given up.
-"""
+"""A board's side of `--on boards`: ask the operator's machine for the next cell, run it as a
+gossip board in a process of its own, hand in the records.
+
+While a cell runs the board goes on asking, less often: that shows that it lives, and it hears of
+it when the cell is given up. The operator's machine may be anybody's where the board goes
+without TLS: nothing in what it says is believed before it was looked at."""
 
 from __future__ import annotations
 
 import http.client
 import json
+import re
 import subprocess
 import sys
 import time
@@ -20,28 +23,61 @@ from urllib.parse import urlencode
 from edgegossip import recipe as recipes
 from edgegossip.choices import did_you_mean
 from edgegossip.files import write_atomic
-from edgegossip.lab.scale.boards.desk import JOB, RECORDS
-from edgegossip.lab.scale.boards.job import Job, parse_job
+from edgegossip.lab.campaign import Say
 from edgegossip.mesh import address as addresses
 from edgegossip.node.bootstrap import check_functions
 from edgegossip.node.spec import check_names
 from edgegossip.report.units import printable
 from edgegossip.security.identity import Identity
 from edgegossip.telemetry.run_folder import read_run
-from edgegossip.types import ConfigError, EdgegossipError, HostError, PeerError, RunError
+from edgegossip.types import ConfigError, EdgegossipError, HostError, NodeId, PeerError, RunError
 
+_KEY = re.compile(r"[0-9a-f]{16}")  # of scale.cells.Cell; it becomes a folder's name
+JOB, RECORDS = "/v1/scale/job", "/v1/scale/records"
 ASK_S = 1.0  # between two questions
 RUNNING_ASK_S = 10.0  # the same while a cell runs, whose seconds are measured
 TIMEOUT_S = 30.0
 PATIENCE_S = 600.0  # for an operator that is away: it may be started again
 STOP_S = 10.0
 
-Say = Callable[[str], None]
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Is a cell, and where its other boards listen (host:port, numeric)."""
+
+    cell: str
+    recipe_toml: str
+    peers: Mapping[NodeId, str]
+
+
+def parse_job(document: Mapping[str, Any]) -> Job:
+    """Read what a board is to run. Raises ValueError, with a clause, for what it does not run."""
+    cell, recipe, peers = (document.get(key) for key in ("cell", "recipe", "peers"))
+    if not (isinstance(cell, str) and _KEY.fullmatch(cell)):
+        raise ValueError("its key is not 16 hexadecimal digits")
+    if not (isinstance(recipe, str) and _encodes(recipe)):
+        raise ValueError("its recipe is no text")
+    if not (isinstance(peers, dict) and all(_is_peer(name, where) for name, where in peers.items())):
+        raise ValueError("its peers are not names with their addresses")
+    return Job(cell, recipe, peers)
+
+
+def _encodes(text: str) -> bool:
+    """JSON can say half a character, which no file can hold."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _is_peer(name: str, where: Any) -> bool:
+    try:
+        check_names("peers", (name,))
+        return isinstance(where, str) and where.isprintable() and addresses.parse(where, "peers").is_numeric
+    except ConfigError:
+        return False
 
 
 @dataclass(frozen=True, slots=True)
-class Following:
-    """The command line of `edgegossip scale --follow`."""
+class FollowOptions:
+    """Holds the command line of `edgegossip scale --follow`."""
 
     operator: str  # HOST:PORT
     name: str
@@ -52,30 +88,31 @@ class Following:
     runs_dir: Path
 
 
-class Operator:
-    """Questions to the operator's machine, a connection each. Raises PeerError when it refuses,
-    OSError when it is not there, and RunError when it has not been there for PATIENCE_S."""
+class JobClient:
+    """Asks the operator's machine, with a connection for each question. Raises PeerError when it
+    refuses, OSError when it is not there, and RunError when it has not been there for
+    PATIENCE_S."""
 
-    def __init__(self, following: Following, identity: Identity | None) -> None:
-        self._following, self._identity = following, identity
-        self._where = addresses.parse(following.operator, "--follow")
-        self._port = addresses.parse(following.listen, "--listen").port
+    def __init__(self, options: FollowOptions, identity: Identity | None) -> None:
+        self._options, self._identity = options, identity
+        self._where = addresses.parse(options.operator, "--follow")
+        self._port = addresses.parse(options.listen, "--listen").port
         self._heard_s = time.monotonic()
 
     def job(self, running: bool = False) -> dict[str, Any]:
-        """What to run. `running`: a cell is, and is it still wanted?"""
-        query = {"name": self._following.name, "port": self._port} | ({"running": 1} if running else {})
+        """Ask what to run. `running`: a cell is, and is it still wanted?"""
+        query = {"name": self._options.name, "port": self._port} | ({"running": 1} if running else {})
         return self._ask("GET", f"{JOB}?{urlencode(query)}", None)
 
     def wants(self, cell: str) -> bool:
-        """Whether this cell, which runs here, is still wanted; yes while nobody answers."""
+        """Ask whether this cell, which runs here, is still wanted; yes while nobody answers."""
         try:
             return self.job(running=True).get("cell") == cell
         except OSError:
             return True
 
     def hand_in(self, document: Mapping[str, Any]) -> None:
-        """Again and again: what was measured took long."""
+        """Hand in records, again and again until they are taken: what was measured took long."""
         body = json.dumps(document).encode()
         while True:
             try:
@@ -119,11 +156,11 @@ class Operator:
         return http.client.HTTPSConnection(self._where.host, self._where.port, timeout=TIMEOUT_S, context=context)
 
 
-def follow(following: Following, say: Say) -> int:
-    """Until the operator says that it is over. Returns the exit code. Raises ConfigError,
-    HostError, PeerError, RunError."""
-    operator = Operator(following, _identity(following))
-    say(f"{following.name} asks {following.operator} what to run")
+def follow(options: FollowOptions, say: Say) -> int:
+    """Run cells until the operator says that it is over. Returns the exit code. Raises
+    ConfigError, HostError, PeerError, RunError."""
+    operator = JobClient(options, _identity(options))
+    say(f"{options.name} asks {options.operator} what to run")
     refused = ""
     while True:
         document: Mapping[str, Any] = {}
@@ -133,27 +170,27 @@ def follow(following: Following, say: Say) -> int:
             say("the scalability run is over")
             return 0
         if document.get("state") == "go":
-            refusal = _turn(following, operator, document, say)
+            refusal = _turn(options, operator, document, say)
             if refusal not in ("", refused):
                 say(refusal)
             refused = refusal
         time.sleep(ASK_S)
 
 
-def _turn(following: Following, operator: Operator, document: Mapping[str, Any], say: Say) -> str:
+def _turn(options: FollowOptions, operator: JobClient, document: Mapping[str, Any], say: Say) -> str:
     """A cell from being told to handing in. Returns a sentence when either side refused it: the
     next one may do."""
     records: dict[str, Any] | None
     try:
         job = parse_job(document)
     except ValueError as error:
-        refusal = f"{following.operator}: a cell that is not run here: {error}"
-        records = _nothing(following, document.get("cell"), refusal)
+        refusal = f"{options.operator}: a cell that is not run here: {error}"
+        records = _nothing(options, document.get("cell"), refusal)
     else:
         try:
-            refusal, records = "", _run(following, job, operator.wants, say)
+            refusal, records = "", _run(options, job, operator.wants, say)
         except OSError as error:
-            raise HostError(f"cannot run a cell in {following.runs_dir}: {error.strerror or error}") from None
+            raise HostError(f"cannot run a cell in {options.runs_dir}: {error.strerror or error}") from None
     if records is None:
         return ""
     try:
@@ -163,27 +200,27 @@ def _turn(following: Following, operator: Operator, document: Mapping[str, Any],
     return refusal
 
 
-def _identity(following: Following) -> Identity | None:
-    check_names("--name", (following.name,))
-    where = addresses.parse(following.operator, "--follow")
-    if following.identity is None:
-        if not (following.insecure or where.is_loopback or where.host == "localhost"):
+def _identity(options: FollowOptions) -> Identity | None:
+    check_names("--name", (options.name,))
+    where = addresses.parse(options.operator, "--follow")
+    if options.identity is None:
+        if not (options.insecure or where.is_loopback or where.host == "localhost"):
             raise ConfigError(
-                f"--follow {following.operator}: without TLS anybody on that network could say what runs here: give this board "
+                f"--follow {options.operator}: without TLS anybody on that network could say what runs here: give this board "
                 "an identity (`edgegossip fleet add NAME`, then --identity DIR), or say --insecure on a network you trust"
             )
         return None
-    identity = Identity.load(following.identity)
-    if (identity.name, identity.role) != (following.name, "board"):
-        hint = did_you_mean(following.name, [identity.name])
+    identity = Identity.load(options.identity)
+    if (identity.name, identity.role) != (options.name, "board"):
+        hint = did_you_mean(options.name, [identity.name])
         raise ConfigError(
-            f"--identity {following.identity} is of {identity.name} ({identity.role}), not of {following.name}{hint}"
+            f"--identity {options.identity} is of {identity.name} ({identity.role}), not of {options.name}{hint}"
         )
     return identity
 
 
-def command(following: Following, job: Job, recipe: Path, runs: Path) -> list[str]:
-    """What this board is to run: a gossip board that knows every peer."""
+def command(options: FollowOptions, job: Job, recipe: Path, runs: Path) -> list[str]:
+    """Return what this board is to run: a gossip board that knows every peer."""
     words = [
         sys.executable,
         "-m",
@@ -191,31 +228,31 @@ def command(following: Following, job: Job, recipe: Path, runs: Path) -> list[st
         "node",
         str(recipe),
         "--name",
-        following.name,
+        options.name,
         "--listen",
-        following.listen,
+        options.listen,
     ]
     words += [word for name, where in job.peers.items() for word in ("--peer", f"{name}={where}")]
-    words += [word for setting in following.settings for word in ("--set", setting)]
-    words += ["--identity", str(following.identity)] if following.identity else ["--insecure"]
+    words += [word for setting in options.settings for word in ("--set", setting)]
+    words += ["--identity", str(options.identity)] if options.identity else ["--insecure"]
     return [*words, "--runs", str(runs), "--fresh"]
 
 
-def _run(following: Following, job: Job, wanted: Callable[[str], bool], say: Say) -> dict[str, Any] | None:
+def _run(options: FollowOptions, job: Job, wanted: Callable[[str], bool], say: Say) -> dict[str, Any] | None:
     """One cell; the document to hand in. None when it was given up meanwhile. `wanted`: whether a
     cell still is."""
-    folder = following.runs_dir / f"scale-{job.cell}-{following.name}"
+    folder = options.runs_dir / f"scale-{job.cell}-{options.name}"
     folder.mkdir(parents=True, exist_ok=True)
     recipe, before = folder / "recipe.toml", set(folder.glob("*/metrics.jsonl"))
     write_atomic(recipe, job.recipe_toml.encode())
     try:
-        check_functions(recipes.load(str(recipe)), following.settings)
+        check_functions(recipes.load(str(recipe)), options.settings)
     except EdgegossipError as error:
-        return _nothing(following, job.cell, str(error))
+        return _nothing(options, job.cell, str(error))
     say(f"runs cell {job.cell} with {len(job.peers)} others")
     with (folder / "log").open("ab") as log:
         process = subprocess.Popen(
-            command(following, job, recipe, folder), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            command(options, job, recipe, folder), stdin=subprocess.DEVNULL, stdout=log, stderr=log
         )
         try:
             code = _code(process, lambda: wanted(job.cell))
@@ -228,7 +265,7 @@ def _run(following: Following, job: Job, wanted: Callable[[str], bool], say: Say
     tail = (folder / "log").read_text(errors="replace").strip().splitlines()[-1:]
     say(f"cell {job.cell} ended with exit code {code}")
     return {
-        "name": following.name,
+        "name": options.name,
         "cell": job.cell,
         "code": code,
         "reason": "".join(tail) if code else "",
@@ -247,9 +284,9 @@ def _code(process: subprocess.Popen[bytes], wanted: Callable[[], bool]) -> int |
                 return None
 
 
-def _nothing(following: Following, cell: Any, reason: str) -> dict[str, Any]:
+def _nothing(options: FollowOptions, cell: Any, reason: str) -> dict[str, Any]:
     """What is handed in of a cell that is not run here."""
-    return {"name": following.name, "cell": cell, "code": 2, "reason": reason, "metrics": [], "accuracy": None}
+    return {"name": options.name, "cell": cell, "code": 2, "reason": reason, "metrics": [], "accuracy": None}
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""The desk that boards ask what to run: who is there, who takes part, what is handed in; over plain
+"""The jobs that boards ask what to run: who is there, who takes part, what is handed in; over plain
 and TLS connections."""
 
 from __future__ import annotations
@@ -11,48 +11,47 @@ from pathlib import Path
 
 import pytest
 
-from edgegossip.lab.scale.boards.desk import JOB, RECORDS, Desk, Server
-from edgegossip.lab.scale.boards.follow import Following, Operator, command
-from edgegossip.lab.scale.boards.job import Job
+from edgegossip.lab.scale.follow import JOB, RECORDS, FollowOptions, Job, JobClient, command
+from edgegossip.lab.scale.job_server import JobHttpServer, JobServer
 from edgegossip.types import PeerError
 
 DONE = {"code": 0, "reason": "", "metrics": ["{}"], "accuracy": 0.5}
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
-    made = Server(Desk(["a", "b"]), "127.0.0.1:0", None)
+def server() -> Iterator[JobHttpServer]:
+    made = JobHttpServer(JobServer(["a", "b"]), "127.0.0.1:0", None)
     made.start()
     yield made
     made.stop()
 
 
-def _operator(server: Server, name: str, port: int = 7700) -> Operator:
-    following = Following(server.address, name, f"127.0.0.1:{port}", None, False, (), Path("runs"))
-    return Operator(following, None)
+def _operator(server: JobHttpServer, name: str, port: int = 7700) -> JobClient:
+    following = FollowOptions(server.address, name, f"127.0.0.1:{port}", None, False, (), Path("runs"))
+    return JobClient(following, None)
 
 
-def test_a_cell_from_asking_to_handing_in(server: Server) -> None:
-    desk, a, b = server.desk, _operator(server, "a", 7701), _operator(server, "b", 7702)
-    assert desk.missing(["a", "b"]) == ["a", "b"]
+def test_a_cell_from_asking_to_handing_in(server: JobHttpServer) -> None:
+    jobs, a, b = server.jobs, _operator(server, "a", 7701), _operator(server, "b", 7702)
+    assert jobs.missing(["a", "b"]) == ["a", "b"]
     assert a.job() == b.job() == {"state": "wait"}
-    assert desk.missing(["a", "b"]) == []
-    desk.begin("k1", "recipe", ["a", "b"])
+    assert jobs.missing(["a", "b"]) == []
+    jobs.begin("k1", "recipe", ["a", "b"])
     assert a.job() == {"state": "go", "cell": "k1", "recipe": "recipe", "peers": {"b": "127.0.0.1:7702"}}
     a.hand_in({"name": "a", "cell": "k1", **DONE})
     assert a.job() == {"state": "wait"} and b.job()["state"] == "go"
     b.hand_in({"name": "b", "cell": "of long ago", **DONE})
-    assert set(desk.wait(0.0)) == {"a"}
+    assert set(jobs.wait(0.0)) == {"a"}
     b.hand_in({"name": "b", "cell": "k1", **DONE, "accuracy": None})
-    found = desk.wait(0.0)
+    found = jobs.wait(0.0)
     assert found["a"].accuracy == 0.5 and found["b"].accuracy is None and found["b"].lines == ["{}"]
-    desk.end()
+    jobs.end()
     assert b.job() == {"state": "wait"}
-    desk.finish()
+    jobs.finish()
     assert a.job() == {"state": "over"}
 
 
-def test_strangers_and_nonsense_are_refused(server: Server) -> None:
+def test_strangers_and_nonsense_are_refused(server: JobHttpServer) -> None:
     with pytest.raises(PeerError, match="mallory takes no part; the boards are a, b"):
         _operator(server, "mallory").job()
     host, _, port = server.address.rpartition(":")
@@ -82,26 +81,26 @@ def test_over_tls_a_board_is_who_its_certificate_says(tmp_path: Path) -> None:
 
     fleet = Fleet.create(tmp_path / "fleet", "test", 20).add("a", "board", 20).add("b", "board", 20)
     other = Fleet.create(tmp_path / "other", "other", 20).add("a", "board", 20)
-    made = Server(Desk(["a", "b"]), "127.0.0.1:0", Identity.load(coordinator_of(fleet.folder)))
+    made = JobHttpServer(JobServer(["a", "b"]), "127.0.0.1:0", Identity.load(coordinator_of(fleet.folder)))
     made.start()
     try:
-        liar = Following(made.address, "b", "127.0.0.1:7700", None, False, (), Path("runs"))
-        assert Operator(liar, Identity.load(fleet.folder / "boards" / "a")).job() == {"state": "wait"}
-        assert made.desk.missing(["a", "b"]) == ["b"]
+        liar = FollowOptions(made.address, "b", "127.0.0.1:7700", None, False, (), Path("runs"))
+        assert JobClient(liar, Identity.load(fleet.folder / "boards" / "a")).job() == {"state": "wait"}
+        assert made.jobs.missing(["a", "b"]) == ["b"]
         with pytest.raises((PeerError, OSError)):
-            Operator(liar, Identity.load(other.folder / "boards" / "a")).job()
+            JobClient(liar, Identity.load(other.folder / "boards" / "a")).job()
         with pytest.raises((PeerError, OSError)):
-            Operator(liar, None).job()
+            JobClient(liar, None).job()
     finally:
         made.stop()
 
 
 def test_a_function_that_only_the_operator_names_is_not_called(tmp_path: Path) -> None:
     from edgegossip import recipe as recipes
-    from edgegossip.lab.scale.boards.follow import _run
+    from edgegossip.lab.scale.follow import _run
 
     text = recipes.to_toml(recipes.load("quickstart-gossip", ["model.name=os:system"]))
-    following = Following("127.0.0.1:1", "a", "127.0.0.1:7700", None, False, (), tmp_path)
+    following = FollowOptions("127.0.0.1:1", "a", "127.0.0.1:7700", None, False, (), tmp_path)
     document = _run(following, Job("0" * 16, text, {}), lambda _: True, lambda _: None)
     assert (
         document is not None
@@ -112,7 +111,9 @@ def test_a_function_that_only_the_operator_names_is_not_called(tmp_path: Path) -
 
 
 def test_what_a_board_runs() -> None:
-    following = Following("10.0.0.9:7800", "a", "0.0.0.0:7700", Path("id"), False, ("data.dir=/data",), Path("runs"))
+    following = FollowOptions(
+        "10.0.0.9:7800", "a", "0.0.0.0:7700", Path("id"), False, ("data.dir=/data",), Path("runs")
+    )
     job = Job("0" * 16, "", {"b": "10.0.0.2:7700"})
     words = command(following, job, Path("r.toml"), Path("runs"))
     assert words[3:5] == ["node", "r.toml"] and "b=10.0.0.2:7700" in words and "data.dir=/data" in words

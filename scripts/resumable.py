@@ -1,0 +1,49 @@
+"""A table whose rows are long runs. Their results are kept as JSON beside the text, so that what
+was stopped is resumed, and a run that was made is not made again."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from edgegossip.files import write_atomic
+from edgegossip.lab.results import Result, read_list, write_list
+
+
+def finished(out: Path) -> list[Result]:
+    """Return the results that a former call left beside `out`, without those that failed."""
+    return [result for result in read_list(out.with_suffix(".json")) if "failed" not in result]
+
+
+def write(out: Path, results: Sequence[Result], title: str, script: str, text: str) -> None:
+    """Write `out` (date, machine, command, text) and the results as JSON beside it."""
+    machine = f"{platform.machine()}, {platform.processor() or platform.system()}, {os.cpu_count()} cores"
+    words = ("DATA_DIR" if Path(word).is_dir() else word for word in sys.argv[1:])  # a folder here says nothing
+    command = f"python scripts/{script} {' '.join(words)}".strip()
+    head = (
+        f"# {title}\n\nDate: {datetime.datetime.now(datetime.UTC).date()}. Machine: {machine}, shared with other work, so "
+        f"the seconds say little. Command:\n\n    {command}"
+    )
+    write_page(out, results, f"{head}\n\n{text}\n")
+
+
+def write_page(out: Path, results: Sequence[Result], page: str) -> None:
+    """Write `out` as it is, and the results as JSON beside it."""
+    write_list(out.with_suffix(".json"), results)
+    write_atomic(out, page.encode())
+
+
+def heading(columns: str) -> list[str]:
+    """Return the first two rows of a table in Markdown; `columns`: their names, with commas between
+    them."""
+    names = columns.split(", ")
+    return [f"| {' | '.join(names)} |", f"| {' | '.join(['---'] * len(names))} |"]
+
+
+def exit_code(results: Sequence[Result]) -> int:
+    """Return 1 when a run failed, else 0."""
+    return int(any("failed" in result for result in results))
