@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from edgegossip import recipe as recipes
-from edgegossip.fleet.launch.outcome import exit_code
 from edgegossip.fleet.launch.run import trained
+from edgegossip.fleet.launch.run_folders import exit_code
 from edgegossip.recipe import Recipe
 from edgegossip.result import Result
 from edgegossip.telemetry.run_folder import read_run

@@ -15,9 +15,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from edgegossip.fleet.image import writing
+from edgegossip.fleet.image import flashing
 from edgegossip.fleet.image.block_devices import gather
-from edgegossip.fleet.image.card_source import open_source
+from edgegossip.fleet.image.flashing import open_source
 
 
 def dd(image: Path, device: str) -> float:
@@ -30,7 +30,7 @@ def dd(image: Path, device: str) -> float:
 def ours(image: Path, device: str) -> tuple[float, float]:
     """(seconds to write, seconds to verify)"""
     judged = gather(device).medium
-    done = writing.flash(open_source(image), device, judged, "", lambda *_: None)
+    done = flashing.write_card(open_source(image), device, judged, "", lambda *_: None)
     return done.write_s, done.verify_s
 
 

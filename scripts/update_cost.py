@@ -21,10 +21,9 @@ from pathlib import Path
 
 import edgegossip
 from edgegossip.fleet import releases
-from edgegossip.fleet.launch.admission import coordinator_of
-from edgegossip.fleet.release_site import Site
-from edgegossip.fleet.serve import Server, open_desk
-from edgegossip.fleet.store import Fleet
+from edgegossip.fleet.checkins import Server, open_check_ins
+from edgegossip.fleet.releases import Site
+from edgegossip.fleet.store import Fleet, coordinator_of
 from edgegossip.update import agent
 from edgegossip.update.bundle import LOCK
 from edgegossip.update.client import Client
@@ -76,7 +75,7 @@ def main() -> None:
         own = Path(edgegossip.__file__).parent
         shutil.copytree(own, site / "edgegossip", ignore=shutil.ignore_patterns("__pycache__", "src"))
         fleet = Fleet.create(root / "fleet", "home", 1).add("pi-01", "board", 1)
-        server = Server(open_desk(fleet.folder, coordinator_of(fleet.folder), lambda text: None), "127.0.0.1:0")
+        server = Server(open_check_ins(fleet.folder, coordinator_of(fleet.folder), lambda text: None), "127.0.0.1:0")
         threading.Thread(target=server.serve_forever, daemon=True).start()
         shutil.copytree(fleet.folder / "boards/pi-01", kit)
         (kit / "board.json").write_text(json.dumps({"check_in": server.address}))

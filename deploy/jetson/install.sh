@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes a Jetson with JetPack a board of a fleet: install.sh [--torch WHEEL] EDGEGOSSIP_WHEEL KIT
-# or, where the client runs in a container whose image docker has already: install.sh --container KIT
+# Makes a Jetson with JetPack a board of a fleet: install.sh [--torch WHEEL] EDGEGOSSIP_WHEEL BUNDLE
+# or, where the client runs in a container whose image docker has already: install.sh --container BUNDLE
 #
 # Run it as root on the Jetson, from a copy of deploy/. It takes a Python that edgegossip runs on (3.11 to 3.13). JetPack 6 has 3.10 as
 # its own and 3.11 among its packages; NVIDIA's torch wheels follow JetPack's own Python, so with 3.11 torch is the CPU build of the lock
@@ -27,15 +27,15 @@ if [ "${1:-}" = --torch ]; then
     shift 2
 fi
 if [ -z "$container" ]; then
-    [ $# -eq 2 ] || fail "usage: install.sh [--torch WHEEL] EDGEGOSSIP_WHEEL KIT, or install.sh --container KIT"
+    [ $# -eq 2 ] || fail "usage: install.sh [--torch WHEEL] EDGEGOSSIP_WHEEL BUNDLE, or install.sh --container BUNDLE"
     wheel=$1
     shift
 fi
-[ $# -eq 1 ] || fail "usage: install.sh --container KIT"
-kit=$1
+[ $# -eq 1 ] || fail "usage: install.sh --container BUNDLE"
+bundle=$1
 [ "$(uname -m)" = aarch64 ] || fail "this machine is $(uname -m), and no Jetson"
 [ "$(id -u)" = 0 ] || fail "installing units needs root: say it again with sudo"
-for file in ${wheel:+"$wheel"} "$kit" ${torch:+"$torch"}; do
+for file in ${wheel:+"$wheel"} "$bundle" ${torch:+"$torch"}; do
     [ -f "$file" ] || fail "$file is not there"
 done
 
@@ -92,11 +92,11 @@ client() {
     cp "$deploy/jetson/edgegossip-node.service.d/gpu.conf" /etc/systemd/system/edgegossip-node.service.d/
 }
 
-# The first boot's program and unit take the kit, whichever way the client runs.
+# The first boot's program and unit take the bundle, whichever way the client runs.
 take_kit() {
     mkdir -p /etc/edgegossip /boot/firmware
     touch /etc/edgegossip/grown # JetPack's own tools grow partitions, so ours leaves them alone
-    install -m 600 "$kit" /boot/firmware/edgegossip.kit
+    install -m 600 "$bundle" /boot/firmware/edgegossip.kit
     systemctl daemon-reload
     systemctl restart edgegossip-firstboot.service ||
         fail "$(cat /boot/firmware/edgegossip-firstboot.txt 2>/dev/null || echo 'see: journalctl -u edgegossip-firstboot')"

@@ -99,8 +99,8 @@ def coordinator(
 def _check_count(wanted: int, fleet: Path | None) -> None:
     """Raises ConfigError when the fleet has another number of boards than --boards says: a number
     does not tell which."""
-    from edgegossip.fleet.launch.admission import boards_of
     from edgegossip.fleet.launch.preflight import FLEET
+    from edgegossip.fleet.store import boards_of
     from edgegossip.types import ConfigError
 
     folder = fleet or Path(FLEET)

@@ -49,7 +49,7 @@ def doctor(
     Every finding is one sentence with its cure. Ends with 6 when something must be put right.
     """
     from edgegossip import recipe as recipes
-    from edgegossip.fleet.doctor.visit import text_of, visit
+    from edgegossip.fleet.doctor.checks import text_of, visit
     from edgegossip.fleet.link_test import parse_address
 
     runs = Path(runs_dir)

@@ -91,24 +91,24 @@ def add(
 ) -> int:
     """Issue a certificate and make a folder for each of NAMES, and keep what their kits will
     have."""
-    from edgegossip.fleet import profiles
+    from edgegossip.fleet import provisioning
 
     store, asked = _store(), {key: value for key, value in given.items() if value is not None}
     if asked and role != "board":
         raise click.UsageError(f"--{next(iter(asked)).replace('_', '-')} is for boards, which have kits")
     present = store.Fleet.open(folder)
     if asked:  # a mistake must not leave certificates behind
-        _making().check_others(present, asked, names)
+        _provisioning().check_others(present, asked, names)
         for name in names:
-            (profiles.load(folder, name) if again else profiles.Profile()).changed(**asked)
+            (provisioning.load_profile(folder, name) if again else provisioning.Profile()).changed(**asked)
     present = present.add_all(names, role, years, hosts, again=again)
     if asked:
-        _making().set_profiles(present, names, asked)
+        _provisioning().set_profiles(present, names, asked)
     new = [m for m in present.members if m.name in names and m.revoked is None]
     if as_json:
         click.echo(json.dumps([m.document() for m in new], indent=2))
     else:
-        with_kit = bool(asked) or all(profiles.load(folder, name).runs for name in names)
+        with_kit = bool(asked) or all(provisioning.load_profile(folder, name).runs for name in names)
         for m in new:
             use = (
                 "`fleet kit` makes one file of it"
@@ -135,7 +135,7 @@ def set_(names: tuple[str, ...], folder: Path, given: dict[str, Any]) -> int:
     asked = {key: value for key, value in given.items() if value is not None}
     if not asked:
         raise click.UsageError("say what to change, such as --coordinator HOST:PORT")
-    _making().set_profiles(_store().Fleet.open(folder), names, asked)
+    _provisioning().set_profiles(_store().Fleet.open(folder), names, asked)
     click.echo(
         f"kept for {', '.join(names)}; what they run, boards take over when they check in; the rest needs a new kit"
     )
@@ -155,14 +155,15 @@ def kit(name: str, folder: Path, output: Path | None) -> int:
     (`edgegossip image configure`, or copy it onto the boot partition as edgegossip.kit). The board
     moves it to where only root can read it, and wipes it from the card.
     """
-    making, output = _making(), output or Path(f"{name}.kit")
-    from edgegossip.fleet import profiles
+    from edgegossip.fleet import provisioning
 
-    making.write(output, making.make(_store().Fleet.open(folder), name, time.time()))
+    output = output or Path(f"{name}.kit")
+
+    provisioning.write_bundle(output, provisioning.make_bundle(_store().Fleet.open(folder), name, time.time()))
     click.echo(f"{output}: the kit of {name}, with its private key; only you can read it")
-    if making.in_repository(output):
+    if provisioning.in_repository(output):
         click.echo(f"mind that {output} lies in a git repository: it must not be committed", err=True)
-    click.echo(f"next: {_use_of(output, name, profiles.load(folder, name).board)}")
+    click.echo(f"next: {_use_of(output, name, provisioning.load_profile(folder, name).board)}")
     return 0
 
 
@@ -206,7 +207,7 @@ def revoke(names: tuple[str, ...], folder: Path, boards: tuple[str, ...], as_jso
     if not names and not boards:
         raise click.UsageError("say which boards to revoke, or whom to tell with --tell HOST:PORT")
     present = _store().Fleet.open(folder).revoke(*names)
-    from edgegossip.fleet.telling import tell_all
+    from edgegossip.fleet.revocation import tell_all
     from edgegossip.flower.connection import send_revocations
 
     if names and not as_json:
@@ -255,10 +256,10 @@ def _use_of(kit: Path, name: str, board: str) -> str:
     return f"edgegossip image configure base.img --kit {kit} -o {name}.img"
 
 
-def _making():  # type: ignore[no-untyped-def]
-    from edgegossip.fleet import making
+def _provisioning():  # type: ignore[no-untyped-def]
+    from edgegossip.fleet import provisioning
 
-    return making
+    return provisioning
 
 
 def _store():  # type: ignore[no-untyped-def]

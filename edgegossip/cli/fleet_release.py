@@ -25,7 +25,7 @@ def serve(folder: Path, listen: str, identity: Path | None) -> int:
     Only boards of this fleet come in, with their certificates. Kits name this machine with
     `fleet add --check-in HOST:PORT`.
     """
-    from edgegossip.fleet.launch.checkins import serve as run
+    from edgegossip.fleet.checkins import serve as run
 
     run(folder, listen, identity, lambda text: click.echo(text))
     return 0
@@ -57,15 +57,15 @@ def status(folder: Path, places: tuple[str, ...], watch: bool, as_json: bool) ->
 
 
 def _show_status(folder: Path, places: tuple[str, ...], as_json: bool) -> int:
-    from edgegossip.fleet.status import status as look
-    from edgegossip.fleet.status import table
+    from edgegossip.fleet.checkins import status as look
+    from edgegossip.fleet.checkins import table
     from edgegossip.fleet.store import Fleet
     from edgegossip.report.units import seconds_text
 
     fleet = Fleet.open(folder)
     rows, told = look(fleet, time.time()), {}
     if places:
-        from edgegossip.fleet.telling import tell_all
+        from edgegossip.fleet.revocation import tell_all
         from edgegossip.flower.connection import send_revocations
 
         told = dict(tell_all(fleet, places, send_revocations))
@@ -113,7 +113,7 @@ def build(site: Path, folder: Path, version: str | None, output: Path) -> int:
     from dataclasses import replace
 
     from edgegossip.fleet import releases
-    from edgegossip.fleet.release_site import examine
+    from edgegossip.fleet.releases import examine
     from edgegossip.fleet.store import Fleet
 
     found = examine(site)
@@ -148,7 +148,7 @@ def push(bundle: Path, boards: tuple[str, ...], folder: Path) -> int:
 @JSON
 def release_status(folder: Path, as_json: bool) -> int:
     """Show which release each board has, and which it should have."""
-    from edgegossip.fleet.status import status as look
+    from edgegossip.fleet.checkins import status as look
     from edgegossip.fleet.store import Fleet
 
     rows = [row for row in look(Fleet.open(folder), time.time()) if row.seen != "revoked"]

@@ -76,7 +76,7 @@ def build(
 @CACHE
 def wheel(board: str, output: Path, mirror: str | None, source: Path | None, cache: Path | None) -> int:
     """Make our wheel alone for a kind of board, cross-compiled: for cards with another system."""
-    from edgegossip.fleet.image.parts import build_wheel
+    from edgegossip.fleet.image.build import build_wheel
 
     click.echo(build_wheel(board, output, mirror, source, cache, click.echo))
     return 0
@@ -94,7 +94,7 @@ def release(
 ) -> int:
     """Make a folder that `edgegossip fleet release build` signs: the client alone, for boards that
     run already."""
-    from edgegossip.fleet.image.parts import build_release
+    from edgegossip.fleet.image.build import build_release
 
     build_release(board, output, mirror, source, cache, click.echo, with_packages=with_packages)
     click.echo(f"next: edgegossip fleet release build {output} -o {output.name}.bundle")
@@ -154,7 +154,10 @@ def configure(
         from edgegossip.fleet.image.tools import with_sudo
 
         done = make(base, kit, output)
-        name, said = done.kit.name, {"name": done.kit.name, "image": str(output), "seconds": f"{done.seconds:.1f}"}
+        name, said = (
+            done.bundle.name,
+            {"name": done.bundle.name, "image": str(output), "seconds": f"{done.seconds:.1f}"},
+        )
         words = f"{output} is the card of {name} ({done.seconds:.1f} s); it holds a key: it is for you alone"
         words += f"\nnext: {with_sudo(f'flash {output} /dev/sdX --yes sdX')}   (lsblk says which sdX)"
     click.echo(json.dumps(said, indent=2) if as_json else words)

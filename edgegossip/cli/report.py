@@ -61,7 +61,7 @@ def report(
 
     The page is one file that asks nobody for anything; open it in a browser (docs/report.md).
     """
-    from edgegossip.fleet.launch.outcome import show
+    from edgegossip.fleet.launch.run_folders import show
     from edgegossip.report.command import Exports, read_runs, write_exports
 
     views = read_runs(runs, together=together)

@@ -1,28 +1,30 @@
-"""One file with all that a board needs to become itself: identity, networks, what it runs. It goes
-onto a card's boot partition as `edgegossip.kit`, and first boot (deploy/rootfs) puts it in its
-place.
+"""A board's provisioning bundle: one file with all that it needs to become itself, its identity,
+networks, and what it runs. It goes onto a card's boot partition as `edgegossip.kit`, and first boot
+(deploy/rootfs) puts it in its place.
 
     {"format": "edgegossip-kit", "version": 1, "body": TEXT, "signature": BASE64}
 
 TEXT is a JSON object, and the signature (security/identity.py) over its SHA-256 is the fleet's
 operator's:
 
-    name, board, fleet, fleet_id, serial      who it is; `board` names a profile such as raspberry-pi-4
+    name, board, fleet, fleet_id, serial      who it is; `board` is a kind, such as raspberry-pi-4
     issued_s                                  the laptop's clock (Unix seconds) when it was made:
                                               the board's starts no earlier
     identity   {"ca.pem", "identity.pem", "identity.key", "crl.pem": PEM}
     node       [ARGUMENT, ...]                of `edgegossip node`, but for --name and --identity
-    number     0, 1, ...                      of that command line: a board that checks in takes over one with a higher number
+    number     0, 1, ...                      of that command line: a board that checks in takes one
+                                              with a higher number over
     check_in   "HOST:PORT" or ""              where `edgegossip fleet serve` listens
-    wifi       [{"ssid", "psk", "country"}]   psk: 64 hexadecimal digits, made of the password (IEEE 802.11i), which is not in it
+    wifi       [{"ssid", "psk", "country"}]   psk: 64 hexadecimal digits, made of the password (IEEE
+                                              802.11i), which is not in it
     ssh_keys   [LINE, ...]                    of authorized_keys
 
 The signature keeps its parts together: nothing of another board's, fleet's or network's can be put
 in. Who it is for, a card says by itself: whoever can write the card can put another fleet's whole
-kit on it.
+bundle on it.
 
 `python3 -m edgegossip.fleet.kitfile FILE` checks one: prints its name, or one sentence, and ends
-with 1.
+with 1. First boot of boards that are already flashed calls this module by that name, so it stays.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ _FILES = (CA, CERTIFICATE, KEY, CRL)
 
 @dataclass(frozen=True, slots=True)
 class Wifi:
-    """A network with a pre-shared key (WPA2, or WPA3 in its transition mode)."""
+    """Hold a network with a pre-shared key (WPA2, or WPA3 in its transition mode)."""
 
     ssid: str
     psk: str  # 64 hexadecimal digits
@@ -57,8 +59,8 @@ class Wifi:
 
     @classmethod
     def of(cls, ssid: str, password: str, country: str = "") -> Wifi:
-        """IEEE 802.11i-2004, H.4: the key that every password of 8 to 63 characters stands for.
-        Raises ConfigError."""
+        """Make the key of a password, as IEEE 802.11i-2004, H.4 has it: the key that every password
+        of 8 to 63 characters stands for. Raises ConfigError."""
         if not 1 <= len(ssid.encode()) <= 32:
             raise ConfigError(f"Wi-Fi {ssid!r}: a network's name has 1 to 32 bytes")
         if not (8 <= len(password) <= 63 and password.isascii() and password.isprintable()):
@@ -69,8 +71,8 @@ class Wifi:
 
 
 @dataclass(frozen=True, slots=True)
-class Kit:
-    """A checked kit: its parts belong together and to one fleet."""
+class ProvisioningBundle:
+    """Hold a checked bundle: its parts belong together and to one fleet."""
 
     name: str
     board: str
@@ -86,17 +88,17 @@ class Kit:
     ssh_keys: tuple[str, ...] = ()
 
     def signed(self, operator: Identity) -> bytes:
-        """The file, signed by an operator of its fleet. Raises DataError and UsageError when that
-        identity cannot be used."""
+        """Return the file, signed by an operator of its fleet. Raises DataError and UsageError when
+        that identity cannot be used."""
         body = json.dumps(asdict(self), sort_keys=True)
         signature = b64encode(operator.sign(_DOMAIN + hashlib.sha256(body.encode()).digest())).decode()
         document = {"format": FORMAT, "version": VERSION, "body": body, "signature": signature}
         return (json.dumps(document, indent=1) + "\n").encode()
 
 
-def read(file: Path) -> Kit:
-    """The kit in a file. Raises DataError with one sentence when it is none, damaged, or not of one
-    piece."""
+def read(file: Path) -> ProvisioningBundle:
+    """Read and check the bundle in a file. Raises DataError with one sentence when it is none,
+    damaged, or not of one piece."""
     try:
         with open(file, "rb") as stream:
             data = stream.read(MAX_BYTES + 1)
@@ -108,28 +110,30 @@ def read(file: Path) -> Kit:
         raise DataError(f"{file}: {error}") from error
 
 
-def parse(data: bytes) -> Kit:
-    """Raises EdgegossipError."""
+def parse(data: bytes) -> ProvisioningBundle:
+    """Check the bytes of a bundle. Raises EdgegossipError."""
     if len(data) > MAX_BYTES:
-        raise DataError(f"it has more than {MAX_BYTES} bytes, so it is no kit")
+        raise DataError(f"it has more than {MAX_BYTES} bytes, so it is no provisioning bundle")
     try:
         document = json.loads(data)
         if document["format"] != FORMAT:
             raise ValueError
         version, body, signature = document["version"], str(document["body"]), b64decode(document["signature"])
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise DataError("it is no kit, or damaged: make it with `edgegossip fleet kit` and copy it again") from None
+        raise DataError(
+            "it is no provisioning bundle, or damaged: make it with `edgegossip fleet kit` and copy it again"
+        ) from None
     if version != VERSION:
-        raise DataError(f"a kit of version {version}; this edgegossip reads version {VERSION}")
-    kit = _kit(body)
-    _check(kit, body.encode(), signature)
-    return kit
+        raise DataError(f"a provisioning bundle of version {version}; this edgegossip reads version {VERSION}")
+    bundle = _bundle(body)
+    _check(bundle, body.encode(), signature)
+    return bundle
 
 
-def _kit(body: str) -> Kit:
+def _bundle(body: str) -> ProvisioningBundle:
     try:
         found: dict[str, Any] = json.loads(body)
-        kit = Kit(
+        bundle = ProvisioningBundle(
             **{k: str(found[k]) for k in ("name", "board", "fleet", "fleet_id", "serial", "check_in")},
             issued_s=int(found["issued_s"]),
             number=int(found.get("number", 0)),
@@ -140,13 +144,13 @@ def _kit(body: str) -> Kit:
         )
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(f"what is in it makes no sense ({error}): make it again with `edgegossip fleet kit`") from None
-    return kit
+    return bundle
 
 
-def _check(kit: Kit, body: bytes, signature: bytes) -> None:
+def _check(bundle: ProvisioningBundle, body: bytes, signature: bytes) -> None:
     """Whether the operator signed it, and certificate, key and name are one board's. Raises
     EdgegossipError."""
-    pem = {name: text.encode() for name, text in kit.identity.items()}
+    pem = {name: text.encode() for name, text in bundle.identity.items()}
     authority = certificates.certificate_from_pem(pem[CA])
     own = certificates.certificate_from_pem(pem[CERTIFICATE])
     crl = certificates.revocations_from_pem(pem[CRL])
@@ -155,8 +159,8 @@ def _check(kit: Kit, body: bytes, signature: bytes) -> None:
             "its certificate and its authority are of two fleets: make it again with `edgegossip fleet kit`"
         )
     subject = subject_of(own.dns_names, fleet_id(authority.public_key))
-    if (subject.name, subject.role, subject.fleet_id) != (kit.name, "board", kit.fleet_id):
-        raise DataError(f"it is for {kit.name}, but its certificate is that of {subject.name} ({subject.role})")
+    if (subject.name, subject.role, subject.fleet_id) != (bundle.name, "board", bundle.fleet_id):
+        raise DataError(f"it is for {bundle.name}, but its certificate is that of {subject.name} ({subject.role})")
     if certificates.public_point(certificates.private_key_from_pem(pem[KEY]).public_key()) != own.public_key:
         raise DataError("its key is not that of its certificate: make it again with `edgegossip fleet kit`")
     identity = Identity(Path(), subject, authority, own, Revocations(authority, crl))
@@ -164,7 +168,7 @@ def _check(kit: Kit, body: bytes, signature: bytes) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """See the module."""
+    """Check the file that the command line names. Returns the exit code."""
     if len(arguments) != 1:
         print("usage: python3 -m edgegossip.fleet.kitfile FILE", file=sys.stderr)
         return 2

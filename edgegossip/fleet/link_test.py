@@ -44,7 +44,7 @@ _RELAYED_S = 60.0  # that a third machine's measurement may take
 
 @dataclass(frozen=True, slots=True)
 class LinkRate:
-    """Of one connection, as TCP sees it."""
+    """Hold what was measured of one connection, as TCP sees it."""
 
     up_bits_per_s: float
     down_bits_per_s: float
@@ -55,7 +55,7 @@ class LinkRate:
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """HOST or HOST:PORT. Raises ConfigError."""
+    """Read HOST or HOST:PORT. Raises ConfigError."""
     host, colon, port = text.rpartition(":")
     if not colon:
         return text, PORT
@@ -66,7 +66,8 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 def measure(host: str, port: int) -> LinkRate:
-    """To a machine on which `edgegossip calibrate --serve` runs. Raises PeerError."""
+    """Measure the link to a machine on which `edgegossip calibrate --serve` runs. Raises
+    PeerError."""
     try:
         with socket.create_connection((host, port), timeout=5.0) as link:
             link.settimeout(MAX_S)
@@ -83,7 +84,7 @@ def measure(host: str, port: int) -> LinkRate:
 
 
 def measure_from(host: str, port: int, to: tuple[str, int]) -> LinkRate:
-    """What the machine at host:port measures to a third one. It answers with
+    """Return what the machine at host:port measures to a third one. It answers with
     `calibrate --serve --relay`. Raises PeerError."""
     text = f"{to[0]}:{to[1]}".encode()
     try:
@@ -103,7 +104,7 @@ def measure_from(host: str, port: int, to: tuple[str, int]) -> LinkRate:
 
 
 def printable(text: str) -> str:
-    """What another machine said, without what could steer a terminal."""
+    """Return what another machine said, without what could steer a terminal."""
     return "".join(letter if letter.isprintable() else " " for letter in text)[:300]
 
 
@@ -128,7 +129,7 @@ def serve(listener: socket.socket, until_s: float, relay: bool = False) -> int:
 
 
 def listen(port: int) -> socket.socket:
-    """On every address. Raises HostError for a port that is taken."""
+    """Listen on every address. Raises HostError for a port that is taken."""
     try:
         return socket.create_server(("", port), backlog=4)
     except OSError as error:
@@ -178,7 +179,7 @@ def _document(link: socket.socket) -> dict[str, Any]:
 
 
 def own_versions() -> dict[str, str]:
-    """Of this machine, as the other end is told them."""
+    """Return the versions of this machine, as the other end is told them."""
     version = package_version("edgegossip", sys.path) or "unknown"
     return {"edgegossip": version, "python": platform.python_version(), "machine": platform.machine()}
 

@@ -1,4 +1,5 @@
-"""One command at a time changes a fleet's folder."""
+"""Folders that commands change: one command at a time, and what the file system refuses is said in
+one sentence."""
 
 from __future__ import annotations
 
@@ -9,14 +10,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from edgegossip.types import UsageError
+from edgegossip.types import EdgegossipError, UsageError
 
 _LOOK_S = 0.05
 
 
 @contextmanager
 def locked(folder: Path, patience_s: float = 10.0) -> Iterator[None]:
-    """Nobody else is in here for the same folder, in this process or another. Raises UsageError
+    """Keep everybody else out of the same folder, in this process or another. Raises UsageError
     when somebody still is after `patience_s`, OSError when there is no such folder. Not to be
     nested."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -40,3 +41,14 @@ def _lock(descriptor: int, folder: Path, until_s: float) -> None:
             time.sleep(_LOOK_S)
         except OSError:  # a file system without locks: then nobody is kept out
             return
+
+
+@contextmanager
+def refused_as(kind: type[EdgegossipError], where: Path) -> Iterator[None]:
+    """Raise what the file system refuses in the block (OSError) as a `kind` of one sentence, which
+    names the file, or failing that `where`."""
+    try:
+        yield
+    except OSError as error:
+        name = os.fsdecode(error.filename) if error.filename else where
+        raise kind(f"{name}: {(error.strerror or str(error)).lower()}") from error

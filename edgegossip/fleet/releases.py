@@ -11,22 +11,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
+import re
+import tempfile
 import time
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from edgegossip.files import write_file
-from edgegossip.fleet import checkins
-from edgegossip.fleet.lock import locked
-from edgegossip.fleet.making import boards_of
-from edgegossip.fleet.release_site import Site
+from edgegossip.files import replacing, write_file
+from edgegossip.fleet.lock import locked, refused_as
 from edgegossip.fleet.store import Fleet
-from edgegossip.fleet.telling import operator_of
 from edgegossip.types import ConfigError, DataError, EdgegossipError, NodeId, UsageError
 from edgegossip.update.bundle import (
     DOMAIN,
@@ -39,17 +36,21 @@ from edgegossip.update.bundle import (
     Head,
     Manifest,
     check_path,
+    is_ours,
     parse_head,
     parse_manifest,
 )
 
 INDEX = "releases.json"
 WITH_PACKAGES = "build one that brings them, from `edgegossip image release --with-packages`"
+MAKE = "make it with `edgegossip image release`"
+_MACHINES = {183: "aarch64", 62: "x86_64", 40: "armv7l"}  # e_machine of ELF headers
+_PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """What is in the folder, and what boards should have."""
+    """Say what releases are in the folder, and which one each board should have."""
 
     next: int
     bundles: Mapping[str, Mapping[str, Any]]
@@ -57,7 +58,7 @@ class Index:
 
 
 def load(folder: Path) -> Index:
-    """Raises DataError."""
+    """Read releases.json of a fleet's folder. Raises DataError."""
     try:
         found = json.loads((folder / INDEX).read_bytes())
         return Index(int(found["next"]), dict(found["bundles"]), {k: int(v) for k, v in found["wanted"].items()})
@@ -68,19 +69,19 @@ def load(folder: Path) -> Index:
 
 
 def bundle_file(folder: Path, sequence: int) -> Path:
+    """Return where the folder keeps the release of that number."""
     return folder / "releases" / f"{sequence}.bundle"
 
 
 def build(fleet: Fleet, site: Site, output: Path) -> Manifest:
     """Pack a folder as a signed bundle in `output`. Raises ConfigError, UsageError."""
     needed = "" if site.whole else site.packages
-    have = {p for name in boards_of(fleet) if (p := _packages(fleet, name))}
+    have = {p for name in fleet.boards if (p := _packages(fleet, name))}
     if needed and have and needed not in have:
         raise ConfigError(f"no board that has checked in has the packages that {site.folder} needs: {WITH_PACKAGES}")
     files = _files(site.folder, site.whole)
     manifest = Manifest(fleet.fleet_id, site.version, 1, site.machine, site.python, (), needed)
-    temporary = output.with_name(f".{output.name}.{os.getpid()}")
-    with _told(temporary), open(temporary, "w+b") as blobs:
+    with refused_as(UsageError, output), tempfile.TemporaryFile(dir=output.parent) as blobs:
         manifest = replace(manifest, entries=tuple(_pack(site.folder, files, blobs)))
         with _changing(fleet) as index:
             manifest = replace(manifest, sequence=index.next, signed_s=int(time.time()))
@@ -92,15 +93,15 @@ def build(fleet: Fleet, site: Site, output: Path) -> Manifest:
 
 
 def push(fleet: Fleet, file: Path, boards: Sequence[NodeId]) -> tuple[int, tuple[NodeId, ...]]:
-    """Boards (none: all of the fleet) should have the release in that file from now on; its number,
-    and they. Raises ConfigError, DataError, UsageError."""
+    """Say that boards (none: all of the fleet) should have the release in that file from now on.
+    Returns its number, and them. Raises ConfigError, DataError, UsageError."""
     head, begin = read_head(file)
-    operator = operator_of(fleet)
+    operator = fleet.operator()
     try:
         manifest = head.manifest(operator)
     except EdgegossipError as error:
         raise DataError(f"{file}: {error}") from error
-    names = tuple(fleet.valid_board(name).name for name in boards) or boards_of(fleet)
+    names = tuple(fleet.valid_board(name).name for name in boards) or fleet.boards
     if not names:
         raise ConfigError(f"{fleet.folder} has no boards: edgegossip fleet add NAME")
     if other := [n for n in names if manifest.packages and _packages(fleet, n) not in ("", manifest.packages)]:
@@ -110,9 +111,11 @@ def push(fleet: Fleet, file: Path, boards: Sequence[NodeId]) -> tuple[int, tuple
         if again:
             manifest = replace(manifest, sequence=index.next)
         first_s = index.bundles.get(str(manifest.sequence), {}).get("signed_s", int(time.time()))
-        manifest = replace(manifest, signed_s=first_s)  # boards compare it with the day their kit was made
+        manifest = replace(
+            manifest, signed_s=first_s
+        )  # boards compare it with the day their provisioning bundle was made
         number, target = manifest.sequence, bundle_file(fleet.folder, manifest.sequence)
-        with _told(target):
+        with refused_as(UsageError, target):
             target.parent.mkdir(mode=0o700, exist_ok=True)
             with open(file, "rb") as source:
                 source.seek(begin)
@@ -130,7 +133,7 @@ def push(fleet: Fleet, file: Path, boards: Sequence[NodeId]) -> tuple[int, tuple
 
 
 def read_head(file: Path) -> tuple[Head, int]:
-    """The head of a bundle, and where its blobs begin. Raises DataError."""
+    """Read the head of a bundle, and where its blobs begin. Raises DataError."""
     try:
         with open(file, "rb") as stream:
             found = parse_head(stream.read(MAX_STORED_BYTES + MAX_SIGNATURE_BYTES + 64))
@@ -145,7 +148,7 @@ def read_head(file: Path) -> tuple[Head, int]:
 
 def _packages(fleet: Fleet, name: NodeId) -> str:
     """Which packages a board said that it has; empty when it has not said."""
-    return str((checkins.of(fleet.folder, name) or {}).get("packages", ""))
+    return str((fleet.last_check_in(name) or {}).get("packages", ""))
 
 
 def _files(site: Path, whole: bool) -> list[Path]:
@@ -187,15 +190,11 @@ def _pack(site: Path, files: Iterable[Path], blobs: BinaryIO) -> Iterator[Entry]
 def _join(fleet: Fleet, manifest: Manifest, blobs: BinaryIO, output: Path) -> None:
     """A signed head, then `blobs` from where it is to its end. Raises OSError."""
     packed = manifest.pack()
-    head = Head(packed, operator_of(fleet).sign(DOMAIN + hashlib.sha256(packed).digest()))
-    temporary = output.with_name(f".{output.name}.new")
-    with open(temporary, "wb") as stream:
+    head = Head(packed, fleet.operator().sign(DOMAIN + hashlib.sha256(packed).digest()))
+    with replacing(output) as stream:
         stream.write(head.write())
         while part := blobs.read(1 << 20):
             stream.write(part)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(temporary, output)
 
 
 def _keep(folder: Path, index: Index) -> None:
@@ -209,15 +208,79 @@ def _changing(fleet: Fleet) -> Iterator[Index]:
         yield load(fleet.folder)
 
 
-@contextmanager
-def _told(temporary: Path) -> Iterator[None]:
-    """What the file system refuses in one sentence; and nothing half done stays."""
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Describe a folder that is to become a release: what a board would have on its PYTHONPATH."""
+
+    folder: Path
+    version: str
+    machine: str  # as `uname -m`
+    python: str  # 3.11
+    packages: str  # SHA-256 of its packages.lock
+    whole: bool  # whether those packages are in it
+
+
+def examine(folder: Path) -> Site:
+    """Look a folder through before it is signed: whatever could not start on a board is refused
+    here, and not by every board a quarter of an hour later. Raises ConfigError for a folder that is
+    no release, or one that lacks something."""
+    lock = folder / LOCK
+    version, module = version_of(folder), _module(folder)
+    if not lock.is_file():
+        raise ConfigError(f"{folder} has no {LOCK}, so no board could tell whether it has the packages: {MAKE}")
+    data = lock.read_bytes()
+    names = {path.name for path in folder.iterdir()} - {LOCK}
+    whole = not all(is_ours(f"site/{name}/") for name in names)
+    if whole and (missing := _missing(data.decode(errors="replace"), names)):
+        raise ConfigError(f"{folder} lacks {', '.join(missing[:5])} of its {LOCK}, and could not start: {MAKE}")
+    return Site(folder, version, _machine(module), _python(folder, module), hashlib.sha256(data).hexdigest(), whole)
+
+
+def version_of(site: Path) -> str:
+    """Return the version of the package in it. Raises ConfigError."""
     try:
-        yield
+        text = (site / "edgegossip" / "__init__.py").read_text()
     except OSError as error:
-        where = os.fsdecode(error.filename) if error.filename else str(temporary)
-        raise UsageError(f"{where}: {(error.strerror or str(error)).lower()}") from error
-    finally:
-        if temporary.name.startswith("."):
-            with suppress(FileNotFoundError):
-                temporary.unlink()
+        raise ConfigError(f"{site}: no edgegossip is in it: {MAKE}") from error
+    found = re.search(r'^__version__ = "([^"]+)"', text, re.MULTILINE)
+    if found is None:
+        raise ConfigError(f"{site}: its edgegossip does not say its version: say --release VERSION")
+    return found[1]
+
+
+def _module(site: Path) -> Path:
+    found = sorted((site / "edgegossip/native").glob("_native*.so"))
+    if not found:
+        raise ConfigError(f"{site}: its edgegossip has no native module (_native*.so), and could not start: {MAKE}")
+    return found[0]
+
+
+def _machine(module: Path) -> str:
+    with open(module, "rb") as stream:
+        head = stream.read(20)
+    code = int.from_bytes(head[18:20], "little")
+    if head[:4] != b"\x7fELF" or code not in _MACHINES:
+        raise ConfigError(f"{module} is for no machine that is known")
+    return _MACHINES[code]
+
+
+def _python(site: Path, module: Path) -> str:
+    """From the compiled files; else from the module's name, which has no version where one serves
+    several."""
+    names = [path.name for path in (site / "edgegossip/__pycache__").glob("__init__.cpython-*.pyc")]
+    found = {m[1] for name in (*names, module.name) if (m := re.search(r"cpython-3(\d+)[.-]", name))}
+    if len(found) != 1:
+        raise ConfigError(f"{site} is compiled for {'no Python' if not found else 'several Pythons'}: {MAKE}")
+    return f"3.{found.pop()}"
+
+
+def _missing(lock: str, names: set[str]) -> list[str]:
+    """Packages of a lock file that no folder NAME-VERSION.dist-info stands for."""
+    there = {_normalised(name.removesuffix(".dist-info")) for name in names if name.endswith(".dist-info")}
+    return [
+        f"{name} {version}" for name, version in _PIN.findall(lock) if _normalised(f"{name}-{version}") not in there
+    ]
+
+
+def _normalised(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()

@@ -3,20 +3,25 @@
     fleet.json        name, and every certificate that was issued, with its state
     ca.pem ca.key     the authority; ca.key lets anybody issue certificates: keep it at home
     crl.pem           the present revocation list
-    operator/         the operator's identity, which signs runs and tells boards of revocations
+    operator/         the operator's identity, which signs bundles and pushes revocations to boards
     boards/NAME/      one identity each (edgegossip.security.identity): copy it to that board, and
                       to no other
+    profiles/         what goes into a board's provisioning bundle (provisioning.py)
+    checkins/         what each board last said at `fleet serve` (checkins.py)
+    releases.json     releases of the program (releases.py)
 
 One command at a time changes the folder (lock.py). Files are replaced whole and in such an order
 that a command that is interrupted can be said again: a new revocation list before `fleet.json`, and
-`fleet.json` before an identity folder is where people look for it (kits.py), so that nobody can
-copy a certificate that could not be revoked.
+`fleet.json` before an identity folder is where people look for it, so that nobody can copy a
+certificate that could not be revoked: the folder is written aside, and put in its place when the
+index knows its certificate.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -26,12 +31,12 @@ from typing import Any
 
 from edgegossip.choices import did_you_mean
 from edgegossip.files import write_file
-from edgegossip.fleet import kits
-from edgegossip.fleet.lock import locked
+from edgegossip.fleet.lock import locked, refused_as
 from edgegossip.security import certificates
 from edgegossip.security import identity as layout
 from edgegossip.security.certificates import (
     Authority,
+    Issued,
     RevocationList,
     certificate_from_pem,
     certificate_pem,
@@ -40,17 +45,20 @@ from edgegossip.security.certificates import (
     revocations_from_pem,
     years_from_now,
 )
+from edgegossip.security.identity import Identity, Revocations
 from edgegossip.security.names import Role, check_name
-from edgegossip.types import ConfigError, DataError, DecodeError, UsageError
+from edgegossip.types import ConfigError, DataError, DecodeError, EdgegossipError, NodeId, UsageError
 
 INDEX, CA_KEY, OPERATOR = "fleet.json", "ca.key", "operator"
+CHECKINS = "checkins"  # folder of what boards last said
+_COORDINATOR_YEARS = 20.0
 UNFINISHED = ".unfinished"  # there while `create` is at work
 _FOLDERS: Mapping[Role, str] = {"board": "boards", "coordinator": "coordinators", "operator": "operators"}
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One certificate that was issued."""
+    """Hold one certificate that was issued."""
 
     name: str
     role: Role
@@ -62,17 +70,19 @@ class Member:
 
     @property
     def state(self) -> str:
+        """Return whether its certificate is valid, revoked or expired."""
         if self.revoked is not None:
             return "revoked"
         return "expired" if datetime.fromisoformat(self.not_after) < datetime.now(UTC) else "valid"
 
     def document(self) -> dict[str, Any]:
+        """Return it for JSON."""
         return {**asdict(self), "state": self.state}
 
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """A fleet as its folder says. Operations write the folder and return the fleet as it is
+    """Hold a fleet as its folder says. Operations write the folder and return the fleet as it is
     then."""
 
     folder: Path
@@ -83,11 +93,11 @@ class Fleet:
 
     @classmethod
     def create(cls, folder: Path, name: str, years: float) -> Fleet:
-        """A new fleet with its authority and its operator. Raises ConfigError, and UsageError when
-        there is one already."""
+        """Make a new fleet with its authority and its operator. Raises ConfigError, and UsageError
+        when there is one already."""
         check_name(name)
         _check_years(years)
-        with _told():
+        with refused_as(UsageError, folder):
             folder.mkdir(parents=True, exist_ok=True)
             with locked(folder):
                 _check_new(folder)
@@ -106,7 +116,8 @@ class Fleet:
 
     @classmethod
     def open(cls, folder: Path) -> Fleet:
-        """Raises UsageError when there is none, DataError when it is damaged."""
+        """Read a fleet's folder. Raises UsageError when there is none, DataError when it is
+        damaged."""
         try:
             document = json.loads((folder / INDEX).read_text())
             members = tuple(Member(**{**m, "hosts": tuple(m["hosts"])}) for m in document["members"])
@@ -119,7 +130,7 @@ class Fleet:
             raise DataError(f"{folder / INDEX} is damaged ({error}); restore it from a copy") from error
 
     def add(self, name: str, role: Role, years: float, hosts: Sequence[str] = (), *, again: bool = False) -> Fleet:
-        """`add_all` of one name."""
+        """Do `add_all` for one name."""
         return self.add_all((name,), role, years, hosts, again=again)
 
     def add_all(
@@ -143,18 +154,53 @@ class Fleet:
         the list has all that it should. Raises ConfigError, before anything is changed, for a name
         that has none."""
         with self._changing() as now:
-            now._finish_kits()
+            now._finish_interrupted()
             return now._revoked(names)
 
+    @property
+    def boards(self) -> tuple[NodeId, ...]:
+        """Return those whose certificates are valid, in the order in which they were added."""
+        return tuple(m.name for m in self.members if m.role == "board" and m.state == "valid")
+
+    def operator(self) -> Identity:
+        """Return the newest valid operator's identity, with the list of the fleet's folder: its own
+        may be older. Raises UsageError."""
+        trouble: EdgegossipError = UsageError(
+            f"{self.folder} has no valid operator, who could tell others: make one with "
+            f"`edgegossip fleet add --fleet {self.folder} --role operator the-operator`, then say this again"
+        )
+        for member in reversed(self.members):
+            if member.role != "operator" or member.state != "valid":
+                continue
+            try:
+                identity = Identity.load(self.folder / member.folder)
+            except EdgegossipError as error:
+                trouble = error
+                continue
+            if f"{identity.certificate.serial:x}" == member.serial:
+                present = Revocations.load(self.folder / layout.CRL, identity.authority)
+                return replace(identity, revocations=present)
+        raise trouble
+
+    def last_check_in(self, name: NodeId) -> dict[str, Any] | None:
+        """Return what a board last said at `fleet serve`; None when it never checked in, or the
+        file is damaged: the next check-in replaces it."""
+        try:
+            found = json.loads((self.folder / CHECKINS / f"{name}.json").read_bytes())
+        except (OSError, ValueError):
+            return None
+        return found if isinstance(found, dict) else None
+
     def valid_board(self, name: str) -> Member:
-        """Raises ConfigError for a name that is no board's, or a revoked one's."""
+        """Return the member of that name; raises ConfigError for a name that is no board's, or a
+        revoked one's."""
         found = [m for m in self._valid(name) if m.role == "board"]
         if not found:
             raise ConfigError(f"{name} is no board of this fleet: it has another role")
         return found[-1]
 
     def _added(self, names: Sequence[str], role: Role, years: float, hosts: Sequence[str], again: bool) -> Fleet:
-        finished = self._finish_kits()
+        finished = self._finish_interrupted()
         there = [m for m in self.members if m.name in names and m.revoked is None]
         # this very command was interrupted, and its certificates are in their places by now
         repeated = any(m in finished for m in there) and all(m.role == role for m in there)
@@ -188,7 +234,7 @@ class Fleet:
             crl = certificates.revocation_list(self.authority(), number, serials)
             write_file(self.folder / layout.CRL, certificate_pem(crl))
         for m in members:
-            if m.revoked is None and (self.folder / m.folder).is_dir():  # kits that are still to be copied
+            if m.revoked is None and (self.folder / m.folder).is_dir():  # identities that are still to be copied
                 write_file(self.folder / m.folder / layout.CRL, (self.folder / layout.CRL).read_bytes())
         return replace(self, crl_number=number, members=members)._saved()
 
@@ -226,22 +272,22 @@ class Fleet:
     @contextmanager
     def _changing(self) -> Iterator[Fleet]:
         """The fleet as its folder says now, which nobody else changes meanwhile."""
-        with _told():
+        with refused_as(UsageError, self.folder):
             Fleet.open(self.folder)
             with locked(self.folder):
                 yield Fleet.open(self.folder)
 
-    def _finish_kits(self) -> list[Member]:
+    def _finish_interrupted(self) -> list[Member]:
         """Finish what interrupted commands have issued; whose certificates these were."""
-        waiting = [m for m in self.members if m.revoked is None and kits.is_staged(self.folder / m.folder, m.serial)]
+        waiting = [m for m in self.members if m.revoked is None and _is_staged(self.folder / m.folder, m.serial)]
         for m in waiting:
-            kits.put_in_place(self.folder / m.folder, self.folder)
+            _put_in_place(self.folder / m.folder, self.folder)
         if (self.folder / UNFINISHED).exists():
             (self.folder / UNFINISHED).unlink()
         return waiting
 
     def authority(self) -> Authority:
-        """Raises DataError when the files of the authority are missing or damaged."""
+        """Load the fleet's authority; raises DataError when its files are missing or damaged."""
         try:
             key = private_key_from_pem((self.folder / CA_KEY).read_bytes())
             certificate = certificate_from_pem((self.folder / layout.CA).read_bytes()).parsed
@@ -262,11 +308,11 @@ class Fleet:
             before = [m.folder for m in self.members if (m.name, m.role) == (name, role)]
             folder = at or (before[-1] if before else f"{_FOLDERS[role]}/{name}")
             about = {"name": name, "role": role, "fleet": self.name, "fleet_id": self.fleet_id, "serial": serial}
-            kits.stage(self.folder / folder, issued, about)
+            _stage(self.folder / folder, issued, about)
             new.append(Member(name, role, serial, folder, not_after.isoformat(), tuple(hosts)))
         fleet = replace(self, members=(*self.members, *new))._saved()
         for m in new:
-            kits.put_in_place(self.folder / m.folder, self.folder)
+            _put_in_place(self.folder / m.folder, self.folder)
         return fleet
 
     def _saved(self) -> Fleet:
@@ -279,6 +325,48 @@ class Fleet:
         }
         write_file(self.folder / INDEX, (json.dumps(document, indent=2) + "\n").encode(), 0o600)
         return self
+
+
+def _stage(home: Path, issued: Issued, about: Mapping[str, str]) -> None:
+    """Write aside what will be in the folder `home`. Raises OSError."""
+    aside = _aside(home)
+    shutil.rmtree(aside, ignore_errors=True)  # of a command that was interrupted before the index knew of it
+    aside.mkdir(parents=True)
+    aside.chmod(0o700)
+    write_file(aside / layout.KEY, key_pem(issued.key), 0o600)
+    write_file(aside / layout.CERTIFICATE, certificate_pem(issued.certificate))
+    write_file(aside / layout.ABOUT, "".join(f"{key} = {json.dumps(value)}\n" for key, value in about.items()).encode())
+
+
+def _is_staged(home: Path, serial: str) -> bool:
+    """Whether the certificate of this serial (hexadecimal) still waits to be put in its place."""
+    try:
+        return f'serial = "{serial}"\n' in (_aside(home) / layout.ABOUT).read_text()
+    except FileNotFoundError:
+        return False
+
+
+def _put_in_place(home: Path, fleet: Path) -> None:
+    """Move what was staged to where people look for it, with the authority's certificate and
+    revocation list of the folder `fleet`. May be said again at any point. Raises OSError."""
+    aside = _aside(home)
+    home.mkdir(exist_ok=True)
+    home.chmod(0o700)
+    _move(aside / layout.KEY, home)
+    _move(aside / layout.CERTIFICATE, home)
+    for file in (layout.CA, layout.CRL):  # the list last: a running board reads its other files again with it
+        write_file(home / file, (fleet / file).read_bytes())
+    _move(aside / layout.ABOUT, home)
+    aside.rmdir()
+
+
+def _aside(home: Path) -> Path:
+    return home.with_name(f".{home.name}.new")
+
+
+def _move(file: Path, home: Path) -> None:
+    if file.exists():  # else an interrupted command has moved it already
+        os.replace(file, home / file.name)
 
 
 def _check_new(folder: Path) -> None:
@@ -307,11 +395,17 @@ def _check_years(years: float) -> None:
         raise ConfigError(f"--years {years:g}: must be greater than 0, for example 20")
 
 
-@contextmanager
-def _told() -> Iterator[None]:
-    """What the file system refuses, in one sentence."""
-    try:
-        yield
-    except OSError as error:
-        where = os.fsdecode(error.filename) if error.filename else "the fleet's folder"
-        raise UsageError(f"{where}: {(error.strerror or str(error)).lower()}") from error
+def coordinator_of(folder: Path) -> Path:
+    """Return the identity of the coordinator in the fleet's folder; made and kept there where there
+    is none. Raises ConfigError, DataError, HostError, UsageError."""
+    fleet = Fleet.open(folder)
+    there = [m for m in fleet.members if m.role == "coordinator" and m.state == "valid"]
+    if not there:
+        fleet = fleet.add("the-coordinator", "coordinator", _COORDINATOR_YEARS)
+        there = [m for m in fleet.members if m.role == "coordinator" and m.state == "valid"]
+    return folder / there[0].folder
+
+
+def boards_of(folder: Path) -> tuple[NodeId, ...]:
+    """Return `Fleet.boards` of the fleet in a folder. Raises UsageError, DataError."""
+    return Fleet.open(folder).boards

@@ -2,7 +2,7 @@
 is, which release it should have, and for that release; and it may be given an order.
 
 HTTP over TLS 1.3 with certificates both ways (security/tls.py): the board goes no further than to a
-coordinator of its own fleet. The other end is fleet/serve.py.
+coordinator of its own fleet. The other end is edgegossip.fleet.checkins.
 
 An order says what a board runs from now on, signed by an operator of its fleet and for that board
 only: so `edgegossip fleet set` reaches boards that check in, without a new provisioning bundle.

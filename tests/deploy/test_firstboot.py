@@ -1,4 +1,5 @@
-"""First boot over a fake root: what it makes of a kit, and that the power may go at any moment."""
+"""First boot over a fake root: what it makes of a bundle, and that the power may go at any
+moment."""
 
 from __future__ import annotations
 
@@ -20,16 +21,17 @@ NOW_S = 1_700_000_000
 
 
 @functools.cache
-def refusal(kit: bytes) -> str:
+def refusal(bundle: bytes) -> str:
     try:
-        kitfile.parse(kit)
+        kitfile.parse(bundle)
     except EdgegossipError as error:
         return str(error)
     return ""
 
 
 class FakeMachine:
-    """Programs that succeed, and are remembered; the release's check of a kit is the real one."""
+    """Programs that succeed, and are remembered; the release's check of a bundle is the real
+    one."""
 
     def __init__(self, disk: FakeDisk, now_s: float = 0.0) -> None:
         self.disk, self.now_s, self.commands, self.refuse = disk, now_s, [], ""
@@ -53,9 +55,9 @@ class FakeMachine:
 
 
 @pytest.fixture(scope="module")
-def kits(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, bytes]:
-    """The kit of pi-01, and that of pi-02 of another fleet."""
-    from edgegossip.fleet import making
+def bundles(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, bytes]:
+    """The bundle of pi-01, and that of pi-02 of another fleet."""
+    from edgegossip.fleet import provisioning
     from edgegossip.fleet.store import Fleet
 
     found = []
@@ -66,12 +68,12 @@ def kits(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, bytes]:
             "check_in": "10.0.0.9:7710" if name == "pi-01" else None,
             "wifi": (kitfile.Wifi.of("Gärten & Co", "correct horse", "DE"),),
         }
-        making.set_profiles(fleet, (name,), {**given, "ssh_keys": ("ssh-ed25519 AAAA me",)})
-        found.append(making.make(fleet, name, NOW_S))
+        provisioning.set_profiles(fleet, (name,), {**given, "ssh_keys": ("ssh-ed25519 AAAA me",)})
+        found.append(provisioning.make_bundle(fleet, name, NOW_S))
     return found[0], found[1]
 
 
-def card(kit: bytes | None, network_manager: bool = False) -> FakeDisk:
+def card(bundle: bytes | None, network_manager: bool = False) -> FakeDisk:
     disk = FakeDisk()
     for folder in FOLDERS:
         disk.make_folder(folder)
@@ -80,8 +82,8 @@ def card(kit: bytes | None, network_manager: bool = False) -> FakeDisk:
     put(disk, firstboot.CARD_CONFIG, b"arm_64bit=1\n")
     if network_manager:
         put(disk, "/usr/sbin/NetworkManager", b"")
-    if kit is not None:
-        put(disk, firstboot.CARD_KIT, kit)
+    if bundle is not None:
+        put(disk, firstboot.CARD_BUNDLE, bundle)
     return disk
 
 
@@ -98,12 +100,12 @@ def content(disk: FakeDisk) -> dict[str, bytes]:
     return {path: bytes(inode.content) for path, inode in disk._now.items() if not path.endswith(".new")}
 
 
-def test_a_board_becomes_who_the_kit_says(kits, monkeypatch):
-    disk = card(kits[0])
+def test_a_board_becomes_who_the_bundle_says(bundles, monkeypatch):
+    disk = card(bundles[0])
     code, machine, fake = boot(disk, monkeypatch)
     files = content(disk)
-    assert code == 0 and firstboot.CARD_KIT not in files
-    assert files["/etc/edgegossip/kit"] == kits[0] and fake.modes["/etc/edgegossip/kit"] == 0o600
+    assert code == 0 and firstboot.CARD_BUNDLE not in files
+    assert files["/etc/edgegossip/kit"] == bundles[0] and fake.modes["/etc/edgegossip/kit"] == 0o600
     assert fake.modes["/etc/edgegossip/identity.key"] == 0o600 and fake.modes["/etc/edgegossip/crl.pem"] == 0o644
     assert json.loads(files["/etc/edgegossip/board.json"])["name"] == "pi-01"
     assert files["/etc/edgegossip/check-in"] == b"10.0.0.9:7710\n"
@@ -122,7 +124,7 @@ def test_a_board_becomes_who_the_kit_says(kits, monkeypatch):
     ]
 
 
-def test_a_boot_partition_that_systemd_did_not_mount_is_mounted(kits, monkeypatch, capsys):
+def test_a_boot_partition_that_systemd_did_not_mount_is_mounted(bundles, monkeypatch, capsys):
     disk = card(None)
     hidden = {firstboot.CARD_CONFIG: disk._now.pop(firstboot.CARD_CONFIG)}
     machine = FakeMachine(disk)
@@ -134,7 +136,7 @@ def test_a_boot_partition_that_systemd_did_not_mount_is_mounted(kits, monkeypatc
     def mounts(command, text=""):
         if tuple(command) == ("mount", "/boot/firmware"):
             disk._now.update(hidden)
-            put(disk, firstboot.CARD_KIT, kits[0])
+            put(disk, firstboot.CARD_BUNDLE, bundles[0])
         return run(machine, command, text)
 
     monkeypatch.setattr(machine, "run", mounts)
@@ -142,8 +144,8 @@ def test_a_boot_partition_that_systemd_did_not_mount_is_mounted(kits, monkeypatc
     assert "was not mounted: it is now" in capsys.readouterr().out and firstboot.APPLIED in content(disk)
 
 
-def test_the_second_boot_changes_nothing(kits, monkeypatch):
-    disk = card(kits[0])
+def test_the_second_boot_changes_nothing(bundles, monkeypatch):
+    disk = card(bundles[0])
     boot(disk, monkeypatch)
     put(disk, "/etc/edgegossip/node.args", b"edited by hand\n")
     before = content(disk)
@@ -152,8 +154,8 @@ def test_the_second_boot_changes_nothing(kits, monkeypatch):
     assert machine.now_s == NOW_S, "a board without a clock chip begins no earlier at any boot"
 
 
-def test_network_manager_gets_a_profile_of_its_own(kits, monkeypatch):
-    disk = card(kits[0], network_manager=True)
+def test_network_manager_gets_a_profile_of_its_own(bundles, monkeypatch):
+    disk = card(bundles[0], network_manager=True)
     _, _machine, fake = boot(disk, monkeypatch)
     path = "/etc/NetworkManager/system-connections/edgegossip-0.nmconnection"
     assert (
@@ -162,43 +164,43 @@ def test_network_manager_gets_a_profile_of_its_own(kits, monkeypatch):
     assert firstboot.WPA not in content(disk)
 
 
-def test_a_new_kit_makes_it_another_board(kits, monkeypatch):
-    disk = card(kits[0])
+def test_a_new_bundle_makes_it_another_board(bundles, monkeypatch):
+    disk = card(bundles[0])
     boot(disk, monkeypatch)
-    put(disk, firstboot.CARD_KIT, kits[1])
+    put(disk, firstboot.CARD_BUNDLE, bundles[1])
     code, _, _ = boot(disk, monkeypatch)
-    assert code == 0 and content(disk)["/etc/hostname"] == b"pi-02\n" and firstboot.CARD_KIT not in content(disk)
-    assert "/etc/edgegossip/check-in" not in content(disk), "this one's kit names no machine to check in with"
+    assert code == 0 and content(disk)["/etc/hostname"] == b"pi-02\n" and firstboot.CARD_BUNDLE not in content(disk)
+    assert "/etc/edgegossip/check-in" not in content(disk), "this one's bundle names no machine to check in with"
     assert b"PRIVATE KEY" not in b"".join(v for k, v in content(disk).items() if k.startswith("/boot"))
 
 
-def test_a_card_without_a_kit_says_what_is_missing(monkeypatch, capsys):
+def test_a_card_without_a_bundle_says_what_is_missing(monkeypatch, capsys):
     disk = card(None)
     code, machine, _ = boot(disk, monkeypatch)
-    assert code == 0 and "has no kit" in capsys.readouterr().out
+    assert code == 0 and "has no provisioning bundle" in capsys.readouterr().out
     assert any(c[0] == "resize2fs" for c in machine.commands)
 
 
 @pytest.mark.parametrize("how", ["cut", "changed", "zeros", "empty", "another"])
-def test_a_bad_kit_stays_and_is_explained_on_the_card(kits, monkeypatch, capsys, how):
+def test_a_bad_bundle_stays_and_is_explained_on_the_card(bundles, monkeypatch, capsys, how):
     bad = {
-        "cut": kits[0][:-200],
-        "changed": kits[0].replace(b"10.0.0.9", b"10.6.6.6"),
-        "zeros": bytes(len(kits[0])),
+        "cut": bundles[0][:-200],
+        "changed": bundles[0].replace(b"10.0.0.9", b"10.6.6.6"),
+        "zeros": bytes(len(bundles[0])),
         "empty": b"",
         "another": b"{}",
     }[how]
     disk = card(bad)
     code, _, _ = boot(disk, monkeypatch)
     files = content(disk)
-    assert code == 1 and files[firstboot.CARD_KIT] == bad and "/etc/edgegossip/board.json" not in files
+    assert code == 1 and files[firstboot.CARD_BUNDLE] == bad and "/etc/edgegossip/board.json" not in files
     assert len(files[firstboot.CARD_WORDS].splitlines()) == 1 and "<3>" in capsys.readouterr().err
-    put(disk, firstboot.CARD_KIT, kits[0])
+    put(disk, firstboot.CARD_BUNDLE, bundles[0])
     assert boot(disk, monkeypatch)[0] == 0 and firstboot.CARD_WORDS not in content(disk)
 
 
-def test_a_file_system_that_does_not_grow_stops_nobody(kits, monkeypatch, capsys):
-    disk = card(kits[0])
+def test_a_file_system_that_does_not_grow_stops_nobody(bundles, monkeypatch, capsys):
+    disk = card(bundles[0])
     machine = FakeMachine(disk)
     machine.refuse = "sfdisk"
     assert boot(disk, monkeypatch, machine)[0] == 0 and "grow: sfdisk: it does not work here" in capsys.readouterr().out
@@ -206,8 +208,8 @@ def test_a_file_system_that_does_not_grow_stops_nobody(kits, monkeypatch, capsys
     assert any(c[0] == "resize2fs" for c in machine.commands), "tried again at the next boot"
 
 
-def test_programs_that_fail_keep_nobody_from_training(kits, monkeypatch, capsys):
-    disk = card(kits[0])
+def test_programs_that_fail_keep_nobody_from_training(bundles, monkeypatch, capsys):
+    disk = card(bundles[0])
     machine = FakeMachine(disk)
     machine.refuse = "daemon-reload"
     assert (
@@ -224,19 +226,19 @@ def operations(start: FakeDisk, monkeypatch) -> int:
 
 
 @pytest.mark.parametrize("renewed", [False, True])
-def test_the_power_may_go_at_any_moment(kits, monkeypatch, renewed):
+def test_the_power_may_go_at_any_moment(bundles, monkeypatch, renewed):
     """At every boundary, three times; then the board comes up with the files of a first boot that
-    went well, the kit is never lost, and nothing of the key is left on the boot partition."""
+    went well, the bundle is never lost, and nothing of the key is left on the boot partition."""
 
     def fresh() -> FakeDisk:
-        disk = card(kits[0])
+        disk = card(bundles[0])
         if renewed:
             boot(disk, monkeypatch)
             disk.sync_folder("/boot/firmware")
-            put(disk, firstboot.CARD_KIT, kits[1])
+            put(disk, firstboot.CARD_BUNDLE, bundles[1])
         return disk
 
-    kit = kits[1] if renewed else kits[0]
+    bundle = bundles[1] if renewed else bundles[0]
     well = fresh()
     total = operations(well, monkeypatch)
     expected = content(well)
@@ -250,6 +252,8 @@ def test_the_power_may_go_at_any_moment(kits, monkeypatch, renewed):
             disk.before = lambda operation, path: None
             found = disk.after_power_cut(Random(seed * 1000 + number))
             held = content(found)
-            assert kit in (held.get(firstboot.CARD_KIT), held.get(firstboot.KIT)), f"cut {number}: the kit is lost"
+            assert bundle in (held.get(firstboot.CARD_BUNDLE), held.get(firstboot.BUNDLE)), (
+                f"cut {number}: the bundle is lost"
+            )
             assert boot(found, monkeypatch)[0] == 0, f"cut {number}"
             assert content(found) == expected, f"cut {number}"

@@ -63,8 +63,8 @@ def test_the_gpu_is_all_that_is_opened() -> None:
 
 def test_the_install_script_says_what_it_needs(tmp_path: Path) -> None:
     done = subprocess.run(["sh", DEPLOY / "jetson/install.sh"], capture_output=True, text=True, timeout=20)
-    assert done.returncode == 1 and "usage: install.sh [--torch WHEEL] EDGEGOSSIP_WHEEL KIT" in done.stderr
+    assert done.returncode == 1 and "usage: install.sh [--torch WHEEL] EDGEGOSSIP_WHEEL BUNDLE" in done.stderr
     done = subprocess.run(
         ["sh", DEPLOY / "jetson/install.sh", "--container"], capture_output=True, text=True, timeout=20
     )
-    assert done.returncode == 1 and "usage: install.sh --container KIT" in done.stderr
+    assert done.returncode == 1 and "usage: install.sh --container BUNDLE" in done.stderr

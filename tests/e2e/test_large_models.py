@@ -115,7 +115,7 @@ def _role(process: psutil.Process) -> str:
         return words[words.index("--name") + 1]
     if any("superlink" in word for word in words):
         return "superlink"
-    return "nursery" if any("nursery" in word for word in words) else "command"
+    return "fork_server" if any("fork_server" in word for word in words) else "command"
 
 
 @contextmanager

@@ -138,7 +138,7 @@ def test_revoking_and_issuing_again(tmp_path):
         ("pi-02", "valid"),
         ("pi-01", "valid"),
     ]
-    newer = identity(fleet, "pi-02").revocations  # kits that were not copied yet have the new list
+    newer = identity(fleet, "pi-02").revocations  # identities that were not copied yet have the new list
     assert newer.number == 2 and newer.revoked(old.certificate.serial)
     assert two.verify("pi-01", b"x", before) == "pi-01"  # it does not know yet
     assert two.revocations.offer(newer.present.der) is True

@@ -18,9 +18,9 @@ pytest.importorskip("flwr", reason="server mode is an extra: pip install 'edgego
 
 from edgegossip import codecs
 from edgegossip import recipe as recipes
-from edgegossip.fleet.launch.admission import coordinator_of, credentials
-from edgegossip.fleet.store import Fleet
-from edgegossip.fleet.telling import tell
+from edgegossip.fleet.launch.identities import credentials
+from edgegossip.fleet.revocation import tell
+from edgegossip.fleet.store import Fleet, coordinator_of
 from edgegossip.flower import Coordinator, NodeClient
 from edgegossip.flower._private import link
 from edgegossip.flower._private.link import FleetLink

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from edgegossip.fleet.launch.admission import coordinator_of
-from edgegossip.fleet.store import Fleet
+from edgegossip.fleet.store import Fleet, coordinator_of
 from edgegossip.security import https, tls
 from edgegossip.security.admission import Admission
 from edgegossip.security.https import MemberHandler, MemberServer

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from edgegossip.fleet.launch.admission import coordinator_of
-from edgegossip.fleet.store import Fleet
+from edgegossip.fleet.store import Fleet, coordinator_of
 from edgegossip.security import tls
 from edgegossip.security.identity import CRL, Identity
 from edgegossip.types import PeerError

@@ -12,10 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from edgegossip.fleet import releases
-from edgegossip.fleet.launch.admission import coordinator_of
-from edgegossip.fleet.release_site import examine
-from edgegossip.fleet.serve import Server, open_desk
-from edgegossip.fleet.store import Fleet
+from edgegossip.fleet.checkins import Server, open_check_ins
+from edgegossip.fleet.releases import examine
+from edgegossip.fleet.store import Fleet, coordinator_of
 from edgegossip.security.identity import Identity
 from edgegossip.update import agent
 from tests.update.support import site_of
@@ -32,7 +31,7 @@ class Place:
         self.said: list[str] = []
         self.folder, self.board = folder, folder / "board"
         self.server = Server(
-            open_desk(self.fleet.folder, coordinator_of(self.fleet.folder), self.said.append), "127.0.0.1:0"
+            open_check_ins(self.fleet.folder, coordinator_of(self.fleet.folder), self.said.append), "127.0.0.1:0"
         )
         threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
         shutil.copytree(self.fleet.folder / "boards/pi-01", self.board / "etc")

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgegossip.fleet.release_site import examine
+from edgegossip.fleet.releases import examine
 from edgegossip.security.identity import Identity
 from edgegossip.types import DecodeError, EdgegossipError, PeerError
 from edgegossip.update import bundle

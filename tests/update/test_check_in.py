@@ -12,9 +12,9 @@ import time
 
 import pytest
 
-from edgegossip.fleet import making, releases
-from edgegossip.fleet.release_site import examine
-from edgegossip.fleet.status import status, table
+from edgegossip.fleet import provisioning, releases
+from edgegossip.fleet.checkins import status, table
+from edgegossip.fleet.releases import examine
 from edgegossip.fleet.store import Fleet
 from edgegossip.security.identity import Identity
 from edgegossip.types import ConfigError, PeerError
@@ -92,7 +92,7 @@ def test_a_board_with_other_packages_does_not_try_it(place):
 def test_what_a_board_runs_is_changed_from_afar(place):
     machine = place.check_in()
     assert machine.restarts == 0, "nothing was said yet"
-    making.set_profiles(
+    provisioning.set_profiles(
         place.fleet, ("pi-01", "pi-02"), {"coordinator": "10.0.0.9:8000", "settings": ("run.threads=7",)}
     )
     place.check_in(machine)
@@ -101,7 +101,7 @@ def test_what_a_board_runs_is_changed_from_afar(place):
     (place.config / "node.args").write_text("edited by hand\n")
     place.check_in(machine)
     assert machine.restarts == 1 and (place.config / "node.args").read_text() == "edited by hand\n", "told once"
-    making.set_profiles(place.fleet, ("pi-01",), {"join": ("10.0.0.1:7700",), "founder": "pi-02"})
+    provisioning.set_profiles(place.fleet, ("pi-01",), {"join": ("10.0.0.1:7700",), "founder": "pi-02"})
     place.check_in(machine)
     assert machine.restarts == 2 and "--join" in (place.config / "node.args").read_text()
 

@@ -13,8 +13,7 @@ from contextlib import suppress
 
 import pytest
 
-from edgegossip.fleet.launch.admission import coordinator_of
-from edgegossip.fleet.store import Fleet
+from edgegossip.fleet.store import Fleet, coordinator_of
 from edgegossip.security import tls
 from edgegossip.security.https import (
     HANDSHAKE_S,
@@ -37,7 +36,9 @@ def test_a_revoked_board_is_refused_within_seconds_and_others_hear_of_it(place):
         client.check_in({})
     place.check_in()
     assert Identity.load(place.config).revocations.number == 2 and time.monotonic() - began < 10
-    assert (place.config / "crl.pem").stat().st_mode & 0o004, "the node, another user, reads it there (launch/news.py)"
+    assert (place.config / "crl.pem").stat().st_mode & 0o004, (
+        "the node, another user, reads it there (`CheckInRevocations`)"
+    )
 
 
 def test_a_board_that_runs_goes_no_further_than_to_a_coordinator_that_is_not_revoked(place):

@@ -2,6 +2,5 @@
 `edgegossip doctor`.
 
 facts.py    what is known of this machine: files under a root folder, and what the system says
-checks.py   findings from facts. Pure
-visit.py    both together, and the peers
+checks.py   findings from facts, pure; and `visit`: both together, and the peers
 """

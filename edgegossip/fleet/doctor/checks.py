@@ -1,20 +1,26 @@
-"""Findings from facts: what is wrong, and what to do about it. Pure."""
+"""Findings from facts: what is wrong, and what to do about it. Everything before `visit` is pure;
+that one gathers the facts of this machine, and asks its peers."""
 
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
-from edgegossip.fleet.doctor.facts import Facts
+from edgegossip.fleet import link_test
+from edgegossip.fleet.doctor.facts import Facts, gather, hostname
 from edgegossip.fleet.link_test import LinkRate
+from edgegossip.types import EdgegossipError, PeerError
 
 Level = Literal["bad", "warning", "good"]  # bad: a run will fail or lie; warning: it will be slower or end sooner
 
 HOT_C = 80.0
 MIN_MTU = 1280  # what IPv6 asks of every link (RFC 8200)
+_MAX_MTU = 65_535  # of a path, as the kernel counts it; loopback has one byte more
 WEAK_DBM = -70.0
 CLOCK_S = 1.0  # between boards; certificates and records go by the clock
 EXPIRES_S = 14 * 86_400.0
@@ -34,7 +40,7 @@ _OLD_ARM = re.compile(r"Raspberry Pi (3|4|Zero 2|Compute Module [34])|Jetson Nan
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One sentence with its cure."""
+    """Say what was found, in one sentence with its cure."""
 
     level: Level
     about: str  # a word for programs: clock, throttling, ...
@@ -43,7 +49,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Validity:
-    """From when to when a certificate of ours is valid, seconds since the epoch."""
+    """Say from when to when a certificate of ours is valid, seconds since the epoch."""
 
     what: str
     begins_s: float
@@ -51,21 +57,22 @@ class Validity:
 
 
 def examine(facts: Facts) -> list[Finding]:
-    """Findings on this machine, the worst first; what is in order is said, too."""
+    """Return the findings on this machine, the worst first; what is in order is said, too."""
     found = [finding for check in CHECKS for finding in check(facts)]
     return ordered(found)
 
 
 def ordered(findings: Sequence[Finding]) -> list[Finding]:
-    """The worst first, else as they came."""
+    """Sort findings: the worst come first, else they stay as they came."""
     return sorted(findings, key=lambda finding: ("bad", "warning", "good").index(finding.level))
 
 
 def clock(facts: Facts) -> Iterator[Finding]:
+    """Look whether something keeps the clock right: certificates and records go by it."""
     if facts.unix_s < _FIRST_S:
-        said = datetime.fromtimestamp(facts.unix_s, UTC).date()
+        today = datetime.fromtimestamp(facts.unix_s, UTC).date()
         yield Finding(
-            "bad", "clock", f"the clock says {said}: set it, or let `systemd-timesyncd` or `chrony` do it at boot"
+            "bad", "clock", f"the clock says {today}: set it, or let `systemd-timesyncd` or `chrony` do it at boot"
         )
     elif facts.clock_synchronised is False:
         text = (
@@ -77,6 +84,7 @@ def clock(facts: Facts) -> Iterator[Finding]:
 
 
 def throttling(facts: Facts) -> Iterator[Finding]:
+    """Look at what a Raspberry Pi's firmware says of supply and heat."""
     if facts.throttled is None:
         return
     now = [(what, cure) for bit, what, cure in _PI_BITS if facts.throttled >> bit & 1]
@@ -91,12 +99,14 @@ def throttling(facts: Facts) -> Iterator[Finding]:
 
 
 def heat(facts: Facts) -> Iterator[Finding]:
+    """Look at the hottest sensor."""
     if facts.temperature_c is not None and facts.temperature_c >= HOT_C:
         text = f"the board is at {facts.temperature_c:.0f} C and will throttle: give it a heat sink or a fan"
         yield Finding("warning", "heat", text)
 
 
 def governor(facts: Facts) -> Iterator[Finding]:
+    """Look whether cpufreq holds the clock at its lowest."""
     if "powersave" in facts.governors:
         text = (
             "the governor `powersave` holds the clock at its lowest: `cpupower frequency-set -g ondemand`, or schedutil"
@@ -105,7 +115,7 @@ def governor(facts: Facts) -> Iterator[Finding]:
 
 
 def wear(facts: Facts) -> Iterator[Finding]:
-    """eMMC 5.0, JEDEC JESD84-B50, EXT_CSD[267..269]."""
+    """Look at what an eMMC says of its life (eMMC 5.0, JEDEC JESD84-B50, EXT_CSD[267..269])."""
     for device, life in facts.wear:
         if life >= 11:
             text = f"{device} has outlived what it was made for: copy what is on it and replace it now"
@@ -123,6 +133,7 @@ def wear(facts: Facts) -> Iterator[Finding]:
 
 
 def storage(facts: Facts) -> Iterator[Finding]:
+    """Look whether a run can write, and has room."""
     if facts.root_is_read_only:
         text = "the root file system is read-only, as that of a failing card: look at `dmesg`, or write runs elsewhere (--runs)"
         yield Finding("bad", "storage", text)
@@ -132,6 +143,7 @@ def storage(facts: Facts) -> Iterator[Finding]:
 
 
 def memory(facts: Facts) -> Iterator[Finding]:
+    """Look whether a model fits beside what is running."""
     if facts.available_bytes is not None and facts.available_bytes < _LITTLE_MEMORY:
         text = (
             f"{facts.available_bytes / 1e6:.0f} MB of memory are free, and a board takes some 230 MB before it has a model: "
@@ -144,6 +156,7 @@ def memory(facts: Facts) -> Iterator[Finding]:
 
 
 def network(facts: Facts) -> Iterator[Finding]:
+    """Look at the interfaces that are up: MTU, and the level of the signal."""
     for interface in facts.interfaces:
         if interface.mtu < MIN_MTU:
             text = f"{interface.name} has an MTU of {interface.mtu}: set it to 1500 unless a tunnel needs it"
@@ -154,6 +167,7 @@ def network(facts: Facts) -> Iterator[Finding]:
 
 
 def versions(facts: Facts) -> Iterator[Finding]:
+    """Look whether Python and torch are of versions that work on this board."""
     if not (3, 11) <= facts.python <= (3, 13):
         text = f"Python {facts.python[0]}.{facts.python[1]} is not one of 3.11, 3.12 and 3.13: install one of them"
         yield Finding("bad", "versions", text)
@@ -171,20 +185,12 @@ def versions(facts: Facts) -> Iterator[Finding]:
 
 
 CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
-    clock,
-    throttling,
-    heat,
-    governor,
-    wear,
-    storage,
-    memory,
-    network,
-    versions,
-)
+    clock, throttling, heat, governor, wear, storage, memory, network, versions,
+)  # fmt: skip
 
 
 def certificates(valid: Sequence[Validity], now_s: float) -> Iterator[Finding]:
-    """Of this board's own, its fleet's authority, and so on."""
+    """Look at the dates of this board's own, its fleet's authority, and so on."""
     for one in valid:
         ends = datetime.fromtimestamp(one.ends_s, UTC).date()
         if now_s > one.ends_s:
@@ -201,7 +207,7 @@ def certificates(valid: Sequence[Validity], now_s: float) -> Iterator[Finding]:
 
 
 def peer(name: str, rate: LinkRate, own_versions: dict[str, str], interface_mtu: int | None) -> Iterator[Finding]:
-    """What a measured link to a peer says."""
+    """Judge a measured link to a peer."""
     up, down = rate.up_bits_per_s / 1e6, rate.down_bits_per_s / 1e6
     text = f"{name}: {up:.1f} Mbit/s there, {down:.1f} back, round trip {1000 * rate.round_trip_s:.1f} ms"
     yield Finding("good", "link", text)
@@ -225,3 +231,137 @@ def peer(name: str, rate: LinkRate, own_versions: dict[str, str], interface_mtu:
 
 def _minute(unix_s: float) -> str:
     return f"{datetime.fromtimestamp(unix_s, UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def visit(
+    folder: Path,
+    identity: Path | None,
+    ports: Sequence[int],
+    peers: Sequence[tuple[str, int]],
+    matrix: bool = False,
+    root: Path = Path("/"),
+    device: Callable[[], str] | None = None,
+) -> dict[str, Any]:
+    """Return the document of `doctor --json`. `links` is this machine's row of the fleet's
+    bandwidth matrix; with `matrix` the peers' rows, too, one link after the other. `device`
+    computes a little where the board is to train, and says where that is."""
+    facts = gather(root, folder)
+    found = examine(facts)
+    if device is not None:
+        found += _of_device(device)
+    if identity is not None:
+        found += _of_identity(identity, facts.unix_s)
+    for port in ports:
+        found += _of_port(port)
+    links = []
+    for host, port in peers:
+        name = f"{host}:{port}"
+        try:
+            rate = link_test.measure(host, port)
+        except PeerError as error:
+            found.append(Finding("bad", "link", str(error)))
+            continue
+        found += peer(name, rate, link_test.own_versions(), _mtu_towards(host, port))
+        links.append({"from": hostname(), "to": name, **asdict(rate)})
+    if matrix:
+        rows, troubles = _between(peers)
+        links, found = links + rows, found + troubles
+    found = ordered(found)
+    return {
+        "host": hostname(),
+        "board": facts.board,
+        "findings": [asdict(finding) for finding in found],
+        "links": links,
+        "bad": sum(f.level == "bad" for f in found),
+        "warnings": sum(f.level == "warning" for f in found),
+    }
+
+
+def _mtu_towards(host: str, port: int) -> int | None:
+    """Of this machine's interface from which packets go there; None where that cannot be told.
+    Nothing is sent."""
+    import psutil
+
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, port))
+            own = probe.getsockname()[0]
+    except OSError:
+        return None
+    names = [name for name, kinds in psutil.net_if_addrs().items() if any(kind.address == own for kind in kinds)]
+    stats = psutil.net_if_stats()
+    return next((min(stats[name].mtu, _MAX_MTU) for name in names if name in stats), None)
+
+
+def _between(peers: Sequence[tuple[str, int]]) -> tuple[list[dict[str, Any]], list[Finding]]:
+    """What each peer measures to each other one."""
+    rows, troubles = [], []
+    for near in peers:
+        for far in peers:
+            if near == far:
+                continue
+            try:
+                rate = link_test.measure_from(*near, far)
+            except PeerError as error:
+                troubles.append(Finding("bad", "link", str(error)))
+                continue
+            rows.append({"from": f"{near[0]}:{near[1]}", "to": f"{far[0]}:{far[1]}", **asdict(rate)})
+    return rows, troubles
+
+
+def _of_identity(folder: Path, now_s: float) -> list[Finding]:
+    from edgegossip.security.identity import Identity
+
+    try:
+        own = Identity.load(folder)
+    except EdgegossipError as error:
+        return [Finding("bad", "certificates", str(error))]
+    valid = [
+        Validity(f"the certificate of {own.name}", *own.certificate.valid),
+        Validity("the certificate of the fleet's authority", *own.authority.valid),
+    ]
+    return list(certificates(valid, now_s))
+
+
+def _of_device(device: Callable[[], str]) -> list[Finding]:
+    try:
+        return [Finding("good", "device", device())]
+    except EdgegossipError as error:
+        return [Finding("bad", "device", str(error))]
+    except ImportError:
+        return []  # a finding of its own says that torch is not there
+
+
+def _of_port(port: int) -> list[Finding]:
+    try:
+        with socket.create_server(("", port)):
+            return [Finding("good", "ports", f"port {port} is free")]
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        text = f"port {port} cannot be listened on ({reason}): `ss -ltnp` says who has it, or take another one"
+        return [Finding("bad", "ports", text)]
+
+
+def text_of(document: dict[str, Any]) -> str:
+    """Lay the document out for people: a line a finding, the worst first."""
+    mark = {"bad": "!!", "warning": " !", "good": "ok"}
+    lines = [f"{document['host']}{' (' + document['board'] + ')' if document['board'] else ''}"]
+    lines += [f"{mark[f['level']]}  {f['about']:<12}  {f['text']}" for f in document["findings"]]
+    if len({link["from"] for link in document["links"]}) > 1:
+        lines += ["", *_matrix(document["links"])]
+    bad, warnings = document["bad"], document["warnings"]
+    lines.append(f"{bad} to put right, {warnings} to know of" if bad or warnings else "nothing found wrong")
+    return "\n".join(lines)
+
+
+def _matrix(links: Sequence[dict[str, Any]]) -> list[str]:
+    """Mbit/s from each machine to each other one."""
+    rates = {(link["from"], link["to"]): link["up_bits_per_s"] / 1e6 for link in links}
+    to = list(dict.fromkeys(link["to"] for link in links))
+    rows = [["Mbit/s from", *to]]
+    rows += [
+        [near, *(f"{rates[near, far]:.1f}" if (near, far) in rates else "-" for far in to)]
+        for near in dict.fromkeys(link["from"] for link in links)
+    ]
+    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+    return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]

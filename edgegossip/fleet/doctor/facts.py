@@ -25,7 +25,7 @@ _TIMEX_BYTES = 512  # more than struct timex has
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """A network interface that is up."""
+    """Describe a network interface that is up."""
 
     name: str
     mtu: int
@@ -34,7 +34,7 @@ class Interface:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """None for what the machine does not tell."""
+    """Hold what is known of a machine; None is what it does not tell."""
 
     board: str | None = None
     machine: str = ""  # such as "aarch64"
@@ -56,7 +56,8 @@ class Facts:
 
 
 def gather(root: Path = Path("/"), folder: Path = Path(".")) -> Facts:
-    """`folder`: where runs are kept. What is not a file under `root` is asked of this machine."""
+    """Look at this machine. `folder`: where runs are kept. What is not a file under `root` is asked
+    of this machine."""
     real = root == Path("/")
     memory = _meminfo(root)
     zones = ThermalZones.find(root)
@@ -170,4 +171,5 @@ def _signal(root: Path) -> dict[str, float]:
 
 
 def hostname() -> str:
+    """Return the name that this machine has for itself."""
     return os.uname().nodename

@@ -20,7 +20,7 @@ COLUMNS = "NAME,KNAME,PATH,MAJ:MIN,TYPE,SIZE,RO,RM,HOTPLUG,TRAN,VENDOR,MODEL,FST
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A line of lsblk, with what is on it or stacked on it. `number` is MAJOR:MINOR, `size`
+    """Hold a line of lsblk, with what is on it or stacked on it. `number` is MAJOR:MINOR, `size`
     bytes."""
 
     name: str
@@ -37,7 +37,7 @@ class Device:
     children: tuple[Device, ...] = ()
 
     def family(self) -> Iterator[Device]:
-        """Itself and everything on it."""
+        """Yield itself and everything on it."""
         yield self
         for child in self.children:
             yield from child.family()
@@ -45,7 +45,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A line of mountinfo. `number` is of the file system: not that of the disk with btrfs,
+    """Hold a line of mountinfo. `number` is of the file system: not that of the disk with btrfs,
     overlays, ZFS and FUSE. `behind` is that of the block device which `source` leads to, through
     links such as /dev/disk/by-uuid/...; empty when it is none."""
 
@@ -58,7 +58,8 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A file or device that something uses, and the number of the device that it lies on or is."""
+    """Name a file or device that something uses, and the number of the device that it lies on or
+    is."""
 
     what: str  # "swap /swapfile", "loop3 (backup.img)", "the image"
     number: str
@@ -66,7 +67,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What the user named. `kind` is block, file, folder, other or missing."""
+    """Hold what the user named. `kind` is block, file, folder, other or missing."""
 
     path: str
     kind: str
@@ -75,7 +76,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Medium:
-    """What tells a disk from another one that has its name later: another card in the reader, a
+    """Tell a disk from another one that has its name later: another card in the reader, a
     stick put in anew. `size` is bytes; `sequence` is the kernel's count of disks that it has seen
     (Linux 5.15)."""
 
@@ -87,6 +88,8 @@ class Medium:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
+    """Hold all that the decision to write a device goes by."""
+
     target: Target
     devices: tuple[Device, ...]
     mounts: tuple[Mount, ...]
@@ -96,31 +99,31 @@ class Facts:
 
 
 def gather(path: str, image: Path | None = None) -> Facts:
-    """Facts about the device at `path`, and where `image` lies. Raises HostError when lsblk cannot
-    be asked."""
+    """Gather facts about the device at `path`, and where `image` lies. Raises HostError when lsblk
+    cannot be asked."""
     target = _target(path)
     medium = medium_of(target.number)
-    said = run(["lsblk", "--json", "--bytes", "--output", COLUMNS], 60)
+    tree = run(["lsblk", "--json", "--bytes", "--output", COLUMNS], 60)
     kept = (*parse_swaps(_read("/proc/swaps"), _number_of), *_loops(), *_image(image))
     mounts = parse_mounts(_read("/proc/self/mountinfo"), _block_number)
-    return Facts(target, parse_lsblk(said), mounts, kept, _cards(), medium)
+    return Facts(target, parse_lsblk(tree), mounts, kept, _cards(), medium)
 
 
 def medium_of(number: str) -> Medium:
-    """By sysfs, at this moment, of the block device MAJOR:MINOR."""
+    """Look up in sysfs, at this moment, the medium of the block device MAJOR:MINOR."""
     about = Path("/sys/dev/block") / (number or "none")
     sectors, removable, sequence = (_read(about / name).strip() for name in ("size", "removable", "diskseq"))
     return Medium(number, 512 * int(sectors or 0), removable == "1", sequence)
 
 
 def number_of(descriptor: int) -> str:
-    """Of the block device that is open; empty when it is none. Raises OSError."""
+    """Return the number of the block device that is open; empty when it is none. Raises OSError."""
     status = os.fstat(descriptor)
     return _name_number(status.st_rdev) if stat.S_ISBLK(status.st_mode) else ""
 
 
 def parse_lsblk(text: str) -> tuple[Device, ...]:
-    """From lsblk's JSON. A device that is on several disks (RAID) comes below each. Raises
+    """Read lsblk's JSON. A device that is on several disks (RAID) comes below each. Raises
     HostError."""
     try:
         return tuple(_device(entry) for entry in json.loads(text)["blockdevices"])
@@ -131,7 +134,7 @@ def parse_lsblk(text: str) -> tuple[Device, ...]:
 
 
 def parse_mounts(text: str, block_number: Callable[[str], str] = lambda path: "") -> tuple[Mount, ...]:
-    """From /proc/self/mountinfo (proc(5)). `block_number(path)` is that of the block device there,
+    """Read /proc/self/mountinfo (proc(5)). `block_number(path)` is that of the block device there,
     empty for anything else."""
     found = []
     for line in text.splitlines():
@@ -144,7 +147,7 @@ def parse_mounts(text: str, block_number: Callable[[str], str] = lambda path: ""
 
 
 def parse_swaps(text: str, number_of: Any) -> tuple[Kept, ...]:
-    """From /proc/swaps. `number_of(path)` is the device that a path is, or that a file lies on."""
+    """Read /proc/swaps. `number_of(path)` is the device that a path is, or that a file lies on."""
     paths = [_unescaped(line.split()[0]) for line in text.splitlines()[1:] if line.strip()]
     return tuple(Kept(f"swap {path}", number_of(path)) for path in paths)
 

@@ -11,7 +11,7 @@ from edgegossip.types import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Debian:
-    """A release of Debian, as far as images are concerned."""
+    """Describe a release of Debian, as far as images are concerned."""
 
     suite: str
     version: int
@@ -20,7 +20,7 @@ class Debian:
 
     @property
     def lock(self) -> str:
-        """The hashed lock file of the client's Python packages, below deploy/locks."""
+        """Name the hashed lock file of the client's Python packages, below deploy/locks."""
         return f"debian-{self.version}-python{self.python}-aarch64.txt"
 
 
@@ -32,8 +32,8 @@ TRIXIE = Debian("trixie", 13, "3.13", (2, 41))
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """A kind of board. `emulated` says what of its image ran under emulation; no image has run on a
-    physical board."""
+    """Describe a kind of board. `emulated` says what of its image ran under emulation; no image has
+    run on a physical board."""
 
     name: str
     title: str
@@ -55,8 +55,8 @@ _ALSO = MappingProxyType({"jetson-orin-nano": "raspberry-pi-4"})
 
 
 def client_board(name: str) -> Board:
-    """Whose client a board of this name runs: also boards that start from no image of ours. Raises
-    ConfigError."""
+    """Return the board whose client a board of this name runs: also boards that start from no image
+    of ours. Raises ConfigError."""
     if name not in {*BOARDS, *_ALSO}:
         choices = (*BOARDS, *_ALSO)
         raise ConfigError(f"no client for board {name!r}: one of {', '.join(choices)}{did_you_mean(name, choices)}")
@@ -64,7 +64,7 @@ def client_board(name: str) -> Board:
 
 
 def board(name: str) -> Board:
-    """The board of this name. Raises ConfigError with the nearest valid choice."""
+    """Return the board of this name. Raises ConfigError with the nearest valid choice."""
     if name not in BOARDS:
         raise ConfigError(f"no image for board {name!r}: one of {', '.join(BOARDS)}{did_you_mean(name, BOARDS)}")
     return BOARDS[name]

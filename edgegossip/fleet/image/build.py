@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -21,22 +21,19 @@ from edgegossip.fleet.image import (
     boards,
     client,
     disk,
-    ext4,
-    fat,
-    glibc,
-    partitions,
+    filesystems,
     private_keys,
     rootfs,
-    sources,
     steps,
     tools,
     wheel,
 )
 from edgegossip.fleet.image.boards import Board
-from edgegossip.fleet.image.sources import Mirrors
-from edgegossip.fleet.image.steps import Done, Step, Tell, tree_hash
-from edgegossip.types import HostError, UsageError
+from edgegossip.fleet.image.rootfs import Mirrors
+from edgegossip.fleet.image.steps import Done, Echo, Step, tree_hash
+from edgegossip.types import ConfigError, HostError, UsageError
 from edgegossip.untrusted import whole_number
+from edgegossip.update.bundle import LOCK
 
 EPOCH = 1767225600  # 2026-01-01: the time of everything in an image, unless SOURCE_DATE_EPOCH says another
 SITE = "opt/edgegossip/releases/{release}/site"
@@ -53,8 +50,8 @@ _BINFMT = Path("/proc/sys/fs/binfmt_misc/qemu-aarch64")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to build. `source` is a checkout of edgegossip: a wheel has neither the native sources
-    nor deploy/."""
+    """Say what to build. `source` is a checkout of edgegossip: a wheel has neither the native
+    sources nor deploy/."""
 
     board: Board
     output: Path
@@ -66,7 +63,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """The image, what it is, and what each step took."""
+    """Hold the image, what it is, and what each step took."""
 
     image: Path
     about: Mapping[str, Any]
@@ -74,9 +71,9 @@ class Built:
     seconds: float
 
     def document(self) -> dict[str, Any]:
-        """For JSON."""
-        said = [{"step": s.name, "seconds": s.seconds, "cached": s.cached} for s in self.steps]
-        return {"image": str(self.image), **self.about, "steps": said, "seconds": self.seconds}
+        """Return it for JSON."""
+        done = [{"step": s.name, "seconds": s.seconds, "cached": s.cached} for s in self.steps]
+        return {"image": str(self.image), **self.about, "steps": done, "seconds": self.seconds}
 
 
 def build_image(
@@ -85,27 +82,93 @@ def build_image(
     mirror: str | None,
     source: Path | None,
     cache: Path | None,
-    tell: Tell,
+    echo: Echo,
     *,
     fresh: bool = False,
 ) -> Built:
-    """What the command line asks for. Raises EdgegossipError."""
+    """Make the image of a kind of board, with what it is beside it as IMAGE.json. `mirror`,
+    `source` and `cache` are found where they are None; `fresh` fetches Debian's packages again.
+    Raises EdgegossipError."""
+    start = time.monotonic()
     request = request_of(name, output, mirror, source, cache)
     if fresh:
         for old in (*request.cache.glob("debian-*"), *request.cache.glob("sysroot-*")):
             shutil.rmtree(old) if old.is_dir() else old.unlink()
-    return build(request, tell)
+    check_machine()
+    done = steps.carry_out(plan(request), request.cache, echo)
+    about = json.loads((done["card"].folder / "image.json").read_text())
+    echo(f"writing {request.output}")
+    place(done["card"].folder / "card.img", request.output, about)
+    return Built(request.output, about, tuple(done.values()), time.monotonic() - start)
+
+
+def build_wheel(
+    name: str, output: Path, mirror: str | None, source: Path | None, cache: Path | None, echo: Echo
+) -> Path:
+    """Make our wheel for the Debian of a kind of board, in the folder `output`. Raises
+    EdgegossipError."""
+    request = request_of(boards.client_board(name).name, output, mirror, source, cache)
+    (made,) = _made(request, ("wheel",), echo)["wheel"].folder.glob("*.whl")
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        return Path(shutil.copy(made, output / made.name))
+    except OSError as error:
+        raise HostError(f"{output}: {(error.strerror or str(error)).lower()}") from error
+
+
+def build_release(
+    name: str,
+    output: Path,
+    mirror: str | None,
+    source: Path | None,
+    cache: Path | None,
+    echo: Echo,
+    *,
+    with_packages: bool = False,
+) -> Path:
+    """Make our package as a board of that kind has it, and the list of packages that it needs, in
+    the new folder `output`; on request with these packages. Raises EdgegossipError."""
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise ConfigError(f"{output} is there already: name a new folder, as all that is in it becomes the release")
+    request = request_of(boards.client_board(name).name, output, mirror, source, cache)
+    layers = ("packages", "release") if with_packages else ("release",)
+    done = _made(request, layers, echo)
+    aside = output.with_name(f".{output.name}.part")
+    try:
+        shutil.rmtree(aside, ignore_errors=True)
+        for layer in layers:
+            shutil.copytree(done[layer].folder / "site", aside, dirs_exist_ok=True)
+        shutil.copyfile(client.lock_file(request.source, request.board.debian), aside / LOCK)
+        tools.run(["chmod", "--recursive", "a+rX", aside], 600)  # made with sudo, read without
+        aside.rename(output)
+    except OSError as error:
+        raise HostError(f"{output}: {(error.strerror or str(error)).lower()}") from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return output
+
+
+def _made(request: Request, names: Sequence[str], echo: Echo) -> dict[str, Done]:
+    """These steps of a build, and those that they need."""
+    check_machine()
+    every = {step.name: step for step in plan(request)}
+    wanted, left = set[str](), list(names)
+    while left:
+        step = every[left.pop()]
+        wanted.add(step.name)
+        left.extend(step.needs)
+    return steps.carry_out([step for step in every.values() if step.name in wanted], request.cache, echo)
 
 
 def request_of(name: str, output: Path, mirror: str | None, source: Path | None, cache: Path | None) -> Request:
-    """With what the command line left out. Raises EdgegossipError."""
-    mirrors = sources.named(mirror) if mirror else sources.ask_apt()
+    """Complete what the command line left out. Raises EdgegossipError."""
+    mirrors = rootfs.parse_mirrors(mirror) if mirror else rootfs.apt_mirrors()
     cache = cache or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "edgegossip" / "images"
     return Request(boards.board(name), output, source_of(source), cache, mirrors, epoch())
 
 
 def source_of(folder: Path | None) -> Path:
-    """The checkout: `folder`, or the one that this package runs from. Raises UsageError."""
+    """Find the checkout: `folder`, or the one that this package runs from. Raises UsageError."""
     found = (folder or Path(__file__).parents[3]).absolute()
     wanted = ("pyproject.toml", "CMakeLists.txt", "edgegossip/native/src", "deploy/rootfs", "deploy/locks")
     missing = [name for name in wanted if not (found / name).exists()]
@@ -115,16 +178,16 @@ def source_of(folder: Path | None) -> Path:
 
 
 def epoch() -> int:
-    """SOURCE_DATE_EPOCH, or the project's own. Raises UsageError."""
-    said = os.environ.get("SOURCE_DATE_EPOCH", str(EPOCH))
-    seconds = whole_number(said, _LAST_SECOND)
+    """Return SOURCE_DATE_EPOCH, or the project's own. Raises UsageError."""
+    text = os.environ.get("SOURCE_DATE_EPOCH", str(EPOCH))
+    seconds = whole_number(text, _LAST_SECOND)
     if seconds is None:
-        raise UsageError(f"SOURCE_DATE_EPOCH={said}: it must be a number of seconds since 1970")
+        raise UsageError(f"SOURCE_DATE_EPOCH={text}: it must be a number of seconds since 1970")
     return seconds
 
 
 def check_machine() -> None:
-    """Raises HostError that names all that this machine lacks."""
+    """Raise HostError that names all that this machine lacks."""
     import importlib.util
 
     tools.need(*_NEEDS)
@@ -142,19 +205,8 @@ def check_machine() -> None:
         )
 
 
-def build(request: Request, tell: Tell) -> Built:
-    """Make the image, with what it is beside it as IMAGE.json. Raises EdgegossipError."""
-    start = time.monotonic()
-    check_machine()
-    done = steps.carry_out(plan(request), request.cache, tell)
-    about = json.loads((done["card"].folder / "image.json").read_text())
-    tell(f"writing {request.output}")
-    place(done["card"].folder / "card.img", request.output, about)
-    return Built(request.output, about, tuple(done.values()), time.monotonic() - start)
-
-
 def plan(request: Request) -> tuple[Step, ...]:
-    """The steps, and all that each depends on."""
+    """Lay out the steps, and all that each depends on."""
     board, source, at = request.board, request.source, request.epoch
     debian, mirrors = board.debian, request.mirrors
     lock = client.lock_file(source, debian)
@@ -172,7 +224,7 @@ def plan(request: Request) -> tuple[Step, ...]:
         Step("native", "native module for aarch64",
              {"sources": native, "python": debian.python, "by": at_hand, "code": _code(wheel)},
              lambda folder, made: _native(source, made["sysroot"], board, folder), ("sysroot",)),
-        Step("wheel", f"wheel of release {release}", {"release": release, "code": _code(wheel, glibc), "at": at},
+        Step("wheel", f"wheel of release {release}", {"release": release, "code": _code(wheel), "at": at},
              lambda folder, made: _wheel(request, made["native"], folder, release), ("native",)),
         Step("packages", f"Python packages of {lock.name}", {"lock": _digest(lock), "code": _code(client)},
              lambda folder, made: _packages(request, lock, made, folder), emulating),
@@ -181,7 +233,7 @@ def plan(request: Request) -> tuple[Step, ...]:
         Step("tree", "files of the board",
              {"about": about, "deploy": tree_hash(source / "deploy/rootfs"), "code": _code(rootfs, private_keys, this)},
              lambda folder, made: _tree(request, made, folder, about), ("debian", "packages", "release")),
-        Step("card", "card image", {"code": _code(disk, ext4, fat, partitions), "at": at},
+        Step("card", "card image", {"code": _code(disk, filesystems), "at": at},
              lambda folder, made: _card(made["tree"], folder, at), ("tree",)),
     )  # fmt: skip
 
@@ -192,8 +244,8 @@ def _code(*modules: ModuleType) -> list[str]:
 
 
 def release_name(source: Path, lock: Path) -> str:
-    """The version and eight digits of all that is in it, so that another build of other files has
-    another name."""
+    """Name a release after its version and eight digits of all that is in it, so that another build
+    of other files has another name."""
     total = hashlib.sha256(_digest(lock).encode() + tree_hash(source / "edgegossip/native/src").encode())
     total.update(tree_hash(source, *_METADATA).encode())
     for inside, path in wheel.package_files(source):
@@ -216,7 +268,7 @@ def place(card: Path, output: Path, about: Mapping[str, Any]) -> None:
 
 
 def description(image: Path) -> Path:
-    """The file beside an image that says what it is."""
+    """Name the file beside an image that says what it is."""
     return image.with_name(f"{image.name}.json")
 
 
@@ -230,7 +282,7 @@ def _wheel(request: Request, native_folder: Path, folder: Path, release: str) ->
     its name says."""
     debian = request.board.debian
     (native,) = native_folder.glob("_native*.so")
-    platform = glibc.platform_tag(glibc.needed(native, debian.glibc))
+    platform = wheel.platform_tag(wheel.needed_glibc(native, debian.glibc))
     wheel.make(request.source, native, debian, folder, request.epoch, platform)
     if release_name(request.source, client.lock_file(request.source, debian)) != release:
         raise UsageError(f"{request.source} changed while it was packed: say it again")
@@ -287,5 +339,5 @@ def _digest(file: Path) -> str:
 
 
 def _compiler() -> str:
-    said = tools.run(["aarch64-linux-gnu-g++", "--version"], 60) if tools.find("aarch64-linux-gnu-g++") else "\n"
-    return said.splitlines()[0]
+    version = tools.run(["aarch64-linux-gnu-g++", "--version"], 60) if tools.find("aarch64-linux-gnu-g++") else "\n"
+    return version.splitlines()[0]

@@ -22,26 +22,15 @@ from edgegossip.update import bundle as packages
 # Below site/: what no board needs. Tests have example keys in them, which a scan for secrets would
 # find.
 _NOT_NEEDED = (
-    "bin",
-    "share",
-    "torch/include",
-    "torch/share",
-    "torch/bin/protoc*",
-    "torch/lib/*.a",
-    "numpy/**/tests",
-    "sympy/**/tests",
-    "mpmath/tests",
-    "networkx/**/tests",
-    "greenlet/tests",
-    "psutil/tests",
-    "Crypto/SelfTest",
+    "bin", "share", "torch/include", "torch/share", "torch/bin/protoc*", "torch/lib/*.a", "numpy/**/tests",
+    "sympy/**/tests", "mpmath/tests", "networkx/**/tests", "greenlet/tests", "psutil/tests", "Crypto/SelfTest",
     "**/*.pyi",
 )  # fmt: skip
 _INSTALL_S, _COMPILE_S = 1800.0, 3600.0
 
 
 def lock_file(source: Path, debian: Debian) -> Path:
-    """Raises DataError when the checkout has none for this Debian."""
+    """Find the lock file of the checkout; raises DataError when it has none for this Debian."""
     file = source / "deploy" / "locks" / debian.lock
     if not file.is_file():
         raise DataError(f"{file} is missing: scripts/lock_boards.py makes it")
@@ -49,18 +38,10 @@ def lock_file(source: Path, debian: Debian) -> Path:
 
 
 def install(lock: Path, debian: Debian, site: Path, log: Path) -> None:
-    """All packages of a lock file for aarch64, each checked against its hash, without running any
-    of it. Raises HostError."""
-    command: list[str | Path] = [
-        sys.executable,
-        "-m",
-        "uv",
-        "pip",
-        "install",
-        "--no-config",
-        "--require-hashes",
-        "--no-deps",
-    ]
+    """Install all packages of a lock file for aarch64, each checked against its hash, without
+    running any of it. Raises HostError."""
+    command: list[str | Path] = [sys.executable, "-m", "uv", "pip", "install", "--no-config"]
+    command += ["--require-hashes", "--no-deps"]
     command += ["--python-platform", "aarch64-manylinux_2_28", "--python-version", debian.python]
     command += ["--only-binary", ":all:", "--link-mode", "copy", "--target", site, "-r", lock]
     run(command, _INSTALL_S, log=log)
@@ -72,7 +53,7 @@ def install(lock: Path, debian: Debian, site: Path, log: Path) -> None:
 
 
 def unpack(wheel: Path, site: Path) -> None:
-    """Our own package, beside the others."""
+    """Unpack our own package, beside the others."""
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)
 
@@ -87,23 +68,15 @@ def precompile(site: Path, debian: Debian, root: Path, inside: str, log: Path) -
         run([python, "-m", "compileall", *options, "-s", site, "-p", inside, site], _COMPILE_S, env=env, log=log)
         return f"Python {debian.python} of this machine"
     qemu = find("qemu-aarch64-static") or "qemu-aarch64-static"
-    own: list[str | Path] = [
-        qemu,
-        "-L",
-        root,
-        root / f"usr/bin/python{debian.python}",
-        "-m",
-        "compileall",
-        *options[:1],
-        *options[3:],
-    ]
+    own: list[str | Path] = [qemu, "-L", root, root / f"usr/bin/python{debian.python}"]
+    own += ["-m", "compileall", *options[:1], *options[3:]]
     run([*own, "-s", site, "-p", inside, site], _COMPILE_S, env={**env, "PYTHONHOME": str(root / "usr")}, log=log)
     return "the board's Python, emulated"
 
 
 def has_same_python(debian: Debian) -> str | None:
-    """A Python of the same minor version on this machine, whose compiled files are those of the
-    board's."""
+    """Find a Python of the same minor version on this machine, whose compiled files are those of
+    the board's."""
     if sys.version_info[:2] == tuple(map(int, debian.python.split("."))):
         return sys.executable
     found = find(f"python{debian.python}")

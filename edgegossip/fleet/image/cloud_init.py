@@ -25,10 +25,11 @@ from typing import Any
 from edgegossip.files import write_file
 from edgegossip.fleet import kitfile
 from edgegossip.fleet.image.boards import TRIXIE
-from edgegossip.fleet.kitfile import Kit, Wifi
+from edgegossip.fleet.kitfile import ProvisioningBundle, Wifi
+from edgegossip.fleet.lock import refused_as
 from edgegossip.types import DataError, HostError
 
-FOLDER, KIT = "edgegossip", "edgegossip.kit"
+FOLDER, BUNDLE = "edgegossip", "edgegossip.kit"
 _BOOT = "/boot/firmware"
 UNIT_FILE = "/etc/systemd/system/edgegossip-install.service"
 UNIT = f"""[Unit]
@@ -56,27 +57,27 @@ _WHEEL = re.compile(r"edgegossip-[^-]+-cp3(\d+)-(abi3|cp3\d+)-\w*linux\w*_aarch6
 _HEADER = "#cloud-config\n# Made by `edgegossip image configure --cloud-init`; JSON is YAML, too.\n"
 
 
-def user_data(kit: Kit) -> str:
-    """cloud-config: the board's name, who may log in, and the unit that installs. `bootcmd` is what
-    cloud-init does at every boot; everything else it does once, also when the power goes meanwhile
-    or there is no network."""
+def user_data(bundle: ProvisioningBundle) -> str:
+    """Return cloud-config: the board's name, who may log in, and the unit that installs. `bootcmd`
+    is what cloud-init does at every boot; everything else it does once, also when the power goes
+    meanwhile or there is no network."""
     document: dict[str, Any] = {
-        "hostname": kit.name,
+        "hostname": bundle.name,
         "manage_etc_hosts": True,
         "ssh_pwauth": False,
         "bootcmd": [["sh", "-c", _BEGIN, "sh", UNIT_FILE, UNIT]],
     }
-    if kit.ssh_keys:
-        document |= {"disable_root": False, "users": ["default", _root(kit.ssh_keys)]}
+    if bundle.ssh_keys:
+        document |= {"disable_root": False, "users": ["default", _root(bundle.ssh_keys)]}
         # Raspberry Pi OS has it off
         document["bootcmd"].append(["systemctl", "enable", "--now", "--no-block", "ssh.service"])
     return _HEADER + _text(document)
 
 
 def network_config(networks: Sequence[Wifi]) -> str:
-    """Networking version 2 (netplan's): every wired interface by DHCP, and the Wi-Fi of the kit.
-    Its key, made of the password, stays on the card, as with Raspberry Pi's own imager: cloud-init
-    reads it before anything of ours runs."""
+    """Return networking version 2 (netplan's): every wired interface by DHCP, and the Wi-Fi of the
+    bundle. Its key, made of the password, stays on the card, as with Raspberry Pi's own imager:
+    cloud-init reads it before anything of ours runs."""
     document: dict[str, Any] = {
         "version": 2,
         "ethernets": {"wired": {"match": {"name": "e*"}, "dhcp4": True, "optional": True}},
@@ -90,13 +91,14 @@ def network_config(networks: Sequence[Wifi]) -> str:
     return _text(document)
 
 
-def meta_data(kit: Kit) -> str:
-    """A new kit is a new instance to cloud-init, so that its first boot happens again."""
-    return _text({"instance-id": f"edgegossip-{kit.serial}", "local-hostname": kit.name})
+def meta_data(bundle: ProvisioningBundle) -> str:
+    """Return the instance: a new bundle is a new one to cloud-init, so that its first boot happens
+    again."""
+    return _text({"instance-id": f"edgegossip-{bundle.serial}", "local-hostname": bundle.name})
 
 
-def files(kit: Kit, kit_bytes: bytes, wheel: Path, source: Path) -> Mapping[str, bytes]:
-    """Everything for the boot partition, by path. Raises DataError when the checkout lacks
+def files(bundle: ProvisioningBundle, bundle_bytes: bytes, wheel: Path, source: Path) -> Mapping[str, bytes]:
+    """Return everything for the boot partition, by path. Raises DataError when the checkout lacks
     something."""
     locks = sorted((source / "deploy/locks").glob("*.txt"))
     installer = source / "deploy/cloud-init/install.sh"
@@ -105,10 +107,10 @@ def files(kit: Kit, kit_bytes: bytes, wheel: Path, source: Path) -> Mapping[str,
             f"{source} has no deploy/locks or deploy/cloud-init: name a checkout of edgegossip with --source"
         )
     return {
-        "user-data": user_data(kit).encode(),
-        "network-config": network_config(kit.wifi).encode(),
-        "meta-data": meta_data(kit).encode(),
-        KIT: kit_bytes,
+        "user-data": user_data(bundle).encode(),
+        "network-config": network_config(bundle.wifi).encode(),
+        "meta-data": meta_data(bundle).encode(),
+        BUNDLE: bundle_bytes,
         f"{FOLDER}/install.sh": installer.read_bytes(),
         f"{FOLDER}/rootfs.tar": tar_of(source / "deploy/rootfs"),
         f"{FOLDER}/{wheel.name}": wheel.read_bytes(),
@@ -116,29 +118,27 @@ def files(kit: Kit, kit_bytes: bytes, wheel: Path, source: Path) -> Mapping[str,
     }
 
 
-def prepare(folder: Path, kit_file: Path, wheel: Path, source: Path) -> Kit:
+def prepare(folder: Path, bundle_file: Path, wheel: Path, source: Path) -> ProvisioningBundle:
     """Write all that into the mounted boot partition of a stock card. Raises EdgegossipError."""
-    kit = kitfile.read(kit_file)
+    bundle = kitfile.read(bundle_file)
     if not (folder / "cmdline.txt").is_file():
         raise DataError(
             f"{folder} is not the boot partition of a Raspberry Pi OS card (it has no cmdline.txt): mount the card's first one"
         )
     check_wheel(wheel)
-    try:
-        for name, data in files(kit, kit_file.read_bytes(), wheel, source).items():
+    with refused_as(HostError, folder):
+        for name, data in files(bundle, bundle_file.read_bytes(), wheel, source).items():
             target = folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
             write_file(target, data, 0o600)
         for old in (folder / FOLDER).glob("*.whl"):
             if old.name != wheel.name:
                 old.unlink()
-    except OSError as error:
-        raise HostError(f"{error.filename or folder}: {(error.strerror or str(error)).lower()}") from error
-    return kit
+    return bundle
 
 
 def check_wheel(wheel: Path) -> None:
-    """Raises DataError unless it is ours, and for the Python and machine of such a card."""
+    """Raise DataError unless it is ours, and for the Python and machine of such a card."""
     make = "make it with `edgegossip image wheel --board raspberry-pi-5`"
     named = _WHEEL.fullmatch(wheel.name)
     try:
@@ -155,7 +155,7 @@ def check_wheel(wheel: Path) -> None:
 
 
 def tar_of(folder: Path) -> bytes:
-    """Files of root, without times and other accidents."""
+    """Pack a folder's files as root's, without times and other accidents."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as archive:
         for path in sorted(folder.rglob("*")):

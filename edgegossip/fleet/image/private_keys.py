@@ -3,7 +3,7 @@ and which ones programs carry to test themselves with.
 
 Found: PEM however it is laid out (indented, in JSON or YAML, with any ends of lines, in UTF-16, as
 base64 once more), PGP, DER of PKCS#8, SEC1 and PKCS#1, pre-shared keys of wpa_supplicant,
-NetworkManager and kits. Not found: what is compressed or encrypted."""
+NetworkManager and bundles. Not found: what is compressed or encrypted."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ _TWICE = ((b"LS0tLS1CRUdJ", b""), (b"0tLS0tQkVHSU", b"AC"), (b"tLS0tLUJFR0l", b"
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """`at` is its first byte; `digest` (SHA-256) is of all of it, which tells it from any other."""
+    """Say where a key is, and which one. `at` is its first byte; `digest` (SHA-256) is of all of
+    it, which tells it from any other."""
 
     at: int
     digest: str
@@ -63,8 +64,8 @@ _Found: TypeAlias = tuple[int, bytes]  # where in the window, and what tells it 
 
 
 def find_keys(stream: BinaryIO) -> Iterator[Key]:
-    """In a file system's image, too: a file of up to a block is in one piece, and longer ones
-    nearly always are."""
+    """Find keys in a stream, in a file system's image, too: a file of up to a block is in one
+    piece, and longer ones nearly always are."""
     start, window = 0, b""  # `start`: where the window begins in the stream
     done = 0  # what begins before this was looked at
     while True:
@@ -169,8 +170,8 @@ _BINARY = (
 
 
 def of_libraries(root: Path) -> list[str]:
-    """Digests of the keys in libraries and programs of a tree, and in its kernel (GnuTLS, OpenSSL's
-    `speed` and Linux test themselves with some): they are printed in their sources."""
+    """Return digests of the keys in libraries and programs of a tree, and in its kernel (GnuTLS,
+    OpenSSL's `speed` and Linux test themselves with some): they are printed in their sources."""
     found = set()
     for file in (path for pattern in _PROGRAMS for path in root.glob(pattern)):
         if file.is_file() and not file.is_symlink():

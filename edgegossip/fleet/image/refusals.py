@@ -24,7 +24,8 @@ _PART_OF_A_CARD = re.compile(r"mmcblk\d+(boot\d+|rpmb|gp\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What the user asks for. `image_size` is bytes; `confirmed` is what was said with --yes."""
+    """Hold what the user asks for. `image_size` is bytes; `confirmed` is what was said with
+    --yes."""
 
     image_size: int
     confirmed: str = ""
@@ -32,7 +33,7 @@ class Wish:
 
 
 def refusals(facts: Facts, wish: Wish) -> tuple[str, ...]:
-    """Why not, a sentence each; empty when the device may be overwritten."""
+    """Say why not, a sentence each; empty when the device may be overwritten."""
     if not_a_device := tuple(_no_device(facts)):
         return not_a_device
     device = device_of(facts)
@@ -45,13 +46,13 @@ def refusals(facts: Facts, wish: Wish) -> tuple[str, ...]:
 
 
 def device_of(facts: Facts) -> Device | None:
-    """The device that the target is, whatever name it was called by."""
+    """Find the device that the target is, whatever name it was called by."""
     everything = (d for top in facts.devices for d in top.family())
     return next((d for d in everything if d.number == facts.target.number), None)
 
 
 def describe(device: Device) -> str:
-    """Such as "SanDisk Ultra, 31.9 GB, usb"."""
+    """Describe a device, such as "SanDisk Ultra, 31.9 GB, usb"."""
     return ", ".join(filter(None, (device.label or device.kind, f"{device.size / 1e9:.1f} GB", device.transport)))
 
 

@@ -1,6 +1,6 @@
-"""Debian for a board: mmdebstrap's command, and what is put into the tree that it leaves. The
-commands of Debian's own packages run under user-mode emulation; nothing is mounted on this machine
-but what mmdebstrap itself mounts in its chroot."""
+"""Debian for a board: where its packages come from, mmdebstrap's command, and what is put into the
+tree that it leaves. The commands of Debian's own packages run under user-mode emulation; nothing is
+mounted on this machine but what mmdebstrap itself mounts in its chroot."""
 
 from __future__ import annotations
 
@@ -8,89 +8,102 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgegossip.fleet.image import ext4, fat
 from edgegossip.fleet.image.boards import Debian
-from edgegossip.fleet.image.sources import Mirrors, deb_lines
+from edgegossip.fleet.image.filesystems import BOOT_LABEL, ROOT_LABEL
 from edgegossip.fleet.image.tools import run
+from edgegossip.types import HostError
 
+COMPONENTS = "main non-free-firmware"  # the latter: what a Raspberry Pi's boot loader and radio need
+_FORMAT = "$(REPO_URI)|$(LABEL)"
 PACKAGES = [
-    "systemd",
-    "systemd-sysv",
-    "systemd-resolved",
-    "systemd-timesyncd",
-    "libnss-resolve",
-    "udev",
-    "dbus",
-    "kmod",
-    "iproute2",
-    "iputils-ping",
-    "netbase",
-    "ca-certificates",
-    "python3",
-    "openssh-server",
-    "wpasupplicant",
-    "wireless-regdb",
-    "firmware-brcm80211",
-    "raspi-firmware",
-    "linux-image-arm64",
-    "initramfs-tools",
-    "zstd",
-    "fdisk",
-    "dosfstools",
-    "e2fsprogs",
-]
+    "systemd", "systemd-sysv", "systemd-resolved", "systemd-timesyncd", "libnss-resolve", "udev",
+    "dbus", "kmod", "iproute2", "iputils-ping", "netbase", "ca-certificates", "python3",
+    "openssh-server", "wpasupplicant", "wireless-regdb", "firmware-brcm80211", "raspi-firmware",
+    "linux-image-arm64", "initramfs-tools", "zstd", "fdisk", "dosfstools", "e2fsprogs",
+]  # fmt: skip
 SYSROOT_PACKAGES = ("libc6-dev", "libpython3-dev")
 _HEADERS = ("--variant=extract", f"--include={','.join(SYSROOT_PACKAGES)}")
 # What the root file system is on: SD cards and USB of Raspberry Pis, and the disks of emulators.
 # Other modules come from it later. initramfs-tools' own choice, every module there is, takes
 # minutes to copy under emulation.
 MODULES = [
-    "ext4",
-    "crc32c_generic",
-    "sdhci_iproc",
-    "sdhci_brcmstb",
-    "bcm2835",
-    "fixed",
-    "gpio_regulator",
-    "reset_raspberrypi",
-    "xhci_pci",
-    "dwc2",
-    "phy_generic",
-    "usb_storage",
-    "uas",
-    "virtio_pci",
-    "virtio_mmio",
-    "virtio_blk",
-]
+    "ext4", "crc32c_generic", "sdhci_iproc", "sdhci_brcmstb", "bcm2835", "fixed", "gpio_regulator",
+    "reset_raspberrypi", "xhci_pci", "dwc2", "phy_generic", "usb_storage", "uas", "virtio_pci",
+    "virtio_mmio", "virtio_blk",
+]  # fmt: skip
 UNITS = ("systemd-networkd", "systemd-networkd-wait-online", "systemd-resolved", "systemd-timesyncd", "ssh")
 # A board talks to its peers and to nobody else; and it has no LVM, nobody at its keyboard, and a
 # radio that another unit (wpa_supplicant@wlan0) looks after.
 QUIET = (
-    "apt-daily.timer",
-    "apt-daily-upgrade.timer",
-    "e2scrub_all.timer",
-    "e2scrub_reap.service",
+    "apt-daily.timer", "apt-daily-upgrade.timer", "e2scrub_all.timer", "e2scrub_reap.service",
     "wpa_supplicant.service",
-)
+)  # fmt: skip
 _DPKG = ("path-exclude=/usr/share/man/*", "path-exclude=/usr/share/locale/*", "path-exclude=/usr/share/info/*")
 _DOCS = ("path-exclude=/usr/share/doc/*", "path-include=/usr/share/doc/*/copyright")  # licences stay
 # A shell reads it: Debian's raspi-firmware, which writes config.txt and cmdline.txt with each
 # kernel.
-_RASPI_FIRMWARE = f'ROOTPART="LABEL={ext4.LABEL}"\nKERNEL="auto"\nINITRAMFS="auto"\nCONSOLES="ttyS1,115200 tty0"\n'
+_RASPI_FIRMWARE = f'ROOTPART="LABEL={ROOT_LABEL}"\nKERNEL="auto"\nINITRAMFS="auto"\nCONSOLES="ttyS1,115200 tty0"\n'
 # A board whose boot partition is late or damaged still trains: without `nofail` it would wait at an
 # emergency shell.
 _BOOT_OPTIONS = "rw,umask=0077,nofail,x-systemd.device-timeout=10min"
-_FSTAB = f"LABEL={ext4.LABEL} / ext4 rw,noatime 0 1\nLABEL={fat.LABEL} /boot/firmware vfat {_BOOT_OPTIONS} 0 2\n"
+_FSTAB = f"LABEL={ROOT_LABEL} / ext4 rw,noatime 0 1\nLABEL={BOOT_LABEL} /boot/firmware vfat {_BOOT_OPTIONS} 0 2\n"
 _TIMEOUT_S = 5400.0
 _HASH_BASED, _CHECK_SOURCE = 1, 2  # flags of a compiled file
 
 
+@dataclass(frozen=True, slots=True)
+class Mirrors:
+    """Hold the base addresses of Debian's archive and of its security updates (empty: none)."""
+
+    archive: str
+    security: str
+
+
+def apt_mirrors() -> Mirrors:
+    """Ask this machine's apt for its mirrors. Raises HostError when it knows none: not a Debian, or
+    `apt-get update` never ran."""
+    return index_mirrors(run(["apt-get", "indextargets", "--format", _FORMAT, "Created-By: Packages"], 60).splitlines())
+
+
+def index_mirrors(lines: Iterable[str]) -> Mirrors:
+    """Read lines URI|LABEL of `apt-get indextargets`. Raises HostError."""
+    known: dict[str, str] = {}
+    for line in lines:
+        address, _, label = line.partition("|")
+        known.setdefault(label, address)
+    if "Debian" not in known:
+        raise HostError(
+            "apt on this machine knows no archive of Debian: name one with --mirror (or run `apt-get update`)"
+        )
+    return Mirrors(known["Debian"], known.get("Debian-Security", ""))
+
+
+def parse_mirrors(mirror: str) -> Mirrors:
+    """Read what the user names: MIRROR, or MIRROR,SECURITY. Raises HostError."""
+    archive, _, security = mirror.partition(",")
+    if not all(part.startswith(("http://", "https://", "file:", "copy:")) for part in (archive, security or archive)):
+        raise HostError(
+            f"--mirror {mirror}: write ADDRESS or ADDRESS,SECURITY_ADDRESS, each with http://, https:// or file:"
+        )
+    return Mirrors(archive, security)
+
+
+def deb_lines(mirrors: Mirrors, debian: Debian) -> tuple[str, ...]:
+    """Return the sources that mmdebstrap takes: the release, its point updates, and security
+    updates where they are to be had."""
+    suites = [(mirrors.archive, debian.suite), (mirrors.archive, f"{debian.suite}-updates")]
+    if mirrors.security:
+        suites.append((mirrors.security, f"{debian.suite}-security"))
+    return tuple(f"deb {address} {suite} {COMPONENTS}" for address, suite in suites)
+
+
 def files_before_packages() -> dict[str, str]:
-    """What packages read while they configure themselves, by path."""
+    """Return what packages read while they configure themselves, by path."""
     return {
         "etc/initramfs-tools/conf.d/edgegossip": "MODULES=list\nCOMPRESS=zstd\n",
         "etc/initramfs-tools/modules": "".join(f"{name}\n" for name in MODULES),
@@ -100,19 +113,19 @@ def files_before_packages() -> dict[str, str]:
 
 
 def inputs(debian: Debian, mirrors: Mirrors, epoch: int) -> dict[str, Any]:
-    """All that the tree depends on, but for what the mirrors hold on the day."""
+    """Return all that the tree depends on, but for what the mirrors hold on the day."""
     command = _command(_system(Path("BEFORE")), debian, deb_lines(mirrors, debian), Path("TAR"))
     return {"command": [str(word) for word in command], "files": files_before_packages(), "epoch": epoch}
 
 
 def sysroot_inputs(debian: Debian, mirrors: Mirrors, epoch: int) -> dict[str, Any]:
-    """The same of the headers."""
+    """Return all that the headers depend on."""
     command = _command(_HEADERS, debian, deb_lines(mirrors, debian)[:1], Path("TAR"))
     return {"command": [str(word) for word in command], "epoch": epoch}
 
 
 def bootstrap(debian: Debian, mirrors: Mirrors, epoch: int, folder: Path) -> None:
-    """rootfs.tar in `folder`: all packages, configured. Raises HostError."""
+    """Make rootfs.tar in `folder`: all packages, configured. Raises HostError."""
     overlay = folder / "before"
     write_files(overlay, files_before_packages())
     lines = deb_lines(mirrors, debian)
@@ -134,7 +147,7 @@ def _system(overlay: Path) -> tuple[str, ...]:
 
 
 def sysroot(debian: Debian, mirrors: Mirrors, epoch: int, folder: Path) -> None:
-    """Headers and C library to compile against, in `folder`; nothing of it runs. Raises
+    """Fetch headers and C library to compile against into `folder`; nothing of it runs. Raises
     HostError."""
     tar = folder / "sysroot.tar"
     _mmdebstrap(_HEADERS, debian, deb_lines(mirrors, debian)[:1], tar, epoch, folder / "mmdebstrap.log")
@@ -143,7 +156,7 @@ def sysroot(debian: Debian, mirrors: Mirrors, epoch: int, folder: Path) -> None:
 
 
 def extract_headers(tar: Path, folder: Path) -> None:
-    """What a compiler needs of a tree. Raises HostError."""
+    """Unpack what a compiler needs of a tree. Raises HostError."""
     run(["tar", "--extract", "--file", tar, "--directory", folder, "--exclude=./dev/*"], 300)
     if not (folder / "lib").exists():  # from Debian 13 on base-files brings that link, which is none of these packages
         (folder / "lib").symlink_to("usr/lib")
@@ -159,7 +172,7 @@ def _command(options: Sequence[str], debian: Debian, lines: Sequence[str], tar: 
 
 
 def extract(tar: Path, root: Path) -> None:
-    """With owners, modes and capabilities as they are. Raises HostError."""
+    """Unpack a tree with owners, modes and capabilities as they are. Raises HostError."""
     root.mkdir()
     run(["tar", "--extract", "--preserve-permissions", "--numeric-owner", "--xattrs", "--xattrs-include=*",
          "--file", tar, "--directory", root], 900)  # fmt: skip
@@ -191,9 +204,9 @@ def settle(root: Path, boot: Path) -> None:
 
 
 def trust_compiled(folder: Path) -> None:
-    """Python's own modules were compiled with SOURCE_DATE_EPOCH set, and so they say: hash the
-    source at each import (PEP 552). A card is slow, and only apt changes them, which compiles them
-    anew: let them be believed."""
+    """Let compiled files be believed: Python's own modules were compiled with SOURCE_DATE_EPOCH
+    set, and so they say: hash the source at each import (PEP 552). A card is slow, and only apt
+    changes them, which compiles them anew."""
     for path in folder.glob("python3*/**/*.pyc"):
         with open(path, "r+b") as file:
             head = file.read(8)
@@ -221,7 +234,7 @@ def overlay(files: Path, root: Path) -> list[str]:
 
 
 def packages(root: Path) -> Iterator[tuple[str, str]]:
-    """Name and version of every Debian package in the tree."""
+    """Yield name and version of every Debian package in the tree."""
     for paragraph in (root / "var/lib/dpkg/status").read_text().split("\n\n"):
         found = dict(re.findall(r"^(Package|Version|Status): (.*)$", paragraph, re.MULTILINE))
         if found.get("Status", "").endswith(" installed"):
@@ -229,7 +242,7 @@ def packages(root: Path) -> Iterator[tuple[str, str]]:
 
 
 def write_files(root: Path, files: Mapping[str, str]) -> None:
-    """For root and readable by all, whatever this machine's umask."""
+    """Write files for root and readable by all, whatever this machine's umask."""
     for name, text in files.items():
         path = root / name
         make_folder(path.parent)
@@ -239,7 +252,8 @@ def write_files(root: Path, files: Mapping[str, str]) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """And those above it, as files of `write_files`; one that is there stays as it is."""
+    """Make a folder and those above it, as files of `write_files`; one that is there stays as it
+    is."""
     if not folder.is_dir():
         make_folder(folder.parent)
         folder.mkdir()
@@ -247,5 +261,5 @@ def make_folder(folder: Path) -> None:
 
 
 def say_what_it_is(root: Path, about: Mapping[str, Any]) -> None:
-    """/usr/lib/edgegossip/image.json: board, versions and inputs of this image."""
+    """Write /usr/lib/edgegossip/image.json: board, versions and inputs of this image."""
     write_files(root, {"usr/lib/edgegossip/image.json": json.dumps(about, indent=1, sort_keys=True) + "\n"})

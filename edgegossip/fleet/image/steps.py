@@ -18,19 +18,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgegossip.fleet.lock import locked
+from edgegossip.fleet.lock import locked, refused_as
 from edgegossip.types import HostError
 
-Tell = Callable[[str], None]
+Echo = Callable[[str], None]
 _KEEP = 2  # outputs of a step: the one in use, and one before it
-_TELL_EVERY_S = 15.0
+_ECHO_EVERY_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """`make(folder, folders)` fills an empty folder; `folders` are those of the steps that it
-    `needs`, by name. `inputs` (what JSON can say) is everything else that the outcome depends
-    on."""
+    """Describe one step of a build. `make(folder, folders)` fills an empty folder; `folders` are
+    those of the steps that it `needs`, by name. `inputs` (what JSON can say) is everything else
+    that the outcome depends on."""
 
     name: str
     title: str
@@ -41,8 +41,8 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A step's folder, and what it took: the seconds of when it was made, and whether that was
-    now."""
+    """Say which folder a step made, and what it took: the seconds of when it was made, and whether
+    that was now."""
 
     name: str
     key: str
@@ -52,8 +52,8 @@ class Done:
 
 
 def keys(steps: Sequence[Step]) -> dict[str, str]:
-    """Each step's name for its outcome: SHA-256 over its inputs and the keys of what it needs.
-    Pure."""
+    """Return each step's name for its outcome: SHA-256 over its inputs and the keys of what it
+    needs. Pure."""
     found: dict[str, str] = {}
     for step in steps:
         text = json.dumps([step.name, step.inputs, [found[need] for need in step.needs]], sort_keys=True)
@@ -61,41 +61,38 @@ def keys(steps: Sequence[Step]) -> dict[str, str]:
     return found
 
 
-def carry_out(steps: Sequence[Step], cache: Path, tell: Tell) -> dict[str, Done]:
+def carry_out(steps: Sequence[Step], cache: Path, echo: Echo) -> dict[str, Done]:
     """Do what is not done yet, in this order; tells about each. Raises HostError."""
     named, done = keys(steps), dict[str, Done]()
-    try:
+    with refused_as(HostError, cache):
         cache.mkdir(parents=True, exist_ok=True)
         with locked(cache):
             for number, step in enumerate(steps, 1):
                 folders = {need: done[need].folder for need in step.needs}
-                done[step.name] = _one(step, named[step.name], folders, cache, f"[{number}/{len(steps)}]", tell)
-    except OSError as error:
-        where = os.fsdecode(error.filename) if error.filename else str(cache)
-        raise HostError(f"{where}: {(error.strerror or str(error)).lower()}") from error
+                done[step.name] = _one(step, named[step.name], folders, cache, f"[{number}/{len(steps)}]", echo)
     return done
 
 
-def _one(step: Step, key: str, folders: Mapping[str, Path], cache: Path, count: str, tell: Tell) -> Done:
+def _one(step: Step, key: str, folders: Mapping[str, Path], cache: Path, count: str, echo: Echo) -> Done:
     folder = cache / f"{step.name}-{key[:16]}"
     about = cache / f"{folder.name}.json"
     if folder.is_dir():
         os.utime(folder)
         seconds = _seconds(about)
-        tell(f"{count} {step.title}: done before ({seconds:.1f} s)")
+        echo(f"{count} {step.title}: done before ({seconds:.1f} s)")
         return Done(step.name, key, folder, seconds, True)
-    tell(f"{count} {step.title} ...")
+    echo(f"{count} {step.title} ...")
     aside = cache / f".{folder.name}.part"
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir()
     start = time.monotonic()
-    with _telling(count, step.title, tell), _usual_umask():
+    with _heartbeat(count, step.title, echo), _usual_umask():
         step.make(aside, folders)
     seconds = time.monotonic() - start
     about.write_text(json.dumps({"seconds": round(seconds, 3)}) + "\n")
     aside.rename(folder)
     _forget_older(cache, step.name, folder)
-    tell(f"{count} {step.title}: {seconds:.1f} s")
+    echo(f"{count} {step.title}: {seconds:.1f} s")
     return Done(step.name, key, folder, seconds, False)
 
 
@@ -124,15 +121,15 @@ def _usual_umask() -> Iterator[None]:
 
 
 @contextmanager
-def _telling(count: str, title: str, tell: Tell) -> Iterator[None]:
+def _heartbeat(count: str, title: str, echo: Echo) -> Iterator[None]:
     """A line every now and then, so that nobody waits in silence."""
     over, start = threading.Event(), time.monotonic()
 
-    def speak() -> None:
-        while not over.wait(_TELL_EVERY_S):
-            tell(f"{count} {title}: still at it after {time.monotonic() - start:.0f} s")
+    def beat() -> None:
+        while not over.wait(_ECHO_EVERY_S):
+            echo(f"{count} {title}: still at it after {time.monotonic() - start:.0f} s")
 
-    thread = threading.Thread(target=speak, daemon=True)
+    thread = threading.Thread(target=beat, daemon=True)
     thread.start()
     try:
         yield
@@ -142,8 +139,8 @@ def _telling(count: str, title: str, tell: Tell) -> Iterator[None]:
 
 
 def tree_hash(folder: Path, *patterns: str) -> str:
-    """SHA-256 over names, modes and contents of the files below a folder that match any of the
-    patterns."""
+    """Return a SHA-256 over names, modes and contents of the files below a folder that match any of
+    the patterns."""
     total = hashlib.sha256()
     files = {path for pattern in patterns or ("**/*",) for path in folder.glob(pattern)}
     for path in sorted(files):

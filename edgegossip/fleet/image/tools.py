@@ -38,18 +38,18 @@ _FULL = os.strerror(errno.ENOSPC)
 
 
 def with_sudo(words: str) -> str:
-    """A command of ours as root. sudo does not look where a virtual environment has its programs,
-    so the whole path."""
+    """Return a command of ours as root. sudo does not look where a virtual environment has its
+    programs, so the whole path."""
     return f"sudo {shutil.which('edgegossip') or 'edgegossip'} {words}"
 
 
 def find(program: str) -> str | None:
-    """Where it is."""
+    """Return where a program is."""
     return shutil.which(program) or shutil.which(program, path=os.pathsep.join(_SBIN))
 
 
 def need(*programs: str) -> None:
-    """Raises HostError that names all that are missing and how to get them."""
+    """Raise HostError that names all programs that are missing and how to get them."""
     missing = [program for program in programs if find(program) is None]
     if missing:
         packages = sorted({PACKAGES.get(program, program) for program in missing})
@@ -65,9 +65,9 @@ def run(
     log: Path | None = None,
     cwd: Path | None = None,
 ) -> str:
-    """Its standard output. With `log`, that and its errors go there instead. Raises HostError when
-    it is missing, fails (with the last lines that it wrote), or takes longer than `timeout_s`
-    seconds."""
+    """Run a program; return its standard output. With `log`, that and its errors go there instead.
+    Raises HostError when it is missing, fails (with the last lines that it wrote), or takes longer
+    than `timeout_s` seconds."""
     program = str(command[0])
     need(program)
     whole = [find(program) or program, *map(str, command[1:])]
@@ -78,9 +78,9 @@ def run(
     except subprocess.TimeoutExpired as error:
         raise HostError(f"{program} did not end in {timeout_s:.0f} s{_where(log)}") from error
     if code:
-        said = log.read_text(errors="replace") if log else err or out or ""
-        why = f"failed with {code}: {_last(said)}"
-        if _FULL in said:
+        output = log.read_text(errors="replace") if log else err or out or ""
+        why = f"failed with {code}: {_last(output)}"
+        if _FULL in output:
             why = "was refused by the disk: no space left on device"
         raise HostError(f"{program} {why}{_where(log)}")
     return out or ""
@@ -124,8 +124,10 @@ def _end(process: subprocess.Popen[str]) -> None:
             process.wait(patience_s)
 
 
-def _last(said: str) -> str:
-    return " / ".join([line.strip() for line in said.splitlines() if line.strip()][-_LAST_LINES:]) or "it said nothing"
+def _last(output: str) -> str:
+    return (
+        " / ".join([line.strip() for line in output.splitlines() if line.strip()][-_LAST_LINES:]) or "it said nothing"
+    )
 
 
 def _where(log: Path | None) -> str:

@@ -10,6 +10,8 @@ import base64
 import csv
 import hashlib
 import io
+import os
+import re
 import sys
 import time
 import zipfile
@@ -24,11 +26,15 @@ CROSS = Path(__file__).parent / "cross"
 _BUILD_S, _METADATA_S = 1800.0, 120.0
 _METADATA = "import sys; from scikit_build_core import build; build.prepare_metadata_for_build_wheel(sys.argv[1])"
 _ABI3_SINCE = (3, 12)
+OBJDUMP = "aarch64-linux-gnu-objdump"
+_FIRST = (2, 17)  # of aarch64
+# What every system has that the tag admits; anything else would have to come along.
+_LIBRARIES = re.compile(r"lib(c|m|pthread|dl|rt)\.so\.\d|libgcc_s\.so\.1|ld-linux-aarch64\.so\.1")
 
 
 def compile_native(source: Path, sysroot: Path, debian: Debian, folder: Path) -> Path:
-    """`_native` for a board's Python, in `folder`; its CMake files are those of every build. Raises
-    HostError."""
+    """Compile `_native` for a board's Python, in `folder`; its CMake files are those of every
+    build. Raises HostError."""
     import nanobind
 
     build, log = folder / "build", folder / "compile.log"
@@ -41,33 +47,19 @@ def compile_native(source: Path, sysroot: Path, debian: Debian, folder: Path) ->
         "EDGEGOSSIP_HOST_PYTHON": sys.executable,
         "nanobind_DIR": nanobind.cmake_dir(),
     }
-    command: list[str | Path] = [
-        "cmake",
-        "-G",
-        "Ninja",
-        "-S",
-        source,
-        "-B",
-        build,
-        *(f"-D{k}={v}" for k, v in defined.items()),
-    ]
-    env = _with_own_tools()
+    command: list[str | Path] = ["cmake", "-G", "Ninja", "-S", source, "-B", build]
+    command += [f"-D{k}={v}" for k, v in defined.items()]
+    # cmake and ninja of this Python's environment come first
+    env = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"}
     run(command, _BUILD_S, env=env, log=log)
     run(["cmake", "--build", build], _BUILD_S, env=env, log=log)
     (module,) = build.glob("_native*.so")
     return module.rename(folder / module.name)
 
 
-def _with_own_tools() -> dict[str, str]:
-    """cmake and ninja of this Python's environment come first."""
-    import os
-
-    return {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"}
-
-
 def tag(debian: Debian, platform: str) -> str:
-    """Of the wheel's name: pyproject.toml's `wheel.py-api` says from which Python on one wheel
-    serves all later ones."""
+    """Return the tag of the wheel's name: pyproject.toml's `wheel.py-api` says from which Python on
+    one wheel serves all later ones."""
     major, minor = map(int, debian.python.split("."))
     python = f"cp{major}{minor}"
     if (major, minor) >= _ABI3_SINCE:
@@ -76,19 +68,19 @@ def tag(debian: Debian, platform: str) -> str:
 
 
 def package_files(source: Path) -> Iterator[tuple[str, Path]]:
-    """What a wheel carries, as pyproject.toml has it: the package without sources of the native
-    module."""
+    """Yield what a wheel carries, as pyproject.toml has it: the package without sources of the
+    native module."""
     package = source / "edgegossip"
     for path in sorted(package.rglob("*")):
         inside = path.relative_to(source)
-        if path.is_file() and "__pycache__" not in inside.parts and path.suffix not in (".so", ".pyc"):
-            if inside.parts[:3] != ("edgegossip", "native", "src"):
-                yield inside.as_posix(), path
+        compiled = "__pycache__" in inside.parts or path.suffix in (".so", ".pyc")
+        if path.is_file() and not compiled and inside.parts[:3] != ("edgegossip", "native", "src"):
+            yield inside.as_posix(), path
 
 
 def make(source: Path, native: Path, debian: Debian, folder: Path, epoch: int, platform: str) -> Path:
-    """The wheel, in `folder`; `platform` is what its name says of where the module loads
-    (glibc.py). Raises HostError."""
+    """Make the wheel, in `folder`; `platform` is what its name says of where the module loads
+    (`platform_tag`). Raises HostError."""
     metadata = _metadata(source, folder)
     tags = tag(debian, platform)
     name, version = (_field(metadata, field) for field in ("Name", "Version"))
@@ -136,3 +128,33 @@ def _record(held: Mapping[str, bytes], own: str) -> bytes:
         rows.writerow((inside, f"sha256={digest}", len(data)))
     rows.writerow((own, "", ""))
     return text.getvalue().encode()
+
+
+def needed_glibc(module: Path, newest: tuple[int, int]) -> tuple[int, int]:
+    """Return the C library that it needs at least. Raises HostError when that is newer than
+    `newest`, or it needs other libraries."""
+    libraries, versions = parse_dynamic_section(run([OBJDUMP, "-p", module], 60))
+    if other := [name for name in libraries if not _LIBRARIES.fullmatch(name)]:
+        raise HostError(f"{module.name} needs {', '.join(other)}, which boards may not have: see cross/toolchain.cmake")
+    found = max(versions, default=_FIRST)
+    if found > newest:
+        raise HostError(
+            f"{module.name} needs glibc {_text(found)}, and must load with {_text(newest)}: see cross/toolchain.cmake"
+        )
+    return max(found, _FIRST)
+
+
+def parse_dynamic_section(text: str) -> tuple[list[str], list[tuple[int, int]]]:
+    """Read what `objdump -p` prints: the libraries, and the versions of glibc's symbols. Pure."""
+    libraries = re.findall(r"^\s+NEEDED\s+(\S+)", text, re.MULTILINE)
+    versions = [(int(major), int(minor)) for major, minor in re.findall(r"\bGLIBC_(\d+)\.(\d+)", text)]
+    return libraries, versions
+
+
+def platform_tag(glibc: tuple[int, int]) -> str:
+    """Return the platform of a wheel's name."""
+    return f"manylinux_{glibc[0]}_{glibc[1]}_aarch64"
+
+
+def _text(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))

@@ -15,7 +15,7 @@ import click
 from edgegossip import codecs, training
 from edgegossip import recipe as recipes
 from edgegossip.fleet.launch.preflight import FLEET, FLOWER_HINT, TORCH_HINT, notices, require
-from edgegossip.fleet.launch.unfinished import instance_of, kept_unix_s, unfinished
+from edgegossip.fleet.launch.run_folders import conclude, instance_of, kept_unix_s, unfinished
 from edgegossip.mesh import address as addresses
 from edgegossip.node.main import (
     NodeOptions,
@@ -169,10 +169,6 @@ def run_board(recipe: Recipe, options: NodeOptions, *, fresh: bool = False) -> i
         return Tee(folders[0], live, *heard, start_s=start_s), save_to
 
     run_node(recipe, options, open_output)
-    from edgegossip.fleet.launch.outcome import (
-        conclude,  # the table and plots: nothing that a board needs while it waits
-    )
-
     code = conclude(folders[0], plots=False, as_json=False)
     return EXIT_OK if code == EXIT_RUIN else code  # who started it asked for a board, and that did its part
 
@@ -238,10 +234,10 @@ def _if_old(folder: Path, recipe: Recipe, options: NodeOptions) -> str:
 def _with_identity(options: NodeOptions) -> NodeOptions:
     """On the machine of the fleet's folder itself, as a coordinator there does: the board's
     identity is in it."""
-    kit = Path(FLEET) / "boards" / options.name
-    if options.identity is not None or options.insecure or not kit.is_dir():
+    own = Path(FLEET) / "boards" / options.name
+    if options.identity is not None or options.insecure or not own.is_dir():
         return options
-    return replace(options, identity=kit)
+    return replace(options, identity=own)
 
 
 def _folder(recipe: Recipe, options: NodeOptions, name: str) -> RunFolder:

@@ -1,45 +1,50 @@
-"""`coordinator`: the server of a run whose boards are started elsewhere, with
+"""Runs through a coordinator, which is this process with Flower's SuperLink as its child: of `run`,
+whose boards are children of it, too, and of `coordinator`, whose boards are started elsewhere with
 `edgegossip node --coordinator`."""
 
 from __future__ import annotations
 
+import queue
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from edgegossip import training
+from edgegossip import codecs, training
 from edgegossip.choices import did_you_mean
-from edgegossip.fleet.launch.admission import boards_of, credentials, find_fleet
-from edgegossip.fleet.launch.outcome import conclude, shown_when_it_fails
+from edgegossip.fleet.launch.fork_server import ForkServer
+from edgegossip.fleet.launch.gossip import LocalRun, start_fork_server
+from edgegossip.fleet.launch.identities import credentials, find_fleet
 from edgegossip.fleet.launch.preflight import FLEET, check_exposure, preflight_server, wait_for_port
-from edgegossip.fleet.launch.run import make_folder
-from edgegossip.fleet.launch.server import coordinator_checkpointer, final_saver, hand_over
-from edgegossip.fleet.launch.unfinished import unfinished
+from edgegossip.fleet.launch.run_folders import conclude, make_folder, shown_when_it_fails, unfinished
+from edgegossip.fleet.launch.supervisor import BoardProcess, Message, Supervisor, spawn, stop_all
+from edgegossip.fleet.store import boards_of
+from edgegossip.flower import Coordinator, CoordinatorCheckpointer
+from edgegossip.flower.connection import ServerCredentials
+from edgegossip.flower.superlink import SUPERLINK_LOG, SuperLink, launch
+from edgegossip.layout import Layout
 from edgegossip.node.spec import check_names, default_members
+from edgegossip.node.storage import DiskFull, about_model, save_model
 from edgegossip.recipe import Recipe, run_id
 from edgegossip.report.live import Live, LiveSink
 from edgegossip.telemetry.run_folder import RunFolder
+from edgegossip.telemetry.sinks import RecordSink
 from edgegossip.telemetry.summary import COORDINATOR
 from edgegossip.telemetry.tee import Tee
 from edgegossip.training.data import Board
-from edgegossip.types import ConfigError, NodeId
-
-if TYPE_CHECKING:
-    from edgegossip.flower.connection import ServerCredentials
-    from edgegossip.flower.superlink import SuperLink
+from edgegossip.types import ConfigError, NodeId, RunError, UsageError, Vec
 
 RETURN_S = 600.0  # boards look for their coordinator as long
+FINAL_MODEL = "model"
 
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorOptions:
-    """The command line of `edgegossip coordinator`."""
+    """Hold the command line of `edgegossip coordinator`."""
 
     host: str
     port: int
@@ -110,8 +115,6 @@ def _folder(recipe: Recipe, options: CoordinatorOptions, members: tuple[NodeId, 
 @contextmanager
 def _superlink(options: CoordinatorOptions, folder: RunFolder, secure: ServerCredentials | None) -> Iterator[SuperLink]:
     """Flower's SuperLink, which loads while this process does."""
-    from edgegossip.flower.superlink import SUPERLINK_LOG, launch
-
     superlink = launch(options.host, options.port, folder.path / SUPERLINK_LOG, options.insecure, secure)
     try:
         yield superlink
@@ -128,8 +131,6 @@ def _serve(
     secure: ServerCredentials | None,
     superlink: SuperLink,
 ) -> None:
-    from edgegossip.flower import Coordinator
-
     live = Live(members, recipe.run.rounds, stream=sys.stderr, enabled=not options.as_json)
     sink = Tee(folder, LiveSink(live), start_s=folder.start_s if resumed else None)
     first = training.first_model(recipe, Board(COORDINATOR, -1), partial(sink.event, COORDINATOR, "slow"))
@@ -195,3 +196,139 @@ def _named(recipe: Recipe, boards: tuple[NodeId, ...]) -> tuple[NodeId, ...]:
             f"{count}: name each once, or --set run.nodes={max(2, len(set(boards)))} here and on the boards"
         )
     return boards
+
+
+def run_server(run: LocalRun) -> Mapping[NodeId, str]:
+    """Train through a coordinator; saves the model. Returns the boards that were lost, and why.
+    Raises RunError."""
+    with ExitStack() as stack:  # SuperLink and boards load while this process does
+        secure = credentials(run.identities[COORDINATOR]) if COORDINATOR in run.identities else None
+        host, port = run.recipe.network.host, run.recipe.network.port
+        superlink = launch(host, port, run.folder.path / SUPERLINK_LOG, credentials=secure)
+        stack.callback(superlink.stop)
+        fork_server = stack.enter_context(start_fork_server(run))
+        say = partial(run.sink.event, COORDINATOR, "slow")
+        first = training.first_model(run.recipe, Board(run.members[0], 0), say)
+        layout = first.layout
+        checkpointer = coordinator_checkpointer(run.recipe, layout, run.members, run.run_id, run.folder, run.sink)
+        coordinator = Coordinator(
+            run.recipe,
+            layout,
+            first.x,
+            run.members,
+            run.sink,
+            run.folder.path,
+            run_id=run.run_id,
+            evaluate=first.evaluate,
+            agreement=first.agreement,
+            checkpointer=checkpointer,
+            credentials=secure,
+            on_model=final_saver(run.recipe, run.folder, first, checkpointer),
+            superlink=superlink,
+        )
+        over = first.over
+        stack.callback(first.abandon)  # of a run that fails: a notebook goes on
+        del first  # its vector is as large as the model, and of no use after the first round
+        lost = _train(run, coordinator, checkpointer, fork_server)
+        hand_over(over, coordinator.model)
+        return lost
+
+
+def _train(
+    run: LocalRun, coordinator: Coordinator, checkpointer: CoordinatorCheckpointer, fork_server: ForkServer
+) -> Mapping[NodeId, str]:
+    """Start the boards, and wait for the end."""
+    boards: list[BoardProcess] = []
+    messages: queue.Queue[Message] = queue.Queue()
+    try:
+        address = coordinator.start()
+        for name in run.members:
+            boards.append(_spawn(run, fork_server, name, address, messages))
+            if name == run.members[0] and not run.resumed:
+                run.sink.begin()
+        fork_server.close()  # it has nothing more to do
+        supervisor = Supervisor(boards, messages, run.sink)
+        _follow(coordinator, supervisor, run)
+        checkpointer.close(over=True)
+        return supervisor.lost
+    finally:
+        coordinator.stop()
+        stop_all(boards)
+
+
+def hand_over(over: Callable[[Vec], None], model: Vec) -> None:
+    """Give the coordinator's script the final model, and let it end. Raises RunError where that
+    fails."""
+    try:
+        over(model)
+    except UsageError as error:
+        raise RunError(f"the run is over and its model is kept, but {error}") from error
+
+
+def coordinator_checkpointer(
+    recipe: Recipe, layout: Layout, members: tuple[NodeId, ...], run_id: bytes, folder: RunFolder, sink: RecordSink
+) -> CoordinatorCheckpointer:
+    """Make what keeps how far the coordinator's run is."""
+    codec = codecs.get(recipe.codec.name, **recipe.codec.params)
+    path = folder.checkpoint_dir / COORDINATOR
+    return CoordinatorCheckpointer(path, layout, run_id, members, codec, recipe.checkpoint, sink, COORDINATOR)
+
+
+def final_saver(
+    recipe: Recipe, folder: RunFolder, first: training.FirstModel, checkpointer: CoordinatorCheckpointer
+) -> Callable[[Vec], None]:
+    """Return what saves the model of a finished server run: by the names of its `state_dict`, in
+    model.npz or whatever checkpoint.format says. On a full disk older checkpoints give way; then it
+    raises HostError."""
+    path, arrays = folder.checkpoint_dir / f"{FINAL_MODEL}.{recipe.checkpoint.format}", first.arrays
+    about = about_model(COORDINATOR, recipe.run.rounds, len(first.layout.tensors))
+
+    def save(x: Vec) -> None:
+        try:
+            save_model(path, arrays(x), about)
+        except DiskFull:
+            if not checkpointer.make_room():
+                raise
+            save_model(path, arrays(x), about)
+
+    return save
+
+
+def _follow(coordinator: Coordinator, supervisor: Supervisor, run: LocalRun) -> None:
+    """Until the coordinator is done and every board has ended. Raises what the run failed with."""
+    reported: set[NodeId] = set()
+
+    def report_losses() -> None:
+        for name in supervisor.lost.keys() - reported:
+            reported.add(name)
+            coordinator.lose(name, supervisor.lost[name])
+
+    while not _over(coordinator, supervisor):
+        supervisor.next(0.1)
+        report_losses()
+    supervisor.until_ended(patience_s=15.0)
+
+
+def _over(coordinator: Coordinator, supervisor: Supervisor) -> bool:
+    """Whether the rounds are done. When they failed because the boards did, the boards' reasons are
+    the better ones."""
+    try:
+        return coordinator.poll()
+    except RunError as error:
+        supervisor.drain()
+        own = {c.name: c.last_error for c in supervisor.boards if c.last_error} or supervisor.lost
+        first = next(iter(own.items()), None)
+        raise RunError(f"{first[0]}: {first[1]}" if first else str(error)) from None
+
+
+def _spawn(
+    run: LocalRun, fork_server: ForkServer, name: NodeId, address: str, messages: queue.Queue[Message]
+) -> BoardProcess:
+    arguments = ["node", str(run.folder.path / "recipe.toml"), "--managed", "--name", name]
+    arguments += ["--boards", ",".join(run.members), "--run-id", run.run_id.hex(), "--coordinator", address]
+    arguments += ["--save", str(run.folder.checkpoint_dir / f"{name}.{run.recipe.checkpoint.format}")]
+    if name in run.identities:
+        arguments += ["--identity", str(run.identities[name])]
+    if run.resumed:
+        arguments += ["--restarted", f"{run.sink.elapsed_s():.3f}"]
+    return spawn(fork_server, name, arguments, run.folder.path / "logs" / f"{name}.log", messages)

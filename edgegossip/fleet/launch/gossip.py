@@ -12,9 +12,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edgegossip.fleet.launch.child import Child, Ended, News, Said, spawn, stop_all
-from edgegossip.fleet.launch.nursery import MODULES, OF_SCRIPTS, Nursery
-from edgegossip.fleet.launch.watch import Watch
+from edgegossip.fleet.launch.fork_server import MODULES, OF_SCRIPTS, ForkServer
+from edgegossip.fleet.launch.supervisor import (
+    BoardExited,
+    BoardProcess,
+    BoardRecord,
+    Message,
+    Supervisor,
+    spawn,
+    stop_all,
+)
 from edgegossip.node.spec import make_topology
 from edgegossip.node.storage import vector_of
 from edgegossip.recipe import Recipe
@@ -30,18 +37,18 @@ LOOK_CLOSER = 0.05  # in lengths of the average: how far from it no board is who
 
 @dataclass(frozen=True, slots=True)
 class Machines:
-    """A network namespace for each board in place of this machine's own network, and who conducts
-    them."""
+    """Give each board a network namespace in place of this machine's own network, and name who
+    dilates their time."""
 
     hosts: Mapping[NodeId, str]  # the board's address there
     namespaces: Mapping[NodeId, str]
-    pace: Path | None  # socket of the conductor
-    nursery: Nursery | None = None  # where boards come from; it is not closed. None: one of this run's own
+    pace: Path | None  # socket of the time-dilation scheduler
+    fork_server: ForkServer | None = None  # where boards come from; it is not closed. None: one of this run's own
 
 
 @dataclass(frozen=True, slots=True)
 class LocalRun:
-    """What starting a fleet needs to know."""
+    """Hold what starting a fleet needs to know."""
 
     recipe: Recipe
     members: tuple[NodeId, ...]
@@ -57,45 +64,47 @@ def run_gossip(run: LocalRun) -> Mapping[NodeId, str]:
     """Train peer to peer. Returns the boards that were lost, with the reason. Raises RunError when
     it cannot start."""
     run.folder.write_topology(make_topology(run.recipe, run.members).to_json(run.members))
-    news: queue.Queue[News] = queue.Queue()
-    children: list[Child] = []
+    messages: queue.Queue[Message] = queue.Queue()
+    boards: list[BoardProcess] = []
     age_s = run.sink.elapsed_s() if run.resumed else 0.0
-    given = None if run.machines is None else run.machines.nursery
-    nursery = given or boards_nursery(run)
+    given = None if run.machines is None else run.machines.fork_server
+    fork_server = given or start_fork_server(run)
     try:
         for k, name in enumerate(run.members):
             port = run.recipe.network.port
             more = ("--restarted", f"{age_s:.3f}") if run.resumed else ()
             host = run.machines.hosts[name] if run.machines else run.recipe.network.host
-            children.append(_spawn(run, nursery, name, f"{host}:{port + k if port else 0}", news, *more))
+            boards.append(_spawn(run, fork_server, name, f"{host}:{port + k if port else 0}", messages, *more))
             if k == 0:  # it runs: whoever it comes from has loaded
                 run.sink.begin(age_s)
                 began_s = time.monotonic() - age_s
         if not run.recipe.network.restarts and given is None:
-            nursery.close()  # it has nothing more to do
-        watch = Watch(children, news, run.sink)
-        addresses = _addresses(watch)
-        for child in children:
-            _introduce(child, addresses)
-        watch.restarts = run.recipe.network.restarts
-        watch.has_checkpoint = lambda name: _kept(run, name)
-        watch.start_again = lambda name: _again(run, nursery, name, addresses, time.monotonic() - began_s, news)
-        watch.until_ended()
-        compare_models(run, [name for name in run.members if name not in watch.lost])
-        if not watch.lost:
+            fork_server.close()  # it has nothing more to do
+        supervisor = Supervisor(boards, messages, run.sink)
+        addresses = _addresses(supervisor)
+        for board in boards:
+            _send_addresses(board, addresses)
+        supervisor.restarts = run.recipe.network.restarts
+        supervisor.has_checkpoint = lambda name: _kept(run, name)
+        supervisor.start_again = lambda name: _restart(
+            run, fork_server, name, addresses, time.monotonic() - began_s, messages
+        )
+        supervisor.until_ended()
+        compare_models(run, [name for name in run.members if name not in supervisor.lost])
+        if not supervisor.lost:
             _drop_checkpoints(run)
-        return watch.lost
+        return supervisor.lost
     finally:
         if given is None:
-            nursery.close()
-        stop_all(children)
+            fork_server.close()
+        stop_all(boards)
 
 
-def boards_nursery(run: LocalRun) -> Nursery:
-    """Where this run's boards come from. Raises HostError."""
+def start_fork_server(run: LocalRun) -> ForkServer:
+    """Start what this run's boards are forked from. Raises HostError."""
     section = run.recipe.run
     modules = (*MODULES[section.mode], *(OF_SCRIPTS if section.script else ()))
-    return Nursery(modules, section.threads, run.folder.path / "logs" / "nursery.log")
+    return ForkServer(modules, section.threads, run.folder.path / "logs" / "fork-server.log")
 
 
 def compare_models(run: LocalRun, names: Sequence[NodeId]) -> None:
@@ -144,7 +153,9 @@ def _kept(run: LocalRun, name: NodeId) -> bool:
     return any((run.folder.checkpoint_dir / name).glob("*.ckpt"))
 
 
-def _spawn(run: LocalRun, nursery: Nursery, name: NodeId, listen: str, news: queue.Queue[News], *more: str) -> Child:
+def _spawn(
+    run: LocalRun, fork_server: ForkServer, name: NodeId, listen: str, messages: queue.Queue[Message], *more: str
+) -> BoardProcess:
     arguments = ["node", str(run.folder.path / "recipe.toml"), "--managed", "--name", name, *more]
     arguments += ["--boards", ",".join(run.members), "--run-id", run.run_id.hex(), "--listen", listen]
     arguments += ["--save", str(run.folder.checkpoint_dir / f"{name}.{run.recipe.checkpoint.format}")]
@@ -155,39 +166,39 @@ def _spawn(run: LocalRun, nursery: Nursery, name: NodeId, listen: str, news: que
         namespace = run.machines.namespaces[name]
         arguments += ["--insecure"] * (name not in run.identities)
         arguments += ["--pace", str(run.machines.pace)] if run.machines.pace else []
-    return spawn(nursery, name, arguments, run.folder.path / "logs" / f"{name}.log", news, namespace)
+    return spawn(fork_server, name, arguments, run.folder.path / "logs" / f"{name}.log", messages, namespace)
 
 
-def _again(
+def _restart(
     run: LocalRun,
-    nursery: Nursery,
+    fork_server: ForkServer,
     name: NodeId,
     addresses: Mapping[NodeId, str],
     age_s: float,
-    news: queue.Queue[News],
-) -> Child:
+    messages: queue.Queue[Message],
+) -> BoardProcess:
     """The same board in a new process, where its peers look for it. `age_s`: how long ago its first
     one began."""
-    child = _spawn(run, nursery, name, addresses[name], news, "--restarted", f"{age_s:.3f}")
-    _introduce(child, addresses)
-    return child
+    board = _spawn(run, fork_server, name, addresses[name], messages, "--restarted", f"{age_s:.3f}")
+    _send_addresses(board, addresses)
+    return board
 
 
-def _addresses(watch: Watch) -> dict[NodeId, str]:
+def _addresses(supervisor: Supervisor) -> dict[NodeId, str]:
     """What every board listens on. Raises RunError when one ends first, or does not come up."""
     found: dict[NodeId, str] = {}
     until = time.monotonic() + START_S
-    while len(found) < len(watch.children):
-        match watch.next(0.1):
-            case Said(node, EventRecord(name="listening", fields=fields)):
+    while len(found) < len(supervisor.boards):
+        match supervisor.next(0.1):
+            case BoardRecord(node, EventRecord(name="listening", fields=fields)):
                 found[node] = str(fields["address"])
-            case Ended(node):
-                raise RunError(f"the run did not start: {node}: {watch.lost.get(node, 'it ended')}")
+            case BoardExited(node):
+                raise RunError(f"the run did not start: {node}: {supervisor.lost.get(node, 'it ended')}")
         if time.monotonic() > until:
-            missing = ", ".join(c.name for c in watch.children if c.name not in found)
+            missing = ", ".join(c.name for c in supervisor.boards if c.name not in found)
             raise RunError(f"the run did not start: {missing} did not come up within {START_S:.0f} s")
     return found
 
 
-def _introduce(child: Child, addresses: Mapping[NodeId, str]) -> None:
-    child.tell(json.dumps({name: a for name, a in addresses.items() if name != child.name}))
+def _send_addresses(board: BoardProcess, addresses: Mapping[NodeId, str]) -> None:
+    board.send_line(json.dumps({name: a for name, a in addresses.items() if name != board.name}))

@@ -33,7 +33,7 @@ TORCH_HINT = "pip install torch (any of 2.9 to 2.13 with CPU support will do)"
 
 
 def preflight(recipe: Recipe, members: Sequence[NodeId]) -> None:
-    """Raises ConfigError, DataError or HostError with one sentence; returns when the run can be
+    """Raise ConfigError, DataError or HostError with one sentence, or return when the run can be
     started here."""
     if recipe.run.mode == "gossip":
         require("torch", TORCH_HINT)
@@ -47,7 +47,8 @@ def preflight(recipe: Recipe, members: Sequence[NodeId]) -> None:
 
 
 def preflight_server(recipe: Recipe, members: Sequence[NodeId], here: bool = False) -> None:
-    """The same for a coordinator alone, whose boards are elsewhere; or `here`, on this machine."""
+    """Check the same for a coordinator alone, whose boards are elsewhere; or `here`, on this
+    machine."""
     if recipe.run.mode != "server":
         raise ConfigError(f"run.mode = {recipe.run.mode}: {recipe.run.name} has no coordinator; the nearest is server")
     if recipe.network.restarts:
@@ -65,13 +66,14 @@ def preflight_server(recipe: Recipe, members: Sequence[NodeId], here: bool = Fal
 
 
 def notices(recipe: Recipe) -> list[str]:
-    """What a user should know before the run, a sentence each."""
+    """Return what a user should know before the run, a sentence each."""
     every = (unused_notice, data_notice, topology_notice, codec_notice, memory_notice, momentum_notice, eta_notice)
     return [notice for look in every if (notice := look(recipe))]
 
 
 def unused_notice(recipe: Recipe) -> str:
-    """Keys of the other mode's section that were set to no effect; empty when there are none."""
+    """Name keys of the other mode's section that were set to no effect; empty when there are
+    none."""
     other = "server" if recipe.run.mode == "gossip" else "gossip"
     section = getattr(recipe, other)
     changed = [
@@ -83,7 +85,7 @@ def unused_notice(recipe: Recipe) -> str:
 
 
 def eta_notice(recipe: Recipe) -> str:
-    """The averaging rate where the codec decides it and it is not 1; empty otherwise."""
+    """Name the averaging rate where the codec decides it and it is not 1; empty otherwise."""
     section = recipe.gossip
     if recipe.run.mode != "gossip" or section.algorithm not in _ETA_BY_CODEC or section.params.get("eta"):
         return ""
@@ -98,7 +100,7 @@ def eta_notice(recipe: Recipe) -> str:
 
 
 def topology_notice(recipe: Recipe) -> str:
-    """A torus that is none, for want of a second row; empty otherwise."""
+    """Name a torus that is none, for want of a second row; empty otherwise."""
     section, nodes = recipe.gossip, recipe.run.nodes
     if recipe.run.mode != "gossip" or section.topology != "torus":
         return ""
@@ -116,7 +118,7 @@ def topology_notice(recipe: Recipe) -> str:
 
 
 def memory_notice(recipe: Recipe) -> str:
-    """A codec that fits no memory of what was lost, or has one of its own, where the algorithm
+    """Name a codec that fits no memory of what was lost, or has one of its own, where the algorithm
     keeps one: `deep-squeeze` and `sparse-push` do, and a difference to a public copy is one. Empty
     otherwise."""
     algorithm = recipe.gossip.algorithm
@@ -133,7 +135,7 @@ def memory_notice(recipe: Recipe) -> str:
 
 
 def momentum_notice(recipe: Recipe) -> str:
-    """Two momentums, dgc's and the local optimiser's, which may keep training from converging;
+    """Name two momentums, dgc's and the local optimiser's, which may keep training from converging;
     empty when there are not both."""
     momentum = recipe.training.momentum if recipe.training.optimizer == "sgd" else 0.0
     if recipe.codec.name != "dgc" or momentum == 0 or recipe.run.script:
@@ -145,7 +147,7 @@ def momentum_notice(recipe: Recipe) -> str:
 
 
 def codec_notice(recipe: Recipe) -> str:
-    """What a user should know of the codec; empty when there is nothing. Of whole models, which
+    """Say what a user should know of the codec; empty when there is nothing. Of whole models, which
     some gossip algorithms send, a coarse codec takes its share in every round; differences and
     updates may be coarse."""
     if recipe.run.mode != "gossip" or recipe.gossip.algorithm not in _WHOLE_MODELS:
@@ -165,13 +167,13 @@ def codec_notice(recipe: Recipe) -> str:
 
 
 def require(module: str, cure: str) -> None:
-    """Raises HostError unless the optional package is installed. Does not import it."""
+    """Raise HostError unless the optional package is installed. Does not import it."""
     if importlib.util.find_spec(module) is None:
         raise HostError(f"this needs the package {module}, which is not installed: {cure}")
 
 
 def check_ports(recipe: Recipe, nodes: int) -> None:
-    """Raises HostError naming the first port of the run that is taken, ConfigError for an address
+    """Raise HostError naming the first port of the run that is taken, ConfigError for an address
     that is not ours."""
     host, first = recipe.network.host, recipe.network.port
     if not is_loopback(host):
@@ -186,7 +188,7 @@ def check_ports(recipe: Recipe, nodes: int) -> None:
 
 
 def check_exposure(host: str, insecure: bool) -> None:
-    """Raises ConfigError for an address that others can reach, unless that was asked for."""
+    """Raise ConfigError for an address that others can reach, unless that was asked for."""
     if not insecure and not is_loopback(host):
         raise ConfigError(
             f"--host {host} lets everybody on that network join without a key or encryption: make a fleet "
@@ -195,6 +197,7 @@ def check_exposure(host: str, insecure: bool) -> None:
 
 
 def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches that address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -202,7 +205,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_port(host: str, port: int) -> None:
-    """Raises HostError when nothing can listen there."""
+    """Raise HostError when nothing can listen there."""
     try:
         with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -213,7 +216,7 @@ def check_port(host: str, port: int) -> None:
 
 
 def wait_for_port(host: str, port: int, patience_s: float = 5.0) -> None:
-    """The same, with a moment for the SuperLink of a coordinator that was killed just now to be
+    """Check a port with a moment for the SuperLink of a coordinator that was killed just now to be
     gone."""
     until = time.monotonic() + patience_s
     while True:

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import secrets
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import click
 
 from edgegossip import recipe as recipes
-from edgegossip import training
 from edgegossip.fleet.launch.gossip import LocalRun, run_gossip
 from edgegossip.fleet.launch.identities import identities
-from edgegossip.fleet.launch.outcome import conclude, shown_when_it_fails
 from edgegossip.fleet.launch.preflight import notices, preflight
+from edgegossip.fleet.launch.run_folders import conclude, make_folder, shown_when_it_fails
 from edgegossip.frame import RUN_ID_BYTES
 from edgegossip.node.spec import default_members
 from edgegossip.recipe import Recipe
 from edgegossip.report.live import Live, LiveSink
-from edgegossip.telemetry.environment import environment
 from edgegossip.telemetry.run_folder import RunFolder, read_run
 from edgegossip.telemetry.summary import summarise
 from edgegossip.telemetry.tee import Tee
@@ -96,15 +94,6 @@ def _resumable(path: Path) -> tuple[Recipe, tuple[NodeId, ...], bytes]:
     return recipe, members, run_id
 
 
-def make_folder(recipe: Recipe, runs_dir: Path, members: tuple[NodeId, ...]) -> RunFolder:
-    """A new run folder that says what is going to run, and on whose data."""
-    shared = training.partition_counts(recipe)
-    folder = RunFolder.create(runs_dir, recipe.run.name, recipes.to_toml(recipe), environment())
-    if shared is not None:
-        folder.write_partition(members, *shared)
-    return folder
-
-
 def _train(
     recipe: Recipe, members: tuple[NodeId, ...], run_id: bytes, folder: RunFolder, *, quiet: bool, resumed: bool = False
 ) -> None:
@@ -113,14 +102,12 @@ def _train(
         live = Live(members, recipe.run.rounds, stream=sys.stderr, enabled=not quiet)
         sink = Tee(folder, LiveSink(live), start_s=folder.start_s if resumed else None)
         try:
-            _mode(recipe.run.mode)(LocalRun(recipe, members, run_id, folder, sink, resumed, folders))
+            run = LocalRun(recipe, members, run_id, folder, sink, resumed, folders)
+            if recipe.run.mode == "gossip":
+                run_gossip(run)
+            else:
+                from edgegossip.fleet.launch.coordinator import run_server  # here: it loads Flower
+
+                run_server(run)
         finally:
             sink.close()  # what was written is in the folder then
-
-
-def _mode(name: str) -> Callable[[LocalRun], Mapping[NodeId, str]]:
-    if name == "gossip":
-        return run_gossip
-    from edgegossip.fleet.launch.server import run_server
-
-    return run_server

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from edgegossip import recipe as recipes
-from edgegossip.fleet.launch.nursery import environment_of
+from edgegossip.fleet.launch.fork_server import environment_of
 from edgegossip.lab.scale.devices import DeviceProfile, load_device
 from edgegossip.lab.scale.summary import spread_of
 from edgegossip.recipe import Recipe

@@ -24,8 +24,9 @@ from typing_extensions import override
 
 from edgegossip import recipe as recipes
 from edgegossip import training
-from edgegossip.fleet.launch.admission import boards_of, find_fleet
+from edgegossip.fleet.launch.identities import find_fleet
 from edgegossip.fleet.launch.preflight import FLEET, check_exposure
+from edgegossip.fleet.store import boards_of
 from edgegossip.lab.campaign import Say
 from edgegossip.lab.scale import summary
 from edgegossip.lab.scale.cells import Backend, Cell

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from edgegossip.cli.main import cli
 from edgegossip.fleet import link_test
-from edgegossip.fleet.doctor.visit import _mtu_towards
+from edgegossip.fleet.doctor.checks import _mtu_towards
 from edgegossip.types import ConfigError, HostError, PeerError
 
 

@@ -18,19 +18,15 @@ from edgegossip.fleet.image import (
     build,
     client,
     disk,
-    ext4,
-    fat,
-    glibc,
-    partitions,
+    filesystems,
     private_keys,
     rootfs,
-    sources,
     steps,
     tools,
     wheel,
 )
 from edgegossip.fleet.image.boards import BOARDS, BOOKWORM, TRIXIE
-from edgegossip.fleet.image.sources import Mirrors
+from edgegossip.fleet.image.rootfs import Mirrors
 from edgegossip.types import ConfigError, DataError, HostError, UsageError
 
 ROOT = Path(__file__).parents[3]
@@ -78,23 +74,23 @@ def test_locks_have_all_that_a_board_imports_and_a_hash_for_each():
 
 
 def test_packages_come_from_where_this_machines_apt_has_them():
-    mirrors = sources.of_index(APT.splitlines())
+    mirrors = rootfs.index_mirrors(APT.splitlines())
     assert mirrors == Mirrors("http://deb.example/debian/", "http://deb.example/security/")
-    assert sources.deb_lines(mirrors, TRIXIE) == (
+    assert rootfs.deb_lines(mirrors, TRIXIE) == (
         "deb http://deb.example/debian/ trixie main non-free-firmware",
         "deb http://deb.example/debian/ trixie-updates main non-free-firmware",
         "deb http://deb.example/security/ trixie-security main non-free-firmware",
     )
     with pytest.raises(HostError, match="--mirror"):
-        sources.of_index(["https://node.example/|nodesource"])
+        rootfs.index_mirrors(["https://node.example/|nodesource"])
 
 
 def test_a_mirror_that_the_user_names():
-    assert sources.named("http://a/debian") == Mirrors("http://a/debian", "")
-    assert sources.named("file:/a,https://b") == Mirrors("file:/a", "https://b")
+    assert rootfs.parse_mirrors("http://a/debian") == Mirrors("http://a/debian", "")
+    assert rootfs.parse_mirrors("file:/a,https://b") == Mirrors("file:/a", "https://b")
     for wrong in ("deb.example", "http://a,b", ""):
         with pytest.raises(HostError, match="write ADDRESS"):
-            sources.named(wrong)
+            rootfs.parse_mirrors(wrong)
 
 
 def test_nothing_of_this_machine_and_no_key_stays_in_the_tree(tmp_path):
@@ -232,17 +228,17 @@ NEEDS_LITTLE = """
 def test_a_module_must_load_where_its_wheel_goes(monkeypatch):
     """JetPack 6 has glibc 2.35, and takes the wheel of Debian 12, which has 2.36."""
     module = Path("_native.so")
-    monkeypatch.setattr(glibc, "run", lambda *_: NEEDS_NEWER)
+    monkeypatch.setattr(wheel, "run", lambda *_: NEEDS_NEWER)
     with pytest.raises(HostError, match="_native.so needs glibc 2.36, and must load with 2.35"):
-        glibc.needed(module, BOOKWORM.glibc)
-    assert glibc.needed(module, TRIXIE.glibc) == (2, 36)
-    monkeypatch.setattr(glibc, "run", lambda *_: NEEDS_LITTLE)
-    assert glibc.platform_tag(glibc.needed(module, BOOKWORM.glibc)) == "manylinux_2_34_aarch64"
-    monkeypatch.setattr(glibc, "run", lambda *_: "  NEEDED               libstdc++.so.6\n")
+        wheel.needed_glibc(module, BOOKWORM.glibc)
+    assert wheel.needed_glibc(module, TRIXIE.glibc) == (2, 36)
+    monkeypatch.setattr(wheel, "run", lambda *_: NEEDS_LITTLE)
+    assert wheel.platform_tag(wheel.needed_glibc(module, BOOKWORM.glibc)) == "manylinux_2_34_aarch64"
+    monkeypatch.setattr(wheel, "run", lambda *_: "  NEEDED               libstdc++.so.6\n")
     with pytest.raises(HostError, match="needs libstdc"):
-        glibc.needed(module, BOOKWORM.glibc)
-    monkeypatch.setattr(glibc, "run", lambda *_: "  NEEDED               libc.so.6\n")
-    assert glibc.needed(module, BOOKWORM.glibc) == (2, 17), "of which aarch64's first has all symbols"
+        wheel.needed_glibc(module, BOOKWORM.glibc)
+    monkeypatch.setattr(wheel, "run", lambda *_: "  NEEDED               libc.so.6\n")
+    assert wheel.needed_glibc(module, BOOKWORM.glibc) == (2, 17), "of which aarch64's first has all symbols"
 
 
 def test_a_release_is_named_after_all_that_is_in_it(tmp_path):
@@ -297,8 +293,8 @@ def test_a_change_of_a_file_is_built(keys, tmp_path, file, first):
 
 @pytest.mark.parametrize(
     ("module", "first"),
-    [(wheel, "native"), (client, "packages"), (rootfs, "tree"), (build, "tree"), (private_keys, "tree"), (ext4, "card"),
-     (fat, "card"), (disk, "card"), (partitions, "card")],
+    [(wheel, "native"), (client, "packages"), (rootfs, "tree"), (build, "tree"), (private_keys, "tree"), (filesystems, "card"),
+     (disk, "card")],
 )  # fmt: skip
 def test_a_change_of_the_program_is_built(keys, tmp_path, monkeypatch, module, first):
     before = keys()

@@ -1,5 +1,5 @@
-"""Cards made of small folders: the same files give the same bytes, a kit goes in, and what is wrong
-with an image is found."""
+"""Cards made of small folders: the same files give the same bytes, a bundle goes in, and what is
+wrong with an image is found."""
 
 import json
 import os
@@ -11,14 +11,15 @@ from pathlib import Path
 import pytest
 
 from edgegossip.fleet import kitfile
-from edgegossip.fleet.image import configure, disk, ext4, fat, rootfs, verify
+from edgegossip.fleet.image import configure, disk, rootfs, verify
 from edgegossip.fleet.image.build import description, place
-from edgegossip.fleet.image.partitions import FAT32_LBA, LINUX
+from edgegossip.fleet.image.disk import FAT32_LBA, LINUX
+from edgegossip.fleet.image.filesystems import ext4_names, fat_files, put_in_fat, read_ext4, read_fat
 from edgegossip.fleet.image.private_keys import find_keys, of_libraries
 from edgegossip.fleet.image.steps import Step, carry_out
 from edgegossip.fleet.image.tools import find, run
 from edgegossip.types import ConfigError, DataError
-from tests.fleet.image.kits import kit_of
+from tests.fleet.image.bundles import bundle_of
 
 MIB, EPOCH = 1 << 20, 1767225600
 DEPLOY = Path(__file__).parents[3] / "deploy/rootfs"
@@ -114,14 +115,14 @@ def test_our_own_files_are_readable_by_all(tmp_path, umask):
 def test_what_is_in_a_card(card):
     boot, root = configure.layout(card)
     assert (boot.kind, root.kind, boot.bootable, root.start % (4 * MIB)) == (FAT32_LBA, LINUX, True, 0)
-    assert fat.names(card, boot.start) == tuple(sorted(f"/{name}" for name in BOOT))
-    assert fat.read(card, boot.start, "config.txt").decode() == BOOT["config.txt"]
-    assert ext4.listing(card, root.start, "/etc") == ("fstab", "ssh", "systemd")
-    assert ext4.read(card, root.start, "/usr/share/hole") == b""
+    assert fat_files(card, boot.start) == tuple(sorted(f"/{name}" for name in BOOT))
+    assert read_fat(card, boot.start, "config.txt").decode() == BOOT["config.txt"]
+    assert ext4_names(card, root.start, "/etc") == ("fstab", "ssh", "systemd")
+    assert read_ext4(card, root.start, "/usr/share/hole") == b""
     with pytest.raises(DataError, match="has no /etc/none"):
-        ext4.read(card, root.start, "/etc/none")
+        read_ext4(card, root.start, "/etc/none")
     with pytest.raises(DataError, match="no /none, or cannot be read"):
-        ext4.listing(card, root.start, "/none")
+        ext4_names(card, root.start, "/none")
 
 
 def test_file_systems_are_sound(card, tmp_path):
@@ -144,39 +145,39 @@ def test_a_base_image_is_as_it_should_be(base):
         "root file system",
         "secrets",
     }
-    assert not faults(base) and "secrets: no private key and no kit" in said
+    assert not faults(base) and "secrets: no private key and no bundle" in said
 
 
-def test_a_kit_goes_onto_the_boot_partition(base, tmp_path):
-    kit, image = kit_of(tmp_path, "pi-01"), tmp_path / "pi-01.img"
-    done = configure.configure(base, kit, image)
+def test_a_bundle_goes_onto_the_boot_partition(base, tmp_path):
+    bundle, image = bundle_of(tmp_path, "pi-01"), tmp_path / "pi-01.img"
+    done = configure.configure(base, bundle, image)
     boot, _ = configure.layout(image)
-    assert done.kit.name == "pi-01" and not faults(image)
-    assert fat.read(image, boot.start, "edgegossip.kit") == kit.read_bytes()
+    assert done.bundle.name == "pi-01" and not faults(image)
+    assert read_fat(image, boot.start, "edgegossip.kit") == bundle.read_bytes()
     assert image.stat().st_mode & 0o777 == 0o600
     assert json.loads(description(image).read_text())["base_sha256"] == disk.sha256(base)
-    key = kitfile.read(kit).identity["identity.key"].encode()
+    key = kitfile.read(bundle).identity["identity.key"].encode()
     assert key.splitlines()[1] in image.read_bytes() and key.splitlines()[1] not in base.read_bytes()
     with pytest.raises(ConfigError, match="is the card of pi-01 already"):
-        configure.configure(image, kit, tmp_path / "other.img")
+        configure.configure(image, bundle, tmp_path / "other.img")
     with pytest.raises(ConfigError, match="is the base image itself"):
-        configure.configure(base, kit, base)
+        configure.configure(base, bundle, base)
 
 
-def test_a_kit_for_another_debian_is_refused(base, tmp_path):
+def test_a_bundle_for_another_debian_is_refused(base, tmp_path):
     with pytest.raises(ConfigError, match="is a raspberry-pi-5: build an image for that board"):
-        configure.configure(base, kit_of(tmp_path, "pi-09", board="raspberry-pi-5"), tmp_path / "x.img")
+        configure.configure(base, bundle_of(tmp_path, "pi-09", board="raspberry-pi-5"), tmp_path / "x.img")
     with pytest.raises(ConfigError, match="starts from no image of ours"):
-        configure.configure(base, kit_of(tmp_path, "pi-10", board="jetson-nano"), tmp_path / "x.img")
+        configure.configure(base, bundle_of(tmp_path, "pi-10", board="jetson-nano"), tmp_path / "x.img")
     assert not (tmp_path / "x.img").exists()
-    configure.configure(base, kit_of(tmp_path, "pi-11", board="raspberry-pi-3"), tmp_path / "x.img")
+    configure.configure(base, bundle_of(tmp_path, "pi-11", board="raspberry-pi-3"), tmp_path / "x.img")
 
 
 def test_a_key_in_a_base_image_is_found(base, tmp_path):
-    """Wherever it lies, and a whole kit, too."""
-    kit = kit_of(tmp_path, "pi-01")
-    key = kitfile.read(kit).identity["identity.key"]
-    for secret, at in ((key, 3 * MIB), (key, (8 << 20) - 40), (kit.read_text(), 50 * MIB)):
+    """Wherever it lies, and a whole bundle, too."""
+    bundle = bundle_of(tmp_path, "pi-01")
+    key = kitfile.read(bundle).identity["identity.key"]
+    for secret, at in ((key, 3 * MIB), (key, (8 << 20) - 40), (bundle.read_text(), 50 * MIB)):
         spoilt = tmp_path / "spoilt.img"
         disk.copy_sparse(base, spoilt)
         with open(spoilt, "r+b") as stream:
@@ -184,7 +185,7 @@ def test_a_key_in_a_base_image_is_found(base, tmp_path):
             stream.write(secret.encode())
         assert "private key at byte" in faults(spoilt)["secrets"], at
     boot, _ = configure.layout(base)
-    fat.put(base, boot.start, [shutil.copy(kit, tmp_path / "edgegossip.kit")], EPOCH)
+    put_in_fat(base, boot.start, [shutil.copy(bundle, tmp_path / "edgegossip.kit")], EPOCH)
     assert {"hash", "boot partition", "secrets"} <= set(faults(base))
 
 
@@ -237,6 +238,6 @@ def test_keys_that_a_library_tests_itself_with_are_known(base, tmp_path):
 
 
 def test_a_folder_that_is_not_there_is_called_by_its_name(tmp_path):
-    kit = kit_of(tmp_path, "pi-01")
+    bundle = bundle_of(tmp_path, "pi-01")
     with pytest.raises(ConfigError, match=r"there is no folder .*/nodir: make it"):
-        configure.configure(tmp_path / "base.img", kit, tmp_path / "nodir/pi-01.img")
+        configure.configure(tmp_path / "base.img", bundle, tmp_path / "nodir/pi-01.img")

@@ -19,16 +19,16 @@ from edgegossip.fleet.image import cloud_init
 from edgegossip.fleet.image.boards import TRIXIE
 from edgegossip.fleet.kitfile import Wifi
 from edgegossip.types import DataError
-from tests.fleet.image.kits import kit_of
+from tests.fleet.image.bundles import bundle_of
 
 ROOT = Path(__file__).parents[3]
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl me@laptop"
 
 
 @pytest.fixture
-def kit(tmp_path):
+def bundle(tmp_path):
     wifi = (Wifi.of("Café 'n garden", "correct horse", "DE"), Wifi.of("second", "battery staple"))
-    return kit_of(tmp_path, "pi-01", ssh_keys=(KEY,), wifi=wifi)
+    return bundle_of(tmp_path, "pi-01", ssh_keys=(KEY,), wifi=wifi)
 
 
 @pytest.fixture
@@ -44,17 +44,17 @@ def wheel_at(file: Path) -> Path:
 
 @pytest.mark.skipif(not shutil.which("cloud-init"), reason="no cloud-init here (apt install cloud-init)")
 @pytest.mark.parametrize("with_keys", [True, False])
-def test_cloud_init_accepts_user_data(tmp_path, kit, with_keys):
+def test_cloud_init_accepts_user_data(tmp_path, bundle, with_keys):
     """Its schema for user data; versions before 23 know none for networks."""
-    plain = kit if with_keys else kit_of(tmp_path, "pi-02")
+    plain = bundle if with_keys else bundle_of(tmp_path, "pi-02")
     file = tmp_path / "user-data"
     file.write_text(cloud_init.user_data(kitfile.read(plain)))
     done = subprocess.run(["cloud-init", "schema", "--config-file", file], capture_output=True, text=True, timeout=100)
     assert done.returncode == 0 and "Valid" in done.stdout, done.stdout + done.stderr
 
 
-def test_user_data(kit):
-    text = cloud_init.user_data(kitfile.read(kit))
+def test_user_data(bundle):
+    text = cloud_init.user_data(kitfile.read(bundle))
     assert text.startswith("#cloud-config\n")
     document = json.loads("".join(line for line in text.splitlines() if not line.startswith("#")))
     assert document["hostname"] == "pi-01" and document["ssh_pwauth"] is False
@@ -68,13 +68,13 @@ class StockCard:
     """The root of a Raspberry Pi OS as a folder; programs that would reach beyond it only say that
     they were called."""
 
-    def __init__(self, folder: Path, kit: Path) -> None:
+    def __init__(self, folder: Path, bundle: Path) -> None:
         self.root, self.programs, self.log = folder / "root", folder / "programs", folder / "log"
         self.card = self.root / "boot/firmware"
         self.card.mkdir(parents=True)
         (self.card / "cmdline.txt").write_text("console=tty1\n")
         wheel = wheel_at(folder / "edgegossip-1-cp312-abi3-linux_aarch64.whl")
-        cloud_init.prepare(self.card, kit, wheel, ROOT)
+        cloud_init.prepare(self.card, bundle, wheel, ROOT)
         self.programs.mkdir()
         self.program("uname", "echo aarch64")
         self.program("systemctl", f'echo "systemctl $*" >>{self.log}')
@@ -100,8 +100,8 @@ class StockCard:
         return self.log.read_text().splitlines() if self.log.exists() else []
 
 
-def test_a_first_boot_without_a_network_is_made_good_later(tmp_path, kit):
-    stock = StockCard(tmp_path, kit)
+def test_a_first_boot_without_a_network_is_made_good_later(tmp_path, bundle):
+    stock = StockCard(tmp_path, bundle)
     home, words = stock.root / "opt/edgegossip", stock.card / "edgegossip-install.txt"
     assert stock.install() == 1 and "is there a network?" in words.read_text() and not (home / "current").exists()
     assert stock.install() == 1, "nothing counts before all is there"
@@ -114,8 +114,8 @@ def test_a_first_boot_without_a_network_is_made_good_later(tmp_path, kit):
     assert "systemctl start --no-block edgegossip-node.service" in stock.said()
 
 
-def test_once_it_has_succeeded_updates_are_left_alone(tmp_path, kit):
-    stock = StockCard(tmp_path, kit)
+def test_once_it_has_succeeded_updates_are_left_alone(tmp_path, bundle):
+    stock = StockCard(tmp_path, bundle)
     (tmp_path / "network").touch()
     assert stock.install() == 0
     home, before = stock.root / "opt/edgegossip", stock.said()
@@ -127,10 +127,10 @@ def test_once_it_has_succeeded_updates_are_left_alone(tmp_path, kit):
     assert os.readlink(home / "current") == "releases/newer"
 
 
-def test_a_power_cut_while_it_installs(tmp_path, kit):
+def test_a_power_cut_while_it_installs(tmp_path, bundle):
     """After the packages, and after the files of the root file system: the next boot goes on,
     without fetching again."""
-    stock = StockCard(tmp_path, kit)
+    stock = StockCard(tmp_path, bundle)
     (tmp_path / "network").touch()
     stock.program("systemctl", "kill -9 $PPID")
     assert stock.install() == -9 and stock.said() == ["pip"]
@@ -138,8 +138,8 @@ def test_a_power_cut_while_it_installs(tmp_path, kit):
     assert stock.install() == 0 and stock.said().count("pip") == 1
 
 
-def test_every_boot_sees_to_the_unit(tmp_path, kit):
-    stock = StockCard(tmp_path, kit)
+def test_every_boot_sees_to_the_unit(tmp_path, bundle):
+    stock = StockCard(tmp_path, bundle)
     text = (stock.card / "user-data").read_text()
     document = json.loads("".join(line for line in text.splitlines() if not line.startswith("#")))
     (*program, where, unit), _ = document["bootcmd"]
@@ -160,11 +160,11 @@ def test_every_boot_sees_to_the_unit(tmp_path, kit):
         assert not [line for line in done.stderr.splitlines() if "edgegossip-install" in line], done.stderr
 
 
-def test_who_has_a_key_is_let_in(tmp_path, kit):
+def test_who_has_a_key_is_let_in(tmp_path, bundle):
     """Raspberry Pi OS has ssh off."""
     command = ["systemctl", "enable", "--now", "--no-block", "ssh.service"]
-    assert command in documented(cloud_init.user_data(kitfile.read(kit)))["bootcmd"]
-    nobody = documented(cloud_init.user_data(kitfile.read(kit_of(tmp_path, "pi-02"))))
+    assert command in documented(cloud_init.user_data(kitfile.read(bundle)))["bootcmd"]
+    nobody = documented(cloud_init.user_data(kitfile.read(bundle_of(tmp_path, "pi-02"))))
     assert command not in nobody["bootcmd"] and "users" not in nobody
 
 
@@ -172,8 +172,8 @@ def documented(text: str) -> dict:
     return json.loads("".join(line for line in text.splitlines() if not line.startswith("#")))
 
 
-def test_network_config(kit):
-    document = json.loads(cloud_init.network_config(kitfile.read(kit).wifi))
+def test_network_config(bundle):
+    document = json.loads(cloud_init.network_config(kitfile.read(bundle).wifi))
     points = document["wifis"]["wlan0"]["access-points"]
     assert set(points) == {"Café 'n garden", "second"} and document["wifis"]["wlan0"]["regulatory-domain"] == "DE"
     assert all(len(point["password"]) == 64 for point in points.values()), "netplan takes 64 digits for a key"
@@ -181,17 +181,17 @@ def test_network_config(kit):
     assert "wifis" not in json.loads(cloud_init.network_config(()))
 
 
-def test_a_new_kit_is_a_new_instance(tmp_path):
-    first, second = (kitfile.read(kit_of(tmp_path / n, "pi-01")) for n in ("a", "b") if not (tmp_path / n).mkdir())
+def test_a_new_bundle_is_a_new_instance(tmp_path):
+    first, second = (kitfile.read(bundle_of(tmp_path / n, "pi-01")) for n in ("a", "b") if not (tmp_path / n).mkdir())
     assert cloud_init.meta_data(first) != cloud_init.meta_data(second)
 
 
-def test_a_card_is_prepared(tmp_path, kit, wheel):
+def test_a_card_is_prepared(tmp_path, bundle, wheel):
     card = tmp_path / "bootfs"
     card.mkdir()
     (card / "cmdline.txt").write_text("console=tty1\n")
-    assert cloud_init.prepare(card, kit, wheel, ROOT).name == "pi-01"
-    assert (card / "edgegossip.kit").read_bytes() == kit.read_bytes()
+    assert cloud_init.prepare(card, bundle, wheel, ROOT).name == "pi-01"
+    assert (card / "edgegossip.kit").read_bytes() == bundle.read_bytes()
     assert stat.S_IMODE((card / "edgegossip.kit").stat().st_mode) == 0o600
     names = {path.name for path in (card / "edgegossip").iterdir()}
     locks = {path.name for path in (ROOT / "deploy/locks").iterdir()}
@@ -201,26 +201,27 @@ def test_a_card_is_prepared(tmp_path, kit, wheel):
             assert b"PRIVATE KEY" not in path.read_bytes(), path
 
 
-def test_what_goes_into_the_root_file_system_is_roots(kit):
+def test_what_goes_into_the_root_file_system_is_roots(bundle):
     data = cloud_init.tar_of(ROOT / "deploy/rootfs")
     assert data == cloud_init.tar_of(ROOT / "deploy/rootfs")
-    entries = {e.name: e for e in tarfile.open(fileobj=io.BytesIO(data)).getmembers()}
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        entries = {e.name: e for e in archive.getmembers()}
     assert entries["etc/systemd/system/edgegossip-node.service"].mode == 0o644
     assert any(".wants/edgegossip-" in name and entry.issym() for name, entry in entries.items())
     assert {(e.uid, e.gid, e.uname, e.mtime) for e in entries.values()} == {(0, 0, "", 0)}
 
 
-def test_a_folder_that_is_no_card_is_refused(tmp_path, kit, wheel):
+def test_a_folder_that_is_no_card_is_refused(tmp_path, bundle, wheel):
     other = tmp_path / "photos"
     other.mkdir()
     (other / "holiday.jpg").write_text("x")
     with pytest.raises(DataError, match="is not the boot partition"):
-        cloud_init.prepare(other, kit, wheel, ROOT)
+        cloud_init.prepare(other, bundle, wheel, ROOT)
     assert {path.name for path in other.iterdir()} == {"holiday.jpg"}
     (tmp_path / "empty").mkdir()
     for nothing in ("empty", "not-there"):
         with pytest.raises(DataError, match="no cmdline.txt.*mount the card"):
-            cloud_init.prepare(tmp_path / nothing, kit, wheel, ROOT)
+            cloud_init.prepare(tmp_path / nothing, bundle, wheel, ROOT)
     assert not (tmp_path / "not-there").exists() and not list((tmp_path / "empty").iterdir()), "no key is left there"
 
 
@@ -231,11 +232,11 @@ def card_of(tmp_path):
     return card
 
 
-def test_a_newer_wheel_takes_the_place_of_the_older(tmp_path, kit, wheel):
+def test_a_newer_wheel_takes_the_place_of_the_older(tmp_path, bundle, wheel):
     card = card_of(tmp_path)
     newer = wheel_at(tmp_path / "edgegossip-2-cp312-abi3-manylinux_2_34_aarch64.whl")
     for file in (wheel, newer):
-        cloud_init.prepare(card, kit, file, ROOT)
+        cloud_init.prepare(card, bundle, file, ROOT)
     assert [path.name for path in (card / "edgegossip").glob("*.whl")] == [newer.name], "install.sh takes the one"
 
 
@@ -249,12 +250,12 @@ def test_a_newer_wheel_takes_the_place_of_the_older(tmp_path, kit, wheel):
         ("pi-01.kit", "it is no wheel"),
     ],
 )
-def test_what_the_card_could_not_install_is_refused(tmp_path, kit, name, why):
+def test_what_the_card_could_not_install_is_refused(tmp_path, bundle, name, why):
     card, file = card_of(tmp_path), tmp_path / name
-    if name != kit.name:
+    if name != bundle.name:
         wheel_at(file)
     with pytest.raises(DataError, match=why):
-        cloud_init.prepare(card, kit, file, ROOT)
+        cloud_init.prepare(card, bundle, file, ROOT)
     assert [path.name for path in card.iterdir()] == ["cmdline.txt"]
 
 

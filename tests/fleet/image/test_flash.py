@@ -17,17 +17,18 @@ import pytest
 from click.testing import CliRunner
 
 from edgegossip.cli.flash import flash as command
-from edgegossip.fleet.image import block_devices, partitions, writing
+from edgegossip.fleet.image import block_devices, disk, flashing
 from edgegossip.fleet.image.block_devices import gather
-from edgegossip.fleet.image.card_source import open_source
-from edgegossip.fleet.image.flashing import flash_card
-from edgegossip.fleet.image.partitions import FAT32_LBA, LINUX, Partition
+from edgegossip.fleet.image.disk import FAT32_LBA, LINUX, Partition
+from edgegossip.fleet.image.flashing import flash_card, open_source
 from edgegossip.fleet.image.refusals import Wish
 from edgegossip.types import ConfigError, DataError, HostError
 
 MIB = 1 << 20
 SIZE, ROOM = 9 * MIB + 512, 16 * MIB
-TABLE = partitions.write((Partition(FAT32_LBA, 4 * MIB, MIB, bootable=True), Partition(LINUX, 5 * MIB, SIZE - 5 * MIB)))
+TABLE = disk.partition_table(
+    (Partition(FAT32_LBA, 4 * MIB, MIB, bootable=True), Partition(LINUX, 5 * MIB, SIZE - 5 * MIB))
+)
 
 
 def quiet(*_):
@@ -205,7 +206,7 @@ def test_another_card_in_the_same_reader_is_another_medium(image, loop):
     assert judged.size == ROOM and judged.number.startswith("7:")
     for change in ({"sequence": "0"}, {"size": ROOM + 512}, {"removable": True}, {"number": "8:0"}):
         with pytest.raises(HostError, match="another disk or card"):
-            writing.flash(open_source(image), device, replace(judged, **change), "", quiet)
+            flashing.write_card(open_source(image), device, replace(judged, **change), "", quiet)
     assert set(behind.read_bytes()) == {0xEE}
 
 
@@ -239,7 +240,7 @@ def test_an_image_of_another_size_than_the_one_that_was_built_is_not_written(ima
 def test_images_with_a_guid_partition_table_are_images(image):
     """Its protective entry may name more sectors than there are (UEFI 2.10, 5.2.3)."""
     entry = struct.pack("<B3sB3sII", 0, bytes(3), 0xEE, bytes(3), 1, 0xFFFFFFFF)
-    (found,) = partitions.read(bytes(446) + entry + bytes(48) + b"\x55\xaa", SIZE)
+    (found,) = disk.parse_partitions(bytes(446) + entry + bytes(48) + b"\x55\xaa", SIZE)
     assert (found.start, found.end) == (512, SIZE)
 
 
@@ -259,7 +260,7 @@ def test_how_large_a_gzip_file_is_tells_only_reading_it(tmp_path, image):
 
 def test_what_the_medium_does_not_take_while_it_is_written_is_said(image, loop, monkeypatch):
     device, _ = loop
-    monkeypatch.setattr(writing, "_SYNC_EVERY", MIB)
+    monkeypatch.setattr(flashing, "_SYNC_EVERY", MIB)
 
     seen = []
 
@@ -269,8 +270,8 @@ def test_what_the_medium_does_not_take_while_it_is_written_is_said(image, loop, 
             raise OSError(5, "Input/output error")
         real(descriptor, at, count)
 
-    real = writing._write_back
-    monkeypatch.setattr(writing, "_write_back", fail)
+    real = flashing._write_back
+    monkeypatch.setattr(flashing, "_write_back", fail)
     with pytest.raises(HostError, match="input/output error"):
         flash(image, device)
     assert seen == [(0, 4 * MIB), (4 * MIB, 4 * MIB)]
@@ -288,7 +289,7 @@ def test_the_first_bytes_come_last(image, loop):
         with opened(device) as descriptor:
             seen.append((what, os.pread(descriptor, 4096, 0)))
 
-    writing.flash(open_source(image), device, gather(device).medium, "", look)
+    flashing.write_card(open_source(image), device, gather(device).medium, "", look)
     assert {head for what, head in seen if what == "written"} == {bytes(4096)}
     assert {head for what, head in seen if what == "verified"} == {image.read_bytes()[:4096]}
 
@@ -296,19 +297,19 @@ def test_the_first_bytes_come_last(image, loop):
 def test_a_flipped_bit_is_caught(image, loop):
     device, behind = loop
     with opened(device) as descriptor:
-        digest = writing.write(open_source(image), descriptor, "", quiet)
-        writing.read_back(descriptor, SIZE, digest, quiet)
+        digest = flashing.write_image(open_source(image), descriptor, "", quiet)
+        flashing.read_back(descriptor, SIZE, digest, quiet)
         for at in (0, 5 * MIB + 3, SIZE - 1):
             with open(behind, "r+b") as medium:
                 good = medium.read()[at]
                 medium.seek(at)
                 medium.write(bytes([good ^ 1]))
             with pytest.raises(DataError, match="not what was written"):
-                writing.read_back(descriptor, SIZE, digest, quiet)
+                flashing.read_back(descriptor, SIZE, digest, quiet)
             with open(behind, "r+b") as medium:
                 medium.seek(at)
                 medium.write(bytes([good]))
-        writing.read_back(descriptor, SIZE, digest, quiet)
+        flashing.read_back(descriptor, SIZE, digest, quiet)
 
 
 def test_a_card_that_was_not_finished_does_not_boot(image, loop):

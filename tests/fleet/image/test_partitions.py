@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgegossip.fleet.image import partitions
-from edgegossip.fleet.image.partitions import ALIGNMENT, FAT32_LBA, LINUX, SECTOR, Partition
+from edgegossip.fleet.image import disk
+from edgegossip.fleet.image.disk import ALIGNMENT, FAT32_LBA, LINUX, SECTOR, Partition
 from edgegossip.types import DataError
 
 TWO = (Partition(FAT32_LBA, ALIGNMENT, 64 << 20, bootable=True), Partition(LINUX, 68 << 20, 1 << 30))
@@ -22,18 +22,18 @@ def test_what_is_written_is_read(parts):
     for kind, sectors, bootable in parts:
         made.append(Partition(kind, at, sectors * SECTOR, bootable))
         at += sectors * SECTOR
-    assert partitions.read(partitions.write(made), at) == tuple(made)
+    assert disk.parse_partitions(disk.partition_table(made), at) == tuple(made)
 
 
 @pytest.mark.skipif(not shutil.which("sfdisk", path="/usr/sbin:/sbin:/usr/bin"), reason="no sfdisk to compare with")
 def test_sfdisk_reads_the_same(tmp_path):
     image = tmp_path / "card.img"
-    image.write_bytes(partitions.write(TWO))
+    image.write_bytes(disk.partition_table(TWO))
     with open(image, "r+b") as stream:
         stream.truncate(TWO[1].end)
     done = subprocess.run(["/usr/sbin/sfdisk", "--json", image], capture_output=True, text=True, check=True)
     table = json.loads(done.stdout)["partitiontable"]
-    assert (table["label"], int(table["id"], 16)) == ("dos", partitions.DISK_ID)
+    assert (table["label"], int(table["id"], 16)) == ("dos", disk.DISK_ID)
     found = [
         (int(p["type"], 16), p["start"] * SECTOR, p["size"] * SECTOR, p.get("bootable", False))
         for p in table["partitions"]
@@ -45,25 +45,25 @@ def test_sfdisk_reads_the_same(tmp_path):
     ("sector", "total", "says"),
     [
         (bytes(SECTOR), 1 << 40, "no partition table"),
-        (partitions.write(TWO)[:100], 1 << 40, "no partition table"),
-        (partitions.write(TWO), TWO[1].end - 1, "cut short"),
-        (partitions.write((TWO[0], Partition(LINUX, TWO[0].end - SECTOR, SECTOR))), 1 << 40, "overlap"),
-        (partitions.write((Partition(LINUX, 0, SECTOR),)), 1 << 40, "overlap"),
+        (disk.partition_table(TWO)[:100], 1 << 40, "no partition table"),
+        (disk.partition_table(TWO), TWO[1].end - 1, "cut short"),
+        (disk.partition_table((TWO[0], Partition(LINUX, TWO[0].end - SECTOR, SECTOR))), 1 << 40, "overlap"),
+        (disk.partition_table((Partition(LINUX, 0, SECTOR),)), 1 << 40, "overlap"),
     ],
 )
 def test_a_table_that_cannot_be_is_refused(sector, total, says):
     with pytest.raises(DataError, match=says):
-        partitions.read(sector, total)
+        disk.parse_partitions(sector, total)
 
 
 def test_a_card_of_another_kind_is_refused():
     with pytest.raises(DataError, match="no card of this program"):
-        partitions.boot_and_root(partitions.write(TWO[:1]), 1 << 40)
+        disk.boot_and_root(disk.partition_table(TWO[:1]), 1 << 40)
 
 
 def test_what_a_table_cannot_say_is_refused():
     for wrong in (Partition(LINUX, 1, SECTOR), Partition(LINUX, SECTOR, 1 << 50)):
         with pytest.raises(ValueError, match="sectors"):
-            partitions.write((wrong,))
+            disk.partition_table((wrong,))
     with pytest.raises(ValueError, match="four"):
-        partitions.write(TWO * 3)
+        disk.partition_table(TWO * 3)

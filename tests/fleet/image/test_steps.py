@@ -64,7 +64,7 @@ def test_outputs_of_long_ago_go(tmp_path):
 
 
 def test_everybody_hears_what_is_being_done(tmp_path, monkeypatch):
-    monkeypatch.setattr(steps, "_TELL_EVERY_S", 0.01)
+    monkeypatch.setattr(steps, "_ECHO_EVERY_S", 0.01)
     said, slow = [], chain([])[0]
 
     def make(folder, folders):

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from edgegossip import recipe as recipes
 from edgegossip.cli.main import cli
 from edgegossip.fleet.launch import board as boards
-from edgegossip.fleet.launch.unfinished import instance_of, kept_unix_s
+from edgegossip.fleet.launch.run_folders import instance_of, kept_unix_s
 from edgegossip.mesh.membership.client import JoinAnswer
 from edgegossip.node import bootstrap
 from edgegossip.node.main import NodeOptions, _place
@@ -49,7 +49,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Found:
         )
 
     monkeypatch.setattr(boards, "run_node", run_node)
-    monkeypatch.setattr("edgegossip.fleet.launch.outcome.conclude", lambda *_, **__: 0)
+    monkeypatch.setattr(boards, "conclude", lambda *_, **__: 0)
     monkeypatch.setattr("edgegossip.mesh.membership.client.request_join", ask)
     return seen
 

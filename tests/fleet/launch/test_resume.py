@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from edgegossip import recipe as recipes
 from edgegossip.cli.main import cli
 from edgegossip.fleet.launch.run import resume_fleet
-from edgegossip.fleet.launch.unfinished import unfinished
+from edgegossip.fleet.launch.run_folders import unfinished
 from edgegossip.telemetry.run_folder import RunFolder
 from edgegossip.types import ConfigError, DataError
 

@@ -75,8 +75,7 @@ def test_strangers_and_nonsense_are_refused(server: JobHttpServer) -> None:
 
 
 def test_over_tls_a_board_is_who_its_certificate_says(tmp_path: Path) -> None:
-    from edgegossip.fleet.launch.admission import coordinator_of
-    from edgegossip.fleet.store import Fleet
+    from edgegossip.fleet.store import Fleet, coordinator_of
     from edgegossip.security.identity import Identity
 
     fleet = Fleet.create(tmp_path / "fleet", "test", 20).add("a", "board", 20).add("b", "board", 20)

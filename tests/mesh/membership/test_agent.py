@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from edgegossip.fleet.telling import tell
+from edgegossip.fleet.revocation import tell
 from edgegossip.mesh import GrpcTransport
 from edgegossip.mesh.membership import manifest as manifests
 from edgegossip.mesh.membership.agent import Agent

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from edgegossip.fleet.telling import tell
+from edgegossip.fleet.revocation import tell
 from edgegossip.mesh import GrpcTransport
 from edgegossip.mesh.address import Address
 from edgegossip.mesh.base import Notice, PeerDown, PeerUp, Received

@@ -13,10 +13,10 @@ from typing import Any
 
 from typing_extensions import override
 
+from edgegossip.fleet.launch.fork_server import MODULES, ForkServer
 from edgegossip.fleet.launch.gossip import LocalRun, Machines, run_gossip
-from edgegossip.fleet.launch.nursery import MODULES, Nursery
 from edgegossip.fleet.launch.preflight import preflight
-from edgegossip.fleet.launch.run import make_folder
+from edgegossip.fleet.launch.run_folders import make_folder
 from edgegossip.frame import RUN_ID_BYTES
 from edgegossip.lab.scale import summary
 from edgegossip.lab.scale.cells import WARM_UP, Backend, Cell
@@ -49,7 +49,7 @@ def check(cell: Cell) -> None:
 
 
 def run_cell(
-    cell: Cell, runs_dir: Path, fork_server: Nursery | None = None, device: EmulatedDevice | None = None
+    cell: Cell, runs_dir: Path, fork_server: ForkServer | None = None, device: EmulatedDevice | None = None
 ) -> dict[str, Any]:
     """Run a cell; return its row and what the plots need. The run folder stays.
 
@@ -185,7 +185,7 @@ class NetnsBackend(Backend):
         """Raises HostError where there can be no namespaces."""
         check_host()
         self._runs_dir, self._devices, self._say = runs_dir, dict(devices or {}), say
-        self._fork_servers: dict[int, Nursery] = {}  # by the boards' threads
+        self._fork_servers: dict[int, ForkServer] = {}  # by the boards' threads
 
     @override
     def check(self, cell: Cell) -> None:
@@ -195,7 +195,7 @@ class NetnsBackend(Backend):
     def run(self, cell: Cell) -> dict[str, Any]:
         threads = cell.recipe.run.threads
         if threads not in self._fork_servers:
-            self._fork_servers[threads] = Nursery(MODULES["gossip"], threads, self._runs_dir / "nursery.log")
+            self._fork_servers[threads] = ForkServer(MODULES["gossip"], threads, self._runs_dir / "fork-server.log")
         return run_cell(cell, self._runs_dir, self._fork_servers[threads], self._device(cell))
 
     def _device(self, cell: Cell) -> EmulatedDevice | None:

@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edgegossip.fleet.image import configure, disk, fat
+from edgegossip.fleet.image import configure, disk
+from edgegossip.fleet.image.filesystems import put_in_fat, read_fat
 from edgegossip.fleet.image.tools import run
 
 GUEST = "10.0.2.15"  # what qemu's own DHCP gives
@@ -43,19 +44,19 @@ class Board:
     def console(self) -> Path:
         return self.folder / f"console-{self.card.stem}-{self.boots}.log"
 
-    def insert_kit(self, kit: Path) -> None:
+    def insert_bundle(self, bundle: Path) -> None:
         """Into the boot partition, as one would with the card in a laptop."""
         boot, _ = configure.layout(self.card)
-        named = self.folder / configure.KIT
-        named.write_bytes(kit.read_bytes())
-        fat.put(self.card, boot.start, [named], int(time.time()))
+        named = self.folder / configure.BUNDLE
+        named.write_bytes(bundle.read_bytes())
+        put_in_fat(self.card, boot.start, [named], int(time.time()))
         named.unlink()
 
     def plug_in(self) -> None:
         self.boots += 1
         self.console.unlink(missing_ok=True)  # of an earlier call: what it shows would count as shown now
-        log = open(self.console.with_suffix(".qemu"), "wb")
-        self.process = subprocess.Popen(self._command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        with open(self.console.with_suffix(".qemu"), "wb") as log:
+            self.process = subprocess.Popen(self._command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def unplug(self) -> None:
         """The power is gone: nothing is synced, nobody is told."""
@@ -178,7 +179,7 @@ def boot_files(card: Path, folder: Path) -> Path:
     Raspberry Pi's boot loader. Those that config.txt names."""
     boot, _ = configure.layout(card)
     folder.mkdir(exist_ok=True)
-    config = fat.read(card, boot.start, "config.txt").decode()
+    config = read_fat(card, boot.start, "config.txt").decode()
     kernel, initrd = (re.search(p, config, re.MULTILINE) for p in (r"^kernel=(\S+)", r"^initramfs\s+(\S+)"))
     if kernel is None or initrd is None:
         raise Stopped("config.txt on the boot partition names no kernel and initramfs")

@@ -37,7 +37,7 @@ def edgegossip(*arguments: str | Path) -> list[str]:
     return [sys.executable, "-m", "edgegossip", *map(str, arguments)]
 
 
-def said(*arguments: str | Path, timeout_s: float = 300) -> str:
+def cli(*arguments: str | Path, timeout_s: float = 300) -> str:
     """A command that must succeed; what it prints."""
     done = subprocess.run(edgegossip(*arguments), capture_output=True, text=True, timeout=timeout_s * SLOW)
     if done.returncode:
@@ -55,7 +55,7 @@ def build(work: Path, cache: Path) -> str:
         command = edgegossip("image", "build", "--board", BOARD, "-o", work / "base.img", "--cache", cache)
         if subprocess.run(command, stdout=stream, stderr=stream).returncode:
             raise Stopped(f"image build: {log.read_text().splitlines()[-1]}")
-    said("image", "verify", work / "base.img", timeout_s=900)
+    cli("image", "verify", work / "base.img", timeout_s=900)
     return f"{(work / 'base.img').stat().st_size / 1e6:.0f} MB, looked through: no private key"
 
 
@@ -71,21 +71,21 @@ def files(work: Path, cache: Path) -> str:
         raise Stopped(f"a board's files under user-mode emulation: {error}") from error
 
 
-def kits(work: Path, cache: Path) -> str:
-    """A fleet, kits for both ways to train, and the card."""
+def bundles(work: Path, cache: Path) -> str:
+    """A fleet, bundles for both ways to train, and the card."""
     fleet = work / "fleet"
     if not (fleet / "fleet.json").exists():
-        said("fleet", "init", f"{fleet}")
-        said("fleet", "add", "--fleet", fleet, *HELPERS)
-        said("fleet", "add", "--fleet", fleet, NAME, "--board", BOARD)
-    said("fleet", "set", "--fleet", fleet, NAME, "--coordinator", ":".join(map(str, COORDINATOR)))
-    said("fleet", "kit", "--fleet", fleet, NAME, "-o", work / "server.kit")
+        cli("fleet", "init", f"{fleet}")
+        cli("fleet", "add", "--fleet", fleet, *HELPERS)
+        cli("fleet", "add", "--fleet", fleet, NAME, "--board", BOARD)
+    cli("fleet", "set", "--fleet", fleet, NAME, "--coordinator", ":".join(map(str, COORDINATOR)))
+    cli("fleet", "kit", "--fleet", fleet, NAME, "-o", work / "server.kit")
     everybody = ",".join((*HELPERS, NAME))
     join = ["--join", f"{FOUNDER[0]}:{FOUNDER[1]}", "--founder", HELPERS[0], "--boards", everybody]
-    said("fleet", "set", "--fleet", fleet, NAME, "--recipe", "quickstart-gossip", *join, *settings(MESH))
-    said("fleet", "kit", "--fleet", fleet, NAME, "-o", work / "mesh.kit")
-    said("image", "configure", work / "base.img", "--kit", work / "server.kit", "-o", work / "pi-01.img", timeout_s=600)
-    said("image", "verify", work / "pi-01.img", timeout_s=900)
+    cli("fleet", "set", "--fleet", fleet, NAME, "--recipe", "quickstart-gossip", *join, *settings(MESH))
+    cli("fleet", "kit", "--fleet", fleet, NAME, "-o", work / "mesh.kit")
+    cli("image", "configure", work / "base.img", "--kit", work / "server.kit", "-o", work / "pi-01.img", timeout_s=600)
+    cli("image", "verify", work / "pi-01.img", timeout_s=900)
     return "kits for a coordinator and for a mesh; card configured and looked through"
 
 
@@ -115,7 +115,7 @@ def server(work: Path, cache: Path) -> str:
             board.wait_for(rf"this board is {NAME} of fleet", 900 * SLOW)
             print(f"  first boot done after {after(start, board)}", flush=True)
             board.wait_for(r"Started edgegossip-node\.service", 900 * SLOW)
-            print(f"  at the coordinator's door after {after(start, board)}", flush=True)
+            print(f"  at the coordinator's TLS front end after {after(start, board)}", flush=True)
             board.wait_until(
                 lambda: str(coordinator.poll() is not None or ""), "end of the coordinator's run", 3000 * SLOW
             )
@@ -131,16 +131,16 @@ def server(work: Path, cache: Path) -> str:
 
 
 def mesh(work: Path, cache: Path) -> str:
-    """The board of the stage before with another kit: rounds of a mesh, a power cut in the middle
-    of one, and rounds again. The others count it out and go on; it goes on from its checkpoint, in
-    their round."""
+    """The board of the stage before with another bundle: rounds of a mesh, a power cut in the
+    middle of one, and rounds again. The others count it out and go on; it goes on from its
+    checkpoint, in their round."""
     card, here = work / "card-mesh.img", work / "runs-a"
     card.unlink(missing_ok=True)
     for old in (here, work / "runs-b"):
         shutil.rmtree(old, ignore_errors=True)
     disk.copy_sparse(work / "card.img", card)  # so that this stage can be done again
     board = Board(work, card, reaches=(FOUNDER, THIRD), listens=7700)
-    board.insert_kit(work / "mesh.kit")
+    board.insert_bundle(work / "mesh.kit")
     start = time.monotonic()
     with running(work, "host-a", *_founder(work, here)) as first, running(work, "host-b", *_joins(work)) as third:
         board.plug_in()
@@ -197,7 +197,7 @@ def raspi3b(work: Path, cache: Path) -> str:
         board.unplug()
 
 
-STAGES: tuple[Callable[[Path, Path], str], ...] = (build, files, kits, server, mesh, raspi3b)
+STAGES: tuple[Callable[[Path, Path], str], ...] = (build, files, bundles, server, mesh, raspi3b)
 
 
 @contextmanager

@@ -1,21 +1,21 @@
-"""What a board does before it takes part, at every boot: take the kit from the boot partition and
-become who it says.
+"""What a board does before it takes part, at every boot: take the provisioning bundle from the boot
+partition and become who it says.
 
     /boot/firmware/edgegossip.kit    put there by `edgegossip image configure` or by hand; gone
                                      after the first boot
     /etc/edgegossip/kit              the same, for root only: what everything else is made of
     /etc/edgegossip/                 identity (ca.pem identity.pem identity.key crl.pem), node.args,
                                      check-in, board.json
-    /etc/edgegossip/applied          digest of the kit whose parts are all in their places
+    /etc/edgegossip/applied          digest of the bundle whose parts are all in their places
     /etc/edgegossip/grown            there when the root file system fills the card
 
-Every step can be said again, and the power may go at any moment: the next boot goes on. The kit is
-wiped from the boot partition (FAT knows no permissions) only when the copy for root is on the disk.
-What goes wrong is said in the journal, and in /boot/firmware/edgegossip-firstboot.txt for who puts
-the card into a laptop. A new kit on the boot partition replaces the old one.
+Every step can be said again, and the power may go at any moment: the next boot goes on. The bundle
+is wiped from the boot partition (FAT knows no permissions) only when the copy for root is on the
+disk. What goes wrong is said in the journal, and in /boot/firmware/edgegossip-firstboot.txt for who
+puts the card into a laptop. A new bundle on the boot partition replaces the old one.
 
-Standard library only. The kit itself is checked by the release (`edgegossip.fleet.kitfile`), which
-knows certificates."""
+Standard library only. The bundle itself is checked by the release (`edgegossip.fleet.kitfile`),
+which knows certificates."""
 
 from __future__ import annotations
 
@@ -26,17 +26,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from disk import Disk
 
-CARD_KIT = "/boot/firmware/edgegossip.kit"
+CARD_BUNDLE = "/boot/firmware/edgegossip.kit"
 CARD_CONFIG = "/boot/firmware/config.txt"  # on every boot partition of a Raspberry Pi
 CARD_WORDS = "/boot/firmware/edgegossip-firstboot.txt"
 HOME = "/etc/edgegossip"
-KIT, APPLIED, GROWN = f"{HOME}/kit", f"{HOME}/applied", f"{HOME}/grown"
+BUNDLE, APPLIED, GROWN = f"{HOME}/kit", f"{HOME}/applied", f"{HOME}/grown"
 SITE = "/opt/edgegossip/current/site"
-MAX_KIT_BYTES = 1 << 20  # as in edgegossip.fleet.kitfile
+MAX_BUNDLE_BYTES = 1 << 20  # as in edgegossip.fleet.kitfile
 COMMAND_S = 600.0  # ssh host keys take minutes on a slow board
 NETWORK_MANAGER = "/usr/sbin/NetworkManager"
 WPA = "/etc/wpa_supplicant/wpa_supplicant-wlan0.conf"
@@ -78,119 +79,121 @@ class Machine:
 
 
 def first_boot(disk: Disk, machine: Machine, say: Callable[[str], None]) -> bool:
-    """Everything, in order. Whether this board knows who it is; raises Failed when its kit cannot
-    be used."""
+    """Everything, in order. Whether this board knows who it is; raises Failed when its bundle
+    cannot be used."""
     mount_card(disk, machine, say)
-    take_kit(disk, machine, say)
-    data = disk.read(KIT)
+    take_bundle(disk, machine, say)
+    data = disk.read(BUNDLE)
     if data is not None:
-        apply_kit(disk, machine, data, say)
+        apply_bundle(disk, machine, data, say)
     for step in (grow, host_keys):
         try:
             step(disk, machine, say)
         except (Failed, OSError) as error:  # a board with a small file system still trains
             say(f"{step.__name__}: {error}")
     if data is None:
-        say(f"this card has no kit: put one on its boot partition as {os.path.basename(CARD_KIT)} and start again")
+        name = os.path.basename(CARD_BUNDLE)
+        say(f"this card has no provisioning bundle: put one on its boot partition as {name} and start again")
     return data is not None
 
 
 def mount_card(disk: Disk, machine: Machine, say: Callable[[str], None]) -> None:
     """systemd mounts the boot partition; but it gives what reads /etc/fstab 90 s, and on a machine
-    that is slower than that it boots without. A kit must not go unseen for that."""
+    that is slower than that it boots without. A bundle must not go unseen for that."""
     if disk.exists(CARD_CONFIG):
         return
     try:
-        machine.run(["mount", os.path.dirname(CARD_KIT)])
+        machine.run(["mount", os.path.dirname(CARD_BUNDLE)])
         say("the boot partition was not mounted: it is now")
     except Failed as error:
         say(f"the boot partition cannot be mounted: {error}")
 
 
-def take_kit(disk: Disk, machine: Machine, say: Callable[[str], None]) -> None:
+def take_bundle(disk: Disk, machine: Machine, say: Callable[[str], None]) -> None:
     """From the boot partition to root's own folder, and wiped there. Raises Failed."""
-    data = disk.read(CARD_KIT)
+    data = disk.read(CARD_BUNDLE)
     if data is None:
         return
-    present = disk.read(KIT)
+    present = disk.read(BUNDLE)
     if present is None or not is_rest(data, present):
         check(disk, machine, data)
         disk.make_folder(HOME)
-        disk.replace(KIT, data, 0o600)
-    disk.overwrite(CARD_KIT)
-    disk.remove(CARD_KIT)
+        disk.replace(BUNDLE, data, 0o600)
+    disk.overwrite(CARD_BUNDLE)
+    disk.remove(CARD_BUNDLE)
     disk.remove(CARD_WORDS)
-    say("the kit is in /etc/edgegossip, and wiped from the boot partition")
+    say("the provisioning bundle is in /etc/edgegossip, and wiped from the boot partition")
 
 
-def is_rest(data: bytes, kit: bytes) -> bool:
-    """Whether this is what a wipe of the kit leaves when it is cut short: zeros, and the kit where
-    there are none yet."""
-    return len(data) <= len(kit) and all(a in (0, b) for a, b in zip(data, kit, strict=False))
+def is_rest(data: bytes, bundle: bytes) -> bool:
+    """Whether this is what a wipe of the bundle leaves when it is cut short: zeros, and the bundle
+    where there are none yet."""
+    return len(data) <= len(bundle) and all(a in (0, b) for a, b in zip(data, bundle, strict=False))
 
 
 def check(disk: Disk, machine: Machine, data: bytes) -> None:
-    """Raises Failed unless the release says that the kit on the card is of one piece, and signed by
-    its fleet."""
-    if len(data) > MAX_KIT_BYTES or b"\0" in data or not data:
+    """Raises Failed unless the release says that the bundle on the card is of one piece, and signed
+    by its fleet."""
+    if len(data) > MAX_BUNDLE_BYTES or b"\0" in data or not data:
         raise Failed("edgegossip.kit on the boot partition is damaged: copy it there again")
-    command = [sys.executable, "-s", "-m", "edgegossip.fleet.kitfile", disk.path(CARD_KIT)]
+    command = [sys.executable, "-s", "-m", "edgegossip.fleet.kitfile", disk.path(CARD_BUNDLE)]
     machine.run(["/usr/bin/env", f"PYTHONPATH={disk.path(SITE)}", "PYTHONDONTWRITEBYTECODE=1", *command])
 
 
-def apply_kit(disk: Disk, machine: Machine, data: bytes, say: Callable[[str], None]) -> None:
-    """Every part of the kit to its place, if it is not yet the one that is there. Raises Failed."""
+def apply_bundle(disk: Disk, machine: Machine, data: bytes, say: Callable[[str], None]) -> None:
+    """Every part of the bundle to its place, if it is not yet the one that is there. Raises
+    Failed."""
     try:
-        kit = json.loads(json.loads(data)["body"])
-        floor_s = float(kit["issued_s"])
+        bundle = json.loads(json.loads(data)["body"])
+        floor_s = float(bundle["issued_s"])
     except (ValueError, KeyError, TypeError):
         raise Failed(
-            f"{KIT} is damaged: make a kit again with `edgegossip fleet kit`, and put it on the card"
+            f"{BUNDLE} is damaged: make a provisioning bundle again with `edgegossip fleet kit`, and put it on the card"
         ) from None
     if machine.now() < floor_s:
         machine.set_clock(floor_s)
-        say("the clock was behind: set to the day on which the kit was made")
+        say("the clock was behind: set to the day on which the provisioning bundle was made")
     digest = hashlib.sha256(data).hexdigest().encode() + b"\n"
     if disk.read(APPLIED) == digest:
         return
-    identity(disk, kit)
-    hostname(disk, kit["name"])
-    ssh_keys(disk, kit["ssh_keys"])
-    for command in (["hostname", kit["name"]], *wifi(disk, kit["wifi"])):
+    identity(disk, bundle)
+    hostname(disk, bundle["name"])
+    ssh_keys(disk, bundle["ssh_keys"])
+    for command in (["hostname", bundle["name"]], *wifi(disk, bundle["wifi"])):
         try:
             machine.run(command)
         except Failed as error:  # the next boot has it from the files
             say(str(error))
     disk.replace(APPLIED, digest)
-    say(f"this board is {kit['name']} of fleet {kit['fleet']} ({kit['fleet_id']})")
+    say(f"this board is {bundle['name']} of fleet {bundle['fleet']} ({bundle['fleet_id']})")
 
 
-def identity(disk: Disk, kit: dict[str, Any]) -> None:
+def identity(disk: Disk, bundle: dict[str, Any]) -> None:
     """The folder that `edgegossip node` takes. board.json comes last: units wait for it."""
-    for name, text in sorted(kit["identity"].items()):
-        if name == "crl.pem" and disk.read(f"{HOME}/{name}") is not None and not changed(disk, kit):
+    for name, text in sorted(bundle["identity"].items()):
+        if name == "crl.pem" and disk.read(f"{HOME}/{name}") is not None and not changed(disk, bundle):
             continue  # the board may know a newer one by now
         disk.replace(f"{HOME}/{os.path.basename(name)}", text.encode(), 0o600 if name.endswith(".key") else 0o644)
     arguments = [
-        "# One argument of `edgegossip node` a line; a new kit, or `edgegossip fleet set`, replaces this file.",
-        *kit["node"],
+        "# One argument of `edgegossip node` a line; a new bundle, or `edgegossip fleet set`, replaces this file.",
+        *bundle["node"],
     ]
     disk.replace(f"{HOME}/node.args", ("\n".join(arguments) + "\n").encode())
-    if kit["check_in"]:
+    if bundle["check_in"]:
         disk.replace(
-            f"{HOME}/check-in", f"{kit['check_in']}\n".encode()
+            f"{HOME}/check-in", f"{bundle['check_in']}\n".encode()
         )  # its service is started only if this is there
     else:
         disk.remove(f"{HOME}/check-in")
-    about = {key: kit[key] for key in ("name", "board", "fleet", "fleet_id", "serial", "check_in", "issued_s")}
-    about["number"] = kit.get("number", 0)
+    about = {key: bundle[key] for key in ("name", "board", "fleet", "fleet_id", "serial", "check_in", "issued_s")}
+    about["number"] = bundle.get("number", 0)
     disk.replace(f"{HOME}/board.json", (json.dumps(about, indent=1) + "\n").encode())
 
 
-def changed(disk: Disk, kit: dict[str, Any]) -> bool:
-    """Whether the identity that is there is of another certificate than the kit's."""
+def changed(disk: Disk, bundle: dict[str, Any]) -> bool:
+    """Whether the identity that is there is of another certificate than the bundle's."""
     try:
-        return bool(json.loads(disk.read(f"{HOME}/board.json") or b"{}").get("serial") != kit["serial"])
+        return bool(json.loads(disk.read(f"{HOME}/board.json") or b"{}").get("serial") != bundle["serial"])
     except ValueError:
         return True
 
@@ -279,15 +282,14 @@ def host_keys(disk: Disk, machine: Machine, say: Callable[[str], None]) -> None:
 
 
 def main(disk: Disk, machine: Machine) -> int:
+    """Do everything; what goes wrong is said on the card, too. Returns the exit code."""
     try:
         first_boot(disk, machine, lambda text: print(text, flush=True))
         return 0
     except (Failed, OSError) as error:
         print(f"<3>{error}", file=sys.stderr, flush=True)  # <3>: an error, for the journal
-        try:
+        with suppress(OSError):  # a boot partition that is full or not there
             disk.replace(CARD_WORDS, f"{error}\n".encode())
-        except OSError:
-            pass  # a boot partition that is full or not there
         return 1
 
 

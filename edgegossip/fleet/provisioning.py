@@ -1,5 +1,5 @@
-"""What goes into a board's kit besides its identity: kept in the fleet's folder as
-profiles/NAME.json, for its owner only."""
+"""A board's provisioning bundle, made of what the fleet's folder knows of it: its identity, and its
+profile, which is kept as profiles/NAME.json, for its owner only."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from typing import Any
 from edgegossip import recipe as recipes
 from edgegossip.choices import did_you_mean
 from edgegossip.files import write_file
-from edgegossip.fleet.kitfile import Wifi
-from edgegossip.types import ConfigError, DataError, NodeId
+from edgegossip.fleet.kitfile import ProvisioningBundle, Wifi
+from edgegossip.fleet.store import Fleet
+from edgegossip.security.identity import CA, CERTIFICATE, CRL, KEY
+from edgegossip.types import ConfigError, DataError, NodeId, UsageError
+from edgegossip.update.client import Order
 
 BOARDS = (
     *("raspberry-pi-3", "raspberry-pi-4", "raspberry-pi-5", "raspberry-pi-zero-2-w"),
@@ -29,7 +32,8 @@ _KEY_TYPES = ("ssh-", "ecdsa-sha2-", "sk-ssh-", "sk-ecdsa-")
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One of `coordinator` and `join` says what the board runs; neither: nothing yet."""
+    """Say what a board is and runs. One of `coordinator` and `join` says what it runs; neither:
+    nothing yet."""
 
     board: str = "other"
     wifi: tuple[Wifi, ...] = ()
@@ -46,13 +50,13 @@ class Profile:
 
     @property
     def runs(self) -> bool:
-        """Whether it says what the board runs, so that a kit can be made."""
+        """Return whether it says what the board runs, so that a bundle can be made."""
         return bool(self.coordinator or self.join)
 
     def changed(self, **given: Any) -> Profile:
-        """With what is given and not None. A board that gets a coordinator after peers, or the
-        other way round, also loses the recipe and settings that were for those, if none are given.
-        Raises ConfigError for what cannot be."""
+        """Return the profile with what is given and not None. A board that gets a coordinator after
+        peers, or the other way round, also loses the recipe and settings that were for those, if
+        none are given. Raises ConfigError for what cannot be."""
         new = replace(self, **{key: value for key, value in given.items() if value is not None})
         if given.get("coordinator") and given.get("join"):
             raise ConfigError("--coordinator is for runs through a server, --join for runs of the mesh: leave one out")
@@ -90,7 +94,7 @@ def _checked(profile: Profile) -> Profile:
 
 
 def check_run(profile: Profile) -> None:
-    """What `edgegossip node` would not take is refused here: no board could say it to anybody.
+    """Refuse what `edgegossip node` would not take: no board could say it to anybody.
     Raises ConfigError."""
     if profile.coordinator:
         _check_client(profile)
@@ -121,15 +125,15 @@ def _check_client(profile: Profile) -> None:
 
 
 def check_place(option: str, place: str) -> None:
-    """Raises ConfigError unless it is HOST:PORT of something that others reach."""
+    """Raise ConfigError unless it is HOST:PORT of something that others reach."""
     from edgegossip.mesh import address as addresses
 
     addresses.parse(place, option)
 
 
-def arguments(profile: Profile, name: NodeId, fleet: Sequence[NodeId]) -> tuple[str, ...]:
-    """Of `edgegossip node` on that board. `fleet`: all boards of it. Raises ConfigError when the
-    profile does not say, or what no board would take."""
+def node_arguments(profile: Profile, name: NodeId, fleet: Sequence[NodeId]) -> tuple[str, ...]:
+    """Return the arguments of `edgegossip node` on that board. `fleet`: all boards of it. Raises
+    ConfigError when the profile does not say, or what no board would take."""
     if profile.coordinator:
         own = [part for setting in profile.settings if setting.startswith(_OWN) for part in ("--set", setting)]
         return ("--coordinator", profile.coordinator, *own)
@@ -153,15 +157,16 @@ def arguments(profile: Profile, name: NodeId, fleet: Sequence[NodeId]) -> tuple[
     return (*(part for seed in profile.join for part in ("--join", seed)), "--listen", profile.listen, *own)
 
 
-def load(folder: Path, name: NodeId) -> Profile:
-    """Of a fleet's folder; the default where none was kept. Raises DataError."""
+def load_profile(folder: Path, name: NodeId) -> Profile:
+    """Read a board's profile of a fleet's folder; the default where none was kept. Raises
+    DataError."""
     file = _file(folder, name)
     try:
         found: Mapping[str, Any] = json.loads(file.read_bytes())
         known = {f.name for f in fields(Profile)}
         plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in found.items() if k in known}
         kept = Profile(**(plain | {"wifi": tuple(Wifi(**w) for w in found.get("wifi", ()))}))
-        return _told(kept) if kept.coordinator else kept
+        return _without_run(kept) if kept.coordinator else kept
     except FileNotFoundError:
         return Profile()
     except (OSError, ValueError, TypeError, AttributeError) as error:
@@ -170,14 +175,14 @@ def load(folder: Path, name: NodeId) -> Profile:
         ) from error
 
 
-def _told(profile: Profile) -> Profile:
+def _without_run(profile: Profile) -> Profile:
     """Without what earlier versions kept of a coordinator's run for each board."""
     own = tuple(setting for setting in profile.settings if setting.startswith(_OWN))
     return replace(profile, recipe="", boards=(), settings=own)
 
 
-def keep(folder: Path, name: NodeId, profile: Profile) -> None:
-    """Raises OSError."""
+def keep_profile(folder: Path, name: NodeId, profile: Profile) -> None:
+    """Write a board's profile into the fleet's folder. Raises OSError."""
     file = _file(folder, name)
     file.parent.mkdir(mode=0o700, exist_ok=True)
     write_file(file, (json.dumps(asdict(profile), indent=1) + "\n").encode(), 0o600)
@@ -185,3 +190,82 @@ def keep(folder: Path, name: NodeId, profile: Profile) -> None:
 
 def _file(folder: Path, name: NodeId) -> Path:
     return folder / "profiles" / f"{name}.json"
+
+
+def make_bundle(fleet: Fleet, name: NodeId, now_s: float) -> bytes:
+    """Make the provisioning bundle of that board: the bytes of `NAME.kit`, signed by the fleet's
+    operator. Raises ConfigError for a name that has no valid certificate or no run, DataError,
+    UsageError."""
+    board = fleet.valid_board(name)
+    profile = load_profile(fleet.folder, name)
+    folder = fleet.folder / board.folder
+    try:
+        identity = {file: (folder / file).read_text() for file in (CA, CERTIFICATE, KEY, CRL)}
+    except OSError as error:
+        raise UsageError(
+            f"{error.filename}: {(error.strerror or str(error)).lower()}; edgegossip fleet add --again {name}"
+        ) from error
+    bundle = ProvisioningBundle(
+        name=name,
+        board=profile.board,
+        fleet=fleet.name,
+        fleet_id=fleet.fleet_id,
+        serial=board.serial,
+        issued_s=int(now_s),
+        identity=identity,
+        node=node_arguments(profile, name, fleet.boards),
+        number=profile.number,
+        check_in=profile.check_in,
+        wifi=profile.wifi,
+        ssh_keys=profile.ssh_keys,
+    )
+    return bundle.signed(fleet.operator())
+
+
+def order(fleet: Fleet, name: NodeId, number: int) -> dict[str, str] | None:
+    """Return what that board runs from now on, signed, when its command line was changed after
+    `number`; else None. Raises ConfigError when its profile does not say what it runs, DataError,
+    UsageError."""
+    profile = load_profile(fleet.folder, name)
+    if profile.number <= number:
+        return None
+    node = node_arguments(profile, fleet.valid_board(name).name, fleet.boards)
+    return Order(name, profile.number, node).signed(fleet.operator())
+
+
+def write_bundle(file: Path, data: bytes) -> None:
+    """Put a bundle into `file`, for its owner only, whatever was there. Raises UsageError."""
+    try:
+        write_file(file, data, 0o600)
+    except OSError as error:
+        raise UsageError(f"{file}: {(error.strerror or str(error)).lower()}") from error
+
+
+def in_repository(file: Path) -> bool:
+    """Return whether a git repository is around it, which does not ignore `*.kit`."""
+    for folder in file.absolute().parents:
+        if (folder / ".git").exists():
+            try:
+                return "*.kit" not in (folder / ".gitignore").read_text().splitlines()
+            except OSError:
+                return True
+    return False
+
+
+def set_profiles(fleet: Fleet, names: Sequence[NodeId], given: dict[str, Any]) -> None:
+    """Keep what is given (not None) for each of these boards. All are checked before one is
+    changed. Raises ConfigError."""
+    for name in names:
+        fleet.valid_board(name)
+    check_others(fleet, given)
+    new = {name: load_profile(fleet.folder, name).changed(**given) for name in names}
+    for name, profile in new.items():
+        keep_profile(fleet.folder, name, profile)
+
+
+def check_others(fleet: Fleet, given: dict[str, Any], new: Sequence[NodeId] = ()) -> None:
+    """Check that the boards that are named in there are in the fleet, or among those that are to be
+    added. Raises ConfigError."""
+    for name in (*filter(None, [given.get("founder")]), *(given.get("boards") or ())):
+        if name not in new:
+            fleet.valid_board(name)

@@ -1,4 +1,5 @@
-"""Giving the fleet's present revocation list to who runs, and seeing that they go by it then.
+"""Revocation, pushed to who runs (`fleet revoke --tell`): a board or a coordinator is given the
+fleet's present revocation list, and asked whether it goes by it then.
 
 An operator's laptop is a caller as boards are: it makes the admission handshake
 (security/handshake.py). Blocking."""
@@ -12,55 +13,54 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from edgegossip.fleet.store import Fleet
 from edgegossip.mesh import address as addresses
 from edgegossip.security import handshake, tls
-from edgegossip.security.identity import CRL, Identity, Revocations
+from edgegossip.security.identity import CRL, Identity
 from edgegossip.types import EdgegossipError, NodeId, PeerError, UsageError
 from edgegossip.untrusted import printable
 
-# Gives a revocation list (DER) to who is at the other end of a connection; the number of the list
+# Sends a revocation list (DER) to who is at the other end of a connection; the number of the list
 # that it has then.
-Give: TypeAlias = Callable[[ssl.SSLSocket, bytes], int]
-
+Send: TypeAlias = Callable[[ssl.SSLSocket, bytes], int]
 
 _AT_A_TIME = 16
 
 
-def tell(fleet: Fleet, where: str, to_coordinator: Give | None = None) -> tuple[str, int]:
-    """Give the revocation list of the fleet's folder to the board that listens at `where`
+def tell(fleet: Fleet, where: str, to_coordinator: Send | None = None) -> tuple[str, int]:
+    """Send the revocation list of the fleet's folder to the board that listens at `where`
     (host:port), or with `to_coordinator` to a coordinator; its name and the list's number. Raises
     ConfigError for a bad address, PeerError when it cannot be reached or does not take the list
     over, UsageError when it knows a list that this folder did not make: the folder is an old
     copy."""
-    identity = operator_of(fleet)
+    identity = fleet.operator()
     try:
-        told = announce(identity, where, to_coordinator=to_coordinator)
+        result = push(identity, where, to_coordinator=to_coordinator)
     except PeerError as error:
         if "our certificate was revoked" not in str(error):
             raise
         cure = _cure(fleet, "whoever listens there", where)
         raise UsageError(f"{error}: {fleet.folder} is an old copy of the fleet's folder. {cure}") from error
     ours = identity.revocations.number
-    if told.number == ours and told.has_ours:
-        return told.name, ours
-    if told.number < ours:
-        why = f": {told.refusal}" if told.refusal else ""
+    if result.number == ours and result.has_ours:
+        return result.name, ours
+    if result.number < ours:
+        why = f": {result.refusal}" if result.refusal else ""
         raise PeerError(
-            f"{where}: {told.name} did not take over revocation list {ours}, it goes by list {told.number}{why}; "
+            f"{where}: {result.name} did not take over revocation list {ours}, it goes by list {result.number}{why}; "
             "its log says more; then say this again"
         )
-    raise UsageError(_old_copy(fleet, told, where, ours))
+    raise UsageError(_old_copy(fleet, result, where, ours))
 
 
 def tell_all(
-    fleet: Fleet, places: Sequence[str], to_coordinator: Give | None = None
+    fleet: Fleet, places: Sequence[str], to_coordinator: Send | None = None
 ) -> Mapping[str, tuple[str, int] | EdgegossipError]:
-    """`tell` for each of the places at the same time, whatever the others come to: by place, what
-    it returned or raised."""
+    """Do `tell` for each of the places at the same time, whatever the others come to: by place,
+    what it returned or raised."""
 
     def one(where: str) -> tuple[str, int] | EdgegossipError:
         try:
@@ -75,32 +75,11 @@ def tell_all(
         return dict(zip(places, pool.map(one, places), strict=True))
 
 
-def operator_of(fleet: Fleet) -> Identity:
-    """Return the newest valid operator's identity, with the list of the fleet's folder: its own may
-    be older. Raises UsageError."""
-    trouble: EdgegossipError = UsageError(
-        f"{fleet.folder} has no valid operator, who could tell others: make one with "
-        f"`edgegossip fleet add --fleet {fleet.folder} --role operator the-operator`, then say this again"
-    )
-    for member in reversed(fleet.members):
-        if member.role != "operator" or member.state != "valid":
-            continue
-        try:
-            identity = Identity.load(fleet.folder / member.folder)
-        except EdgegossipError as error:
-            trouble = error
-            continue
-        if f"{identity.certificate.serial:x}" == member.serial:
-            present = Revocations.load(fleet.folder / CRL, identity.authority)
-            return replace(identity, revocations=present)
-    raise trouble
-
-
-def _old_copy(fleet: Fleet, told: Told, where: str, ours: int) -> str:
-    lists = f"list {told.number}" if told.number > ours else f"another list {ours}"
+def _old_copy(fleet: Fleet, result: PushResult, where: str, ours: int) -> str:
+    lists = f"list {result.number}" if result.number > ours else f"another list {ours}"
     return (
-        f"{told.name} at {where} goes by {lists}, which {fleet.folder} (list {ours}) did not make: this folder is an old copy "
-        f"of the fleet's, and nobody takes its list over. {_cure(fleet, told.name, where)}"
+        f"{result.name} at {where} goes by {lists}, which {fleet.folder} (list {ours}) did not make: this folder is an old copy "
+        f"of the fleet's, and nobody takes its list over. {_cure(fleet, result.name, where)}"
     )
 
 
@@ -112,8 +91,8 @@ def _cure(fleet: Fleet, who: str, where: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What came of it, by the other side's own words afterwards."""
+class PushResult:
+    """Say what a push came to, by the other side's own words afterwards."""
 
     name: NodeId
     number: int  # of the list that it goes by
@@ -121,8 +100,8 @@ class Told:
     refusal: str = ""  # why a board would not have let us in, if so
 
 
-def announce(identity: Identity, where: str, timeout_s: float = 10.0, *, to_coordinator: Give | None = None) -> Told:
-    """Give the identity's revocation list to whatever board of the fleet listens at `where`
+def push(identity: Identity, where: str, timeout_s: float = 10.0, *, to_coordinator: Send | None = None) -> PushResult:
+    """Send the identity's revocation list to whatever board of the fleet listens at `where`
     (host:port), which tells the others, or with `to_coordinator` to a coordinator. A board that was
     given it is asked again: the admission handshake has no answer to a list. Each of the two visits
     takes `timeout_s` at most, however slowly the other side speaks.
@@ -132,8 +111,8 @@ def announce(identity: Identity, where: str, timeout_s: float = 10.0, *, to_coor
     context = tls.client_context(identity)
     context.check_hostname = False  # any board of the fleet will do; `peer_of` sees that it is one
     try:
-        told, given = _visit(context, address, timeout_s, identity, to_coordinator)
-        return _visit(context, address, timeout_s, identity, None)[0] if given else told
+        result, sent = _visit(context, address, timeout_s, identity, to_coordinator)
+        return _visit(context, address, timeout_s, identity, None)[0] if sent else result
     except ssl.SSLError as error:
         raise PeerError(f"{where}: {tls.words(error)}") from error
     except OSError as error:
@@ -144,9 +123,9 @@ def announce(identity: Identity, where: str, timeout_s: float = 10.0, *, to_coor
 
 
 def _visit(
-    context: ssl.SSLContext, where: addresses.Address, timeout_s: float, identity: Identity, give: Give | None
-) -> tuple[Told, bool]:
-    """What it goes by when we come, and whether we gave it ours."""
+    context: ssl.SSLContext, where: addresses.Address, timeout_s: float, identity: Identity, send: Send | None
+) -> tuple[PushResult, bool]:
+    """What it goes by when we come, and whether we sent it ours."""
     with (
         socket.create_connection((where.host, where.port), timeout_s) as plain,
         until(plain, timeout_s),
@@ -154,9 +133,9 @@ def _visit(
     ):
         subject, _ = tls.peer_of(s.getpeercert(), identity.fleet)
         present = identity.revocations.present
-        if subject.role == "coordinator" and give is not None:
-            has = give(s, present.der)
-            return Told(subject.name, has, has == present.number), False
+        if subject.role == "coordinator" and send is not None:
+            number = send(s, present.der)
+            return PushResult(subject.name, number, number == present.number), False
         if subject.role != "board" or s.selected_alpn_protocol() != tls.ADMISSION:
             raise PeerError("what listens there is no board")
         with suppress(ssl.SSLEOFError, ConnectionError):  # it refused our certificate: why is there to be read
@@ -167,12 +146,12 @@ def _visit(
         with suppress(OSError):
             s.recv(1)  # until it has closed: it has looked at the list then
         refusal = "" if answer.welcome else printable(answer.text)
-        return Told(subject.name, answer.number, answer.crl == present.der, refusal), newer
+        return PushResult(subject.name, answer.number, answer.crl == present.der, refusal), newer
 
 
 @contextmanager
 def until(connection: socket.socket, timeout_s: float) -> Iterator[None]:
-    """Ends a connection that takes longer: the limit of a socket is one of each read and write, and
+    """End a connection that takes longer: the limit of a socket is one of each read and write, and
     who sends a byte every few seconds never meets it. Through a second descriptor, since TLS takes
     the first one over. Raises TimeoutError."""
     ended = threading.Event()

@@ -1,37 +1,41 @@
-"""Starts the boards of a local run from one process that has loaded what they all need, so that
-each is there at once.
+"""A fork server: starts the boards of a local run from one process that has loaded what they all
+need, so that each is there at once.
 
 A board spends its first three or more seconds on a core loading PyTorch, gRPC and Flower. Eight of
-them on a laptop are half a minute. The nursery loads all of it once and forks; it never trains,
+them on a laptop are half a minute. The fork server loads all of it once and forks; it never trains,
 opens no connection and has a single thread, which is what makes forking it safe. Boards are handed
 to the process that asked for them: they are its children, in sessions of their own, and live on
-when the nursery ends.
+when the fork server ends.
 
-`python -m edgegossip.fleet.launch.nursery ROOM CHANNEL FOLDERS MODULE...` is that process; FOLDERS
-are where its starter imports from. It ends when the other end of CHANNEL is closed, so it cannot
-outlive who started it.
+`python -m edgegossip.fleet.launch.fork_server TITLE CHANNEL FOLDERS MODULE...` is that process.
+TITLE is room for a board's command line, which `ps` shows in its place; FOLDERS are where its
+starter imports from. It ends when the other end of CHANNEL is closed, so it cannot outlive who
+started it.
 """
 
 from __future__ import annotations
 
 import atexit
-import contextlib
 import ctypes
 import gc
 import importlib
 import json
 import os
 import runpy
+import select
+import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
 
 from setproctitle import setproctitle, setthreadtitle
+from typing_extensions import override
 
-from edgegossip.fleet.launch.process import Adopted
 from edgegossip.types import HostError
 
 LOAD_S = 300.0  # until the first board runs; a loaded single-board computer needs a while to import PyTorch
@@ -39,7 +43,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _CLONE_NEWNET = 0x40000000  # Python has os.setns from 3.12 on
 _REQUEST_BYTES = 1 << 16
 _NO_CHILD = b"0"
-_ROOM = "-" * 8192  # for a board's command line, which `ps` is to show in place of ours
+_TITLE = "-" * 8192  # for a board's command line, which `ps` is to show in place of ours
 _COMMON = ("edgegossip.cli.node", "edgegossip.node.main", "edgegossip.training.workload")
 # Run mode -> what a board of it imports before it trains.
 MODULES: Mapping[str, Sequence[str]] = {
@@ -51,20 +55,120 @@ MODULES: Mapping[str, Sequence[str]] = {
 OF_SCRIPTS = ("torch._dynamo",)
 
 
-class Nursery:
-    """A source of board processes. Use as a context manager, or `close` it; boards are not touched
-    by that."""
+class Process(Protocol):
+    """Describe what a board's supervisor needs of its process; `subprocess.Popen` has all of it."""
+
+    pid: int
+    stdin: IO[bytes] | None
+    stdout: IO[bytes] | None
+
+    def poll(self) -> int | None:
+        """The exit status, -N when signal N killed it; None while it runs."""
+        ...
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end; its exit status. Raises subprocess.TimeoutExpired after `timeout`
+        seconds."""
+        ...
+
+    def send_signal(self, sig: int) -> None:
+        """Send it a signal; nothing happens once it has ended."""
+        ...
+
+    def terminate(self) -> None:
+        """Ask it to end (SIGTERM)."""
+        ...
+
+    def kill(self) -> None:
+        """End it (SIGKILL)."""
+        ...
+
+
+class ForkedProcess(Process):
+    """Handle a running child of this process that it did not start itself. May be used from several
+    threads.
+
+    `stdin` and `stdout` are our ends of its pipes. Until its status is taken the kernel keeps its
+    number, so no signal can reach a stranger.
+    """
+
+    def __init__(self, pid: int, stdin: IO[bytes], stdout: IO[bytes]) -> None:
+        self.pid = pid
+        self.stdin: IO[bytes] | None = stdin
+        self.stdout: IO[bytes] | None = stdout
+        self._handle = os.pidfd_open(pid)
+        self._lock = threading.Lock()
+        self._code: int | None = None
+
+    @override
+    def poll(self) -> int | None:
+        """Its exit status, -N when signal N killed it; None while it runs. What it has left behind
+        in its session, such as a user's forks, ends with it."""
+        with self._lock:
+            if self._code is None:
+                if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                    with suppress(
+                        ProcessLookupError
+                    ):  # its number is not given to others while its status is not taken
+                        os.killpg(self.pid, signal.SIGKILL)
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+                if pid:
+                    self._code = os.waitstatus_to_exitcode(status)
+                    os.close(self._handle)
+            return self._code
+
+    @override
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end; its exit status. Raises subprocess.TimeoutExpired after `timeout`
+        seconds."""
+        with self._lock:  # nobody takes the status, and closes the handle, while we copy it
+            handle = os.dup(self._handle) if self._code is None else None
+        if handle is not None:
+            try:
+                if not _ready(handle, timeout):
+                    raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
+            finally:
+                os.close(handle)
+        code = self.poll()
+        assert code is not None
+        return code
+
+    @override
+    def send_signal(self, sig: int) -> None:
+        """Does nothing once it has ended."""
+        with self._lock:
+            if self._code is None:
+                os.kill(self.pid, sig)
+
+    @override
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    @override
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def _ready(handle: int, timeout: float | None) -> bool:
+    poll = select.poll()
+    poll.register(handle, select.POLLIN)
+    return bool(poll.poll(None if timeout is None else timeout * 1000))
+
+
+class ForkServer:
+    """Start board processes by forking one that has loaded what they need. Use as a context
+    manager, or `close` it; boards are not touched by that."""
 
     def __init__(self, modules: Sequence[str], threads: int, log: Path) -> None:
         """Start it; it loads `modules` while this process goes on. `threads`: each board computes
         with so many. What it itself prints, which is nothing unless it fails, goes to `log`. This
         process becomes the parent of all that its descendants leave behind. Raises HostError."""
-        _adopt_orphans()
+        _become_subreaper()
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._channel.settimeout(LOAD_S)
         self._log = log
         log.parent.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "edgegossip.fleet.launch.nursery", _ROOM, str(theirs.fileno())]
+        command = [sys.executable, "-m", "edgegossip.fleet.launch.fork_server", _TITLE, str(theirs.fileno())]
         # A program or a notebook may have added the folder of the modules that it gives its boards.
         command += [json.dumps([os.path.abspath(folder) for folder in sys.path]), *modules]
         with theirs, log.open("ab") as out:
@@ -78,10 +182,11 @@ class Nursery:
                 start_new_session=True,
             )
 
-    def spawn(self, arguments: Sequence[str], log: Path, namespace: str = "") -> Adopted:
-        """A process that runs `edgegossip ARGUMENTS`, with pipes to its standard input and output,
-        and the end of `log` for its errors; in this network namespace of iproute2, if one is named.
-        Returns when it runs, the first time when the nursery has loaded. Raises HostError."""
+    def spawn(self, arguments: Sequence[str], log: Path, namespace: str = "") -> ForkedProcess:
+        """Start a process that runs `edgegossip ARGUMENTS`, with pipes to its standard input and
+        output, and the end of `log` for its errors; in this network namespace of iproute2, if one
+        is named. Returns when it runs, the first time when the fork server has loaded. Raises
+        HostError."""
         log.parent.mkdir(parents=True, exist_ok=True)
         their_input, our_output = os.pipe()
         our_input, their_output = os.pipe()
@@ -95,18 +200,18 @@ class Nursery:
             answer = self._channel.recv(_REQUEST_BYTES)
             if answer in (b"", _NO_CHILD):
                 raise OSError("it could not load what boards need" if not answer else "no room for another process")
-            return Adopted(int(answer), stdin, stdout)
+            return ForkedProcess(int(answer), stdin, stdout)
         except OSError as error:
             _close(stdin, stdout)
-            self._last_words()
+            self._await_log()
             raise HostError(f"cannot start a board: {error}; see {self._log}") from None
         finally:
             os.close(their_input)
             os.close(their_output)
 
-    def _last_words(self) -> None:
+    def _await_log(self) -> None:
         """Give one that is ending the time to say why."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        with suppress(subprocess.TimeoutExpired):
             self._process.wait(2.0)
 
     def close(self) -> None:
@@ -115,7 +220,7 @@ class Nursery:
         self._process.kill()  # nothing in it is worth waiting for, and it may still be loading
         self._process.wait()
 
-    def __enter__(self) -> Nursery:
+    def __enter__(self) -> ForkServer:
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -128,13 +233,14 @@ def _close(*files: IO[bytes]) -> None:
 
 
 def environment_of(threads: int) -> Mapping[str, str]:
-    """Each board computes with its own threads only; otherwise every one of them would take all
-    cores. SPT_NOENV: a process's title does not take the place of its environment in /proc."""
+    """Return the environment of a board. Each computes with its own threads only; otherwise every
+    one of them would take all cores. SPT_NOENV: a process's title does not take the place of its
+    environment in /proc."""
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "EDGEGOSSIP_THREADS")
     return {**os.environ, **dict.fromkeys(names, str(threads)), "PYTHONUNBUFFERED": "1", "SPT_NOENV": "1"}
 
 
-def _adopt_orphans() -> None:
+def _become_subreaper() -> None:
     """A process whose parent ends becomes ours if it descends from us; so we learn how a board
     ends."""
     libc = ctypes.CDLL(None, use_errno=True)
@@ -143,44 +249,44 @@ def _adopt_orphans() -> None:
 
 
 def _serve(channel: socket.socket) -> list[str]:
-    """In the nursery: fork whenever asked to. Returns in each board, with its arguments, and never
-    in the nursery itself."""
+    """In the fork server: fork whenever asked to. Returns in each board, with its arguments, and
+    never in the fork server itself."""
     while True:
         request, files, _, _ = socket.recv_fds(channel, _REQUEST_BYTES, 3)
         if not request:
             os._exit(0)  # who started us has gone
         namespace, *arguments = map(str, json.loads(request))
-        born, bear = os.pipe()
+        reported, report = os.pipe()
         between = os.fork()  # ends at once, so that the board gets another parent
-        if between == 0 and _bear(bear):
+        if between == 0 and _fork_board(report):
             channel.close()
-            os.close(born)
-            _take_over(files)
+            os.close(reported)
+            _become_board(files)
             if namespace:
-                _enter(namespace)
+                _enter_namespace(namespace)
             return arguments
-        os.close(bear)
+        os.close(report)
         os.waitpid(between, 0)
-        channel.send(os.read(born, 20) or _NO_CHILD)
-        for file in (born, *files):
+        channel.send(os.read(reported, 20) or _NO_CHILD)
+        for file in (reported, *files):
             os.close(file)
 
 
-def _bear(bear: int) -> bool:
-    """Fork the board and end, after its number has been written to `bear`. Returns True in the
+def _fork_board(report: int) -> bool:
+    """Fork the board and end, after its number has been written to `report`. Returns True in the
     board."""
     try:
         pid = os.fork()
         if pid:
-            os.write(bear, str(pid).encode())
+            os.write(report, str(pid).encode())
             os._exit(0)
-        os.close(bear)
+        os.close(report)
         return True
     except OSError:
         os._exit(1)  # no number: who asked is told that there is no board
 
 
-def _take_over(files: Sequence[int]) -> None:
+def _become_board(files: Sequence[int]) -> None:
     """Give this new process its own session and standard streams."""
     os.setsid()
     for target, file in enumerate(files):
@@ -188,7 +294,7 @@ def _take_over(files: Sequence[int]) -> None:
         os.close(file)
 
 
-def _enter(namespace: str) -> None:
+def _enter_namespace(namespace: str) -> None:
     """Live in a network namespace of iproute2 from now on, with every thread that is started
     later."""
     libc = ctypes.CDLL(None, use_errno=True)
@@ -205,16 +311,18 @@ def _load(modules: Sequence[str]) -> None:
 
 
 def main(channel: int, folders: Sequence[str], modules: Sequence[str]) -> None:
+    """Be the fork server, and in each process that it forks a board: `python -m edgegossip`."""
     sys.path[:] = [*(folder for folder in sys.path if folder not in folders), *folders]
     with socket.socket(fileno=channel) as line:
-        setproctitle("edgegossip nursery")
+        setproctitle("edgegossip fork-server")
         _load(modules)
         arguments = _serve(line)
     setproctitle(" ".join([sys.executable, "-m", "edgegossip", *arguments]))  # for ps and kill
     setthreadtitle("edgegossip")
     sys.argv = ["edgegossip", *arguments]
     # Registered before a script's own handlers, so it comes after them. To take the interpreter
-    # down would write to every page that is shared with the nursery, and so copy it: two seconds.
+    # down would write to every page that is shared with the fork server, and so copy it: two
+    # seconds.
     code = 0
     atexit.register(lambda: _end(code))
     try:

@@ -1,5 +1,5 @@
-"""Boards from the nursery: processes of ours in every way that matters, whatever becomes of the
-nursery."""
+"""Boards from the fork server: processes of ours in every way that matters, whatever becomes of
+it."""
 
 from __future__ import annotations
 
@@ -15,36 +15,38 @@ import psutil
 import pytest
 
 from edgegossip import __version__
-from edgegossip.fleet.launch.nursery import MODULES, Nursery
+from edgegossip.fleet.launch.fork_server import MODULES, ForkServer
 from edgegossip.types import HostError
 
 BOARD = ["node", "quickstart-gossip", "--managed", "--name", "board-0", "--boards", "board-0,board-1"]
 OWNER = """
 import sys, time
 from pathlib import Path
-from edgegossip.fleet.launch.nursery import MODULES, Nursery
-nursery = Nursery(MODULES["gossip"], 1, Path(sys.argv[1]))
-board = nursery.spawn(sys.argv[2:], Path(sys.argv[1]))
-print(board.pid, nursery._process.pid, flush=True)
+from edgegossip.fleet.launch.fork_server import MODULES, ForkServer
+fork_server = ForkServer(MODULES["gossip"], 1, Path(sys.argv[1]))
+board = fork_server.spawn(sys.argv[2:], Path(sys.argv[1]))
+print(board.pid, fork_server._process.pid, flush=True)
 time.sleep(300)
 """
 
 
 @pytest.fixture(scope="module")
-def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    with Nursery(MODULES["gossip"], 3, tmp_path_factory.mktemp("nursery") / "nursery.log") as nursery:
-        yield nursery
+def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
+    with ForkServer(MODULES["gossip"], 3, tmp_path_factory.mktemp("fork-server") / "fork-server.log") as fork_server:
+        yield fork_server
 
 
-def test_a_command_runs_with_pipes_and_a_log_and_ends_with_its_status(nursery: Nursery, tmp_path: Path) -> None:
-    good = nursery.spawn(["--version"], tmp_path / "good.log")
+def test_a_command_runs_with_pipes_and_a_log_and_ends_with_its_status(fork_server: ForkServer, tmp_path: Path) -> None:
+    good = fork_server.spawn(["--version"], tmp_path / "good.log")
     assert good.stdout.read().decode().split()[-1] == __version__ and good.wait(20) == 0
-    bad = nursery.spawn(["node", "no-such-recipe", "--name", "a"], tmp_path / "bad.log")
+    bad = fork_server.spawn(["node", "no-such-recipe", "--name", "a"], tmp_path / "bad.log")
     assert bad.wait(20) == bad.poll() == 2 and "no-such-recipe" in (tmp_path / "bad.log").read_text()
 
 
-def test_a_board_is_our_child_in_a_session_of_its_own_under_its_own_name(nursery: Nursery, tmp_path: Path) -> None:
-    board = nursery.spawn(BOARD, tmp_path / "board.log")
+def test_a_board_is_our_child_in_a_session_of_its_own_under_its_own_name(
+    fork_server: ForkServer, tmp_path: Path
+) -> None:
+    board = fork_server.spawn(BOARD, tmp_path / "board.log")
     while b"listening" not in board.stdout.readline():
         pass
     process = psutil.Process(board.pid)
@@ -59,16 +61,16 @@ def test_a_board_is_our_child_in_a_session_of_its_own_under_its_own_name(nursery
     board.kill()  # of somebody who is gone: nothing happens
 
 
-def test_signals_reach_it_and_show_in_its_status(nursery: Nursery, tmp_path: Path) -> None:
+def test_signals_reach_it_and_show_in_its_status(fork_server: ForkServer, tmp_path: Path) -> None:
     for signum in (signal.SIGKILL, signal.SIGTERM):
-        board = nursery.spawn(BOARD, tmp_path / "board.log")
+        board = fork_server.spawn(BOARD, tmp_path / "board.log")
         board.stdout.readline()
         board.send_signal(signum)
         assert board.wait(20) == (-9 if signum == signal.SIGKILL else 130)
 
 
-def test_a_board_holds_none_of_its_siblings_pipes(nursery: Nursery, tmp_path: Path) -> None:
-    first, second = (nursery.spawn(BOARD, tmp_path / f"{k}.log") for k in range(2))
+def test_a_board_holds_none_of_its_siblings_pipes(fork_server: ForkServer, tmp_path: Path) -> None:
+    first, second = (fork_server.spawn(BOARD, tmp_path / f"{k}.log") for k in range(2))
     first.stdout.readline(), second.stdout.readline()
     first.kill()
     while first.stdout.read(1 << 16):
@@ -78,33 +80,33 @@ def test_a_board_holds_none_of_its_siblings_pipes(nursery: Nursery, tmp_path: Pa
     assert second.wait(20) == -9
 
 
-def test_a_board_outlives_the_nursery_but_neither_outlives_us(tmp_path: Path) -> None:
+def test_a_board_outlives_the_fork_server_but_neither_outlives_us(tmp_path: Path) -> None:
     owner = subprocess.Popen(
         [sys.executable, "-c", OWNER, str(tmp_path / "log"), *BOARD], stdout=subprocess.PIPE, text=True
     )
-    board, nursery = (psutil.Process(int(pid)) for pid in owner.stdout.readline().split())
-    nursery.kill()
+    board, fork_server = (psutil.Process(int(pid)) for pid in owner.stdout.readline().split())
+    fork_server.kill()
     time.sleep(0.5)
     assert board.is_running() and board.status() != psutil.STATUS_ZOMBIE
     owner.kill()
     owner.wait()
-    psutil.wait_procs([board, nursery], timeout=30)
+    psutil.wait_procs([board, fork_server], timeout=30)
     assert not board.is_running() or board.status() == psutil.STATUS_ZOMBIE
 
 
-def test_the_nursery_ends_with_its_owner(tmp_path: Path) -> None:
+def test_the_fork_server_ends_with_its_owner(tmp_path: Path) -> None:
     owner = subprocess.Popen(
         [sys.executable, "-c", OWNER, str(tmp_path / "log"), *BOARD], stdout=subprocess.PIPE, text=True
     )
-    nursery = psutil.Process(int(owner.stdout.readline().split()[1]))
+    fork_server = psutil.Process(int(owner.stdout.readline().split()[1]))
     owner.kill()
     owner.wait()
-    gone, _ = psutil.wait_procs([nursery], timeout=30)
-    assert gone or nursery.status() == psutil.STATUS_ZOMBIE
+    gone, _ = psutil.wait_procs([fork_server], timeout=30)
+    assert gone or fork_server.status() == psutil.STATUS_ZOMBIE
 
 
 def test_one_that_cannot_load_says_where_to_look(tmp_path: Path) -> None:
-    with Nursery(["no.such.module"], 1, tmp_path / "log") as broken, pytest.raises(HostError, match="see "):
+    with ForkServer(["no.such.module"], 1, tmp_path / "log") as broken, pytest.raises(HostError, match="see "):
         broken.spawn(BOARD, tmp_path / "board.log")
     assert (
         "no.such.module" in (tmp_path / "log").read_text() or "No module named 'no'" in (tmp_path / "log").read_text()

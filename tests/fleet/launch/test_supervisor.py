@@ -10,8 +10,7 @@ import sys
 import threading
 from pathlib import Path
 
-from edgegossip.fleet.launch.child import Child, News, _read, stop_all
-from edgegossip.fleet.launch.watch import Watch
+from edgegossip.fleet.launch.supervisor import BoardProcess, Message, Supervisor, _read, stop_all
 from edgegossip.telemetry.lines import EventRecord
 from edgegossip.telemetry.sinks import RecordSink
 
@@ -60,15 +59,15 @@ class Kept(RecordSink):
         pass
 
 
-def start(name: str, script: str, news: queue.Queue[News], folder: Path) -> Child:
+def start(name: str, script: str, messages: queue.Queue[Message], folder: Path) -> BoardProcess:
     process = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     log = folder / f"{name}.log"
-    reader = threading.Thread(target=_read, args=(name, process, log, news), daemon=True)
+    reader = threading.Thread(target=_read, args=(name, process, log, messages), daemon=True)
     reader.start()
-    return Child(name, process, log, reader)
+    return BoardProcess(name, process, log, reader)
 
 
-def watch(
+def supervise(
     folder: Path,
     patience_s: float,
     restarts: int = 0,
@@ -76,36 +75,36 @@ def watch(
     kept: bool = False,
     hanging_s: float = 60.0,
     **scripts: str,
-) -> tuple[Watch, Kept]:
+) -> tuple[Supervisor, Kept]:
     """`again` is what a board runs that is started again; `kept`: whether boards have
     checkpoints."""
-    news: queue.Queue[News] = queue.Queue()
+    messages: queue.Queue[Message] = queue.Queue()
     sink = Kept()
-    children = [start(name, script, news, folder) for name, script in scripts.items()]
-    made = Watch(children, news, sink, restarts=restarts, hanging_s=hanging_s)
+    boards = [start(name, script, messages, folder) for name, script in scripts.items()]
+    made = Supervisor(boards, messages, sink, restarts=restarts, hanging_s=hanging_s)
     made.has_checkpoint = lambda name: kept
-    made.start_again = lambda name: start(name, again or scripts[name], news, folder)
+    made.start_again = lambda name: start(name, again or scripts[name], messages, folder)
     try:
         made.until_ended(patience_s)
     finally:
-        stop_all(children)
+        stop_all(boards)
     return made, sink
 
 
 def test_a_busy_board_outlives_any_patience_as_long_as_it_beats(tmp_path: Path) -> None:
-    made, sink = watch(tmp_path, 3.0, busy=BUSY, other=BUSY.replace("busy", "other"))
+    made, sink = supervise(tmp_path, 3.0, busy=BUSY, other=BUSY.replace("busy", "other"))
     assert made.lost == {} and sorted(e.node for e in sink.events) == ["busy", "other"]
 
 
 def test_a_stopped_board_is_ended_once_others_have_finished(tmp_path: Path) -> None:
-    made, sink = watch(tmp_path, 3.0, busy=BUSY, stopped=STOPPED)
+    made, sink = supervise(tmp_path, 3.0, busy=BUSY, stopped=STOPPED)
     assert list(made.lost) == ["stopped"] and "gave no sign of life" in made.lost["stopped"]
     assert [e.name for e in sink.events if e.node == "stopped"] == ["lost"]
 
 
 def test_a_board_that_lives_and_does_no_round_is_ended_once_others_have_finished(tmp_path: Path) -> None:
     hanging = UNTIL.format(file=str(tmp_path / "never"), size=1)
-    made, _ = watch(
+    made, _ = supervise(
         tmp_path, 60.0, hanging_s=0.5, hanging=hanging, done=BUSY.replace("90", "1").replace("busy", "done")
     )
     assert list(made.lost) == ["hanging"] and "it did no round for" in made.lost["hanging"]
@@ -115,41 +114,41 @@ def test_a_slow_board_that_does_rounds_is_waited_for(tmp_path: Path) -> None:
     rounds = "    pipe.write(MetricsRecord('busy', 0, 0.0, {}))\n"
     slow = BUSY.replace("import PipeSink", "import PipeSink\nfrom edgegossip.telemetry.lines import MetricsRecord")
     slow = slow.replace("    pipe.beat()\n", rounds)
-    made, _ = watch(tmp_path, 60.0, hanging_s=0.5, busy=slow, done=BUSY.replace("90", "1").replace("busy", "done"))
+    made, _ = supervise(tmp_path, 60.0, hanging_s=0.5, busy=slow, done=BUSY.replace("90", "1").replace("busy", "done"))
     assert made.lost == {}
 
 
 def test_a_board_that_is_killed_after_it_finished_is_not_lost(tmp_path: Path) -> None:
     killed = BUSY.replace("90", "1") + "os.kill(os.getpid(), 9)\n"
-    made, _ = watch(
+    made, _ = supervise(
         tmp_path, 60.0, killed=killed.replace("busy", "killed"), done=BUSY.replace("90", "1").replace("busy", "done")
     )
-    assert made.lost == {} and made.child("killed").code == -9
+    assert made.lost == {} and made.board("killed").code == -9
 
 
 def test_a_board_that_has_finished_and_hangs_is_ended_and_not_lost(tmp_path: Path) -> None:
     hangs = (
         "from edgegossip.telemetry.sinks import PipeSink; PipeSink(1).event('hangs', 'finished', 'done')\n" + STOPPED
     )
-    made, _ = watch(tmp_path, 0.5, hangs=hangs)
-    assert made.lost == {} and made.child("hangs").code == -9
+    made, _ = supervise(tmp_path, 0.5, hangs=hangs)
+    assert made.lost == {} and made.board("hangs").code == -9
 
 
 def test_a_full_disk_holds_no_board_and_hides_no_end(tmp_path: Path) -> None:
     """What a board prints has no room in its log; more than a pipe takes."""
     (tmp_path / "talks.log").symlink_to("/dev/full")
     talks = "print('a word\\n' * 50_000)\nfrom edgegossip.telemetry.sinks import PipeSink\n"
-    made, _ = watch(tmp_path, 60.0, talks=talks + "PipeSink(1).event('talks', 'finished', 'done')")
-    assert made.lost == {} and made.child("talks").code == 0
+    made, _ = supervise(tmp_path, 60.0, talks=talks + "PipeSink(1).event('talks', 'finished', 'done')")
+    assert made.lost == {} and made.board("talks").code == 0
 
 
 def test_all_stopped_ends_the_run(tmp_path: Path) -> None:
-    made, _ = watch(tmp_path, 1.0, a=STOPPED, b=STOPPED)
+    made, _ = supervise(tmp_path, 1.0, a=STOPPED, b=STOPPED)
     assert sorted(made.lost) == ["a", "b"]
 
 
 def test_a_crash_is_named_with_its_exit_code_and_log(tmp_path: Path) -> None:
-    made, _ = watch(tmp_path, 5.0, crashing=CRASHING)
+    made, _ = supervise(tmp_path, 5.0, crashing=CRASHING)
     assert made.lost == {"crashing": f"its process ended with exit code 3; its log is {tmp_path / 'crashing.log'}"}
 
 
@@ -157,8 +156,8 @@ def test_a_board_that_dies_is_started_again_and_is_not_lost(tmp_path: Path) -> N
     file = str(tmp_path / "sign")
     again = BUSY.replace("busy", "crashing").replace("90", "1") + SIGN.format(file=file)
     busy = UNTIL.format(file=file, size=1)
-    made, sink = watch(tmp_path, 5.0, restarts=1, again=again, crashing=CRASHING, busy=busy)
-    assert made.lost == {} and [c.name for c in made.children] == ["crashing", "busy"]
+    made, sink = supervise(tmp_path, 5.0, restarts=1, again=again, crashing=CRASHING, busy=busy)
+    assert made.lost == {} and [c.name for c in made.boards] == ["crashing", "busy"]
     assert [e.name for e in sink.events if e.node == "crashing"] == ["restarted", "finished"]
 
 
@@ -166,26 +165,26 @@ def test_a_board_is_started_again_so_often_and_not_when_it_said_what_is_wrong(tm
     wrong = "from edgegossip.telemetry.sinks import PipeSink; PipeSink(1).event('wrong', 'error', 'no such file')"
     file = str(tmp_path / "sign")
     crashing, busy = SIGN.format(file=file) + CRASHING, UNTIL.format(file=file, size=3)
-    made, sink = watch(tmp_path, 5.0, restarts=2, busy=busy, crashing=crashing, wrong=wrong)
+    made, sink = supervise(tmp_path, 5.0, restarts=2, busy=busy, crashing=crashing, wrong=wrong)
     assert sorted(made.lost) == ["crashing", "wrong"] and made.lost["wrong"] == "no such file"
     assert [e.name for e in sink.events if e.node == "crashing"] == ["restarted", "restarted", "lost"]
 
 
-def says_it_is_done(name: str, file: str) -> str:
+def finishes(name: str, file: str) -> str:
     said = f"from edgegossip.telemetry.sinks import PipeSink; PipeSink(1).event({name!r}, 'finished', 'done')\n"
     return said + SIGN.format(file=file)
 
 
 def test_nobody_is_started_again_when_the_others_have_finished(tmp_path: Path) -> None:
     file = str(tmp_path / "sign")
-    made, _ = watch(tmp_path, 5.0, restarts=1, done=says_it_is_done("done", file), late=LATE.format(file=file))
+    made, _ = supervise(tmp_path, 5.0, restarts=1, done=finishes("done", file), late=LATE.format(file=file))
     assert list(made.lost) == ["late"]
 
 
 def test_one_with_a_checkpoint_is_started_again_all_the_same(tmp_path: Path) -> None:
     file = str(tmp_path / "sign")
-    scripts = {"done": says_it_is_done("done", file), "late": LATE.format(file=file)}
-    made, _ = watch(tmp_path, 5.0, restarts=1, again=says_it_is_done("late", file), kept=True, **scripts)
+    scripts = {"done": finishes("done", file), "late": LATE.format(file=file)}
+    made, _ = supervise(tmp_path, 5.0, restarts=1, again=finishes("late", file), kept=True, **scripts)
     assert made.lost == {}
 
 
@@ -197,8 +196,8 @@ def test_a_board_that_starts_again_is_told_who_is_gone(tmp_path: Path) -> None:
     )
     echo += "for line in sys.stdin:\n    pipe.event('late', 'notice', line)\n    if 'busy' in line: break\n"
     echo += "pipe.event('late', 'finished', 'done')"
-    gone, late = says_it_is_done("gone", finished), LATE.format(file=finished)
-    made, sink = watch(
+    gone, late = finishes("gone", finished), LATE.format(file=finished)
+    made, sink = supervise(
         tmp_path, 8.0, restarts=1, again=echo, late=late, gone=gone, busy=UNTIL.format(file=listens, size=1)
     )
     assert made.lost == {}
@@ -207,8 +206,8 @@ def test_a_board_that_starts_again_is_told_who_is_gone(tmp_path: Path) -> None:
 
 
 def test_a_board_that_died_before_it_read_a_line_can_be_stopped(tmp_path: Path) -> None:
-    child = start("gone", "", queue.Queue(), tmp_path)
-    child.process.wait()
-    child.tell("a line that nobody reads")
-    stop_all([child])
-    assert child.process.stdin is not None and child.process.stdin.closed
+    board = start("gone", "", queue.Queue(), tmp_path)
+    board.process.wait()
+    board.send_line("a line that nobody reads")
+    stop_all([board])
+    assert board.process.stdin is not None and board.process.stdin.closed

@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("flwr", reason="server mode is an extra: pip install 'edgegossip[server]'")
 
 from edgegossip import recipe as recipes
-from edgegossip.fleet.launch import admission
 from edgegossip.fleet.launch.coordinator import CoordinatorOptions, _with_names
+from edgegossip.fleet.launch.identities import credentials, find_fleet
 from edgegossip.fleet.store import Fleet
 from edgegossip.security.identity import Identity
 from edgegossip.types import ConfigError, PeerError, UsageError
@@ -36,33 +36,33 @@ def _names(nodes: int, *boards: str) -> tuple[str, ...]:
 
 
 def test_a_fleet_folder_is_found_and_gets_one_coordinator(fleet: Path) -> None:
-    found = admission.find_fleet(None, None, insecure=False)
+    found = find_fleet(None, None, insecure=False)
     assert found == Path("fleet/coordinators/the-coordinator")
-    assert admission.find_fleet(Path("fleet"), None, insecure=False) == found  # the same again
+    assert find_fleet(Path("fleet"), None, insecure=False) == found  # the same again
     assert Identity.load(found).role == "coordinator"
     assert [m.role for m in Fleet.open(fleet).members].count("coordinator") == 1
-    assert admission.credentials(found).admission.revoked(1) is False
+    assert credentials(found).admission.revoked(1) is False
     Fleet.open(fleet).revoke("the-coordinator")
+    Fleet.open(fleet).add("pi-09", "board", 20)
+    (found / "crl.pem").write_bytes((fleet / "crl.pem").read_bytes())
     with pytest.raises(ConfigError, match="the certificate of the-coordinator was revoked"):
-        Fleet.open(fleet).add("pi-09", "board", 20)
-        (found / "crl.pem").write_bytes((fleet / "crl.pem").read_bytes())
-        admission.credentials(found)
+        credentials(found)
 
 
 def test_without_a_fleet_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert admission.find_fleet(None, None, insecure=False) is None
+    assert find_fleet(None, None, insecure=False) is None
     with pytest.raises(UsageError, match="is no fleet: make one with `edgegossip fleet init"):
-        admission.find_fleet(Path("elsewhere"), None, insecure=False)
+        find_fleet(Path("elsewhere"), None, insecure=False)
 
 
 def test_what_does_not_go_together(fleet: Path) -> None:
-    assert admission.find_fleet(None, None, insecure=True) is None
-    assert admission.find_fleet(None, Path("kit"), insecure=False) == Path("kit")
+    assert find_fleet(None, None, insecure=True) is None
+    assert find_fleet(None, Path("identity"), insecure=False) == Path("identity")
     with pytest.raises(ConfigError, match="--insecure goes without TLS"):
-        admission.find_fleet(fleet, None, insecure=True)
+        find_fleet(fleet, None, insecure=True)
     with pytest.raises(ConfigError, match="leave --identity out"):
-        admission.find_fleet(fleet, Path("kit"), insecure=False)
+        find_fleet(fleet, Path("identity"), insecure=False)
 
 
 def test_boards_of_the_run_are_boards_of_the_fleet(fleet: Path) -> None:
@@ -81,9 +81,9 @@ def test_boards_of_the_run_are_boards_of_the_fleet(fleet: Path) -> None:
 
 
 def test_why_a_proof_is_not_taken(fleet: Path, tmp_path: Path) -> None:
-    found = admission.find_fleet(None, None, insecure=False)
+    found = find_fleet(None, None, insecure=False)
     assert found is not None
-    rules = admission.credentials(found).admission
+    rules = credentials(found).admission
     board = Identity.load(fleet / "boards" / "pi-01")
     caller = rules.by_signature("board", ["pi-01"], b"key", board.sign(b"key"))
     assert (caller.subject.name, caller.serial) == ("pi-01", board.certificate.serial)

@@ -1,4 +1,4 @@
-"""Kits: of one piece and signed, for their owner only, and nobody else's."""
+"""Bundles: of one piece and signed, for their owner only, and nobody else's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from edgegossip.cli.fleet import fleet as command
-from edgegossip.fleet import kitfile, making, profiles
+from edgegossip.fleet import kitfile, provisioning
 from edgegossip.fleet.kitfile import Wifi
 from edgegossip.fleet.store import Fleet
 from edgegossip.types import ConfigError, DataError, EdgegossipError
@@ -24,21 +24,23 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Fleet:
     made = made.add_all(("pi-01", "pi-02"), "board", 20)
     wifi = (Wifi.of("Garden", "correct horse", "DE"),)
     given = {"board": "raspberry-pi-4", "wifi": wifi, "coordinator": "10.0.0.9:8000", "check_in": "10.0.0.9:7710"}
-    making.set_profiles(made, ("pi-01", "pi-02"), given)
+    provisioning.set_profiles(made, ("pi-01", "pi-02"), given)
     return made
 
 
-def test_a_kit_has_all_that_the_board_needs(fleet):
-    kit = kitfile.parse(making.make(fleet, "pi-01", 1.8e9))
-    assert (kit.name, kit.board, kit.fleet_id, kit.issued_s) == (
+def test_a_bundle_has_all_that_the_board_needs(fleet):
+    bundle = kitfile.parse(provisioning.make_bundle(fleet, "pi-01", 1.8e9))
+    assert (bundle.name, bundle.board, bundle.fleet_id, bundle.issued_s) == (
         "pi-01",
         "raspberry-pi-4",
         fleet.fleet_id,
         1_800_000_000,
     )
-    assert kit.node == ("--coordinator", "10.0.0.9:8000"), "which tells it recipe and members"
-    assert kit.identity["identity.key"] == (fleet.folder / "boards/pi-01/identity.key").read_text()
-    assert kit.wifi[0].ssid == "Garden" and "correct horse" not in making.make(fleet, "pi-01", 0).decode()
+    assert bundle.node == ("--coordinator", "10.0.0.9:8000"), "which tells it recipe and members"
+    assert bundle.identity["identity.key"] == (fleet.folder / "boards/pi-01/identity.key").read_text()
+    assert (
+        bundle.wifi[0].ssid == "Garden" and "correct horse" not in provisioning.make_bundle(fleet, "pi-01", 0).decode()
+    )
 
 
 def test_the_key_of_a_password_is_that_of_the_standard():
@@ -48,7 +50,7 @@ def test_the_key_of_a_password_is_that_of_the_standard():
 
 def test_boards_that_have_a_profile_can_be_named():
     found = {file.stem for file in (Path(__file__).parents[2] / "devices").glob("*.toml")}
-    assert found <= set(profiles.BOARDS)
+    assert found <= set(provisioning.BOARDS)
 
 
 def body_with(data: bytes, **changes: object) -> bytes:
@@ -58,10 +60,10 @@ def body_with(data: bytes, **changes: object) -> bytes:
 
 
 def test_nothing_of_another_can_be_put_in(fleet, tmp_path):
-    one, two = making.make(fleet, "pi-01", 0), making.make(fleet, "pi-02", 0)
+    one, two = provisioning.make_bundle(fleet, "pi-01", 0), provisioning.make_bundle(fleet, "pi-02", 0)
     other = Fleet.create(tmp_path / "other", "other", 20).add("pi-01", "board", 20)
-    making.set_profiles(other, ("pi-01",), {"join": ("10.0.0.1:7700",), "founder": "pi-01"})
-    theirs = json.loads(json.loads(making.make(other, "pi-01", 0))["body"])
+    provisioning.set_profiles(other, ("pi-01",), {"join": ("10.0.0.1:7700",), "founder": "pi-01"})
+    theirs = json.loads(json.loads(provisioning.make_bundle(other, "pi-01", 0))["body"])
     bodies = [json.loads(json.loads(k)["body"]) for k in (one, two)]
     swaps = {
         "its certificate is that of pi-01": {"name": "pi-02"},
@@ -77,18 +79,18 @@ def test_nothing_of_another_can_be_put_in(fleet, tmp_path):
             kitfile.parse(body_with(one, **change))
 
 
-def test_a_board_signs_no_kits(fleet):
-    """A stolen pi-01 cannot make itself a kit with other networks, nor one for pi-02."""
+def test_a_board_signs_no_bundles(fleet):
+    """A stolen pi-01 cannot make itself a bundle with other networks, nor one for pi-02."""
     from edgegossip.security.identity import Identity
 
-    kit = kitfile.parse(making.make(fleet, "pi-01", 0))
+    bundle = kitfile.parse(provisioning.make_bundle(fleet, "pi-01", 0))
     with pytest.raises(EdgegossipError, match="where that of operator is due"):
-        kitfile.parse(kit.signed(Identity.load(fleet.folder / "boards/pi-01")))
+        kitfile.parse(bundle.signed(Identity.load(fleet.folder / "boards/pi-01")))
 
 
 @pytest.mark.parametrize("at", [0.0, 0.3, 0.6, 0.99])
 def test_a_flipped_bit_or_a_cut_is_one_sentence(fleet, at):
-    data = bytearray(making.make(fleet, "pi-01", 0))
+    data = bytearray(provisioning.make_bundle(fleet, "pi-01", 0))
     place = int(at * len(data))
     data[place] ^= 1
     for bad in (bytes(data), bytes(data[:place]), b"", b"\0" * 100, b"x" * (kitfile.MAX_BYTES + 1)):
@@ -99,17 +101,17 @@ def test_a_flipped_bit_or_a_cut_is_one_sentence(fleet, at):
 def test_revoked_boards_get_none_and_kits_without_a_run_say_so(tmp_path):
     fleet = Fleet.create(tmp_path / "fleet", "home", 20).add_all(("pi-01", "pi-02"), "board", 20)
     with pytest.raises(ConfigError, match="edgegossip fleet set pi-01 --coordinator HOST:PORT"):
-        making.make(fleet, "pi-01", 0)
+        provisioning.make_bundle(fleet, "pi-01", 0)
     fleet = fleet.revoke("pi-02")
     with pytest.raises(ConfigError, match="pi-02 is revoked already"):
-        making.make(fleet, "pi-02", 0)
+        provisioning.make_bundle(fleet, "pi-02", 0)
 
 
 def test_a_mesh_has_a_founder_and_others_who_join(tmp_path):
     fleet = Fleet.create(tmp_path / "fleet", "home", 20).add_all(("a", "b"), "board", 20)
     given = {"join": ("a.local:7700",), "founder": "a", "settings": ("run.rounds=3", "run.threads=2")}
-    making.set_profiles(fleet, ("a", "b"), given)
-    a, b = (kitfile.parse(making.make(fleet, name, 0)).node for name in ("a", "b"))
+    provisioning.set_profiles(fleet, ("a", "b"), given)
+    a, b = (kitfile.parse(provisioning.make_bundle(fleet, name, 0)).node for name in ("a", "b"))
     assert a[:7] == ("quickstart-gossip", "--set", "run.rounds=3", "--set", "run.threads=2", "--set", "run.nodes=2")
     assert a[7:] == ("--members", "a,b", "--listen", "0.0.0.0:7700", "--advertise", "a.local:7700")
     assert b == ("--join", "a.local:7700", "--listen", "0.0.0.0:7700", "--set", "run.threads=2"), (
@@ -118,11 +120,16 @@ def test_a_mesh_has_a_founder_and_others_who_join(tmp_path):
 
 
 def test_a_board_that_gets_a_coordinator_after_peers_runs_no_recipe_of_theirs():
-    mesh = profiles.Profile().changed(
+    mesh = provisioning.Profile().changed(
         recipe="quickstart-gossip", join=("a.local:7700",), founder="a", settings=("run.nodes=3",)
     )
     server = mesh.changed(coordinator="c.local:8000", settings=("run.threads=2",))
-    assert profiles.arguments(server, "a", ("a", "b")) == ("--coordinator", "c.local:8000", "--set", "run.threads=2")
+    assert provisioning.node_arguments(server, "a", ("a", "b")) == (
+        "--coordinator",
+        "c.local:8000",
+        "--set",
+        "run.threads=2",
+    )
     back = server.changed(join=("a.local:7700",), founder="a")
     assert (back.recipe, back.settings, back.coordinator) == ("", (), "")
     assert mesh.changed(join=("b.local:7700",)).recipe == "quickstart-gossip"
@@ -131,15 +138,15 @@ def test_a_board_that_gets_a_coordinator_after_peers_runs_no_recipe_of_theirs():
 def test_what_a_coordinators_board_was_given_by_an_earlier_version_is_not_said_to_it_any_more(fleet):
     """Every setting of the coordinator's own, and every board that was revoked, would keep it out
     of the run."""
-    old = profiles.load(fleet.folder, "pi-02")
+    old = provisioning.load_profile(fleet.folder, "pi-02")
     kept = replace(
         old, recipe="quickstart-server", settings=("run.nodes=3", "data.dir=/data"), boards=("pi-01", "pi-03")
     )
-    profiles.keep(fleet.folder, "pi-02", kept)
-    said = kitfile.parse(making.make(fleet, "pi-02", 0)).node
+    provisioning.keep_profile(fleet.folder, "pi-02", kept)
+    said = kitfile.parse(provisioning.make_bundle(fleet, "pi-02", 0)).node
     assert said == ("--coordinator", "10.0.0.9:8000", "--set", "data.dir=/data")
-    making.set_profiles(fleet, ("pi-02",), {"settings": ("run.threads=1",)})
-    assert profiles.load(fleet.folder, "pi-02").settings == ("run.threads=1",)
+    provisioning.set_profiles(fleet, ("pi-02",), {"settings": ("run.threads=1",)})
+    assert provisioning.load_profile(fleet.folder, "pi-02").settings == ("run.threads=1",)
 
 
 MESH = {"join": ("a.local:7700",), "founder": "pi-01"}
@@ -167,7 +174,7 @@ CLIENT = {"coordinator": "10.0.0.9:8000"}
 def test_what_no_board_could_start_with_is_refused_where_it_is_said(tmp_path, given, why):
     fleet = Fleet.create(tmp_path / "fleet", "home", 20).add_all(("pi-01", "pi-02"), "board", 20)
     with pytest.raises(ConfigError, match=why):
-        making.set_profiles(fleet, ("pi-01", "pi-02"), given)
+        provisioning.set_profiles(fleet, ("pi-01", "pi-02"), given)
     assert not (fleet.folder / "profiles").exists()
 
 
@@ -194,7 +201,10 @@ def test_boards_that_are_added_together_may_name_each_other(tmp_path):
     run = ["--founder", "a", "--join", "a.local:7700", "--boards", "a,b"]
     done = CliRunner().invoke(command, ["add", "a", "b", "--fleet", str(fleet.folder), *run])
     assert not done.exception, done.output
-    assert kitfile.parse(making.make(Fleet.open(fleet.folder), "b", 0)).node[:2] == ("--join", "a.local:7700")
+    assert kitfile.parse(provisioning.make_bundle(Fleet.open(fleet.folder), "b", 0)).node[:2] == (
+        "--join",
+        "a.local:7700",
+    )
 
 
 def test_the_commands(tmp_path, monkeypatch):
@@ -216,8 +226,8 @@ def test_the_commands(tmp_path, monkeypatch):
     assert {stat.S_IMODE(f.stat().st_mode) for f in (tmp_path / "fleet/profiles").iterdir()} == {0o600}
     assert "kept for pi-01" in call("set", "pi-01", "--join", "10.0.0.1:7700", "--founder", "pi-01")
     call("kit", "pi-01")
-    kit = kitfile.read(tmp_path / "pi-01.kit")
-    assert "--members" in kit.node and kit.ssh_keys == ("ssh-ed25519 AAAA me",) and kit.wifi[0].country == "DE"
+    bundle = kitfile.read(tmp_path / "pi-01.kit")
+    assert "--members" in bundle.node and bundle.ssh_keys == ("ssh-ed25519 AAAA me",) and bundle.wifi[0].country == "DE"
     monkeypatch.setenv("EDGEGOSSIP_WIFI_PASSWORD", "short")
     assert "8 to 63" in call("set", "pi-01", "--wifi", "Garden")
     monkeypatch.delenv("EDGEGOSSIP_WIFI_PASSWORD")
@@ -226,14 +236,14 @@ def test_the_commands(tmp_path, monkeypatch):
 
 def test_keys_do_not_get_into_repositories(fleet, tmp_path):
     assert "*" in (fleet.folder / ".gitignore").read_text().splitlines()
-    assert not making.in_repository(tmp_path / "pi-01.kit")
+    assert not provisioning.in_repository(tmp_path / "pi-01.kit")
     (tmp_path / ".git").mkdir()
-    assert making.in_repository(tmp_path / "below" / "pi-01.kit")
+    assert provisioning.in_repository(tmp_path / "below" / "pi-01.kit")
     (tmp_path / ".gitignore").write_text("*.kit\n")
-    assert not making.in_repository(tmp_path / "pi-01.kit")
+    assert not provisioning.in_repository(tmp_path / "pi-01.kit")
 
 
-def test_a_file_that_is_no_kit(tmp_path):
+def test_a_file_that_is_no_bundle(tmp_path):
     (tmp_path / "x.kit").write_text("{}")
     with pytest.raises(DataError, match="make it with `edgegossip fleet kit`"):
         kitfile.read(tmp_path / "x.kit")

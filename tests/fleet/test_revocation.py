@@ -15,8 +15,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from edgegossip.cli.fleet import fleet as command
+from edgegossip.fleet.revocation import tell, until
 from edgegossip.fleet.store import Fleet
-from edgegossip.fleet.telling import tell, until
 from edgegossip.mesh import GrpcTransport
 from edgegossip.mesh.tls_security import TlsSecurity
 from edgegossip.security import tls
@@ -156,9 +156,9 @@ def test_a_board_that_takes_no_list_over_is_a_failure(fleet, board, monkeypatch)
 
 
 def test_a_coordinator_with_another_number_is_a_failure(fleet, board, monkeypatch):
-    kit = fleet.add("laptop", "coordinator", 20).folder / "coordinators/laptop"
+    laptop = fleet.add("laptop", "coordinator", 20).folder / "coordinators/laptop"
 
-    monkeypatch.setattr(tls, "peer_of", lambda *_: (TlsSecurity.load(kit).identity.subject, 1))
+    monkeypatch.setattr(tls, "peer_of", lambda *_: (TlsSecurity.load(laptop).identity.subject, 1))
     transport, _ = board("pi-01")
     assert tell(fleet, transport.address, lambda s, crl: 1) == ("laptop", 1)
     with pytest.raises(UsageError, match="laptop at .* goes by list 7.*old copy"):
@@ -224,9 +224,14 @@ def test_who_sends_a_byte_now_and_then_does_not_hold_us_up():
     with ours, theirs:
         ours.settimeout(5.0)
         dripping.start()
-        with pytest.raises(TimeoutError), until(ours, 0.2):
-            while ours.recv(1):
-                pass
-            raise PeerError("it ended the connection without a word")
+
+        def read_all() -> None:
+            with until(ours, 0.2):
+                while ours.recv(1):
+                    pass
+                raise PeerError("it ended the connection without a word")
+
+        with pytest.raises(TimeoutError):
+            read_all()
         ended.set()
         dripping.join()

@@ -1,0 +1,286 @@
+"""The boards of a local run as child processes: each one's records come over its standard output,
+its log goes to a file. They are watched until each has ended; one that is lost is named at once, or
+started again."""
+
+from __future__ import annotations
+
+import json
+import queue
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias
+
+from edgegossip.fleet.launch.fork_server import ForkServer, Process
+from edgegossip.telemetry.lines import EventRecord, LogText, MetricsRecord, Record, parse_record
+from edgegossip.telemetry.sinks import HEARTBEAT, RecordSink
+from edgegossip.types import NodeId
+
+STOP_S = 3.0  # a board that is asked to stop gets this long before it is killed
+SILENT_S = 10.0  # a board without a sign of life for so long is named, and again after as much
+STUCK_S = 60.0  # and is ended after this, once no board is left that it could still be useful to
+
+
+@dataclass(frozen=True, slots=True)
+class BoardRecord:
+    """Carry a record that a board printed."""
+
+    node: NodeId
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class BoardExited:
+    """Say that a board's process is gone and everything it printed has been read."""
+
+    node: NodeId
+    code: int  # exit status; -N when signal N killed it
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """Say that a board's process is running."""
+
+    node: NodeId
+
+
+Message: TypeAlias = BoardRecord | BoardExited | Heartbeat
+
+
+@dataclass(slots=True)
+class BoardProcess:
+    """Handle a running board."""
+
+    name: NodeId
+    process: Process
+    log: Path
+    reader: threading.Thread
+    last_error: str = ""
+    joined: bool = False
+    finished: bool = False
+    code: int | None = None
+    starts: int = 1  # of this board, this one included
+    heard_s: float = field(default_factory=time.monotonic)
+    round_s: float = field(default_factory=time.monotonic)  # when it last said that a round was done
+
+    def send_line(self, line: str) -> None:
+        """Write one line to the board's standard input. A board that is gone is not told."""
+        assert self.process.stdin is not None
+        with suppress(OSError):
+            self.process.stdin.write(line.encode() + b"\n")
+            self.process.stdin.flush()
+
+    def update(self, message: Message) -> None:
+        """Remember what later says how the board ended."""
+        self.heard_s = time.monotonic()
+        match message:
+            case BoardExited(_, code):
+                self.code = code
+            case BoardRecord(_, MetricsRecord()):
+                self.round_s = self.heard_s
+            case BoardRecord(_, EventRecord(name="error", text=text)):
+                self.last_error = text
+            case BoardRecord(_, EventRecord(name="joined")):
+                self.joined = True
+            case BoardRecord(_, EventRecord(name="finished")):
+                self.finished = True
+
+    def send_lost(self, peer: NodeId, why: str) -> None:
+        """Tell the board that a peer is gone for good."""
+        self.send_line(json.dumps({"lost": peer, "why": why}))
+
+    def exit_reason(self) -> str:
+        """Say in one clause how the board ended, for people."""
+        if self.last_error:
+            return self.last_error
+        if self.code is not None and self.code < 0:
+            return f"its process was killed by {signal.Signals(-self.code).name}"
+        return f"its process ended with exit code {self.code}; its log is {self.log}"
+
+
+def spawn(
+    fork_server: ForkServer,
+    name: NodeId,
+    arguments: Sequence[str],
+    log: Path,
+    messages: queue.Queue[Message],
+    namespace: str = "",
+) -> BoardProcess:
+    """Start `edgegossip ARGUMENTS` in a session of its own, so that Ctrl-C at the terminal reaches
+    the parent only. The board ends when its standard input does, which is when this process dies,
+    however it dies. `namespace`: of its network, if it is not ours. Raises HostError."""
+    process = fork_server.spawn(arguments, log, namespace)
+    reader = threading.Thread(target=_read, args=(name, process, log, messages), daemon=True, name=f"read-{name}")
+    reader.start()
+    return BoardProcess(name, process, log, reader)
+
+
+def stop_all(boards: Sequence[BoardProcess]) -> None:
+    """Ask the boards to end, wait, and kill those that have not. Returns when none of the processes
+    is left."""
+    for board in boards:
+        if board.process.poll() is None:
+            board.process.terminate()
+            board.process.send_signal(signal.SIGCONT)  # a stopped process cannot end
+    until = time.monotonic() + STOP_S
+    for board in boards:
+        try:
+            board.process.wait(max(0.0, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            board.process.kill()
+            board.process.wait()
+        assert board.process.stdin is not None
+        with suppress(OSError):  # a line that it never read stays in the pipe, and closing sends it once more
+            board.process.stdin.close()
+
+
+def _read(name: NodeId, process: Process, log: Path, messages: queue.Queue[Message]) -> None:
+    assert process.stdout is not None
+    with log.open("ab", buffering=0) as rest:
+        for line in process.stdout:
+            if line == HEARTBEAT:
+                messages.put(Heartbeat(name))
+                continue
+            record = parse_record(line, node=name)
+            if isinstance(record, LogText):
+                with suppress(OSError):  # such as a full disk: the board must not wait for its reader
+                    rest.write(line)
+            else:
+                messages.put(BoardRecord(name, record))
+    messages.put(BoardExited(name, process.wait()))
+
+
+@dataclass(slots=True)
+class Supervisor:
+    """Watch the boards of one run, and keep what became of them."""
+
+    boards: list[BoardProcess]  # each one's present process
+    messages: queue.Queue[Message]
+    sink: RecordSink
+    lost: dict[NodeId, str] = field(default_factory=dict)  # board -> why
+    start_again: Callable[[NodeId], BoardProcess] | None = None  # None: a board that dies is lost
+    has_checkpoint: Callable[[NodeId], bool] = lambda name: False
+    restarts: int = 0  # how often one board may be started again
+    began_s: float = field(default_factory=time.monotonic)
+    hanging_s: float = STUCK_S  # what the training of a board gets at least once others have finished
+    finished_s: float | None = None  # when the last of the boards did that have finished
+
+    def next(self, timeout_s: float) -> Message | None:
+        """Take in one message: relay it to the sink, and name a board that is lost."""
+        try:
+            message = self.messages.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+        board = self.board(message.node)
+        had_finished = board.finished
+        board.update(message)
+        if board.finished and not had_finished:
+            self.finished_s = time.monotonic()
+        if isinstance(message, BoardRecord):
+            self.sink.write(message.record)
+        elif isinstance(message, BoardExited):
+            self._ended(board)
+        return message
+
+    def board(self, name: NodeId) -> BoardProcess:
+        """Return the board's present process."""
+        return next(c for c in self.boards if c.name == name)
+
+    def running(self) -> list[BoardProcess]:
+        """Return the boards that have not ended."""
+        return [c for c in self.boards if c.code is None]
+
+    def until_ended(self, patience_s: float = STUCK_S) -> None:
+        """Wait until every board has ended. A board that gives no sign of life is named. Once one
+        has finished, or when none gives any, a board that stays silent for `patience_s` is killed:
+        a stopped process would hold the run for ever. So is one whose process lives and whose
+        training hangs."""
+        named_s: dict[NodeId, float] = {}
+        while self.running():
+            self.next(0.1)
+            self._name_silent(named_s)
+            self._end_stuck(patience_s)
+            self._end_hanging()
+        self.drain(0.0)
+
+    def drain(self, patience_s: float = 0.5) -> None:
+        """Take in what boards that are ending still have to say."""
+        while self.next(patience_s) is not None:
+            pass
+
+    def _name_silent(self, named_s: dict[NodeId, float]) -> None:
+        now_s = time.monotonic()
+        for board in self.running():
+            if now_s - max(board.heard_s, named_s.get(board.name, 0.0)) > SILENT_S:
+                named_s[board.name] = now_s
+                text = f"{board.name} has given no sign of life for {now_s - board.heard_s:.0f} s"
+                self.sink.event(board.name, "silent", text)
+
+    def _end_stuck(self, patience_s: float) -> None:
+        now_s = time.monotonic()
+        running = self.running()
+        stuck = [c for c in running if now_s - c.heard_s > patience_s]
+        if len(stuck) < len(running) and not any(c.finished for c in self.boards):
+            return
+        for board in stuck:
+            if board.name not in self.lost and not board.finished:
+                self._declare_lost(board, f"it gave no sign of life for {patience_s:.0f} s, and was ended")
+            board.process.kill()
+
+    def _end_hanging(self) -> None:
+        """End a board that has done no round since another finished, for as long as that one took
+        for all of its rounds."""
+        if self.finished_s is None:
+            return
+        patience_s = max(self.hanging_s, self.finished_s - self.began_s)
+        for board in self.running():
+            idle_s = time.monotonic() - max(board.round_s, self.finished_s)
+            if idle_s > patience_s and not board.finished and board.name not in self.lost:
+                self._declare_lost(board, f"others have finished, and it did no round for {idle_s:.0f} s: it was ended")
+                board.process.kill()
+
+    def _ended(self, board: BoardProcess) -> None:
+        if board.finished:  # its model is saved: how its process went does not matter any more
+            for other in self.running():  # one that starts again would wait for it
+                if other.starts > 1 and not other.joined:
+                    other.send_lost(board.name, f"{board.name} has finished")
+        elif board.name not in self.lost and not self._restart(board):
+            self._declare_lost(board, board.exit_reason())
+
+    def _restart(self, board: BoardProcess) -> bool:
+        """Start a board again whose process died. Not one that said what is wrong: it would say so
+        again. Not when nobody is left who could bring it up to date, unless it has a checkpoint to
+        go on from."""
+        at_work = [c for c in self.running() if not c.finished]
+        if (
+            self.start_again is None
+            or board.starts > self.restarts
+            or board.last_error
+            or board.finished
+            or not (at_work or self.has_checkpoint(board.name))
+        ):
+            return False
+        text = f"{board.name} is started again, restart {board.starts} of {self.restarts}: {board.exit_reason()}"
+        self.sink.event(board.name, "restarted", text, restart=board.starts)
+        stop_all([board])  # takes down its pipes
+        again = self.start_again(board.name)
+        again.starts = board.starts + 1
+        for other in self.boards:
+            if other.name in self.lost:
+                again.send_lost(other.name, self.lost[other.name])
+            elif other.code is not None and other is not board:
+                again.send_lost(other.name, f"{other.name} has finished")
+        self.boards[self.boards.index(board)] = again
+        return True
+
+    def _declare_lost(self, board: BoardProcess, why: str) -> None:
+        self.lost[board.name] = why
+        self.sink.event(board.name, "lost", f"lost {board.name}: {why}")
+        for other in self.running():
+            if other is not board:
+                other.send_lost(board.name, why)
