@@ -97,7 +97,8 @@ def exporter(suffix: str) -> Callable[..., ProgramFile]:
 
 
 def onnx_writer() -> ModuleType:
-    """`onnx_file`, which needs packages that are not in the base install. Raises HostError."""
+    """Return `onnx_file`, which needs packages that are not in the base install. Raises
+    HostError."""
     try:
         from edgegossip.int8 import onnx_file
     except ImportError as error:
@@ -139,8 +140,8 @@ def _two(example: Tensor) -> Tensor:
 
 @contextmanager
 def traced(what: str) -> Iterator[None]:
-    """In the block a model is traced: without gradients, warnings, and torch's fused attention,
-    which no exporter knows. Whatever an exporter raises becomes a UsageError."""
+    """Let the block trace a model: without gradients, warnings, and torch's fused attention, which
+    no exporter knows. Whatever an exporter raises becomes a UsageError."""
     import torch
 
     fused, log = torch.backends.mha.get_fastpath_enabled(), logging.getLogger("torch.onnx")
@@ -274,7 +275,7 @@ class _SetUp:
         self._task = task_of(recipe.training, self._data.about)
 
     def training_inputs(self, count: int) -> Iterator[Tensor]:
-        """Of `count` examples, spread evenly over the training set, or of all."""
+        """Return the inputs of `count` examples, spread evenly over the training set, or of all."""
         of = self._data.indexed()
         chosen = np.unique(np.linspace(0, len(of) - 1, min(count, len(of))).astype(np.int64))
         return (inputs for inputs, _ in self._batches(of, chosen))
@@ -291,9 +292,9 @@ class _SetUp:
             yield as_taken(inputs, self._normalise), targets
 
     def compared(self, written: ProgramFile) -> tuple[float | None, float | None, float | None]:
-        """Accuracy of the model and of the file over the test set, and the largest difference of an
-        output. The last two are None where nothing here runs the file, the first two where the task
-        has no class for each example."""
+        """Return the accuracy of the model and of the file over the test set, and the largest
+        difference of an output. The last two are None where nothing here runs the file, the first
+        two where the task has no class for each example."""
         import torch
 
         run, right, right_there, apart = written.runner(), 0, 0, 0.0

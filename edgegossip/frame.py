@@ -107,7 +107,7 @@ class Header:
 
     @property
     def frame_bytes(self) -> int:
-        """Size of the whole frame."""
+        """Return the size of the whole frame."""
         return HEADER_BYTES + self.params_bytes + self.aux_bytes + self.body_bytes
 
 
@@ -119,8 +119,8 @@ class Limits:
 
     @classmethod
     def of(cls, layout: Layout) -> Limits:
-        """Room for every codec's body of this model: 4 bytes a value, 64 a tensor and 4 KiB. Raises
-        UsageError for a model that no frame holds in fp32, as full states are sent."""
+        """Return room for every codec's body of this model: 4 bytes a value, 64 a tensor and 4 KiB.
+        Raises UsageError for a model that no frame holds in fp32, as full states are sent."""
         most = 4 * layout.size + 64 * len(layout.tensors) + 4096
         if most > _U32:
             raise UsageError(
@@ -140,15 +140,15 @@ class PayloadSum:
     crc: int = 0
 
     def of(self, head: bytes, body: bytes | memoryview) -> int:
-        """CRC-32 of both, one after the other."""
+        """Return the CRC-32 of both, one after the other."""
         if body is not self.body or head != self.head:
             self.head, self.body, self.crc = head, body, zlib.crc32(body, zlib.crc32(head))
         return self.crc
 
 
 def build(frame: Frame, summed: PayloadSum | None = None) -> tuple[bytes, bytes | memoryview]:
-    """Header with parameters and aux, and the body as it is (no copy): send one after the other.
-    `summed` goes from one frame with the same body to the next.
+    """Return the header with parameters and aux, and the body as it is (no copy): send one after
+    the other. `summed` goes from one frame with the same body to the next.
 
     Raises UsageError on a field that does not fit the wire.
     """

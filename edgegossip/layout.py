@@ -34,6 +34,7 @@ class TensorSpec:
 
     @property
     def size(self) -> int:
+        """Return the number of its values."""
         return math.prod(self.shape)
 
 
@@ -69,32 +70,32 @@ class Layout:
 
     @cached_property
     def size(self) -> int:
-        """n, the number of values."""
+        """Return n, the number of values."""
         return sum(t.size for t in self.tensors)
 
     @cached_property
     def trainable_size(self) -> int:
-        """Number of values that an optimiser touches; they come first."""
+        """Return the number of values that an optimiser touches; they come first."""
         return sum(t.size for t in self.tensors if t.trainable)
 
     @cached_property
     def has_sums(self) -> bool:
-        """Whether sums over boards' inputs are among the values. A deviation is a small difference
-        of such sums, so they must not be rounded on their way."""
+        """Return whether sums over boards' inputs are among the values. A deviation is a small
+        difference of such sums, so they must not be rounded on their way."""
         return any(t.name.startswith(SUMS) and not t.trainable for t in self.tensors)
 
     @cached_property
     def offsets(self) -> NDArray[np.int64]:
-        """int64[tensors + 1]; tensor k is vec[offsets[k]:offsets[k + 1]]. Read-only."""
+        """Return int64[tensors + 1]; tensor k is vec[offsets[k]:offsets[k + 1]]. Read-only."""
         edges = np.cumsum([0, *(t.size for t in self.tensors)], dtype=np.int64)
         edges.flags.writeable = False
         return edges
 
     @cached_property
     def hash(self) -> int:
-        """64-bit identity: the first 8 bytes, as a big-endian number, of the SHA-256 of one UTF-8
-        line a tensor: name, tab, dimensions joined by "x", tab, "p" (trainable) or "b" (buffer),
-        newline."""
+        """Return the 64-bit identity: the first 8 bytes, as a big-endian number, of the SHA-256 of
+        one UTF-8 line a tensor: name, tab, dimensions joined by "x", tab, "p" (trainable) or "b"
+        (buffer), newline."""
         text = "".join(
             f"{t.name}\t{'x'.join(map(str, t.shape))}\t{'p' if t.trainable else 'b'}\n" for t in self.tensors
         )
@@ -109,14 +110,14 @@ class Layout:
         return tuple((t.name, t.shape, t.trainable) for t in self.tensors)
 
     def views(self, vec: Vec) -> dict[str, Vec]:
-        """Name -> shaped view of its values in float32[size]; no copy: writing to a view writes to
-        `vec`."""
+        """Return a shaped view of float32[size] for each tensor's name; nothing is copied: writing
+        to a view writes to `vec`."""
         self.check(vec)
         o = self.offsets
         return {t.name: vec[o[k] : o[k + 1]].reshape(t.shape) for k, t in enumerate(self.tensors)}
 
     def flatten(self, arrays: Mapping[str, NDArray[np.float32]]) -> Vec:
-        """Name -> array, into a new float32[size]; other real types are converted.
+        """Copy arrays by name into a new float32[size]; other real types are converted.
 
         Raises UsageError on a missing, unknown or misshapen tensor, or one that does not hold real
         numbers."""
@@ -136,7 +137,7 @@ class Layout:
         return vec
 
     def check(self, vec: Vec) -> None:
-        """Raises UsageError unless vec is a C-contiguous, aligned float32[size]."""
+        """Raise UsageError unless vec is a C-contiguous, aligned float32[size]."""
         if (vec.dtype is not _FLOAT32 and vec.dtype != np.float32) or vec.shape != (self.size,):
             raise UsageError(f"expected a float32[{self.size}], got {vec.dtype}{list(vec.shape)}")
         flags = vec.flags

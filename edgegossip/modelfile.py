@@ -64,7 +64,7 @@ _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
 def check_suffix(path: Path, also: tuple[str, ...] = ()) -> None:
-    """Raises ConfigError unless the file's name ends as one of the formats does."""
+    """Raise ConfigError unless the file's name ends as one of the formats does."""
     allowed = (*SUFFIXES, *also)
     if path.suffix not in allowed:
         hint = did_you_mean(path.suffix, allowed)

@@ -1,75 +1,355 @@
 """A run as a typed, validated document: TOML in, resolved TOML out.
 
-`recipe_sections.py` has the keys with their defaults, ranges and help. The checks, the error
-messages and `edgegossip recipe keys` all come from there. The package's recipes lie in
-`recipes/*.toml`.
+The sections below declare the keys with their defaults, ranges and help (`options.py`): the checks,
+the error messages, `edgegossip recipe keys` and docs/reference.md come from them. The package's
+recipes lie in `recipes/*.toml`.
+
+A key that is `later` came after the first version. While it has its default it does not count in
+the identity of a run, and other boards are not told it, so that boards of two versions still take
+part in one.
 """
 
 from __future__ import annotations
 
 import copy
 import hashlib
-import math
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
 import tomli_w
 
 from edgegossip.choices import did_you_mean
-from edgegossip.recipe_sections import (
-    CheckpointSection,
-    CodecSection,
-    DataSection,
-    EvaluationSection,
-    GossipSection,
-    ModelSection,
-    NetworkSection,
-    Recipe,
-    RunSection,
-    ServerSection,
-    TrainingSection,
-)
+from edgegossip.options import Option, declared, option, shown
 from edgegossip.types import ConfigError
 
-__all__ = [
-    "CheckpointSection",
-    "CodecSection",
-    "DataSection",
-    "EvaluationSection",
-    "GossipSection",
-    "ModelSection",
-    "NetworkSection",
-    "Recipe",
-    "RunSection",
-    "ServerSection",
-    "TrainingSection",
-    "describe_keys",
-    "essence",
-    "evaluation_rounds",
-    "from_dict",
-    "is_script",
-    "load",
-    "names",
-    "parse_value",
-    "passed_on",
-    "run_id",
-    "to_toml",
-    "told",
-    "with_settings",
-]
+
+@dataclass(frozen=True, slots=True)
+class RunSection:
+    """What is trained together, by how many boards, and for how long."""
+
+    name: str = option("run", "name of the run; part of the run folder's name")
+    mode: str = option("gossip", "peer to peer, or through a coordinator", choices=("gossip", "server"))
+    nodes: int = option(4, "number of boards", low=2, high=64)
+    rounds: int = option(100, "rounds to train", low=1, high=10_000_000)
+    seed: int = option(1, "seed of everything random", low=0, high=2**63 - 1)
+    threads: int = option(1, "compute threads a board", low=1, high=256)
+    script: str = option(
+        "", "a training script that calls edgegossip.join, in place of data, model and training", later=True
+    )
+    script_args: list[str] = option([], "arguments of the script, each board's own matter", later=True)
+
+
+@dataclass(frozen=True, slots=True)
+class DataSection:
+    """What each board trains on, and how it is shared out."""
+
+    name: str = option(
+        "digits",
+        "digits, mnist, fashion-mnist, cifar10; image-folder, csv, parquet, huggingface, npz in "
+        "data.dir; or module:function",
+    )
+    dir: str = option(
+        "",
+        "folder of the data; {board} and {index} are the board's name and number; empty: where "
+        "`edgegossip data download` puts it",
+    )
+    partition: str = option(
+        "iid",
+        "how one data set is shared out; local: each board has its own and keeps all of it",
+        choices=("iid", "skew", "dirichlet", "sorted", "local", "flwr"),
+    )
+    skew: float = option(0.0, "degree of skew, for partition = skew", low=0.0, high=1.0)
+    alpha: float = option(0.5, "concentration, for partition = dirichlet", low=1e-3, high=1e6)
+    augment: bool = option(False, "random crop (4 pixels of padding) and horizontal flip")
+    train_examples: int = option(0, "use only the first so many training examples; 0: all", low=0)
+    test_examples: int = option(0, "use only the first so many test examples; 0: all", low=0)
+    params: Mapping[str, Any] = option(
+        {}, 'keyword arguments of the loader or function, such as target = "price"', later=True
+    )
+    partitioner: str = option(
+        "", "partition = flwr: a partitioner of flwr-datasets, such as DirichletPartitioner", later=True
+    )
+    partitioner_params: Mapping[str, Any] = option({}, "its parameters, such as alpha = 0.3", later=True)
+    classes: int = option(
+        0, "number of classes, the same for all boards; 0: found from the data", low=0, high=10_000_000, later=True
+    )
+    labels: list[str] = option([], "names of the classes in their order, the same for all boards", later=True)
+    shape: list[int] = option(
+        [], "shape of one input, such as [3, 64, 64]; empty: found from the data", low=1, later=True
+    )
+    dtype: str = option(
+        "auto",
+        "type of the inputs: bytes of images, numbers, or tokens; auto: found from the data",
+        choices=("auto", "uint8", "float32", "int64"),
+        later=True,
+    )
+    target: str = option(
+        "auto",
+        "what a model is to give: a class; a class at each of many places (masks, tokens); labels "
+        "of which any may apply; values; the next of the input's tokens; or none, the input itself",
+        choices=("auto", "class", "places", "labels", "values", "tokens", "none"),
+        later=True,
+    )
+    target_shape: list[int] = option(
+        [], "shape of one target, for target = values or places; empty: found", low=1, later=True
+    )
+    normalise: str = option(
+        "auto",
+        "(input - mean) / std: as declared, by each board's own data, by those of all boards together, or "
+        "not; auto: images only",
+        choices=("auto", "declared", "board", "together", "none"),
+        later=True,
+    )
+    mean: list[float] = option([], "declared means, one a channel or one for all, in stored units", later=True)
+    std: list[float] = option([], "declared standard deviations, likewise", low=1e-12, later=True)
+    test_share: float = option(
+        0.0, "hold out this share of the examples as test set where the data have none", low=0.0, high=0.9, later=True
+    )
+    shuffle_buffer: int = option(
+        1000, "examples of a stream that are held and mixed", low=1, high=10_000_000, later=True
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSection:
+    """What is trained, and which of its tensors travel."""
+
+    name: str = option("mlp", "a model of the package, or module:function")
+    norm: str = option(
+        "evonorm-s0", "normalisation layer", choices=("batchnorm", "groupnorm", "evonorm-s0", "range-evonorm")
+    )
+    params: Mapping[str, Any] = option({}, "keyword arguments of the model, such as hidden = [128, 64]")
+    share: list[str] = option(
+        [], "only tensors whose names match one of these patterns travel, such as backbone.*; empty: all", later=True
+    )
+    keep: list[str] = option(
+        [], "tensors whose names match stay on their board, which trains its own, such as head.*", later=True
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingSection:
+    """How a board trains between two exchanges."""
+
+    task: str = option(
+        "auto",
+        "what is learnt: classification, multilabel, regression, segmentation, language-model, "
+        "autoencoder, or module:function; auto: what the data's targets are for",
+        later=True,
+    )
+    task_params: Mapping[str, Any] = option({}, 'parameters of the task, such as loss = "huber"', later=True)
+    batch_size: int = option(32, "examples a step and board", low=1, high=65_536)
+    local_steps: int = option(1, "optimiser steps between two exchanges (tau)", low=1, high=1_000_000)
+    lr: float = option(0.1, "learning rate", low=0.0, high=1000.0)
+    optimizer: str = option("sgd", "local optimiser: sgd, adam, adamw, rmsprop, or module:function", later=True)
+    optimizer_params: Mapping[str, Any] = option(
+        {}, "its keyword arguments in torch.optim, such as betas = [0.9, 0.95]", later=True
+    )
+    momentum: float = option(0.9, "momentum of optimizer = sgd", low=0.0, high=0.9999)
+    nesterov: bool = option(True, "Nesterov's form of momentum")
+    weight_decay: float = option(
+        1e-4, "L2 penalty on trainable tensors; decoupled with optimizer = adamw", low=0.0, high=10.0
+    )
+    decay: str = option(
+        "all",
+        "which tensors weight_decay is for; weights: none of normalisation layers, no bias",
+        choices=("all", "weights"),
+        later=True,
+    )
+    clip: float = option(
+        0.0, "gradients longer than this (L2 norm of all) are cut down to it; 0: never", low=0.0, high=1e6, later=True
+    )
+    label_smoothing: float = option(
+        0.0, "share of each label that goes to all classes alike, in training", low=0.0, high=0.99, later=True
+    )
+    class_weights: list[float] = option(
+        [], "what an example of each class counts for in training; empty: the same", low=0.0, high=1e6, later=True
+    )
+    warmup: int = option(
+        0, "rounds in which the learning rate rises from nothing to lr", low=0, high=1_000_000, later=True
+    )
+    schedule: str = option(
+        "constant", "learning-rate schedule", choices=("constant", "step", "cosine", "one-cycle", "plateau")
+    )
+    plateau_rounds: int = option(
+        0,
+        "schedule = plateau: lr drops by step_factor when the mean loss of so many rounds is no "
+        "better than the best before; 0: a twentieth of the run",
+        low=0,
+        high=1_000_000,
+        later=True,
+    )
+    milestones: list[float] = option(
+        [0.5, 0.75], "schedule = step: shares of the run after which lr drops", low=0.0, high=1.0
+    )
+    step_factor: float = option(0.1, "schedule = step or plateau: factor at each milestone or drop", low=1e-6, high=1.0)
+    device: str = option("auto", "cpu, cuda, cuda:N or mps; auto: a GPU that torch sees, else the CPU", later=True)
+    precision: str = option(
+        "fp32",
+        "arithmetic of training; bf16, fp16: mixed with fp32; int8: integers, forward and backward",
+        choices=("fp32", "bf16", "fp16", "int8"),
+    )
+    deterministic: bool = option(
+        False, "on a GPU: only kernels that give the same bits each time, some of them slower", later=True
+    )
+    dw: int = option(16, "precision = int8: bits of the gradients that weight gradients are made of", choices=(16, 8))
+    memory: str = option(
+        "normal",
+        "low: a few examples of the batch at a time, so that memory does not grow with it",
+        choices=("normal", "low"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CodecSection:
+    """How what travels is compressed."""
+
+    name: str = option("fp32", "compression of what travels")
+    params: Mapping[str, Any] = option({}, "parameters of the codec")
+
+
+@dataclass(frozen=True, slots=True)
+class GossipSection:
+    """Who exchanges what with whom in gossip mode."""
+
+    algorithm: str = option("dpsgd", "decentralised algorithm")
+    topology: str = option("ring", "who talks to whom")
+    topology_file: str = option("", "topology = file: a JSON or edge-list file, or the JSON itself")
+    topology_params: Mapping[str, Any] = option({}, "parameters of the topology, such as degree = 3")
+    params: Mapping[str, Any] = option({}, "parameters of the algorithm")
+    momentum: str = option(
+        "none",
+        "momentum around the algorithm, in place of training.momentum",
+        choices=("none", "heavy-ball", "nesterov", "quasi-global", "quasi-global-nesterov"),
+    )
+    momentum_factor: float = option(0.9, "its factor", low=0.0, high=0.9999)
+    deadline_s: float = option(
+        60.0, "a round waits this long for a silent neighbour, then goes on without it", low=0.1, high=86_400.0
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSection:
+    """How the coordinator makes a round in server mode."""
+
+    strategy: str = option(
+        "fedavg",
+        "how the coordinator combines updates: Flower's strategy of this name",
+        choices=(
+            "fedavg",
+            "fedavgm",
+            "fedadagrad",
+            "fedadam",
+            "fedyogi",
+            "fedmedian",
+            "fedtrimmedavg",
+            "krum",
+            "multikrum",
+            "bulyan",
+        ),
+    )
+    strategy_params: Mapping[str, Any] = option({}, "parameters of the strategy, such as eta = 0.01")
+    weighting: str = option(
+        "examples",
+        "what a board's update counts for: its examples, or the same for all",
+        choices=("examples", "uniform"),
+    )
+    fraction: float = option(
+        1.0, "share of the boards that take part in a round, drawn anew each time", low=0.0, high=1.0
+    )
+    quorum: int = option(
+        0,
+        "a round ends with so many answers and goes on without the slower boards; 0: all that were asked",
+        low=0,
+        high=64,
+    )
+    downlink: str = option(
+        "fp32", "codec of what goes down; other than fp32: encoded differences, the whole model only after a gap"
+    )
+    downlink_params: Mapping[str, Any] = option({}, "parameters of that codec")
+    min_nodes: int = option(1, "go on while at least so many boards are up", low=1, high=64)
+    join_s: float = option(
+        0.0,
+        "start without the boards that have not joined after so long, they may come later; 0: `coordinator` waits for all, "
+        "`run` 120 s",
+        low=0.0,
+        high=604_800.0,
+    )
+    deadline_s: float = option(
+        60.0, "a round waits this long for a silent board, then goes on without it", low=0.1, high=86_400.0
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationSection:
+    """When the model is tested, by whom, and on how much."""
+
+    where: str = option("boards", "server mode: who evaluates", choices=("boards", "coordinator"))
+    every: int = option(0, "evaluate every so many rounds; 0: about ten times a run", low=0)
+    examples: int = option(0, "test examples of an evaluation during the run; 0: all. The last one uses all", low=0)
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkSection:
+    """Where `run`'s own boards listen, and when a peer counts as lost."""
+
+    host: str = option("127.0.0.1", "address that `run`'s own boards listen on")
+    port: int = option(0, "first port of `run`'s own boards or of the coordinator; 0: any free one", low=0, high=65_535)
+    tls: str = option(
+        "auto",
+        "`run`: its own boards speak TLS; auto: yes",
+        choices=("auto", "on", "off"),
+    )
+    grace_s: float = option(3.0, "a peer out of reach for this long counts as lost", low=0.1, high=3600.0)
+    restarts: int = option(
+        0, "`run`, gossip: a board whose process dies is started again up to so many times", low=0, high=1000
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSection:
+    """What is kept on disk, and how often."""
+
+    every: int = option(
+        1, "keep each board's and the coordinator's state every so many rounds; 0: never", low=0, high=1_000_000
+    )
+    keep: int = option(2, "how many of the newest checkpoints stay", low=1, high=100)
+    format: str = option("npz", "the file of a final model", choices=("npz", "safetensors"), later=True)
+    slack_s: float = option(
+        1.0,
+        "rounds wait for the disk when more than one, and more seconds than this, could be lost",
+        low=0.0,
+        high=3600.0,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """One run, fully resolved."""
+
+    run: RunSection = field(default_factory=RunSection)
+    data: DataSection = field(default_factory=DataSection)
+    model: ModelSection = field(default_factory=ModelSection)
+    training: TrainingSection = field(default_factory=TrainingSection)
+    codec: CodecSection = field(default_factory=CodecSection)
+    gossip: GossipSection = field(default_factory=GossipSection)
+    server: ServerSection = field(default_factory=ServerSection)
+    evaluation: EvaluationSection = field(default_factory=EvaluationSection)
+    network: NetworkSection = field(default_factory=NetworkSection)
+    checkpoint: CheckpointSection = field(default_factory=CheckpointSection)
 
 
 def evaluation_rounds(recipe: Recipe) -> frozenset[int]:
-    """Rounds after which every board evaluates; the last round is always one of them."""
+    """Return the rounds after which every board evaluates; the last round is always one of them."""
     every = recipe.evaluation.every or max(1, recipe.run.rounds // 10)
     return frozenset(range(every - 1, recipe.run.rounds, every)) | {recipe.run.rounds - 1}
 
 
 def names() -> list[str]:
-    """Recipes that the package carries."""
+    """Return the names of the recipes that the package carries."""
     return sorted(f.name.removesuffix(".toml") for f in _package().iterdir() if f.name.endswith(".toml"))
 
 
@@ -97,36 +377,35 @@ def _of_script(source: str) -> dict[str, Any]:
 
 def from_dict(document: Mapping[str, Any]) -> Recipe:
     """Check a parsed TOML document and fill in the defaults. Raises ConfigError."""
-    sections: dict[str, Any] = get_type_hints(Recipe)
-    values = {}
+    known, values = sections(), {}
     for name, content in document.items():
-        if name not in sections:
-            raise ConfigError(f"unknown section [{name}] in the recipe{_nearest(name, list(sections))}")
+        if name not in known:
+            raise ConfigError(f"unknown section [{name}] in the recipe{did_you_mean(name, known)}")
         if not isinstance(content, Mapping):
             raise ConfigError(f"{name} = {content!r}: [{name}] is a section; write {name}.<key> = value")
-        values[name] = _section(name, sections[name], content)
+        values[name] = _section(name, known[name], content)
     return Recipe(**values)
 
 
 def with_settings(recipe: Recipe, settings: Mapping[str, Any]) -> Recipe:
-    """The recipe with `section.key` (or `section.table.key`) set to these values. Raises
+    """Return the recipe with `section.key` (or `section.table.key`) set to these values. Raises
     ConfigError."""
     document = asdict(recipe)
     for key, value in settings.items():
-        _put(document, key, copy.deepcopy(value), f"{key} = {_show(value)}")  # a later key may go into a table
+        _put(document, key, copy.deepcopy(value), f"{key} = {shown(value)}")  # a later key may go into a table
     return from_dict(document)
 
 
 def to_toml(recipe: Recipe) -> str:
-    """The resolved recipe; `from_dict(tomllib.loads(to_toml(r))) == r`."""
+    """Return the resolved recipe; `from_dict(tomllib.loads(to_toml(r))) == r`."""
     return tomli_w.dumps(asdict(recipe))
 
 
 def run_id(recipe: Recipe) -> bytes:
-    """16 bytes that boards started separately from the same recipe agree on. What is each board's
-    own matter (its data folder, script, threads, device, addresses, evaluations, checkpoints) does
-    not count."""
-    shared = passed_on(recipe)
+    """Return 16 bytes that boards started separately from the same recipe agree on. What is each
+    board's own matter (its data folder, script, threads, device, addresses, evaluations,
+    checkpoints) does not count."""
+    shared = portable(recipe)
     shared = replace(
         shared,
         run=replace(shared.run, threads=1),
@@ -134,23 +413,23 @@ def run_id(recipe: Recipe) -> bytes:
         evaluation=EvaluationSection(),
         network=NetworkSection(),
     )
-    return hashlib.sha256(essence(shared).encode()).digest()[:16]
+    return hashlib.sha256(canonical_toml(shared).encode()).digest()[:16]
 
 
-def passed_on(recipe: Recipe) -> Recipe:
-    """The recipe as other boards are told it: without what names files of this machine."""
+def portable(recipe: Recipe) -> Recipe:
+    """Return the recipe as it is sent to other boards: without what names files of this machine."""
     run = replace(recipe.run, script=Path(recipe.run.script).name, script_args=[])
     return replace(recipe, run=run, data=replace(recipe.data, dir=""))
 
 
-def told(recipe: Recipe) -> str:
-    """The recipe as other boards are told it, in TOML. Boards of an earlier version know no later
-    keys."""
-    return tomli_w.dumps(_without_later_keys(passed_on(recipe)))
+def shared_toml(recipe: Recipe) -> str:
+    """Return the recipe as other boards are told it, in TOML. Boards of an earlier version know no
+    later keys."""
+    return tomli_w.dumps(_without_later_keys(portable(recipe)))
 
 
-def essence(recipe: Recipe) -> str:
-    """The resolved recipe without what changes no result and was not always there, so that
+def canonical_toml(recipe: Recipe) -> str:
+    """Return the resolved recipe without what changes no result and was not always there, so that
     identities made of it last."""
     document = _without_later_keys(recipe)
     del document["checkpoint"]
@@ -158,23 +437,27 @@ def essence(recipe: Recipe) -> str:
 
 
 def _without_later_keys(recipe: Recipe) -> dict[str, Any]:
-    """Its tables, without keys that came after the first version and have their defaults."""
+    """Its tables, without `later` keys that have their defaults."""
     document = asdict(recipe)
-    for name, kind in get_type_hints(Recipe).items():
-        defaults = asdict(kind())
-        for f in fields(kind):
-            if f.metadata.get("later") and document[name][f.name] == defaults[f.name]:
-                del document[name][f.name]
+    for section, kind in sections().items():
+        for key in declared(kind):
+            if key.more.get("later") and document[section][key.name] == key.default:
+                del document[section][key.name]
     return document
 
 
+def sections() -> dict[str, Any]:
+    """Return the sections of a recipe by name; `options.declared` has the keys of each."""
+    return get_type_hints(Recipe)
+
+
 def describe_keys() -> list[tuple[str, str, str]]:
-    """(key, default, help with the allowed range) of every recipe key."""
-    rows = []
-    for section, kind in get_type_hints(Recipe).items():
-        for f, default in zip(fields(kind), asdict(kind()).values(), strict=True):
-            rows.append((f"{section}.{f.name}", _show(default), f.metadata["help"] + _limits(f.metadata)))
-    return rows
+    """Return (key, default, help with the allowed range) of every recipe key."""
+    return [
+        (f"{section}.{key.name}", shown(key.default), key.help + key.limits)
+        for section, kind in sections().items()
+        for key in declared(kind)
+    ]
 
 
 def _package() -> Path:
@@ -188,7 +471,7 @@ def _read(source: str) -> str:
     if path.suffix != ".toml" and not path.exists():
         known = ", ".join(names())
         raise ConfigError(
-            f"no recipe named {source}{_nearest(source, names())} (recipes: {known}; or a path to a .toml file)"
+            f"no recipe named {source}{did_you_mean(source, names())} (recipes: {known}; or a path to a .toml file)"
         )
     try:
         return path.read_text(encoding="utf-8")
@@ -226,7 +509,7 @@ def _put(document: dict[str, Any], key: str, value: Any, what: str) -> None:
 
 
 def parse_value(text: str) -> Any:
-    """A TOML value; a bare word is a string, so that --set model.name=cnn needs no quotes."""
+    """Parse a TOML value; a bare word is a string, so that --set model.name=cnn needs no quotes."""
     try:
         return tomllib.loads(f"v = {text}")["v"]
     except tomllib.TOMLDecodeError:
@@ -234,75 +517,15 @@ def parse_value(text: str) -> Any:
 
 
 def _section(name: str, kind: Any, content: Mapping[str, Any]) -> Any:
-    known = {f.name: f for f in fields(kind)}
-    hints = get_type_hints(kind)
+    known = {key.name: key for key in declared(kind)}
     for key in content:
         if key not in known:
-            helps = {k: f.metadata["help"] for k, f in known.items()}
-            raise ConfigError(f"unknown recipe key {name}.{key}{_nearest(key, helps, f'{name}.')}")
-    checked = {key: _checked(f"{name}.{key}", value, hints[key], known[key].metadata) for key, value in content.items()}
-    return kind(**checked)
+            raise ConfigError(f"unknown recipe key {name}.{key}{_nearest_key(name, key, known)}")
+    return kind(**{key: known[key].check(f"{name}.{key}", value) for key, value in content.items()})
 
 
-_LISTS = {
-    list[float]: (float, "numbers"),
-    list[int]: (int, "whole numbers"),
-    list[str]: (str, "texts"),
-}
-
-
-def _checked(key: str, value: Any, hint: Any, allowed: Mapping[str, Any]) -> Any:
-    """The value in the field's type, or ConfigError with what is allowed."""
-    if hint in _LISTS:
-        kind, word = _LISTS[hint]
-        if not isinstance(value, list):
-            raise ConfigError(f"{key} = {_show(value)}: must be a list of {word}")
-        return [_checked(f"{key}[{k}]", v, kind, allowed) for k, v in enumerate(value)]
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
-    wanted, word = {
-        bool: (bool, "true or false"),
-        int: (int, "a whole number"),
-        float: (float, "a number"),
-        str: (str, "text"),
-    }.get(hint, (dict, "a table"))
-    if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
-        raise ConfigError(f"{key} = {_show(value)}: must be {word}{_limits(allowed)}")
-    if "choices" in allowed and value not in allowed["choices"]:
-        choices = [str(choice) for choice in allowed["choices"]]
-        raise ConfigError(f"{key} = {_show(value)}: not one of {', '.join(choices)}{_nearest(str(value), choices)}")
-    if isinstance(value, (int, float)):
-        low, high = allowed.get("low", -math.inf), allowed.get("high", math.inf)
-        if not low <= value <= high:  # so that nan is refused too
-            bound = high if value > high else low
-            raise ConfigError(f"{key} = {_show(value)}: out of range{_limits(allowed)}; the nearest is {bound}")
-    return value
-
-
-def _limits(allowed: Mapping[str, Any]) -> str:
-    low, high = allowed.get("low"), allowed.get("high")
-    if "choices" in allowed:
-        return f" ({', '.join(map(str, allowed['choices']))})"
-    if low is not None and high is not None:
-        return f" (from {low} to {high})"
-    return f" (at least {low})" if low is not None else ""
-
-
-def _nearest(word: str, known: Iterable[str], prefix: str = "") -> str:
-    """ "; did you mean x?" for the known word nearest in spelling, or the one whose help says it in
-    words."""
-    if isinstance(known, Mapping):
-        plain = str(word).replace("_", " ").replace("-", " ").lower()
-        for name, text in known.items():
-            if len(plain) > 3 and plain in text.lower():
-                return f"; did you mean {prefix}{name}?"
-    return did_you_mean(word, known, prefix)
-
-
-def _show(value: Any) -> str:
-    """A value as TOML would write it."""
-    try:
-        text = tomli_w.dumps({"v": value}).strip().removeprefix("v = ").removeprefix("[v]").strip()
-        return " ".join(text.split()).replace("[ ", "[").replace(", ]", "]") or "{}"
-    except TypeError:
-        return repr(value)
+def _nearest_key(section: str, word: str, known: Mapping[str, Option]) -> str:
+    """Return "; did you mean x?" for the key whose help says the word, or is nearest to it."""
+    plain = word.replace("_", " ").replace("-", " ").lower()
+    said = [key.name for key in known.values() if len(plain) > 3 and plain in key.help.lower()]
+    return f"; did you mean {section}.{said[0]}?" if said else did_you_mean(word, known, f"{section}.")

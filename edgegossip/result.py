@@ -45,7 +45,7 @@ class Result:
     def summary(self) -> Mapping[str, Any]:
         """The figures of the run, as in summary.json (docs/run-folder.md)."""
         if len(self.folders) > 1:
-            from edgegossip.report.command import read_runs
+            from edgegossip.report.web.view import read_runs
 
             return read_runs(self.folders, together=True)[0].summary()
         return summarise(read_run(self.folder))
@@ -104,8 +104,8 @@ class Result:
     def report(self, path: str | Path | None = None) -> Path:
         """Write the page of the run, one file without network requests (docs/report.md), and return
         where it is: by default report.html in the run's folder."""
-        from edgegossip.report.command import read_runs
         from edgegossip.report.web.page import page_of
+        from edgegossip.report.web.view import read_runs
 
         views = read_runs(self.folders, together=len(self.folders) > 1)
         return page_of(views, self.folder / "report.html" if path is None else Path(path))

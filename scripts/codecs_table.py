@@ -20,7 +20,7 @@ from typing import Any
 Row = dict[str, Any]
 
 HEAD = (
-    "| codec | stage | bits a value | entropy of its codes | relative error | encode | decode |",
+    "| codec | coder | bits a value | entropy of its codes | relative error | encode | decode |",
     "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
 )
 LINK = re.compile(r"\[results/(codecs-[\w-]+\.json)\]\(results/\1\)")

@@ -107,7 +107,7 @@ def weights(beta: mp.mpf) -> list[int]:
 
 
 def main() -> None:
-    print('"""Tables of `gennorm.py`, written by scripts/make_gennorm_tables.py; not to be edited."""\n')
+    print('"""Tables of `co3.py`, written by scripts/make_gennorm_tables.py; not to be edited."""\n')
     print("from __future__ import annotations\n")
     print("# beta, (E|x|)^2 / E x^2, E|x| / alpha, k alpha of the smallest squared error on CO3's grid")
     print("OPTIMA: tuple[tuple[float, float, float, float], ...] = (")

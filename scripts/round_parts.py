@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from edgegossip.telemetry.lines import MetricsRecord
+from edgegossip.telemetry.records import MetricsRecord
 from edgegossip.telemetry.run_folder import read_run
 
 

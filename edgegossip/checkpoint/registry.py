@@ -300,9 +300,9 @@ STATES = Registry(
         *_of("gossip.adpsgd", "Begun", "Taken", stored="gossip.exchange"),
         *_of("gossip.momentum", "State"),
         *_of("codecs.feedback", "FeedbackState"),
-        *_of("codecs.dgc", "DgcState"),
-        *_of("codecs.powersgd", "PowerSgdState"),
-        *_of("codecs.elasticl", "ElastiClState"),
+        *_of("codecs.sparse", "DgcState", stored="codecs.dgc"),
+        *_of("codecs.lowrank", "PowerSgdState", stored="codecs.powersgd"),
+        *_of("codecs.uniform", "ElastiClState", stored="codecs.elasticl"),
         *_of("codecs.levels", "LevelRule"),
         *_of("codecs.per_tensor", "PerTensorState", "_Run"),
     )

@@ -5,19 +5,20 @@ from __future__ import annotations
 import functools
 import json
 import math
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgegossip.cli.options import JSON, parse_params
+from edgegossip.cli.options import JSON, command, parse_params
+from edgegossip.options import declared, option
 from edgegossip.types import EXIT_OK, EXIT_RUN, ConfigError, UsageError
 
 if TYPE_CHECKING:
     from edgegossip.codecs import Param
     from edgegossip.lab.bench.verify import Check, Report
 
-_SEAM = ("name", "wire_id", "wire_params", "init", "encode", "decode")
+_INTERFACE = ("name", "wire_id", "wire_params", "init", "encode", "decode")
 _COLUMNS = ("gain", "bias", "variance", "size", "same", "refuses")
 
 
@@ -26,32 +27,44 @@ def codec() -> None:
     """List the codecs, and verify that one keeps what it claims."""
 
 
-@codec.command("list")
-@JSON
-def list_(as_json: bool) -> None:
-    """Every codec with its parameters, their ranges and defaults."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class List:
+    """Options of `edgegossip codec list`."""
+
+    as_json: bool = JSON()
+
+
+@command(List, codec, name="list")
+def list_(options: List) -> None:
+    """Show every codec with its parameters, their ranges and defaults."""
     from edgegossip.codecs import REGISTRY
 
     families = REGISTRY.families.values()
-    if as_json:
+    if options.as_json:
         rows = [{"name": f.name, "help": f.help, "params": [_param(p) for p in f.params]} for f in families]
         click.echo(json.dumps(rows))
         return
     for family in families:
         click.echo(f"{family.name}: {family.help}")
-        for param in family.params:
-            click.echo(f"    {param.name} = {json.dumps(param.default)}  {param.help}{_range(param)}")
+        for param in declared(family.params):
+            click.echo(f"    {param.name} = {json.dumps(param.default)}  {param.help}{param.limits}")
 
 
-@codec.command()
-@click.argument("name", required=False)
-@click.option("--params", "settings", multiple=True, metavar="KEY=VALUE", help="A parameter of NAME; may be repeated.")
-@click.option("--size", default=65536, show_default=True, type=click.IntRange(64, 2**24), help="Values in the vector.")
-@click.option(
-    "--draws", default=32, show_default=True, type=click.IntRange(4, 4096), help="Encodings, each with a key."
-)
-@JSON
-def verify(name: str | None, settings: tuple[str, ...], size: int, draws: int, as_json: bool) -> int:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verify:
+    """Options of `edgegossip codec verify`."""
+
+    name: str | None = option(None, argument=True)
+    settings: tuple[str, ...] = option(
+        (), "A parameter of NAME; may be repeated.", flag="--params", metavar="KEY=VALUE"
+    )
+    size: int = option(65536, "Values in the vector.", low=64, high=2**24)
+    draws: int = option(32, "Encodings, each with a key.", low=4, high=4096)
+    as_json: bool = JSON()
+
+
+@command(Verify, codec)
+def verify(options: Verify) -> int:
     """Run NAME, or every codec, and hold it to its claims: gain, bias, variance, size, the same
     bytes again, bad bodies refused.
 
@@ -62,17 +75,19 @@ def verify(name: str | None, settings: tuple[str, ...], size: int, draws: int, a
     from edgegossip import codecs
     from edgegossip.lab.bench.verify import verify as run
 
+    name, params = options.name, parse_params(options.settings)
     if name is None:
-        if settings:
+        if params:
             raise ConfigError("--params belong to one codec; name it")
         made = [(known, codecs.get(known)) for known in codecs.names()]
     else:
-        made = [(name, build_codec(name, parse_params(settings)))]
+        made = [(name, build_codec(name, params))]
     own = name is not None and ":" in name  # no frame names it: the receiver is built as this one was
     rebuild = None if own else codecs.from_wire
-    build = functools.partial(build_codec, name, parse_params(settings)) if name is not None and own else None
+    build = functools.partial(build_codec, name, params) if name is not None and own else None
+    size, draws = options.size, options.draws
     reports = [run(one, title, size=size, draws=draws, rebuild=rebuild, build=build) for title, one in made]
-    if as_json:
+    if options.as_json:
         document = [_finite({**asdict(report), "passed": report.passed}) for report in reports]
         click.echo(json.dumps({"size": size, "draws": draws, "codecs": document}))
     else:
@@ -91,7 +106,7 @@ def build_codec(name: str, params: dict[str, Any]) -> Any:
         made = call_custom(name, import_function("codec", name), **params)
     except SystemExit as error:
         raise UsageError(f"{name} ended the process (SystemExit: {error.code}) instead of returning a codec") from None
-    if missing := [part for part in _SEAM if not hasattr(made, part)]:
+    if missing := [part for part in _INTERFACE if not hasattr(made, part)]:
         raise UsageError(f"{name} returned {type(made).__name__}, which is no codec: it lacks {', '.join(missing)}")
     return made
 
@@ -107,14 +122,6 @@ def _finite(value: Any) -> Any:
 
 def _param(param: Param) -> dict[str, Any]:
     return {key: value for key, value in asdict(param).items() if key == "default" or value not in (None, ())}
-
-
-def _range(param: Param) -> str:
-    if param.choices:
-        return f" ({', '.join(param.choices)})"
-    if param.low is None:
-        return ""
-    return f" ({param.low:g} to {param.high:g})" if param.high is not None else f" (from {param.low:g})"
 
 
 def _table(reports: list[Report]) -> list[str]:

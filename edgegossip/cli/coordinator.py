@@ -2,61 +2,53 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
-from edgegossip.cli.options import JSON, PLOTS, RUNS, SCRIPT_ARGS, SETTINGS, with_script_args
+from edgegossip.cli.options import JSON, PLOTS, RUNS, SCRIPT_ARGS, SETTINGS, chosen, command, with_script_args
+from edgegossip.options import option
 
 
-@click.command()
-@click.argument("recipe", required=False)
-@SCRIPT_ARGS
-@SETTINGS
-@click.option("--for", "script", metavar="SCRIPT", help="In place of RECIPE: the training script that the boards run.")
-@click.option(
-    "--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for every interface."
-)
-@click.option("--port", type=click.IntRange(0, 65_535), default=8000, show_default=True, help="Port to listen on.")
-@click.option(
-    "--boards",
-    default="",
-    metavar="N|A,B,...",
-    help="How many boards, or their names; default: the fleet's, or board-0, board-1, ... as many as run.nodes.",
-)
-@click.option(
-    "--fleet",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="The fleet's folder, for TLS and boards' keys; default ./fleet where it is there.",
-)
-@click.option(
-    "--identity",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="In place of --fleet: the folder of `edgegossip fleet add NAME --role coordinator`.",
-)
-@click.option("--insecure", is_flag=True, help="Allow plain, unauthenticated traffic outside the loopback interface.")
-@click.option("--fresh", is_flag=True, help="Begin anew even if this run was begun before and not finished.")
-@RUNS
-@PLOTS
-@JSON
-def coordinator(
-    recipe: str | None,
-    script_args: tuple[str, ...],
-    script: str | None,
-    settings: tuple[str, ...],
-    host: str,
-    port: int,
-    boards: str,
-    fleet: Path | None,
-    identity: Path | None,
-    insecure: bool,
-    fresh: bool,
-    runs_dir: str,
-    plots: bool,
-    as_json: bool,
-) -> int:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coordinator:
+    """Options of `edgegossip coordinator`."""
+
+    recipe: str | None = option(None, argument=True)
+    script_args: tuple[str, ...] = SCRIPT_ARGS()
+    settings: tuple[str, ...] = SETTINGS()
+    script: str | None = option(
+        None, "In place of RECIPE: the training script that the boards run.", flag="--for", metavar="SCRIPT"
+    )
+    host: str = option("127.0.0.1", "Address to listen on; 0.0.0.0 for every interface.")
+    port: int = option(8000, "Port to listen on.", low=0, high=65_535)
+    boards: str = option(
+        "",
+        "How many boards, or their names; default: the fleet's, or board-0, board-1, ... as many as run.nodes.",
+        metavar="N|A,B,...",
+    )
+    fleet: Path | None = option(
+        None,
+        "The fleet's folder, for TLS and boards' keys; default ./fleet where it is there.",
+        path="folder",
+        metavar="DIR",
+    )
+    identity: Path | None = option(
+        None,
+        "In place of --fleet: the folder of `edgegossip fleet add NAME --role coordinator`.",
+        path="folder",
+        metavar="DIR",
+    )
+    insecure: bool = option(False, "Allow plain, unauthenticated traffic outside the loopback interface.")
+    fresh: bool = option(False, "Begin anew even if this run was begun before and not finished.")
+    runs_dir: Path = RUNS()
+    plots: bool = PLOTS()
+    as_json: bool = JSON()
+
+
+@command(Coordinator)
+def coordinator(options: Coordinator) -> int:
     """Start Flower's server and the run of RECIPE, wait for the boards by name, train, save the
     model.
 
@@ -69,7 +61,8 @@ def coordinator(
     \b
     Examples:
       edgegossip coordinator quickstart-server --boards 4
-      edgegossip coordinator quickstart-server --host 0.0.0.0 --fleet fleet --boards pi-01,pi-02,pi-03,pi-04
+      edgegossip coordinator quickstart-server --host 0.0.0.0 \\
+          --fleet fleet --boards pi-01,pi-02,pi-03,pi-04
       edgegossip coordinator --for train.py --boards 4
     and on every board, which is told the recipe:
       edgegossip node --coordinator HOST:8000 --identity identity
@@ -78,26 +71,26 @@ def coordinator(
     from edgegossip.fleet.launch.coordinator import CoordinatorOptions, run_coordinator
     from edgegossip.recipe import is_script, load
 
-    if script is not None:
+    recipe, settings, boards, script_args = options.recipe, options.settings, options.boards, options.script_args
+    if options.script is not None:
         # What follows -- is the script's, from the first word on.
         script_args = script_args if recipe is None else (recipe, *script_args)
-        recipe = script
+        recipe = options.script
     if recipe is None:
         raise click.UsageError("name a RECIPE, or a training script with --for SCRIPT")
     if is_script(recipe):
         named = () if boards.isdecimal() or not boards else (f"run.nodes={len(boards.split(','))}",)
         settings = ("run.mode=server", *named, *with_script_args(settings, script_args))
     if boards.isdecimal():
-        if not identity and not insecure:
-            _check_count(int(boards), fleet)
+        if not options.identity and not options.insecure:
+            _check_count(int(boards), options.fleet)
         settings, boards = (*settings, f"run.nodes={boards}"), ""
     names = tuple(filter(None, boards.split(",")))
-    options = CoordinatorOptions(host, port, names, insecure, Path(runs_dir), plots, as_json, fresh, fleet, identity)
-    return run_coordinator(load(recipe, settings), options)
+    return run_coordinator(load(recipe, settings), chosen(options, CoordinatorOptions, boards=names))
 
 
 def _check_count(wanted: int, fleet: Path | None) -> None:
-    """Raises ConfigError when the fleet has another number of boards than --boards says: a number
+    """Raise ConfigError when the fleet has another number of boards than --boards says: a number
     does not tell which."""
     from edgegossip.fleet.launch.preflight import FLEET
     from edgegossip.fleet.store import boards_of

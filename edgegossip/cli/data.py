@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
-from edgegossip.cli.options import JSON, SETTINGS
+from edgegossip.cli.options import JSON, SETTINGS, command
+from edgegossip.options import REQUIRED, option
 
 
 @click.group()
@@ -16,10 +18,16 @@ def data() -> None:
     """Fetch the data sets that recipes name; say what a board's own data are."""
 
 
-@data.command()
-@click.argument("name")
-@click.option("--dir", "folder", default="", type=click.Path(file_okay=False), help="Where to; default: the data home.")
-def download(name: str, folder: str) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Download:
+    """Options of `edgegossip data download`."""
+
+    name: str = option(REQUIRED, argument=True)
+    folder: Path | None = option(None, "Where to; default: the data home.", flag="--dir", path="folder")
+
+
+@command(Download, data)
+def download(options: Download) -> None:
     """Fetch NAME (cifar10, mnist, fashion-mnist) from its authors' site and check every file
     against its checksum.
 
@@ -28,16 +36,23 @@ def download(name: str, folder: str) -> None:
     """
     from edgegossip.training.data.download import download as fetch
 
-    click.echo(f"{name} is in {fetch(name, folder, _show if sys.stderr.isatty() else None)}")
+    folder = fetch(options.name, str(options.folder or ""), _show if sys.stderr.isatty() else None)
+    click.echo(f"{options.name} is in {folder}")
 
 
-@data.command()
-@click.argument("recipe")
-@SETTINGS
-@click.option("--name", "board", default="board-0", help="The board whose data these are: {board} in data.dir.")
-@click.option("--index", default=0, help="Its number: {index} in data.dir.")
-@JSON
-def describe(recipe: str, settings: tuple[str, ...], board: str, index: int, as_json: bool) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Describe:
+    """Options of `edgegossip data describe`."""
+
+    recipe: str = option(REQUIRED, argument=True)
+    settings: tuple[str, ...] = SETTINGS()
+    board: str = option("board-0", "The board whose data these are: {board} in data.dir.", flag="--name")
+    index: int = option(0, "Its number: {index} in data.dir.")
+    as_json: bool = JSON()
+
+
+@command(Describe, data)
+def describe(options: Describe) -> None:
     """Open this machine's data as RECIPE names them, and say what one example is, how many there
     are of each class, and what the recipe of all boards may declare. With --json: counts and sums
     for `combine`."""
@@ -45,8 +60,8 @@ def describe(recipe: str, settings: tuple[str, ...], board: str, index: int, as_
     from edgegossip.training.data import Board
     from edgegossip.training.data.overview import overview
 
-    found = overview(recipes.load(recipe, settings).data, Board(board, index))
-    if as_json:
+    found = overview(recipes.load(options.recipe, options.settings).data, Board(options.board, options.index))
+    if options.as_json:
         click.echo(json.dumps(found))
         return
     for key, value in found.items():
@@ -54,14 +69,20 @@ def describe(recipe: str, settings: tuple[str, ...], board: str, index: int, as_
             click.echo(f"{key:14} {value}")
 
 
-@data.command()
-@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
-def combine(files: tuple[Path, ...]) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Combine:
+    """Options of `edgegossip data combine`."""
+
+    files: tuple[Path, ...] = option(REQUIRED, argument=True, path="file", exists=True)
+
+
+@command(Combine, data)
+def combine(options: Combine) -> None:
     """Add up what `describe --json` said on each board, and print the [data] keys that hold for all
     of them: shapes, classes, and the mean and standard deviation over the examples of all."""
     from edgegossip.training.data.overview import as_recipe, combine
 
-    click.echo(as_recipe(combine(files)), nl=False)
+    click.echo(as_recipe(combine(options.files)), nl=False)
 
 
 def _show(file: str, received_bytes: int, total_bytes: int | None) -> None:

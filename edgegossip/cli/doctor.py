@@ -3,37 +3,36 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
-from edgegossip.cli.options import JSON, RUNS
+from edgegossip.cli.options import JSON, RUNS, command
+from edgegossip.options import option
 from edgegossip.types import EXIT_OK, EXIT_RUN, ConfigError
 
 
-@click.command()
-@click.option("--peer", "peers", multiple=True, metavar="HOST[:PORT]", help="Measure the link to it; may be repeated.")
-@click.option(
-    "--matrix", is_flag=True, help="Also have each peer measure to each other one (calibrate --serve --relay)."
-)
-@click.option("--identity", type=click.Path(file_okay=False), help="This board's folder: look at its certificates.")
-@click.option("--recipe", metavar="RECIPE", help="What it is to train: whether torch sees its training.device.")
-@click.option(
-    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set a key of that recipe; may be repeated."
-)
-@click.option("--listen", "ports", multiple=True, type=click.IntRange(1, 65_535), help="A port that must be free.")
-@RUNS
-@JSON
-def doctor(
-    peers: tuple[str, ...],
-    matrix: bool,
-    identity: str | None,
-    recipe: str | None,
-    settings: tuple[str, ...],
-    ports: tuple[int, ...],
-    runs_dir: str,
-    as_json: bool,
-) -> int:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doctor:
+    """Options of `edgegossip doctor`."""
+
+    peers: tuple[str, ...] = option(
+        (), "Measure the link to it; may be repeated.", flag="--peer", metavar="HOST[:PORT]"
+    )
+    matrix: bool = option(False, "Also have each peer measure to each other one (calibrate --serve --relay).")
+    identity: Path | None = option(None, "This board's folder: look at its certificates.", path="folder")
+    recipe: str | None = option(None, "What it is to train: whether torch sees its training.device.", metavar="RECIPE")
+    settings: tuple[str, ...] = option(
+        (), "Set a key of that recipe; may be repeated.", flag="--set", metavar="KEY=VALUE"
+    )
+    ports: tuple[int, ...] = option((), "A port that must be free.", flag="--listen", low=1, high=65_535)
+    runs: Path = RUNS()
+    as_json: bool = JSON()
+
+
+@command(Doctor)
+def doctor(options: Doctor) -> int:
     """Look at this machine before it trains: clock, certificates, ports, MTU, links, versions, wear
     of its card, throttling, and with --recipe whether torch can compute where the recipe asks it
     to.
@@ -52,12 +51,10 @@ def doctor(
     from edgegossip.fleet.doctor.checks import text_of, visit
     from edgegossip.fleet.link_test import parse_address
 
-    runs = Path(runs_dir)
-    folder = next(path for path in (runs, *runs.absolute().parents) if path.is_dir())
-    own = Path(identity) if identity else None
-    if settings and recipe is None:
+    folder = next(path for path in (options.runs, *options.runs.absolute().parents) if path.is_dir())
+    if options.settings and options.recipe is None:
         raise ConfigError("--set is for a recipe's keys: name it with --recipe")
-    training = None if recipe is None else recipes.load(recipe, settings).training
+    training = None if options.recipe is None else recipes.load(options.recipe, options.settings).training
 
     def device() -> str:
         """Compute a little where the recipe asks for; raises ImportError without torch."""
@@ -69,7 +66,8 @@ def doctor(
 
         return probe(training)
 
+    peers = [parse_address(peer) for peer in options.peers]
     tried = None if training is None else device
-    document = visit(folder, own, ports, [parse_address(peer) for peer in peers], matrix, device=tried)
-    click.echo(json.dumps(document) if as_json else text_of(document))
+    document = visit(folder, options.identity, options.ports, peers, options.matrix, device=tried)
+    click.echo(json.dumps(document) if options.as_json else text_of(document))
     return EXIT_RUN if document["bad"] else EXIT_OK

@@ -1,23 +1,100 @@
-"""`edgegossip fleet`: who may take part. A folder on your laptop, one folder for each board."""
+"""`edgegossip fleet`: who may take part. A folder on your laptop, one folder for each board; boards
+that are far away, and new releases for them."""
 
 from __future__ import annotations
 
 import json
+import os
+import sys
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from edgegossip.cli import fleet_release
-from edgegossip.cli.fleet_profile import profile_options
-from edgegossip.cli.options import FLEET, JSON
-from edgegossip.types import EdgegossipError
+from edgegossip.cli.options import FLEET, JSON, command
+from edgegossip.mesh import address as addresses
+from edgegossip.options import REQUIRED, option
+from edgegossip.types import ConfigError, EdgegossipError
 
 if TYPE_CHECKING:
     from edgegossip.fleet.store import Fleet
 
-YEARS = click.option("--years", type=float, default=20.0, show_default=True, help="How long certificates are valid.")
+PASSWORD = "EDGEGOSSIP_WIFI_PASSWORD"
+_YEARS = partial(option, 20.0, "How long certificates are valid.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """What a board's kit has besides its identity: options of `fleet add` and `fleet set`."""
+
+    board: str | None = option(None, "Which board it is, such as raspberry-pi-4.", metavar="BOARD")
+    wifi: str | None = option(
+        None, f"Wi-Fi; the password is asked for, or comes from a file or ${PASSWORD}.", metavar="SSID"
+    )
+    wifi_password_file: Path | None = option(
+        None, "First line: the password; - is standard input.", path="file", exists=True, dash=True, metavar="FILE"
+    )
+    wifi_country: str = option("", "Where the radio is used, such as DE.", metavar="CC")
+    ssh_keys: tuple[Path, ...] = option(
+        (),
+        "Public key of who may log in; repeat.",
+        flag="--ssh-key",
+        path="file",
+        exists=True,
+        dash=True,
+        metavar="FILE",
+    )
+    recipe: str | None = option(None, "With --join: what it runs; default quickstart-gossip.", metavar="NAME")
+    settings: tuple[str, ...] = option(
+        (),
+        "Change a key of the recipe; repeat. With --coordinator only what is the board's own matter.",
+        flag="--set",
+        metavar="KEY=VALUE",
+    )
+    coordinator: str | None = option(
+        None, "It is a client of this coordinator, which tells it the recipe.", metavar="HOST:PORT"
+    )
+    join: tuple[str, ...] = option((), "It joins the mesh there: the founder's place first.", metavar="HOST:PORT")
+    founder: str | None = option(None, "With --join: the board that begins the run.", metavar="NAME")
+    boards: str | None = option(None, "With --join: of the run; default: all of the fleet.", metavar="A,B,...")
+    listen: str | None = option(None, "Where it listens for peers.  [default: 0.0.0.0:7700]", metavar="HOST:PORT")
+    check_in: str | None = option(
+        None, "Where `edgegossip fleet serve` listens: time, status, updates.", metavar="HOST:PORT"
+    )
+
+    def given(self) -> dict[str, Any]:
+        """Return what was said, as keywords for `changed` of a kit's profile.
+
+        Raises ConfigError."""
+        from edgegossip.fleet.kitfile import Wifi
+
+        if self.wifi is None and (self.wifi_password_file or self.wifi_country):
+            raise ConfigError("--wifi-password-file and --wifi-country go with --wifi SSID")
+        wifi = None
+        if self.wifi is not None:
+            wifi = (Wifi.of(self.wifi, _password(self.wifi, self.wifi_password_file), self.wifi_country),)
+        _require_reachable("--coordinator", self.coordinator)
+        for place in self.join:
+            _require_reachable("--join", place)
+        _require_reachable("--check-in", self.check_in)
+        said = {
+            "board": self.board or None,
+            "ssh_keys": tuple(line for key in self.ssh_keys for line in _lines(key)) if self.ssh_keys else None,
+            "recipe": self.recipe or None,
+            "settings": self.settings or None,
+            "coordinator": self.coordinator or None,
+            "join": self.join or None,
+            "founder": self.founder or None,
+            "boards": tuple(filter(None, self.boards.split(","))) if self.boards else None,
+            "listen": self.listen or None,
+            "check_in": self.check_in or None,
+            "wifi": wifi,
+        }
+        return {key: value for key, value in said.items() if value is not None}
 
 
 @click.group()
@@ -31,28 +108,36 @@ def fleet() -> None:
     \b
     Examples:
       edgegossip fleet init home
-      edgegossip fleet add pi-01 pi-02 pi-03 --board raspberry-pi-4 --wifi garden --coordinator 10.0.0.9:8000
+      edgegossip fleet add pi-01 pi-02 pi-03 --board raspberry-pi-4 \\
+          --wifi garden --coordinator 10.0.0.9:8000
       edgegossip fleet kit pi-01 -o pi-01.kit
       scp -r fleet/boards/pi-01 pi-01:identity          # a board that was set up by hand
       edgegossip fleet revoke pi-03
     """
 
 
-@fleet.command()
-@click.argument("name", default="home")
-@FLEET
-@click.option("--name", "also_name", hidden=True)
-@YEARS
-@JSON
-def init(name: str, folder: Path, also_name: str | None, years: float, as_json: bool) -> int:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Init:
+    """Options of `edgegossip fleet init`."""
+
+    name: str = option("home", argument=True)
+    folder: Path = FLEET()
+    also_name: str | None = option(None, flag="--name", hidden=True)
+    years: float = _YEARS()
+    as_json: bool = JSON()
+
+
+@command(Init, fleet)
+def init(options: Init) -> int:
     """Make a new fleet called NAME: its authority, and the operator's identity. A path, such as
     ./fleets/lab, says where."""
-    store = _store()
+    from edgegossip.fleet import store
+
+    folder, name = options.folder, options.name
     if "/" in name:
         folder, name = Path(name), "home"
-    name = also_name or name
-    made = store.Fleet.create(folder, name, years)
-    if as_json:
+    made = store.Fleet.create(folder, options.also_name or name, options.years)
+    if options.as_json:
         click.echo(json.dumps(_document(made), indent=2))
     else:
         click.echo(
@@ -62,53 +147,48 @@ def init(name: str, folder: Path, also_name: str | None, years: float, as_json: 
     return 0
 
 
-@fleet.command()
-@click.argument("names", nargs=-1, required=True)
-@FLEET
-@click.option(
-    "--role",
-    type=click.Choice(["board", "coordinator", "operator"]),
-    default="board",
-    show_default=True,
-    help="What it is: a board trains, a coordinator serves, an operator signs runs.",
-)
-@click.option(
-    "--host", "hosts", multiple=True, metavar="HOST", help="Coordinator: an address that clients use; repeat."
-)
-@click.option("--again", is_flag=True, help="Revoke its present certificate and issue a new one.")
-@profile_options
-@YEARS
-@JSON
-def add(
-    names: tuple[str, ...],
-    folder: Path,
-    role: str,
-    hosts: tuple[str, ...],
-    again: bool,
-    given: dict[str, Any],
-    years: float,
-    as_json: bool,
-) -> int:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Add:
+    """Options of `edgegossip fleet add`."""
+
+    names: tuple[str, ...] = option(REQUIRED, argument=True)
+    folder: Path = FLEET()
+    role: Literal["board", "coordinator", "operator"] = option(
+        "board", "What it is: a board trains, a coordinator serves, an operator signs runs."
+    )
+    hosts: tuple[str, ...] = option(
+        (), "Coordinator: an address that clients use; repeat.", flag="--host", metavar="HOST"
+    )
+    again: bool = option(False, "Revoke its present certificate and issue a new one.")
+    profile: Profile
+    years: float = _YEARS()
+    as_json: bool = JSON()
+
+
+@command(Add, fleet)
+def add(options: Add) -> int:
     """Issue a certificate and make a folder for each of NAMES, and keep what their kits will
     have."""
     from edgegossip.fleet import provisioning
+    from edgegossip.fleet.store import Fleet
 
-    store, asked = _store(), {key: value for key, value in given.items() if value is not None}
-    if asked and role != "board":
-        raise click.UsageError(f"--{next(iter(asked)).replace('_', '-')} is for boards, which have kits")
-    present = store.Fleet.open(folder)
-    if asked:  # a mistake must not leave certificates behind
-        _provisioning().check_others(present, asked, names)
+    names, folder, role, again = options.names, options.folder, options.role, options.again
+    given = options.profile.given()
+    if given and role != "board":
+        raise click.UsageError(f"--{next(iter(given)).replace('_', '-')} is for boards, which have kits")
+    present = Fleet.open(folder)
+    if given:  # a mistake must not leave certificates behind
+        provisioning.check_others(present, given, names)
         for name in names:
-            (provisioning.load_profile(folder, name) if again else provisioning.Profile()).changed(**asked)
-    present = present.add_all(names, role, years, hosts, again=again)
-    if asked:
-        _provisioning().set_profiles(present, names, asked)
+            (provisioning.load_profile(folder, name) if again else provisioning.Profile()).changed(**given)
+    present = present.add_all(names, role, options.years, options.hosts, again=again)
+    if given:
+        provisioning.set_profiles(present, names, given)
     new = [m for m in present.members if m.name in names and m.revoked is None]
-    if as_json:
+    if options.as_json:
         click.echo(json.dumps([m.document() for m in new], indent=2))
     else:
-        with_kit = bool(asked) or all(provisioning.load_profile(folder, name).runs for name in names)
+        with_kit = bool(given) or all(provisioning.load_profile(folder, name).runs for name in names)
         for m in new:
             use = (
                 "`fleet kit` makes one file of it"
@@ -121,59 +201,85 @@ def add(
     return 0
 
 
-@fleet.command(name="set")
-@click.argument("names", nargs=-1, required=True)
-@FLEET
-@profile_options
-def set_(names: tuple[str, ...], folder: Path, given: dict[str, Any]) -> int:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Set:
+    """Options of `edgegossip fleet set`."""
+
+    names: tuple[str, ...] = option(REQUIRED, argument=True)
+    folder: Path = FLEET()
+    profile: Profile
+
+
+@command(Set, fleet, name="set")
+def set_(options: Set) -> int:
     """Change what the kits of NAMES will have: network, keys, what they run. Certificates stay as
     they are.
 
     Boards that check in with `fleet serve` take over what they run within a minute, and begin with
     it at once.
     """
-    asked = {key: value for key, value in given.items() if value is not None}
-    if not asked:
+    from edgegossip.fleet import provisioning
+    from edgegossip.fleet.store import Fleet
+
+    given = options.profile.given()
+    if not given:
         raise click.UsageError("say what to change, such as --coordinator HOST:PORT")
-    _provisioning().set_profiles(_store().Fleet.open(folder), names, asked)
+    provisioning.set_profiles(Fleet.open(options.folder), options.names, given)
     click.echo(
-        f"kept for {', '.join(names)}; what they run, boards take over when they check in; the rest needs a new kit"
+        f"kept for {', '.join(options.names)}; what they run, boards take over when they check in; the rest needs a "
+        "new kit"
     )
     return 0
 
 
-@fleet.command()
-@click.argument("name")
-@FLEET
-@click.option(
-    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="[default: NAME.kit]"
-)
-def kit(name: str, folder: Path, output: Path | None) -> int:
-    """Write the kit of the board NAME: all that its card needs, signed, for your eyes only.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kit:
+    """Options of `edgegossip fleet kit`."""
+
+    name: str = option(REQUIRED, argument=True)
+    folder: Path = FLEET()
+    output: Path | None = option(None, "[default: NAME.kit]", flag=("-o", "--output"), path="file", metavar="FILE")
+
+
+@command(Kit, fleet)
+def kit(options: Kit) -> int:
+    """Write the kit of the board NAME, its provisioning bundle: all that its card needs, signed.
 
     It holds the board's private key: put it on that board's card and nowhere else
     (`edgegossip image configure`, or copy it onto the boot partition as edgegossip.kit). The board
     moves it to where only root can read it, and wipes it from the card.
     """
     from edgegossip.fleet import provisioning
+    from edgegossip.fleet.store import Fleet
 
-    output = output or Path(f"{name}.kit")
-
-    provisioning.write_bundle(output, provisioning.make_bundle(_store().Fleet.open(folder), name, time.time()))
+    name, output = options.name, options.output or Path(f"{options.name}.kit")
+    provisioning.write_bundle(output, provisioning.make_bundle(Fleet.open(options.folder), name, time.time()))
     click.echo(f"{output}: the kit of {name}, with its private key; only you can read it")
     if provisioning.in_repository(output):
         click.echo(f"mind that {output} lies in a git repository: it must not be committed", err=True)
-    click.echo(f"next: {_use_of(output, name, provisioning.load_profile(folder, name).board)}")
+    if provisioning.load_profile(options.folder, name).board.startswith("jetson-"):
+        use = f"copy it to {name}, and there: sudo deploy/jetson/install.sh edgegossip-*.whl {output.name} (deploy/README.md)"
+    else:
+        use = f"edgegossip image configure base.img --kit {output} -o {name}.img"
+    click.echo(f"next: {use}")
     return 0
 
 
-@fleet.command(name="list")
-@FLEET
-@JSON
-def list_(folder: Path, as_json: bool) -> int:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class List:
+    """Options of `edgegossip fleet list`."""
+
+    folder: Path = FLEET()
+    as_json: bool = JSON()
+
+
+@command(List, fleet, name="list")
+def list_(options: List) -> int:
     """Show every certificate that was issued and whether it is valid."""
-    present = _store().Fleet.open(folder)
-    if as_json:
+    from edgegossip.fleet.store import Fleet
+
+    present = Fleet.open(options.folder)
+    if options.as_json:
         click.echo(json.dumps(_document(present), indent=2))
         return 0
     rows = [("name", "role", "state", "until", "serial")]
@@ -185,18 +291,23 @@ def list_(folder: Path, as_json: bool) -> int:
     return 0
 
 
-@fleet.command()
-@click.argument("names", nargs=-1)
-@FLEET
-@click.option(
-    "--tell",
-    "boards",
-    multiple=True,
-    metavar="HOST:PORT",
-    help="A running board, which tells the others, or a coordinator.",
-)
-@JSON
-def revoke(names: tuple[str, ...], folder: Path, boards: tuple[str, ...], as_json: bool) -> int:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revoke:
+    """Options of `edgegossip fleet revoke`."""
+
+    names: tuple[str, ...] = option((), argument=True)
+    folder: Path = FLEET()
+    boards: tuple[str, ...] = option(
+        (),
+        "A running board, which tells the others, or a coordinator.",
+        flag="--tell",
+        metavar="HOST:PORT",
+    )
+    as_json: bool = JSON()
+
+
+@command(Revoke, fleet)
+def revoke(options: Revoke) -> int:
     """Take the certificates of NAMES back, and tell running boards or a coordinator.
 
     Boards pass the news on to one another, so one that runs is enough. Without NAMES only tells. A
@@ -204,40 +315,221 @@ def revoke(names: tuple[str, ...], folder: Path, boards: tuple[str, ...], as_jso
     crl.pem in its identity folder. A coordinator that serves from this very folder sees it by
     itself. Ends with 0 only if everybody who was to be told goes by this folder's list then.
     """
+    from edgegossip.fleet.store import Fleet
+
+    names, boards = options.names, options.boards
     if not names and not boards:
         raise click.UsageError("say which boards to revoke, or whom to tell with --tell HOST:PORT")
-    present = _store().Fleet.open(folder).revoke(*names)
-    from edgegossip.fleet.revocation import tell_all
-    from edgegossip.flower.connection import send_revocations
-
-    if names and not as_json:
-        click.echo(f"revoked {', '.join(names)}: {folder / 'crl.pem'} is list {present.crl_number}")
-    told = tell_all(present, boards, send_revocations)
-    failed = {board: error for board, error in told.items() if isinstance(error, EdgegossipError)}
-    done = {board: answer for board, answer in told.items() if not isinstance(answer, EdgegossipError)}
-    if as_json:
-        answers = {board: {"name": n, "crl_number": k} for board, (n, k) in done.items()}
-        document = {
-            **_document(present),
-            "told": {**answers, **{board: {"error": str(error)} for board, error in failed.items()}},
-        }
-        click.echo(json.dumps(document, indent=2))
+    present = Fleet.open(options.folder).revoke(*names)
+    if names and not options.as_json:
+        click.echo(f"revoked {', '.join(names)}: {options.folder / 'crl.pem'} is list {present.crl_number}")
+    told = _tell(present, boards)
+    if options.as_json:
+        click.echo(json.dumps({**_document(present), "told": told.document()}, indent=2))
     else:
-        for board, (name, number) in done.items():
+        for board, (name, number) in told.answers.items():
             click.echo(f"{name} at {board} goes by list {number}")
         if names and not boards:
             click.echo(
                 "tell a running board: edgegossip fleet revoke --tell HOST:PORT, or copy crl.pem into its identity folder"
             )
-    for error in failed.values():
-        click.echo(f"edgegossip: {error}", err=True)
-    if len(told) > 1 and failed:
-        click.echo(f"edgegossip: {len(failed)} of {len(told)} were not told: {', '.join(failed)}", err=True)
-    return max((error.exit_code for error in failed.values()), default=0)
+    code = told.show_failures()
+    number = len(told.answers) + len(told.failures)
+    if number > 1 and told.failures:
+        count = f"{len(told.failures)} of {number}"
+        click.echo(f"edgegossip: {count} were not told: {', '.join(told.failures)}", err=True)
+    return code
 
 
-for command in (fleet_release.serve, fleet_release.status, fleet_release.release):
-    fleet.add_command(command)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serve:
+    """Options of `edgegossip fleet serve`."""
+
+    folder: Path = FLEET()
+    listen: str = option("0.0.0.0:7710", "Where boards check in.", metavar="HOST:PORT")
+    identity: Path | None = option(None, "[default: the fleet's coordinator]", path="folder")
+
+
+@command(Serve, fleet)
+def serve(options: Serve) -> int:
+    """Let boards check in: they get the time, news of revoked boards, and their release. Runs until
+    Ctrl-C.
+
+    Only boards of this fleet come in, with their certificates. Kits name this machine with
+    `fleet add --check-in HOST:PORT`.
+    """
+    from edgegossip.fleet.checkins import serve as run
+
+    run(options.folder, options.listen, options.identity, lambda text: click.echo(text))
+    return 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """Options of `edgegossip fleet status`."""
+
+    folder: Path = FLEET()
+    places: tuple[str, ...] = option(
+        (), "Also ask a board of the mesh, or a coordinator, there.", flag="--ask", metavar="HOST:PORT"
+    )
+    watch: bool = option(False, "Show it again every 2 s, until Ctrl-C.")
+    as_json: bool = JSON()
+
+
+@command(Status, fleet)
+def status(options: Status) -> int:
+    """Show which boards have checked in, when, with which version, and what they do.
+
+    Boards check in with `fleet serve`, whether they train through a coordinator or in a mesh. With
+    --ask also one that does not: it says who it is, by its certificate, and takes over the fleet's
+    revocation list.
+    """
+    while True:
+        if options.watch and not options.as_json and sys.stdout.isatty():
+            click.clear()
+        elif options.watch and not options.as_json:
+            click.echo(time.strftime("-- %H:%M:%S"))
+        code = _show_status(options)
+        if not options.watch:
+            return code
+        time.sleep(2.0)
+
+
+def _show_status(options: Status) -> int:
+    from edgegossip.fleet.checkins import status as look
+    from edgegossip.fleet.checkins import table
+    from edgegossip.fleet.store import Fleet
+    from edgegossip.report.units import seconds_text
+
+    present = Fleet.open(options.folder)
+    rows, told = look(present, time.time()), _tell(present, options.places)
+    if options.as_json:
+        click.echo(json.dumps({"boards": [row.document() for row in rows], "asked": told.document()}, indent=2))
+        return told.code
+    lines = [f"{name} answers at {place}, and goes by revocation list {n}" for place, (name, n) in told.answers.items()]
+    click.echo("\n".join([*table(rows, seconds_text), *lines]))
+    return told.show_failures()
+
+
+@fleet.group()
+def release() -> None:
+    """Give boards a new release of the program: signed, pulled when they check in, and undone if it
+    does not work.
+
+    \b
+    Examples:
+      sudo edgegossip image release --board raspberry-pi-4 -o 0.4.0
+      edgegossip fleet release build 0.4.0 -o 0.4.0.bundle
+      edgegossip fleet release push 0.4.0.bundle pi-01          # try it on one board
+      edgegossip fleet release status
+      edgegossip fleet release push 0.4.0.bundle                # then on all
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Build:
+    """Options of `edgegossip fleet release build`."""
+
+    site: Path = option(REQUIRED, argument=True, path="folder", exists=True)
+    folder: Path = FLEET()
+    version: str | None = option(None, "[default: that of the package in SITE]", flag="--release", metavar="VERSION")
+    output: Path = option(REQUIRED, flag=("-o", "--output"), path="file", metavar="FILE")
+
+
+@command(Build, release)
+def build(options: Build) -> int:
+    """Pack SITE, a folder that `edgegossip image release` made, as a signed bundle.
+
+    Boards keep their Python packages (torch, numpy, ...): a release is a few megabytes. One with
+    other packages must bring them (`image release --with-packages`); boards still fetch only what
+    differs from the release they run.
+    """
+    from edgegossip.fleet import releases
+    from edgegossip.fleet.releases import examine
+    from edgegossip.fleet.store import Fleet
+
+    folder, output = options.folder, options.output
+    found = examine(options.site)
+    made = releases.build(Fleet.open(folder), replace(found, version=options.version or found.version), output)
+    size = output.stat().st_size
+    click.echo(
+        f"{output}: release {made.version}, number {made.sequence}, {len(made.entries)} files, {size / 1e6:.1f} MB, signed; "
+        f"for {made.machine} and Python {made.python}, {'with' if found.whole else 'without'} packages"
+    )
+    click.echo(f"next: edgegossip fleet release push --fleet {folder} {output} [BOARD ...]")
+    return 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Push:
+    """Options of `edgegossip fleet release push`."""
+
+    bundle: Path = option(REQUIRED, argument=True, path="file", exists=True)
+    boards: tuple[str, ...] = option((), argument=True)
+    folder: Path = FLEET()
+
+
+@command(Push, release)
+def push(options: Push) -> int:
+    """Have BOARDS (none named: all) take this release when they next check in with
+    `fleet serve`."""
+    from edgegossip.fleet import releases
+    from edgegossip.fleet.store import Fleet
+
+    number, names = releases.push(Fleet.open(options.folder), options.bundle, options.boards)
+    click.echo(f"release number {number} is for {', '.join(names)}; they fetch it when they check in")
+    click.echo("next: edgegossip fleet release status")
+    return 0
+
+
+@command(List, release, name="status")
+def release_status(options: List) -> int:
+    """Show which release each board has, and which it should have."""
+    from edgegossip.fleet.checkins import status as look
+    from edgegossip.fleet.store import Fleet
+
+    rows = [row for row in look(Fleet.open(options.folder), time.time()) if row.seen != "revoked"]
+    if options.as_json:
+        click.echo(json.dumps({"boards": [row.document() for row in rows]}, indent=2))
+        return 0
+    for row in rows:
+        has = f"has release {row.release} ({row.version})" if row.ago_s is not None else "has never checked in"
+        click.echo(f"{row.name}: {has}{f'; {row.update}' if row.update else ''}")
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What those who were told of the revocation list said: (name, list's number), or an error."""
+
+    answers: Mapping[str, tuple[str, int]]
+    failures: Mapping[str, EdgegossipError]
+
+    def document(self) -> dict[str, object]:
+        answers = {place: {"name": name, "crl_number": number} for place, (name, number) in self.answers.items()}
+        return {**answers, **{place: {"error": str(error)} for place, error in self.failures.items()}}
+
+    @property
+    def code(self) -> int:
+        return max((error.exit_code for error in self.failures.values()), default=0)
+
+    def show_failures(self) -> int:
+        for error in self.failures.values():
+            click.echo(f"edgegossip: {error}", err=True)
+        return self.code
+
+
+def _tell(present: Fleet, places: tuple[str, ...]) -> _Told:
+    if not places:
+        return _Told({}, {})
+    from edgegossip.fleet.revocation import tell_all
+    from edgegossip.flower.connection import send_revocations
+
+    told = tell_all(present, places, send_revocations)
+    return _Told(
+        {place: answer for place, answer in told.items() if not isinstance(answer, EdgegossipError)},
+        {place: error for place, error in told.items() if isinstance(error, EdgegossipError)},
+    )
 
 
 def _document(present: Fleet) -> dict[str, object]:
@@ -250,19 +542,35 @@ def _document(present: Fleet) -> dict[str, object]:
     }
 
 
-def _use_of(kit: Path, name: str, board: str) -> str:
-    if board.startswith("jetson-"):
-        return f"copy it to {name}, and there: sudo deploy/jetson/install.sh edgegossip-*.whl {kit.name} (deploy/README.md)"
-    return f"edgegossip image configure base.img --kit {kit} -o {name}.img"
+def _require_reachable(option: str, place: str | None) -> None:
+    """Raise ConfigError for a place that is another on each machine: a kit's board would look for
+    it on itself."""
+    if not place:
+        return
+    address = addresses.parse(place, option)
+    if address.is_loopback or address.host in ("localhost", "0.0.0.0", "::"):
+        raise ConfigError(
+            f"{option} {place}: that is each board itself: name this machine as boards reach it, such as 192.168.1.10"
+        )
 
 
-def _provisioning():  # type: ignore[no-untyped-def]
-    from edgegossip.fleet import provisioning
+def _password(ssid: str, file: Path | None) -> str:
+    """Never from the command line, which others on the machine can see."""
+    if file is not None:
+        lines = _lines(file)
+        if not lines:
+            raise ConfigError(f"--wifi-password-file {file}: it is empty")
+        return lines[0]
+    if PASSWORD in os.environ:
+        return os.environ[PASSWORD]
+    if not sys.stdin.isatty():
+        raise ConfigError(f"--wifi {ssid}: say its password with --wifi-password-file FILE, or in ${PASSWORD}")
+    return str(click.prompt(f"Password of the Wi-Fi {ssid}", hide_input=True, err=True))
 
-    return provisioning
 
-
-def _store():  # type: ignore[no-untyped-def]
-    from edgegossip.fleet import store
-
-    return store
+def _lines(file: Path) -> list[str]:
+    try:
+        text = sys.stdin.read() if str(file) == "-" else file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: {getattr(error, 'strerror', None) or 'it is no text'}") from error
+    return [line for line in text.splitlines() if line.strip()]

@@ -1,14 +1,32 @@
-"""`edgegossip image`: cards for boards, from Debian's packages to a file that can be written to
-one."""
+"""`edgegossip image` and `flash`: cards for boards, from Debian's packages to a file, and from that
+to a card."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import click
 
-from edgegossip.cli.options import JSON
+from edgegossip.cli.options import JSON, command
+from edgegossip.options import REQUIRED, option
+from edgegossip.types import EXIT_DATA
+
+_BOARD = partial(option, REQUIRED, "Such as raspberry-pi-4; docs/images.md lists them.")
+_MIRROR = partial(option, None, "Debian's archive; default: that of this machine's apt.", metavar="ADDRESS[,SECURITY]")
+_SOURCE = partial(
+    option, None, "A checkout of edgegossip; default: the one this command runs from.", path="folder", metavar="DIR"
+)
+_CACHE = partial(
+    option,
+    None,
+    "Where finished steps are kept; default: ~/.cache/edgegossip/images.",
+    path="folder",
+    metavar="DIR",
+)
+_OUTPUT = ("-o", "--output")
 
 
 @click.group()
@@ -27,38 +45,28 @@ def image() -> None:
     """
 
 
-_FOLDER = click.Path(file_okay=False, path_type=Path)
-BOARD = click.option("--board", required=True, help="Such as raspberry-pi-4; docs/images.md lists them.")
-MIRROR = click.option(
-    "--mirror", metavar="ADDRESS[,SECURITY]", help="Debian's archive; default: that of this machine's apt."
-)
-SOURCE = click.option(
-    "--source", type=_FOLDER, metavar="DIR", help="A checkout of edgegossip; default: the one this command runs from."
-)
-CACHE = click.option(
-    "--cache", type=_FOLDER, metavar="DIR", help="Where finished steps are kept; default: ~/.cache/edgegossip/images."
-)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Build:
+    """Options of `edgegossip image build`."""
+
+    board: str = _BOARD()
+    output: Path = option(REQUIRED, "The image to make.", flag=_OUTPUT, path="file")
+    mirror: str | None = _MIRROR()
+    source: Path | None = _SOURCE()
+    cache: Path | None = _CACHE()
+    fresh: bool = option(False, "Fetch Debian's packages again: the cache does not know of updates.")
+    as_json: bool = JSON()
 
 
-@image.command()
-@BOARD
-@click.option(
-    "-o", "--output", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The image to make."
-)
-@MIRROR
-@SOURCE
-@CACHE
-@click.option("--fresh", is_flag=True, help="Fetch Debian's packages again: the cache does not know of updates.")
-@JSON
-def build(
-    board: str, output: Path, mirror: str | None, source: Path | None, cache: Path | None, fresh: bool, as_json: bool
-) -> int:
+@command(Build, image)
+def build(options: Build) -> int:
     """Make a base image for a kind of board: Debian, the client, no names and no keys. Finished
     steps are kept."""
     from edgegossip.fleet.image.build import build_image
 
-    built = build_image(board, output, mirror, source, cache, lambda text: click.echo(text, err=as_json), fresh=fresh)
-    if as_json:
+    o, say = options, lambda text: click.echo(text, err=options.as_json)
+    built = build_image(o.board, o.output, o.mirror, o.source, o.cache, say, fresh=o.fresh)
+    if options.as_json:
         click.echo(json.dumps(built.document(), indent=2))
     else:
         click.echo(
@@ -68,83 +76,89 @@ def build(
     return 0
 
 
-@image.command()
-@BOARD
-@click.option("-o", "--output", default=".", show_default=True, type=_FOLDER, help="Folder to put it in.")
-@MIRROR
-@SOURCE
-@CACHE
-def wheel(board: str, output: Path, mirror: str | None, source: Path | None, cache: Path | None) -> int:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wheel:
+    """Options of `edgegossip image wheel`."""
+
+    board: str = _BOARD()
+    output: Path = option(Path("."), "Folder to put it in.", flag=_OUTPUT, path="folder")
+    mirror: str | None = _MIRROR()
+    source: Path | None = _SOURCE()
+    cache: Path | None = _CACHE()
+
+
+@command(Wheel, image)
+def wheel(options: Wheel) -> int:
     """Make our wheel alone for a kind of board, cross-compiled: for cards with another system."""
     from edgegossip.fleet.image.build import build_wheel
 
-    click.echo(build_wheel(board, output, mirror, source, cache, click.echo))
+    o = options
+    click.echo(build_wheel(o.board, o.output, o.mirror, o.source, o.cache, click.echo))
     return 0
 
 
-@image.command()
-@BOARD
-@click.option("-o", "--output", required=True, type=_FOLDER, help="New folder to put it in.")
-@click.option("--with-packages", is_flag=True, help="With all Python packages: for boards that have other ones.")
-@MIRROR
-@SOURCE
-@CACHE
-def release(
-    board: str, output: Path, with_packages: bool, mirror: str | None, source: Path | None, cache: Path | None
-) -> int:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """Options of `edgegossip image release`."""
+
+    board: str = _BOARD()
+    output: Path = option(REQUIRED, "New folder to put it in.", flag=_OUTPUT, path="folder")
+    with_packages: bool = option(False, "With all Python packages: for boards that have other ones.")
+    mirror: str | None = _MIRROR()
+    source: Path | None = _SOURCE()
+    cache: Path | None = _CACHE()
+
+
+@command(Release, image)
+def release(options: Release) -> int:
     """Make a folder that `edgegossip fleet release build` signs: the client alone, for boards that
     run already."""
     from edgegossip.fleet.image.build import build_release
 
-    build_release(board, output, mirror, source, cache, click.echo, with_packages=with_packages)
-    click.echo(f"next: edgegossip fleet release build {output} -o {output.name}.bundle")
+    o = options
+    build_release(o.board, o.output, o.mirror, o.source, o.cache, click.echo, with_packages=o.with_packages)
+    click.echo(f"next: edgegossip fleet release build {o.output} -o {o.output.name}.bundle")
     return 0
 
 
-@image.command()
-@click.argument("base", required=False, type=click.Path(dir_okay=False, path_type=Path))
-@click.option(
-    "--kit", required=True, type=click.Path(dir_okay=False, path_type=Path), help="Of `edgegossip fleet kit`."
-)
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="The card's image to make.")
-@click.option(
-    "--cloud-init",
-    "folder",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="Instead of an image: the mounted boot partition of a stock Raspberry Pi OS card.",
-)
-@click.option(
-    "--wheel",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="With --cloud-init: of `edgegossip image wheel`.",
-)
-@SOURCE
-@JSON
-def configure(
-    base: Path | None,
-    kit: Path,
-    output: Path | None,
-    folder: Path | None,
-    wheel: Path | None,
-    source: Path | None,
-    as_json: bool,
-) -> int:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configure:
+    """Options of `edgegossip image configure`."""
+
+    base: Path | None = option(None, argument=True, path="file")
+    kit: Path = option(REQUIRED, "Of `edgegossip fleet kit`.", path="file")
+    output: Path | None = option(None, "The card's image to make.", flag=_OUTPUT, path="file")
+    folder: Path | None = option(
+        None,
+        "Instead of an image: the mounted boot partition of a stock Raspberry Pi OS card.",
+        flag="--cloud-init",
+        path="folder",
+        metavar="DIR",
+    )
+    wheel: Path | None = option(None, "With --cloud-init: of `edgegossip image wheel`.", path="file", exists=True)
+    source: Path | None = _SOURCE()
+    as_json: bool = JSON()
+
+
+@command(Configure, image)
+def configure(options: Configure) -> int:
     """Make BASE the card of one board: its kit goes onto the boot partition, and first boot takes
     it from there.
 
     \b
     Examples:
       edgegossip image configure base.img --kit pi-01.kit -o pi-01.img
-      edgegossip image configure --cloud-init /media/me/bootfs --kit pi-01.kit --wheel edgegossip-*.whl
+      edgegossip image configure --cloud-init /media/me/bootfs \\
+          --kit pi-01.kit --wheel edgegossip-*.whl
     """
+    base, kit, output, folder = options.base, options.kit, options.output, options.folder
     if folder is not None:
-        if base is not None or output is not None or wheel is None:
+        if base is not None or output is not None or options.wheel is None:
             raise click.UsageError("--cloud-init DIR goes with --kit and --wheel, and with no image")
         from edgegossip.fleet.image import build as builds
         from edgegossip.fleet.image import cloud_init
 
-        name = cloud_init.prepare(folder, kit, wheel, builds.source_of(source)).name
+        name = cloud_init.prepare(folder, kit, options.wheel, builds.source_of(options.source)).name
         said = {"name": name, "folder": str(folder)}
         words = f"{folder} makes the card {name}'s: unmount it and put it into the board"
     else:
@@ -160,22 +174,69 @@ def configure(
         )
         words = f"{output} is the card of {name} ({done.seconds:.1f} s); it holds a key: it is for you alone"
         words += f"\nnext: {with_sudo(f'flash {output} /dev/sdX --yes sdX')}   (lsblk says which sdX)"
-    click.echo(json.dumps(said, indent=2) if as_json else words)
+    click.echo(json.dumps(said, indent=2) if options.as_json else words)
     return 0
 
 
-@image.command()
-@click.argument("image", type=click.Path(dir_okay=False, path_type=Path))
-@JSON
-def verify(image: Path, as_json: bool) -> int:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verify:
+    """Options of `edgegossip image verify`."""
+
+    image: Path = option(REQUIRED, argument=True, path="file")
+    as_json: bool = JSON()
+
+
+@command(Verify, image)
+def verify(options: Verify) -> int:
     """Look an image through: hash, partitions, what a board needs to start, and that no key is in
     it but a kit's."""
-    from dataclasses import asdict
-
     from edgegossip.fleet.image.verify import verify as look
-    from edgegossip.types import EXIT_DATA
 
-    checks = look(image, lambda text: None if as_json else click.echo(text))
-    if as_json:
-        click.echo(json.dumps({"image": str(image), "checks": [asdict(check) for check in checks]}, indent=2))
+    checks = look(options.image, lambda text: None if options.as_json else click.echo(text))
+    if options.as_json:
+        click.echo(json.dumps({"image": str(options.image), "checks": [asdict(check) for check in checks]}, indent=2))
     return EXIT_DATA if any(check.fault for check in checks) else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flash:
+    """Options of `edgegossip flash`."""
+
+    image: Path = option(REQUIRED, argument=True, path="file")
+    device: str = option(REQUIRED, argument=True)
+    confirmed: str = option("", "The device's name, such as sdb: all on it is lost.", flag="--yes", metavar="NAME")
+    allow_fixed: bool = option(False, "Also a disk that is not removable (or says so).")
+    verify: bool = option(True, "Read the card back afterwards and compare.")
+    dry_run: bool = option(False, "Only say whether it would be written.")
+    as_json: bool = JSON()
+
+
+@command(Flash)
+def flash(options: Flash) -> int:
+    """Write IMAGE (also .xz or .gz) to the whole card DEVICE, and read it back.
+
+    Refuses whatever is mounted, holds this machine's system or swap, is part of something larger,
+    is no removable card or is too small, and writes nothing unless --yes names the device.
+
+    \b
+    Examples:
+      lsblk
+      sudo edgegossip flash pi-01.img /dev/sdb --yes sdb
+    """
+    from edgegossip.fleet.image.flashing import flash_card
+    from edgegossip.fleet.image.refusals import Wish
+
+    o, say = options, lambda text: click.echo(text, err=options.as_json)
+    wish = Wish(0, o.confirmed, o.allow_fixed)
+    done = flash_card(o.image, o.device, wish, say, verify=o.verify, dry_run=o.dry_run)
+    if o.as_json:
+        click.echo(json.dumps(done, indent=2))
+    elif o.dry_run:
+        click.echo(f"{done['device']} ({done['model']}) would be written: {done['size']} bytes")
+    else:
+        how = "written and verified" if o.verify else "written, not verified"
+        then = f"put it into {done['name'] or 'the board'}"
+        if done["base"]:
+            then = "it is a base image, which is no board's until its boot partition has a kit as edgegossip.kit"
+        click.echo(f"{done['device']} is {how} ({done['write_s']:.0f} + {done['verify_s']:.0f} s): {then}")
+    return 0

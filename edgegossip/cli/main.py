@@ -18,19 +18,18 @@ import click
 from edgegossip import __version__
 from edgegossip.types import COMPUTING, EXIT_BUG, EXIT_INTERRUPTED, EdgegossipError
 
-# Command -> module that holds a click command of the same name. A new command is one file and one
-# line here.
+# Command -> module that holds a click command of the same name.
 COMMANDS = {
     "run": "edgegossip.cli.run",
     "coordinator": "edgegossip.cli.coordinator",
     "node": "edgegossip.cli.node",
     "fleet": "edgegossip.cli.fleet",
     "image": "edgegossip.cli.image",
-    "flash": "edgegossip.cli.flash",
+    "flash": "edgegossip.cli.image",
     "report": "edgegossip.cli.report",
     "model": "edgegossip.cli.model",
-    "export": "edgegossip.cli.export",
-    "top": "edgegossip.cli.top",
+    "export": "edgegossip.cli.model",
+    "top": "edgegossip.cli.report",
     "recipe": "edgegossip.cli.recipe",
     "data": "edgegossip.cli.data",
     "bench": "edgegossip.cli.bench",
@@ -39,14 +38,14 @@ COMMANDS = {
     "codec": "edgegossip.cli.codec",
     "sim": "edgegossip.cli.sim",
     "topology": "edgegossip.cli.topology",
-    "plan": "edgegossip.cli.plan",
-    "calibrate": "edgegossip.cli.calibrate",
+    "plan": "edgegossip.cli.scale",
+    "calibrate": "edgegossip.cli.scale",
     "doctor": "edgegossip.cli.doctor",
 }
 
 
 class _LazyGroup(click.Group):
-    """Imports a command's module when it is asked for."""
+    """A group that imports a command's module when the command is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)

@@ -1,53 +1,50 @@
-"""`edgegossip model`: a run's model as a file."""
+"""`edgegossip model` and `export`: a run's model as a file."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from edgegossip.cli.options import JSON
+from edgegossip.cli.options import JSON, command
+from edgegossip.options import REQUIRED, option
 
 if TYPE_CHECKING:
     from edgegossip.export import Exported
 
+_OUT = partial(option, REQUIRED, flag=("-o", "--out"), path="file", metavar="FILE")
 
-@click.command()
-@click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
-@click.option(
-    "-o",
-    "--out",
-    type=click.Path(dir_okay=False, path_type=Path),
-    required=True,
-    metavar="FILE",
-    help="Its ending is the format: .safetensors, .npz, .onnx or .pt2.",
-)
-@click.option(
-    "--board",
-    metavar="NAME",
-    help="A board's name, averaged or coordinator. Default: averaged over the boards of a gossip run, the "
-    "coordinator's of a server run.",
-)
-@click.option(
-    "--round",
-    type=click.IntRange(0),
-    metavar="N",
-    help="As it was after N rounds, where a checkpoint of that round is kept. Default: the newest.",
-)
-@click.option(
-    "--examples",
-    type=click.IntRange(1, 1_000_000),
-    default=256,
-    show_default=True,
-    help="Of the training set, to set the scales of an int8 model in a .onnx.",
-)
-@JSON
-def model(
-    runs: tuple[Path, ...], out: Path, board: str | None, round: int | None, examples: int, as_json: bool
-) -> None:
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """Options of `edgegossip model`."""
+
+    runs: tuple[Path, ...] = option(REQUIRED, argument=True, exists=True, metavar="RUN...")
+    out: Path = _OUT(help="Its ending is the format: .safetensors, .npz, .onnx or .pt2.")
+    board: str | None = option(
+        None,
+        "A board's name, averaged or coordinator. Default: averaged over the boards of a gossip run, the "
+        "coordinator's of a server run.",
+        metavar="NAME",
+    )
+    round: int | None = option(
+        None,
+        "As it was after N rounds, where a checkpoint of that round is kept. Default: the newest.",
+        low=0,
+        metavar="N",
+    )
+    examples: int = option(
+        256, "Of the training set, to set the scales of an int8 model in a .onnx.", low=1, high=1_000_000
+    )
+    as_json: bool = JSON()
+
+
+@command(Model)
+def model(options: Model) -> None:
     """Write the model of a run that has ended, or was stopped, to a file.
 
     RUN is a run folder; name those of several boards that ran by hand to average over them.
@@ -65,21 +62,57 @@ def model(
     from edgegossip.export import write
     from edgegossip.report.models import RunModels
 
-    models = RunModels(runs)
-    done = write(models.model(board, round), models.recipe, out, examples=examples)
-    click.echo(json.dumps(as_document(done)) if as_json else "\n".join(sentences(done)))
+    models = RunModels(options.runs)
+    found = models.model(options.board, options.round)
+    _say(write(found, models.recipe, options.out, examples=options.examples), options.as_json)
 
 
-def as_document(done: Exported) -> dict[str, object]:
-    """Return what `--json` prints."""
-    document = asdict(done)
-    if done.file.endswith(".onnx"):
-        document["onnx_accuracy"] = done.file_accuracy
-    return document
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Export:
+    """Options of `edgegossip export`."""
+
+    model: Path = option(REQUIRED, argument=True, exists=True)
+    out: Path = _OUT(help="The file: .onnx, or what else `edgegossip model` writes.")
+    board: str | None = option(None, "Whose model of a run folder. Default: the first board's.", metavar="NAME")
+    examples: int = option(256, "Of the training set, to set the scales of an int8 model.", low=1, high=1_000_000)
+    as_json: bool = JSON()
 
 
-def sentences(done: Exported) -> list[str]:
-    """Return what is said of a file that was written."""
+@command(Export)
+def export(options: Export) -> None:
+    """Write the model of one board as an ONNX file, and compare the two on the run's test set.
+
+    MODEL is a run folder, or a model's file in its checkpoint/. A model that was trained in int8
+    becomes a QDQ model: int8 weights, and fixed scales where int8 values flow. `edgegossip model`
+    also averages over boards, and writes other formats.
+
+    \b
+    Examples:
+      edgegossip export runs/20260102-030405-quickstart-gossip -o model.onnx
+      edgegossip export runs/*-fashion/checkpoint/board-2.npz -o model.onnx --examples 1000
+    """
+    from edgegossip.export import write
+    from edgegossip.report.models import RunModels
+
+    folder, board = options.model, options.board
+    if not folder.is_dir():
+        folder = folder.parent.parent
+    models = RunModels([folder])
+    if folder != options.model:
+        board = models.board_of(options.model)
+    done = write(models.model(board or models.first), models.recipe, options.out, examples=options.examples)
+    _say(done, options.as_json)
+
+
+def _say(done: Exported, as_json: bool) -> None:
+    if as_json:
+        onnx = {"onnx_accuracy": done.file_accuracy} if done.file.endswith(".onnx") else {}
+        click.echo(json.dumps({**asdict(done), **onnx}))
+    else:
+        click.echo("\n".join(_sentences(done)))
+
+
+def _sentences(done: Exported) -> list[str]:
     from edgegossip.report.units import bytes_text
 
     whose = f"the average over {len(done.away)} boards" if done.away else f"the model of {done.board}"

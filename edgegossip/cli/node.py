@@ -3,93 +3,76 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import click
 
-from edgegossip.cli.options import RUNS, SCRIPT_ARGS, SETTINGS, with_script_args
+from edgegossip.cli.options import RUNS, SCRIPT_ARGS, SETTINGS, chosen, command, with_script_args
+from edgegossip.options import option
 
 IDENTITY = Path("identity")
 
 
-@click.command()
-@click.argument("recipe", required=False, metavar="[RECIPE|SCRIPT]")
-@SCRIPT_ARGS
-@SETTINGS
-@click.option("--name", help="This board's name, such as pi-01; unique in the run. Default: that of its --identity.")
-@click.option(
-    "--listen", default="127.0.0.1:0", show_default=True, metavar="HOST:PORT", help="Gossip: where peers reach us."
-)
-@click.option(
-    "--peer", "peers", multiple=True, metavar="NAME=HOST:PORT", help="Gossip: another board; repeat for each."
-)
-@click.option("--members", metavar="A,B,...", help="Gossip: found a run of these boards (or of those in a file).")
-@click.option(
-    "--join", "seeds", multiple=True, metavar="HOST:PORT", help="Gossip: join the run of the board that listens there."
-)
-@click.option("--advertise", metavar="HOST[:PORT]", help="With --members or --join: where others reach this board.")
-@click.option("--coordinator", metavar="HOST:PORT", help="Server mode: the coordinator's address.")
-@click.option(
-    "--boards",
-    default="",
-    metavar="A,B,...",
-    help="Server mode, with RECIPE: every board's name; default board-0, board-1, ...",
-)
-@click.option(
-    "--identity",
-    metavar="DIR",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="This board's folder of `edgegossip fleet add`; peers and coordinator must be of the same fleet. Default with "
-    "--coordinator alone: ./identity where it is there.",
-)
-@click.option(
-    "--kit",
-    metavar="DIR",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Alone: name, identity and what to run are in this folder, which first boot makes of `edgegossip fleet kit`.",
-)
-@click.option("--insecure", is_flag=True, help="Allow plain, unauthenticated traffic outside the loopback interface.")
-@RUNS
-@click.option(
-    "--resume",
-    type=click.Path(file_okay=False),
-    metavar="FOLDER",
-    help="Gossip: go on from the checkpoint in this run folder; default: that of the same run, if it is not over.",
-)
-@click.option(
-    "--fresh", is_flag=True, help="Begin anew even if this board began this run before and did not finish it."
-)
-@click.option("--managed", is_flag=True, hidden=True)
-@click.option("--restarted", type=float, metavar="SECONDS", hidden=True)
-@click.option("--run-id", default="", hidden=True)
-@click.option("--pace", type=click.Path(path_type=Path), hidden=True)
-@click.option("--save", type=click.Path(dir_okay=False), hidden=True)
-def node(
-    recipe: str | None,
-    script_args: tuple[str, ...],
-    settings: tuple[str, ...],
-    name: str | None,
-    listen: str,
-    peers: tuple[str, ...],
-    members: str | None,
-    seeds: tuple[str, ...],
-    advertise: str | None,
-    coordinator: str | None,
-    boards: str,
-    identity: Path | None,
-    kit: Path | None,
-    insecure: bool,
-    runs_dir: str,
-    resume: str | None,
-    fresh: bool,
-    managed: bool,
-    restarted: float | None,
-    run_id: str,
-    pace: Path | None,
-    save: str | None,
-) -> int:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """Options of `edgegossip node`."""
+
+    recipe: str | None = option(None, argument=True, metavar="[RECIPE|SCRIPT]")
+    script_args: tuple[str, ...] = SCRIPT_ARGS()
+    settings: tuple[str, ...] = SETTINGS()
+    name: str | None = option(
+        None, "This board's name, such as pi-01; unique in the run. Default: that of its --identity."
+    )
+    listen: str = option("127.0.0.1:0", "Gossip: where peers reach us.", metavar="HOST:PORT")
+    peers: tuple[str, ...] = option(
+        (), "Gossip: another board; repeat for each.", flag="--peer", metavar="NAME=HOST:PORT"
+    )
+    founding: str | None = option(
+        None, "Gossip: found a run of these boards (or of those in a file).", flag="--members", metavar="A,B,..."
+    )
+    seeds: tuple[str, ...] = option(
+        (), "Gossip: join the run of the board that listens there.", flag="--join", metavar="HOST:PORT"
+    )
+    advertise: str | None = option(
+        None, "With --members or --join: where others reach this board.", metavar="HOST[:PORT]"
+    )
+    coordinator: str | None = option(None, "Server mode: the coordinator's address.", metavar="HOST:PORT")
+    boards: str = option(
+        "", "Server mode, with RECIPE: every board's name; default board-0, board-1, ...", metavar="A,B,..."
+    )
+    identity: Path | None = option(
+        None,
+        "This board's folder of `edgegossip fleet add`; peers and coordinator must be of the same fleet. Default with "
+        "--coordinator alone: ./identity where it is there.",
+        path="folder",
+        metavar="DIR",
+    )
+    kit: Path | None = option(
+        None,
+        "Alone: name, identity and what to run are in this folder, which first boot makes of `edgegossip fleet kit`.",
+        path="folder",
+        metavar="DIR",
+    )
+    insecure: bool = option(False, "Allow plain, unauthenticated traffic outside the loopback interface.")
+    runs_dir: Path = RUNS()
+    resume: Path | None = option(
+        None,
+        "Gossip: go on from the checkpoint in this run folder; default: that of the same run, if it is not over.",
+        path="folder",
+        metavar="FOLDER",
+    )
+    fresh: bool = option(False, "Begin anew even if this board began this run before and did not finish it.")
+    managed: bool = option(False, hidden=True)
+    restarted_s: float | None = option(None, flag="--restarted", metavar="SECONDS", hidden=True)
+    run_id: str = option("", hidden=True)
+    pace: Path | None = option(None, hidden=True)
+    save_to: Path | None = option(None, flag="--save", path="file", hidden=True)
+
+
+@command(Node)
+def node(options: Node) -> int:
     """Be one board of a run of RECIPE, or of your own SCRIPT: a gossip peer, or a client of a
     coordinator.
 
@@ -100,60 +83,53 @@ def node(
 
     \b
     Examples:
-      edgegossip node quickstart-gossip --name pi-01 --members pi-01,pi-02,pi-03,pi-04 --listen 10.0.0.1:7700 --identity identity
+      edgegossip node quickstart-gossip --name pi-01 \\
+          --members pi-01,pi-02,pi-03,pi-04 --listen 10.0.0.1:7700 --identity identity
       edgegossip node --join 10.0.0.1:7700 --name pi-02 --listen 0.0.0.0:7700 --identity identity
       edgegossip node quickstart-gossip --name pi-01 --listen 0.0.0.0:7700 --identity identity \\
           --peer pi-02=10.0.0.2:7700 --peer pi-03=10.0.0.3:7700 --peer pi-04=10.0.0.4:7700
       edgegossip node --coordinator 10.0.0.9:8000 --identity identity
-      edgegossip node train.py --join 10.0.0.1:7700 --name pi-02 --listen 0.0.0.0:7700 --identity identity -- --data photos
+      edgegossip node train.py --join 10.0.0.1:7700 --name pi-02 --listen 0.0.0.0:7700 \\
+          --identity identity -- --data photos
     """
-    settings = with_script_args(settings, script_args)
-    if kit is not None:
-        return _of_kit(kit, Path(runs_dir))
-    if coordinator is not None and recipe is None and identity is None and not insecure and IDENTITY.is_dir():
+    if options.kit is not None:
+        return _of_kit(options.kit, options.runs_dir)
+    recipe, settings = options.recipe, with_script_args(options.settings, options.script_args)
+    coordinator, seeds, identity = options.coordinator, options.seeds, options.identity
+    if coordinator is not None and recipe is None and identity is None and not options.insecure and IDENTITY.is_dir():
         identity = IDENTITY
-    if name is None:
-        name = _name_of(identity)
     from edgegossip.node.main import NodeOptions, run_managed
     from edgegossip.recipe import is_script, load
 
-    options = NodeOptions(
-        name=name,
-        listen=listen,
-        peers=peers,
-        coordinator=coordinator,
-        insecure=insecure,
+    board = chosen(
+        options,
+        NodeOptions,
+        name=_name_of(identity) if options.name is None else options.name,
         identity=identity,
-        runs_dir=Path(runs_dir),
-        managed=managed,
-        restarted_s=restarted,
-        members=tuple(filter(None, boards.split(","))),
-        run_id=bytes.fromhex(run_id),
-        save_to=Path(save) if save else None,
-        resume=Path(resume) if resume else None,
-        advertise=advertise,
+        members=tuple(filter(None, options.boards.split(","))),
+        run_id=bytes.fromhex(options.run_id),
     )
-    if pace is not None:
+    if options.pace is not None:
         from edgegossip.lab.scale.netns.dilation import DilatedRuntime
 
-        options = replace(options, make_runtime=partial(DilatedRuntime, pace, name))
-    if managed and recipe is not None:
-        run_managed(load(recipe, settings), options)
+        board = replace(board, make_runtime=partial(DilatedRuntime, options.pace, board.name))
+    if options.managed and recipe is not None:
+        run_managed(load(recipe, settings), board)
         return 0
     from edgegossip.fleet.launch.board import run_board, run_follower, run_member
 
     if recipe is not None and is_script(recipe) and (seeds or coordinator is not None):
         script = load(recipe).run.script  # the rest of the recipe is the run's
         recipe, settings = None, (*settings, f"run.script={json.dumps(script)}")
-    if seeds or members is not None:
-        return run_member(recipe, settings, members, seeds, options, fresh=fresh)
+    if seeds or options.founding is not None:
+        return run_member(recipe, settings, options.founding, seeds, board, fresh=options.fresh)
     if recipe is None and coordinator is not None:
-        return run_follower(coordinator, settings, options, fresh=fresh)
+        return run_follower(coordinator, settings, board, fresh=options.fresh)
     if recipe is None:
         raise click.UsageError(
             "say which RECIPE to run, or --join HOST:PORT of a board that runs one already, or --coordinator HOST:PORT"
         )
-    return run_board(load(recipe, settings), options, fresh=fresh)
+    return run_board(load(recipe, settings), board, fresh=options.fresh)
 
 
 def _name_of(identity: Path | None) -> str:

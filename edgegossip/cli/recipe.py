@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 import click
 
-from edgegossip.cli.options import JSON, SETTINGS
+from edgegossip import recipe as recipes
+from edgegossip.cli.options import JSON, SETTINGS, command
+from edgegossip.options import REQUIRED, option
 
 
 @click.group()
@@ -15,14 +17,18 @@ def recipe() -> None:
     """List the packaged recipes, show one resolved, list every key."""
 
 
-@recipe.command("list")
-@JSON
-def list_(as_json: bool) -> None:
-    """Recipes that come with the package."""
-    from edgegossip import recipe as recipes
+@dataclass(frozen=True, slots=True, kw_only=True)
+class List:
+    """Options of `edgegossip recipe list` and `recipe keys`."""
 
+    as_json: bool = JSON()
+
+
+@command(List, recipe, name="list")
+def list_(options: List) -> None:
+    """List the recipes that come with the package."""
     loaded = {name: recipes.load(name) for name in recipes.names()}
-    if as_json:
+    if options.as_json:
         click.echo(json.dumps(list(loaded)))
         return
     width = max(map(len, loaded))
@@ -33,26 +39,27 @@ def list_(as_json: bool) -> None:
         )
 
 
-@recipe.command()
-@click.argument("name")
-@SETTINGS
-@JSON
-def show(name: str, settings: tuple[str, ...], as_json: bool) -> None:
-    """NAME with every default filled in, as TOML; a start for your own."""
-    from edgegossip import recipe as recipes
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Show:
+    """Options of `edgegossip recipe show`."""
 
-    made = recipes.load(name, settings)
-    click.echo(json.dumps(asdict(made)) if as_json else recipes.to_toml(made), nl=as_json)
+    name: str = option(REQUIRED, argument=True)
+    settings: tuple[str, ...] = SETTINGS()
+    as_json: bool = JSON()
 
 
-@recipe.command()
-@JSON
-def keys(as_json: bool) -> None:
-    """Every recipe key with its default and what is allowed."""
-    from edgegossip import recipe as recipes
+@command(Show, recipe)
+def show(options: Show) -> None:
+    """Print NAME with every default filled in, as TOML; a start for your own."""
+    made = recipes.load(options.name, options.settings)
+    click.echo(json.dumps(asdict(made)) if options.as_json else recipes.to_toml(made), nl=options.as_json)
 
+
+@command(List, recipe)
+def keys(options: List) -> None:
+    """List every recipe key with its default and what is allowed."""
     rows = recipes.describe_keys()
-    if as_json:
+    if options.as_json:
         click.echo(json.dumps([dict(zip(("key", "default", "help"), row, strict=True)) for row in rows]))
         return
     widths = [max(len(row[k]) for row in rows) for k in (0, 1)]

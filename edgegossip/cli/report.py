@@ -1,53 +1,33 @@
-"""`edgegossip report`: tables, plots, the page and exports of run folders, of runs that ended or
-that go on."""
+"""`edgegossip report` and `top`: tables, plots, the page and exports of run folders, of runs that
+ended or that go on; what the boards of a run are doing, now."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
-from edgegossip.cli.options import JSON, PLOTS, TOGETHER
+from edgegossip.cli.options import JSON, PLOTS, RUNS, TOGETHER, command
+from edgegossip.options import REQUIRED, option
+from edgegossip.report.exports import Exports
+from edgegossip.types import ConfigError
 
-_FOLDER = click.Path(file_okay=False, path_type=Path)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Options of `edgegossip report`."""
+
+    runs: tuple[Path, ...] = option(REQUIRED, argument=True, path="folder", exists=True, metavar="RUN...")
+    exports: Exports
+    together: bool = TOGETHER()
+    plots: bool = PLOTS()
+    as_json: bool = JSON()
 
 
-@click.command()
-@click.argument(
-    "runs", metavar="RUN...", nargs=-1, required=True, type=click.Path(exists=True, file_okay=False, path_type=Path)
-)
-@click.option(
-    "--html",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Where the page goes. Default: report.html in the run's folder; of several runs, in the present folder.",
-)
-@click.option(
-    "--trace",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Write the rounds as a trace for ui.perfetto.dev or chrome://tracing.",
-)
-@click.option("--csv", type=_FOLDER, metavar="DIR", help="Write metrics, events and links as CSV files.")
-@click.option("--parquet", type=_FOLDER, metavar="DIR", help="The same as Parquet files (needs pyarrow).")
-@click.option(
-    "--tensorboard", type=_FOLDER, metavar="DIR", help="Write an event file a board, for `tensorboard --logdir DIR`."
-)
-@TOGETHER
-@PLOTS
-@JSON
-def report(
-    runs: tuple[Path, ...],
-    html: Path | None,
-    trace: Path | None,
-    csv: Path | None,
-    parquet: Path | None,
-    tensorboard: Path | None,
-    together: bool,
-    plots: bool,
-    as_json: bool,
-) -> None:
+@command(Report)
+def report(options: Report) -> None:
     """Print the table of each run folder RUN, draw its plots, and write one page that has it all:
     where every second went, loss and accuracy, links, sensors, events; of several runs also their
     speed-up.
@@ -62,14 +42,72 @@ def report(
     The page is one file that asks nobody for anything; open it in a browser (docs/report.md).
     """
     from edgegossip.fleet.launch.run_folders import show
-    from edgegossip.report.command import Exports, read_runs, write_exports
+    from edgegossip.report.exports import write_exports
+    from edgegossip.report.web.view import read_runs
 
-    views = read_runs(runs, together=together)
+    views = read_runs(options.runs, together=options.together)
     summaries = [view.summary() for view in views]
-    if as_json:
+    if options.as_json:
         click.echo(json.dumps(summaries[0] if len(views) == 1 else {"runs": summaries}))
     else:
         for summary, view in zip(summaries, views, strict=True):
-            show(summary, view.folder, plots=plots and not together)  # plots are of one folder's records
-    for written in write_exports(views, Exports(html, trace, csv, parquet, tensorboard), page=not as_json):
-        click.echo(written, err=as_json)
+            # Plots are of one folder's records.
+            show(summary, view.folder, plots=options.plots and not options.together)
+    for written in write_exports(views, options.exports, page=not options.as_json):
+        click.echo(written, err=options.as_json)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Top:
+    """Options of `edgegossip top`."""
+
+    folders: tuple[Path, ...] = option((), argument=True, path="folder", exists=True, metavar="[RUN]")
+    runs: Path = RUNS()
+    web: bool = option(False, "Serve the page of `edgegossip report`, live, instead of a table.")
+    port: int | None = option(None, "Of --web; 0 takes a free one. Default: 8765, or a free one.", low=0, high=65_535)
+    host: str = option("127.0.0.1", "Where --web listens. Whoever can connect there sees the run.")
+    once: bool = option(False, "Print the table as it is now and end.")
+    every_s: float = option(1.0, "Seconds between two looks.", flag="--every", low=0.1, high=3600)
+    together: bool = TOGETHER()
+    as_json: bool = JSON()
+
+
+@command(Top)
+def top(options: Top) -> None:
+    """Watch the run folder RUN while it is written: each board's round, loss, seconds by part,
+    bytes, temperature, and who waits for whom. Without RUN: the folder under --runs that was
+    written to last. Ends with the run, or with Ctrl-C.
+
+    \b
+    Examples:
+      edgegossip top
+      edgegossip top runs/20260102-030405-quickstart-gossip --web
+
+    Without a terminal it prints plain lines. --json prints the summary as it is now and ends.
+    """
+    from edgegossip.report.progress import newest_run
+
+    if options.once and options.web:
+        raise ConfigError("--once prints the table, --web serves the page: leave one out")
+    if len(options.folders) > 1 and not options.web:
+        raise ConfigError("top shows one run; --web shows several")
+    folders = options.folders or (newest_run(options.runs),)
+    if options.as_json:
+        from edgegossip.telemetry.run_folder import read_run
+        from edgegossip.telemetry.summary import summarise
+
+        click.echo(json.dumps(summarise(read_run(folders[0]))))
+        return
+    try:
+        if options.web:
+            from edgegossip.report.web.serve import LiveRuns, listen
+
+            with listen(LiveRuns(folders, together=options.together), options.host, options.port) as server:
+                click.echo(f"{', '.join(folder.name for folder in folders)}: {server.url}  (Ctrl-C ends)")
+                server.serve_forever()
+        else:
+            from edgegossip.report.live import follow
+
+            follow(folders[0], once=options.once, interval_s=options.every_s)
+    except KeyboardInterrupt:  # the usual way to leave
+        return

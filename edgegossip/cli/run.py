@@ -2,37 +2,36 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
-from edgegossip.cli.options import JSON, PLOTS, RUNS, SCRIPT_ARGS, SETTINGS, with_script_args
+from edgegossip.cli.options import JSON, PLOTS, RUNS, SCRIPT_ARGS, SETTINGS, command, with_script_args
+from edgegossip.options import option
 
 
-@click.command()
-@click.argument("recipe", required=False, metavar="[RECIPE|SCRIPT]")
-@SCRIPT_ARGS
-@SETTINGS
-@click.option("--nodes", type=int, help="Number of boards; the same as --set run.nodes=N.")
-@click.option(
-    "--resume",
-    type=click.Path(file_okay=False),
-    metavar="FOLDER",
-    help="In place of RECIPE: go on with the run in this folder, each board from its newest checkpoint.",
-)
-@RUNS
-@PLOTS
-@JSON
-def run(
-    recipe: str | None,
-    script_args: tuple[str, ...],
-    settings: tuple[str, ...],
-    nodes: int | None,
-    resume: str | None,
-    runs_dir: str,
-    plots: bool,
-    as_json: bool,
-) -> int:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """Options of `edgegossip run`."""
+
+    recipe: str | None = option(None, argument=True, metavar="[RECIPE|SCRIPT]")
+    script_args: tuple[str, ...] = SCRIPT_ARGS()
+    settings: tuple[str, ...] = SETTINGS()
+    nodes: int | None = option(None, "Number of boards; the same as --set run.nodes=N.")
+    resume: Path | None = option(
+        None,
+        "In place of RECIPE: go on with the run in this folder, each board from its newest checkpoint.",
+        path="folder",
+        metavar="FOLDER",
+    )
+    runs: Path = RUNS()
+    plots: bool = PLOTS()
+    as_json: bool = JSON()
+
+
+@command(Run)
+def run(options: Run) -> int:
     """Train RECIPE, or your own SCRIPT, on boards that are processes of this machine, with real
     sockets between them.
 
@@ -45,7 +44,8 @@ def run(
     Examples:
       edgegossip run quickstart-gossip
       edgegossip run quickstart-gossip --set network.restarts=3
-      edgegossip run quickstart-gossip --nodes 8 --set codec.name=minmax8 --set gossip.topology=torus
+      edgegossip run quickstart-gossip --nodes 8 \\
+          --set codec.name=minmax8 --set gossip.topology=torus
       edgegossip run cifar10-gossip --set data.dir=DIR --set model.name=cnn
       edgegossip run train.py --nodes 4 --set gossip.algorithm=choco-sgd -- --data data/{board}
       edgegossip run train.py --nodes 4 --set run.mode=server
@@ -54,16 +54,15 @@ def run(
     from edgegossip.fleet.launch.run import resume_fleet, run_fleet
     from edgegossip.recipe import load
 
-    if (recipe is None) == (resume is None):
+    if (options.recipe is None) == (options.resume is None):
         raise click.UsageError("name a RECIPE (see `edgegossip recipe list`), or a run folder with --resume FOLDER")
-    if recipe is None:
-        assert resume is not None
-        if settings or nodes is not None:
+    settings = options.settings
+    if options.resume is not None:
+        if settings or options.nodes is not None:
             raise click.UsageError("--resume goes on with the recipe of the run folder: leave --set and --nodes out")
-        return resume_fleet(Path(resume), plots=plots, as_json=as_json)
-
-    if nodes is not None:
-        settings = (*settings, f"run.nodes={nodes}")
-    return run_fleet(
-        load(recipe, with_script_args(settings, script_args)), Path(runs_dir), plots=plots, as_json=as_json
-    )
+        return resume_fleet(options.resume, plots=options.plots, as_json=options.as_json)
+    assert options.recipe is not None
+    if options.nodes is not None:
+        settings = (*settings, f"run.nodes={options.nodes}")
+    recipe = load(options.recipe, with_script_args(settings, options.script_args))
+    return run_fleet(recipe, options.runs, plots=options.plots, as_json=options.as_json)

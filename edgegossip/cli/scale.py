@@ -1,122 +1,89 @@
-"""`edgegossip scale`: does adding boards make training faster, and if not, what eats it?"""
+"""`edgegossip scale`, `plan` and `calibrate`: does adding boards make training faster, and if not,
+what eats it? What a run will be like on a fleet before anything runs, and a profile of the machine
+for that."""
 
 from __future__ import annotations
 
 import json
-import math
+import time
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import click
 
-from edgegossip.cli.options import JSON, PLOTS, SETTINGS
+from edgegossip.cli.options import JSON, PLOTS, SETTINGS, chosen, command
+from edgegossip.options import REQUIRED, option
+from edgegossip.types import HostError
 
 
-@click.command()
-@click.argument("recipe", required=False)
-@SETTINGS
-@click.option("--devices", default="2,4,7,18", show_default=True, metavar="A,B,...", help="How many boards.")
-@click.option(
-    "--schemes",
-    default="",
-    metavar="A,B,...",
-    help="sgd, a codec (parallel SGD with it), or an algorithm and a codec such as choco-co3 or server-co3. "
-    "Default: sgd, 8-bit-elastiquant, 4-bit-elastiquant, e-elastiquant, co3, choco-4-bit-elastiquant.",
-)
-@click.option(
-    "--on",
-    default="netns",
-    show_default=True,
-    type=click.Choice(["netns", "model", "boards"]),
-    help="netns: real boards in network namespaces of this machine (root); model: a virtual clock; boards: a live fleet.",
-)
-@click.option(
-    "--rate",
-    default="",
-    metavar="RATE",
-    help="netns, model: of the link, such as 20mbit. Default: the fleet's, or 100mbit.",
-)
-@click.option(
-    "--link",
-    default="shared",
-    show_default=True,
-    type=click.Choice(["shared", "each"]),
-    help="One access point whose rate all boards share, or a link of that rate for each board.",
-)
-@click.option(
-    "--rounds", default=0, type=click.IntRange(0), help="Count so many rounds of an epoch at most; 0: all of them."
-)
-@click.option(
-    "--slower",
-    type=click.FloatRange(0.01, 1000.0),
-    help="netns, model: boards are cores of this machine, so many times slower; 1: as they are.",
-)
-@click.option(
-    "--device",
-    default="",
-    metavar="PROFILE",
-    help="netns, model: what every board is, of devices/ or a file of `calibrate`; default: raspberry-pi-4. On netns this "
-    "machine plays it: processor time counts as many times as the board is slower.",
-)
-@click.option(
-    "--fleet", default="", metavar="PROFILE", help="model: boards and link of this fleet, such as paper-7-xaviers."
-)
-@click.option(
-    "--out",
-    type=click.Path(file_okay=False),
-    help="Folder of the results; one that has some already is gone on with. Default: runs/NAME-scale-ON.",
-)
-@click.option(
-    "--boards", default="", metavar="A,B,...", help="boards: their names; default: all of the fleet in ./fleet."
-)
-@click.option(
-    "--listen",
-    default="",
-    metavar="HOST:PORT",
-    help="boards: where they ask what to run, default 127.0.0.1:7800; with --follow: where a board's peers reach it, "
-    "default 0.0.0.0:7700.",
-)
-@click.option(
-    "--fleet-folder",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="boards: folder of `edgegossip fleet init`; default: ./fleet.",
-)
-@click.option("--insecure", is_flag=True, help="boards: without TLS, on a network that you trust.")
-@click.option(
-    "--follow", default="", metavar="HOST:PORT", help="Be a board: run what the `scale --on boards` there says."
-)
-@click.option("--name", default="", help="With --follow: this board's name.")
-@click.option(
-    "--identity",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="With --follow: this board's folder of `edgegossip fleet add`.",
-)
-@PLOTS
-@JSON
-def scale(
-    recipe: str | None,
-    settings: tuple[str, ...],
-    devices: str,
-    schemes: str,
-    on: str,
-    rate: str,
-    link: str,
-    rounds: int,
-    slower: float | None,
-    device: str,
-    fleet: str,
-    out: str | None,
-    boards: str,
-    listen: str,
-    fleet_folder: Path | None,
-    insecure: bool,
-    follow: str,
-    name: str,
-    identity: Path | None,
-    plots: bool,
-    as_json: bool,
-) -> int:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """Options of `edgegossip scale`."""
+
+    recipe: str | None = option(None, argument=True)
+    settings: tuple[str, ...] = SETTINGS()
+    devices: str = option("2,4,7,18", "How many boards.", metavar="A,B,...")
+    schemes: str = option(
+        "",
+        "sgd, a codec (parallel SGD with it), or an algorithm and a codec such as choco-co3 or server-co3. "
+        "Default: sgd, 8-bit-elastiquant, 4-bit-elastiquant, e-elastiquant, co3, choco-4-bit-elastiquant.",
+        metavar="A,B,...",
+    )
+    on: str = option(
+        "netns",
+        "netns: real boards in network namespaces of this machine (root); model: a virtual clock; boards: a live "
+        "fleet.",
+        choices=("netns", "model", "boards"),
+    )
+    rate: str = option(
+        "", "netns, model: of the link, such as 20mbit. Default: the fleet's, or 100mbit.", metavar="RATE"
+    )
+    link: str = option(
+        "shared",
+        "One access point whose rate all boards share, or a link of that rate for each board.",
+        choices=("shared", "each"),
+    )
+    rounds: int = option(0, "Count so many rounds of an epoch at most; 0: all of them.", low=0)
+    slower: float | None = option(
+        None,
+        "netns, model: boards are cores of this machine, so many times slower; 1: as they are.",
+        low=0.01,
+        high=1000.0,
+    )
+    device: str = option(
+        "",
+        "netns, model: what every board is, of devices/ or a file of `calibrate`; default: raspberry-pi-4. On netns "
+        "this machine plays it: processor time counts as many times as the board is slower.",
+        metavar="PROFILE",
+    )
+    fleet: str = option("", "model: boards and link of this fleet, such as paper-7-xaviers.", metavar="PROFILE")
+    out: Path | None = option(
+        None,
+        "Folder of the results; one that has some already is gone on with. Default: runs/NAME-scale-ON.",
+        path="folder",
+    )
+    boards: str = option("", "boards: their names; default: all of the fleet in ./fleet.", metavar="A,B,...")
+    listen: str = option(
+        "",
+        "boards: where they ask what to run, default 127.0.0.1:7800; with --follow: where a board's peers reach it, "
+        "default 0.0.0.0:7700.",
+        metavar="HOST:PORT",
+    )
+    fleet_folder: Path | None = option(
+        None, "boards: folder of `edgegossip fleet init`; default: ./fleet.", path="folder", metavar="DIR"
+    )
+    insecure: bool = option(False, "boards: without TLS, on a network that you trust.")
+    follow: str = option("", "Be a board: run what the `scale --on boards` there says.", metavar="HOST:PORT")
+    name: str = option("", "With --follow: this board's name.")
+    identity: Path | None = option(
+        None, "With --follow: this board's folder of `edgegossip fleet add`.", path="folder", metavar="DIR"
+    )
+    plots: bool = PLOTS()
+    as_json: bool = JSON()
+
+
+@command(Scale)
+def scale(options: Scale) -> int:
     """Train RECIPE with several schemes on several numbers of boards: where an epoch's seconds go,
     and what is gained.
 
@@ -128,74 +95,150 @@ def scale(
     Examples:
       sudo $(which edgegossip) scale table3 --set data.dir=DIR
       sudo $(which edgegossip) scale table3 --set data.dir=DIR --device raspberry-pi-5 --rate 50mbit
-      sudo $(which edgegossip) scale table3 --devices 2,4 --schemes sgd,e-elastiquant --rate 20mbit --rounds 3
+      sudo $(which edgegossip) scale table3 --devices 2,4 --schemes sgd,e-elastiquant \\
+          --rate 20mbit --rounds 3
       edgegossip scale table3 --on model --rate 20mbit
       edgegossip scale table3 --on boards --devices 2,4 --listen 10.0.0.9:7800
       edgegossip scale --follow 10.0.0.9:7800 --name pi-01 --identity identity      (on each board)
     """
-    if slower is not None and math.isnan(slower):
-        raise click.BadParameter("nan is no number", param_hint="--slower")
-    if follow:
-        _only_a_boards(click.get_current_context())
+
+    def warn(text: str) -> None:
+        click.echo(text, err=True)
+
+    if options.follow:
+        _require_a_boards_own(click.get_current_context())
         from edgegossip.lab.scale import follow as following
 
-        where, runs = listen or "0.0.0.0:7700", Path(out or "runs")
-        board = following.FollowOptions(follow, name, where, identity, insecure, settings, runs)
-        return following.follow(board, lambda text: click.echo(text, err=True))
-    if name or identity:
+        board = chosen(
+            options,
+            following.FollowOptions,
+            operator=options.follow,
+            listen=options.listen or "0.0.0.0:7700",
+            runs_dir=options.out or Path("runs"),
+        )
+        return following.follow(board, warn)
+    if options.name or options.identity:
         raise click.UsageError(
             "--name and --identity are a board's: say --follow HOST:PORT of the machine that asks it"
         )
-    if recipe is None:
+    if options.recipe is None:
         raise click.UsageError(
             "say which RECIPE to run, or --follow HOST:PORT of a machine that runs one on its boards"
         )
     from edgegossip.lab.scale.campaign import ScaleOptions, run
 
-    asked = ScaleOptions(
-        recipe=recipe,
-        settings=settings,
-        devices=devices,
-        schemes=schemes,
-        on=on,
-        rate=rate,
-        link=link,
-        rounds=rounds,
-        out=Path(out) if out else None,
-        plots=plots,
-        slower=slower,
-        device=device,
-        fleet=fleet,
-        boards=boards,
-        listen=listen,
-        security=(fleet_folder, insecure),
-    )
-
-    def warn(text: str) -> None:
-        click.echo(text, err=True)
-
-    document, code = run(asked, warn if as_json else click.echo, warn)
-    if as_json:
+    asked = chosen(options, ScaleOptions, security=(options.fleet_folder, options.insecure))
+    document, code = run(asked, warn if options.as_json else click.echo, warn)
+    if options.as_json:
         click.echo(json.dumps(document))
     return code
 
 
-def _only_a_boards(context: click.Context) -> None:
-    """Raises UsageError for an option that says nothing to a board, which runs what it is told."""
-    asked = (
-        "devices",
-        "schemes",
-        "on",
-        "rate",
-        "link",
-        "rounds",
-        "slower",
-        "device",
-        "fleet",
-        "boards",
-        "fleet_folder",
-    )
-    for name in asked:
+def _require_a_boards_own(context: click.Context) -> None:
+    """Raise UsageError for an option that says nothing to a board, which runs what it is told."""
+    asked = "devices schemes on rate link rounds slower device fleet boards fleet_folder"
+    for name in asked.split():
         if context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE:
             option = "--" + name.replace("_", "-")
             raise click.UsageError(f"{option} says nothing with --follow: a board runs what the machine there asks for")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Options of `edgegossip plan`."""
+
+    recipe: str = option(REQUIRED, argument=True)
+    fleet: str = option(REQUIRED, "A fleet of the package, such as paper-18, or a TOML file.", metavar="NAME|FILE")
+    count: int | None = option(None, "Only the fleet's first so many boards.", flag="--devices", low=2, high=64)
+    settings: tuple[str, ...] = SETTINGS()
+    as_json: bool = JSON()
+
+
+@command(Plan)
+def plan(options: Plan) -> int:
+    """Work out bytes and seconds of a round of RECIPE on a fleet, memory of a board, what limits
+    it, and the codec that is faster.
+
+    \b
+    Examples:
+      edgegossip plan cifar10-gossip --fleet pi4-wifi
+      edgegossip plan elastiquant --fleet paper-18 --devices 7 --set model.name=resnet34
+      edgegossip calibrate -o me.toml   a profile of the board it runs on, for a fleet of yours
+
+    Frames are really encoded; seconds and memory are modelled from the boards' profiles.
+    """
+    from edgegossip import recipe as recipes
+    from edgegossip.lab.scale.devices import load_fleet
+    from edgegossip.lab.scale.plan import plan as make
+    from edgegossip.lab.scale.plan import plan_text
+
+    recipe = recipes.load(options.recipe, options.settings)
+    document = make(recipe, load_fleet(options.fleet), options.count)
+    click.echo(json.dumps(document) if options.as_json else plan_text(document))
+    return 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibrate:
+    """Options of `edgegossip calibrate`."""
+
+    output: Path | None = option(
+        None, "Write the profile here (TOML); else it is printed.", flag=("-o", "--output"), path="file"
+    )
+    name: str = option("", "Of the profile; default: the file's, or this-machine.")
+    peer: str | None = option(None, "Also measure the link to a machine on which --serve runs.", metavar="HOST[:PORT]")
+    serve: int | None = option(None, "Only answer a --peer, at this port.", low=0, high=65_535, metavar="PORT")
+    relay: bool = option(False, "With --serve: also measure to third machines when asked (doctor --matrix).")
+    seconds: float = option(600.0, "With --serve: seconds until it ends.", flag="--for", low=0.1, high=31 * 86_400.0)
+    recipe: str = option("cifar10-gossip", "Whose model is trained.")
+    settings: tuple[str, ...] = SETTINGS()
+    as_json: bool = JSON()
+
+
+@command(Calibrate)
+def calibrate(options: Calibrate) -> int:
+    """Measure this machine in about a minute: training rates in fp32 and int8, codecs, memory, the
+    link to a peer.
+
+    \b
+    Examples:
+      edgegossip calibrate -o pi.toml
+      edgegossip calibrate -o pi.toml --recipe elastiquant   as exact as it gets for its model
+      edgegossip calibrate --serve 7733                         on another board, and on this one:
+      edgegossip calibrate -o pi.toml --peer 192.168.1.20:7733
+
+    Name the file in a fleet (devices/fleets/*.toml are examples) for `edgegossip plan` and
+    `edgegossip scale --on model`.
+    """
+    from edgegossip.fleet import link_test
+
+    if options.serve is not None:
+        with link_test.listen(options.serve) as listener:
+            click.echo(
+                f"answering on port {listener.getsockname()[1]} for {options.seconds:.0f} s", err=options.as_json
+            )
+            callers = link_test.serve(listener, time.monotonic() + options.seconds, options.relay)
+        click.echo(json.dumps({"callers": callers}) if options.as_json else f"{callers} callers")
+        return 0
+    if options.output and not options.output.absolute().parent.is_dir():
+        raise HostError(f"cannot write {options.output}: there is no folder {options.output.absolute().parent}")
+    link = link_test.measure(*link_test.parse_address(options.peer)) if options.peer else None
+    from edgegossip import recipe as recipes
+    from edgegossip.lab.scale.calibrate import calibrate as measure
+    from edgegossip.lab.scale.devices import to_toml
+
+    loaded = recipes.load(options.recipe, options.settings)
+    name = options.name or (options.output.stem if options.output else "this-machine")
+    profile = measure(name, loaded, link, lambda text: click.echo(f"measuring: {text}", err=True))
+    if options.output:
+        try:
+            options.output.write_text(to_toml(profile), encoding="utf-8")
+        except OSError as error:
+            raise HostError(f"cannot write {options.output}: {(error.strerror or str(error)).lower()}") from None
+    if options.as_json:
+        click.echo(json.dumps(asdict(profile)))
+    elif options.output:
+        click.echo(f"wrote {options.output}; name it in a fleet for `edgegossip plan`")
+    else:
+        click.echo(to_toml(profile), nl=False)
+    return 0

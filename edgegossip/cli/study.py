@@ -4,51 +4,47 @@ process."""
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
-from edgegossip.cli.options import JSON, PLOTS, SETTINGS
+from edgegossip.cli.options import JSON, PLOTS, SETTINGS, chosen, command
+from edgegossip.options import REQUIRED, option
 
 
-@click.command()
-@click.argument("recipe")
-@SETTINGS
-@click.option(
-    "--sweep",
-    "sweeps",
-    multiple=True,
-    metavar="KEY=A,B,C",
-    help="Run with each of these values of a recipe key; several give all combinations.",
-)
-@click.option(
-    "--sweep-file",
-    default="",
-    metavar="FILE",
-    help="Cases listed in a TOML file, or one that the package carries (co3, elasticl, fashion-gossip). --sweep multiplies them.",
-)
-@click.option("--seeds", default="", metavar="1,2,3", help="Run every case with each of these seeds.")
-@click.option(
-    "--out",
-    type=click.Path(file_okay=False),
-    help="Folder of the results; one that has some already is gone on with. Default: runs/NAME-study.",
-)
-@click.option("--jobs", default=1, show_default=True, type=click.IntRange(1, 256), help="Runs at a time.")
-@click.option("--skip-invalid", is_flag=True, help="Leave out combinations that cannot run, instead of stopping.")
-@PLOTS
-@JSON
-def study(
-    recipe: str,
-    settings: tuple[str, ...],
-    sweeps: tuple[str, ...],
-    sweep_file: str,
-    seeds: str,
-    out: str | None,
-    jobs: int,
-    skip_invalid: bool,
-    plots: bool,
-    as_json: bool,
-) -> int:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """Options of `edgegossip study`."""
+
+    recipe: str = option(REQUIRED, argument=True)
+    settings: tuple[str, ...] = SETTINGS()
+    sweeps: tuple[str, ...] = option(
+        (),
+        "Run with each of these values of a recipe key; several give all combinations.",
+        flag="--sweep",
+        metavar="KEY=A,B,C",
+    )
+    sweep_file: str = option(
+        "",
+        "Cases listed in a TOML file, or one that the package carries (co3, elasticl, fashion-gossip). --sweep "
+        "multiplies them.",
+        metavar="FILE",
+    )
+    seeds: str = option("", "Run every case with each of these seeds.", metavar="1,2,3")
+    out: Path | None = option(
+        None,
+        "Folder of the results; one that has some already is gone on with. Default: runs/NAME-study.",
+        path="folder",
+    )
+    jobs: int = option(1, "Runs at a time.", low=1, high=256)
+    skip_invalid: bool = option(False, "Leave out combinations that cannot run, instead of stopping.")
+    plots: bool = PLOTS()
+    as_json: bool = JSON()
+
+
+@command(Study)
+def study(options: Study) -> int:
     """Train RECIPE many times with some keys changed, and compare what comes out: accuracy, bits,
     consensus.
 
@@ -58,19 +54,16 @@ def study(
     \b
     Examples:
       edgegossip study quickstart-gossip --sweep codec.name=fp32,bf16,minmax8 --seeds 1,2,3
-      edgegossip study quickstart-gossip --sweep run.mode=gossip,server --sweep data.partition=iid,sorted
+      edgegossip study quickstart-gossip --sweep run.mode=gossip,server \\
+          --sweep data.partition=iid,sorted
       edgegossip study fashion-gossip --sweep-file fashion-gossip --jobs 2 --set data.dir=DIR
     """
     from edgegossip.lab.study.campaign import StudyOptions, run
 
-    options = StudyOptions(
-        recipe, settings, sweeps, sweep_file, seeds, Path(out) if out else None, jobs, skip_invalid, plots
-    )
-
     def warn(text: str) -> None:
         click.echo(text, err=True)
 
-    document, code = run(options, warn if as_json else click.echo, warn)
-    if as_json:
+    document, code = run(chosen(options, StudyOptions), warn if options.as_json else click.echo, warn)
+    if options.as_json:
         click.echo(json.dumps(document))
     return code

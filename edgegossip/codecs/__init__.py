@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from edgegossip.codecs.base import MAX_PARAMS_BYTES, Body, Codec, Ctx
-from edgegossip.codecs.measures import bits_per_value, relative_error
+from edgegossip.codecs.checks import bits_per_value, relative_error
 from edgegossip.codecs.registry import Family, Param, Registry
 from edgegossip.layout import Layout, TensorSpec
 
@@ -46,16 +46,12 @@ FILES = MappingProxyType(
     {
         "floats": ("fp32", "fp16", "bf16"),
         "minmax": ("minmax8",),
-        "uniform": ("qsgd", "qsgd-inf", "qsgd-v", "2-bit-qsgd", "4-bit-qsgd", "8-bit-qsgd"),
+        "uniform": ("qsgd", "qsgd-inf", "qsgd-v", "2-bit-qsgd", "4-bit-qsgd", "8-bit-qsgd", "elasticl"),
         "elastiquant": ("elastiquant", "4-bit-elastiquant", "8-bit-elastiquant", "e-elastiquant"),
-        "elasticl": ("elasticl",),
         "co3": ("co3",),
-        "terngrad": ("terngrad",),
-        "sign": ("signsgd",),
-        "sparse": ("topk", "randk"),
-        "dgc": ("dgc",),
-        "atomo": ("atomo",),
-        "powersgd": ("powersgd",),
+        "sign": ("signsgd", "terngrad"),
+        "sparse": ("topk", "randk", "dgc"),
+        "lowrank": ("atomo", "powersgd"),
         "feedback": ("error-feedback", "ef-signsgd"),
         "per_tensor": ("per-tensor", "small-tensors"),
     }
@@ -86,7 +82,7 @@ REGISTRY = Registry.from_files(__name__, FILES, WIRE_IDS)
 
 
 def names() -> tuple[str, ...]:
-    """Every codec that `get` knows."""
+    """Return the name of every codec that `get` knows."""
     return REGISTRY.names()
 
 
@@ -97,8 +93,8 @@ def get(name: str, **params: Any) -> Codec[Any]:
 
 
 def error_feedback(codec: Codec[S], decay: float = 1.0) -> ErrorFeedback[S]:
-    """`codec` with error feedback. `decay`, from 0 to 1, is the share of the error that the next
-    message makes up for.
+    """Return `codec` with error feedback. `decay`, from 0 to 1, is the share of the error that the
+    next message makes up for.
 
     Raises ConfigError on a codec that has a memory of its own, or with which the error would grow
     without end.
@@ -109,8 +105,8 @@ def error_feedback(codec: Codec[S], decay: float = 1.0) -> ErrorFeedback[S]:
 
 
 def by_tensor(codecs: Sequence[Codec[Any]], choose: Callable[[TensorSpec], int]) -> PerTensor:
-    """`codecs[choose(tensor)]` for every tensor: `per_tensor.per_tensor`, whose own name is that of
-    a module here.
+    """Return a codec that uses `codecs[choose(tensor)]` for every tensor: `per_tensor.per_tensor`,
+    whose own name is that of a module here.
 
     Raises ConfigError on none or more than eight codecs, or one that itself chooses by tensor.
     """
@@ -144,6 +140,6 @@ def for_layout(codec: Codec[Any], layout: Layout) -> Codec[Any]:
 
 
 def from_wire(codec_id: int, params: bytes) -> Codec[Any]:
-    """The codec that decodes the body of a frame with this codec id and these parameters. Raises
-    DecodeError."""
+    """Return the codec that decodes the body of a frame with this codec id and these parameters.
+    Raises DecodeError."""
     return REGISTRY.from_wire(codec_id, params)

@@ -1,4 +1,4 @@
-"""The codec seam: float32 vector <-> bytes, pure and stateless objects with explicit state.
+"""The codec interface: float32 vector <-> bytes, pure and stateless objects with explicit state.
 
 The shape follows optax's gradient transformations: a codec is an immutable description; what it
 must remember from one message to the next (error memory, momentum, levels) is a state value that
@@ -40,20 +40,23 @@ class Codec(Protocol[S]):
     this very codec just made, without checking it first: `checks.add_own`.
     """
 
+    __slots__ = ()
+
     @property
     def name(self) -> str:
-        """Name in the registry, such as "minmax8"."""
+        """Return the name in the registry, such as "minmax8"."""
 
     @property
     def wire_id(self) -> int:
-        """16-bit number that names the scheme in a frame; never reused. 0 is not a codec."""
+        """Return the 16-bit number that names the scheme in a frame; never reused. 0 is not a
+        codec."""
 
     def wire_params(self) -> bytes:
-        """Canonical bytes (at most MAX_PARAMS_BYTES) from which `codecs.from_wire` rebuilds a codec
-        that decodes this one's bodies."""
+        """Return the canonical bytes (at most MAX_PARAMS_BYTES) from which `codecs.from_wire`
+        rebuilds a codec that decodes this one's bodies."""
 
     def init(self, layout: Layout) -> S:
-        """State before the first message."""
+        """Return the state before the first message."""
 
     def encode(self, x: Vec, state: S, ctx: Ctx) -> tuple[Body, S]:
         """Encode float32[layout.size]; the body and the next state. Neither x nor `state` is

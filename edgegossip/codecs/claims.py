@@ -10,23 +10,29 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from edgegossip.codecs.base import Codec
-from edgegossip.codecs.gennorm import GRID, scale_for
-from edgegossip.codecs.levels import geometric_levels, uniform_levels, variance_bound, worst_case_variance
+from edgegossip.codecs.checks import CHUNK_VALUES
+from edgegossip.codecs.co3 import GRID, scale_for
+from edgegossip.codecs.levels import (
+    geometric_levels,
+    require_levels,
+    uniform_levels,
+    variance_bound,
+    worst_case_variance,
+)
 from edgegossip.codecs.sparse import counts
-from edgegossip.codecs.theory import Norm, code_entropy, entropy_bits
 from edgegossip.layout import Layout
 from edgegossip.types import Vec
 
-ENTROPY_STAGES = ("huffman", "auto", "ans")
+ENTROPY_CODERS = ("huffman", "auto", "ans")
 NORM_ROUNDING = 1 + 2.0**-8  # how much larger than a bucket's norm the one that travels is, at most
 _MIDPOINTS = tuple((low + high) / 2 for low, high in itertools.pairwise(GRID))  # of CO3's magnitudes
 ROUNDING = 2.0**-40  # of a squared norm: float32 arithmetic beside a bound that exact arithmetic reaches
@@ -47,7 +53,8 @@ class Claims:
 
 
 def claims_of(codec: Codec[Any], x: Vec, layout: Layout) -> Claims:
-    """The claims of a codec for this float32[layout.size]; none for a codec that states nothing."""
+    """Return the claims of a codec for this float32[layout.size]; none for a codec that states
+    nothing."""
     if callable(own := getattr(codec, "claims", None)):
         stated = own(x, layout)
         return _checked(stated)
@@ -79,7 +86,7 @@ def _stochastic(levels: Any, codec: Any, x: Vec, layout: Layout, norm: Norm, bou
     """Unbiased rounding to a list of levels of a bucket's norm."""
     bucket = getattr(codec, "bucket", 0)
     entropy = None
-    if getattr(codec, "stage", None) in ENTROPY_STAGES:
+    if getattr(codec, "stage", None) in ENTROPY_CODERS:
         bits = 0.0
         for part in _parts(x, layout):
             bits += part.size * code_entropy(levels, part, bucket, norm)
@@ -90,7 +97,8 @@ def _stochastic(levels: Any, codec: Any, x: Vec, layout: Layout, norm: Norm, bou
 
 
 def largest_bucket(layout: Layout, bucket: int) -> int:
-    """Values in the largest bucket of a layout; `bucket` 0: a bucket is a tensor."""
+    """Return how many values are in the largest bucket of a layout; `bucket` 0: a bucket is a
+    tensor."""
     largest = max((t.size for t in layout.tensors), default=1)
     return max(1, min(bucket, largest) if bucket else largest)
 
@@ -132,7 +140,7 @@ def _clipped(part: Vec, clip: float) -> Vec:
 def _co3(codec: Any, x: Vec, layout: Layout) -> Claims:
     """No value is further from x than zero is. The codes are not random: their entropy is that of
     the nearest grid points."""
-    if getattr(codec, "stage", None) not in ENTROPY_STAGES:
+    if getattr(codec, "stage", None) not in ENTROPY_CODERS:
         return Claims(False, 1.0)
     bits = sum(part.size * _grid_entropy(part) + 32 for part in _parts(x, layout) if part.size)
     return Claims(False, 1.0, bits / max(layout.size, 1))
@@ -233,3 +241,73 @@ _RULES: Mapping[str, Callable[[Any, Vec, Layout], Claims]] = {
     "randk": _randk,
     "atomo": lambda codec, x, layout: Claims(True),
 }
+
+
+# What stochastic rounding to a list of levels costs a given vector: its exact variance and the
+# entropy of its codes. Nothing is drawn: both are expectations over the rounding, by the formula;
+# `levels.py` has the bounds over all vectors. Definitions: a bucket's norm N (L2 or L-infinity), r
+# = |v_i| / N, levels 0 = l_0 < ... < 1; r between two of them goes up with probability (r - l_j) /
+# (l_(j+1) - l_j). The variance of a value is N^2 (l_(j+1) - r)(r - l_j).
+
+Norm: TypeAlias = Literal["l2", "linf"]
+
+
+def normalized_variance(
+    levels: Sequence[float] | NDArray[np.floating], x: Vec, bucket: int = 0, norm: Norm = "l2"
+) -> float:
+    """Return E||Q(x) - x||^2 / ||x||^2 of float32[n] in buckets of `bucket` values (0: one bucket);
+    0 for a vector of zeros.
+
+    Raises UsageError unless the levels increase from 0 to 1.
+    """
+    grid = require_levels(levels)
+    error = square = 0.0
+    for r, low, size in _intervals(grid, x, bucket, norm):
+        error += float((size**2 * (grid[low + 1] - r) * (r - grid[low])).sum())
+        square += float((size**2 * r**2).sum())
+    return error / square if square else 0.0
+
+
+def code_entropy(levels: Sequence[float] | NDArray[np.floating], x: Vec, bucket: int = 0, norm: Norm = "l2") -> float:
+    """Return the order-0 entropy, in bits a value, of the codes (sign and level) of float32[n] on
+    average over the rounding: what an entropy coder of single codes needs, scales left out. Raises
+    UsageError."""
+    grid = require_levels(levels)
+    counts = np.zeros((2, grid.size))  # by sign and level
+    at = 0
+    for r, low, _ in _intervals(grid, x, bucket, norm):
+        r, low = r.ravel(), low.ravel()
+        up = (r - grid[low]) / (grid[low + 1] - grid[low])
+        negative = np.signbit(x[at : at + r.size]).astype(np.int64)
+        np.add.at(counts, (negative, low), 1 - up)
+        np.add.at(counts, (negative, low + 1), up)
+        at += r.size
+    counts[0, 0] += counts[1, 0]  # no signed zero
+    counts[1, 0] = 0
+    return entropy_bits(counts)
+
+
+def entropy_bits(counts: ArrayLike) -> float:
+    """Return the order-0 entropy in bits a symbol of these counts (or probabilities), in any shape;
+    0 when there are none."""
+    count = np.asarray(counts, np.float64).ravel()
+    p = count[count > 0] / max(count.sum(), np.finfo(np.float64).tiny)
+    return float(abs((p * np.log2(p)).sum()))
+
+
+def _intervals(
+    grid: NDArray[np.float64], x: Vec, bucket: int, norm: Norm
+) -> Iterator[tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float64]]]:
+    """r, the level at or below it and the norm, float64[buckets, b] each, some buckets at a time;
+    then the last, shorter bucket."""
+    width = bucket or max(x.size, 1)
+    step = max(1, CHUNK_VALUES // width) * width
+    whole = x.size // width * width
+    parts = [slice(at, min(at + step, whole)) for at in range(0, whole, step)]
+    if whole < x.size:
+        parts.append(slice(whole, x.size))
+    for part in parts:
+        size = np.abs(x[part].astype(np.float64)).reshape(-1, min(width, part.stop - part.start))
+        n = np.sqrt((size**2).sum(1, keepdims=True)) if norm == "l2" else size.max(1, keepdims=True)
+        r = np.minimum(np.divide(size, n, out=np.zeros_like(size), where=n > 0), 1.0)
+        yield r, np.minimum(np.searchsorted(grid, r, side="right") - 1, grid.size - 2), n

@@ -24,19 +24,20 @@ from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
+from typing_extensions import override
 
 from edgegossip.codecs.base import Body, Ctx
 from edgegossip.codecs.levels import geometric_levels, increases_from_0_to_1
 from edgegossip.codecs.quantised import (
-    ANS_STAGE,
     BUCKET,
+    CODER_WITH_ANS,
+    EntropyCoder,
     QuantisedBodies,
     Reader,
-    Stage,
     bucket_error,
+    coder_error,
     encode_body,
     reader_of,
-    stage_error,
 )
 from edgegossip.codecs.registry import Family, Param, check_fields, preset
 from edgegossip.layout import Layout
@@ -49,7 +50,7 @@ _MAX_LIST = 2 + 125  # its inner levels fit the frame's parameters
 
 
 @dataclass(frozen=True, slots=True)
-class ElastiQuant(QuantisedBodies):
+class ElastiQuant(QuantisedBodies[Layout]):
     """`bits` a value (the sign included), 16 a bucket. `levels` empty: geometric ones with `ratio`;
     ratio 0: the default for these bits. Its state is the layout."""
 
@@ -58,13 +59,13 @@ class ElastiQuant(QuantisedBodies):
     levels: tuple[float, ...] = ()
     norm: str = "l2"
     bucket: int = 512
-    stage: Stage = "auto"
+    stage: EntropyCoder = "auto"
     name: ClassVar[str] = "elastiquant"
     wire_id: ClassVar[int] = 7
 
     def __post_init__(self) -> None:
         check_fields(self, self.name, _ALL)
-        fault = bucket_error(self.bucket) or _levels_error(self.levels, self.bits) or stage_error(self.stage, self.bits)
+        fault = bucket_error(self.bucket) or _levels_error(self.levels, self.bits) or coder_error(self.stage, self.bits)
         if fault:
             raise ConfigError(f"codec elastiquant: {fault}")
         try:
@@ -73,32 +74,36 @@ class ElastiQuant(QuantisedBodies):
             raise ConfigError(f"codec elastiquant: {error}") from None
 
     def wire_params(self) -> bytes:
-        """Bits, kind, bucket; then the ratio as float64, or the inner levels as float32."""
+        """Return bits, kind, bucket; then the ratio as float64, or the inner levels as float32."""
         if self.levels:
             inner = np.array(self.levels[1:-1], "<f4").tobytes()
             return _HEAD.pack(self.bits, _LIST, self.bucket) + inner
         return _HEAD.pack(self.bits, _GEOMETRIC, self.bucket) + struct.pack("<d", self.p)
 
+    @override
     def init(self, layout: Layout) -> Layout:
         return layout
 
+    @override
     def encode(self, x: Vec, state: Layout, ctx: Ctx) -> tuple[Body, Layout]:
         return encode_body(x, state, self.quantiser(), ctx.key, self.stage, linf=self.norm == "linf"), state
 
+    @override
     def reader(self, body: Body, layout: Layout) -> Reader:
         return reader_of(body, layout, self.quantiser(), self.name)
 
     @property
     def p(self) -> float:
-        """Ratio of neighbouring geometric levels."""
+        """Return the ratio of neighbouring geometric levels."""
         return self.ratio or (0.5 if self.bits <= 4 else 0.9)
 
     def grid(self) -> Sequence[float] | Vec:
-        """Its levels, from 0 to 1."""
+        """Return its levels, from 0 to 1."""
         inner = 2 ** (self.bits - 1) - 2
         return self.levels or (geometric_levels(inner, self.p) if inner else (0.0, 1.0))
 
     def quantiser(self) -> Quantiser:
+        """Return the kernels' description of it: powers of two have a quicker one than lists."""
         inner = 2 ** (self.bits - 1) - 2  # s: geometric levels below 1, 0 not counted
         if self.levels:
             return Quantiser(Kind.LEVELS, self.bits, 0, self.bucket, self.levels)
@@ -160,7 +165,7 @@ _ALL = (
     Param("levels", (), "increasing levels from 0 to 1 instead of a ratio", low=0.0, high=1.0),
     Param("norm", "l2", "norm of a bucket", choices=("l2", "linf")),
     BUCKET,
-    ANS_STAGE,
+    CODER_WITH_ANS,
 )
 
 _FAMILY = Family(

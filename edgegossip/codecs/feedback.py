@@ -29,12 +29,13 @@ from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 import numpy as np
+from typing_extensions import override
 
 from edgegossip.codecs.base import Body, Codec, Ctx
 from edgegossip.codecs.checks import add_own, all_finite, chunks, require_sound
 from edgegossip.codecs.levels import normal_variance
 from edgegossip.codecs.registry import Family, Param, check_fields
-from edgegossip.codecs.sign import SIGN_STAGE, SignSgd
+from edgegossip.codecs.sign import SIGN_CODER, SignSgd
 from edgegossip.layout import Layout
 from edgegossip.types import ConfigError, UsageError, Vec
 
@@ -53,7 +54,7 @@ class FeedbackState(Generic[S]):
 
 
 @dataclass(frozen=True, slots=True)
-class ErrorFeedback(Generic[S]):
+class ErrorFeedback(Codec[FeedbackState[S]], Generic[S]):
     """`codec` with a memory. `decay` is gamma, 0 to 1: 1 keeps all of the error, 0 forgets it at
     once."""
 
@@ -68,23 +69,26 @@ class ErrorFeedback(Generic[S]):
                 raise ConfigError(f"codec error-feedback: {codec.name} {fault}")
 
     @property
+    @override
     def name(self) -> str:
         return self.title or f"error-feedback({self.codec.name})"
 
     @property
+    @override
     def wire_id(self) -> int:
         return self.codec.wire_id
 
+    @override
     def wire_params(self) -> bytes:
         return self.codec.wire_params()
 
+    @override
     def init(self, layout: Layout) -> FeedbackState[S]:
         return FeedbackState(layout, self.codec.init(layout), None)
 
+    @override
     def encode(self, x: Vec, state: FeedbackState[S], ctx: Ctx) -> tuple[Body, FeedbackState[S]]:
-        """As the seam says. The inner codec refuses a sum that is not finite, and names the
-        tensor."""
-        state.layout.check(x)
+        state.layout.check(x)  # the inner codec refuses a sum that is not finite, and names the tensor
         memory = _corrected(x, state.memory, self.decay)
         body, inner = self.codec.encode(memory, state.inner, ctx)
         add_own(self.codec, body, state.layout, memory, -1.0)
@@ -94,6 +98,7 @@ class ErrorFeedback(Generic[S]):
             )
         return body, FeedbackState(state.layout, inner, memory)
 
+    @override
     def decode(self, body: Body, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
         return self.codec.decode(body, layout, out, weight)
 
@@ -146,7 +151,7 @@ def _corrected(x: Vec, memory: Vec | None, decay: float) -> Vec:
 
 
 def error_feedback(codec: Codec[S], decay: float = 1.0) -> ErrorFeedback[S]:
-    """`codec` with error feedback, as a user writes it in Python."""
+    """Return `codec` with error feedback, as a user writes it in Python."""
     return ErrorFeedback(codec, decay)
 
 
@@ -163,6 +168,6 @@ FAMILIES = (
         "ef-signsgd",
         lambda decay, stage: ErrorFeedback(SignSgd(stage), decay, "ef-signsgd"),
         "signsgd with error feedback",
-        (_DECAY, SIGN_STAGE),
+        (_DECAY, SIGN_CODER),
     ),
 )

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from typing_extensions import override
 
-from edgegossip.codecs.base import Body, Ctx
+from edgegossip.codecs.base import Body, Codec, Ctx
 from edgegossip.codecs.checks import flat, nonfinite, require_body_bytes, require_input, require_out
 from edgegossip.codecs.registry import Family, without_params
 from edgegossip.layout import Layout
@@ -25,7 +26,7 @@ from edgegossip.native import half
 from edgegossip.types import DecodeError, Vec
 
 
-class Float:
+class Float(Codec[Layout]):
     """What all share: no parameters, the layout as state, and a body of `size` numbers."""
 
     __slots__ = ()
@@ -33,12 +34,15 @@ class Float:
     name: ClassVar[half.Form]
     wire_id: ClassVar[int]
 
+    @override
     def wire_params(self) -> bytes:
         return b""
 
+    @override
     def init(self, layout: Layout) -> Layout:
         return layout
 
+    @override
     def encode(self, x: Vec, state: Layout, ctx: Ctx) -> tuple[Body, Layout]:
         state.check(x)
         body = np.empty(half.BYTES[self.name] * x.size, np.uint8)
@@ -46,6 +50,7 @@ class Float:
             raise nonfinite(state, bad)
         return body.data.toreadonly(), state
 
+    @override
     def decode(self, body: Body, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
         require_out(layout, out, weight, body)
         data = require_body_bytes(body, half.BYTES[self.name] * layout.size, self.name)

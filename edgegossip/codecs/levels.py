@@ -43,8 +43,8 @@ class LevelRule:
 
 
 def levels_for(rule: LevelRule, loss: float, lr: float) -> int:
-    """s_k = max(1, round(s_0 (eta_k / eta_0) sqrt(f_0 / f_k))), ElastiCL's equations 3 and 4, at
-    most MAX_LEVELS.
+    """Return s_k = max(1, round(s_0 (eta_k / eta_0) sqrt(f_0 / f_k))), ElastiCL's equations 3 and
+    4, at most MAX_LEVELS.
 
     `loss` is the smoothed training loss f_k that clients report, `lr` the learning rate eta_k. Ties
     round to even. A loss of 0 asks for as many levels as there are. Raises UsageError unless both
@@ -71,7 +71,7 @@ def _log2_ratio(a: float, b: float) -> float:
 
 
 def smooth_loss(previous: float | None, loss: float, decay: float = 0.9) -> float:
-    """decay * previous + (1 - decay) * loss; the loss itself when there is no previous one.
+    """Return decay * previous + (1 - decay) * loss; the loss itself when there is no previous one.
 
     Equation 3 speaks of the loss at the round's model; a mini-batch's loss is a noisy sample of it.
     Raises UsageError.
@@ -83,7 +83,7 @@ def smooth_loss(previous: float | None, loss: float, decay: float = 0.9) -> floa
 
 
 def geometric_levels(s: int, p: float) -> Vec:
-    """float32[s + 2]: 0, p^s, ..., p^2, p, 1 (section 3.6.2).
+    """Return float32[s + 2]: 0, p^s, ..., p^2, p, 1 (section 3.6.2).
 
     Powers by repeated multiplication in double, each rounded to float32 once: the same on every
     machine. Raises UsageError unless 0 < p < 1, all levels differ in float32 and p^s is a normal
@@ -101,13 +101,13 @@ def geometric_levels(s: int, p: float) -> Vec:
 
 
 def uniform_levels(s: int) -> NDArray[np.float64]:
-    """float64[s + 1]: 0, 1/s, ..., 1, the levels of QSGD."""
+    """Return float64[s + 1]: 0, 1/s, ..., 1, the levels of QSGD."""
     _require(1 <= s <= MAX_LEVELS, f"s = {s} levels are outside 1 to {MAX_LEVELS}")
     return np.arange(s + 1) / s
 
 
 def variance_bound(s: int, d: int, p: float = 0.5) -> float:
-    """ElastiQuant's eps_Q for buckets of d values with the levels 0, p^s, ..., p, 1.
+    """Return ElastiQuant's eps_Q for buckets of d values with the levels 0, p^s, ..., p, 1.
 
     p = 1/2: equation 2, 1/8 + 2^(-2s-2) d for small d and 2^-s sqrt(d) - 7/8 for large ones. Any
     other p: the worst case of section 3.6 (`worst_case_variance`), which is below equation 2 where
@@ -129,8 +129,8 @@ def variance_bound(s: int, d: int, p: float = 0.5) -> float:
 
 
 def normal_variance(levels: Sequence[float] | NDArray[np.floating], d: int) -> float:
-    """The variance of a bucket of d normally distributed values under its L2 norm, by 512 of their
-    quantiles.
+    """Return the variance of a bucket of d normally distributed values under its L2 norm, by 512 of
+    their quantiles.
 
     What error feedback remembers comes to be spread like this, whatever it is given: it is a sum of
     rounding errors. Raises UsageError.
@@ -146,7 +146,7 @@ def normal_variance(levels: Sequence[float] | NDArray[np.floating], d: int) -> f
 
 
 def bin_bound(levels: Sequence[float] | NDArray[np.floating], counts: Sequence[int]) -> float:
-    """The displayed bound of section 3.6.1, counts[j] = d_j values of r in [l_j, l_(j+1)):
+    """Return the displayed bound of section 3.6.1, counts[j] = d_j values of r in [l_j, l_(j+1)):
 
     sum over j of min(tau_j^2 d_j / 4, tau_j (sqrt(d_j) - l_j d_j)), tau_j = l_(j+1) - l_j.
 
@@ -160,8 +160,8 @@ def bin_bound(levels: Sequence[float] | NDArray[np.floating], counts: Sequence[i
 
 
 def worst_case_variance(levels: Sequence[float] | NDArray[np.floating], d: int) -> float:
-    """The largest variance that any bucket of d values can have with this increasing list from 0 to
-    1.
+    """Return the largest variance that any bucket of d values can have with this increasing list
+    from 0 to 1.
 
     Section 3.6 maximises "over the distribution of normalised coordinates" and shows only
     `bin_bound`, which grants every bin the whole norm. The maximum itself is no harder. With q_i =
@@ -197,7 +197,7 @@ def worst_case_variance(levels: Sequence[float] | NDArray[np.floating], d: int) 
 
 
 def optimal_ratio(s: int, d: int) -> float:
-    """The p, in whole thousandths, whose levels 0, p^s, ..., p, 1 have the smallest
+    """Return the p, in whole thousandths, whose levels 0, p^s, ..., p, 1 have the smallest
     `worst_case_variance` (3.6.2).
 
     Near the optimum two things balance. Values below p^s cost at most p^s sqrt(d) - 1 (many values;
@@ -221,8 +221,8 @@ def optimal_ratio(s: int, d: int) -> float:
 
 
 def length_bound(s: int, d: int, norm_bits: int = 32) -> float:
-    """Equation 3: a bound, in bits, on the mean length of a bucket's Elias stream with the levels
-    0, 2^-s, ..., 1.
+    """Return a bound (equation 3), in bits, on the mean length of a bucket's Elias stream with the
+    levels 0, 2^-s, ..., 1.
 
         norm_bits + 3 n + n A(d / n) + n A(log2(8 (2^2s + d) / n)),   n = 2^2s + 2^s sqrt(d),
 
@@ -255,12 +255,12 @@ def length_bound(s: int, d: int, norm_bits: int = 32) -> float:
 
 
 def increases_from_0_to_1(grid: NDArray[np.floating]) -> bool:
-    """Whether these are levels, as far as their type tells them apart."""
+    """Return whether these are levels, as far as their type tells them apart."""
     return grid.ndim == 1 and grid.size >= 2 and grid[0] == 0 and grid[-1] == 1 and bool((np.diff(grid) > 0).all())
 
 
 def require_levels(levels: Sequence[float] | NDArray[np.floating]) -> NDArray[np.float64]:
-    """The levels as float64[n]. Raises UsageError unless they increase from 0 to 1."""
+    """Return the levels as float64[n]. Raises UsageError unless they increase from 0 to 1."""
     grid = np.asarray(levels, np.float64)
     _require(increases_from_0_to_1(grid), "levels must be an increasing list from 0 to 1")
     return grid

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from typing_extensions import override
 
 from edgegossip import native
-from edgegossip.codecs.base import Body, Ctx
+from edgegossip.codecs.base import Body, Codec, Ctx
 from edgegossip.codecs.checks import nonfinite, require_body_bytes, require_out
 from edgegossip.codecs.registry import Family, without_params
 from edgegossip.layout import Layout
@@ -27,19 +28,22 @@ _HEADER_BYTES = 8  # a tensor's minimum and maximum, float32 each
 
 
 @dataclass(frozen=True, slots=True)
-class MinMax8:
+class MinMax8(Codec[Layout]):
     """8 bits a value and 8 bytes a tensor. Body: (min, max) of float32[t, 2], then uint8[n]. Its
     state is the layout."""
 
     name: ClassVar[str] = "minmax8"
     wire_id: ClassVar[int] = 3
 
+    @override
     def wire_params(self) -> bytes:
         return b""
 
+    @override
     def init(self, layout: Layout) -> Layout:
         return layout
 
+    @override
     def encode(self, x: Vec, state: Layout, ctx: Ctx) -> tuple[Body, Layout]:
         state.check(x)
         body = np.empty(_body_bytes(state), np.uint8)
@@ -47,6 +51,7 @@ class MinMax8:
             raise nonfinite(state, bad)
         return body.data.toreadonly(), state
 
+    @override
     def decode(self, body: Body, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
         require_out(layout, out, weight, body)
         data = require_body_bytes(body, _body_bytes(layout), self.name)

@@ -19,6 +19,7 @@ from numbers import Integral
 from typing import Any, ClassVar
 
 import numpy as np
+from typing_extensions import override
 
 from edgegossip.codecs.base import MAX_PARAMS_BYTES, Body, Codec, Ctx
 from edgegossip.codecs.checks import add_own, flat, require_out, require_sound
@@ -43,6 +44,7 @@ class Rule:
     below: int = 0
 
     def __call__(self, tensor: TensorSpec) -> int:
+        """Return 1 for an exception, 0 for all other tensors."""
         return int(tensor.size < self.below or fnmatchcase(tensor.name, self.pattern))
 
 
@@ -70,7 +72,7 @@ class PerTensorState:
 
 
 @dataclass(frozen=True, slots=True)
-class PerTensor:
+class PerTensor(Codec[PerTensorState]):
     """`codecs[0]` for all tensors but those for which `choose` names another one."""
 
     codecs: tuple[Codec[Any], ...]
@@ -91,9 +93,11 @@ class PerTensor:
             )
 
     @property
+    @override
     def name(self) -> str:
         return self.title or "per-tensor"
 
+    @override
     def wire_params(self) -> bytes:
         parts = []
         for codec in self.codecs:
@@ -101,6 +105,7 @@ class PerTensor:
             parts.append(_ENTRY.pack(codec.wire_id, len(params)) + params)
         return b"".join(parts)
 
+    @override
     def init(self, layout: Layout) -> PerTensorState:
         choices = bytes(self._choice(t) for t in layout.tensors)
         runs = tuple(_runs(layout, choices))
@@ -116,6 +121,7 @@ class PerTensor:
             f"{len(self.codecs)} codecs"
         )
 
+    @override
     def encode(self, x: Vec, state: PerTensorState, ctx: Ctx) -> tuple[Body, PerTensorState]:
         state.layout.check(x)
         parts: list[Body] = [state.choices]
@@ -127,6 +133,7 @@ class PerTensor:
             states.append(after)
         return b"".join(parts), PerTensorState(state.layout, state.choices, state.runs, tuple(states))
 
+    @override
     def decode(self, body: Body, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
         require_out(layout, out, weight, body)
         pieces = self._pieces(flat(body), layout)
@@ -146,7 +153,7 @@ class PerTensor:
         self._require_sound(self._pieces(flat(body), layout))
 
     def add_own(self, body: Body, layout: Layout, out: Vec, weight: float) -> None:
-        """As the seam says."""
+        """Add weight * value to `out`, as `decode` does, of a body that `encode` just made."""
         for run, piece in self._pieces(flat(body), layout):
             add_own(self.codecs[run.codec], piece, run.layout, run.of(out), weight)
 
@@ -188,9 +195,9 @@ def _runs(layout: Layout, choices: bytes) -> Iterator[_Run]:
 
 
 def per_tensor(codecs: Sequence[Codec[Any]], choose: Choose) -> PerTensor:
-    """`codecs[choose(tensor)]` for every tensor, as a user writes it in Python. Raises ConfigError
-    on too many codecs, or one of them that is itself a choice by tensor; `init` raises UsageError
-    on a choice that is no index of `codecs`."""
+    """Return a codec that uses `codecs[choose(tensor)]` for every tensor, as a user writes it in
+    Python. Raises ConfigError on too many codecs, or one of them that is itself a choice by tensor;
+    `init` raises UsageError on a choice that is no index of `codecs`."""
     return PerTensor(tuple(codecs), choose)
 
 

@@ -1,9 +1,10 @@
 """Bodies of the quantised codecs: one section a tensor, made and read by native.coding.
 
-A section is a stage byte, scales (16 bits a bucket, or a float32 a tensor), and codes of a few bits
-a value: as they are (`raw`), Huffman coded in pairs and runs (`huffman`), Elias coded (`elias`), by
-asymmetric numeral systems (`ans`), or as a zstd frame of the raw codes (`zstd`); `auto` takes the
-smallest for each tensor, ans left out. docs/wire-format.md has every byte.
+A section is the number of an entropy coder, scales (16 bits a bucket, or a float32 a tensor), and
+codes of a few bits a value: as they are (`raw`), Huffman coded in pairs and runs (`huffman`), Elias
+coded (`elias`), by asymmetric numeral systems (`ans`), or as a zstd frame of the raw codes
+(`zstd`); `auto` takes the smallest for each tensor, ans left out. docs/wire-format.md has every
+byte.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
-from edgegossip.codecs import zstd_section
-from edgegossip.codecs.base import Body
+from edgegossip.codecs import zstd
+from edgegossip.codecs.base import Body, Codec, S
 from edgegossip.codecs.checks import flat, nonfinite, require_out
 from edgegossip.codecs.keys import tensor_keys
 from edgegossip.codecs.registry import Param
@@ -27,18 +29,18 @@ from edgegossip.native import coding, quantise
 from edgegossip.native.quantise import Moments, Quantiser
 from edgegossip.types import DecodeError, Vec
 
-Stage: TypeAlias = Literal["raw", "huffman", "elias", "zstd", "auto", "ans"]
-STAGE = Param(
+EntropyCoder: TypeAlias = Literal["raw", "huffman", "elias", "zstd", "auto", "ans"]
+CODER = Param(
     "stage",
     "auto",
     "entropy coding; auto: the smallest for each tensor",
     choices=("raw", "huffman", "elias", "zstd", "auto"),
 )
 # Of codecs whose codes can have 3 or 4 bits.
-ANS_STAGE = replace(
-    STAGE,
-    help=STAGE.help + "; ans: for receivers with AVX-512 VBMI (3 or 4 bits)",
-    choices=(*STAGE.choices, "ans"),
+CODER_WITH_ANS = replace(
+    CODER,
+    help=CODER.help + "; ans: for receivers with AVX-512 VBMI (3 or 4 bits)",
+    choices=(*CODER.choices, "ans"),
 )
 _ANS_BITS = (3, 4)
 BUCKET = Param(
@@ -47,16 +49,17 @@ BUCKET = Param(
 
 
 def bucket_error(bucket: int) -> str:
-    """What is wrong with this bucket size; empty when nothing is."""
+    """Return what is wrong with this bucket size; empty when nothing is."""
     if bucket == 0 or (8 <= bucket <= 65536 and bucket & (bucket - 1) == 0):
         return ""
     nearest = min((1 << k for k in range(3, 17)), key=lambda size: abs(size - bucket))
     return f"bucket = {bucket} is not a power of two from 8 to 65536, or 0; the nearest is {nearest}"
 
 
-def stage_error(stage: str, bits: int) -> str:
-    """What is wrong with this stage for codes of so many bits; empty when nothing is."""
-    if stage != "ans" or bits in _ANS_BITS:
+def coder_error(coder: str, bits: int) -> str:
+    """Return what is wrong with this entropy coder for codes of so many bits; empty when nothing
+    is."""
+    if coder != "ans" or bits in _ANS_BITS:
         return ""
     return f"stage = 'ans' is for codes of 3 or 4 bits, these have {bits}; use huffman"
 
@@ -77,26 +80,26 @@ def encode_body(
     layout: Layout,
     quantiser: Quantiser,
     key: int,
-    stage: Stage,
+    coder: EntropyCoder,
     *,
     linf: bool = False,
     scale_of: ScaleOf | None = None,
     tables: NDArray[np.uint8] = coding.NO_TABLES,
     head: bytes = b"",
 ) -> Body:
-    """`head` and a section for every tensor of float32[layout.size] that has values.
+    """Return `head` and a section for every tensor of float32[layout.size] that has values.
 
     Scales are the buckets' L2 or L-infinity norms, or what `scale_of` says of a tensor. Raises
     UsageError that names the tensor when x is not finite.
     """
     layout.check(x)
     scales = None if scale_of is None else _scales(x, layout, scale_of)
-    choice: coding.Choice = "raw" if stage == "zstd" else stage
+    choice: coding.Choice = "raw" if coder == "zstd" else coder
     out = np.empty(len(head) + coding.bound_of(layout.offsets, quantiser, choice), np.uint8)
     out[: len(head)] = np.frombuffer(head, np.uint8)
     writer = _Writer(x, layout, quantiser, linf, scales, tables, tensor_keys(key, len(layout.tensors)))
     room = out[len(head) :]
-    size = writer.write_with_zstd(room, stage) if stage in ("zstd", "auto") else writer.write(room, choice)
+    size = writer.write_with_zstd(room, coder) if coder in ("zstd", "auto") else writer.write(room, choice)
     return out[: len(head) + size].data.toreadonly()
 
 
@@ -124,17 +127,17 @@ class _Writer:
         """All sections, none of them zstd; their size."""
         return self._sections(0, len(self.keys), out, choice, coding.new_state())
 
-    def write_with_zstd(self, out: NDArray[np.uint8], stage: Stage) -> int:
+    def write_with_zstd(self, out: NDArray[np.uint8], coder: EntropyCoder) -> int:
         """All sections, each zstd where that is shorter; their size."""
         at, state, o = 0, coding.new_state(), self.layout.offsets
         for k, tensor in enumerate(self.layout.tensors):
             if not tensor.size:
                 continue
             before, room = state.copy(), out[at:]
-            size = self._sections(k, k + 1, room, "raw" if stage == "zstd" else "auto", state)
+            size = self._sections(k, k + 1, room, "raw" if coder == "zstd" else "auto", state)
             values = self.x[o[k] : o[k + 1]]
-            at += zstd_section.shorten(values, self.quantiser, self.keys[k], room, size, stage == "zstd")
-            if room[0] == zstd_section.STAGE:
+            at += zstd.shorten(values, self.quantiser, self.keys[k], room, size, coder == "zstd")
+            if room[0] == zstd.SECTION:
                 state = before  # the code table of the section that was replaced never travels
         return at
 
@@ -166,17 +169,18 @@ class _Writer:
         return np.array([s.value for s, t in zip(scales, tensors, strict=True) if t.size], np.float32)
 
 
-class QuantisedBodies(ABC):
+class QuantisedBodies(ABC, Codec[S]):
     """What all codecs of such bodies do with them; each says by `reader` how its own are read."""
 
     __slots__ = ()
 
     @abstractmethod
     def reader(self, body: Body, layout: Layout) -> Reader:
-        """Of a body from anywhere. Raises DecodeError where its head says that it is none."""
+        """Return what reads a body from anywhere. Raises DecodeError where its head says that it is
+        none."""
 
+    @override
     def decode(self, body: Body, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
-        """As the seam says."""
         require_out(layout, out, weight, body)
         reader = self.reader(body, layout)
         if weight is not None:  # nothing may be added before all is known to be good
@@ -186,12 +190,12 @@ class QuantisedBodies(ABC):
         return values
 
     def check(self, body: Body, layout: Layout) -> None:
-        """Raises DecodeError unless it can be decoded; writes nothing."""
+        """Raise DecodeError unless it can be decoded; writes nothing."""
         self.reader(body, layout).read(None, None)
 
     def add_own(self, body: Body, layout: Layout, out: Vec, weight: float) -> None:
-        """out += weight * values, as `decode` does, of a body that `encode` just made: it is not
-        checked before."""
+        """Compute out += weight * values, as `decode` does, of a body that `encode` just made: it
+        is not checked before."""
         self.reader(body, layout).read(out, weight)
 
 
@@ -204,7 +208,7 @@ def reader_of(
     tables: NDArray[np.uint8] = coding.NO_TABLES,
     start: int = 0,
 ) -> Reader:
-    """Of what `encode_body` makes, whose head ends at `start`."""
+    """Return what reads a body that `encode_body` makes, whose head ends at `start`."""
     return Reader(flat(body), layout, quantiser, name, tables, start)
 
 
@@ -233,7 +237,7 @@ class Reader:
                 break
             out = None if values is None else values[o[tensor] : o[tensor + 1]]
             size = tensors[tensor].size
-            at = zstd_section.decode(self.data, at, self.quantiser, size, out, weight, self._of(tensor))
+            at = zstd.decode(self.data, at, self.quantiser, size, out, weight, self._of(tensor))
             tensor += 1
         if extra := len(self.data) - at:
             raise DecodeError(f"the {self.name} body is followed by {extra} bytes that do not belong to it")

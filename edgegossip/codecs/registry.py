@@ -37,8 +37,8 @@ class Param:
     codec: bool = False
 
     def check(self, codec: str, value: object) -> Any:
-        """The value in the default's type; numpy's numbers are numbers. Raises ConfigError that
-        names key, value and what is allowed."""
+        """Return the value in the default's type; numpy's numbers are numbers. Raises ConfigError
+        that names key, value and what is allowed."""
         wanted = type(self.default)
         if wanted is tuple:
             return self._check_list(codec, value)
@@ -79,9 +79,9 @@ class Param:
 
 
 def check_fields(codec: object, name: str, params: Iterable[Param]) -> None:
-    """What `__post_init__` of a codec's dataclass demands of the fields that these parameters fill,
-    so that one made directly is as sound as one of `get`. Each becomes what `Param.check` makes of
-    it. Raises ConfigError."""
+    """Check what `__post_init__` of a codec's dataclass demands of the fields that these parameters
+    fill, so that one made directly is as sound as one of `get`. Each becomes what `Param.check`
+    makes of it. Raises ConfigError."""
     for param in params:
         object.__setattr__(codec, param.name, param.check(name, getattr(codec, param.name)))
 
@@ -160,8 +160,8 @@ class Registry:
 
     @classmethod
     def from_files(cls, package: str, files: Mapping[str, Sequence[str]], wire_ids: Mapping[int, str]) -> Registry:
-        """Of the families that are in the modules `files` of this package; each is imported when it
-        is first asked for."""
+        """Return a registry of the families that are in the modules `files` of this package; each
+        is imported when it is first asked for."""
         file_of = {name: file for file, names in files.items() for name in names}
 
         def load(name: str) -> Family:
@@ -171,6 +171,7 @@ class Registry:
         return cls(_Listed({name: name for name in file_of}, load), _Listed(wire_ids, load))
 
     def names(self) -> tuple[str, ...]:
+        """Return the names that `get` knows."""
         return tuple(self.families)
 
     def get(self, name: str, params: Mapping[str, Any]) -> Codec[Any]:
@@ -205,8 +206,8 @@ class Registry:
         raise ConfigError(f"codec {outer}: {key} = {value!r} is not a codec's name or table")
 
     def from_wire(self, codec_id: int, params: bytes) -> Codec[Any]:
-        """The codec that decodes a frame's body. Raises DecodeError on an unknown id or ill-formed
-        parameters."""
+        """Return the codec that decodes a frame's body. Raises DecodeError on an unknown id or
+        ill-formed parameters."""
         family = self.by_wire_id.get(codec_id)
         if family is None:
             known = ", ".join(f"{i} ({f.name})" for i, f in sorted(self.by_wire_id.items())) or "none"
@@ -220,8 +221,8 @@ class Registry:
 
 
 def preset(name: str, family: Family, help: str, **defaults: Any) -> Family:
-    """Another name for a family with other defaults. It has no wire id of its own: the family
-    decodes its bodies."""
+    """Return another name for a family with other defaults. It has no wire id of its own: the
+    family decodes its bodies."""
     unknown = set(defaults) - {p.name for p in family.params}
     if unknown:
         raise ValueError(f"preset {name}: {family.name} has no parameters {sorted(unknown)}")
@@ -230,7 +231,7 @@ def preset(name: str, family: Family, help: str, **defaults: Any) -> Family:
 
 
 def without_params(name: str, make: Callable[[], Codec[Any]]) -> Callable[[bytes], Codec[Any]]:
-    """`from_params` of a codec that puts nothing in the frame's parameter field."""
+    """Return `from_params` of a codec that puts nothing in the frame's parameter field."""
 
     def from_params(params: bytes) -> Codec[Any]:
         if params:

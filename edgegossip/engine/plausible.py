@@ -29,8 +29,8 @@ import numpy as np
 
 from edgegossip.codecs.base import Codec
 from edgegossip.codecs.checks import chunks
-from edgegossip.codecs.elasticl import ElastiCl
 from edgegossip.codecs.levels import LevelRule, levels_for, smooth_loss
+from edgegossip.codecs.uniform import ElastiCl
 from edgegossip.frame import Aux, Frame
 from edgegossip.types import NodeId, PeerError, Round, Vec
 

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from edgegossip.telemetry.environment import package_version
+from edgegossip.telemetry.machine import package_version
 from edgegossip.types import ConfigError, HostError, PeerError
 from edgegossip.untrusted import whole_number
 

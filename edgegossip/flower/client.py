@@ -35,8 +35,7 @@ from edgegossip.frame import Frame
 from edgegossip.layout import Layout
 from edgegossip.memory import Spool
 from edgegossip.telemetry.records import Sink, Value
-from edgegossip.telemetry.spans import RoundClock
-from edgegossip.telemetry.watch import Watch
+from edgegossip.telemetry.spans import RoundClock, Watch
 from edgegossip.training.base import Workload, stage_metrics
 from edgegossip.types import EdgegossipError, LocalUpdate, NodeId, PeerError, Round, UsageError, Vec
 

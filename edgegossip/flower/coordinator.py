@@ -298,7 +298,7 @@ class Coordinator:
             lambda refusal: self._sink.event(COORDINATOR, "refused", str(refusal), **refusal.fields),
             self.lose,
             link.news.set,
-            recipes.told(self._recipe),
+            recipes.shared_toml(self._recipe),
             link.taken.set,
         )
 

@@ -21,8 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, NullFormatter
 
-from edgegossip.report.draw import PALETTE
-from edgegossip.report.style import INK, MUTED, STYLE, class_colors, new_figure, save
+from edgegossip.report.draw import INK, MUTED, PALETTE, STYLE, class_colors, new_figure, save
 from edgegossip.report.units import printable
 
 Point: TypeAlias = tuple[float, float]

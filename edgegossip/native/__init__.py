@@ -34,23 +34,23 @@ Offsets: TypeAlias = NDArray[np.int64]
 
 
 def isa() -> str:
-    """The instruction set that functions use when not told otherwise."""
+    """Return the instruction set that functions use when not told otherwise."""
     return _native.isa()
 
 
 def available_isas() -> list[str]:
-    """What this machine can execute, slowest first."""
+    """Return what this machine can execute, slowest first."""
     return _native.available_isas()
 
 
 def compiled_isas() -> list[str]:
-    """What this build contains, slowest first."""
+    """Return what this build contains, slowest first."""
     return _native.compiled_isas()
 
 
 def first_nonfinite(x: Vec, offsets: Offsets, isa: str | None = None) -> int:
-    """Index of the first tensor of x, float32[n], that holds a NaN or an infinity; -1 when all are
-    finite."""
+    """Return the index of the first tensor of x, float32[n], that holds a NaN or an infinity; -1
+    when all are finite."""
     return _native.first_nonfinite(x, offsets, isa)
 
 
@@ -81,8 +81,8 @@ def minmax8_decode(
     weight: float | None = None,
     isa: str | None = None,
 ) -> int:
-    """Inverse of `minmax8_encode`: out = v, or out += weight * v, with v = (q + lb) / scale clamped
-    to [min, max].
+    """Invert `minmax8_encode`: out = v, or out += weight * v, with v = (q + lb) / scale clamped to
+    [min, max].
 
     `body` is uint8[8 * tensors + n] at any alignment, `out` float32[n]. v is finite for any body
     whose headers are valid, and exact for a constant tensor. `weight` is rounded to float32

@@ -3,7 +3,8 @@ every instruction set and for any number of threads.
 
 A section is quantised and coded block by block (65536 values), from a scratch that stays in a
 core's cache; how it is coded is decided from all codes of a small tensor and from a fixed sample of
-a large one. docs/wire-format.md has every byte. Sections of stage zstd are not made or read here.
+a large one. docs/wire-format.md has every byte. Sections of the coder zstd are not made or read
+here.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ NO_TABLES = np.empty(0, np.uint8)
 NO_PREFERENCE = np.empty(0, np.int64)
 _CHOICES: Mapping[str, int] = {"raw": 0, "huffman": 1, "elias": 2, "auto": 3, "ans": 4}
 _NO_SCALES = np.empty(0, np.float32)
-_BAD_STAGE = -3
+_BAD_CODER = -3
 
 FAULTS: Mapping[int, str] = {
     -2: "it ends early",
-    -3: "its stage does not exist or is not possible for this codec",
+    -3: "its entropy coder does not exist or is not possible for this codec",
     -4: "a scale is not finite, below zero, or has values beyond float32",
     -5: "its code table is not a complete code of this codec's symbols",
     -6: "a stream of codes ends early or late, or leaves the tensor",
@@ -43,24 +44,24 @@ FAULTS: Mapping[int, str] = {
 
 
 def new_state() -> bytearray:
-    """What sections of one body share: the last code tables. `encode` and `decode` read and write
-    it, in the order of the sections."""
+    """Return what sections of one body share: the last code tables. `encode` and `decode` read and
+    write it, in the order of the sections."""
     return bytearray(_native.CODING_STATE_BYTES)
 
 
 def table_work() -> int:
-    """What this thread has built to decode Huffman codes, in entries of tables and bytes whose code
-    lengths it computed."""
+    """Return what this thread has built to decode Huffman codes, in entries of tables and bytes
+    whose code lengths it computed."""
     return _native.coding_table_work()
 
 
 def bound(n: int, quantiser: Quantiser, choice: Choice) -> int:
-    """Bytes that `out` of `encode` must have for a tensor of n values."""
+    """Return how many bytes `out` of `encode` must have for a tensor of n values."""
     return bound_of(np.array([0, n]), quantiser, choice)
 
 
 def bound_of(offsets: Offsets, quantiser: Quantiser, choice: Choice) -> int:
-    """Bytes that `out` of `encode_all` must have for tensors at these offsets."""
+    """Return how many bytes `out` of `encode_all` must have for tensors at these offsets."""
     return _native.coding_bound(quantiser.spec, offsets, int(offsets[-1]), _CHOICES[choice])
 
 
@@ -79,7 +80,7 @@ def encode(
     threads: int | None = None,
     isa: str | None = None,
 ) -> int:
-    """`encode_all` of one tensor x, float32[n], with this tensor's key; -1 when it is not
+    """Call `encode_all` for one tensor x, float32[n], with this tensor's key; -1 when it is not
     finite."""
     return encode_all(
         quantiser,
@@ -158,12 +159,12 @@ def decode(
     threads: int | None = None,
     isa: str | None = None,
 ) -> int:
-    """`decode_all` of one tensor of n values: the position after its section, or a key of
+    """Call `decode_all` for one tensor of n values: the position after its section, or a key of
     FAULTS."""
     tensor, end = decode_all(
         quantiser, body, position, np.array([0, n]), 0, state, out, weight, tables=tables, threads=threads, isa=isa
     )
-    return end if tensor == 1 or end < 0 else _BAD_STAGE
+    return end if tensor == 1 or end < 0 else _BAD_CODER
 
 
 def decode_all(
@@ -185,7 +186,7 @@ def decode_all(
     and end as they would otherwise; what is to be added must have been checked.
 
     Returns (tensors, position after the last section), or (k, position) before the section of
-    tensor k when that is of stage zstd, or (k, key of FAULTS) when it is invalid. Reads nothing
+    tensor k when that is of the coder zstd, or (k, key of FAULTS) when it is invalid. Reads nothing
     outside the body; finite whatever it holds.
     """
     return _native.coding_decode(

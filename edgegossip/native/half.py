@@ -35,8 +35,8 @@ def encode(
 
 
 def finite(form: Form, body: ReadBuffer, isa: str | None = None) -> bool:
-    """Whether no number of a body is NaN or infinite. ValueError when its size is no multiple of
-    BYTES[form]."""
+    """Return whether no number of a body is NaN or infinite. ValueError when its size is no
+    multiple of BYTES[form]."""
     return _native.floats_finite(form, body, isa)
 
 
@@ -48,7 +48,7 @@ def decode(
     isa: str | None = None,
     threads: int | None = None,
 ) -> bool:
-    """out = values of the body, or out += weight * values; both roundings to float32 as in
+    """Compute out = values of the body, or out += weight * values; both roundings to float32 as in
     `minmax8_decode`.
 
     False when a number is NaN or infinite: with a weight `out` is then untouched, without one it

@@ -32,7 +32,7 @@ class Maps(NamedTuple):
 
     @classmethod
     def empty(cls, batch: int, size: int) -> Maps:
-        """Room for `batch` samples of `size` values."""
+        """Return room for `batch` samples of `size` values."""
         return cls(np.empty(batch * size, np.int8), np.empty(batch, np.float32), np.empty(batch, np.int32))
 
 
@@ -54,10 +54,12 @@ class ConvShape(NamedTuple):
 
     @property
     def out_height(self) -> int:
+        """Return the rows of an output map."""
         return (self.height + 2 * self.pad_h - self.kernel_h) // self.stride_h + 1
 
     @property
     def out_width(self) -> int:
+        """Return the columns of an output map."""
         return (self.width + 2 * self.pad_w - self.kernel_w) // self.stride_w + 1
 
 
@@ -175,13 +177,14 @@ class LayerNormShape(NamedTuple):
 
 
 def quantise(x: Floats, batch: int, out: Maps, isa: str | None = None, threads: int | None = None) -> None:
-    """Per sample: scale = (max - min) / 255 at least 1e-30, the extremes taken of x and 0; zero =
-    -128 - min / scale rounded; q = clamp(trunc(x (1 / scale) + (zero + 128.5)), 0, 255) - 128."""
+    """Quantise each sample: scale = (max - min) / 255 at least 1e-30, the extremes taken of x and
+    0; zero = -128 - min / scale rounded; q = clamp(trunc(x (1 / scale) + (zero + 128.5)), 0, 255) -
+    128."""
     _native.int8_quantise(x, batch, *out, isa, threads)
 
 
 def add(a: Maps, b: Maps, out: Maps, isa: str | None = None, threads: int | None = None) -> None:
-    """a + b, quantised anew."""
+    """Compute a + b, quantised anew."""
     _native.int8_add(*a, *b, *out, isa, threads)
 
 
@@ -194,8 +197,8 @@ def conv(
     isa: str | None = None,
     threads: int | None = None,
 ) -> None:
-    """y = (sum of (q - zero) w) (scale of x) (scale of w) + bias, quantised anew, or as it is into
-    a float32 `out`.
+    """Compute y = (sum of (q - zero) w) (scale of x) (scale of w) + bias, quantised anew, or as it
+    is into a float32 `out`.
 
     w is the weight in units of its scale, max |weight| / 127 of the output channel, rounded to
     nearest even."""
@@ -218,7 +221,7 @@ def conv_backward(
     isa: str | None = None,
     threads: int | None = None,
 ) -> None:
-    """Gradients of x, weight and bias (None: not asked for) from g, that of the output.
+    """Compute the gradients of x, weight and bias (None: not asked for) from g, that of the output.
 
     dx: g in 8 bits per sample, scale max |g| / 127, rounded stochastically by `key`, times the
     weight quantised by input
@@ -232,7 +235,7 @@ def conv_backward(
 def evonorm(
     shape: NormShape, y: Maps, by: NormParameters, out: Maps, isa: str | None = None, threads: int | None = None
 ) -> None:
-    """z = gamma y hardsigmoid(v y) / (C R + 1e-5) + beta, quantised anew; C and R as in
+    """Compute z = gamma y hardsigmoid(v y) / (C R + 1e-5) + beta, quantised anew; C and R as in
     `edgegossip.int8.norms`."""
     _native.int8_evonorm(shape, *y, *by, *out, isa, threads)
 
@@ -247,9 +250,9 @@ def evonorm_backward(
     isa: str | None = None,
     threads: int | None = None,
 ) -> None:
-    """Gradients of y and of the parameters from g, that of z, with z a function of the quantised y.
-    The gradient of the range goes to each chunk's maximum and minimum, in equal parts where several
-    values tie."""
+    """Compute the gradients of y and of the parameters from g, that of z, with z a function of the
+    quantised y. The gradient of the range goes to each chunk's maximum and minimum, in equal parts
+    where several values tie."""
     _native.int8_evonorm_backward(shape, *y, *by, g, dy, *out, isa, threads)
 
 
@@ -265,8 +268,8 @@ def conv_evonorm(
     isa: str | None = None,
     threads: int | None = None,
 ) -> None:
-    """`conv` into y, then `evonorm` of y into `out`, a sample at a time. The same bits as one after
-    the other."""
+    """Compute `conv` into y, then `evonorm` of y into `out`, a sample at a time. The same bits as
+    one after the other."""
     _native.int8_conv_evonorm(shape, *x, weight, bias, *y, norm, *by, *out, isa, threads)
 
 
@@ -293,8 +296,8 @@ def conv_evonorm_backward(
     isa: str | None = None,
     threads: int | None = None,
 ) -> None:
-    """`evonorm_backward`, then `conv_backward` of the convolution that gave y, a sample at a time:
-    the gradient between them is never in memory as a whole. The same bits as one after the
+    """Compute `evonorm_backward`, then `conv_backward` of the convolution that gave y, a sample at
+    a time: the gradient between them is never in memory as a whole. The same bits as one after the
     other."""
     _native.int8_conv_evonorm_backward(
         conv.shape, *conv.x, conv.weight, norm, *y, *by, g, conv.key, conv.wide, dx, dw, db, *out, isa, threads
@@ -309,16 +312,16 @@ def max_pool(
     isa: str | None = None,
     threads: int | None = None,
 ) -> None:
-    """Largest q of every window, and the places of the first and of the last such one in it, row *
-    kernel_w + column; at most 256 places. `tap` uint8[2 * outputs]: all first ones, then all last
-    ones."""
+    """Find the largest q of every window, and the places of the first and of the last such one in
+    it, row * kernel_w + column; at most 256 places. `tap` uint8[2 * outputs]: all first ones, then
+    all last ones."""
     _native.int8_max_pool(shape, q, out, tap, isa, threads)
 
 
 def max_pool_backward(
     shape: PoolShape, tap: NDArray[np.uint8], g: Floats, dx: Floats, threads: int | None = None
 ) -> None:
-    """The gradient of every output goes to the place that it came from, or in equal parts to the
+    """Send the gradient of every output to the place that it came from, or in equal parts to the
     first and the last of several. ValueError for a tap outside the map."""
     _native.int8_max_pool_backward(shape, tap, g, dx, threads)
 
@@ -326,47 +329,47 @@ def max_pool_backward(
 def pad(
     shape: PadShape, q: NDArray[np.int8], zero: NDArray[np.int32], out: NDArray[np.int8], threads: int | None = None
 ) -> None:
-    """Maps with their sample's zero point around them."""
+    """Copy maps with their sample's zero point around them."""
     _native.int8_pad(shape, q, zero, out, threads)
 
 
 def slice_maps(
     shape: SliceShape, batch: int, q: NDArray[np.int8], out: NDArray[np.int8], threads: int | None = None
 ) -> None:
-    """The rows, columns and channels of maps that the shape names."""
+    """Copy the rows, columns and channels of maps that the shape names."""
     _native.int8_slice(shape, batch, q, out, threads)
 
 
 def slice_backward(
     shape: SliceShape, batch: int, pitch: int, g: Floats, dx: Floats, threads: int | None = None
 ) -> None:
-    """The gradient of what was taken goes to its place, with zeros around it. Pixels of g are
+    """Put the gradient of what was taken in its place, with zeros around it. Pixels of g are
     `pitch` floats apart."""
     _native.int8_slice_backward(shape, batch, pitch, g, dx, threads)
 
 
 def relu(q: NDArray[np.int8], zero: NDArray[np.int32], out: NDArray[np.int8], threads: int | None = None) -> None:
-    """The larger of q and its sample's zero point."""
+    """Compute the larger of q and its sample's zero point."""
     _native.int8_relu(q, zero, out, threads)
 
 
 def relu_backward(
     q: NDArray[np.int8], zero: NDArray[np.int32], g: Floats, dx: Floats, threads: int | None = None
 ) -> None:
-    """The gradient where q, which may be the output of `relu`, is above its sample's zero point,
-    else 0."""
+    """Keep the gradient where q, which may be the output of `relu`, is above its sample's zero
+    point, else 0."""
     _native.int8_relu_backward(q, zero, g, dx, threads)
 
 
 def average_pool(shape: PoolShape, x: Maps, count_padding: bool, out: Floats, threads: int | None = None) -> None:
-    """Means over windows, float32; the sums are integers."""
+    """Compute means over windows, float32; the sums are integers."""
     _native.int8_average_pool(shape, *x, count_padding, out, threads)
 
 
 def average_pool_backward(
     shape: PoolShape, g: Floats, count_padding: bool, dx: Floats, threads: int | None = None
 ) -> None:
-    """The gradient of every output, divided as its sum was, goes to all of its window."""
+    """Give the gradient of every output, divided as its sum was, to all of its window."""
     _native.int8_average_pool_backward(shape, g, count_padding, dx, threads)
 
 
@@ -378,8 +381,8 @@ def embedding(
     isa: str | None = None,
     threads: int | None = None,
 ) -> None:
-    """The rows of `table` that `ids` name, quantised as `quantise` does. ValueError for an id that
-    is no row."""
+    """Look up the rows of `table` that `ids` name, quantised as `quantise` does. ValueError for an
+    id that is no row."""
     _native.int8_embedding(shape, ids, table, *out, isa, threads)
 
 
@@ -394,14 +397,14 @@ def embedding_backward(
     isa: str | None = None,
     threads: int | None = None,
 ) -> None:
-    """Gradient of the table: sums of g over the places that name a row, integers inside a sample,
-    float32 over samples. g in 8 bits, or if `wide` in 16, as in `conv_backward`. The row `padding`
-    gets none."""
+    """Compute the gradient of the table: sums of g over the places that name a row, integers inside
+    a sample, float32 over samples. g in 8 bits, or if `wide` in 16, as in `conv_backward`. The row
+    `padding` gets none."""
     _native.int8_embedding_backward(shape, ids, g, key, wide, -1 if padding is None else padding, dw, isa, threads)
 
 
 def attention(call: AttentionPass, out: Floats, isa: str | None = None, threads: int | None = None) -> None:
-    """out = softmax(q k^T / sqrt(width)) v by head, float32 [batch][queries][heads][width].
+    """Compute out = softmax(q k^T / sqrt(width)) v by head, float32 [batch][queries][heads][width].
 
     Scores are integer sums. A probability is e / (sum of e over the keys), e = 255 exp(score less
     the query's largest) rounded to an integer, 0 for keys that the query does not see; so its sums
@@ -419,7 +422,7 @@ def attention_backward(
     isa: str | None = None,
     threads: int | None = None,
 ) -> None:
-    """Gradients of q, k and v from g, that of `out`. The scores are computed again.
+    """Compute the gradients of q, k and v from g, that of `out`. The scores are computed again.
 
     Every product takes a gradient in 8 bits, scale max / 127, rounded stochastically: that of the
     probabilities g a sample, that of v g over the query's sum of e, those of q and k the gradient
@@ -464,10 +467,10 @@ def layernorm_backward(
 
 
 def gelu(x: Maps, out: Maps, isa: str | None = None, threads: int | None = None) -> None:
-    """x Phi(x), a table of 256 entries a sample, quantised anew."""
+    """Compute x Phi(x), a table of 256 entries a sample, quantised anew."""
     _native.int8_gelu(*x, *out, isa, threads)
 
 
 def gelu_backward(x: Maps, g: Floats, dx: Floats, threads: int | None = None) -> None:
-    """dx = g (Phi(x) + x phi(x)), from such a table."""
+    """Compute dx = g (Phi(x) + x phi(x)), from such a table."""
     _native.int8_gelu_backward(*x, g, dx, threads)

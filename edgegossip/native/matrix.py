@@ -28,12 +28,12 @@ Doubles: TypeAlias = NDArray[np.float64]
 
 
 def factors_bytes(rows: int, cols: int, rank: int, form: Form) -> int:
-    """Size of the factors of a matrix."""
+    """Return the size of the factors of a matrix."""
     return rank * (rows + cols) * 4 if form == "fp32" else rank * (2 * (rows + cols) + 4)
 
 
 def factors_sound(factors: ReadBuffer, rows: int, cols: int, rank: int, form: Form, isa: str | None = None) -> bool:
-    """Whether every number is finite and no scale negative."""
+    """Return whether every number is finite and no scale negative."""
     return _native.factors_sound(factors, rows, cols, rank, form, isa)
 
 
@@ -47,8 +47,8 @@ def factors_product(
     weight: float | None = None,
     isa: str | None = None,
 ) -> None:
-    """out = the matrix of sound factors, or out += weight * matrix. `out` is float32[rows * cols];
-    needs 3 KiB a rank."""
+    """Compute out = the matrix of sound factors, or out += weight * matrix. `out` is float32[rows *
+    cols]; needs 3 KiB a rank."""
     _native.factors_product(factors, rows, cols, rank, form, out, weight, isa)
 
 
@@ -66,7 +66,8 @@ def power_step(
     residual: Vec,
     isa: str | None = None,
 ) -> None:
-    """One power iteration of PowerSGD on m = x + decay * error (Vogels et al. 2019, Algorithm 1).
+    """Take one power iteration of PowerSGD on m = x + decay * error (Vogels et al. 2019, Algorithm
+    1).
 
     left = orthonormalised m start^T (modified Gram-Schmidt, twice; a column of which it leaves less
     than 2^-40 is zero); right = left^T m, from left as it travels; `factors` receives both;
@@ -77,14 +78,14 @@ def power_step(
 
 
 def corrected(x: Vec, error: Vec, decay: float, out: Vec, isa: str | None = None) -> None:
-    """out = x + decay * error, in float32."""
+    """Compute out = x + decay * error, in float32."""
     _native.corrected(x, error, decay, out, isa)
 
 
 def spectral_basis(x: Vec, rows: int, cols: int, isa: str | None = None) -> tuple[Doubles, Doubles]:
-    """Orthonormal basis of the shorter side, m = min(rows, cols), whose rows are the left (rows <=
-    cols) or right singular vectors, in no order; and the singular values: float64[m, m] and
-    float64[m].
+    """Return an orthonormal basis of the shorter side, m = min(rows, cols), whose rows are the left
+    (rows <= cols) or right singular vectors, in no order; and the singular values: float64[m, m]
+    and float64[m].
 
     Householder reduction and implicit QL on the Gram matrix. The basis is orthonormal to rounding
     whatever the matrix; singular values, taken as norms of products with the matrix, are those of
@@ -99,6 +100,6 @@ def spectral_basis(x: Vec, rows: int, cols: int, isa: str | None = None) -> tupl
 def spectral_atom(
     x: Vec, rows: int, cols: int, unit: Doubles, divisor: float, out: Vec, isa: str | None = None
 ) -> None:
-    """out = x^T unit / divisor (rows <= cols) or x unit / divisor, float32[max(rows, cols)]; 0 <
-    divisor <= 1."""
+    """Compute out = x^T unit / divisor (rows <= cols) or x unit / divisor, float32[max(rows,
+    cols)]; 0 < divisor <= 1."""
     _native.spectral_atom(x, rows, cols, unit, divisor, out, isa)

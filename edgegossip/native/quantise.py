@@ -46,6 +46,8 @@ Spec: TypeAlias = tuple[int, int, int, int, tuple[float, ...] | None]
 
 
 class Kind(IntEnum):
+    """What the levels of a quantiser are, as the kernels number it."""
+
     UNIFORM = 0
     LOG2 = 1
     LEVELS = 2
@@ -68,32 +70,33 @@ class Quantiser:
 
     @property
     def spec(self) -> Spec:
-        """What the native functions take."""
+        """Return what the native functions take."""
         return int(self.kind), self.bits, self.levels, self.bucket, self.list
 
     def symbol_bytes(self, n: int) -> int:
-        """Bytes of the symbols of n values."""
+        """Return how many bytes the symbols of n values."""
         width = next((width for width in (1, 2, 4, 8) if width >= self.bits), 16)
         return (n * width + 7) // 8
 
     def scale_count(self, n: int) -> int:
-        """Scales of n values."""
+        """Return how many scales n values."""
         return scale_count(n, self.bucket)
 
     def scale_bytes(self, n: int) -> int:
-        """Bytes of the scales of n values as they travel: 2 a bucket, or 4 for the one of a
-        tensor."""
+        """Return how many bytes the scales of n values as they travel: 2 a bucket, or 4 for the one
+        of a tensor."""
         return scale_count(n, self.bucket) * (2 if self.bucket else 4)
 
 
 def scale_count(n: int, bucket: int) -> int:
-    """Scales of n values in buckets: ceil(n / bucket), and with bucket 0 one unless n is 0."""
+    """Return how many scales n values in buckets: ceil(n / bucket), and with bucket 0 one unless n
+    is 0."""
     return -(-n // bucket) if bucket else min(n, 1)
 
 
 def norms(x: Vec, bucket: int, linf: bool = False, isa: str | None = None) -> Vec | None:
-    """L2 or L-infinity norm of every bucket of x, float32[scale_count(n, bucket)]; None when x is
-    not finite.
+    """Return the L2 or L-infinity norm of every bucket of x, float32[scale_count(n, bucket)]; None
+    when x is not finite.
 
     Norms of buckets are rounded up to the next number with 8 bits of mantissa behind the leading
     one, as they travel in 16 bits; at most the largest such number, 2^-9 below the largest float32.
@@ -113,12 +116,12 @@ class Moments(NamedTuple):
 
 
 def moments(x: Vec, isa: str | None = None) -> Moments:
-    """Of float32[n]."""
+    """Return the moments of float32[n]."""
     return moments_of(x, np.array([0, len(x)]), isa)[0]
 
 
 def moments_of(x: Vec, offsets: NDArray[np.int64], isa: str | None = None) -> list[Moments]:
-    """Of every tensor x[offsets[k]:offsets[k + 1]] of float32[n]."""
+    """Return the moments of every tensor x[offsets[k]:offsets[k + 1]] of float32[n]."""
     return [Moments(*m) for m in _native.quantise_moments(x, offsets, isa)]
 
 
@@ -131,8 +134,8 @@ def quantise(
     out: WriteBuffer | None = None,
     isa: str | None = None,
 ) -> WriteBuffer:
-    """Symbols, uint8[symbol_bytes(n)], of x, float32[n], which is elements first .. first + n of a
-    tensor with this key.
+    """Write the symbols, uint8[symbol_bytes(n)], of x, float32[n], which is elements first .. first
+    + n of a tensor with this key.
 
     `first` is a multiple of 512 and of the bucket; x must be finite, `scales` finite and not below
     0.
@@ -145,8 +148,8 @@ def quantise(
 def quantise_with_norms(
     quantiser: Quantiser, x: Vec, key: int, linf: bool = False, first: int = 0, isa: str | None = None
 ) -> tuple[NDArray[np.uint8], Vec] | None:
-    """(symbols, scales) of x with the norms of its buckets as scales, in one pass; None when x is
-    not finite.
+    """Return (symbols, scales) of x with the norms of its buckets as scales, in one pass; None when
+    x is not finite.
 
     The same as `norms` and then `quantise`. The quantiser must have a bucket.
     """
@@ -164,8 +167,8 @@ def dequantise(
     weight: float | None = None,
     isa: str | None = None,
 ) -> bool:
-    """out = values, or out += weight * values, float32[n]; weight * value is rounded to float32
-    before the sum.
+    """Compute out = values, or out += weight * values, float32[n]; weight * value is rounded to
+    float32 before the sum.
 
     False when a code is none that `quantise` makes (a level too many, a negative zero): `out` then
     holds nothing of use. Scales are not checked; values are finite when they are (FP4: when 3 / k
@@ -175,7 +178,8 @@ def dequantise(
 
 
 def uniform32(key: int, first: int, n: int, isa: str | None = None) -> NDArray[np.uint32]:
-    """The random numbers, uint32[n], of elements first .. first + n of a tensor with this key."""
+    """Return the random numbers, uint32[n], of elements first .. first + n of a tensor with this
+    key."""
     out = np.empty(n, np.uint32)
     _native.uniform32(key, first, out.view(np.uint8), isa)
     return out

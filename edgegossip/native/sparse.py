@@ -29,7 +29,7 @@ FAULTS = ("", "ends too early or too late", "has an invalid head", "has invalid 
 
 
 def capacity(offsets: ReadBuffer, counts: Counts, values: Form) -> int:
-    """Bytes of `out` that the encoders need: an upper bound of the body."""
+    """Return how many bytes of `out` that the encoders need: an upper bound of the body."""
     return _native.sparse_capacity(offsets, counts, values)
 
 
@@ -57,8 +57,8 @@ def topk_encode(
 def topk_decode(
     body: ReadBuffer, offsets: ReadBuffer, out: Vec, weight: float | None = None, isa: str | None = None
 ) -> tuple[int, int]:
-    """out = value, or out += weight * value, float32[n]; what was not sent is zero and is not
-    added.
+    """Compute out = value, or out += weight * value, float32[n]; what was not sent is zero and is
+    not added.
 
     Returns (-1, 0), or the tensor at which the body is wrong (their number: behind the last one)
     and the index of what is wrong in FAULTS. All is checked before anything is written. Nothing is
@@ -95,20 +95,21 @@ def randk_decode(
     isa: str | None = None,
     threads: int | None = None,
 ) -> tuple[int, int]:
-    """As `topk_decode`, of what `randk_encode` writes. Takes at most 2 n bytes and 1 MiB of memory
-    for a while."""
+    """Do as `topk_decode` for what `randk_encode` writes. Takes at most 2 n bytes and 1 MiB of
+    memory for a while."""
     return _native.randk_decode(body, offsets, out, weight, isa, threads)
 
 
 def sum_of_squares(x: Vec, isa: str | None = None) -> float:
-    """||x||^2 of float32[n] in float64, summed in eight lanes; not finite exactly when x is not."""
+    """Return ||x||^2 of float32[n] in float64, summed in eight lanes; not finite exactly when x is
+    not."""
     return _native.sum_of_squares(x, isa)
 
 
 def accumulate_momentum(
     u: Vec, v: Vec, g: Vec, momentum: float, factor: float, u_next: Vec, v_next: Vec, isa: str | None = None
 ) -> None:
-    """u_next = momentum u + factor g; v_next = v + u_next; all float32[n], each product and sum
-    rounded to float32, as `momentum` and `factor` are. u_next may be u and v_next v. Sums may
+    """Compute u_next = momentum u + factor g; v_next = v + u_next; all float32[n], each product and
+    sum rounded to float32, as `momentum` and `factor` are. u_next may be u and v_next v. Sums may
     overflow."""
     _native.accumulate_momentum(u, v, g, momentum, factor, u_next, v_next, isa)

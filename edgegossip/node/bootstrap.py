@@ -25,7 +25,7 @@ from edgegossip.mesh.membership.manifest import Manifest
 from edgegossip.mesh.membership.protocol import Rows
 from edgegossip.node.spec import check_names, make_topology
 from edgegossip.recipe import Recipe
-from edgegossip.telemetry.watch import Watch
+from edgegossip.telemetry.spans import Watch
 from edgegossip.types import ConfigError, NodeId, PeerError, UsageError
 from edgegossip.untrusted import printable
 
@@ -92,7 +92,7 @@ def found(
     file = json.dumps(topology) if recipe.gossip.topology == "file" else ""
     recipe = _with_topology(recipe, file)
     run_id = _run_id(recipe, members)
-    text = recipes.told(recipes.with_settings(recipe, {"gossip.topology_file": "topology.json" if file else ""}))
+    text = recipes.shared_toml(recipes.with_settings(recipe, {"gossip.topology_file": "topology.json" if file else ""}))
     manifest = manifests.make(run_id, name, members, topology_hash(topology), text, file, instance(run_id))
     if security is None:
         return JoinedRun(recipe, manifest)

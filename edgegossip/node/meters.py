@@ -7,10 +7,9 @@ import threading
 import time
 from collections.abc import Callable
 
-from edgegossip.telemetry.machine import MachineSampler
+from edgegossip.telemetry.machine import MachineSampler, ProcessSampler
 from edgegossip.telemetry.records import Value
 from edgegossip.telemetry.sockets import SocketMeter, SocketTotals
-from edgegossip.telemetry.system import ProcessSampler
 
 SOCKETS_SHARE = 0.002
 SOCKETS_EVERY_S = 1.0  # at least: what was not read before `kill -9` is in no record

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 
 from typing_extensions import override
 
-from edgegossip.telemetry.lines import EventRecord, Record
+from edgegossip.telemetry.records import EventRecord, Record
 from edgegossip.telemetry.sinks import RecordSink
 
 EVERY_S = 2.0  # between two signs of life; the shortest watchdog that makes sense is some times longer

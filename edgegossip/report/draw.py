@@ -1,4 +1,7 @@
-"""The figures of a run, with matplotlib."""
+"""The figures of a run, with matplotlib, and how every figure of the package looks: drawn off
+screen, with colours of Okabe and Ito, which people with any kind of colour vision tell apart
+(M. Okabe, K. Ito, "Color Universal Design", 2008).
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,68 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from edgegossip.report.series import Curves, Numbers, column_mean, column_range, smooth, thin
-from edgegossip.report.style import INK, STYLE, class_colors, new_figure, save
 from edgegossip.report.units import bytes_text, printable, seconds_text
 from edgegossip.telemetry.records import EVALUATED, PARTS
+
+INK, MUTED, GRID = "#22272E", "#667079", "#E4E7EA"
+CATEGORIES = (
+    "#0072B2",
+    "#E69F00",
+    "#009E73",
+    "#CC79A7",
+    "#56B4E9",
+    "#D55E00",
+    "#F0E442",
+    "#7F7F7F",
+    "#332288",
+    "#882255",
+)
+
+STYLE: Any = {
+    "font.size": 9.5,
+    "font.family": "DejaVu Sans",
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": MUTED,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "grid.color": GRID,
+    "legend.frameon": False,
+}
+
+
+def class_colors(count: int) -> list[str]:
+    """Return one colour a class: a palette that can be told apart up to ten, an even scale
+    beyond."""
+    if count <= len(CATEGORIES):
+        return list(CATEGORIES[:count])
+    scale = matplotlib.colormaps["viridis"]
+    return [matplotlib.colors.to_hex(scale(k / (count - 1))) for k in range(count)]
+
+
+def new_figure(width_in: float, height_in: float, title: str) -> Figure:
+    """Return an empty figure, made without pyplot: no global state, no display."""
+    layout = ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08, hspace=0.04, wspace=0.03)  # inches, inches, shares
+    figure = Figure(figsize=(width_in, height_in), layout=layout, facecolor="white")
+    FigureCanvasAgg(figure)
+    figure.suptitle(printable(title, 160), x=0.012, ha="left", fontsize=11, fontweight="bold")
+    return figure
+
+
+def save(figure: Figure, path: Path) -> Path:
+    """Write a figure as a PNG file, and return where it is."""
+    figure.savefig(path, dpi=150)
+    return path
+
 
 PALETTE = {
     "compute": "#0072B2",
@@ -31,8 +90,8 @@ _EDGE: dict[str, Any] = {"edgecolor": "white", "linewidth": 0.6}  # keeps neighb
 
 
 def draw_learning(curves: Curves, title: str, path: Path, *, score: str | None = None, log_bytes: bool = False) -> Path:
-    """Loss and the score of that name on test data, against seconds and against bytes sent by all
-    boards; without a score the loss alone."""
+    """Draw loss and the score of that name on test data, against seconds and against bytes sent by
+    all boards; without a score the loss alone."""
     with matplotlib.rc_context(STYLE):
         figure = new_figure(10.0, 6.2 if score else 3.7, title)
         axes = figure.subplots(2 if score else 1, 2, sharex="col", sharey="row", squeeze=False)
@@ -111,7 +170,7 @@ def _evaluations(axes: Axes, x: Numbers, matrix: Numbers | None, label: str) -> 
 
 
 def draw_time(summary: Mapping[str, Any], title: str, path: Path) -> Path:
-    """What each board's seconds went to, one stacked bar a board."""
+    """Draw what each board's seconds went to, one stacked bar a board."""
     rows = [row for row in summary["boards"] if any(v is not None for v in row["time_s"].values())]
     with matplotlib.rc_context(STYLE):
         figure = new_figure(10.0, 1.7 + 0.36 * len(rows), title)
@@ -149,7 +208,7 @@ def _board_label(row: Mapping[str, Any]) -> str:
 
 
 def draw_partition(nodes: Sequence[str], classes: Sequence[str], counts: Any, title: str, path: Path) -> Path:
-    """Who has which training examples: one stacked bar a board, one colour a class; counts
+    """Draw who has which training examples: one stacked bar a board, one colour a class; counts
     int[nodes, classes]."""
     table = np.asarray(counts)
     with matplotlib.rc_context(STYLE):

@@ -1,5 +1,5 @@
-"""The display while a run goes on: a bar and a line a board on a terminal, plain lines anywhere
-else.
+"""The display while a run goes on, and `edgegossip top`: bars and a line a board on a terminal,
+plain lines anywhere else.
 
 Plain lines (no terminal, NO_COLOR, TERM=dumb, or no rich) come at most every two seconds, and at
 once for what a person should know: a lost board, a peer out of reach, who waits for whom. On a
@@ -9,15 +9,19 @@ terminal these stay above the live part.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Protocol, TextIO
 
-from edgegossip.report.progress import Fleet
+from typing_extensions import override
+
+from edgegossip.report.progress import COLUMNS, Fleet, Notice, Watcher, cells, doing, heads, notice_text, title
 from edgegossip.report.units import bytes_text, number_text, printable, seconds_text
-from edgegossip.telemetry.lines import EventRecord, MetricsRecord, Record
+from edgegossip.telemetry.records import EventRecord, MetricsRecord, Record
 from edgegossip.telemetry.sinks import RecordSink
 from edgegossip.types import NodeId, Round
 
@@ -28,12 +32,13 @@ class Screen(Protocol):
     """What draws. Called with the fleet's state, one call at a time."""
 
     def refresh(self, fleet: Fleet) -> None:
-        """Something changed."""
+        """Take notice that something changed."""
 
     def say(self, fleet: Fleet, t_s: float, text: str, alarm: bool) -> None:
-        """A sentence that stays; `alarm` when something was lost."""
+        """Show a sentence that stays; `alarm` when something was lost."""
 
-    def close(self, fleet: Fleet) -> None: ...
+    def close(self, fleet: Fleet) -> None:
+        """Leave the fleet's last state behind."""
 
 
 class Live:
@@ -60,14 +65,15 @@ class Live:
             self._screen = _rich_screen(stream) if can_draw(stream, environ) else PlainScreen(stream, clock)
 
     def update(self, record: MetricsRecord) -> None:
-        """A board's measurements of one round."""
+        """Take in a board's measurements of one round."""
         with self._lock:
             self._fleet.update(record)
             if self._screen is not None:
                 self._screen.refresh(self._fleet)
 
     def event(self, record: EventRecord) -> None:
-        """Something that happened. Shown as a sentence that stays when people should know it."""
+        """Take in something that happened; it is shown as a sentence that stays when people should
+        know it."""
         with self._lock:
             notice = self._fleet.event(record)
             if self._screen is None:
@@ -93,17 +99,19 @@ class LiveSink(RecordSink):
         super().__init__(start_s, clock)
         self._live = live
 
+    @override
     def write(self, record: Record) -> None:
         if isinstance(record, MetricsRecord):
             self._live.update(record)
         else:
             self._live.event(record)
 
+    @override
     def close(self) -> None:
         self._live.close()
 
 
-class PlainScreen:
+class PlainScreen(Screen):
     """One line of text at a time, without control characters."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float]) -> None:
@@ -111,13 +119,16 @@ class PlainScreen:
         self._next_s = clock() + PLAIN_EVERY_S
         self._shown = ""
 
+    @override
     def refresh(self, fleet: Fleet) -> None:
         if self._clock() >= self._next_s:
             self._progress(fleet)
 
+    @override
     def say(self, fleet: Fleet, t_s: float, text: str, alarm: bool) -> None:
         self._print(f"{seconds_text(t_s)}  {'!! ' if alarm else ''}{text}")
 
+    @override
     def close(self, fleet: Fleet) -> None:
         self._progress(fleet)
 
@@ -137,8 +148,8 @@ class PlainScreen:
 
 
 def progress_line(fleet: Fleet) -> str:
-    """The whole fleet in one line: time, round of the slowest board, means over the boards at work,
-    who waits."""
+    """Return the whole fleet in one line: time, round of the slowest board, means over the boards
+    at work, who waits."""
     parts = [seconds_text(fleet.t_s), f"round {fleet.round}/{fleet.rounds}"]
     parts.append(f"loss {number_text(fleet.mean('loss'), 4)}")
     if fleet.score:
@@ -161,3 +172,99 @@ def _rich_screen(stream: TextIO) -> Screen:
     from edgegossip.report.live_rich import RichScreen
 
     return RichScreen(stream)
+
+
+QUIET_S = 10.0  # nothing new for so long, and nobody there to write it
+
+
+class TopScreen(Protocol):
+    """What draws for `top`."""
+
+    def show(self, watcher: Watcher, said: list[tuple[float, Notice]]) -> None:
+        """Draw what is known now, and the sentences that came since the last call."""
+
+    def close(self, watcher: Watcher) -> None:
+        """Leave the last state behind."""
+
+
+def follow(
+    folder: Path,
+    *,
+    once: bool = False,
+    interval_s: float = 1.0,
+    stream: TextIO | None = None,
+    environ: Mapping[str, str] = os.environ,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Show the run until it is over or was stopped; `once`: as it is now. Raises DataError when
+    `folder` is no run folder."""
+    stream = sys.stdout if stream is None else stream
+    watcher = Watcher(folder)
+    watcher.read()
+    if once:
+        stream.write(plain_table(watcher) + "\n")
+        return
+    screen = _rich_top(stream) if can_draw(stream, environ) else PlainTop(stream)
+    try:
+        screen.show(watcher, list(watcher.notices))
+        while not watcher.over:
+            sleep(interval_s)
+            screen.show(watcher, watcher.read())
+            if watcher.abandoned(QUIET_S):
+                break
+    finally:
+        screen.close(watcher)
+    if not watcher.over:
+        text = (
+            f"nobody writes {folder} any more: the run was stopped; `edgegossip run --resume {folder}` goes on with it"
+        )
+        stream.write(f"{text}\n")
+
+
+class PlainTop(TopScreen):
+    """A line when something changed, a sentence for what people should know. The table at the
+    end."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream, self._shown = stream, ""
+
+    @override
+    def show(self, watcher: Watcher, said: list[tuple[float, Notice]]) -> None:
+        lines = [notice_text(t_s, notice) for t_s, notice in said]
+        line = progress_line(watcher.fleet)
+        if line != self._shown:
+            lines.append(line)
+            self._shown = line
+        self._write(lines)
+
+    @override
+    def close(self, watcher: Watcher) -> None:
+        self._write([plain_table(watcher)])
+
+    def _write(self, lines: list[str]) -> None:
+        for line in lines:
+            self._stream.write(line + "\n")
+        self._stream.flush()
+
+
+def plain_table(watcher: Watcher) -> str:
+    """Return the boards as they are now, without control characters."""
+    shown = heads(watcher)
+    rows = []
+    for board in watcher.fleet.boards.values():
+        texts = dict(zip(COLUMNS, cells(board, watcher.now.get(board.name)), strict=True))
+        rows.append((*(texts[name] for name in shown), doing(board, watcher)))
+    header = (*shown.values(), "")
+    widths = [max(len(row[k]) for row in [header, *rows]) for k in range(len(shown))]
+
+    def line(row: tuple[str, ...]) -> str:
+        numbers = (cell.rjust(width) for cell, width in zip(row[1:-1], widths[1:], strict=True))
+        return "  ".join([row[0].ljust(widths[0]), *numbers, row[-1]]).rstrip()
+
+    return "\n".join([title(watcher), "", line(header), "-" * (sum(widths) + 2 * len(widths) - 2), *map(line, rows)])
+
+
+def _rich_top(stream: TextIO) -> TopScreen:
+    from edgegossip.report.live_rich import RichTop
+
+    return RichTop(stream)

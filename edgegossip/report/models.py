@@ -99,8 +99,8 @@ class RunModels:
         return self.choices[0] if self._server or not self.boards else self.boards[0]
 
     def board_of(self, file: Path) -> str:
-        """Whose model is in this file of the run folder's checkpoint/. Raises ConfigError when it
-        is none."""
+        """Return whose model is in this file of the run folder's checkpoint/. Raises ConfigError
+        when it is none."""
         if file.resolve() not in [path.resolve() for path in self._files()]:
             raise ConfigError(f"{file} is no model in the checkpoint/ of {self._folders[0].path}")
         if self._server and file.stem == _COORDINATORS_FILE:

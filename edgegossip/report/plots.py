@@ -45,8 +45,8 @@ def write_plots(run_dir: Path, *, log_bytes: bool = False) -> list[Path]:
 
 
 def run_title(run: RunData, summary: Mapping[str, Any]) -> str:
-    """One line that says what was run, such as "quickstart-gossip: gossip (ring, dpsgd), minmax8, 4
-    boards, 60 rounds"."""
+    """Return one line that says what was run, such as "quickstart-gossip: gossip (ring, dpsgd),
+    minmax8, 4 boards, 60 rounds"."""
     recipe = recipe_of(run)
     section = {name: recipe.get(name, {}) for name in ("run", "gossip", "server", "codec", "data", "model")}
     mode = summary["mode"]

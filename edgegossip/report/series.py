@@ -12,8 +12,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from edgegossip.telemetry.lines import MetricsRecord
-from edgegossip.telemetry.records import EVALUATED, scores_in
+from edgegossip.telemetry.records import EVALUATED, MetricsRecord, scores_in
 from edgegossip.types import NodeId
 
 Numbers = NDArray[np.float64]  # missing values are nan
@@ -49,12 +48,13 @@ class SeriesReader:
         self._raw: dict[NodeId, dict[str, array[float]]] = {}
 
     def watch(self, records: Iterable[MetricsRecord]) -> Iterator[MetricsRecord]:
-        """The same records; each is collected on its way."""
+        """Yield the same records; each is collected on its way."""
         for record in records:
             self.add(record)
             yield record
 
     def add(self, record: MetricsRecord) -> None:
+        """Collect one record."""
         columns = self._raw.get(record.node)
         if columns is None:
             columns = self._raw[record.node] = {name: array("d") for name in ("step", "t_s", *self._names)}
@@ -66,7 +66,7 @@ class SeriesReader:
             column.append(math.nan if value is None else value)
 
     def series(self) -> dict[NodeId, Series]:
-        """What has been collected so far, by node."""
+        """Return what has been collected so far, by node."""
         return {node: _series(columns) for node, columns in self._raw.items()}
 
 
@@ -112,27 +112,24 @@ def _time_axis(series: Mapping[NodeId, Series], at: Mapping[NodeId, NDArray[np.i
         for row, (node, s) in enumerate(series.items()):
             first = at[node][0]
             if (first > 0) == late:
-                joined_s = others[first] if late else _lasted_s(s)
+                lasted_s = s.columns["time/round_s"][0] if "time/round_s" in s.columns else math.nan
+                joined_s = others[first] if late else lasted_s
                 axis[row, at[node]] = s.t_s - s.t_s[0] + (joined_s if np.isfinite(joined_s) else 0.0)
     return np.fmax.accumulate(column_mean(axis))
 
 
-def _lasted_s(s: Series) -> float:
-    """Seconds of a node's first round; nan when not known."""
-    return float(s.columns["time/round_s"][0]) if "time/round_s" in s.columns else math.nan
-
-
 def column_mean(matrix: Numbers) -> Numbers:
-    """Mean of each column over what is not nan, float64[columns]; nan where nothing is. No
-    warnings."""
+    """Return the mean of each column over what is not nan, float64[columns]; nan where nothing is.
+    No warnings."""
     there = np.isfinite(matrix)
     count = there.sum(axis=0)
     total = np.where(there, matrix, 0.0).sum(axis=0)
-    return np.divide(total, count, out=np.full(matrix.shape[1], np.nan), where=count > 0)
+    mean: Numbers = np.divide(total, count, out=np.full(matrix.shape[1], np.nan), where=count > 0)
+    return mean
 
 
 def column_range(matrix: Numbers) -> tuple[Numbers, Numbers]:
-    """Least and greatest of each column, float64[columns] each; nan where nothing is."""
+    """Return the least and greatest of each column, float64[columns] each; nan where nothing is."""
     there = np.isfinite(matrix)
     low = np.where(there, matrix, np.inf).min(axis=0, initial=np.inf)
     high = np.where(there, matrix, -np.inf).max(axis=0, initial=-np.inf)
@@ -141,8 +138,8 @@ def column_range(matrix: Numbers) -> tuple[Numbers, Numbers]:
 
 
 def smooth(y: Numbers, window: int) -> Numbers:
-    """Centred moving mean over `window` points (shorter at the ends), nan passed over; same length.
-    window 1 changes nothing."""
+    """Return the centred moving mean over `window` points (shorter at the ends), nan passed over;
+    same length. window 1 changes nothing."""
     if window <= 1 or y.size == 0:
         return y.copy()
     there = np.isfinite(y)
@@ -151,12 +148,14 @@ def smooth(y: Numbers, window: int) -> Numbers:
     index = np.arange(y.size)
     low, high = np.maximum(index - window // 2, 0), np.minimum(index + (window + 1) // 2, y.size)
     n = count[high] - count[low]
-    return np.divide(total[high] - total[low], n, out=np.full(y.size, np.nan), where=n > 0)
+    mean: Numbers = np.divide(total[high] - total[low], n, out=np.full(y.size, np.nan), where=n > 0)
+    return mean
 
 
 def thin(y: Numbers, most: int) -> NDArray[np.intp]:
-    """Sorted indices of at most `most` (>= 4) points that keep the shape of y: the first, the last,
-    and the least and greatest of each of equal stretches. All of them when y is short enough."""
+    """Return the sorted indices of at most `most` (>= 4) points that keep the shape of y: the
+    first, the last, and the least and greatest of each of equal stretches. All of them when y is
+    short enough."""
     if y.size <= most:
         return np.arange(y.size)
     edges = np.linspace(0, y.size, (most - 2) // 2 + 1).astype(np.intp)

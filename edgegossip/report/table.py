@@ -15,7 +15,7 @@ _TIME = ("board", *PARTS, "sum")
 
 
 def run_table(summary: Mapping[str, Any]) -> str:
-    """The tables for a document of `summary.summarise`: scores, loss, bytes sent (payload,
+    """Return the tables for a document of `summary.summarise`: scores, loss, bytes sent (payload,
     overhead, what the sockets saw, what that is on the link), bytes received and bits per value;
     seconds by part; below them all boards together, unless there is only one. Unknown values are
     "-"."""
@@ -23,7 +23,7 @@ def run_table(summary: Mapping[str, Any]) -> str:
     scores = list(summary["scores"])[:MOST_SCORES]
     reached = [_reached(_name(row), [row["scores"].get(name) for name in scores], row) for row in rows]
     times = [_times(_name(row), row) for row in rows]
-    whole = _has_whole(summary)
+    whole = len(rows) != 1  # whether a row for all boards would say more than theirs
     if whole:
         reached.append(_reached("all", [summary["scores"][name]["mean"] for name in scores], summary))
         times.append(_times("mean", summary))
@@ -43,16 +43,12 @@ def run_table(summary: Mapping[str, Any]) -> str:
 
 
 def verdict_lines(summary: Mapping[str, Any]) -> list[str]:
-    """What is not as it should be, a line each: "RUIN" or "look" (a hint), what is so, the cure."""
+    """Return what is not as it should be, a line each: "RUIN" or "look" (a hint), what is so, the
+    cure."""
     return [
         f"{'RUIN' if f['ruin'] else 'look'}: {printable(f['text'], 500)}: {printable(f['cure'], 500)}"
         for f in summary["verdict"]
     ]
-
-
-def _has_whole(summary: Mapping[str, Any]) -> bool:
-    """Whether a row for all boards would say more than theirs."""
-    return len(summary["boards"]) != 1
 
 
 def _notes(summary: Mapping[str, Any]) -> list[str]:
@@ -64,7 +60,7 @@ def _notes(summary: Mapping[str, Any]) -> list[str]:
         notes.append(
             "coordinator: sent is models and frame heads; socket is what boards' connections carried, without its own"
         )
-    if _has_whole(summary):
+    if len(summary["boards"]) != 1:
         means = "scores and loss are means" if summary["scores"] else "the loss is a mean"
         notes.append(f"all: {means} over the boards that finished, bytes are sums over all boards")
     if summary["failed_nodes"]:
@@ -125,8 +121,8 @@ def _aligned(header: Sequence[str], rows: Sequence[Sequence[str]], groups: Mappi
 
 
 def aligned(rows: Sequence[Sequence[str]], heads: int = 1) -> list[str]:
-    """Lines with aligned columns: the first one to the left, numbers to the right; a rule under the
-    first `heads` of them."""
+    """Return the lines with aligned columns: the first one to the left, numbers to the right; a
+    rule under the first `heads` of them."""
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
 
     def line(cells: Sequence[str]) -> str:

@@ -6,7 +6,7 @@ UNKNOWN = "-"
 
 
 def bytes_text(size_bytes: float | None) -> str:
-    """ "812 B", "1.25 kB", "34.6 MB"; three significant digits."""
+    """Return "812 B", "1.25 kB", "34.6 MB": three significant digits."""
     if size_bytes is None:
         return UNKNOWN
     value, units = float(size_bytes), ("B", "kB", "MB", "GB", "TB")
@@ -18,7 +18,7 @@ def bytes_text(size_bytes: float | None) -> str:
 
 
 def seconds_text(seconds: float | None) -> str:
-    """ "0.034 s", "12.3 s", "2 min 05 s", "3 h 20 min"."""
+    """Return "0.034 s", "12.3 s", "2 min 05 s", "3 h 20 min"."""
     if seconds is None:
         return UNKNOWN
     if seconds < 0.9995:
@@ -33,22 +33,22 @@ def seconds_text(seconds: float | None) -> str:
 
 
 def brief_text(seconds: float | None) -> str:
-    """The same for what usually lasts much less than a second: "340 us", "3.41 ms"."""
+    """Return the same for what usually lasts much less than a second: "340 us", "3.41 ms"."""
     if seconds is None or not 0 < seconds < 0.9995:
         return UNKNOWN if seconds is None else seconds_text(seconds) if seconds else "0 s"
     return f"{_three(1e3 * seconds)} ms" if seconds >= 0.9995e-3 else f"{1e6 * seconds:.0f} us"
 
 
 def number_text(value: float | None, digits: int) -> str:
-    """A number with so many decimals, or "-"; with an exponent when it is huge."""
+    """Return a number with so many decimals, or "-"; with an exponent when it is huge."""
     if value is None:
         return UNKNOWN
     return f"{value:.{digits}f}" if abs(value) < 1e6 else f"{value:.3g}"
 
 
 def printable(text: str, most: int = 500) -> str:
-    """Text from elsewhere, such as a peer's reason, without what could steer a terminal, and not
-    endless."""
+    """Return text from elsewhere, such as a peer's reason, without what could steer a terminal, and
+    not endless."""
     clean = "".join(c if c.isprintable() else " " for c in text)
     return clean if len(clean) <= most else clean[: most - 3] + "..."
 

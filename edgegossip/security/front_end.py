@@ -71,7 +71,7 @@ _TOKEN = re.compile(rb"([0-9a-f]{32})\.[0-9a-f]{1,40}\.serial\.")  # in a name o
 
 
 # Passes bytes between pairs of sockets, on a thread that never waits for Python
-# (native/src/core/relay.cpp; Linux only; thread-safe):
+# (native/src/net/relay.cpp; Linux only; thread-safe):
 #
 #     add(outside, inside)  takes over two connected sockets by their descriptors (`socket.detach`);
 #                           returns an id that is never used again

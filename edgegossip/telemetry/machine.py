@@ -1,20 +1,223 @@
-"""A machine's sensors as values of metrics records: looked for at the first sample, so that a board
-that only waits has none of it in memory, and read at most once a second; energy is exact from
-sample to sample."""
+"""The machine of a process: what it is, for env.json; its load and memory; its sensors, as values
+of metrics records.
+
+Versions are read from the names of the installed packages' metadata folders: nothing is imported
+for it, not even importlib.metadata, whose 2.5 MiB a board that waits would keep. Sensors are looked
+for at the first sample, so that such a board has none of them in memory either, and read at most
+once a second; energy is exact from sample to sample.
+"""
 
 from __future__ import annotations
 
 import math
+import os
+import platform
+import sys
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from edgegossip import native
 
 if TYPE_CHECKING:
-    from edgegossip.telemetry.sensors.base import Sensor
-    from edgegossip.telemetry.sensors.energy import EnergyMeter
+    from edgegossip.telemetry.sensors import Sensor
 
-EVERY_S = 1.0  # temperature and clock change no faster than matters
+PACKAGES = ("edgegossip", "numpy", "torch", "grpcio", "protobuf", "psutil", "click", "flwr")
+
+
+def environment(argv: Sequence[str] | None = None) -> dict[str, Any]:
+    """Return the machine and the software as a JSON document; `argv` is the command line, `isa` the
+    native kernels' choice."""
+    return {
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": list(sys.argv if argv is None else argv),
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "system": f"{platform.system()} {platform.release()}",
+        "machine": platform.machine(),
+        "board": board_name(),
+        "cpu": cpu_name(),
+        "cores": psutil.cpu_count(logical=False),
+        "threads": psutil.cpu_count(),
+        "usable_threads": len(os.sched_getaffinity(0)),
+        "memory_bytes": psutil.virtual_memory().total,
+        "isa": native.isa(),
+        "packages": {name: package_version(name, sys.path) for name in PACKAGES},
+    }
+
+
+def board_name(device_tree: Path = Path("/proc/device-tree")) -> str | None:
+    """Return the board's model as its device tree has it, such as "Raspberry Pi 4 Model B Rev 1.4";
+    None on a PC."""
+    try:
+        return (device_tree / "model").read_text(errors="replace").strip("\0 \n") or None
+    except OSError:
+        return None
+
+
+def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str | None:
+    """Return the CPU's name from Linux, or what Python knows of it; None when neither does (most
+    arm64 kernels name none)."""
+    try:
+        lines = cpuinfo.read_text(errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return next(iter(names), "") or platform.processor() or None
+
+
+def package_version(package: str, search: Sequence[str]) -> str | None:
+    """Return the version in `NAME-VERSION.dist-info` (the standard "Recording installed projects"),
+    in the first folder of `search` that has one; None when the package is not installed."""
+    for folder in search:
+        for found in Path(folder or ".").glob(f"{package}-*.dist-info"):
+            return found.name.removesuffix(".dist-info").removeprefix(f"{package}-")
+    return None
+
+
+class ProcessSampler:
+    """CPU load and memory of one process, cheap enough to ask for in every round.
+
+    The kernel counts CPU time in ticks of about 10 ms, so a load over a few milliseconds would be
+    noise: between two samples `min_interval_s` pass, and until then the last one is returned again.
+    """
+
+    def __init__(
+        self, pid: int | None = None, min_interval_s: float = 1.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._process = psutil.Process(pid)
+        self._min_interval_s = min_interval_s
+        self._clock = clock
+        self._process.cpu_percent(None)  # the first calls only set the reference points
+        psutil.cpu_percent(None)
+        self._sampled_s = clock()
+        self._last: dict[str, float | int | None] = {
+            "sys/cpu_percent": None,
+            "sys/machine_percent": None,
+            **self._held(),
+        }
+
+    def sample(self) -> dict[str, float | int | None]:
+        """Return {"sys/cpu_percent": 100 for one core busy all the time, or None before the first
+        interval is over, "sys/machine_percent": load of the whole machine, 100 for all cores busy,
+        "sys/rss_bytes": resident bytes, "sys/peak_rss_bytes": the most that they ever were,
+        "sys/threads": its threads, those of libraries too, "sys/descriptors": its open file
+        descriptors}, None for what the system does not tell. Returns the last sample when the
+        process is gone."""
+        now_s = self._clock()
+        if now_s - self._sampled_s >= self._min_interval_s:
+            try:
+                loads = {
+                    "sys/cpu_percent": self._process.cpu_percent(None),
+                    "sys/machine_percent": psutil.cpu_percent(None),
+                }
+                self._last = {**loads, **self._held()}
+            except psutil.Error:
+                pass  # a process that ended has no load any more; what is known of it stays
+            self._sampled_s = now_s
+        return dict(self._last)
+
+    def _held(self) -> dict[str, int | None]:
+        """What a leak would make grow."""
+        with self._process.oneshot():
+            descriptors = self._process.num_fds() if hasattr(self._process, "num_fds") else None
+            return {
+                "sys/rss_bytes": int(self._process.memory_info().rss),
+                "sys/peak_rss_bytes": peak_rss_bytes(self._process.pid),
+                "sys/threads": int(self._process.num_threads()),
+                "sys/descriptors": descriptors,
+            }
+
+
+def peak_rss_bytes(pid: int, proc: Path = Path("/proc")) -> int | None:
+    """Return the most that the process ever had resident (VmHWM of proc(5)). Not `getrusage`: what
+    that says is handed down from the process that started this one, which may have been larger.
+    None where the system does not tell."""
+    try:
+        status = (proc / str(pid) / "status").read_bytes()
+    except OSError:
+        return None
+    at = status.find(b"VmHWM:")
+    words = status[at:].split(None, 2) if at >= 0 else []
+    return 1024 * int(words[1]) if len(words) > 1 and words[1].isdigit() else None
+
+
+# Joules are the integral of samples of power by the trapezoid rule. Its error goes with the square
+# of the time between samples; a step of power is wrong by half of it times the time between the two
+# samples around it at most, which is why there are twenty a second, and one more at each end of a
+# round.
+POWER_EVERY_S = 0.05
+
+
+class Energy:
+    """The integral of power over time. Samples come in the order of their times. Pure."""
+
+    def __init__(self) -> None:
+        self._joules = 0.0
+        self._last: tuple[float, float] | None = None
+        self._broken = False  # a sample was missing since the last `take`
+
+    def add(self, now_s: float, watts: float | None) -> None:
+        """Take in a sample; None when it could not be read: what comes between the samples around
+        it is not known."""
+        if watts is None:
+            self._last, self._broken = None, True
+            return
+        if self._last is not None:
+            before_s, before_w = self._last
+            self._joules += (watts + before_w) / 2 * max(0.0, now_s - before_s)
+        self._last = now_s, watts
+
+    def take(self) -> float | None:
+        """Return the joules between the last samples of this call and the call before; None when
+        they are not all known."""
+        joules, whole = self._joules, not self._broken
+        self._joules, self._broken = 0.0, self._last is None
+        return joules if whole and self._last is not None else None
+
+
+class EnergyMeter:
+    """Samples power on a thread of its own, which ends with the process. Thread-safe."""
+
+    def __init__(
+        self,
+        watts: Callable[[], float | None],
+        every_s: float = POWER_EVERY_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._watts, self._every_s, self._clock = watts, every_s, clock
+        self._energy, self._lock, self._stop = Energy(), threading.Lock(), threading.Event()
+        self._last_w: float | None = None
+        self._sample()
+        threading.Thread(target=self._run, daemon=True, name="power").start()
+
+    def take(self) -> tuple[float | None, float | None]:
+        """Return watts at this moment, and joules since the last call; None for what is not
+        known."""
+        with self._lock:
+            self._sample()
+            return self._last_w, self._energy.take()
+
+    def close(self) -> None:
+        """End the thread. Idempotent."""
+        self._stop.set()
+
+    def _sample(self) -> None:
+        before_s = self._clock()
+        self._last_w = self._watts()
+        self._energy.add((before_s + self._clock()) / 2, self._last_w)  # a chip on I2C takes its time to answer
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._every_s):
+            with self._lock:
+                self._sample()
+
+
+SENSORS_EVERY_S = 1.0  # temperature and clock change no faster than matters
 
 
 class MachineSampler:
@@ -34,10 +237,11 @@ class MachineSampler:
             self._find()
 
     def sample(self) -> dict[str, float]:
-        """Energy is of the time since the last call, or since `begin`."""
+        """Return what there are sensors for; energy is of the time since the last call, or
+        `begin`."""
         self.begin()
         now_s = self._clock()
-        values = dict(self._read(now_s) if now_s - self._sampled_s >= EVERY_S else self._last)
+        values = dict(self._read(now_s) if now_s - self._sampled_s >= SENSORS_EVERY_S else self._last)
         if self._energy is not None:
             watts, joules = self._energy.take()
             found = {"sys/power_w": watts, "sys/energy_j": joules}
@@ -45,8 +249,7 @@ class MachineSampler:
         return values
 
     def _find(self) -> None:
-        from edgegossip.telemetry.sensors.detect import detect, powers, watts_of
-        from edgegossip.telemetry.sensors.energy import EnergyMeter
+        from edgegossip.telemetry.sensors import detect, powers, watts_of
 
         sensors = detect(self._root)
         power = powers(sensors)
@@ -55,7 +258,7 @@ class MachineSampler:
             self._energy = EnergyMeter(watts_of(power[0]), clock=self._clock)
 
     def _read(self, now_s: float) -> Mapping[str, float]:
-        from edgegossip.telemetry.sensors.detect import sample
+        from edgegossip.telemetry.sensors import sample
 
         self._sampled_s = now_s
         values = dict(sample(self._slow or ()))
@@ -64,7 +267,7 @@ class MachineSampler:
         return values
 
     def close(self) -> None:
-        """Idempotent."""
+        """Stop reading. Idempotent."""
         if self._energy is not None:
             self._energy.close()
         for sensor in self._slow or ():

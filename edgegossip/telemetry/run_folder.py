@@ -18,8 +18,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import override
+
 from edgegossip.files import make_folder, write_atomic, write_json
-from edgegossip.telemetry.lines import EventRecord, LogText, MetricsRecord, Record, parse_record, to_line
+from edgegossip.telemetry.records import EventRecord, LogText, MetricsRecord, Record, parse_record, to_line
 from edgegossip.telemetry.sinks import RecordSink, write_all
 from edgegossip.types import DataError, HostError, NodeId
 
@@ -133,7 +135,7 @@ class RunFolder(RecordSink):
         start_s: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> RunFolder:
-        """A new folder `<parent>/<YYYYmmdd-HHMMSS>-<name>` in local time, with recipe.toml and
+        """Make a new folder `<parent>/<YYYYmmdd-HHMMSS>-<name>` in local time, with recipe.toml and
         env.json in it."""
         path = _create(parent, name, datetime.now() if now is None else now)
         write_atomic(path / "recipe.toml", recipe_toml.encode())
@@ -142,7 +144,7 @@ class RunFolder(RecordSink):
 
     @classmethod
     def reopen(cls, path: Path) -> RunFolder:
-        """To go on with a run that ended early: records are appended, their times go on. Raises
+        """Go on with a run that ended early: records are appended, their times go on. Raises
         DataError when `path` is no run folder."""
         data = read_run(path)
         last_s = max((r.t_s for records in (data.metrics(), data.events()) for r in records), default=0.0)
@@ -150,8 +152,10 @@ class RunFolder(RecordSink):
 
     @property
     def checkpoint_dir(self) -> Path:
+        """Where boards keep checkpoints and final models."""
         return self.path / "checkpoint"
 
+    @override
     def write(self, record: Record) -> None:
         line = to_line(record)
         with self._lock:
@@ -197,25 +201,26 @@ class RunFolder(RecordSink):
         self._lost = 0
 
     def write_run(self, run_id: bytes, members: Sequence[NodeId], instance: str = "") -> None:
-        """run.json: what boards that are started again must be told to be let in; `instance` tells
-        runs of the same recipe and members apart."""
+        """Write run.json: what boards that are started again must be told to be let in; `instance`
+        tells runs of the same recipe and members apart."""
         document = {"run_id": run_id.hex(), "members": list(members), **({"instance": instance} if instance else {})}
         write_json(self.path / "run.json", document)
 
     def write_topology(self, document: Mapping[str, Any]) -> None:
-        """topology.json, see gossip.base.Topology.to_json."""
+        """Write topology.json, see gossip.base.Topology.to_json."""
         write_json(self.path / "topology.json", dict(document))
 
     def write_partition(self, nodes: Sequence[NodeId], classes: Sequence[str], counts: Any) -> None:
-        """partition.json: training examples of each class at each board, `counts` int[nodes,
+        """Write partition.json: training examples of each class at each board, `counts` int[nodes,
         classes]."""
         rows = [[int(count) for count in row] for row in counts]
         write_json(self.path / "partition.json", {"nodes": list(nodes), "classes": list(classes), "counts": rows})
 
     def write_summary(self, document: Mapping[str, Any]) -> None:
-        """summary.json, see summary.summarise."""
+        """Write summary.json, see summary.summarise."""
         write_json(self.path / "summary.json", dict(document))
 
+    @override
     def close(self) -> None:
         with self._lock:
             if self._closed:
@@ -242,16 +247,19 @@ class RunData:
 
     @property
     def name(self) -> str:
+        """The folder's name."""
         return self.path.name
 
     def metrics(self) -> Iterator[MetricsRecord]:
+        """Read the metrics records, one at a time."""
         return (r for r in _records(self.path / "metrics.jsonl") if isinstance(r, MetricsRecord))
 
     def events(self) -> Iterator[EventRecord]:
+        """Read the event records, one at a time."""
         return (r for r in _records(self.path / "events.jsonl") if isinstance(r, EventRecord))
 
     def unreadable_lines(self) -> int:
-        """Lines of both files that hold no record: torn by power loss, a full disk, or an
+        """Count the lines of both files that hold no record: torn by power loss, a full disk, or an
         editor."""
         files = ("metrics.jsonl", "events.jsonl")
         return sum(isinstance(r, LogText) for name in files for r in _records(self.path / name))
@@ -338,3 +346,50 @@ def _nearest(path: Path) -> str:
     around = [p for p in path.parents if (p / "metrics.jsonl").is_file()]
     nearest = inside[-1:] or around[:1]
     return f"; did you mean {nearest[0]}?" if nearest else ""
+
+
+_PIECE_BYTES = 1 << 20
+
+
+class Follower:
+    """Reads metrics.jsonl and events.jsonl from where it stopped the last time. A last line without
+    its end waits until it has one."""
+
+    def __init__(self, folder: Path) -> None:
+        self._files = [_Tail(folder / "events.jsonl"), _Tail(folder / "metrics.jsonl")]
+
+    def new(self) -> Iterator[Record]:
+        """Yield the records that came since the last call; events first, because they say which
+        boards there are. Raises OSError."""
+        for file in self._files:
+            for line in file.lines():
+                record = parse_record(line)
+                if not isinstance(record, LogText):
+                    yield record
+
+    def shrunk(self) -> bool:
+        """Whether a file is shorter than what was read of it: another run is written in its place.
+        Raises OSError."""
+        return any(file.size() < file.at for file in self._files)
+
+
+class _Tail:
+    def __init__(self, path: Path) -> None:
+        self._path, self._rest = path, b""
+        self.at = 0  # bytes read
+
+    def size(self) -> int:
+        try:
+            return self._path.stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def lines(self) -> Iterator[bytes]:
+        if self.size() <= self.at:
+            return
+        with self._path.open("rb") as file:
+            file.seek(self.at)
+            while piece := file.read(_PIECE_BYTES):
+                self.at += len(piece)
+                *whole, self._rest = (self._rest + piece).split(b"\n")
+                yield from whole

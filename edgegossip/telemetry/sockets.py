@@ -62,8 +62,8 @@ _figures = attrgetter(*(field.name for field in fields(SocketTotals)))
 
 
 def parse_tcp_info(info: bytes, header_bytes: int = _IPV4_BYTES + _TCP_BYTES + _ETHERNET_BYTES) -> SocketTotals | None:
-    """Totals of one socket from the kernel's struct; None for a listening socket or a kernel before
-    4.2.
+    """Return the totals of one socket from the kernel's struct; None for a listening socket or a
+    kernel before 4.2.
 
     Kernels before 4.19 do not count bytes sent: bytes acknowledged stand in, without
     retransmissions and what is under way.
@@ -81,8 +81,9 @@ def parse_tcp_info(info: bytes, header_bytes: int = _IPV4_BYTES + _TCP_BYTES + _
 
 
 def read_sockets(skip: Container[object] = ()) -> dict[int, SocketTotals] | None:
-    """Totals of every TCP socket that this process has open, by inode; None where the system does
-    not tell. `skip`: addresses (host, port) of others whose connections do not count."""
+    """Return the totals of every TCP socket that this process has open, by inode; None where the
+    system does not tell. `skip`: addresses (host, port) of others whose connections do not
+    count."""
     return _Reader(skip).read()
 
 
@@ -101,7 +102,7 @@ class _Reader:
         self._known: dict[tuple[int, int], _Connection | None] = {}  # None: a socket of another kind
 
     def read(self) -> dict[int, SocketTotals] | None:
-        """See `read_sockets`."""
+        """Read the totals, as `read_sockets` does."""
         if not sys.platform.startswith("linux"):
             return None
         try:
@@ -173,12 +174,6 @@ def _tcp_info(descriptor: int) -> bytes:
         handle.detach()
 
 
-def socket_totals() -> SocketTotals | None:
-    """Sum over the TCP sockets open at this moment; None where the system does not tell."""
-    found = read_sockets()
-    return None if found is None else sum(found.values(), SocketTotals())
-
-
 class SocketMeter:
     """Counts on across sockets that open and close, from the moment it is made.
 
@@ -194,7 +189,7 @@ class SocketMeter:
         self._ended = SocketTotals() - sum((self._last or {}).values(), SocketTotals())
 
     def sample(self) -> SocketTotals | None:
-        """Totals since the meter was made; None where the system does not tell."""
+        """Return the totals since the meter was made; None where the system does not tell."""
         now = self._reader.read()
         if now is None or self._last is None:
             return None
@@ -218,8 +213,8 @@ class BoardSockets:
         threading.Thread(target=self._look, daemon=True, name="sockets").start()
 
     def sample(self) -> list[int] | None:
-        """Bytes sent, received, and sent with the headers of the link; None where the system does
-        not tell."""
+        """Return bytes sent, received, and sent with the headers of the link; None where the system
+        does not tell."""
         with self._lock:
             totals = self._meter.sample()
         return None if totals is None else [totals.sent_bytes, totals.received_bytes, totals.sent_link_bytes]

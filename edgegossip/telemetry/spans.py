@@ -48,31 +48,34 @@ class RoundTimes:
 
     @property
     def parts_s(self) -> dict[str, float]:
+        """Seconds of each part."""
         return {part: ns / NS_PER_S for part, ns in self.parts_ns.items()}
 
     @property
     def round_s(self) -> float:
+        """Seconds of the round."""
         return self.round_ns / NS_PER_S
 
     @property
     def cpu_s(self) -> float:
+        """CPU seconds of the round, all threads."""
         return self.cpu_ns / NS_PER_S
 
     def metrics(self, step: Round | None = None) -> dict[str, float | str]:
-        """The same under the names of metrics.jsonl: time/compute_s and so on, time/round_s,
-        time/cpu_s, cpu/compute_s and so on; time/spans in some rounds `step`: every one, tenth or
-        hundredth, the more the longer a round takes. Boards whose rounds take equally long choose
-        the same ones."""
+        """Return the times under the names of metrics.jsonl: time/compute_s and so on,
+        time/round_s, time/cpu_s, cpu/compute_s and so on; time/spans in some rounds `step`: every
+        one, tenth or hundredth, the more the longer a round takes. Boards whose rounds take equally
+        long choose the same ones."""
         values: dict[str, float | str] = {f"time/{part}_s": seconds for part, seconds in self.parts_s.items()}
         values |= {"time/round_s": self.round_s, "time/cpu_s": self.cpu_s}
         values |= {f"cpu/{part}_s": ns // 1000 / 1e6 for part, ns in self.cpu_parts_ns.items()}
-        if step is not None and step % next(n for least_s, n in _SPANS_OF if self.round_s >= least_s) == 0:
-            if text := self.spans():
-                values[SPANS] = text
+        every = next(n for least_s, n in _SPANS_OF if self.round_s >= least_s)
+        if step is not None and step % every == 0 and (text := self.spans()):
+            values[SPANS] = text
         return values
 
     def spans(self) -> str:
-        """The stretches as text: the first letter of each part and its microseconds, such as
+        """Return the stretches as text: the first letter of each part and its microseconds, such as
         "c812e35t5w120d8". Without gaps they fill the round, to a microsecond. Empty when there are
         more than MOST_SPANS."""
         merged: list[list[Any]] = []
@@ -106,6 +109,7 @@ class Span:
 
     @property
     def part(self) -> str:
+        """The part that the span's time goes to."""
         return self._part
 
     @part.setter
@@ -146,7 +150,8 @@ class RoundClock:
         self._cpu_asked_ns = self._last_ns
 
     def span(self, part: str) -> Span:
-        """`with clock.span("compute"): ...`. Raises UsageError for an unknown part."""
+        """Return a context, `with clock.span("compute"): ...`, whose time goes to that part. Raises
+        UsageError for an unknown part."""
         return Span(self, part)
 
     @property
@@ -229,3 +234,25 @@ class RoundClock:
             raise UsageError(f"the span {span.part!r} ended while {self.part!r} inside it was still open")
         self._settle()
         self._bank(self._stack.pop())
+
+
+ANNOUNCE_S = 5.0  # whoever waits says for whom, this often
+
+
+class Watch:
+    """A stopwatch of somebody who waits: for how long, and when to say so again."""
+
+    def __init__(self) -> None:
+        self._start, self._told_s = time.monotonic(), 0.0
+
+    @property
+    def s(self) -> float:
+        """Seconds since it was made."""
+        return time.monotonic() - self._start
+
+    def due(self) -> bool:
+        """Whether it is time to say for whom one waits: every ANNOUNCE_S."""
+        if self.s - self._told_s < ANNOUNCE_S:
+            return False
+        self._told_s = self.s
+        return True

@@ -23,10 +23,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from edgegossip.telemetry.lines import EventRecord, MetricsRecord, Record
-from edgegossip.telemetry.records import EVALUATED, PARTS, scores_in
+from edgegossip.telemetry.records import EVALUATED, PARTS, EventRecord, MetricsRecord, Record, scores_in
 from edgegossip.telemetry.run_folder import RunData
-from edgegossip.telemetry.verdict import Asked, Evidence
+from edgegossip.telemetry.verdict import Evidence, RunPlan
 from edgegossip.types import NodeId
 
 COORDINATOR = "coordinator"  # the node name under which a coordinator writes; it is not a board
@@ -95,30 +94,31 @@ class _Totals:
 
 
 def summarise(run: RunData, metrics: Iterable[MetricsRecord] | None = None) -> dict[str, Any]:
-    """The document for a run folder, of a run that ended or one that goes on. `metrics` are its
-    records where the caller reads them anyway."""
+    """Return the document for a run folder, of a run that ended or one that goes on. `metrics` are
+    its records where the caller reads them anyway."""
     records = run.metrics() if metrics is None else metrics
-    return summarise_records(head_of(run), members_of(run), records, run.events(), asked_of(run))
+    return summarise_records(head_of(run), members_of(run), records, run.events(), plan_of(run))
 
 
 def head_of(run: RunData) -> dict[str, Any]:
-    """What a summary says of the run itself: its name, mode and rounds."""
+    """Return what a summary says of the run itself: its name, mode and rounds."""
     section = recipe_of(run).get("run", {})
     return {"run": run.name, "mode": section.get("mode"), "rounds_asked": section.get("rounds")}
 
 
 def members_of(run: RunData) -> Sequence[NodeId]:
-    """The boards that should take part, as far as the folder tells."""
+    """Return the boards that should take part, as far as the folder tells."""
     return run.partition.get("nodes", ()) if run.partition else ()
 
 
-def asked_of(run: RunData) -> Asked:
-    """What the verdict goes by beside the records, as far as the folder tells."""
-    return Asked.of(recipe_of(run), run.partition, run.topology)
+def plan_of(run: RunData) -> RunPlan:
+    """Return what the verdict goes by beside the records, as far as the folder tells."""
+    return RunPlan.of(recipe_of(run), run.partition, run.topology)
 
 
 def recipe_of(run: RunData) -> dict[str, Any]:
-    """The run's resolved recipe as plain tables; empty when there is none that can be read."""
+    """Return the run's resolved recipe as plain tables; empty when there is none that can be
+    read."""
     try:
         return tomllib.loads(run.recipe_toml or "")
     except tomllib.TOMLDecodeError:
@@ -130,12 +130,12 @@ def summarise_records(
     members: Sequence[NodeId],
     metrics: Iterable[MetricsRecord],
     events: Iterable[EventRecord],
-    asked: Asked | None = None,
+    plan: RunPlan | None = None,
 ) -> dict[str, Any]:
-    """The document from the records themselves. `head` has run, mode and rounds_asked; `members`
-    are the boards that should have taken part, so that one which never said a word is not
+    """Return the document from the records themselves. `head` has run, mode and rounds_asked;
+    `members` are the boards that should have taken part, so that one which never said a word is not
     forgotten."""
-    summary = Summary(members, asked)
+    summary = Summary(members, plan)
     for record in metrics:
         summary.take(record)
     for event in events:
@@ -146,13 +146,14 @@ def summarise_records(
 class Summary:
     """The same of a run that goes on: takes records as they come."""
 
-    def __init__(self, members: Sequence[NodeId] = (), asked: Asked | None = None) -> None:
+    def __init__(self, members: Sequence[NodeId] = (), plan: RunPlan | None = None) -> None:
         self._members = len(members)  # the first of the nodes, in their order
         self._nodes = {name: _Totals() for name in members}
-        self._evidence = Evidence(asked)
+        self._evidence = Evidence(plan)
         self._seconds = 0.0
 
     def take(self, record: Record) -> None:
+        """Take in one record."""
         self._evidence.take(record)
         totals = self._nodes.get(record.node)
         if totals is None:
@@ -168,7 +169,7 @@ class Summary:
             self._seconds = max(self._seconds, record.t_s)
 
     def document(self, head: Mapping[str, Any]) -> dict[str, Any]:
-        """`head` as of `summarise_records`."""
+        """Return the document; `head` as of `summarise_records`."""
         names = list(self._nodes)
         nodes = {
             name: self._nodes[name] for name in names[: self._members] + sorted(names[self._members :], key=_parts)
@@ -189,7 +190,8 @@ def _document(head: Mapping[str, Any], nodes: Mapping[NodeId, _Totals], seconds:
     basis = [t for t in boards.values() if t.state == "finished"]
     basis = basis or [t for t in boards.values() if t.state == "unfinished"]
     evaluated = _evaluated(basis, nodes.get(COORDINATOR))
-    scores = {name: _spread([t.scores[name] for t in evaluated if name in t.scores]) for name in _scores_of(evaluated)}
+    names = dict.fromkeys(name for totals in evaluated for name in totals.scores)
+    scores = {name: _spread([t.scores[name] for t in evaluated if name in t.scores]) for name in names}
     return {
         "run": head.get("run"),
         "mode": head.get("mode"),
@@ -248,10 +250,6 @@ def _evaluated(basis: Sequence[_Totals], coordinator: _Totals | None) -> list[_T
     """The boards that evaluated; where none did, the coordinator if it did."""
     found = [t for t in basis if t.evaluated]
     return [coordinator] if not found and coordinator is not None and coordinator.evaluated else found
-
-
-def _scores_of(evaluated: Sequence[_Totals]) -> list[str]:
-    return list(dict.fromkeys(name for totals in evaluated for name in totals.scores))
 
 
 def _known(basis: Sequence[_Totals], name: str) -> list[float]:

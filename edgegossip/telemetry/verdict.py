@@ -33,8 +33,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
-from edgegossip.telemetry.lines import EventRecord, MetricsRecord
-from edgegossip.telemetry.records import EVALUATED, LINK_BYTES, LINK_PREFIX, scores_in
+from edgegossip.telemetry.records import EVALUATED, LINK_BYTES, LINK_PREFIX, EventRecord, MetricsRecord, scores_in
 from edgegossip.types import NodeId
 from edgegossip.untrusted import Refusal
 
@@ -57,11 +56,12 @@ class Finding:
     ruin: bool = False  # the run failed its purpose
 
     def to_json(self) -> dict[str, Any]:
+        """Return the finding as summary.json has it."""
         return {"kind": self.kind, "text": self.text, "cure": self.cure, "ruin": self.ruin}
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RunPlan:
     """What was to be done, as far as the run folder tells."""
 
     recipe: Mapping[str, Any] = field(default_factory=dict)  # plain tables
@@ -76,8 +76,8 @@ class Asked:
         recipe: Mapping[str, Any],
         partition: Mapping[str, Any] | None = None,
         topology: Mapping[str, Any] | None = None,
-    ) -> Asked:
-        """From a run folder's recipe, partition.json and topology.json."""
+    ) -> RunPlan:
+        """Read it from a run folder's recipe, partition.json and topology.json."""
         counts = partition["counts"] if partition else []
         holds = {node: sum(row) for node, row in zip(partition["nodes"], counts, strict=True)} if partition else {}
         rounds = topology.get("rounds", []) if topology else []
@@ -85,7 +85,7 @@ class Asked:
         return cls(recipe, [sum(column) for column in zip(*counts, strict=True)], holds, edges)
 
     def get(self, section: str, key: str) -> Any:
-        """A recipe's value; None when it is not known."""
+        """Return a recipe's value; None when it is not known."""
         table = self.recipe.get(section)
         return table.get(key) if isinstance(table, Mapping) else None
 
@@ -161,8 +161,8 @@ class _Curve:
         return max(1, len(self._sums) // 20)
 
     def ends(self) -> tuple[float, float, float] | None:
-        """The loss at the start, at its least and at the end: medians over twentieths of the run.
-        None of fewer than FEW_LOSSES rounds."""
+        """Return the loss at the start, at its least and at the end: medians over twentieths of the
+        run. None of fewer than FEW_LOSSES rounds."""
         if self.rounds < FEW_LOSSES or len(self._sums) < FEW_LOSSES:
             return None
         means, size = self._means(), self._window()
@@ -174,8 +174,8 @@ class _Curve:
 class Evidence:
     """Takes the records of a run, in any order, and says what came of it."""
 
-    def __init__(self, asked: Asked | None = None) -> None:
-        self._asked = asked or Asked()
+    def __init__(self, plan: RunPlan | None = None) -> None:
+        self._plan = plan or RunPlan()
         self._nodes: dict[NodeId, _Node] = {}
         self._curve = _Curve()
         self._score = ""  # the one that the task goes by
@@ -185,6 +185,7 @@ class Evidence:
         self._quarantined: dict[NodeId, str] = {}
 
     def take(self, record: MetricsRecord | EventRecord) -> None:
+        """Take in one record."""
         if isinstance(record, EventRecord):
             self._event(record)
             return
@@ -206,7 +207,7 @@ class Evidence:
                 node.sent[peer] = max(record.step, node.sent.get(peer, 0))
 
     def findings(self, finished: Collection[NodeId]) -> list[Finding]:
-        """What is not as it should be with the boards that finished, ruins first."""
+        """Return what is not as it should be with the boards that finished, ruins first."""
         nodes = {name: node for name, node in self._nodes.items() if name in finished}
         found = [*self._diverged(nodes)] or [*self._chance(nodes)]
         found += self._apart(nodes)
@@ -246,7 +247,7 @@ class Evidence:
     # -- rules ------------------------------------------------------------------------------------
 
     def _diverged(self, nodes: Mapping[NodeId, _Node]) -> Iterable[Finding]:
-        lr, where = self._asked.lr, f" in {self._asked.script}" if self._asked.script else ""
+        lr, where = self._plan.lr, f" in {self._plan.script}" if self._plan.script else ""
         lower = f"lower the learning rate{where}" if lr is None else f"training.lr = {lr:g}: try a tenth of it"
         eta = self._rate()
         cure = lower + (f"; or a lower gossip.params.eta than {eta:g}" if eta else "")
@@ -280,7 +281,7 @@ class Evidence:
         reached = sum(scores.values()) / len(scores)
         losses = [node.loss for node in nodes.values() if node.loss is not None]
         tested = max((node.tested for node in nodes.values()), default=0.0) or 1000.0
-        guess = self._asked.guess
+        guess = self._plan.guess
         if guess is None:
             ends = self._curve.ends()
             if ends is None or not ends[2] > max(0.9 * ends[0], math.log(1.9)):
@@ -292,14 +293,14 @@ class Evidence:
             return
         exact = reached <= guess + _noise(guess, tested)
         near = reached <= guess + min(0.1 * (1.0 - guess), guess)
-        beaten = bool(losses) and sum(losses) / len(losses) > 0.95 * math.log(len(self._asked.classes))
+        beaten = bool(losses) and sum(losses) / len(losses) > 0.95 * math.log(len(self._plan.classes))
         if exact or (near and beaten):
-            count = len(self._asked.classes)
+            count = len(self._plan.classes)
             text = f"the accuracy, {reached:.3g}, is that of guessing among {count} classes ({guess:.3g})"
             yield Finding("chance", text, self._cure_of_chance(), True)
 
     def _apart(self, nodes: Mapping[NodeId, _Node]) -> Iterable[Finding]:
-        floor, scores = self._asked.guess, self._scores(nodes)
+        floor, scores = self._plan.guess, self._scores(nodes)
         far = max((node.away for node in nodes.values() if node.away is not None), default=0.0)
         away = f"; they are up to {far:.2g} of a model's length from it" if far >= 0.01 else ""
         own, one = (sum(scores.values()) / len(scores) if scores else None), self._averaged.get(self._score)
@@ -324,14 +325,13 @@ class Evidence:
         if len(nodes) < 2 or not any(node.sent for node in nodes.values()):
             yield from self._mixed_with_nobody(nodes)
             return
-        played = self._asked.edges[: max(node.rounds for node in nodes.values())]
+        played = self._plan.edges[: max(node.rounds for node in nodes.values())]
         pairs = {(a, b) for edges in played for a, b in edges if a in nodes and b in nodes}
         late = {(a, b) for a, b in pairs if b in nodes[a].sent and nodes[a].sent[b] >= LATE * (nodes[a].rounds - 1)}
         groups = _groups(nodes, late)
         if pairs and len(_groups(nodes, pairs)) == 1 < len(groups):
-            since = max(
-                (nodes[a].sent.get(b, -1) + 1 for a, b in pairs - late if not _together(groups, a, b)), default=0
-            )
+            side = {name: k for k, group in enumerate(groups) for name in group}
+            since = max((nodes[a].sent.get(b, -1) + 1 for a, b in pairs - late if side[a] != side[b]), default=0)
             said = "; ".join(_names(group) for group in groups[:MOST_NAMED])
             when = f"since round {since}" if since else "at any time"
             text = f"the fleet split, and nothing was exchanged {when} between {said}"
@@ -344,8 +344,8 @@ class Evidence:
         if not any(node.mixed for node in self._nodes.values()) and len(nodes) > 1:
             return  # an algorithm that tells no distance
         alone = [name for name, n in nodes.items() if n.alone > n.mixed and n.rounds >= ENOUGH_ROUNDS]
-        if alone and self._asked.get("gossip", "algorithm") not in ("ad-psgd", "parallel-sgd"):
-            deadline = self._asked.get("gossip", "deadline_s")
+        if alone and self._plan.get("gossip", "algorithm") not in ("ad-psgd", "parallel-sgd"):
+            deadline = self._plan.get("gossip", "deadline_s")
             said = f" (now {deadline:g})" if isinstance(deadline, float | int) else ""
             cure = f"raise gossip.deadline_s{said}, and look at the peer-down and suspect events"
             if len(alone) == len(nodes) > 1:
@@ -397,31 +397,29 @@ class Evidence:
         return any(
             node.rounds >= ENOUGH_ROUNDS
             and (
-                self._asked.script
-                or node.rounds >= MANY_ROUNDS
-                or node.examples >= self._asked.holds.get(name, math.inf)
+                self._plan.script or node.rounds >= MANY_ROUNDS or node.examples >= self._plan.holds.get(name, math.inf)
             )
             for name, node in nodes.items()
         )
 
     def _rate(self) -> float | None:
         """The averaging rate that the recipe sets."""
-        params = self._asked.get("gossip", "params")
+        params = self._plan.get("gossip", "params")
         eta = params.get("eta") if isinstance(params, Mapping) else None
         return float(eta) if isinstance(eta, float | int) and eta else None
 
     def _cure_of_chance(self) -> str:
-        lr, script = self._asked.lr, self._asked.script
+        lr, script = self._plan.lr, self._plan.script
         said = f" in {script}" if script else "" if lr is None else f" (training.lr = {lr:g})"
         return f"look at the learning rate{said}, the labels and the inputs' scale; train one board alone first"
 
     def _cure_of_apart(self) -> str:
-        eta, codec = self._rate(), self._asked.get("codec", "name")
+        eta, codec = self._rate(), self._plan.get("codec", "name")
         if eta is not None:
             return f"leave gossip.params.eta = {eta:g} out: it then goes by the codec; or take a finer codec"
         if codec not in (None, "fp32", "fp16", "bf16"):
             return f"take a finer codec than {codec}, such as 8-bit-elastiquant, or choco-sgd, which sends differences"
-        lower = "learning rate" if self._asked.script else "training.lr"
+        lower = "learning rate" if self._plan.script else "training.lr"
         return f"take a denser topology, a lower {lower}, or more rounds; gossip.momentum for uneven data"
 
 
@@ -446,12 +444,8 @@ def _noise(guess: float, tested: float) -> float:
     return 2.0 * math.sqrt(guess * (1.0 - guess) / tested) + 0.01
 
 
-def _together(groups: Sequence[Sequence[NodeId]], a: NodeId, b: NodeId) -> bool:
-    return any(a in group and b in group for group in groups)
-
-
 def _names(nodes: Iterable[NodeId]) -> str:
-    """ "a", "a and b", "a, b, c and 5 more"."""
+    """Return "a", "a and b", "a, b, c and 5 more"."""
     names = list(nodes)
     if len(names) > MOST_NAMED:
         names = [*names[: MOST_NAMED - 1], f"{len(names) - MOST_NAMED + 1} more"]

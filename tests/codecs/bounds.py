@@ -112,8 +112,8 @@ def own_norm_times(factor: float) -> Bound:
 
 
 def share_of_bucket_norm(share: float, bucket: int, norm: float) -> Bound:
-    """|x' - x| <= share * N, N the norm (2 or infinity) of the value's bucket, rounded up to 8 bits of mantissa, at most the
-    largest such number; bucket 0 is the whole tensor, its norm a float32.
+    """|x' - x| <= share * N, N the norm (2 or infinity) of the value's bucket, rounded up to 8 bits
+    of mantissa, at most the largest such number; bucket 0 is the whole tensor, its norm a float32.
 
     For levels 0 .. 1 share is the widest gap between two of them: a value lies between two levels
     and goes to one.

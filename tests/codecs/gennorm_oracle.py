@@ -9,7 +9,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from edgegossip.codecs.gennorm import EDGES, GRID
+from edgegossip.codecs.co3 import EDGES, GRID
 from edgegossip.types import Vec
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(120)

@@ -1,5 +1,5 @@
 """Claims follow from a codec's name and parameters: bounds of the right levels and bucket, entropy
-where there is a stage."""
+where there is a coder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from edgegossip import codecs
-from edgegossip.codecs import claims, levels, theory
+from edgegossip.codecs import claims, levels
 from edgegossip.codecs.claims import Claims
 from edgegossip.lab.bench import verify
 from edgegossip.layout import Layout, TensorSpec
@@ -63,14 +63,14 @@ def test_stochastic_codecs_state_the_worst_case_of_their_levels() -> None:
     assert stated("terngrad").unbiased and stated("terngrad", clip=2.5) == Claims(False)
 
 
-def test_entropy_is_claimed_with_a_stage_that_aims_at_it() -> None:
+def test_entropy_is_claimed_with_a_coder_that_aims_at_it() -> None:
     assert stated("qsgd", stage="elias").entropy_bits is None
     bits = stated("qsgd", stage="auto", bucket=512).entropy_bits
     parts = [X[LAYOUT.offsets[k] : LAYOUT.offsets[k + 1]] for k in range(3)]
     scales = sum(-(-part.size // 512) for part in parts)
-    symbols = sum(part.size * theory.code_entropy(levels.uniform_levels(7), part, 512) for part in parts)
+    symbols = sum(part.size * claims.code_entropy(levels.uniform_levels(7), part, 512) for part in parts)
     assert bits == pytest.approx((symbols + 16 * scales) / 4096)
-    whole = sum(part.size * theory.code_entropy(levels.uniform_levels(7), part) for part in parts)
+    whole = sum(part.size * claims.code_entropy(levels.uniform_levels(7), part) for part in parts)
     assert stated("qsgd", stage="huffman", bucket=0).entropy_bits == pytest.approx((whole + 32 * 3) / 4096)
     empty = Layout.of([TensorSpec("none", (0,)), TensorSpec("some", (4,))])
     some = np.ones(4, np.float32)

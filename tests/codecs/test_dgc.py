@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from edgegossip import codecs
-from edgegossip.codecs.dgc import Dgc, DgcState
+from edgegossip.codecs.sparse import Dgc, DgcState
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import ConfigError, UsageError, Vec
 

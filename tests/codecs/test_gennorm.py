@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgegossip.codecs import gennorm
+from edgegossip.codecs import co3
 from edgegossip.codecs.gennorm_tables import MARGINALS, OPTIMA
 from edgegossip.types import UsageError, Vec
 from tests.codecs import gennorm_oracle as oracle
@@ -27,13 +27,13 @@ def moments(x: Vec) -> tuple[float, float, float, int]:
 
 def quantised(x: Vec, k: float) -> np.ndarray:
     a = np.abs(x.astype(np.float64))
-    return np.sign(x) * np.array(gennorm.GRID)[np.searchsorted(gennorm.EDGES, a * k)] / k
+    return np.sign(x) * np.array(co3.GRID)[np.searchsorted(co3.EDGES, a * k)] / k
 
 
 def scale_by_law(beta: float) -> float:
     """k alpha that the codec would use for the law itself."""
     mean, squares = oracle.integral(beta, 1, 0, math.inf), oracle.integral(beta, 2, 0, math.inf)
-    return float(gennorm.scale_for(mean * 1e6, squares * 1e6, 1e9, 10**6))
+    return float(co3.scale_for(mean * 1e6, squares * 1e6, 1e9, 10**6))
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_the_table_by_integration(row: tuple[float, float, float, float]) -> Non
     for factor in np.geomspace(1 / 16, 16, 65):  # nothing else is better, near or far
         assert at <= oracle.relative_error(beta, optimum * factor) + 1e-9
     # and the optimum is where the slope changes its sign: D' = 0 is z sum g^2 P = sum g A
-    grid = np.array(gennorm.GRID)
+    grid = np.array(co3.GRID)
     p, a = oracle.cells(beta, 0, optimum), oracle.cells(beta, 1, optimum)
     assert optimum == pytest.approx(float((grid**2) @ p / (grid @ a)), rel=1e-9)
 
@@ -71,7 +71,7 @@ def test_between_the_points_the_scale_is_as_good_as_the_optimum(beta: float) -> 
     k = scale_by_law(beta)
     best = min(oracle.relative_error(beta, k * f) for f in np.geomspace(0.9, 1.1, 41))
     assert oracle.relative_error(beta, k) <= best * 1.0005
-    fitted = gennorm.fit(oracle.integral(beta, 1, 0, math.inf), oracle.integral(beta, 2, 0, math.inf), 1)
+    fitted = co3.fit(oracle.integral(beta, 1, 0, math.inf), oracle.integral(beta, 2, 0, math.inf), 1)
     assert fitted.beta == pytest.approx(beta, rel=0.04)
     assert beta < 0.35 or fitted.alpha == pytest.approx(1, rel=0.02)
 
@@ -79,9 +79,9 @@ def test_between_the_points_the_scale_is_as_good_as_the_optimum(beta: float) -> 
 @pytest.mark.parametrize("beta", [0.4, 0.6, 1.0, 2.0])
 def test_a_sample_is_fitted_and_quantised_as_well_as_by_its_own_best_scale(beta: float) -> None:
     x = oracle.sample(beta, 200_000) * np.float32(0.003)
-    law = gennorm.fit(*moments(x)[:2], x.size)
+    law = co3.fit(*moments(x)[:2], x.size)
     assert law.beta == pytest.approx(beta, rel=0.03) and law.alpha == pytest.approx(0.003, rel=0.05)
-    k = float(gennorm.scale_for(*moments(x)))
+    k = float(co3.scale_for(*moments(x)))
     norm = np.linalg.norm(x.astype(np.float64))
     error = np.linalg.norm(quantised(x, k) - x) / norm
     assert error <= 1.005 * min(np.linalg.norm(quantised(x, k * f) - x) / norm for f in np.geomspace(0.25, 4, 33))
@@ -90,8 +90,8 @@ def test_a_sample_is_fitted_and_quantised_as_well_as_by_its_own_best_scale(beta:
 
 def test_equation_9_is_good_from_one_half_and_broken_below() -> None:
     for beta in (0.5, 0.6, 0.8, 1.0, 1.5, 2.0):
-        k = gennorm.eq9_scale(1.0, beta)
-        assert gennorm.eq9_scale(4.0, beta) == k / 4
+        k = co3.eq9_scale(1.0, beta)
+        assert co3.eq9_scale(4.0, beta) == k / 4
         assert k == pytest.approx(OPTIMUM[beta], rel=0.15)
         assert oracle.relative_error(beta, k) <= 1.01 * oracle.relative_error(beta, OPTIMUM[beta])
     beta = 0.3
@@ -100,18 +100,18 @@ def test_equation_9_is_good_from_one_half_and_broken_below() -> None:
     assert oracle.relative_error(beta, OPTIMUM[beta]) ** 2 == pytest.approx(0.144, abs=0.001)
     for alpha, outside in ((1.0, 0.49), (1.0, 2.01), (1.0, math.nan), (0.0, 1.0), (math.inf, 1.0)):
         with pytest.raises(UsageError):
-            gennorm.eq9_scale(alpha, outside)
+            co3.eq9_scale(alpha, outside)
 
 
 def test_two_bits_and_a_fifth_at_beta_six_tenths() -> None:
     """Equation 9's k gives the paper's 2.20 bits with its own table and 2.43 with that of beta = 1;
     the optimum less."""
-    k, one = gennorm.eq9_scale(1.0, 0.6), gennorm.eq9_scale(1.0, 1.0)
+    k, one = co3.eq9_scale(1.0, 0.6), co3.eq9_scale(1.0, 1.0)
     p = oracle.probabilities(0.6, k)
     assert bits_per_code(p, p) == pytest.approx(2.20, abs=0.005)
     assert bits_per_code(oracle.probabilities(1.0, one), p) == pytest.approx(2.43, abs=0.005)
     p = oracle.probabilities(0.6, OPTIMUM[0.6])
-    own, wrong = gennorm.static_table_for(0.6).weights, gennorm.static_table_for(1.0).weights
+    own, wrong = co3.static_table_for(0.6).weights, co3.static_table_for(1.0).weights
     assert bits_per_code(own, p) <= 2.16 and bits_per_code(wrong, p) >= 2.40
     assert pair_bits_per_code(own, p) <= 2.142 and pair_bits_per_code(wrong, p) >= 2.37
 
@@ -119,7 +119,7 @@ def test_two_bits_and_a_fifth_at_beta_six_tenths() -> None:
 @pytest.mark.parametrize("beta", [0.3, 0.4, 0.5, 0.6, 0.75, 0.9, 1.1, 1.4, 2.0, 3.5, 10.0, 20.0])
 def test_a_static_table_costs_hardly_more_than_the_best(beta: float) -> None:
     p = oracle.probabilities(beta, scale_by_law(beta))
-    weights = gennorm.static_table_for(beta).weights
+    weights = co3.static_table_for(beta).weights
     assert pair_bits_per_code(weights, p) <= 1.012 * pair_bits_per_code(p, p)
     entropy = -sum(q * math.log2(q) for q in p if q > 0)
     if entropy >= 1.5:
@@ -127,16 +127,16 @@ def test_a_static_table_costs_hardly_more_than_the_best(beta: float) -> None:
 
 
 def test_the_static_tables_by_integration() -> None:
-    assert [t.index for t in gennorm.STATIC_TABLES] == list(range(len(MARGINALS)))
-    for table in gennorm.STATIC_TABLES:
+    assert [t.index for t in co3.STATIC_TABLES] == list(range(len(MARGINALS)))
+    for table in co3.STATIC_TABLES:
         p = oracle.probabilities(table.beta, OPTIMUM[table.beta])
         assert p.sum() == pytest.approx(1)
         expected = np.where(p > 0, np.maximum(1, np.rint(255 * p / p.max())), 0)
         np.testing.assert_array_equal(table.weights, expected)
-        assert gennorm.static_table_for(table.beta) is table
-        assert gennorm.static_table_for(table.beta * 1.01) is table
-    assert gennorm.static_table_for(0.01).index == 0
-    assert gennorm.static_table_for(1e9).index == len(MARGINALS) - 1
+        assert co3.static_table_for(table.beta) is table
+        assert co3.static_table_for(table.beta * 1.01) is table
+    assert co3.static_table_for(0.01).index == 0
+    assert co3.static_table_for(1e9).index == len(MARGINALS) - 1
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_the_static_tables_by_integration() -> None:
 )
 def test_special_inputs(values: list[float]) -> None:
     x = np.array(values, np.float32)
-    k = gennorm.scale_for(*moments(x))
+    k = co3.scale_for(*moments(x))
     assert k.dtype == np.float32 and np.isfinite(k) and k >= np.finfo(np.float32).smallest_normal
     assert np.isfinite(np.float32(3) / k)
     a = np.abs(x.astype(np.float64))
@@ -170,7 +170,7 @@ def test_any_values_have_a_usable_scale_and_no_value_moves_by_more_than_itself(
     values: list[float], factor: float
 ) -> None:
     x = (np.array(values, np.float64) * factor).astype(np.float32)
-    k = gennorm.scale_for(*moments(x))
+    k = co3.scale_for(*moments(x))
     if not x.any():
         assert k == 0
         return
@@ -192,10 +192,10 @@ def test_impossible_moments_are_the_callers_mistake() -> None:
         (1.0, 1.0, 0.0, 3),
     ):
         with pytest.raises(UsageError):
-            gennorm.scale_for(*arguments)
+            co3.scale_for(*arguments)
 
 
 def test_fits_at_the_ends_of_the_table() -> None:
-    assert gennorm.fit(0.0, 0.0, 5).alpha == 0  # all zero
-    assert gennorm.fit(1.0, 1.0, 10**6).beta == OPTIMA[0][0]  # one value that is not
-    assert gennorm.fit(10.0, 10.0, 10).beta == OPTIMA[-1][0]  # all equal
+    assert co3.fit(0.0, 0.0, 5).alpha == 0  # all zero
+    assert co3.fit(1.0, 1.0, 10**6).beta == OPTIMA[0][0]  # one value that is not
+    assert co3.fit(10.0, 10.0, 10).beta == OPTIMA[-1][0]  # all equal

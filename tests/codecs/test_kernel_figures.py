@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from edgegossip.codecs import gennorm, levels, relative_error, theory
+from edgegossip.codecs import claims, co3, levels, relative_error
 from edgegossip.native import quantise
 from edgegossip.native.quantise import Kind, Quantiser
 from tests.codecs import gennorm_oracle as oracle
@@ -44,7 +44,7 @@ def test_the_variance_is_the_formulas_and_below_the_bound(quantiser: Quantiser, 
         symbols = quantise.quantise(quantiser, x, scales, key * 0x9E3779B97F4A7C15 % 2**64)
         quantise.dequantise(quantiser, symbols, scales, y)
         errors.append(relative_error(x, y) ** 2)
-    expected = theory.normalized_variance(grid, x, quantiser.bucket, "linf" if linf else "l2")
+    expected = claims.normalized_variance(grid, x, quantiser.bucket, "linf" if linf else "l2")
     deviation = float(np.std(errors, ddof=1)) / math.sqrt(len(errors))
     assert abs(np.mean(errors) - expected) <= 6 * deviation + 1e-3 * expected  # 6 of 8 draws are as rare as 4 of many
     assert np.mean(errors) <= levels.worst_case_variance(grid, quantiser.bucket)
@@ -56,19 +56,19 @@ def test_co3_has_the_optimums_error_and_takes_less_than_two_bits_and_a_fifth() -
     x = oracle.sample(0.6, N)
     grid = Quantiser(Kind.FP4, 4, 5, 0)
     _, magnitudes, squares, largest = quantise.moments(x)
-    k = gennorm.scale_for(magnitudes, squares, largest, N)
+    k = co3.scale_for(magnitudes, squares, largest, N)
     scales, y = np.array([k], np.float32), np.empty_like(x)
     symbols = np.frombuffer(quantise.quantise(grid, x, scales, 1), np.uint8)
     quantise.dequantise(grid, symbols, scales, y)
     assert relative_error(x, y) == pytest.approx(0.2564, rel=0.02)
     codes = np.concatenate([symbols & 15, symbols >> 4])
     share = np.bincount(codes, minlength=16) / codes.size
-    law = gennorm.fit(magnitudes, squares, N)
-    table = gennorm.static_table_for(law.beta)
+    law = co3.fit(magnitudes, squares, N)
+    table = co3.static_table_for(law.beta)
     assert table.beta == 0.6
     assert (
         pair_bits_per_code(table.weights, share)
         <= 2.16
         < 2.35
-        <= pair_bits_per_code(gennorm.static_table_for(1).weights, share)
+        <= pair_bits_per_code(co3.static_table_for(1).weights, share)
     )

@@ -1,4 +1,4 @@
-"""What every codec owes: the laws of the seam, held for each line of the conformance list.
+"""What every codec owes: the laws of the interface, held for each line of the conformance list.
 
 EXAMPLES models a codec, each law on each of them. Other parameters of a codec get FEWER in the
 suite that everybody runs, and as many in the slow one.
@@ -308,12 +308,16 @@ def refused_or_finite(codec: codecs.Codec[Any], body: bytes, layout: Layout) -> 
     try:
         values = codec.decode(body, layout)
     except DecodeError as error:
-        assert str(error)
+        reason = str(error)
+    else:
+        reason = None
+    if reason is not None:
+        assert reason
         for arguments in ((total, 0.5), (out,)):
             with pytest.raises(DecodeError):
                 codec.decode(body, layout, *arguments)
         assert total.tobytes() == before
-        with pytest.raises(DecodeError, match=f"^{re.escape(str(error))}$"):
+        with pytest.raises(DecodeError, match=f"^{re.escape(reason)}$"):
             require_sound(codec, body, layout)
         return True
     require_sound(codec, body, layout)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgegossip.codecs import levels, theory
+from edgegossip.codecs import claims, levels
 from edgegossip.codecs.levels import LevelRule
 from edgegossip.types import UsageError
 
@@ -288,7 +288,7 @@ def test_equation_3_needs_its_assumption() -> None:
 def test_the_variance_of_normal_values_is_that_of_drawn_ones(grid: Sequence[float], d: int) -> None:
     x = np.random.default_rng(d).standard_normal(d * 400).astype(np.float32)
     assert levels.normal_variance(grid, d) == pytest.approx(
-        theory.normalized_variance(grid, x, d), rel=0.02 if d >= 64 else 0.15
+        claims.normalized_variance(grid, x, d), rel=0.02 if d >= 64 else 0.15
     )
 
 

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgegossip import codecs
-from edgegossip.codecs.atomo import MAX_SIDE, Band, bands, probabilities
 from edgegossip.codecs.keys import tensor_key, uniform_words
-from edgegossip.codecs.matrices import unfolded
+from edgegossip.codecs.lowrank import MAX_SIDE, Band, bands, probabilities, unfolded
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import DecodeError
 

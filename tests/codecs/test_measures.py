@@ -41,7 +41,7 @@ def test_relative_error_of_other_shapes(other: np.ndarray) -> None:
 def test_bits_per_value_counts_every_byte_of_the_body() -> None:
     layout = Layout.of([TensorSpec("a", (6,)), TensorSpec("b", (2,))])
     x = np.arange(8, dtype=np.float32)
-    # 4 bits a value; a stage byte and a norm for each of two tensors
+    # 4 bits a value; a coder byte and a norm for each of two tensors
     expected = {"fp32": 32, "fp16": 16, "minmax8": 8 + 2 * 64 / 8, "topk": 14, "4-bit-elastiquant": 4 + 2 * 24 / 8}
     for name, bits in expected.items():
         codec = codecs.get(name)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from edgegossip import codecs
-from edgegossip.codecs import levels, theory
+from edgegossip.codecs import claims, levels
 from edgegossip.codecs.gennorm_tables import OPTIMA
 from edgegossip.lab.bench.inputs import Input, synthetic
 from edgegossip.layout import Layout, TensorSpec
@@ -60,7 +60,7 @@ def test_the_variance_is_the_formulas_and_below_the_bound(
         codec = codecs.get(name, bits=bits, bucket=bucket, norm=norm, stage="raw")
     grid = LISTS[name, bits]
     errors = [squared_error(vector, send(codec, vector, LAYOUT, key)[1]) for key in range(1, 9)]
-    expected = theory.normalized_variance(grid, vector, bucket, norm)
+    expected = claims.normalized_variance(grid, vector, bucket, norm)
     deviation = float(np.std(errors, ddof=1)) / math.sqrt(len(errors))
     assert abs(np.mean(errors) - expected) <= 6 * deviation + 1e-3 * expected  # 6: of 8 draws, as 4 of many
     bound = levels.worst_case_variance(grid, bucket)
@@ -75,7 +75,7 @@ def test_the_mean_elias_stream_is_below_equation_3(beta: float) -> None:
     layout, x = Layout.of([TensorSpec("t", (d,))]), oracle.sample(beta, d, seed=2)
     codec = codecs.get("elastiquant", bits=4, bucket=0, stage="elias")
     sizes = [send(codec, x, layout, key)[0] for key in range(1, 6)]
-    head = 8 * 16  # stage, length and number of nonzeros, which the equation leaves out
+    head = 8 * 16  # coder, length and number of nonzeros, which the equation leaves out
     assert np.mean(sizes) <= levels.length_bound(6, d) + head
 
 
@@ -111,5 +111,5 @@ def test_bodies_are_near_the_entropy_of_the_codes_alone(gradient: Input, name: s
     codec, layout, x = codecs.get(name, stage=stage), gradient.layout, gradient.x
     norm: Any = "linf" if name == "qsgd-inf" else "l2"
     parts = [x[a:b] for a, b in itertools.pairwise(layout.offsets)]
-    entropy = sum(part.size * theory.code_entropy(codec.grid(), part, 512, norm) for part in parts) / x.size
+    entropy = sum(part.size * claims.code_entropy(codec.grid(), part, 512, norm) for part in parts) / x.size
     assert send(codec, x, layout, 1)[0] / x.size <= entropy * (1.035 if entropy >= 1.5 else 1.12)

@@ -1,4 +1,4 @@
-"""The quantised codecs: parameters, stages, what each one's rule says, and bodies that are
+"""The quantised codecs: parameters, coders, what each one's rule says, and bodies that are
 refused."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from edgegossip import codecs
-from edgegossip.codecs import zstd, zstd_section
+from edgegossip.codecs import zstd
 from edgegossip.codecs.elastiquant import ElastiQuant
 from edgegossip.codecs.keys import tensor_key, tensor_keys
 from edgegossip.layout import Layout, TensorSpec
@@ -195,7 +195,7 @@ def test_elastiquant_quantisers() -> None:
         ("co3", {"stage": "ans", "gamma": 0.0}, np.zeros(30_000, np.float32), {ANS}),
     ],
 )  # fmt: skip
-def test_the_stage_that_is_chosen(name: str, params: dict[str, Any], x: Vec, stages: set[int]) -> None:
+def test_the_coder_that_is_chosen(name: str, params: dict[str, Any], x: Vec, stages: set[int]) -> None:
     codec = codecs.get(name, **params)
     body = body_of(codec, x)
     assert body[0] in stages
@@ -214,7 +214,7 @@ def test_ans_comes_as_close_to_huffman_as_promised() -> None:
 
 
 def test_ans_beside_tensors_that_cannot_have_it() -> None:
-    """Code tables of Huffman coded tensors go past sections of stage ans."""
+    """Code tables of Huffman coded tensors go past sections of coder ans."""
     layout, codec = layout_of(1000, 10_000, 0, 1000, 9000, 5), codecs.get("qsgd", stage="ans")
     x = np.concatenate([normal(k, seed) for seed, k in enumerate((1000, 10_000, 1000, 9000, 5))])
     body, _ = codec.encode(x, codec.init(layout), CTX)
@@ -224,7 +224,7 @@ def test_ans_beside_tensors_that_cannot_have_it() -> None:
     assert len(body) < 0.9 * len(plain)
 
 
-STAGES = ("raw", "huffman", "elias", "zstd")
+CODERS = ("raw", "huffman", "elias", "zstd")
 
 
 def of_all_widths(*widths: int) -> list[tuple[str, int]]:
@@ -247,7 +247,7 @@ def test_auto_is_as_small_as_the_smallest(name: str, bits: int) -> None:
         repeated,
         np.zeros(500, np.float32),
     ):
-        sizes = {s: len(body_of(codecs.get(name, bits=bits, stage=s), x)) for s in STAGES}
+        sizes = {s: len(body_of(codecs.get(name, bits=bits, stage=s), x)) for s in CODERS}
         auto = len(body_of(codecs.get(name, bits=bits, stage="auto"), x))
         assert auto <= min(sizes.values()) * 1.005 + 2, (bits, x.size, auto, sizes)
 
@@ -379,7 +379,7 @@ def test_zstd_sections_with_a_byte_changed(name: str, params: dict[str, Any]) ->
 
 
 def test_zstd_over_several_pieces_and_buckets() -> None:
-    n = 2 * zstd_section._PIECE + 777
+    n = 2 * zstd._PIECE + 777
     x = np.repeat(normal(n // 64 + 1), 64)[:n].copy()
     for params in ({"bits": 3, "bucket": 64}, {"bits": 9, "bucket": 65536}):
         raw, packed = (codecs.get("qsgd-inf", **params, stage=stage) for stage in ("raw", "zstd"))

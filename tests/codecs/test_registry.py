@@ -13,20 +13,16 @@ import numpy as np
 import pytest
 
 from edgegossip import codecs
-from edgegossip.codecs.atomo import Atomo
 from edgegossip.codecs.co3 import Co3Grid
-from edgegossip.codecs.dgc import Dgc
-from edgegossip.codecs.elasticl import ElastiCl
 from edgegossip.codecs.elastiquant import ElastiQuant
 from edgegossip.codecs.feedback import ErrorFeedback
 from edgegossip.codecs.floats import Fp16, Fp32
+from edgegossip.codecs.lowrank import Atomo, PowerSgd
 from edgegossip.codecs.per_tensor import PerTensor, Rule
-from edgegossip.codecs.powersgd import PowerSgd
 from edgegossip.codecs.registry import Family, Param, Registry, preset
-from edgegossip.codecs.sign import SignSgd
-from edgegossip.codecs.sparse import RandK, TopK
-from edgegossip.codecs.terngrad import TernGrad
-from edgegossip.codecs.uniform import Qsgd, QsgdInf
+from edgegossip.codecs.sign import SignSgd, TernGrad
+from edgegossip.codecs.sparse import Dgc, RandK, TopK
+from edgegossip.codecs.uniform import ElastiCl, Qsgd, QsgdInf
 from edgegossip.types import ConfigError, DecodeError
 
 
@@ -134,7 +130,7 @@ class Recorder(Fp32):
 PARAMS = (
     Param("bits", 4, "bits a value", low=2, high=8),
     Param("ratio", 0.5, "ratio of levels", low=0.0, high=1.0),
-    Param("stage", "raw", "entropy stage", choices=("raw", "huffman")),
+    Param("stage", "raw", "entropy coder", choices=("raw", "huffman")),
     Param("nesterov", False, "form of momentum"),
     Param("seed", 1, "any", low=0),
 )

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from edgegossip import codecs
+from edgegossip.codecs.co3 import EDGES, GRID
 from edgegossip.codecs.feedback import ErrorFeedback, FeedbackState
-from edgegossip.codecs.gennorm import EDGES, GRID
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import DecodeError, UsageError
 from tests.codecs.test_quantised import body_of, layout_of, normal

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from edgegossip.codecs import levels, theory
+from edgegossip.codecs import claims, levels
 from edgegossip.types import UsageError
 from tests.codecs.gennorm_oracle import sample
 
@@ -36,8 +36,8 @@ def test_the_table_of_variances_and_entropies(vector: np.ndarray, name: str, col
     grid, eps, entropy = TABLE[name]
     bucket, norm = COLUMNS[column]
     # Four digits were printed: 0.0005 is 0.00045 to 0.00055.
-    assert theory.normalized_variance(grid, vector, bucket, norm) == pytest.approx(eps[column], rel=1e-3, abs=6e-5)
-    assert theory.code_entropy(grid, vector, bucket, norm) + 32 / bucket == pytest.approx(
+    assert claims.normalized_variance(grid, vector, bucket, norm) == pytest.approx(eps[column], rel=1e-3, abs=6e-5)
+    assert claims.code_entropy(grid, vector, bucket, norm) + 32 / bucket == pytest.approx(
         entropy[column], rel=0.02, abs=0.01
     )
 
@@ -46,7 +46,7 @@ def test_the_table_of_variances_and_entropies(vector: np.ndarray, name: str, col
 def test_the_variance_of_a_vector_is_below_the_bounds(vector: np.ndarray, name: str, column: int) -> None:
     grid, _, _ = TABLE[name]
     bucket, norm = COLUMNS[column]
-    variance = theory.normalized_variance(grid, vector, bucket, norm)
+    variance = claims.normalized_variance(grid, vector, bucket, norm)
     assert variance <= levels.worst_case_variance(grid, bucket)
     if name == "nuqsgd-4":
         assert variance <= levels.variance_bound(6, bucket)
@@ -66,20 +66,20 @@ def test_both_are_the_expectations_of_drawn_codes(bucket: int) -> None:
     up = (r - grid[low]) / (grid[low + 1] - grid[low])
     drawn = low + (rng.random((2000, x.size)) < up)
     error = (((grid[drawn] - r) * n) ** 2).sum(1).mean() / float((x.astype(np.float64) ** 2).sum())
-    assert theory.normalized_variance(grid, x, bucket) == pytest.approx(error, rel=0.02)
+    assert claims.normalized_variance(grid, x, bucket) == pytest.approx(error, rel=0.02)
     codes = np.where(x < 0, -drawn, drawn)
-    assert theory.code_entropy(grid, x, bucket) == pytest.approx(
-        theory.entropy_bits(np.unique(codes, return_counts=True)[1]), rel=0.01
+    assert claims.code_entropy(grid, x, bucket) == pytest.approx(
+        claims.entropy_bits(np.unique(codes, return_counts=True)[1]), rel=0.01
     )
 
 
 def test_vectors_without_values_or_with_zeros_only() -> None:
     for size in (0, 5):
         x = np.zeros(size, np.float32)
-        assert theory.normalized_variance([0, 1], x, 2) == 0
-        assert theory.code_entropy([0, 1], x, 2, "linf") == 0
-    assert theory.entropy_bits([0, 0]) == 0
-    assert theory.entropy_bits([[1, 1], [1, 1]]) == 2
+        assert claims.normalized_variance([0, 1], x, 2) == 0
+        assert claims.code_entropy([0, 1], x, 2, "linf") == 0
+    assert claims.entropy_bits([0, 0]) == 0
+    assert claims.entropy_bits([[1, 1], [1, 1]]) == 2
     for bad in ([0.0], [0, 0.5], [0.1, 1], [0, 1, 1], [0, math.nan, 1]):
         with pytest.raises(UsageError):
-            theory.normalized_variance(bad, x)
+            claims.normalized_variance(bad, x)

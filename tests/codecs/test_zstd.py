@@ -1,4 +1,4 @@
-"""The zstd stage: frames that are read in pieces, to the last byte, whatever they claim."""
+"""The zstd coder: frames that are read in pieces, to the last byte, whatever they claim."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stage ans, value by value: some valid encoding of codes (another encoder may choose other
+"""The coder ans, value by value: some valid encoding of codes (another encoder may choose other
 shares), and the decoding of any. Shares no code with the product."""
 
 from __future__ import annotations
@@ -6,7 +6,7 @@ from __future__ import annotations
 import struct
 from collections import Counter
 
-from tests.conformance.reference_stages import valid_codes
+from tests.conformance.reference_coders import valid_codes
 
 ANS_FROM = 8192  # values: smaller tensors have no such section
 STATES, LANES, ROW, BLOCK = 256, 64, 128, 65536

@@ -1,8 +1,8 @@
 """Bodies of the quantised codecs, value by value, with every float32 operation written out. Shares
 no code with the product.
 
-A body is an optional head and a section for every tensor that has values: stage, scales, payload.
-The stages huffman and runs are in reference_stages.py, ans in reference_ans.py. The arithmetic of
+A body is an optional head and a section for every tensor that has values: coder, scales, payload.
+The coders huffman and runs are in reference_coders.py, ans in reference_ans.py. The arithmetic of
 norms and moments (lanes and the order of sums) is part of the format, because a scale's last bit
 decides about codes.
 """
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tests.conformance.reference_ans import ANS_FROM, ans, ans_codes
-from tests.conformance.reference_stages import (
+from tests.conformance.reference_coders import (
     OWN_TABLE_FROM,
     bits_to_bytes,
     huffman,
@@ -203,7 +203,7 @@ def value_of(grid: Grid, code: int, scale: np.float32) -> float:
 
 # Sections.
 
-SMALLEST = {"huffman": OWN_TABLE_FROM, "runs": OWN_TABLE_FROM, "ans": ANS_FROM}  # values that a tensor has for a stage
+SMALLEST = {"huffman": OWN_TABLE_FROM, "runs": OWN_TABLE_FROM, "ans": ANS_FROM}  # values that a tensor has for a coder
 
 
 def buckets(x: Sequence[object], bucket: int) -> Iterator[tuple[int, int]]:
@@ -267,7 +267,7 @@ def scales_at(body: bytes, at: int, count: int, bucket: int) -> list[np.float32]
 
 
 def decode(body: bytes, shapes: Shapes, grid: Grid) -> list[float]:
-    """Bodies of any stage but zstd."""
+    """Bodies of any coder but zstd."""
     values: list[float] = []
     at = 0
     for n in (math.prod(s) for s in shapes):

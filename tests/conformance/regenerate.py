@@ -48,7 +48,7 @@ def inputs() -> dict[str, tuple[Shapes, np.ndarray]]:
 
 
 def coded_inputs() -> dict[str, tuple[Shapes, np.ndarray]]:
-    """The same for the stages whose code tables tensors of fewer than 512 values cannot have."""
+    """The same for the coders whose code tables tensors of fewer than 512 values cannot have."""
     rng = np.random.default_rng(20240301)
     heavy = rng.standard_normal(2100) ** 3 * 0.01
     return {
@@ -60,7 +60,7 @@ def coded_inputs() -> dict[str, tuple[Shapes, np.ndarray]]:
 
 
 def long_inputs() -> dict[str, tuple[Shapes, np.ndarray]]:
-    """The same for the stage that tensors of fewer than 8192 values cannot have; halves, so that
+    """The same for the coder that tensors of fewer than 8192 values cannot have; halves, so that
     the files stay small."""
     rng = np.random.default_rng(20240302)
     heavy = np.round(rng.standard_normal(8300) ** 3 * 4) / 8

@@ -23,7 +23,7 @@ CASES = [
 ]
 
 
-def test_the_stage_ans_has_at_least_ten_golden_vectors() -> None:
+def test_the_coder_ans_has_at_least_ten_golden_vectors() -> None:
     assert sum("stage=ans" in p.values[1]["case"] for p in CASES) >= 10
 
 

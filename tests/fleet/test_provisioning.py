@@ -271,7 +271,7 @@ def test_what_to_do_next_is_what_works(tmp_path, monkeypatch):
 
 def test_a_status_that_is_watched_keeps_its_tables_apart(tmp_path, monkeypatch):
     fleet, left = Fleet.create(tmp_path / "fleet", "home", 20).add("pi-01", "board", 20), [None]
-    monkeypatch.setattr("edgegossip.cli.fleet_release.time.sleep", lambda seconds: left.pop())
+    monkeypatch.setattr("edgegossip.cli.fleet.time.sleep", lambda seconds: left.pop())
     done = CliRunner().invoke(command, ["status", "--fleet", str(fleet.folder), "--watch"])
     lines = done.output.splitlines()
     assert isinstance(done.exception, IndexError) and len(lines) == 6

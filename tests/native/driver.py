@@ -9,6 +9,7 @@ from tests.native.instruction_sets import ISA_FLAGS
 
 HERE = Path(__file__).parent
 SRC = HERE.parents[1] / "edgegossip" / "native" / "src"
+PARTS = ("codec", "int8", "lowrank", "runtime")
 FLAGS = ["-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", f"-I{SRC}"]
 
 
@@ -26,17 +27,16 @@ def isa_objects(folder, compiler, arch, only=(), more=()):
     `more`."""
     folder.mkdir(exist_ok=True)
     flags = {name: [*own, *more] for name, own in ISA_FLAGS[arch].items() if not only or name in only}
-    return compiled(folder, compiler, {SRC / "isa" / f"{name}.cpp": own for name, own in flags.items()})
+    return compiled(folder, compiler, {SRC / "runtime" / "isa" / f"{name}.cpp": own for name, own in flags.items()})
 
 
 def shared_objects(folder, compiler, more=()):
     """What every program is made of beside the kernels: the driver and what calls the kernels."""
-    sources = [*(HERE / "drive").glob("*.cpp"), SRC / "cpu.cpp", *(SRC / "core").glob("*.cpp")]
-    folder.mkdir(exist_ok=True)  # some files of the driver and of the core have one name
-    (folder / "drive").mkdir()
-    drive = [s for s in sources if s.parent.name == "drive"]
-    core = compiled(folder, compiler, {s: more for s in sources if s not in drive})
-    return [*core.values(), *compiled(folder / "drive", compiler, dict.fromkeys(drive, more)).values()]
+    made = []
+    for part in (HERE / "drive", *(SRC / name for name in PARTS)):  # some files of two parts have one name
+        (folder / part.name).mkdir(parents=True)
+        made += compiled(folder / part.name, compiler, dict.fromkeys(part.glob("*.cpp"), more)).values()
+    return made
 
 
 def linked(program, compiler, objects, more=()):

@@ -6,7 +6,7 @@ from edgegossip.native import coding
 from edgegossip.native.coding import FAULTS
 from tests.native.sections import decode
 
-ENDS_EARLY, BAD_STAGE, BAD_SCALE, BAD_TABLE, BAD_STREAM, BAD_CODE, BAD_PADDING = -2, -3, -4, -5, -6, -7, -8
+ENDS_EARLY, BAD_CODER, BAD_SCALE, BAD_TABLE, BAD_STREAM, BAD_CODE, BAD_PADDING = -2, -3, -4, -5, -6, -7, -8
 
 
 def survives(q, body, n, tables=coding.NO_TABLES):

@@ -1,5 +1,5 @@
 """Sections of the quantised codecs decoded the slow, plain way, from docs/wire-format.md: every
-stage but zstd, every transport of a Huffman code. Shares no code with the product."""
+coder but zstd, every transport of a Huffman code. Shares no code with the product."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tests.conformance.reference_stages import (
+from tests.conformance.reference_coders import (
     OWN_TABLE_FROM,
     bits_of,
     canonical,
@@ -49,16 +49,16 @@ class Decoder:
     def section(self, body: bytes, n: int) -> tuple[list[float], list[int], bytes]:
         """Scales and codes, and the rest of the body."""
         count = -(-n // self.bucket) if self.bucket else 1
-        stage, scales = body[0], read_scales(body[1:], count, self.bucket)
+        coder, scales = body[0], read_scales(body[1:], count, self.bucket)
         body = body[1 + (2 if self.bucket else 4) * count :]
-        if stage == RAW:
+        if coder == RAW:
             size = -(-n * self.bits // 8)
             return list(scales), self.dense(body[:size], n), body[size:]
         size = struct.unpack_from("<I", body)[0]
         payload, rest = body[4 : 4 + size], body[4 + size :]
         assert len(payload) == size
-        read = {HUFFMAN: self.huffman, RUNS: self.runs, ELIAS: self.elias}[stage]
-        self.seen.add(("raw", "huffman", "runs", "elias")[stage])
+        read = {HUFFMAN: self.huffman, RUNS: self.runs, ELIAS: self.elias}[coder]
+        self.seen.add(("raw", "huffman", "runs", "elias")[coder])
         return list(scales), read(payload, n), rest
 
     def dense(self, data: bytes, n: int, width: int = 0) -> list[int]:
@@ -153,14 +153,14 @@ class Decoder:
         assert 0 < level <= self.largest
         return sign << self.bits - 1 | level
 
-    def words(self, data: bytes, stage: int, alphabet: list[int], width: int, n: int) -> tuple[dict[str, int], bytes]:
+    def words(self, data: bytes, coder: int, alphabet: list[int], width: int, n: int) -> tuple[dict[str, int], bytes]:
         """Code words and their bytes, and what follows the table."""
         kind, data = data[0], data[1:]
         assert kind == SAME or n >= OWN_TABLE_FROM
-        self.seen.add(f"{('huffman', 'runs')[stage - 1]} {('same', 'static', 'marginals', 'lengths')[kind]}")
-        rows = 1 if stage == HUFFMAN else 2  # lists of marginals
+        self.seen.add(f"{('huffman', 'runs')[coder - 1]} {('same', 'static', 'marginals', 'lengths')[kind]}")
+        rows = 1 if coder == HUFFMAN else 2  # lists of marginals
         if kind == SAME:
-            lengths = self.last[stage]
+            lengths = self.last[coder]
         elif kind == STATIC:
             lengths, data = lengths_from(weights_of(alphabet, width, [self.static[data[0]]])), data[1:]
         elif kind == MARGINALS:
@@ -172,7 +172,7 @@ class Decoder:
             assert not any(halves[len(alphabet) :])
             lengths, data = {s: n for s, n in zip(alphabet, halves, strict=False) if n}, data[size:]
         assert sum(2.0**-n for n in lengths.values()) == 1 and max(lengths.values()) <= 14
-        self.last[stage] = lengths
+        self.last[coder] = lengths
         return {word: symbol for symbol, word in canonical(lengths).items()}, data
 
 

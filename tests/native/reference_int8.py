@@ -92,7 +92,7 @@ def conv_weight_sums(g, x, kernel, stride, pad, groups):
 
 
 def uniforms(key, first, count):
-    """The generator of kernels/random.inc: uint32[count] from element `first` on."""
+    """The generator of runtime/isa/random.inc: uint32[count] from element `first` on."""
     i = np.arange(first, first + count, dtype=np.uint64)
     with np.errstate(over="ignore"):
         x = (i >> np.uint64(1)).astype(np.uint32) * np.uint32(0x9E3779B9) + np.uint32(key & 0xFFFFFFFF)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgegossip.codecs.gennorm import STATIC_TABLES
+from edgegossip.codecs.co3 import STATIC_TABLES
 from edgegossip.codecs.levels import geometric_levels
 from edgegossip.native import coding, quantise
 from edgegossip.native.quantise import Kind, Quantiser

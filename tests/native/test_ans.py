@@ -1,4 +1,4 @@
-"""The ans stage: what comes back, the same bytes everywhere, close to the entropy, and what becomes
+"""The ans coder: what comes back, the same bytes everywhere, close to the entropy, and what becomes
 of damage."""
 
 import struct
@@ -12,11 +12,11 @@ from edgegossip import native
 from edgegossip.native import coding
 from tests.conformance.reference_ans import ANS_FROM, ans, ans_codes
 from tests.native import sections
-from tests.native.faults import BAD_CODE, BAD_PADDING, BAD_STAGE, BAD_STREAM, BAD_TABLE, ENDS_EARLY, survives
+from tests.native.faults import BAD_CODE, BAD_CODER, BAD_PADDING, BAD_STREAM, BAD_TABLE, ENDS_EARLY, survives
 from tests.native.sections import FP4, decode, encode, exact, geometric, log2, uniform
 
 ISAS = native.available_isas()
-STAGE_ANS = 5
+CODER_ANS = 5
 QUANTISERS = [uniform(3), uniform(4), uniform(4, 512), log2(3, 64), log2(4, 512), geometric(4), FP4]
 HEAD = 4 + 64 + 8  # of a block
 
@@ -24,7 +24,7 @@ HEAD = 4 + 64 + 8  # of a block
 def with_payload(q, n, scales, payload):
     head = np.asarray(scales, np.float32)
     stored = head.tobytes() if not q.bucket else (head.view(np.uint32) >> 15).astype("<u2").tobytes()
-    return bytes([STAGE_ANS]) + stored + struct.pack("<I", len(payload)) + payload
+    return bytes([CODER_ANS]) + stored + struct.pack("<I", len(payload)) + payload
 
 
 def payload_of(q, n, body):
@@ -41,7 +41,7 @@ def payload_of(q, n, body):
 def test_round_trip(q, n, density, seed):
     x, scales = exact(q, *sections.sparse_levels(q, n, density, seed))
     body = encode(q, x, "ans", scales)
-    assert body[0] in (0, STAGE_ANS) and len(body) <= 1 + q.scale_bytes(n) + (n * q.bits + 7) // 8
+    assert body[0] in (0, CODER_ANS) and len(body) <= 1 + q.scale_bytes(n) + (n * q.bits + 7) // 8
     expected = sections.values_of(q, x, scales)
     for isa in ISAS:
         assert encode(q, x, "ans", scales, isa=isa, threads=2) == body
@@ -67,7 +67,7 @@ def test_reference_and_product_read_each_other(q, n):
         assert decode(q, body, n, out, isa=isa) == len(body)
         np.testing.assert_array_equal(out, expected)
     own = encode(q, x, "ans", scales)
-    assert own[0] == STAGE_ANS
+    assert own[0] == CODER_ANS
     assert ans_codes(payload_of(q, n, own), n, q.bits, sections.largest_level(q)) == codes.tolist()
 
 
@@ -82,7 +82,7 @@ def test_close_to_the_entropy(zeros):
     entropy = -n * float((share[share > 0] * np.log2(share[share > 0])).sum()) / 8
     x, scales = exact(q, levels, signs)
     body = encode(q, x, "ans", scales)
-    assert body[0] == STAGE_ANS and entropy < len(body) < 1.015 * entropy
+    assert body[0] == CODER_ANS and entropy < len(body) < 1.015 * entropy
 
 
 def test_it_is_opt_in():
@@ -93,8 +93,8 @@ def test_it_is_opt_in():
         x, scales = exact(q, *sections.sparse_levels(q, n, 0.5))
         assert encode(q, x, "ans", scales) == encode(q, x, "huffman", scales)
     x, scales = exact(uniform(4), *sections.sparse_levels(uniform(4), 20_000, 0.5))
-    assert encode(uniform(4), x, "ans", scales)[0] == STAGE_ANS
-    assert STAGE_ANS not in {encode(uniform(4), x, choice, scales)[0] for choice in ("raw", "huffman", "elias", "auto")}
+    assert encode(uniform(4), x, "ans", scales)[0] == CODER_ANS
+    assert CODER_ANS not in {encode(uniform(4), x, choice, scales)[0] for choice in ("raw", "huffman", "elias", "auto")}
     q, codes = uniform(4), rng.integers(0, 15, ANS_FROM)
     x, scales = exact(q, (codes + 1) // 2, codes % 2 == 1)
     assert encode(q, x, "ans", scales) == encode(q, x, "raw", scales)
@@ -120,7 +120,7 @@ def test_codes_that_the_sample_lacks_are_strays():
     levels[::7919] = 7
     x, scales = exact(q, levels, signs)
     body = encode(q, x, "ans", scales)
-    assert body[0] == STAGE_ANS
+    assert body[0] == CODER_ANS
     for isa in ISAS:
         out = np.empty(n, np.float32)
         assert decode(q, body, n, out, isa=isa) == len(body)
@@ -194,9 +194,9 @@ def test_bits_where_they_are_gone_are_refused(at_the_edge):
 
 def test_small_tensors_and_other_widths_have_no_such_section():
     body = section(PAYLOAD)
-    assert decode(Q4, body, N - 1) == BAD_STAGE
+    assert decode(Q4, body, N - 1) == BAD_CODER
     for q in (uniform(2), uniform(5), uniform(8), uniform(12)):
-        assert decode(q, body, N) == BAD_STAGE
+        assert decode(q, body, N) == BAD_CODER
 
 
 def test_what_follows_the_last_value_is_the_most_frequent_code():
@@ -228,7 +228,7 @@ def test_damaged_sections_end_alike_on_every_instruction_set(n, density, at_the_
     x, scales = exact(q, *sections.sparse_levels(q, n, density))
     codes = sections.codes_of(q, *sections.sparse_levels(q, n, density)).tolist()
     body = with_payload(q, n, scales, ans(codes, 4, 7)) if n < 100_000 else encode(q, x, "ans", scales)
-    assert body[0] == STAGE_ANS
+    assert body[0] == CODER_ANS
     rng = np.random.default_rng(n)
     places = [*range(5, 5 + SHARES + HEAD + 80, 7), *rng.integers(0, len(body), 60)]
     for at in places:

@@ -164,17 +164,17 @@ def test_the_tensor_that_is_not_finite_is_named():
         assert coding.encode_all(uniform(4, 8), x, offsets, [1, 2, 3], "auto", coding.new_state(), room) == -1 - bad
 
 
-# What the stages are good for.
+# What the coders are good for.
 
 
-def stage(q, density, n=40_000, choice="auto"):
+def coder(q, density, n=40_000, choice="auto"):
     x, scales = exact(q, *sections.sparse_levels(q, n, density))
     return encode(q, x, choice, scales)[0]
 
 
-def test_the_stage_follows_the_codes():
-    assert stage(uniform(4), 0.01) == 2 and stage(uniform(12), 0.01) == 2 and stage(uniform(4), 0.0005) == 3
-    assert stage(uniform(4), 0.9) == 1 and stage(uniform(8), 0.9) == 1
+def test_the_coder_follows_the_codes():
+    assert coder(uniform(4), 0.01) == 2 and coder(uniform(12), 0.01) == 2 and coder(uniform(4), 0.0005) == 3
+    assert coder(uniform(4), 0.9) == 1 and coder(uniform(8), 0.9) == 1
     rng = np.random.default_rng(3)
     noise, scales = exact(uniform(8), rng.integers(0, 128, 40_000), rng.random(40_000) < 0.5)
     assert encode(uniform(8), noise, "auto", scales)[0] == 0

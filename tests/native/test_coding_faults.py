@@ -7,9 +7,9 @@ import pytest
 
 from edgegossip.native import coding
 from edgegossip.native.quantise import Kind, Quantiser
-from tests.conformance.reference_stages import bits_to_bytes, low_first, tokens
+from tests.conformance.reference_coders import bits_to_bytes, low_first, tokens
 from tests.native import sections
-from tests.native.faults import BAD_CODE, BAD_PADDING, BAD_SCALE, BAD_STAGE, BAD_STREAM, BAD_TABLE, ENDS_EARLY, survives
+from tests.native.faults import BAD_CODE, BAD_CODER, BAD_PADDING, BAD_SCALE, BAD_STREAM, BAD_TABLE, ENDS_EARLY, survives
 from tests.native.sections import FP4, SIGN, TERNARY, decode, geometric, uniform
 
 # One scale; UNIFORM with 4 bits: levels to 7, 15 * 15 symbols.
@@ -22,8 +22,8 @@ HALF = bytes([3, 0x11, *([0] * 112)])  # the symbols 00 and 01, one bit each
 N = 600  # values: a section of fewer than 512 has no code of its own
 
 
-def coded(stage, payload, scale=ONE):
-    return bytes([stage]) + scale + struct.pack("<I", len(payload)) + payload
+def coded(coder, payload, scale=ONE):
+    return bytes([coder]) + scale + struct.pack("<I", len(payload)) + payload
 
 
 def stream(*data):
@@ -68,12 +68,12 @@ def test_a_level_is_at_most_the_largest(at_the_edge):
         (Q4, N, coded(1, HALF + b"\xff\xff"), ENDS_EARLY),
         (Q4, N, coded(2, b""), ENDS_EARLY),
         (Q4, 2, coded(3, b"\0\0\0"), ENDS_EARLY),
-        (Q4, 2, b"\5" + ONE + b"\0", BAD_STAGE),
-        (Q4, 2, coded(4, b""), BAD_STAGE),  # zstd is not read here
-        (uniform(9), 2, coded(1, HALF), BAD_STAGE),
-        (SIGN, 2, coded(1, HALF), BAD_STAGE),
-        (SIGN, 2, coded(2, b"\0"), BAD_STAGE),
-        (SIGN, 2, coded(3, bytes(4)), BAD_STAGE),
+        (Q4, 2, b"\5" + ONE + b"\0", BAD_CODER),
+        (Q4, 2, coded(4, b""), BAD_CODER),  # zstd is not read here
+        (uniform(9), 2, coded(1, HALF), BAD_CODER),
+        (SIGN, 2, coded(1, HALF), BAD_CODER),
+        (SIGN, 2, coded(2, b"\0"), BAD_CODER),
+        (SIGN, 2, coded(3, bytes(4)), BAD_CODER),
         (Q4, 2, b"\0" + struct.pack("<f", np.nan) + b"\0", BAD_SCALE),
         (Q4, 2, b"\0" + struct.pack("<f", np.inf) + b"\0", BAD_SCALE),
         (Q4, 2, b"\0" + struct.pack("<f", -1) + b"\0", BAD_SCALE),
@@ -133,20 +133,20 @@ def test_a_symbol_with_a_code_too_many_is_padding(at_the_edge):
     "payload", [HALF + stream(*bytes(32)), b"\0" + TOKENS + stream(*[0xFF] * 4)], ids=["huffman", "runs"]
 )
 def test_a_code_of_ones_own_needs_values(payload, at_the_edge):
-    stage = 2 if payload[0] == 0 else 1
-    assert survives(Q4, at_the_edge(coded(stage, payload)), 512) == len(coded(stage, payload))
-    assert survives(Q4, at_the_edge(coded(stage, payload)), 511) == BAD_TABLE
+    coder = 2 if payload[0] == 0 else 1
+    assert survives(Q4, at_the_edge(coded(coder, payload)), 512) == len(coded(coder, payload))
+    assert survives(Q4, at_the_edge(coded(coder, payload)), 511) == BAD_TABLE
 
 
 @pytest.mark.parametrize(("q", "n"), [(Q4, 512), (uniform(8), 512), (TERNARY, 512), (Q4, 8192), (Q4, 100_000)])
 @pytest.mark.parametrize("kind", [2, 3])
-@pytest.mark.parametrize("stage", [1, 2])
-def test_tables_cost_in_proportion_to_values(q, n, kind, stage):
+@pytest.mark.parametrize("coder", [1, 2])
+def test_tables_cost_in_proportion_to_values(q, n, kind, coder):
     """The worst that sections can do: a new code in each, with words as long as can be."""
     rng = np.random.default_rng(1)
     for _ in range(20):
         before = coding.table_work()
-        decode(q, coded(stage, bytes(stage - 1) + hostile_table(q, stage, kind, rng) + bytes(60)), n)
+        decode(q, coded(coder, bytes(coder - 1) + hostile_table(q, coder, kind, rng) + bytes(60)), n)
         assert coding.table_work() - before <= 16 * n
 
 
@@ -185,12 +185,12 @@ def test_small_tensors_cannot_make_work(at_the_edge):
     assert coding.table_work() == before
 
 
-def hostile_table(q, stage, kind, rng):
+def hostile_table(q, coder, kind, rng):
     """Marginals that differ by powers of two; or lengths 1, 2, .., 14, 14 of random bytes."""
-    if kind == 2 and not (stage == 1 and sections.code_width(q) == 8):
+    if kind == 2 and not (coder == 1 and sections.code_width(q) == 8):
         return bytes([2, *rng.permutation(np.arange(32) * 8 + 1).astype(np.uint8).tolist()])
     largest = sections.largest_level(q)
-    size = {1: {4: 225, 2: 81, 8: 255}[sections.code_width(q)], 2: len(tokens(largest))}[stage]
+    size = {1: {4: 225, 2: 81, 8: 255}[sections.code_width(q)], 2: len(tokens(largest))}[coder]
     lengths = np.zeros(size, int)
     lengths[rng.permutation(size)[:15]] = [*range(1, 14), 14, 14]
     return lengths_table(lengths.tolist())

@@ -9,7 +9,7 @@ from edgegossip.native.coding import FAULTS
 from tests.native import sections
 from tests.native.sections import FP4, TERNARY, decode, encode, exact, geometric, log2, uniform
 
-STAGE_HUFFMAN, STAGE_RUNS, STAGE_ANS = 1, 2, 5
+CODER_HUFFMAN, CODER_RUNS, CODER_ANS = 1, 2, 5
 
 
 WEIGHT = np.float32(-0.37)
@@ -46,33 +46,33 @@ def damaged(body, rng):
 
 
 @pytest.mark.parametrize(
-    ("q", "n", "density", "stage"),
+    ("q", "n", "density", "coder"),
     [
-        (uniform(4, 512), 140_000, 0.9, STAGE_HUFFMAN),
-        (geometric(4), 65_536, 0.7, STAGE_HUFFMAN),
-        (TERNARY, 290_000, 0.6, STAGE_HUFFMAN),
-        (uniform(4, 512), 290_011, 0.15, STAGE_RUNS),
-        (uniform(4), 290_001, 0.28, STAGE_RUNS),
-        (uniform(4), 40_003, 0.2, STAGE_RUNS),
-        (uniform(4, 512), 32_767, 0.2, STAGE_RUNS),
-        (TERNARY, 290_003, 0.06, STAGE_RUNS),
-        (uniform(6, 512), 290_000, 0.15, STAGE_RUNS),
-        (uniform(8, 8), 140_000, 0.1, STAGE_RUNS),
-        (uniform(3, 65536), 140_001, 0.15, STAGE_RUNS),
-        (log2(4, 32), 140_000, 0.15, STAGE_RUNS),
-        (geometric(4, 8192), 140_000, 0.1, STAGE_RUNS),
-        (FP4, 140_000, 0.1, STAGE_RUNS),
-        (uniform(12, 512), 140_000, 0.1, STAGE_RUNS),
-        (uniform(4, 512), 140_000, 0.9, STAGE_ANS),
-        (geometric(4), 65_536, 0.7, STAGE_ANS),
-        (uniform(3, 512), 290_011, 0.15, STAGE_ANS),
+        (uniform(4, 512), 140_000, 0.9, CODER_HUFFMAN),
+        (geometric(4), 65_536, 0.7, CODER_HUFFMAN),
+        (TERNARY, 290_000, 0.6, CODER_HUFFMAN),
+        (uniform(4, 512), 290_011, 0.15, CODER_RUNS),
+        (uniform(4), 290_001, 0.28, CODER_RUNS),
+        (uniform(4), 40_003, 0.2, CODER_RUNS),
+        (uniform(4, 512), 32_767, 0.2, CODER_RUNS),
+        (TERNARY, 290_003, 0.06, CODER_RUNS),
+        (uniform(6, 512), 290_000, 0.15, CODER_RUNS),
+        (uniform(8, 8), 140_000, 0.1, CODER_RUNS),
+        (uniform(3, 65536), 140_001, 0.15, CODER_RUNS),
+        (log2(4, 32), 140_000, 0.15, CODER_RUNS),
+        (geometric(4, 8192), 140_000, 0.1, CODER_RUNS),
+        (FP4, 140_000, 0.1, CODER_RUNS),
+        (uniform(12, 512), 140_000, 0.1, CODER_RUNS),
+        (uniform(4, 512), 140_000, 0.9, CODER_ANS),
+        (geometric(4), 65_536, 0.7, CODER_ANS),
+        (uniform(3, 512), 290_011, 0.15, CODER_ANS),
     ],
 )
-def test_damaged_large_sections_end_alike_on_every_instruction_set(q, n, density, stage, at_the_edge):
+def test_damaged_large_sections_end_alike_on_every_instruction_set(q, n, density, coder, at_the_edge):
     levels, signs = sections.sparse_levels(q, n, density)
     x, scales = exact(q, levels, signs)
-    body, rng = encode(q, x, "ans" if stage == STAGE_ANS else "huffman", scales), np.random.default_rng(n)
-    assert body[0] == stage
+    body, rng = encode(q, x, "ans" if coder == CODER_ANS else "huffman", scales), np.random.default_rng(n)
+    assert body[0] == coder
     verdict, values = on_every_instruction_set(q, at_the_edge(body), n)
     assert verdict == len(body)
     assert on_every_instruction_set(q, at_the_edge(body), n, threads=3) == (verdict, values)

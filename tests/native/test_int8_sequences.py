@@ -160,10 +160,10 @@ def test_impossible_shapes_and_masks_are_refused():
         int8.attention(call._replace(seen=np.ones(2, np.uint8)), out)
     with pytest.raises(ValueError, match="dropped"):
         int8.attention(call._replace(dropped=1.0), out)
+    y = int8.Maps.empty(1, 12)
+    y.zero[:] = 0
+    shape = int8.LayerNormShape(1, 2, 6, 4)
     with pytest.raises(ValueError, match="chunks must divide"):
-        y = int8.Maps.empty(1, 12)
-        y.zero[:] = 0
-        shape = int8.LayerNormShape(1, 2, 6, 4)
         int8.layernorm(shape, y, np.ones(6, F), np.ones(6, F), 0.1, 1e-5, int8.Maps.empty(1, 12))
 
 

@@ -1,4 +1,4 @@
-"""Sections of the ans and huffman stages of several tensors, whose blocks are decoded side by side:
+"""Sections of the ans and huffman coders of several tensors, whose blocks are decoded side by side:
 as one by one, whatever lies between them."""
 
 import numpy as np
@@ -13,7 +13,7 @@ from tests.conformance.reference_ans import ANS_FROM
 from tests.native.sections import geometric, log2, uniform
 
 ISAS = native.available_isas()
-STAGES = {"ans": 5, "huffman": 1}
+CODERS = {"ans": 5, "huffman": 1}
 
 
 def values(sizes, seed=0):
@@ -64,11 +64,11 @@ def section_starts(q, body, offsets):
     q=st.sampled_from(
         [uniform(3), uniform(4, 512), uniform(4, 65536), uniform(4, 16384), log2(4, 8), geometric(4, 2048)]
     ),
-    choice=st.sampled_from(list(STAGES)),
+    choice=st.sampled_from(list(CODERS)),
     threads=st.integers(1, 4),
     seed=st.integers(0, 9),
 )
-def test_several_tensors_come_back_as_from_the_raw_stage(sizes, q, choice, threads, seed):
+def test_several_tensors_come_back_as_from_the_raw_coder(sizes, q, choice, threads, seed):
     x, offsets = values(sizes, seed), offsets_of(sizes)
     body = encoded(q, x, offsets, choice)
     wanted = np.empty(x.size, np.float32)
@@ -84,7 +84,7 @@ def test_several_tensors_come_back_as_from_the_raw_stage(sizes, q, choice, threa
         np.testing.assert_array_equal(out, np.float32(1) + np.float32(2) * wanted)
 
 
-@pytest.mark.parametrize("choice", STAGES)
+@pytest.mark.parametrize("choice", CODERS)
 def test_from_a_tensor_in_the_middle(choice):
     sizes = [9000, 70_000, 100, 20_000]
     q, x, offsets = uniform(4, 512), values(sizes), offsets_of(sizes)
@@ -101,13 +101,13 @@ SIZES = [10_000, 400, 140_000, 9000, 30_000]
 Q: Quantiser = uniform(4, 16)  # few zeros
 
 
-@pytest.fixture(scope="module", params=STAGES)
+@pytest.fixture(scope="module", params=CODERS)
 def body(request):
     x = values([sum(SIZES)])  # so that all tensors have the same table
     made = encoded(Q, x, offsets_of(SIZES), request.param)
     starts = section_starts(Q, made, offsets_of(SIZES))
     large = [made[at] for at, n in zip(starts, SIZES, strict=True) if n >= ANS_FROM]
-    assert large == [STAGES[request.param]] * 4
+    assert large == [CODERS[request.param]] * 4
     return made, starts
 
 
@@ -140,7 +140,7 @@ def test_an_error_that_is_seen_at_once_does_not_hide_one_before_it(body):
     made, starts = body
     made, offsets = made.copy(), offsets_of(SIZES)
     byte = bad_last_byte(made, starts[3])
-    made[starts[4]] = 99  # no stage
+    made[starts[4]] = 99  # no coder
     assert decoded(Q, made, offsets, None)[0] == 4
     made[starts[3] - 1] = byte  # of tensor 2
     tensor, fault = decoded(Q, made, offsets, None)

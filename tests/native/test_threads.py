@@ -143,7 +143,7 @@ def test_every_task_runs_once_whoever_calls(tmp_path, forks):
     compiler = shutil.which("clang++") or (None if forks else shutil.which("c++"))
     if compiler is None:
         pytest.skip("needs clang++")
-    program, sources = tmp_path / "team", [PROGRAM, SRC / "core" / "thread_team.cpp"]
+    program, sources = tmp_path / "team", [PROGRAM, SRC / "runtime" / "thread_team.cpp"]
     flags = ["-std=c++17", "-O1", "-pthread", f"-I{SRC}", *SANITIZERS[forks]]
     empty = subprocess.run(
         [compiler, *SANITIZERS[forks], "-x", "c++", "-", "-o", program], input=b"int main() {}", capture_output=True

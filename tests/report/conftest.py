@@ -6,8 +6,7 @@ import math
 
 import pytest
 
-from edgegossip.telemetry.lines import EventRecord, MetricsRecord
-from edgegossip.telemetry.records import PARTS
+from edgegossip.telemetry.records import PARTS, EventRecord, MetricsRecord
 from edgegossip.telemetry.run_folder import RunFolder
 
 RECIPE = """[run]

@@ -6,7 +6,7 @@ import pytest
 
 from edgegossip.report.live import Live, LiveSink, progress_line
 from edgegossip.report.progress import Fleet
-from edgegossip.telemetry.lines import EventRecord, MetricsRecord
+from edgegossip.telemetry.records import EventRecord, MetricsRecord
 
 
 class Terminal(io.StringIO):

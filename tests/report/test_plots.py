@@ -66,7 +66,7 @@ def test_a_run_without_records_is_one_sentence(tmp_path):
 
 def test_more_classes_than_the_palette_has_colours():
     pytest.importorskip("matplotlib", reason="an extra: pip install 'edgegossip[report]'")
-    from edgegossip.report.style import class_colors
+    from edgegossip.report.draw import class_colors
 
     assert [len(set(class_colors(n))) for n in (1, 2, 10, 11, 100)] == [1, 2, 10, 11, 100]
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgegossip.report.series import SeriesReader, align, column_mean, column_range, smooth, thin
-from edgegossip.telemetry.lines import MetricsRecord
+from edgegossip.telemetry.records import MetricsRecord
 
 
 def _series(records):

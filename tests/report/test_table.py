@@ -4,7 +4,7 @@ import pytest
 
 from edgegossip.report.table import run_table
 from edgegossip.report.units import bytes_text, number_text, printable, seconds_text
-from edgegossip.telemetry.lines import MetricsRecord
+from edgegossip.telemetry.records import MetricsRecord
 from edgegossip.telemetry.run_folder import read_run
 from edgegossip.telemetry.summary import summarise, summarise_records
 

@@ -11,10 +11,10 @@ import time
 
 import pytest
 
-from edgegossip.report.top import follow, plain_table
+from edgegossip.report.live import follow, plain_table
+from edgegossip.report.progress import Watcher, newest_run
 from edgegossip.report.units import brief_text
-from edgegossip.report.watch import Watcher, newest_run
-from edgegossip.telemetry.lines import EventRecord, MetricsRecord, to_line
+from edgegossip.telemetry.records import EventRecord, MetricsRecord, to_line
 from edgegossip.telemetry.run_folder import RunFolder
 from edgegossip.types import DataError
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgegossip.telemetry.lines import MAX_LINE_BYTES, EventRecord, LogText, MetricsRecord, parse_record, to_line
+from edgegossip.telemetry.records import MAX_LINE_BYTES, EventRecord, LogText, MetricsRecord, parse_record, to_line
 from edgegossip.types import UsageError
 
 _names = st.text(min_size=1, max_size=12)

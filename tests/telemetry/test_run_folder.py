@@ -17,8 +17,8 @@ import pytest
 
 from edgegossip import native
 from edgegossip.files import write_atomic
-from edgegossip.telemetry.environment import PACKAGES, board_name, cpu_name, environment, package_version
-from edgegossip.telemetry.lines import MetricsRecord
+from edgegossip.telemetry.machine import PACKAGES, board_name, cpu_name, environment, package_version
+from edgegossip.telemetry.records import MetricsRecord
 from edgegossip.telemetry.run_folder import RunFolder, is_written, read_run
 from edgegossip.types import DataError, HostError
 
@@ -126,7 +126,7 @@ WRITER = """
 import sys
 from pathlib import Path
 from edgegossip.telemetry.run_folder import RunFolder
-from edgegossip.telemetry.tee import Tee
+from edgegossip.telemetry.sinks import Tee
 folder = RunFolder.create(Path(sys.argv[1]), "killed", "", {})
 sink = Tee(folder)
 for step in range(10**9):
@@ -260,7 +260,7 @@ def test_atomic_write_keeps_the_old_file_when_it_fails(tmp_path, monkeypatch):
 
 def test_environment_imports_nothing_heavy():
     code = (
-        "import sys, json; from edgegossip.telemetry.environment import environment;"
+        "import sys, json; from edgegossip.telemetry.machine import environment;"
         "print(json.dumps(environment(['edgegossip', 'run'])));"
         "bad = {'torch', 'flwr', 'grpc', 'matplotlib', 'rich', 'importlib.metadata'} & set(sys.modules); assert not bad, bad"
     )

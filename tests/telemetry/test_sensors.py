@@ -9,12 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgegossip.telemetry.machine import MachineSampler
+from edgegossip.telemetry.machine import POWER_EVERY_S, Energy, EnergyMeter, MachineSampler
 from edgegossip.telemetry.records import METRICS
-from edgegossip.telemetry.sensors.base import numbers_of
-from edgegossip.telemetry.sensors.detect import detect, powers, sample
-from edgegossip.telemetry.sensors.energy import EVERY_S, Energy, EnergyMeter
-from edgegossip.telemetry.sensors.tegrastats import parse_line
+from edgegossip.telemetry.sensors import detect, numbers_of, parse_line, powers, sample
 from tests.telemetry.trees import NAMES, plant
 
 EXPECTED = {
@@ -107,7 +104,7 @@ def test_tegrastats_is_read_where_nothing_else_says_what_a_board_takes(tmp_path)
     assert "tegrastats" not in [s.name for s in detect(tmp_path)]
 
 
-@pytest.mark.parametrize("seconds_between", [0.02, EVERY_S])
+@pytest.mark.parametrize("seconds_between", [0.02, POWER_EVERY_S])
 def test_joules_of_a_recorded_trace_are_right_to_one_percent(seconds_between):
     """A trace of a board's rounds: 1.9 W at rest, 5.2 W while it computes, ripple of 0.3 W at 1.3
     Hz. Round for round."""

@@ -6,10 +6,9 @@ import time
 
 import pytest
 
-from edgegossip.telemetry import tee as tees
-from edgegossip.telemetry.lines import EventRecord, MetricsRecord, parse_record
-from edgegossip.telemetry.sinks import PipeSink, RecordSink
-from edgegossip.telemetry.tee import Tee
+from edgegossip.telemetry import sinks as tees
+from edgegossip.telemetry.records import EventRecord, MetricsRecord, parse_record
+from edgegossip.telemetry.sinks import PipeSink, RecordSink, Tee
 from edgegossip.types import HostError, UsageError
 
 

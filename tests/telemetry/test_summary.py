@@ -7,8 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgegossip.telemetry.lines import EventRecord, MetricsRecord
-from edgegossip.telemetry.records import PARTS
+from edgegossip.telemetry.records import PARTS, EventRecord, MetricsRecord
 from edgegossip.telemetry.run_folder import RunFolder, read_run
 from edgegossip.telemetry.summary import summarise, summarise_records
 

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import threading
 
-from edgegossip.telemetry.system import ProcessSampler
+from edgegossip.telemetry.machine import ProcessSampler
 
 
 def test_samples_memory_at_once_and_load_after_an_interval():

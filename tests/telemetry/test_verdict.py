@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgegossip.telemetry.lines import EventRecord, MetricsRecord
+from edgegossip.telemetry.records import EventRecord, MetricsRecord
 from edgegossip.telemetry.run_folder import RunFolder, read_run
 from edgegossip.telemetry.summary import summarise, summarise_records
-from edgegossip.telemetry.verdict import Asked
+from edgegossip.telemetry.verdict import RunPlan
 from edgegossip.untrusted import Refusal
 
 BOARDS = ("a", "b", "c", "d")
@@ -60,7 +60,7 @@ def told(
                 values |= {**scores, **({} if test_loss is None else {"eval/loss": test_loss, "eval/examples": 400})}
             metrics.append(MetricsRecord(node, step, float(step), values))
     ends = [EventRecord(n, 99.0, "lost" if n in lost else "finished", n) for n in BOARDS]
-    document = summarise_records(HEAD, BOARDS, metrics, [*events, *ends], Asked.of(recipe, partition, TOPOLOGY))
+    document = summarise_records(HEAD, BOARDS, metrics, [*events, *ends], RunPlan.of(recipe, partition, TOPOLOGY))
     assert all(f["text"] and f["cure"] for f in document["verdict"])
     return [(f["kind"], f["ruin"], f"{f['text']}: {f['cure']}") for f in document["verdict"]]
 

@@ -13,9 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edgegossip.telemetry.environment import board_name, package_version
-from edgegossip.telemetry.sensors.base import found, number_of, text_of
-from edgegossip.telemetry.sensors.processor import THROTTLED, ThermalZones, throttled_bits
+from edgegossip.telemetry.machine import board_name, package_version
+from edgegossip.telemetry.sensors import THROTTLED, ThermalZones, found, number_of, text_of, throttled_bits
 
 PACKAGES = ("edgegossip", "numpy", "torch", "grpcio", "protobuf", "psutil", "flwr")
 _OWN_CLOCK = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")  # scaling_driver
@@ -42,7 +41,7 @@ class Facts:
     packages: Mapping[str, str | None] = field(default_factory=dict)
     unix_s: float = 0.0
     clock_synchronised: bool | None = None
-    throttled: int | None = None  # the firmware's bits, see sensors/processor.py
+    throttled: int | None = None  # the firmware's bits, see edgegossip.telemetry.sensors
     temperature_c: float | None = None
     governors: tuple[str, ...] = ()  # of cpufreq
     wear: tuple[tuple[str, int], ...] = ()  # (block device, eMMC life time estimate: 1 is up to 10 % used, 11 is over)

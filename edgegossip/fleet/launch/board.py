@@ -30,10 +30,9 @@ from edgegossip.node.notify import ServiceSink, service
 from edgegossip.node.spec import NodeSpec, check_names, default_members, make_algorithm
 from edgegossip.recipe import Recipe
 from edgegossip.report.live import Live, LiveSink
-from edgegossip.telemetry.environment import environment
+from edgegossip.telemetry.machine import environment
 from edgegossip.telemetry.run_folder import RunFolder
-from edgegossip.telemetry.sinks import RecordSink
-from edgegossip.telemetry.tee import Tee
+from edgegossip.telemetry.sinks import RecordSink, Tee
 from edgegossip.training.check import data_notice
 from edgegossip.training.data import Board
 from edgegossip.types import EXIT_OK, EXIT_RUIN, ConfigError, NodeId

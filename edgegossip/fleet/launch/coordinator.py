@@ -32,9 +32,8 @@ from edgegossip.node.storage import DiskFull, about_model, save_model
 from edgegossip.recipe import Recipe, run_id
 from edgegossip.report.live import Live, LiveSink
 from edgegossip.telemetry.run_folder import RunFolder
-from edgegossip.telemetry.sinks import RecordSink
+from edgegossip.telemetry.sinks import RecordSink, Tee
 from edgegossip.telemetry.summary import COORDINATOR
-from edgegossip.telemetry.tee import Tee
 from edgegossip.training.data import Board
 from edgegossip.types import ConfigError, NodeId, RunError, UsageError, Vec
 

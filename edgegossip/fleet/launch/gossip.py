@@ -26,7 +26,7 @@ from edgegossip.node.spec import make_topology
 from edgegossip.node.storage import vector_of
 from edgegossip.recipe import Recipe
 from edgegossip.report.models import FoundModel, RunModels
-from edgegossip.telemetry.lines import EventRecord
+from edgegossip.telemetry.records import EventRecord
 from edgegossip.telemetry.run_folder import RunFolder
 from edgegossip.telemetry.sinks import RecordSink
 from edgegossip.types import EdgegossipError, NodeId, RunError

@@ -20,8 +20,8 @@ from edgegossip.node.spec import default_members
 from edgegossip.recipe import Recipe
 from edgegossip.report.live import Live, LiveSink
 from edgegossip.telemetry.run_folder import RunFolder, read_run
+from edgegossip.telemetry.sinks import Tee
 from edgegossip.telemetry.summary import summarise
-from edgegossip.telemetry.tee import Tee
 from edgegossip.types import ConfigError, DataError, NodeId
 
 

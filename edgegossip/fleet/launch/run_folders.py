@@ -15,7 +15,7 @@ from edgegossip import recipe as recipes
 from edgegossip import training
 from edgegossip.mesh.membership.manifest import is_instance
 from edgegossip.recipe import Recipe
-from edgegossip.telemetry.environment import environment
+from edgegossip.telemetry.machine import environment
 from edgegossip.telemetry.run_folder import RunFolder, read_run
 from edgegossip.telemetry.summary import summarise
 from edgegossip.types import EXIT_DEGRADED, EXIT_OK, EXIT_RUIN, EXIT_RUN, EdgegossipError, HostError, NodeId

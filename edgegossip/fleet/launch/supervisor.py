@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from edgegossip.fleet.launch.fork_server import ForkServer, Process
-from edgegossip.telemetry.lines import EventRecord, LogText, MetricsRecord, Record, parse_record
+from edgegossip.telemetry.records import EventRecord, LogText, MetricsRecord, Record, parse_record
 from edgegossip.telemetry.sinks import HEARTBEAT, RecordSink
 from edgegossip.types import NodeId
 

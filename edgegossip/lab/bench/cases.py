@@ -1,20 +1,23 @@
-"""What `bench codecs` measures: codecs with parameters, grouped so that the stages of one quantiser
+"""What `bench codecs` measures: codecs with parameters, grouped so that the coders of one quantiser
 are measured in turn."""
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
+from decimal import Decimal
 from typing import Any
 
 from edgegossip import codecs
 from edgegossip.codecs import Codec
-from edgegossip.codecs.quantised import stage_error
+from edgegossip.codecs.quantised import coder_error
+from edgegossip.layout import MAX_VALUES
 from edgegossip.types import ConfigError
 
-_STAGES = ("raw", "huffman", "auto")
-_MORE_STAGES: Mapping[str, tuple[str, ...]] = {
+_CODERS = ("raw", "huffman", "auto")
+_MORE_CODERS: Mapping[str, tuple[str, ...]] = {
     "qsgd": ("elias", "zstd", "ans"),
     "qsgd-inf": ("ans",),
     "elastiquant": ("elias", "zstd", "ans"),
@@ -23,25 +26,25 @@ _MORE_STAGES: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A codec with its parameters and the stages to measure; stages empty: it has none."""
+    """A codec with its parameters and the coders to measure; coders empty: it has none."""
 
     name: str
     params: dict[str, Any] = field(default_factory=dict)
-    stages: tuple[str, ...] = ()
+    coders: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:
-        """The codec as --codec takes it, without its stage."""
+        """Return the codec as --codec takes it, without its entropy coder."""
         given = ",".join(f"{key}={value}" for key, value in self.params.items())
         return f"{self.name}:{given}" if given else self.name
 
-    def build(self, stage: str | None) -> Codec[Any]:
-        """The codec in this stage."""
-        return codecs.get(self.name, **self.params, **({"stage": stage} if stage else {}))
+    def build(self, coder: str | None) -> Codec[Any]:
+        """Return the codec with this entropy coder."""
+        return codecs.get(self.name, **self.params, **({"stage": coder} if coder else {}))
 
 
 def default_cases() -> tuple[Case, ...]:
-    """Every codec of the package but the wrappers, which need another codec."""
+    """Return every codec of the package but the wrappers, which need another codec."""
     return tuple(parse_case(name) for name in codecs.names() if not _is_wrapper(name))
 
 
@@ -49,38 +52,38 @@ def _is_wrapper(name: str) -> bool:
     return any(getattr(p, "codec", False) for p in codecs.REGISTRY.families[name].params)
 
 
-def parse_cases(texts: Sequence[str], stages: Sequence[str] = ()) -> tuple[Case, ...]:
-    """The cases of --codec options (default: all), with those of the --stage options that a codec
-    can have; one that has stages and none of these is left out. Raises ConfigError for a stage that
-    no case has."""
+def parse_cases(texts: Sequence[str], coders: Sequence[str] = ()) -> tuple[Case, ...]:
+    """Return the cases of --codec options (default: all), with those of the --stage options that a
+    codec can have; one that has coders and none of these is left out. Raises ConfigError for a
+    coder that no case has."""
     cases = tuple(parse_case(text) for text in texts) or default_cases()
-    if not stages:
+    if not coders:
         return cases
-    for stage in stages if any(case.stages for case in cases) else ():
-        if not any(_can_have(case, stage) for case in cases):
-            raise ConfigError(f"--stage {stage}: none of these codecs has it")
-    narrowed = (Case(c.name, c.params, tuple(s for s in stages if _can_have(c, s))) for c in cases)
-    return tuple(new for new, old in zip(narrowed, cases, strict=True) if new.stages or not old.stages)
+    for coder in coders if any(case.coders for case in cases) else ():
+        if not any(_can_have(case, coder) for case in cases):
+            raise ConfigError(f"--stage {coder}: none of these codecs has it")
+    narrowed = (Case(c.name, c.params, tuple(s for s in coders if _can_have(c, s))) for c in cases)
+    return tuple(new for new, old in zip(narrowed, cases, strict=True) if new.coders or not old.coders)
 
 
-def _can_have(case: Case, stage: str) -> bool:
-    if not case.stages:
+def _can_have(case: Case, coder: str) -> bool:
+    if not case.coders:
         return False
     try:
-        case.build(stage)
+        case.build(coder)
     except ConfigError:
         return False
     return True
 
 
 def parse_case(text: str) -> Case:
-    """NAME or NAME:key=value,key=value. Without a stage, those that are worth measuring. Raises
+    """NAME or NAME:key=value,key=value. Without a coder, those that are worth measuring. Raises
     ConfigError."""
     name, _, rest = text.partition(":")
     params = _params(text, rest)
-    stage = params.pop("stage", None)
-    codecs.get(name, **params, **({} if stage is None else {"stage": stage}))
-    return Case(name, params, (stage,) if stage is not None else _stages(name, params))
+    coder = params.pop("stage", None)
+    codecs.get(name, **params, **({} if coder is None else {"stage": coder}))
+    return Case(name, params, (coder,) if coder is not None else _coders(name, params))
 
 
 def _params(case: str, text: str) -> dict[str, Any]:
@@ -115,22 +118,22 @@ def _setting(case: str, text: str) -> tuple[str, Any]:
         return key.strip(), value.strip()
 
 
-def _stages(name: str, params: dict[str, Any]) -> tuple[str, ...]:
-    """A preset's own stage; all that make sense of a quantised codec with these parameters; none of
+def _coders(name: str, params: dict[str, Any]) -> tuple[str, ...]:
+    """A preset's own coder; all that make sense of a quantised codec with these parameters; none of
     others."""
     family = codecs.REGISTRY.families[name]
-    stage = next((p for p in family.params if p.name == "stage"), None)
-    if stage is None:
+    coder = next((p for p in family.params if p.name == "stage"), None)
+    if coder is None:
         return ()
     if family.wire_id is None:
-        return (str(stage.default),)
-    wanted = [s for s in stage.choices if s in _STAGES or s in _MORE_STAGES.get(name, ())]
-    return tuple(s for s in wanted if not stage_error(s, params.get("bits", 4)))
+        return (str(coder.default),)
+    wanted = [s for s in coder.choices if s in _CODERS or s in _MORE_CODERS.get(name, ())]
+    return tuple(s for s in wanted if not coder_error(s, params.get("bits", 4)))
 
 
 def description(codec: Codec[Any]) -> tuple[str, dict[str, Any]]:
-    """Family and parameters of a built codec, presets and defaults resolved. Of error feedback:
-    those of the codec inside, and `feedback`, the share of the error that is kept."""
+    """Return the family and parameters of a built codec, presets and defaults resolved. Of error
+    feedback: those of the codec inside, and `feedback`, the share of the error that is kept."""
     params: dict[str, Any] = {f.name: getattr(codec, f.name) for f in fields(codec)} if is_dataclass(codec) else {}
     if "codec" not in params or "decay" not in params:
         return codec.name, params
@@ -145,3 +148,28 @@ def parse_codec(text: str) -> tuple[str, dict[str, Any]]:
     params = _params(text, rest)
     codecs.get(name, **params)
     return name, params
+
+
+# Sizes as users write them. Pure.
+
+_FACTORS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(k|M|G|Ki|Mi|Gi)?(B)?")
+
+
+def parse_size(text: str) -> int:
+    """Return the number of values: "250000", "2M" (values), "8MB", "4MiB" (bytes of float32).
+    Raises ConfigError, also for what is no whole number of values."""
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise ConfigError(
+            f"--size {text}: write a number of values (250000, 2M) or of bytes of float32 (8MB, 100MB, 4MiB)"
+        )
+    number, factor, is_bytes = found.groups()
+    # Decimal: 4.35k is 4350, and not the 4349.999... of float64.
+    values = Decimal(number) * _FACTORS[factor or ""] / (4 if is_bytes else 1)
+    if not 1 <= values <= MAX_VALUES:
+        raise ConfigError(f"--size {text}: a vector has 1 to {MAX_VALUES} values")
+    if values != int(values):
+        unit = "float32, 4 bytes each" if is_bytes else "values"
+        raise ConfigError(f"--size {text} is no whole number of {unit}")
+    return int(values)

@@ -3,7 +3,9 @@
 `synthetic` draws a generalised normal vector in the shapes of ResNet-50; `fitted` takes or repeats
 real tensors. Both have whole tensors of the sizes that they have in the model, in its order, until
 there are as many values as are wanted: what a codec pays and gains by the tensor (scales, code
-tables) is then what it is in practice.
+tables) is then what it is in practice. `dump` trains one model with plain mini-batch SGD on this
+machine and keeps its gradients at several steps: of the loss on one mini-batch, before momentum and
+weight decay, of all trainable tensors. torch is imported for that alone.
 """
 
 from __future__ import annotations
@@ -12,15 +14,29 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from edgegossip import recipe as recipes
 from edgegossip.layout import Layout, TensorSpec
+from edgegossip.recipe import Recipe
 from edgegossip.types import DataError, UsageError, Vec
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from edgegossip.training.data import DataSet
 
 BETA = 0.6  # shape of the generalised normal law that gradients follow (Chen et al. 2022, CO3, section III)
 Shape = tuple[int, ...]
-_STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))  # width and blocks of ResNet-50
+_GROUPS = ((64, 3), (128, 4), (256, 6), (512, 3))  # width and blocks of ResNet-50
+
+STEPS = 30  # of the training run that gradients come from
+# A network of 1.1 M values on the data set that comes with the package: some seconds, without the
+# many exact zeros that convolutions over images of 8 x 8 pixels leave in a gradient.
+_NETWORK = ("model.name=mlp", "training.lr=0.05", "run.threads=1")
+_WIDE = "model.params.hidden=[1024, 1024]"  # of the default network only
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +56,18 @@ class Tensors:
 
     @property
     def shapes(self) -> tuple[tuple[str, Shape], ...]:
+        """Return the name and the shape of each."""
         return tuple((name, array.shape) for name, array in self.arrays)
 
 
 def resnet50_shapes() -> tuple[tuple[str, Shape], ...]:
-    """The 161 parameter tensors of ResNet-50 for ImageNet (He et al. 2016, table 1), 25 557 032
-    values."""
+    """Return the 161 parameter tensors of ResNet-50 for ImageNet (He et al. 2016, table 1),
+    25,557,032 values."""
     shapes: list[tuple[str, Shape]] = [("conv1", (64, 3, 7, 7)), *_norm("bn1", 64)]
     inputs = 64
-    for stage, (width, blocks) in enumerate(_STAGES, 1):
+    for group, (width, blocks) in enumerate(_GROUPS, 1):
         for block in range(blocks):
-            name, outputs = f"layer{stage}.{block}", 4 * width
+            name, outputs = f"layer{group}.{block}", 4 * width
             sizes = ((width, inputs, 1, 1), (width, width, 3, 3), (outputs, width, 1, 1))
             for k, shape in enumerate(sizes, 1):
                 shapes += [(f"{name}.conv{k}", shape), *_norm(f"{name}.bn{k}", shape[0])]
@@ -68,11 +85,12 @@ def _norm(name: str, width: int) -> list[tuple[str, Shape]]:
 
 
 def synthetic(n: int, seed: int) -> Input:
-    """A generalised normal vector, beta 0.6, in the shapes of ResNet-50.
+    """Return a generalised normal vector, beta 0.6, in the shapes of ResNet-50.
 
-    |x| = alpha G^(1/beta) with G a gamma variate of shape 1/beta, and a fair sign. alpha differs from tensor to tensor as
-    in a gradient of He-initialised layers: weights 1/sqrt(fan-in), normalisation and biases larger
-    by the positions that they sum over (taken as 8), all times a log-normal factor exp(0.5 z).
+    |x| = alpha G^(1/beta) with G a gamma variate of shape 1/beta, and a fair sign. alpha differs
+    from tensor to tensor as in a gradient of He-initialised layers: weights 1/sqrt(fan-in),
+    normalisation and biases larger by the positions that they sum over (taken as 8), all times a
+    log-normal factor exp(0.5 z).
     """
     rng = np.random.default_rng(seed)
     shapes = resnet50_shapes()
@@ -85,7 +103,7 @@ def synthetic(n: int, seed: int) -> Input:
 
 
 def in_layout(layout: Layout, seed: int) -> Vec:
-    """A vector of the same law in the tensors of a model, float32[layout.size]."""
+    """Return a vector of the same law in the tensors of a model, float32[layout.size]."""
     rng = np.random.default_rng(seed)
     return np.concatenate([_gennorm(rng, spec.size, _scale(rng, spec.shape)) for spec in layout.tensors])
 
@@ -100,11 +118,14 @@ def _gennorm(rng: np.random.Generator, size: int, alpha: float) -> Vec:
     values = rng.standard_gamma(1.0 / BETA, size, dtype=np.float32)
     np.power(values, np.float32(1.0 / BETA), out=values)
     values *= np.float32(alpha)
-    return np.copysign(values, rng.random(size, dtype=np.float32) - np.float32(0.5), out=values)
+    signs = rng.random(size, dtype=np.float32) - np.float32(0.5)
+    np.copysign(values, signs, out=values)
+    return values
 
 
 def fitted(name: str, tensors: Tensors, n: int) -> Input:
-    """The first of these tensors, or all of them several times, so that there are n values."""
+    """Return the first of these tensors, or all of them several times, so that there are n
+    values."""
     by_name = dict(tensors.arrays)
     if not sum(a.size for a in by_name.values()):
         raise UsageError("there is no value to encode in these tensors")
@@ -150,6 +171,75 @@ def _filled(shapes: Sequence[tuple[str, Shape]], n: int) -> Iterator[_Piece]:
         copy += 1
 
 
+def recipe_for(settings: Sequence[str] = ()) -> Recipe:
+    """Return the recipe whose [data], [model], [training] and seed are used; `settings` as in
+    `run --set`."""
+    other = any(setting.partition("=")[0].strip() == "model.name" for setting in settings)
+    return recipes.load("quickstart-gossip", (*_NETWORK, *(() if other else (_WIDE,)), *settings))
+
+
+def dump(recipe: Recipe, steps: int = STEPS) -> Tensors:
+    """Return the gradients of the first, the middle and the last of `steps` steps, tensor by
+    tensor, named "step17/...".
+
+    Raises ConfigError and DataError as `run` does, UsageError when the loss is not finite."""
+    import torch
+
+    from edgegossip.training import check
+    from edgegossip.training.data import open_data
+
+    check(recipe)
+    if recipe.data.augment:
+        raise UsageError("gradients are dumped without augmentation; set data.augment = false")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(recipe.run.threads)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(recipe.run.seed)
+            return _train(recipe, open_data(recipe.data), steps)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _train(recipe: Recipe, data: DataSet, steps: int) -> Tensors:
+    import torch
+    from torch.nn import functional as F
+
+    from edgegossip.training import models
+    from edgegossip.training import optimizer as optimizers
+    from edgegossip.training.loader import Normalize, Sampler
+    from edgegossip.training.schedule import learning_rate
+
+    settings = recipe.training
+    module = models.build(recipe.model, data.about.shape, data.about.outputs)
+    optimizer = optimizers.make(settings, module)
+    sampler = Sampler(len(data.indexed()), settings.batch_size, recipe.run.seed, 0)
+    normalise = Normalize.of(data.about)
+    kept: list[tuple[str, np.ndarray]] = []
+    module.train()
+    for step in range(steps):
+        chosen = sampler.batch(step)
+        optimizer.zero_grad()
+        inputs, labels = data.indexed().take(chosen)
+        logits = module(normalise(inputs))
+        loss = F.cross_entropy(logits, torch.from_numpy(labels))
+        if not torch.isfinite(loss):
+            raise UsageError(
+                f"the training loss became {float(loss.detach())} in step {step}; try a smaller training.lr"
+            )
+        torch.autograd.backward(loss)
+        if step in {0, steps // 2, steps - 1}:
+            kept += _tensors(module, step)
+        optimizers.set_rate(optimizer, learning_rate(settings, step, steps), settings.lr)
+        optimizer.step()
+    return Tensors(tuple(kept))
+
+
+def _tensors(module: nn.Module, step: int) -> list[tuple[str, np.ndarray]]:
+    named = ((name, p.grad) for name, p in module.named_parameters() if p.requires_grad and p.numel())
+    return [(f"step{step}/{name}", grad.numpy().copy()) for name, grad in named if grad is not None]
+
+
 def save(path: Path, tensors: Tensors) -> None:
     """Keep tensors in a .npz file, one array each, in order."""
     with path.open("wb") as file:
@@ -157,7 +247,7 @@ def save(path: Path, tensors: Tensors) -> None:
 
 
 def read(path: Path) -> Tensors:
-    """The tensors of a .npz file, such as `save` writes, or the array of a .npy file. Raises
+    """Return the tensors of a .npz file, such as `save` writes, or the array of a .npy file. Raises
     DataError."""
     try:
         loaded = np.load(path, allow_pickle=False)

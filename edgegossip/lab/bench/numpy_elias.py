@@ -1,4 +1,4 @@
-"""The Elias stage's rival: quantisation to s uniform levels and Elias omega codes, as vectorised
+"""The Elias coder's rival: quantisation to s uniform levels and Elias omega codes, as vectorised
 numpy.
 
 Encoding looks every code word up in a table, adds lengths up for bit positions and ORs whole 64-bit
@@ -37,7 +37,7 @@ class Piece:
 
 
 def omega(k: int) -> str:
-    """Elias's recursive code of k >= 1: "0", 2 -> "100", 4 -> "101000" (Elias 1975)."""
+    """Return Elias's recursive code of k >= 1: "0", 2 -> "100", 4 -> "101000" (Elias 1975)."""
     word = "0"
     while k > 1:
         word = f"{k:b}{word}"
@@ -73,9 +73,11 @@ class NumpyElias:
         self.levels = np.array(levels, np.float32)
 
     def encode(self, x: Vec) -> list[Piece]:
+        """Quantise and code float32[n], piece by piece."""
         return [self._encode(piece) for piece in self._pieces(x)]
 
     def decode(self, pieces: list[Piece], out: Vec) -> Vec:
+        """Decode all pieces into `out`, float32[n], and return it."""
         at = 0
         for piece in pieces:
             size = min(out.size - at, len(piece.norms) * self.bucket)
@@ -158,4 +160,5 @@ def _peek(words: NDArray[np.uint64], at: NDArray[np.int64], bits: int) -> NDArra
     """The `bits` bits from bit `at` on."""
     index, shift = at >> 6, (at & 63).astype(np.uint64)
     low = (words[index + 1] >> np.uint64(1)) >> (np.uint64(63) - shift)
-    return (((words[index] << shift) | low) >> np.uint64(64 - bits)).astype(np.int64)
+    found: NDArray[np.int64] = (((words[index] << shift) | low) >> np.uint64(64 - bits)).astype(np.int64)
+    return found

@@ -1,5 +1,5 @@
-"""Processes of a benchmark: started on a leash, measured with all that they start, and gone in the
-end."""
+"""Processes of a benchmark: ended by the kernel when their parent ends, measured with all that they
+start, and gone in the end."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _PR_SET_PDEATHSIG = 1
 
 
 def start(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> psutil.Popen:
-    """A child in a session of its own, whose output goes to `log`; the kernel ends it when this
-    thread ends."""
+    """Start a child in a session of its own, whose output goes to `log`; the kernel ends it when
+    this thread ends."""
     with log.open("ab") as out:
         return psutil.Popen(
             [sys.executable, "-m", "edgegossip.lab.bench.processes", str(os.getpid()), *command],
@@ -45,7 +45,7 @@ def stop(roots: Sequence[psutil.Popen], patience_s: float = 3.0) -> None:
 
 
 def family(root: psutil.Process) -> list[psutil.Process]:
-    """A process and all below it; empty when it has ended."""
+    """Return a process and all below it; empty when it has ended."""
     try:
         return [root, *root.children(recursive=True)]
     except psutil.NoSuchProcess:
@@ -53,7 +53,8 @@ def family(root: psutil.Process) -> list[psutil.Process]:
 
 
 def cpu_s(roots: Sequence[psutil.Process]) -> float:
-    """CPU seconds so far of these processes and all below them, those that have ended included."""
+    """Return the CPU seconds so far of these processes and all below them, those that have ended
+    included."""
     return sum(_cpu_s(p) for root in roots for p in family(root))
 
 
@@ -68,7 +69,7 @@ class PeakMemory:
         self._thread = threading.Thread(target=self._watch, daemon=True, name="memory")
 
     def bytes(self) -> int:
-        """The largest of them."""
+        """Return the largest of them."""
         return max(self._peaks, default=0)
 
     def __enter__(self) -> PeakMemory:
@@ -105,7 +106,7 @@ def _signal(process: psutil.Process, signum: int) -> None:
         process.send_signal(signum)
 
 
-def _on_a_leash(parent_pid: int, command: Sequence[str]) -> None:
+def _run_until_parent_ends(parent_pid: int, command: Sequence[str]) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent_pid:
         raise SystemExit("the benchmark ended before its child was up")
@@ -113,4 +114,4 @@ def _on_a_leash(parent_pid: int, command: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    _on_a_leash(int(sys.argv[1]), sys.argv[2:])
+    _run_until_parent_ends(int(sys.argv[1]), sys.argv[2:])

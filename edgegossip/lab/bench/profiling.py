@@ -17,7 +17,6 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from time import process_time
 from typing import Any
@@ -25,7 +24,7 @@ from typing import Any
 from edgegossip import codecs
 from edgegossip.codecs.base import Ctx
 from edgegossip.recipe import Recipe
-from edgegossip.telemetry.environment import environment
+from edgegossip.telemetry.machine import environment
 from edgegossip.telemetry.sinks import PipeSink
 from edgegossip.telemetry.spans import RoundClock
 from edgegossip.training import build_workload
@@ -38,26 +37,17 @@ _NEIGHBOURS = 2
 _EVENTS = 8  # spans that a board opens in a round for what comes in, beside those of the work itself
 
 
-@dataclass(slots=True)
 class _Round:
     """One board's round."""
 
-    recipe: Recipe
-
-    def __post_init__(self) -> None:
+    def __init__(self, recipe: Recipe) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            self.workload = build_workload(self.recipe, 0)
+            self.workload = build_workload(recipe, 0)
         self.layout = self.workload.layout
-        self.x = self.workload.initial(self.recipe.run.seed)
-        self.codec: Any = codecs.get(self.recipe.codec.name, **self.recipe.codec.params)
-        self.state = self.codec.init(self.layout)
-
-    workload: Any = None
-    layout: Any = None
-    x: Any = None
-    codec: Any = None
-    state: Any = None
+        self.x = self.workload.initial(recipe.run.seed)
+        self.codec = codecs.get(recipe.codec.name, **recipe.codec.params)
+        self.state: Any = self.codec.init(self.layout)
 
     def play(self, span: Callable[[str], Any]) -> LocalUpdate:
         with span("compute"):
@@ -94,8 +84,8 @@ class _Profiler:
 
 
 def run(recipe: Recipe, rounds: int, meters: Meters) -> dict[str, Any]:
-    """The document of `bench profiling --json`. `meters`: what a board asks at the end of a round.
-    Raises ConfigError and DataError as `run` does."""
+    """Return the document of `bench profiling --json`. `meters`: what a board asks at the end of a
+    round. Raises ConfigError and DataError as `run` does."""
     board = _Round(recipe)
     board.play(nullcontext)
     with tempfile.TemporaryDirectory() as folder, _connections(2 * _NEIGHBOURS):
@@ -175,7 +165,7 @@ def _connections(count: int) -> Iterator[None]:
 
 
 def text_of(document: dict[str, Any]) -> str:
-    """For people."""
+    """Return the document in words, for people."""
     return (
         f"{document['model']}, {document['rounds']} rounds each, CPU time: {document['without_ms']:.2f} ms without profiling, "
         f"{document['with_ms']:.2f} ms with; profiling alone takes {document['profiling_ms']:.3f} ms a round, "

@@ -3,33 +3,32 @@ check."""
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from edgegossip import native
-from edgegossip.lab.bench import gradients, inputs, show, targets
-from edgegossip.lab.bench.cases import Case, parse_cases
+from edgegossip.lab.bench import inputs
+from edgegossip.lab.bench.cases import Case, parse_cases, parse_size
 from edgegossip.lab.bench.codecs import Row, Settings, measure
 from edgegossip.lab.bench.inputs import Input, Tensors
-from edgegossip.lab.bench.sizes import parse_size
-from edgegossip.telemetry.environment import environment
-from edgegossip.types import EXIT_OK, EXIT_RUN, ConfigError, HostError
+from edgegossip.lab.bench.tables import exit_code, machine_line, packages_line, page, verdict_word, write_document
+from edgegossip.telemetry.machine import environment
+from edgegossip.types import EXIT_OK, ConfigError, HostError
 
 Print = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """The options of the command, as given."""
+class Options:
+    """The options of the command are kept as they were given."""
 
     codecs: tuple[str, ...]
-    stages: tuple[str, ...]
+    coders: tuple[str, ...]
     inputs: tuple[str, ...]
     sizes: tuple[str, ...]
     settings: tuple[str, ...]  # of the recipe that gradients are dumped from
@@ -45,42 +44,44 @@ class Asked:
     save: Path | None
 
 
-def run(asked: Asked, arguments: Sequence[str], out: Print, note: Print) -> tuple[dict[str, Any], int]:
+def run(options: Options, arguments: Sequence[str], out: Print, note: Print) -> tuple[dict[str, Any], int]:
     """Measure. Rows go to `out` as lines when they are there; what was left out to `note`. The
     document and the exit code. Raises ConfigError for options that make no sense, HostError when
     the folder cannot be written to."""
-    use_kernels(asked.isa, asked.threads)
-    if asked.settings and "gradient" not in asked.inputs:
+    use_kernels(options.isa, options.threads)
+    if options.settings and "gradient" not in options.inputs:
         raise ConfigError(
-            f"--set {asked.settings[0]} changes the recipe behind --input gradient, which is not measured"
+            f"--set {options.settings[0]} changes the recipe behind --input gradient, which is not measured"
         )
-    cases, sizes = parse_cases(asked.codecs, asked.stages), [parse_size(text) for text in asked.sizes]
-    sources = [(name, _source(name, asked)) for name in dict.fromkeys(asked.inputs)]
-    if asked.save is not None:
-        with _writing(asked.save):
-            asked.save.mkdir(parents=True, exist_ok=True)
+    cases, sizes = parse_cases(options.codecs, options.coders), [parse_size(text) for text in options.sizes]
+    sources = [(name, _source(name, options)) for name in dict.fromkeys(options.inputs)]
+    if options.save is not None:
+        with _writing(options.save):
+            options.save.mkdir(parents=True, exist_ok=True)
     document: dict[str, Any] = {
         "machine": environment(arguments),
         "command": shlex.join(["edgegossip", *arguments]),
-        "threads": asked.threads,
-        "repeat": asked.repeat,
-        "min_seconds": asked.min_seconds,
-        "caches": asked.caches,
-        "seed": asked.seed,
+        "threads": options.threads,
+        "repeat": options.repeat,
+        "min_seconds": options.min_seconds,
+        "caches": options.caches,
+        "seed": options.seed,
         "rows": [],
     }
-    out(show.machine_line(document["machine"]))
-    out(show.heading())
-    settings = Settings(asked.repeat, asked.min_seconds, asked.threads, asked.seed, asked.rivals, asked.caches)
+    out(machine_line(document["machine"]))
+    out(heading())
+    settings = Settings(
+        options.repeat, options.min_seconds, options.threads, options.seed, options.rivals, options.caches
+    )
     for size in sizes:
         for _, source in sources:
             document["rows"] += _measure_all(cases, source(size), settings, out, note)
-    return document, _conclude(document, asked, out)
+    return document, _conclude(document, options, out)
 
 
 def use_kernels(isa: str | None, threads: int) -> None:
-    """Instruction set and threads of this process's kernels. Raises ConfigError for one that this
-    machine lacks."""
+    """Set instruction set and threads of this process's kernels. Raises ConfigError for one that
+    this machine lacks."""
     if isa is not None:
         if isa not in native.available_isas():
             raise ConfigError(f"--isa {isa}: this machine has {', '.join(native.available_isas())}")
@@ -88,13 +89,13 @@ def use_kernels(isa: str | None, threads: int) -> None:
     os.environ["EDGEGOSSIP_THREADS"] = str(threads)
 
 
-def _source(name: str, asked: Asked) -> Callable[[int], Input]:
+def _source(name: str, options: Options) -> Callable[[int], Input]:
     """From a number of values to the input. Reads or computes what it needs at once, so that
     mistakes show early."""
     if name == "synthetic":
-        return lambda n: inputs.synthetic(n, asked.seed)
+        return lambda n: inputs.synthetic(n, options.seed)
     if name == "gradient":
-        tensors = gradients.dump(gradients.recipe_for(asked.settings), asked.steps)
+        tensors = inputs.dump(inputs.recipe_for(options.settings), options.steps)
         return lambda n: inputs.fitted("gradient", tensors, n)
     if not Path(name).is_file():
         raise ConfigError(f"--input {name}: neither synthetic, gradient nor a file")
@@ -107,34 +108,33 @@ def _measure_all(cases: Sequence[Case], data: Input, settings: Settings, out: Pr
     for case in cases:
         try:
             found = measure(case, data, settings)
-        except HostError as error:  # a stage whose package is not installed
+        except HostError as error:  # a coder whose package is not installed
             note(f"left out {case.label}: {error}")
             continue
         for row in found:
-            out(show.line(row))
+            out(line(row))
         rows += found
     return rows
 
 
-def _conclude(document: dict[str, Any], asked: Asked, out: Print) -> int:
+def _conclude(document: dict[str, Any], options: Options, out: Print) -> int:
     """Notes, the check and files; the exit code."""
-    for text in show.NOTES:
+    for text in NOTES:
         out(text)
     code = EXIT_OK
-    if asked.check:
-        verdicts = targets.check(document["rows"])
+    if options.check:
+        verdicts = verdicts_on(document["rows"])
         document["checks"] = [verdict.as_dict() for verdict in verdicts]
         for verdict in document["checks"]:
-            out(show.verdict_line(verdict))
+            out(verdict_line(verdict))
         held = [verdict.holds for verdict in verdicts]
         out(
             f"{held.count(True)} of {len(held)} targets hold, {held.count(False)} fail, {held.count(None)} were not measured"
         )
-        code = EXIT_OK if False not in held and True in held else EXIT_RUN
-    if asked.save is not None:
-        with _writing(asked.save):
-            (asked.save / "codecs.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-            (asked.save / "codecs.md").write_text(show.markdown(document), encoding="utf-8")
+        code = exit_code(held)
+    if options.save is not None:
+        with _writing(options.save):
+            write_document(options.save, "codecs", document, markdown(document))
     return code
 
 
@@ -145,3 +145,255 @@ def _writing(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise HostError(f"cannot write to {folder}: {error.strerror or error}") from None
+
+
+# The figures that a release has to reach, in one table, and the check of rows against them.
+#
+# Speed is for one core; the ratios to memcpy are stated for machines with AVX-512 and are checked
+# with every instruction set but `portable`. Every figure is the worst among the rows that a line
+# speaks of.
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One line: a figure of certain rows and its bound. `portable`: the bound for the portable
+    build; None: none. `vbmi`: the bound is for AVX-512 VBMI alone. `tuned`: the same figure against
+    the rival at its best, which is told and not judged."""
+
+    text: str
+    of: Callable[[Row], bool]
+    figure: Callable[[Row], float | None]
+    bound: float
+    at_least: bool = True
+    portable: float | None = None
+    any_isa: bool = False  # the bound holds for the portable build too
+    vbmi: bool = False
+    tuned: Callable[[Row], float | None] = lambda row: None
+
+    def bound_for(self, row: Row) -> float | None:
+        """Return the bound for this row's instruction set; None: it has none."""
+        if self.vbmi and row["isa"] != "avx512vbmi":
+            return None
+        return self.bound if self.any_isa or row["isa"] != "portable" else self.portable
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a line came to. `holds` None: no row that it speaks of was measured. `tuned`: that row's
+    figure against tuned torch, where the line is against plain torch."""
+
+    text: str
+    bound: float
+    at_least: bool
+    figure: float | None
+    row: str
+    isa: str
+    holds: bool | None
+    tuned: float | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields by name, for the document."""
+        return asdict(self)
+
+
+def _field(name: str) -> Callable[[Row], float | None]:
+    return lambda row: row.get(name)
+
+
+def _four_bits(coder: str, *families: str) -> Callable[[Row], bool]:
+    return lambda row: row["stage"] == coder and row["bits"] == 4 and row["family"] in families
+
+
+def _coded(low: float, high: float) -> Callable[[Row], bool]:
+    return lambda row: (
+        row["stage"] in ("huffman", "auto") and row["entropy_bits"] is not None and low <= row["entropy_bits"] < high
+    )
+
+
+def _above_entropy(row: Row) -> float | None:
+    """Percent that the body is larger than its symbols' entropy, heads and scales counted."""
+    return 100 * (row["bits_per_value"] / row["entropy_bits"] - 1) if row["entropy_bits"] else None
+
+
+def _sparse(row: Row) -> bool:
+    return row["family"] in ("topk", "dgc")
+
+
+_BOTH = ("qsgd", "elastiquant")
+
+
+TARGETS = (
+    Target("quantise and pack 4 bits, encoding to memcpy", _four_bits("raw", *_BOTH), _field("encode_vs_memcpy"), 0.5),
+    Target(
+        "quantise and pack 4 bits, qsgd to torch",
+        _four_bits("raw", "qsgd"),
+        _field("encode_vs_torch"),
+        20.0,
+        portable=6.0,
+        tuned=_field("encode_vs_torch_tuned"),
+    ),
+    Target(
+        "quantise and pack 4 bits, elastiquant to torch",
+        _four_bits("raw", "elastiquant"),
+        _field("encode_vs_torch"),
+        70.0,
+        portable=25.0,
+        tuned=_field("encode_vs_torch_tuned"),
+    ),
+    Target("4 bits and Huffman, encoding to memcpy", _four_bits("huffman", *_BOTH), _field("encode_vs_memcpy"), 0.30),
+    Target("4 bits and Huffman, decoding to memcpy", _four_bits("huffman", *_BOTH), _field("decode_vs_memcpy"), 0.65),
+    Target("4 bits and ans, encoding to memcpy", _four_bits("ans", *_BOTH), _field("encode_vs_memcpy"), 0.3, vbmi=True),
+    Target(
+        "4 bits and ans, decoding to memcpy", _four_bits("ans", *_BOTH), _field("decode_vs_memcpy"), 0.65, vbmi=True
+    ),
+    Target("Elias, encoding to numpy", lambda r: r["stage"] == "elias", _field("encode_vs_numpy"), 5.0),
+    Target("Elias, decoding to numpy", lambda r: r["stage"] == "elias", _field("decode_vs_numpy"), 5.0),
+    Target(
+        "Huffman or auto above an entropy from 1.5 bit, %",
+        _coded(1.5, float("inf")),
+        _above_entropy,
+        3.5,
+        at_least=False,
+        any_isa=True,
+    ),
+    Target(
+        "Huffman or auto above an entropy below 1 bit, %",
+        _coded(0.0, 1.0),
+        _above_entropy,
+        12.0,
+        at_least=False,
+        any_isa=True,
+    ),
+    Target(
+        "topk and dgc of 25 M values, selection to torch.topk",
+        lambda r: _sparse(r) and r["n"] >= 25_000_000,
+        _field("select_vs_torch"),
+        3.0,
+    ),
+    # Not of synthetic values: the entropy of 1 % independent positions is 8.08 bits each, which no
+    # code can beat.
+    Target(
+        "topk and dgc of gradients, bits an index",
+        lambda r: _sparse(r) and r["input"] != "synthetic",
+        _field("index_bits"),
+        8.0,
+        at_least=False,
+        any_isa=True,
+    ),
+)
+
+
+def verdicts_on(rows: Sequence[Row], targets: Sequence[Target] = TARGETS) -> tuple[Verdict, ...]:
+    """Return every line with the worst figure among its rows."""
+    return tuple(_check(target, rows) for target in targets)
+
+
+def _check(target: Target, rows: Sequence[Row]) -> Verdict:
+    judged = []
+    for row in rows:
+        bound = target.bound_for(row) if target.of(row) else None
+        figure = target.figure(row) if bound is not None else None
+        if bound is not None and figure is not None:
+            margin = figure - bound if target.at_least else bound - figure
+            judged.append((margin, figure, bound, row))
+    if not judged:
+        return Verdict(target.text, target.bound, target.at_least, None, "", "", None)
+    margin, figure, bound, row = min(judged, key=lambda j: j[0])
+    where = f"{row['codec']} {row['stage'] or ''}".strip() + f", {row['input']}, {row['n']}"
+    return Verdict(target.text, bound, target.at_least, figure, where, row["isa"], margin >= 0, target.tuned(row))
+
+
+# Rows, verdicts and the document as plain text and as Markdown.
+
+
+# Head, field, width, decimals; decimals None: text.
+_COLUMNS: tuple[tuple[str, str, int, int | None], ...] = (
+    ("codec", "codec", 20, None),
+    ("stage", "stage", 7, None),
+    ("input", "input", 10, None),
+    ("values", "n", 9, 0),
+    ("bits", "bits_per_value", 7, 3),
+    ("entropy", "entropy_bits", 7, 3),
+    ("error", "relative_error", 7, 4),
+    ("encode", "encode_mb_s", 7, 0),
+    ("decode", "decode_mb_s", 7, 0),
+    ("add", "decode_add_mb_s", 7, 0),
+    ("memcpy", "memcpy_mb_s", 7, 0),
+    ("cpy q1", "memcpy_q1_mb_s", 7, 0),
+    ("cpy q3", "memcpy_q3_mb_s", 7, 0),
+    ("enc/cpy", "encode_vs_memcpy", 7, 2),
+    ("dec/cpy", "decode_vs_memcpy", 7, 2),
+    ("enc/torch", "encode_vs_torch", 9, 1),
+    ("dec/torch", "decode_vs_torch", 9, 1),
+    ("enc/tuned", "encode_vs_torch_tuned", 9, 1),
+)
+NOTES = (
+    "bits: on the wire, a value; entropy: order 0, of the symbols, by tensor; error: relative, L2",
+    "encode, decode, add (decoding into a sum), memcpy: MB of float32 a second, medians over rounds; q1, q3: memcpy's quartiles",
+    "/cpy: median over rounds of the ratio to the memcpy that runs between encoding and decoding in the same round",
+    "/torch, /tuned, x numpy, x torch.topk: ratio of two medians of the same run (a slow rival sits out rounds)",
+    "before one is timed, other memory is read until nothing of its own is in a cache, or with --caches warm it runs once",
+    "torch: the codec as plain torch code; tuned: torch with temporaries reused, if that differs; both quantise and pack alone",
+    "sizes and error are of the first message",
+)
+
+
+def heading() -> str:
+    """Return the head of the columns."""
+    return "  ".join(head.ljust(w) if d is None else head.rjust(w) for head, _, w, d in _COLUMNS)
+
+
+def line(row: Row) -> str:
+    """Return one row, and behind the columns what only some rows have."""
+    columns = "  ".join(
+        text.ljust(w) if d is None else text.rjust(w) for (_, _, w, d), text in zip(_COLUMNS, _cells(row), strict=True)
+    )
+    return f"{columns}  {extras}".rstrip() if (extras := _extras(row)) else columns
+
+
+def _extras(row: Row) -> str:
+    parts = []
+    if row["select_vs_torch"] is not None:
+        parts.append(f"selection {row['select_vs_torch']:.1f} x torch.topk")
+    if row["index_bits"] is not None:
+        parts.append(f"{row['index_bits']:.2f} bits a position")
+    if row["encode_vs_numpy"] is not None:
+        parts.append(f"{row['encode_vs_numpy']:.1f} and {row['decode_vs_numpy']:.1f} x numpy")
+    return ", ".join(parts)
+
+
+def _cells(row: Row) -> list[str]:
+    return [_text(row[field], decimals) for _, field, _, decimals in _COLUMNS]
+
+
+def _text(value: Any, decimals: int | None) -> str:
+    if value is None:
+        return "-"
+    return str(value) if decimals is None else f"{value:.{decimals}f}"
+
+
+def verdict_line(verdict: dict[str, Any]) -> str:
+    """Return one line of --check: verdict, figure, bound, that row's figure against tuned torch if
+    any, and the worst row."""
+    sign = ">=" if verdict["at_least"] else "<="
+    figure = _text(verdict["figure"], 2)
+    tuned = f" ({verdict['tuned']:.1f} x tuned torch)" if verdict.get("tuned") is not None else ""
+    where = f"  ({verdict['row']}; {verdict['isa']})" if verdict["row"] else ""
+    return (
+        f"{verdict_word(verdict['holds'])}  {figure:>8} {sign} {verdict['bound']:<5g}  {verdict['text']}{tuned}{where}"
+    )
+
+
+def markdown(document: dict[str, Any]) -> str:
+    """Return the document as docs/results keeps it."""
+    machine = document["machine"]
+    return page(
+        "Codecs: size, error and speed",
+        f"{machine_line(machine)}; {packages_line(machine, 'numpy', 'torch')}",
+        document["command"],
+        NOTES,
+        [*(head for head, *_ in _COLUMNS), "besides"],
+        [[*_cells(row), _extras(row)] for row in document["rows"]],
+        [*(head for head, *_, decimals in _COLUMNS if decimals is None), "besides"],
+        verdicts=[verdict_line(verdict) for verdict in document.get("checks") or ()],
+    )

@@ -3,24 +3,34 @@ Flower's in the same run."""
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgegossip.lab.bench import averaging, server_show
-from edgegossip.lab.bench.sizes import parse_size
-from edgegossip.telemetry.environment import environment
-from edgegossip.types import EXIT_OK, EXIT_RUN, ConfigError, HostError
+import numpy as np
+
+from edgegossip import codecs
+from edgegossip.codecs.base import Ctx
+from edgegossip.engine.server_frames import Channel
+from edgegossip.engine.server_training import Mean, WeightedUpdate
+from edgegossip.flower.stock_app import average_plain, plain_updates
+from edgegossip.frame import Aux, Kind
+from edgegossip.lab.bench.cases import parse_codec, parse_size
+from edgegossip.lab.bench.tables import exit_code, machine_line, page, verdict_word, write_document
+from edgegossip.lab.bench.timing import in_turn
+from edgegossip.recipe import from_dict
+from edgegossip.telemetry.machine import environment
+from edgegossip.training import layout_of
+from edgegossip.types import EXIT_OK, ConfigError, HostError, RunError
 
 Print = Callable[[str], None]
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Options:
     """The options of the command, as given."""
 
     nodes: tuple[int, ...]
@@ -36,39 +46,37 @@ class Asked:
     save: Path | None
 
 
-def run(asked: Asked, arguments: Sequence[str], out: Print) -> tuple[Row, int]:
+def run(options: Options, arguments: Sequence[str], out: Print) -> tuple[Row, int]:
     """Measure. Rows go to `out` as lines when they are there. The document and the exit code."""
     require_flower()
-    if asked.save is not None:
-        asked.save.mkdir(parents=True, exist_ok=True)
+    if options.save is not None:
+        options.save.mkdir(parents=True, exist_ok=True)
     document: Row = {
         "machine": environment(arguments),
         "command": shlex.join(["edgegossip", *arguments]),
-        "codec": asked.codec,
-        "tensors": asked.tensors,
+        "codec": options.codec,
+        "tensors": options.tensors,
         "rows": [],
         "averaging": [],
     }
-    out(server_show.heading())
-    for payload in asked.payloads:
-        for nodes in asked.nodes:
-            row = measure(asked, nodes, parse_size(payload))
+    out(heading())
+    for payload in options.payloads:
+        for nodes in options.nodes:
+            row = measure(options, nodes, parse_size(payload))
             document["rows"].append(row)
-            out(server_show.line(row))
-    for codec in asked.averaged if asked.updates else ():
-        row = averaging.measure(asked.updates, codec, 3)
+            out(line(row))
+    for codec in options.averaged if options.updates else ():
+        row = measure_averaging(options.updates, codec, 3)
         document["averaging"].append(row)
-        out(server_show.averaging_line(row))
+        out(averaging_line(row))
     code = EXIT_OK
-    if asked.check:
-        document["checks"] = check(document)
+    if options.check:
+        document["checks"] = verdicts_on(document)
         for verdict in document["checks"]:
-            out(server_show.verdict_line(verdict))
-        held = [verdict["holds"] for verdict in document["checks"]]
-        code = EXIT_OK if False not in held and True in held else EXIT_RUN
-    if asked.save is not None:
-        (asked.save / "server.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-        (asked.save / "server.md").write_text(server_show.markdown(document), encoding="utf-8")
+            out(verdict_line(verdict))
+        code = exit_code([verdict["holds"] for verdict in document["checks"]])
+    if options.save is not None:
+        write_document(options.save, "server", document, markdown(document))
     return document, code
 
 
@@ -80,15 +88,15 @@ def require_flower() -> None:
         raise HostError("bench server needs Flower: pip install 'edgegossip[server]'")
 
 
-def measure(asked: Asked, nodes: int, values: int) -> Row:
-    """One row: our coordinator, then stock Flower with the same boards and model. Raises
+def measure(options: Options, nodes: int, values: int) -> Row:
+    """Return one row: our coordinator, then stock Flower with the same boards and model. Raises
     RunError."""
     from edgegossip.lab.bench.server_fleets import Load, run_ours, run_stock
 
-    if asked.rounds < 2 or asked.stock_rounds < 2:
+    if options.rounds < 2 or options.stock_rounds < 2:
         raise ConfigError("--rounds and --stock-rounds: the first round is not timed, so at least 2 are needed")
-    ours = run_ours(Load(nodes, values, asked.tensors, asked.rounds, asked.codec))
-    stock = run_stock(Load(nodes, values, asked.tensors, asked.stock_rounds)) if asked.stock else None
+    ours = run_ours(Load(nodes, values, options.tensors, options.rounds, options.codec))
+    stock = run_stock(Load(nodes, values, options.tensors, options.stock_rounds)) if options.stock else None
     return {
         "nodes": nodes,
         "payload_bytes": 4 * values,
@@ -111,8 +119,8 @@ _LINES: tuple[tuple[str, int, int, str, float, bool], ...] = (
 )
 
 
-def check(document: Row) -> list[Row]:
-    """The figures that a release has to reach, on two idle cores."""
+def verdicts_on(document: Row) -> list[Row]:
+    """Compare with the figures that a release has to reach on two idle cores."""
     verdicts = []
     for text, nodes, payload, name, bound, at_least in _LINES:
         found = [
@@ -136,3 +144,111 @@ def _verdict(text: str, found: Sequence[float], bound: float, at_least: bool) ->
     worst = (min(found) if at_least else max(found)) if found else None
     holds = None if worst is None else (worst >= bound if at_least else worst <= bound)
     return {"text": text, "figure": worst, "bound": bound, "at_least": at_least, "holds": holds}
+
+
+_COLUMNS = (
+    ("boards", 6),
+    ("MB", 6),
+    ("s/round", 8),
+    ("stock", 8),
+    ("ratio", 6),
+    ("CPU s", 6),
+    ("stock", 6),
+    ("MB/board", 8),
+    ("stock", 6),
+)
+NOTES = (
+    "s/round: median wall time of a round without the first; CPU s: of all processes together, a round",
+    "stock: flower-superlink, flower-supernode and FedAvg with the same boards and model, right after ours",
+    "MB/board: the largest resident memory of a board with all processes that it starts",
+)
+
+
+def heading() -> str:
+    """Return the head of the columns."""
+    return "  ".join(head.rjust(width) for head, width in _COLUMNS)
+
+
+def line(row: Row) -> str:
+    """Return one row under the heading."""
+    return "  ".join(text.rjust(width) for text, (_, width) in zip(_cells(row), _COLUMNS, strict=True))
+
+
+def averaging_line(row: Row) -> str:
+    """Return what averaging took, in words."""
+    return (
+        f"averaging {row['updates']} updates of {row['values']} values: {row['codec']} decoded and averaged in "
+        f"{row['seconds']:.3f} s, Flower's fp32 in {row['flower_fp32_seconds']:.3f} s, ratio {row['ratio']:.1f}"
+    )
+
+
+def verdict_line(verdict: Row) -> str:
+    """Return one line of --check."""
+    sign = ">=" if verdict["at_least"] else "<="
+    figure = "-" if verdict["figure"] is None else f"{verdict['figure']:.2f}"
+    return f"{verdict_word(verdict['holds'])}  {figure:>8} {sign} {verdict['bound']:<5g}  {verdict['text']}"
+
+
+def markdown(document: Row) -> str:
+    """Return the document as docs/results keeps it."""
+    return page(
+        "Rounds through a coordinator",
+        machine_line(document["machine"]),
+        document["command"],
+        NOTES,
+        [head for head, _ in _COLUMNS],
+        [_cells(row) for row in document["rows"]],
+        behind=[averaging_line(row) for row in document["averaging"]],
+        verdicts=[verdict_line(verdict) for verdict in document.get("checks") or ()],
+    )
+
+
+def _cells(row: Row) -> list[str]:
+    return [
+        str(row["nodes"]),
+        f"{row['payload_bytes'] / 1e6:g}",
+        _number(row["seconds_per_round"], 2),
+        _number(row["stock_seconds_per_round"], 2),
+        _number(row["ratio"], 1),
+        _number(row["cpu_s"], 2),
+        _number(row["stock_cpu_s"], 2),
+        _number(row["client_rss_bytes"] / 1e6, 0),
+        _number(None if row["stock_client_rss_bytes"] is None else row["stock_client_rss_bytes"] / 1e6, 0),
+    ]
+
+
+def _number(value: float | None, decimals: int) -> str:
+    return "-" if value is None else f"{value:.{decimals}f}"
+
+
+AVERAGED_MODEL = {"data": {"name": "cifar10"}, "model": {"name": "resnet18"}}
+
+
+def measure_averaging(updates: int, codec_text: str, repeat: int) -> dict[str, Any]:
+    """Measure one row of ResNet-18 (11 M values, the tensors of CIFAR-10's) on one thread of ours;
+    Flower's is numpy's own."""
+    layout = layout_of(from_dict(AVERAGED_MODEL))
+    name, params = parse_codec(codec_text)
+    channel = Channel.of(layout, bytes(16), codecs.get(name, **params))
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal(layout.size).astype(np.float32)
+    delta = (0.01 * rng.standard_normal(layout.size)).astype(np.float32)
+    state, shares = channel.codec.init(layout), []
+    for k in range(updates):
+        aux: dict[int, float] = {Aux.EXAMPLES: 100.0 + k, Aux.LOSS: 1.0}
+        frame, state = channel.frame(Kind.UPDATE, delta, state, Ctx(k, 0, 1.0, 0.1), 1, aux)
+        shares.append(WeightedUpdate(f"board-{k:02}", frame, 100.0 + k))
+    mean = Mean(channel)
+    if mean.combine(0, x, shares).model is None:
+        raise RunError(f"{codec_text}: no update could be decoded")
+    theirs = plain_updates(layout.views(x + delta), [100.0 + k for k in range(updates)])
+    work = {"ours": lambda: mean.combine(0, x, shares), "flower": lambda: average_plain(theirs)}
+    times = in_turn(work, repeat, slow_budget_s=30.0).medians()
+    return {
+        "updates": updates,
+        "values": layout.size,
+        "codec": codec_text,
+        "seconds": times["ours"],
+        "flower_fp32_seconds": times["flower"],
+        "ratio": times["flower"] / times["ours"],
+    }

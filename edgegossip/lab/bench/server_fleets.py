@@ -22,7 +22,7 @@ from edgegossip import recipe as recipes
 from edgegossip.flower.superlink import QUIET, answers, free_port
 from edgegossip.lab.bench import processes
 from edgegossip.lab.bench.cases import parse_codec
-from edgegossip.lab.bench.server_board import Least, layout_of
+from edgegossip.lab.bench.server_board import TrivialWorkload, layout_of
 from edgegossip.types import HostError, NodeId, Round, RunError
 
 PATIENCE_S = 600.0  # for one stock run; 18 SuperNodes that import torch on two cores take minutes
@@ -42,7 +42,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Figures:
     """One run's figures. Seconds are medians of rounds; CPU is of all processes, a round."""
 
     seconds_per_round: float
@@ -75,8 +75,8 @@ class _Rounds:
     def close(self) -> None: ...
 
 
-def run_ours(load: Load) -> Found:
-    """Our coordinator and boards, each a process of its own. Raises RunError when a board was
+def run_ours(load: Load) -> Figures:
+    """Run our coordinator and boards, each a process of its own. Raises RunError when a board was
     lost."""
     from edgegossip.flower import Coordinator
 
@@ -91,7 +91,7 @@ def run_ours(load: Load) -> Found:
     )
     layout, notes = layout_of(load.values, load.tensors), _Rounds(load)
     with _folder() as folder:
-        coordinator = Coordinator(recipe, layout, Least(layout).initial(1), boards, notes, folder)
+        coordinator = Coordinator(recipe, layout, TrivialWorkload(layout).initial(1), boards, notes, folder)
         children: list[psutil.Popen] = []
         try:
             address = coordinator.start()
@@ -108,12 +108,12 @@ def run_ours(load: Load) -> Found:
             processes.stop(children)
     if notes.lost:
         raise RunError(f"a board failed within the benchmark: {notes.lost[0]}")
-    return Found(median(notes.seconds[1:]), _a_round(notes.cpu_s, load), memory.bytes())
+    return Figures(median(notes.seconds[1:]), _a_round(notes.cpu_s, load), memory.bytes())
 
 
-def run_stock(load: Load) -> Found:
-    """flower-superlink, flower-supernode and FedAvg as they come. Raises RunError when the run does
-    not get on."""
+def run_stock(load: Load) -> Figures:
+    """Run flower-superlink, flower-supernode and FedAvg as they come. Raises RunError when the run
+    does not get on."""
     from edgegossip.flower import stock_app
     from edgegossip.flower._private.runtime import start_run
 
@@ -141,7 +141,7 @@ def run_stock(load: Load) -> Found:
         finally:
             processes.stop([link, *nodes])
     gaps = [after - before for before, after in itertools.pairwise(ends)]
-    return Found(median(gaps[1:]), _a_round(cpu_s, load), memory.bytes())
+    return Figures(median(gaps[1:]), _a_round(cpu_s, load), memory.bytes())
 
 
 def _a_round(cpu_s: Sequence[float], load: Load) -> float:

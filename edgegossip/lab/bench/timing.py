@@ -27,32 +27,32 @@ class Times:
         return name in self.seconds
 
     def median(self, name: str) -> float:
-        """Seconds."""
+        """Return the median seconds of a function."""
         return median(self.seconds[name])
 
     def medians(self) -> dict[str, float]:
-        """Seconds of each function."""
+        """Return the median seconds of each function."""
         return {name: self.median(name) for name in self.seconds}
 
     def quartiles(self, name: str) -> tuple[float, float]:
-        """Seconds that a quarter, and three quarters, of the rounds stayed below."""
+        """Return the seconds that a quarter, and three quarters, of the rounds stayed below."""
         return quartiles(self.seconds[name])
 
     def paired(self, reference: str, name: str) -> float:
-        """How many times as long as `name` the reference took: the median over rounds of the ratio
-        of both times of one round. A machine whose speed changes in the meantime changes both.
-        Neither may have sat out: ValueError."""
+        """Return how many times as long as `name` the reference took: the median over rounds of the
+        ratio of both times of one round. A machine whose speed changes in the meantime changes
+        both. Neither may have sat out: ValueError."""
         pairs = zip(self.seconds[reference], self.seconds[name], strict=True)
         return median(over / under for over, under in pairs)
 
     def unpaired(self, reference: str, name: str) -> float:
-        """The same as the ratio of two medians, for a reference that has times of some rounds
-        only."""
+        """Return the same as the ratio of two medians, for a reference that has times of some
+        rounds only."""
         return self.median(reference) / self.median(name)
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float]:
-    """The first and the third, interpolated; of one value it is both."""
+    """Return the first and the third quartile, interpolated; one value is both."""
     low, _, high = quantiles(values, n=4, method="inclusive") if len(values) > 1 else (values[0],) * 3
     return low, high
 
@@ -66,10 +66,10 @@ def in_turn(
     slow_budget_s: float = 2.0,
     before: Callable[[], object] | None = None,
 ) -> Times:
-    """The times of each function in `repeat` rounds, and more until they have taken `at_least_s`
-    seconds, after one round to warm up that does not count. Before it is timed a function runs once
-    more, so that it finds the caches as it leaves them itself, whatever ran before; or `before`
-    runs in its place, such as `cache_sweep()`.
+    """Take the times of each function in `repeat` rounds, and more until they have taken
+    `at_least_s` seconds, after one round to warm up that does not count. Before it is timed a
+    function runs once more, so that it finds the caches as it leaves them itself, whatever ran
+    before; or `before` runs in its place, such as `cache_sweep()`.
 
     The functions named in `slow` (the rivals, for which that makes no difference) are only timed,
     and sit out once they have taken `slow_budget_s` seconds; one that took that long in the first
@@ -97,7 +97,8 @@ def in_turn(
 
 
 def cache_sweep() -> Callable[[], object]:
-    """A function after which nothing that was there before is in a cache: it reads 128 MiB."""
+    """Return a function after which nothing that was there before is in a cache: it reads 128
+    MiB."""
     memory = np.ones(_SWEPT, np.float32)
     return memory.max
 

@@ -37,8 +37,8 @@ from edgegossip.lab.scale.devices import DEFAULT, DeviceProfile
 from edgegossip.lab.scale.summary import spread_of
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.recipe import Recipe, with_settings
-from edgegossip.telemetry.environment import board_name, cpu_name
-from edgegossip.telemetry.sensors.detect import detect, powers
+from edgegossip.telemetry.machine import board_name, cpu_name
+from edgegossip.telemetry.sensors import detect, powers
 from edgegossip.training.data import DataSet, Description, describe
 from edgegossip.training.data.base import Examples, InMemory
 from edgegossip.training.workload import TorchWorkload

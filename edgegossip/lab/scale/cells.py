@@ -131,7 +131,7 @@ class Cell:
     @property
     def key(self) -> str:
         """Return 16 hex digits of all that decides the result."""
-        text = json.dumps([recipes.essence(self.recipe), self.on, dict(self.how)], sort_keys=True)
+        text = json.dumps([recipes.canonical_toml(self.recipe), self.on, dict(self.how)], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -36,7 +36,7 @@ from edgegossip.node.spec import check_names, make_algorithm
 from edgegossip.security.admission import Admission
 from edgegossip.security.https import MemberHandler, MemberServer
 from edgegossip.security.identity import Identity
-from edgegossip.telemetry.lines import LogText, MetricsRecord, parse_record
+from edgegossip.telemetry.records import LogText, MetricsRecord, parse_record
 from edgegossip.types import ConfigError, NodeId, RunError
 from edgegossip.untrusted import request_target, whole_number
 

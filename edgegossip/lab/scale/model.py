@@ -33,7 +33,7 @@ from edgegossip.lab.study.measure import Recorder
 from edgegossip.lab.study.virtual import VirtualFleet
 from edgegossip.layout import Layout
 from edgegossip.node.spec import NodeSpec, default_members, make_algorithm, make_topology, make_view
-from edgegossip.recipe import Recipe, essence
+from edgegossip.recipe import Recipe, canonical_toml
 from edgegossip.types import ConfigError, LocalUpdate, Metrics, Round, Vec
 
 LAN_BPS = 10e9  # a board's own interface where only the shared link counts
@@ -173,7 +173,7 @@ class ModelBackend(Backend):
             recipe, run=replace(recipe.run, nodes=2, rounds=1), codec=plain.codec, gossip=plain.gossip,
             server=plain.server, evaluation=plain.evaluation,
         )  # fmt: skip
-        key = essence(alike)
+        key = canonical_toml(alike)
         if key not in self._updates:
             wants_flops = self._fleet is not None or self._device is not None
             self._updates[key] = measure_update(recipe)

@@ -23,7 +23,7 @@ from edgegossip.lab.campaign import check_matplotlib
 from edgegossip.lab.scale.cells import WARM_UP, Cell
 from edgegossip.lab.scale.devices import SHORT_STEP, SHORT_STEP_S
 from edgegossip.report.units import UNKNOWN, bytes_text, printable
-from edgegossip.telemetry.lines import MetricsRecord
+from edgegossip.telemetry.records import MetricsRecord
 from edgegossip.types import NodeId, Round
 
 PARTS = {"cp_s": "compute", "en_s": "encode", "tx_s": "transmit", "de_s": "decode", "wait_s": "wait"}

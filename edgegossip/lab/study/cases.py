@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from edgegossip.choices import did_you_mean
-from edgegossip.recipe import NetworkSection, Recipe, essence, parse_value, with_settings
+from edgegossip.recipe import NetworkSection, Recipe, canonical_toml, parse_value, with_settings
 from edgegossip.types import ConfigError
 
 Settings = Mapping[str, Any]  # recipe key -> value
@@ -193,7 +193,7 @@ def _digest(recipe: Recipe) -> str:
         data=replace(recipe.data, dir=""),
         network=NetworkSection(),
     )
-    return hashlib.sha256(essence(shared).encode()).hexdigest()[:16]
+    return hashlib.sha256(canonical_toml(shared).encode()).hexdigest()[:16]
 
 
 def _packaged() -> Any:

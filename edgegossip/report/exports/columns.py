@@ -19,9 +19,9 @@ _WHOLE = 2.0**53  # up to here a float64 holds every whole number
 
 
 def columns_of(views: Sequence[RunView]) -> dict[str, Columns]:
-    """{"metrics": run, node, step, t_s and a column a metric; "events": run, node, t_s, event,
-    text; "links": run, sender, receiver, bytes, seconds}; all columns of one table are equally
-    long."""
+    """Return {"metrics": run, node, step, t_s and a column a metric; "events": run, node, t_s,
+    event, text; "links": run, sender, receiver, bytes, seconds}; all columns of one table are
+    equally long."""
     return {"metrics": _metrics(views), "events": _events(views), "links": _links(views)}
 
 
@@ -63,13 +63,14 @@ def _links(views: Sequence[RunView]) -> Columns:
 
 
 def write_csv(views: Sequence[RunView], folder: Path) -> list[Path]:
-    """metrics.csv, events.csv and links.csv, as RFC 4180 has it. Text that a spreadsheet would take
-    for a formula begins with an apostrophe more. Raises HostError."""
+    """Write metrics.csv, events.csv and links.csv, as RFC 4180 has it. Text that a spreadsheet
+    would take for a formula begins with an apostrophe more. Raises HostError."""
     return list(_written(folder, ".csv", columns_of(views), _csv))
 
 
 def write_parquet(views: Sequence[RunView], folder: Path) -> list[Path]:
-    """metrics.parquet, events.parquet and links.parquet. Raises HostError, also without pyarrow."""
+    """Write metrics.parquet, events.parquet and links.parquet. Raises HostError, also without
+    pyarrow."""
     try:
         import pyarrow
         import pyarrow.parquet

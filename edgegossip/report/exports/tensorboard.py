@@ -15,8 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from edgegossip.report.web.tables import Table
-from edgegossip.report.web.view import RunView, names_of
+from edgegossip.report.web.view import RunView, Table, names_of
 from edgegossip.types import HostError
 
 _POLYNOMIAL = 0x82F63B78  # Castagnoli's, reflected (RFC 3720)
@@ -26,9 +25,9 @@ _AT_ONCE = 4096  # records whose checksums are computed together
 
 
 def write_tensorboard(views: Sequence[RunView], folder: Path) -> list[Path]:
-    """One event file a board, in `<folder>/<run>/<board>`; the folders. Runs of one name are told
-    apart by the folders that they are in. A name's letters that could lead elsewhere are written as
-    %2F and so on. Raises HostError."""
+    """Write an event file for each board, in `<folder>/<run>/<board>`, and return the folders. Runs
+    of one name are told apart by the folders that they are in. A name's letters that could lead
+    elsewhere are written as %2F and so on. Raises HostError."""
     written = []
     for run, view in zip(names_of(views), views, strict=True):
         place = folder.joinpath(*map(_part, run.split("/")))
@@ -60,7 +59,11 @@ def _events(table: Table, zero_s: float) -> Iterator[bytes]:
     yield _double(1, zero_s) + _bytes(3, b"brain.Event:2")
     columns = [(_bytes(1, name.encode()), _single(c)) for name, c in table.columns.items() if name != "t_s"]
     for row, step in enumerate(table.step):
-        values = [_bytes(1, tag + _float(2, c[row])) for tag, c in columns if np.isfinite(c[row])]
+        values = [
+            _bytes(1, tag + _varint(2 << 3 | 5) + struct.pack("<f", c[row]))
+            for tag, c in columns
+            if np.isfinite(c[row])
+        ]
         yield _double(1, zero_s + t_s[row]) + _varint(2 << 3) + _varint(step) + _bytes(5, b"".join(values))
 
 
@@ -78,8 +81,8 @@ def _records(messages: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def masked_crc32c(messages: Sequence[bytes]) -> list[int]:
-    """The masked CRC-32C of each message. Messages of one length are done side by side, a byte of
-    all of them at a time."""
+    """Return the masked CRC-32C of each message. Messages of one length are done side by side, a
+    byte of all of them at a time."""
     out = [0] * len(messages)
     lengths: dict[int, list[int]] = {}
     for place, message in enumerate(messages):
@@ -123,7 +126,3 @@ def _bytes(field: int, data: bytes) -> bytes:
 
 def _double(field: int, value: float) -> bytes:
     return _varint(field << 3 | 1) + struct.pack("<d", value)
-
-
-def _float(field: int, value: float) -> bytes:
-    return _varint(field << 3 | 5) + struct.pack("<f", value)

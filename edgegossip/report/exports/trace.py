@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from edgegossip.files import replacing
-from edgegossip.report.web.tables import Table
-from edgegossip.report.web.view import RunView, names_of
+from edgegossip.report.web.view import RunView, Table, names_of
 from edgegossip.telemetry.records import EVALUATED, PARTS
 from edgegossip.types import HostError
 
@@ -29,7 +28,7 @@ Slices = list[tuple[str, float]]  # part, seconds
 
 
 def write_trace(views: Sequence[RunView], path: Path) -> Path:
-    """The trace as JSON, written one event after the other. Raises HostError."""
+    """Write the trace as JSON, one event after the other. Raises HostError."""
     try:
         with replacing(path) as file:
             file.write(b'{"displayTimeUnit": "ms", "traceEvents": [\n')
@@ -44,6 +43,7 @@ def write_trace(views: Sequence[RunView], path: Path) -> Path:
 
 
 def trace_events(views: Sequence[RunView]) -> Iterator[dict[str, Any]]:
+    """Yield the events of the trace format, run by run and board by board."""
     for pid, (run, view) in enumerate(zip(names_of(views), views, strict=True), 1):
         yield _name("process_name", pid, 0, run)
         zeros = view.tables.zeros()
@@ -92,7 +92,7 @@ def _rounds(
 
 
 def parse_spans(text: str) -> Slices:
-    """The inverse of spans.RoundTimes.spans; what is none of it is passed over."""
+    """Parse what spans.RoundTimes.spans made; what is none of it is passed over."""
     return [(_PART[letter], int(us) / 1e6) for letter, us in re.findall(r"([a-z])(\d+)", text) if letter in _PART]
 
 

@@ -48,13 +48,14 @@ def write_page(folders: Sequence[Path], path: Path) -> Path:
 
 
 def page_of(views: Sequence[RunView], path: Path) -> Path:
-    """The same of runs that have been read."""
+    """Write the page of runs that have been read."""
     write_atomic(path, page(views).encode())
     return path
 
 
 def page(views: Sequence[RunView], *, live: bool = False) -> str:
-    """The page's text. A live one has no data in it: it asks the server that it came from."""
+    """Return the page's text. A live one has no data in it: it asks the server that it came
+    from."""
     title = views[0].data.name if len(views) == 1 else f"{len(views)} runs"
     made = {
         "made": datetime.now().isoformat(sep=" ", timespec="minutes"),

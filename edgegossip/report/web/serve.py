@@ -3,7 +3,16 @@ came new of a run's records, to whoever may connect: only this machine unless to
 are no writing requests, and nothing in a request names a file.
 
 A page of another site that a user has open could make its name point here (DNS rebinding) and read
-the run; so requests that ask for another host than this one are refused."""
+the run; so requests that ask for another host than this one are refused.
+
+/metrics has what the boards measured for Prometheus, in its text exposition format 0.0.4. Seconds,
+bytes and joules of rounds are counters, summed over the rounds so far; everything else is a gauge,
+the last value that was recorded. Names are those of metrics.jsonl with Prometheus' units:
+time/compute_s is edgegossip_time_compute_seconds_total. What was never measured is not there.
+Labels: run, node. Names that are not in records.METRICS, such as a workload's own, have a label
+more, `metric`, with the name as it was recorded: several may become one here ("top/1_a",
+"top_1/a").
+"""
 
 from __future__ import annotations
 
@@ -13,23 +22,25 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
+import numpy as np
+
 from edgegossip.report.web.page import page
-from edgegossip.report.web.prometheus import CONTENT_TYPE, exposition
-from edgegossip.report.web.view import Known, RunView
+from edgegossip.report.web.view import PageState, RunView, Table, names_of
+from edgegossip.telemetry.records import METRICS
 from edgegossip.types import DataError, HostError
 from edgegossip.untrusted import request_target
 
 PORT = 8765  # where `top --web` listens when it is free
 REFRESH_S = 5.0  # the documents beside the records are read again after so long
 REQUEST_S = 30.0  # a client has so long to say what it wants, and to take it
-_NOTHING = Known(life=-1)
+_NOTHING = PageState(generation=-1)
 _DATA = re.compile(r"/data/(\d{1,3})\Z")
 
 
@@ -45,19 +56,20 @@ class LiveRuns:
             view.read()
 
     def page(self) -> bytes:
+        """Return the page, without data: its script asks for them."""
         with self._lock:
             return page(self._views, live=True).encode()
 
-    def data(self, k: int, known: Known) -> bytes | None:
-        """What came new of run k, for a page that knows this much; None when that is nothing.
-        Raises IndexError when there is no such run."""
+    def data(self, k: int, known: PageState) -> bytes | None:
+        """Return what is new of run k, for a page that knows this much; None when that is
+        nothing. Raises IndexError when there is no such run."""
         with self._lock:
             view = self._views[k]
             self._look(k)
             return view.new(known)
 
     def metrics(self) -> bytes:
-        """All runs as Prometheus reads them."""
+        """Return all runs as Prometheus reads them."""
         with self._lock:
             for k in range(len(self._views)):
                 self._look(k)
@@ -89,6 +101,7 @@ class Server(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
+        """Where a browser finds the page."""
         return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.server_address[1]}/"
 
     def may_ask(self, host: str | None) -> bool:
@@ -116,7 +129,7 @@ class Server(ThreadingHTTPServer):
         return [name, f"{label}.local"] if reached and label not in ("", "localhost") else [name]
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that goes away in the middle is none."""
+        """Report an error, unless it is a browser that goes away in the middle."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
@@ -169,26 +182,95 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: a page asks every two seconds."""
+        """Say nothing: a page asks every two seconds."""
 
 
-def _known(query: str) -> Known:
+def _known(query: str) -> PageState:
     """What a page knows already. Nothing when the query does not say so in the right form."""
     try:
         fields = {name: values[0] for name, values in parse_qs(query, max_num_fields=8).items()}
         numbers = [int(n) for n in fields["rows"].split(",")] if "rows" in fields else []
-        known = Known(int(fields["life"]), numbers, int(fields["events"]), int(fields["span"]))
+        known = PageState(int(fields["generation"]), numbers, int(fields["events"]), int(fields["span"]))
     except (KeyError, ValueError):
         return _NOTHING
     return known if min([0, known.events, known.span + 1, *numbers]) == 0 else _NOTHING
 
 
 def listen(runs: LiveRuns, host: str, port: int | None) -> Server:
-    """At the port that was asked for; without one at PORT, or at any free one when that is taken.
-    Raises HostError."""
+    """Listen at the port that was asked for; without one at PORT, or at any free one when that is
+    taken. Raises HostError."""
     if port is not None:
         return Server(runs, host, port)
     try:
         return Server(runs, host, PORT)
     except HostError:
         return Server(runs, host, 0)
+
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_UNITS = (("_s", "_seconds"), ("_c", "_celsius"), ("_j", "_joules"), ("_w", "_watts"), ("_hz", "_hertz"))
+_STATES = ("unfinished", "finished", "lost")
+
+Sample = tuple[str, str, str, float]  # name, type, labels, value
+
+
+def exposition(views: Sequence[RunView]) -> str:
+    """Return all samples of these runs, a metric's together."""
+    metrics: dict[str, tuple[str, list[str]]] = {}
+    named = zip(names_of(views), views, strict=True)
+    for name, kind, labels, value in (sample for run, view in named for sample in _samples(run, view)):
+        known, lines = metrics.setdefault(name, (kind, []))
+        if known != kind:
+            metrics[name] = ("untyped", lines)
+        lines.append(f"{name}{{{labels}}} {value!r}")
+    return "".join(
+        f"# TYPE {name} {kind}\n" + "".join(line + "\n" for line in lines)
+        for name, (kind, lines) in sorted(metrics.items())
+    )
+
+
+def _samples(name: str, view: RunView) -> Iterator[Sample]:
+    run = f'run="{_escaped(name)}"'
+    for board in view.summary()["boards"]:
+        labels = f'{run},node="{_escaped(board["node"])}"'
+        yield "edgegossip_rounds", "gauge", labels, float(board["rounds"])
+        if board["energy_rounds"]:  # of so many rounds edgegossip_sys_energy_joules_total is
+            yield "edgegossip_energy_rounds", "gauge", labels, float(board["energy_rounds"])
+        for state in _STATES:
+            yield "edgegossip_state", "gauge", f'{labels},state="{state}"', float(board["state"] == state)
+    for node, table in view.tables.nodes.items():
+        yield from _of(table, f'{run},node="{_escaped(node)}"')
+    for sender, receiver, size_bytes, seconds in view.links():
+        labels = f'{run},node="{_escaped(sender)}",peer="{_escaped(receiver)}"'
+        yield "edgegossip_link_bytes_total", "counter", labels, float(size_bytes)
+        yield "edgegossip_link_seconds_total", "counter", labels, seconds
+
+
+def _of(table: Table, node: str) -> Iterator[Sample]:
+    for name, column in table.columns.items():
+        labels = node if name in METRICS else f'{node},metric="{_escaped(name)}"'
+        values = np.asarray(column)
+        known = values[np.isfinite(values)]
+        if name == "t_s" or not known.size:
+            continue
+        if (
+            name.startswith(("time/", "cpu/"))
+            or name == "sys/energy_j"
+            or (name.startswith("net/") and name.endswith("_bytes"))
+        ):
+            yield f"{metric_name(name)}_total", "counter", labels, float(known.sum())
+        else:
+            yield metric_name(name), "gauge", labels, float(known[-1])
+
+
+def metric_name(name: str) -> str:
+    """Return Prometheus' name: edgegossip_sys_temperature_celsius for sys/temperature_c."""
+    for short, unit in _UNITS:
+        if name.endswith(short):
+            name = name.removesuffix(short) + unit
+            break
+    return "edgegossip_" + re.sub(r"[^a-zA-Z0-9_]", "_", name)
+
+
+def _escaped(label: str) -> str:
+    return label.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

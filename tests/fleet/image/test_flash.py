@@ -16,7 +16,7 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
-from edgegossip.cli.flash import flash as command
+from edgegossip.cli.image import flash as command
 from edgegossip.fleet.image import block_devices, disk, flashing
 from edgegossip.fleet.image.block_devices import gather
 from edgegossip.fleet.image.disk import FAT32_LBA, LINUX, Partition

@@ -17,7 +17,7 @@ from edgegossip.fleet.launch.run_folders import instance_of, kept_unix_s
 from edgegossip.mesh.membership.client import JoinAnswer
 from edgegossip.node import bootstrap
 from edgegossip.node.main import NodeOptions, _place
-from edgegossip.telemetry.lines import EventRecord, to_line
+from edgegossip.telemetry.records import EventRecord, to_line
 from edgegossip.telemetry.run_folder import read_run
 
 Found = list[tuple[Path, bool]]  # run folder, and whether the board knows that it was in the run

@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 
 from edgegossip.fleet.launch.supervisor import BoardProcess, Message, Supervisor, _read, stop_all
-from edgegossip.telemetry.lines import EventRecord
+from edgegossip.telemetry.records import EventRecord
 from edgegossip.telemetry.sinks import RecordSink
 
 # Says nothing but that it is alive for some seconds, then that it has finished, then ends.
@@ -112,7 +112,7 @@ def test_a_board_that_lives_and_does_no_round_is_ended_once_others_have_finished
 
 def test_a_slow_board_that_does_rounds_is_waited_for(tmp_path: Path) -> None:
     rounds = "    pipe.write(MetricsRecord('busy', 0, 0.0, {}))\n"
-    slow = BUSY.replace("import PipeSink", "import PipeSink\nfrom edgegossip.telemetry.lines import MetricsRecord")
+    slow = BUSY.replace("import PipeSink", "import PipeSink\nfrom edgegossip.telemetry.records import MetricsRecord")
     slow = slow.replace("    pipe.beat()\n", rounds)
     made, _ = supervise(tmp_path, 60.0, hanging_s=0.5, busy=slow, done=BUSY.replace("90", "1").replace("busy", "done"))
     assert made.lost == {}

@@ -1,8 +1,8 @@
 // libFuzzer target: every native decoder, without Python, as the Python layer calls it. run.py builds it with sanitizers.
 
-#include "core/quantised.hpp"
-#include "core/sparse.hpp"
-#include "float_env.hpp"
+#include "codec/quantised.hpp"
+#include "codec/sparse.hpp"
+#include "runtime/float_env.hpp"
 #include "input.hpp"
 
 namespace edgegossip::fuzz {

@@ -9,7 +9,7 @@
 #include <memory>
 #include <vector>
 
-#include "cpu.hpp"
+#include "runtime/cpu.hpp"
 
 namespace edgegossip::fuzz {
 

@@ -48,10 +48,13 @@ def build(folder: Path) -> Path:
     """The fuzzer's program."""
     clang, jobs = compiler(), []
     assert clang is not None
-    isas = {SRC / "isa" / f"{name}.cpp": flags for name, flags in ISA_FLAGS[platform.machine()].items()}
+    isas = {SRC / "runtime" / "isa" / f"{name}.cpp": flags for name, flags in ISA_FLAGS[platform.machine()].items()}
     sources = {
         **isas,
-        **{p: [] for p in (SRC / "cpu.cpp", *sorted((SRC / "core").glob("*.cpp")), *sorted(HERE.glob("*.cpp")))},
+        **{
+            p: []
+            for p in (*sorted(p for p in SRC.glob("*/*.cpp") if p.parent.name != "bind"), *sorted(HERE.glob("*.cpp")))
+        },
     }
     for source, flags in sources.items():
         out = folder / f"{source.stem}.o"

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from edgegossip import codecs, native
 from edgegossip.cli.bench import bench
-from edgegossip.lab.bench import show
+from edgegossip.lab.bench import run_codecs
 from edgegossip.lab.bench.cases import Case, default_cases, description, parse_case, parse_cases
 from edgegossip.lab.bench.codecs import Settings, measure, numpy_elias
 from edgegossip.lab.bench.inputs import synthetic
@@ -100,7 +100,7 @@ def test_every_codec_of_the_default_list_runs(tmp_path, monkeypatch):
         str(tmp_path),
     )
     document = json.loads(done.stdout)
-    wanted = [(case.label, stage) for case in default_cases() for stage in case.stages or (None,)]
+    wanted = [(case.label, stage) for case in default_cases() for stage in case.coders or (None,)]
     assert [(r["codec"], r["stage"]) for r in document["rows"]] == wanted
     for row in document["rows"]:
         assert row["encode_vs_torch"] > 0, f"{row['codec']} has no rival"
@@ -170,7 +170,7 @@ def test_dump_makes_an_input(tmp_path):
         invoke("--codec", "fp16", "--input", str(file), "--size", "500")
 
 
-def test_stages_of_a_quantised_codec_share_one_entropy(monkeypatch):
+def test_coders_of_a_quantised_codec_share_one_entropy(monkeypatch):
     monkeypatch.setattr(codecs, "get", lambda name, **params: FakeQsgd(**params))
     data = synthetic(20_000, seed=2)
     rows = measure(Case("qsgd", {}, ("raw", "elias")), data, Settings(repeat=1))
@@ -179,7 +179,7 @@ def test_stages_of_a_quantised_codec_share_one_entropy(monkeypatch):
     assert 0.5 < rows[0]["entropy_bits"] < rows[0]["entropy_global_bits"] + 0.5 < rows[0]["bits_per_value"]
     assert rows[0]["family"] == "qsgd" and rows[0]["bits"] == 4 and rows[0]["relative_error"] == 1.0
     assert rows[0]["encode_vs_numpy"] is None and rows[1]["encode_vs_numpy"] > 0 and rows[1]["decode_vs_numpy"] > 0
-    assert "x numpy" in show.line(rows[1]) and "x numpy" not in show.line(rows[0])
+    assert "x numpy" in run_codecs.line(rows[1]) and "x numpy" not in run_codecs.line(rows[0])
     assert rows[0]["encode_mb_s"] / rows[0]["memcpy_mb_s"] == pytest.approx(rows[0]["encode_vs_memcpy"])  # of one round
     assert rows[0]["encode_mb_s"] / rows[0]["torch_encode_mb_s"] == pytest.approx(rows[0]["encode_vs_torch"])
 
@@ -201,12 +201,12 @@ def test_description_looks_inside_error_feedback():
 def test_cases():
     wrappers = {"error-feedback", "per-tensor", "small-tensors"}
     assert {case.name for case in default_cases()} == set(codecs.names()) - wrappers
-    assert all(case.build(case.stages[0] if case.stages else None) for case in default_cases())
-    assert parse_case("fp16").stages == () and parse_cases(["fp16"], ["raw"])[0].stages == ()
+    assert all(case.build(case.coders[0] if case.coders else None) for case in default_cases())
+    assert parse_case("fp16").coders == () and parse_cases(["fp16"], ["raw"])[0].coders == ()
     assert description(codecs.get("fp16"))[0] == "fp16"
 
 
-def test_every_stage_has_a_memcpy_of_its_own_between_encoding_and_decoding(monkeypatch):
+def test_every_coder_has_a_memcpy_of_its_own_between_encoding_and_decoding(monkeypatch):
     """Ratios are of pairs of one round, and rows tell how far memcpy's times lie apart."""
     seen = {}
 

@@ -9,8 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from edgegossip.cli.bench import bench
-from edgegossip.lab.bench.cases import parse_codec
-from edgegossip.lab.bench.sizes import parse_size
+from edgegossip.lab.bench.cases import parse_cases, parse_codec, parse_size
 from edgegossip.types import ConfigError, HostError
 
 ONE = ("--codec", "qsgd", "--input", "synthetic", "--size", "64", "--repeat", "1", "--no-rivals")
@@ -68,3 +67,19 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "codecs.md").mkdir()  # a file of the result cannot be written
     with pytest.raises(HostError, match=f"cannot write to {tmp_path}: Is a directory"):
         invoke("--save", str(tmp_path))
+
+
+def test_a_coder_leaves_out_who_cannot_have_it() -> None:
+    stages = {case.name: case.coders for case in parse_cases((), ("huffman", "elias"))}
+    assert stages["qsgd"] == ("huffman", "elias") and stages["topk"] == ()
+    assert "signsgd" not in stages
+
+
+def test_ans_is_for_codes_of_three_and_four_bits() -> None:
+    assert [case.label for case in parse_cases(("qsgd", "elastiquant:bits=8"), ("ans",))] == ["qsgd"]
+
+
+@pytest.mark.parametrize(("codecs", "stage"), [((), "huffmann"), (("signsgd",), "huffman")])
+def test_a_coder_that_none_has_is_refused(codecs: tuple[str, ...], stage: str) -> None:
+    with pytest.raises(ConfigError, match=f"^--stage {stage}: none of these codecs has it$"):
+        parse_cases(codecs, (stage,))

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from edgegossip import recipe as recipes
-from edgegossip.codecs.gennorm import fit
-from edgegossip.lab.bench import gradients, inputs
+from edgegossip.codecs.co3 import fit
+from edgegossip.lab.bench import inputs
+from edgegossip.lab.bench.cases import parse_size
 from edgegossip.lab.bench.inputs import Tensors
-from edgegossip.lab.bench.sizes import DEFAULT, parse_size
 from edgegossip.types import ConfigError, DataError, UsageError
 
 
@@ -20,7 +20,7 @@ def test_sizes():
         1500,
         16_000,
     ]
-    assert [parse_size(text) for text in DEFAULT] == [2_000_000, 25_000_000]
+    assert [parse_size(text) for text in ("8MB", "100MB")] == [2_000_000, 25_000_000]
     for text in ("", "0", "-1", "8 mb", "MB", "1e6", "9GB", "3B"):
         with pytest.raises(ConfigError, match="--size"):
             parse_size(text)
@@ -111,11 +111,11 @@ SMALL = ("model.params.hidden=[16]", "data.train_examples=200")
 
 
 def test_gradients_are_those_of_the_loss():
-    made = gradients.recipe_for(SMALL)
-    tensors = gradients.dump(made, steps=5)
+    made = inputs.recipe_for(SMALL)
+    tensors = inputs.dump(made, steps=5)
     assert [name.partition("/")[0] for name, _ in tensors.arrays] == ["step0"] * 4 + ["step2"] * 4 + ["step4"] * 4
     assert all(np.isfinite(a).all() and a.any() for _, a in tensors.arrays)
-    again = gradients.dump(made, steps=5)
+    again = inputs.dump(made, steps=5)
     assert all(np.array_equal(a, b) for (_, a), (_, b) in zip(tensors.arrays, again.arrays, strict=True))
     # The last layer's bias has the gradient mean(softmax - one-hot), which sums to zero over the
     # classes.
@@ -129,9 +129,9 @@ def made_bias(tensors):
 
 def test_gradients_refuse_what_cannot_be():
     with pytest.raises(ConfigError, match="did you mean mlp"):
-        gradients.dump(gradients.recipe_for(("model.name=mpl",)), 2)
+        inputs.dump(inputs.recipe_for(("model.name=mpl",)), 2)
     with pytest.raises(UsageError, match="augment"):
-        gradients.dump(gradients.recipe_for((*SMALL, "data.augment=true")), 2)
+        inputs.dump(inputs.recipe_for((*SMALL, "data.augment=true")), 2)
     with pytest.raises(UsageError, match=r"loss became .* in step"):
-        gradients.dump(gradients.recipe_for((*SMALL, "training.lr=1000")), 60)
+        inputs.dump(inputs.recipe_for((*SMALL, "training.lr=1000")), 60)
     assert recipes.load("quickstart-gossip").model.name == "mlp"

@@ -8,7 +8,7 @@ import torch
 from click.testing import CliRunner
 
 from edgegossip.cli.bench import bench
-from edgegossip.lab.bench.int8 import memory, variants
+from edgegossip.lab.bench import int8
 from edgegossip.recipe import ModelSection
 from edgegossip.types import ConfigError
 
@@ -31,7 +31,7 @@ FIELDS = [
 
 
 def test_rows_have_the_published_fields(monkeypatch):
-    monkeypatch.setattr(memory, "peak_bytes", lambda *_: None)
+    monkeypatch.setattr(int8, "peak_bytes", lambda *_: None)
     before = torch.get_num_threads()
     asked = ["int8", "--model", "cnn", "--batch", "4", "--dw", "8", "--repeat", "1", "--json"]
     done = CliRunner().invoke(bench, asked, standalone_mode=False)
@@ -48,24 +48,24 @@ def test_an_unknown_model_is_named_with_the_nearest():
 
 
 def test_a_model_comes_with_its_parameters():
-    assert variants.section_of("mlp:hidden=[512,1024]", "batchnorm") == ModelSection(
+    assert int8.section_of("mlp:hidden=[512,1024]", "batchnorm") == ModelSection(
         name="mlp", norm="batchnorm", params={"hidden": [512, 1024]}
     )
-    assert variants.section_of("cnn:channels=[8];hidden=16").params == {"channels": [8], "hidden": 16}
+    assert int8.section_of("cnn:channels=[8];hidden=16").params == {"channels": [8], "hidden": 16}
     for wrong in ("mlp:hiden=[8]", "resnet20:depth=3", "mlp:hidden"):
         with pytest.raises(ConfigError):
-            variants.training_of("int8", wrong, 4, 8)
+            int8.training_of("int8", wrong, 4, 8)
 
 
 def test_saved_bytes_of_resnet20_are_two_a_value_and_a_quarter_of_fp32s():
-    ours, theirs = (variants.saved_bytes(variants.training_of(v, "resnet20", 4, 16)) for v in ("int8", "batchnorm"))
+    ours, theirs = (int8.saved_bytes(int8.training_of(v, "resnet20", 4, 16)) for v in ("int8", "batchnorm"))
     values = 7 * 16 * 1024 + 6 * 32 * 256 + 6 * 64 * 64  # outputs of the convolutions, and as many of the norms
     assert 1.9 * 4 * values < ours < 2.1 * 4 * values
     assert theirs > 3.9 * ours
 
 
 def test_peak_memory_is_measured_where_the_kernel_tells():
-    found = memory._measure("int8", "cnn", 16, torch.get_num_threads(), 16)
+    found = int8.peak_of_this_process("int8", "cnn", 16, torch.get_num_threads(), 16)
     assert found is None or 0 <= found < 2**30
 
 

@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from edgegossip.cli.bench import bench
-from edgegossip.lab.bench.mesh import cases, show, targets
-from edgegossip.lab.bench.mesh.processes import Fleet
+from edgegossip.lab.bench import mesh, mesh_cases
+from edgegossip.lab.bench.mesh_cases import Fleet
 from edgegossip.types import HostError
 
 STABLE = {
@@ -19,21 +19,21 @@ STABLE = {
 
 
 def verdicts(*rows):
-    return {v.text.split(",")[0]: v for v in targets.check(rows)}
+    return {v.text.split(",")[0]: v for v in mesh.verdicts_on(rows)}
 
 
 def test_rows_have_the_fields_that_scripts_rely_on():
-    row = cases.row("ring", 8, 1_000_000, round_ms=3.0)
+    row = mesh_cases.row("ring", 8, 1_000_000, round_ms=3.0)
     assert set(row) >= STABLE
     assert row["round_ms"] == 3.0
     assert row["latency_ms"] is None
-    assert show.line(row).split()[:3] == ["ring", "8", "1000000"]
+    assert mesh.line(row).split()[:3] == ["ring", "8", "1000000"]
 
 
 def test_help_says_how_long_it_takes_and_what_is_checked():
     text = CliRunner().invoke(bench, ["mesh", "--help"]).output
     assert "minutes" in text
-    for target in targets.TARGETS:
+    for target in mesh.TARGETS:
         assert f": {target.text}\n" in text
     assert "at least 0.85: 8 MB frames" in text and "at most 2.5: 64 KiB frames" in text
 
@@ -41,19 +41,23 @@ def test_help_says_how_long_it_takes_and_what_is_checked():
 def test_targets():
     assert all(v.holds is None for v in verdicts().values())
     good = [
-        cases.row("throughput", 2, 8_000_000, ratio_to_grpc=0.9),
-        cases.row("latency", 2, 65_536, ratio_to_grpc=1.4),
-        cases.row("ring", 8, 1_000_000, ratio_to_grpc=1.9),
-        cases.row("idle", 18, 0, cpu_percent=2.0),
-        cases.row("memory", 4, 1_000_000, rounds=1000, rss_growth_bytes=0),
+        mesh_cases.row("throughput", 2, 8_000_000, ratio_to_grpc=0.9),
+        mesh_cases.row("latency", 2, 65_536, ratio_to_grpc=1.4),
+        mesh_cases.row("ring", 8, 1_000_000, ratio_to_grpc=1.9),
+        mesh_cases.row("idle", 18, 0, cpu_percent=2.0),
+        mesh_cases.row("memory", 4, 1_000_000, rounds=1000, rss_growth_bytes=0),
     ]
     assert all(v.holds for v in verdicts(*good).values())
     bad = verdicts(
-        *good, cases.row("throughput", 2, 8_000_000, ratio_to_grpc=0.8), cases.row("ring", 8, 1, ratio_to_grpc=2.6)
+        *good,
+        mesh_cases.row("throughput", 2, 8_000_000, ratio_to_grpc=0.8),
+        mesh_cases.row("ring", 8, 1, ratio_to_grpc=2.6),
     )
     assert [name for name, v in bad.items() if not v.holds] == ["8 MB frames", "ring of 8"]
     assert bad["8 MB frames"].figure == 0.8
-    assert verdicts(cases.row("memory", 4, 1, rounds=10, rss_growth_bytes=0))["growth of a node over 1"].holds is None
+    assert (
+        verdicts(mesh_cases.row("memory", 4, 1, rounds=10, rss_growth_bytes=0))["growth of a node over 1"].holds is None
+    )
 
 
 @pytest.mark.parametrize("kind", ["member-2", "grpc", "tcp"])

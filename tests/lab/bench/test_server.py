@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="server mode is an extra: pip install 'edgegossip[server]'")
 
-from edgegossip.lab.bench import averaging, server, server_show
+from edgegossip.lab.bench import server
 from edgegossip.lab.bench.server_board import layout_of
 from edgegossip.types import ConfigError
 
@@ -23,12 +23,12 @@ ROW = {
     "client_rss_bytes": 200_000_000,
     "stock_client_rss_bytes": 500_000_000,
 }
-ASKED = server.Asked((2,), ("1MB",), "fp32", 8, 3, 2, False, 0, (), False, None)
+OPTIONS = server.Options((2,), ("1MB",), "fp32", 8, 3, 2, False, 0, (), False, None)
 
 
 def test_rows_are_held_against_the_targets_that_speak_of_them():
     averaged = {"updates": 18, "codec": "co3", "ratio": 1.5}
-    verdicts = {v["text"]: v["holds"] for v in server.check({"rows": [ROW], "averaging": [averaged]})}
+    verdicts = {v["text"]: v["holds"] for v in server.verdicts_on({"rows": [ROW], "averaging": [averaged]})}
     assert verdicts == {
         "2 boards, 1 MB: stock to ours": True,
         "2 boards, 0.1 MB: seconds a round": None,
@@ -38,25 +38,25 @@ def test_rows_are_held_against_the_targets_that_speak_of_them():
         "18 compressed ResNet-18 updates: Flower's averaging of fp32 to ours": True,
     }
     slow = {**ROW, "ratio": 11.9, "client_rss_bytes": 300_000_000}
-    held = [v["holds"] for v in server.check({"rows": [ROW, slow], "averaging": []})]
+    held = [v["holds"] for v in server.verdicts_on({"rows": [ROW, slow], "averaging": []})]
     assert held == [False, None, None, None, False, None]
 
 
 def test_what_is_shown_names_what_was_not_measured(tmp_path, monkeypatch):
     monkeypatch.setattr(server, "measure", lambda asked, nodes, values: {**ROW, "ratio": None, "stock_cpu_s": None})
     lines = []
-    document, code = server.run(replace(ASKED, check=True, save=tmp_path), ["bench", "server"], lines.append)
+    document, code = server.run(replace(OPTIONS, check=True, save=tmp_path), ["bench", "server"], lines.append)
     assert code == 0 and len(document["rows"]) == 1  # a board's memory was measured, and holds
     assert lines[0].split() == ["boards", "MB", "s/round", "stock", "ratio", "CPU", "s", "stock", "MB/board", "stock"]
     assert lines[1].split() == ["2", "1", "0.40", "6.00", "-", "0.30", "-", "200", "500"]
     kept = json.loads((tmp_path / "server.json").read_text())
     assert kept["rows"] == document["rows"] and "not measured" in (tmp_path / "server.md").read_text()
-    assert "| 2 | 1 | 0.40 |" in server_show.markdown(document)
+    assert "| 2 | 1 | 0.40 |" in server.markdown(document)
 
 
 def test_a_single_round_cannot_be_timed():
     with pytest.raises(ConfigError, match="at least 2"):
-        server.measure(replace(ASKED, rounds=1), 2, 100)
+        server.measure(replace(OPTIONS, rounds=1), 2, 100)
 
 
 def test_the_layout_has_all_values_in_nearly_equal_tensors():
@@ -66,8 +66,8 @@ def test_the_layout_has_all_values_in_nearly_equal_tensors():
 
 def test_averaging_compares_the_same_updates(monkeypatch):
     pytest.importorskip("torch", reason="an extra: pip install 'edgegossip[torch]'")
-    monkeypatch.setattr(averaging, "MODEL", {"data": {"name": "digits"}, "model": {"name": "mlp"}})
-    row = averaging.measure(3, "co3", 1)
+    monkeypatch.setattr(server, "AVERAGED_MODEL", {"data": {"name": "digits"}, "model": {"name": "mlp"}})
+    row = server.measure_averaging(3, "co3", 1)
     assert row["updates"] == 3 and row["seconds"] > 0 and row["flower_fp32_seconds"] > 0
     assert row["ratio"] == pytest.approx(row["flower_fp32_seconds"] / row["seconds"])
 
@@ -76,5 +76,5 @@ def test_averaging_compares_the_same_updates(monkeypatch):
 @pytest.mark.timeout(400)
 def test_a_real_row_beside_stock_flower():
     pytest.importorskip("torch", reason="an extra: pip install 'edgegossip[torch]'")
-    row = server.measure(replace(ASKED, stock=True, rounds=4), 2, 25_000)
+    row = server.measure(replace(OPTIONS, stock=True, rounds=4), 2, 25_000)
     assert row["ratio"] > 1 and row["cpu_s"] > 0 and row["stock_client_rss_bytes"] > row["client_rss_bytes"] > 1e8

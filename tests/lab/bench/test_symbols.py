@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from edgegossip.lab.bench.symbols import CodeForm, code_form, entropy
+from edgegossip.lab.bench.codecs import CodeForm, code_form, entropy
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import UsageError
 from tests.conformance import reference_quantised

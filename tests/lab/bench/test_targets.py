@@ -2,8 +2,8 @@
 
 import pytest
 
-from edgegossip.lab.bench import show
-from edgegossip.lab.bench.targets import TARGETS, check
+from edgegossip.lab.bench import run_codecs
+from edgegossip.lab.bench.run_codecs import TARGETS, verdicts_on
 
 
 def row(**changes):
@@ -30,11 +30,11 @@ def row(**changes):
 
 
 def verdicts(*rows):
-    return {v.text: v for v in check(rows)}
+    return {v.text: v for v in verdicts_on(rows)}
 
 
 def test_nothing_measured():
-    assert [v.holds for v in check([])] == [None] * len(TARGETS)
+    assert [v.holds for v in verdicts_on([])] == [None] * len(TARGETS)
 
 
 @pytest.mark.parametrize(
@@ -87,11 +87,11 @@ def test_each_line_takes_the_worst_row(text, good, bad):
 
 def test_lines_against_plain_torch_tell_what_the_same_row_is_against_tuned_torch():
     found = verdicts(row(encode_vs_torch=30.0, encode_vs_torch_tuned=8.0), row(encode_vs_torch_tuned=12.25))
-    line = show.verdict_line(found["quantise and pack 4 bits, qsgd to torch"].as_dict())
+    line = run_codecs.verdict_line(found["quantise and pack 4 bits, qsgd to torch"].as_dict())
     assert "qsgd to torch (12.2 x tuned torch)  (qsgd raw, synthetic, 2000000; avx512)" in line
-    assert "tuned" not in show.verdict_line(found["quantise and pack 4 bits, encoding to memcpy"].as_dict())
+    assert "tuned" not in run_codecs.verdict_line(found["quantise and pack 4 bits, encoding to memcpy"].as_dict())
     missing = verdicts(row(encode_vs_torch_tuned=None))["quantise and pack 4 bits, qsgd to torch"]
-    assert missing.holds and "tuned" not in show.verdict_line(missing.as_dict())
+    assert missing.holds and "tuned" not in run_codecs.verdict_line(missing.as_dict())
 
 
 def test_the_portable_build_has_its_own_lines():

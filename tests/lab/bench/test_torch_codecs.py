@@ -7,14 +7,13 @@ import torch
 
 from edgegossip import codecs
 from edgegossip.codecs import Ctx, relative_error
+from edgegossip.codecs.claims import normalized_variance
 from edgegossip.codecs.levels import geometric_levels
-from edgegossip.codecs.theory import normalized_variance
 from edgegossip.lab.bench.cases import default_cases, description
 from edgegossip.lab.bench.inputs import synthetic
 from edgegossip.lab.bench.numpy_elias import NumpyElias, omega
-from edgegossip.lab.bench.torch_codecs import rival, tuned_rival
-from edgegossip.lab.bench.torch_codecs.base import decode_model, encode_model, pack, size_bytes, unpack
-from edgegossip.lab.bench.torch_codecs.low_rank import probabilities
+from edgegossip.lab.bench.torch_codecs import probabilities, rival, tuned_rival
+from edgegossip.lab.bench.torch_quantisers import decode_model, encode_model, pack, size_bytes, unpack
 
 DATA = synthetic(60_000, seed=5)
 PARAMS = {
@@ -194,7 +193,7 @@ def test_every_parameter_of_a_codec_reaches_its_rival_or_costs_it():
     without_effect = {"stage", "smoothing"}  # torch codes nothing; elasticl's levels are those of the first message
     for case in default_cases():
         asked.clear()
-        name, params = description(case.build(case.stages[0] if case.stages else None))
+        name, params = description(case.build(case.coders[0] if case.coders else None))
         assert rival(name, Params(params)) is not None
         assert set(params) <= asked | without_effect, name
 

@@ -10,7 +10,7 @@ import pytest
 
 from edgegossip.codecs.claims import Claims
 from edgegossip.lab.bench import verify
-from edgegossip.lab.bench.verify_student import sigmas
+from edgegossip.lab.bench.verify import sigmas
 
 OUTSIDE = math.erfc(4 / math.sqrt(2))  # 6.3e-5, of a normal value beyond 4 standard deviations
 

@@ -9,7 +9,7 @@ import pytest
 from edgegossip import recipe as recipes
 from edgegossip.lab.scale import cells, summary
 from edgegossip.lab.scale.devices import SHORT_STEP, SHORT_STEP_S, parse_rate, rate_text
-from edgegossip.telemetry.lines import MetricsRecord
+from edgegossip.telemetry.records import MetricsRecord
 from edgegossip.types import ConfigError
 
 BASE = recipes.load("table3", ["training.batch_size=512"])

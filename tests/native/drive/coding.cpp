@@ -1,5 +1,5 @@
-#include "core/huffman.hpp"
-#include "core/quantised.hpp"
+#include "codec/huffman.hpp"
+#include "codec/quantised.hpp"
 #include "driver.hpp"
 
 namespace {
@@ -58,7 +58,7 @@ void round_trip(const Isa& isa, const std::vector<float>& x, const std::vector<i
     all_at_once(isa, whole, offsets, q, tables, &hashes->values);
 }
 
-// Every 40th value, so that the runs and Elias stages are chosen.
+// Every 40th value, so that the runs and Elias coders are chosen.
 std::vector<float> thinned(const std::vector<float>& x) {
     std::vector<float> out(x.size(), 0.0f);
     for (size_t i = 0; i < x.size(); i += 40 + i % 7) out[i] = x[i];

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <vector>
 
-#include "cpu.hpp"
+#include "runtime/cpu.hpp"
 
 namespace drive {
 

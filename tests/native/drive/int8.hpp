@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "core/int8_norm.hpp"
+#include "int8/norm.hpp"
 #include "driver.hpp"
 
 namespace drive {

@@ -1,8 +1,8 @@
-#include "core/int8_attention.hpp"
-#include "core/int8_embedding.hpp"
-#include "core/int8_layernorm.hpp"
-#include "core/int8_pool.hpp"
-#include "core/int8_shaping.hpp"
+#include "int8/attention.hpp"
+#include "int8/embedding.hpp"
+#include "int8/layernorm.hpp"
+#include "int8/pooling.hpp"
+#include "int8/shaping.hpp"
 #include "int8.hpp"
 
 namespace {

@@ -1,4 +1,4 @@
-#include "core/int8_program.hpp"
+#include "int8/program.hpp"
 
 #include "int8.hpp"
 

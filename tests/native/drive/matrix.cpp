@@ -1,6 +1,6 @@
-#include "core/eigen.hpp"
-#include "core/lowrank.hpp"
-#include "core/spectral.hpp"
+#include "lowrank/eigen.hpp"
+#include "lowrank/lowrank.hpp"
+#include "lowrank/spectral.hpp"
 #include "driver.hpp"
 
 namespace {

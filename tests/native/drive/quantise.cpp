@@ -1,4 +1,4 @@
-#include "core/quantiser.hpp"
+#include "codec/quantiser.hpp"
 #include "driver.hpp"
 
 namespace {

@@ -1,7 +1,7 @@
 #include <algorithm>
 
-#include "core/select.hpp"
-#include "core/sparse.hpp"
+#include "codec/select.hpp"
+#include "codec/sparse.hpp"
 #include "driver.hpp"
 
 namespace {

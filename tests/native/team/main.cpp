@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "parallel.hpp"
+#include "runtime/parallel.hpp"
 
 namespace {
 

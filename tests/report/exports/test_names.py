@@ -7,12 +7,11 @@ from collections import Counter
 
 import pytest
 
-from edgegossip.report.command import read_runs
 from edgegossip.report.exports.columns import columns_of, write_csv
 from edgegossip.report.exports.tensorboard import write_tensorboard
 from edgegossip.report.exports.trace import write_trace
-from edgegossip.report.web.prometheus import exposition
-from edgegossip.report.web.view import names_of
+from edgegossip.report.web.serve import exposition
+from edgegossip.report.web.view import names_of, read_runs
 
 ALIKE = ["pi-1/runs/x", "pi-2/runs/x", "pi-2/runs/y"]
 

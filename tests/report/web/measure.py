@@ -16,7 +16,7 @@ from pathlib import Path
 
 from edgegossip.report.web.page import page_of
 from edgegossip.report.web.view import RunView
-from edgegossip.telemetry.environment import cpu_name
+from edgegossip.telemetry.machine import cpu_name
 from tests.report.web.chromium import Chromium
 from tests.report.web.synthetic import write_run
 

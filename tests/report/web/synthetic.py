@@ -11,8 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edgegossip.telemetry.lines import EventRecord, MetricsRecord
-from edgegossip.telemetry.records import PARTS
+from edgegossip.telemetry.records import PARTS, EventRecord, MetricsRecord
 from edgegossip.telemetry.run_folder import RunFolder
 
 RECIPE = """[run]

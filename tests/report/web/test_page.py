@@ -10,11 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgegossip.report.web.pack import pack, unpack
 from edgegossip.report.web.page import page, write_page
-from edgegossip.report.web.tables import MOST_EVENTS, MOST_SPANS, Table, Tables
-from edgegossip.report.web.view import Known, RunView
-from edgegossip.telemetry.lines import EventRecord, MetricsRecord, to_line
+from edgegossip.report.web.view import MOST_EVENTS, MOST_SPANS, PageState, RunView, Table, Tables, pack, unpack
+from edgegossip.telemetry.records import EventRecord, MetricsRecord, to_line
 from edgegossip.telemetry.run_folder import RunFolder, read_run
 from edgegossip.types import DataError
 from tests.report.web.synthetic import write_run
@@ -120,14 +118,14 @@ def test_what_boards_say_stays_text(tmp_path):
 
 def test_only_what_is_new_is_packed_again(view):
     total = len(view.tables.events)
-    document, columns = unpack(view.new(Known(0, [60, 58, 0, 60, 60, 60], total - 1, 50)))
+    document, columns = unpack(view.new(PageState(0, [60, 58, 0, 60, 60, 60], total - 1, 50)))
     assert [event["n"] for event in document["events"]] == [total - 1]
     assert {step for spans in document["spans"].values() for step in spans} == {str(s) for s in range(51, 60)}
     assert {node: len(c.get("step", ())) for node, c in columns.items()} == {
         "pi-00": 0, "pi-01": 2, "pi-02": 31, "pi-03": 0, "pi-04": 0, "pi-05": 0,
     }  # fmt: skip
-    assert view.new(Known(0, [60, 60, 31, 60, 60, 60], total, 59)) is None
-    for known in (Known(1, [60] * 6, total), Known(0, [99] * 6, total), Known(-1)):  # of another run
+    assert view.new(PageState(0, [60, 60, 31, 60, 60, 60], total, 59)) is None
+    for known in (PageState(1, [60] * 6, total), PageState(0, [99] * 6, total), PageState(-1)):  # of another run
         assert unpack(view.new(known))[0]["starts"] == {}
     assert document["starts"]["pi-01"] == 58 and columns["pi-01"]["step"].tolist() == [58, 59]
 

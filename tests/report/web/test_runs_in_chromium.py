@@ -7,7 +7,7 @@ import pytest
 
 from edgegossip.report.web.page import write_page
 from edgegossip.report.web.serve import LiveRuns, Server
-from edgegossip.telemetry.lines import EventRecord, MetricsRecord
+from edgegossip.telemetry.records import EventRecord, MetricsRecord
 from edgegossip.telemetry.run_folder import RunFolder
 from tests.report.web.chromium import missing, quiet, show
 

@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from edgegossip.report.web.pack import unpack
 from edgegossip.report.web.serve import PORT, LiveRuns, Server, listen
-from edgegossip.telemetry.lines import MetricsRecord, to_line
+from edgegossip.report.web.view import unpack
+from edgegossip.telemetry.records import MetricsRecord, to_line
 from edgegossip.telemetry.run_folder import read_run
 from edgegossip.types import HostError
 from tests.report.web.synthetic import write_run
@@ -55,22 +55,22 @@ def test_data_come_whole_first_and_then_what_is_new(served):
         file.write(to_line(MetricsRecord("pi-01", 20, 9.0, {"train/loss": 0.25})))
     rows = ",".join(map(str, document["rows"]))
     known = f"rows={rows}&events={document['events_until']}&span={document['spans_until']}"
-    document, columns = unpack(ask(server, f"/data/0?life=0&{known}")[2])
+    document, columns = unpack(ask(server, f"/data/0?generation=0&{known}")[2])
     assert columns["pi-01"]["step"].tolist() == [20] and columns["pi-01"]["train/loss"].tolist() == [0.25]
     assert not columns["pi-00"] or len(columns["pi-00"]["step"]) == 0
-    whole = unpack(ask(server, f"/data/0?life=7&{known}")[2])[1]  # what was known is of another run
+    whole = unpack(ask(server, f"/data/0?generation=7&{known}")[2])[1]  # what was known is of another run
     assert len(whole["pi-01"]["step"]) == 21
     now = ",".join(map(str, document["rows"]))
-    assert ask(server, f"/data/0?life=0&{known.replace(rows, now)}")[::2] == (204, b"")
+    assert ask(server, f"/data/0?generation=0&{known.replace(rows, now)}")[::2] == (204, b"")
 
 
 @pytest.mark.parametrize(
     ("path", "status"),
     [
         ("/data/1", 404), ("/data/0/..", 404), ("/../../etc/passwd", 404), ("/metrics.jsonl", 404), ("/data/9999", 404),
-        ("/data/0?rows=x,-1&life=" + "9" * 50, 200), ("/data/0?rows=99999,1&life=0&events=0&span=0", 200),
+        ("/data/0?rows=x,-1&generation=" + "9" * 50, 200), ("/data/0?rows=99999,1&generation=0&events=0&span=0", 200),
         ("http://[/", 400), ("//[", 404),
-        ("/data/0?rows=-5&life=0&events=-3&span=-9", 200), ("/data/0?" + "&".join(f"a{k}=1" for k in range(99)), 200),
+        ("/data/0?rows=-5&generation=0&events=-3&span=-9", 200), ("/data/0?" + "&".join(f"a{k}=1" for k in range(99)), 200),
     ],
 )  # fmt: skip
 def test_nothing_in_a_request_names_a_file(served, path, status):

@@ -25,8 +25,8 @@ from edgegossip.lab.scale.netns.network import AccessPoint, check_host
 from edgegossip.lab.scale.netns.scheduler import BUSY, Exchange, TimeDilationScheduler, Timings
 from edgegossip.node.spec import default_members, make_algorithm
 from edgegossip.telemetry.run_folder import RunFolder, read_run
+from edgegossip.telemetry.sinks import Tee
 from edgegossip.telemetry.summary import summarise
-from edgegossip.telemetry.tee import Tee
 from edgegossip.types import ConfigError, RunError
 
 # While boards exchange the cores are as busy as the scheduler takes for in the way, and the link is

@@ -1,10 +1,10 @@
 #include <algorithm>
 
-#include "../bind.hpp"
-#include "../gil.hpp"
-#include "../core/quantised.hpp"
-#include "../core/scales.hpp"
-#include "quantiser_spec.hpp"
+#include "bind/bind.hpp"
+#include "bind/gil.hpp"
+#include "codec/quantised.hpp"
+#include "codec/scales.hpp"
+#include "bind/quantiser_spec.hpp"
 
 namespace edgegossip {
 namespace {
@@ -102,7 +102,7 @@ int64_t coding_encode(nb::handle spec_object, nb::handle x_object, nb::handle of
     return at;
 }
 
-// Without `out` the sections are only checked. (tensor, position or a SectionError); stops before a section of stage zstd.
+// Without `out` the sections are only checked. (tensor, position or a SectionError); stops before a section of coder zstd.
 std::tuple<int64_t, int64_t> coding_decode(nb::handle spec_object, nb::handle body_object, int64_t position,
                                            nb::handle offsets_object, int64_t n, int64_t tensor, nb::handle tables_object,
                                            nb::handle state_object, nb::handle out_object, std::optional<double> weight,

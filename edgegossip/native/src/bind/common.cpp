@@ -1,8 +1,8 @@
 #include <cmath>
 #include <cstdlib>
 
-#include "../bind.hpp"
-#include "../parallel.hpp"
+#include "bind/bind.hpp"
+#include "runtime/parallel.hpp"
 
 namespace edgegossip {
 

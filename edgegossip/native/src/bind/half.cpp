@@ -1,6 +1,6 @@
-#include "../bind.hpp"
-#include "../gil.hpp"
-#include "../parallel.hpp"
+#include "bind/bind.hpp"
+#include "bind/gil.hpp"
+#include "runtime/parallel.hpp"
 
 namespace edgegossip {
 namespace {

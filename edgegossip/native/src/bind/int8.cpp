@@ -1,7 +1,7 @@
-#include "../core/int8_embedding.hpp"
+#include "int8/embedding.hpp"
 
-#include "../gil.hpp"
-#include "int8_shapes.hpp"
+#include "bind/gil.hpp"
+#include "bind/int8_shapes.hpp"
 
 namespace edgegossip {
 namespace {

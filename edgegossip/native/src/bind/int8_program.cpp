@@ -1,7 +1,7 @@
-#include "../core/int8_program.hpp"
+#include "int8/program.hpp"
 
-#include "../gil.hpp"
-#include "int8_shapes.hpp"
+#include "bind/gil.hpp"
+#include "bind/int8_shapes.hpp"
 
 namespace edgegossip {
 namespace {

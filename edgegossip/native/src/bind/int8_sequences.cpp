@@ -1,5 +1,5 @@
-#include "../gil.hpp"
-#include "int8_shapes.hpp"
+#include "bind/gil.hpp"
+#include "bind/int8_shapes.hpp"
 
 namespace edgegossip {
 namespace {

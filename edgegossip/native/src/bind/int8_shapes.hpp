@@ -6,14 +6,13 @@
 #include <string>
 #include <vector>
 
-#include "../bind.hpp"
-#include "../core/int8_attention.hpp"
-#include "../core/int8_embedding.hpp"
-#include "../core/int8_layernorm.hpp"
-#include "../core/int8_norm.hpp"
-#include "../core/int8_pad.hpp"
-#include "../core/int8_pool.hpp"
-#include "../core/int8_shaping.hpp"
+#include "bind/bind.hpp"
+#include "int8/attention.hpp"
+#include "int8/embedding.hpp"
+#include "int8/layernorm.hpp"
+#include "int8/norm.hpp"
+#include "int8/pooling.hpp"
+#include "int8/shaping.hpp"
 
 namespace edgegossip {
 

@@ -1,6 +1,6 @@
 // What moves int8 values, or compares them with their zero points, forward and backward.
-#include "../gil.hpp"
-#include "int8_shapes.hpp"
+#include "bind/gil.hpp"
+#include "bind/int8_shapes.hpp"
 
 namespace edgegossip {
 namespace {

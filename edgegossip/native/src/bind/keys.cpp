@@ -1,6 +1,6 @@
 // Keys of the counter-based generators, one by one: `codecs/keys.py`. No kernel, and so no instruction set.
 
-#include "../bind.hpp"
+#include "bind/bind.hpp"
 
 namespace edgegossip {
 namespace {

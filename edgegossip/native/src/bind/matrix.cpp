@@ -1,7 +1,7 @@
-#include "../bind.hpp"
-#include "../gil.hpp"
-#include "../core/lowrank.hpp"
-#include "../core/spectral.hpp"
+#include "bind/bind.hpp"
+#include "bind/gil.hpp"
+#include "lowrank/lowrank.hpp"
+#include "lowrank/spectral.hpp"
 
 namespace edgegossip {
 namespace {

@@ -1,5 +1,5 @@
-#include "../bind.hpp"
-#include "../gil.hpp"
+#include "bind/bind.hpp"
+#include "bind/gil.hpp"
 
 namespace edgegossip {
 namespace {

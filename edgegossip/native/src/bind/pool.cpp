@@ -1,11 +1,11 @@
 // Tensors whose memory comes from the pool, as DLPack capsules: what a library makes of one gives it back by the capsule's deleter.
-#include "../core/pool.hpp"
+#include "runtime/buffer_pool.hpp"
 
 #include <algorithm>
 #include <memory>
 #include <new>
 
-#include "../bind.hpp"
+#include "bind/bind.hpp"
 
 namespace edgegossip {
 namespace {

@@ -3,10 +3,10 @@
 #include <cstring>
 #include <tuple>
 
-#include "../bind.hpp"
-#include "../gil.hpp"
-#include "../core/quantiser.hpp"
-#include "quantiser_spec.hpp"
+#include "bind/bind.hpp"
+#include "bind/gil.hpp"
+#include "codec/quantiser.hpp"
+#include "bind/quantiser_spec.hpp"
 
 namespace edgegossip {
 namespace {

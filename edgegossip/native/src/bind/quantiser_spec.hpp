@@ -5,8 +5,8 @@
 
 #include <tuple>
 
-#include "../bind.hpp"
-#include "../core/quantiser.hpp"
+#include "bind/bind.hpp"
+#include "codec/quantiser.hpp"
 
 namespace edgegossip {
 

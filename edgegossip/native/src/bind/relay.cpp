@@ -1,9 +1,9 @@
-#include "../core/relay.hpp"
+#include "net/relay.hpp"
 
 #include <system_error>
 
-#include "../bind.hpp"
-#include "../gil.hpp"
+#include "bind/bind.hpp"
+#include "bind/gil.hpp"
 
 namespace edgegossip {
 

@@ -1,7 +1,7 @@
-#include "../core/sparse.hpp"
+#include "codec/sparse.hpp"
 
-#include "../bind.hpp"
-#include "../gil.hpp"
+#include "bind/bind.hpp"
+#include "bind/gil.hpp"
 
 namespace edgegossip {
 namespace {

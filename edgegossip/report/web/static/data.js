@@ -54,7 +54,7 @@ class Run {
 
   // What came new of a run; of events and spans `doc` has what is new, of all else the whole.
   absorb({ doc, columns }) {
-    const before = this.doc && this.doc.life === doc.life ? this.doc : null;
+    const before = this.doc && this.doc.generation === doc.generation ? this.doc : null;
     if (before) {
       doc.events = before.events.slice(0).concat(doc.events);
       for (const [node, spans] of Object.entries(before.spans)) doc.spans[node] = { ...spans, ...doc.spans[node] };
@@ -65,7 +65,7 @@ class Run {
         start = doc.starts[node] || 0;
       this.tables[node] = start && table ? joined(table, fresh) : fresh;
     }
-    this.known = { life: doc.life, rows: doc.rows.join(","), events: doc.events_until, span: doc.spans_until };
+    this.known = { generation: doc.generation, rows: doc.rows.join(","), events: doc.events_until, span: doc.spans_until };
     this.changed();
   }
 

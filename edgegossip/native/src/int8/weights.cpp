@@ -1,0 +1,105 @@
+#include "int8/weights.hpp"
+
+namespace edgegossip {
+
+namespace {
+
+constexpr int64_t PAIRS_8 = 32768, PAIRS_16 = 128;  // pairs of pixels: 127 * 255 and 32512 * 255 a pixel stay below 2^31
+
+struct Pairs {
+    const Int8& kernels;
+    const ConvShape& shape;
+    const Maps& x;
+    bool wide;
+    int64_t first, samples;
+    const float* factor;  // by sample: scale of x times that of its gradient
+    ConvWork& work;
+
+    // int16[rows][pairs][channels][2] of one group's channels of a sample; an odd row ends with a zero.
+    template <class T>
+    void pair_up(const T* from, int64_t group, int16_t* to) const {
+        const int64_t count = shape.group_out(), width = shape.out_width();
+        from += group * count;
+        for (int64_t y = 0; y < shape.out_height(); y++, from += width * shape.out)
+            for (int64_t k = 0; k < width; k += 2, to += 2 * count) {
+                const T *const a = from + k * shape.out, *const b = a + shape.out;
+                if (k + 1 < width)
+                    for (int64_t c = 0; c < count; c++) to[2 * c] = a[c], to[2 * c + 1] = b[c];
+                else
+                    for (int64_t c = 0; c < count; c++) to[2 * c] = a[c], to[2 * c + 1] = 0;
+            }
+    }
+
+    // Where a sample has one pixel, samples take the place of pixels: their gradients times scales get one 16-bit scale together.
+    void single_pixels(int64_t group, int64_t size, float* sums) const {
+        const int64_t count = shape.group_out(), pairs = (samples + 1) / 2, run = shape.kernel_w * shape.group_in();
+        const int64_t row = (shape.width + 2 * shape.pad_w) * shape.group_in();
+        work.scaled_g.need(samples * count);
+        for (int64_t n = 0; n < samples; n++) {
+            const int64_t from = n * shape.out + group * count;
+            for (int64_t c = 0; c < count; c++)
+                work.scaled_g.data()[n * count + c] = factor[n] * float(wide ? work.g16.data()[from + c] : work.g8.data()[from + c]);
+        }
+        const float most = kernels.magnitude(work.scaled_g.data(), samples * count);
+        const float scale = std::isfinite(most) ? std::max(most * (1.0f / 32512.0f), GRADIENT_SCALE_FLOOR) : most;
+        work.together.need(2 * pairs * count);
+        std::fill_n(work.together.data(), 2 * pairs * count, int16_t(0));
+        if (std::isfinite(most)) kernels.round16(work.scaled_g.data(), samples * count, 1.0f / scale, work.together.data());
+        work.pairs.need(2 * pairs * count);
+        for (int64_t k = 0; k < pairs; k++)
+            for (int64_t c = 0; c < count; c++)
+                for (int64_t b = 0; b < 2; b++)
+                    work.pairs.data()[(k * count + c) * 2 + b] = work.together.data()[(2 * k + b) * count + c];
+        for (int64_t kh = 0; kh < shape.kernel_h; kh++)
+            kernels.products(work.wide.data() + kh * row, 0, size, work.pairs.data(), 1, pairs, count, run, PAIRS_16,
+                             std::isfinite(scale) ? scale : std::numeric_limits<float>::quiet_NaN(), sums + kh * run, shape.kernel_h * run, false);
+    }
+
+    void add(int64_t group, float* sums) const {
+        const int64_t inputs = shape.group_in(), count = shape.group_out(), run = shape.kernel_w * inputs;
+        const Placement at{shape.height, shape.width, shape.in, group * inputs, inputs, shape.pad_h, shape.pad_h, shape.pad_w, shape.pad_w};
+        const int64_t row = (shape.width + 2 * shape.pad_w) * inputs, slack = INT8_SLACK + shape.stride_w * inputs;
+        const int64_t size = (shape.height + 2 * shape.pad_h) * row + slack, step = shape.kernel_h * run;
+        work.wide.need((samples + 1) * size);
+        std::fill_n(work.wide.data() + samples * size, size, int16_t(0));
+        for (int64_t n = 0; n < samples; n++) {
+            int16_t* const map = work.wide.data() + n * size;
+            kernels.widen(x.q + (first + n) * shape.in_size(), at, x.zero[first + n], map);
+            std::fill_n(map + size - (slack - INT8_SLACK), slack - INT8_SLACK, int16_t(0));
+        }
+        sums += group * count * step;
+        if (shape.pixels() == 1) {
+            single_pixels(group, size, sums);
+            return;
+        }
+        const int64_t pairs = (shape.out_width() + 1) / 2;
+        work.pairs.need(shape.out_height() * pairs * count * 2);
+        for (int64_t n = 0; n < samples; n++) {
+            if (wide)
+                pair_up(work.g16.data() + n * shape.out_size(), group, work.pairs.data());
+            else
+                pair_up(work.g8.data() + n * shape.out_size(), group, work.pairs.data());
+            for (int64_t kh = 0; kh < shape.kernel_h; kh++)
+                kernels.products(work.wide.data() + n * size + kh * row, shape.stride_h * row, shape.stride_w * inputs, work.pairs.data(),
+                                 shape.out_height(), pairs, count, run, wide ? PAIRS_16 : PAIRS_8, factor[n], sums + kh * run, step, false);
+        }
+    }
+};
+
+}  // namespace
+
+void add_weight_gradients(const Int8& kernels, const ConvShape& shape, const Maps& x, bool wide, int64_t first, int64_t samples,
+                          const GradientScales* scales, ConvWork& work, float* sums, bool fresh) {
+    std::vector<float>& factor = work.factor;
+    factor.resize(size_t(samples));
+    for (int64_t n = 0; n < samples; n++) factor[size_t(n)] = x.scale[first + n] * (wide ? scales[n].wide : scales[n].narrow);
+    if (takes_quads(kernels, shape)) {
+        add_quads(kernels, shape, x, wide, first, samples, work, sums, fresh);
+        return;
+    }
+    if (fresh) std::fill_n(sums, shape.weights(), 0.0f);
+    const Pairs pairs{kernels, shape, x, wide, first, samples, factor.data(), work};
+    for (int64_t group = 0; group < shape.groups; group++) pairs.add(group, sums);
+}
+
+}  // namespace edgegossip

@@ -1,3 +1,0 @@
-// Integer training for aarch64.
-#define EDGEGOSSIP_TABLE int8_neon
-#include "int8.inc"
