@@ -499,7 +499,7 @@ def release_status(options: List) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _Pushed:
     """What those who were told of the revocation list said: (name, list's number), or an error."""
 
     answers: Mapping[str, tuple[str, int]]
@@ -519,14 +519,14 @@ class _Told:
         return self.code
 
 
-def _tell(present: Fleet, places: tuple[str, ...]) -> _Told:
+def _tell(present: Fleet, places: tuple[str, ...]) -> _Pushed:
     if not places:
-        return _Told({}, {})
+        return _Pushed({}, {})
     from edgegossip.fleet.revocation import tell_all
     from edgegossip.flower.connection import send_revocations
 
     told = tell_all(present, places, send_revocations)
-    return _Told(
+    return _Pushed(
         {place: answer for place, answer in told.items() if not isinstance(answer, EdgegossipError)},
         {place: error for place, error in told.items() if isinstance(error, EdgegossipError)},
     )

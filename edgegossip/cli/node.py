@@ -140,13 +140,13 @@ def _name_of(identity: Path | None) -> str:
     return Identity.load(identity).name
 
 
-def _of_kit(kit: Path, runs: Path) -> int:
+def _of_kit(bundle: Path, runs: Path) -> int:
     from edgegossip.fleet.launch import provisioned
 
     def run(arguments: list[str]) -> int:
         if "--kit" in arguments:
-            raise click.UsageError(f"--kit in {kit / provisioned.ARGUMENTS} leads nowhere: leave it out")
+            raise click.UsageError(f"--kit in {bundle / provisioned.ARGUMENTS} leads nowhere: leave it out")
         with node.make_context("node", arguments) as context:
             return int(node.invoke(context))
 
-    return provisioned.run(kit, runs, run, lambda text: click.echo(text, err=True))
+    return provisioned.run(bundle, runs, run, lambda text: click.echo(text, err=True))

@@ -108,7 +108,7 @@ Faults = tuple[tuple[NodeId, str], ...]  # boards that did not evaluate, and why
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _PendingEvaluation:
     """Holds an evaluation that a board has been asked for and has not answered yet."""
 
     step: Round
@@ -134,7 +134,7 @@ class Evaluations:
         self._step = -1  # which was about the model after this round
         self.wanted: Round | None = None  # the model after this round, and nobody has been asked
         self._faults: Faults = ()  # of the one that is wanted
-        self._asked: dict[NodeId, _Asked] = {}
+        self._asked: dict[NodeId, _PendingEvaluation] = {}
         self.asked = 0  # so far
         self.without: dict[NodeId, str] = {}  # boards that have no test set, and the reason in words
 
@@ -168,7 +168,7 @@ class Evaluations:
             chosen = able
         else:
             chosen = [self.next_board([n for n in able if n not in tried] or able)]
-        self._asked |= dict.fromkeys(chosen, _Asked(step, self._faults))
+        self._asked |= dict.fromkeys(chosen, _PendingEvaluation(step, self._faults))
         self.wanted, self._faults, self._step = None, (), step
         return chosen
 

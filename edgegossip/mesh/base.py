@@ -35,7 +35,7 @@ class SendReceipt:
     """Says that the peer's process has taken a frame in. Times are monotonic seconds
     (`time.monotonic`)."""
 
-    ticket: int
+    frame_id: int
     to: NodeId
     frame_bytes: int  # bytes of the frame
     message_bytes: int  # bytes handed to the transport for it: the frame and the chunk headers around it
@@ -49,7 +49,7 @@ class SendFailed:
     """Says that a frame is given up: the peer is down, refuses it, or has too much waiting already.
     Whether it arrived all the same is not known (its acknowledgement may be what was lost)."""
 
-    ticket: int
+    frame_id: int
     to: NodeId
     reason: str
 
@@ -123,7 +123,7 @@ class Transport(Protocol):
     """Moves frames to and from named peers. Thread-safe; `send` never waits for the network."""
 
     def send(self, to: NodeId, frame: Buffers) -> int:
-        """Queue one frame; the ticket comes back in its SendReceipt or SendFailed. Frames to one
+        """Queue one frame; the frame_id comes back in its SendReceipt or SendFailed. Frames to one
         peer arrive in order, each at most once. The buffers must not change until then. Raises
         UsageError for an unknown peer, an empty or an oversize frame.
         """

@@ -73,7 +73,7 @@ class Disagrees(PeerError):
 class QueuedFrame:
     """Keeps account of a frame until it is acknowledged."""
 
-    ticket: int
+    frame_id: int
     views: tuple[memoryview, ...]
     frame_bytes: int
     start_s: float
@@ -331,10 +331,10 @@ class Edge:
 
     def _acknowledged(self, frame: QueuedFrame, there_s: float) -> None:
         times = (frame.start_s, frame.first_byte_s, max(there_s, frame.first_byte_s))
-        self._post(SendReceipt(frame.ticket, self.peer, frame.frame_bytes, frame.message_bytes, *times))
+        self._post(SendReceipt(frame.frame_id, self.peer, frame.frame_bytes, frame.message_bytes, *times))
 
     def _failed(self, frame: QueuedFrame, reason: str) -> None:
-        self._post(SendFailed(frame.ticket, self.peer, reason))
+        self._post(SendFailed(frame.frame_id, self.peer, reason))
 
     def _fail_all(self, reason: str) -> None:
         for frame in self._queue.clear():

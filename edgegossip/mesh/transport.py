@@ -86,7 +86,7 @@ class GrpcTransport(Transport):
         self._session = secrets.randbits(63) + 1
         self._lock = threading.Lock()
         self._closed = False
-        self._tickets = 0
+        self._frame_ids = 0
         self._agreement: Agreement | None = None
         self._edges: dict[NodeId, Edge] = {}
         self._frame_bytes: int | None = None  # of the largest frame of the run, once it is known
@@ -146,12 +146,12 @@ class GrpcTransport(Transport):
             raise UsageError(
                 f"a frame of {size} bytes cannot be sent: it must have 1 to {self._limits.max_frame_bytes} bytes"
             )
-        with self._lock:  # so that the tickets of one peer are in the order of its queue
+        with self._lock:  # so that the ids of one peer are in the order of its queue
             self._check_open()
-            self._tickets += 1
-            outgoing = QueuedFrame(self._tickets, views, size, time.monotonic())
+            self._frame_ids += 1
+            outgoing = QueuedFrame(self._frame_ids, views, size, time.monotonic())
             self._loop.call_soon_threadsafe(self._edges[to].enqueue, outgoing)
-            return outgoing.ticket
+            return outgoing.frame_id
 
     @override
     def incoming(self, timeout_s: float | None) -> TransportEvent | None:

@@ -285,8 +285,8 @@ class GossipNode:
                     self._handle(FrameReceived(sender, data))
             case SendReceipt():
                 self.traffic.acknowledged(event)
-            case SendFailed(ticket):
-                self.traffic.failed(ticket)
+            case SendFailed(frame_id):
+                self.traffic.failed(frame_id)
             case PeerUp(peer):
                 self._handle(events.PeerUp(peer))
             case PeerDown(peer, reason, left, closed, disagrees):
@@ -330,8 +330,8 @@ class GossipNode:
             match effect:
                 case Send(to, frame):
                     with self._span("transmit"):
-                        ticket = self._transport.send(to, wire.build(frame, summed))
-                    self.traffic.sent(ticket, len(frame.body))
+                        frame_id = self._transport.send(to, wire.build(frame, summed))
+                    self.traffic.sent(frame_id, len(frame.body))
                 case SetTimer(timer, None):
                     self._timers.pop(timer, None)
                 case SetTimer(timer, float() | int() as after_s):
@@ -442,17 +442,17 @@ class Traffic:
     payload_bytes: int = 0
     overhead_bytes: int = 0
     frames: int = 0  # that carried values
-    in_flight: dict[int, int] = field(default_factory=dict)  # ticket -> payload bytes
+    in_flight: dict[int, int] = field(default_factory=dict)  # frame_id -> payload bytes
     links: dict[NodeId, Link] = field(default_factory=dict)
     links_told_s: float = 0.0  # when they were reported last
 
-    def sent(self, ticket: int, payload_bytes: int) -> None:
+    def sent(self, frame_id: int, payload_bytes: int) -> None:
         """Take note of a frame that is on its way."""
-        self.in_flight[ticket] = payload_bytes
+        self.in_flight[frame_id] = payload_bytes
 
     def acknowledged(self, receipt: SendReceipt) -> None:
         """Count a frame that has arrived."""
-        payload = self.in_flight.pop(receipt.ticket, None)
+        payload = self.in_flight.pop(receipt.frame_id, None)
         if payload is not None:
             link = self.links.get(receipt.to)
             if link is None:
@@ -462,9 +462,9 @@ class Traffic:
             self.overhead_bytes += receipt.message_bytes - payload
             self.frames += payload > 0  # a HELLO has no values
 
-    def failed(self, ticket: int) -> None:
+    def failed(self, frame_id: int) -> None:
         """Take note of a frame that is given up: it is not counted."""
-        self.in_flight.pop(ticket, None)
+        self.in_flight.pop(frame_id, None)
 
     def take(self, now_s: float | None = None) -> dict[str, float]:
         """Return metrics since the last call, reset to zero. Links are among them when

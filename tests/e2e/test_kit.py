@@ -32,15 +32,15 @@ def free_port() -> int:
 class Board:
     """What first boot made of a kit, and the service that runs from it."""
 
-    def __init__(self, folder: Path, kit: kitfile.ProvisioningBundle) -> None:
+    def __init__(self, folder: Path, bundle: kitfile.ProvisioningBundle) -> None:
         self.home, self.kit = folder, folder / "etc"
         for name in ("etc", "state", "runtime"):
             (folder / name).mkdir(parents=True)
-        for name, text in kit.identity.items():
+        for name, text in bundle.identity.items():
             (self.kit / name).write_text(text)
             (self.kit / name).chmod(0o600)
-        (self.kit / "board.json").write_text(json.dumps({"name": kit.name}))
-        (self.kit / "node.args").write_text("\n".join(kit.node) + "\n")
+        (self.kit / "board.json").write_text(json.dumps({"name": bundle.name}))
+        (self.kit / "node.args").write_text("\n".join(bundle.node) + "\n")
 
     def start(self) -> None:
         command = [

@@ -50,8 +50,8 @@ def call(*words: object) -> Result:
     return CliRunner().invoke(command, [*map(str, words)], standalone_mode=False)
 
 
-def revoked_at(guard: TlsSecurity) -> set[int]:
-    return set(guard.identity.revocations.present.serials)
+def revoked_at(security: TlsSecurity) -> set[int]:
+    return set(security.identity.revocations.present.serials)
 
 
 def serials(fleet: Fleet, *names: str) -> set[int]:

@@ -213,7 +213,7 @@ def test_chunks_that_do_not_fit_an_array_are_refused(harm: str, in_run: int) -> 
         link.Objects(None, None, Spool()).fetch(in_run, incoming)  # type: ignore[arg-type]
 
 
-def test_boards_fetch_objects_where_the_coordinators_door_looks_for_it() -> None:
+def test_boards_fetch_objects_where_the_coordinators_middleware_looks_for_it() -> None:
     from flwr.superlink import main
 
     assert superlink.PULL_OBJECT_PATH in main.app.openapi()["paths"]

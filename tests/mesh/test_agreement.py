@@ -53,8 +53,8 @@ def test_who_differs_is_refused_by_name_on_both_sides_and_the_others_go_on(start
             assert "set data.classes = 9 on every board" in down.reason
             assert PeerUp(other) not in seen
     still_works(boards["a"], boards["b"])
-    ticket = boards["a"].send("c", [b"for nobody"])
-    assert wait_for(boards["a"], SendFailed).ticket == ticket
+    frame_id = boards["a"].send("c", [b"for nobody"])
+    assert wait_for(boards["a"], SendFailed).frame_id == frame_id
 
 
 def test_who_was_given_up_is_tried_again_when_another_process_of_it_agrees(start) -> None:

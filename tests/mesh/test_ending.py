@@ -54,7 +54,7 @@ def test_frames_that_arrived_before_the_peer_left_are_acknowledged(size):
             wait_for(a, Received)
         a.close()  # the goodbye is at b before the acknowledgements are
         seen, down = until_down(b)
-        assert [e.ticket for e in seen if isinstance(e, SendReceipt)] == tickets
+        assert [e.frame_id for e in seen if isinstance(e, SendReceipt)] == tickets
         assert not [e for e in seen if isinstance(e, SendFailed)]
         assert down == PeerDown("a", "a left", left=True)
 
@@ -74,19 +74,19 @@ def test_a_peer_that_left_takes_no_more_and_is_not_up_again():
         rest, _ = until_down(b)
         closing.join(PATIENCE_S)
         seen += rest
-        assert sorted(e.ticket for e in seen if isinstance(e, (SendReceipt, SendFailed))) == tickets
+        assert sorted(e.frame_id for e in seen if isinstance(e, (SendReceipt, SendFailed))) == tickets
         taken = 1 + sum(isinstance(e, Received) for e in iter(lambda: a.incoming(None), None))
-        assert [e.ticket for e in seen if isinstance(e, SendReceipt)] == tickets[:taken]
+        assert [e.frame_id for e in seen if isinstance(e, SendReceipt)] == tickets[:taken]
         assert not isinstance(b.incoming(0.5), PeerUp)
 
 
 def test_answers_that_never_come_fail_the_frame_in_the_end():
     with pair_with_slow_answers(1.0, linger_s=0.2) as (a, b):
-        ticket = b.send("a", [b"x"])
+        frame_id = b.send("a", [b"x"])
         wait_for(a, Received)
         a.close()
         seen, down = until_down(b)
-        assert [e.ticket for e in seen if isinstance(e, SendFailed)] == [ticket]
+        assert [e.frame_id for e in seen if isinstance(e, SendFailed)] == [frame_id]
         assert down.left
 
 
@@ -193,7 +193,7 @@ def test_a_board_whose_inbox_is_full_can_close():
         close_at_once([a])
         seen, down = until_down(b)
         assert down.left
-        failed = [e.ticket for e in seen if isinstance(e, SendFailed)]
+        failed = [e.frame_id for e in seen if isinstance(e, SendFailed)]
         taken = [e for e in iter(lambda: a.incoming(None), None) if isinstance(e, Received)]
         assert failed == tickets[len(taken) :]
         assert len(taken) >= 1
@@ -212,7 +212,7 @@ def test_a_peer_that_hangs_does_not_hold_up_closing():
             late = a.send("b", [bytes(5 << 20)])
             close_at_once([a])
             left = list(iter(lambda: a.incoming(None), None))
-            assert [e.ticket for e in left if isinstance(e, SendFailed)][-1:] == [late]
+            assert [e.frame_id for e in left if isinstance(e, SendFailed)][-1:] == [late]
     finally:
         peer.kill()
 

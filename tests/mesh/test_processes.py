@@ -54,7 +54,7 @@ def test_big_and_small_frames_between_processes(a, b):
 def test_a_killed_peer_is_down_after_the_grace_time_and_its_frames_fail(a, b):
     join(a, b)
     b.process.send_signal(signal.SIGSTOP)  # so that the frame is surely under way
-    ticket = a.send("b", [bytes(5 << 20)])
+    frame_id = a.send("b", [bytes(5 << 20)])
     killed_s = time.monotonic()
     b.kill()
     seen = []
@@ -62,13 +62,13 @@ def test_a_killed_peer_is_down_after_the_grace_time_and_its_frames_fail(a, b):
     took_s = time.monotonic() - killed_s
     assert (down.peer, down.left) == ("b", False)
     assert took_s >= 0.5
-    assert [e.ticket for e in seen if isinstance(e, SendFailed)] == [ticket]
+    assert [e.frame_id for e in seen if isinstance(e, SendFailed)] == [frame_id]
     told = [e.text for e in seen if isinstance(e, Notice) and e.text.endswith("; trying again")]
     assert len(told) == 1 and told[0].startswith(
         f"lost b at {b.address}: "
     )  # and no line for each try to reach it again
     late = a.send("b", [b"x"])
-    assert wait_for(a, SendFailed).ticket == late
+    assert wait_for(a, SendFailed).frame_id == late
 
 
 def test_a_peer_restarted_on_its_port_takes_traffic_again(a, b):
@@ -109,9 +109,9 @@ def test_a_stopped_peer_is_noticed_and_comes_back(a, b):
     finally:
         b.process.send_signal(signal.SIGCONT)
     wait_for(a, PeerUp)
-    ticket = a.send("b", [b"awake"])
+    frame_id = a.send("b", [b"awake"])
     echoed: list[TransportEvent] = []
-    assert wait_for(a, SendReceipt, seen=echoed).ticket == ticket
+    assert wait_for(a, SendReceipt, seen=echoed).frame_id == frame_id
     back = [e for e in echoed if isinstance(e, Received)] or [wait_for(a, Received)]  # its echo may come first
     assert bytes(back[0].data) == b"awake"
 
@@ -169,7 +169,7 @@ except KeyboardInterrupt:
     assert done.returncode == (3 if "SystemExit" in ending else 0)
 
 
-def test_the_package_of_the_seam_does_not_load_grpc():
+def test_the_package_of_the_interface_does_not_load_grpc():
     program = (
         "import sys, edgegossip.mesh.base; assert 'grpc' not in sys.modules and 'google.protobuf' not in sys.modules"
     )

@@ -34,12 +34,12 @@ def test_a_frame_in_pieces_arrives_whole(pair, size):
     data = os.urandom(size)
     cut = size // 3
     before_s = time.monotonic()
-    ticket = a.send("b", [data[:cut], memoryview(data)[cut:], b""])
+    frame_id = a.send("b", [data[:cut], memoryview(data)[cut:], b""])
     received = wait_for(b, Received)
     assert received.sender == "a"
     assert bytes(received.data) == data
     receipt = wait_for(a, SendReceipt)
-    assert (receipt.ticket, receipt.to, receipt.frame_bytes) == (ticket, "b", size)
+    assert (receipt.frame_id, receipt.to, receipt.frame_bytes) == (frame_id, "b", size)
     assert size + 30 <= receipt.message_bytes <= size + 50 * (10 + size // (100 << 10))
     assert before_s <= receipt.start_s <= receipt.first_byte_s <= receipt.acknowledged_s <= time.monotonic()
 
@@ -52,7 +52,7 @@ def test_frames_of_one_sender_arrive_in_order_and_once(pair):
         data = wait_for(b, Received).data
         assert int.from_bytes(data[:4], "big") == i
         assert len(data) == n + 4
-    assert [wait_for(a, SendReceipt).ticket for _ in sizes] == tickets
+    assert [wait_for(a, SendReceipt).frame_id for _ in sizes] == tickets
 
 
 def test_wake_ends_one_wait_and_loses_nothing(pair):
@@ -149,7 +149,7 @@ def test_a_full_queue_fails_the_frame_and_not_the_peer():
         connect_all([a, b], ["a", "b"])
         tickets = [a.send("b", [bytes(1_000_000)]) for _ in range(12)]
         failed = wait_for(a, SendFailed)
-        assert failed.ticket in tickets
+        assert failed.frame_id in tickets
         assert "bytes wait for b already" in failed.reason
         wait_for(b, Received)
         wait_for(b, Received)  # b goes on taking frames
@@ -163,7 +163,7 @@ def test_once_the_frames_of_the_run_are_known_only_a_few_may_wait_for_a_peer(mon
         a.connect({"c": "127.0.0.1:1"})
         for peer in ("b", "c"):
             tickets = [a.send(peer, [bytes(1_000_000)]) for _ in range(11)]
-            assert wait_for(a, SendFailed).ticket == tickets[-1]
+            assert wait_for(a, SendFailed).frame_id == tickets[-1]
 
 
 def test_an_oversize_frame_is_refused_where_it_is_made_and_where_it_arrives():
@@ -177,9 +177,9 @@ def test_an_oversize_frame_is_refused_where_it_is_made_and_where_it_arrives():
         refused = a.send("b", [bytes(100_001)])
         good = a.send("b", [bytes(100_000)])
         failed = wait_for(a, SendFailed)
-        assert failed.ticket == refused
+        assert failed.frame_id == refused
         assert "takes at most 100000" in failed.reason
-        assert wait_for(a, SendReceipt).ticket == good
+        assert wait_for(a, SendReceipt).frame_id == good
         seen = []
         assert len(wait_for(b, Received, seen=seen).data) == 100_000
         assert any(isinstance(e, Notice) and e.peer == "a" and "100001 bytes" in e.text for e in seen)
@@ -195,8 +195,8 @@ def test_a_closed_peer_is_refused_and_others_are_not():
         notice = wait_for(a, Notice, lambda n: "wrong checksum" in n.text)
         assert notice.peer == "b"
         assert wait_for(a, PeerDown).peer == "b"
-        ticket = b.send("a", [b"x"])
-        assert wait_for(b, SendFailed).ticket == ticket
+        frame_id = b.send("a", [b"x"])
+        assert wait_for(b, SendFailed).frame_id == frame_id
         c.send("b", [b"hello"])
         assert bytes(wait_for(b, Received).data) == b"hello"
         b.send("c", [b"hello yourself"])
@@ -218,8 +218,8 @@ def test_a_peer_that_is_expected_may_send_before_its_address_is_known():
         assert wait_for(a, PeerDown).closed
         assert "it is enough" in wait_for(b, PeerDown).reason
         a.connect({"b": b.address})  # it stays closed
-        ticket = a.send("b", [b"late"])
-        assert wait_for(a, SendFailed).ticket == ticket
+        frame_id = a.send("b", [b"late"])
+        assert wait_for(a, SendFailed).frame_id == frame_id
 
 
 def test_leaving_is_told_from_failing():
@@ -232,7 +232,7 @@ def test_leaving_is_told_from_failing():
             assert wait_for(a, Received).data[0] == i
         receipts = []
         while (event := b.incoming(None)) is not None:
-            receipts += [event.ticket] if isinstance(event, SendReceipt) else []
+            receipts += [event.frame_id] if isinstance(event, SendReceipt) else []
         assert receipts == sent
         down = wait_for(a, PeerDown)
         assert (down.peer, down.left) == ("b", True)
@@ -303,12 +303,12 @@ def test_a_peer_that_never_comes_is_down_after_first_contact():
     with GrpcTransport("a", RUN, limits=replace(QUICK, first_contact_s=0.3)) as a, socket.socket() as s:
         s.bind(("127.0.0.1", 0))  # taken and not listening
         a.connect({"b": f"127.0.0.1:{s.getsockname()[1]}"})
-        ticket = a.send("b", [b"x"])
+        frame_id = a.send("b", [b"x"])
         seen = []
         down = wait_for(a, PeerDown, seen=seen)
         assert down.peer == "b"
         assert "never reached" in down.reason
-        assert [e.ticket for e in seen if isinstance(e, SendFailed)] == [ticket]
+        assert [e.frame_id for e in seen if isinstance(e, SendFailed)] == [frame_id]
 
 
 @pytest.mark.parametrize(
@@ -355,7 +355,7 @@ def test_receipts_of_many_small_frames_are_exact_and_in_order(pair):
     for _ in tickets:
         wait_for(b, Received)
     receipts = [wait_for(a, SendReceipt) for _ in tickets]
-    assert [r.ticket for r in receipts] == tickets
+    assert [r.frame_id for r in receipts] == tickets
     assert all(r.start_s <= r.first_byte_s <= r.acknowledged_s <= time.monotonic() for r in receipts)
     assert sum(r.message_bytes for r in receipts) == 300 * receipts[0].message_bytes
 

@@ -28,20 +28,20 @@ class MemoryTransport:
     events: queue.Queue[TransportEvent] = field(default_factory=queue.Queue)
     closed: list[tuple[NodeId, str]] = field(default_factory=list)
     acknowledge_after_s: float = 0.0
-    tickets: int = 0
+    frame_ids: int = 0
     came_bytes: int = 0
     to_come_bytes: int = 0
 
     def send(self, to: NodeId, frame: Buffers) -> int:
-        self.tickets += 1
+        self.frame_ids += 1
         data = b"".join(frame)
         if to not in self.peers:
-            self.events.put(SendFailed(self.tickets, to, "down"))
-            return self.tickets
+            self.events.put(SendFailed(self.frame_ids, to, "down"))
+            return self.frame_ids
         self.peers[to].events.put(Received(self.node, data))
-        receipt = SendReceipt(self.tickets, to, len(data), len(data) + 20, 0.0, 0.0, 0.0)
+        receipt = SendReceipt(self.frame_ids, to, len(data), len(data) + 20, 0.0, 0.0, 0.0)
         threading.Timer(self.acknowledge_after_s, self.events.put, [receipt]).start()
-        return self.tickets
+        return self.frame_ids
 
     def incoming(self, timeout_s: float | None) -> TransportEvent | None:
         try:

@@ -4,14 +4,14 @@ from edgegossip.mesh.base import SendReceipt
 from edgegossip.node.gossip_node import LINKS_EVERY_S, Traffic
 
 
-def receipt(ticket, to, start_s, acknowledged_s, message_bytes=110):
-    return SendReceipt(ticket, to, 105, message_bytes, start_s, start_s, acknowledged_s)
+def receipt(frame_id, to, start_s, acknowledged_s, message_bytes=110):
+    return SendReceipt(frame_id, to, 105, message_bytes, start_s, start_s, acknowledged_s)
 
 
 def test_bytes_and_seconds_by_link_and_frames_that_overlap_count_once():
     traffic = Traffic(values=25)
-    for ticket in range(4):
-        traffic.sent(ticket, 100)
+    for frame_id in range(4):
+        traffic.sent(frame_id, 100)
     traffic.acknowledged(receipt(0, "b", 1.0, 3.0))
     traffic.acknowledged(receipt(1, "b", 2.0, 4.0))
     traffic.acknowledged(receipt(2, "c", 2.0, 2.5))
@@ -25,9 +25,9 @@ def test_bytes_and_seconds_by_link_and_frames_that_overlap_count_once():
 
 def test_links_come_every_second_and_lose_nothing_between():
     traffic, told = Traffic(values=25), 0
-    for ticket in range(10):
-        traffic.sent(ticket, 100)
-        traffic.acknowledged(receipt(ticket, "b", 100 + ticket / 4, 100.1 + ticket / 4))
-        told += traffic.take(100 + ticket * LINKS_EVERY_S / 4).get("link/b_bytes", 0)
+    for frame_id in range(10):
+        traffic.sent(frame_id, 100)
+        traffic.acknowledged(receipt(frame_id, "b", 100 + frame_id / 4, 100.1 + frame_id / 4))
+        told += traffic.take(100 + frame_id * LINKS_EVERY_S / 4).get("link/b_bytes", 0)
     assert 0 < told < 1100
     assert told + traffic.take()["link/b_bytes"] == 1100

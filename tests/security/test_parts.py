@@ -199,8 +199,8 @@ def test_names():
 
 
 @given(st.booleans(), st.integers(0, 2**64 - 1), st.text(max_size=50), st.binary(max_size=50), st.data())
-def test_admission_handshakes_there_and_back_and_in_pieces(welcome, number, text, crl, data):
-    said = handshake.Answer(welcome, number, text, crl)
+def test_admission_handshakes_there_and_back_and_in_pieces(admitted, number, text, crl, data):
+    said = handshake.Answer(admitted, number, text, crl)
     message = handshake.answer(said)
     assert handshake.parse_answer(message) == said
     assert handshake.parse_answer(message[: data.draw(st.integers(0, len(message) - 1))]) is None

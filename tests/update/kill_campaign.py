@@ -50,7 +50,7 @@ def files_of(sequence: int) -> dict[str, bytes]:
     return {"edgegossip/__init__.py": f"__version__ = '{sequence}'\n".encode(), **packages_of(sequence), **own}
 
 
-def life(root: Path, rng: Random) -> None:
+def one_process(root: Path, rng: Random) -> None:
     """One process: whatever is next, until it is killed."""
     home = str(root / "opt/edgegossip")
     disk, uptime_s = disk_module.Disk(str(root)), 0.0
@@ -87,7 +87,7 @@ def seconds_to_update(root: Path, rng: Random) -> float:
     before, start = os.readlink(current), time.monotonic()
     pid = os.fork()
     if pid == 0:
-        life(root, rng)
+        one_process(root, rng)
     while os.readlink(current) == before and time.monotonic() < start + UPDATE_S:
         time.sleep(0.002)
     os.kill(pid, signal.SIGKILL)
@@ -128,7 +128,7 @@ def main(arguments: list[str]) -> int:
     for kill in range(asked.kills):
         pid = os.fork()
         if pid == 0:
-            life(root, Random(f"{asked.seed} {kill}"))
+            one_process(root, Random(f"{asked.seed} {kill}"))
         time.sleep(rng.uniform(0.001, longest_s))
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)

@@ -154,7 +154,7 @@ class MeshPeer(RingPeer):
         if isinstance(event, Received):
             self._frames[event.sender] += 1
         elif isinstance(event, SendReceipt):
-            self._under_way.discard(event.ticket)
+            self._under_way.discard(event.frame_id)
         elif isinstance(event, SendFailed):
             raise PeerError(f"a frame to {event.to} failed: {event.reason}")
 

@@ -149,11 +149,11 @@ def test_boards_that_die_in_a_cell_are_noticed(
 
 
 def test_a_board_at_an_earlier_cell_is_not_there() -> None:
-    desk = JobServer(["a"])
-    desk.job("a", "127.0.0.1", 7700, running=True)
-    assert desk.missing(["a"]) == ["a"] and desk.silent(["a"], 30.0) == []
-    desk.job("a", "127.0.0.1", 7700)
-    assert desk.missing(["a"]) == []
+    jobs = JobServer(["a"])
+    jobs.job("a", "127.0.0.1", 7700, running=True)
+    assert jobs.missing(["a"]) == ["a"] and jobs.silent(["a"], 30.0) == []
+    jobs.job("a", "127.0.0.1", 7700)
+    assert jobs.missing(["a"]) == []
 
 
 def test_boards_stay_for_an_operator_that_goes_on() -> None:

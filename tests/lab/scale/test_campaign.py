@@ -229,16 +229,16 @@ def test_batches_that_are_timed_are_whole(monkeypatch: pytest.MonkeyPatch) -> No
     from edgegossip.lab.scale import calibrate
     from edgegossip.training.data import DataSet
 
-    class Seen(Exception):
+    class _Started(Exception):
         pass
 
     def look(recipe: Any, number: int, data: DataSet, share: Any) -> None:
-        raise Seen(len(data.train), len(share))
+        raise _Started(len(data.train), len(share))
 
     monkeypatch.setattr(calibrate, "TorchWorkload", look)
     for batch, examples in ((32, 256), (1024, 1024)):
         recipe = recipes.load("quickstart-gossip", (f"training.batch_size={batch}",))
-        with pytest.raises(Seen) as seen:
+        with pytest.raises(_Started) as seen:
             calibrate.update_seconds(recipe, lambda: 0.0)
         assert seen.value.args == (examples, examples)
 

