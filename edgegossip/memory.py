@@ -37,7 +37,7 @@ class Buffer:
             from tempfile import TemporaryFile  # here: a board that waits has no use for it
 
             with suppress(OSError):
-                self._file = TemporaryFile(dir=folder, buffering=0)
+                self._file = TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 (open as long as this is)
         if self._file is None:
             self._to_memory()
 

@@ -26,10 +26,11 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
+from edgegossip.files import write_file
 from edgegossip.fleet.lock import refused_as
 from edgegossip.node.notify import Service, service
 from edgegossip.security.certificates import certificate_from_pem
-from edgegossip.security.identity import CA, CERTIFICATE, CRL, KEY, Revocations, stamp, write_file
+from edgegossip.security.identity import CA, CERTIFICATE, CRL, KEY, Revocations, stamp
 from edgegossip.types import ConfigError, DataError, EdgegossipError, HostError, RunError
 
 ABOUT, ARGUMENTS = "board.json", "node.args"

@@ -150,7 +150,7 @@ class Attacker:
         with _broken():
             call = channel.stream_stream(METHOD)(iter(messages), timeout=_CALL_S)
             async for data in call:  # what came before an error counts
-                answers.append(pb.ExchangeResponse.FromString(data))
+                answers.append(pb.ExchangeResponse.FromString(data))  # noqa: PERF401
             return answers, await call.code() is grpc.StatusCode.OK, channel
         return answers, False, channel
 
