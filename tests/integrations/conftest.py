@@ -3,6 +3,7 @@ hand."""
 
 from __future__ import annotations
 
+import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -18,8 +19,10 @@ Start = Callable[..., ScriptWorkload]
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Start:
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
     """Start a script's text, or the script at a path, as board 0 of 2."""
+    # A script that a test leaves in the middle stays this process's main module.
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
 
     def start(script: str | Path, *args: str, rounds: int = 4) -> ScriptWorkload:
         path = script if isinstance(script, Path) else tmp_path / "train.py"

@@ -51,8 +51,9 @@ Start = Callable[..., ScriptWorkload]
 
 @pytest.fixture
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
-    # Scripts that a test leaves in the middle hold the process's seat.
+    # A script that a test leaves in the middle stays this process's script, and its main module.
     monkeypatch.setattr("edgegossip.training.script._context", None)
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
 
     def start(
         text: str, *args: str, rounds: int = 6, index: int = 1, name: str = "board-1", **options: Any
