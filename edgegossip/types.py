@@ -1,5 +1,9 @@
 """Defines what every part of the package shares: vectors, node names, local updates and the two
-error families.
+error families:
+
+    EdgegossipError        exit code 1
+      UsageError           2: our caller's; ConfigError 2, DataError 3, HostError 4, RunError 6
+      PeerError            5: the other side's; DecodeError for bytes
 
 Nothing here imports more than numpy, so the pure core and the command line can use it for free.
 """
@@ -25,7 +29,7 @@ EXIT_OK, EXIT_BUG, EXIT_USAGE, EXIT_DATA, EXIT_HOST, EXIT_PEER, EXIT_RUN = 0, 1,
 EXIT_DEGRADED = 7  # finished, but boards were lost on the way
 EXIT_RUIN = 8  # finished, but what came of it is not what was asked for
 EXIT_INTERRUPTED = 130
-COMPUTING = "compute"  # begins the names of threads that a command which ends does not wait for
+COMPUTE_THREAD_PREFIX = "compute"  # begins the names of threads that a command which ends does not wait for
 
 
 class EdgegossipError(Exception):
@@ -33,7 +37,7 @@ class EdgegossipError(Exception):
     on."""
 
     exit_code = EXIT_BUG
-    elsewhere = ""  # what other machines are told in its place, where the message may hold a user's data
+    public_message = ""  # what other machines are told in its place, where the message may hold a user's data
 
 
 class UsageError(EdgegossipError):
@@ -94,9 +98,8 @@ class LocalUpdate:
     loss: float  # mean training loss over the examples seen
     examples: int  # examples seen in this round; 0: not known
     steps: int  # optimiser steps taken
-    stages_s: Mapping[str, float] = field(
-        default_factory=dict
-    )  # wall seconds by profiling.records.STAGES, where measured
+    # Wall seconds by telemetry.records.STAGES, where measured.
+    stages_s: Mapping[str, float] = field(default_factory=dict)
     holds: int = 0  # examples of this board's own data; 0: not known
     metrics: Mapping[str, float] = field(default_factory=dict)  # more figures of the round, for the log
     consumable: bool = False  # delta may be written over: whoever made it has no further use for it

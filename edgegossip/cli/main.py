@@ -16,7 +16,7 @@ from typing import NoReturn
 import click
 
 from edgegossip import __version__
-from edgegossip.types import COMPUTING, EXIT_BUG, EXIT_INTERRUPTED, EdgegossipError
+from edgegossip.types import COMPUTE_THREAD_PREFIX, EXIT_BUG, EXIT_INTERRUPTED, EdgegossipError
 
 # Command -> module that holds a click command of the same name.
 COMMANDS = {
@@ -96,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         code = _fail(f"unexpected {type(error).__name__}: {error} ({hint})", EXIT_BUG)
     # A board that failed may still compute an update. The interpreter would wait for it; and were
     # its thread a daemon, torch would abort the process.
-    if any(thread.name.startswith(COMPUTING) for thread in threading.enumerate()):
+    if any(thread.name.startswith(COMPUTE_THREAD_PREFIX) for thread in threading.enumerate()):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

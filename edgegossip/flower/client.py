@@ -186,7 +186,7 @@ class NodeClient:
         except EdgegossipError as error:
             local = isinstance(error, UsageError)  # this board cannot train; a bad message only costs its round
             try:
-                self._refusal(Message(Error(_ERROR_CODE, error.elsewhere or str(error)), reply_to=message))
+                self._refusal(Message(Error(_ERROR_CODE, error.public_message or str(error)), reply_to=message))
             except PeerError:  # the coordinator is away
                 if not local:
                     raise

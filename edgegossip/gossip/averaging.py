@@ -21,10 +21,10 @@ from edgegossip.types import UsageError, Vec
 
 SMALLEST = 0.005
 NEARLY_EXACT = 0.95  # share of the energy kept above which a codec counts as uncompressed
-WAITS = 1.5  # most that a value may have been mixed with by the time that it is said anew
-HOLDS = 3.0  # the same of values that are said the earlier the larger they are
-STRAYS = 0.125  # most that one exchange may add to a model, in model lengths, for what messages get wrong
-FITTED = 0.1  # the same, for a message that is wrong by one length
+RATE_PER_SHARE = 1.5  # most of a rate, by the share of the values that a message holds
+RATE_PER_SHARE_LARGEST_FIRST = 3.0  # the same where the largest values are said first
+MAX_DRIFT = 0.125  # most that one exchange may add to a model, in model lengths, for what messages get wrong
+DRIFT_AT_ONE_LENGTH = 0.1  # the same, for a message that is wrong by one length
 DIFFERENCES = 32  # of one vector, one after the other
 MESSAGES = 256  # of one vector, with a memory: what 1 % of the values need to come round twice
 
@@ -40,22 +40,19 @@ def check_eta(algorithm: str, value: Any) -> float:
 
 
 def default_eta(codec: Codec[Any]) -> float:
-    """Return the rate for what is said in differences, or without a memory: 1 without compression,
-    smaller as compression grows.
+    """Return the rate for what is said in differences, or without a memory.
 
-    It is the square of the share of a normal vector's energy that one message keeps (Aketi et al.
-    2021, section 8.1), at most WAITS times the share of the values that a message holds, where it
-    leaves some out; or a third of the energy, at most HOLDS times the values, where that is more:
-    0.15 for 90 % top-k sparsification, 0.028 for 99 %.
+        rate = max(min(kept^2, 1.5 share), min(kept / 3, 3 share)), and 1 where kept is 0.95 or more
 
-    The bounds are not the authors'. Of values of one size only the share s is said in a round, so
-    each is said every 1 / s rounds, and until then is mixed as it was: d <- (1 - eta l / s) d over
-    that time, l an eigenvalue of I - W, which shrinks only for eta l / s < 2. On rings l goes up to
-    4/3. The square alone gives 0.52 for 75 % sparsification, with which CHOCO-SGD on a ring
-    diverges. It gives 0.007 for 99 %, where the authors use 0.01: stable, but boards hardly meet.
-    What is larger is said earlier, so the recursion without training diverges on a ring of eight
-    from about 0.06 there (0.4 for 90 %), whether its values are normal, heavy-tailed or of one
-    size: a third of the energy is half of that."""
+    `kept` is the share of a normal vector's energy that one message keeps, `share` that of its
+    values that it holds: 0.15 for 90 % top-k sparsification, 0.028 for 99 %.
+
+    The square is from Aketi et al. 2021, section 8.1; the bounds are not. Of values of one size
+    each is said every 1 / share rounds, and is mixed as it was until then: d <- (1 - eta l / share)
+    d over that time, l an eigenvalue of I - W, which shrinks only for eta l / share < 2, and l goes
+    up to 4/3 on rings. (The square alone gives 0.52 for 75 % sparsification, with which CHOCO-SGD
+    on a ring diverges.) For 99 % it gives 0.007: stable, but boards hardly meet. What is larger is
+    said earlier, so there a third of the energy is half of where the recursion diverges."""
     return float(_once(_measured, codec))
 
 
@@ -102,7 +99,7 @@ def _measured_with_memory(codec: Any) -> float:
             return SMALLEST
         strays.append(float(np.dot(said - x, said - x)) / whole)
     s = float(np.mean(strays[MESSAGES // 2 :])) ** 0.5
-    return 1.0 if s <= STRAYS else max(SMALLEST, min(STRAYS / s, FITTED / s**0.75))
+    return 1.0 if s <= MAX_DRIFT else max(SMALLEST, min(MAX_DRIFT / s, DRIFT_AT_ONE_LENGTH / s**0.75))
 
 
 def _measured(codec: Any) -> float:
@@ -111,7 +108,7 @@ def _measured(codec: Any) -> float:
         rate = 1.0
     else:
         share = _share(codec)
-        rate = max(min(kept**2, WAITS * share), min(kept / 3.0, HOLDS * share))
+        rate = max(min(kept**2, RATE_PER_SHARE * share), min(kept / 3.0, RATE_PER_SHARE_LARGEST_FIRST * share))
     return max(SMALLEST, min(rate, _if_it_overshoots(codec)))
 
 

@@ -65,7 +65,7 @@ from edgegossip.telemetry.records import LINK_BYTES, LINK_PREFIX, LINK_SECONDS, 
 from edgegossip.telemetry.spans import RoundClock
 from edgegossip.training import build_workload
 from edgegossip.training.base import Workload, stage_metrics
-from edgegossip.types import COMPUTING, Metrics, NodeId, Round, RunError
+from edgegossip.types import COMPUTE_THREAD_PREFIX, Metrics, NodeId, Round, RunError
 
 if TYPE_CHECKING:
     from edgegossip.node.storage import Checkpointer, Restored
@@ -136,7 +136,7 @@ class GossipNode:
         # Of the round's deadline: see `_still_arriving`.
         self._deadline_s, self._latest_s, self._came_bytes, self._arrival_seen = 0.0, 0.0, 0, False
         self._request: Load | Train | Poll | Finished | Failed | None = None
-        self._worker = ThreadPoolExecutor(1, COMPUTING) if self._algorithm.asynchronous else None
+        self._worker = ThreadPoolExecutor(1, COMPUTE_THREAD_PREFIX) if self._algorithm.asynchronous else None
         self._in_worker = False  # the worker computes, and spans are not ours to open
         self._ended: RoundEnded | None = None  # not put down yet
         self._restorable: Any = None  # the last state that may be kept, if it is not yet

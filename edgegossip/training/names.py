@@ -64,5 +64,5 @@ def call_custom(spec: str, function: Callable[..., Any], *args: Any, **kwargs: A
         raise
     except Exception as error:
         failure = UsageError(f"{spec} failed: {type(error).__name__}: {error}")
-        failure.elsewhere = f"{spec} failed: {type(error).__name__} (its message stays in that board's log)"
+        failure.public_message = f"{spec} failed: {type(error).__name__} (its message stays in that board's log)"
         raise failure from error

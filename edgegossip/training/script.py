@@ -730,7 +730,7 @@ def _explained(context: _Context, error: BaseException) -> UsageError:
     if context.index < 0 and not context.joined.done():
         hint = "; this is the coordinator, which has no board's data: let the script read them after its join"
     told = UsageError(f"{kind}: {error}{hint}")
-    told.elsewhere = f"{kind} (its message stays in that board's log)"
+    told.public_message = f"{kind} (its message stays in that board's log)"
     told.__cause__ = error
     return told
 

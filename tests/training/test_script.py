@@ -505,8 +505,8 @@ def test_other_machines_are_told_the_kind_of_an_error_and_not_its_words(start: S
     workload = start(REGRESSION.replace("scheduler.step()", "float('Jane Doe, born 1970-01-01')"))
     with pytest.raises(UsageError, match="Jane Doe") as raised:
         workload.local_update(workload.initial(1), 0)
-    assert re.match(r"train\.py, line \d+: ValueError", raised.value.elsewhere)
-    assert "Jane" not in raised.value.elsewhere
+    assert re.match(r"train\.py, line \d+: ValueError", raised.value.public_message)
+    assert "Jane" not in raised.value.public_message
 
 
 def test_a_state_that_cannot_be_kept_is_named(start: Start) -> None:
