@@ -21,7 +21,7 @@ from edgegossip.types import UsageError, Vec
 
 _FLOAT32 = np.dtype(np.float32)
 MAX_VALUES = 2**31 - 1  # offsets stay within int32 in every kernel
-SUMS = "standardise."  # begins names of sums over boards' inputs (`training/standardise.py`)
+SUMS = "standardise."  # begins names of sums over boards' inputs (`training/model.py`)
 
 
 @dataclass(frozen=True, slots=True)
