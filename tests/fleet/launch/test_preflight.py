@@ -93,7 +93,7 @@ def test_the_rate_with_a_memory_is_its_own() -> None:
         settings = [f"gossip.algorithm={algorithm}", "codec.name=4-bit-elastiquant"]
         (notice,) = notices(recipes.load("quickstart-gossip", settings))
         told[algorithm] = notice.split("gossip.params.eta = ")[1].split(",")[0]
-    assert told == {"deep-squeeze": "0.187", "sparse-push": "0.187", "choco-sgd": "0.83", "quant-sgp": "0.83"}
+    assert told == {"deep-squeeze": "0.19", "sparse-push": "0.19", "choco-sgd": "0.83", "quant-sgp": "0.83"}
 
 
 def test_a_codec_that_outgrows_the_memory_is_told() -> None:
