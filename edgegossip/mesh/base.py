@@ -134,8 +134,9 @@ class Transport(Protocol):
     def wake(self) -> None:
         """Let `incoming` give Woken. May be called from any thread."""
 
-    def close_peer(self, peer: NodeId, reason: str) -> None:
-        """Stop talking to a peer that sent something bad. Nobody else is affected."""
+    def close_peer(self, peer: NodeId, reason: str, *, disagrees: bool = False) -> None:
+        """Stop talking to a peer that sent something bad, or that ended because it `disagrees` with
+        us. Nobody else is affected."""
 
     def limit_frames(self, max_frame_bytes: int) -> None:
         """From now on refuse larger frames from peers, before anything is allocated for them; and

@@ -168,12 +168,12 @@ class Edge:
         elif self.status is not Status.LEAVING:
             self._left()
 
-    async def shut(self, reason: str) -> None:
-        """Give up the peer for good and at once."""
+    async def shut(self, reason: str, disagrees: bool = False) -> None:
+        """Give up the peer for good and at once; `disagrees`: it does not train what we do."""
         if self.status is not Status.CLOSED:
             self._cancel_down_timer()
             self._fail_all(reason)
-            self._post(PeerDown(self.peer, reason, closed=True))
+            self._post(PeerDown(self.peer, reason, closed=True, disagrees=disagrees))
         self.status = Status.CLOSED
         await self._stop_task()
 

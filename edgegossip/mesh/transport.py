@@ -164,13 +164,13 @@ class GrpcTransport(Transport):
         self._inbox.post(Woken())
 
     @override
-    def close_peer(self, peer: NodeId, reason: str) -> None:
+    def close_peer(self, peer: NodeId, reason: str, *, disagrees: bool = False) -> None:
         """Refuse this peer from now on. Its queued frames fail and PeerDown follows."""
         if peer not in self._edges and not self._inbound.allows(peer):
             raise UsageError(f"{peer} is not a connected peer of {self._node}")
         with self._lock:
             if not self._closed:
-                self._call(self._close_peer(peer, reason))
+                self._call(self._close_peer(peer, reason, disagrees))
 
     @override
     def limit_frames(self, max_frame_bytes: int) -> None:
@@ -317,13 +317,13 @@ class GrpcTransport(Transport):
                 await on_revocations()
         await asyncio.gather(*(edge.offer_revocations() for edge in list(self._edges.values())))
 
-    async def _close_peer(self, peer: NodeId, reason: str) -> None:
+    async def _close_peer(self, peer: NodeId, reason: str, disagrees: bool) -> None:
         self._inbound.shut(peer, reason)
         self._shut[peer] = reason
         if peer in self._edges:
-            await self._edges[peer].shut(reason)
+            await self._edges[peer].shut(reason, disagrees)
         else:  # its address is not known yet
-            self._inbox.post(PeerDown(peer, reason, closed=True))
+            self._inbox.post(PeerDown(peer, reason, closed=True, disagrees=disagrees))
 
     async def _shutdown(self, flush_s: float, linger_s: float) -> None:
         """First our streams end, each with its goodbye; then those of the peers, who heard it and

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from edgegossip import recipe as recipes
 from edgegossip import training
@@ -89,7 +89,7 @@ class NodeOptions:
     make_runtime: Callable[[], Runtime] = Runtime  # gossip only
 
 
-OnLost: TypeAlias = Callable[[Mapping[str, str]], None]
+OnLost: TypeAlias = Callable[[Mapping[str, Any]], None]
 # Where a board's records and its final model go.
 OpenOutput: TypeAlias = Callable[[NodeSpec], tuple[RecordSink, Path | None]]
 
@@ -244,7 +244,9 @@ def _gossip(
             transport.agree(loaded.workload.agreement())
         begin()
         if parent is not None:
-            parent.listen(lambda lost: transport.close_peer(lost["lost"], lost["why"]))
+            parent.listen(
+                lambda lost: transport.close_peer(lost["lost"], lost["why"], disagrees=lost.get("disagrees", False))
+            )
 
         def load() -> gossip_node.Model:
             model = loaded or gossip_node.load(spec, sink, checkpoints, spool)
@@ -393,8 +395,8 @@ class Parent:
         return {str(name): str(address) for name, address in json.loads(line).items()}
 
     def listen(self, on_lost: OnLost) -> None:
-        """Give every further line, {"lost": name, "why": reason}, to `on_lost`, on either
-        thread."""
+        """Give every further line, {"lost": name, "why": reason, "disagrees": whether}, to
+        `on_lost`, on either thread."""
         with self._news:
             self._on_lost = on_lost
             for line in self._lines:

@@ -170,8 +170,8 @@ class MemberTransport(Transport):
         return self._inner.tasks()
 
     @override
-    def close_peer(self, peer: NodeId, reason: str) -> None:
-        self._inner.close_peer(peer, reason)
+    def close_peer(self, peer: NodeId, reason: str, *, disagrees: bool = False) -> None:
+        self._inner.close_peer(peer, reason, disagrees=disagrees)
 
     @override
     def close(self) -> None:

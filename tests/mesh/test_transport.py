@@ -222,6 +222,17 @@ def test_a_peer_that_is_expected_may_send_before_its_address_is_known():
         assert wait_for(a, SendFailed).frame_id == frame_id
 
 
+@pytest.mark.parametrize("connected", [True, False])
+def test_a_peer_that_ended_over_a_difference_is_closed_as_one_that_disagrees(connected: bool):
+    with GrpcTransport("a", RUN, limits=QUICK) as a, GrpcTransport("b", RUN, limits=QUICK) as b:
+        a.expect(["b"])
+        if connected:
+            connect_all([a, b], ["a", "b"])
+        a.close_peer("b", "b and a differ", disagrees=True)
+        down = wait_for(a, PeerDown)
+        assert (down.peer, down.reason, down.closed, down.disagrees) == ("b", "b and a differ", True, True)
+
+
 def test_leaving_is_told_from_failing():
     with GrpcTransport("a", RUN, limits=QUICK) as a:
         b = GrpcTransport("b", RUN, limits=QUICK)

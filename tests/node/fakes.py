@@ -52,7 +52,7 @@ class MemoryTransport:
     def wake(self) -> None:
         self.events.put(Woken())
 
-    def close_peer(self, peer: NodeId, reason: str) -> None:
+    def close_peer(self, peer: NodeId, reason: str, *, disagrees: bool = False) -> None:
         self.closed.append((peer, reason))
 
     def limit_frames(self, max_frame_bytes: int) -> None:

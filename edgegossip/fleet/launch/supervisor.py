@@ -61,6 +61,7 @@ class BoardProcess:
     log: Path
     reader: threading.Thread
     last_error: str = ""
+    disagrees: dict[NodeId, str] = field(default_factory=dict)  # peer that it cannot train with -> what differs
     joined: bool = False
     finished: bool = False
     code: int | None = None
@@ -85,14 +86,17 @@ class BoardProcess:
                 self.round_s = self.heard_s
             case BoardRecord(_, EventRecord(name="error", text=text)):
                 self.last_error = text
+            case BoardRecord(_, EventRecord(name="disagrees", text=text, fields={"peer": str(peer)})):
+                self.disagrees[peer] = text
             case BoardRecord(_, EventRecord(name="joined")):
                 self.joined = True
             case BoardRecord(_, EventRecord(name="finished")):
                 self.finished = True
 
-    def send_lost(self, peer: NodeId, why: str) -> None:
-        """Tell the board that a peer is gone for good."""
-        self.send_line(json.dumps({"lost": peer, "why": why}))
+    def send_lost(self, peer: NodeId, why: str, *, disagrees: bool = False) -> None:
+        """Tell the board that a peer is gone for good; `disagrees`: as the two cannot train
+        together, which the board itself may not have heard before its peer ended."""
+        self.send_line(json.dumps({"lost": peer, "why": why} | ({"disagrees": True} if disagrees else {})))
 
     def exit_reason(self) -> str:
         """Say in one clause how the board ended, for people."""
@@ -283,4 +287,5 @@ class Supervisor:
         self.sink.event(board.name, "lost", f"lost {board.name}: {why}")
         for other in self.running():
             if other is not board:
-                other.send_lost(board.name, why)
+                differs = board.disagrees.get(other.name)
+                other.send_lost(board.name, differs or why, disagrees=differs is not None)

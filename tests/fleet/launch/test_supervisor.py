@@ -205,6 +205,24 @@ def test_a_board_that_starts_again_is_told_who_is_gone(tmp_path: Path) -> None:
     assert told == [{"lost": name, "why": f"{name} has finished"} for name in ("gone", "busy")]
 
 
+def test_a_board_whose_peer_ended_over_a_difference_is_told_what_it_is(tmp_path: Path) -> None:
+    """Its own mesh may not have heard it by then, and it would train on alone."""
+    odd = """
+from edgegossip.telemetry.sinks import PipeSink
+pipe = PipeSink(1)
+pipe.event("odd", "disagrees", "odd and other differ", peer="other")
+pipe.event("odd", "error", "odd fits none of its neighbours")
+"""
+    echo = "import sys; from edgegossip.telemetry.sinks import PipeSink; pipe = PipeSink(1)\n"
+    echo += "pipe.event(NAME, 'notice', sys.stdin.readline())\npipe.event(NAME, 'finished', 'done')"
+    boards = {name: echo.replace("NAME", repr(name)) for name in ("other", "third")}
+    made, sink = supervise(tmp_path, 8.0, odd=odd, **boards)
+    assert made.lost == {"odd": "odd fits none of its neighbours"}
+    told = {e.node: json.loads(e.text) for e in sink.events if e.name == "notice"}
+    assert told["other"] == {"lost": "odd", "why": "odd and other differ", "disagrees": True}
+    assert told["third"] == {"lost": "odd", "why": "odd fits none of its neighbours"}
+
+
 def test_a_board_that_died_before_it_read_a_line_can_be_stopped(tmp_path: Path) -> None:
     board = start("gone", "", queue.Queue(), tmp_path)
     board.process.wait()
