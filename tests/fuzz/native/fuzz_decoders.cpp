@@ -92,7 +92,7 @@ void fuzz_sections(const Input& in) {
         const Reached end = decode_sections(*in.kernels, body, {0, 0}, q, in.offsets.data(), in.tensors(), tables, &state, mode, Target::WEIGHT,
                                             target.data(), in.threads);
         at_zstd = end.position >= 0 && end.tensor < in.tensors();
-        return at_zstd ? int64_t(BAD_STAGE) : end.position;
+        return at_zstd ? int64_t(BAD_CODER) : end.position;
     };
     const bool several = (in.options[0] & 128) != 0;
     const int64_t checked = several ? one_by_one(Mode::CHECK) : at_once(Mode::CHECK);
