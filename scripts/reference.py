@@ -26,8 +26,8 @@ from edgegossip.options import REQUIRED, Option, declared, shown
 
 HEAD = """# Reference
 
-What may be set, and to what. `python scripts/reference.py > docs/reference.md` writes this page from
-the declarations in the code; do not edit it.
+What may be set, and to what. `python scripts/reference.py > docs/reference.md` writes this page
+from the declarations in the code; do not edit it.
 """
 
 

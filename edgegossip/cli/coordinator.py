@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from edgegossip.cli.options import JSON, PLOTS, RUNS, SCRIPT_ARGS, SETTINGS, chosen, command, with_script_args
+from edgegossip.cli.options import INSECURE, JSON, PLOTS, RUNS, SCRIPT_ARGS, SETTINGS, chosen, command, with_script_args
 from edgegossip.options import option
 
 
@@ -40,7 +40,7 @@ class Coordinator:
         path="folder",
         metavar="DIR",
     )
-    insecure: bool = option(False, "Allow plain, unauthenticated traffic outside the loopback interface.")
+    insecure: bool = INSECURE()
     fresh: bool = option(False, "Begin anew even if this run was begun before and not finished.")
     runs_dir: Path = RUNS()
     plots: bool = PLOTS()

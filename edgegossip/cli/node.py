@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from edgegossip.cli.options import RUNS, SCRIPT_ARGS, SETTINGS, chosen, command, with_script_args
+from edgegossip.cli.options import INSECURE, RUNS, SCRIPT_ARGS, SETTINGS, chosen, command, with_script_args
 from edgegossip.options import option
 
 IDENTITY = Path("identity")
@@ -55,7 +55,7 @@ class Node:
         path="folder",
         metavar="DIR",
     )
-    insecure: bool = option(False, "Allow plain, unauthenticated traffic outside the loopback interface.")
+    insecure: bool = INSECURE()
     runs_dir: Path = RUNS()
     resume: Path | None = option(
         None,

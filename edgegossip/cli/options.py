@@ -131,6 +131,7 @@ SETTINGS = functools.partial(
 )
 RUNS = functools.partial(option, Path("runs"), "Folder that the run folder is made in.", flag="--runs", path="folder")
 FLEET = functools.partial(option, Path("fleet"), "The fleet's folder.", flag="--fleet", path="folder")
+INSECURE = functools.partial(option, False, "Allow plain, unauthenticated traffic outside the loopback interface.")
 JSON = functools.partial(option, False, "Print one JSON document and nothing else.", flag="--json")
 TOGETHER = functools.partial(
     option, False, "The folders are of boards of one run, such as those of `node`: show them as one."

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, TypeVar
 
+from typing_extensions import override
+
 from edgegossip.layout import Layout
 from edgegossip.types import Vec
 
@@ -72,3 +74,18 @@ class Codec(Protocol[S]):
         vector that was to be overwritten may be half overwritten. Time and memory are bounded by
         the layout, never by the body.
         """
+
+
+class StatelessCodec(Codec[Layout]):
+    """Remembers nothing from one message to the next: its state is the layout. Its bodies decode
+    without parameters, too."""
+
+    __slots__ = ()
+
+    @override
+    def wire_params(self) -> bytes:
+        return b""
+
+    @override
+    def init(self, layout: Layout) -> Layout:
+        return layout

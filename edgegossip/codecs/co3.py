@@ -26,7 +26,7 @@ from typing import Any, ClassVar
 import numpy as np
 from typing_extensions import override
 
-from edgegossip.codecs.base import Body, Codec, Ctx
+from edgegossip.codecs.base import Body, Codec, Ctx, StatelessCodec
 from edgegossip.codecs.feedback import ErrorFeedback
 from edgegossip.codecs.gennorm_tables import MARGINALS, OPTIMA
 from edgegossip.codecs.quantised import (
@@ -159,7 +159,7 @@ _TABLES = np.array([t.weights for t in STATIC_TABLES], np.uint8).reshape(-1)
 
 
 @dataclass(frozen=True, slots=True)
-class Co3Grid(QuantisedBodies[Layout]):
+class Co3Grid(QuantisedBodies[Layout], StatelessCodec):
     """CO3 without its memory: 4 bits a value before the entropy coder, a float32 a tensor. Its
     state is the layout.
 
@@ -185,14 +185,6 @@ class Co3Grid(QuantisedBodies[Layout]):
 
     def __post_init__(self) -> None:
         check_fields(self, self.name, (_CODER,))
-
-    @override
-    def wire_params(self) -> bytes:
-        return b""
-
-    @override
-    def init(self, layout: Layout) -> Layout:
-        return layout
 
     @override
     def encode(self, x: Vec, state: Layout, ctx: Ctx) -> tuple[Body, Layout]:

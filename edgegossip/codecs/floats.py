@@ -18,7 +18,7 @@ from typing import ClassVar
 import numpy as np
 from typing_extensions import override
 
-from edgegossip.codecs.base import Body, Codec, Ctx
+from edgegossip.codecs.base import Body, Ctx, StatelessCodec
 from edgegossip.codecs.checks import flat, nonfinite, require_body_bytes, require_input, require_out
 from edgegossip.codecs.registry import Family, without_params
 from edgegossip.layout import Layout
@@ -26,21 +26,13 @@ from edgegossip.native import half
 from edgegossip.types import DecodeError, Vec
 
 
-class Float(Codec[Layout]):
+class Float(StatelessCodec):
     """What all share: no parameters, the layout as state, and a body of `size` numbers."""
 
     __slots__ = ()
 
     name: ClassVar[half.Form]
     wire_id: ClassVar[int]
-
-    @override
-    def wire_params(self) -> bytes:
-        return b""
-
-    @override
-    def init(self, layout: Layout) -> Layout:
-        return layout
 
     @override
     def encode(self, x: Vec, state: Layout, ctx: Ctx) -> tuple[Body, Layout]:

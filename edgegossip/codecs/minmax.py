@@ -18,7 +18,7 @@ import numpy as np
 from typing_extensions import override
 
 from edgegossip import native
-from edgegossip.codecs.base import Body, Codec, Ctx
+from edgegossip.codecs.base import Body, Ctx, StatelessCodec
 from edgegossip.codecs.checks import nonfinite, require_body_bytes, require_out
 from edgegossip.codecs.registry import Family, without_params
 from edgegossip.layout import Layout
@@ -28,20 +28,12 @@ _HEADER_BYTES = 8  # a tensor's minimum and maximum, float32 each
 
 
 @dataclass(frozen=True, slots=True)
-class MinMax8(Codec[Layout]):
+class MinMax8(StatelessCodec):
     """8 bits a value and 8 bytes a tensor. Body: (min, max) of float32[t, 2], then uint8[n]. Its
     state is the layout."""
 
     name: ClassVar[str] = "minmax8"
     wire_id: ClassVar[int] = 3
-
-    @override
-    def wire_params(self) -> bytes:
-        return b""
-
-    @override
-    def init(self, layout: Layout) -> Layout:
-        return layout
 
     @override
     def encode(self, x: Vec, state: Layout, ctx: Ctx) -> tuple[Body, Layout]:

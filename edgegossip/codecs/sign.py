@@ -17,7 +17,7 @@ from typing import ClassVar
 
 from typing_extensions import override
 
-from edgegossip.codecs.base import Body, Ctx
+from edgegossip.codecs.base import Body, Ctx, StatelessCodec
 from edgegossip.codecs.quantised import CODER, EntropyCoder, QuantisedBodies, Reader, Scale, encode_body, reader_of
 from edgegossip.codecs.registry import Family, Param, check_fields, without_params
 from edgegossip.layout import Layout
@@ -28,7 +28,7 @@ _SIGNS = Quantiser(Kind.SIGN, bits=1)
 
 
 @dataclass(frozen=True, slots=True)
-class SignSgd(QuantisedBodies[Layout]):
+class SignSgd(QuantisedBodies[Layout], StatelessCodec):
     """1 bit a value before the entropy coder, a float32 a tensor. Its state is the layout."""
 
     stage: EntropyCoder = "raw"
@@ -37,14 +37,6 @@ class SignSgd(QuantisedBodies[Layout]):
 
     def __post_init__(self) -> None:
         check_fields(self, self.name, (SIGN_CODER,))
-
-    @override
-    def wire_params(self) -> bytes:
-        return b""
-
-    @override
-    def init(self, layout: Layout) -> Layout:
-        return layout
 
     @override
     def encode(self, x: Vec, state: Layout, ctx: Ctx) -> tuple[Body, Layout]:
@@ -68,7 +60,7 @@ _TERNARY = Quantiser(Kind.UNIFORM, bits=2, levels=1, bucket=0)
 
 
 @dataclass(frozen=True, slots=True)
-class TernGrad(QuantisedBodies[Layout]):
+class TernGrad(QuantisedBodies[Layout], StatelessCodec):
     """2 bits a value before the entropy coder, a float32 a tensor. Its state is the layout.
 
     `terngrad`: three levels a tensor, -scale, 0 and scale (Wen et al. 2017, equations 2 to 4
@@ -88,14 +80,6 @@ class TernGrad(QuantisedBodies[Layout]):
 
     def __post_init__(self) -> None:
         check_fields(self, self.name, _TERNGRAD_PARAMS)
-
-    @override
-    def wire_params(self) -> bytes:
-        return b""
-
-    @override
-    def init(self, layout: Layout) -> Layout:
-        return layout
 
     @override
     def encode(self, x: Vec, state: Layout, ctx: Ctx) -> tuple[Body, Layout]:

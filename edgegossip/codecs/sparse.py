@@ -31,7 +31,7 @@ from typing import ClassVar
 import numpy as np
 from typing_extensions import override
 
-from edgegossip.codecs.base import Body, Codec, Ctx
+from edgegossip.codecs.base import Body, Codec, Ctx, StatelessCodec
 from edgegossip.codecs.checks import flat, nonfinite, require_finite, require_out
 from edgegossip.codecs.registry import Family, Param, check_fields, without_params
 from edgegossip.layout import Layout
@@ -65,7 +65,7 @@ def encode_topk(
 
 
 @dataclass(frozen=True, slots=True)
-class TopK(Codec[Layout]):
+class TopK(StatelessCodec):
     """The largest values of every tensor. Decodes the bodies of `dgc` too, of any ratio and form of
     values. Its state is the layout."""
 
@@ -77,14 +77,6 @@ class TopK(Codec[Layout]):
 
     def __post_init__(self) -> None:
         check_fields(self, self.name, (RATIO, VALUES))
-
-    @override
-    def wire_params(self) -> bytes:
-        return b""
-
-    @override
-    def init(self, layout: Layout) -> Layout:
-        return layout
 
     @override
     def encode(self, x: Vec, state: Layout, ctx: Ctx) -> tuple[Body, Layout]:
@@ -100,7 +92,7 @@ class TopK(Codec[Layout]):
 
 
 @dataclass(frozen=True, slots=True)
-class RandK(Codec[Layout]):
+class RandK(StatelessCodec):
     """Random values of every tensor, scaled so that their expectation is the tensor. Its state is
     the layout."""
 
@@ -113,14 +105,6 @@ class RandK(Codec[Layout]):
 
     def __post_init__(self) -> None:
         check_fields(self, self.name, (RATIO, VALUES, _UNBIASED))
-
-    @override
-    def wire_params(self) -> bytes:
-        return b""
-
-    @override
-    def init(self, layout: Layout) -> Layout:
-        return layout
 
     @override
     def encode(self, x: Vec, state: Layout, ctx: Ctx) -> tuple[Body, Layout]:

@@ -125,8 +125,7 @@ class RunModels:
             return FoundModel(board, {board: source.round}, arrays, source.travels, source=source.path)
         return self.average(self.boards, round)
 
-    # -- averages
-    # ------------------------------------------------------------------------------------
+    # -- averages ----------------------------------------------------------------------------------
 
     def average(self, boards: Sequence[NodeId], round: Round | None = None) -> FoundModel:
         """Return the average of these boards' models, tensor by tensor, so that no more than it and
@@ -168,8 +167,7 @@ class RunModels:
                 shared[name] = first
         return shared
 
-    # -- where models are
-    # ----------------------------------------------------------------------------
+    # -- where models are --------------------------------------------------------------------------
 
     @property
     def _server(self) -> bool:

@@ -63,8 +63,7 @@ class Members:
         for k in machines:
             self.boards[k].process.wait()
 
-    # -- what they say
-    # ---------------------------------------------------------------------------------------
+    # -- what they say -----------------------------------------------------------------------------
 
     def _lines(self, machine: int, file: str, incarnation: int | None = None) -> list[dict[str, Any]]:
         folder = self.runs / f"pi-{machine}-{incarnation or self.incarnations[machine]}"

@@ -110,8 +110,7 @@ def sums_of(layout, vec):
     return {name: view for name, view in layout.views(vec).items() if name.startswith(SUMS)}
 
 
-# -- the statistics are those of all examples
-# --------------------------------------------------------
+# -- the statistics are those of all examples ------------------------------------------------------
 
 
 @pytest.mark.parametrize("codec", ["fp32", "bf16", "fp16", "4-bit-elastiquant"])
@@ -163,8 +162,7 @@ def test_no_board_loses_its_own_weight_whatever_the_topology():
                 assert np.diag(topology.matrix(round)).min() > 0.0, (name, n)
 
 
-# -- each board puts its own in once
-# -----------------------------------------------------------------
+# -- each board puts its own in once ---------------------------------------------------------------
 
 
 def test_a_board_trains_with_its_own_statistics_in_its_first_round(chosen):
@@ -223,8 +221,7 @@ def test_inputs_that_are_not_finite_do_not_get_into_the_model(chosen, tmp_path):
         board.local_update(board.initial(7), 0)
 
 
-# -- the layer
-# ---------------------------------------------------------------------------------------
+# -- the layer -------------------------------------------------------------------------------------
 
 
 def test_an_input_passes_unchanged_until_there_are_statistics():
@@ -252,8 +249,7 @@ def test_images_are_normalised_channel_by_channel():
     np.testing.assert_allclose(out.std((0, 2, 3), correction=0), 1.0, rtol=1e-5)
 
 
-# -- the run
-# -----------------------------------------------------------------------------------------
+# -- the run ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", ["gossip", "server"])
@@ -315,8 +311,7 @@ def test_a_coordinator_needs_no_data_to_know_the_model(chosen):
     assert training.layout_of(declared) == training.layout_of(chosen)
 
 
-# -- what cannot be
-# ----------------------------------------------------------------------------------
+# -- what cannot be --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

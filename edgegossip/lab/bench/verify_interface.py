@@ -310,7 +310,7 @@ def answers_to(job: bytes) -> list[Answer]:
     """Do what the child does: build the codec and decode every body. What the user's code raises is
     part of the answer."""
     try:
-        build, bodies, layout = pickle.loads(job)
+        build, bodies, layout = pickle.loads(job)  # which `serve` was given by the process that started it
         codec = build()
         return [_answer(codec, body, layout) for body in bodies]
     except (Exception, SystemExit) as error:
@@ -334,7 +334,8 @@ def _from_text(text: dict[str, str]) -> Answer:
 
 def serve() -> None:
     """Serve as the child: a pickle of path and job on standard input, answers as JSON on standard
-    output, which is the user's no more."""
+    output, which is the user's no more. The pickle is our own parent's, and nobody else can write
+    to that pipe; it holds the user's own function."""
     with os.fdopen(os.dup(1), "wb") as out:
         os.dup2(2, 1)
         sys.path[:], job = pickle.load(sys.stdin.buffer)

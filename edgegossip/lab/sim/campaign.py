@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 from edgegossip.lab.sim import naming, server_schedule
 from edgegossip.lab.sim.checkers import REPLAY, Violation
-from edgegossip.lab.sim.faults import Fault
+from edgegossip.lab.sim.faults import Fault, fewer_faults
 from edgegossip.lab.sim.naming import Named
 from edgegossip.lab.sim.run import Outcome, run_schedule
 from edgegossip.lab.sim.schedule import Options, Schedule, draw, fits
@@ -227,15 +227,11 @@ def shrink(schedule: AnySchedule, fails: Fails, most_tries: int = MOST_TRIES) ->
 
 def _smaller(s: Schedule) -> Iterator[Schedule]:
     """What to try instead, the largest steps first."""
-    n = len(s.faults)
-    if n > 1:
-        yield replace(s, faults=s.faults[: n // 2])
-        yield replace(s, faults=s.faults[n // 2 :])
-    for k in range(n):
-        yield replace(s, faults=s.faults[:k] + s.faults[k + 1 :])
+    for fewer in fewer_faults(s.faults):
+        yield replace(s, faults=fewer)
     for nodes in (2, 3, s.nodes // 2, s.nodes - 1):
-        if 2 <= nodes < s.nodes and (fewer := _with_nodes(s, nodes)) is not None:
-            yield fewer
+        if 2 <= nodes < s.nodes and (without := _with_nodes(s, nodes)) is not None:
+            yield without
     for rounds in (2, s.rounds // 2, s.rounds - 1):
         if 2 <= rounds < s.rounds:
             yield replace(s, rounds=rounds)

@@ -12,7 +12,7 @@ from typing import Any
 from edgegossip.engine.server_frames import check_downlink
 from edgegossip.lab.sim import faults as fault_words
 from edgegossip.lab.sim import naming
-from edgegossip.lab.sim.faults import KINDS, SERVER_KINDS, Fault
+from edgegossip.lab.sim.faults import KINDS, SERVER_KINDS, Fault, fewer_faults
 from edgegossip.lab.sim.naming import Named
 from edgegossip.lab.sim.schedule import VALUES, Options, of, pick
 from edgegossip.types import ConfigError
@@ -205,12 +205,8 @@ def _settings(seed: int, nodes: int) -> dict[str, Any]:
 
 def smaller(s: ServerSchedule) -> Iterator[ServerSchedule]:
     """Yield what to try instead of a schedule that fails, the largest steps first."""
-    n = len(s.faults)
-    if n > 1:
-        yield replace(s, faults=s.faults[: n // 2])
-        yield replace(s, faults=s.faults[n // 2 :])
-    for k in range(n):
-        yield replace(s, faults=s.faults[:k] + s.faults[k + 1 :])
+    for fewer in fewer_faults(s.faults):
+        yield replace(s, faults=fewer)
     for nodes in (2, 3, s.nodes // 2, s.nodes - 1):
         if 2 <= nodes < s.nodes:
             moved = (replace(f, nodes=tuple(dict.fromkeys(i % nodes for i in f.nodes))) for f in s.faults)
