@@ -155,6 +155,8 @@ def type_mismatch(value: Any, hint: Any) -> str | None:
     if hint is memoryview:
         return None if isinstance(value, memoryview) else _is(value, "bytes")
     origin, args = get_origin(hint) or hint, get_args(hint)
+    if alias := getattr(origin, "__value__", None):  # made by a `type` statement, as numpy 2.5's NDArray
+        return type_mismatch(value, alias[args] if args else alias)
     if origin in (Union, UnionType):
         return None if any(type_mismatch(value, choice) is None for choice in args) else _is(value, "none of its types")
     if origin is np.ndarray:

@@ -9,12 +9,13 @@ import zlib
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typing_extensions import TypeAliasType
 
 from edgegossip import codecs, gossip
 from edgegossip.checkpoint.format import Packer, from_bytes, pieces, to_bytes
@@ -250,3 +251,13 @@ def test_annotations_are_held() -> None:
     assert type_mismatch((1, 2), tuple[int, int]) is None and type_mismatch((1, 2, 3), tuple[int, int])
     assert type_mismatch({1: 2.0}, dict[int, float]) is None and type_mismatch({"1": 2.0}, dict[int, float])
     assert type_mismatch(frozenset({1}), frozenset[str]) and type_mismatch(np.zeros(2), np.ndarray) is None
+
+
+def test_an_annotation_may_be_named_by_a_type_statement() -> None:
+    """As numpy 2.5 names its NDArray from Python 3.12 on."""
+    scalar = TypeVar("scalar", bound=np.generic)
+    array = TypeAliasType("array", np.ndarray[Any, np.dtype[scalar]], type_params=(scalar,))  # type: ignore[misc, valid-type]
+    floats = TypeAliasType("floats", array[np.float32])  # type: ignore[misc]
+    for hint in (array[np.float32], floats):
+        assert type_mismatch(np.zeros(2, np.float32), hint) is None
+        assert type_mismatch(np.zeros(2), hint) == "an array of float64, not of float32"

@@ -144,7 +144,7 @@ def test_frozen_parameters_have_the_same_bits_after_a_run_with_any_codec(codec: 
 
 
 def test_what_export_builds_is_the_runs_own_base() -> None:
-    chosen = recipe(model={**KEPT, "keep": []}, run={"seed": 5})
+    chosen = recipe(model={**KEPT, "keep": []}, run={"seed": 5}, training={"device": "cpu"})
     board: Any = training.build_workload(chosen, 0)
     module: Any = training.build_model(chosen)
     assert torch.equal(module.base.weight, board._shared.vector.module.base.weight)

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from edgegossip.training import script
 from edgegossip.training.script import ScriptWorkload
@@ -124,10 +125,19 @@ def test_a_script_that_is_started_again_goes_on_bit_for_bit(start: Start) -> Non
     assert [u.lr for u in rest] == [u.lr for u in updates[3:]]
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_the_numbers_that_a_gpu_draws_go_on_after_a_checkpoint(start: Start) -> None:
+    torch.cuda.init()
+    workload = start(REGRESSION)
+    kept = workload.snapshot()
+    drawn = torch.rand(5, device="cuda")
+    workload.restore(kept)
+    assert torch.equal(torch.rand(5, device="cuda"), drawn)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the test above does it for real")
 def test_a_checkpoint_has_the_random_states_of_the_gpus(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """No GPU is here: torch's two functions are stood in for, on what they give and take."""
-    import torch
-
     there, taken = [torch.arange(16, dtype=torch.uint8), torch.zeros(16, dtype=torch.uint8)], []
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_rng_state_all", lambda: there)

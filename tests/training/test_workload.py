@@ -172,7 +172,8 @@ def test_evaluate_counts_right_answers():
 
 
 def test_evaluation_uses_running_statistics():
-    chosen = recipe(model={"name": "resnet20", "norm": "batchnorm"}, data={"test_examples": 6})
+    batchnorm = {"name": "resnet20", "norm": "batchnorm"}
+    chosen = recipe(model=batchnorm, data={"test_examples": 6}, training={"device": "cpu"})
     workload = training.build_workload(chosen, 0)
     x = workload.initial(1)
     x = x + workload.local_update(x, 0).delta
