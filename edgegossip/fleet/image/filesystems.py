@@ -10,10 +10,16 @@ from pathlib import Path
 from edgegossip.fleet.image.tools import run
 from edgegossip.types import DataError, HostError
 
-BOOT_LABEL = "RASPIFIRM"
+BOOT_LABEL, ROOT_LABEL = "RASPIFIRM", "RASPIROOT"
 VOLUME_ID = "65646765"
 _FAT32_CLUSTERS = 65_525  # with fewer, drivers take it for FAT16
-_TIMEOUT_S = 300.0
+_UUID = "65646765-676f-4373-8970-000000000001"
+_BLOCK, _INODE = 4096, 256
+_SPARE = 1.10  # over what the files need: journals of apt, logs; first boot makes it as large as the card anyway
+_SPARE_BYTES = 96 << 20
+_FAT_S, _EXT4_S, _LOOK_S = 300.0, 900.0, 120.0  # bounds of one program
+
+# -- FAT
 
 
 def make_fat(files: Path, image: Path, size: int, epoch: int) -> None:
@@ -22,7 +28,7 @@ def make_fat(files: Path, image: Path, size: int, epoch: int) -> None:
     with open(image, "wb") as stream:
         stream.truncate(size)
     cluster = "4" if size >= 4 * _FAT32_CLUSTERS * 512 else "1"  # sectors
-    run(["mkfs.vfat", "--invariant", "-F", "32", "-s", cluster, "-i", VOLUME_ID, "-n", BOOT_LABEL, image], _TIMEOUT_S)
+    run(["mkfs.vfat", "--invariant", "-F", "32", "-s", cluster, "-i", VOLUME_ID, "-n", BOOT_LABEL, image], _FAT_S)
     for folder, names, _ in os.walk(files):
         names.sort()
         here = Path(folder)
@@ -59,16 +65,10 @@ def read_fat(image: Path, offset: int, name: str) -> bytes:
 
 def _mtools(command: Sequence[str | Path], epoch: int | None) -> str:
     env = {"TZ": "UTC", "MTOOLS_SKIP_CHECK": "1", **({} if epoch is None else {"SOURCE_DATE_EPOCH": str(epoch)})}
-    return run(command, _TIMEOUT_S, env=env)
+    return run(command, _FAT_S, env=env)
 
 
-ROOT_LABEL = "RASPIROOT"
-_UUID = "65646765-676f-4373-8970-000000000001"
-_MIB = 1 << 20
-_BLOCK, _INODE = 4096, 256
-_SPARE = 1.10  # over what the files need: journals of apt, logs; first boot makes it as large as the card anyway
-_SPARE_BYTES = 96 * _MIB
-_TIMEOUT_S = 900.0
+# -- ext4
 
 
 def make_ext4(root: Path, image: Path, epoch: int) -> None:
@@ -79,7 +79,7 @@ def make_ext4(root: Path, image: Path, epoch: int) -> None:
     options = f"hash_seed={_UUID},nodiscard,lazy_itable_init=0,lazy_journal_init=0"
     command: list[str | Path] = ["mke2fs", "-q", "-F", "-t", "ext4", "-b", str(_BLOCK), "-I", str(_INODE)]
     command += ["-L", ROOT_LABEL, "-U", _UUID, "-E", options, "-d", root, image, str(blocks)]
-    run(command, _TIMEOUT_S, env=_clock(epoch))
+    run(command, _EXT4_S, env=_clock(epoch))
     _set_times(root, image, epoch)
 
 
@@ -94,7 +94,7 @@ def _set_times(root: Path, image: Path, epoch: int) -> None:
     one here, and reading a folder changes the other. So they are set in the image."""
     names = [_quoted(path, root) for path in all_of(root)]
     lines = [f'set_inode_field "{name}" {field} @{epoch}' for name in names for field in ("ctime", "atime")]
-    run(["debugfs", "-w", "-f", "-", image], _TIMEOUT_S, text="\n".join(lines) + "\n", env=_clock(epoch))
+    run(["debugfs", "-w", "-f", "-", image], _EXT4_S, text="\n".join(lines) + "\n", env=_clock(epoch))
 
 
 def all_of(root: Path) -> list[Path]:
@@ -129,7 +129,7 @@ def read_ext4(image: Path, offset: int, path: str) -> bytes:
 
 def _debugfs(image: Path, offset: int, request: str) -> str:
     try:
-        return run(["debugfs", "-R", request, f"{image}?offset={offset}"], 120)
+        return run(["debugfs", "-R", request, f"{image}?offset={offset}"], _LOOK_S)
     except HostError as error:
         if "needs debugfs" in str(error):
             raise
