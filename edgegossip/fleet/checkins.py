@@ -29,11 +29,10 @@ from edgegossip.untrusted import printable, request_target, whole_number
 from edgegossip.update.client import CHECK_IN, MAX_ANSWER_BYTES, RELEASE, REVOCATIONS
 
 SILENT_S = 30.0
+LATE_S = 180.0  # boards check in every minute
 MAX_PART_BYTES = 8 << 20
 _TEXTS = ("version", "release", "packages", "state", "status")
 _NUMBERS = ("sequence", "restarts", "uptime_s")
-
-LATE_S = 180.0  # boards check in every minute
 
 Say = Callable[[str], None]
 
@@ -43,16 +42,16 @@ class CheckIns:
 
     Raises EdgegossipError, OSError when the fleet's folder cannot be used."""
 
-    def __init__(self, folder: Path, identity: Identity, say: Say, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, folder: Path, identity: Identity, say: Say) -> None:
         present = Revocations.load(folder / CRL, identity.authority)
         self.admission = Admission(replace(identity, revocations=present))
-        self.folder, self._say, self._clock = folder, say, clock
+        self.folder, self._say = folder, say
         self._lock, self._seen = threading.Lock(), dict[NodeId, str]()
         (folder / CHECKINS).mkdir(mode=0o700, exist_ok=True)
 
     def check_in(self, name: NodeId, address: str, report: Mapping[str, Any]) -> dict[str, Any]:
         """Keep what a board says; return the answer. Raises EdgegossipError, OSError."""
-        now_s = self._clock()
+        now_s = time.time()
         kept: dict[str, Any] = {"name": name, "address": address, "at_s": round(now_s, 1)}
         kept |= {k: printable(str(report.get(k, ""))) for k in _TEXTS}
         kept |= {k: _number(report.get(k)) for k in _NUMBERS}
@@ -68,7 +67,7 @@ class CheckIns:
         if is_new:
             self._say(news)
         wanted = releases.load(self.folder).wanted.get(name, 0)
-        answer = {"time_s": self._clock(), "crl_number": self.admission.identity.revocations.number, "sequence": wanted}
+        answer = {"time_s": time.time(), "crl_number": self.admission.identity.revocations.number, "sequence": wanted}
         return answer | self._order(name, report.get("number"))
 
     def _order(self, name: NodeId, number: object) -> dict[str, Any]:

@@ -115,11 +115,6 @@ class AdmissionController:
         """Return whose certificate that board showed; None without TLS."""
         return next((a.name for a in list(self._admitted.values()) if a.node_id == node_id), None)
 
-    @property
-    def authenticates(self) -> bool:
-        """Says whether boards show certificates at all."""
-        return self._admission is not None
-
     def sockets(self) -> dict[str, Value]:
         """Return what boards' connections have carried since the last call, as the kernel counts it
         in the SuperLink's process; nothing where it does not say."""

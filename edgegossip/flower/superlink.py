@@ -65,7 +65,7 @@ class SuperLink:
     def await_ready(self) -> None:
         """Wait until it answers. Raises RunError when it does not come up within READY_S; then
         `stop` it."""
-        if not answers(self.address, self.check, context=self.context):
+        if not answers(self.address, self.check, self.context):
             raise RunError(f"Flower's SuperLink does not answer on {self.address} after {READY_S:g} s; see {self.log}")
 
     def check(self) -> None:
@@ -177,12 +177,10 @@ def _reachable(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def answers(
-    address: str, check: Callable[[], None], patience_s: float = READY_S, context: ssl.SSLContext | None = None
-) -> bool:
-    """Return whether a SuperLink is up at host:port within that time; `check` is called before
-    every try and may raise. `context`: for TLS."""
-    deadline = time.monotonic() + patience_s
+def answers(address: str, check: Callable[[], None], context: ssl.SSLContext | None = None) -> bool:
+    """Return whether a SuperLink is up at host:port within READY_S; `check` is called before every
+    try and may raise. `context`: for TLS."""
+    deadline = time.monotonic() + READY_S
     scheme = "http" if context is None else "https"
     with httpx.Client(trust_env=False, timeout=2.0, verify=context or False) as client:
         while time.monotonic() < deadline:

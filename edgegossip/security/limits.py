@@ -49,8 +49,10 @@ class RequestLimiter:
     """Limits how often each may ask. Being refused is no misbehaviour yet: others may make an
     honest board ask too often."""
 
-    def __init__(self, rate: float, burst: float, patience: float = 100.0) -> None:
-        self._asked, self._refused = TokenBuckets(rate, burst), TokenBuckets(rate, patience)
+    PATIENCE = 100.0  # refusals at once
+
+    def __init__(self, rate: float, burst: float) -> None:
+        self._asked, self._refused = TokenBuckets(rate, burst), TokenBuckets(rate, self.PATIENCE)
 
     def take(self, key: Hashable, now_s: float, tokens: float = 1.0) -> Decision:
         """Count one question more of `key`."""

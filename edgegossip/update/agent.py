@@ -136,11 +136,12 @@ def check_in(machine: Machine, places: Places, say: Callable[[str], None], *, fe
     return True
 
 
-def well(node: Mapping[str, str], now_s: Callable[[], float] = time.monotonic) -> bool:
+def well(node: Mapping[str, str]) -> bool:
     """Return whether this board is at work: its service has been running for a while, and did not
     have to be started again."""
     since_s = float(node.get("ActiveEnterTimestampMonotonic") or 0) / 1e6
-    return node.get("ActiveState") == "active" and node.get("NRestarts", "0") == "0" and now_s() - since_s >= WELL_S
+    lasts_s = time.monotonic() - since_s
+    return node.get("ActiveState") == "active" and node.get("NRestarts", "0") == "0" and lasts_s >= WELL_S
 
 
 def wanted(places: Places, running: str, sequence: int) -> bool:

@@ -238,14 +238,13 @@ def visit(
     identity: Path | None,
     ports: Sequence[int],
     peers: Sequence[tuple[str, int]],
-    matrix: bool = False,
-    root: Path = Path("/"),
-    device: Callable[[], str] | None = None,
+    matrix: bool,
+    device: Callable[[], str] | None,
 ) -> dict[str, Any]:
     """Return the document of `doctor --json`. `links` is this machine's row of the fleet's
     bandwidth matrix; with `matrix` the peers' rows, too, one link after the other. `device`
     computes a little where the board is to train, and says where that is."""
-    facts = gather(root, folder)
+    facts = gather(folder=folder)
     found = examine(facts)
     if device is not None:
         found += _of_device(device)

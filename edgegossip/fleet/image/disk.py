@@ -41,12 +41,12 @@ class Partition:
         return self.start + self.size
 
 
-def partition_table(partitions: Sequence[Partition], disk_id: int = DISK_ID) -> bytes:
+def partition_table(partitions: Sequence[Partition]) -> bytes:
     """Return the first sector of a card. Raises ValueError for what a table cannot say."""
     if len(partitions) > 4:
         raise ValueError("a master boot record holds four partitions")
     table = bytearray(SECTOR)
-    struct.pack_into("<I", table, 440, disk_id)
+    struct.pack_into("<I", table, 440, DISK_ID)
     for at, p in enumerate(partitions):
         if p.start % SECTOR or p.size % SECTOR or p.end // SECTOR >= 1 << 32:
             raise ValueError(f"{p} cannot be said in sectors")

@@ -247,7 +247,7 @@ def _train(
                 run.sink.begin()
         fork_server.close()  # it has nothing more to do
         supervisor = Supervisor(boards, messages, run.sink)
-        _follow(coordinator, supervisor, run)
+        _follow(coordinator, supervisor)
         checkpointer.close(over=True)
         return supervisor.lost
     finally:
@@ -293,18 +293,15 @@ def final_saver(
     return save
 
 
-def _follow(coordinator: Coordinator, supervisor: Supervisor, run: LocalRun) -> None:
-    """Until the coordinator is done and every board has ended. Raises what the run failed with."""
+def _follow(coordinator: Coordinator, supervisor: Supervisor) -> None:
+    """Wait until the coordinator is done and every board has ended. Raises what the run failed
+    with."""
     reported: set[NodeId] = set()
-
-    def report_losses() -> None:
+    while not _over(coordinator, supervisor):
+        supervisor.next(0.1)
         for name in supervisor.lost.keys() - reported:
             reported.add(name)
             coordinator.lose(name, supervisor.lost[name])
-
-    while not _over(coordinator, supervisor):
-        supervisor.next(0.1)
-        report_losses()
     supervisor.until_ended(patience_s=15.0)
 
 

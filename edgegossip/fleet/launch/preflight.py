@@ -26,6 +26,7 @@ from edgegossip.types import ConfigError, HostError, NodeId, UsageError
 _WHOLE_MODELS = ("dpsgd", "sgp", "d2", "ad-psgd")
 _WITH_MEMORY = ("deep-squeeze", "sparse-push")
 _ETA_BY_CODEC = (*_WITH_MEMORY, "choco-sgd", "quant-sgp")
+_PORT_S = 5.0  # that a process which was just killed may still hold a port
 _COARSE = 0.5  # relative error of a codec from which on whole models suffer
 FLEET = "fleet"  # where `edgegossip fleet init` puts one
 FLOWER_HINT = "pip install 'edgegossip[server]'"
@@ -215,10 +216,10 @@ def check_port(host: str, port: int) -> None:
         raise HostError(f"cannot listen on {host}:{port}: {(error.strerror or str(error)).lower()}; {cure}") from None
 
 
-def wait_for_port(host: str, port: int, patience_s: float = 5.0) -> None:
+def wait_for_port(host: str, port: int) -> None:
     """Check a port with a moment for the SuperLink of a coordinator that was killed just now to be
     gone."""
-    until = time.monotonic() + patience_s
+    until = time.monotonic() + _PORT_S
     while True:
         try:
             return check_port(host, port)

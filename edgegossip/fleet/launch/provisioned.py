@@ -20,7 +20,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -216,9 +216,9 @@ def _sleep(to: Service, seconds: float) -> None:
         time.sleep(min(left, 5.0))
 
 
-def folders(environ: Mapping[str, str] = os.environ) -> tuple[Path | None, Path | None]:
+def folders() -> tuple[Path | None, Path | None]:
     """Return the state and runtime folder that systemd gave to this service."""
-    state, runtime = environ.get("STATE_DIRECTORY"), environ.get("RUNTIME_DIRECTORY")
+    state, runtime = os.environ.get("STATE_DIRECTORY"), os.environ.get("RUNTIME_DIRECTORY")
     return (Path(state) if state else None, Path(runtime) if runtime else None)
 
 
