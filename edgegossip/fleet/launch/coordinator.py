@@ -17,11 +17,11 @@ import click
 from edgegossip import codecs, training
 from edgegossip.choices import did_you_mean
 from edgegossip.fleet.launch.fork_server import ForkServer
-from edgegossip.fleet.launch.gossip import LocalRun, start_fork_server
+from edgegossip.fleet.launch.gossip import LocalRun, spawn_board, start_fork_server
 from edgegossip.fleet.launch.identities import credentials, find_fleet
 from edgegossip.fleet.launch.preflight import FLEET, check_exposure, preflight_server, wait_for_port
 from edgegossip.fleet.launch.run_folders import conclude, make_folder, shown_when_it_fails, unfinished
-from edgegossip.fleet.launch.supervisor import BoardProcess, Message, Supervisor, spawn, stop_all
+from edgegossip.fleet.launch.supervisor import BoardProcess, Message, Supervisor, stop_all
 from edgegossip.fleet.store import boards_of
 from edgegossip.flower import Coordinator, CoordinatorCheckpointer
 from edgegossip.flower.connection import ServerCredentials
@@ -242,7 +242,8 @@ def _train(
     try:
         address = coordinator.start()
         for name in run.members:
-            boards.append(_spawn(run, fork_server, name, address, messages))
+            more = ("--restarted", f"{run.sink.elapsed_s():.3f}") if run.resumed else ()
+            boards.append(spawn_board(run, fork_server, name, messages, "--coordinator", address, *more))
             if name == run.members[0] and not run.resumed:
                 run.sink.begin()
         fork_server.close()  # it has nothing more to do
@@ -315,16 +316,3 @@ def _over(coordinator: Coordinator, supervisor: Supervisor) -> bool:
         own = {c.name: c.last_error for c in supervisor.boards if c.last_error} or supervisor.lost
         first = next(iter(own.items()), None)
         raise RunError(f"{first[0]}: {first[1]}" if first else str(error)) from None
-
-
-def _spawn(
-    run: LocalRun, fork_server: ForkServer, name: NodeId, address: str, messages: queue.Queue[Message]
-) -> BoardProcess:
-    arguments = ["node", str(run.folder.path / "recipe.toml"), "--managed", "--name", name]
-    arguments += ["--boards", ",".join(run.members), "--run-id", run.run_id.hex(), "--coordinator", address]
-    arguments += ["--save", str(run.folder.checkpoint_dir / f"{name}.{run.recipe.checkpoint.format}")]
-    if name in run.identities:
-        arguments += ["--identity", str(run.identities[name])]
-    if run.resumed:
-        arguments += ["--restarted", f"{run.sink.elapsed_s():.3f}"]
-    return spawn(fork_server, name, arguments, run.folder.path / "logs" / f"{name}.log", messages)

@@ -10,9 +10,11 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from edgegossip.fleet.launch.fork_server import MODULES, OF_SCRIPTS, ForkServer
+from edgegossip.fleet.launch.run_folders import has_checkpoints
 from edgegossip.fleet.launch.supervisor import (
     BoardExited,
     BoardProcess,
@@ -74,7 +76,8 @@ def run_gossip(run: LocalRun) -> Mapping[NodeId, str]:
             port = run.recipe.network.port
             more = ("--restarted", f"{age_s:.3f}") if run.resumed else ()
             host = run.machines.hosts[name] if run.machines else run.recipe.network.host
-            boards.append(_spawn(run, fork_server, name, f"{host}:{port + k if port else 0}", messages, *more))
+            listen = f"{host}:{port + k if port else 0}"
+            boards.append(spawn_board(run, fork_server, name, messages, "--listen", listen, *more))
             if k == 0:  # it runs: whoever it comes from has loaded
                 run.sink.begin(age_s)
                 began_s = time.monotonic() - age_s
@@ -85,7 +88,7 @@ def run_gossip(run: LocalRun) -> Mapping[NodeId, str]:
         for board in boards:
             _send_addresses(board, addresses)
         supervisor.restarts = run.recipe.network.restarts
-        supervisor.has_checkpoint = lambda name: _kept(run, name)
+        supervisor.has_checkpoint = partial(has_checkpoints, run.folder.path)
         supervisor.start_again = lambda name: _restart(
             run, fork_server, name, addresses, time.monotonic() - began_s, messages
         )
@@ -149,15 +152,13 @@ def _drop_checkpoints(run: LocalRun) -> None:
         shutil.rmtree(run.folder.checkpoint_dir / name, ignore_errors=True)
 
 
-def _kept(run: LocalRun, name: NodeId) -> bool:
-    return any((run.folder.checkpoint_dir / name).glob("*.ckpt"))
-
-
-def _spawn(
-    run: LocalRun, fork_server: ForkServer, name: NodeId, listen: str, messages: queue.Queue[Message], *more: str
+def spawn_board(
+    run: LocalRun, fork_server: ForkServer, name: NodeId, messages: queue.Queue[Message], *more: str
 ) -> BoardProcess:
+    """Start a board of this run; `more` arguments say how it reaches the others. Raises
+    HostError."""
     arguments = ["node", str(run.folder.path / "recipe.toml"), "--managed", "--name", name, *more]
-    arguments += ["--boards", ",".join(run.members), "--run-id", run.run_id.hex(), "--listen", listen]
+    arguments += ["--boards", ",".join(run.members), "--run-id", run.run_id.hex()]
     arguments += ["--save", str(run.folder.checkpoint_dir / f"{name}.{run.recipe.checkpoint.format}")]
     if name in run.identities:
         arguments += ["--identity", str(run.identities[name])]
@@ -179,7 +180,8 @@ def _restart(
 ) -> BoardProcess:
     """The same board in a new process, where its peers look for it. `age_s`: how long ago its first
     one began."""
-    board = _spawn(run, fork_server, name, addresses[name], messages, "--restarted", f"{age_s:.3f}")
+    more = ("--listen", addresses[name], "--restarted", f"{age_s:.3f}")
+    board = spawn_board(run, fork_server, name, messages, *more)
     _send_addresses(board, addresses)
     return board
 
