@@ -46,7 +46,7 @@ def put_in_fat(image: Path, offset: int, files: Sequence[Path], epoch: int) -> N
     _mtools(["mcopy", "-Q", "-o", "-i", f"{image}@@{offset}", *files, "::/"], epoch)
 
 
-def fat_files(image: Path, offset: int = 0) -> tuple[str, ...]:
+def fat_files(image: Path, offset: int) -> tuple[str, ...]:
     """List the paths of all files, such as /overlays/x.dtbo. Raises DataError when it is no FAT
     file system that can be read."""
     try:
@@ -56,11 +56,6 @@ def fat_files(image: Path, offset: int = 0) -> tuple[str, ...]:
             raise
         raise DataError(f"{image}: its boot partition cannot be read ({error})") from error
     return tuple(sorted(line.removeprefix("::") for line in listed.splitlines() if line and not line.endswith("/")))
-
-
-def read_fat(image: Path, offset: int, name: str) -> bytes:
-    """Read a file at the top. Raises HostError when there is none."""
-    return _mtools(["mtype", "-i", f"{image}@@{offset}", f"::/{name}"], None).encode("utf-8", "surrogateescape")
 
 
 def _mtools(command: Sequence[str | Path], epoch: int | None) -> str:
@@ -112,25 +107,13 @@ def _quoted(path: Path, root: Path) -> str:
 def ext4_names(image: Path, offset: int, folder: str) -> tuple[str, ...]:
     """List the names in a folder of the file system that begins at byte `offset`. Raises DataError
     when there is none such."""
-    out = _debugfs(image, offset, f'ls -p "{folder}"')
-    names = [line.split("/")[5] for line in out.splitlines() if line.count("/") >= 6]
-    if not names:
-        raise DataError(f"{image}: its root file system has no {folder}, or cannot be read")
-    return tuple(sorted(name for name in names if name not in (".", "..")))
-
-
-def read_ext4(image: Path, offset: int, path: str) -> bytes:
-    """Read a file's content. Raises DataError."""
-    out = _debugfs(image, offset, f'cat "{path}"')
-    if not out and path.rpartition("/")[2] not in ext4_names(image, offset, path.rpartition("/")[0] or "/"):
-        raise DataError(f"{image}: its root file system has no {path}")
-    return out.encode("utf-8", "surrogateescape")
-
-
-def _debugfs(image: Path, offset: int, request: str) -> str:
     try:
-        return run(["debugfs", "-R", request, f"{image}?offset={offset}"], _LOOK_S)
+        out = run(["debugfs", "-R", f'ls -p "{folder}"', f"{image}?offset={offset}"], _LOOK_S)
     except HostError as error:
         if "needs debugfs" in str(error):
             raise
         raise DataError(f"{image}: its root file system cannot be read ({error})") from error
+    names = [line.split("/")[5] for line in out.splitlines() if line.count("/") >= 6]
+    if not names:
+        raise DataError(f"{image}: its root file system has no {folder}, or cannot be read")
+    return tuple(sorted(name for name in names if name not in (".", "..")))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from edgegossip.fleet.image import configure, disk
-from edgegossip.fleet.image.filesystems import put_in_fat, read_fat
+from edgegossip.fleet.image.filesystems import put_in_fat
 from edgegossip.fleet.image.tools import run
 
 GUEST = "10.0.2.15"  # what qemu's own DHCP gives
@@ -179,7 +179,7 @@ def boot_files(card: Path, folder: Path) -> Path:
     Raspberry Pi's boot loader. Those that config.txt names."""
     boot, _ = configure.layout(card)
     folder.mkdir(exist_ok=True)
-    config = read_fat(card, boot.start, "config.txt").decode()
+    config = run(["mtype", "-i", f"{card}@@{boot.start}", "::/config.txt"], 120)
     kernel, initrd = (re.search(p, config, re.MULTILINE) for p in (r"^kernel=(\S+)", r"^initramfs\s+(\S+)"))
     if kernel is None or initrd is None:
         raise Stopped("config.txt on the boot partition names no kernel and initramfs")
