@@ -23,8 +23,7 @@ from typing_extensions import override
 from edgegossip.mesh import address as addresses
 from edgegossip.mesh._grpc import GenericRpcHandler, grpc
 from edgegossip.mesh._proto import membership_pb2 as pb
-from edgegossip.mesh.base import MeshLimits, Moved, TransportEvent
-from edgegossip.mesh.base import Verdict as Verdict
+from edgegossip.mesh.base import MeshLimits, Moved, TransportEvent, Verdict
 from edgegossip.mesh.connections import CallerGone, Security, other_name, other_receiver, other_run, other_version
 from edgegossip.mesh.membership import wire
 from edgegossip.mesh.membership.client import Connections, OwnAddress
@@ -50,7 +49,7 @@ from edgegossip.mesh.membership.protocol import (
     rows_of,
 )
 from edgegossip.security.limits import Decision, RateLimitedLog, RequestLimiter, TokenBuckets
-from edgegossip.types import ConfigError, DecodeError, EdgegossipError, NodeId, PeerError
+from edgegossip.types import DecodeError, EdgegossipError, NodeId, PeerError
 from edgegossip.untrusted import Refusal, printable
 
 # Of one member. News that goes on and on makes some 7 a second, probes for others 5 more: what a
@@ -173,7 +172,7 @@ class Agent:
 
     def was_reached(self, at: str, caller: str) -> None:
         """Take in that somebody at the host `caller` says that it reached us at this address."""
-        if self._where.reached(checked_address(at), caller):
+        if self._where.reached(printable(at, 300), caller):
             self.act(lambda detector, now_s: detector.move(self._where.address, now_s))
 
     # -- questions of others
@@ -543,14 +542,6 @@ def _check_name(said: NodeId, certified: NodeId | None) -> None:
     """Raise Misbehaviour for who says to be another than its certificate does."""
     if certified is not None and certified != said:
         raise Misbehaviour(other_name(said, certified))
-
-
-def checked_address(text: str) -> str:
-    """Return an address that somebody named, or nothing when it is none."""
-    try:
-        return str(addresses.parse(printable(text, 300), "address"))
-    except ConfigError:
-        return ""
 
 
 def _countersigned(manifest: Manifest, signer: Signer) -> Manifest:
