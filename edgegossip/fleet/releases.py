@@ -111,9 +111,8 @@ def push(fleet: Fleet, file: Path, boards: Sequence[NodeId]) -> tuple[int, tuple
         if again:
             manifest = replace(manifest, sequence=index.next)
         first_s = index.bundles.get(str(manifest.sequence), {}).get("signed_s", int(time.time()))
-        manifest = replace(
-            manifest, signed_s=first_s
-        )  # boards compare it with the day their provisioning bundle was made
+        # Boards compare it with the day their provisioning bundle was made.
+        manifest = replace(manifest, signed_s=first_s)
         number, target = manifest.sequence, bundle_file(fleet.folder, manifest.sequence)
         with refused_as(UsageError, target):
             target.parent.mkdir(mode=0o700, exist_ok=True)
@@ -121,14 +120,9 @@ def push(fleet: Fleet, file: Path, boards: Sequence[NodeId]) -> tuple[int, tuple
                 source.seek(begin)
                 _join(fleet, manifest, source, target)
         about = {k: getattr(manifest, k) for k in ("version", "machine", "python", "signed_s")}
-        _keep(
-            fleet.folder,
-            Index(
-                max(index.next, number + 1),
-                {**index.bundles, str(number): about},
-                {**index.wanted, **dict.fromkeys(names, number)},
-            ),
-        )
+        bundles = {**index.bundles, str(number): about}
+        wanted = {**index.wanted, **dict.fromkeys(names, number)}
+        _keep(fleet.folder, Index(max(index.next, number + 1), bundles, wanted))
     return number, names
 
 

@@ -232,10 +232,8 @@ class NodeClient:
             return
         text = f"the coordinator did not take an answer of {self._name}: {refusal}"
         self._sink.event(self._name, "refused", text)
-        if (
-            self._refusal(Message(Error(_ERROR_CODE, f"its answer was not taken: {refusal}"), reply_to=message))
-            is not None
-        ):
+        instead = Error(_ERROR_CODE, f"its answer was not taken: {refusal}")
+        if self._refusal(Message(instead, reply_to=message)) is not None:
             self._rejoin.set()
 
     def _refusal(self, reply: Message) -> LinkError | None:

@@ -455,9 +455,8 @@ class ModelSender:
 # Replies of an app that do not go with the others: Flower's strategies end the app at the first
 # reply whose metrics or records are not those of the rest, so it is refused before they see it.
 
-ReplySchema = tuple[
-    tuple[str, ...], ...
-]  # names of its array records, then its metric records': name, metrics with their sizes
+# The names of its array records; then of each metric record its name, and metrics with their sizes.
+ReplySchema = tuple[tuple[str, ...], ...]
 
 
 def weight(reply: Message, key: str) -> float:

@@ -350,9 +350,8 @@ class TlsSecurity(Security):
             if self.identity.revocations.revoked(serial):
                 raise PeerError("its certificate was revoked")
             return serial, answer.text
-        except (
-            ssl.SSLError
-        ) as error:  # in TLS 1.3 a listener says what it thinks of our certificate after the handshake
+        except ssl.SSLError as error:
+            # In TLS 1.3 a listener says what it thinks of our certificate after the handshake.
             raise PeerError(tls.words(error)) from error
         except DecodeError as error:
             raise PeerError(str(error)) from error

@@ -48,9 +48,8 @@ class NeighbourStatus:
         self._down: set[NodeId] = set()
         self._gone: set[NodeId] = set()  # of these, whom it is no use to wait for: who left, or disagrees
         self._closed: set[NodeId] = set()
-        self._held: dict[
-            NodeId, tuple[float, PeerDown]
-        ] = {}  # named dead or gone, but its connection lives: until when to wait
+        # Who was named dead or gone, but whose connection lives: until when to wait.
+        self._held: dict[NodeId, tuple[float, PeerDown]] = {}
 
     @property
     def due_s(self) -> float | None:

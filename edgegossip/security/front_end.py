@@ -498,10 +498,8 @@ class FrontEnd:
         before, wanted = self._pending[pending], pending.wants
         if not before:
             self._selector.register(pending.socket, wanted, pending)
-        else:
-            self._selector.modify(
-                pending.socket, wanted, pending
-            )  # TLS took the descriptor over into a socket of its own
+        else:  # also for the same events: TLS took the descriptor over into a socket of its own
+            self._selector.modify(pending.socket, wanted, pending)
         self._pending[pending] = wanted
 
     def _leave(self, pending: PendingHandshake) -> None:

@@ -169,13 +169,12 @@ def _take(
         _give_up(places, sequence, why)
         raise PeerError(f"release {manifest.version} is for another kind of board: {why}")
     if not about(OsTree(), str(places.home / "releases" / running)) and _is_of_before(manifest, board):
-        _give_up(
-            places,
-            sequence,
-            f"it is older than version {edgegossip.__version__}, which the card brought, and was pushed before that was made: "
-            "build and push it again if it is meant",
+        why = (
+            f"it is older than version {edgegossip.__version__}, which the card brought, and was pushed before that was "
+            "made: build and push it again if it is meant"
         )
-        raise PeerError(f"release {manifest.version} is not taken: {_failed(places)[str(sequence)]}")
+        _give_up(places, sequence, why)
+        raise PeerError(f"release {manifest.version} is not taken: {why}")
     say(f"release {manifest.version} (number {sequence}) is fetched")
     try:
         name = install(OsTree(), str(places.home), running, head.digest, manifest, fetch)

@@ -24,9 +24,8 @@ class Debian:
         return f"debian-{self.version}-python{self.python}-aarch64.txt"
 
 
-BOOKWORM = Debian(
-    "bookworm", 12, "3.11", (2, 35)
-)  # it has 2.36; the same wheel is for JetPack 6, which is Ubuntu 22.04
+# It has glibc 2.36; the same wheel is for JetPack 6, which is Ubuntu 22.04.
+BOOKWORM = Debian("bookworm", 12, "3.11", (2, 35))
 TRIXIE = Debian("trixie", 13, "3.13", (2, 41))
 
 

@@ -107,9 +107,8 @@ class ForkedProcess(Process):
         with self._lock:
             if self._code is None:
                 if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-                    with suppress(
-                        ProcessLookupError
-                    ):  # its number is not given to others while its status is not taken
+                    # Its number is not given to others while its status is not taken.
+                    with suppress(ProcessLookupError):
                         os.killpg(self.pid, signal.SIGKILL)
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
                 if pid:

@@ -447,9 +447,8 @@ class Batching:
     def __init__(self, on_news: Callable[[], None], on_taken: Callable[[], None] = lambda: None) -> None:
         self._on_news, self._on_taken = on_news, on_taken
         self._news = asyncio.Event()  # there may be something for boards; another one each time
-        self._given: dict[
-            int, PullMessagesResponse
-        ] = {}  # the last message of each board, until it says that it has it
+        # The last message of each board, until it says that it has it.
+        self._given: dict[int, PullMessagesResponse] = {}
         self._work: dict[str, Callable[[Request], Awaitable[bytes]]] = {
             TAKE_PATH: self._take,
             GIVE_PATH: self._give,

@@ -69,9 +69,8 @@ def merge(a: Entry, b: Entry) -> Entry:
     key_a, key_b = (a.incarnation, a.status), (b.incarnation, b.status)
     if key_a != key_b:
         return a if key_a > key_b else b
-    session, address = max(
-        (a.session, a.address), (b.session, b.address)
-    )  # differ for a moment after a hasty restart only
+    # These differ for a moment after a hasty restart only.
+    session, address = max((a.session, a.address), (b.session, b.address))
     return replace(a, session=session, address=address, accusers=a.accusers | b.accusers)
 
 

@@ -179,10 +179,8 @@ def identity(disk: Disk, bundle: dict[str, Any]) -> None:
         *bundle["node"],
     ]
     disk.replace(f"{HOME}/node.args", ("\n".join(arguments) + "\n").encode())
-    if bundle["check_in"]:
-        disk.replace(
-            f"{HOME}/check-in", f"{bundle['check_in']}\n".encode()
-        )  # its service is started only if this is there
+    if bundle["check_in"]:  # its service is started only if this is there
+        disk.replace(f"{HOME}/check-in", f"{bundle['check_in']}\n".encode())
     else:
         disk.remove(f"{HOME}/check-in")
     about = {key: bundle[key] for key in ("name", "board", "fleet", "fleet_id", "serial", "check_in", "issued_s")}
