@@ -14,11 +14,11 @@ from tests.deploy.board import ROOTFS
 
 UNITS = ROOTFS / "etc/systemd/system"
 OWN = sorted(f for f in UNITS.iterdir() if f.is_file())
-EXPOSURE = {
+AT_MOST = {
     "edgegossip-node.service": 2.0,
     "edgegossip-checkin.service": 4.0,
     "edgegossip-guard.service": 5.0,
-}  # at most
+}
 needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd checks its units itself")
 
 
@@ -39,7 +39,7 @@ def test_systemd_finds_nothing_wrong(tmp_path: Path) -> None:
 
 
 @needs_systemd
-@pytest.mark.parametrize("unit", [f.name for f in OWN if f.name in EXPOSURE])
+@pytest.mark.parametrize("unit", [f.name for f in OWN if f.name in AT_MOST])
 def test_services_may_do_no_more_than_they_need(unit: str) -> None:
     done = subprocess.run(
         ["systemd-analyze", "security", "--offline=true", "--no-pager", str(UNITS / unit)],
@@ -50,7 +50,7 @@ def test_services_may_do_no_more_than_they_need(unit: str) -> None:
     found = re.search(r"Overall exposure level for .*: ([0-9.]+)", done.stdout)
     if found is None:
         pytest.skip("this systemd does not judge units that are not loaded")
-    assert float(found[1]) <= EXPOSURE[unit], done.stdout
+    assert float(found[1]) <= AT_MOST[unit], done.stdout
 
 
 def test_secrets_come_as_credentials_and_the_node_has_no_powers() -> None:

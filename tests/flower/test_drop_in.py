@@ -121,9 +121,8 @@ def test_a_bad_reply_is_refused_and_the_round_goes_on(in_run: int) -> None:
     )
     mod = compression_mod(codecs.get("fp32"))
     messages = list(strategy.configure_train(1, _arrays(), ConfigRecord(), BoardGrid([1, 2, 3, 4])))
-    replies = {
-        m.metadata.dst_node_id: mod(m, _context(), _app) for m in messages
-    }  # leaves plain arrays in the messages
+    # Leaves plain arrays in the messages.
+    replies = {m.metadata.dst_node_id: mod(m, _context(), _app) for m in messages}
     honest = {m.metadata.dst_node_id: _app(m, _context()) for m in messages}
     good = replies[1].content["arrays"][FRAME].data
     _replace(replies[2], good[:-1] + bytes([good[-1] ^ 1]))

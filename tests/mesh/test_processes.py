@@ -64,9 +64,8 @@ def test_a_killed_peer_is_down_after_the_grace_time_and_its_frames_fail(a, b):
     assert took_s >= 0.5
     assert [e.frame_id for e in seen if isinstance(e, SendFailed)] == [frame_id]
     told = [e.text for e in seen if isinstance(e, Notice) and e.text.endswith("; trying again")]
-    assert len(told) == 1 and told[0].startswith(
-        f"lost b at {b.address}: "
-    )  # and no line for each try to reach it again
+    # And no line for each try to reach it again.
+    assert len(told) == 1 and told[0].startswith(f"lost b at {b.address}: ")
     late = a.send("b", [b"x"])
     assert wait_for(a, SendFailed).frame_id == late
 

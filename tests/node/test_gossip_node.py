@@ -132,9 +132,9 @@ def test_traffic_counts_what_was_acknowledged() -> None:
     boards = fleet({"run.rounds": 3})
     run_all(*boards)
     rows = [values for _, _, values in boards[0].sink.rows]
-    assert (
-        sum(float(row["net/payload_bytes"]) for row in rows) == 3 * 2 * VALUES * 4
-    )  # rounds, neighbours, values, bytes
+    rounds, neighbours, bytes_each = 3, 2, 4
+    payload_bytes = sum(float(row["net/payload_bytes"]) for row in rows)
+    assert payload_bytes == rounds * neighbours * VALUES * bytes_each
     model, hello = frame.HEADER_BYTES + 20, frame.HEADER_BYTES + 4 * 9 + 20  # a hello carries four numbers
     assert sum(float(row["net/overhead_bytes"]) for row in rows) == 2 * (3 * model + hello)
     assert {row.get("codec/bits_per_value", 32) for row in rows} == {32}

@@ -51,10 +51,8 @@ def test_a_neighbour_that_is_said_to_have_left_is_not_gone_while_its_connection_
     assert all_of(NeighbourStatus({"b"}), PeerUp("b"), left, LATER) == [PeerUp("b"), PeerDown("b", "b left", left=True)]
     goodbye = PeerDown("b", "b left", left=True)  # on its stream
     assert all_of(NeighbourStatus({"b"}), PeerUp("b"), left, goodbye) == [PeerUp("b"), goodbye]
-    assert all_of(NeighbourStatus({"b"}), PeerUp("b"), left, LOST) == [
-        PeerUp("b"),
-        goodbye,
-    ]  # its connection bears it out
+    # Its connection bears it out.
+    assert all_of(NeighbourStatus({"b"}), PeerUp("b"), left, LOST) == [PeerUp("b"), goodbye]
 
 
 def test_a_neighbour_that_is_down_already_may_have_left() -> None:
@@ -67,14 +65,10 @@ def test_a_neighbour_that_is_down_already_may_have_left() -> None:
 
 def test_a_neighbour_is_back_with_its_connection() -> None:
     assert all_of(NeighbourStatus({"b"}), PeerUp("b"), LOST, DEAD, HERE) == [PeerUp("b"), LOST]
-    assert all_of(NeighbourStatus({"b"}), PeerUp("b"), LOST, DEAD, HERE, PeerUp("b")) == [
-        PeerUp("b"),
-        LOST,
-        PeerUp("b"),
-    ]
-    assert all_of(NeighbourStatus({"b"}), PeerUp("b"), DEAD, LATER, PeerUp("b"))[-1] == PeerUp(
-        "b"
-    )  # a fresh stream outdoes what was said
+    up = PeerUp("b")
+    assert all_of(NeighbourStatus({"b"}), up, LOST, DEAD, HERE, up) == [up, LOST, up]
+    # A fresh stream outdoes what was said.
+    assert all_of(NeighbourStatus({"b"}), up, DEAD, LATER, up)[-1] == up
 
 
 def test_a_neighbour_whose_connection_never_broke_is_back_when_it_objects() -> None:

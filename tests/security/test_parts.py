@@ -134,17 +134,15 @@ def test_quarantine_grows_and_is_forgotten():
     for _ in range(10):
         lengths.append(quarantine.strike("c", "noise", now_s))
         assert quarantine.reason("c", now_s) == f"in quarantine for {lengths[-1]:g} s: noise"
-        assert quarantine.reason("c", now_s + lengths[-1] / 2) == quarantine.reason(
-            "c", now_s
-        )  # the same line for a log
+        # The same line for a log.
+        assert quarantine.reason("c", now_s + lengths[-1] / 2) == quarantine.reason("c", now_s)
         assert quarantine.reason("a", now_s) == ""
         assert quarantine.strike("c", "more of it", now_s) == 0.0  # what was on its way counts no second time
         now_s += lengths[-1]
         assert quarantine.reason("c", now_s) == ""
     assert lengths[:3] == [5.0, 10.0, 20.0] and lengths[-1] == Quarantine.LONGEST_S
-    assert (
-        quarantine.strike("c", "noise", now_s + 9 * Quarantine.FORGET_S) == 10.0
-    )  # once more after nine were forgotten
+    # Once more after nine were forgotten.
+    assert quarantine.strike("c", "noise", now_s + 9 * Quarantine.FORGET_S) == 10.0
     assert quarantine.strike("c", "noise", now_s + 99 * Quarantine.FORGET_S) == 5.0
 
 

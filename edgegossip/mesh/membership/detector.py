@@ -219,9 +219,8 @@ class Detector(Disseminator):
         self._heard_s = [now_s] * members  # when each was last heard of, or asked
         self._asked_s = now_s  # when we last probed anybody
         self._left: dict[int, tuple[float, float]] = {}  # who left, and is tried again: when, and after what pause
-        self._evicted: dict[
-            int, int
-        ] = {}  # members that are not to be believed any more, and the sessions that lost their right
+        # Members that are not to be believed any more, and the sessions that lost their right.
+        self._evicted: dict[int, int] = {}
         for k, entry in known:
             self.table[k] = merge(self.table[k], bounded(entry, self.table[k]))
             if k == me:  # our earlier process: its suspicion ends with it

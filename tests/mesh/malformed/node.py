@@ -107,11 +107,9 @@ def count_refusals(counts: Counts) -> None:
         counts.refused("front end", reason)
         at_front_end(self, pending, reason)
 
-    inbound.Inbound._log_refusal, service.EventDelegate.refused, front_end.FrontEnd._refuse = (
-        of_stream,
-        of_member,
-        of_pending,
-    )  # type: ignore[method-assign]
+    inbound.Inbound._log_refusal = of_stream  # type: ignore[method-assign]
+    service.EventDelegate.refused = of_member  # type: ignore[method-assign]
+    front_end.FrontEnd._refuse = of_pending  # type: ignore[method-assign]
 
 
 def forgive(counts: Counts) -> None:

@@ -68,9 +68,8 @@ def test_tokens_kept_in_store_do_not_help_in_quarantine(fleet, pair):
         with pytest.raises(AssertionError):
             converse(fleet, "c", b.address, hello(), token=second)
     wait_for(b, Notice, lambda n: n.text.startswith("refused c at") and "quarantine" in n.text)
-    b._security._front_end.cut(
-        lambda caller: caller.subject.name == "c", "again"
-    )  # as it is when the last words were said
+    # As it is when the last words were said.
+    b._security._front_end.cut(lambda caller: caller.subject.name == "c", "again")
     with pytest.raises(AssertionError):
         converse(fleet, "c", b.address, hello(), token=third)
     told(b, "it comes in without the admission handshake")

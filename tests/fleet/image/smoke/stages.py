@@ -28,9 +28,8 @@ SERVER = ("run.nodes=2", "run.rounds=1", "server.deadline_s=3600", *_PATIENT)
 # Steps enough that the power can be cut in the middle of a round
 MESH = ("run.nodes=3", f"run.rounds={RUN_ROUNDS}", "training.local_steps=60", "gossip.deadline_s=3600", *_PATIENT)
 SLOW = float(os.environ.get("EDGEGOSSIP_SMOKE_PATIENCE", "1"))  # on a busy machine: 4
-BOARD = os.environ.get(
-    "EDGEGOSSIP_SMOKE_BOARD", "raspberry-pi-4"
-)  # whose image it is; one of another kernel does not start as raspi3b
+# Whose image it is; one of another kernel does not start as raspi3b.
+BOARD = os.environ.get("EDGEGOSSIP_SMOKE_BOARD", "raspberry-pi-4")
 
 
 def edgegossip(*arguments: str | Path) -> list[str]:
