@@ -38,7 +38,7 @@ Say = Callable[[str], None]
 
 
 class CheckIns:
-    """Answer boards that check in, without sockets. Thread-safe.
+    """Answers boards that check in, without sockets. Thread-safe.
 
     Raises EdgegossipError, OSError when the fleet's folder cannot be used."""
 
@@ -92,7 +92,7 @@ class CheckIns:
 
 
 class Server(MemberServer):
-    """Listen for boards that check in, with `serve_forever` and `shutdown` as its parent."""
+    """Listens for boards that check in, with `serve_forever` and `shutdown` as its parent."""
 
     def __init__(self, check_ins: CheckIns, listen: str) -> None:
         where = addresses.parse(listen, "--listen", any_port=True)
@@ -176,7 +176,7 @@ def _number(value: object) -> float | int:
 
 @dataclass(frozen=True, slots=True)
 class BoardStatus:
-    """Hold what is known of one board; times in seconds by this machine's clock."""
+    """Holds what is known of one board; times in seconds by this machine's clock."""
 
     name: NodeId
     seen: str  # here, late, never, revoked
@@ -192,7 +192,7 @@ class BoardStatus:
 
     @property
     def update(self) -> str:
-        """Say what becomes of the release that it should have, in a few words."""
+        """What becomes of the release that it should have, in a few words."""
         if not self.wanted or (self.release == self.wanted and not self.trial):
             return ""
         if str(self.wanted) in self.failed:

@@ -51,7 +51,7 @@ _FILES = (CA, CERTIFICATE, KEY, CRL)
 
 @dataclass(frozen=True, slots=True)
 class Wifi:
-    """Hold a network with a pre-shared key (WPA2, or WPA3 in its transition mode)."""
+    """Holds a network with a pre-shared key (WPA2, or WPA3 in its transition mode)."""
 
     ssid: str
     psk: str  # 64 hexadecimal digits
@@ -72,7 +72,7 @@ class Wifi:
 
 @dataclass(frozen=True, slots=True)
 class ProvisioningBundle:
-    """Hold a checked bundle: its parts belong together and to one fleet."""
+    """Holds a checked bundle: its parts belong together and to one fleet."""
 
     name: str
     board: str
@@ -148,7 +148,7 @@ def _bundle(body: str) -> ProvisioningBundle:
 
 
 def _check(bundle: ProvisioningBundle, body: bytes, signature: bytes) -> None:
-    """Whether the operator signed it, and certificate, key and name are one board's. Raises
+    """See that the operator signed it, and certificate, key and name are one board's. Raises
     EdgegossipError."""
     pem = {name: text.encode() for name, text in bundle.identity.items()}
     authority = certificates.certificate_from_pem(pem[CA])

@@ -44,7 +44,7 @@ _RELAYED_S = 60.0  # that a third machine's measurement may take
 
 @dataclass(frozen=True, slots=True)
 class LinkRate:
-    """Hold what was measured of one connection, as TCP sees it."""
+    """Holds what was measured of one connection, as TCP sees it."""
 
     up_bits_per_s: float
     down_bits_per_s: float
@@ -185,7 +185,7 @@ def own_versions() -> dict[str, str]:
 
 
 def _info(link: socket.socket) -> tuple[float, dict[str, str]]:
-    """How far the other end's clock is ahead, and its versions."""
+    """Return how far the other end's clock is ahead, and its versions."""
     before_s = time.time()
     link.sendall(_CALL.pack(b"I", 0))
     about = _document(link)
@@ -201,7 +201,7 @@ def _mtu(link: socket.socket) -> int | None:
 
 
 def _rate(link: socket.socket, letter: bytes) -> float:
-    """Bits/s, of a transfer that is long enough to say something."""
+    """Return the bits/s of a transfer that is long enough to say something."""
     size = 1 << 18
     while True:
         seconds = max(_timed(link, letter, size), 1e-6)

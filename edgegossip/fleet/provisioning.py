@@ -32,7 +32,7 @@ _KEY_TYPES = ("ssh-", "ecdsa-sha2-", "sk-ssh-", "sk-ecdsa-")
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Say what a board is and runs. One of `coordinator` and `join` says what it runs; neither:
+    """Says what a board is and runs. One of `coordinator` and `join` says what it runs; neither:
     nothing yet."""
 
     board: str = "other"
@@ -50,7 +50,7 @@ class Profile:
 
     @property
     def runs(self) -> bool:
-        """Return whether it says what the board runs, so that a bundle can be made."""
+        """Whether it says what the board runs, so that a bundle can be made."""
         return bool(self.coordinator or self.join)
 
     def changed(self, **given: Any) -> Profile:

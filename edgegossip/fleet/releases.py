@@ -50,7 +50,7 @@ _PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """Say what releases are in the folder, and which one each board should have."""
+    """Says what releases are in the folder, and which one each board should have."""
 
     next: int
     bundles: Mapping[str, Mapping[str, Any]]
@@ -141,12 +141,12 @@ def read_head(file: Path) -> tuple[Head, int]:
 
 
 def _packages(fleet: Fleet, name: NodeId) -> str:
-    """Which packages a board said that it has; empty when it has not said."""
+    """Return which packages a board said that it has; empty when it has not said."""
     return str((fleet.last_check_in(name) or {}).get("packages", ""))
 
 
 def _files(site: Path, whole: bool) -> list[Path]:
-    """What goes into the bundle; the list of packages only with them, for it is theirs."""
+    """List what goes into the bundle; the list of packages only with them, for it is theirs."""
     found = []
     for path in sorted(site.rglob("*")):
         if path.is_symlink():
@@ -162,7 +162,7 @@ def _files(site: Path, whole: bool) -> list[Path]:
 
 
 def _pack(site: Path, files: Iterable[Path], blobs: BinaryIO) -> Iterator[Entry]:
-    """Each content goes to `blobs` once."""
+    """Yield the entries of the files; each content goes to `blobs` once."""
     known: dict[str, Blob] = {}
     at = 0
     for path in files:
@@ -182,7 +182,7 @@ def _pack(site: Path, files: Iterable[Path], blobs: BinaryIO) -> Iterator[Entry]
 
 
 def _join(fleet: Fleet, manifest: Manifest, blobs: BinaryIO, output: Path) -> None:
-    """A signed head, then `blobs` from where it is to its end. Raises OSError."""
+    """Write a signed head, then `blobs` from where it is to its end. Raises OSError."""
     packed = manifest.pack()
     head = Head(packed, fleet.operator().sign(DOMAIN + hashlib.sha256(packed).digest()))
     with replacing(output) as stream:
@@ -204,7 +204,7 @@ def _changing(fleet: Fleet) -> Iterator[Index]:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Describe a folder that is to become a release: what a board would have on its PYTHONPATH."""
+    """Describes a folder that is to become a release: what a board would have on its PYTHONPATH."""
 
     folder: Path
     version: str
@@ -259,8 +259,8 @@ def _machine(module: Path) -> str:
 
 
 def _python(site: Path, module: Path) -> str:
-    """From the compiled files; else from the module's name, which has no version where one serves
-    several."""
+    """Tell the version of Python from the compiled files; else from the module's name, which has no
+    version where one serves several."""
     names = [path.name for path in (site / "edgegossip/__pycache__").glob("__init__.cpython-*.pyc")]
     found = {m[1] for name in (*names, module.name) if (m := re.search(r"cpython-3(\d+)[.-]", name))}
     if len(found) != 1:
@@ -269,7 +269,7 @@ def _python(site: Path, module: Path) -> str:
 
 
 def _missing(lock: str, names: set[str]) -> list[str]:
-    """Packages of a lock file that no folder NAME-VERSION.dist-info stands for."""
+    """List packages of a lock file that no folder NAME-VERSION.dist-info stands for."""
     there = {_normalised(name.removesuffix(".dist-info")) for name in names if name.endswith(".dist-info")}
     return [
         f"{name} {version}" for name, version in _PIN.findall(lock) if _normalised(f"{name}-{version}") not in there

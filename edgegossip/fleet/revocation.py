@@ -92,7 +92,7 @@ def _cure(fleet: Fleet, who: str, where: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PushResult:
-    """Say what a push came to, by the other side's own words afterwards."""
+    """Says what a push came to, by the other side's own words afterwards."""
 
     name: NodeId
     number: int  # of the list that it goes by
@@ -125,7 +125,7 @@ def push(identity: Identity, where: str, timeout_s: float = 10.0, *, to_coordina
 def _visit(
     context: ssl.SSLContext, where: addresses.Address, timeout_s: float, identity: Identity, send: Send | None
 ) -> tuple[PushResult, bool]:
-    """What it goes by when we come, and whether we sent it ours."""
+    """Return what it goes by when we come, and whether we sent it ours."""
     with (
         socket.create_connection((where.host, where.port), timeout_s) as plain,
         until(plain, timeout_s),

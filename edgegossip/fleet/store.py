@@ -58,7 +58,7 @@ _FOLDERS: Mapping[Role, str] = {"board": "boards", "coordinator": "coordinators"
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """Hold one certificate that was issued."""
+    """Holds one certificate that was issued."""
 
     name: str
     role: Role
@@ -70,7 +70,7 @@ class Member:
 
     @property
     def state(self) -> str:
-        """Return whether its certificate is valid, revoked or expired."""
+        """Whether its certificate is valid, revoked or expired: one of these words."""
         if self.revoked is not None:
             return "revoked"
         return "expired" if datetime.fromisoformat(self.not_after) < datetime.now(UTC) else "valid"
@@ -82,7 +82,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """Hold a fleet as its folder says. Operations write the folder and return the fleet as it is
+    """Holds a fleet as its folder says. Operations write the folder and return the fleet as it is
     then."""
 
     folder: Path
@@ -159,7 +159,7 @@ class Fleet:
 
     @property
     def boards(self) -> tuple[NodeId, ...]:
-        """Return those whose certificates are valid, in the order in which they were added."""
+        """Those whose certificates are valid, in the order in which they were added."""
         return tuple(m.name for m in self.members if m.role == "board" and m.state == "valid")
 
     def operator(self) -> Identity:
@@ -253,8 +253,8 @@ class Fleet:
         raise ConfigError(f"{name} is not in the fleet{hint}")
 
     def _present_list(self) -> RevocationList | None:
-        """What crl.pem says; None when it is missing. Raises DataError when it is damaged or of
-        somebody else."""
+        """Return what crl.pem says; None when it is missing. Raises DataError when it is damaged or
+        of somebody else."""
         file = self.folder / layout.CRL
         try:
             authority = certificate_from_pem((self.folder / layout.CA).read_bytes())
@@ -271,7 +271,7 @@ class Fleet:
 
     @contextmanager
     def _changing(self) -> Iterator[Fleet]:
-        """The fleet as its folder says now, which nobody else changes meanwhile."""
+        """Yield the fleet as its folder says now, which nobody else changes meanwhile."""
         with refused_as(UsageError, self.folder):
             Fleet.open(self.folder)
             with locked(self.folder):
@@ -300,7 +300,7 @@ class Fleet:
         return Authority(key, certificate)
 
     def _issued(self, names: Sequence[str], role: Role, years: float, hosts: Sequence[str], at: str = "") -> Fleet:
-        """In this order: keys and certificates aside, the index, folders in their places."""
+        """Write, in this order, keys and certificates aside, the index, folders in their places."""
         ca, new = self.authority(), []
         for name in names:
             issued = certificates.issue(ca, name, role, not_after=years_from_now(years), hosts=hosts)
@@ -339,7 +339,8 @@ def _stage(home: Path, issued: Issued, about: Mapping[str, str]) -> None:
 
 
 def _is_staged(home: Path, serial: str) -> bool:
-    """Whether the certificate of this serial (hexadecimal) still waits to be put in its place."""
+    """Return whether the certificate of this serial (hexadecimal) still waits to be put in its
+    place."""
     try:
         return f'serial = "{serial}"\n' in (_aside(home) / layout.ABOUT).read_text()
     except FileNotFoundError:
@@ -370,8 +371,8 @@ def _move(file: Path, home: Path) -> None:
 
 
 def _check_new(folder: Path) -> None:
-    """Whether a fleet may be made there: in an empty folder, or one that `create` did not
-    finish."""
+    """Raise UsageError unless a fleet may be made there: in an empty folder, or one that `create`
+    did not finish."""
     if (folder / UNFINISHED).exists():
         return
     if (folder / INDEX).exists():

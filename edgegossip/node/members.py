@@ -53,7 +53,7 @@ class NeighbourStatus:
 
     @property
     def due_s(self) -> float | None:
-        """Return when `tick` is due."""
+        """When `tick` is due."""
         return min((due_s for due_s, _ in self._held.values()), default=None)
 
     def tick(self, now_s: float) -> list[TransportEvent]:

@@ -40,7 +40,7 @@ _OLD_ARM = re.compile(r"Raspberry Pi (3|4|Zero 2|Compute Module [34])|Jetson Nan
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Say what was found, in one sentence with its cure."""
+    """Says what was found, in one sentence with its cure."""
 
     level: Level
     about: str  # a word for programs: clock, throttling, ...
@@ -49,7 +49,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Validity:
-    """Say from when to when a certificate of ours is valid, seconds since the epoch."""
+    """Says from when to when a certificate of ours is valid, seconds since the epoch."""
 
     what: str
     begins_s: float
@@ -277,8 +277,8 @@ def visit(
 
 
 def _mtu_towards(host: str, port: int) -> int | None:
-    """Of this machine's interface from which packets go there; None where that cannot be told.
-    Nothing is sent."""
+    """Return the MTU of this machine's interface from which packets go there; None where that
+    cannot be told. Nothing is sent."""
     import psutil
 
     try:
@@ -293,7 +293,7 @@ def _mtu_towards(host: str, port: int) -> int | None:
 
 
 def _between(peers: Sequence[tuple[str, int]]) -> tuple[list[dict[str, Any]], list[Finding]]:
-    """What each peer measures to each other one."""
+    """Return what each peer measures to each other one."""
     rows, troubles = [], []
     for near in peers:
         for far in peers:
@@ -354,7 +354,7 @@ def text_of(document: dict[str, Any]) -> str:
 
 
 def _matrix(links: Sequence[dict[str, Any]]) -> list[str]:
-    """Mbit/s from each machine to each other one."""
+    """Lay out the Mbit/s from each machine to each other one."""
     rates = {(link["from"], link["to"]): link["up_bits_per_s"] / 1e6 for link in links}
     to = list(dict.fromkeys(link["to"] for link in links))
     rows = [["Mbit/s from", *to]]

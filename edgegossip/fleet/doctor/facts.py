@@ -24,7 +24,7 @@ _TIMEX_BYTES = 512  # more than struct timex has
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """Describe a network interface that is up."""
+    """Describes a network interface that is up."""
 
     name: str
     mtu: int
@@ -33,7 +33,7 @@ class Interface:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Hold what is known of a machine; None is what it does not tell."""
+    """Holds what is known of a machine; None is what it does not tell."""
 
     board: str | None = None
     machine: str = ""  # such as "aarch64"
@@ -84,8 +84,8 @@ def gather(root: Path = Path("/"), folder: Path = Path(".")) -> Facts:
 
 
 def _clock_synchronised() -> bool | None:
-    """What the kernel knows of whoever sets its clock (NTP, chrony, timesyncd); None where it
-    cannot be asked."""
+    """Return what the kernel knows of whoever sets its clock (NTP, chrony, timesyncd); None where
+    it cannot be asked."""
     try:
         state = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES))
     except (OSError, AttributeError):
@@ -94,16 +94,16 @@ def _clock_synchronised() -> bool | None:
 
 
 def _governors(root: Path) -> tuple[str, ...]:
-    """Of the policies whose driver goes by its governor. Processors of PCs that choose their clock
-    themselves call that `powersave`, too (Documentation/admin-guide/pm/intel_pstate.rst and
-    amd-pstate.rst, active mode)."""
+    """Return the governors of policies whose driver goes by them. Processors of PCs that choose
+    their clock themselves call that `powersave`, too (Documentation/admin-guide/pm/intel_pstate.rst
+    and amd-pstate.rst, active mode)."""
     policies = found(root, "sys/devices/system/cpu/cpufreq/policy*")
     names = [text_of(p / "scaling_governor") for p in policies if text_of(p / "scaling_driver") not in _OWN_CLOCK]
     return tuple(dict.fromkeys(name for name in names if name))
 
 
 def _emmc(root: Path, name: str) -> tuple[tuple[str, int], ...]:
-    """The worst figure of each device that has any: an SD card seldom does, eMMC always."""
+    """Return the worst figure of each device that has any: an SD card seldom does, eMMC always."""
     rows = []
     for file in found(root, f"sys/block/mmcblk*/device/{name}"):
         words = (text_of(file) or "").split()
@@ -118,7 +118,7 @@ def _is_hex(word: str) -> bool:
 
 
 def _meminfo(root: Path) -> dict[str, int]:
-    """proc(5): bytes by name."""
+    """Read proc/meminfo (proc(5)): bytes by name."""
     values = {}
     for line in (text_of(root / "proc/meminfo") or "").splitlines():
         name, _, rest = line.partition(":")
@@ -136,7 +136,7 @@ def _free(folder: Path) -> int | None:
 
 
 def _read_only(root: Path) -> bool:
-    """Whether / is mounted so, as a card does that has failed."""
+    """Return whether / is mounted so, as a card does that has failed."""
     for line in (text_of(root / "proc/mounts") or "").splitlines():
         words = line.split()
         if len(words) > 3 and words[1] == "/" and words[0] != "rootfs":
@@ -155,7 +155,7 @@ def _interfaces(root: Path) -> tuple[Interface, ...]:
 
 
 def _signal(root: Path) -> dict[str, float]:
-    """proc/net/wireless: dBm by interface, where the driver gives dBm."""
+    """Read proc/net/wireless: dBm by interface, where the driver gives dBm."""
     levels = {}
     for line in (text_of(root / "proc/net/wireless") or "").splitlines():
         name, colon, rest = line.partition(":")

@@ -20,7 +20,7 @@ COLUMNS = "NAME,KNAME,PATH,MAJ:MIN,TYPE,SIZE,RO,RM,HOTPLUG,TRAN,VENDOR,MODEL,FST
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """Hold a line of lsblk, with what is on it or stacked on it. `number` is MAJOR:MINOR, `size`
+    """Holds a line of lsblk, with what is on it or stacked on it. `number` is MAJOR:MINOR, `size`
     bytes."""
 
     name: str
@@ -45,7 +45,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """Hold a line of mountinfo. `number` is of the file system: not that of the disk with btrfs,
+    """Holds a line of mountinfo. `number` is of the file system: not that of the disk with btrfs,
     overlays, ZFS and FUSE. `behind` is that of the block device which `source` leads to, through
     links such as /dev/disk/by-uuid/...; empty when it is none."""
 
@@ -58,7 +58,7 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Name a file or device that something uses, and the number of the device that it lies on or
+    """Names a file or device that something uses, and the number of the device that it lies on or
     is."""
 
     what: str  # "swap /swapfile", "loop3 (backup.img)", "the image"
@@ -67,7 +67,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Hold what the user named. `kind` is block, file, folder, other or missing."""
+    """Holds what the user named. `kind` is block, file, folder, other or missing."""
 
     path: str
     kind: str
@@ -76,7 +76,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Medium:
-    """Tell a disk from another one that has its name later: another card in the reader, a
+    """Tells a disk from another one that has its name later: another card in the reader, a
     stick put in anew. `size` is bytes; `sequence` is the kernel's count of disks that it has seen
     (Linux 5.15)."""
 
@@ -88,7 +88,7 @@ class Medium:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Hold all that the decision to write a device goes by."""
+    """Holds all that the decision to write a device goes by."""
 
     target: Target
     devices: tuple[Device, ...]

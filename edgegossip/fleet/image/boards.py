@@ -11,7 +11,7 @@ from edgegossip.types import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Debian:
-    """Describe a release of Debian, as far as images are concerned."""
+    """Describes a release of Debian, as far as images are concerned."""
 
     suite: str
     version: int
@@ -20,7 +20,7 @@ class Debian:
 
     @property
     def lock(self) -> str:
-        """Name the hashed lock file of the client's Python packages, below deploy/locks."""
+        """The hashed lock file of the client's Python packages, below deploy/locks."""
         return f"debian-{self.version}-python{self.python}-aarch64.txt"
 
 
@@ -31,8 +31,8 @@ TRIXIE = Debian("trixie", 13, "3.13", (2, 41))
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """Describe a kind of board. `emulated` says what of its image ran under emulation; no image has
-    run on a physical board."""
+    """Describes a kind of board. `emulated` says what of its image ran under emulation; no image
+    has run on a physical board."""
 
     name: str
     title: str

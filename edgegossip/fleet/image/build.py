@@ -50,7 +50,7 @@ _BINFMT = Path("/proc/sys/fs/binfmt_misc/qemu-aarch64")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Say what to build. `source` is a checkout of edgegossip: a wheel has neither the native
+    """Says what to build. `source` is a checkout of edgegossip: a wheel has neither the native
     sources nor deploy/."""
 
     board: Board
@@ -63,7 +63,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """Hold the image, what it is, and what each step took."""
+    """Holds the image, what it is, and what each step took."""
 
     image: Path
     about: Mapping[str, Any]
@@ -149,7 +149,7 @@ def build_release(
 
 
 def _made(request: Request, names: Sequence[str], echo: Echo) -> dict[str, Done]:
-    """These steps of a build, and those that they need."""
+    """Carry out these steps of a build, and those that they need."""
     check_machine()
     every = {step.name: step for step in plan(request)}
     wanted, left = set[str](), list(names)
@@ -239,7 +239,7 @@ def plan(request: Request) -> tuple[Step, ...]:
 
 
 def _code(*modules: ModuleType) -> list[str]:
-    """What the outcome of a step depends on besides its inputs: the program that does it."""
+    """Return what the outcome of a step depends on besides its inputs: the program that does it."""
     return [_digest(Path(module.__file__ or "")) for module in modules]
 
 
@@ -300,7 +300,7 @@ def _release(request: Request, made: Mapping[str, Path], folder: Path) -> None:
 
 
 def _compile(request: Request, made: Mapping[str, Path], folder: Path) -> None:
-    """site/, in the tree of a board where its Python must be emulated."""
+    """Compile site/, in the tree of a board where its Python must be emulated."""
     root = folder / "root"
     if "debian" in made:
         rootfs.extract(made["debian"] / "rootfs.tar", root)

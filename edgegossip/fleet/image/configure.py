@@ -25,7 +25,7 @@ BUNDLE = "edgegossip.kit"
 
 @dataclass(frozen=True, slots=True)
 class Configured:
-    """Say which image was made a card, and whose it is."""
+    """Says which image was made a card, and whose it is."""
 
     image: Path
     bundle: ProvisioningBundle
@@ -62,7 +62,7 @@ def configure(base: Path, bundle_file: Path, output: Path) -> Configured:
 
 
 def _put_bundle(image: Path, offset: int, bundle_file: Path) -> None:
-    """Under the name that first boot looks for."""
+    """Put the bundle into the boot partition, under the name that first boot looks for."""
     import tempfile
 
     with tempfile.TemporaryDirectory(prefix="edgegossip-kit-") as folder:  # 0700

@@ -28,7 +28,7 @@ _NO_CHS = b"\xfe\xff\xff"  # cylinder, head and sector of what lies beyond them:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Describe a partition. `start` and `size` are bytes."""
+    """Describes a partition. `start` and `size` are bytes."""
 
     kind: int
     start: int
@@ -37,7 +37,7 @@ class Partition:
 
     @property
     def end(self) -> int:
-        """Return the first byte after it."""
+        """The first byte after it."""
         return self.start + self.size
 
 

@@ -79,8 +79,8 @@ def make_ext4(root: Path, image: Path, epoch: int) -> None:
 
 
 def _clock(epoch: int) -> dict[str, str]:
-    """The library goes by the first of these up to e2fsprogs 1.47.0, and by the second from 1.47.1
-    on."""
+    """Return the clock of e2fsprogs: it goes by the first of these up to e2fsprogs 1.47.0, and by
+    the second from 1.47.1 on."""
     return {"E2FSPROGS_FAKE_TIME": str(epoch), "SOURCE_DATE_EPOCH": str(epoch), "TZ": "UTC"}
 
 

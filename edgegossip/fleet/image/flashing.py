@@ -94,7 +94,7 @@ def _about(source: Source) -> dict[str, Any]:
 
 
 def _progress(echo: Echo) -> Progress:
-    """A line every two seconds, and at the end of each part."""
+    """Return what echoes a line every two seconds, and at the end of each part."""
     start, echoed_s = time.monotonic(), 0.0
     part = ""
 
@@ -114,7 +114,7 @@ def _progress(echo: Echo) -> Progress:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Name an image to be written. `size` is that of the image itself, in bytes."""
+    """Names an image to be written. `size` is that of the image itself, in bytes."""
 
     file: Path
     kind: str  # raw, xz, gzip
@@ -122,7 +122,7 @@ class Source:
 
     @property
     def image_name(self) -> str:
-        """Return its name without what the compressor added."""
+        """Its name without what the compressor added."""
         return self.file.stem if self.kind != "raw" else self.file.name
 
     def head(self, count: int) -> bytes:
@@ -197,7 +197,8 @@ def _gzip_size(file: Path) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Say what was written. `sha256` is that of the image, and of the card when it was verified."""
+    """Says what was written. `sha256` is that of the image, and of the card when it was
+    verified."""
 
     size: int
     sha256: str
@@ -231,7 +232,7 @@ def write_card(
 
 @contextmanager
 def _exclusive(device: str, approved: Medium) -> Iterator[int]:
-    """The device, for nobody else: the kernel refuses one that is mounted, swap or part of
+    """Open the device, for nobody else: the kernel refuses one that is mounted, swap or part of
     something, in any namespace. What is open stays the same disk; what has that name may have been
     exchanged since it was looked at."""
     try:
@@ -307,7 +308,7 @@ class _Worker:
 
 
 class _Writeback:
-    """What was written goes to the medium meanwhile, stretch by stretch: `worker` waits for one
+    """Sends what was written to the medium meanwhile, stretch by stretch: `worker` waits for one
     while the next is written. Without that progress would be that of memory, and Ctrl-C would wait
     for minutes."""
 
@@ -368,7 +369,8 @@ def _write_all(descriptor: int, data: memoryview, at: int) -> None:
 
 
 def _ahead(source: Source) -> Iterator[bytes]:
-    """The chunks, read and unpacked by a thread of its own, some before they are asked for."""
+    """Yield the chunks, read and unpacked by a thread of its own, some before they are asked
+    for."""
     line: queue.Queue[bytes | BaseException | None] = queue.Queue(_AHEAD)
     over = threading.Event()
 

@@ -51,7 +51,7 @@ _TWICE = ((b"LS0tLS1CRUdJ", b""), (b"0tLS0tQkVHSU", b"AC"), (b"tLS0tLUJFR0l", b"
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """Say where a key is, and which one. `at` is its first byte; `digest` (SHA-256) is of all of
+    """Says where a key is, and which one. `at` is its first byte; `digest` (SHA-256) is of all of
     it, which tells it from any other."""
 
     at: int
@@ -118,15 +118,16 @@ def _pem(window: bytes) -> Iterator[_Found]:
 
 
 def _around(window: bytes, literal: bytes, pattern: re.Pattern[bytes]) -> Iterator[_Found]:
-    """A structure that has `literal` in it, not far from where it begins. All of it, as its length
-    says."""
+    """Yield structures that have `literal` in them, not far from where they begin: all of each, as
+    its length says."""
     for match in _each(window, literal, pattern, 600):
         size = _length(window, match.start())
         yield match.start(), window[match.start() : match.start() + size]
 
 
 def _each(window: bytes, literal: bytes, pattern: re.Pattern[bytes], before: int) -> Iterator[re.Match[bytes]]:
-    """Matches around each place of `literal`, which is found much sooner than a pattern is."""
+    """Yield matches around each place of `literal`, which is found much sooner than a pattern
+    is."""
     reached = 0
     for at in _places(window, literal):
         for match in pattern.finditer(window, max(reached, at - before), at + 1024):
@@ -142,7 +143,7 @@ def _places(window: bytes, literal: bytes) -> Iterator[int]:
 
 
 def _length(window: bytes, at: int) -> int:
-    """Of the DER value there, with its head (X.690, 8.1.3)."""
+    """Return the length of the DER value there, with its head (X.690, 8.1.3)."""
     first = window[at + 1]
     if first < 0x80:
         return 2 + first

@@ -24,7 +24,7 @@ _PART_OF_A_CARD = re.compile(r"mmcblk\d+(boot\d+|rpmb|gp\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """Hold what the user asks for. `image_size` is bytes; `confirmed` is what was said with
+    """Holds what the user asks for. `image_size` is bytes; `confirmed` is what was said with
     --yes."""
 
     image_size: int
@@ -102,7 +102,7 @@ def _holders(device: Device, facts: Facts, wish: Wish) -> Iterator[str]:
 
 
 def _member(device: Device, facts: Facts, wish: Wish) -> Iterator[str]:
-    """File systems over several disks, whose mounts name one of them or none."""
+    """Refuse parts of file systems over several disks, whose mounts name one of them or none."""
     everything = [d for top in facts.devices for d in top.family()]
     in_use = {d.uuid for d in everything for m in facts.mounts if d.uuid and _is_behind(d, m)}
     for member in device.family():
@@ -113,8 +113,8 @@ def _member(device: Device, facts: Facts, wish: Wish) -> Iterator[str]:
 
 
 def _sleeping_member(device: Device, facts: Facts, wish: Wish) -> Iterator[str]:
-    """Of something over several disks that is not assembled now, so that nothing is built on it: a
-    part of a RAID holds what the others cannot replace."""
+    """Refuse parts of something over several disks that is not assembled now, so that nothing is
+    built on it: a part of a RAID holds what the others cannot replace."""
     for member in device.family():
         kind = member.file_system
         whole = "a RAID" if kind.endswith("_raid_member") else _PARTS_OF_MORE.get(kind)
@@ -146,14 +146,14 @@ def _not_confirmed(device: Device, wish: Wish) -> Iterator[str]:
 
 
 def _mounts(device: Device, facts: Facts) -> list[Mount]:
-    """By number, and by the device behind the mount, since some file systems show a number of their
-    own."""
+    """Find mounts by number, and by the device behind the mount, since some file systems show a
+    number of their own."""
     family = list(device.family())
     return [m for m in facts.mounts if any(m.number == d.number or _is_behind(d, m) for d in family)]
 
 
 def _is_behind(device: Device, mount: Mount) -> bool:
-    """Whether that is the device that was mounted, by whatever name."""
+    """Return whether that is the device that was mounted, by whatever name."""
     names = {device.path, f"/dev/{device.name}"}
     names |= {f"/dev/disk/by-uuid/{device.uuid}", f"UUID={device.uuid}"} if device.uuid else set()
     return mount.behind == device.number or mount.source in names

@@ -58,7 +58,7 @@ _HASH_BASED, _CHECK_SOURCE = 1, 2  # flags of a compiled file
 
 @dataclass(frozen=True, slots=True)
 class Mirrors:
-    """Hold the base addresses of Debian's archive and of its security updates (empty: none)."""
+    """Holds the base addresses of Debian's archive and of its security updates (empty: none)."""
 
     archive: str
     security: str
@@ -134,7 +134,8 @@ def bootstrap(debian: Debian, mirrors: Mirrors, epoch: int, folder: Path) -> Non
 
 
 def _system(overlay: Path) -> tuple[str, ...]:
-    """mmdebstrap's options for a board's system, with the files of `overlay` before any package."""
+    """Return mmdebstrap's options for a board's system, with the files of `overlay` before any
+    package."""
     return (
         "--variant=minbase",
         f"--include={','.join(PACKAGES)}",

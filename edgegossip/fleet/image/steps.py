@@ -28,7 +28,7 @@ _ECHO_EVERY_S = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Describe one step of a build. `make(folder, folders)` fills an empty folder; `folders` are
+    """Describes one step of a build. `make(folder, folders)` fills an empty folder; `folders` are
     those of the steps that it `needs`, by name. `inputs` (what JSON can say) is everything else
     that the outcome depends on."""
 
@@ -41,7 +41,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Say which folder a step made, and what it took: the seconds of when it was made, and whether
+    """Says which folder a step made, and what it took: the seconds of when it was made, and whether
     that was now."""
 
     name: str
@@ -112,7 +112,8 @@ def _forget_older(cache: Path, name: str, present: Path) -> None:
 
 @contextmanager
 def _usual_umask() -> Iterator[None]:
-    """What a step makes, and the programs that it starts, must not depend on who builds."""
+    """Set the usual umask: what a step makes, and the programs that it starts, must not depend on
+    who builds."""
     before = os.umask(0o022)
     try:
         yield
@@ -122,7 +123,7 @@ def _usual_umask() -> Iterator[None]:
 
 @contextmanager
 def _heartbeat(count: str, title: str, echo: Echo) -> Iterator[None]:
-    """A line every now and then, so that nobody waits in silence."""
+    """Echo a line every now and then, so that nobody waits in silence."""
     over, start = threading.Event(), time.monotonic()
 
     def beat() -> None:

@@ -94,9 +94,9 @@ def _carry_out(
     env: Mapping[str, str] | None,
     cwd: Path | None,
 ) -> tuple[int, str | None, str | None]:
-    """Exit code, output, errors. In a session of its own: mmdebstrap signals its whole process
-    group when it fails, which must not be ours. So Ctrl-C does not reach it, and whatever ends the
-    waiting here ends all of it."""
+    """Return exit code, output, errors. The program has a session of its own: mmdebstrap signals
+    its whole process group when it fails, which must not be ours. So Ctrl-C does not reach it, and
+    whatever ends the waiting here ends all of it."""
     process = subprocess.Popen(
         whole,
         stdin=subprocess.DEVNULL if text is None else subprocess.PIPE,
@@ -116,7 +116,7 @@ def _carry_out(
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """It and what it has started: first asked, as mmdebstrap has mounts to take back."""
+    """End it and what it has started: first asked, as mmdebstrap has mounts to take back."""
     for signal_, patience_s in ((signal.SIGTERM, _PATIENCE_S), (signal.SIGKILL, None)):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal_)

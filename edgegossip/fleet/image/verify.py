@@ -23,7 +23,7 @@ _ROOT_FILES = ("/etc/fstab", "/opt/edgegossip/current", "/etc/systemd/system/edg
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Name one thing that was looked at. `fault` is empty when it is as it should be."""
+    """Names one thing that was looked at. `fault` is empty when it is as it should be."""
 
     name: str
     says: str
@@ -88,9 +88,9 @@ def _root(image: Path, root: Partition) -> str:
 
 
 def _secrets(image: Path, boot: Partition, named: str, about: Mapping[str, Any]) -> str:
-    """All of its bytes, free space too; of a card with a bundle, all but the boot partition, where
-    the bundle is. Libraries of cryptography have public keys to test themselves with: the build has
-    noted which."""
+    """Look through all of its bytes, free space too; of a card with a bundle, all but the boot
+    partition, where the bundle is. Libraries of cryptography have public keys to test themselves
+    with: the build has noted which."""
     with open(image, "rb") as stream:
         known = set(about.get("library_keys", ()))
         found = [

@@ -103,7 +103,7 @@ def make(source: Path, native: Path, debian: Debian, folder: Path, epoch: int, p
 
 
 def _metadata(source: Path, folder: Path) -> str:
-    """The text that any other build of this source would have. Raises HostError."""
+    """Return the text that any other build of this source would have. Raises HostError."""
     place = folder / "metadata"
     place.mkdir()
     run([sys.executable, "-c", _METADATA, place], _METADATA_S, cwd=source)
@@ -119,8 +119,8 @@ def _field(metadata: str, field: str) -> str:
 
 
 def _record(held: Mapping[str, bytes], own: str) -> bytes:
-    """Binary distribution format, RECORD: name, digest and size of each file, and none for
-    itself."""
+    """Write RECORD of the binary distribution format: name, digest and size of each file, and none
+    for itself."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     for inside, data in held.items():

@@ -94,7 +94,8 @@ def run_follower(coordinator: str, settings: Sequence[str], options: NodeOptions
 
 
 def _instance(members: Sequence[NodeId], options: NodeOptions, fresh: bool, run_id: bytes) -> str:
-    """Which run it is that this board founds: the one that it did not finish, else a new one."""
+    """Say which run it is that this board founds: the one that it did not finish, else a new
+    one."""
     before = options.resume
     if before is None and not fresh:
         before = unfinished(options.runs_dir, run_id, members, options.name)
@@ -102,7 +103,7 @@ def _instance(members: Sequence[NodeId], options: NodeOptions, fresh: bool, run_
 
 
 def _waits(text: str) -> None:
-    """For the run that it is to join."""
+    """Tell systemd and the user that the board waits for the run that it is to join."""
     service().alive()
     service().status(text)
     click.echo(text, err=True)
@@ -173,7 +174,7 @@ def run_board(recipe: Recipe, options: NodeOptions, *, fresh: bool = False) -> i
 
 
 def _own_board(recipe: Recipe, options: NodeOptions) -> list[Board]:
-    """This board, if it has data of its own."""
+    """Return this board, if it has data of its own."""
     if recipe.data.partition != "local":
         return []
     if options.joined is not None:
@@ -185,8 +186,8 @@ def _own_board(recipe: Recipe, options: NodeOptions) -> list[Board]:
 
 
 def _before(recipe: Recipe, options: NodeOptions, fresh: bool) -> Path | None:
-    """The run folder of an earlier process of this board: the one that is named, or that of the
-    same run which it did not finish. Raises ConfigError."""
+    """Return the run folder of an earlier process of this board: the one that is named, or that of
+    the same run which it did not finish. Raises ConfigError."""
     if options.resume is not None:
         if fresh:
             raise ConfigError("--resume goes on with a run folder and --fresh with none: leave one out")
@@ -202,8 +203,8 @@ def _before(recipe: Recipe, options: NodeOptions, fresh: bool) -> Path | None:
 
 
 def _of_this_run(run: Manifest, options: NodeOptions) -> Path | None:
-    """The folder that this board did not finish, if it is not of an earlier run of the same recipe
-    and members."""
+    """Return the folder that this board did not finish, if it is not of an earlier run of the same
+    recipe and members."""
     before = unfinished(options.runs_dir, run.run_id, run.members, options.name, run.instance)
     earlier = None if before else unfinished(options.runs_dir, run.run_id, run.members, options.name)
     if earlier is not None:
@@ -216,7 +217,7 @@ def _of_this_run(run: Manifest, options: NodeOptions) -> Path | None:
 
 
 def _if_old(folder: Path, recipe: Recipe, options: NodeOptions) -> str:
-    """What to think of when this board's newest checkpoint in a run folder is old, by this
+    """Say what to think of when this board's newest checkpoint in a run folder is old, by this
     machine's clock. Of a server run the coordinator knows whether it is over, and who joins is told
     which run it is."""
     if options.joined is not None and options.joined.seeds and options.joined.manifest.instance:
@@ -231,8 +232,8 @@ def _if_old(folder: Path, recipe: Recipe, options: NodeOptions) -> str:
 
 
 def _with_identity(options: NodeOptions) -> NodeOptions:
-    """On the machine of the fleet's folder itself, as a coordinator there does: the board's
-    identity is in it."""
+    """Return the options with the board's identity on the machine of the fleet's folder itself, as
+    a coordinator there does: it is in it."""
     own = Path(FLEET) / "boards" / options.name
     if options.identity is not None or options.insecure or not own.is_dir():
         return options
@@ -240,8 +241,8 @@ def _with_identity(options: NodeOptions) -> NodeOptions:
 
 
 def _folder(recipe: Recipe, options: NodeOptions, name: str) -> RunFolder:
-    """A new run folder, or the one of the process that this one goes on for. Raises ConfigError
-    when that is of another recipe."""
+    """Return a new run folder, or the one of the process that this one goes on for. Raises
+    ConfigError when that is of another recipe."""
     if options.resume is None:
         return RunFolder.create(options.runs_dir, name, recipes.to_toml(recipe), environment())
     folder = RunFolder.reopen(options.resume)

@@ -43,7 +43,7 @@ FINAL_MODEL = "model"
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorOptions:
-    """Hold the command line of `edgegossip coordinator`."""
+    """Holds the command line of `edgegossip coordinator`."""
 
     host: str
     port: int
@@ -79,8 +79,8 @@ def run_coordinator(recipe: Recipe, options: CoordinatorOptions) -> int:
 
 
 def _with_names(recipe: Recipe, options: CoordinatorOptions) -> CoordinatorOptions:
-    """With the names of the fleet's boards. Raises ConfigError when it has other boards than those
-    that are asked for."""
+    """Return the options with the names of the fleet's boards. Raises ConfigError when it has other
+    boards than those that are asked for."""
     folder = options.fleet or Path(FLEET)
     known = boards_of(folder)
     if not options.boards and len(known) != recipe.run.nodes:
@@ -100,8 +100,8 @@ def _with_names(recipe: Recipe, options: CoordinatorOptions) -> CoordinatorOptio
 
 
 def _folder(recipe: Recipe, options: CoordinatorOptions, members: tuple[NodeId, ...]) -> tuple[RunFolder, bool]:
-    """The folder of a run that an earlier process of this command did not finish, or a new one; and
-    which it is."""
+    """Return the folder of a run that an earlier process of this command did not finish, or a new
+    one; and which it is."""
     before = None if options.fresh else unfinished(options.runs_dir, run_id(recipe), members, COORDINATOR)
     if before is not None:
         click.echo(f"going on with {before}; --fresh begins anew", err=True)
@@ -113,7 +113,7 @@ def _folder(recipe: Recipe, options: CoordinatorOptions, members: tuple[NodeId, 
 
 @contextmanager
 def _superlink(options: CoordinatorOptions, folder: RunFolder, secure: ServerCredentials | None) -> Iterator[SuperLink]:
-    """Flower's SuperLink, which loads while this process does."""
+    """Yield Flower's SuperLink, which loads while this process does."""
     superlink = launch(options.host, options.port, folder.path / SUPERLINK_LOG, options.insecure, secure)
     try:
         yield superlink
@@ -173,8 +173,8 @@ def _serve(
 
 
 def _join_command(recipe: Recipe, options: CoordinatorOptions, address: str, secure: bool) -> str:
-    """What to type on a board; a coordinator that listens everywhere is reached by this machine's
-    own address."""
+    """Say what to type on a board; a coordinator that listens everywhere is reached by this
+    machine's own address."""
     host, _, port = address.rpartition(":")
     where = f"ADDRESS:{port}" if options.host in ("0.0.0.0", "::") else f"{host}:{port}"
     how = "--identity IDENTITY" if secure else "--name NAME --insecure" if options.insecure else "--name NAME"
@@ -184,7 +184,7 @@ def _join_command(recipe: Recipe, options: CoordinatorOptions, address: str, sec
 
 
 def _named(recipe: Recipe, boards: tuple[NodeId, ...]) -> tuple[NodeId, ...]:
-    """The names of the run's boards. Raises ConfigError when there are two of a name, or not
+    """Return the names of the run's boards. Raises ConfigError when there are two of a name, or not
     run.nodes of them."""
     if not boards:
         return default_members(recipe.run.nodes)
@@ -307,8 +307,8 @@ def _follow(coordinator: Coordinator, supervisor: Supervisor) -> None:
 
 
 def _over(coordinator: Coordinator, supervisor: Supervisor) -> bool:
-    """Whether the rounds are done. When they failed because the boards did, the boards' reasons are
-    the better ones."""
+    """Return whether the rounds are done. When they failed because the boards did, the boards'
+    reasons are the better ones."""
     try:
         return coordinator.poll()
     except RunError as error:

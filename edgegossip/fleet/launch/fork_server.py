@@ -56,14 +56,15 @@ OF_SCRIPTS = ("torch._dynamo",)
 
 
 class Process(Protocol):
-    """Describe what a board's supervisor needs of its process; `subprocess.Popen` has all of it."""
+    """Describes what a board's supervisor needs of its process; `subprocess.Popen` has all of
+    it."""
 
     pid: int
     stdin: IO[bytes] | None
     stdout: IO[bytes] | None
 
     def poll(self) -> int | None:
-        """The exit status, -N when signal N killed it; None while it runs."""
+        """Return the exit status, -N when signal N killed it; None while it runs."""
         ...
 
     def wait(self, timeout: float | None = None) -> int:
@@ -85,8 +86,8 @@ class Process(Protocol):
 
 
 class ForkedProcess(Process):
-    """Handle a running child of this process that it did not start itself. May be used from several
-    threads.
+    """Handles a running child of this process that it did not start itself. May be used from
+    several threads.
 
     `stdin` and `stdout` are our ends of its pipes. Until its status is taken the kernel keeps its
     number, so no signal can reach a stranger.
@@ -102,8 +103,8 @@ class ForkedProcess(Process):
 
     @override
     def poll(self) -> int | None:
-        """Its exit status, -N when signal N killed it; None while it runs. What it has left behind
-        in its session, such as a user's forks, ends with it."""
+        """Return its exit status, -N when signal N killed it; None while it runs. What it has left
+        behind in its session, such as a user's forks, ends with it."""
         with self._lock:
             if self._code is None:
                 if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
@@ -155,7 +156,7 @@ def _ready(handle: int, timeout: float | None) -> bool:
 
 
 class ForkServer:
-    """Start board processes by forking one that has loaded what they need. Use as a context
+    """Starts board processes by forking one that has loaded what they need. Use as a context
     manager, or `close` it; boards are not touched by that."""
 
     def __init__(self, modules: Sequence[str], threads: int, log: Path) -> None:
@@ -240,15 +241,15 @@ def environment_of(threads: int) -> Mapping[str, str]:
 
 
 def _become_subreaper() -> None:
-    """A process whose parent ends becomes ours if it descends from us; so we learn how a board
-    ends."""
+    """Adopt what our descendants leave behind: a process whose parent ends becomes ours if it
+    descends from us, so we learn how a board ends."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         raise HostError(f"cannot start boards: {os.strerror(ctypes.get_errno())}")
 
 
 def _serve(channel: socket.socket) -> list[str]:
-    """In the fork server: fork whenever asked to. Returns in each board, with its arguments, and
+    """Fork whenever asked to, in the fork server. Returns in each board, with its arguments, and
     never in the fork server itself."""
     while True:
         request, files, _, _ = socket.recv_fds(channel, _REQUEST_BYTES, 3)

@@ -39,7 +39,7 @@ LOOK_CLOSER = 0.05  # in lengths of the average: how far from it no board is who
 
 @dataclass(frozen=True, slots=True)
 class Machines:
-    """Give each board a network namespace in place of this machine's own network, and name who
+    """Gives each board a network namespace in place of this machine's own network, and names who
     dilates their time."""
 
     hosts: Mapping[NodeId, str]  # the board's address there
@@ -50,7 +50,7 @@ class Machines:
 
 @dataclass(frozen=True, slots=True)
 class LocalRun:
-    """Hold what starting a fleet needs to know."""
+    """Holds what starting a fleet needs to know."""
 
     recipe: Recipe
     members: tuple[NodeId, ...]
@@ -132,7 +132,7 @@ def compare_models(run: LocalRun, names: Sequence[NodeId]) -> None:
 
 
 def _evaluate_average(run: LocalRun, average: FoundModel) -> None:
-    """How good the average of the boards' models is."""
+    """Say how good the average of the boards' models is."""
     recipe, name = run.recipe, run.members[0]
     if recipe.run.script:
         return  # its data and its loss are the script's
@@ -147,7 +147,7 @@ def _evaluate_average(run: LocalRun, average: FoundModel) -> None:
 
 
 def _drop_checkpoints(run: LocalRun) -> None:
-    """All boards have finished: nobody will go on from them."""
+    """Remove all checkpoints: all boards have finished, so nobody will go on from them."""
     for name in run.members:
         shutil.rmtree(run.folder.checkpoint_dir / name, ignore_errors=True)
 
@@ -178,8 +178,8 @@ def _restart(
     age_s: float,
     messages: queue.Queue[Message],
 ) -> BoardProcess:
-    """The same board in a new process, where its peers look for it. `age_s`: how long ago its first
-    one began."""
+    """Start the same board in a new process, where its peers look for it. `age_s`: how long ago its
+    first one began."""
     more = ("--listen", addresses[name], "--restarted", f"{age_s:.3f}")
     board = spawn_board(run, fork_server, name, messages, *more)
     _send_addresses(board, addresses)
@@ -187,7 +187,8 @@ def _restart(
 
 
 def _addresses(supervisor: Supervisor) -> dict[NodeId, str]:
-    """What every board listens on. Raises RunError when one ends first, or does not come up."""
+    """Return what every board listens on. Raises RunError when one ends first, or does not come
+    up."""
     found: dict[NodeId, str] = {}
     until = time.monotonic() + START_S
     while len(found) < len(supervisor.boards):

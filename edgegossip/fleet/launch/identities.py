@@ -83,7 +83,7 @@ def find_fleet(fleet: Path | None, identity: Path | None, insecure: bool) -> Pat
 
 @contextmanager
 def _claimed(folder: str) -> Iterator[None]:
-    """Others see that it is in use, for as long as this process lives."""
+    """Let others see that it is in use, for as long as this process lives."""
     fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_SH)

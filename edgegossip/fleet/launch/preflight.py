@@ -230,14 +230,14 @@ def wait_for_port(host: str, port: int) -> None:
 
 
 def _own_boards(recipe: Recipe, members: Sequence[NodeId]) -> list[Board]:
-    """The boards of this machine that have data of their own."""
+    """Return the boards of this machine that have data of their own."""
     own = recipe.data.partition == "local"
     return [Board(name, k) for k, name in enumerate(members)] if own else []
 
 
 def _check_model(recipe: Recipe, name: NodeId) -> None:
-    """A model with parameters, or a user's own, is built once here: that takes torch, and finds
-    every mistake in it. `name`: whose data say what an example is, where the recipe does not."""
+    """Build a model with parameters, or a user's own, once: that takes torch, and finds every
+    mistake in it. `name`: whose data say what an example is, where the recipe does not."""
     section = recipe.model
     if recipe.run.script:  # which has its own
         return

@@ -75,8 +75,8 @@ def lasting_identity(home: Path, folder: Path) -> Path:
 
 
 def _newest_list(home: Path, folder: Path) -> None:
-    """A board that has heard of a newer list than its bundle's keeps it; what it has of another
-    fleet, or damaged, gives way."""
+    """See that the folder has the newest list: a board that has heard of a newer one than its
+    bundle's keeps it; what it has of another fleet, or damaged, gives way."""
     authority = certificate_from_pem((home / CA).read_bytes())
     offered = Revocations.load(home / CRL, authority).present
     try:
@@ -100,8 +100,8 @@ def make_room(runs: Path, keep: int = KEEP_RUNS) -> None:
 
 
 class RestartBackoff:
-    """Count how many processes in a row have failed, in a file that lasts as long as the service is
-    not stopped."""
+    """Counts how many processes in a row have failed, in a file that lasts as long as the service
+    is not stopped."""
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ def run(home: Path, runs: Path, node: Callable[[list[str]], int], say: Callable[
 
 
 class FinishedRun:
-    """Remember that a run was finished: who founds one would else begin it again for ever. Another
+    """Remembers that a run was finished: who founds one would else begin it again for ever. Another
     one begins when the service is restarted by hand, and with another command line; a board that
     only lost its power stays as it was."""
 
@@ -223,7 +223,7 @@ def folders() -> tuple[Path | None, Path | None]:
 
 
 class CheckInRevocations:
-    """Take over the revocation list that the board's check-in brings, for the node that runs.
+    """Takes over the revocation list that the board's check-in brings, for the node that runs.
 
     The check-in (update/agent.py) is root's and keeps the list in /etc/edgegossip. The node is
     another user, and what systemd gave it (LoadCredential=) is a copy of when it was started. So it

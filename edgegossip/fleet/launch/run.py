@@ -73,7 +73,7 @@ def resume_fleet(path: Path, *, plots: bool, as_json: bool) -> int:
 
 
 def _resumable(path: Path) -> tuple[Recipe, tuple[NodeId, ...], bytes]:
-    """Recipe, boards and run id of a run that can be gone on with. Raises DataError and
+    """Return recipe, boards and run id of a run that can be gone on with. Raises DataError and
     ConfigError."""
     data = read_run(path)
     if data.recipe_toml is None:

@@ -81,7 +81,7 @@ def _is_of(folder: Path, name: NodeId) -> bool:
 
 
 def _model(folder: Path, name: NodeId) -> bool:
-    """Whether its model is there, which a gossip board saves when it has finished. Its last
+    """Return whether its model is there, which a gossip board saves when it has finished. Its last
     checkpoint stays."""
     from edgegossip.modelfile import SUFFIXES  # here: a board that waits has no use for it
 

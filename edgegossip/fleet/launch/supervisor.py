@@ -28,7 +28,7 @@ STUCK_S = 60.0  # and is ended after this, once no board is left that it could s
 
 @dataclass(frozen=True, slots=True)
 class BoardRecord:
-    """Carry a record that a board printed."""
+    """Carries a record that a board printed."""
 
     node: NodeId
     record: Record
@@ -36,7 +36,7 @@ class BoardRecord:
 
 @dataclass(frozen=True, slots=True)
 class BoardExited:
-    """Say that a board's process is gone and everything it printed has been read."""
+    """Says that a board's process is gone and everything it printed has been read."""
 
     node: NodeId
     code: int  # exit status; -N when signal N killed it
@@ -44,7 +44,7 @@ class BoardExited:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Say that a board's process is running."""
+    """Says that a board's process is running."""
 
     node: NodeId
 
@@ -54,7 +54,7 @@ Message: TypeAlias = BoardRecord | BoardExited | Heartbeat
 
 @dataclass(slots=True)
 class BoardProcess:
-    """Handle a running board."""
+    """Handles a running board."""
 
     name: NodeId
     process: Process
@@ -161,7 +161,7 @@ def _read(name: NodeId, process: Process, log: Path, messages: queue.Queue[Messa
 
 @dataclass(slots=True)
 class Supervisor:
-    """Watch the boards of one run, and keep what became of them."""
+    """Watches the boards of one run, and keeps what became of them."""
 
     boards: list[BoardProcess]  # each one's present process
     messages: queue.Queue[Message]
