@@ -91,7 +91,7 @@ class GossipOptimizer(torch.optim.Optimizer):
         self._optimizer.load_state_dict(state_dict)
 
     def __getattr__(self, name: str) -> Any:
-        """What the wrapped optimiser has: param_groups, state, defaults, hooks."""
+        """Return what the wrapped optimiser has: param_groups, state, defaults, hooks."""
         if name == "_optimizer":  # while a copy is being made
             raise AttributeError(name)
         return getattr(self._optimizer, name)

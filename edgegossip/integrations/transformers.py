@@ -114,7 +114,7 @@ class GossipCallback(TrainerCallback):
 
 
 def _length(loader: Any) -> int | None:
-    """Examples of a loader's data set; None when it is a stream."""
+    """Count the examples of a loader's data set; None when it is a stream."""
     try:
         return len(loader.dataset)
     except TypeError:

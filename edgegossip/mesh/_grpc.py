@@ -21,8 +21,9 @@ _TRIED = ("1.85.1",)
 
 
 def _installed_version() -> str:
-    """The version of grpcio, without loading it; empty when it does not say. importlib.metadata
-    would tell it too, and would stay in the memory of every board with its parser of e-mail."""
+    """Return the version of grpcio, without loading it; empty when it does not say.
+    importlib.metadata would tell it too, and would stay in the memory of every board with its
+    parser of e-mail."""
     found = find_spec("grpc")
     try:
         text = (Path(found.origin or "").parent / "_grpcio_metadata.py").read_text("utf-8") if found else ""

@@ -152,7 +152,7 @@ class Transport(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MeshLimits(ConnectionLimits):
-    """The bounds of one transport. Times are seconds, sizes bytes.
+    """Holds the bounds of one transport. Times are seconds, sizes bytes.
 
     A stopped board is noticed after at most keepalive_s + keepalive_timeout_s (by one that it only
     sends to: with server_keepalive_factor times as much in place of keepalive_s), a dead process at

@@ -193,8 +193,8 @@ class StallDetector:
             await self._ask(self._since_s)
 
     def _due_s(self, since_s: float) -> float:
-        """When to ask next: at the deadline; and when the last sign of life is so old that the peer
-        may hang, then and once more when its time is over."""
+        """Say when to ask next: at the deadline; and when the last sign of life is so old that the
+        peer may hang, then and once more when its time is over."""
         hung_at_s = self._sign_s + _ASK_AT * self._hung_s
         if self._asked_s >= hung_at_s:
             hung_at_s = self._sign_s + self._hung_s
@@ -225,7 +225,7 @@ def _median(values: Iterable[float]) -> float:
 
 
 def _median_low(values: Iterable[float]) -> float:
-    """As statistics.median_low, whose module brings decimal and fractions along: 0.6 MiB that a
-    board would keep."""
+    """Return what statistics.median_low does, whose module brings decimal and fractions along: 0.6
+    MiB that a board would keep."""
     ordered = sorted(values)
     return ordered[(len(ordered) - 1) // 2]

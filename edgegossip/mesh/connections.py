@@ -203,7 +203,7 @@ def words_of_os_error(error: OSError) -> str:
 
 
 def _known_words(text: str) -> str:
-    """In words that a user knows; empty when we have none."""
+    """Say it in words that a user knows; empty when we have none."""
     return next((words for pattern, words in _WORDS if pattern.lower() in text.lower()), "")
 
 

@@ -187,8 +187,8 @@ class Inbound(GenericRpcHandler):
     # -- one stream
 
     async def _exchange(self, _requests: object, context: grpc.aio.ServicerContext) -> None:
-        """One call from its first message to its end. Whatever goes wrong is told to the caller and
-        to our log, and harms no other stream."""
+        """Serve one call from its first message to its end. Whatever goes wrong is told to the
+        caller and to our log, and harms no other stream."""
         place = printable(self._security.place(context) if self._security else of_caller(context.peer()), 64)
         who, task = "", asyncio.current_task()
         if task is None or self._ending:
@@ -233,8 +233,8 @@ class Inbound(GenericRpcHandler):
             self._streams.discard(task)
 
     async def _hello(self, context: grpc.aio.ServicerContext) -> mesh_pb2.Hello:
-        """The first message, which has to come soon. Before the node has named its peers nobody can
-        be judged: a few callers may wait for that."""
+        """Return the first message, which has to come soon. Before the node has named its peers
+        nobody can be judged: a few callers may wait for that."""
         silence_s = self._limits.silence_s(self._security is not None)
         request: Any = await self._within(silence_s, _read(context), "said nothing")
         if request is grpc.aio.EOF:
@@ -262,8 +262,8 @@ class Inbound(GenericRpcHandler):
             raise Refused(mesh_pb2.REFUSAL_CODE_UNKNOWN_SENDER, f"it {what} for {limit_s:g} s") from error
 
     def _certified(self, context: grpc.aio.ServicerContext) -> NodeId | None:
-        """Who calls, by its certificate; None without certificates. Raises Refused for who is no
-        board."""
+        """Say who calls, by its certificate; None without certificates. Raises Refused for who is
+        no board."""
         if self._security is None:
             return None
         try:
@@ -274,14 +274,14 @@ class Inbound(GenericRpcHandler):
             raise Refused(mesh_pb2.REFUSAL_CODE_IDENTITY, str(error)) from error
 
     def _check_rate(self, sender: NodeId) -> None:
-        """Raises Refused for a flood of Hellos. Without certificates a stranger could flood in
+        """Raise Refused for a flood of Hellos. Without certificates a stranger could flood in
         another's name."""
         if self._security is not None and not self._hellos.take(sender, time.monotonic()):
             reason = f"it opens more than {self._limits.hellos_per_s:g} streams a second"
             raise Refused(mesh_pb2.REFUSAL_CODE_MALFORMED, reason)
 
     def _accept(self, hello: mesh_pb2.Hello) -> SenderState:
-        """The sender's record, with its older stream told to end. Raises Refused."""
+        """Return the sender's record, with its older stream told to end. Raises Refused."""
         if hello.protocol_version != PROTOCOL_VERSION:
             reason = other_version("mesh", hello.protocol_version, self._node, PROTOCOL_VERSION)
             raise Refused(mesh_pb2.REFUSAL_CODE_PROTOCOL_VERSION, reason)
@@ -312,7 +312,7 @@ class Inbound(GenericRpcHandler):
         return source
 
     def _check_agreement(self, hello: mesh_pb2.Hello) -> None:
-        """Raises Refused where the two ends do not train the same, and DecodeError for what is no
+        """Raise Refused where the two ends do not train the same, and DecodeError for what is no
         agreement. An end that says nothing fits every other."""
         if not hello.agreement:
             return
@@ -325,7 +325,7 @@ class Inbound(GenericRpcHandler):
             raise Refused(mesh_pb2.REFUSAL_CODE_AGREEMENT, reason)
 
     async def _serve(self, sender: NodeId, source: SenderState, context: grpc.aio.ServicerContext) -> None:
-        """From Welcome to the end of the stream."""
+        """Serve a stream from Welcome to its end."""
         task = source.task
         broken = False  # rather than ended by either side: the next stream may go on where this one was
         acks = AckWriter(context)
@@ -370,7 +370,8 @@ class Inbound(GenericRpcHandler):
     # -- refusals
 
     def _log_refusal(self, refusal: Refusal, code: mesh_pb2.RefusalCode) -> None:
-        """The same reason of the same caller at most once a minute, and few lines altogether."""
+        """Tell the log: the same reason of the same caller at most once a minute, and few lines
+        altogether."""
         source = without_port(refusal.caller)
         if self._refusals.worth((source, code), time.monotonic(), source):
             about = refusal.who if refusal.who in self._sources else None
@@ -385,7 +386,7 @@ class Inbound(GenericRpcHandler):
 
 
 def _read(context: grpc.aio.ServicerContext) -> Awaitable[bytes]:
-    """The next message of a stream, for a reader that may be cancelled while it waits.
+    """Return the next message of a stream, for a reader that may be cancelled while it waits.
 
     grpc.aio frees what it allocated for a batch of operations when the coroutine that awaits it
     goes on after it, and never if that coroutine was cancelled (grpc/grpc#43360; grpcio 1.85 has

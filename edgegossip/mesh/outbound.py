@@ -47,7 +47,7 @@ _MAX_HELD_S = 1.0  # a peer cannot make its acknowledgements older than that
 
 
 class Status(Enum):
-    """What a peer is to us, as its edge sees it."""
+    """Says what a peer is to us, as its edge sees it."""
 
     NEW = "never reached"
     UP = "up"
@@ -237,7 +237,8 @@ class Edge:
     # -- streams, one after the other
 
     async def _run(self, before: asyncio.Task[None] | None) -> None:
-        """`before`: who did this until the peer was given up, and may be at its last words."""
+        """Open one stream after the other. `before`: who did this until the peer was given up, and
+        may be at its last words."""
         if before is not None:
             await asyncio.wait({before})
         attempt = 0
@@ -262,8 +263,8 @@ class Edge:
                 await asyncio.sleep(random.uniform(ceiling_s / 2, ceiling_s))
 
     async def _try_stream(self, attempt: int) -> None:
-        """One stream from opening to its end. Raises PeerError with the cause, naming the address
-        that was tried."""
+        """Serve one stream from opening to its end. Raises PeerError with the cause, naming the
+        address that was tried."""
         where: addresses.Address = self.address
         self._dropped = ""
         try:
@@ -298,10 +299,11 @@ class Edge:
         return str(where) if where == self.address else f"{self.address} ({where.host})"
 
     async def _open(self, channel: grpc.aio.Channel, call: grpc.aio.StreamStreamCall) -> Stream:
-        """A stream that the peer has welcomed, with the queue set to what the peer has already."""
+        """Return a stream that the peer has welcomed, with the queue set to what the peer has
+        already."""
 
         async def is_alive(limit_s: float) -> bool:
-            """Whether the peer's process answers on this connection."""
+            """Return whether the peer's process answers on this connection."""
             try:
                 await channel.unary_unary(f"/{HEALTH}/Check")(b"", timeout=limit_s)
             except grpc.aio.AioRpcError as error:
@@ -350,7 +352,7 @@ class Edge:
         self.status = Status.UP
 
     def _lost(self, cause: str, *, answered: bool = False) -> None:
-        """A stream ended or could not be opened. `cause` starts with 'at ADDRESS:'."""
+        """Take in that a stream ended or could not be opened. `cause` starts with 'at ADDRESS:'."""
         was = self.status
         if was is Status.UP:
             self.status = Status.LOST
@@ -561,7 +563,7 @@ class Stream:
         return not self._ending
 
     def _next_chunk(self, frame: QueuedFrame, slicer: Slicer) -> bytes:
-        """The message that goes out next, accounted for."""
+        """Return the message that goes out next, accounted for."""
         pieces = slicer.take(self._window.chunk_bytes)
         size, offset, now_s = sum(map(len, pieces)), frame.written_bytes, time.monotonic()
         # Unasked, the receiver may hold its last word on a frame for longer than even a large one
@@ -585,7 +587,8 @@ class Stream:
             self._take_ack(response.ack)
 
     async def _read(self) -> mesh_pb2.ExchangeResponse:
-        """The next Welcome or Ack. Raises PeerError when the stream ends or the peer refuses."""
+        """Return the next Welcome or Ack. Raises PeerError when the stream ends or the peer
+        refuses."""
         data = await self._call.read()
         if data is grpc.aio.EOF:
             raise PeerError("the stream was closed")
@@ -604,7 +607,8 @@ class Stream:
         return response
 
     def _take_ack(self, ack: mesh_pb2.Ack) -> None:
-        """Some bytes of a frame, and all frames before it, are in the peer's process."""
+        """Take in that some bytes of a frame, and all frames before it, are in the peer's
+        process."""
         now_s = time.monotonic()
         there_s = now_s - min(ack.held_us / 1e6, _MAX_HELD_S)
         # All frames before the acknowledged one are done.

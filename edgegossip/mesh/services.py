@@ -36,8 +36,8 @@ _SILENCE_S = 10.0  # a reflection stream that asks nothing ends
 
 
 class StandardServices(GenericRpcHandler):
-    """Health and reflection of a server with these services (full names). `tell` takes lines for
-    the log. On the loop."""
+    """Serves health and reflection of a server with these services (full names). `tell` takes lines
+    for the log. On the loop."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class StandardServices(GenericRpcHandler):
         return None
 
     def end(self) -> None:
-        """The server is about to stop: say so, and end the streams."""
+        """Say that the server is about to stop, and end the streams."""
         self._ended.set()
 
     # -- health
@@ -86,7 +86,7 @@ class StandardServices(GenericRpcHandler):
                 await context.write(_health_response(health_pb2.HealthCheckResponse.NOT_SERVING))
 
     def _status(self, service: str) -> int:
-        """A status of HealthCheckResponse. The empty name stands for the whole server."""
+        """Return a status of HealthCheckResponse. The empty name stands for the whole server."""
         if service and service not in self._services:
             return int(health_pb2.HealthCheckResponse.SERVICE_UNKNOWN)
         response = health_pb2.HealthCheckResponse
@@ -101,7 +101,7 @@ class StandardServices(GenericRpcHandler):
                 await context.write(answer.SerializeToString())
 
     async def _asked(self, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
-        """The questions of one stream, until it ends, keeps silent, or the server ends."""
+        """Yield the questions of one stream, until it ends, keeps silent, or the server ends."""
         while True:
             try:
                 async with asyncio.timeout(_SILENCE_S):
@@ -116,8 +116,8 @@ class StandardServices(GenericRpcHandler):
     # -- who may ask
 
     async def _admit(self, context: grpc.aio.ServicerContext) -> None:
-        """One question more. Ends the call when its caller asks too often, and with certificates
-        keeps out who insists."""
+        """Count one question more. Ends the call when its caller asks too often, and with
+        certificates keeps out who insists."""
         who = tuple(context.auth_context().get("x509_subject_alternative_name", ())) or addresses.without_port(
             addresses.of_caller(context.peer())
         )
@@ -134,7 +134,8 @@ class StandardServices(GenericRpcHandler):
         await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
 
     async def _counted(self, context: grpc.aio.ServicerContext) -> Any:
-        """One stream more, for a `with` around its life. Ends the call when there are too many."""
+        """Count one stream more, for a `with` around its life. Ends the call when there are too
+        many."""
         if self._streams >= _MAX_STREAMS:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many streams of this kind")
         return self._counting()
@@ -149,8 +150,8 @@ class StandardServices(GenericRpcHandler):
 
 
 def parse(kind: Callable[[], Any], message: bytes) -> Any:
-    """A request of this kind. Raises DecodeError; a question is short, so nothing long is parsed at
-    all."""
+    """Return a request of this kind. Raises DecodeError; a question is short, so nothing long is
+    parsed at all."""
     if len(message) > _MAX_REQUEST_BYTES:
         raise DecodeError(f"a request of {len(message)} bytes, the limit is {_MAX_REQUEST_BYTES}")
     request = kind()
@@ -162,7 +163,7 @@ def parse(kind: Callable[[], Any], message: bytes) -> Any:
 
 
 async def _parsed(kind: Callable[[], Any], message: bytes, context: grpc.aio.ServicerContext) -> Any:
-    """The same on a call, which ends with the reason when it is none."""
+    """Return the same on a call, which ends with the reason when it is none."""
     try:
         return parse(kind, message)
     except DecodeError as error:

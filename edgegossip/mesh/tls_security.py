@@ -38,8 +38,8 @@ _TAKE_OVER_S = 2.0  # for gRPC to see a connection of ours
 
 
 class Credentials:
-    """Certificate and key of our folder in the forms that TLS and gRPC take, for connections that
-    begin from now on: `server_context` and `client_context` for Python's `ssl`, which know the
+    """Holds certificate and key of our folder in the forms that TLS and gRPC take, for connections
+    that begin from now on: `server_context` and `client_context` for Python's `ssl`, which know the
     revocation list too, `channel` and `server` for gRPC. Raises DataError when the files cannot be
     used at first; later those that are there already stay."""
 
@@ -103,8 +103,8 @@ class Credentials:
 
 
 class TlsSecurity(Security):
-    """The security of one node with an identity: mutual TLS 1.3 behind a front end. `identity`
-    names it; a transport calls `start` once.
+    """Secures one node with an identity: mutual TLS 1.3 behind a front end. `identity` names it; a
+    transport calls `start` once.
 
     Raises DataError when the identity's files cannot be used."""
 

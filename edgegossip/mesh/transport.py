@@ -280,7 +280,7 @@ class GrpcTransport(Transport):
             self._edges[peer].peer_left(session)
 
     def _on_fit(self, peer: NodeId, differs: str) -> None:
-        """A Hello of this peer was compared with what we agree to."""
+        """Take in that a Hello of this peer was compared with what we agree to."""
         edge = self._edges.get(peer)
         if not differs:
             self._unfit.discard(peer)
@@ -293,12 +293,12 @@ class GrpcTransport(Transport):
             self._inbox.post(PeerDown(peer, differs, disagrees=True))
 
     def _tell(self, peer: NodeId | None, said: str | Refusal) -> None:
-        """From any thread."""
+        """Post a line for the log. From any thread."""
         self._inbox.post(Notice.of(peer if peer in self._edges else None, said))
 
     def _on_revocations(self) -> None:
-        """From any thread: our revocation list is a newer one. Who is revoked is let go; the others
-        are told."""
+        """Take in that our revocation list is a newer one, from any thread. Who is revoked is let
+        go; the others are told."""
         with suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._begin_to_spread)
 
@@ -326,7 +326,7 @@ class GrpcTransport(Transport):
             self._inbox.post(PeerDown(peer, reason, closed=True, disagrees=disagrees))
 
     async def _shutdown(self, flush_s: float, linger_s: float) -> None:
-        """First our streams end, each with its goodbye; then those of the peers, who heard it and
+        """End our streams first, each with its goodbye; then those of the peers, who heard it and
         close their half. Only then does the server stop: stopping cancels what is still open, and
         with it acknowledgements on their way."""
         # What is queued is flushed and a goodbye said behind it, as far as flush_s allows.
@@ -379,7 +379,7 @@ class GrpcTransport(Transport):
             self._loop.close()
 
     def _close_security(self) -> None:
-        """In this thread: at the end of a program there are no new ones."""
+        """Close the security in this thread: at the end of a program there are no new ones."""
         if self._security is not None:
             self._security.close()
 

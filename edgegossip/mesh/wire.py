@@ -67,7 +67,7 @@ def parse_request(message: bytes) -> ChunkView | mesh_pb2.ExchangeRequest:
 
 
 def _fast_chunk(message: bytes) -> ChunkView | None:
-    """The chunk in `message` when that is laid out as `chunk_message` does, else None."""
+    """Return the chunk in `message` when that is laid out as `chunk_message` does, else None."""
     if not message or message[0] != _CHUNK:
         return None
     # A chunk of ours of this length can have but one length and one length of its data: compare.
@@ -86,8 +86,8 @@ def _fast_chunk(message: bytes) -> ChunkView | None:
 
 @lru_cache(maxsize=256)
 def _around_message(message_bytes: int) -> tuple[bytes, bytes]:
-    """What stands before and behind the numbers in a chunk message of this length. Lengths that no
-    chunk has get bytes that no chunk has."""
+    """Return what stands before and behind the numbers in a chunk message of this length. Lengths
+    that no chunk has get bytes that no chunk has."""
     least, most = 1 + 1 + _NUMBERS.size + 1, 1 + 5 + _NUMBERS.size + 5
     for overhead in range(least, min(most, message_bytes) + 1):
         before, behind = _around_numbers(message_bytes - overhead)

@@ -349,7 +349,7 @@ def _check_name(identity: Identity, options: NodeOptions) -> None:
 
 
 def check_coordinator(text: str, options: NodeOptions) -> None:
-    """Raises ConfigError for an address that is none, and for one elsewhere that is not to be
+    """Raise ConfigError for an address that is none, and for one elsewhere that is not to be
     trusted."""
     where = addresses.parse(text, "--coordinator")
     if where.host == "localhost" or where.is_loopback or options.identity is not None or options.insecure:

@@ -41,7 +41,7 @@ class NodeSpec:
 
 
 def default_members(nodes: int) -> tuple[NodeId, ...]:
-    """Names of a local fleet."""
+    """Return the names of a local fleet."""
     return tuple(board.name for board in boards_of(nodes))
 
 

@@ -24,7 +24,7 @@ REVOKED = "its certificate was revoked"
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who is at the other end of a connection, or signed a document, by its certificate."""
+    """Says who is at the other end of a connection, or signed a document, by its certificate."""
 
     subject: Subject
     serial: int
@@ -79,8 +79,8 @@ class Quarantine:
 
 
 class Admission:
-    """The rules of one server. `clock` gives wall time in seconds (for dates of certificates),
-    `monotonic` seconds that never jump (for quarantine)."""
+    """Applies the rules of one server. `clock` gives wall time in seconds (for dates of
+    certificates), `monotonic` seconds that never jump (for quarantine)."""
 
     def __init__(
         self,
@@ -137,9 +137,9 @@ class Admission:
     # -- revocation
 
     def offer(self, revocations: bytes, told: int = -1) -> bool:
-        """Take over a revocation list (DER) if it is newer; whether it was. Raises PeerError for
-        one that our authority did not sign, or that is no newer than the number that its giver was
-        `told`."""
+        """Take over a revocation list (DER) if it is newer; return whether it was. Raises PeerError
+        for one that our authority did not sign, or that is no newer than the number that its giver
+        was `told`."""
         return self.identity.revocations.offer(revocations, told)
 
     def look(self) -> bool:
@@ -161,6 +161,6 @@ class Admission:
         return self._quarantine.reason(subject.name, self._monotonic())
 
     def misbehaved(self, subject: Subject, reason: str) -> float:
-        """Keep a member out that broke the protocol; for how many seconds. 0 when it is kept out
-        already."""
+        """Keep a member out that broke the protocol; return for how many seconds. 0 when it is kept
+        out already."""
         return self._quarantine.strike(subject.name, reason, self._monotonic())

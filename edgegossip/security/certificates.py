@@ -65,7 +65,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """A certificate that was read, and not verified: see `is_signed_by`."""
+    """Holds a certificate that was read, and not verified: see `is_signed_by`."""
 
     der: bytes
     serial: int
@@ -101,7 +101,7 @@ class Certificate:
 
 @dataclass(frozen=True)
 class RevocationList:
-    """What a fleet's authority has revoked; read, and not verified: see `is_signed_by`.
+    """Holds what a fleet's authority has revoked; read, and not verified: see `is_signed_by`.
 
     Anybody can make a list of 25,000 entries. They are read by `serials` at its first use, so ask
     for it when it is known that the list is a new one and signed."""
@@ -235,7 +235,7 @@ def _revocations(parsed: x509.CertificateRevocationList) -> RevocationList:
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """A fleet's own certificate authority."""
+    """Holds a fleet's own certificate authority."""
 
     key: Key
     certificate: x509.Certificate
@@ -248,7 +248,7 @@ class Authority:
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """A member's key and certificate."""
+    """Holds a member's key and certificate."""
 
     key: Key
     certificate: x509.Certificate

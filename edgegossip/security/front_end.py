@@ -89,7 +89,7 @@ Relay = _native.Relay
 
 
 class _NameOnly(ssl.SSLObject):
-    """A TLS session that goes no further than the server name."""
+    """Is a TLS session that goes no further than the server name."""
 
     asked = ""
 

@@ -34,7 +34,7 @@ MAX_TEXT_BYTES = 1024
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the listener says."""
+    """Holds what the listener says."""
 
     welcome: bool
     number: int

@@ -34,7 +34,7 @@ _MAX_CERTIFICATE_BYTES = 4096
 
 
 class OtherFleet(PeerError):
-    """A signature whose certificate another authority issued."""
+    """Raised for a signature whose certificate another authority issued."""
 
 
 class Revocations:
@@ -62,8 +62,8 @@ class Revocations:
         return self._file is not None and stamp(self._file) != self._looked
 
     def look_at_file(self) -> bool:
-        """Take over what somebody copied into the folder, if it is newer; whether it was. Raises
-        DataError and PeerError."""
+        """Take over what somebody copied into the folder, if it is newer; return whether it was.
+        Raises DataError and PeerError."""
         found = stamp(self._file)
         if self._file is None or found == self._looked:
             return False
@@ -85,10 +85,10 @@ class Revocations:
         return serial in self._present.serials
 
     def offer(self, data: bytes, told: int = -1) -> bool:
-        """Take over a list in DER if it is newer; whether it was. It is kept for the next start
-        where the folder can be written. `told`: the number of our list as the giver was told it.
-        Raises PeerError for what the fleet's authority did not sign, and for a list that the giver
-        knew to be of no use to us."""
+        """Take over a list in DER if it is newer; return whether it was. It is kept for the next
+        start where the folder can be written. `told`: the number of our list as the giver was told
+        it. Raises PeerError for what the fleet's authority did not sign, and for a list that the
+        giver knew to be of no use to us."""
         if data == self._present.der and told < 0:
             return False
         # In the order of what they cost us: anybody may send lists, and only the authority's are
@@ -117,7 +117,8 @@ class Revocations:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A member of a fleet. `revocations` is the one part that changes in the life of a process."""
+    """Holds a member of a fleet. `revocations` is the one part that changes in the life of a
+    process."""
 
     folder: Path
     subject: Subject

@@ -38,7 +38,7 @@ class TokenBuckets:
 
 
 class Decision(Enum):
-    """What a request limiter thinks of who asks."""
+    """Says what a request limiter thinks of who asks."""
 
     ALLOWED = 0
     THROTTLED = 1  # to be refused
@@ -125,7 +125,7 @@ class RateLimitedLog:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """The bounds of a port that strangers can reach, as a TLS front end keeps them. Times are
+    """Holds the bounds of a port that strangers can reach, as a TLS front end keeps them. Times are
     seconds."""
 
     handshake_s: float = 1.8  # bound of a caller's handshake, and of its silence before Hello
@@ -141,7 +141,7 @@ class ConnectionLimits:
 
 
 class Pending(Protocol):
-    """A connection that has not finished the TLS handshake."""
+    """Describes a connection that has not finished the TLS handshake."""
 
     address: str  # host:port
     since_s: float  # when it came

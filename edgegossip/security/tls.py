@@ -132,7 +132,7 @@ def _furnish(context: ssl.SSLContext, identity: Identity) -> None:
 
 
 def _load_revocations(context: ssl.SSLContext, pem: bytes) -> None:
-    """`ssl` takes revocation lists from files only."""
+    """Load a revocation list by way of a file in memory: `ssl` takes them from files only."""
     descriptor = os.memfd_create("crl", os.MFD_CLOEXEC)
     try:
         os.write(descriptor, pem)

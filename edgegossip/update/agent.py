@@ -42,7 +42,7 @@ WELL_S = 30.0  # so long a board has been at work with a new release before that
 
 
 class Machine(Protocol):
-    """What the agent needs of the board it runs on."""
+    """Says what the agent needs of the board it runs on."""
 
     def now(self) -> float:
         """Return the wall clock, in Unix seconds."""
@@ -65,7 +65,7 @@ class Machine(Protocol):
 
 
 class Board(Machine):
-    """The machine that this process runs on, with systemd."""
+    """Is the machine that this process runs on, with systemd."""
 
     @override
     def now(self) -> float:
@@ -95,7 +95,7 @@ class Board(Machine):
 
 
 def _systemctl(*arguments: str) -> str:
-    """What it printed; nothing when systemd is too busy: the next check-in asks again."""
+    """Return what it printed; nothing when systemd is too busy: the next check-in asks again."""
     with suppress(OSError, subprocess.SubprocessError):
         return subprocess.run(["systemctl", *arguments], capture_output=True, text=True, timeout=30, check=False).stdout
     return ""
@@ -103,7 +103,7 @@ def _systemctl(*arguments: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where things are; elsewhere in tests."""
+    """Says where things are; elsewhere in tests."""
 
     config: Path = CONFIG
     home: Path = HOME
@@ -187,7 +187,8 @@ def _take(
 
 
 def _unfit(manifest: Manifest, packages: str) -> str:
-    """Why this release cannot start on this board, which has these packages; empty when it can."""
+    """Say why this release cannot start on this board, which has these packages; empty when it
+    can."""
     here = (platform.machine(), f"{sys.version_info[0]}.{sys.version_info[1]}")
     if (manifest.machine, manifest.python) != here:
         return f"it is for {manifest.machine} and Python {manifest.python}, this board has {' and '.join(here)}"
@@ -195,7 +196,8 @@ def _unfit(manifest: Manifest, packages: str) -> str:
 
 
 def _is_of_before(manifest: Manifest, board: Mapping[str, Any]) -> bool:
-    """Numbers of releases begin anew on a card that was made anew. What had been pushed until then
+    """Return whether a release is older than the card's, and was pushed before that was made.
+    Numbers of releases begin anew on a card that was made anew. What had been pushed until then
     counts only if it is not older than what the card brings."""
     return manifest.signed_s < int(board.get("issued_s", 0)) and _in_order(manifest.version) < _in_order(
         edgegossip.__version__
@@ -203,13 +205,13 @@ def _is_of_before(manifest: Manifest, board: Mapping[str, Any]) -> bool:
 
 
 def _in_order(version: str) -> tuple[int, ...]:
-    """The numbers that a version begins with."""
+    """Return the numbers that a version begins with."""
     found = re.match(r"\d+(\.\d+)*", version)
     return tuple(map(int, found[0].split("."))) if found else ()
 
 
 def _report(places: Places, running: str, node: Mapping[str, str]) -> dict[str, Any]:
-    """What the fleet's machine gets to know."""
+    """Return what the fleet's machine gets to know."""
     present = about(OsTree(), str(places.home / "releases" / running)) if running else {}
     uptime_s = float(Path("/proc/uptime").read_text().split()[0])
     return {
@@ -227,8 +229,8 @@ def _report(places: Places, running: str, node: Mapping[str, str]) -> dict[str, 
 
 
 def _set_clock(machine: Machine, answer: Answer, here_s: float, say: Callable[[str], None]) -> None:
-    """The fleet's machine has the time where NTP does not come through. It is of our fleet: its
-    certificate says so."""
+    """Set the clock by the fleet's machine, which has the time where NTP does not come through. It
+    is of our fleet: its certificate says so."""
     apart_s = answer.time_s - here_s
     if machine.synchronised() or abs(apart_s) <= APART_S:
         return
@@ -240,7 +242,7 @@ def _set_clock(machine: Machine, answer: Answer, here_s: float, say: Callable[[s
 
 
 def _board(config: Path) -> dict[str, Any]:
-    """What first boot took from the provisioning bundle."""
+    """Return what first boot took from the provisioning bundle."""
     try:
         found = json.loads((config / "board.json").read_bytes())
         if not isinstance(found, dict):
@@ -251,8 +253,8 @@ def _board(config: Path) -> dict[str, Any]:
 
 
 def _obey(order: Order, board: dict[str, Any], places: Places, say: Callable[[str], None]) -> None:
-    """Another command line for the service. Its number comes last: an order that was half taken
-    over is given again."""
+    """Write another command line for the service. Its number comes last: an order that was half
+    taken over is given again."""
     if order.number <= int(board.get("number", 0)):
         raise PeerError(f"an order of number {order.number}, which is not newer than this board's")
     lines = ["# One argument of `edgegossip node` a line; a new bundle, or `edgegossip fleet set`, replaces this file."]

@@ -59,7 +59,8 @@ class Verifier(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """A piece of a file: where its deflated bytes begin among the blobs, and how many there are."""
+    """Describes a piece of a file: where its deflated bytes begin among the blobs, and how many
+    there are."""
 
     sha256: str
     size_bytes: int
@@ -69,7 +70,7 @@ class Blob:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One file of the release."""
+    """Describes one file of the release."""
 
     path: str  # below the release's folder, such as site/edgegossip/frame.py
     executable: bool
@@ -84,7 +85,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a release is made of."""
+    """Says what a release is made of."""
 
     fleet_id: str
     version: str
@@ -114,7 +115,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The start of a bundle, before its blobs."""
+    """Holds the start of a bundle, before its blobs."""
 
     packed: bytes  # the manifest
     signature: bytes

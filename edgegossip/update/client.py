@@ -38,8 +38,8 @@ _MORE_BYTES = 1 << 17  # a manifest has some 60 bytes a file as it travels
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a board is to run: the command line of `edgegossip node`, but for name and identity. A
-    higher number is newer."""
+    """Says what a board is to run: the command line of `edgegossip node`, but for name and
+    identity. A higher number is newer."""
 
     name: NodeId
     number: int
@@ -78,7 +78,7 @@ def _digest(body: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a board hears at a check-in."""
+    """Says what a board hears at a check-in."""
 
     time_s: float  # the coordinator's clock, Unix seconds
     crl_number: int

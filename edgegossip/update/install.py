@@ -64,8 +64,8 @@ class Tree(Files[H], Protocol[H]):
 
 
 class OsTree(OsFiles, Tree[int]):
-    """The file system of this machine: what is made, everybody may read, and nobody but its owner
-    write."""
+    """Is the file system of this machine: what is made, everybody may read, and nobody but its
+    owner write."""
 
     @override
     def create(self, path: str) -> int:
@@ -190,7 +190,7 @@ def _stays(path: str) -> bool:
 
 
 def _remove_others(tree: Tree[Any], releases: str, keep: set[str]) -> None:
-    """The release before the running one goes: the next trial has that one to go back to."""
+    """Remove the release before the running one: the next trial has that one to go back to."""
     for name in tree.names(releases):
         if name not in keep:
             _forget(tree, f"{releases}/{name}/{RELEASE}")  # from now on it is not whole
@@ -198,8 +198,8 @@ def _remove_others(tree: Tree[Any], releases: str, keep: set[str]) -> None:
 
 
 def _source(tree: Tree[Any], entry: Entry, folder: str, current: str) -> str | None:
-    """Where the content of this file is already: in its place, or in the running release; None: it
-    must be fetched."""
+    """Say where the content of this file is already: in its place, or in the running release; None:
+    it must be fetched."""
     paths = (f"{folder}/{entry.path}", f"{current}/{entry.path}")
     return next((path for path in paths if tree.digest(path) == entry.sha256), None)
 

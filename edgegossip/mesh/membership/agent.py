@@ -237,7 +237,7 @@ class Agent:
         self.act(lambda detector, now_s: detector.move(self._where.address, now_s))
 
     async def _ask(self, to: int, message: Ping | PingReq) -> None:
-        """One call; its answer, or that there is none, goes to the detector."""
+        """Make one call; its answer, or that there is none, goes to the detector."""
         assert self.detector is not None
         peer, address = self.manifest.members[to], self.detector.table[to].address
         try:
@@ -254,7 +254,7 @@ class Agent:
         self.act(lambda detector, now_s: detector.receive(to, told, now_s))
 
     async def _ask_somewhere(self, to: int, address: str, message: Ping | PingReq) -> Ack | Nack:
-        """At its address; if that is of no use, where we reached it when we joined. Raises
+        """Ask at its address; if that is of no use, where we reached it when we joined. Raises
         PeerError and gRPC's errors."""
         seed = self._seeds.get(to, address)
         if self._instead.get(to) == address:
@@ -379,8 +379,8 @@ class EventDelegate:
         self._look_for_split(table)
 
     def _say(self, member: int, kind: str, text: str, limit: TokenBuckets | None = None) -> None:
-        """A line about a member, unless there were too many. That the rest is left out is told once
-        in ten minutes."""
+        """Tell a line about a member, unless there were too many. That the rest is left out is told
+        once in ten minutes."""
         peer, now_s = self._members[member], self._clock()
         if (limit or self._comings).take(member, now_s):
             self._log(f"member-{kind}", text, peer)
@@ -474,9 +474,9 @@ class MembershipService(GenericRpcHandler):
         ).SerializeToString()
 
     def _certified(self, context: grpc.aio.ServicerContext, tokens: float) -> NodeId | None:
-        """Who calls, by its certificate, before anything that it says is looked at; None without
-        certificates, where nobody can be blamed by name. Raises PeerError for who asks too often,
-        Misbehaviour for who insists, and CallerGone."""
+        """Say who calls, by its certificate, before anything that it says is looked at; None
+        without certificates, where nobody can be blamed by name. Raises PeerError for who asks too
+        often, Misbehaviour for who insists, and CallerGone."""
         if self._agent.security is None:
             return None
         try:
@@ -492,14 +492,15 @@ class MembershipService(GenericRpcHandler):
         return certified
 
     def _refuse(self, who: str, place: str, error: PeerError, context: grpc.aio.ServicerContext) -> str:
-        """The reason, which the log hears too. Who broke the protocol is kept out for a while."""
+        """Return the reason, which the log hears too. Who broke the protocol is kept out for a
+        while."""
         self._agent.events.refused(Refusal(who, place, printable(str(error))))
         if self._agent.security is not None and isinstance(error, DecodeError | Misbehaviour):
             self._agent.security.misbehaved(context, str(error))
         return str(error)
 
     def _check(self, asked: pb.ProbeRequest) -> int:
-        """The sender's place among the members. Raises PeerError."""
+        """Return the sender's place among the members. Raises PeerError."""
         agent = self._agent
         if asked.protocol_version != wire.PROTOCOL_VERSION:
             raise PeerError(other_version("membership", asked.protocol_version, agent.name, wire.PROTOCOL_VERSION))
@@ -519,7 +520,7 @@ class MembershipService(GenericRpcHandler):
         return agent.manifest.members.index(asked.sender)
 
     def _check_joiner(self, asked: pb.JoinRequest) -> None:
-        """Raises PeerError."""
+        """Raise PeerError for who cannot join."""
         agent = self._agent
         if asked.protocol_version != wire.PROTOCOL_VERSION:
             raise PeerError(other_version("membership", asked.protocol_version, agent.name, wire.PROTOCOL_VERSION))
@@ -532,7 +533,7 @@ class MembershipService(GenericRpcHandler):
             raise PeerError(f"{agent.name} is the name of the member that was asked: give each board its own name")
 
     def _place(self, context: grpc.aio.ServicerContext) -> str:
-        """host:port of who called."""
+        """Return host:port of who called."""
         if self._agent.security is not None:
             return self._agent.security.place(context)
         return addresses.of_caller(context.peer())
@@ -545,8 +546,8 @@ def _check_name(said: NodeId, certified: NodeId | None) -> None:
 
 
 def _countersigned(manifest: Manifest, signer: Signer) -> Manifest:
-    """Signed by us, if who has signed it was revoked: or no board could join any more. Takes some
-    0.1 s on a small board."""
+    """Return the manifest signed by us, if who has signed it was revoked: or no board could join
+    any more. Takes some 0.1 s on a small board."""
     try:
         manifest.verify(signer)
         return manifest

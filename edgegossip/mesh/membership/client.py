@@ -47,7 +47,7 @@ class RefusedToJoin(PeerError):
 
 @dataclass(frozen=True, slots=True)
 class JoinAnswer:
-    """What a member told us of its run; nothing is verified yet but its form."""
+    """Holds what a member told us of its run; nothing is verified yet but its form."""
 
     manifest: Manifest
     rows: Rows
@@ -106,8 +106,8 @@ async def _request_join(
 
 
 async def _who_listens(where: addresses.Address, security: TlsSecurity) -> NodeId:
-    """The name in the certificate of a seed, of which we know the address only: any board of our
-    fleet is right."""
+    """Return the name in the certificate of a seed, of which we know the address only: any board of
+    our fleet is right."""
     from edgegossip.security import tls
 
     context = tls.client_context(security.identity)

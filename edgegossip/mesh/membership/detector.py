@@ -149,8 +149,8 @@ class Disseminator:
         return self._digest
 
     def _view(self, to: int) -> View:
-        """Whoever is not here may come again as a process that knows nothing, whatever it said
-        last."""
+        """Return what a message to this member carries. Whoever is not here may come again as a
+        process that knows nothing, whatever it said last."""
         has_it = self.table[to].here and self._theirs.get(to) == self.digest
         return View(self.digest, () if has_it else rows_of(self.table))
 
@@ -351,9 +351,9 @@ class Detector(Disseminator):
         return self._turn_over(now_s)
 
     def _turn_over(self, now_s: float) -> list[Output]:
-        """The end of every call. When we are to be called next is said here and kept: what a
-        message changes (another neighbour, better health) may be overdue at once, which is not the
-        same as having been called late."""
+        """End a call. When we are to be called next is said here and kept: what a message changes
+        (another neighbour, better health) may be overdue at once, which is not the same as having
+        been called late."""
         self.wake_s = max(now_s, self._due_s(now_s))
         return self._take_outputs()
 
@@ -430,21 +430,21 @@ class Detector(Disseminator):
         return self._suspected_s[member] + self._slowness(now_s) * self.settings.suspicion_time_s(here, accusers)
 
     def _slowness(self, now_s: float) -> float:
-        """How many times slower than usual everything is: the fleet's round trips, and our own
+        """Say how many times slower than usual everything is: the fleet's round trips, and our own
         process."""
         trips = sorted(trip.mean_s(now_s) for trip in self._round_trips if trip.known(now_s))
         slow_s = self._lag.mean_s(now_s) + (trips[len(trips) // 2] if trips else 0.0)
         return min(self.settings.slowest, max(1.0, slow_s / self.settings.usual_s))
 
     def _retry_s(self) -> float:
-        """When somebody who is gone is to be tried again."""
+        """Say when somebody who is gone is to be tried again."""
         if any(entry.status is Status.DEAD for entry in self.table):
             return self._next_retry_s
         return max(self._next_retry_s, min((due_s for due_s, _ in self._left.values()), default=math.inf))
 
     def _retry_dead(self, now_s: float) -> None:
-        """Of the dead, one each time; of those that left, whose time has come: after pauses that
-        double."""
+        """Try again of the dead one each time; of those that left, whose time has come: after
+        pauses that double."""
         gone = [k for k, entry in enumerate(self.table) if entry.status is Status.DEAD]
         due = [k for k, (due_s, _) in self._left.items() if due_s <= now_s]
         if not gone and not due:
@@ -458,7 +458,7 @@ class Detector(Disseminator):
     # -- probing
 
     def _probe_next(self, now_s: float) -> None:
-        """The next one of the round who is not suspected by us already."""
+        """Probe the next one of the round who is not suspected by us already."""
         for _ in range(2 * len(self.table)):
             if not self._order:
                 self._order = [k for k in range(len(self.table)) if k != self.me]
@@ -481,13 +481,13 @@ class Detector(Disseminator):
             self._probe(k, now_s)
 
     def _look_s(self) -> float:
-        """In quiet times: when `_watch` has somebody to probe, unless we hear of them before.
+        """Say, for quiet times, when `_watch` has somebody to probe, unless we hear of them before.
         Nobody may be there."""
         silent_s = min((self._silent_until_s(k) for k in self._watched()), default=math.inf)
         return min(silent_s, self._slow_until_s()) if silent_s < math.inf else silent_s
 
     def _slow_until_s(self) -> float:
-        """When we have taken ourselves for slow for long enough to ask somebody."""
+        """Say when we have taken ourselves for slow for long enough to ask somebody."""
         return self._asked_s + self.settings.quiet_s if self.health.score else math.inf
 
     def _silent_until_s(self, member: int) -> float:
@@ -495,14 +495,14 @@ class Detector(Disseminator):
         return self._heard_s[member] + (pause_s if self.me < member else pause_s * _SECOND)
 
     def _watched(self) -> list[int]:
-        """The members next to us on both sides, as far as they are here."""
+        """Return the members next to us on both sides, as far as they are here."""
         n = len(self.table)
         here = [k for k in ((self.me + step) % n for step in range(1, n)) if self.table[k].here]
         after = (self.settings.watchers + 1) // 2
         return list(dict.fromkeys(here[:after] + here[::-1][: self.settings.watchers - after]))
 
     def _probe(self, target: int, now_s: float) -> bool:
-        """Whether there was a reason to."""
+        """Probe a member; return whether there was a reason to."""
         if not self.table[target].here or any(probe.target == target for probe in self._probes.values()):
             return False
         self._asked_s = now_s
@@ -535,9 +535,9 @@ class Detector(Disseminator):
             )
 
     def _accuse(self, probe: Probe, now_s: float) -> None:
-        """Nobody got an answer. Helpers that did not even say so, and are not suspect themselves,
-        are a sign that it is our own fault. Counted once a probe and not once a helper: in a split
-        that would slow down everybody."""
+        """Accuse a member of which nobody got an answer. Helpers that did not even say so, and are
+        not suspect themselves, are a sign that it is our own fault. Counted once a probe and not
+        once a helper: in a split that would slow down everybody."""
         self._drop_probes(probe.target)
         self._unanswered = True
         silent = any(self.table[k].status is Status.ALIVE for k in probe.helpers)
@@ -560,7 +560,7 @@ class Detector(Disseminator):
             self._answer_requests(sender, Ack)
 
     def _reached(self) -> None:
-        """Somebody whom we probed is there, so we are not too slow to hear of it."""
+        """Take in that somebody whom we probed is there, so we are not too slow to hear of it."""
         self._unanswered = False
         self.health.note(-1)
 
@@ -571,8 +571,8 @@ class Detector(Disseminator):
             self._hurry(probe)
 
     def _hurry(self, probe: Probe) -> None:
-        """The direct ping was refused and every helper said no: there is nothing left to wait
-        for."""
+        """End a probe whose direct ping was refused and whose every helper said no: there is
+        nothing left to wait for."""
         if probe.refused and not probe.helpers:
             probe.until_s = probe.direct_until_s
 
@@ -604,7 +604,8 @@ class Detector(Disseminator):
     # -- time
 
     def _notice_stall(self, now_s: float) -> None:
-        """When we should have been called long ago, nobody had a chance to answer us."""
+        """Begin waiting times anew when we should have been called long ago: nobody had a chance to
+        answer us."""
         late_s = now_s - self.wake_s
         if late_s >= 0:  # called because it was time
             if not self._lag.known(now_s):

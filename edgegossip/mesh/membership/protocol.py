@@ -30,7 +30,7 @@ _ROW = struct.Struct("<BQQQ")
 
 
 class Status(IntEnum):
-    """What a member is to the others, in order of gravity."""
+    """Says what a member is to the others, in order of gravity."""
 
     ABSENT = 0  # never seen
     ALIVE = 1
@@ -41,7 +41,7 @@ class Status(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What is known of one member."""
+    """Holds what is known of one member."""
 
     status: Status = Status.ABSENT
     incarnation: int = 0  # raised by the member itself when it comes back or refutes; 0: never seen
@@ -210,7 +210,8 @@ Output: TypeAlias = Send | Changed | Refuted | PartitionHealed | Stalled | Rival
 
 @dataclass(frozen=True, slots=True)
 class SwimSettings:
-    """The numbers of the failure detector, the same for every member of a run. Times are seconds.
+    """Holds the numbers of the failure detector, the same for every member of a run. Times are
+    seconds.
 
     With the defaults a member that stops answering is named by all within 10 s, at 18 members with
     seconds to spare and at 64 with one."""

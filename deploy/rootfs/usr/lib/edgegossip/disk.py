@@ -11,17 +11,18 @@ from contextlib import suppress
 
 
 class Disk:
-    """The real one. Paths are below `root`, which is / on a board. Everything raises OSError."""
+    """Reads and writes the files of a board. Paths are below `root`, which is / on a board.
+    Everything raises OSError."""
 
     def __init__(self, root: str = "/") -> None:
         self.root = root
 
     def path(self, path: str) -> str:
-        """Where a path of the board's is on this machine."""
+        """Return where a path of the board's is on this machine."""
         return os.path.join(self.root, path.lstrip("/"))
 
     def read(self, path: str) -> bytes | None:
-        """The whole of a file; None when there is none."""
+        """Return the whole of a file; None when there is none."""
         try:
             fd = os.open(self.path(path), os.O_RDONLY | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError):
@@ -38,11 +39,11 @@ class Disk:
         return os.access(self.path(path), os.F_OK)
 
     def real(self, path: str) -> str:
-        """With its symbolic links followed."""
+        """Return a path with its symbolic links followed."""
         return os.path.realpath(self.path(path))
 
     def target(self, path: str) -> str | None:
-        """Where a symbolic link points; None when there is none."""
+        """Return where a symbolic link points; None when there is none."""
         try:
             return os.readlink(self.path(path))
         except OSError:
@@ -55,7 +56,7 @@ class Disk:
             return []
 
     def make_folder(self, path: str, mode: int = 0o755) -> None:
-        """Durably; the folder above it is there."""
+        """Make a folder, durably; the one above it is there."""
         with suppress(FileExistsError):
             os.mkdir(self.path(path), mode)
         os.chmod(self.path(path), mode)  # whatever the umask
@@ -88,7 +89,7 @@ class Disk:
         self.sync_folder(os.path.dirname(path))
 
     def overwrite(self, path: str) -> None:
-        """Zeros over the content, where it lies, durably."""
+        """Write zeros over the content, where it lies, durably."""
         fd = os.open(self.path(path), os.O_WRONLY | os.O_CLOEXEC)
         try:
             left = os.fstat(fd).st_size
@@ -99,7 +100,7 @@ class Disk:
             os.close(fd)
 
     def remove(self, path: str) -> None:
-        """Durably; one that is not there is all right."""
+        """Remove a file, durably; one that is not there is all right."""
         with suppress(FileNotFoundError):
             os.unlink(self.path(path))
         self.sync_folder(os.path.dirname(path))

@@ -45,11 +45,11 @@ WPA_UNIT = "wpa_supplicant@wlan0.service"
 
 
 class Failed(Exception):
-    """One sentence for people: what is wrong and what to do."""
+    """Raised with one sentence for people: what is wrong and what to do."""
 
 
 class Machine:
-    """What is not a file: the clock and other programs."""
+    """Stands for what is not a file: the clock and other programs."""
 
     def now(self) -> float:
         return time.time()
@@ -58,7 +58,7 @@ class Machine:
         time.clock_settime(time.CLOCK_REALTIME, seconds)
 
     def run(self, command: Sequence[str], text: str = "") -> str:
-        """What it printed. Raises Failed with its last line."""
+        """Return what a program printed. Raises Failed with its last line."""
         try:
             done = subprocess.run(
                 command,
@@ -79,8 +79,8 @@ class Machine:
 
 
 def first_boot(disk: Disk, machine: Machine, say: Callable[[str], None]) -> bool:
-    """Everything, in order. Whether this board knows who it is; raises Failed when its bundle
-    cannot be used."""
+    """Do everything, in order. Return whether this board knows who it is; raises Failed when its
+    bundle cannot be used."""
     mount_card(disk, machine, say)
     take_bundle(disk, machine, say)
     data = disk.read(BUNDLE)
@@ -98,8 +98,9 @@ def first_boot(disk: Disk, machine: Machine, say: Callable[[str], None]) -> bool
 
 
 def mount_card(disk: Disk, machine: Machine, say: Callable[[str], None]) -> None:
-    """systemd mounts the boot partition; but it gives what reads /etc/fstab 90 s, and on a machine
-    that is slower than that it boots without. A bundle must not go unseen for that."""
+    """Mount the boot partition, if it is not: systemd does it, but gives what reads /etc/fstab 90
+    s, and on a machine that is slower than that it boots without. A bundle must not go unseen for
+    that."""
     if disk.exists(CARD_CONFIG):
         return
     try:
@@ -110,7 +111,8 @@ def mount_card(disk: Disk, machine: Machine, say: Callable[[str], None]) -> None
 
 
 def take_bundle(disk: Disk, machine: Machine, say: Callable[[str], None]) -> None:
-    """From the boot partition to root's own folder, and wiped there. Raises Failed."""
+    """Move the bundle from the boot partition to root's own folder, and wipe it there. Raises
+    Failed."""
     data = disk.read(CARD_BUNDLE)
     if data is None:
         return
@@ -126,8 +128,8 @@ def take_bundle(disk: Disk, machine: Machine, say: Callable[[str], None]) -> Non
 
 
 def is_rest(data: bytes, bundle: bytes) -> bool:
-    """Whether this is what a wipe of the bundle leaves when it is cut short: zeros, and the bundle
-    where there are none yet."""
+    """Return whether this is what a wipe of the bundle leaves when it is cut short: zeros, and the
+    bundle where there are none yet."""
     return len(data) <= len(bundle) and all(a in (0, b) for a, b in zip(data, bundle, strict=False))
 
 
@@ -141,7 +143,7 @@ def check(disk: Disk, machine: Machine, data: bytes) -> None:
 
 
 def apply_bundle(disk: Disk, machine: Machine, data: bytes, say: Callable[[str], None]) -> None:
-    """Every part of the bundle to its place, if it is not yet the one that is there. Raises
+    """Put every part of the bundle in its place, if it is not yet the one that is there. Raises
     Failed."""
     try:
         bundle = json.loads(json.loads(data)["body"])
@@ -169,7 +171,7 @@ def apply_bundle(disk: Disk, machine: Machine, data: bytes, say: Callable[[str],
 
 
 def identity(disk: Disk, bundle: dict[str, Any]) -> None:
-    """The folder that `edgegossip node` takes. board.json comes last: units wait for it."""
+    """Write the folder that `edgegossip node` takes. board.json comes last: units wait for it."""
     for name, text in sorted(bundle["identity"].items()):
         if name == "crl.pem" and disk.read(f"{HOME}/{name}") is not None and not changed(disk, bundle):
             continue  # the board may know a newer one by now
@@ -189,7 +191,7 @@ def identity(disk: Disk, bundle: dict[str, Any]) -> None:
 
 
 def changed(disk: Disk, bundle: dict[str, Any]) -> bool:
-    """Whether the identity that is there is of another certificate than the bundle's."""
+    """Return whether the identity that is there is of another certificate than the bundle's."""
     try:
         return bool(json.loads(disk.read(f"{HOME}/board.json") or b"{}").get("serial") != bundle["serial"])
     except ValueError:
@@ -204,15 +206,17 @@ def hostname(disk: Disk, name: str) -> None:
 
 
 def ssh_keys(disk: Disk, keys: Sequence[str]) -> None:
-    """Who may come in as root, with a key only. No keys: nobody, and nothing is changed."""
+    """Write down who may come in as root, with a key only. No keys: nobody, and nothing is
+    changed."""
     if keys:
         disk.make_folder("/root/.ssh", 0o700)
         disk.replace("/root/.ssh/authorized_keys", ("\n".join(keys) + "\n").encode(), 0o600)
 
 
 def wifi(disk: Disk, networks: Sequence[dict[str, str]]) -> list[list[str]]:
-    """For NetworkManager where the image has it (Raspberry Pi OS), else for wpa_supplicant and
-    systemd-networkd (our images); the commands that make it count at once."""
+    """Write the networks for NetworkManager where the image has it (Raspberry Pi OS), else for
+    wpa_supplicant and systemd-networkd (our images). Return the commands that make it count at
+    once."""
     if not networks:
         return []
     if disk.exists(NETWORK_MANAGER):
@@ -230,8 +234,8 @@ def wifi(disk: Disk, networks: Sequence[dict[str, str]]) -> list[list[str]]:
 
 
 def wpa_supplicant(networks: Sequence[dict[str, str]]) -> str:
-    """wpa_supplicant.conf(5). The network's name goes in as hexadecimal digits, so nothing in it
-    needs quotes."""
+    """Return a wpa_supplicant.conf(5). The network's name goes in as hexadecimal digits, so nothing
+    in it needs quotes."""
     country = next((n["country"] for n in networks if n["country"]), "")
     lines = ["ctrl_interface=DIR=/run/wpa_supplicant", "update_config=0", *([f"country={country}"] if country else [])]
     for network in networks:
@@ -241,7 +245,7 @@ def wpa_supplicant(networks: Sequence[dict[str, str]]) -> str:
 
 
 def network_manager(name: str, network: dict[str, str]) -> str:
-    """nm-settings-keyfile(5). The network's name goes in as a list of bytes."""
+    """Return an nm-settings-keyfile(5). The network's name goes in as a list of bytes."""
     ssid = "".join(f"{byte};" for byte in network["ssid"].encode())
     return (
         f"[connection]\nid={name}\ntype=wifi\nautoconnect=true\n\n[wifi]\nmode=infrastructure\nssid={ssid}\nhidden=true\n\n"
@@ -250,7 +254,8 @@ def network_manager(name: str, network: dict[str, str]) -> str:
 
 
 def grow(disk: Disk, machine: Machine, say: Callable[[str], None]) -> None:
-    """The root partition to the end of the card, and its file system with it. Raises Failed."""
+    """Grow the root partition to the end of the card, and its file system with it. Raises
+    Failed."""
     if disk.exists(GROWN):
         return
     device = machine.run(["findmnt", "--noheadings", "--output", "SOURCE", "/"]).strip()
@@ -264,7 +269,7 @@ def grow(disk: Disk, machine: Machine, say: Callable[[str], None]) -> None:
 
 
 def partition(disk: Disk, device: str) -> tuple[str, str]:
-    """Of /dev/mmcblk0p2 ("2", "/dev/mmcblk0"), as sysfs has it. Raises Failed."""
+    """Return of /dev/mmcblk0p2 ("2", "/dev/mmcblk0"), as sysfs has it. Raises Failed."""
     name = os.path.basename(device)
     number = disk.read(f"/sys/class/block/{name}/partition")
     if number is None:
@@ -274,7 +279,8 @@ def partition(disk: Disk, device: str) -> tuple[str, str]:
 
 
 def host_keys(disk: Disk, machine: Machine, say: Callable[[str], None]) -> None:
-    """Each card its own. ssh-keygen makes those that are missing, each whole or not at all."""
+    """Give each card its own keys. ssh-keygen makes those that are missing, each whole or not at
+    all."""
     if disk.exists("/usr/bin/ssh-keygen"):
         machine.run(["ssh-keygen", "-A"])
 

@@ -34,8 +34,8 @@ SERVICE = "edgegossip-node.service"
 
 
 def guard(disk: Disk, boot: str, uptime_s: float, say: Callable[[str], None]) -> bool:
-    """One look. Whether another release runs from now on, so that services must be restarted.
-    `boot`: another at each boot."""
+    """Look once. Return whether another release runs from now on, so that services must be
+    restarted. `boot`: another at each boot."""
     changed = False
     trial = document(disk, TRIAL)
     if not trial:
@@ -47,7 +47,7 @@ def guard(disk: Disk, boot: str, uptime_s: float, say: Callable[[str], None]) ->
 
 
 def begin(disk: Disk, boot: str, uptime_s: float, say: Callable[[str], None]) -> bool:
-    """The trial of a release that is wanted, if there is one."""
+    """Begin the trial of a release that is wanted, if there is one."""
     wanted, old = document(disk, WANTED), (disk.target(CURRENT) or "").removeprefix("releases/")
     new, sequence = str(wanted.get("name", "")), wanted.get("sequence", 0)
     if not new or not old or new == old or str(sequence) in document(disk, FAILED):
