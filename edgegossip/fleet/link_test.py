@@ -23,7 +23,7 @@ from typing import Any
 
 from edgegossip.telemetry.machine import package_version
 from edgegossip.types import ConfigError, HostError, PeerError
-from edgegossip.untrusted import whole_number
+from edgegossip.untrusted import printable, whole_number
 
 PORT = 7733
 MAX_S = 20.0
@@ -32,14 +32,12 @@ _CALL = struct.Struct("!cQ")
 _BLOCK = bytes(1 << 16)
 _LENGTH = struct.Struct("!I")
 _MAX_INFO_BYTES = 4096
+_MAX_ADDRESS_BYTES = 300
 _IP_MTU = 14  # linux/in.h
 _PINGS = 10
 _AIM_S = 1.5  # that a measured transfer takes
-
-
-_MAX_ADDRESS_BYTES = 300
-_FIGURES = ("up_bits_per_s", "down_bits_per_s", "round_trip_s", "ahead_s")
 _RELAYED_S = 60.0  # that a third machine's measurement may take
+_FIGURES = ("up_bits_per_s", "down_bits_per_s", "round_trip_s", "ahead_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +91,7 @@ def measure_from(host: str, port: int, to: tuple[str, int]) -> LinkRate:
             link.sendall(_CALL.pack(b"M", len(text)) + text)
             about = _document(link)
             if "error" in about:
-                raise PeerError(f"{host}:{port} says: {printable(str(about['error']))}")
+                raise PeerError(f"{host}:{port} says: {printable(str(about['error']), 300)}")
             up, down, round_trip, ahead = (float(about[name]) for name in _FIGURES)
             return LinkRate(up, down, round_trip, ahead, None, {})
     except (OSError, EOFError, ValueError, TypeError, KeyError) as error:
@@ -101,11 +99,6 @@ def measure_from(host: str, port: int, to: tuple[str, int]) -> LinkRate:
         raise PeerError(
             f"{host}:{port} does not measure to others: {reason}; run `edgegossip calibrate --serve {port} --relay` there"
         ) from None
-
-
-def printable(text: str) -> str:
-    """Return what another machine said, without what could steer a terminal."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)[:300]
 
 
 def serve(listener: socket.socket, until_s: float, relay: bool = False) -> int:

@@ -14,6 +14,7 @@ from edgegossip.choices import did_you_mean
 from edgegossip.files import write_file
 from edgegossip.fleet.kitfile import ProvisioningBundle, Wifi
 from edgegossip.fleet.store import Fleet
+from edgegossip.mesh import address as addresses
 from edgegossip.security.identity import CA, CERTIFICATE, CRL, KEY
 from edgegossip.types import ConfigError, DataError, NodeId, UsageError
 from edgegossip.update.client import Order
@@ -126,8 +127,6 @@ def _check_client(profile: Profile) -> None:
 
 def check_place(option: str, place: str) -> None:
     """Raise ConfigError unless it is HOST:PORT of something that others reach."""
-    from edgegossip.mesh import address as addresses
-
     addresses.parse(place, option)
 
 

@@ -4,6 +4,7 @@ no keys: `configure` brings them."""
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import os
 import shutil
@@ -188,8 +189,6 @@ def epoch() -> int:
 
 def check_machine() -> None:
     """Raise HostError that names all that this machine lacks."""
-    import importlib.util
-
     tools.need(*_NEEDS)
     missing = [name for name in _MODULES if importlib.util.find_spec(name) is None]
     if missing:

@@ -17,7 +17,7 @@ from pathlib import Path
 from edgegossip.fleet.image.boards import Debian
 from edgegossip.fleet.image.tools import find, run
 from edgegossip.types import DataError
-from edgegossip.update import bundle as packages
+from edgegossip.update.bundle import LOCK
 
 # Below site/: what no board needs. Tests have example keys in them, which a scan for secrets would
 # find.
@@ -49,7 +49,7 @@ def install(lock: Path, debian: Debian, site: Path, log: Path) -> None:
         for path in sorted(site.glob(pattern), reverse=True):
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
     (site / ".lock").unlink(missing_ok=True)
-    shutil.copyfile(lock, site / packages.LOCK)
+    shutil.copyfile(lock, site / LOCK)
 
 
 def unpack(wheel: Path, site: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -63,8 +64,6 @@ def configure(base: Path, bundle_file: Path, output: Path) -> Configured:
 
 def _put_bundle(image: Path, offset: int, bundle_file: Path) -> None:
     """Put the bundle into the boot partition, under the name that first boot looks for."""
-    import tempfile
-
     with tempfile.TemporaryDirectory(prefix="edgegossip-kit-") as folder:  # 0700
         named = Path(folder, BUNDLE)
         named.write_bytes(bundle_file.read_bytes())

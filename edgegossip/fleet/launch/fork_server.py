@@ -65,24 +65,19 @@ class Process(Protocol):
 
     def poll(self) -> int | None:
         """Return the exit status, -N when signal N killed it; None while it runs."""
-        ...
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end; its exit status. Raises subprocess.TimeoutExpired after `timeout`
-        seconds."""
-        ...
+        """Wait for its end; return its exit status. Raises subprocess.TimeoutExpired after
+        `timeout` seconds."""
 
     def send_signal(self, sig: int) -> None:
         """Send it a signal; nothing happens once it has ended."""
-        ...
 
     def terminate(self) -> None:
         """Ask it to end (SIGTERM)."""
-        ...
 
     def kill(self) -> None:
         """End it (SIGKILL)."""
-        ...
 
 
 class ForkedProcess(Process):
@@ -119,8 +114,6 @@ class ForkedProcess(Process):
 
     @override
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end; its exit status. Raises subprocess.TimeoutExpired after `timeout`
-        seconds."""
         with self._lock:  # nobody takes the status, and closes the handle, while we copy it
             handle = os.dup(self._handle) if self._code is None else None
         if handle is not None:
@@ -135,7 +128,6 @@ class ForkedProcess(Process):
 
     @override
     def send_signal(self, sig: int) -> None:
-        """Does nothing once it has ended."""
         with self._lock:
             if self._code is None:
                 os.kill(self.pid, sig)
