@@ -47,6 +47,17 @@ _WIFI = re.compile(rb"""psk\\*["']?\s*[=:]\s*\\*["']?([0-9a-fA-F]{64})(?![0-9a-f
 # What base64 makes of the begin of a first line, at any of the three places of a group; characters
 # that make that group whole.
 _TWICE = ((b"LS0tLS1CRUdJ", b""), (b"0tLS0tQkVHSU", b"AC"), (b"tLS0tLUJFR0l", b"AAA"))
+_BINARY = (
+    (b"\x06\x07\x2a\x86\x48\xce\x3d\x02\x01", _PKCS8),
+    (b"\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x01\x01", _PKCS8),
+    (b"\x06\x03\x2b\x65", _PKCS8),
+    (b"\xa0\x0a\x06\x08\x2a\x86\x48\xce\x3d\x03\x01\x07", _SEC1),
+    (b"\xa0\x07\x06\x05\x2b\x81\x04\x00", _SEC1),
+    (b"\x02\x03\x01\x00\x01\x02", _PKCS1),
+)
+_PROGRAMS = ("usr/lib/*/*.so*", "usr/bin/*", "usr/sbin/*", "boot/vmlinuz-*")
+_MACHINE_CODE = (b"\x7fELF", b"MZ")  # the latter: a kernel that EFI starts
+_Found: TypeAlias = tuple[int, bytes]  # where in the window, and what tells it from others
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +67,6 @@ class Key:
 
     at: int
     digest: str
-
-
-_PROGRAMS = ("usr/lib/*/*.so*", "usr/bin/*", "usr/sbin/*", "boot/vmlinuz-*")
-_MACHINE_CODE = (b"\x7fELF", b"MZ")  # the latter: a kernel that EFI starts
-_Found: TypeAlias = tuple[int, bytes]  # where in the window, and what tells it from others
 
 
 def find_keys(stream: BinaryIO) -> Iterator[Key]:
@@ -158,16 +164,6 @@ def _decoded(text: bytes) -> bytes:
         return base64.b64decode(with_rest + b"=" * (-len(with_rest) % 4))
     except binascii.Error:
         return b""
-
-
-_BINARY = (
-    (b"\x06\x07\x2a\x86\x48\xce\x3d\x02\x01", _PKCS8),
-    (b"\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x01\x01", _PKCS8),
-    (b"\x06\x03\x2b\x65", _PKCS8),
-    (b"\xa0\x0a\x06\x08\x2a\x86\x48\xce\x3d\x03\x01\x07", _SEC1),
-    (b"\xa0\x07\x06\x05\x2b\x81\x04\x00", _SEC1),
-    (b"\x02\x03\x01\x00\x01\x02", _PKCS1),
-)
 
 
 def of_libraries(root: Path) -> list[str]:
