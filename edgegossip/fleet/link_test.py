@@ -82,8 +82,8 @@ def measure(host: str, port: int) -> LinkRate:
 
 
 def measure_from(host: str, port: int, to: tuple[str, int]) -> LinkRate:
-    """Return what the machine at host:port measures to a third one. It answers with
-    `calibrate --serve --relay`. Raises PeerError."""
+    """Return what the machine at host:port measures to a third one. It answers with `calibrate
+    --serve --relay`. Raises PeerError."""
     text = f"{to[0]}:{to[1]}".encode()
     try:
         with socket.create_connection((host, port), timeout=5.0) as link:

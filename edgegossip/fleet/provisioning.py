@@ -95,8 +95,8 @@ def _checked(profile: Profile) -> Profile:
 
 
 def check_run(profile: Profile) -> None:
-    """Refuse what `edgegossip node` would not take: no board could say it to anybody.
-    Raises ConfigError."""
+    """Refuse what `edgegossip node` would not take: no board could say it to anybody. Raises
+    ConfigError."""
     if profile.coordinator:
         _check_client(profile)
     if profile.join and not profile.founder:

@@ -1,8 +1,8 @@
 """The rival of `bench server`: a Flower app as Flower's PyTorch template writes it, run by stock
 SuperNodes with FedAvg.
 
-It travels to them as the app.py of a Flower app bundle, so it stands alone: nothing of this package
-is imported.
+It travels to them as the app.py of a Flower app bundle, so it stands alone: what plays rounds there
+imports nothing of this package.
 """
 
 from __future__ import annotations

@@ -96,8 +96,8 @@ class ChannelFactory:
         self._limits, self._security, self._before_disconnect = limits, security, before_disconnect
 
     async def check(self, peer: NodeId, where: addresses.Address) -> None:
-        """See, before `open`, that it is `peer` who listens there, and exchange
-        revocations. Raises PeerError with the reason. Without security there is nothing to see."""
+        """See, before `open`, that it is `peer` who listens there, and exchange revocations. Raises
+        PeerError with the reason. Without security there is nothing to see."""
         if self._security is None:
             return
         try:

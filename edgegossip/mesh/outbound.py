@@ -158,8 +158,7 @@ class Edge:
 
     def peer_left(self, session: int) -> None:
         """Take in that the peer said goodbye on its own stream to us. It takes no more frames, but
-        what it acknowledged before may come in after its goodbye, which took another
-        connection."""
+        what it acknowledged before may come in after its goodbye, which took another connection."""
         self._left_session = session
         if self.status is Status.UP and self._stream is not None:
             self.status = Status.LEAVING
@@ -473,9 +472,9 @@ class FrameQueue:
 
 
 class Stream:
-    """Writes the frames of a queue on one stream, and reads what the peer answers.
-    `acknowledged` takes every frame that the peer has and when it said so (monotonic seconds),
-    `refused` one that it will never take and why."""
+    """Writes the frames of a queue on one stream, and reads what the peer answers. `acknowledged`
+    takes every frame that the peer has and when it said so (monotonic seconds), `refused` one that
+    it will never take and why."""
 
     def __init__(
         self,

@@ -56,9 +56,9 @@ class GrpcTransport(Transport):
     `security` brings TLS; `services` are further gRPC services of this node's server, whose methods
     are coroutines on the transport's loop (`submit` runs others there); the FileDescriptor in their
     `descriptor`, if any, is what reflection tells of them, and their coroutine `on_revocations`, if
-    any, is run when our revocation list is a newer one. `spool` is where large frames go
-    on their way in. Raises ConfigError for a malformed value,
-    UsageError for an exposed address, HostError when it cannot listen.
+    any, is run when our revocation list is a newer one. `spool` is where large frames go on their
+    way in. Raises ConfigError for a malformed value, UsageError for an exposed address, HostError
+    when it cannot listen.
     """
 
     def __init__(

@@ -108,8 +108,8 @@ class NeighbourStatus:
 
 
 class MemberTransport(Transport):
-    """Moves frames over `inner`, whose services hold `agent`'s. `neighbours` get streams as soon
-    as their address is known; what the members say of all others comes as it is."""
+    """Moves frames over `inner`, whose services hold `agent`'s. `neighbours` get streams as soon as
+    their address is known; what the members say of all others comes as it is."""
 
     def __init__(self, inner: GrpcTransport, agent: Agent, neighbours: Collection[NodeId]) -> None:
         self._inner, self._agent, self._neighbours = inner, agent, frozenset(neighbours)

@@ -5,8 +5,8 @@ servers:
 
     NAME.ROLE.FLEET.edgegossip         who it is; a client asks for exactly this name
     *.SERIAL.serial.FLEET.edgegossip   this very certificate, so that a client can ask for the one
-                                       that it has checked; the first
-                                       label is free for a one-time token
+                                       that it has checked; the first label is free for a one-time
+                                       token
 
 FLEET is the start of the SHA-256 of the authority's public key, so two fleets never share names,
 even when their owners call them alike."""

@@ -8,11 +8,11 @@
 
 The manifest names the fleet, version, sequence number, machine and Python, every file with size,
 SHA-256 and its pieces, and every piece; and, where it has our own package only, the name of the
-packages that the board must have already. So a board checks one signature, then takes
-the pieces that it has not got; what one is worth, its SHA-256 says. There are no links, owners, or
-times of files in it, and paths are plain names below site/. The signature is that of operators,
-P-256 like everything in a fleet (not Ed25519): boards have that code, and a lost operator's key can
-be revoked. Sequence numbers only ever grow; `signed_s` is when this one was first pushed.
+packages that the board must have already. So a board checks one signature, then takes the pieces
+that it has not got; what one is worth, its SHA-256 says. There are no links, owners, or times of
+files in it, and paths are plain names below site/. The signature is that of operators, P-256 like
+everything in a fleet (not Ed25519): boards have that code, and a lost operator's key can be
+revoked. Sequence numbers only ever grow; `signed_s` is when this one was first pushed.
 
 A release is two layers in one folder: our own package, and the packages of a lock file, which
 change seldom and are a hundred times as large. A copy of that file, site/packages.lock, says which

@@ -76,9 +76,9 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Medium:
-    """Tells a disk from another one that has its name later: another card in the reader, a
-    stick put in anew. `size` is bytes; `sequence` is the kernel's count of disks that it has seen
-    (Linux 5.15)."""
+    """Tells a disk from another one that has its name later: another card in the reader, a stick
+    put in anew. `size` is bytes; `sequence` is the kernel's count of disks that it has seen (Linux
+    5.15)."""
 
     number: str = ""
     size: int = 0

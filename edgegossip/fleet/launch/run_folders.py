@@ -34,10 +34,10 @@ def unfinished(
     runs_dir: Path, run_id: bytes, members: Sequence[NodeId], name: NodeId, instance: str = ""
 ) -> Path | None:
     """Find the run folder that the same command goes on with after kill -9: the newest one of that
-    run, if it is not over. `name`: whose checkpoints, and nobody else's: a folder of
-    `edgegossip run` is for `run --resume`. None when the newest folder is one of a run that ended:
-    then checkpoints were removed, or the model is there. Folders that cannot be read are passed
-    over, and those of another `instance` of the run (empty: of any)."""
+    run, if it is not over. `name`: whose checkpoints, and nobody else's: a folder of `edgegossip
+    run` is for `run --resume`. None when the newest folder is one of a run that ended: then
+    checkpoints were removed, or the model is there. Folders that cannot be read are passed over,
+    and those of another `instance` of the run (empty: of any)."""
     found = []
     for document in runs_dir.glob("*/run.json"):
         try:
