@@ -220,7 +220,7 @@ class MeshLimits(ConnectionLimits):
             ("grpc.enable_retries", 0),
         ]
 
-    def server_options(self, *, secured: bool = False) -> list[tuple[str, int]]:
+    def server_options(self, *, secured: bool) -> list[tuple[str, int]]:
         """Return gRPC options of the listening side, with or without a TLS front end before it."""
         return [
             *self._common(self.server_keepalive_factor * self.keepalive_s),

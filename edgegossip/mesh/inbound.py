@@ -103,8 +103,8 @@ class Inbound(GenericRpcHandler):
         inbox: Inbox,
         on_goodbye: Callable[[NodeId, int], None],
         on_fit: Callable[[NodeId, str], None],
-        security: Security | None = None,
-        spool: Spool | None = None,
+        security: Security | None,
+        spool: Spool | None,
     ) -> None:
         self._node, self._run_id, self._session = node, run_id, session
         self._limits, self._inbox, self._on_goodbye = limits, inbox, on_goodbye

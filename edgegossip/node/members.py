@@ -212,7 +212,7 @@ def open_member(
     listen: str,
     advertise: str | None,
     insecure: bool,
-    spool: Spool | None = None,
+    spool: Spool,
 ) -> tuple[MemberTransport, Callable[[], None], RemoteMembers]:
     """Return this board's transport as a member of its run, listening; what makes it take part; and
     who else is in the run. `advertise`: HOST[:PORT] at which others reach it, if not where it

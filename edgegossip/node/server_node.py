@@ -30,9 +30,9 @@ def run_client(
     spec: NodeSpec,
     coordinator: str,
     sink: Sink,
-    checkpoints: Path | None = None,
-    patience_s: float = PATIENCE_S,
-    identity: Identity | None = None,
+    checkpoints: Path | None,
+    patience_s: float,
+    identity: Identity | None,
 ) -> None:
     """Take part until the coordinator says that the run is over. torch is imported once it has
     answered. `checkpoints` is this board's folder of them. With `identity` over TLS, to a

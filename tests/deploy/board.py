@@ -170,14 +170,14 @@ class FakeOs:
         return done
 
 
-def cut_at(number: int, then: Callable[[], BaseException] = PowerCut) -> Callable[[str, str], None]:
+def cut_at(number: int) -> Callable[[str, str], None]:
     """For FakeDisk.before: the power goes before the operation of this number."""
     left = [number]
 
     def before(operation: str, path: str) -> None:
         left[0] -= 1
         if left[0] < 0:
-            raise then()
+            raise PowerCut
 
     return before
 

@@ -33,8 +33,8 @@ class FakeMachine:
     """Programs that succeed, and are remembered; the release's check of a bundle is the real
     one."""
 
-    def __init__(self, disk: FakeDisk, now_s: float = 0.0) -> None:
-        self.disk, self.now_s, self.commands, self.refuse = disk, now_s, [], ""
+    def __init__(self, disk: FakeDisk) -> None:
+        self.disk, self.now_s, self.commands, self.refuse = disk, 0.0, [], ""
 
     def now(self) -> float:
         return self.now_s

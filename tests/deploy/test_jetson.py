@@ -61,7 +61,7 @@ def test_the_gpu_is_all_that_is_opened() -> None:
     assert "DevicePolicy=closed" in own
 
 
-def test_the_install_script_says_what_it_needs(tmp_path: Path) -> None:
+def test_the_install_script_says_what_it_needs() -> None:
     done = subprocess.run(["sh", DEPLOY / "jetson/install.sh"], capture_output=True, text=True, timeout=20)
     assert done.returncode == 1 and "usage: install.sh [--torch WHEEL] EDGEGOSSIP_WHEEL BUNDLE" in done.stderr
     done = subprocess.run(

@@ -91,8 +91,8 @@ def _environment(home: Path) -> dict[str, str]:
     return {**os.environ, **QUIET, "FLWR_HOME": str(home), "PATH": path}
 
 
-def _await(report: Path, until_s: float = 240.0) -> dict[str, Any]:
-    end = time.monotonic() + until_s
+def _await(report: Path) -> dict[str, Any]:
+    end = time.monotonic() + 240.0
     while time.monotonic() < end:
         if report.exists() and report.read_text().endswith("}"):
             return dict(json.loads(report.read_text()))

@@ -23,9 +23,9 @@ CHANNEL = Channel.of(LAYOUT, RUN, codecs.get("fp32"))
 X = np.linspace(-1, 1, LAYOUT.size, dtype=np.float32)
 
 
-def _data(channel: Channel = CHANNEL, round: int = 3) -> bytes:
+def _data(channel: Channel = CHANNEL) -> bytes:
     state = channel.codec.init(channel.layout)
-    frame, _ = channel.frame(Kind.UPDATE, X, state, Ctx(1, round), 1, {Aux.EXAMPLES: 10.0})
+    frame, _ = channel.frame(Kind.UPDATE, X, state, Ctx(1, 3), 1, {Aux.EXAMPLES: 10.0})
     return frame_array(frame, channel.layout).data
 
 

@@ -321,7 +321,7 @@ def test_blocked_time_is_transmit_until_the_acknowledgement_and_wait_after_it(sl
     assert boards[0].sink.rows[0][2]["net/payload_bytes"] == 2 * VALUES * 4  # the last round waits for both
 
 
-def test_a_rounds_record_is_down_before_its_state_is_kept(tmp_path: Path) -> None:
+def test_a_rounds_record_is_down_before_its_state_is_kept() -> None:
     """Whoever is killed goes on after that state, and would miss the record; its time is none of
     `other`."""
     boards, seen = fleet({"run.rounds": 3}), list[tuple[int, int]]()

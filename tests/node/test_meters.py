@@ -47,7 +47,7 @@ def test_a_slow_reading_does_not_silence_the_next_ones(monkeypatch):
     assert meters._sockets_after_s <= 100.0 + module.SOCKETS_EVERY_S
 
 
-def test_sensors_are_looked_for_once_rounds_begin(monkeypatch):
+def test_sensors_are_looked_for_once_rounds_begin():
     meters = NodeMeters()
     assert meters._machine._slow is None
     meters.begin()

@@ -4,8 +4,8 @@ from edgegossip.mesh.base import SendReceipt
 from edgegossip.node.gossip_node import LINKS_EVERY_S, Traffic
 
 
-def receipt(frame_id, to, start_s, acknowledged_s, message_bytes=110):
-    return SendReceipt(frame_id, to, 105, message_bytes, start_s, start_s, acknowledged_s)
+def receipt(frame_id, to, start_s, acknowledged_s):
+    return SendReceipt(frame_id, to, 105, 110, start_s, start_s, acknowledged_s)
 
 
 def test_bytes_and_seconds_by_link_and_frames_that_overlap_count_once():

@@ -84,10 +84,10 @@ class Port:
             s.sendall(handshake.blob(b""))
             return found.text
 
-    def hello_with(self, token: str, name: str = "c", *protocols: str) -> bytes:
-        """A ClientHello."""
+    def hello_with(self, token: str) -> bytes:
+        """A ClientHello of c."""
         outgoing = ssl.MemoryBIO()
-        context = self.fleet.client_context(self.fleet.of(name), *(protocols or (tls.H2,)))
+        context = self.fleet.client_context(self.fleet.of("c"), tls.H2)
         server_name = serial_name(self.admission.identity.certificate.serial, self.fleet.ca.fleet_id, token)
         with suppress(ssl.SSLWantReadError):
             context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname=server_name).do_handshake()

@@ -107,9 +107,9 @@ def closed(s: socket.socket) -> bool:
     return True
 
 
-def is_served(fleet: TestFleet, server: MemberServer, name: str, source: str = "127.0.0.1") -> bool:
+def is_served(fleet: TestFleet, server: MemberServer, name: str) -> bool:
     context = fleet.client_context(fleet.of(name))
-    with dial(server, source) as plain, context.wrap_socket(plain) as s, suppress(OSError):
+    with dial(server) as plain, context.wrap_socket(plain) as s, suppress(OSError):
         return ask(s).endswith(name.encode())
     return False
 
@@ -220,7 +220,7 @@ def test_an_address_that_connects_too_often_is_closed_at_once(
 
 @pytest.mark.parametrize("start", [b"", b"\x16\x03"])
 def test_a_handshake_that_does_not_go_on_is_ended(
-    fleet: TestFleet, admission: Admission, monkeypatch: pytest.MonkeyPatch, start: bytes
+    admission: Admission, monkeypatch: pytest.MonkeyPatch, start: bytes
 ) -> None:
     monkeypatch.setattr(https, "HANDSHAKE_S", 0.05)
     monkeypatch.setattr(https, "LINGER_S", 0.05)

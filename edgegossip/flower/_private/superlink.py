@@ -444,7 +444,7 @@ class Batching:
     `on_news` is called when a board has sent something, `on_taken` when it has asked for one more
     object of a large message."""
 
-    def __init__(self, on_news: Callable[[], None], on_taken: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, on_news: Callable[[], None], on_taken: Callable[[], None]) -> None:
         self._on_news, self._on_taken = on_news, on_taken
         self._news = asyncio.Event()  # there may be something for boards; another one each time
         # The last message of each board, until it says that it has it.

@@ -327,7 +327,7 @@ def test_a_program_that_fails_says_why(tmp_path):
         tools.run(["sh", "-c", "echo x; exit 1"], 20, log=tmp_path / "log")
 
 
-def test_only_a_checkout_can_be_built(tmp_path, monkeypatch):
+def test_only_a_checkout_can_be_built(tmp_path):
     assert build.source_of(None) == ROOT
     with pytest.raises(UsageError, match="has no pyproject.toml: name a checkout"):
         build.source_of(tmp_path)

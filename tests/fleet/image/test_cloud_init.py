@@ -201,7 +201,7 @@ def test_a_card_is_prepared(tmp_path, bundle, wheel):
             assert b"PRIVATE KEY" not in path.read_bytes(), path
 
 
-def test_what_goes_into_the_root_file_system_is_roots(bundle):
+def test_what_goes_into_the_root_file_system_is_roots():
     data = cloud_init.tar_of(ROOT / "deploy/rootfs")
     assert data == cloud_init.tar_of(ROOT / "deploy/rootfs")
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:

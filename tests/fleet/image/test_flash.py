@@ -237,7 +237,7 @@ def test_an_image_of_another_size_than_the_one_that_was_built_is_not_written(ima
     assert set(loop[1].read_bytes()) == {0xEE}
 
 
-def test_images_with_a_guid_partition_table_are_images(image):
+def test_images_with_a_guid_partition_table_are_images():
     """Its protective entry may name more sectors than there are (UEFI 2.10, 5.2.3)."""
     entry = struct.pack("<B3sB3sII", 0, bytes(3), 0xEE, bytes(3), 1, 0xFFFFFFFF)
     (found,) = disk.parse_partitions(bytes(446) + entry + bytes(48) + b"\x55\xaa", SIZE)

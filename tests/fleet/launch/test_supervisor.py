@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 
 from edgegossip.fleet.launch.supervisor import BoardProcess, Message, Supervisor, _read, stop_all
-from edgegossip.telemetry.records import EventRecord
+from edgegossip.telemetry.records import EventRecord, to_line
 from edgegossip.telemetry.sinks import RecordSink
 
 # Says nothing but that it is alive for some seconds, then that it has finished, then ends.
@@ -127,10 +127,10 @@ def test_a_board_that_is_killed_after_it_finished_is_not_lost(tmp_path: Path) ->
 
 
 def test_a_board_that_has_finished_and_hangs_is_ended_and_not_lost(tmp_path: Path) -> None:
-    hangs = (
-        "from edgegossip.telemetry.sinks import PipeSink; PipeSink(1).event('hangs', 'finished', 'done')\n" + STOPPED
-    )
-    made, _ = supervise(tmp_path, 0.5, hangs=hangs)
+    finished = to_line(
+        EventRecord("hangs", "finished", 0.0, "done")
+    )  # it loads nothing: patience counts from its start
+    made, _ = supervise(tmp_path, 2.0, hangs=f"import os; os.write(1, {finished!r})\n{STOPPED}")
     assert made.lost == {} and made.board("hangs").code == -9
 
 

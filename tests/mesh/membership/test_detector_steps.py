@@ -23,9 +23,9 @@ from edgegossip.mesh.membership.protocol import (
 )
 
 
-def detector(members: int = 4, me: int = 0, now_s: float = 100.0) -> Detector:
-    known = tuple((k, Entry(Status.ALIVE, 1, k + 1, f"10.0.0.{k}:7700")) for k in range(members) if k != me)
-    return Detector(members, me, f"10.0.0.{me}:7700", me + 1, Random(1), now_s, known=known)
+def detector(members: int = 4) -> Detector:
+    known = tuple((k, Entry(Status.ALIVE, 1, k + 1, f"10.0.0.{k}:7700")) for k in range(1, members))
+    return Detector(members, 0, "10.0.0.0:7700", 1, Random(1), 100.0, known=known)
 
 
 def settled(node: Detector, now_s: float) -> None:

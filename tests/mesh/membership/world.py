@@ -37,11 +37,10 @@ class World:
         *,
         loss: float = 0.0,
         delay_s: tuple[float, float] = (0.001, 0.02),
-        settings: SwimSettings | None = None,
         refuses: bool = False,
         wire: bool = False,
     ) -> None:
-        self.random, self.clock, self.settings = Random(seed), Clock(), settings or SwimSettings()
+        self.random, self.clock, self.settings = Random(seed), Clock(), SwimSettings()
         self.loss, self.delay_s, self.refuses = loss, delay_s, refuses
         self.wire = wire  # rows go through the checks of what comes over the network, which takes its time
         self.n, self.sessions = members, 0

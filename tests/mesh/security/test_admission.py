@@ -89,7 +89,7 @@ def test_plaintext(pair, hello):
     told(b, "it does not speak TLS")
 
 
-def test_a_board_without_identity(fleet, pair):
+def test_a_board_without_identity(pair):
     _, b = pair
     with GrpcTransport("c", RUN, limits=LIMITS) as c:
         c.connect({"b": b.address})
