@@ -127,9 +127,8 @@ def test_a_board_that_is_killed_after_it_finished_is_not_lost(tmp_path: Path) ->
 
 
 def test_a_board_that_has_finished_and_hangs_is_ended_and_not_lost(tmp_path: Path) -> None:
-    finished = to_line(
-        EventRecord("hangs", "finished", 0.0, "done")
-    )  # it loads nothing: patience counts from its start
+    # It loads nothing of ours: patience counts from its start.
+    finished = to_line(EventRecord("hangs", 0.0, "finished", "done"))
     made, _ = supervise(tmp_path, 2.0, hangs=f"import os; os.write(1, {finished!r})\n{STOPPED}")
     assert made.lost == {} and made.board("hangs").code == -9
 
