@@ -242,7 +242,7 @@ def _unsupported() -> NoReturn:
     raise UsageError("a strategy only chooses boards and aggregates; the coordinator sends the messages itself")
 
 
-# Rules
+# -- rules
 
 
 def check_params(name: str, make: Callable[..., Strategy], params: Mapping[str, Any]) -> None:

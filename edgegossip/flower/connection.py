@@ -136,7 +136,7 @@ def send_revocations(s: ssl.SSLSocket, revocations: bytes) -> int:
         raise PeerError(f"its answer makes no sense: {error}") from error
 
 
-# Requests, and what their errors mean
+# -- requests, and what their errors mean
 
 
 def speaks_tls(address: str) -> bool:

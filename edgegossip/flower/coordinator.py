@@ -351,7 +351,7 @@ class Coordinator:
         self._model = model
 
 
-# The loop
+# -- the loop
 
 
 class Stopped(RunError):
@@ -493,7 +493,7 @@ class Driver:
     def _handle(self, event: Event) -> None:
         self._carry_out(self._engine.handle(event, time.monotonic()))
 
-    # Events
+    # -- events
 
     def _next_event(self) -> Event:
         """Wait until something happens, or the engine wants to be called; return it."""
@@ -533,7 +533,7 @@ class Driver:
         if moved := self._link.arriving():
             yield Arriving(frozenset(asked.number for i, asked in self._pending.items() if i in moved))
 
-    # Effects
+    # -- effects
 
     def _carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:

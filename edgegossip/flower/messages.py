@@ -169,7 +169,7 @@ class RunDescription:
             )
 
 
-# The coordinator's end: wishes and answers of the server engine as messages
+# -- the coordinator's end: wishes and answers of the server engine as messages
 
 
 def question_type(wish: Instruction) -> str:
@@ -224,7 +224,7 @@ def _try(read: Callable[[RecordDict], T], content: RecordDict) -> T | PeerError:
         return error.with_traceback(None)  # which would keep the message
 
 
-# Frames
+# -- frames
 
 
 def frame_array(frame: Frame, layout: Layout, spool: Spool = Spool()) -> Array:
@@ -259,7 +259,7 @@ def frame_content(array: Array) -> RecordDict:
     return RecordDict({ARRAYS: record})
 
 
-# Small records
+# -- small records
 
 
 def agreement_text(agreement: Agreement) -> str:

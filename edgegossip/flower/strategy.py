@@ -317,7 +317,7 @@ def _log_refused(reply: Message, reason: str) -> None:
     )
 
 
-# What goes down: each model whole or as a difference, by what a board has already
+# -- what goes down: each model whole or as a difference, by what a board has already
 
 
 @dataclass(slots=True)
@@ -452,8 +452,8 @@ class ModelSender:
                 self._holds[node] = number
 
 
-# Replies of an app that do not go with the others: Flower's strategies end the app at the first
-# reply whose metrics or records are not those of the rest, so it is refused before they see it.
+# -- replies that do not go with the others: Flower's strategies end the app at the first whose
+# metrics or records are not those of the rest, so it is refused before they see it
 
 # The names of its array records; then of each metric record its name, and metrics with their sizes.
 ReplySchema = tuple[tuple[str, ...], ...]

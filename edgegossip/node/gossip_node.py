@@ -192,7 +192,7 @@ class GossipNode:
             known["accuracy"] = metrics.accuracy
         self._sink.event(name, "finished", f"{name} finished: {score} {value:.4f}", **known)
 
-    # What the engine waits for
+    # -- what the engine waits for
 
     def _fulfil(self, request: Load | Train | Poll | Finished | Failed) -> None:
         match request:
@@ -241,7 +241,7 @@ class GossipNode:
                 if self._now() >= until_s:
                     return
 
-    # What comes in
+    # -- what comes in
 
     def _step(self) -> None:
         """Handle a timer that is due, or one event. Blocks until there is one, or the transport
@@ -319,7 +319,7 @@ class GossipNode:
     def _span(self, part: str) -> AbstractContextManager[object]:
         return nullcontext() if self._in_worker else self._clock.span(part)
 
-    # Effects
+    # -- effects
 
     def _handle(self, event: Event) -> None:
         self._carry_out(self.engine.handle(event, self._now()))
@@ -353,7 +353,7 @@ class GossipNode:
                 case CaughtUp():
                     self._clock.finish_round()
 
-    # Reports
+    # -- reports
 
     def _end_round(self) -> None:
         """Report the round that has ended: a metrics record, with an evaluation when it is the

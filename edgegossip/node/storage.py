@@ -141,7 +141,7 @@ class Checkpointer:
             self._sink.event(self._spec.name, event, text)
 
 
-# The model
+# -- the model
 
 
 class DiskFull(HostError):

@@ -103,7 +103,7 @@ _CHAIN = 5
 _Client = TypeVar("_Client", bound=ProtobufClient)
 
 
-# A board's connection
+# -- a board's connection
 
 
 class FleetLink:
@@ -256,7 +256,7 @@ class Signature:
         return call_next(context)
 
 
-# Content of messages: a tree of objects
+# -- content of messages: a tree of objects
 
 
 @dataclass(slots=True)
@@ -471,7 +471,7 @@ def is_whole(tree: ObjectTree, contents: Container[str]) -> bool:
     return all(item.object_id in contents for item in iterate_object_tree(tree))
 
 
-# A bundle: parts, each with its length before it.
+# -- a bundle: parts, each with its length before it
 
 _LENGTH = struct.Struct("<I")
 
@@ -502,7 +502,7 @@ def unpack(body: bytes) -> tuple[bytes, dict[str, bytes]]:
     return parts[0], {parts[k].decode("ascii"): parts[k + 1] for k in range(1, len(parts), 2)}
 
 
-# Requests: how they are sent, and what their errors mean
+# -- requests: how they are sent, and what their errors mean
 
 
 def connect(kind: type[_Client], address: str, context: ssl.SSLContext | None, interceptors: Sequence[Any]) -> _Client:
