@@ -44,6 +44,11 @@ class Address:
         """Whether it is an IP address that only this machine can reach."""
         return self.is_numeric and ipaddress.ip_address(self.host.partition("%")[0]).is_loopback
 
+    @property
+    def is_local(self) -> bool:
+        """Whether it says so itself, without a resolver, that only this machine can reach it."""
+        return self.host == "localhost" or self.is_loopback
+
 
 def parse(text: str, what: str, *, any_port: bool = False) -> Address:
     """Read `text` as an Address; `any_port` allows port 0. Raises ConfigError that names `what`.

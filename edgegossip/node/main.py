@@ -352,7 +352,7 @@ def check_coordinator(text: str, options: NodeOptions) -> None:
     """Raise ConfigError for an address that is none, and for one elsewhere that is not to be
     trusted."""
     where = addresses.parse(text, "--coordinator")
-    if where.host == "localhost" or where.is_loopback or options.identity is not None or options.insecure:
+    if where.is_local or options.identity is not None or options.insecure:
         return
     raise ConfigError(
         f"--coordinator {text}: without TLS anybody on that network can read and change what is sent: give this board an "

@@ -4,7 +4,6 @@ written."""
 from __future__ import annotations
 
 import importlib.util
-import ipaddress
 import socket
 import time
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from edgegossip import codecs, training
 from edgegossip.gossip import topologies
 from edgegossip.gossip.averaging import default_eta, memory_eta
 from edgegossip.layout import Layout, TensorSpec
+from edgegossip.mesh.address import Address
 from edgegossip.node.spec import NodeSpec, make_algorithm, make_view
 from edgegossip.recipe import Recipe, run_id
 from edgegossip.telemetry.summary import COORDINATOR
@@ -177,7 +177,7 @@ def check_ports(recipe: Recipe, nodes: int) -> None:
     """Raise HostError naming the first port of the run that is taken, ConfigError for an address
     that is not ours."""
     host, first = recipe.network.host, recipe.network.port
-    if not is_loopback(host):
+    if not Address(host, first).is_local:
         raise ConfigError(f"network.host = {host}: `run` keeps its boards on this machine; the nearest is 127.0.0.1")
     count = nodes if recipe.run.mode == "gossip" else 1
     if first + count - 1 > 65_535:
@@ -190,19 +190,11 @@ def check_ports(recipe: Recipe, nodes: int) -> None:
 
 def check_exposure(host: str, insecure: bool) -> None:
     """Raise ConfigError for an address that others can reach, unless that was asked for."""
-    if not insecure and not is_loopback(host):
+    if not insecure and not Address(host, 0).is_local:
         raise ConfigError(
             f"--host {host} lets everybody on that network join without a key or encryption: make a fleet "
             "(`edgegossip fleet init`) and name it with --fleet, use 127.0.0.1, or say --insecure on a network you trust"
         )
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches that address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def check_port(host: str, port: int) -> None:

@@ -150,7 +150,7 @@ class OwnAddress:
         """Take in that somebody at the host `caller` reached us, it says, at `at`. Return whether
         that is our address from now on."""
         where = _parse_address(at)
-        if where is None or (_is_loopback(where) and not _is_loopback(Address(caller, 1))):
+        if where is None or (where.is_local and not Address(caller, 1).is_local):
             return False
         return self._take(where)
 
@@ -171,7 +171,7 @@ class OwnAddress:
     def _rank(self, where: Address | None) -> int:
         if where is None:
             return _UNKNOWN
-        if _is_loopback(where):
+        if where.is_local:
             return _LOOPBACK
         return _OURS if where.is_numeric and where.port == self._port and self._is_own(where.host) else _SAID
 
@@ -186,10 +186,6 @@ def has_address(host: str) -> bool:
     except OSError:
         return False
     return True
-
-
-def _is_loopback(where: Address) -> bool:
-    return where.host == "localhost" or where.is_loopback
 
 
 def _parse_address(text: str) -> Address | None:
