@@ -25,11 +25,12 @@ from typing import Any
 from edgegossip.files import write_file
 from edgegossip.fleet import kitfile
 from edgegossip.fleet.image.boards import TRIXIE
+from edgegossip.fleet.image.configure import BUNDLE
 from edgegossip.fleet.kitfile import ProvisioningBundle, Wifi
 from edgegossip.fleet.lock import refused_as
 from edgegossip.types import DataError, HostError
 
-FOLDER, BUNDLE = "edgegossip", "edgegossip.kit"
+FOLDER = "edgegossip"
 _BOOT = "/boot/firmware"
 UNIT_FILE = "/etc/systemd/system/edgegossip-install.service"
 UNIT = f"""[Unit]
