@@ -35,7 +35,6 @@ from edgegossip.telemetry.records import Sink
 from edgegossip.training.base import Workload
 from edgegossip.types import DataError, EdgegossipError, HostError, NodeId, Round, UsageError, Vec
 
-CLOSE_S = 10.0  # how long the last checkpoint may take
 FLUSH_S = 30.0  # how long a round waits for the last checkpoint of a large model
 LOCKED_S = 5.0  # how long an earlier process of this board may take to end
 PATIENCE_S = 3600.0  # for room for the model
@@ -106,7 +105,7 @@ class Checkpointer:
             value = {"state": state, "training": dict(self._workload.snapshot())}
             self._writer.offer(round, value, boot=self._view.boot, tensors=self._view.layout.plain())
 
-    def close(self, patience_s: float = CLOSE_S) -> None:
+    def close(self, patience_s: float) -> None:
         """Write the last one that was offered, if that takes no longer."""
         self._writer.close(patience_s)
 

@@ -31,6 +31,7 @@ from edgegossip.engine.joining import Patience
 from edgegossip.engine.node import NodeConfig, NodeEngine
 from edgegossip.gossip.base import Send
 from edgegossip.layout import Layout, TensorSpec
+from edgegossip.node.gossip_node import LEAVE_S
 from edgegossip.node.spec import NodeSpec, make_algorithm, make_view
 from edgegossip.node.storage import Checkpointer, Restored
 from edgegossip.recipe import Recipe
@@ -91,7 +92,7 @@ class Board:
         try:
             return self.load()
         finally:
-            self.checkpointer.close()
+            self.checkpointer.close(LEAVE_S)
 
     def begin(self, restored: Restored | None) -> None:
         self.give(*(PeerUp(peer) for peer in MEMBERS if peer != self.spec.name))
@@ -160,7 +161,7 @@ def test_boards_go_on_as_if_nothing_had_been(tmp_path: Path) -> None:
         board.begin(None)
     play(first, 5)
     for board in first:
-        board.checkpointer.close()
+        board.checkpointer.close(LEAVE_S)
     second = fleet(tmp_path)
     for board in second:
         restored = board.load()
@@ -182,7 +183,7 @@ def kept(tmp_path: Path, **settings: Any) -> None:
         board.begin(None)
     play(boards, 4)
     for board in boards:
-        board.checkpointer.close()
+        board.checkpointer.close(LEAVE_S)
 
 
 def again(tmp_path: Path, size: int = 6, **settings: Any) -> Board:
@@ -236,7 +237,7 @@ def test_a_folder_that_cannot_be_made_stops_nobody(tmp_path: Path) -> None:
         board.begin(None)
     play(boards, 4)
     for board in boards:
-        board.checkpointer.close()
+        board.checkpointer.close(LEAVE_S)
         assert board.sink.names() == ["checkpoint-failed"] and "cannot keep a checkpoint in" in board.sink.events[0][2]
 
 

@@ -107,12 +107,6 @@ def test_other_model_truncated_or_missing_file_is_refused(tmp_path: Path) -> Non
         ModelFile(tmp_path / "none.npz")
 
 
-def test_unwritable_folder_is_a_host_error(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(HostError, match="cannot save the model"):
-        save_model(tmp_path / "file" / "m.npz", SEVERAL.views(np.zeros(SEVERAL.size, np.float32)), {})
-
-
 def test_failure_leaves_the_old_model_and_no_temporary_file(tmp_path: Path) -> None:
     path = tmp_path / "m.npz"
     save_model(path, SEVERAL.views(np.ones(SEVERAL.size, np.float32)), {})
