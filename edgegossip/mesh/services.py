@@ -42,8 +42,8 @@ class StandardServices(GenericRpcHandler):
     def __init__(
         self,
         services: Iterable[str],
-        security: Security | None = None,
-        tell: Tell = lambda _peer, _said: None,
+        security: Security | None,
+        tell: Tell,
     ) -> None:
         self._services = (*services, HEALTH, *REFLECTION)
         self._reflection = reflection.aio.ReflectionServicer(self._services)

@@ -109,6 +109,10 @@ class Places:
     home: Path = HOME
     module: str = edgegossip.__file__
 
+    def release(self, name: str) -> str:
+        """Return the folder of a release."""
+        return str(self.home / "releases" / name)
+
 
 def check_in(machine: Machine, places: Places, say: Callable[[str], None], *, fetch: bool = True) -> bool:
     """Check in once, and do what the answer asks for; return whether there is a machine to check in
@@ -148,7 +152,7 @@ def wanted(places: Places, running: str, sequence: int) -> bool:
     """Return whether this board should fetch that release now."""
     if not running or not sequence or (places.home / "trial").exists():
         return False
-    present = int(about(OsTree(), str(places.home / "releases" / running)).get("sequence", 0))
+    present = int(about(OsTree(), places.release(running)).get("sequence", 0))
     return sequence > present and str(sequence) not in _failed(places)
 
 
@@ -165,10 +169,10 @@ def _take(
     manifest = head.manifest(identity)
     if manifest.sequence != sequence:
         raise PeerError(f"asked for release {sequence}, and got release {manifest.sequence}")
-    if why := _unfit(manifest, packages_of(OsTree(), str(places.home / "releases" / running))):
+    if why := _unfit(manifest, packages_of(OsTree(), places.release(running))):
         _give_up(places, sequence, why)
         raise PeerError(f"release {manifest.version} is for another kind of board: {why}")
-    if not about(OsTree(), str(places.home / "releases" / running)) and _is_of_before(manifest, board):
+    if not about(OsTree(), places.release(running)) and _is_of_before(manifest, board):
         why = (
             f"it is older than version {edgegossip.__version__}, which the card brought, and was pushed before that was "
             "made: build and push it again if it is meant"
@@ -212,13 +216,13 @@ def _in_order(version: str) -> tuple[int, ...]:
 
 def _report(places: Places, running: str, node: Mapping[str, str]) -> dict[str, Any]:
     """Return what the fleet's machine gets to know."""
-    present = about(OsTree(), str(places.home / "releases" / running)) if running else {}
+    present = about(OsTree(), places.release(running)) if running else {}
     uptime_s = float(Path("/proc/uptime").read_text().split()[0])
     return {
         "version": edgegossip.__version__,
         "release": running,
         "sequence": int(present.get("sequence", 0)),
-        "packages": packages_of(OsTree(), str(places.home / "releases" / running)) if running else "",
+        "packages": packages_of(OsTree(), places.release(running)) if running else "",
         "trial": (places.home / "trial").exists(),
         "failed": _failed(places),
         "state": node.get("ActiveState", "unknown"),
