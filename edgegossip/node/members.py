@@ -217,7 +217,6 @@ def open_member(
     """Return this board's transport as a member of its run, listening; what makes it take part; and
     who else is in the run. `advertise`: HOST[:PORT] at which others reach it, if not where it
     listens; `spool`: see GrpcTransport."""
-    box: list[GrpcTransport] = []
 
     def log(kind: str, text: str, peer: NodeId | None = None, **fields: str) -> None:
         with suppress(EdgegossipError):  # a full disk is told by whoever writes next
@@ -226,7 +225,7 @@ def open_member(
     agent = Agent(
         joined.manifest,
         spec.name,
-        lambda event: box[0].post(event),
+        lambda event: inner.post(event),
         log,
         known=joined.known,
         seeds=dict(joined.reached),
@@ -237,24 +236,22 @@ def open_member(
     # host is lost.
     if security is not None or addresses.listen_address(listen, insecure=insecure).is_loopback:
         limits = limits.among_members()
-    box.append(
-        GrpcTransport(
-            spec.name,
-            spec.run_id,
-            listen,
-            limits=limits,
-            insecure=insecure,
-            before_disconnect=meters.sample_sockets,
-            security=security,
-            services=[agent.service],
-            spool=spool,
-        )
+    inner = GrpcTransport(
+        spec.name,
+        spec.run_id,
+        listen,
+        limits=limits,
+        insecure=insecure,
+        before_disconnect=meters.sample_sockets,
+        security=security,
+        services=[agent.service],
+        spool=spool,
     )
     neighbours = neighbours_of(spec.name, spec.members, make_topology(spec.recipe, spec.members))
     # Members that had not left when the one through which we joined said who is there.
     known = ((joined.manifest.members[k], row) for k, row in joined.known if row.status is not Status.LEFT)
     others = {m: row.here for m, row in known if m not in neighbours and m != spec.name}
-    transport = MemberTransport(box[0], agent, neighbours)
+    transport = MemberTransport(inner, agent, neighbours)
     address = advertised(transport.address, advertise, joined.seen_as)
     listening = addresses.parse(transport.address, "listen address")
     guessed = not advertise and listening.host in ("0.0.0.0", "::")
