@@ -170,11 +170,11 @@ def _look_up(host: str, port: int) -> Future[list[Any]]:
             return under_way
         future = _looking_up[host, port] = Future[list[Any]]()
         future.set_running_or_notify_cancel()  # whoever asks may give up, and the next one still hears of it
-    threading.Thread(target=_work, args=(future, host, port), daemon=True, name="name lookup").start()
+    threading.Thread(target=_run_getaddrinfo, args=(future, host, port), daemon=True, name="name lookup").start()
     return future
 
 
-def _work(future: Future[list[Any]], host: str, port: int) -> None:
+def _run_getaddrinfo(future: Future[list[Any]], host: str, port: int) -> None:
     try:
         found: list[Any] | Exception = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except Exception as error:

@@ -149,7 +149,7 @@ class PendingHandshake:
         self.caller: Caller | None = None
         self.doing = "the TLS handshake"
         self._tls: ssl.SSLSocket | None = None
-        self._shaken = self._answered = self._tls_writes = False
+        self._handshake_done = self._answered = self._tls_writes = False
         self._told = 0  # number of our revocation list
         self._needed = 0  # bytes of its ClientHello that we wait for
         self._read, self._written = b"", b""
@@ -180,15 +180,15 @@ class PendingHandshake:
         try:
             if self._tls is None:
                 self._tls = self.socket = self._peek()
-            if not self._shaken:
-                self._shake(self._tls)
+            if not self._handshake_done:
+                self._do_handshake(self._tls)
             self._exchange(self._tls)
         except (ssl.SSLWantReadError, BlockingIOError):
             pass
         except ssl.SSLWantWriteError:
             self._tls_writes = True
         except ssl.SSLError as error:
-            if self._shaken and isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
+            if self._handshake_done and isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
                 raise _Closed from error
             raise PeerError(tls.words(error)) from error
 
@@ -217,12 +217,12 @@ class PendingHandshake:
             raise _HandOn(caller)
         return self._front_end.context().wrap_socket(self.socket, server_side=True, do_handshake_on_connect=False)
 
-    def _shake(self, connection: ssl.SSLSocket) -> None:
+    def _do_handshake(self, connection: ssl.SSLSocket) -> None:
         try:
             connection.do_handshake()
         except ConnectionError as error:
             raise PeerError(tls.words(error)) from error
-        self._shaken = True
+        self._handshake_done = True
         # Who it is is known before it is judged, so that a refusal can name it.
         self.caller = Caller(*tls.peer_of(connection.getpeercert(), self._front_end.fleet), self.address)
         self._front_end.admit(self.caller)
@@ -247,11 +247,11 @@ class PendingHandshake:
                 raise _Closed
             self._read += data
             try:
-                self._hear(self.caller)
+                self._take_message(self.caller)
             except DecodeError as error:
                 raise PeerError(str(error)) from error
 
-    def _hear(self, caller: Caller) -> None:
+    def _take_message(self, caller: Caller) -> None:
         if self._answered:
             crl = handshake.parse_blob(self._read)
             if crl is not None:

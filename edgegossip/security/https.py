@@ -137,9 +137,9 @@ class MemberServer(ThreadingHTTPServer):
         if pending is None:
             self.shutdown_request(request)
             return
-        threading.Thread(target=self._meet, args=(request, client_address, pending), daemon=True).start()
+        threading.Thread(target=self._handle_connection, args=(request, client_address, pending), daemon=True).start()
 
-    def _meet(self, request: Any, client_address: Any, pending: PendingConnection) -> None:
+    def _handle_connection(self, request: Any, client_address: Any, pending: PendingConnection) -> None:
         """Serve a connection on a thread of its own: who does not finish the handshake keeps nobody
         else waiting."""
         try:

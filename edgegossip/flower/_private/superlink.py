@@ -449,7 +449,7 @@ class Batching:
         self._news = asyncio.Event()  # there may be something for boards; another one each time
         # The last message of each board, until it says that it has it.
         self._given: dict[int, PullMessagesResponse] = {}
-        self._work: dict[str, Callable[[Request], Awaitable[bytes]]] = {
+        self._handlers: dict[str, Callable[[Request], Awaitable[bytes]]] = {
             TAKE_PATH: self._take,
             GIVE_PATH: self._give,
             RUN_TAKE_PATH: self._run_take,
@@ -457,7 +457,7 @@ class Batching:
         }
 
     def serves(self, path: str) -> bool:
-        return path in self._work
+        return path in self._handlers
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer a request; Flower's own translator makes answers of errors."""
@@ -465,7 +465,7 @@ class Batching:
 
         async def answer(request: Request) -> Response:
             try:
-                return Response(await self._work[request.url.path](request), media_type="application/octet-stream")
+                return Response(await self._handlers[request.url.path](request), media_type="application/octet-stream")
             except (DecodeError, UnicodeDecodeError, ValueError, IndexError) as error:
                 return JSONResponse({"detail": f"a malformed request: {error}"}, 400)
 
