@@ -68,7 +68,7 @@ class Profile:
         if (self.join and new.coordinator) or (self.coordinator and new.join):
             new = replace(new, recipe=given.get("recipe") or "", settings=given.get("settings") or ())
         checked = _checked(replace(new, number=self.number + 1))
-        check_run(checked)
+        _check_run(checked)
         return checked
 
 
@@ -83,7 +83,7 @@ def _checked(profile: Profile) -> Profile:
         ("--listen", [profile.listen]),
     ):
         for place in places:
-            check_place(option, place)
+            _check_place(option, place)
     for line in profile.ssh_keys:
         if "\n" in line or not line.startswith(_KEY_TYPES):
             raise ConfigError("--ssh-key: not a public key; name the file that ends in .pub")
@@ -94,7 +94,7 @@ def _checked(profile: Profile) -> Profile:
     return profile
 
 
-def check_run(profile: Profile) -> None:
+def _check_run(profile: Profile) -> None:
     """Refuse what `edgegossip node` would not take: no board could say it to anybody. Raises
     ConfigError."""
     if profile.coordinator:
@@ -125,7 +125,7 @@ def _check_client(profile: Profile) -> None:
             raise ConfigError(f"--set {setting}: {there}; boards themselves have only {own}")
 
 
-def check_place(option: str, place: str) -> None:
+def _check_place(option: str, place: str) -> None:
     """Raise ConfigError unless it is HOST:PORT of something that others reach."""
     addresses.parse(place, option)
 
@@ -136,7 +136,7 @@ def node_arguments(profile: Profile, name: NodeId, fleet: Sequence[NodeId]) -> t
     if profile.coordinator:
         own = [part for setting in profile.settings if setting.startswith(_OWN) for part in ("--set", setting)]
         return ("--coordinator", profile.coordinator, *own)
-    check_run(profile)
+    _check_run(profile)
     boards = profile.boards or tuple(fleet)
     if name not in boards:
         raise ConfigError(f"{name} is not among the boards of its run ({', '.join(boards)}): say --boards again")

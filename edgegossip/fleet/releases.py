@@ -219,7 +219,7 @@ def examine(folder: Path) -> Site:
     here, and not by every board a quarter of an hour later. Raises ConfigError for a folder that is
     no release, or one that lacks something."""
     lock = folder / LOCK
-    version, module = version_of(folder), _module(folder)
+    version, module = _version_of(folder), _module(folder)
     if not lock.is_file():
         raise ConfigError(f"{folder} has no {LOCK}, so no board could tell whether it has the packages: {MAKE}")
     data = lock.read_bytes()
@@ -230,7 +230,7 @@ def examine(folder: Path) -> Site:
     return Site(folder, version, _machine(module), _python(folder, module), hashlib.sha256(data).hexdigest(), whole)
 
 
-def version_of(site: Path) -> str:
+def _version_of(site: Path) -> str:
     """Return the version of the package in it. Raises ConfigError."""
     try:
         text = (site / "edgegossip" / "__init__.py").read_text()

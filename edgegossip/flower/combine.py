@@ -82,7 +82,7 @@ def make_strategy(name: str, params: Mapping[str, Any]) -> Strategy:
         raise ConfigError(f"server.strategy = {name}: not one of {', '.join(_MAKERS)}{did_you_mean(name, _MAKERS)}")
     if clash := sorted(set(params) & set(_INSTEAD)):
         raise ConfigError(f"server.strategy_params.{clash[0]}: {_INSTEAD[clash[0]]}")
-    check_params(name, _MAKERS[name], params)
+    _check_params(name, _MAKERS[name], params)
     logging.getLogger("flwr").setLevel(logging.ERROR)  # it would warn that it does not evaluate, which we do
     try:
         return _MAKERS[name](**_COMMON, **params)
@@ -127,7 +127,7 @@ class StrategyAdapter(Combiner):
                 refused[share.name] = str(error)
         if not replies:
             return Combined(None, refused)
-        if lack := too_few(self._strategy, len(replies)):
+        if lack := _too_few(self._strategy, len(replies)):
             return Combined(None, refused, lack)
         try:
             arrays, _ = self._strategy.aggregate_train(round + 1, replies)
@@ -245,7 +245,7 @@ def _unsupported() -> NoReturn:
 # -- rules
 
 
-def check_params(name: str, make: Callable[..., Strategy], params: Mapping[str, Any]) -> None:
+def _check_params(name: str, make: Callable[..., Strategy], params: Mapping[str, Any]) -> None:
     """Raise ConfigError for a value of the wrong type or out of its range; names are the strategy's
     own to check."""
     known = inspect.signature(make).parameters
@@ -277,7 +277,7 @@ def needed(strategy: Strategy) -> int:
     return 1
 
 
-def too_few(strategy: Strategy, answers: int) -> str:
+def _too_few(strategy: Strategy, answers: int) -> str:
     """Return what is wrong with so many answers, "" for nothing."""
     least = needed(strategy)
     if answers >= least:
@@ -291,6 +291,6 @@ def check_enough(strategy: Strategy, server: ServerSection, boards: int) -> None
     strategy needs."""
     asked = min(boards, wanted(server.fraction, server.min_nodes, boards))
     answers = min(asked, server.quorum or asked)
-    if words := too_few(strategy, answers):
+    if words := _too_few(strategy, answers):
         keys = "run.nodes, server.fraction and server.quorum"
         raise ConfigError(f"server.strategy: {words} in every round by {keys}: raise these or choose another strategy")

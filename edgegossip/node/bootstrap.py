@@ -93,7 +93,7 @@ def found(
     recipe = _with_topology(recipe, file)
     run_id = _run_id(recipe, members)
     text = recipes.shared_toml(recipes.with_settings(recipe, {"gossip.topology_file": "topology.json" if file else ""}))
-    manifest = manifests.make(run_id, name, members, topology_hash(topology), text, file, instance(run_id))
+    manifest = manifests.make(run_id, name, members, _topology_hash(topology), text, file, instance(run_id))
     if security is None:
         return JoinedRun(recipe, manifest)
     return JoinedRun(recipe, manifest.signed_by(security.identity), signer=name)
@@ -148,10 +148,10 @@ def join(
         raise PeerError(
             f"the recipe that {answer.by} passes on is not that of its run; install the same edgegossip on all boards"
         )
-    recipe = with_own_settings(recipe, settings)
+    recipe = _with_own_settings(recipe, settings)
     check_functions(recipe, settings)
     topology = make_topology(recipe, manifest.members).to_json(manifest.members)
-    if topology_hash(topology) != manifest.topology:
+    if _topology_hash(topology) != manifest.topology:
         raise PeerError(
             f"{answer.by}'s run has another topology than this edgegossip makes of its recipe: "
             "install the same version on all boards"
@@ -193,7 +193,7 @@ def follow(
     recipe, settings = _read_recipe(run.recipe), tuple(settings)
     if recipe.run.mode != "server" or recipe.run.nodes != len(run.boards):
         raise PeerError("the run's recipe and its boards do not fit each other")
-    recipe = with_own_settings(recipe, settings)
+    recipe = _with_own_settings(recipe, settings)
     check_functions(recipe, settings)
     return recipe, run.boards
 
@@ -285,7 +285,7 @@ def check_functions(recipe: Recipe, settings: Iterable[str]) -> None:
         )
 
 
-def with_own_settings(recipe: Recipe, settings: Iterable[str]) -> Recipe:
+def _with_own_settings(recipe: Recipe, settings: Iterable[str]) -> Recipe:
     """Return the recipe with what is each board's own matter, which may be set where it joins.
     Raises ConfigError."""
     for setting in settings:
@@ -299,7 +299,7 @@ def with_own_settings(recipe: Recipe, settings: Iterable[str]) -> Recipe:
     return recipe
 
 
-def topology_hash(topology: Mapping[str, Any]) -> str:
+def _topology_hash(topology: Mapping[str, Any]) -> str:
     """Return the SHA-256 of everybody's neighbours and weights, from Topology.to_json: the same on
     every board, whatever its processor makes of the last digits."""
     rounds = [

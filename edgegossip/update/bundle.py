@@ -161,7 +161,7 @@ def parse_head(data: bytes) -> tuple[Head, int] | None:
 def parse_manifest(packed: bytes) -> Manifest:
     """Read a manifest and check every path, size and number in it. Raises DecodeError."""
     try:
-        document = json.loads(inflate(packed, MAX_MANIFEST_BYTES))
+        document = json.loads(_inflate(packed, MAX_MANIFEST_BYTES))
         blobs = _blobs(document["blobs"])
         entries = tuple(_entry(line, blobs) for line in document["files"])
         fields = {k: str(document[k]) for k in _TEXTS}
@@ -173,7 +173,7 @@ def parse_manifest(packed: bytes) -> Manifest:
     return manifest
 
 
-def inflate(data: bytes, most_bytes: int) -> bytes:
+def _inflate(data: bytes, most_bytes: int) -> bytes:
     """Inflate (RFC 1950) at most so many bytes. Raises DecodeError for more, and for what does not
     end where it should."""
     machine = zlib.decompressobj()
@@ -189,7 +189,7 @@ def inflate(data: bytes, most_bytes: int) -> bytes:
 def content_of(blob: Blob, stored: bytes) -> bytes:
     """Return what a blob holds, from its deflated bytes. Raises DecodeError unless it is what the
     manifest says."""
-    content = inflate(stored, blob.size_bytes)
+    content = _inflate(stored, blob.size_bytes)
     if hashlib.sha256(content).hexdigest() != blob.sha256:
         raise DecodeError("a file of it is not what the manifest says")
     return content

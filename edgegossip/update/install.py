@@ -125,7 +125,7 @@ def _open(path: str) -> BufferedReader | None:
         return None
 
 
-def folder_name(manifest: Manifest, digest: str) -> str:
+def _folder_name(manifest: Manifest, digest: str) -> str:
     """Return the name of a release's folder: one of its own for each bundle, so that what an
     interrupted call left there is of the same one."""
     return f"{manifest.version}-{manifest.sequence}-{digest[:8]}"
@@ -136,7 +136,7 @@ def install(tree: Tree[Any], home: str, current: str, digest: str, manifest: Man
     the running release, `digest` that of the bundle. Raises HostError when there is no room or the
     running one has other packages, DecodeError when what is fetched is not what the manifest says,
     OSError."""
-    releases, name = f"{home}/releases", folder_name(manifest, digest)
+    releases, name = f"{home}/releases", _folder_name(manifest, digest)
     folder, running = f"{releases}/{name}", f"{releases}/{current}"
     if installed(tree, folder) == digest:
         return name

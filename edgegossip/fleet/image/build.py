@@ -91,11 +91,11 @@ def build_image(
     `source` and `cache` are found where they are None; `fresh` fetches Debian's packages again.
     Raises EdgegossipError."""
     start = time.monotonic()
-    request = request_of(name, output, mirror, source, cache)
+    request = _request_of(name, output, mirror, source, cache)
     if fresh:
         for old in (*request.cache.glob("debian-*"), *request.cache.glob("sysroot-*")):
             shutil.rmtree(old) if old.is_dir() else old.unlink()
-    check_machine()
+    _check_machine()
     done = steps.carry_out(plan(request), request.cache, echo)
     about = json.loads((done["card"].folder / "image.json").read_text())
     echo(f"writing {request.output}")
@@ -108,7 +108,7 @@ def build_wheel(
 ) -> Path:
     """Make our wheel for the Debian of a kind of board, in the folder `output`. Raises
     EdgegossipError."""
-    request = request_of(boards.client_board(name).name, output, mirror, source, cache)
+    request = _request_of(boards.client_board(name).name, output, mirror, source, cache)
     (made,) = _made(request, ("wheel",), echo)["wheel"].folder.glob("*.whl")
     try:
         output.mkdir(parents=True, exist_ok=True)
@@ -131,7 +131,7 @@ def build_release(
     the new folder `output`; on request with these packages. Raises EdgegossipError."""
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise ConfigError(f"{output} is there already: name a new folder, as all that is in it becomes the release")
-    request = request_of(boards.client_board(name).name, output, mirror, source, cache)
+    request = _request_of(boards.client_board(name).name, output, mirror, source, cache)
     layers = ("packages", "release") if with_packages else ("release",)
     done = _made(request, layers, echo)
     aside = output.with_name(f".{output.name}.part")
@@ -151,7 +151,7 @@ def build_release(
 
 def _made(request: Request, names: Sequence[str], echo: Echo) -> dict[str, Done]:
     """Carry out these steps of a build, and those that they need."""
-    check_machine()
+    _check_machine()
     every = {step.name: step for step in plan(request)}
     wanted, left = set[str](), list(names)
     while left:
@@ -161,7 +161,7 @@ def _made(request: Request, names: Sequence[str], echo: Echo) -> dict[str, Done]
     return steps.carry_out([step for step in every.values() if step.name in wanted], request.cache, echo)
 
 
-def request_of(name: str, output: Path, mirror: str | None, source: Path | None, cache: Path | None) -> Request:
+def _request_of(name: str, output: Path, mirror: str | None, source: Path | None, cache: Path | None) -> Request:
     """Complete what the command line left out. Raises EdgegossipError."""
     mirrors = rootfs.parse_mirrors(mirror) if mirror else rootfs.apt_mirrors()
     cache = cache or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "edgegossip" / "images"
@@ -187,7 +187,7 @@ def epoch() -> int:
     return seconds
 
 
-def check_machine() -> None:
+def _check_machine() -> None:
     """Raise HostError that names all that this machine lacks."""
     tools.need(*_NEEDS)
     missing = [name for name in _MODULES if importlib.util.find_spec(name) is None]

@@ -126,7 +126,7 @@ def prepare(folder: Path, bundle_file: Path, wheel: Path, source: Path) -> Provi
         raise DataError(
             f"{folder} is not the boot partition of a Raspberry Pi OS card (it has no cmdline.txt): mount the card's first one"
         )
-    check_wheel(wheel)
+    _check_wheel(wheel)
     with refused_as(HostError, folder):
         for name, data in files(bundle, bundle_file.read_bytes(), wheel, source).items():
             target = folder / name
@@ -138,7 +138,7 @@ def prepare(folder: Path, bundle_file: Path, wheel: Path, source: Path) -> Provi
     return bundle
 
 
-def check_wheel(wheel: Path) -> None:
+def _check_wheel(wheel: Path) -> None:
     """Raise DataError unless it is ours, and for the Python and machine of such a card."""
     make = "make it with `edgegossip image wheel --board raspberry-pi-5`"
     named = _WHEEL.fullmatch(wheel.name)

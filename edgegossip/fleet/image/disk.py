@@ -91,7 +91,7 @@ def assemble(boot: Path, root: Path, card: Path, boot_bytes: int, epoch: int) ->
     work = card.parent
     boot_image, root_image = work / "boot.img", work / "root.img"
     for folder in (boot, root):
-        clamp_times(folder, epoch)
+        _clamp_times(folder, epoch)
     make_fat(boot, boot_image, boot_bytes, epoch)
     make_ext4(root, root_image, epoch)
     first = Partition(FAT32_LBA, ALIGNMENT, boot_image.stat().st_size, bootable=True)
@@ -105,7 +105,7 @@ def assemble(boot: Path, root: Path, card: Path, boot_bytes: int, epoch: int) ->
     return first, second
 
 
-def clamp_times(folder: Path, epoch: int) -> None:
+def _clamp_times(folder: Path, epoch: int) -> None:
     """See that no file is newer than `epoch`. Raises OSError."""
     for path in all_of(folder):
         at = min(int(path.lstat().st_mtime), epoch)

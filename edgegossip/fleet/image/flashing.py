@@ -58,7 +58,7 @@ def flash_card(image: Path, device: str, wish: Wish, echo: Echo, *, verify: bool
     why = refusals(facts, Wish(source.size, wish.confirmed, wish.allow_fixed))
     if why:
         raise ConfigError("nothing was written: " + "; ".join(why))
-    check_image(source)
+    _check_image(source)
     found = device_of(facts)
     assert found is not None  # or it would have been refused
     about = {"image": str(image), "device": found.path, "model": describe(found), "size": source.size}
@@ -73,7 +73,7 @@ def flash_card(image: Path, device: str, wish: Wish, echo: Echo, *, verify: bool
     return {**about, "written": True, "verified": verify, **asdict(done)}
 
 
-def check_image(source: Source) -> None:
+def _check_image(source: Source) -> None:
     """Raise DataError unless it begins as the image of a whole card does, and is as long as its
     partitions need."""
     about = _about(source)
@@ -214,7 +214,7 @@ def write_card(
     device is another one by now, in use, or fails, DataError when the image is damaged or what is
     read back differs."""
     with _exclusive(device, approved) as descriptor:
-        room = size_of(descriptor)
+        room = _size_of(descriptor)
         if source.size > room:
             raise HostError(f"{device}: the image needs {source.size} bytes, and it has {room}")
         if _ioctl_int(descriptor, _BLKROGET):
@@ -349,7 +349,7 @@ def read_back(descriptor: int, size: int, digest: str, progress: Progress) -> No
         )
 
 
-def size_of(descriptor: int) -> int:
+def _size_of(descriptor: int) -> int:
     """Return the bytes of a block device. Raises OSError."""
     buffer = bytearray(8)
     fcntl.ioctl(descriptor, _BLKGETSIZE64, buffer)

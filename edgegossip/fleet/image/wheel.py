@@ -133,7 +133,7 @@ def _record(held: Mapping[str, bytes], own: str) -> bytes:
 def needed_glibc(module: Path, newest: tuple[int, int]) -> tuple[int, int]:
     """Return the C library that it needs at least. Raises HostError when that is newer than
     `newest`, or it needs other libraries."""
-    libraries, versions = parse_dynamic_section(run([OBJDUMP, "-p", module], 60))
+    libraries, versions = _parse_dynamic_section(run([OBJDUMP, "-p", module], 60))
     if other := [name for name in libraries if not _LIBRARIES.fullmatch(name)]:
         raise HostError(f"{module.name} needs {', '.join(other)}, which boards may not have: see cross/toolchain.cmake")
     found = max(versions, default=_FIRST)
@@ -144,7 +144,7 @@ def needed_glibc(module: Path, newest: tuple[int, int]) -> tuple[int, int]:
     return max(found, _FIRST)
 
 
-def parse_dynamic_section(text: str) -> tuple[list[str], list[tuple[int, int]]]:
+def _parse_dynamic_section(text: str) -> tuple[list[str], list[tuple[int, int]]]:
     """Read what `objdump -p` prints: the libraries, and the versions of glibc's symbols. Pure."""
     libraries = re.findall(r"^\s+NEEDED\s+(\S+)", text, re.MULTILINE)
     versions = [(int(major), int(minor)) for major, minor in re.findall(r"\bGLIBC_(\d+)\.(\d+)", text)]

@@ -133,7 +133,7 @@ def _serve(
     live = Live(members, recipe.run.rounds, stream=sys.stderr, enabled=not options.as_json)
     sink = Tee(folder, LiveSink(live), start_s=folder.start_s if resumed else None)
     first = training.first_model(recipe, Board(COORDINATOR, -1), partial(sink.event, COORDINATOR, "slow"))
-    checkpointer = coordinator_checkpointer(recipe, first.layout, members, run_id(recipe), folder, sink)
+    checkpointer = _coordinator_checkpointer(recipe, first.layout, members, run_id(recipe), folder, sink)
     coordinator = Coordinator(
         recipe,
         first.layout,
@@ -149,7 +149,7 @@ def _serve(
         checkpointer=checkpointer,
         credentials=secure,
         return_s=RETURN_S,
-        on_model=final_saver(recipe, folder, first, checkpointer),
+        on_model=_final_saver(recipe, folder, first, checkpointer),
         on_over=partial(checkpointer.close, over=True),
         superlink=superlink,
     )
@@ -209,7 +209,7 @@ def run_server(run: LocalRun) -> Mapping[NodeId, str]:
         say = partial(run.sink.event, COORDINATOR, "slow")
         first = training.first_model(run.recipe, Board(run.members[0], 0), say)
         layout = first.layout
-        checkpointer = coordinator_checkpointer(run.recipe, layout, run.members, run.run_id, run.folder, run.sink)
+        checkpointer = _coordinator_checkpointer(run.recipe, layout, run.members, run.run_id, run.folder, run.sink)
         coordinator = Coordinator(
             run.recipe,
             layout,
@@ -222,7 +222,7 @@ def run_server(run: LocalRun) -> Mapping[NodeId, str]:
             agreement=first.agreement,
             checkpointer=checkpointer,
             credentials=secure,
-            on_model=final_saver(run.recipe, run.folder, first, checkpointer),
+            on_model=_final_saver(run.recipe, run.folder, first, checkpointer),
             superlink=superlink,
         )
         over = first.over
@@ -265,7 +265,7 @@ def hand_over(over: Callable[[Vec], None], model: Vec) -> None:
         raise RunError(f"the run is over and its model is kept, but {error}") from error
 
 
-def coordinator_checkpointer(
+def _coordinator_checkpointer(
     recipe: Recipe, layout: Layout, members: tuple[NodeId, ...], run_id: bytes, folder: RunFolder, sink: RecordSink
 ) -> CoordinatorCheckpointer:
     """Make what keeps how far the coordinator's run is."""
@@ -274,7 +274,7 @@ def coordinator_checkpointer(
     return CoordinatorCheckpointer(path, layout, run_id, members, codec, recipe.checkpoint, sink, COORDINATOR)
 
 
-def final_saver(
+def _final_saver(
     recipe: Recipe, folder: RunFolder, first: training.FirstModel, checkpointer: CoordinatorCheckpointer
 ) -> Callable[[Vec], None]:
     """Return what saves the model of a finished server run: by the names of its `state_dict`, in

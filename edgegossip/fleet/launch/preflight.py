@@ -44,7 +44,7 @@ def preflight(recipe: Recipe, members: Sequence[NodeId]) -> None:
     else:
         preflight_server(recipe, members, here=True)
     training.require_device(recipe)
-    check_ports(recipe, len(members))
+    _check_ports(recipe, len(members))
 
 
 def preflight_server(recipe: Recipe, members: Sequence[NodeId], here: bool = False) -> None:
@@ -173,7 +173,7 @@ def require(module: str, cure: str) -> None:
         raise HostError(f"this needs the package {module}, which is not installed: {cure}")
 
 
-def check_ports(recipe: Recipe, nodes: int) -> None:
+def _check_ports(recipe: Recipe, nodes: int) -> None:
     """Raise HostError naming the first port of the run that is taken, ConfigError for an address
     that is not ours."""
     host, first = recipe.network.host, recipe.network.port
@@ -185,7 +185,7 @@ def check_ports(recipe: Recipe, nodes: int) -> None:
             f"network.port = {first}: {count} ports from there go past 65535; the nearest is {65_536 - count}"
         )
     for port in range(first, first + count) if first else ():
-        check_port(host, port)
+        _check_port(host, port)
 
 
 def check_exposure(host: str, insecure: bool) -> None:
@@ -197,7 +197,7 @@ def check_exposure(host: str, insecure: bool) -> None:
         )
 
 
-def check_port(host: str, port: int) -> None:
+def _check_port(host: str, port: int) -> None:
     """Raise HostError when nothing can listen there."""
     try:
         with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
@@ -214,7 +214,7 @@ def wait_for_port(host: str, port: int) -> None:
     until = time.monotonic() + _PORT_S
     while True:
         try:
-            return check_port(host, port)
+            return _check_port(host, port)
         except HostError:
             if time.monotonic() > until:
                 raise

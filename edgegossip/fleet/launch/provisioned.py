@@ -140,7 +140,7 @@ def run(home: Path, runs: Path, node: Callable[[list[str]], int], say: Callable[
     state, runtime = folders()
     arguments = command_line(home, state, runs)
     if state is not None:
-        follow_check_in(held, state / "identity", say)
+        _follow_check_in(held, state / "identity", say)
     to = service()
     to.ready()
     over = None if state is None or MEMBERS not in arguments else FinishedRun(state / "over", arguments)
@@ -252,7 +252,7 @@ class CheckInRevocations:
             return False
 
 
-def follow_check_in(held: Path, own: Path, say: Callable[[str], None]) -> None:
+def _follow_check_in(held: Path, own: Path, say: Callable[[str], None]) -> None:
     """Look now, and from a thread of its own for as long as this process lives."""
     revocations = CheckInRevocations(held, own, say)
     revocations.look()
