@@ -93,7 +93,7 @@ client() {
 }
 
 # The first boot's program and unit take the bundle, whichever way the client runs.
-take_kit() {
+take_bundle() {
     mkdir -p /etc/edgegossip /boot/firmware
     touch /etc/edgegossip/grown # JetPack's own tools grow partitions, so ours leaves them alone
     install -m 600 "$bundle" /boot/firmware/edgegossip.kit
@@ -107,7 +107,7 @@ if [ -n "$container" ]; then
     for unit in rootfs/etc/systemd/system/edgegossip-firstboot.service jetson/edgegossip-container.service; do
         cp -a --no-preserve=ownership "$deploy/$unit" /etc/systemd/system/
     done
-    take_kit
+    take_bundle
     chown -R 990 /etc/edgegossip # the container's user; nobody else may read the key
     systemctl enable edgegossip-container.service
     systemctl restart --no-block edgegossip-container.service
@@ -116,7 +116,7 @@ if [ -n "$container" ]; then
 fi
 
 client
-take_kit
+take_bundle
 for unit in edgegossip-guard.timer edgegossip-checkin.timer edgegossip-node.service; do
     systemctl restart --no-block "$unit"
 done
