@@ -1,4 +1,4 @@
-"""The client API: `join` brings a user's own training script into a run, as a `Run`.
+"""A user's own training script in a run: `ScriptWorkload` runs it, `join` brings it in (`run.py`).
 
 The script runs on a thread of its own; the board's program stays what it is for recipes, with a
 `ScriptWorkload` as its workload. What the program wants of it (train a round, evaluate a model,
@@ -15,540 +15,39 @@ keep the state) is a request, and the script carries requests out whenever it is
 
 from __future__ import annotations
 
-import math
 import random
 import runpy
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
-from queue import SimpleQueue
-from traceback import extract_tb, print_exception
-from types import TracebackType
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from typing_extensions import override
 
-from edgegossip.agreement import Agreement, Fact, sums
-from edgegossip.choices import did_you_mean
+from edgegossip.agreement import Agreement
 from edgegossip.layout import Layout
 from edgegossip.recipe import Recipe
-from edgegossip.training.base import Workload, require_gradient_steps
-from edgegossip.training.serialization import find_unserializable, pack, rng_state, set_rng_state, unpack
-from edgegossip.training.vector import ModelVector, named_arrays, whole_state
-from edgegossip.types import ConfigError, LocalUpdate, Metrics, NodeId, Round, UsageError, Vec, scores_problem
+from edgegossip.training.base import Workload
+from edgegossip.training.run import Context, Run, join, running
+from edgegossip.training.vector import named_arrays, whole_state
+from edgegossip.types import LocalUpdate, Metrics, NodeId, Round, UsageError, Vec
+
+__all__ = ["Run", "ScriptWorkload", "join"]
 
 T = TypeVar("T")
-Request = tuple[Callable[[], object], Callable[[BaseException], None]]  # what to do; who hears that it failed
 
 # A round so many times as long as the longest before it is told, not sooner than after so long.
 _SLOW_FACTOR, _SLOW_S = 10.0, 30.0
-_ALONE_ROUNDS = 100  # of a script that was started by itself, and did not say
 _MOST_NAMED = 4  # batch norms in a sentence
-_MOST_EXAMPLES = 2**53  # as a number that travels
 _LEAVE_S = 5.0  # for a script that is abandoned to end
 _POLL_S = 0.2  # between two looks at whether the script is alive
-_SCHEMA = ("task", "input", "target", "labels")  # of `edgegossip.agreement`, what a script may add
-
-
-class Stateful(Protocol):
-    """Can be kept in a checkpoint: an optimiser, a scheduler, a stateful data loader."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state: tensors, arrays, numbers, text, and dicts and lists of them."""
-
-    def load_state_dict(self, state: Any, /) -> Any:
-        """Go on from what `state_dict` gave."""
-
-
-@dataclass(slots=True)
-class _Context:
-    """Says which run the script of this process is in, and carries the requests of the board's
-    program to it."""
-
-    recipe: Recipe
-    name: NodeId
-    index: int  # among the boards; -1: the coordinator
-    requests: SimpleQueue[Request] = field(default_factory=SimpleQueue)
-    joined: Future[Run] = field(default_factory=Future)  # set by `join`
-
-    @property
-    def wants_model_only(self) -> bool:
-        """Whether only the script's model is wanted: at a coordinator that evaluates nothing."""
-        return self.index < 0 and self.recipe.evaluation.where != "coordinator"
-
-    @property
-    def script(self) -> str:
-        """The script's file name, for messages."""
-        return Path(self.recipe.run.script).name
-
-
-_context: _Context | None = None  # of this process: it runs one script
-
-
-def join(
-    model: nn.Module,
-    *,
-    state: Sequence[Stateful] = (),
-    share: Sequence[str] | str = (),
-    keep: Sequence[str] | str = (),
-    rounds: int | None = None,
-    schema: Mapping[str, str] | None = None,
-) -> Run:
-    """Take part in the run that this script was started for, with this model.
-
-    Example:
-        with edgegossip.join(model, state=[optimizer]) as run:
-            for round in run.rounds():
-                loss = train_some_steps(model, optimizer)
-                run.exchange(loss=loss, examples=len(dataset))
-
-    At a coordinator that leaves evaluation to the boards it does not return: the script ends here,
-    as all that is wanted of it there is the model, so what comes after it may need data.
-
-    Args:
-        model: any module, on any device. Its parameters that require a gradient travel, and its
-            floating-point buffers (`ModelVector`). Every board builds the same one, from the same
-            seed, which the launcher has set; boards that start from different values are refused.
-        state: what a board that is started again needs to go on: optimisers, schedulers, loaders.
-            Their `state_dict` is kept with the model's after each round.
-        share: patterns over parameter names, such as "backbone.*"; only what matches travels.
-        keep: patterns of what stays on this board, such as a personal head or "*.bn*".
-        rounds: how many rounds a script trains that was started by itself, without edgegossip; its
-            `exchange` then hands nothing to anybody. In a run, run.rounds counts, and the log says
-            so where the two differ.
-        schema: what all boards must have alike and the model does not show, any of "task", "input",
-            "target" and "labels", such as {"labels": "cat, dog"}; who differs is refused, by name.
-
-    Returns:
-        The `Run`, for a `with` statement.
-
-    Raises:
-        UsageError: when the model cannot take part, with what to do about it.
-    """
-    context = _context
-    for name in schema or {}:
-        if name not in _SCHEMA:
-            raise UsageError(
-                f"schema: there is no {name!r}{did_you_mean(name, _SCHEMA)} (choices: {', '.join(_SCHEMA)})"
-            )
-    if rounds is not None and rounds < 1:
-        raise UsageError(f"rounds is {rounds}: give join at least one round, or leave rounds out")
-    if context is None:
-        return Run(None, ModelVector(model, _patterns(share), _patterns(keep)), state, rounds or _ALONE_ROUNDS, {})
-    if context.joined.done():
-        raise UsageError("join was called twice: a script takes part in one run, with one model")
-    if context.index < 0 and not context.wants_model_only and (share or keep):
-        raise UsageError(
-            'evaluation.where = "coordinator": share and keep of join leave a part of the model on each board, which the '
-            'coordinator has not; set evaluation.where = "boards"'
-        )
-    vector = ModelVector(model, _patterns(share), _patterns(keep))
-    run = Run(context, vector, state, context.recipe.run.rounds, dict(schema or {}), rounds)
-    context.joined.set_result(run)
-    if context.wants_model_only:
-        raise SystemExit(0)
-    return run
-
-
-class Run:
-    """Takes part in a run for a script; `join` makes it. Use it as a context manager.
-
-    A loop either goes over `rounds` and calls `exchange` once in each, or calls `start` once and
-    then `exchange`, for as long as they return true.
-
-    Attributes:
-        name: this board's name; "alone" of a script that was started by itself.
-        index: this board's number, from 0 of `boards`.
-        boards: how many boards the run has.
-        round: the round that the loop is at, from 0 of `total_rounds`.
-        total_rounds: how many rounds the run has.
-    """
-
-    def __init__(
-        self,
-        context: _Context | None,
-        vector: ModelVector,
-        state: Sequence[Stateful],
-        rounds: int,
-        schema: Mapping[str, Any],
-        asked_rounds: int | None = None,
-    ) -> None:
-        self._context, self._vector, self._state, self._schema = context, vector, tuple(state), schema
-        self.total_rounds = rounds
-        self.name: NodeId = "alone" if context is None else context.name
-        self.index, self.boards = (0, 1) if context is None else (context.index, context.recipe.run.nodes)
-        self.round: Round = 0
-        self._asked_rounds = asked_rounds  # what the script gave `join`
-        self._thread = threading.get_ident()
-        self._evaluation: Callable[[], Mapping[str, float] | float] | None = None
-        self._open: Future[LocalUpdate] | None = None  # the round that the user's loop is at
-        self._before: Vec | None = None  # the values that it began with
-        self._rates: list[float] = []  # of the optimiser's steps in it
-        self._started = self._over = self._trained = self._evaluating = False
-        self._proven = False  # what is kept can be read back
-        # Whether the loop over `rounds` has still to exchange; None: there is no such loop.
-        self._due: bool | None = None
-        self._base: dict[
-            int, tuple[int, int]
-        ] = {}  # fingerprints of frozen parameters before training, by their memory
-        self._facts: Mapping[str, Fact] = {} if context is None else self._facts_now()
-        self._require_as_joined()
-
-    def __enter__(self) -> Run:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Leave when the run is over. Raises UsageError when the script leaves it early."""
-        if error is None and not self._over:
-            self._over = True
-            if self._context is not None:
-                raise UsageError(
-                    f"{self._context.script} left the run in round {self.round} of {self.total_rounds}: "
-                    "loop over run.rounds() to its end"
-                )
-
-    def rounds(self) -> Iterator[Round]:
-        """Yield the number of each round that is left; the model then holds the values to train
-        from.
-
-        A board that was started again goes on where it was. The coordinator has no rounds: it
-        evaluates here until the run is over. Raises UsageError when a round ends without
-        `exchange`.
-        """
-        going_on = self.start()
-        while going_on:
-            round = self.round
-            self._due = True
-            yield round
-            if self._due:
-                raise UsageError(f"the loop left round {round} without run.exchange(...): call it once in every round")
-            going_on = not self._over
-
-    def start(self) -> bool:
-        """Wait until the first round begins, and return whether there is one; the model then holds
-        the values to train from.
-
-        `rounds` calls it; loops that count steps, as those of other frameworks, call it themselves.
-
-        Example:
-            going_on, step = run.start(), 0
-            while going_on:
-                loss = train_step()
-                step += 1
-                if step % 20 == 0:
-                    going_on = run.exchange(loss=loss, steps=20)
-        """
-        self._check_thread()
-        if not self._started:
-            self._started = True
-            if self._facts and self._facts != self._facts_now():
-                raise UsageError(
-                    "the model had other values at the join than now, before its first round: load weights before the join"
-                )
-            frozen = [p for p in self._vector.module.parameters() if not p.requires_grad]
-            self._base = {p.data_ptr(): _fingerprint(p) for p in frozen}
-            self._watch_rate()
-            if self._context is None:
-                self._open = Future()
-            else:
-                self._serve()
-        return not self._over
-
-    def exchange(
-        self,
-        *,
-        loss: float,
-        examples: int | None = None,
-        steps: int = 1,
-        lr: float | None = None,
-        metrics: Mapping[str, float] | None = None,
-    ) -> bool:
-        """Hand over what this round's training made of the model, and wait for the model that is
-        mixed with the other boards', which the module then holds.
-
-        Args:
-            loss: mean training loss of the round, for the log; the run ends here if it is not
-                finite.
-            examples: how many examples of its own this board trains on; a coordinator weighs the
-                board's update by it. None, on every board: all count the same.
-            steps: optimiser steps since the last exchange. Boards may take different numbers.
-            lr: learning rate of the round; by default that of the first optimiser in `state`, a
-                mean over its steps.
-            metrics: more figures of the round by name, for the log; `loss`, `lr` and `examples` are
-                taken.
-
-        Returns:
-            Whether another round follows.
-
-        Raises:
-            UsageError: when it is called twice in a round, or on another thread than `join`.
-        """
-        self._check_thread()
-        if self._evaluating:
-            raise UsageError(
-                "run.exchange was called in the function of run.evaluate: call it in the loop over run.rounds()"
-            )
-        if self._open is None:
-            state = "before run.rounds() or run.start()" if not self._started else "after the run was over"
-            raise UsageError(f"run.exchange was called {state}: call it once in each round")
-        if self._due is False:
-            raise UsageError("run.exchange was called twice in a round: call it once in every round of run.rounds()")
-        self._due = None if self._due is None else False
-        try:
-            # Nothing here holds the update while others mix it.
-            self._open.set_result(self._update(float(loss), examples, steps, lr, metrics or {}))
-        except UsageError as error:
-            self._open.set_exception(error)
-            raise
-        finally:
-            self._open = None
-        if self._context is None:
-            self._go_on_alone()
-        else:
-            self._serve()
-        return not self._over
-
-    def evaluate(self, function: Callable[[], Mapping[str, float] | float]) -> Callable[..., Any]:
-        """Have `function` called whenever the run evaluates (evaluation.every, and at its end).
-
-        The model then holds the mixed values, and gradients are off. The function returns scores by
-        name; "loss" and "examples" among them, where given, say the mean loss and over how many
-        examples; one number alone is the accuracy. Returns `function`, so this can be a decorator.
-
-        Example:
-            @run.evaluate
-            def test() -> dict[str, float]:
-                return {"accuracy": accuracy(model, test_loader)}
-        """
-        self._evaluation = function
-        return function
-
-    def add_state(self, *state: Stateful) -> None:
-        """Keep more in this board's checkpoints, as `state` of `join` does: for what is made later,
-        such as a scheduler that needs `total_rounds`, or a framework's own optimiser.
-
-        Raises UsageError after `start`, when a checkpoint has been taken in already."""
-        if self._started:
-            raise UsageError("run.add_state was called after the first round began: call it before rounds or start")
-        self._state += state
-
-    # What follows is for `ScriptWorkload`, which has it carried out on the script's thread.
-
-    def _agreement(self) -> Agreement:
-        """What this board's model and the user's schema said at the join."""
-        return Agreement({**self._facts, **self._schema})
-
-    def _begin(self, x: Vec, round: Round, opened: Future[LocalUpdate]) -> None:
-        """Begin a round from x; `opened` gets its update."""
-        # What training adds is the difference to what it began with. A bfloat16 model begins with x
-        # rounded; the float32 model of the run keeps the digits that this one lacks.
-        self._before = self._vector.write(x)
-        self.round, self._open = round, opened
-
-    def _evaluate_at(self, x: Vec | None) -> Metrics | None:
-        """Evaluate x with the user's function, None: the model as it is. It has the round's own
-        values afterwards, and the random numbers go on as if nothing had been: loaders draw one for
-        each pass."""
-        if self._evaluation is None:
-            return None
-        # Each module's own mode: a user may train with a frozen batch norm.
-        modes, chance = [(m, m.training) for m in self._vector.module.modules()], rng_state()
-        held = None if x is None else self._vector.read()
-        if x is not None:
-            self._vector.write(x)
-        self._evaluating = True
-        try:
-            with torch.no_grad():
-                return _metrics(self._evaluation())
-        finally:
-            self._evaluating = False
-            for module, training in modes:
-                module.training = training
-            if held is not None:
-                self._vector.write(held)
-            set_rng_state(chance)
-
-    def _snapshot(self) -> Mapping[str, NDArray[Any]]:
-        """What another process needs beside the model: states, random numbers, and what of the
-        model stays on this board (`serialization`). Raises UsageError for a state that could be
-        written and not be read back.
-
-        Without frozen parameters that nothing has written to since the first round began: they are
-        what the script makes them, and may be most of the model."""
-        kept: dict[str, Any] = {
-            "states": [s.state_dict() for s in self._state],
-            "rest": {
-                name: t
-                for name, t in self._vector.local_state().items()
-                if self._base.get(t.data_ptr()) != _fingerprint(t)
-            },
-            "extra": self._vector.extra_state(),
-            **rng_state(),
-        }
-        if not self._proven:
-            self._require_readable(kept["states"], kept["extra"])
-            self._proven = self._trained  # an optimiser has no state before its first step
-        return {"script": pack(kept)}
-
-    def _averaged_batch_norms(self) -> list[str]:
-        """The names of batch norms whose statistics travel."""
-        travels = {tensor.name for tensor in self._vector.layout.tensors}
-        modules = self._vector.module.named_modules()
-        return [n for n, m in modules if isinstance(m, _BatchNorm) and f"{n}.running_mean" in travels]
-
-    def _restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
-        """Go on from what `_snapshot` gave. Raises UsageError when it is of another script."""
-        try:
-            kept = unpack(snapshot["script"])
-            states = kept["states"]
-            if len(states) != len(self._state):
-                raise UsageError(f"the checkpoint has {len(states)} states, join was given {len(self._state)}")
-            for mine, state in zip(self._state, states, strict=True):
-                mine.load_state_dict(state)
-            self._vector.module.load_state_dict(kept["rest"] | kept["extra"], strict=False)
-            set_rng_state(kept)
-        except UsageError:
-            raise
-        except Exception as error:  # whatever a user's load_state_dict raises
-            raise UsageError(f"its checkpoint does not fit the script: {type(error).__name__}: {error}") from error
-
-    def _finish(self, x: Vec | None) -> None:
-        """End the run: x is the model that came of it, None where this board was not told it."""
-        if x is not None:
-            self._vector.write(x)
-        self._over = True
-
-    def _require_readable(self, states: Sequence[Any], extra: Mapping[str, Any]) -> None:
-        """Say at the first checkpoint, and not after a crash, what could not be restored from
-        it."""
-        if found := find_unserializable(extra):
-            raise UsageError(
-                f"the model could not be restored: its state_dict(){found}; let get_extra_state return tensors, arrays, "
-                "numbers, text, and dicts and lists of them"
-            )
-        for k, (whose, state) in enumerate(zip(self._state, states, strict=True)):
-            if found := find_unserializable(state):
-                raise UsageError(
-                    f"state {k} of join, a {type(whose).__name__}, could not be restored: its state_dict(){found}; let it "
-                    "return tensors, arrays, numbers, text, and dicts and lists of them"
-                )
-
-    def _serve(self) -> None:
-        """Carry out requests until a round begins or the run is over."""
-        assert self._context is not None
-        while self._open is None and not self._over:
-            work, failed = self._context.requests.get()
-            try:
-                work()
-            except Exception as error:  # of the user's evaluation, or of a state_dict
-                failed(_explained(self._context, error))
-            del work, failed  # with the models in them, before the wait for the next one
-
-    def _update(
-        self, loss: float, examples: int | None, steps: int, lr: float | None, metrics: Mapping[str, float]
-    ) -> LocalUpdate:
-        lr, self._rates = self._lr() if lr is None else lr, []
-        if not math.isfinite(lr):
-            raise UsageError(f"lr is {lr}: give exchange the learning rate of the round, or leave it out")
-        if not isinstance(steps, int | np.integer) or steps < 1:
-            raise UsageError(f"steps is {steps!r}: give exchange the number of optimiser steps since the last one")
-        if examples is not None and not 1 <= examples <= _MOST_EXAMPLES:
-            raise UsageError(
-                f"examples is {examples}: a board trains on at least one; without it all boards count the same"
-            )
-        if taken := {"loss", "lr", "examples"} & set(metrics):
-            raise UsageError(f"metrics has {min(taken)!r}, which exchange tells already: give it another name")
-        if not math.isfinite(loss):
-            raise UsageError(f"the training loss became {loss} in round {self.round}; try a smaller learning rate")
-        self._require_as_joined()
-        delta = self._vector.read()
-        if not np.isfinite(delta).all():
-            raise UsageError(f"the model holds a value that is not finite after round {self.round}")
-        if self._before is not None:  # else it trains alone, and nobody asks
-            delta -= self._before
-        self._before, self._trained = None, True
-        return LocalUpdate(
-            delta=delta,
-            consumable=True,
-            lr=lr,
-            loss=loss,
-            examples=0,  # how many of them the round saw is the script's affair
-            steps=steps,
-            holds=int(examples or 1),
-            metrics={str(name): float(value) for name, value in metrics.items()},
-        )
-
-    def _facts_now(self) -> dict[str, Fact]:
-        values = self._vector.read()
-        if not np.isfinite(values).all():
-            wrong = next(n for n, view in self._vector.layout.views(values).items() if not np.isfinite(view).all())
-            raise UsageError(f"{wrong} holds a NaN or an infinity at the join, or a value too large for float32")
-        return {**self._vector.facts(), "start": sums(values)}
-
-    def _require_as_joined(self) -> None:
-        """Raise UsageError for what came after the join and cannot be: an optimiser or a group of
-        parameters that does not suit the algorithm, a parameter that would not travel."""
-        if name := self._vector.newly_unfrozen():
-            raise UsageError(
-                f"parameter {name} requires a gradient now and did not at the join, so it would not travel: unfreeze it "
-                "before the join, or name it in keep"
-            )
-        if self._context is None or self._context.recipe.run.mode != "gossip":
-            return
-        for optimizer in self._optimizers():
-            for group in optimizer.param_groups:
-                kind, momentum = type(optimizer).__name__.lower(), float(group.get("momentum", 0.0))
-                try:
-                    require_gradient_steps(self._context.recipe.gossip, kind, momentum)
-                except ConfigError as error:
-                    raise UsageError(f"{self._context.script}: {error}") from error
-
-    def _optimizers(self) -> Iterator[Any]:
-        return (state for state in self._state if getattr(state, "param_groups", None))
-
-    def _watch_rate(self) -> None:
-        """Note the rate of each step: at the exchange a scheduler has set that of the next one."""
-        first = next(self._optimizers(), None)
-        watched = getattr(first, "optimizer", first)  # accelerate's wrapper has no hooks of its own
-        if hook := getattr(watched, "register_step_pre_hook", None):
-            hook(lambda made, *_: self._rates.append(float(made.param_groups[0]["lr"])))
-
-    def _lr(self) -> float:
-        """The mean rate of the round's steps, whose sum over it is the sum of their gradients."""
-        if self._rates:
-            first = self._rates[0]  # exact where the rate did not change
-            return first + math.fsum(rate - first for rate in self._rates) / len(self._rates)
-        return next((float(made.param_groups[0]["lr"]) for made in self._optimizers()), 1.0)
-
-    def _go_on_alone(self) -> None:
-        """The next round of a script that takes part in no run: its model is its own."""
-        done, every = self.round, max(1, self.total_rounds // 10)
-        if self._evaluation is not None and ((done + 1) % every == 0 or done + 1 == self.total_rounds):
-            found = self._evaluate_at(None)
-            assert found is not None
-            figures = {"loss": found.loss, **found.scores}
-            words = ", ".join(f"{name} {value:.4g}" for name, value in figures.items() if math.isfinite(value))
-            print(f"round {done + 1} of {self.total_rounds}, alone: {words}", flush=True)
-        if done + 1 >= self.total_rounds:
-            self._over = True
-        else:
-            self.round, self._open = done + 1, Future()
-
-    def _check_thread(self) -> None:
-        if threading.get_ident() != self._thread:
-            raise UsageError("run was used on another thread than join: one thread trains and exchanges")
 
 
 class ScriptWorkload(Workload):
@@ -559,9 +58,8 @@ class ScriptWorkload(Workload):
     ) -> None:
         """Run the script up to its `join`; `say` gets a sentence when it takes unusually long.
         Raises UsageError when it fails before that."""
-        global _context
         self._recipe, self._say, self._longest_s = recipe, say, 0.0
-        self._context = _context = _Context(recipe, name, index)
+        self._context = Context(recipe, name, index)
         self._failure: UsageError | None = None
         self._ended = False  # and what is left of the script is ours
         self._thread = threading.Thread(target=self._run_script, name="script", daemon=True)
@@ -686,7 +184,6 @@ class ScriptWorkload(Workload):
 
     def _run_script(self) -> None:
         """What the script's thread does."""
-        global _context
         section, arguments = self._recipe.run, sys.argv
         path = Path(section.script)
         torch.set_num_threads(section.threads)
@@ -703,36 +200,16 @@ class ScriptWorkload(Workload):
         if str(path.parent) not in sys.path:
             sys.path.insert(0, str(path.parent))
         try:
-            runpy.run_path(str(path), run_name="__main__")
+            with running(self._context):
+                runpy.run_path(str(path), run_name="__main__")
         except SystemExit as error:
             if error.code not in (None, 0):
                 why = error.code if isinstance(error.code, str) else f"exit code {error.code}; what it printed says why"
                 self._failure = UsageError(f"{self._context.script} ended itself: {why}")
         except BaseException as error:  # a user's code raises what it likes
-            self._failure = _explained(self._context, error)
-        finally:  # a notebook, which coordinates a run here, may take part in another one later
+            self._failure = self._context.explained(error)
+        finally:
             sys.argv = arguments
-            if _context is self._context:
-                _context = None
-
-
-def _explained(context: _Context, error: BaseException) -> UsageError:
-    """A script's error in one sentence that names the line where it came up; its traceback goes
-    into this board's log. A UsageError is such a sentence already."""
-    if isinstance(error, UsageError):
-        return error
-    print_exception(error)
-    path = Path(context.recipe.run.script)
-    lines = [frame.lineno for frame in extract_tb(error.__traceback__) if Path(frame.filename) == path]
-    where = f", line {lines[-1]}" if lines else ""
-    kind = f"{context.script}{where}: {type(error).__name__}"
-    hint = ""
-    if context.index < 0 and not context.joined.done():
-        hint = "; this is the coordinator, which has no board's data: let the script read them after its join"
-    told = UsageError(f"{kind}: {error}{hint}")
-    told.public_message = f"{kind} (its message stays in that board's log)"
-    told.__cause__ = error
-    return told
 
 
 def _leave() -> None:
@@ -743,36 +220,3 @@ def _substituted(text: str, place: Mapping[str, str]) -> str:
     for word, value in place.items():
         text = text.replace(word, value)
     return text
-
-
-def _patterns(given: Sequence[str] | str) -> Sequence[str]:
-    return (given,) if isinstance(given, str) else tuple(given)
-
-
-def _metrics(found: Mapping[str, float] | float) -> Metrics:
-    """What a user's evaluation returned. Raises UsageError when that is no number, or no mapping of
-    them."""
-    try:
-        scores = (
-            {"accuracy": float(found)}
-            if not isinstance(found, Mapping)
-            else {str(name): float(value) for name, value in found.items()}
-        )
-    except (TypeError, ValueError):
-        raise UsageError(f"the evaluation returned {found!r}: return a number, or numbers by name") from None
-    if not scores:
-        raise UsageError("the evaluation returned nothing: return a number, or numbers by name")
-    loss, examples = scores.pop("loss", math.nan), scores.pop("examples", 1.0)
-    if problem := scores_problem(scores):
-        raise UsageError(f"the evaluation cannot be used: {problem}")
-    if not math.isfinite(examples):
-        raise UsageError(f"the evaluation cannot be used: it was over {examples} examples")
-    return Metrics(loss, max(1, int(examples)), scores)
-
-
-def _fingerprint(tensor: torch.Tensor) -> tuple[int, int]:
-    """What tells whether a tensor has been written to: torch's count of that, which writing through
-    `.data` passes by, and the sum of its values' bits."""
-    flat = tensor.detach().resolve_conj().reshape(-1)
-    bits = flat.view({1: torch.uint8, 2: torch.int16}.get(flat.element_size(), torch.int32))
-    return tensor._version, int(bits.sum(dtype=torch.int64))
