@@ -12,7 +12,7 @@ import pytest
 
 from edgegossip.recipe import DataSection
 from edgegossip.training.data import locate, open_data
-from edgegossip.training.data.base import data_home
+from edgegossip.training.data.folders import data_root
 from edgegossip.training.data.vision import load_plain_pickle, read_idx
 from edgegossip.types import ConfigError, DataError
 from tests.training.fakes import CIFAR_NAMES, RECORD, put, write_cifar, write_idx
@@ -217,12 +217,12 @@ def test_unknown_data_set_names_the_nearest():
 def test_data_home(monkeypatch, tmp_path):
     monkeypatch.setenv("EDGEGOSSIP_DATA", str(tmp_path / "a"))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "b"))
-    assert data_home() == tmp_path / "a"
+    assert data_root() == tmp_path / "a"
     monkeypatch.delenv("EDGEGOSSIP_DATA")
-    assert data_home() == tmp_path / "b" / "edgegossip"
+    assert data_root() == tmp_path / "b" / "edgegossip"
     monkeypatch.delenv("XDG_DATA_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert data_home() == tmp_path / ".local/share/edgegossip"
+    assert data_root() == tmp_path / ".local/share/edgegossip"
     monkeypatch.setenv("EDGEGOSSIP_DATA", str(tmp_path / "a"))
     write_cifar(tmp_path / "a")
     locate(DataSection(name="cifar10"))

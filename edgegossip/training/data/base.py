@@ -1,5 +1,4 @@
-"""What every data set is to the rest of the package: examples that are taken by index, or streamed;
-and where data sets lie.
+"""What every data set is to the rest of the package: examples that are taken by index, or streamed.
 
 Inputs stay as they are stored (uint8 for images, files for pictures) and are normalised batch by
 batch, so a board holds its own share only, and of a memory map or a folder of pictures nothing.
@@ -8,10 +7,8 @@ batch, so a board holds its own share only, and of a memory map or a folder of p
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -265,50 +262,3 @@ def stacked(items: list[Batch]) -> Batch:
             f"examples of one batch must have one shape, and these have {', '.join(shapes[:4])} (or "
             "their targets differ): pad or resize them"
         ) from None
-
-
-def check_counts(source: str, images: int, labels: int, top_label: int, classes: int) -> None:
-    """Raise DataError unless there are as many labels as images, at least one, and every label is
-    a class."""
-    if images != labels or images == 0:
-        raise DataError(f"{source}: expected as many labels as images and at least one, found {images} and {labels}")
-    if top_label >= classes:
-        raise DataError(f"{source}: expected labels 0 to {classes - 1}, found {top_label}")
-
-
-def data_home() -> Path:
-    """Return $EDGEGOSSIP_DATA, else $XDG_DATA_HOME/edgegossip, else ~/.local/share/edgegossip."""
-    if own := os.environ.get("EDGEGOSSIP_DATA"):
-        return Path(own)
-    base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
-    return Path(base) / "edgegossip"
-
-
-def find_folder(name: str, folder: str, subfolders: Sequence[str], missing: Callable[[Path], Sequence[str]]) -> Path:
-    """Find the first of `folder`'s sub-folders, or else `folder` itself, where `missing` lists no
-    file. An empty `folder` means the data home.
-
-    Raises DataError that names the folder, a file missed there and the command that fetches the
-    data."""
-    root = Path(folder).expanduser() if folder else data_home()
-    candidates = [root / sub for sub in subfolders] + [root]
-    lacks = {candidate: missing(candidate) for candidate in candidates}
-    for candidate, files in lacks.items():
-        if not files:
-            return candidate
-    partly, files = min(lacks.items(), key=lambda item: len(item[1]))
-    fetch = f"edgegossip data download {name}" + (f" --dir {folder}" if folder else "")
-    raise DataError(
-        f"data set {name} is not in {root}: {partly / files[0]} is missing; fetch it with `{fetch}` or set data.dir"
-    )
-
-
-def own_folder(name: str, folder: str) -> Path:
-    """Return the folder of a user's own data. Raises DataError when it is not there."""
-    path = Path(folder).expanduser()
-    if path.is_dir():
-        return path
-    nearest = next((p for p in path.absolute().parents if p.is_dir()), Path("/"))
-    raise DataError(
-        f"data.dir = {folder}: there is no such folder of {name} data; the nearest that is there is {nearest}"
-    )

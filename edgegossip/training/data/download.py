@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from edgegossip.training.data.base import data_home
+from edgegossip.training.data.folders import data_root
 from edgegossip.training.names import unknown
 from edgegossip.types import DataError, HostError
 
@@ -102,7 +102,7 @@ def download(
     DataError when what came is not what its checksum says."""
     if name not in sources:
         raise unknown("data set", name, sources)
-    root = Path(dir).expanduser() if dir else data_home()
+    root = data_root(dir)
     report = progress or (lambda *_: None)
     try:
         for source in sources[name]:

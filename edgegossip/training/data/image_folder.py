@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 
 from edgegossip.recipe import DataSection
 from edgegossip.training.data import schema
-from edgegossip.training.data.base import Batch, Board, ItemInputs, Items, own_folder
+from edgegossip.training.data.base import Batch, Board, ItemInputs, Items
 from edgegossip.training.data.custom import Parts
+from edgegossip.training.data.folders import own_folder
 from edgegossip.training.names import unknown
 from edgegossip.types import ConfigError, DataError, HostError
 

@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgegossip.recipe import DataSection
-from edgegossip.training.data.base import Board, own_folder
+from edgegossip.training.data.base import Board
 from edgegossip.training.data.custom import Parts, parts
+from edgegossip.training.data.folders import own_folder
 from edgegossip.types import ConfigError, DataError
 
 _NAMES = ("train_inputs", "train_targets", "test_inputs", "test_targets")

@@ -25,7 +25,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgegossip.training.data.base import DataSet, Description, Examples, Inputs, data_home
+from edgegossip.training.data.base import DataSet, Description, Examples, Inputs
+from edgegossip.training.data.folders import data_root
 from edgegossip.types import DataError
 
 PADDING = 0
@@ -254,7 +255,7 @@ def _texts(path: Path) -> list[Path]:
 
 
 def _folder(name: str, folder: str) -> Path:
-    root = Path(folder).expanduser() if folder else data_home()
+    root = data_root(folder)
     for path in (root / name, root / "ag_news_csv", root):
         if name == "ag-news" and all((path / file).is_file() for file in _AG_NEWS):
             return path

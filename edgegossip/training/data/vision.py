@@ -33,7 +33,8 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from edgegossip.training.data.base import DataSet, Description, Examples, InMemory, Inputs, check_counts, find_folder
+from edgegossip.training.data.base import DataSet, Description, Examples, InMemory, Inputs
+from edgegossip.training.data.folders import find_folder
 from edgegossip.types import DataError
 
 
@@ -98,8 +99,17 @@ def _mnist_part(path: Path, part: str, count: int, classes: int) -> Examples:
     images_stem, labels_stem = (path / stem for stem in _stems(part))
     images = read_idx(images_stem, (count, _SIDE, _SIDE))
     labels = read_idx(labels_stem, (count,))
-    check_counts(str(labels_stem), len(images), len(labels), int(labels.max()), classes)
+    _check_counts(str(labels_stem), len(images), len(labels), int(labels.max()), classes)
     return Examples(labels.astype(np.int64), InMemory(images[:, None]))
+
+
+def _check_counts(source: str, images: int, labels: int, top_label: int, classes: int) -> None:
+    """Raise DataError unless there are as many labels as images, at least one, and every label is
+    a class."""
+    if images != labels or images == 0:
+        raise DataError(f"{source}: expected as many labels as images and at least one, found {images} and {labels}")
+    if top_label >= classes:
+        raise DataError(f"{source}: expected labels 0 to {classes - 1}, found {top_label}")
 
 
 def read_idx(stem: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:
@@ -173,7 +183,7 @@ def _missing_binary(path: Path) -> list[str]:
 def _read_binary(path: Path, names: Sequence[str], classes: int) -> Examples:
     parts = tuple(_map(path / f"{name}.bin") for name in names)
     for name, part in zip(names, parts, strict=True):
-        check_counts(str(path / f"{name}.bin"), len(part), len(part), int(part[:, 0].max()), classes)
+        _check_counts(str(path / f"{name}.bin"), len(part), len(part), int(part[:, 0].max()), classes)
     return Examples(np.concatenate([p[:, 0] for p in parts]).astype(np.int64), MappedImages(parts))
 
 
@@ -202,7 +212,7 @@ def _read_pickle(file: Path, classes: int) -> tuple[NDArray[np.uint8], NDArray[n
         raise DataError(f"{file}: expected data = uint8[{_RECORDS}, {_PIXELS}], found {found}")
     if not isinstance(labels, list) or not all(type(v) is int and 0 <= v < classes for v in labels):
         raise DataError(f"{file}: expected labels = a list of whole numbers 0 to {classes - 1}")
-    check_counts(str(file), len(images), len(labels), max(labels, default=0), classes)
+    _check_counts(str(file), len(images), len(labels), max(labels, default=0), classes)
     return images, np.array(labels, np.int64)
 
 
