@@ -13,21 +13,29 @@ from numpy.typing import NDArray
 from edgegossip.recipe import TrainingSection
 from edgegossip.types import UsageError
 
-# torch's OneCycleLR: share of the rounds in which the rate rises, and by what it begins and ends
-# lower
-RISE, BEGIN, END = 0.3, 25.0, 25.0 * 1e4
+# torch's OneCycleLR: the share of the rounds in which the rate rises; what lr is divided by at its
+# beginning and at its end.
+_RISE, _BEGIN, _END = 0.3, 25.0, 25.0 * 1e4
 
 
 def learning_rate(section: TrainingSection, round: int, rounds: int) -> float:
     """Return the learning rate of a round, 0-based, out of `rounds`.
 
-    step: times step_factor after each milestone (a share of the rounds). cosine: lr (1 + cos(pi
-    round / rounds)) / 2 (Loshchilov, Hutter 2017, equation 5 with one period). one-cycle: along
-    cosines from lr / 25 up to lr in the first three tenths, then down to lr / 250,000 (Smith, Topin
-    2018). plateau: lr, before what the losses of a board say.
+    Schedules, of which `done` is the share of the rounds before this one:
+        constant    lr
+        step        lr step_factor^(milestones passed); a milestone is a share of the rounds
+        cosine      lr (1 + cos(pi done)) / 2; Loshchilov, Hutter 2017, equation 5 with one period
+        one-cycle   along a cosine from lr / 25 up to lr where done < 0.3, then along another down
+                    to lr / 250,000; Smith, Topin 2018
+        plateau     lr, which `Plateau` lowers by the losses of a board
 
-    In the first `warmup` rounds the rate rises in equal steps, (round + 1) / (warmup + 1) of lr;
-    the schedule is played in the rounds after them."""
+    In the first `warmup` rounds the rate rises in equal steps, lr (round + 1) / (warmup + 1); the
+    schedule is played in the rounds after them.
+
+    Example:
+        section = TrainingSection(lr=0.1, schedule="cosine")
+        [learning_rate(section, round, 4) for round in range(4)]  # 0.1, 0.0854, 0.05, 0.0146
+    """
     if round < section.warmup:
         return section.lr * (round + 1) / (section.warmup + 1)
     round, rounds = round - section.warmup, max(1, rounds - section.warmup)
@@ -37,12 +45,10 @@ def learning_rate(section: TrainingSection, round: int, rounds: int) -> float:
     if section.schedule == "cosine":
         return _cosine(section.lr, 0.0, round / rounds)
     if section.schedule == "one-cycle":
-        done, low, end = round / rounds, section.lr / BEGIN, section.lr / END
-        return (
-            _cosine(low, section.lr, done / RISE)
-            if done < RISE
-            else _cosine(section.lr, end, (done - RISE) / (1 - RISE))
-        )
+        done = round / rounds
+        if done < _RISE:
+            return _cosine(section.lr / _BEGIN, section.lr, done / _RISE)
+        return _cosine(section.lr, section.lr / _END, (done - _RISE) / (1 - _RISE))
     return section.lr
 
 
