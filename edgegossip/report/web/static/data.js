@@ -1,4 +1,4 @@
-// The runs of this page: numbers in columns a node, put on one axis of rounds. The format is that of pack.py.
+// The runs of this page: numbers in columns a node, put on one axis of rounds. view.py packs them.
 
 const PARTS = ["compute", "encode", "transmit", "decode", "wait", "other"];
 
