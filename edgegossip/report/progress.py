@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -288,10 +288,10 @@ class Watcher:
         return name if others > 0.1 and least < 0.35 * others else None
 
 
-def newest_run(runs: Path, exists: Callable[[Path], bool] = Path.is_file) -> Path:
+def newest_run(runs: Path) -> Path:
     """Return the run folder in `runs` that was written to last. Raises DataError when there is
     none."""
-    folders = [path.parent for path in runs.glob("*/metrics.jsonl") if exists(path)]
+    folders = [path.parent for path in runs.glob("*/metrics.jsonl") if path.is_file()]
     if not folders:
         raise DataError(f"there is no run folder in {runs}; name one: edgegossip top RUN")
     return max(folders, key=lambda folder: (folder / "metrics.jsonl").stat().st_mtime)

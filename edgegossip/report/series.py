@@ -43,8 +43,7 @@ class SeriesReader:
     """Collects records as they pass by, keeping 8 bytes a number: ten thousand rounds of 18 boards
     are some megabytes."""
 
-    def __init__(self, names: tuple[str, ...] = COLUMNS) -> None:
-        self._names = names
+    def __init__(self) -> None:
         self._raw: dict[NodeId, dict[str, array[float]]] = {}
 
     def watch(self, records: Iterable[MetricsRecord]) -> Iterator[MetricsRecord]:
@@ -57,7 +56,7 @@ class SeriesReader:
         """Collect one record."""
         columns = self._raw.get(record.node)
         if columns is None:
-            columns = self._raw[record.node] = {name: array("d") for name in ("step", "t_s", *self._names)}
+            columns = self._raw[record.node] = {name: array("d") for name in ("step", "t_s", *COLUMNS)}
         for score in scores_in(record.values):
             if (name := f"{EVALUATED}{score}") not in columns:
                 columns[name] = array("d", [math.nan]) * len(columns["step"])

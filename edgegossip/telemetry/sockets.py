@@ -5,7 +5,7 @@ Counts are of TCP payload as sent, retransmissions included: everything above TC
 HTTP/2, gRPC), the headers of TCP, IP and Ethernet are not. `SocketTotals.sent_link_bytes` adds
 those. Interfaces that leave the cutting into packets to the hardware (TSO, on by default between
 network namespaces too) count their headers once for up to 64 KiB, so their counters lie between the
-two. Works on Linux; elsewhere there is nothing to read and the functions return None.
+two. Works on Linux; elsewhere there is nothing to read, and figures are None.
 """
 
 from __future__ import annotations
@@ -80,29 +80,24 @@ def parse_tcp_info(info: bytes, header_bytes: int = _IPV4_BYTES + _TCP_BYTES + _
     return SocketTotals(sent, received, retransmitted, segs_out, segs_in, segs_out * header_bytes)
 
 
-def read_sockets(skip: Container[object] = ()) -> dict[int, SocketTotals] | None:
-    """Return the totals of every TCP socket that this process has open, by inode; None where the
-    system does not tell. `skip`: addresses (host, port) of others whose connections do not
-    count."""
-    return _Reader(skip).read()
-
-
 @dataclass(frozen=True, slots=True)
 class _Connection:
     header_bytes: int  # of a segment, without options
     peer: object  # (host, port)
 
 
-class _Reader:
+class SocketReader:
     """Reads all sockets of this process again and again. What a descriptor is, which takes most of
-    the time to find out, is kept by descriptor and inode."""
+    the time to find out, is kept by descriptor and inode. `skip`: addresses (host, port) of others
+    whose connections do not count."""
 
-    def __init__(self, skip: Container[object]) -> None:
+    def __init__(self, skip: Container[object] = ()) -> None:
         self._skip = skip
         self._known: dict[tuple[int, int], _Connection | None] = {}  # None: a socket of another kind
 
     def read(self) -> dict[int, SocketTotals] | None:
-        """Read the totals, as `read_sockets` does."""
+        """Return the totals of every TCP socket that this process has open, by inode; None where
+        the system does not tell."""
         if not sys.platform.startswith("linux"):
             return None
         try:
@@ -184,7 +179,7 @@ class SocketMeter:
     """
 
     def __init__(self, skip: Container[object] = ()) -> None:
-        self._reader = _Reader(skip)
+        self._reader = SocketReader(skip)
         self._last: Mapping[int, SocketTotals] | None = self._reader.read()
         self._ended = SocketTotals() - sum((self._last or {}).values(), SocketTotals())
 

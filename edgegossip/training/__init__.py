@@ -203,13 +203,13 @@ def layout_of(recipe: Recipe, board: Board | None = None) -> Layout:
     return model.layout_of(recipe, board)
 
 
-def initial_model(recipe: Recipe, board: Board | None = None) -> tuple[Layout, Vec]:
+def initial_model(recipe: Recipe) -> tuple[Layout, Vec]:
     """Return the layout of the recipe's model and the vector that every board starts from,
-    float32[n]. `board`: as for `layout_of`."""
+    float32[n]."""
     _require_recipe(recipe)
     from edgegossip.training.model import initial_values
 
-    layout, x, _ = initial_values(recipe, board)
+    layout, x, _ = initial_values(recipe)
     return layout, x
 
 

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from edgegossip.telemetry import sockets
-from edgegossip.telemetry.sockets import SocketMeter, SocketTotals, parse_tcp_info, read_sockets
+from edgegossip.telemetry.sockets import SocketMeter, SocketReader, SocketTotals, parse_tcp_info
 
 ROOT = Path(__file__).resolve().parents[2]
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="TCP_INFO is read on Linux only")
@@ -57,7 +56,7 @@ def test_both_ends_are_counted_to_the_byte():
 def test_closed_sockets_stay_counted_and_older_traffic_is_not():
     old = connection()
     carry(*old, 5_000)
-    before = read_sockets()
+    before = SocketReader().read()
     assert before is not None
     assert sum(totals.sent_bytes for totals in before.values()) >= 5_001
     meter = SocketMeter()
@@ -88,7 +87,7 @@ def test_other_descriptors_are_left_alone(tmp_path):
         socket.create_server(("127.0.0.1", 0)) as listening,
         open(tmp_path / "file", "w") as file,
     ):
-        found = read_sockets()
+        found = SocketReader().read()
         assert found is not None
         for other in (unix, udp, listening, file):
             assert os.fstat(other.fileno()).st_ino not in found
@@ -104,14 +103,14 @@ def test_an_inode_used_again_is_a_new_socket(monkeypatch):
             {},
         ]
     )
-    monkeypatch.setattr(sockets._Reader, "read", lambda _: next(states))
+    monkeypatch.setattr(SocketReader, "read", lambda _: next(states))
     meter = SocketMeter()
     assert [meter.sample().sent_bytes for _ in range(3)] == [100, 130, 130]
 
 
 def test_elsewhere_there_is_nothing(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert read_sockets() is None
+    assert SocketReader().read() is None
     assert SocketMeter().sample() is None
 
 

@@ -179,14 +179,14 @@ TARGETS = (
 )
 
 
-def target_lines(targets: Sequence[Target] = TARGETS) -> tuple[str, ...]:
+def target_lines() -> tuple[str, ...]:
     """Return each target in words, for `--help`."""
-    return tuple(f"{'at least' if t.at_least else 'at most'} {t.bound:,.10g}: {t.text}" for t in targets)
+    return tuple(f"{'at least' if t.at_least else 'at most'} {t.bound:,.10g}: {t.text}" for t in TARGETS)
 
 
-def verdicts_on(rows: Sequence[Row], targets: Sequence[Target] = TARGETS) -> tuple[Verdict, ...]:
+def verdicts_on(rows: Sequence[Row]) -> tuple[Verdict, ...]:
     """Return every line with the worst figure among its rows."""
-    return tuple(_check(target, rows) for target in targets)
+    return tuple(_check(target, rows) for target in TARGETS)
 
 
 def _check(target: Target, rows: Sequence[Row]) -> Verdict:

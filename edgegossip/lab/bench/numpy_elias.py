@@ -68,8 +68,8 @@ class NumpyElias:
     """qsgd (or, with `levels`, elastiquant) with L2 norms of buckets of at most 512 values, Elias
     coded."""
 
-    def __init__(self, s: int, bucket: int = 512, levels: tuple[float, ...] = (), seed: int = 1) -> None:
-        self.s, self.bucket, self._rng = s, bucket, np.random.default_rng(seed)
+    def __init__(self, s: int, bucket: int, levels: tuple[float, ...] = ()) -> None:
+        self.s, self.bucket, self._rng = s, bucket, np.random.default_rng(1)
         self.levels = np.array(levels, np.float32)
 
     def encode(self, x: Vec) -> list[Piece]:

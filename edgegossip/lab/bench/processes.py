@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 
 SAMPLE_S = 0.3  # between two looks at memory
+_PATIENCE_S = 3.0  # with processes that are to end
 _PR_SET_PDEATHSIG = 1
 
 
@@ -33,15 +34,15 @@ def start(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> 
         )
 
 
-def stop(roots: Sequence[psutil.Popen], patience_s: float = 3.0) -> None:
+def stop(roots: Sequence[psutil.Popen]) -> None:
     """End these processes and all that they started."""
     everyone = [p for root in roots for p in family(root)]
     for process in everyone:
         _signal(process, signal.SIGINT)
-    _, alive = psutil.wait_procs(everyone, timeout=patience_s)
+    _, alive = psutil.wait_procs(everyone, timeout=_PATIENCE_S)
     for process in alive:
         _signal(process, signal.SIGKILL)
-    psutil.wait_procs(alive, timeout=patience_s)
+    psutil.wait_procs(alive, timeout=_PATIENCE_S)
 
 
 def family(root: psutil.Process) -> list[psutil.Process]:

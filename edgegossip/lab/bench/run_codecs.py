@@ -283,9 +283,9 @@ TARGETS = (
 )
 
 
-def verdicts_on(rows: Sequence[Row], targets: Sequence[Target] = TARGETS) -> tuple[Verdict, ...]:
+def verdicts_on(rows: Sequence[Row]) -> tuple[Verdict, ...]:
     """Return every line with the worst figure among its rows."""
-    return tuple(_check(target, rows) for target in targets)
+    return tuple(_check(target, rows) for target in TARGETS)
 
 
 def _check(target: Target, rows: Sequence[Row]) -> Verdict:

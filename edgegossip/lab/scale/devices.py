@@ -250,16 +250,16 @@ def _boards(key: str, value: Any) -> tuple[tuple[str, int], ...]:
     return tuple((name, _count(key, count)) for name, count in value)
 
 
-def parse_rate(text: str, option: str = "--rate") -> float:
+def parse_rate(text: str) -> float:
     """Read a rate as `tc` and people write it (20mbit, 1.5mbit, 1gbit, 250kbit), in bits a
     second. Raises ConfigError."""
     found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmg]?)bit(?:/s|ps)?\s*", text.lower())
     if found is None:
-        raise ConfigError(f"{option} {text}: write it as a number and kbit, mbit or gbit, such as {option} 20mbit")
+        raise ConfigError(f"--rate {text}: write it as a number and kbit, mbit or gbit, such as --rate 20mbit")
     rate_bps = float(found[1]) * _UNITS[found[2]]
     if not LOWEST_BPS <= rate_bps <= HIGHEST_BPS:
         nearest = "8kbit" if rate_bps < LOWEST_BPS else "10gbit"
-        raise ConfigError(f"{option} {text}: a link has 8kbit to 10gbit; the nearest is {nearest}")
+        raise ConfigError(f"--rate {text}: a link has 8kbit to 10gbit; the nearest is {nearest}")
     return rate_bps
 
 

@@ -222,13 +222,13 @@ class Alternative:
         return (f"codec.name={self.codec}", *down, *([f"gossip.algorithm={other}"] if other else ()))
 
 
-def alternatives_to(case: Case, names: Sequence[str] = ALTERNATIVES) -> tuple[Alternative, ...]:
+def alternatives_to(case: Case) -> tuple[Alternative, ...]:
     """Return what a case could send instead, the fastest first. Sizes are of a gradient's first
     tensors where the model is large."""
     layout = _part(case.layout)
     x = in_layout(layout, 1)
     found = []
-    for name in names:
+    for name in ALTERNATIVES:
         small = encode_message(name, {}, layout, x)
         payload = round(small.payload_bytes * case.layout.size / layout.size)
         whole = replace(small, payload_bytes=payload, message_bytes=payload + small.message_bytes - small.payload_bytes)

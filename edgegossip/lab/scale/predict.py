@@ -207,7 +207,6 @@ def work_of(
     precision: str = "fp32",
     threads: int = 1,
     accelerated: bool = False,
-    other_s: float = 0.0,
 ) -> BoardWork:
     """Return a board's work from its profile. `flops`: operations of one round's local training;
     `values`: n of the model."""
@@ -217,7 +216,6 @@ def work_of(
         encode_s=size_bytes / device.encode_rate(codec),
         decode_s=size_bytes / device.decode_rate(codec),
         link_bits_per_s=device.link_bits_per_s,
-        other_s=other_s,
         spread=device.update_spread or 0.0,
     )
 
