@@ -27,10 +27,10 @@ _LISTEN = 10  # tcpi_state of a listening socket, whose numbers mean something e
 _OPT_TIMESTAMPS = 1  # bit of tcpi_options
 _ETHERNET_BYTES, _IPV4_BYTES, _IPV6_BYTES, _TCP_BYTES, _TIMESTAMP_BYTES = 14, 20, 40, 20, 12
 
-# Offsets in struct tcp_info, which only ever grows at its end. Up to segs_in since Linux 4.2,
+# Offsets in struct tcp_info, which only ever grows at its end. Up to segs_out since Linux 4.2,
 # bytes_sent since 4.19.
 _STATE, _OPTIONS = 0, 5
-_BYTES_ACKED, _BYTES_RECEIVED, _SEGS_OUT, _SEGS_IN = 120, 128, 136, 140
+_BYTES_ACKED, _SEGS_OUT = 120, 136  # bytes received lie behind bytes acknowledged
 _BYTES_SENT, _BYTES_RETRANS = 200, 208
 
 
@@ -42,7 +42,6 @@ class SocketTotals:
     received_bytes: int = 0
     retransmitted_bytes: int = 0
     sent_segments: int = 0  # pure acknowledgements included
-    received_segments: int = 0
     sent_header_bytes: int = 0  # Ethernet, IP and TCP headers of the segments sent, by their standard sizes
 
     @property
@@ -68,16 +67,16 @@ def parse_tcp_info(info: bytes, header_bytes: int = _IPV4_BYTES + _TCP_BYTES + _
     Kernels before 4.19 do not count bytes sent: bytes acknowledged stand in, without
     retransmissions and what is under way.
     """
-    if len(info) < _SEGS_IN + 4 or info[_STATE] == _LISTEN:
+    if len(info) < _SEGS_OUT + 4 or info[_STATE] == _LISTEN:
         return None
     acked, received = struct.unpack_from("=QQ", info, _BYTES_ACKED)
-    segs_out, segs_in = struct.unpack_from("=II", info, _SEGS_OUT)
+    (segments,) = struct.unpack_from("=I", info, _SEGS_OUT)
     sent, retransmitted = acked, 0
     if len(info) >= _BYTES_RETRANS + 8:
         sent, retransmitted = struct.unpack_from("=QQ", info, _BYTES_SENT)
     if info[_OPTIONS] & _OPT_TIMESTAMPS:
         header_bytes += _TIMESTAMP_BYTES
-    return SocketTotals(sent, received, retransmitted, segs_out, segs_in, segs_out * header_bytes)
+    return SocketTotals(sent, received, retransmitted, segments, segments * header_bytes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,8 +98,8 @@ def test_an_inode_used_again_is_a_new_socket(monkeypatch):
     states = iter(
         [
             {},
-            {7: SocketTotals(100, 10, 0, 5, 5, 0)},
-            {7: SocketTotals(30, 3, 0, 2, 2, 0)},
+            {7: SocketTotals(100, 10, 0, 5, 0)},
+            {7: SocketTotals(30, 3, 0, 2, 0)},
             {},
         ]
     )
@@ -126,9 +126,9 @@ def info(size: int, *, state: int = 1, options: int = 0) -> bytes:
 @pytest.mark.parametrize(
     ("size", "options", "expected"),
     [
-        (232, 0, SocketTotals(1000, 500, 50, 7, 6, 7 * 54)),
-        (256, 1, SocketTotals(1000, 500, 50, 7, 6, 7 * 66)),
-        (192, 0, SocketTotals(900, 500, 0, 7, 6, 7 * 54)),
+        (232, 0, SocketTotals(1000, 500, 50, 7, 7 * 54)),
+        (256, 1, SocketTotals(1000, 500, 50, 7, 7 * 66)),
+        (192, 0, SocketTotals(900, 500, 0, 7, 7 * 54)),
         (104, 0, None),
     ],
 )

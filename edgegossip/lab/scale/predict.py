@@ -419,7 +419,6 @@ class _ServerRound:
         self._got_s = [0.0] * len(works)
         self._answered_s = [0.0] * len(works)
         self._busy_until_s = 0.0
-        self._blocked = [0.0, 0.0]  # of the coordinator: while it sends, while it waits
 
     def run(self) -> tuple[RoundParts, ...]:
         line, coordinator = self._line, self._coordinator

@@ -227,7 +227,7 @@ class Ledger:
         self._open: dict[int, OpenQuestion] = {}
         self._last = 0
         self._asking: OpenRound | None = None
-        self._gathering, self._gather_s = True, now_s
+        self._gathering = True
         self._holds: dict[NodeId, tuple[int, Round]] = {}
         self._reference: tuple[Round, Vec] | None = None
         self._suspensions: dict[NodeId, Suspension] = {}

@@ -12,7 +12,7 @@ which where that is wrong. csv needs nothing, parquet pyarrow, huggingface datas
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,6 @@ _NEEDS = {
     "huggingface": ("datasets", "pip install 'edgegossip[huggingface]'"),
 }
 Columns = Mapping[str, list[Any]]  # name -> a value a row
-Read = Callable[[Path, Callable[[Sequence[str]], list[str]]], Columns]
 
 
 def check(section: DataSection) -> None:
