@@ -125,14 +125,6 @@ class Campaign(ABC, Generic[C]):
         self.say(f"{self.FOLDER} {self.folder}")
 
 
-def check_matplotlib() -> None:
-    """Raise HostError, which says what to install, where `lab.plots` cannot be imported."""
-    try:
-        import matplotlib  # noqa: F401  # asked for here, so that the module itself may import it
-    except ImportError:
-        raise HostError("plots need matplotlib: pip install 'edgegossip[report]'") from None
-
-
 Runner: TypeAlias = Callable[[C, Callable[[Round], None]], Result]
 OnProgress: TypeAlias = Callable[[C, Round], None]
 

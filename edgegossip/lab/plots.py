@@ -2,7 +2,7 @@
 
 `panels` draws what depends on something, problem by problem. The others show where time and bytes
 go: `stacked_bars`, `speedups`, `losses`, `timelines` and `traffic`. Each writes one PNG and returns
-its path. `campaign.check_matplotlib` says what to install where this cannot be imported.
+its path. `require_matplotlib` (report/plots.py) says what to install where this cannot be imported.
 """
 
 from __future__ import annotations

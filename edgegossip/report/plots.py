@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from edgegossip.report.series import Curves, Series, SeriesReader, align
 from edgegossip.telemetry.run_folder import RunData, read_run
 from edgegossip.telemetry.summary import COORDINATOR, recipe_of, summarise
@@ -21,7 +23,7 @@ def write_plots(run_dir: Path, *, log_bytes: bool = False) -> list[Path]:
     """Draw learning.png, time.png and partition.png into `<run_dir>/plots`; those without data are
     left out. `log_bytes` puts bytes on a logarithmic axis. Raises HostError without matplotlib,
     DataError for a folder without records."""
-    _require_matplotlib()
+    require_matplotlib()
     from edgegossip.report.draw import draw_learning, draw_partition, draw_time
 
     run = read_run(run_dir)
@@ -69,13 +71,12 @@ def _curves(series: Mapping[NodeId, Series]) -> Curves:
 
 
 def _pick(matrix: Any, rows: list[int]) -> Any:
-    import numpy as np
-
     return matrix[rows] if rows and np.isfinite(matrix[rows]).any() else matrix
 
 
-def _require_matplotlib() -> None:
+def require_matplotlib() -> None:
+    """Raise HostError, which says what to install, where nothing can be drawn."""
     try:
-        import matplotlib  # noqa: F401
+        import matplotlib  # noqa: F401  # asked for here, so that modules that draw may import it
     except ImportError:
         raise HostError("plots need matplotlib: pip install 'edgegossip[report]'") from None

@@ -19,9 +19,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from edgegossip.lab.campaign import check_matplotlib
 from edgegossip.lab.scale.cells import WARM_UP, Cell
 from edgegossip.lab.scale.devices import SHORT_STEP, SHORT_STEP_S
+from edgegossip.report.plots import require_matplotlib
 from edgegossip.report.units import UNKNOWN, bytes_text, printable
 from edgegossip.telemetry.records import MetricsRecord
 from edgegossip.types import NodeId, Round
@@ -307,7 +307,7 @@ def write_plots(folder: Path, name: str, rows: Sequence[Row], results: Sequence[
     """Draw time.png, speedup.png, loss.png, round.png and links.png into `folder`; those without
     data are left out. `name`: of the recipe; `results`: of the cells that did not fail. Raises
     HostError without matplotlib."""
-    check_matplotlib()
+    require_matplotlib()
     from edgegossip.lab import plots
 
     done = [row for row in rows if row["t_s"] is not None]

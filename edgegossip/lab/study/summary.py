@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from edgegossip.lab import table
-from edgegossip.lab.campaign import check_matplotlib
 from edgegossip.lab.study.cases import Case, say
+from edgegossip.report.plots import require_matplotlib
 from edgegossip.report.units import UNKNOWN, bytes_text, number_text, printable, seconds_text
 
 Result = Mapping[str, Any]
@@ -323,7 +323,7 @@ def _lookup(case: Case, key: str) -> Any:
 def write_plots(folder: Path, cases: Sequence[Case], results: Mapping[str, Result]) -> list[Path]:
     """Draw accuracy-bits.png, accuracy-bytes.png, loss-bits.png and consensus.png into `folder`;
     those without data are left out. Raises HostError without matplotlib."""
-    check_matplotlib()
+    require_matplotlib()
     from edgegossip.lab import plots
 
     found, study, written = variants(cases, results), folder.resolve().name, []
