@@ -26,10 +26,11 @@ from edgegossip.telemetry.sinks import RecordSink
 from edgegossip.types import NodeId, Round
 
 PLAIN_EVERY_S = 2.0
+QUIET_S = 10.0  # nothing new for so long, and nobody there to write it: the run was stopped
 
 
 class Screen(Protocol):
-    """What draws. Called with the fleet's state, one call at a time."""
+    """Draws. It is called with the fleet's state, one call at a time."""
 
     def refresh(self, fleet: Fleet) -> None:
         """Take notice that something changed."""
@@ -55,8 +56,6 @@ class Live:
         environ: Mapping[str, str] = os.environ,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        import sys
-
         stream = sys.stderr if stream is None else stream
         self._fleet = Fleet(members, rounds)
         self._lock = threading.Lock()
@@ -91,12 +90,12 @@ class Live:
 
 
 class LiveSink(RecordSink):
-    """The live display as a sink, for a Tee."""
+    """Is the live display as a sink, for a Tee."""
 
     what = "the display"
 
-    def __init__(self, live: Live, start_s: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(start_s, clock)
+    def __init__(self, live: Live) -> None:
+        super().__init__()
         self._live = live
 
     @override
@@ -112,7 +111,7 @@ class LiveSink(RecordSink):
 
 
 class PlainScreen(Screen):
-    """One line of text at a time, without control characters."""
+    """Prints one line of text at a time, without control characters."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float]) -> None:
         self._stream, self._clock = stream, clock
@@ -162,7 +161,7 @@ def progress_line(fleet: Fleet) -> str:
 
 
 def can_draw(stream: TextIO, environ: Mapping[str, str]) -> bool:
-    """Whether rich can draw there."""
+    """Tell whether rich can draw there."""
     if environ.get("NO_COLOR") or environ.get("TERM") == "dumb" or find_spec("rich") is None:
         return False
     return bool(getattr(stream, "isatty", lambda: False)())
@@ -174,11 +173,8 @@ def _rich_screen(stream: TextIO) -> Screen:
     return RichScreen(stream)
 
 
-QUIET_S = 10.0  # nothing new for so long, and nobody there to write it
-
-
 class TopScreen(Protocol):
-    """What draws for `top`."""
+    """Draws for `top`."""
 
     def show(self, watcher: Watcher, said: list[tuple[float, Notice]]) -> None:
         """Draw what is known now, and the sentences that came since the last call."""
@@ -222,8 +218,8 @@ def follow(
 
 
 class PlainTop(TopScreen):
-    """A line when something changed, a sentence for what people should know. The table at the
-    end."""
+    """Prints a line when something changed, a sentence for what people should know. The table at
+    the end."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream, self._shown = stream, ""

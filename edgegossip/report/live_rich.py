@@ -55,7 +55,7 @@ class RichScreen:
 
     def refresh(self, fleet: Fleet) -> None:
         """Keep the new state: rich's own thread draws it."""
-        self._fleet = fleet  # drawn by rich's own thread
+        self._fleet = fleet
 
     def say(self, fleet: Fleet, t_s: float, text: str, alarm: bool) -> None:
         """Print a sentence above the live part."""
@@ -111,10 +111,8 @@ _COLORS = {
     "other": "#4A5058",
 }
 _BAR, _SHORT_BAR = 24, 12  # characters; the short one on a narrow terminal
-_NARROW, _WIDE = (
-    100,
-    165,
-)  # columns of the terminal: below, the parts' numbers give way to the bar; below the lower one, more do
+# Columns of the terminal: below _WIDE the parts' numbers give way to the bar, below _NARROW more.
+_NARROW, _WIDE = 100, 165
 _DROPPED = {SCORE, "CPU", "memory", *PARTS}
 
 

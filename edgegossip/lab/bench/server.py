@@ -6,6 +6,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of the command, as given."""
+    """Holds the options of the command as they were given."""
 
     nodes: tuple[int, ...]
     payloads: tuple[str, ...]
@@ -81,10 +82,8 @@ def run(options: Options, arguments: Sequence[str], out: Print) -> tuple[Row, in
 
 
 def require_flower() -> None:
-    """Raises HostError when Flower is not installed."""
-    import importlib.util
-
-    if importlib.util.find_spec("flwr") is None:
+    """Raise HostError unless Flower is installed."""
+    if find_spec("flwr") is None:
         raise HostError("bench server needs Flower: pip install 'edgegossip[server]'")
 
 

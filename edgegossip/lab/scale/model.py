@@ -23,6 +23,7 @@ from edgegossip import codecs, training
 from edgegossip import frame as wire
 from edgegossip import recipe as recipes
 from edgegossip.agreement import Agreement
+from edgegossip.codecs.base import Ctx
 from edgegossip.gossip.base import GossipAlgorithm, Send
 from edgegossip.gossip.base import Message as Received
 from edgegossip.lab.scale import emulated, predict, summary
@@ -339,9 +340,6 @@ class _Timed:
 def codec_frames(recipe: Recipe, layout: Layout, delta: Vec) -> tuple[float, float, int]:
     """Return (encode seconds, decode seconds, body bytes) of one update in the recipe's codec,
     for a run through a coordinator. The fastest of three; CPU seconds."""
-    from edgegossip import codecs
-    from edgegossip.codecs.base import Ctx
-
     codec: Any = codecs.get(recipe.codec.name, **recipe.codec.params)
     state, encode, decode, body = codec.init(layout), [], [], b""
     for k in range(3):

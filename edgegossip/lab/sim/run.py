@@ -38,11 +38,8 @@ LONGEST_JOIN_S = PATIENCE.gone_s + PATIENCE.return_s + PATIENCE.announce_s + FIR
 GIVEN_UP = 0.7  # share of the schedules in which nobody waits for a late one
 LOOK_S = 0.1  # between two looks at whether everybody knows who is there
 QUIET_ROUNDS = 3, 8  # at least and at most: as many as mixing takes
-PROMISED = (
-    0.9,
-    0.4,
-)  # of the spread, where that would take more than MIXED rounds: what the matrices promise; under push-sum,
-MIXED = 3  # whose bound is twice as wide
+MIXED = 3  # rounds after which as much of the spread may be left as this, which the matrices promise:
+PROMISED = 0.9, 0.4  # the other under push-sum, whose bound is twice as wide
 AVERAGED_ROUNDS = 8  # where it is means over time that must agree
 MORE_ROUNDS = 4, 8, 16, *[20] * 24  # for algorithms that take longer
 CATCH_UP_ROUNDS = 60  # of a deadline each, that catching up may take
