@@ -96,7 +96,7 @@ def verify(options: Verify) -> int:
 
 
 def build_codec(name: str, params: dict[str, Any]) -> Any:
-    """A codec by name, or a user's own. Raises ConfigError or UsageError."""
+    """Build a codec by name, or a user's own. Raises ConfigError or UsageError."""
     from edgegossip import codecs
     from edgegossip.training.names import call_custom, import_function, is_custom_function
 

@@ -29,7 +29,7 @@ _YEARS = partial(option, 20.0, "How long certificates are valid.")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """What a board's kit has besides its identity: options of `fleet add` and `fleet set`."""
+    """Says what a board's kit has besides its identity: options of `fleet add` and `fleet set`."""
 
     board: str | None = option(None, "Which board it is, such as raspberry-pi-4.", metavar="BOARD")
     wifi: str | None = option(

@@ -41,7 +41,7 @@ _STAYS = ".stays"  # of a server run: what of the model is a board's own
 
 @dataclass(frozen=True, slots=True)
 class FoundModel:
-    """One model of a run, as arrays by the names of its `state_dict`."""
+    """Is one model of a run, as arrays by the names of its `state_dict`."""
 
     board: str  # a board's name, "averaged" or "coordinator"
     rounds: Mapping[NodeId, Round]  # how many rounds it has had, by the board that it is from
@@ -61,7 +61,7 @@ class FoundModel:
 
 
 class RunModels:
-    """The models of a run folder, or of the folders of several boards of one run.
+    """Finds the models of a run folder, or of the folders of several boards of one run.
 
     Raises DataError when a folder is none, ConfigError when they are of different runs.
 

@@ -50,7 +50,7 @@ _GONE, _HERE = ("peer-down", "peer-left", "member-dead", "member-left"), ("peer-
 
 @dataclass(slots=True)
 class Board:
-    """One line of the display."""
+    """Holds one line of the display."""
 
     name: NodeId
     rounds: Round = 0  # done
@@ -67,15 +67,15 @@ class Board:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A sentence for people."""
+    """Holds a sentence for people."""
 
     text: str
     alarm: bool
 
 
 class Fleet:
-    """The boards' lines, and what of the events is worth a sentence. A node that is no member gets
-    a line but does not count for the fleet's progress."""
+    """Keeps the boards' lines, and what of the events is worth a sentence. A node that is no member
+    gets a line but does not count for the fleet's progress."""
 
     def __init__(self, members: Sequence[NodeId], rounds: Round) -> None:
         self.members, self.rounds, self.t_s = tuple(members), rounds, 0.0
@@ -197,7 +197,7 @@ _GAUGES = ("sys/temperature_c", "sys/cpu_percent", "sys/rss_bytes", "sys/throttl
 
 @dataclass(slots=True)
 class BoardStats:
-    """One board's last rounds."""
+    """Holds one board's last rounds."""
 
     parts_s: dict[str, float] = field(default_factory=dict)  # means over the last rounds, newest first in weight
     gauges: dict[str, float] = field(default_factory=dict)  # last values of _GAUGES
@@ -264,9 +264,9 @@ class Watcher:
         return bool(boards) and all(board.state in _ENDED for board in boards)
 
     def abandoned(self, quiet_s: float, now_s: float | None = None) -> bool:
-        """Whether nobody writes there any more although the run is not over, as after kill -9: no
-        process of this machine has the folder open, and nothing new has come for so long (it may be
-        copied here from elsewhere). `now_s`: by time.time."""
+        """Tell whether nobody writes there any more although the run is not over, as after kill -9:
+        no process of this machine has the folder open, and nothing new has come for so long (it may
+        be copied here from elsewhere). `now_s`: by time.time."""
         if self.over or is_written(self.folder):
             return False
         files = [self.folder / name for name in ("metrics.jsonl", "events.jsonl", "run.json", "recipe.toml")]

@@ -22,7 +22,7 @@ COLUMNS = ("train/loss", "eval/loss", "net/sent_bytes", "time/round_s")  # and a
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One node's records in the order of its rounds; all arrays float64[records]."""
+    """Holds one node's records in the order of its rounds; all arrays float64[records]."""
 
     step: Numbers
     t_s: Numbers
@@ -31,8 +31,8 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Curves:
-    """A fleet's records on one axis of rounds. Arrays float64[rounds] or float64[boards, rounds];
-    nan where nothing is."""
+    """Holds a fleet's records on one axis of rounds. Arrays float64[rounds] or float64[boards,
+    rounds]; nan where nothing is."""
 
     t_s: Numbers  # seconds of training at the end of the round, see _time_axis
     sent_bytes: Numbers  # by all boards up to and with that round

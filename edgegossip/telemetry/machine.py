@@ -80,7 +80,7 @@ def package_version(package: str, search: Sequence[str]) -> str | None:
 
 
 class ProcessSampler:
-    """CPU load and memory of one process, cheap enough to ask for in every round.
+    """Samples CPU load and memory of one process, cheap enough to ask for in every round.
 
     The kernel counts CPU time in ticks of about 10 ms, so a load over a few milliseconds would be
     noise: between two samples `min_interval_s` pass, and until then the last one is returned again.
@@ -154,7 +154,7 @@ POWER_EVERY_S = 0.05
 
 
 class Energy:
-    """The integral of power over time. Samples come in the order of their times. Pure."""
+    """Is the integral of power over time. Samples come in the order of their times. Pure."""
 
     def __init__(self) -> None:
         self._joules = 0.0

@@ -87,7 +87,7 @@ def scores_in(values: Mapping[str, Value]) -> list[str]:
 
 
 class Sink(Protocol):
-    """Where records go: a run folder, the parent process's pipe, an exporter."""
+    """Takes records, as a run folder, the parent process's pipe or an exporter does."""
 
     def metrics(self, node: NodeId, step: Round, values: Mapping[str, Value]) -> None:
         """Take what `node` measured in round `step`."""
@@ -104,8 +104,8 @@ MAX_LINE_BYTES = 65_536  # a longer line is no record
 
 @dataclass(frozen=True, slots=True)
 class MetricsRecord:
-    """What one node measured in one round; `values` has the names of records.METRICS and may have
-    more."""
+    """Says what one node measured in one round; `values` has the names of records.METRICS and may
+    have more."""
 
     node: NodeId
     step: Round
@@ -124,7 +124,7 @@ class MetricsRecord:
 
 @dataclass(frozen=True, slots=True)
 class EventRecord:
-    """Something that happened to a node; `name` is a word for programs, `text` a sentence for
+    """Tells something that happened to a node; `name` is a word for programs, `text` a sentence for
     people."""
 
     node: NodeId
@@ -136,7 +136,7 @@ class EventRecord:
 
 @dataclass(frozen=True, slots=True)
 class LogText:
-    """A line that is no record, without its line end."""
+    """Is a line that is no record, without its line end."""
 
     text: str
 

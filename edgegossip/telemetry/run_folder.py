@@ -28,6 +28,7 @@ from edgegossip.types import DataError, HostError, NodeId
 HOLDS = "holds"  # the event of a board with data of its own: `examples`, and JSON of `classes` and `counts`
 WARN_S = 600.0  # between two words on a disk that takes nothing
 _SAME_SECOND = 1000  # folders of one name that may start in the same second
+_CLAIMS = 200  # tries to lock a folder that somebody looks at just then
 
 
 def _to_stderr(text: str) -> None:
@@ -60,9 +61,6 @@ def _open_lines(path: Path) -> int:
     return fd
 
 
-_CLAIMS = 200  # tries
-
-
 def _claim(fd: int) -> None:
     """Let others see that somebody writes there, for as long as the descriptor is open, kill -9 or
     not."""
@@ -77,8 +75,8 @@ def _claim(fd: int) -> None:
 
 
 def is_written(path: Path) -> bool:
-    """Whether a process of this machine has the run folder open to write records. True where the
-    system does not tell."""
+    """Tell whether a process of this machine has the run folder open to write records. True where
+    the system does not tell."""
     try:
         fd = os.open(path / "metrics.jsonl", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -93,11 +91,11 @@ def is_written(path: Path) -> bool:
 
 
 class RunFolder(RecordSink):
-    """The sink that keeps. Each record is one write to the kernel before `write` returns: kill -9
-    loses none of them, power loss those that the kernel had not put on the disk yet. A disk that
-    takes no more, once the folder is there, costs records and not the run: `warn` is told, at most
-    every WARN_S, and an event says how many are missing when it takes them again. A disk that hangs
-    holds whoever writes: in a Tee that is a thread of its own."""
+    """Keeps all records. Each is one write to the kernel before `write` returns: kill -9 loses none
+    of them, power loss those that the kernel had not put on the disk yet. A disk that takes no
+    more, once the folder is there, costs records and not the run: `warn` is told, at most every
+    WARN_S, and an event says how many are missing when it takes them again. A disk that hangs holds
+    whoever writes: in a Tee that is a thread of its own."""
 
     what = "the disk of the run folder"
 
@@ -234,7 +232,7 @@ class RunFolder(RecordSink):
 
 @dataclass(frozen=True, slots=True)
 class RunData:
-    """A run folder on disk, of a run that ended, goes on, or was killed. Documents that are not
+    """Is a run folder on disk, of a run that ended, goes on, or was killed. Documents that are not
     there are None; records are read anew, one after the other, by each call."""
 
     path: Path
@@ -368,8 +366,8 @@ class Follower:
                     yield record
 
     def shrunk(self) -> bool:
-        """Whether a file is shorter than what was read of it: another run is written in its place.
-        Raises OSError."""
+        """Tell whether a file is shorter than what was read of it: another run is written in its
+        place. Raises OSError."""
         return any(file.size() < file.at for file in self._files)
 
 

@@ -98,7 +98,7 @@ _CPU_COOLING = ("cpu", "processor")  # parts of their names: cpufreq-cpu0, cpu-b
 
 @dataclass(frozen=True, slots=True)
 class ThermalZones:
-    """The hottest of the machine's thermal zones."""
+    """Reads the hottest of the machine's thermal zones."""
 
     zones: tuple[Path, ...]
     name: str = "thermal-zones"
@@ -120,7 +120,7 @@ class ThermalZones:
 
 @dataclass(frozen=True, slots=True)
 class Cpufreq:
-    """The mean clock frequency of the cores that are on."""
+    """Reads the mean clock frequency of the cores that are on."""
 
     policies: tuple[Path, ...]
     name: str = "cpufreq"
@@ -141,7 +141,7 @@ class Cpufreq:
 
 @dataclass(frozen=True, slots=True)
 class PiThrottled:
-    """What a Raspberry Pi's firmware says of its supply and its temperature."""
+    """Reads what a Raspberry Pi's firmware says of its supply and its temperature."""
 
     file: Path
     name: str = "get_throttled"
@@ -168,7 +168,8 @@ def throttled_bits(file: Path) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class UnderVoltage:
-    """hwmon `rpi_volt` (drivers/hwmon/raspberrypi-hwmon.c): a Raspberry Pi's supply is too low."""
+    """Reads from hwmon `rpi_volt` whether a Raspberry Pi's supply is too low
+    (drivers/hwmon/raspberrypi-hwmon.c)."""
 
     files: tuple[Path, ...]
     name: str = "rpi_volt"
@@ -189,8 +190,8 @@ class UnderVoltage:
 
 @dataclass(frozen=True, slots=True)
 class CpuCooling:
-    """Cooling devices that hold the processor's clock down: how a Jetson and most other boards
-    throttle."""
+    """Reads the cooling devices that hold the processor's clock down: how a Jetson and most other
+    boards throttle."""
 
     files: tuple[Path, ...]
     name: str = "cpu-cooling"
@@ -219,7 +220,7 @@ _MAX_W = 1000.0  # a register that reads more is broken
 
 @dataclass(frozen=True, slots=True)
 class Rail:
-    """One measured supply: a power file, or one of voltage and one of current whose product is
+    """Is one measured supply: a power file, or one of voltage and one of current whose product is
     taken."""
 
     label: str
@@ -239,8 +240,8 @@ class Rail:
 
 @dataclass(frozen=True, slots=True)
 class PowerRails:
-    """All rails of one kind; the board takes what its input rail says, or the sum where there is
-    none."""
+    """Reads all rails of one kind; the board takes what its input rail says, or the sum where there
+    is none."""
 
     name: str
     rails: tuple[Rail, ...]
@@ -339,8 +340,8 @@ def parse_line(line: str) -> dict[str, float]:
 
 @dataclass(slots=True)
 class Tegrastats:
-    """The program at work, and the last whole line that it wrote. It ends when nobody reads it any
-    more. Thread-safe."""
+    """Is the program at work, and the last whole line that it wrote. It ends when nobody reads it
+    any more. Thread-safe."""
 
     process: subprocess.Popen[bytes]
     name: str = "tegrastats"

@@ -33,8 +33,8 @@ HEARTBEAT = b".\n"
 
 
 class RecordSink(ABC):
-    """A records.Sink that also relays. Time 0 of `t_s` is when the sink was made, or `start_s` of
-    the same clock."""
+    """Is a records.Sink that also relays. Time 0 of `t_s` is when the sink was made, or `start_s`
+    of the same clock."""
 
     what = ""  # of a sink that may hang: what it is, for sentences. Such a one belongs into a Tee
 
@@ -84,8 +84,8 @@ def write_all(fd: int, data: bytes) -> None:
 
 
 class PipeSink(RecordSink):
-    """JSON lines to a file descriptor, each in one write. The descriptor stays the caller's and is
-    not closed.
+    """Writes JSON lines to a file descriptor, each in one write. The descriptor stays the caller's
+    and is not closed.
 
     Raises HostError when nobody reads any more: a board whose parent is gone has no reason to go
     on.
@@ -123,7 +123,7 @@ CLOSE_S = 5.0  # for what waits at the end
 
 
 class Tee(RecordSink):
-    """With one time stamp for all of them."""
+    """Writes to several sinks, with one time stamp for all of them."""
 
     def __init__(
         self, *sinks: RecordSink, start_s: float | None = None, clock: Callable[[], float] = time.monotonic
@@ -153,7 +153,7 @@ class Tee(RecordSink):
 
 
 class Queued(RecordSink):
-    """`sink` is written to, and closed, in a thread of this object's own."""
+    """Writes to `sink`, and closes it, in a thread of its own."""
 
     def __init__(self, sink: RecordSink) -> None:
         super().__init__(sink.start_s)

@@ -196,9 +196,9 @@ class SocketMeter:
 
 
 class BoardSockets:
-    """What the connections of a server's clients have carried, without those from the addresses in
-    `own`, which may grow. Looks by itself every EVERY_S, because clients of HTTP come and go.
-    Thread-safe."""
+    """Counts what the connections of a server's clients have carried, without those from the
+    addresses in `own`, which may grow. Looks by itself every EVERY_S, because clients of HTTP come
+    and go. Thread-safe."""
 
     EVERY_S = 0.5
 

@@ -33,7 +33,7 @@ def _known(part: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RoundTimes:
-    """One finished round. `sum(parts_ns.values()) == round_ns` always holds."""
+    """Holds one finished round. `sum(parts_ns.values()) == round_ns` always holds."""
 
     parts_ns: Mapping[str, int]  # every name of PARTS, wall nanoseconds
     round_ns: int  # wall nanoseconds from the last finish_round (or the clock's start) to this one
@@ -95,9 +95,9 @@ class RoundTimes:
 
 
 class Span:
-    """One stretch of time, a context manager. `part` may be set to another name until the span
-    ends; all of the span's own time (not that of spans inside it) in the round in progress then
-    goes there."""
+    """Measures one stretch of time, a context manager. `part` may be set to another name until the
+    span ends; all of the span's own time (not that of spans inside it) in the round in progress
+    then goes there."""
 
     __slots__ = ("_clock", "_cpu_ns", "_own_ns", "_part")
 
@@ -240,7 +240,7 @@ ANNOUNCE_S = 5.0  # whoever waits says for whom, this often
 
 
 class Watch:
-    """A stopwatch of somebody who waits: for how long, and when to say so again."""
+    """Is a stopwatch of somebody who waits: for how long, and when to say so again."""
 
     def __init__(self) -> None:
         self._start, self._told_s = time.monotonic(), 0.0
@@ -251,7 +251,7 @@ class Watch:
         return time.monotonic() - self._start
 
     def due(self) -> bool:
-        """Whether it is time to say for whom one waits: every ANNOUNCE_S."""
+        """Tell whether it is time to say for whom one waits: every ANNOUNCE_S."""
         if self.s - self._told_s < ANNOUNCE_S:
             return False
         self._told_s = self.s

@@ -144,7 +144,7 @@ def summarise_records(
 
 
 class Summary:
-    """The same of a run that goes on: takes records as they come."""
+    """Makes the same of a run that goes on: it takes records as they come."""
 
     def __init__(self, members: Sequence[NodeId] = (), plan: RunPlan | None = None) -> None:
         self._members = len(members)  # the first of the nodes, in their order

@@ -48,7 +48,7 @@ MOST_NAMED = 4
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the verdict."""
+    """Is one line of the verdict."""
 
     kind: str  # a word for programs
     text: str  # what is so: a sentence for people, without its full stop
@@ -62,7 +62,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """What was to be done, as far as the run folder tells."""
+    """Says what was to be done, as far as the run folder tells."""
 
     recipe: Mapping[str, Any] = field(default_factory=dict)  # plain tables
     classes: Sequence[int] = ()  # training examples of each class, over all boards; none: not known

@@ -26,7 +26,7 @@ _MORE_CODERS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A codec with its parameters and the coders to measure; coders empty: it has none."""
+    """Names a codec with its parameters and the coders to measure; coders empty: it has none."""
 
     name: str
     params: dict[str, Any] = field(default_factory=dict)

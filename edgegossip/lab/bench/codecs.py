@@ -50,7 +50,7 @@ _SPARSE = ("topk", "dgc")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a case is timed, and beside what."""
+    """Says how a case is timed, and beside what."""
 
     repeat: int = 5  # rounds at least
     at_least_s: float = 0.0  # time that they take at least
@@ -102,7 +102,7 @@ class _Work:
         self.slow: set[str] = set()
 
     def product(self, coder: str, product: _Product, ctx: Ctx) -> None:
-        """With a memcpy of its own, next to both that are compared with it."""
+        """Measure with a memcpy of its own, next to both that are compared with it."""
         data, out, codec, body, state = self.data, self.out, product.codec, product.body, product.state
         self.functions[f"encode {coder}"] = lambda: codec.encode(data.x, state, ctx)
         self.functions[f"memcpy {coder}"] = lambda: np.copyto(out, data.x)
@@ -244,8 +244,8 @@ _CHUNK = 1 << 20  # codes
 
 @dataclass(frozen=True, slots=True)
 class CodeForm:
-    """How a raw body holds its codes: bytes before the first section, bits a code, values a scale
-    of 2 bytes (0: a tensor has one of 4)."""
+    """Says how a raw body holds its codes: bytes before the first section, bits a code, values a
+    scale of 2 bytes (0: a tensor has one of 4)."""
 
     head_bytes: int
     bits: int

@@ -41,7 +41,7 @@ _WIDE = "model.params.hidden=[1024, 1024]"  # of the default network only
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One vector to encode."""
+    """Holds one vector to encode."""
 
     name: str
     layout: Layout
@@ -50,7 +50,8 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Tensors:
-    """Named tensors, of one or several moments of a training run: pairs of a name and an array."""
+    """Holds named tensors, of one or several moments of a training run: pairs of a name and an
+    array."""
 
     arrays: tuple[tuple[str, Vec], ...]
 

@@ -54,7 +54,7 @@ _STEP_NOTES = (
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of the command, as given."""
+    """Holds the options of the command as they were given."""
 
     models: tuple[str, ...]
     batches: tuple[int, ...]
@@ -172,7 +172,7 @@ VARIANTS = {"int8": "range-evonorm", LOW: "range-evonorm", "batchnorm": "batchno
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """A model, its optimiser and one batch."""
+    """Holds a model, its optimiser and one batch."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer

@@ -137,7 +137,7 @@ def _text(value: float | None, decimals: int, in_mib: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One line: a field of certain rows and its bound."""
+    """Describes one line: a field of certain rows and its bound."""
 
     text: str
     of: Callable[[Row], bool]
@@ -148,7 +148,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a line came to: the worst row's figure. `holds` None: no row that it speaks of was
+    """Says what a line came to: the worst row's figure. `holds` None: no row that it speaks of was
     measured."""
 
     text: str

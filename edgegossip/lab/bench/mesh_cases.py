@@ -191,7 +191,7 @@ _ORDER_S = 300.0  # longest time that one order may take
 
 
 class Worker:
-    """One process with one transport."""
+    """Runs one process with one transport."""
 
     def __init__(self, kind: str, name: str) -> None:
         self.kind, self.name = kind, name
@@ -262,7 +262,7 @@ def _environment(kind: str) -> dict[str, str]:
 
 
 class Fleet:
-    """`count` workers of one kind, started together. Each is connected to its neighbours in a
+    """Runs `count` workers of one kind, started together. Each is connected to its neighbours in a
     ring."""
 
     def __init__(self, kind: str, count: int) -> None:

@@ -57,7 +57,7 @@ class Peer(Protocol):
 
 
 class RingPeer(Peer, Protocol):
-    """The mesh, and the rival that its rings are measured against."""
+    """Is the mesh, or the rival that its rings are measured against."""
 
     def ring(self, neighbours: Sequence[str], rounds: int, size: int) -> list[float]:
         """Exchange a frame with each neighbour a round, without computing; return the seconds at
@@ -65,8 +65,8 @@ class RingPeer(Peer, Protocol):
 
 
 class MeshPeer(RingPeer):
-    """GrpcTransport as a node uses it: from another thread than its own. A RingPeer, which also
-    idles."""
+    """Drives GrpcTransport as a node uses it: from another thread than its own. A RingPeer, which
+    also idles."""
 
     def __init__(self, name: str, transport: GrpcTransport | None = None) -> None:
         self._transport = transport or GrpcTransport(name, RUN_ID, limits=MeshLimits(grace_s=30.0))
@@ -196,8 +196,8 @@ class _BareService:
 
 
 class BareGrpcPeer(RingPeer):
-    """Bare gRPC in its best form: raw bytes on one long-lived bidirectional call a directed edge,
-    all in one asyncio loop, which runs only while an order is carried out.
+    """Drives bare gRPC in its best form: raw bytes on one long-lived bidirectional call a directed
+    edge, all in one asyncio loop, which runs only while an order is carried out.
 
     A frame goes out in messages of `message_bytes`; several sizes are measured and the fastest
     counts. Sync gRPC with threads measures like asyncio. What arrives is counted and dropped, which
@@ -335,8 +335,8 @@ _BUFFER_BYTES = 1 << 20
 
 
 class TcpPeer(Peer):
-    """A plain TCP socket a pair of processes: blocking, TCP_NODELAY, into one buffer again and
-    again. The one whose name comes first in the alphabet connects to the other."""
+    """Drives a plain TCP socket a pair of processes: blocking, TCP_NODELAY, into one buffer again
+    and again. The one whose name comes first in the alphabet connects to the other."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -405,8 +405,8 @@ class TcpPeer(Peer):
 
 
 class MemberPeer(MeshPeer):
-    """A peer that is a member of its run besides, as every board of `edgegossip node --members` or
-    `--join` is: streams to its neighbours, and the members' probes. The first of `members` founds
+    """Drives a peer that is a member of its run besides, as boards of a `node` with --members or
+    --join are: streams to its neighbours, and the members' probes. The first of `members` founds
     the run, the others join through the one before them. What it needs is imported here, so that
     the memory of a `mesh` process is that of the transport."""
 

@@ -28,7 +28,7 @@ _PIECE = 4096  # buckets
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Up to 4096 buckets as they would be sent."""
+    """Holds up to 4096 buckets as they would be sent."""
 
     norms: Vec
     counts: NDArray[np.uint16]  # nonzeros of each bucket
@@ -65,8 +65,8 @@ def _decoder() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 class NumpyElias:
-    """qsgd (or, with `levels`, elastiquant) with L2 norms of buckets of at most 512 values, Elias
-    coded."""
+    """Codes as qsgd (or, with `levels`, elastiquant) with L2 norms of buckets of at most 512
+    values, Elias coded."""
 
     def __init__(self, s: int, bucket: int, levels: tuple[float, ...] = ()) -> None:
         self.s, self.bucket, self._rng = s, bucket, np.random.default_rng(1)

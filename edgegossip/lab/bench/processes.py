@@ -60,8 +60,8 @@ def cpu_s(roots: Sequence[psutil.Process]) -> float:
 
 
 class PeakMemory:
-    """The largest resident size of each process with all below it, looked at every SAMPLE_S. A
-    context manager."""
+    """Measures the largest resident size of each process with all below it, looked at every
+    SAMPLE_S. A context manager."""
 
     def __init__(self, roots: Sequence[psutil.Process]) -> None:
         self._roots = list(roots)

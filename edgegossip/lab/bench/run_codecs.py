@@ -25,7 +25,7 @@ Print = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of the command are kept as they were given."""
+    """Holds the options of the command as they were given."""
 
     codecs: tuple[str, ...]
     coders: tuple[str, ...]
@@ -156,9 +156,9 @@ def _writing(folder: Path) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One line: a figure of certain rows and its bound. `portable`: the bound for the portable
-    build; None: none. `vbmi`: the bound is for AVX-512 VBMI alone. `tuned`: the same figure against
-    the rival at its best, which is told and not judged."""
+    """Describes one line: a figure of certain rows and its bound. `portable`: the bound for the
+    portable build; None: none. `vbmi`: the bound is for AVX-512 VBMI alone. `tuned`: the same
+    figure against the rival at its best, which is told and not judged."""
 
     text: str
     of: Callable[[Row], bool]
@@ -179,8 +179,8 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a line came to. `holds` None: no row that it speaks of was measured. `tuned`: that row's
-    figure against tuned torch, where the line is against plain torch."""
+    """Says what a line came to. `holds` None: no row that it speaks of was measured. `tuned`: that
+    row's figure against tuned torch, where the line is against plain torch."""
 
     text: str
     bound: float

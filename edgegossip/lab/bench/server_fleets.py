@@ -31,7 +31,7 @@ COORDINATOR = "coordinator"
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is run: boards, values of the model, its tensors, rounds (the first of which is not
+    """Says what is run: boards, values of the model, its tensors, rounds (the first of which is not
     timed)."""
 
     nodes: int
@@ -43,7 +43,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One run's figures. Seconds are medians of rounds; CPU is of all processes, a round."""
+    """Holds one run's figures. Seconds are medians of rounds; CPU is of all processes, a round."""
 
     seconds_per_round: float
     cpu_s: float

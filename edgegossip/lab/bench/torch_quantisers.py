@@ -22,8 +22,8 @@ Parts: TypeAlias = tuple[Tensor, ...]  # what would be sent of one tensor
 
 
 class TorchCodec(Protocol):
-    """One codec on single tensors. What it remembers of tensor k (its index in the model) it keeps
-    itself."""
+    """Runs one codec on single tensors. What it remembers of tensor k (its index in the model) it
+    keeps itself."""
 
     def encode(self, v: Tensor, k: int) -> Parts:
         """Encode float32 v of any shape."""

@@ -58,7 +58,7 @@ Rebuild = Callable[[int, bytes], Codec[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One measured figure. passed None: nothing was claimed."""
+    """Holds one measured figure. passed None: nothing was claimed."""
 
     name: str
     passed: bool | None
@@ -69,7 +69,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All checks of one codec."""
+    """Holds all checks of one codec."""
 
     codec: str
     bits_per_value: float | None

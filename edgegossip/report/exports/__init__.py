@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Exports:
-    """Where each goes, as options of `edgegossip report`; None: it is not written."""
+    """Says where each goes, as options of `edgegossip report`; None: it is not written."""
 
     html: Path | None = option(
         None,

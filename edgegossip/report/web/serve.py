@@ -45,7 +45,7 @@ _DATA = re.compile(r"/data/(\d{1,3})\Z")
 
 
 class LiveRuns:
-    """Run folders that may still be written. Thread-safe."""
+    """Reads run folders that may still be written. Thread-safe."""
 
     def __init__(self, folders: Sequence[Path], *, together: bool = False) -> None:
         """`together`: the folders are of boards of one run. Raises DataError."""
@@ -105,8 +105,8 @@ class Server(ThreadingHTTPServer):
         return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.server_address[1]}/"
 
     def may_ask(self, host: str | None) -> bool:
-        """Whether a Host header names this server: by an address, as localhost, by the name it was
-        given or the machine's own."""
+        """Tell whether a Host header names this server: by an address, as localhost, by the name it
+        was given or the machine's own."""
         if host is None:
             return False
         asked = request_target(f"//{host}")

@@ -75,7 +75,7 @@ FIRST = (
 
 @dataclass(frozen=True, slots=True)
 class PageState:
-    """What a page has already, of the run's `generation`."""
+    """Says what a page has already, of the run's `generation`."""
 
     generation: int = 0
     rows: Sequence[int] = ()  # of each node, in the document's order
@@ -84,8 +84,8 @@ class PageState:
 
 
 class RunView:
-    """A run folder, of a run that ended or one that goes on. `read` takes in what is new; `whole`
-    and `new` give it to a page.
+    """Shows a run folder, of a run that ended or one that goes on. `read` takes in what is new;
+    `whole` and `new` give it to a page.
 
     Boards that were started by hand have a folder each: `others` are those of the same run, and all
     are shown as one."""
@@ -243,7 +243,7 @@ Column = NDArray[np.float64]
 
 @dataclass(slots=True)
 class Table:
-    """One node's rounds in the order in which they were recorded; a missing number is nan."""
+    """Holds one node's rounds in the order in which they were recorded; a missing number is nan."""
 
     step: array[int] = field(default_factory=lambda: array("q"))
     columns: dict[str, array[float]] = field(default_factory=dict)  # "t_s" and the names of records.METRICS, and more
@@ -309,7 +309,7 @@ def _last(column: Column, edges: NDArray[np.intp]) -> Column:
 
 
 class Tables:
-    """All that a page shows of one run's records."""
+    """Holds all that a page shows of one run's records."""
 
     def __init__(self) -> None:
         self.nodes: dict[NodeId, Table] = {}
