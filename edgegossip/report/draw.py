@@ -89,7 +89,7 @@ MOST_POINTS = 1500  # of a line; more cannot be seen
 _EDGE: dict[str, Any] = {"edgecolor": "white", "linewidth": 0.6}  # keeps neighbouring pieces of a bar apart
 
 
-def draw_learning(curves: Curves, title: str, path: Path, *, score: str | None = None, log_bytes: bool = False) -> Path:
+def draw_learning(curves: Curves, title: str, path: Path, *, score: str | None) -> Path:
     """Draw loss and the score of that name on test data, against seconds and against bytes sent by
     all boards; without a score the loss alone."""
     with matplotlib.rc_context(STYLE):
@@ -101,7 +101,7 @@ def draw_learning(curves: Curves, title: str, path: Path, *, score: str | None =
                 _score(axes[1, column], x, curves, score)
         axes[-1, 0].set_xlabel("seconds since training began")
         axes[-1, 0].set_xlim(left=0)
-        _bytes_axis(axes[-1, 1], curves.sent_bytes, log_bytes)
+        _bytes_axis(axes[-1, 1], curves.sent_bytes)
         axes[0, 0].set_ylabel("loss")
         if score:
             axes[1, 0].set_ylabel(f"test {printable(score, 32)}")
@@ -249,12 +249,9 @@ def _ink_on(color: str) -> str:
     return INK if 0.299 * red + 0.587 * green + 0.114 * blue > 0.55 else "white"
 
 
-def _bytes_axis(axes: Axes, sent_bytes: Numbers, log: bool) -> None:
+def _bytes_axis(axes: Axes, sent_bytes: Numbers) -> None:
     total = float(sent_bytes[-1])
     axes.set_xlabel(f"bytes sent by all boards ({bytes_text(total)} in all)" if total else "bytes sent (not measured)")
-    if log and total:
-        axes.set_xscale("log")
-    else:
-        axes.set_xlim(left=0)
-        axes.xaxis.set_major_locator(MaxNLocator(6))
+    axes.set_xlim(left=0)
+    axes.xaxis.set_major_locator(MaxNLocator(6))
     axes.xaxis.set_major_formatter(EngFormatter(unit="B"))

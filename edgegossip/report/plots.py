@@ -19,10 +19,9 @@ from edgegossip.types import DataError, HostError, NodeId
 _COUNTED = (("nodes", "board"), ("rounds", "round"))
 
 
-def write_plots(run_dir: Path, *, log_bytes: bool = False) -> list[Path]:
+def write_plots(run_dir: Path) -> list[Path]:
     """Draw learning.png, time.png and partition.png into `<run_dir>/plots`; those without data are
-    left out. `log_bytes` puts bytes on a logarithmic axis. Raises HostError without matplotlib,
-    DataError for a folder without records."""
+    left out. Raises HostError without matplotlib, DataError for a folder without records."""
     require_matplotlib()
     from edgegossip.report.draw import draw_learning, draw_partition, draw_time
 
@@ -37,7 +36,7 @@ def write_plots(run_dir: Path, *, log_bytes: bool = False) -> list[Path]:
     written: list[Path] = []
     if curves.t_s.size:
         path, score = folder / "learning.png", summary["score"]
-        written.append(draw_learning(curves, title, path, score=score, log_bytes=log_bytes))
+        written.append(draw_learning(curves, title, path, score=score))
     if any(seconds is not None for row in summary["boards"] for seconds in row["time_s"].values()):
         written.append(draw_time(summary, title, folder / "time.png"))
     if run.partition is not None:

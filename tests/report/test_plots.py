@@ -39,10 +39,6 @@ def test_the_length_of_a_bar_is_its_time(drawn, color):
     assert 150 < long < 260 and abs(short - long / 2) <= 3
 
 
-def test_bytes_on_a_logarithmic_axis_give_another_picture(drawn, run_dir):
-    assert write_plots(run_dir, log_bytes=True)[0].read_bytes() != drawn["learning.png"].read_bytes()
-
-
 def test_the_title_says_what_was_run(run_dir):
     run = read_run(run_dir)
     assert run_title(run, summarise(run)) == "demo: gossip (ring, dpsgd), minmax8, 4 boards, 20 rounds"
@@ -53,7 +49,7 @@ def test_a_run_of_one_round_without_evaluation_or_bytes_is_drawn(tmp_path):
     folder = RunFolder.create(tmp_path, "x", "", {})
     folder.metrics("a", 0, {"train/loss": 1.0})
     folder.close()
-    assert [p.name for p in write_plots(folder.path, log_bytes=True)] == ["learning.png"]
+    assert [p.name for p in write_plots(folder.path)] == ["learning.png"]
 
 
 def test_a_run_without_records_is_one_sentence(tmp_path):
