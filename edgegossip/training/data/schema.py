@@ -28,8 +28,8 @@ from edgegossip.training.data.base import (
 )
 from edgegossip.types import ConfigError, DataError
 
-_CHUNK = 4096  # rows of an array looked at together, so that a memory map is never read as a whole
 MOST_CLASSES = 10_000_000  # as many as data.classes may be
+_CHUNK = 4096  # rows of an array looked at together, so that a memory map is never read as a whole
 _DECODED = 64  # the same of pictures
 _MIDDLE = 127.5  # of a byte: images go to -1..1 where nobody has agreed on anything better
 
