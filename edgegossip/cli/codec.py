@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import math
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +73,7 @@ def verify(options: Verify) -> int:
     """
     from edgegossip import codecs
     from edgegossip.lab.bench.verify import verify as run
+    from edgegossip.lab.results import plain
 
     name, params = options.name, parse_params(options.settings)
     if name is None:
@@ -88,7 +88,7 @@ def verify(options: Verify) -> int:
     size, draws = options.size, options.draws
     reports = [run(one, title, size=size, draws=draws, rebuild=rebuild, build=build) for title, one in made]
     if options.as_json:
-        document = [_finite({**asdict(report), "passed": report.passed}) for report in reports]
+        document = [plain({**asdict(report), "passed": report.passed}) for report in reports]
         click.echo(json.dumps({"size": size, "draws": draws, "codecs": document}))
     else:
         click.echo("\n".join(_table(reports)))
@@ -111,31 +111,22 @@ def build_codec(name: str, params: dict[str, Any]) -> Any:
     return made
 
 
-def _finite(value: Any) -> Any:
-    """The same document without NaN and infinities, which JSON does not have."""
-    if isinstance(value, dict):
-        return {key: _finite(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
 def _param(param: Param) -> dict[str, Any]:
     return {key: value for key, value in asdict(param).items() if key == "default" or value not in (None, ())}
 
 
 def _table(reports: list[Report]) -> list[str]:
     """A line a codec, then what failed and why."""
+    from edgegossip.report.table import in_columns
+
     rows: list[tuple[str, ...]] = [("codec", "bits/value", "error", *_COLUMNS, "verdict")]
     for report in reports:
         found = {check.name: check for check in report.checks}
         measured = (_number(report.bits_per_value), _number(report.relative_error))
         cells = (_cell(found[column]) if column in found else "-" for column in _COLUMNS)
         rows.append((report.codec, *measured, *cells, "ok" if report.passed else "FAILED"))
-    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     faults = [_fault(report.codec, check) for report in reports for check in report.checks if check.passed is False]
-    return lines + (["", *faults] if faults else [])
+    return in_columns(rows) + (["", *faults] if faults else [])
 
 
 def _cell(check: Check) -> str:

@@ -277,6 +277,7 @@ class List:
 def list_(options: List) -> int:
     """Show every certificate that was issued and whether it is valid."""
     from edgegossip.fleet.store import Fleet
+    from edgegossip.report.table import in_columns
 
     present = Fleet.open(options.folder)
     if options.as_json:
@@ -284,10 +285,8 @@ def list_(options: List) -> int:
         return 0
     rows = [("name", "role", "state", "until", "serial")]
     rows += [(m.name, m.role, m.state, m.not_after[:10], m.serial) for m in present.members]
-    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
     click.echo(f"fleet {present.name} ({present.fleet_id}), revocation list {present.crl_number}")
-    for row in rows:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    click.echo("\n".join(in_columns(rows)))
     return 0
 
 

@@ -62,6 +62,6 @@ def keys(options: List) -> None:
     if options.as_json:
         click.echo(json.dumps([dict(zip(("key", "default", "help"), row, strict=True)) for row in rows]))
         return
-    widths = [max(len(row[k]) for row in rows) for k in (0, 1)]
-    for key, default, text in rows:
-        click.echo(f"{key:{widths[0]}}  {default:{widths[1]}}  {text}")
+    from edgegossip.report.table import in_columns
+
+    click.echo("\n".join(in_columns(rows)))

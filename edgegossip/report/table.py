@@ -120,6 +120,12 @@ def _aligned(header: Sequence[str], rows: Sequence[Sequence[str]], groups: Mappi
     return lines
 
 
+def in_columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines with columns aligned to the left."""
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
 def aligned(rows: Sequence[Sequence[str]], heads: int = 1) -> list[str]:
     """Return the lines with aligned columns: the first one to the left, numbers to the right; a
     rule under the first `heads` of them."""

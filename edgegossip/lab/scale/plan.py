@@ -34,6 +34,7 @@ from edgegossip.lab.scale.predict import (
 from edgegossip.layout import Layout
 from edgegossip.node.spec import default_members, make_topology
 from edgegossip.recipe import Recipe, with_settings
+from edgegossip.report.table import in_columns
 from edgegossip.report.units import bytes_text, seconds_text
 from edgegossip.types import ConfigError, Vec
 
@@ -412,10 +413,7 @@ def _table(kinds: list[Mapping[str, Any]]) -> str:
         ]
         for kind in kinds
     ]
-    widths = [max(len(row[k]) for row in (head, *rows)) for k in range(len(head))]
-    return "\n".join(
-        "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in (head, *rows)
-    )
+    return "\n".join(in_columns([head, *rows]))
 
 
 def _limit(plan: Mapping[str, Any]) -> str:
