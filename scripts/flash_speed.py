@@ -50,9 +50,8 @@ def main() -> None:
                 stream.write(block)
         card.touch()
         os.truncate(card, image.stat().st_size)
-        os.posix_fallocate(
-            os.open(card, os.O_RDWR), 0, image.stat().st_size
-        )  # or the first to write pays for finding room
+        # Or the first to write pays for finding room.
+        os.posix_fallocate(os.open(card, os.O_RDWR), 0, image.stat().st_size)
         found = subprocess.run(["losetup", "--find", "--show", card], capture_output=True, text=True, check=True)
         device = found.stdout.strip()
         try:

@@ -82,9 +82,8 @@ class Fleet:
         self.boards = {name: Board(name) for name in members}
         self.score = ""  # the name of what evaluations go by; "" before the first, or with the loss alone
         self._known_down: set[str] = set()
-        self._routine: dict[
-            str, tuple[float, int]
-        ] = {}  # by the event's name: when it was said, and how many were not since
+        # By the event's name: when it was said, and how many were not since.
+        self._routine: dict[str, tuple[float, int]] = {}
 
     @property
     def lost(self) -> tuple[NodeId, ...]:

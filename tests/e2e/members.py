@@ -37,9 +37,8 @@ class Members:
             sets = [part for s in self._settings for part in ("--set", s)]
             how = ("node", "quickstart-gossip", "--members", ",".join(self.names), *sets)
         else:
-            ours = [
-                part for s in self._settings if s.startswith("model.name=") for part in ("--set", s)
-            ]  # a function of tests
+            # The model is a function of tests.
+            ours = [part for s in self._settings if s.startswith("model.name=") for part in ("--set", s)]
             how = ("node", "--join", f"{self.net.address(seed)}:{PORT}", *ours)
         runs = self.runs / f"pi-{machine}-{incarnation}"
         board = edgegossip(*how, *common, runs=runs, prefix=self.net.inside(machine))

@@ -122,9 +122,8 @@ def test_a_run_that_fails_shows_what_was_reached_and_why(tmp_path: Path) -> None
     settings = ("--set", "training.lr=1000", "--set", "run.rounds=40", "--set", "run.nodes=2", "--no-plots")
     with edgegossip("run", "quickstart-server", *settings, runs=tmp_path) as running:
         code, out, err = running.finish()
-    last = err.splitlines()[
-        -1
-    ]  # either a board cannot go on, or the coordinator cannot use what boards send before that
+    # Either a board cannot go on, or the coordinator cannot use what boards send before that.
+    last = err.splitlines()[-1]
     assert code == 6 and "board-0" in out, err
     assert "the training loss became" in last or (
         ("times as long" in last or "a loss of" in last) and "lower training.lr" in last

@@ -21,10 +21,6 @@ _fields = st.dictionaries(_names.filter(lambda n: n not in _own), _values, max_s
 _t_s = st.floats(0, 1e9)
 
 
-def _safe(text):
-    return "".join(c for c in text if not 0xD800 <= ord(c) <= 0xDFFF)
-
-
 @given(st.one_of(
     st.builds(MetricsRecord, _names, st.integers(0, 10**7), _t_s, _fields),
     st.builds(EventRecord, _names, _t_s, _names, st.text(max_size=40), _fields),

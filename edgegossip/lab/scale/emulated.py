@@ -44,9 +44,8 @@ class EmulatedDevice:
         last = updates_s[-_LAST * boards :]
         if self.update_s is None or not last:
             return self.slower
-        return self.update_s / statistics.mean(
-            last
-        )  # the mean: so that what is charged in all is what the profile says
+        # The mean: so that what is charged in all is what the profile says.
+        return self.update_s / statistics.mean(last)
 
 
 def of_profile(recipe: Recipe, device: str) -> EmulatedDevice:

@@ -80,9 +80,8 @@ class Case:
     boards: tuple[DeviceProfile, ...]
     layout: Layout
     flops: float  # of one round's local training on one board
-    messages: tuple[
-        tuple[tuple[int, int], ...], ...
-    ]  # [round % period]: (sender, receiver); empty: through a coordinator
+    # [round % period]: (sender, receiver); empty: through a coordinator
+    messages: tuple[tuple[tuple[int, int], ...], ...]
 
     @classmethod
     def of(

@@ -47,9 +47,8 @@ class Ledger:
 
     def __init__(self, nodes: int, values: int) -> None:
         self._values = values
-        self._gone_s = [
-            [0.0] * nodes for _ in range(nodes)
-        ]  # [peer][node]: until then messages of its gone incarnations come
+        # [peer][node]: until then messages of its gone incarnations come
+        self._gone_s = [[0.0] * nodes for _ in range(nodes)]
         self._incarnations = [0] * nodes  # how often each has lost its disk
         self.disks_lost = False  # whether any has
         self.accounts = [Account(np.zeros(values), 0.0, [0] * nodes) for _ in range(nodes)]

@@ -190,9 +190,8 @@ class Decoded:
     def __init__(self, codec: Codec[Any]) -> None:
         self._codec, self._params = codec, codec.wire_params()
         self.name, self.wire_id, self.init, self.encode = codec.name, codec.wire_id, codec.init, codec.encode
-        self._known: dict[
-            int, tuple[Body, Vec]
-        ] = {}  # by identity of the body, which stays there as long as it is known
+        # By identity of the body, which stays there as long as it is known.
+        self._known: dict[int, tuple[Body, Vec]] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._codec, name)

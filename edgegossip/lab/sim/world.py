@@ -111,9 +111,8 @@ class World(NodeEnvironment):
         self.last_round: Round | None = None  # after which nodes rest; None: not yet known
         self.round_of: list[Round] = [-1] * n  # last that a node's process reported
         self.furthest: Round = 0  # that anybody was in
-        self._confused = any(
-            f.kind == "byzantine-mutation" for f in schedule.faults
-        )  # may name two far rounds in a row
+        # Somebody may name two far rounds in a row.
+        self._confused = any(f.kind == "byzantine-mutation" for f in schedule.faults)
         self.progress_s = [0.0] * n  # when a node last got on
         self.models: list[tuple[Vec, ...]] = [
             ()

@@ -69,9 +69,8 @@ def page(views: Sequence[RunView], *, live: bool = False) -> str:
     parts.append(_json("page-made", made))
     packs = [] if live else [view.whole() for view in views]
     parts += [_blob("run-data", first) for first, _ in packs]
-    parts.append(
-        f"<script>{chr(10).join(scripts)}</script>"
-    )  # it begins to draw while the browser still reads the rest
+    # It begins to draw while the browser still reads the rest.
+    parts.append(f"<script>{chr(10).join(scripts)}</script>")
     parts += [_blob("run-rest", rest) for _, rest in packs]
     policy = _POLICY.format(connect="'self'" if live else "'none'")
     return _read("head.html").format(

@@ -85,9 +85,8 @@ class Timings:
     """Says what a run was like, as far as the scheduler could see it."""
 
     exchanges: list[Exchange] = field(default_factory=list)
-    marks: list[dict[str, Any]] = field(
-        default_factory=list
-    )  # one a board and round; times are nanoseconds of its clock
+    # One a board and round; times are nanoseconds of its clock.
+    marks: list[dict[str, Any]] = field(default_factory=list)
 
 
 class TimeDilationScheduler:
