@@ -5,6 +5,8 @@
     PipeSink(fd), Tee(a, b), RunFolder.create   sinks.py, run_folder.py
     parse_record(line)                          records.py   what a board printed
     read_run(path), summarise(...)              run_folder.py, summary.py
+    Evidence().findings(boards)                 verdict.py    what came out other than was asked for
+    SocketMeter().sample()                      sockets.py    bytes of the process's connections
 
 Nothing is imported here, so that each user pays for its own part only.
 """
