@@ -36,8 +36,8 @@ What a driver promises:
 - An answer to a number that nobody waits for is fine, and ignored. So is the same answer twice.
 
 A killed run goes on with `start(now_s, progress)` of the last `Save`. The combiner makes the next
-model of a round's updates (`server_training.py`); it is the only part that may hold state of its
-own, which goes into `Progress` as arrays.
+model of a round's updates (`combine.py`); it is the only part that may hold state of its own, which
+goes into `Progress` as arrays.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 
 from edgegossip import codecs
+from edgegossip.engine.combine import Combiner
 from edgegossip.engine.server_boards import Agreements, BoardPresence, Boards, OpenQuestions
 from edgegossip.engine.server_events import (
     Answer,
@@ -86,7 +87,7 @@ from edgegossip.engine.server_events import (
 )
 from edgegossip.engine.server_frames import COORDINATOR, FULL, Downlink
 from edgegossip.engine.server_records import NO_TEST_SET, Progress, Value
-from edgegossip.engine.server_training import Combiner, Span, Training
+from edgegossip.engine.server_training import Span, Training
 from edgegossip.frame import Frame
 from edgegossip.types import EdgegossipError, Metrics, NodeId, PeerError, Round, RunError, Vec
 

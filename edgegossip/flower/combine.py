@@ -21,10 +21,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from edgegossip.choices import did_you_mean
-from edgegossip.engine.plausible import NormFilter, length
-from edgegossip.engine.server_boards import wanted
-from edgegossip.engine.server_frames import Channel, finite_sum
-from edgegossip.engine.server_training import (
+from edgegossip.engine.combine import (
     Combined,
     Combiner,
     Mean,
@@ -33,6 +30,9 @@ from edgegossip.engine.server_training import (
     lengths_in,
     without_lengths,
 )
+from edgegossip.engine.plausible import NormFilter, length
+from edgegossip.engine.server_boards import wanted
+from edgegossip.engine.server_frames import Channel, finite_sum
 from edgegossip.flower.messages import ARRAYS
 from edgegossip.flower.records import conform, to_record
 from edgegossip.frame import Aux

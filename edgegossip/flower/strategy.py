@@ -27,9 +27,9 @@ from typing_extensions import override
 
 from edgegossip import codecs
 from edgegossip.codecs.base import Codec
+from edgegossip.engine.combine import Combined, Mean, WeightedUpdate
 from edgegossip.engine.plausible import MAX_EXAMPLES, Examples, NormFilter, ServerLevels, check_reported, length
 from edgegossip.engine.server_frames import FULL, Channel, Downlink, finite_sum
-from edgegossip.engine.server_training import Combined, Mean, WeightedUpdate
 from edgegossip.flower.messages import FRAME, frame_array
 from edgegossip.flower.records import META, RecordLayout, all_finite, conform, split_frame
 from edgegossip.frame import Aux, Frame, Kind

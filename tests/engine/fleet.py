@@ -14,6 +14,7 @@ from typing import Any
 from edgegossip import codecs
 from edgegossip import frame as wire
 from edgegossip.codecs.base import Codec
+from edgegossip.engine.combine import Combiner
 from edgegossip.engine.server import ServerEngine
 from edgegossip.engine.server_boards import BoardPresence
 from edgegossip.engine.server_events import (
@@ -53,7 +54,6 @@ from edgegossip.engine.server_events import (
 )
 from edgegossip.engine.server_frames import Channel, Replica, Uplink
 from edgegossip.engine.server_records import Progress
-from edgegossip.engine.server_training import Combiner
 from edgegossip.frame import Frame, Limits
 from edgegossip.types import EdgegossipError, NodeId, Round, RunError, Vec
 from tests.engine import toy

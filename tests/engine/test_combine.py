@@ -10,8 +10,8 @@ import pytest
 
 from edgegossip import codecs
 from edgegossip.codecs.base import Ctx
+from edgegossip.engine.combine import Mean, WeightedUpdate
 from edgegossip.engine.server_frames import Channel
-from edgegossip.engine.server_training import Mean, WeightedUpdate
 from edgegossip.frame import Aux, Kind
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import Vec

@@ -15,10 +15,10 @@ from edgegossip import codecs
 from edgegossip import recipe as recipes
 from edgegossip.checkpoint.format import from_bytes, to_bytes
 from edgegossip.codecs.base import Ctx
+from edgegossip.engine.combine import Mean, WeightedUpdate
 from edgegossip.engine.plausible import ServerLevels
 from edgegossip.engine.server_frames import Channel
 from edgegossip.engine.server_records import Progress
-from edgegossip.engine.server_training import Mean, WeightedUpdate
 from edgegossip.flower import Coordinator, CoordinatorCheckpointer
 from edgegossip.flower._private.runtime import flower_average
 from edgegossip.flower.combine import StrategyAdapter, combiner, make_strategy

@@ -3,8 +3,8 @@
 import numpy as np
 
 from edgegossip import codecs, training
+from edgegossip.engine.combine import WeightedUpdate
 from edgegossip.engine.server_frames import Channel, Uplink
-from edgegossip.engine.server_training import WeightedUpdate
 from edgegossip.flower.combine import combiner, make_strategy
 from edgegossip.frame import Aux
 from edgegossip.training.model import UNIT

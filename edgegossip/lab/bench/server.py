@@ -14,8 +14,8 @@ import numpy as np
 
 from edgegossip import codecs
 from edgegossip.codecs.base import Ctx
+from edgegossip.engine.combine import Mean, WeightedUpdate
 from edgegossip.engine.server_frames import Channel
-from edgegossip.engine.server_training import Mean, WeightedUpdate
 from edgegossip.flower.stock_app import average_plain, plain_updates
 from edgegossip.frame import Aux, Kind
 from edgegossip.lab.bench.cases import parse_codec, parse_size

@@ -25,6 +25,7 @@ from edgegossip import frame as wire
 from edgegossip.agreement import Agreement, difference
 from edgegossip.checkpoint.registry import RunContext
 from edgegossip.checkpoint.store import Store
+from edgegossip.engine.combine import Combined, Combiner, Mean, WeightedUpdate
 from edgegossip.engine.plausible import ServerLevels
 from edgegossip.engine.server import ServerEngine
 from edgegossip.engine.server_boards import BoardPresence
@@ -60,7 +61,6 @@ from edgegossip.engine.server_events import (
 )
 from edgegossip.engine.server_frames import Channel, Replica, Uplink
 from edgegossip.engine.server_records import Progress
-from edgegossip.engine.server_training import Combined, Combiner, Mean, WeightedUpdate
 from edgegossip.frame import Aux, Frame
 from edgegossip.lab.sim import naming
 from edgegossip.lab.sim.byzantine import Byzantine

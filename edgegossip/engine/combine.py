@@ -1,0 +1,185 @@
+"""Turns the updates of a round into the next model.
+
+`Combiner` is the interface. `Mean` is the mean of McMahan et al. 2017, algorithm 1: x' = x +
+sum_i n_i / n * Q(delta_i), each update decoded straight into the sum. Flower's FedAvg averages the
+models x + delta_i, which is the same number up to rounding and needs a copy of the model for every
+board. Flower's other strategies are behind the same interface in `flower/combine.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import override
+
+from edgegossip.codecs.checks import all_finite
+from edgegossip.engine.plausible import NormFilter, length
+from edgegossip.engine.server_frames import Channel
+from edgegossip.frame import Frame
+from edgegossip.types import NodeId, PeerError, Round, Vec
+
+_SUSPICIOUS = 4.0  # a mean so many times as long as the shortest since we looked makes us look at each update again
+_LENGTHS = "edgegossip/lengths/"  # in a snapshot: how long updates of the run are
+
+
+@dataclass(frozen=True, slots=True)
+class WeightedUpdate:
+    """Holds one board's part in the next model: a frame that has been checked, not decoded."""
+
+    name: NodeId
+    frame: Frame
+    weight: float  # above 0: examples that the update is from
+    node: int = 0  # the transport's number for the board
+
+
+@dataclass(frozen=True, slots=True)
+class Combined:
+    """Holds the next model, float32[n] (None: no update could be used), and who was refused, with
+    the reason.
+
+    `why`: there is no model, and no board is to blame."""
+
+    model: Vec | None
+    refused: dict[NodeId, str]
+    why: str = ""
+
+
+class Combiner(Protocol):
+    """Makes the next model. Deterministic; its state, arrays by name, goes into checkpoints.
+
+    Example:
+        mean = Mean(channel)
+        made = mean.combine(round, x, [WeightedUpdate("board-0", frame, weight=60.0)])
+    """
+
+    def choose(self, round: Round, x: Vec, nodes: Sequence[int]) -> list[int]:
+        """Return which of these boards, by the transport's numbers, the round asks. x float32[n]:
+        the model."""
+
+    def combine(self, round: Round, x: Vec, shares: Sequence[WeightedUpdate]) -> Combined:
+        """Make the next model from x float32[n], which is not changed, and at least one share, in
+        the order of names."""
+
+    def snapshot(self) -> dict[str, NDArray[Any]]:
+        """Return the state; arrays in it are not written to afterwards."""
+
+    def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from what `snapshot` gave."""
+
+
+class Mean(Combiner):
+    """Averages updates as they stream in, weighted, round after round. `uniform`: every board
+    counts the same.
+
+    An update out of all proportion is refused (`plausible.NormFilter`). Lengths of single updates
+    are only measured when the mean itself is longer than usual, or nothing is known yet: what goes
+    unnoticed so cannot move the model further than that. Beside the model there is never more than
+    one vector of its size."""
+
+    def __init__(self, channel: Channel, *, uniform: bool = False) -> None:
+        self._channel, self._uniform = channel, uniform
+        self._norms = NormFilter()
+        self._usual: float | None = None  # the shortest mean since each update was measured; None: that never was
+
+    @override
+    def choose(self, round: Round, x: Vec, nodes: Sequence[int]) -> list[int]:
+        return list(nodes)
+
+    @override
+    def combine(self, round: Round, x: Vec, shares: Sequence[WeightedUpdate]) -> Combined:
+        """Make the next model in four steps:
+
+        1. Where nothing is known yet, measure each update and refuse those out of all proportion.
+        2. Average the others. If the mean is suspiciously long, do step 1 now and average again.
+        3. Add the mean to the model; refuse every update where the sum is not finite.
+        4. Remember how long the mean is, and the updates that were measured."""
+        refused: dict[NodeId, str] = {}
+        lengths = self._inspect(x, shares, refused) if self._usual is None else {}
+        # A mean and a decoded update are each as large as the model: there is one of them at a
+        # time.
+        mean = self._mean(_usable(shares, refused), refused)
+        moved = length(mean)
+        if self._usual is not None and not moved <= _SUSPICIOUS * self._usual:
+            del mean
+            lengths = self._inspect(x, _usable(shares, refused), refused)
+            mean = self._mean(_usable(shares, refused), refused)
+            moved = length(mean)
+        if len(refused) == len(shares):
+            return Combined(None, refused)
+        with np.errstate(over="ignore"):
+            mean += x
+        if not all_finite(mean):
+            why = "the update is so large that the model would not be finite"
+            return Combined(None, {s.name: refused.get(s.name, why) for s in shares})
+        self._usual = moved if lengths or self._usual is None else min(moved, self._usual)
+        if lengths:
+            self._norms.used({name: v for name, v in lengths.items() if name not in refused}, x)
+        else:
+            self._norms.unmeasured()
+        return Combined(mean, refused)
+
+    @override
+    def snapshot(self) -> dict[str, NDArray[Any]]:
+        usual = -1.0 if self._usual is None else self._usual
+        return lengths_as_arrays({**self._norms.memory, "usual": usual})
+
+    @override
+    def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
+        memory = lengths_in(snapshot)
+        self._norms.restore(memory)
+        self._usual = None if memory["usual"] < 0.0 else memory["usual"]
+
+    def _mean(self, shares: Sequence[WeightedUpdate], refused: dict[NodeId, str]) -> Vec:
+        """Average all that can be decoded.
+
+        Those that cannot go to `refused`; they leave the sum as it was."""
+        mean = np.zeros(self._channel.layout.size, np.float32)
+        weights = [1.0 if self._uniform else s.weight for s in shares]
+        total, used = sum(weights), 0.0
+        for share, weight in zip(shares, weights, strict=True):
+            try:
+                self._channel.codec.decode(share.frame.body, self._channel.layout, mean, weight / total)
+                used += weight
+            except PeerError as error:
+                refused[share.name] = str(error)
+        if 0.0 < used < total:
+            mean *= np.float32(total / used)
+        return mean
+
+    def _inspect(self, x: Vec, shares: Sequence[WeightedUpdate], refused: dict[NodeId, str]) -> dict[NodeId, float]:
+        """Measure every update, and refuse those out of all proportion."""
+        scratch = np.empty(self._channel.layout.size, np.float32)
+        lengths = {}
+        for share in shares:
+            try:
+                decoded = self._channel.codec.decode(share.frame.body, self._channel.layout, scratch)
+                lengths[share.name] = length(decoded)
+            except PeerError as error:
+                refused[share.name] = str(error)
+        refused.update(self._norms.refused(lengths, x))
+        return lengths
+
+
+def _usable(shares: Sequence[WeightedUpdate], refused: Mapping[NodeId, str]) -> list[WeightedUpdate]:
+    """Return the updates that are not refused."""
+    return [share for share in shares if share.name not in refused]
+
+
+def lengths_as_arrays(memory: Mapping[str, float]) -> dict[str, NDArray[Any]]:
+    """Return a memory of lengths as a part of a snapshot."""
+    return {f"{_LENGTHS}{key}": np.array([value]) for key, value in memory.items()}
+
+
+def lengths_in(snapshot: Mapping[str, NDArray[Any]]) -> dict[str, float]:
+    """Return what `lengths_as_arrays` was given."""
+    lengths = ((path, array[0]) for path, array in snapshot.items() if path.startswith(_LENGTHS))
+    return {path.removeprefix(_LENGTHS): float(value) for path, value in lengths}
+
+
+def without_lengths(snapshot: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Return the part of a snapshot that is not a memory of lengths."""
+    return {path: array for path, array in snapshot.items() if not path.startswith(_LENGTHS)}
