@@ -18,6 +18,7 @@ from typing_extensions import override
 
 from edgegossip.codecs.checks import all_finite
 from edgegossip.engine.plausible import NormFilter, length
+from edgegossip.engine.server_boards import Address
 from edgegossip.engine.server_frames import Channel
 from edgegossip.frame import Frame
 from edgegossip.types import NodeId, PeerError, Round, Vec
@@ -33,7 +34,7 @@ class WeightedUpdate:
     name: NodeId
     frame: Frame
     weight: float  # above 0: examples that the update is from
-    node: int = 0  # the transport's number for the board
+    address: Address = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +57,8 @@ class Combiner(Protocol):
         made = mean.combine(round, x, [WeightedUpdate("board-0", frame, weight=60.0)])
     """
 
-    def choose(self, round: Round, x: Vec, nodes: Sequence[int]) -> list[int]:
-        """Return which of these boards, by the transport's numbers, the round asks. x float32[n]:
-        the model."""
+    def choose(self, round: Round, x: Vec, boards: Sequence[Address]) -> list[Address]:
+        """Return which of these boards the round asks. x float32[n]: the model."""
 
     def combine(self, round: Round, x: Vec, shares: Sequence[WeightedUpdate]) -> Combined:
         """Make the next model from x float32[n], which is not changed, and at least one share, in
@@ -86,8 +86,8 @@ class Mean(Combiner):
         self._usual: float | None = None  # the shortest mean since each update was measured; None: that never was
 
     @override
-    def choose(self, round: Round, x: Vec, nodes: Sequence[int]) -> list[int]:
-        return list(nodes)
+    def choose(self, round: Round, x: Vec, boards: Sequence[Address]) -> list[Address]:
+        return list(boards)
 
     @override
     def combine(self, round: Round, x: Vec, shares: Sequence[WeightedUpdate]) -> Combined:

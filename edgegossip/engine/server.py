@@ -50,7 +50,7 @@ from dataclasses import dataclass, field, replace
 
 from edgegossip import codecs
 from edgegossip.engine.combine import Combiner
-from edgegossip.engine.server_boards import Agreements, BoardPresence, Boards, OpenQuestions
+from edgegossip.engine.server_boards import Address, Agreements, BoardPresence, Boards, OpenQuestions
 from edgegossip.engine.server_events import (
     Answer,
     Answered,
@@ -125,7 +125,7 @@ class _Asking:
     then: Callable[[], bool]
     moved_s: float = -math.inf  # when more of an answer came that is not whole yet
     late: bool = False  # nobody had answered by the deadline: the first answer is waited for
-    answers: dict[NodeId, tuple[int, Answer]] = field(default_factory=dict)  # with the transport's number
+    answers: dict[NodeId, tuple[Address, Answer]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -293,13 +293,13 @@ class ServerEngine:
         return self._go(self._waiting_for_boards)
 
     def _ask_round(self) -> bool:
-        instructions = self._training.instructions({m.name: m.node for m in self._boards.idle()})
+        instructions = self._training.instructions({m.name: m.address for m in self._boards.idle()})
         what = f"round {self.round}"
         return self._ask_and_wait(instructions, what, self._plan.deadline_s, self._plan.quorum, self._round_answered)
 
     def _ask_and_wait(
         self,
-        instructions: Mapping[int, Instruction],
+        instructions: Mapping[Address, Instruction],
         what: str,
         deadline_s: float,
         enough: int,
@@ -354,7 +354,7 @@ class ServerEngine:
             most_s = DEADLINES * asking.deadline_s
             asking.until_s = max(asking.until_s, min(most_s, round(self._waited_s + asking.deadline_s, 2)))
 
-    def _answers(self) -> dict[NodeId, tuple[int, Answer]]:
+    def _answers(self) -> dict[NodeId, tuple[Address, Answer]]:
         """End the wait for answers; return those that came."""
         assert self._asking is not None
         answers, self._asking = self._asking.answers, None
@@ -401,7 +401,7 @@ class ServerEngine:
         self._final = _FinalEvaluation(frame, dict(self._evaluations.without))
         able = [m for m in self._boards.up() if not m.busy and m.name not in self._final.faults]
         if self._plan.evaluates_everywhere and able:
-            instructions = {member.node: Evaluate(frame) for member in able}
+            instructions = {member.address: Evaluate(frame) for member in able}
             return self._ask_and_wait(instructions, "final evaluation", self._patience_s, 0, self._all_have_evaluated)
         return self._go(self._looking_for_evaluator)
 
@@ -439,7 +439,7 @@ class ServerEngine:
             final.name = self._evaluations.next_board(ready)
             member = self._boards.by_name(final.name)
             assert member is not None
-            instructions = {member.node: Evaluate(final.frame)}
+            instructions = {member.address: Evaluate(final.frame)}
             return self._ask_and_wait(instructions, "final evaluation", self._patience_s, 0, self._evaluator_answered)
         # Busy boards are waited for as any answer is, absent ones for `return_s`.
         names = [m.name for m in up] or [n for n in self._boards.absent if n not in final.faults]
@@ -503,7 +503,7 @@ class ServerEngine:
         self._words = words
         if self._failed:
             self._parting = None
-        self._byes = self._ask({m.node: Bye(words, self._failed, self._parting) for m in self._boards.up()}, "bye")
+        self._byes = self._ask({m.address: Bye(words, self._failed, self._parting) for m in self._boards.up()}, "bye")
         return self._go(self._leaving)
 
     def _leaving(self) -> bool:
@@ -556,10 +556,10 @@ class ServerEngine:
     def _see(self, boards: Iterable[BoardPresence]) -> None:
         """Compare who is there with who was; say hello to strangers."""
         boards = tuple(boards)
-        nodes = {board.node for board in boards}
+        present = {board.address for board in boards}
         # A stranger that is gone does not answer, and its process does not come back by that
-        # number.
-        self._forget(self._open.drop(lambda sent: sent.what in ("hello", "bye") and sent.node not in nodes))
+        # address.
+        self._forget(self._open.drop(lambda sent: sent.what in ("hello", "bye") and sent.address not in present))
         changes, strangers = self._boards.observe(boards)
         for change in changes:
             if change.up:
@@ -569,8 +569,8 @@ class ServerEngine:
         # A hello may be lost on its way, or its answer. One that is slow still counts when it
         # comes.
         unanswered = self._open.unanswered_hellos()
-        due = (node for node in strangers if self._now_s >= _next_hello_s(unanswered.get(node, ())))
-        self._ask({node: Hello(self.round) for node in due}, "hello")
+        due = (address for address in strangers if self._now_s >= _next_hello_s(unanswered.get(address, ())))
+        self._ask({address: Hello(self.round) for address in due}, "hello")
 
     def _down(self, name: NodeId, reason: str) -> None:
         self._forget(self._open.drop(lambda sent: sent.name == name))
@@ -581,12 +581,12 @@ class ServerEngine:
         if sent is None:
             return  # it came twice, or nobody waits for it any more
         self._open.close(number)
-        member = self._boards.by_node(sent.node)
+        member = self._boards.by_address(sent.address)
         if member is not None and not member.busy:
             member.overdue = 0
         if sent.what == "hello":
-            self._forget(self._open.drop(lambda other: other.what == "hello" and other.node == sent.node))
-            self._joined(sent.node, answer)
+            self._forget(self._open.drop(lambda other: other.what == "hello" and other.address == sent.address))
+            self._joined(sent.address, answer)
         elif sent.what == "bye":
             self._training.take_profile(sent.name, answer)
         else:
@@ -595,11 +595,11 @@ class ServerEngine:
             if member is None or self.leaving:
                 return  # another process has taken its place, or the run is over
             if self._asking is not None and number in self._asking.numbers:
-                self._asking.answers[member.name] = (sent.node, answer)
+                self._asking.answers[member.name] = (sent.address, answer)
             else:
                 self._training.take_late(member.name, answer)
 
-    def _joined(self, node: int, answer: Answer) -> None:
+    def _joined(self, address: Address, answer: Answer) -> None:
         """Take in a stranger that has answered a hello, or refuse it."""
         if isinstance(answer, Failure) and answer.away:
             return  # it was so busy getting ready that it was taken for gone: it gets another hello when it beats
@@ -613,25 +613,25 @@ class ServerEngine:
                 real = answer.identity or "nobody any more"
                 raise PeerError(f"it says that it is {name}, but its certificate is that of {real}")
             if answer.problem:
-                self._cannot_take_part(node, name, answer.problem)
+                self._cannot_take_part(address, name, answer.problem)
                 return
             if problem := self._disagreement(name, answer.agreement):
-                self._cannot_take_part(node, name, problem)
-                self._ask({node: Bye(f"{name} cannot take part: {problem}", failed=True)}, "bye")
+                self._cannot_take_part(address, name, problem)
+                self._ask({address: Bye(f"{name} cannot take part: {problem}", failed=True)}, "bye")
                 return
-            replaced = self._boards.admit(node, name)
+            replaced = self._boards.admit(address, name)
         except PeerError as error:
-            self._boards.refuse(node)
+            self._boards.refuse(address)
             self._log("refused", f"refused a board: {error}")
-            self._ask({node: Bye(str(error), failed=True)}, "bye")
+            self._ask({address: Bye(str(error), failed=True)}, "bye")
             return
         if replaced is not None:
             # Nobody is left to answer what the process before was asked.
-            self._forget(self._open.drop(lambda sent: sent.node == replaced))
+            self._forget(self._open.drop(lambda sent: sent.address == replaced))
             self._ask({replaced: Bye(f"another board has joined as {name}", failed=True)}, "bye")
         self._log("joined", f"{name} joined", peer=name)
         if self.leaving:  # it got a hello before the end, and would wait for ever
-            self._byes |= self._ask({node: Bye(self._words, self._failed, self._parting)}, "bye")
+            self._byes |= self._ask({address: Bye(self._words, self._failed, self._parting)}, "bye")
 
     def _disagreement(self, name: NodeId, said: str) -> str:
         """Return why a board that joins does not fit those before it; "" where it does."""
@@ -643,9 +643,9 @@ class ServerEngine:
             return str(error)
         return ""
 
-    def _cannot_take_part(self, node: int, name: NodeId, problem: str) -> None:
+    def _cannot_take_part(self, address: Address, name: NodeId, problem: str) -> None:
         """Go on without a board, and say why."""
-        self._boards.refuse(node)
+        self._boards.refuse(address)
         if self._phase == self._gathering and name in self._boards.not_joined():
             change = self._boards.absent_from_start(name, problem)
             self._down(change.name, change.reason)
@@ -679,14 +679,14 @@ class ServerEngine:
 
     # Questions, time and words
 
-    def _ask(self, instructions: Mapping[int, Instruction], what: str) -> frozenset[int]:
-        """Send one question a board, by the transport's numbers; return their own."""
+    def _ask(self, instructions: Mapping[Address, Instruction], what: str) -> frozenset[int]:
+        """Send one question a board; return the questions' numbers."""
         questions = []
-        for node, instruction in instructions.items():
-            number = self._open.send(node, what, self._now_s)
+        for address, instruction in instructions.items():
+            number = self._open.send(address, what, self._now_s)
             sent = self._open.get(number)
             assert sent is not None
-            questions.append(Question(number, node, sent.name, instruction))
+            questions.append(Question(number, address, sent.name, instruction))
         if questions:
             self._effects.append(Ask(tuple(questions)))
         return frozenset(question.number for question in questions)

@@ -2,8 +2,9 @@
 
 Pure: it asks nobody.
 
-A board is known by its name; the transport knows it by a number, and a process that takes the place
-of another has a number of its own. Whoever has not said its name yet is a stranger.
+A board is known by its name; the transport reaches it by an address, a number, and a process that
+takes the place of another has an address of its own. Whoever has not said its name yet is a
+stranger.
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
 from edgegossip.agreement import Agreement, difference
 from edgegossip.types import NodeId, PeerError, Round, RunError
+
+Address: TypeAlias = int  # the number by which the transport reaches one process of a board
 
 SILENT_S = 6.0  # four missed heartbeats
 STOCK_GONE = "it left, or has given no sign of life"
@@ -25,7 +29,7 @@ STOCK_GONE = "it left, or has given no sign of life"
 class BoardPresence:
     """Shows a board as the transport sees it at one moment."""
 
-    node: int  # the transport's number for this process of the board
+    address: Address
     silent_s: float  # since its last heartbeat
     beats_fast: bool = True  # whether silence of SILENT_S means something; a stock SuperNode beats every 20 s or so
 
@@ -35,7 +39,7 @@ class Member:
     """Holds what is known of a board that has said its name."""
 
     name: NodeId
-    node: int
+    address: Address
     up: bool = True
     busy: int = 0  # the question that it has not answered yet
     overdue: int = 0  # answers in a row that were given up
@@ -61,52 +65,52 @@ class Boards:
         self.expected = tuple(expected)
         self.least, self.return_s = least, return_s
         self._members: dict[NodeId, Member] = {}
-        self._ignored: set[int] = set()  # strangers that were refused, and numbers that a board no longer uses
+        self._ignored: set[Address] = set()  # of strangers that were refused, and those that a board no longer uses
         self.lost: dict[NodeId, str] = {}  # boards that are down, and why
         self._ended: set[NodeId] = set()  # those of them whose process is known to have ended
         self._short_since_s: float | None = None
 
     # Who is there
 
-    def observe(self, seen: Iterable[BoardPresence]) -> tuple[list[Change], list[int]]:
+    def observe(self, seen: Iterable[BoardPresence]) -> tuple[list[Change], list[Address]]:
         """Compare with all that the transport sees: return who went down or came back, and
-        strangers' numbers."""
-        nodes = {n.node: n for n in seen}
+        strangers' addresses."""
+        present = {board.address: board for board in seen}
         changes = []
         for member in self._members.values():
-            node = nodes.pop(member.node, None)
-            silent_s = node.silent_s if node is not None and node.beats_fast else 0.0
-            if member.up and node is None:
+            board = present.pop(member.address, None)
+            silent_s = board.silent_s if board is not None and board.beats_fast else 0.0
+            if member.up and board is None:
                 changes.append(self._down(member, STOCK_GONE))
             elif member.up and silent_s > SILENT_S:
                 changes.append(self._down(member, f"no sign of life for {silent_s:.0f} s"))
-            elif member.up or node is None or member.node in self._ignored:
+            elif member.up or board is None or member.address in self._ignored:
                 continue  # nothing is new; a process that is known to have ended may have beaten a moment before
             elif silent_s < SILENT_S / 2:
                 member.up = True
                 changes.append(self._back(Change(member.name, up=True)))
-        strangers = [i for i, n in nodes.items() if i not in self._ignored and n.silent_s < SILENT_S]
+        strangers = [a for a, board in present.items() if a not in self._ignored and board.silent_s < SILENT_S]
         return changes, strangers
 
-    def admit(self, node: int, name: NodeId) -> int | None:
-        """Take in a stranger that has said its name; return the number of the process whose place
+    def admit(self, address: Address, name: NodeId) -> Address | None:
+        """Take in a stranger that has said its name; return the address of the process whose place
         it takes, if any.
 
         Raises PeerError on a name that is not expected."""
         if name not in self.expected:
-            self._ignored.add(node)
+            self._ignored.add(address)
             raise PeerError(f"no board of this run is named {name!r}; the names are {', '.join(self.expected)}")
         before = self._members.get(name)
-        self._members[name] = Member(name, node)
+        self._members[name] = Member(name, address)
         self._back(Change(name, up=True))
-        if before is None or before.node == node:
+        if before is None or before.address == address:
             return None
-        self._ignored.add(before.node)
-        return before.node
+        self._ignored.add(before.address)
+        return before.address
 
-    def refuse(self, node: int) -> None:
+    def refuse(self, address: Address) -> None:
         """Have nothing more to do with this stranger."""
-        self._ignored.add(node)
+        self._ignored.add(address)
 
     def absent_from_start(self, name: NodeId, reason: str) -> Change:
         """Go on without a board that has never been there; it may still come."""
@@ -117,7 +121,7 @@ class Boards:
         """Take note that this board's process has ended. None when the board was down already."""
         member, change = self._members.get(name), None
         if member is not None and member.up:
-            self._ignored.add(member.node)
+            self._ignored.add(member.address)
             change = self._down(member, reason)
         elif member is None:
             change = Change(name, up=False, reason=reason)
@@ -139,9 +143,9 @@ class Boards:
         """Return the board of this name, if it has joined."""
         return self._members.get(name)
 
-    def by_node(self, node: int) -> Member | None:
-        """Return the board that the transport knows by this number, if there is one."""
-        return next((m for m in self._members.values() if m.node == node), None)
+    def by_address(self, address: Address) -> Member | None:
+        """Return the board at this address, if it has joined."""
+        return next((m for m in self._members.values() if m.address == address), None)
 
     def up(self) -> list[Member]:
         """Return boards that are up, in the order of `expected`."""
@@ -223,7 +227,7 @@ class Sent:
     """Holds a question that has not been answered."""
 
     number: int
-    node: int
+    address: Address
     name: NodeId  # "" for a board that has not said its name
     what: str  # "hello", "bye", or what it is for
     at_s: float
@@ -240,11 +244,11 @@ class OpenQuestions:
         self._last = 0
         self.longest_s = 0.0  # that an answer took
 
-    def send(self, node: int, what: str, now_s: float) -> int:
+    def send(self, address: Address, what: str, now_s: float) -> int:
         """Note a question to a board; return its number."""
         self._last += 1
-        member = self._boards.by_node(node)
-        self._open[self._last] = Sent(self._last, node, member.name if member else "", what, now_s)
+        member = self._boards.by_address(address)
+        self._open[self._last] = Sent(self._last, address, member.name if member else "", what, now_s)
         if member is not None:
             member.busy = self._last
         return self._last
@@ -253,13 +257,12 @@ class OpenQuestions:
         """Return the question of this number, if somebody waits for its answer."""
         return self._open.get(number)
 
-    def unanswered_hellos(self) -> dict[int, list[float]]:
-        """Return when strangers got a hello that they have not answered, by the transport's
-        numbers."""
-        found: dict[int, list[float]] = {}
+    def unanswered_hellos(self) -> dict[Address, list[float]]:
+        """Return when strangers got a hello that they have not answered."""
+        found: dict[Address, list[float]] = {}
         for sent in self._open.values():
             if sent.what == "hello":
-                found.setdefault(sent.node, []).append(sent.at_s)
+                found.setdefault(sent.address, []).append(sent.at_s)
         return found
 
     def waited_for(self, numbers: Iterable[int]) -> list[NodeId]:
@@ -269,7 +272,7 @@ class OpenQuestions:
     def close(self, number: int) -> Sent | None:
         """Take a question off the list; None when nobody waits for it (any more)."""
         sent = self._open.pop(number, None)
-        member = None if sent is None else self._boards.by_node(sent.node)
+        member = None if sent is None else self._boards.by_address(sent.address)
         if member is not None and member.busy == number:
             member.busy = 0
         return sent

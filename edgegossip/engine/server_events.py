@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from edgegossip import codecs
 from edgegossip.agreement import Agreement
 from edgegossip.codecs.base import Codec
-from edgegossip.engine.server_boards import BoardPresence
+from edgegossip.engine.server_boards import Address, BoardPresence
 from edgegossip.engine.server_frames import FULL
 from edgegossip.engine.server_records import Progress, Value
 from edgegossip.frame import Frame
@@ -100,7 +100,7 @@ class Question:
     Boards of a round share frames: `frame is frame` where they get the same."""
 
     number: int
-    node: int  # the transport's number for the board
+    address: Address
     name: NodeId  # "" for a stranger
     instruction: Instruction
 

@@ -18,7 +18,7 @@ from edgegossip.engine.plausible import (
     ServerLevels,
     require_reported,
 )
-from edgegossip.engine.server_boards import sample, wanted
+from edgegossip.engine.server_boards import Address, sample, wanted
 from edgegossip.engine.server_events import Answer, Failure, Result, RoundEnded, ServerPlan, Train
 from edgegossip.engine.server_frames import Channel, Downlink
 from edgegossip.engine.server_records import (
@@ -37,7 +37,7 @@ from edgegossip.types import NodeId, PeerError, Round, RunError, Vec
 MAX_EMPTY_ROUNDS = 3  # rounds in a row in which no board sent anything usable
 
 Span: TypeAlias = Callable[[str], AbstractContextManager[object]]
-Answers: TypeAlias = Mapping[NodeId, tuple[int, Answer]]  # with the transport's number of the board
+Answers: TypeAlias = Mapping[NodeId, tuple[Address, Answer]]
 
 
 class Training:
@@ -59,7 +59,7 @@ class Training:
         after_rounds = plan.evaluate_after | {plan.rounds - 1}
         self.evaluations = Evaluations(after_rounds, self._losses, log, record, plan.evaluates_everywhere)
         self._records = BoardRecords(plan.layout, record) if plan.records_boards else None
-        self._holds: dict[NodeId, tuple[int, Round]] = {}  # the model that a board (by its number) answered last
+        self._holds: dict[NodeId, tuple[Address, Round]] = {}  # the model that a board answered last, and from where
         self._sent: dict[str, Value] = {}  # what the record of the round in progress says of its frames
         self._empty_rounds = 0
 
@@ -92,34 +92,34 @@ class Training:
 
     # A round begins
 
-    def instructions(self, idle: Mapping[NodeId, int]) -> dict[int, Train]:
+    def instructions(self, idle: Mapping[NodeId, Address]) -> dict[Address, Train]:
         """Choose among the idle boards, and what each is sent; one of them, or where each has a
-        test set of its own all, may be asked to evaluate the model it gets.
-
-        Boards are given and returned with the transport's numbers."""
+        test set of its own all, may be asked to evaluate the model it gets."""
         plan = self._plan
         trusted = self._reputation.trusted(list(idle), self.round, max(1, plan.min_nodes))
         count = wanted(plan.fraction, plan.min_nodes, len(plan.boards))
         some = sample([idle[name] for name in trusted], count, plan.seed, self.round)
-        names = {node: name for name, node in idle.items()}
+        names = {address: name for name, address in idle.items()}
         with self._span("encode"):
-            chosen = {names[node]: node for node in self._combiner.choose(self.round, self.model, some)}
+            chosen = {names[address]: address for address in self._combiner.choose(self.round, self.model, some)}
             frames = self._frames(chosen)
         evaluators: Collection[NodeId] = ()
         if self.evaluations.wanted is not None and not plan.evaluates_itself and chosen:
             evaluators = self.evaluations.ask(sorted(chosen), self.round - 1)
         examples = plan.evaluation_examples
-        return {node: Train(frames[name], examples if name in evaluators else None) for name, node in chosen.items()}
+        return {
+            address: Train(frames[name], examples if name in evaluators else None) for name, address in chosen.items()
+        }
 
-    def _frames(self, chosen: Mapping[NodeId, int]) -> dict[NodeId, Frame]:
+    def _frames(self, chosen: Mapping[NodeId, Address]) -> dict[NodeId, Frame]:
         """Encode what each board gets: the difference if it holds the model before, else the whole.
 
         Either is made once."""
         aux = {} if self._levels is None else self._levels.aux()
         difference, whole = self._downlink.publish(self.model, self.round, aux), None
         frames: dict[NodeId, Frame] = {}
-        for name, node in chosen.items():
-            if difference is not None and self._holds.get(name) == (node, self.round - 1):
+        for name, address in chosen.items():
+            if difference is not None and self._holds.get(name) == (address, self.round - 1):
                 frames[name] = difference
             else:
                 whole = whole or self._downlink.whole(self.round, aux)
@@ -156,7 +156,7 @@ class Training:
         order of names."""
         good: list[WeightedUpdate] = []
         for name in sorted(answers):
-            node, answer = answers[name]
+            address, answer = answers[name]
             try:
                 if isinstance(answer, Failure):
                     self.evaluations.failed(name, "it went away" if answer.away else answer.reason)
@@ -165,13 +165,13 @@ class Training:
                     raise PeerError(answer.reason)
                 if not isinstance(answer, Result):
                     raise answer if isinstance(answer, PeerError) else PeerError("the answer is not to this question")
-                self._holds[name] = (node, self.round)
+                self._holds[name] = (address, self.round)
                 self.evaluations.answered(name, answer.evaluation)
                 if not isinstance(answer.frame, (bytes, memoryview)):
                     raise answer.frame or PeerError("the answer has no update")
                 frame = self._channel.check(answer.frame, Kind.UPDATE, self.round)
                 require_reported(frame, self._levels is not None)
-                good.append(WeightedUpdate(name, frame, frame.aux[Aux.EXAMPLES], node))
+                good.append(WeightedUpdate(name, frame, frame.aux[Aux.EXAMPLES], address))
             except PeerError as error:
                 self._reputation.refused(name, str(error))
         if self._plan.weighting == "examples":

@@ -107,9 +107,9 @@ class StrategyAdapter(Combiner):
         self._proportion = NormFilter()
 
     @override
-    def choose(self, round: Round, x: Vec, nodes: Sequence[int]) -> list[int]:
+    def choose(self, round: Round, x: Vec, boards: Sequence[int]) -> list[int]:
         arrays = to_record(x, self._channel.layout)
-        messages = self._strategy.configure_train(round + 1, arrays, ConfigRecord(), BoardGrid(nodes))
+        messages = self._strategy.configure_train(round + 1, arrays, ConfigRecord(), BoardGrid(boards))
         return [m.metadata.dst_node_id for m in messages]
 
     @override
@@ -157,8 +157,8 @@ class StrategyAdapter(Combiner):
         aux = share.frame.aux
         metrics = MetricRecord({WEIGHT: 1.0 if self._uniform else share.weight, "train-loss": aux[Aux.LOSS]})
         record: ArrayRecord = to_record(model, self._channel.layout)
-        question = Message(RecordDict(), dst_node_id=share.node, message_type="train")
-        question.metadata.__dict__["_message_id"] = f"{share.node}"
+        question = Message(RecordDict(), dst_node_id=share.address, message_type="train")
+        question.metadata.__dict__["_message_id"] = f"{share.address}"
         return Message(RecordDict({ARRAYS: record, "metrics": metrics}), reply_to=question)
 
     @override

@@ -569,7 +569,7 @@ class Driver:
             messages = [
                 Message(
                     question_content(q.instruction, self._plan, models, self._spool),
-                    dst_node_id=q.node,
+                    dst_node_id=q.address,
                     message_type=question_type(q.instruction),
                 )
                 for q in questions
@@ -580,7 +580,7 @@ class Driver:
             ids = self._link.push(messages)
         for message_id, question in zip(ids, questions, strict=True):
             if message_id:
-                self._pending[message_id] = _Pending(question.number, question.node, type(question.instruction))
+                self._pending[message_id] = _Pending(question.number, question.address, type(question.instruction))
             else:
                 self._internal.append(Undelivered(question.number))
 

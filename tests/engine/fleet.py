@@ -279,7 +279,7 @@ class Run:
                     pass
 
     def _ask(self, question: Question) -> None:
-        board = self._nodes.get(question.node)
+        board = self._nodes.get(question.address)
         if board is None:
             self.at(0.0, Undelivered(question.number))
             return
@@ -297,8 +297,8 @@ class Run:
                     board.parting = board.replica.open(b"".join(wire.build(frame)))[1]
                 self.at(TAKES_S, Answered(question.number, Result()))
             case Train() | Evaluate() as instruction:
-                assert question.node not in self._busy, f"{board.name} has not answered and is asked again"
-                self._busy[question.node] = question.number
+                assert question.address not in self._busy, f"{board.name} has not answered and is asked again"
+                self._busy[question.address] = question.number
                 self._work(question, board, instruction)
 
     def _work(self, question: Question, board: Board, instruction: Train | Evaluate) -> None:
@@ -316,7 +316,7 @@ class Run:
             return
         if round in board.away or round in board.ghost:
             if round in board.away:
-                del self._nodes[question.node]
+                del self._nodes[question.address]
             board.away, board.ghost = board.away - {round}, board.ghost - {round}
             board.begin()
             board.joins_s = self.now_s - 100.0 + board.back_s

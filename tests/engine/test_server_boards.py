@@ -63,12 +63,12 @@ def test_a_board_whose_process_has_ended_does_not_come_back_with_its_last_heartb
     boards = _boards()
     member = boards.by_name("board-0")
     assert member is not None and boards.ended("board-0", "killed") is not None
-    fresh = [BoardPresence(member.node, silent_s=0.2)]
+    fresh = [BoardPresence(member.address, silent_s=0.2)]
     other = boards.by_name("board-1")
     assert other is not None
-    changes, strangers = boards.observe([*fresh, BoardPresence(other.node, 0.1, True)])
+    changes, strangers = boards.observe([*fresh, BoardPresence(other.address, 0.1, True)])
     assert changes == [] and strangers == []
-    boards.admit(member.node + 1000, "board-0")
+    boards.admit(member.address + 1000, "board-0")
     assert [m.name for m in boards.up()] == ["board-0", "board-1"]
 
 

@@ -278,7 +278,7 @@ def test_a_board_that_goes_away_with_the_final_evaluation_is_asked_again_but_not
 
     def go_away(effect: Effect) -> None:
         if isinstance(effect, Ask) and isinstance(effect.questions[0].instruction, Evaluate):
-            asked.append(effect.questions[0].node)
+            asked.append(effect.questions[0].address)
             for_ever.boards[0].away = frozenset({FINAL})
 
     for_ever.on_effect = go_away

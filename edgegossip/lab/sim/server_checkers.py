@@ -279,8 +279,8 @@ class Ledger:
         """Take note of what goes into the engine now."""
         match event:
             case PresenceReport(boards):
-                self._seen = {b.node: b.silent_s if b.beats_fast else 0.0 for b in boards}
-                self._silent = {b.node for b in boards if b.silent_s >= SILENT_S}
+                self._seen = {b.address: b.silent_s if b.beats_fast else 0.0 for b in boards}
+                self._silent = {b.address for b in boards if b.silent_s >= SILENT_S}
             case Answered(number, answer):
                 self._answered(number, answer, note, now_s)
             case Undelivered(number):
@@ -459,7 +459,7 @@ class Ledger:
         waits: dict[int, float] = {}  # twice as long after each Hello
         for sent in self._open.values():
             if isinstance(sent.question.instruction, Hello):
-                node = sent.question.node
+                node = sent.question.address
                 asked_s[node], waits[node] = sent.at_s, 2 * waits.get(node, HELLO_S / 2)
         for node in self._seen:
             if node in self._silent or node in self._nodes or node in self._ignored or node in answered:
@@ -468,7 +468,7 @@ class Ledger:
                 self._violate("presence", None, f"board number {node} beats, and is sent no Hello")
                 return
         for number, sent in self._open.items():
-            if sent.question.node not in self._seen and sent.at_s < now_s:
+            if sent.question.address not in self._seen and sent.at_s < now_s:
                 self._violate("memory", None, f"question {number} is kept for a board that is gone")
                 return
 
@@ -477,7 +477,7 @@ class Ledger:
     def _ask(self, questions: tuple[Question, ...], now_s: float) -> None:
         idle = self._idle()
         for question in questions:
-            number, node, wish = question.number, question.node, question.instruction
+            number, node, wish = question.number, question.address, question.instruction
             if number <= self._last:
                 self._violate("memory", question.name, f"number {number} is given twice")
             self._last = number
@@ -490,7 +490,7 @@ class Ledger:
                     if wish.words.startswith(FAILED):
                         self._check_reason(wish.words.removeprefix(FAILED), now_s)
             elif isinstance(wish, Hello):
-                again = [o.at_s for o in self._open.values() if o.question.node == node]
+                again = [o.at_s for o in self._open.values() if o.question.address == node]
                 if again and now_s - max(again) < HELLO_S / 2 - 0.01:
                     self._violate("memory", None, f"board number {node} is sent two Hellos")
             elif idle.get(question.name) != node:
@@ -501,11 +501,11 @@ class Ledger:
             self._ask_round(questions, idle, now_s)
 
     def _works(self, node: int) -> str:
-        numbers = [n for n, o in self._open.items() if o.works and o.question.node == node]
+        numbers = [n for n, o in self._open.items() if o.works and o.question.address == node]
         return f"question {numbers[0]} is open" if numbers else "it owes nothing"
 
     def _idle(self) -> dict[NodeId, int]:
-        busy = {o.question.node for o in self._open.values() if o.works}
+        busy = {o.question.address for o in self._open.values() if o.works}
         return {n: self.up[n] for n in self._plan.boards if n in self.up and self.up[n] not in busy}
 
     def _ask_round(self, questions: tuple[Question, ...], idle: dict[NodeId, int], now_s: float) -> None:
@@ -531,7 +531,7 @@ class Ledger:
             self._violate("asked", None, f"round {round} asks {len(asked)} of {len(trusted)} boards, not {count}")
         if sum(q.instruction.examples is not None for q in questions if isinstance(q.instruction, Train)) > 1:
             self._violate("asked", None, "more than one board is asked to evaluate")
-        self._check_frames(frames, {name: q.node for name, q in asked.items()})
+        self._check_frames(frames, {name: q.address for name, q in asked.items()})
         self._asking = OpenRound(now_s, {q.number: q.name for q in questions})
         self._refused, self._mark_s = {}, now_s
 

@@ -100,9 +100,9 @@ class Momentum:
         self._mean = Mean(channel, uniform=uniform)
         self._velocity: Vec = np.zeros(channel.layout.size, np.float32)
 
-    def choose(self, round: Round, x: Vec, nodes: Sequence[int]) -> list[int]:
+    def choose(self, round: Round, x: Vec, boards: Sequence[int]) -> list[int]:
         """Ask all of them."""
-        return list(nodes)
+        return list(boards)
 
     def combine(self, round: Round, x: Vec, shares: Sequence[WeightedUpdate]) -> Combined:
         """Make the next model of x float32[n] and at least one share."""
@@ -217,7 +217,9 @@ class Board:
         for answer, lie, number in self._answers(sent):
             if isinstance(sent.question.instruction, Hello | Bye) or not (self.hang and self._random() < self.hang):
                 self._world.reply(
-                    self, sent, Reply(number, answer, sent.process, Note(self.name, sent.question.node, lie, self.data))
+                    self,
+                    sent,
+                    Reply(number, answer, sent.process, Note(self.name, sent.question.address, lie, self.data)),
                 )
             else:
                 self._world.seen["hang"] += 1
@@ -647,12 +649,14 @@ class World:
 
     def ask(self, question: Question, process: int) -> None:
         """Send a question; its answer, or what stands for one, comes back to the coordinator."""
-        slot = self._slots.get(question.node)
+        slot = self._slots.get(question.address)
         wish = question.instruction
         number = float(question.number)
         if slot is None:
-            self.note(None, SEND, number, f"-> number {question.node}, which is gone: {type(wish).__name__}")
-            self.clock.after(0.0, self._return, Reply(question.number, Failure(""), process, Note("", question.node)))
+            self.note(None, SEND, number, f"-> number {question.address}, which is gone: {type(wish).__name__}")
+            self.clock.after(
+                0.0, self._return, Reply(question.number, Failure(""), process, Note("", question.address))
+            )
             return
         board, data = slot[0], b""
         if isinstance(wish, Train | Evaluate):
@@ -664,17 +668,17 @@ class World:
             text = f"-> {board.index}: {type(wish).__name__.lower()}, question {question.number} {what}"
             self.trace.line(self.clock.now, None, text)
         self.trace.event(self.clock.now, -1, SEND, number)
-        silent_s = self.clock.now - self._silent.get(question.node, self.clock.now)
+        silent_s = self.clock.now - self._silent.get(question.address, self.clock.now)
         if silent_s > AWAY_S and self._random() < 0.5:
             away = Failure(AWAY, away=True)
-            note = Note(board.name, question.node)
+            note = Note(board.name, question.address)
             self.clock.after(0.5, self._return, Reply(question.number, away, process, note))
         else:
             self.down.send(COORDINATOR, board.index + 1, Sent(question, data, process))
 
     def _reached(self, receiver: int, sent: Sent) -> None:
         board = self.boards[receiver - 1]
-        if board.up and board.node == sent.question.node and sent.process == self.coordinator.process:
+        if board.up and board.node == sent.question.address and sent.process == self.coordinator.process:
             self.trace.event(self.clock.now, board.index, TAKE, sent.question.number)
             board.take(sent)
 

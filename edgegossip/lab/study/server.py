@@ -124,9 +124,9 @@ class VirtualServer:
     def _answers(self, questions: Sequence[Question]) -> list[Answered]:
         """Let the nodes answer, in the order of their names."""
         answers, opened, built = [], None, dict[int, bytes]()
-        for question in sorted(questions, key=lambda question: self._members[question.node]):
+        for question in sorted(questions, key=lambda question: self._members[question.address]):
             if isinstance(question.instruction, Hello):
-                answers.append(Answered(question.number, Joining(self._members[question.node])))
+                answers.append(Answered(question.number, Joining(self._members[question.address])))
             elif isinstance(question.instruction, Train):
                 # Whole or as a difference: it is the same model for every node, and decoded once.
                 frame = question.instruction.frame
@@ -135,7 +135,7 @@ class VirtualServer:
                 data = built[id(frame)]
                 self.received.count(len(data), len(frame.body))
                 opened = opened or self._replica.open(data)
-                answers.append(Answered(question.number, self._train(question.node, *opened)))
+                answers.append(Answered(question.number, self._train(question.address, *opened)))
         return answers
 
     def _train(self, node: int, asked: wire.Frame, x: Vec) -> Result:

@@ -139,7 +139,7 @@ MUTANTS = (
         "server-process-end-forgotten",
         "a board whose process has ended is taken for back while the transport still sees it",
         GOSSIP,
-        (Edit(BOARDS + "ended", "self._ignored.add(member.node)", "pass"),),
+        (Edit(BOARDS + "ended", "self._ignored.add(member.address)", "pass"),),
         options("crash=3", "notices=launcher"),
     ),
     Mutant(
@@ -149,7 +149,7 @@ MUTANTS = (
         (
             Edit(
                 ENGINE + "_joined",
-                "self._forget(self._open.drop(lambda sent: sent.node == replaced))",
+                "self._forget(self._open.drop(lambda sent: sent.address == replaced))",
                 "pass",
             ),
         ),
@@ -172,7 +172,7 @@ MUTANTS = (
         "server-strangers-kept",
         "greetings of strangers that went away without an answer stay open",
         GOSSIP,
-        (Edit(ENGINE + "_see", 'sent.what in ("hello", "bye") and sent.node not in nodes', "False"),),
+        (Edit(ENGINE + "_see", 'sent.what in ("hello", "bye") and sent.address not in present', "False"),),
         options("crash=3,loss=0.4", "notices=leave"),
     ),
     Mutant(
@@ -251,7 +251,7 @@ MUTANTS = (
         (
             Edit(
                 TRAINING + "_frames",
-                "if difference is not None and self._holds.get(name) == (node, self.round - 1):",
+                "if difference is not None and self._holds.get(name) == (address, self.round - 1):",
                 "if difference is not None:",
             ),
         ),
@@ -264,7 +264,7 @@ MUTANTS = (
         (
             Edit(
                 TRAINING + "_frames",
-                "self._holds.get(name) == (node, self.round - 1)",
+                "self._holds.get(name) == (address, self.round - 1)",
                 "self._holds.get(name, (0, -9))[1] == self.round - 1",
             ),
         ),
@@ -457,7 +457,7 @@ MUTANTS = (
         (
             Edit(
                 ENGINE + "_joined",
-                'self._ask({node: Bye(f"{name} cannot take part: {problem}", failed=True)}, "bye")',
+                'self._ask({address: Bye(f"{name} cannot take part: {problem}", failed=True)}, "bye")',
                 "pass",
             ),
         ),
