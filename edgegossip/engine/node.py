@@ -15,9 +15,9 @@ process's own, and a new process learns it anew, by joining.
     POLLING      between two rounds: what has come is taken in, which may lead on to another round
         -> CATCHING_UP  Polled: a newcomer, and others are far ahead
         -> TRAINING     Polled: a round is left to play
-        -> ALONE        Polled: it has nothing and nobody
-        -> FAILED       Polled: it has had nothing and nobody for long, and nobody trains; or it
-                        does not train what others do, as in JOINING
+        -> ALONE        Polled: it needs a model, and has nobody who could send one
+        -> FAILED       Polled: that has been so for long, and nobody trains; or it does not train
+                        what others do, as in JOINING
         -> FINISHED     Polled: all rounds are done, here or elsewhere
     CATCHING_UP  waits for a neighbour's model instead of training for nothing
         -> POLLING      the model is there, or time is over
@@ -159,7 +159,8 @@ class NodeEngine:
         # Joining.
         self._peers = PeerStatus(config.neighbours, config.restarted, patience)
         self._remote = RemoteMembers() if remote is None else remote
-        self._late: bool | None = None  # None: nobody is far on in the run; True: and the time to wait is over
+        self._came_late = False  # others are far on in the run, and wait for us
+        self._grace_over = False  # and so is the time in which we wait for more neighbours
         # A round.
         self._limits = wire.Limits()
         self._refused: set[NodeId] = set()
@@ -169,10 +170,10 @@ class NodeEngine:
         self._adopted = False  # since the update in progress was begun: it is of a model that was given up
         # Catching up.
         self._catching_up = False
-        self._led = False  # a frame that leads to its sender's model was taken in
+        self._seen_far_ahead = False  # a frame far ahead was taken in, which leads to its sender's model
         self._ahead = len(config.members) * config.period + 1  # rounds that nobody gets ahead who began with us
-        self._has_nothing = False  # no checkpoint, and no model of anybody yet
-        self._begun = False  # its first round has
+        self._needs_model = False  # was started again without a checkpoint, and nobody has sent a model yet
+        self._first_round_begun = False
         self._before_round = False  # no round has begun since it came, or since it is not alone any more
         self._alone_since_s = 0.0  # when the last of its neighbours went
 
@@ -213,29 +214,28 @@ class NodeEngine:
         self._now_s = now_s
         effects: list[Effect] = []
         self._effects = effects
-        kind = type(event)
-        if kind is FrameReceived:
-            if self.view is None:
-                self._hold_frame(event)  # type: ignore[arg-type]
-            else:
-                self._receive(event)  # type: ignore[arg-type]
-        elif kind is UpdateReady:
-            self._step(event.local)  # type: ignore[union-attr]
-        elif kind is Polled:
-            self._polled()
-        elif kind is TimerFired:
-            self._fired(event.timer)  # type: ignore[union-attr]
-        elif kind is Loaded:
-            self._loaded(event)  # type: ignore[arg-type]
-        elif kind is MemberNews:
-            self._remote.note(event)  # type: ignore[arg-type]
-            self._start_if_possible()
-        elif self.view is None:
-            self._log_if_incompatible(event)  # type: ignore[arg-type]
-            self._peers.note(event, now_s)  # type: ignore[arg-type]
-            self._start_if_possible()
-        else:
-            self._peer_changed(event)  # type: ignore[arg-type]
+        match event:
+            case FrameReceived() if self.view is None:
+                self._hold_frame(event)
+            case FrameReceived():
+                self._receive(event)
+            case UpdateReady(local):
+                self._step(local)
+            case Polled():
+                self._polled()
+            case TimerFired(timer):
+                self._fired(timer)
+            case Loaded():
+                self._loaded(event)
+            case MemberNews():
+                self._remote.note(event)
+                self._start_if_possible()
+            case PeerUp() | PeerDown() if self.view is None:
+                self._log_if_incompatible(event)
+                self._peers.note(event, now_s)
+                self._start_if_possible()
+            case PeerUp() | PeerDown():
+                self._peer_changed(event)
         if self._asks_poll:
             self._asks_poll = False
             effects.append(Poll(self._patience.take_s))
@@ -249,9 +249,9 @@ class NodeEngine:
         if self.stage is not Stage.JOINING:
             return
         peers, config = self._peers, self.config
-        if self._ends_incompatible():
+        if self._fail_if_incompatible():
             return
-        if not peers.may_start(others_train=bool(self.pending), late=self._late is True, now_s=self._now_s):
+        if not peers.may_start(others_train=bool(self.pending), late=self._grace_over, now_s=self._now_s):
             # The run is over when all neighbours have left, and elsewhere there is nobody either.
             if config.restarted and peers.all_left and not peers.up and self._remote.nobody:
                 self._fail(f"{config.node} was started again when all its neighbours had left: the run is over")
@@ -260,13 +260,13 @@ class NodeEngine:
             self._log("peer-down", down_text(peer, peers.down.get(peer, "not reached yet")), peer=peer)
         self._log("joined", f"{config.node} reached {', '.join(sorted(peers.up)) or 'nobody'}")
         self._set_timer(Timer.ANNOUNCE, None)
-        if self._late is not None:
+        if self._came_late:
             self._set_timer(Timer.LATE, None)
         self.stage = Stage.LOADING
         self._effects.append(Load())
 
-    def _ends_incompatible(self) -> bool:
-        """End where the larger part of the boards trains something else, or, before this one has
+    def _fail_if_incompatible(self) -> bool:
+        """Fail where the larger part of the boards trains something else, or, before this one has
         begun, every neighbour does; tell whether that is so. Of two parts of one size that of the
         run's first board goes on, so a fleet that is split trains one model all the same. Boards
         that did fit and came again with something else have no say in that."""
@@ -274,7 +274,7 @@ class NodeEngine:
         never_compatible = peers.never_compatible
         others = [member for member in config.members if member in never_compatible]
         more = 2 * len(others) - len(config.members)
-        if not self._begun and peers.all_incompatible:
+        if not self._first_round_begun and peers.all_incompatible:
             reasons = "; ".join(peers.incompatible[peer] for peer in sorted(config.neighbours))
             self._fail(f"{config.node} fits none of its neighbours: {reasons}")
         elif more > 0 or (more == 0 and others[0] == config.members[0]):
@@ -298,8 +298,8 @@ class NodeEngine:
         self._keep(event)
         # Nobody who begins with us can be in such a round yet: the run is far on, and those who are
         # in it wait for us.
-        if self._late is None and _round_of(event.data) > len(self.config.members) + self.config.period:
-            self._late = False
+        if not self._came_late and _round_of(event.data) > len(self.config.members) + self.config.period:
+            self._came_late = True
             self._set_timer(Timer.LATE, self._patience.grace_s)
         self._start_if_possible()
 
@@ -315,7 +315,7 @@ class NodeEngine:
             self.state = self.algorithm.init(event.x, view)
         else:
             raise UsageError("Loaded needs a model to start from, or the state of a checkpoint")
-        self._has_nothing = self.config.restarted and event.state is None
+        self._needs_model = self.config.restarted and event.state is None
         self._effects.append(Started(self.state))
         came, self.pending = self.pending, PendingFrames(len(self.config.members) - 1, self._patience.pending_bytes)
         self._poll()
@@ -339,7 +339,7 @@ class NodeEngine:
     def _awaits_model(self) -> bool:
         """Tell whether an update of our own model would be for nothing: others are far ahead, or
         must be."""
-        leads_to_model = self.algorithm.asynchronous and (self._led or self._has_nothing)
+        leads_to_model = self.algorithm.asynchronous and (self._seen_far_ahead or self._needs_model)
         return self._catching_up and (bool(self.pending) or leads_to_model)
 
     def _is_far_ahead(self, frame: wire.Frame) -> bool:
@@ -365,14 +365,14 @@ class NodeEngine:
         self.stage, self._asks_poll = Stage.POLLING, True
 
     def _polled(self) -> None:
-        if self._peers.incompatible and self._ends_incompatible():
+        if self._peers.incompatible and self._fail_if_incompatible():
             return
         if self._before_round and self._awaits_model():
             self.stage = Stage.CATCHING_UP
             return
         self._before_round = False
-        if not self._begun:
-            self._begun = True
+        if not self._first_round_begun:
+            self._first_round_begun = True
             self._effects.append(CaughtUp())
         if self.round > 0:  # the first rounds of the run are not ours to play, or are played
             self._end_catch_up()
@@ -382,7 +382,7 @@ class NodeEngine:
         if self.round >= self.rounds:
             self.stage = Stage.FINISHED
             self._effects.append(Finished())
-        elif self._has_nothing and self.config.neighbours <= self.down:
+        elif self._needs_model and self.config.neighbours <= self.down:
             self._wait_alone()
         else:
             self.stage, self._adopted = Stage.TRAINING, False
@@ -444,7 +444,7 @@ class NodeEngine:
         elif timer is Timer.CATCH_UP:
             self._end_catch_up()
         elif timer is Timer.LATE:
-            self._late = True
+            self._grace_over = True
             self._start_if_possible()
         else:
             self._announce()
@@ -490,12 +490,12 @@ class NodeEngine:
             if frame.round - tells_next >= self.rounds:
                 raise PeerError(f"its round {frame.round} is not one of the run's {self.rounds}")
             if len(frame.body):
-                self._has_nothing = False
+                self._needs_model = False
             if self._catching_up and self._is_far_ahead(frame):
                 if not self.algorithm.asynchronous:
                     self._keep(event)
                     return
-                self._led = True
+                self._seen_far_ahead = True
             outcome = self.algorithm.receive(before, Message(sender, frame))
         except PeerError as error:
             self._refuse(sender, str(error))
@@ -544,28 +544,27 @@ class NodeEngine:
     def _advance(self, outcome: tuple[Any, list[base.Action]]) -> None:
         """Turn an algorithm's actions into effects; the only place where that happens."""
         self.state, actions = outcome
-        done, adopted = None, False
+        done: RoundDone | None = None
+        adopted = False
         for action in actions:
-            kind = type(action)
-            if kind is base.Send:
-                self._effects.append(action)  # type: ignore[arg-type]
-            elif kind is base.SetTimer:
-                self._set_timer(Timer.DEADLINE, action.after_s)  # type: ignore[union-attr]
-            elif kind is base.Checkpoint:
-                self._effects.append(events.Checkpoint(self.state))
-            elif kind is RoundDone:
-                done = action
-            elif kind is base.Suspect:
-                node, reason = action.node, action.reason  # type: ignore[union-attr]
-                self._log("suspect", f"went on without {node}: {reason}", peer=node)
-            elif kind is base.Adopted:
-                adopted = self._adopted = True
-                node, round = action.node, action.round  # type: ignore[union-attr]
-                self._effects.append(events.Adopted(node, round, self.state))
-                text = f"had been left behind: took over the model of {node} and goes on in round {round}"
-                self._log("adopted", text, peer=node)
+            match action:
+                case base.Send():
+                    self._effects.append(action)
+                case base.SetTimer(after_s):
+                    self._set_timer(Timer.DEADLINE, after_s)
+                case base.Checkpoint():
+                    self._effects.append(events.Checkpoint(self.state))
+                case RoundDone():
+                    done = action
+                case base.Suspect(node, reason):
+                    self._log("suspect", f"went on without {node}: {reason}", peer=node)
+                case base.Adopted(node, round):
+                    adopted = self._adopted = True
+                    self._effects.append(events.Adopted(node, round, self.state))
+                    text = f"had been left behind: took over the model of {node} and goes on in round {round}"
+                    self._log("adopted", text, peer=node)
         if done is not None:
-            self._round_ended(done)  # type: ignore[arg-type]
+            self._round_ended(done)
         elif adopted:
             self._end_catch_up()
 

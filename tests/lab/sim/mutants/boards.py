@@ -125,7 +125,7 @@ MUTANTS = (
         (
             Edit(
                 ENGINE + "_begin_round",
-                "elif self._has_nothing and self.config.neighbours <= self.down:",
+                "elif self._needs_model and self.config.neighbours <= self.down:",
                 "elif False:",
             ),
         ),
@@ -196,7 +196,7 @@ MUTANTS = (
         (
             Edit(PEERS + "all_incompatible", "self._wanted <= self.incompatible.keys()", "bool(self.incompatible)"),
             Edit(
-                ENGINE + "_ends_incompatible",
+                ENGINE + "_fail_if_incompatible",
                 "peers.incompatible[peer] for peer in sorted(config.neighbours)",
                 "peers.incompatible.values()",
             ),
@@ -214,28 +214,28 @@ MUTANTS = (
         "unfit-while-loading-forgotten",
         "a board begins though its last neighbour turned out to train something else while it loaded",
         ROUNDS,
-        (Edit(ENGINE + "_polled", "if self._peers.incompatible and self._ends_incompatible():", "if False:"),),
+        (Edit(ENGINE + "_polled", "if self._peers.incompatible and self._fail_if_incompatible():", "if False:"),),
         {"topology": "ring", "nodes": 3, "faults": "other-model@0.2-4:1+2"},
     ),
     Mutant(
         "fewer-go-on",
         "boards go on that are fewer than those that train something else",
         ROUNDS,
-        (Edit(ENGINE + "_ends_incompatible", "elif more > 0 or (", "elif ("),),
+        (Edit(ENGINE + "_fail_if_incompatible", "elif more > 0 or (", "elif ("),),
         {"topology": "complete", "nodes": 5, "faults": "other-model@0-6:1+2"},
     ),
     Mutant(
         "both-halves-go-on",
         "of two halves that train different things both go on",
         ROUNDS,
-        (Edit(ENGINE + "_ends_incompatible", "more == 0 and others[0] == config.members[0]", "False"),),
+        (Edit(ENGINE + "_fail_if_incompatible", "more == 0 and others[0] == config.members[0]", "False"),),
         {"topology": "complete", "nodes": 4, "faults": "other-model@0-6:1+2"},
     ),
     Mutant(
         "the-half-without-the-first-goes-on",
         "of two halves the one goes on that has not the first board",
         ROUNDS,
-        (Edit(ENGINE + "_ends_incompatible", "others[0] == config.members[0]", "others[0] != config.members[0]"),),
+        (Edit(ENGINE + "_fail_if_incompatible", "others[0] == config.members[0]", "others[0] != config.members[0]"),),
         {"topology": "complete", "nodes": 4, "faults": "other-model@0-6:1+2"},
     ),
     Mutant(
