@@ -23,12 +23,18 @@ Vec: TypeAlias = NDArray[np.float32]  # float32[n], one whole model (or a differ
 NodeId: TypeAlias = str  # a board's name, such as "board-0" or "pi-kitchen"
 Round: TypeAlias = int  # 0-based; round t is the work that leads from model t to model t + 1
 
-# Exit codes of the command line; docs/exit-codes.md has a line on each. 130 is Ctrl-C, as in every
-# shell.
-EXIT_OK, EXIT_BUG, EXIT_USAGE, EXIT_DATA, EXIT_HOST, EXIT_PEER, EXIT_RUN = 0, 1, 2, 3, 4, 5, 6
+# Exit codes of the command line; docs/exit-codes.md has a line on each.
+EXIT_OK = 0
+EXIT_BUG = 1
+EXIT_USAGE = 2
+EXIT_DATA = 3
+EXIT_HOST = 4
+EXIT_PEER = 5
+EXIT_RUN = 6
 EXIT_DEGRADED = 7  # finished, but boards were lost on the way
 EXIT_RUIN = 8  # finished, but what came of it is not what was asked for
-EXIT_INTERRUPTED = 130
+EXIT_INTERRUPTED = 130  # Ctrl-C, as in every shell
+
 COMPUTE_THREAD_PREFIX = "compute"  # begins the names of threads that a command which ends does not wait for
 
 
