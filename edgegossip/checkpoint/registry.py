@@ -22,7 +22,8 @@ from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_ty
 import numpy as np
 
 from edgegossip.frame import Frame
-from edgegossip.gossip.base import NodeView, RoundContext
+from edgegossip.gossip.base import NodeView
+from edgegossip.gossip.scheme import RoundContext
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import DataError, EdgegossipError, UsageError
 
@@ -283,7 +284,7 @@ def _of(module: str, *attributes: str, stored: str = "", **renamed: str) -> tupl
 STATES = Registry(
     (
         Entry("edgegossip.gossip.base", "NodeView", _VIEW),
-        Entry("edgegossip.gossip.base", "RoundContext", _CONTEXT, "gossip.here.Here"),
+        Entry("edgegossip.gossip.scheme", "RoundContext", _CONTEXT, "gossip.here.Here"),
         Entry("edgegossip.layout", "Layout", _LAYOUT),
         *_of("frame", "Frame", "Kind", "Aux"),
         *_of("gossip.rounds", "State", stored="gossip.state", ctx="here", incarnation="life"),
@@ -291,7 +292,7 @@ STATES = Registry(
         *_of("gossip.streams", "OutEdge", incarnations="lives"),
         *_of("gossip.streams", "InEdge"),
         Entry("edgegossip.gossip.streams", "PendingMessages", stored="gossip.inbox.Inbox"),
-        *_of("gossip.base", "Published", stored="gossip.scheme"),
+        *_of("gossip.scheme", "Published"),
         Entry("edgegossip.gossip.symmetric", "Mixing", optional=("body", "early")),
         *_of("gossip.symmetric", "Gathered", stored="gossip.mixing"),
         Entry("edgegossip.gossip.symmetric", "ErrorMemory", stored="gossip.publish.Residue"),

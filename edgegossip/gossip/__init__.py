@@ -14,7 +14,8 @@ from typing import Any, cast
 
 from edgegossip.choices import check_keywords, unknown
 from edgegossip.gossip import topologies
-from edgegossip.gossip.base import GossipAlgorithm, Scheme
+from edgegossip.gossip.base import GossipAlgorithm
+from edgegossip.gossip.scheme import Scheme
 
 __all__ = ["get", "names", "topologies"]
 

@@ -70,9 +70,8 @@ from edgegossip.gossip.base import (
     Send,
     SetTimer,
     Suspect,
-    round_key,
 )
-from edgegossip.gossip.messages import FP32, MAX_ID, control, number_of, relative_error
+from edgegossip.gossip.messages import FP32, MAX_ID, control, number_of, relative_error, round_key
 from edgegossip.types import ConfigError, LocalUpdate, NodeId, PeerError, Round, UsageError, Vec
 
 MAX_SEQUENCE = 2**53  # whole numbers up to here are exact beside a body

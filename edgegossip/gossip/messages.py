@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from edgegossip.codecs.base import Body
 from edgegossip.codecs.checks import require_finite
 from edgegossip.codecs.floats import Fp32
+from edgegossip.codecs.keys import derive_key
 from edgegossip.frame import Aux, Frame, Kind, expect_codec
 from edgegossip.gossip.base import Message, NodeView
 from edgegossip.types import ConfigError, NodeId, PeerError, Round, UsageError, Vec
@@ -128,6 +130,12 @@ def state_vector(view: NodeView, sender: NodeId, frame: Frame) -> Vec:
 
 
 # -- What goes out
+
+
+@lru_cache(maxsize=64)
+def round_key(seed: int, index: int, round: Round) -> int:
+    """Return the codec key of a node's message of one round."""
+    return derive_key(seed, index, round)
 
 
 def make_frame(view: NodeView, kind: Kind, round: Round, key: int, body: Body) -> Frame:

@@ -30,7 +30,8 @@ from typing_extensions import override
 from edgegossip.choices import check_flag, check_number
 from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.gossip import messages
-from edgegossip.gossip.base import Audit, NodeView, Published, RoundContext, Scheme, Snapshot
+from edgegossip.gossip.base import Audit, NodeView
+from edgegossip.gossip.scheme import Published, RoundContext, Scheme, Snapshot
 from edgegossip.gossip.weights import require_complete
 from edgegossip.types import LocalUpdate, PeerError, Vec
 

@@ -32,8 +32,9 @@ from edgegossip.choices import check_flag
 from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.gossip import messages
 from edgegossip.gossip.averaging import check_eta
-from edgegossip.gossip.base import Audit, NodeView, Numbers, Published, RoundContext, Scheme, Snapshot
+from edgegossip.gossip.base import Audit, NodeView
 from edgegossip.gossip.messages import MAX_ID, number_of
+from edgegossip.gossip.scheme import Numbers, Published, RoundContext, Scheme, Snapshot
 from edgegossip.gossip.streams import incarnation_of
 from edgegossip.gossip.symmetric import Compensated, Difference, Plain, Publisher, moved
 from edgegossip.gossip.weights import require_column_stochastic

@@ -1,5 +1,5 @@
 """Runs the rounds of a synchronous algorithm: one protocol around the mathematics of a
-`base.Scheme`.
+`scheme.Scheme`.
 
 A round of one node, when nothing is lost:
 
@@ -46,16 +46,13 @@ from edgegossip.gossip.base import (
     GossipAlgorithm,
     Message,
     NodeView,
-    Published,
-    RoundContext,
     RoundDone,
-    Scheme,
     Send,
     SetTimer,
-    Snapshot,
     Suspect,
 )
 from edgegossip.gossip.messages import MAX_ID, number_of
+from edgegossip.gossip.scheme import Published, RoundContext, Scheme, Snapshot
 from edgegossip.gossip.streams import (
     STATES_A_ROUND,
     InEdge,

@@ -25,7 +25,8 @@ from edgegossip.codecs.floats import Float, Fp32
 from edgegossip.frame import Frame, Kind
 from edgegossip.gossip import messages
 from edgegossip.gossip.averaging import check_eta, default_eta, memory_eta
-from edgegossip.gossip.base import Audit, NodeView, Published, RoundContext, Scheme, Snapshot
+from edgegossip.gossip.base import Audit, NodeView
+from edgegossip.gossip.scheme import Published, RoundContext, Scheme, Snapshot
 from edgegossip.gossip.weights import require_doubly_stochastic, require_symmetric
 from edgegossip.layout import Layout
 from edgegossip.native import half

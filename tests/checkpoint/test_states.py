@@ -186,7 +186,7 @@ def test_every_class_that_a_state_could_hold_is_in_the_table() -> None:
 
 @pytest.mark.parametrize("name", ["dpsgd", "quant-sgp", "ad-psgd", "parallel-sgd"])
 def test_a_file_of_the_first_version_is_read_and_written_alike(name: str) -> None:
-    """Registry have moved and fields been renamed since: files keep the first names. Each holds
+    """Classes have moved and fields been renamed since: files keep the first names. Each holds
     board "a" of three in its second round, with full edges and an early message."""
     layout = Layout.of([TensorSpec("w", (3, 2)), TensorSpec("b", (2,))])
     codec = codecs.get("topk", ratio=0.5)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from edgegossip.frame import Aux
-from edgegossip.gossip.base import Snapshot
+from edgegossip.gossip.scheme import Snapshot
 from edgegossip.types import PeerError
 from tests.gossip.streams import N, lies
 

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from edgegossip.codecs.base import Ctx
-from edgegossip.gossip import base
+from edgegossip.gossip import messages
 from edgegossip.gossip.base import NodeView
 from edgegossip.layout import Layout
 
@@ -49,7 +49,7 @@ class Compression:
 
     def __call__(self, round: int, node: int, v: np.ndarray) -> np.ndarray:
         return self.checked(
-            v, base.round_key(self.view.seed, node, round), self.bodies.get((round, node)), (round, node)
+            v, messages.round_key(self.view.seed, node, round), self.bodies.get((round, node)), (round, node)
         )
 
     def checked(self, v: np.ndarray, key: int, body: bytes | None, where: tuple[int, int]) -> np.ndarray:

@@ -4,7 +4,7 @@ with and without codecs.
 The references (references.py) are written from the papers line by line and import nothing of the
 package. What they are given comes from it: the matrices W of `gossip.topologies` (test_matrices.py
 builds them anew from the edges), and the compression C, which is the real codec with the keys that
-`gossip.base.round_key` derives (compression.py; the codecs have tests of their own). So a
+`gossip.messages.round_key` derives (compression.py; the codecs have tests of their own). So a
 mistake in a codec, or in how a key is derived, is none that these tests could see; one in which
 vector is compressed, with whose key or in which round, is."""
 

@@ -12,7 +12,7 @@ import pytest
 
 from edgegossip import codecs
 from edgegossip.codecs.base import Ctx
-from edgegossip.gossip import base
+from edgegossip.gossip import messages
 from edgegossip.gossip.base import NodeView
 from tests.gossip.paper import cases, graphs, references
 from tests.gossip.paper.compression import Compression
@@ -155,7 +155,7 @@ def compression() -> Callable[..., Compression]:
         members = ("a", "b")
         topology = graphs.named("ring")(2, np.random.default_rng(0))
         view = NodeView("a", members, topology, layout, codec, b"r" * 16, 5, 1.0)
-        key = base.round_key(view.seed, 1, 4) + key_off
+        key = messages.round_key(view.seed, 1, 4) + key_off
         body, _ = codec.encode(sent.astype(np.float32), codec.init(layout), Ctx(key, 4))
         return Compression(codec, layout, view, {(4, 1): bytes(body)})
 

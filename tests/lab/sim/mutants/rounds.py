@@ -45,7 +45,7 @@ MUTANTS = (
         "dead-neighbour-awaited",
         "a round waits for neighbours that are down",
         ("dpsgd", "choco-sgd", "sgp"),
-        (Edit("edgegossip.gossip.base:RoundContext.at", "view.up(neighbours.in_)", "neighbours.in_"),),
+        (Edit("edgegossip.gossip.scheme:RoundContext.at", "view.up(neighbours.in_)", "neighbours.in_"),),
         {"faults": "all,leave"},
     ),
     Mutant(

@@ -1,0 +1,145 @@
+"""Defines the mathematics of an algorithm that goes by rounds, apart from its protocol: `Scheme`,
+which `rounds.Synchronous` runs, and what the two exchange."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias, TypeVar
+
+from edgegossip.codecs.base import Body, Ctx
+from edgegossip.frame import Frame, Kind
+from edgegossip.gossip.base import Audit, Neighbours, NodeView
+from edgegossip.gossip.messages import round_key
+from edgegossip.types import LocalUpdate, NodeId, Round, Vec
+
+M = TypeVar("M")
+Numbers: TypeAlias = Mapping[int, float]  # aux values by tag
+
+
+@dataclass(frozen=True, slots=True)
+class RoundContext:
+    """One node in one round. Made with `at`, once a round: it is asked several times a message."""
+
+    view: NodeView
+    index: int
+    round: Round
+    phase: int  # the round within the topology's period; streams of different phases are kept apart
+    neighbours: Neighbours
+    awaited: tuple[int, ...]  # in-neighbours that are up
+
+    @classmethod
+    def at(cls, view: NodeView, index: int, round: Round) -> RoundContext:
+        """Return the context of a node's round."""
+        neighbours = view.topology.neighbours(index, round)
+        awaited = view.up(neighbours.in_)
+        return cls(view, index, round, round % view.topology.period, neighbours, awaited)
+
+    @property
+    def key(self) -> int:
+        """The codec key of this node's message of this round."""
+        return round_key(self.view.seed, self.index, self.round)
+
+    def for_codec(self, local: LocalUpdate) -> Ctx:
+        """Return what the codec is told beside the vector."""
+        return Ctx(self.key, self.round, local.loss, local.lr)
+
+    def name(self, j: int) -> NodeId:
+        """Return the name of a member."""
+        return self.view.members[j]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Published:
+    """A node's message of one round: the body is the same for all receivers, the numbers beside it
+    need not be."""
+
+    body: Body
+    numbers: Mapping[int, Numbers]  # by receiver; a receiver that is not there gets none
+    relative_error: float  # ||decoded - meant|| / ||meant||
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Snapshot:
+    """Holds everything that one receiver needs to go on after a gap: the contents of a STATE."""
+
+    vectors: Sequence[Vec]  # `Scheme.parts` of them, float32[n]
+    numbers: Numbers
+    round: Round = 0  # the first one that is not in it
+
+
+class Scheme(Protocol[M]):
+    """A synchronous algorithm's mathematics with its parameters fixed.
+
+    `rounds.Synchronous` runs it: rounds, deadlines, lost messages, newcomers. A scheme is an
+    immutable description with an explicit state, as codecs and algorithms are."""
+
+    name: str
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of its messages."""
+
+    @property
+    def streams(self) -> bool:
+        """Whether every message counts and must be taken in order; what is lost is then mended by
+        `full` and `adopt`."""
+
+    @property
+    def replicates(self) -> bool:
+        """Whether receivers hold a replica that each message moves on, so that nobody can skip
+        one."""
+
+    @property
+    def totals(self) -> bool:
+        """Whether both ends of an edge keep totals, which begin at zero when the receiver loses its
+        disk."""
+
+    @property
+    def parts(self) -> int:
+        """How many vectors a `Snapshot` has."""
+
+    def check(self, view: NodeView) -> None:
+        """Raise ConfigError when the topology is not one that the algorithm works on."""
+
+    def init(self, x: Vec, ctx: RoundContext) -> M:
+        """Return the state before round 0; x is copied."""
+
+    def fingerprint(self, m: M) -> int:
+        """Return 1..2^32: the same on two nodes whose replicas started alike, so that the first
+        difference needs no `full`."""
+
+    def publish(self, m: M, local: LocalUpdate, ctx: RoundContext, to: Sequence[int]) -> tuple[M, Published]:
+        """Take in the local update; return the message for the out-neighbours `to`, those that are
+        up."""
+
+    def take(self, m: M, sender: int, frame: Frame, ctx: RoundContext) -> M:
+        """Take in a message of an in-neighbour; streams: the next one. Raises PeerError with m as
+        it was."""
+
+    def mix(self, m: M, ctx: RoundContext, fresh: Sequence[int]) -> tuple[M, float]:
+        """End the round with the in-neighbours that are `fresh`, of whom there is news. Return the
+        consensus distance too."""
+
+    def abandon(self, m: M, model: Vec | None, ctx: RoundContext) -> M:
+        """End the round without mixing; with another node's model instead of the own if there is
+        one."""
+
+    def public(self, m: M, phase: int) -> Vec | None:
+        """Return what receivers hold of this node when they are up to date, the same array until it
+        changes; None if nothing."""
+
+    def full(self, m: M, to: int, phase: int) -> Snapshot:
+        """Return all that a receiver needs that has lost track."""
+
+    def adopt(self, m: M, sender: int, phase: int, full: Snapshot, ctx: RoundContext) -> M:
+        """Take in the `full` of a sender. Raises PeerError with m as it was."""
+
+    def forget(self, m: M, to: int, phase: int) -> M:
+        """Begin anew with a receiver that lost everything that it ever got."""
+
+    def model(self, m: M) -> Vec:
+        """Return the model to train and to evaluate, float32[n]."""
+
+    def audit(self, m: M, ctx: RoundContext) -> Audit:
+        """Return what the state holds, for checkers."""
