@@ -1,7 +1,7 @@
 """What a user may set, declared once: recipe keys, options of commands, and the parameters of
 codecs, algorithms, topologies and strategies.
 
-A set of options is a frozen dataclass whose fields are made by `option`. `declared` reads it, and
+A set of options is a frozen dataclass whose fields are made by `option`. `options_of` reads it, and
 reads the parameters of a codec (`codecs.registry.Param`) and of a function that makes an algorithm
 as well. Checks and their error messages (`Option.check`), flags (`cli/options.py`), `edgegossip
 recipe keys` and docs/reference.md all come from what it returns.
@@ -11,7 +11,7 @@ Example:
     class Training:
         lr: float = option(0.1, "learning rate", low=0.0, high=1000.0)
 
-    [lr] = declared(Training)
+    [lr] = options_of(Training)
     lr.check("training.lr", 2000)  # ConfigError: training.lr = 2000.0: out of range ...
 """
 
@@ -57,7 +57,7 @@ class Option:
         if get_origin(self.type) is list:
             (item,) = get_args(self.type)
             if not isinstance(value, list):
-                raise ConfigError(f"{key} = {shown(value)}: must be a list of {_WORDS[item][1]}")
+                raise ConfigError(f"{key} = {as_toml(value)}: must be a list of {_WORDS[item][1]}")
             each = replace(self, type=item)
             return [each.check(f"{key}[{k}]", v) for k, v in enumerate(value)]
         if self.type is float and isinstance(value, int) and not isinstance(value, bool):
@@ -65,16 +65,18 @@ class Option:
         word = _WORDS[self.type][0] if self.type in _WORDS else "a table"
         wanted = self.type if self.type in _WORDS else dict
         if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
-            raise ConfigError(f"{key} = {shown(value)}: must be {word}{self.limits}")
+            raise ConfigError(f"{key} = {as_toml(value)}: must be {word}{self.limits}")
         if self.choices and value not in self.choices:
             words = [str(choice) for choice in self.choices]
-            raise ConfigError(f"{key} = {shown(value)}: not one of {', '.join(words)}{did_you_mean(str(value), words)}")
+            raise ConfigError(
+                f"{key} = {as_toml(value)}: not one of {', '.join(words)}{did_you_mean(str(value), words)}"
+            )
         if isinstance(value, (int, float)):
             low = -math.inf if self.low is None else self.low
             high = math.inf if self.high is None else self.high
             if not low <= value <= high:  # so that nan is refused too
                 bound = high if value > high else low
-                raise ConfigError(f"{key} = {shown(value)}: out of range{self.limits}; the nearest is {bound}")
+                raise ConfigError(f"{key} = {as_toml(value)}: out of range{self.limits}; the nearest is {bound}")
         return value
 
     @property
@@ -113,7 +115,7 @@ def option(
     return field(default=default, metadata=metadata)
 
 
-def declared(source: Any) -> tuple[Option, ...]:
+def options_of(source: Any) -> tuple[Option, ...]:
     """Return the options that `source` declares, in their order.
 
     Args:
@@ -126,7 +128,7 @@ def declared(source: Any) -> tuple[Option, ...]:
         found: list[Option] = []
         for f in fields(source):
             if is_dataclass(inner := hints[f.name]):
-                found += declared(inner)
+                found += options_of(inner)
             else:
                 default = f.default if f.default_factory is MISSING else f.default_factory()
                 default = REQUIRED if default is MISSING else default
@@ -137,16 +139,14 @@ def declared(source: Any) -> tuple[Option, ...]:
     return tuple(Option(p.name, type(p.default), p.default, p.help, p.low, p.high, p.choices) for p in source)
 
 
-def made(kind: type[Any], values: Mapping[str, Any]) -> Any:
+def build(kind: type[Any], values: Mapping[str, Any]) -> Any:
     """Return the dataclass of options with these values by name; those of a field that is itself
     one are among them."""
-    hints = get_type_hints(kind)
-    return kind(
-        **{f.name: made(hints[f.name], values) if is_dataclass(hints[f.name]) else values[f.name] for f in fields(kind)}
-    )
+    inner = {name: hint for name, hint in get_type_hints(kind).items() if is_dataclass(hint)}
+    return kind(**{f.name: build(inner[f.name], values) if f.name in inner else values[f.name] for f in fields(kind)})
 
 
-def shown(value: Any) -> str:
+def as_toml(value: Any) -> str:
     """Return a value as TOML would write it."""
     try:
         text = tomli_w.dumps({"v": value}).strip().removeprefix("v = ").removeprefix("[v]").strip()

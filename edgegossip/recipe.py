@@ -22,7 +22,7 @@ from typing import Any, get_type_hints
 import tomli_w
 
 from edgegossip.choices import did_you_mean
-from edgegossip.options import Option, declared, option, shown
+from edgegossip.options import Option, as_toml, option, options_of
 from edgegossip.types import ConfigError
 
 
@@ -392,7 +392,7 @@ def with_settings(recipe: Recipe, settings: Mapping[str, Any]) -> Recipe:
     ConfigError."""
     document = asdict(recipe)
     for key, value in settings.items():
-        _put(document, key, copy.deepcopy(value), f"{key} = {shown(value)}")  # a later key may go into a table
+        _put(document, key, copy.deepcopy(value), f"{key} = {as_toml(value)}")  # a later key may go into a table
     return from_dict(document)
 
 
@@ -440,7 +440,7 @@ def _without_later_keys(recipe: Recipe) -> dict[str, Any]:
     """Its tables, without `later` keys that have their defaults."""
     document = asdict(recipe)
     for section, kind in sections().items():
-        for key in declared(kind):
+        for key in options_of(kind):
             if key.more.get("later") and document[section][key.name] == key.default:
                 del document[section][key.name]
     return document
@@ -454,9 +454,9 @@ def sections() -> dict[str, Any]:
 def describe_keys() -> list[tuple[str, str, str]]:
     """Return (key, default, help with the allowed range) of every recipe key."""
     return [
-        (f"{section}.{key.name}", shown(key.default), key.help + key.limits)
+        (f"{section}.{key.name}", as_toml(key.default), key.help + key.limits)
         for section, kind in sections().items()
-        for key in declared(kind)
+        for key in options_of(kind)
     ]
 
 
@@ -517,7 +517,7 @@ def parse_value(text: str) -> Any:
 
 
 def _section(name: str, kind: Any, content: Mapping[str, Any]) -> Any:
-    known = {key.name: key for key in declared(kind)}
+    known = {key.name: key for key in options_of(kind)}
     for key in content:
         if key not in known:
             raise ConfigError(f"unknown recipe key {name}.{key}{_nearest_key(name, key, known)}")

@@ -22,7 +22,7 @@ from edgegossip.codecs import REGISTRY
 from edgegossip.flower import combine
 from edgegossip.gossip import topologies
 from edgegossip.gossip.rounds import Synchronous
-from edgegossip.options import REQUIRED, Option, declared, shown
+from edgegossip.options import REQUIRED, Option, as_toml, options_of
 
 HEAD = """# Reference
 
@@ -45,36 +45,36 @@ def commands() -> Iterator[str]:
         usage = " ".join([path, *command.collect_usage_pieces(context)[1:]])
         yield f"### `{usage}`\n\n{_first(command.help or '')}\n"
         kind = get_type_hints(inspect.unwrap(command.callback))["options"]  # type: ignore[type-var]
-        shown_ones = []
-        for o, param in zip(declared(kind), command.params, strict=True):
+        shown = []
+        for o, param in zip(options_of(kind), command.params, strict=True):
             if isinstance(param, click.Option) and not param.hidden:
                 flags = ", ".join([*param.opts, *param.secondary_opts])
-                shown_ones.append(replace(o, name=f"{flags} {param.metavar or ''}".strip()))
-        yield table(shown_ones)
+                shown.append(replace(o, name=f"{flags} {param.metavar or ''}".strip()))
+        yield table(shown)
 
 
 def recipe_keys() -> Iterator[str]:
     """Yield a section for each section of a recipe."""
     yield "## Recipes\n\nSet one with `--set section.key=value`, or in a TOML file.\n"
     for name, kind in recipe.sections().items():
-        yield f"### [{name}]\n\n{_first(inspect.getdoc(kind) or '')}\n\n{table(declared(kind), name + '.')}"
+        yield f"### [{name}]\n\n{_first(inspect.getdoc(kind) or '')}\n\n{table(options_of(kind), name + '.')}"
 
 
 def codecs() -> Iterator[str]:
     """Yield a section for each codec."""
     yield "## Codecs\n\nFor `codec.name` and `codec.params`; docs/codecs.md says when to take which.\n"
     for family in REGISTRY.families.values():
-        yield f"### {family.name}\n\n{family.help}\n\n" + table(declared(family.params))
+        yield f"### {family.name}\n\n{family.help}\n\n" + table(options_of(family.params))
 
 
 def algorithms() -> Iterator[str]:
     """Yield a section for each algorithm."""
     yield "## Algorithms\n\nFor `gossip.algorithm` and `gossip.params`; docs/gossip.md describes them.\n"
-    rounds = [o for o in declared(Synchronous) if o.name != "scheme"]
+    rounds = [o for o in options_of(Synchronous) if o.name != "scheme"]
     yield "All but ad-psgd go by rounds, and have these as well:\n\n" + table(rounds)
     for name, (file, maker) in {**gossip._SCHEMES, **gossip._OTHERS}.items():
         make = gossip._load(file, maker)
-        own = [o for o in declared(make) if o.name != "keeps"]
+        own = [o for o in options_of(make) if o.name != "keeps"]
         about = "" if inspect.isclass(make) else _first(inspect.getdoc(make) or "")
         yield f"### {name}\n\n{about}\n\n" + table(own)
 
@@ -83,7 +83,7 @@ def of_topologies() -> Iterator[str]:
     """Yield a section for each topology."""
     yield "## Topologies\n\nFor `gossip.topology` and `gossip.topology_params`.\n"
     for name, build in topologies._BUILDERS.items():
-        own = [o for o in declared(build) if o.name != "n"]
+        own = [o for o in options_of(build) if o.name != "n"]
         yield f"### {name}\n\n{_first(inspect.getdoc(build) or '')}\n\n" + table(own)
 
 
@@ -92,7 +92,7 @@ def strategies() -> Iterator[str]:
     out."""
     yield "## Strategies\n\nFor `server.strategy` and `server.strategy_params`: Flower's, by the names there.\n"
     for name, make in combine._MAKERS.items():
-        own = [o for o in declared(make) if o.name not in combine._INSTEAD]
+        own = [o for o in options_of(make) if o.name not in combine._INSTEAD]
         yield f"### {name}\n\n" + table(own)
 
 
@@ -131,7 +131,7 @@ def _default(o: Option) -> str:
     if o.default is None or o.default is False or (o.default != 0 and not o.default):
         return ""
     value = str(o.default) if isinstance(o.default, Path) else o.default
-    return f"`{shown(list(value) if isinstance(value, tuple) else value)}`"
+    return f"`{as_toml(list(value) if isinstance(value, tuple) else value)}`"
 
 
 def _kind(o: Option) -> str:

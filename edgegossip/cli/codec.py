@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgegossip.cli.options import JSON, command, parse_params
-from edgegossip.options import declared, option
+from edgegossip.options import option, options_of
 from edgegossip.types import EXIT_OK, EXIT_RUN, ConfigError, UsageError
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def list_(options: List) -> None:
         return
     for family in families:
         click.echo(f"{family.name}: {family.help}")
-        for param in declared(family.params):
+        for param in options_of(family.params):
             click.echo(f"    {param.name} = {json.dumps(param.default)}  {param.help}{param.limits}")
 
 

@@ -23,7 +23,7 @@ from typing import Any, TypeVar, get_args, get_origin
 import click
 
 from edgegossip import recipe as recipes
-from edgegossip.options import REQUIRED, Option, declared, made, option
+from edgegossip.options import REQUIRED, Option, build, option, options_of
 from edgegossip.types import ConfigError
 
 T = TypeVar("T")
@@ -50,9 +50,9 @@ def command(
     def decorate(function: _Command) -> click.Command:
         @functools.wraps(function)
         def call(**values: Any) -> Any:
-            return function(made(options, values))
+            return function(build(options, values))
 
-        params = [_parameter(o) for o in declared(options)]
+        params = [_parameter(o) for o in options_of(options)]
         return (click if group is None else group).command(params=params, **attributes)(call)
 
     return decorate

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from edgegossip.cli.options import JSON, command
 from edgegossip.codecs import REGISTRY
-from edgegossip.options import REQUIRED, declared, option
+from edgegossip.options import REQUIRED, option, options_of
 from edgegossip.types import ConfigError
 
 ROOT = Path(__file__).parents[2]
@@ -87,14 +87,14 @@ def test_help_says_defaults_and_ranges() -> None:
 
 
 def test_parameters_of_codecs_and_keywords_of_functions_are_read_as_they_are() -> None:
-    ratio = next(o for o in declared(REGISTRY.families["topk"].params) if o.name == "ratio")
+    ratio = next(o for o in options_of(REGISTRY.families["topk"].params) if o.name == "ratio")
     assert ratio.type is float and ratio.help and ratio.check("ratio", 1) == 1.0
     with pytest.raises(ConfigError, match=r"codec.params.ratio = 2.0: out of range .*; the nearest is 1"):
         ratio.check("codec.params.ratio", 2)
 
     def mix(eta: float = 1.0, degree: int | None = None, *, graph: object = None) -> None: ...
 
-    assert [(o.name, o.type, o.default) for o in declared(mix)] == [("eta", float, 1.0), ("degree", int, None)]
+    assert [(o.name, o.type, o.default) for o in options_of(mix)] == [("eta", float, 1.0), ("degree", int, None)]
 
 
 # What other rooms take of a command's options by name, less what the command makes of them itself.
