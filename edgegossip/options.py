@@ -142,7 +142,7 @@ def options_of(source: Any) -> tuple[Option, ...]:
 def build(kind: type[Any], values: Mapping[str, Any]) -> Any:
     """Return the dataclass of options with these values by name; those of a field that is itself
     one are among them."""
-    inner = {name: hint for name, hint in get_type_hints(kind).items() if is_dataclass(hint)}
+    inner: dict[str, Any] = {name: hint for name, hint in get_type_hints(kind).items() if is_dataclass(hint)}
     return kind(**{f.name: build(inner[f.name], values) if f.name in inner else values[f.name] for f in fields(kind)})
 
 

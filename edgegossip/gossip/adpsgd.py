@@ -72,7 +72,8 @@ from edgegossip.gossip.base import (
     Suspect,
 )
 from edgegossip.gossip.messages import FP32, MAX_ID, control, number_of, relative_error, round_key
-from edgegossip.types import ConfigError, LocalUpdate, NodeId, PeerError, Round, UsageError, Vec
+from edgegossip.gossip.requirements import require_undirected
+from edgegossip.types import LocalUpdate, NodeId, PeerError, Round, UsageError, Vec
 
 MAX_SEQUENCE = 2**53  # whole numbers up to here are exact beside a body
 SESSIONS = 4  # processes of one peer whose exchanges are remembered
@@ -154,15 +155,10 @@ class AdPsgd(GossipAlgorithm[State]):
     def init(self, x: Vec, view: NodeView) -> State:
         """Return the state before round 0; x is copied. Raises ConfigError unless every edge goes
         both ways in every round, UsageError when x does not fit the layout or is not finite."""
-        index, topology = messages.check_view(view), view.topology
-        for r in range(topology.period):
-            if any(set((n := topology.neighbours(i, r)).in_) != set(n.out) for i in range(topology.n)):
-                raise ConfigError(
-                    f"ad-psgd averages in pairs and needs an undirected graph, which topology {topology.name!r} is not; "
-                    "use one of: ring, torus, complete, star, random-regular"
-                )
+        index = messages.check_view(view)
+        require_undirected(self.name, view)
         messages.check_vector(view, x)
-        zeros = (0,) * topology.n
+        zeros = (0,) * len(view.members)
         return State(view, index, 0, x.copy(), view.codec.init(view.layout), zeros, zeros)
 
     @override

@@ -31,8 +31,8 @@ from edgegossip.choices import check_flag, check_number
 from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.gossip import messages
 from edgegossip.gossip.base import Audit, NodeView
+from edgegossip.gossip.requirements import require_complete
 from edgegossip.gossip.scheme import Published, RoundContext, Scheme, Snapshot
-from edgegossip.gossip.weights import require_complete
 from edgegossip.types import LocalUpdate, PeerError, Vec
 
 MOST_MESSAGES = 2**32  # the rounds that a frame can number; a count stays there

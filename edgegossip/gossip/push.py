@@ -34,10 +34,10 @@ from edgegossip.gossip import messages
 from edgegossip.gossip.averaging import check_eta
 from edgegossip.gossip.base import Audit, NodeView
 from edgegossip.gossip.messages import MAX_ID, number_of
+from edgegossip.gossip.requirements import require_column_stochastic
 from edgegossip.gossip.scheme import Numbers, Published, RoundContext, Scheme, Snapshot
 from edgegossip.gossip.streams import incarnation_of
 from edgegossip.gossip.symmetric import Compensated, Difference, Plain, Publisher, moved
-from edgegossip.gossip.weights import require_column_stochastic
 from edgegossip.types import LocalUpdate, PeerError, Vec
 
 Key: TypeAlias = tuple[int, int]  # (member index, phase)

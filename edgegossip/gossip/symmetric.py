@@ -26,8 +26,8 @@ from edgegossip.frame import Frame, Kind
 from edgegossip.gossip import messages
 from edgegossip.gossip.averaging import check_eta, default_eta, memory_eta
 from edgegossip.gossip.base import Audit, NodeView
+from edgegossip.gossip.requirements import require_doubly_stochastic, require_symmetric
 from edgegossip.gossip.scheme import Published, RoundContext, Scheme, Snapshot
-from edgegossip.gossip.weights import require_doubly_stochastic, require_symmetric
 from edgegossip.layout import Layout
 from edgegossip.native import half
 from edgegossip.types import ConfigError, LocalUpdate, Round, Vec

@@ -10,14 +10,12 @@ graphs" (2015), equation 2: a sender divides by its out-degree + 1."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgegossip.gossip.base import NodeView, Topology
 from edgegossip.types import ConfigError
 
 Matrix: TypeAlias = NDArray[np.float64]
@@ -26,9 +24,6 @@ Edge: TypeAlias = tuple[int, int]  # (sender, receiver)
 
 TOLERANCE = 1e-9  # of a row or column sum
 VANISHING = 1e-12  # an eigenvalue of this size is rounding, not a slow mode
-
-_DOUBLY = "ring, torus, complete, star, random-regular, directed-ring, exponential, one-peer-exponential"
-_SYMMETRIC = "ring, torus, complete, star, random-regular"
 
 
 def links_of(n: int, edges: Iterable[Edge], directed: bool) -> Links:
@@ -122,61 +117,3 @@ def _with_diagonal(w: Matrix, diagonal: Matrix | None = None) -> Matrix:
     np.fill_diagonal(w, 0.0)
     np.fill_diagonal(w, 1.0 - w.sum(axis=1) if diagonal is None else diagonal)
     return w
-
-
-# -- Which topologies an algorithm works on: each raises ConfigError that says what to use instead
-
-
-def require_doubly_stochastic(name: str, view: NodeView) -> None:
-    """Raise ConfigError unless rows and columns of W sum to 1 in every round."""
-    cure = f"use an undirected one with metropolis weights or one of: {_DOUBLY}"
-    _in_every_round(name, view.topology, is_doubly_stochastic, "rows and columns", cure)
-
-
-def require_symmetric(name: str, view: NodeView) -> None:
-    """Raise ConfigError unless it is one undirected graph with symmetric, doubly stochastic W."""
-    topology = view.topology
-    if topology.period != 1:
-        raise ConfigError(f"{name} needs the same neighbours in every round, and topology {topology.name!r} changes")
-    if _first_without(topology, _doubly_and_symmetric) is not None:  # type: ignore[arg-type]
-        raise ConfigError(
-            f"{name} needs symmetric weights whose rows sum to 1, and those of topology {topology.name!r} are not; "
-            f"use metropolis weights and one of: {_SYMMETRIC}; for directed graphs sparse-push or quant-sgp"
-        )
-
-
-def require_column_stochastic(name: str, view: NodeView) -> None:
-    """Raise ConfigError unless the columns of W sum to 1 in every round: what a node hands over and
-    keeps is what it has."""
-    _in_every_round(name, view.topology, is_column_stochastic, "columns", "use weights = 'column'")
-
-
-def _in_every_round(name: str, topology: Topology, holds: Callable[[Matrix], bool], what: str, cure: str) -> None:
-    r = _first_without(topology, holds)  # type: ignore[arg-type]
-    if r is not None:
-        raise ConfigError(
-            f"{name} needs weights whose {what} sum to 1, and those of topology {topology.name!r} do not in round {r}; {cure}"
-        )
-
-
-@lru_cache(maxsize=256)
-def _first_without(topology: Any, holds: Callable[[Matrix], bool]) -> int | None:
-    """Return the first round whose weights are not so; asked again whenever a simulated board
-    starts."""
-    return next((r for r in range(topology.period) if not holds(topology.matrix(r))), None)
-
-
-def _doubly_and_symmetric(w: Matrix) -> bool:
-    return is_doubly_stochastic(w) and is_symmetric(w)
-
-
-def require_complete(name: str, view: NodeView) -> None:
-    """Raise ConfigError unless everybody hears everybody in every round."""
-    topology = view.topology
-    everybody = all(
-        len(topology.neighbours(i, r).in_) == topology.n - 1 for r in range(topology.period) for i in range(topology.n)
-    )
-    if not everybody:
-        raise ConfigError(
-            f"{name} needs topology = 'complete': with {topology.name!r} somebody would not hear of a gradient"
-        )
