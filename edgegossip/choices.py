@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 from edgegossip.types import ConfigError
 
@@ -52,36 +53,56 @@ def choose(what: str, word: str, table: Mapping[str, T]) -> T:
     return table[word]
 
 
-def check_keywords(what: str, target: Callable[..., Any], params: Mapping[str, Any], own: Iterable[str] = ()) -> None:
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Bounds a number, in the annotation of a parameter, where `check_keywords` and the reference
+    page find it. `above`: `low` itself is not allowed.
+
+    Example:
+        def mix(eta: Annotated[float, Range(0, 1, "averaging rate")] = 1.0) -> Mixer: ...
+    """
+
+    low: float
+    high: float
+    help: str = ""
+    above: bool = False
+
+    def __str__(self) -> str:
+        return f"above {self.low} and at most {self.high}" if self.above else f"from {self.low} to {self.high}"
+
+    def check(self, what: str, value: Any, kind: type) -> None:
+        """Raise ConfigError unless the value is of this kind, int or float, and in the range."""
+        whole = kind is int
+        fits = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
+        if fits and (value > self.low if self.above else value >= self.low) and value <= self.high:
+            return
+        nearest = f"; the nearest valid value is {min(max(value, self.low), self.high)}" if whole and fits else ""
+        raise ConfigError(f"{what} = {value!r} must be {'an integer' if whole else 'a number'} {self}{nearest}")
+
+
+def check_keywords(
+    what: str, name: str, target: Callable[..., Any], params: Mapping[str, Any], own: Iterable[str] = ()
+) -> None:
     """Raise ConfigError unless every key of `params` is a keyword of `target` (less those in
-    `own`) and none is missing."""
+    `own`), none is missing, and each value is what its annotation says."""
     keywords = {k: p for k, p in inspect.signature(target).parameters.items() if k not in own}
     for key in params:
         if key not in keywords:
-            raise unknown(f"parameter of {what}", key, keywords)
+            raise unknown(f"parameter of {what} {name!r}", key, keywords)
     for key, parameter in keywords.items():
         if parameter.default is inspect.Parameter.empty and key not in params:
-            raise ConfigError(f"{what} needs the parameter {key!r}")
+            raise ConfigError(f"{what} {name!r} needs the parameter {key!r}")
+    check_values(name, target, params)
 
 
-def check_integer(what: str, value: Any, low: int, high: int) -> int:
-    """Return `value`. Raises ConfigError unless it is an integer in low..high."""
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        nearest = f"; the nearest valid value is {min(max(value, low), high)}" if type(value) is int else ""
-        raise ConfigError(f"{what} = {value!r} must be an integer from {low} to {high}{nearest}")
-    return value
-
-
-def check_number(what: str, value: Any, above: float, at_most: float) -> float:
-    """Return `value` as a float. Raises ConfigError unless it is above `above` and at most
-    `at_most`."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not above < value <= at_most:
-        raise ConfigError(f"{what} = {value!r} must be a number above {above:g} and at most {at_most:g}")
-    return float(value)
-
-
-def check_flag(what: str, value: Any) -> bool:
-    """Return `value`. Raises ConfigError unless it is true or false."""
-    if not isinstance(value, bool):
-        raise ConfigError(f"{what} = {value!r} must be true or false")
-    return value
+def check_values(name: str, target: Callable[..., Any], params: Mapping[str, Any]) -> None:
+    """Raise ConfigError for a value that is not what the annotation of this keyword of `target`
+    says: true or false, or in a `Range`."""
+    hints = get_type_hints(target, include_extras=True)
+    for key, value in params.items():
+        hint = hints.get(key)
+        if hint is bool and not isinstance(value, bool):
+            raise ConfigError(f"{key} of {name} = {value!r} must be true or false")
+        if get_origin(hint) is Annotated:
+            kind, limits = get_args(hint)
+            limits.check(f"{key} of {name}", value, kind)

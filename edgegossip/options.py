@@ -22,7 +22,7 @@ import math
 import types
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import tomli_w
 
@@ -121,10 +121,11 @@ def options_of(source: Any) -> tuple[Option, ...]:
     Args:
         source: a dataclass of `option` fields, in which a field of such a class stands for all of
             its options; an iterable of objects with the attributes of a codec's `Param`; or a
-            function, whose keyword parameters with plain types are the options.
+            function, whose keyword parameters with plain types are the options, and whose ranges
+            (`choices.Range`) stand in the help: `choices.check_keywords` checks them.
     """
     if isinstance(source, type) and is_dataclass(source):
-        hints = get_type_hints(source)
+        hints = get_type_hints(source, include_extras=True)
         found: list[Option] = []
         for f in fields(source):
             if is_dataclass(inner := hints[f.name]):
@@ -156,7 +157,8 @@ def as_toml(value: Any) -> str:
 
 
 def _of_keywords(function: Callable[..., Any]) -> Iterable[Option]:
-    hints = get_type_hints(function.__init__ if isinstance(function, type) else function)  # type: ignore[misc]
+    source = function.__init__ if isinstance(function, type) else function  # type: ignore[misc]
+    hints = get_type_hints(source, include_extras=True)
     for name, parameter in inspect.signature(function).parameters.items():
         o = _typed(Option(name, hints.get(name, Any), parameter.default))
         if o.type in _WORDS:
@@ -164,8 +166,12 @@ def _of_keywords(function: Callable[..., Any]) -> Iterable[Option]:
 
 
 def _typed(o: Option) -> Option:
-    """Make its type the first of several, which is not None, and choices of a Literal."""
+    """Make its type the first of several, which is not None; take in the words of a `Range` and the
+    choices of a Literal."""
     kind = o.type
+    if get_origin(kind) is Annotated:
+        kind, limits = get_args(kind)
+        o = replace(o, help=f"{limits.help} ({limits})".lstrip())
     if get_origin(kind) in (Union, types.UnionType):
         kind = next(part for part in get_args(kind) if part is not type(None))
     if get_origin(kind) is Literal:

@@ -72,8 +72,8 @@ def algorithms() -> Iterator[str]:
     yield "## Algorithms\n\nFor `gossip.algorithm` and `gossip.params`; docs/gossip.md describes them.\n"
     rounds = [o for o in options_of(Synchronous) if o.name != "scheme"]
     yield "All but ad-psgd go by rounds, and have these as well:\n\n" + table(rounds)
-    for name, (file, maker) in {**gossip._SCHEMES, **gossip._OTHERS}.items():
-        make = gossip._load(file, maker)
+    for name in gossip.names():
+        make = gossip.maker(name)
         own = [o for o in options_of(make) if o.name != "keeps"]
         about = "" if inspect.isclass(make) else _first(inspect.getdoc(make) or "")
         yield f"### {name}\n\n{about}\n\n" + table(own)
@@ -82,7 +82,8 @@ def algorithms() -> Iterator[str]:
 def of_topologies() -> Iterator[str]:
     """Yield a section for each topology."""
     yield "## Topologies\n\nFor `gossip.topology` and `gossip.topology_params`.\n"
-    for name, build in topologies._BUILDERS.items():
+    for name in topologies.names():
+        build = topologies.builder(name)
         own = [o for o in options_of(build) if o.name != "n"]
         yield f"### {name}\n\n{_first(inspect.getdoc(build) or '')}\n\n" + table(own)
 
@@ -91,8 +92,8 @@ def strategies() -> Iterator[str]:
     """Yield a section for each of Flower's strategies; what the coordinator does itself is left
     out."""
     yield "## Strategies\n\nFor `server.strategy` and `server.strategy_params`: Flower's, by the names there.\n"
-    for name, make in combine._MAKERS.items():
-        own = [o for o in options_of(make) if o.name not in combine._INSTEAD]
+    for name, make in combine.MAKERS.items():
+        own = [o for o in options_of(make) if o.name not in combine.INSTEAD]
         yield f"### {name}\n\n" + table(own)
 
 

@@ -46,7 +46,7 @@ _COMMON: dict[str, Any] = {
     "min_evaluate_nodes": 0,
     "min_available_nodes": 1,
 }
-_INSTEAD = {  # what a strategy is not told, and the recipe's key that does it
+INSTEAD = {  # what a strategy is not told, and the recipe's key that does it
     "fraction_train": "the coordinator chooses boards itself; see server.fraction",
     "min_train_nodes": "the coordinator chooses boards itself; see server.fraction and server.min_nodes",
     "min_available_nodes": "the coordinator waits for boards itself; see server.min_nodes",
@@ -60,7 +60,7 @@ _INSTEAD = {  # what a strategy is not told, and the recipe's key that does it
 }
 _LOWEST = {"num_malicious_nodes": 0, "num_nodes_to_select": 1}
 _HALF = {"beta": FedTrimmedAvg}  # the share that is cut off at either end leaves something only below a half
-_MAKERS: dict[str, Callable[..., Strategy]] = {
+MAKERS: dict[str, Callable[..., Strategy]] = {
     "fedavg": FedAvg,
     "fedavgm": flower.FedAvgM,
     "fedadagrad": flower.FedAdagrad,
@@ -78,14 +78,14 @@ def make_strategy(name: str, params: Mapping[str, Any]) -> Strategy:
     """Return Flower's strategy of this name.
 
     It takes whoever is asked; the coordinator decides who. Raises ConfigError."""
-    if name not in _MAKERS:
-        raise ConfigError(f"server.strategy = {name}: not one of {', '.join(_MAKERS)}{did_you_mean(name, _MAKERS)}")
-    if clash := sorted(set(params) & set(_INSTEAD)):
-        raise ConfigError(f"server.strategy_params.{clash[0]}: {_INSTEAD[clash[0]]}")
-    _check_params(name, _MAKERS[name], params)
+    if name not in MAKERS:
+        raise ConfigError(f"server.strategy = {name}: not one of {', '.join(MAKERS)}{did_you_mean(name, MAKERS)}")
+    if clash := sorted(set(params) & set(INSTEAD)):
+        raise ConfigError(f"server.strategy_params.{clash[0]}: {INSTEAD[clash[0]]}")
+    _check_params(name, MAKERS[name], params)
     logging.getLogger("flwr").setLevel(logging.ERROR)  # it would warn that it does not evaluate, which we do
     try:
-        return _MAKERS[name](**_COMMON, **params)
+        return MAKERS[name](**_COMMON, **params)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"server.strategy_params of {name}: {error}") from None
 

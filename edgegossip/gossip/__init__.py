@@ -12,12 +12,12 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import Any, cast
 
-from edgegossip.choices import check_keywords, unknown
+from edgegossip.choices import check_keywords, check_values, choose, unknown
 from edgegossip.gossip import topologies
 from edgegossip.gossip.base import GossipAlgorithm
 from edgegossip.gossip.scheme import Scheme
 
-__all__ = ["get", "names", "topologies"]
+__all__ = ["get", "maker", "names", "topologies"]
 
 # Name -> (file, what makes it). Only the one that a run needs is imported: a board has little
 # memory to spare.
@@ -51,28 +51,32 @@ def get(name: str, **params: Any) -> GossipAlgorithm[Any]:
     Example:
         algorithm = gossip.get("dpsgd", quorum=0.5, linger_s=2.0)
     """
-    if name in _OTHERS:
-        other = cast("Callable[..., GossipAlgorithm[Any]]", _load(*_OTHERS[name]))
-        check_keywords(f"algorithm {name!r}", other, params)
-        return other(**params)
-    if name not in _SCHEMES:
-        raise unknown("algorithm", name, names())
-    return _by_rounds(name, cast("Callable[..., Scheme[Any]]", _load(*_SCHEMES[name])), params)
+    make = maker(name)
+    if name in _SCHEMES:
+        return _by_rounds(name, make, params)
+    check_keywords("algorithm", name, make, params)
+    return cast("GossipAlgorithm[Any]", make(**params))
+
+
+def maker(name: str) -> Callable[..., Any]:
+    """Return what makes the algorithm, or its scheme, with its own parameters as keywords. Raises
+    ConfigError on an unknown name."""
+    file, attribute = choose("algorithm", name, {**_SCHEMES, **_OTHERS})
+    return cast("Callable[..., Any]", getattr(import_module(f"{__name__}.{file}"), attribute))
 
 
 def _by_rounds(name: str, make: Callable[..., Scheme[Any]], params: Mapping[str, Any]) -> GossipAlgorithm[Any]:
     from edgegossip.gossip.rounds import Synchronous
 
-    own = set(inspect.signature(make).parameters) - {"keeps"}
-    rounds = set(inspect.signature(Synchronous).parameters) - {"scheme"}
+    own = inspect.signature(make).parameters.keys() - {"keeps"}
+    rounds = inspect.signature(Synchronous).parameters.keys() - {"scheme"}
     for key in params:
         if key not in own | rounds:
             raise unknown(f"parameter of algorithm {name!r}", key, own | rounds)
     mine = {k: v for k, v in params.items() if k in own}
+    others = {k: v for k, v in params.items() if k in rounds}
+    check_values(name, make, mine)
+    check_values(name, Synchronous, others)
     if "keeps" in inspect.signature(make).parameters:
         mine["keeps"] = bool(params.get("staleness"))
-    return Synchronous(make(**mine), **{k: v for k, v in params.items() if k in rounds})
-
-
-def _load(file: str, attribute: str) -> Any:
-    return getattr(import_module(f"{__name__}.{file}"), attribute)
+    return Synchronous(make(**mine), **others)

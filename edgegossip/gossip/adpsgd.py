@@ -48,16 +48,17 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from typing_extensions import override
 
-from edgegossip.choices import check_integer, check_number
+from edgegossip.choices import Range
 from edgegossip.codecs.base import Body, Codec, Ctx
 from edgegossip.codecs.keys import derive_key
 from edgegossip.frame import Aux, Frame, Kind, expect_codec
 from edgegossip.gossip import messages
+from edgegossip.gossip.averaging import Eta
 from edgegossip.gossip.base import (
     Action,
     Adopted,
@@ -139,17 +140,14 @@ class State:
 class AdPsgd(GossipAlgorithm[State]):
     """Asynchronous pairwise averaging; see the top of this file."""
 
-    eta: float = 1.0  # averaging rate, (0, 1]
-    repeats: int = 1  # of a request without answer, evenly over the deadline
-    max_ahead: int = 0  # rounds that a peer must be ahead for a fresh node to take over its model; 0: twice the members
+    eta: Eta = 1.0
+    repeats: Annotated[int, Range(0, 1000, "repeats of a request without answer, evenly over the deadline")] = 1
+    max_ahead: Annotated[
+        int, Range(0, 2**32 - 1, "rounds ahead at which a fresh node takes a model; 0: 2 * members")
+    ] = 0
 
     name = "ad-psgd"
     asynchronous = True
-
-    def __post_init__(self) -> None:
-        check_number("eta of ad-psgd", self.eta, 0.0, 1.0)
-        check_integer("repeats of ad-psgd", self.repeats, 0, 1000)
-        check_integer("max_ahead of ad-psgd", self.max_ahead, 0, 2**32 - 1)
 
     @override
     def init(self, x: Vec, view: NodeView) -> State:

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 
-from edgegossip.choices import check_number
+from edgegossip.choices import Range
 from edgegossip.codecs.base import Codec, Ctx
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import UsageError, Vec
+
+Eta: TypeAlias = Annotated[float, Range(0, 1, "averaging rate", above=True)]
+EtaOrDefault: TypeAlias = Annotated[float, Range(0, 1, "averaging rate; 0: by how much the codec keeps")]
 
 SMALLEST = 0.005
 NEARLY_EXACT = 0.95  # share of the energy kept above which a codec counts as uncompressed
@@ -29,14 +32,6 @@ DIFFERENCES = 32  # of one vector, one after the other
 MESSAGES = 256  # of one vector, with a memory: what 1 % of the values need to come round twice
 
 _PROBE = Layout.of([TensorSpec("probe", (64, 64))])
-
-
-def check_eta(algorithm: str, value: Any) -> float:
-    """Return `value` as a float. Raises ConfigError unless it is an averaging rate: from 0, which
-    stands for the default, to 1."""
-    if value == 0 and not isinstance(value, bool):
-        return 0.0
-    return check_number(f"eta of {algorithm}", value, 0.0, 1.0)
 
 
 def default_eta(codec: Codec[Any]) -> float:

@@ -22,12 +22,12 @@ import math
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 from typing_extensions import override
 
-from edgegossip.choices import check_flag, check_number
+from edgegossip.choices import Range
 from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.gossip import messages
 from edgegossip.gossip.base import Audit, NodeView
@@ -215,13 +215,16 @@ class Parallel(Scheme[Streams]):
         return replace(m, x=total.astype(np.float32))
 
 
-def parallel_sgd(momentum: float = 0.0, nesterov: bool = False) -> Parallel:
+Momentum: TypeAlias = Annotated[
+    float,
+    Range(0, 0.9999, "mu, applied to the sum of what was sent; train without a momentum of the boards' own then"),
+]
+
+
+def parallel_sgd(momentum: Momentum = 0.0, nesterov: bool = False) -> Parallel:
     """Return parallel SGD: everybody adds up everybody's updates.
 
-    momentum: mu, [0, 1), applied to the sum of what was sent; train without a momentum of the
-    boards' own then. nesterov: look ahead by one step of it."""
-    check_number("momentum of parallel-sgd", momentum, -1e-300, 0.9999)
-    check_flag("nesterov of parallel-sgd", nesterov)
+    nesterov: look ahead by one step of the momentum."""
     return Parallel(float(momentum), nesterov)
 
 

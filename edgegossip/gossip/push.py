@@ -28,10 +28,9 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from edgegossip.choices import check_flag
 from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.gossip import messages
-from edgegossip.gossip.averaging import check_eta
+from edgegossip.gossip.averaging import EtaOrDefault
 from edgegossip.gossip.base import Audit, NodeView
 from edgegossip.gossip.messages import MAX_ID, number_of
 from edgegossip.gossip.requirements import require_column_stochastic
@@ -318,25 +317,18 @@ def _debiased(m: Mass) -> Mass:
 # of the period has copies of its own, since receivers change.
 
 
-def sgp(eta: float = 1.0) -> Push:
-    """Return stochastic gradient push with whole models, Assran et al. (2019), algorithm 1. eta:
-    averaging rate. What compression loses is lost to the receivers only: mass is conserved for any
-    codec."""
-    check_eta("sgp", eta)
+def sgp(eta: EtaOrDefault = 1.0) -> Push:
+    """Return stochastic gradient push with whole models, Assran et al. (2019), algorithm 1. What
+    compression loses is lost to the receivers only: mass is conserved for any codec."""
     return Push("sgp", Plain(), eta, require_column_stochastic)
 
 
-def sparse_push(eta: float = 0.0) -> Push:
-    """Return push-sum with error compensation, Aketi et al. (2021), algorithm 4. eta: averaging
-    rate; 0: by how much the codec keeps."""
-    check_eta("sparse-push", eta)
+def sparse_push(eta: EtaOrDefault = 0.0) -> Push:
+    """Return push-sum with error compensation, Aketi et al. (2021), algorithm 4."""
     return Push("sparse-push", Compensated(), eta, require_column_stochastic)
 
 
-def quant_sgp(eta: float = 0.0, zero_start: bool = False) -> Push:
+def quant_sgp(eta: EtaOrDefault = 0.0, zero_start: bool = False) -> Push:
     """Return push-sum with differences to public copies, Taheri et al. (2020); Aketi et al. (2021),
-    algorithm 5, in the form that conserves mass on every graph. eta: averaging rate; 0: by how much
-    the codec keeps."""
-    check_eta("quant-sgp", eta)
-    check_flag("zero_start of quant-sgp", zero_start)
+    algorithm 5, in the form that conserves mass on every graph."""
     return Push("quant-sgp", Difference(), eta, require_column_stochastic, zero_start)

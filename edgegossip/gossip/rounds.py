@@ -31,11 +31,11 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 from typing_extensions import override
 
-from edgegossip.choices import check_integer, check_number
+from edgegossip.choices import Range
 from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.gossip import messages
 from edgegossip.gossip.base import (
@@ -126,24 +126,15 @@ class Synchronous(GossipAlgorithm[State]):
     """The algorithm that goes by rounds, around the mathematics of `scheme`."""
 
     scheme: Scheme[Any]
-    staleness: int = 0  # rounds that a neighbour's news may be old
-    quorum: float = 1.0  # share of the neighbours that are up, after which the rest gets linger_s
-    linger_s: float = 1.0
-    # Rounds that a neighbour may be ahead before we count as left behind; 0: as honest ones may be.
-    max_ahead: int = 0
-    # Most bytes of pending messages kept, each neighbour's share alike; 0: what honest ones can
-    # send, at least 256 MiB.
-    early_bytes: int = 0
+    staleness: Annotated[int, Range(0, 1000, "rounds that a neighbour's news may be old")] = 0
+    quorum: Annotated[float, Range(0, 1, "share of live neighbours; the rest gets linger_s", above=True)] = 1.0
+    linger_s: Annotated[float, Range(0, 86_400, "seconds that the rest gets after the quorum", above=True)] = 1.0
+    max_ahead: Annotated[int, Range(0, 2**32 - 1, "rounds that a neighbour may be ahead; 0: as honest ones may be")] = 0
+    early_bytes: Annotated[
+        int, Range(0, 2**63 - 1, "of early messages; 0: what honest boards send, 256 MiB or more")
+    ] = 0
 
     asynchronous = False
-
-    def __post_init__(self) -> None:
-        name = self.scheme.name
-        check_integer(f"staleness of {name}", self.staleness, 0, 1000)
-        check_number(f"quorum of {name}", self.quorum, 0.0, 1.0)
-        check_number(f"linger_s of {name}", self.linger_s, 0.0, 86_400.0)
-        check_integer(f"max_ahead of {name}", self.max_ahead, 0, 2**32 - 1)
-        check_integer(f"early_bytes of {name}", self.early_bytes, 0, 2**63 - 1)
 
     @property
     @override

@@ -18,13 +18,12 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from typing_extensions import override
 
-from edgegossip.choices import check_flag, check_number
 from edgegossip.codecs.base import Body, Codec
 from edgegossip.codecs.checks import nonfinite, require_body_bytes
 from edgegossip.codecs.floats import Float, Fp32
 from edgegossip.frame import Frame, Kind
 from edgegossip.gossip import messages
-from edgegossip.gossip.averaging import check_eta, default_eta, memory_eta
+from edgegossip.gossip.averaging import Eta, EtaOrDefault, default_eta, memory_eta
 from edgegossip.gossip.base import Audit, NodeView
 from edgegossip.gossip.requirements import require_doubly_stochastic, require_symmetric
 from edgegossip.gossip.scheme import Published, RoundContext, Scheme, Snapshot
@@ -562,9 +561,9 @@ def _encoding_error(codec: Float, body: Body, x: Vec, base: Vec, layout: Layout)
     return math.sqrt(lost / whole) if whole else (0.0 if lost == 0.0 else math.inf)
 
 
-def dpsgd(eta: float = 1.0, keeps: bool = False) -> DPsgd:
-    """Return decentralised parallel SGD: whole models travel. eta: averaging rate, (0, 1]. A coarse
-    codec makes the models coarse: see `choco_sgd`.
+def dpsgd(eta: Eta = 1.0, keeps: bool = False) -> DPsgd:
+    """Return decentralised parallel SGD: whole models travel. A coarse codec makes the models
+    coarse: see `choco_sgd`.
 
     Lian et al., "Can decentralized algorithms outperform centralized algorithms?" (2017), algorithm
     1: x_i <- sum_j W_ij x_j - gamma g_i(x_i), gradient at the model before mixing, W symmetric and
@@ -574,24 +573,20 @@ def dpsgd(eta: float = 1.0, keeps: bool = False) -> DPsgd:
     decode(encode(x)), which is the same for a lossless codec and eta = 1, and keeps the mean of the
     models for any codec: what i adds, j takes off. (2) delta_i, the local update, may be several
     optimiser steps. (3) W may be directed if it is doubly stochastic in every round."""
-    check_number("eta of dpsgd", eta, 0.0, 1.0)
     return DPsgd("dpsgd", Plain(), before, eta, require_doubly_stochastic, keeps)
 
 
-def deep_squeeze(eta: float = 0.0, keeps: bool = False) -> Symmetric:
-    """Return DeepSqueeze: what compression loses of the model is sent later. eta: averaging rate;
-    0: by how much the codec keeps.
+def deep_squeeze(eta: EtaOrDefault = 0.0, keeps: bool = False) -> Symmetric:
+    """Return DeepSqueeze: what compression loses of the model is sent later.
 
     Tang et al., "DeepSqueeze: decentralization meets error-compensated compression" (2019),
     algorithm 1; Aketi et al. (2021), algorithm 2: x~ = x - gamma g; v = x~ + e; send C[v]; e <- v -
     C[v]; x <- x~ + eta sum_j (W_ij - I_ij) C[v_j]."""
-    check_eta("deep-squeeze", eta)
     return Symmetric("deep-squeeze", Compensated(), after, eta, require_doubly_stochastic, keeps)
 
 
-def choco_sgd(eta: float = 0.0, zero_start: bool = False, keeps: bool = False) -> Symmetric:
-    """Return CHOCO-SGD: compressed differences to public copies that all neighbours hold. eta:
-    averaging rate; 0: by how much the codec keeps.
+def choco_sgd(eta: EtaOrDefault = 0.0, zero_start: bool = False, keeps: bool = False) -> Symmetric:
+    """Return CHOCO-SGD: compressed differences to public copies that all neighbours hold.
 
     Koloskova, Stich, Jaggi, "Decentralized stochastic optimization and gossip algorithms with
     compressed communication" (2019), algorithm 2; Aketi et al. (2021), algorithm 3: x~ = x - gamma
@@ -600,8 +595,6 @@ def choco_sgd(eta: float = 0.0, zero_start: bool = False, keeps: bool = False) -
     Deviation: the public copies start at the initial model rather than at zero, which every node
     knows and which spares the first rounds from sending it; `zero_start` gives the paper's. Nodes
     that start from different models notice that."""
-    check_eta("choco-sgd", eta)
-    check_flag("zero_start of choco-sgd", zero_start)
     return Symmetric("choco-sgd", Difference(), after, eta, require_symmetric, keeps, zero_start)
 
 
@@ -643,9 +636,9 @@ class Bagua(Symmetric):
         return replace(m, past={**m.past, (sender, phase): full.vectors[0]})
 
 
-def bagua_lp(eta: float = 1.0) -> Bagua:
-    """Return low-precision decentralised SGD, as Bagua's. eta: averaging rate. The codec must be
-    fine, as Bagua's minmax8: what it loses is lost until a later difference makes up for it.
+def bagua_lp(eta: EtaOrDefault = 1.0) -> Bagua:
+    """Return low-precision decentralised SGD, as Bagua's. The codec must be fine, as Bagua's
+    minmax8: what it loses is lost until a later difference makes up for it.
 
     Bagua, "Low precision decentralized SGD"; Tang et al. (2018), "Communication compression for
     decentralized training", algorithm 1 (DCD-PSGD): every node and all of its neighbours hold the
@@ -654,7 +647,6 @@ def bagua_lp(eta: float = 1.0) -> Bagua:
 
     Here for any symmetric W: z = delta + eta sum_j W_ij (x_j - x_i), which on a ring with weights
     1/3 is the same. The model moves by what was sent only, so it is its own replica."""
-    check_eta("bagua-lp", eta)
     return Bagua("bagua-lp", Difference(), after, eta, require_symmetric)
 
 
@@ -688,10 +680,10 @@ class D2(Symmetric):
         return replace(Symmetric.pulled(self, m, pull, ctx, fresh), past=past)
 
 
-def d2(eta: float = 0.0, keeps: bool = False) -> D2:
-    """Return decentralised SGD that does not mind how different the boards' data are. eta:
-    averaging rate; 0: the largest of 1 and 1/2 that the graph allows, less where the codec keeps
-    little. Raises ConfigError with bounded staleness, with which it diverges.
+def d2(eta: EtaOrDefault = 0.0, keeps: bool = False) -> D2:
+    """Return decentralised SGD that does not mind how different the boards' data are. eta
+    = 0 is the largest of 1 and 1/2 that the graph allows, less where the codec keeps little. Raises
+    ConfigError with bounded staleness, with which it diverges.
 
     Tang et al., "D2: decentralized training over decentralized data" (2018), algorithm 1: x_(t+1) =
     W (2 x_t - x_(t-1) - gamma g_t + gamma g_(t-1)), first step x_1 = W (x_0 - gamma g_0).
@@ -704,7 +696,6 @@ def d2(eta: float = 0.0, keeps: bool = False) -> D2:
     difference of models it would be rounded like a model, and D2 repeats in every later round what
     one round got wrong. Deviations: gamma g is the local update that was made, so the learning rate
     may change; a round without mixing goes on from there, and a new model begins anew."""
-    check_eta("d2", eta)
     if keeps:
         raise ConfigError("staleness of d2 must be 0: with old news its differences grow from round to round")
     return D2("d2", Plain(), extrapolate, eta, require_symmetric, keeps)

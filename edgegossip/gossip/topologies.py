@@ -8,19 +8,32 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 from typing_extensions import override
 
-from edgegossip.choices import check_integer, check_keywords, choose
+from edgegossip.choices import Range, check_keywords, choose
 from edgegossip.gossip import topology_file
 from edgegossip.gossip import weights as mixing
 from edgegossip.gossip.base import Neighbours, Topology
 from edgegossip.gossip.weights import Edge, Links, Matrix, links_of
 from edgegossip.types import ConfigError, NodeId, Round, UsageError
 
-__all__ = ["GraphTopology", "Summary", "build", "from_text", "gap_table", "get", "names", "summarise", "table"]
+__all__ = [
+    "GraphTopology",
+    "Summary",
+    "build",
+    "builder",
+    "from_text",
+    "gap_table",
+    "get",
+    "names",
+    "summarise",
+    "table",
+]
+
+Seed: TypeAlias = Annotated[int, Range(0, 2**64 - 1, "of the edges")]
 
 SWAPS_PER_EDGE = 10  # attempted double edge swaps; the usual choice for the chain to forget where it began
 
@@ -168,7 +181,7 @@ def star(n: int, weights: str | None = None) -> GraphTopology:
     return build("star", n, [[(0, i) for i in range(1, n)]], directed=False, weights=weights)
 
 
-def random_regular(n: int, degree: int | None = None, seed: int = 0, weights: str | None = None) -> GraphTopology:
+def random_regular(n: int, degree: int | None = None, seed: Seed = 0, weights: str | None = None) -> GraphTopology:
     """Draw an undirected, connected graph in which every node has `degree` neighbours (n * degree
     even; default 3, or 4 when n is odd, as far as n allows), by double edge swaps from a circulant
     graph.
@@ -177,8 +190,7 @@ def random_regular(n: int, degree: int | None = None, seed: int = 0, weights: st
     low = 1 if n == 2 else 2
     if degree is None:
         degree = min(3 + n % 2, n - 1)
-    check_integer(f"degree of random-regular on {n} nodes", degree, low, n - 1)
-    check_integer("seed of random-regular", seed, 0, 2**64 - 1)
+    Range(low, n - 1).check(f"degree of random-regular on {n} nodes", degree, int)
     if n * degree % 2:
         raise ConfigError(f"random-regular on {n} nodes needs an even degree; {degree} is odd, use {degree - 1}")
     generator = np.random.PCG64(seed)
@@ -203,7 +215,7 @@ def _shape(n: int, rows: int | None, cols: int | None) -> tuple[int, int]:
         rows = max(r for r in range(1, math.isqrt(n) + 1) if n % r == 0)
     for key, value in (("rows", rows), ("cols", cols)):
         if value is not None:
-            check_integer(f"{key} of torus on {n} nodes", value, 1, n)
+            Range(1, n).check(f"{key} of torus on {n} nodes", value, int)
             if n % value:
                 near = min((d for d in range(1, n + 1) if n % d == 0), key=lambda d: abs(d - value))
                 raise ConfigError(f"torus: {key} = {value} does not divide {n} nodes; the nearest that does is {near}")
@@ -354,6 +366,12 @@ def names() -> tuple[str, ...]:
     return tuple(_BUILDERS)
 
 
+def builder(name: str) -> Callable[..., GraphTopology]:
+    """Return the function that builds the topology `name`, with its parameters as keywords beside
+    n. Raises ConfigError on an unknown name."""
+    return choose("topology", name, _BUILDERS)
+
+
 def get(name: str, n: int, **params: Any) -> GraphTopology:
     """Return the topology `name` for n >= 2 nodes.
 
@@ -368,12 +386,12 @@ def get(name: str, n: int, **params: Any) -> GraphTopology:
         topology = topologies.get("random-regular", 10, degree=4)
         topology.neighbours(0, round=0).out  # whom node 0 sends to
     """
-    build = choose("topology", name, _BUILDERS)
+    build = builder(name)
     if isinstance(n, bool) or not isinstance(n, int) or n < 2:
         raise ConfigError(
             f"topology {name!r} needs at least 2 nodes, not {n!r}: a gossip mesh of one has nobody to talk to"
         )
-    check_keywords(f"topology {name!r}", build, params, own=("n",))
+    check_keywords("topology", name, build, params, own=("n",))
     return build(n, **params)
 
 

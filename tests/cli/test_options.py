@@ -8,18 +8,20 @@ import subprocess
 import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal, TypeAlias
 
 import click
 import pytest
 from click.testing import CliRunner
 
+from edgegossip.choices import Range
 from edgegossip.cli.options import JSON, command
 from edgegossip.codecs import REGISTRY
 from edgegossip.options import REQUIRED, option, options_of
 from edgegossip.types import ConfigError
 
 ROOT = Path(__file__).parents[2]
+Rate: TypeAlias = Annotated[float, Range(0, 1, "how far", above=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +94,10 @@ def test_parameters_of_codecs_and_keywords_of_functions_are_read_as_they_are() -
     with pytest.raises(ConfigError, match=r"codec.params.ratio = 2.0: out of range .*; the nearest is 1"):
         ratio.check("codec.params.ratio", 2)
 
-    def mix(eta: float = 1.0, degree: int | None = None, *, graph: object = None) -> None: ...
+    def mix(eta: Rate = 1.0, degree: int | None = None, *, graph: object = None) -> None: ...
 
     assert [(o.name, o.type, o.default) for o in options_of(mix)] == [("eta", float, 1.0), ("degree", int, None)]
+    assert options_of(mix)[0].help == "how far (above 0 and at most 1)"
 
 
 # What other rooms take of a command's options by name, less what the command makes of them itself.
