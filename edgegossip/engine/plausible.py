@@ -122,20 +122,19 @@ class NormFilter:
     """Judges lengths of updates, round after round: finite, and yet so long that one would spoil
     the model for all.
 
-    An update is refused when it is more than `ratio` times as long as the typical one, the lower
-    median of the round's. With fewer than three to compare there is no median to trust - one of two
-    boards may be nearly done, and the other as honest - so they are held against the lower median
-    of what each board sent last. In a fleet of two that is no help either: they are held against
-    the longest update that both have come up to, or one of them in its first round, when the model
-    is as long. A first update that is alone is taken.
+    An update is refused when it is more than LENGTH_RATIO times as long as the typical one, the
+    lower median of the round's. With fewer than three to compare there is no median to trust - one
+    of two boards may be nearly done, and the other as honest - so they are held against the lower
+    median of what each board sent last. In a fleet of two that is no help either: they are held
+    against the longest update that both have come up to, or one of them in its first round, when
+    the model is as long. A first update that is alone is taken.
 
     A liar just below the ratio moves the model; the others' next updates lead back and are longer
     for it, and so would be what the liar is held against. Therefore that grows slowly (GROWTH).
     Where most updates are longer still, training itself has changed, and the round's own typical
     one is right."""
 
-    def __init__(self, ratio: float = LENGTH_RATIO) -> None:
-        self._ratio = ratio
+    def __init__(self) -> None:
         self._longest = 0.0  # that both of two have come up to; 0: no update yet
         self._typical = 0.0  # of three or more boards, growing slowly; 0: not yet
         self._rounds = 0
@@ -163,7 +162,7 @@ class NormFilter:
         return {
             key: f"the update is {value / typical:.3g} times as long as the typical one{of}"
             for key, value in lengths.items()
-            if typical > 0.0 and value > self._ratio * typical
+            if typical > 0.0 and value > LENGTH_RATIO * typical
         }
 
     def used(self, lengths: Mapping[NodeId, float], x: Vec) -> None:
@@ -214,7 +213,7 @@ class NormFilter:
     def _unless_all(self, typical: float, least: float, of: str) -> tuple[float, str]:
         # Most updates are as long as `least`. Where that is too long, training itself runs away,
         # and refusing everybody would hide it.
-        return (least, "") if least > self._ratio * typical else (typical, of)
+        return (least, "") if least > LENGTH_RATIO * typical else (typical, of)
 
 
 def length(x: Vec) -> float:

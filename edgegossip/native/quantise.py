@@ -146,7 +146,7 @@ def quantise(
 
 
 def quantise_with_norms(
-    quantiser: Quantiser, x: Vec, key: int, linf: bool = False, first: int = 0, isa: str | None = None
+    quantiser: Quantiser, x: Vec, key: int, linf: bool = False, isa: str | None = None
 ) -> tuple[NDArray[np.uint8], Vec] | None:
     """Return (symbols, scales) of x with the norms of its buckets as scales, in one pass; None when
     x is not finite.
@@ -155,7 +155,7 @@ def quantise_with_norms(
     """
     symbols = np.empty(quantiser.symbol_bytes(len(x)), np.uint8)
     scales = np.empty(quantiser.scale_count(len(x)), np.float32)
-    good = _native.quantise(quantiser.spec, x, key, first, scales, symbols, linf, isa)
+    good = _native.quantise(quantiser.spec, x, key, 0, scales, symbols, linf, isa)
     return (symbols, scales) if good else None
 
 

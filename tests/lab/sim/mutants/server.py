@@ -340,7 +340,7 @@ MUTANTS = (
         "server-length-unbounded",
         "an update counts, however long",
         GOSSIP,
-        (Edit(PLAUSIBLE + "NormFilter.refused", "value > self._ratio * typical", "value > 1e30"),),
+        (Edit(PLAUSIBLE + "NormFilter.refused", "value > LENGTH_RATIO * typical", "value > 1e30"),),
         options("byzantine-huge", codec="fp32"),
     ),
     Mutant(
