@@ -1,5 +1,6 @@
-#include "int8/embedding.hpp"
-
+// Layers on int8 maps, forward and backward, for edgegossip/native/int8.py. Each function reads its arguments into buffers
+// whose sizes are checked against the shape (bind/int8_shapes.hpp), gives up the GIL, and calls the driver of the same layer
+// in int8/. What a map is, is three arguments: q, scale and zero.
 #include "bind/gil.hpp"
 #include "bind/int8_shapes.hpp"
 
@@ -76,7 +77,7 @@ struct NormBuffers {
     }
 };
 
-void norm(const Numbers& numbers, nb::handle y_q, nb::handle y_scale, nb::handle y_zero, nb::handle v, nb::handle gamma, nb::handle beta,
+void evonorm(const Numbers& numbers, nb::handle y_q, nb::handle y_scale, nb::handle y_zero, nb::handle v, nb::handle gamma, nb::handle beta,
           nb::handle q_object, nb::handle scale_object, nb::handle zero_object, const Name& isa_name, std::optional<int> threads_argument) {
     const Int8& kernels = kernels_of(isa_name);
     const int threads = choose_threads(threads_argument);
@@ -89,7 +90,7 @@ void norm(const Numbers& numbers, nb::handle y_q, nb::handle y_scale, nb::handle
                     out.zero.data(), threads);
 }
 
-void norm_back(const Numbers& numbers, nb::handle y_q, nb::handle y_scale, nb::handle y_zero, nb::handle v, nb::handle gamma,
+void evonorm_back(const Numbers& numbers, nb::handle y_q, nb::handle y_scale, nb::handle y_zero, nb::handle v, nb::handle gamma,
                nb::handle beta, nb::handle g_object, nb::handle dy_object, nb::handle dv, nb::handle dgamma, nb::handle dbeta,
                const Name& isa_name, std::optional<int> threads_argument) {
     const Int8& kernels = kernels_of(isa_name);
@@ -112,7 +113,7 @@ NormShape norm_shape_of_output(const Numbers& numbers, const ConvShape& s) {
     return n;
 }
 
-void conv_norm(const Numbers& conv_numbers, nb::handle x_q, nb::handle x_scale, nb::handle x_zero, nb::handle weight_object,
+void conv_evonorm(const Numbers& conv_numbers, nb::handle x_q, nb::handle x_scale, nb::handle x_zero, nb::handle weight_object,
                nb::handle bias_object, nb::handle y_q, nb::handle y_scale, nb::handle y_zero, const Numbers& norm_numbers, nb::handle v,
                nb::handle gamma, nb::handle beta, nb::handle q_object, nb::handle scale_object, nb::handle zero_object, const Name& isa_name,
                std::optional<int> threads_argument) {
@@ -132,7 +133,7 @@ void conv_norm(const Numbers& conv_numbers, nb::handle x_q, nb::handle x_scale, 
                          {with.v.data(), with.gamma.data(), with.beta.data()}, z.writable(), threads);
 }
 
-void conv_norm_back(const Numbers& conv_numbers, nb::handle x_q, nb::handle x_scale, nb::handle x_zero, nb::handle weight_object,
+void conv_evonorm_back(const Numbers& conv_numbers, nb::handle x_q, nb::handle x_scale, nb::handle x_zero, nb::handle weight_object,
                     const Numbers& norm_numbers, nb::handle y_q, nb::handle y_scale, nb::handle y_zero, nb::handle v, nb::handle gamma,
                     nb::handle beta, nb::handle g_object, uint64_t key, bool wide, nb::handle dx_object, nb::handle dw_object,
                     nb::handle db_object, nb::handle dv, nb::handle dgamma, nb::handle dbeta, const Name& isa_name,
@@ -186,7 +187,7 @@ void max_pool_back(const Numbers& numbers, nb::handle tap_object, nb::handle g_o
     max_pool_backward(s, first, last, g.data(), out.data(), threads);
 }
 
-void average(const Numbers& numbers, nb::handle x_q, nb::handle x_scale, nb::handle x_zero, bool count_padding, nb::handle out_object,
+void average_pool_forward(const Numbers& numbers, nb::handle x_q, nb::handle x_scale, nb::handle x_zero, bool count_padding, nb::handle out_object,
              std::optional<int> threads_argument) {
     const int threads = choose_threads(threads_argument);
     const PoolShape s = pool_shape(numbers);
@@ -198,7 +199,7 @@ void average(const Numbers& numbers, nb::handle x_q, nb::handle x_scale, nb::han
     average_pool(s, x.view(), count_padding, out.data(), threads);
 }
 
-void average_back(const Numbers& numbers, nb::handle g_object, bool count_padding, nb::handle out_object, std::optional<int> threads_argument) {
+void average_pool_back(const Numbers& numbers, nb::handle g_object, bool count_padding, nb::handle out_object, std::optional<int> threads_argument) {
     const int threads = choose_threads(threads_argument);
     const PoolShape s = pool_shape(numbers);
     const Buffer<float> g(g_object, "g", false), out(out_object, "out", true);
@@ -216,7 +217,7 @@ void check_ids(const Buffer<int64_t>& ids, const EmbeddingShape& s) {
         if (ids.data()[k] < 0 || ids.data()[k] >= s.rows) throw nb::value_error("ids must lie in 0 .. rows - 1");
 }
 
-void embed(const Numbers& numbers, nb::handle ids_object, nb::handle table_object, nb::handle q_object, nb::handle scale_object,
+void embedding(const Numbers& numbers, nb::handle ids_object, nb::handle table_object, nb::handle q_object, nb::handle scale_object,
            nb::handle zero_object, const Name& isa_name, std::optional<int> threads_argument) {
     const Int8& kernels = kernels_of(isa_name);
     const int threads = choose_threads(threads_argument);
@@ -231,7 +232,7 @@ void embed(const Numbers& numbers, nb::handle ids_object, nb::handle table_objec
     embedding_forward(kernels, s, ids.data(), table.data(), out.q.data(), out.scale.data(), out.zero.data(), threads);
 }
 
-void embed_back(const Numbers& numbers, nb::handle ids_object, nb::handle g_object, uint64_t key, bool wide, int64_t padding,
+void embedding_back(const Numbers& numbers, nb::handle ids_object, nb::handle g_object, uint64_t key, bool wide, int64_t padding,
                 nb::handle dw_object, const Name& isa_name, std::optional<int> threads_argument) {
     const Int8& kernels = kernels_of(isa_name);
     const int threads = choose_threads(threads_argument);
@@ -259,24 +260,24 @@ void bind_int8(nb::module_& m) {
           "q"_a.none(), "scale"_a.none(), "zero"_a.none(), "values"_a.none(), isa, threads);
     m.def("int8_conv_backward", &conv_back, "shape"_a, "x_q"_a.none(), "x_scale"_a.none(), "x_zero"_a.none(), "weight"_a.none(),
           "g"_a.none(), "key"_a, "wide"_a, "dx"_a.none(), "dw"_a.none(), "db"_a.none(), isa, threads);
-    m.def("int8_evonorm", &norm, "shape"_a, "y_q"_a.none(), "y_scale"_a.none(), "y_zero"_a.none(), "v"_a.none(), "gamma"_a.none(),
+    m.def("int8_evonorm", &evonorm, "shape"_a, "y_q"_a.none(), "y_scale"_a.none(), "y_zero"_a.none(), "v"_a.none(), "gamma"_a.none(),
           "beta"_a.none(), "q"_a.none(), "scale"_a.none(), "zero"_a.none(), isa, threads);
-    m.def("int8_evonorm_backward", &norm_back, "shape"_a, "y_q"_a.none(), "y_scale"_a.none(), "y_zero"_a.none(), "v"_a.none(),
+    m.def("int8_evonorm_backward", &evonorm_back, "shape"_a, "y_q"_a.none(), "y_scale"_a.none(), "y_zero"_a.none(), "v"_a.none(),
           "gamma"_a.none(), "beta"_a.none(), "g"_a.none(), "dy"_a.none(), "dv"_a.none(), "dgamma"_a.none(), "dbeta"_a.none(), isa, threads);
-    m.def("int8_conv_evonorm", &conv_norm, "shape"_a, "x_q"_a.none(), "x_scale"_a.none(), "x_zero"_a.none(), "weight"_a.none(),
+    m.def("int8_conv_evonorm", &conv_evonorm, "shape"_a, "x_q"_a.none(), "x_scale"_a.none(), "x_zero"_a.none(), "weight"_a.none(),
           "bias"_a.none(), "y_q"_a.none(), "y_scale"_a.none(), "y_zero"_a.none(), "norm"_a, "v"_a.none(), "gamma"_a.none(), "beta"_a.none(),
           "q"_a.none(), "scale"_a.none(), "zero"_a.none(), isa, threads);
-    m.def("int8_conv_evonorm_backward", &conv_norm_back, "shape"_a, "x_q"_a.none(), "x_scale"_a.none(), "x_zero"_a.none(), "weight"_a.none(),
+    m.def("int8_conv_evonorm_backward", &conv_evonorm_back, "shape"_a, "x_q"_a.none(), "x_scale"_a.none(), "x_zero"_a.none(), "weight"_a.none(),
           "norm"_a, "y_q"_a.none(), "y_scale"_a.none(), "y_zero"_a.none(), "v"_a.none(), "gamma"_a.none(), "beta"_a.none(), "g"_a.none(),
           "key"_a, "wide"_a, "dx"_a.none(), "dw"_a.none(), "db"_a.none(), "dv"_a.none(), "dgamma"_a.none(), "dbeta"_a.none(), isa, threads);
     m.def("int8_max_pool", &max_pool_forward, "shape"_a, "x_q"_a.none(), "q"_a.none(), "tap"_a.none(), isa, threads);
     m.def("int8_max_pool_backward", &max_pool_back, "shape"_a, "tap"_a.none(), "g"_a.none(), "out"_a.none(), threads);
-    m.def("int8_average_pool", &average, "shape"_a, "x_q"_a.none(), "x_scale"_a.none(), "x_zero"_a.none(), "count_padding"_a,
+    m.def("int8_average_pool", &average_pool_forward, "shape"_a, "x_q"_a.none(), "x_scale"_a.none(), "x_zero"_a.none(), "count_padding"_a,
           "out"_a.none(), threads);
-    m.def("int8_embedding", &embed, "shape"_a, "ids"_a.none(), "table"_a.none(), "q"_a.none(), "scale"_a.none(), "zero"_a.none(), isa, threads);
-    m.def("int8_embedding_backward", &embed_back, "shape"_a, "ids"_a.none(), "g"_a.none(), "key"_a, "wide"_a, "padding"_a, "dw"_a.none(), isa,
+    m.def("int8_embedding", &embedding, "shape"_a, "ids"_a.none(), "table"_a.none(), "q"_a.none(), "scale"_a.none(), "zero"_a.none(), isa, threads);
+    m.def("int8_embedding_backward", &embedding_back, "shape"_a, "ids"_a.none(), "g"_a.none(), "key"_a, "wide"_a, "padding"_a, "dw"_a.none(), isa,
           threads);
-    m.def("int8_average_pool_backward", &average_back, "shape"_a, "g"_a.none(), "count_padding"_a, "out"_a.none(), threads);
+    m.def("int8_average_pool_backward", &average_pool_back, "shape"_a, "g"_a.none(), "count_padding"_a, "out"_a.none(), threads);
 }
 
 }  // namespace edgegossip

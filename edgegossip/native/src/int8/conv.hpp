@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "int8/kernels.hpp"
+#include "int8/maps.hpp"
 
 namespace edgegossip {
 
@@ -20,13 +20,6 @@ struct ConvShape {
     int64_t in_size() const { return height * width * in; }  // of a sample
     int64_t out_size() const { return pixels() * out; }
     int64_t weights() const { return out * group_in() * kernel_h * kernel_w; }
-};
-
-// int8 maps of a batch, with one scale and zero point a sample.
-struct Maps {
-    const int8_t* q;
-    const float* scale;
-    const int32_t* zero;
 };
 
 // y = conv(x, w) + bias (null: none). Into q, scale and zero, or as floats into `values` where that is not null.

@@ -1,4 +1,4 @@
-// Range EvoNorm, additions and pooling of int8 maps, a sample at a time (docs/int8.md). Results do not depend on the
+// Range EvoNorm of int8 maps, a sample at a time (docs/int8.md). Results do not depend on the
 // number of threads.
 #pragma once
 
@@ -21,12 +21,6 @@ struct NormParameters {
 // z = gamma y hardsigmoid(v y) / (C R + 1e-5) + beta, quantised.
 void evonorm_forward(const Int8& kernels, const NormShape& shape, const Maps& y, const NormParameters& with, int8_t* q, float* scale,
                      int32_t* zero, int threads);
-
-struct WritableMaps {
-    int8_t* q;
-    float* scale;
-    int32_t* zero;
-};
 
 // y = conv(x) and z, the norm of y, sample by sample: y is still in the thread's cache. The same bits as one after the other.
 void conv_evonorm_forward(const Int8& kernels, const ConvShape& shape, const Maps& x, const float* weight, const float* bias,
@@ -52,10 +46,5 @@ private:
     struct Parts;
     std::unique_ptr<Parts> parts_;
 };
-
-void quantise_maps(const Int8& kernels, const float* x, int64_t batch, int64_t size, int8_t* q, float* scale, int32_t* zero, int threads);
-
-void add_maps(const Int8& kernels, const Maps& a, const Maps& b, int64_t batch, int64_t size, int8_t* q, float* scale, int32_t* zero,
-              int threads);
 
 }  // namespace edgegossip
