@@ -83,16 +83,18 @@ def explain_errors(who: str, device: torch.device) -> Iterator[None]:
     deterministic kernel. Raises HostError and ConfigError in place of torch's own."""
     try:
         yield
-    except torch.OutOfMemoryError:
-        raise HostError(
-            f"{who}: {device} has no memory left for this batch: set a smaller training.batch_size, "
-            'training.memory = "low", or training.precision = "bf16"'
-        ) from None
-    except RuntimeError as error:
-        if "deterministic" not in str(error):
-            raise
-        first = str(error).strip().partition("\n")[0]
-        raise ConfigError(f"{who}: {first} (set training.deterministic = false)") from None
+    except (RuntimeError, UsageError) as error:
+        # what a user's own model raises comes as the cause of a UsageError
+        cause = error.__cause__ if isinstance(error, UsageError) else error
+        if isinstance(cause, torch.OutOfMemoryError):
+            raise HostError(
+                f"{who}: {device} has no memory left for this batch: set a smaller training.batch_size, "
+                'training.memory = "low", or training.precision = "bf16"'
+            ) from None
+        first = str(cause).strip().partition("\n")[0]
+        if isinstance(cause, RuntimeError) and "deterministic" in first:
+            raise ConfigError(f"{who}: {first} (set training.deterministic = false)") from None
+        raise
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from edgegossip import training
 from edgegossip.recipe import TrainingSection
 from edgegossip.training import device as devices
 from edgegossip.training.check import check_device
+from edgegossip.training.names import call_custom
 from edgegossip.training.vector import ModelVector
 from edgegossip.types import ConfigError, HostError, UsageError
 from tests.training.fakes import recipe
@@ -182,15 +183,17 @@ def test_a_torch_that_sees_a_gpu_and_cannot_compute_on_it_is_found(monkeypatch: 
         devices.probe(TrainingSection(device="cpu"))
 
 
+@pytest.mark.parametrize("whose", ["of the package", "one's own"])
 @pytest.mark.parametrize("where", ["training", "evaluation"])
-def test_a_device_that_is_full_is_said_with_the_cure(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_that_is_full_is_said_with_the_cure(where: str, whose: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made = board()
     x = made.initial(1)
 
     def full(*given: Any) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
-    monkeypatch.setattr(made._shared.vector.module, "forward", full)
+    forward = full if whose == "of the package" else lambda *given: call_custom("mine:build", full)
+    monkeypatch.setattr(made._shared.vector.module, "forward", forward)
     with pytest.raises(
         HostError, match=r"board 0: cpu has no memory left for this batch: set a smaller training.batch_size"
     ):
