@@ -17,6 +17,8 @@ CXX_FOUND = $(shell for c in "$${CXX:-}" c++ g++ clang++; do [ -n "$$c" ] && com
 DEPENDENCIES := $(VENV)/.dependencies
 NATIVE := $(VENV)/.native
 NATIVE_SOURCES := CMakeLists.txt $(shell find edgegossip/native/src -type f)
+# An editable install keeps a list of the modules: it is made anew when one comes or goes.
+MODULES := $(VENV)/.modules-$(shell find edgegossip -name '*.py' | sort | cksum | cut -d' ' -f1)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 BUILD_TOOLS := scikit-build-core nanobind cmake ninja
 # Workers of the test suite: one more than the cores of a small machine, as tests of processes and networks wait half of their time.
@@ -84,7 +86,10 @@ $(DEPENDENCIES): pyproject.toml constraints.txt
 	@touch $@
 
 # The package itself, editable: Python changes are live, C++ changes are built by the next make.
-$(NATIVE): $(DEPENDENCIES) $(NATIVE_SOURCES)
+$(MODULES): $(DEPENDENCIES)
+	@rm -f $(VENV)/.modules-* && touch $@
+
+$(NATIVE): $(DEPENDENCIES) $(MODULES) $(NATIVE_SOURCES)
 	@[ -n "$(CXX_FOUND)" ] || { echo "edgegossip builds its C++ kernels here and found no C++ compiler; on Debian and Ubuntu: apt install g++" >&2; exit 1; }
 	@$(BIN)/python -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))' || \
 	  { echo "edgegossip builds its C++ kernels here and found no Python.h; on Debian and Ubuntu: apt install python3-dev" >&2; exit 1; }
