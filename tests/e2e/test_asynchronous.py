@@ -34,7 +34,7 @@ def test_run_trains_and_accounts_for_every_second(momentum: str, tmp_path: Path)
 
 def test_a_killed_board_holds_up_nobody(tmp_path: Path) -> None:
     with edgegossip(
-        "run", "quickstart-gossip", *SETTINGS, "--set", "run.rounds=150", "--json", runs=tmp_path
+        "run", "quickstart-gossip", *SETTINGS, "--set", "run.rounds=400", "--json", runs=tmp_path
     ) as running:
         running.wait_until(lambda: running.rounds_done(3, boards=3))
         running.board("board-1").send_signal(signal.SIGKILL)

@@ -81,6 +81,8 @@ def test_after_kill_9_the_same_command_goes_on_with_the_same_curve(fleet, kills)
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("victims", [("board-1",), ("coordinator", "board-0"), ("coordinator", "board-0", "board-1")])
 def test_kill_9_of_boards_or_all_costs_no_more_than_the_round(fleet, victims):
+    # rounds enough that a board is back before they are over, however busy the machine is
+    fleet.settings = (*SETTINGS, "run.rounds=300", "evaluation.every=300")
     for name in ("coordinator", "board-0", "board-1"):
         fleet.start(name)
     fleet.until_round(6)
@@ -89,7 +91,7 @@ def test_kill_9_of_boards_or_all_costs_no_more_than_the_round(fleet, victims):
     for name in victims:
         fleet.start(name)
     fleet.finish()
-    recipe = recipes.load("quickstart-server", SETTINGS)
+    recipe = recipes.load("quickstart-server", fleet.settings)
     layout, expected = undisturbed(recipe, default_members(2))
     model = vector_of(ModelFile(fleet.run_folder("coordinator") / "checkpoint" / "model.npz"), layout)
     assert np.linalg.norm(model - expected) < 0.2 * np.linalg.norm(expected)

@@ -23,6 +23,7 @@ from edgegossip.flower.checkpoints import CoordinatorCheckpointer
 from edgegossip.gossip.base import RoundDone
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.modelfile import ModelFile, write_model
+from edgegossip.node.gossip_node import LEAVE_S
 from edgegossip.node.spec import NodeSpec, make_algorithm, make_view
 from edgegossip.node.storage import Checkpointer, about_model
 from edgegossip.training.base import KEPT
@@ -160,7 +161,7 @@ def test_rounds_that_are_kept_as_checkpoints_of_a_run_that_was_stopped(tmp_path:
             checkpointer.offer(state, round)
             checkpointer.ready()
             models.setdefault(round, []).append(algorithm.model(state))
-        checkpointer.close()
+        checkpointer.close(LEAVE_S)
     model(run, "-o", tmp_path / "last.npz")
     last = ModelFile(tmp_path / "last.npz")
     assert list(last) == ["a", "b", "head"] and last.travels == ("a", "b") and last.about["round"] == "3"
