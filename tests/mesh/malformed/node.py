@@ -114,13 +114,12 @@ def count_refusals(counts: Counts) -> None:
 
 def forgive(counts: Counts) -> None:
     """A neighbour may send on after a bad frame, and keeps its connection after a bad stream."""
-    begin, refuse, misbehaved = inbound.Inbound.__init__, NodeEngine._refuse, tls_security.TlsSecurity.misbehaved
-    here: list[Any] = []
+    shut, refuse, misbehaved = inbound.Inbound.shut, NodeEngine._refuse, tls_security.TlsSecurity.misbehaved
     bad, broken = 0, 0
 
-    def remembered(self: Any, *arguments: Any, **named: Any) -> None:
-        begin(self, *arguments, **named)
-        here.append(self)
+    def forgetful(self: Any, peer: str, reason: str) -> None:
+        shut(self, peer, reason)
+        del self._closed[peer]
 
     def forgiving(self: Any, sender: str, reason: str) -> None:
         nonlocal bad
@@ -129,8 +128,6 @@ def forgive(counts: Counts) -> None:
         if bad % AMNESTY == 1:
             refuse(self, sender, reason)
             self._refused.discard(sender)
-            for each in here:
-                each._closed.pop(sender, None)
 
     def lenient(self: Any, context: Any, reason: str) -> None:
         nonlocal broken
@@ -138,7 +135,7 @@ def forgive(counts: Counts) -> None:
         if broken % AMNESTY == 1:
             misbehaved(self, context, reason)
 
-    inbound.Inbound.__init__, NodeEngine._refuse = remembered, forgiving  # type: ignore[method-assign]
+    inbound.Inbound.shut, NodeEngine._refuse = forgetful, forgiving  # type: ignore[method-assign]
     tls_security.TlsSecurity.misbehaved = lenient  # type: ignore[method-assign]
 
 
