@@ -14,11 +14,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+from edgegossip.security.certificates import Certificate
 from edgegossip.security.identity import CERTIFICATE, KEY, Identity, Revocations
 from edgegossip.security.names import Role, Subject, subject_of
 from edgegossip.types import DataError, EdgegossipError, PeerError
 
 H2, ADMISSION = "h2", "edgegossip-knock/1"  # ALPN: gRPC, and the admission handshake
+_NO_CHECK_TIME = ssl.VerifyFlags(0x200000)  # X509_V_FLAG_NO_CHECK_TIME of OpenSSL, for which `ssl` has no name
 
 # X509_V_ERR_* of OpenSSL (x509_vfy.h)
 _VERIFY = {
@@ -75,6 +77,14 @@ class CallerContext(ssl.SSLContext):
     role: Role
     revocations: Revocations
 
+    def check_dates(self, certificate: Certificate, now_s: float) -> None:
+        """Look at the dates that a handshake left out; handshakes from now on look themselves.
+        Raises PeerError when the server's certificate is not valid at this time."""
+        self.verify_flags &= ~_NO_CHECK_TIME
+        begin_s, end_s = certificate.valid
+        if not begin_s <= now_s <= end_s:
+            raise PeerError(_VERIFY[10 if now_s > end_s else 9])
+
     def wrap_socket(self, *args: Any, **options: Any) -> ssl.SSLSocket:
         """Shake hands as the standard one does. Raises PeerError when it is somebody else who
         answers: trying again would not help."""
@@ -102,13 +112,16 @@ class CallerContext(ssl.SSLContext):
         return connection
 
 
-def caller_context(identity: Identity, role: Role) -> CallerContext:
-    """Make the context of a client of a server of our fleet that has this role. Raises
+def caller_context(identity: Identity, role: Role, *, dated: bool = True) -> CallerContext:
+    """Make the context of a client of a server of our fleet that has this role. Not `dated`: it
+    does not look at dates before its `check_dates`, for a board that does not know the time. Raises
     DataError."""
     context = CallerContext(ssl.PROTOCOL_TLS_CLIENT)
     _furnish(context, identity)
     context.check_hostname = False  # the role is what counts
     context.fleet, context.role, context.revocations = identity.fleet, role, identity.revocations
+    if not dated:
+        context.verify_flags |= _NO_CHECK_TIME
     return context
 
 

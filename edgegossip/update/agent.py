@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -30,7 +31,7 @@ from edgegossip.files import write_file
 from edgegossip.security.identity import Identity
 from edgegossip.types import EdgegossipError, PeerError, UsageError
 from edgegossip.update.bundle import Manifest
-from edgegossip.update.client import Answer, Client, Order
+from edgegossip.update.client import Client, Order
 from edgegossip.update.install import OTHER_PACKAGES, OsTree, about, install, packages_of, running_from
 
 CONFIG, HOME = Path("/etc/edgegossip"), Path("/opt/edgegossip")
@@ -38,6 +39,7 @@ SYNCHRONISED = Path("/run/systemd/timesync/synchronized")
 NODE, GUARD = "edgegossip-node.service", "edgegossip-guard.service"
 PATIENCE_S = 45.0  # for the first check-in after a boot: the board's clock comes with it
 APART_S = 2.0  # a clock that differs by less is right
+YEAR_S = 365.25 * 86_400.0
 WELL_S = 30.0  # so long a board has been at work with a new release before that counts
 
 
@@ -69,7 +71,7 @@ class Board(Machine):
 
     @override
     def now(self) -> float:
-        return time.time()
+        return time.clock_gettime(time.CLOCK_REALTIME)  # `time.time` fails from the year 2262 on
 
     @override
     def set_clock(self, seconds: float) -> None:
@@ -126,9 +128,14 @@ def check_in(machine: Machine, places: Places, say: Callable[[str], None], *, fe
     with Client(identity, where) as client:
         before_s = machine.now()
         answer = client.check_in({**_report(places, running, node), "number": board.get("number", 0)})
-        _set_clock(machine, answer, (before_s + machine.now()) / 2, say)
+        here_s = (before_s + machine.now()) / 2
         if answer.crl_number > identity.revocations.number:
-            identity.revocations.offer(client.revocations())
+            client.update_revocations()
+        ends_s = min(identity.certificate.valid[1], client.coordinator.valid[1])
+        # In the last year a mistake could take the board to where no certificate counts.
+        believed = (float(board.get("issued_s", 0)), ends_s - YEAR_S)
+        _set_clock(machine, answer.time_s, here_s, believed, say)
+        client.check_dates(machine.now())
         if answer.order is not None:
             _obey(Order.read(answer.order, identity), board, places, say)
             machine.restart_node()
@@ -232,17 +239,33 @@ def _report(places: Places, running: str, node: Mapping[str, str]) -> dict[str, 
     }
 
 
-def _set_clock(machine: Machine, answer: Answer, here_s: float, say: Callable[[str], None]) -> None:
-    """Set the clock by the fleet's machine, which has the time where NTP does not come through. It
-    is of our fleet: its certificate says so."""
-    apart_s = answer.time_s - here_s
-    if machine.synchronised() or abs(apart_s) <= APART_S:
+def _set_clock(
+    machine: Machine, told_s: float, here_s: float, believed: tuple[float, float], say: Callable[[str], None]
+) -> None:
+    """Set the clock by the fleet's machine, which has the time where NTP does not come through: it
+    said `told_s` when ours was `here_s`. It is of our fleet: its certificate says so. Its clock may
+    be wrong all the same, and is believed only within bounds. Beyond them NTP, for which anybody
+    may answer, is not believed either."""
+    (first_s, last_s), ahead_s = believed, told_s - here_s
+    if abs(ahead_s) <= APART_S or (machine.synchronised() and first_s <= here_s <= last_s):
+        return
+    if not first_s <= told_s <= last_s:
+        say(
+            f"the coordinator's clock says {_day(told_s)}, which is not between {_day(first_s)}, when this board's "
+            f"provisioning bundle was made, and {_day(last_s)}, a year before its certificate or the coordinator's ends: "
+            "set the clock of the coordinator's machine; if that is right, issue certificates with `edgegossip fleet add "
+            "--again` and make the bundle again"
+        )
         return
     try:
-        machine.set_clock(machine.now() + apart_s)
-        say(f"the clock was {abs(apart_s):.0f} s {'behind' if apart_s > 0 else 'ahead'}: set to the coordinator's")
-    except OSError as error:
-        say(f"the clock is {abs(apart_s):.0f} s off and cannot be set: {error}")
+        machine.set_clock(machine.now() + ahead_s)
+        say(f"the clock was {abs(ahead_s):.0f} s {'behind' if ahead_s > 0 else 'ahead'}: set to the coordinator's")
+    except (OSError, OverflowError) as error:  # a board of 32 bits counts no further than 2038
+        say(f"the clock is {abs(ahead_s):.0f} s off and cannot be set: {error}")
+
+
+def _day(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).date().isoformat()
 
 
 def _board(config: Path) -> dict[str, Any]:

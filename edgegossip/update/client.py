@@ -2,7 +2,9 @@
 is, which release it should have, and for that release; and it may be given an order.
 
 HTTP over TLS 1.3 with certificates both ways (security/tls.py): the board goes no further than to a
-coordinator of its own fleet. The other end is edgegossip.fleet.checkins.
+coordinator of its own fleet. The other end is edgegossip.fleet.checkins. A board asks because it
+may not know the time, so the handshake leaves dates out; they are checked when the time is known
+(`Client.check_dates`).
 
 An order says what a board runs from now on, signed by an operator of its fleet and for that board
 only: so `edgegossip fleet set` reaches boards that check in, without a new provisioning bundle.
@@ -22,6 +24,7 @@ from typing import Any, Self
 
 from edgegossip.mesh import address as addresses
 from edgegossip.security import tls
+from edgegossip.security.certificates import Certificate, parse_certificate
 from edgegossip.security.identity import Identity
 from edgegossip.types import DecodeError, NodeId, PeerError
 from edgegossip.untrusted import printable
@@ -33,6 +36,7 @@ MAX_ANSWER_BYTES = 65_536
 MAX_LIST_BYTES = 1 << 20
 _ORDER_DOMAIN = b"edgegossip order 1\0"
 _MAX_ARGUMENTS, _MAX_ARGUMENT_LENGTH = 256, 4096
+_YEAR_10000_S = 253_402_300_800.0  # no certificate gets there
 _MORE_BYTES = 1 << 17  # a manifest has some 60 bytes a file as it travels
 
 
@@ -59,7 +63,7 @@ class Order:
             board.verify("operator", _digest(body), signature)
             document = json.loads(body)
             order = cls(str(document["name"]), int(document["number"]), tuple(map(str, document["arguments"])))
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
             raise DecodeError(f"an order that makes no sense: {error}") from None
         if order.name != board.name:
             raise PeerError(f"an order for {order.name}; this is {board.name}")
@@ -90,11 +94,15 @@ class Client:
     """Holds one connection to the machine at `where` (host:port); a context manager. Every method
     raises PeerError with one sentence."""
 
+    coordinator: Certificate  # of the machine that answered last
+
     def __init__(self, identity: Identity, where: str) -> None:
         address = addresses.parse(where, "check-in")
-        self._where = where
-        context = tls.caller_context(identity, "coordinator")
-        self._connection = http.client.HTTPSConnection(address.host, address.port, timeout=TIMEOUT_S, context=context)
+        self._where, self._revocations = where, identity.revocations
+        self._context = tls.caller_context(identity, "coordinator", dated=False)
+        self._connection = http.client.HTTPSConnection(
+            address.host, address.port, timeout=TIMEOUT_S, context=self._context
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -112,13 +120,26 @@ class Client:
             order = found.get("order")
             if not isinstance(order, dict | None):
                 raise TypeError("an order that is none")
-            return Answer(float(found["time_s"]), int(found["crl_number"]), int(found["sequence"]), order)
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+            time_s = float(found["time_s"])
+            if not 0 <= time_s < _YEAR_10000_S:
+                raise ValueError(f"a time of {time_s:g} s")
+            return Answer(time_s, int(found["crl_number"]), int(found["sequence"]), order)
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise PeerError(f"{self._where}: an answer that makes no sense ({error})") from error
 
-    def revocations(self) -> bytes:
-        """Fetch the fleet's revocation list, in DER. It is its signature that counts."""
-        return self._ask("GET", REVOCATIONS, MAX_LIST_BYTES)
+    def update_revocations(self) -> None:
+        """Fetch the fleet's revocation list, whose signature counts, and take it over. It may
+        revoke who gave it."""
+        self._revocations.offer(self._ask("GET", REVOCATIONS, MAX_LIST_BYTES))
+        if self._revocations.revoked(self.coordinator.serial):
+            raise PeerError(f"{self._where}: its certificate was revoked")
+
+    def check_dates(self, now_s: float) -> None:
+        """Look whether the coordinator's certificate is valid at this time, once that is known."""
+        try:
+            self._context.check_dates(self.coordinator, now_s)
+        except PeerError as error:
+            raise PeerError(f"{self._where}: {error}") from None
 
     def head(self, sequence: int) -> tuple[Head, Callable[[Blob], bytes]]:
         """Fetch the start of that release's bundle; return it with a function that fetches a blob
@@ -150,6 +171,9 @@ class Client:
 
     def _ask(self, method: str, path: str, most_bytes: int, body: bytes | None = None) -> bytes:
         try:
+            if not self._connection.sock:
+                self._connection.connect()
+                self.coordinator = parse_certificate(self._connection.sock.getpeercert(True) or b"")
             self._connection.request(method, path, body)
             answer = self._connection.getresponse()
             found = answer.read(most_bytes + 1)
