@@ -30,6 +30,7 @@ from edgegossip.update.client import CHECK_IN, MAX_ANSWER_BYTES, RELEASE, REVOCA
 
 SILENT_S = 30.0
 LATE_S = 180.0  # boards check in every minute
+APART_S = 10.0  # a report may be as long on its way
 MAX_PART_BYTES = 8 << 20
 _TEXTS = ("version", "release", "packages", "state", "status")
 _NUMBERS = ("sequence", "restarts", "uptime_s")
@@ -55,6 +56,8 @@ class CheckIns:
         kept: dict[str, Any] = {"name": name, "address": address, "at_s": round(now_s, 1)}
         kept |= {k: printable(str(report.get(k, ""))) for k in _TEXTS}
         kept |= {k: _number(report.get(k)) for k in _NUMBERS}
+        clock_s = _number(report.get("clock_s"))
+        kept["ahead_s"] = round(clock_s - now_s, 1) if clock_s else 0.0
         failed = report.get("failed")
         kept["failed"] = (
             {printable(str(k), 20): printable(str(v)) for k, v in failed.items()} if isinstance(failed, dict) else {}
@@ -187,6 +190,7 @@ class BoardStatus:
     wanted: int = 0
     state: str = ""
     status: str = ""
+    clock: str = ""  # how far it was off when the board checked in
     trial: bool = False
     failed: dict[str, str] = field(default_factory=dict)
 
@@ -222,7 +226,7 @@ def table(rows: Sequence[BoardStatus], ago: Callable[[float], str]) -> list[str]
     lines = [("board", "seen", "at", "version", "service", "what it does")]
     for row in rows:
         when = row.seen if row.ago_s is None else f"{row.seen}, {ago(row.ago_s)} ago"
-        what = "; ".join(filter(None, (row.update, row.status)))
+        what = "; ".join(filter(None, (row.update, row.clock, row.status)))
         lines.append((row.name, when, row.address, row.version, row.state, what))
     widths = [max(len(line[k]) for line in lines) for k in range(len(lines[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
@@ -232,4 +236,9 @@ def _seen(name: NodeId, seen: str, ago_s: float | None, report: dict[str, Any], 
     texts = {k: str(report.get(k, "")) for k in ("address", "version", "state", "status")}
     failed = {str(k): str(v) for k, v in (report.get("failed") or {}).items()}
     release, trial = int(report.get("sequence", 0)), bool(report.get("trial"))
-    return BoardStatus(name, seen, ago_s, **texts, release=release, wanted=wanted, trial=trial, failed=failed)
+    ahead_s, clock = float(report.get("ahead_s", 0)), ""
+    if abs(ahead_s) > APART_S:
+        clock = f"its clock is {abs(ahead_s):.0f} s {'ahead of' if ahead_s > 0 else 'behind'} ours"
+    return BoardStatus(
+        name, seen, ago_s, **texts, clock=clock, release=release, wanted=wanted, trial=trial, failed=failed
+    )

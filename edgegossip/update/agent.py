@@ -127,7 +127,8 @@ def check_in(machine: Machine, places: Places, say: Callable[[str], None], *, fe
     running, node = running_from(places.module), machine.node()
     with Client(identity, where) as client:
         before_s = machine.now()
-        answer = client.check_in({**_report(places, running, node), "number": board.get("number", 0)})
+        report = _report(places, running, node)
+        answer = client.check_in({**report, "number": board.get("number", 0), "clock_s": before_s})
         here_s = (before_s + machine.now()) / 2
         if answer.crl_number > identity.revocations.number:
             client.update_revocations()

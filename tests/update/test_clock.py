@@ -14,12 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from edgegossip.fleet.checkins import CheckIns
+from edgegossip.fleet.checkins import CheckIns, status, table
+from edgegossip.fleet.store import Fleet
 from edgegossip.security import certificates
 from edgegossip.security.certificates import EPOCH
 from edgegossip.security.https import MemberHandler
 from edgegossip.security.identity import Identity
 from edgegossip.types import PeerError
+from edgegossip.update.client import Client
 from tests.update.place import Machine, Place
 
 DAY_S, YEAR_S = 86_400.0, 365.25 * 86_400.0
@@ -160,6 +162,21 @@ def test_a_clock_that_stays_beyond_the_coordinators_certificate_ends_the_check_i
     with pytest.raises(PeerError, match="its certificate has expired"):
         place.check_in(machine)
     assert machine.guards == 0 and not (place.home / "wanted").exists()
+
+
+def test_fleet_status_says_whose_clock_differs(place: Place, issued: float) -> None:
+    """It may be the laptop's: the boards' own logs say so too, but nobody reads them."""
+    machine = Machine(behind_s=-700, synchronised=True)
+    for says in ("its clock is 700 s ahead of ours", ""):
+        place.check_in(machine)
+        one, two = status(Fleet.open(place.fleet.folder), time.time())
+        assert (one.clock, two.clock) == (says, "")
+        assert (says or "round 3") in table((one, two), str)[1] and "clock" not in table((one, two), str)[2]
+        machine.behind_s = 3.0  # the way here takes a little, too
+    with Client(place.identity(), place.server.address) as client:
+        for clock_s in (math.nan, math.inf, "now", True, None):
+            client.check_in({"clock_s": clock_s})
+            assert status(Fleet.open(place.fleet.folder), time.time())[0].clock == ""
 
 
 def test_an_answer_that_is_nested_too_deep_is_one_sentence(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
