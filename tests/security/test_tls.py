@@ -14,6 +14,7 @@ import pytest
 
 from edgegossip.fleet.store import Fleet, coordinator_of
 from edgegossip.security import tls
+from edgegossip.security.certificates import parse_certificate
 from edgegossip.security.identity import CRL, Identity
 from edgegossip.types import PeerError
 from tests.mesh.fleet import TestFleet
@@ -77,6 +78,24 @@ def test_a_board_that_answers_is_no_coordinator(fleet: TestFleet) -> None:
 def test_a_certificate_that_is_not_good(fleet: TestFleet, what: str, words: str) -> None:
     why = why_not(fleet, fleet.server_context(fleet.files(what)))
     assert any(w in why for w in words.split("|")), why
+
+
+def test_a_board_that_does_not_know_the_time_leaves_out_dates_and_nothing_else(fleet: TestFleet) -> None:
+    client = tls.caller_context(Identity.load(fleet.folder("a")), "board", dated=False)
+    expired = fleet.server_context(fleet.files("expired"))
+    for what in ("other fleet", "wrong usage"):
+        server = fleet.server_context(fleet.files(what))
+        with answered_by(server) as s, pytest.raises(PeerError, match="of another fleet|is forged|for another use"):
+            client.wrap_socket(s)
+    with answered_by(expired) as s, client.wrap_socket(s) as connection:
+        found = parse_certificate(connection.getpeercert(True) or b"")
+    client.check_dates(found, found.valid[1])
+    with answered_by(expired) as s, pytest.raises(PeerError, match="expired"):
+        client.wrap_socket(s)  # from now on they look themselves
+    with pytest.raises(PeerError, match="expired"):
+        client.check_dates(found, found.valid[1] + 1)
+    with pytest.raises(PeerError, match="not valid yet"):
+        client.check_dates(found, found.valid[0] - 1)
 
 
 def test_plain_text(fleet: TestFleet) -> None:
