@@ -1,4 +1,5 @@
-"""Names are those of the field: words of our own that once stood for them do not come back."""
+"""Names are those of the field: words of our own that once stood for them do not come back. Pages
+are read without scrolling sideways."""
 
 from __future__ import annotations
 
@@ -76,6 +77,15 @@ def files() -> Iterator[Path]:
             yield path
 
 
+def prose(page: str) -> Iterator[tuple[int, str]]:
+    """The lines of a page that an editor could break: no code, table or heading, no lone link."""
+    is_code = False
+    for number, line in enumerate(page.splitlines(), 1):
+        is_code ^= line.startswith("```")
+        if not is_code and not line.startswith(("    ", "!")) and line.lstrip()[:1] not in ("|", "#") and " " in line:
+            yield number, line
+
+
 def former(text: str) -> Iterator[str]:
     for word in NOWHERE:
         if re.search(
@@ -121,3 +131,15 @@ def test_a_former_word_is_found(text: str) -> None:
 @pytest.mark.parametrize("text", ["outdoors", "seamless", "a desktop", "in favor of", "the teller's"])
 def test_other_words_are_not(text: str) -> None:
     assert not [*former(text)] or text == "the teller's"
+
+
+def test_prose_of_pages_has_at_most_100_columns() -> None:
+    pages = [path for path in files() if path.suffix == ".md"]
+    assert pages
+    wide = [f"{p}:{n}" for p in pages for n, line in prose(p.read_text()) if len(line) > 100]
+    assert not wide
+
+
+def test_prose_is_told_from_code_and_tables() -> None:
+    page = "a b\n| a | b |\n```\nin code\n```\n![a b](c.png)\n    code too\nunbreakable\n# a heading\n  last one"
+    assert [number for number, _ in prose(page)] == [1, 10]
