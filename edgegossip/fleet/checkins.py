@@ -24,7 +24,7 @@ from edgegossip.mesh import address as addresses
 from edgegossip.security.admission import Admission
 from edgegossip.security.https import MemberHandler, MemberServer
 from edgegossip.security.identity import CRL, Identity, Revocations
-from edgegossip.types import ConfigError, EdgegossipError, NodeId
+from edgegossip.types import DataError, EdgegossipError, NodeId
 from edgegossip.untrusted import printable, request_target, whole_number
 from edgegossip.update.client import CHECK_IN, MAX_ANSWER_BYTES, RELEASE, REVOCATIONS
 
@@ -74,12 +74,12 @@ class CheckIns:
         return answer | self._order(name, report.get("number"))
 
     def _order(self, name: NodeId, number: object) -> dict[str, Any]:
-        """Return what it should run, where that was changed since its last word."""
+        """Return what it should run, where the operator has changed that since its last word."""
         if not isinstance(number, int):
             return {}
         try:
-            order = provisioning.order(Fleet.open(self.folder), name, number)
-        except ConfigError as error:  # its profile does not say what it runs
+            order = provisioning.order(self.folder, name, number, self.admission.identity)
+        except DataError as error:
             self._say(str(error))
             return {}
         return {} if order is None else {"order": order}

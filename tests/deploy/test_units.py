@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,21 +15,24 @@ from tests.deploy.board import ROOTFS
 
 UNITS = ROOTFS / "etc/systemd/system"
 OWN = sorted(f for f in UNITS.iterdir() if f.is_file())
+SERVER = ROOTFS.parent / "server/edgegossip-fleet.service"
 AT_MOST = {
     "edgegossip-node.service": 2.0,
     "edgegossip-checkin.service": 4.0,
     "edgegossip-guard.service": 5.0,
+    SERVER.name: 2.0,
 }
 needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd checks its units itself")
 
 
 @needs_systemd
 def test_systemd_finds_nothing_wrong(tmp_path: Path) -> None:
-    for file in OWN:  # not installed here, so paths of the image are this repository's
+    for file in (*OWN, SERVER):  # not installed here, so paths of the image are this repository's
         text = file.read_text().replace("/usr/lib/edgegossip", str(ROOTFS / "usr/lib/edgegossip"))
+        text = text.replace("/opt/edgegossip-fleet/bin/edgegossip", sys.executable)
         (tmp_path / file.name).write_text(text)
     done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", *(str(tmp_path / f.name) for f in OWN)],
+        ["systemd-analyze", "verify", "--man=no", *(str(tmp_path / f.name) for f in (*OWN, SERVER))],
         capture_output=True,
         text=True,
         timeout=60,
@@ -39,10 +43,10 @@ def test_systemd_finds_nothing_wrong(tmp_path: Path) -> None:
 
 
 @needs_systemd
-@pytest.mark.parametrize("unit", [f.name for f in OWN if f.name in AT_MOST])
-def test_services_may_do_no_more_than_they_need(unit: str) -> None:
+@pytest.mark.parametrize("unit", [f for f in (*OWN, SERVER) if f.name in AT_MOST], ids=lambda f: f.name)
+def test_services_may_do_no_more_than_they_need(unit: Path) -> None:
     done = subprocess.run(
-        ["systemd-analyze", "security", "--offline=true", "--no-pager", str(UNITS / unit)],
+        ["systemd-analyze", "security", "--offline=true", "--no-pager", str(unit)],
         capture_output=True,
         text=True,
         timeout=60,
@@ -50,7 +54,7 @@ def test_services_may_do_no_more_than_they_need(unit: str) -> None:
     found = re.search(r"Overall exposure level for .*: ([0-9.]+)", done.stdout)
     if found is None:
         pytest.skip("this systemd does not judge units that are not loaded")
-    assert float(found[1]) <= AT_MOST[unit], done.stdout
+    assert float(found[1]) <= AT_MOST[unit.name], done.stdout
 
 
 def test_secrets_come_as_credentials_and_the_node_has_no_powers() -> None:
@@ -64,6 +68,14 @@ def test_secrets_come_as_credentials_and_the_node_has_no_powers() -> None:
         assert f"\n{line}\n" in text
     assert "LoadCredential=identity.key:/etc/edgegossip/identity.key\n" in text
     assert "Restart=always" in text and re.search(r"\nWatchdogSec=", text)
+
+
+def test_a_server_does_not_start_beside_a_key_that_signs() -> None:
+    text = SERVER.read_text()
+    for name in ("ca.key", "operator", "boards"):
+        assert f"\nAssertPathExists=!/var/lib/edgegossip-fleet/{name}\n" in text
+    copied = re.findall(r"^COPY (\S+)", (SERVER.parent / "Containerfile").read_text(), re.MULTILINE)
+    assert copied == ["${LOCK}", "dist/"], "the fleet's folder is mounted"
 
 
 def test_what_is_to_run_is_enabled() -> None:

@@ -5,19 +5,22 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
+from pathlib import Path
 
 import pytest
 
 from edgegossip.fleet import provisioning, releases
-from edgegossip.fleet.checkins import status, table
+from edgegossip.fleet.checkins import Server, open_check_ins, status, table
 from edgegossip.fleet.releases import examine
-from edgegossip.fleet.store import Fleet
+from edgegossip.fleet.store import Fleet, coordinator_of
 from edgegossip.security.identity import Identity
-from edgegossip.types import ConfigError, PeerError
+from edgegossip.types import ConfigError, PeerError, UsageError
 from edgegossip.update import agent
 from edgegossip.update.bundle import parse_manifest
 from edgegossip.update.client import Client, Order
@@ -106,10 +109,70 @@ def test_what_a_board_runs_is_changed_from_afar(place):
     assert machine.restarts == 2 and "--join" in (place.config / "node.args").read_text()
 
 
+def test_a_server_that_boards_check_in_with_has_no_key_of_the_operators(place, tmp_path):
+    """It serves from a copy of what deploy/README.md names, and is as good as the laptop to a
+    board."""
+    readme = (Path(__file__).parents[2] / "deploy/README.md").read_text().replace("\\\n", " ")
+    names = re.search(r"rsync [^\n]*--ignore-missing-args ([^\n]*) root@server:", readme)[1].split()
+    place.push("2")
+    provisioning.set_profiles(place.fleet, ("pi-01",), {"coordinator": "10.0.0.9:8000"})
+    copy, said = tmp_path / "copy", []
+
+    def bring():
+        for name in names:
+            source = place.fleet.folder / name
+            if source.is_dir():
+                shutil.copytree(source, copy / name, dirs_exist_ok=True)
+            elif source.exists():
+                (copy / name).parent.mkdir(exist_ok=True)
+                shutil.copy(source, copy / name)
+
+    bring()
+    own = {"coordinators/the-coordinator/identity.key"}
+    assert {f.relative_to(copy).as_posix() for f in copy.rglob("*.key")} == own, "the server's own, and no other"
+    with Server(open_check_ins(copy, coordinator_of(copy), said.append), "127.0.0.1:0") as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        place.names(server.address)
+        machine = place.check_in(Machine(behind_s=1e9))
+        assert abs(machine.behind_s) < 2 and machine.restarts == 1 and machine.guards == 1, "time, order and release"
+        assert "10.0.0.9:8000" in (place.config / "node.args").read_text()
+        place.fleet.revoke("pi-02")
+        bring()
+        server.check_ins.admission.identity.revocations.look_at_file()
+        place.check_in(machine)
+        assert Identity.load(place.config).revocations.number == 2
+        server.shutdown()
+    one, two = status(Fleet.open(copy), time.time())
+    assert (one.seen, one.state, two.seen) == ("here", "active", "revoked")
+
+
+def test_only_the_operator_says_what_boards_run(place):
+    """Its key signs at `fleet set`, and nothing is kept that could not be signed."""
+    orders, operator = place.fleet.folder / "orders", place.fleet.folder / "operator"
+    operator.rename(place.folder / "at-home")
+    with pytest.raises(UsageError, match="no such file"):
+        provisioning.set_profiles(place.fleet, ("pi-01",), {"coordinator": "10.0.0.9:8000"})
+    assert not orders.exists() and not provisioning.load_profile(place.fleet.folder, "pi-01").runs
+    (place.folder / "at-home").rename(operator)
+    provisioning.set_profiles(place.fleet, ("pi-01",), {"coordinator": "10.0.0.9:8000"})
+    place.fleet.revoke("the-operator")
+    machine = place.check_in()
+    assert machine.restarts == 0, "an order of a revoked operator is not passed on"
+    assert "pi-01.json is no order for pi-01" in place.said[-1] and "fleet set" in place.said[-1]
+
+
+def test_a_folder_without_a_coordinator_says_where_one_is_made(place):
+    folder = place.fleet.folder
+    place.fleet.revoke("the-coordinator")
+    (folder / "ca.key").unlink()
+    with pytest.raises(UsageError, match="where that key is, say `edgegossip fleet add --role coordinator"):
+        coordinator_of(folder)
+
+
 def test_an_order_is_an_operators_and_for_one_board(place):
     operator, board = Identity.load(place.fleet.folder / "operator"), place.identity()
     good = Order("pi-01", 3, ("quickstart-server",)).signed(operator)
-    assert Order.read(good, board).number == 3
+    assert Order.read(good, board, board.name).number == 3
     bad = {
         "is for|this is pi-01": Order("pi-02", 3, ("quickstart-server",)).signed(operator),
         "where that of operator is due": Order("pi-01", 3, ("quickstart-server",)).signed(place.identity("pi-02")),
@@ -119,7 +182,7 @@ def test_an_order_is_an_operators_and_for_one_board(place):
     }
     for why, order in bad.items():
         with pytest.raises(PeerError, match=why):
-            Order.read(order, board)
+            Order.read(order, board, board.name)
 
 
 @pytest.mark.parametrize("what", ["pushed to another", "given up", "tried now"])
