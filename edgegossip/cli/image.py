@@ -15,6 +15,7 @@ from edgegossip.options import REQUIRED, option
 from edgegossip.types import EXIT_DATA
 
 _BOARD = partial(option, REQUIRED, "Such as raspberry-pi-4; docs/images.md lists them.")
+_SUITE = partial(option, "", "Debian's: bookworm (12) or trixie (13); default: the board's usual one.")
 _MIRROR = partial(option, None, "Debian's archive; default: that of this machine's apt.", metavar="ADDRESS[,SECURITY]")
 _SOURCE = partial(
     option, None, "A checkout of edgegossip; default: the one this command runs from.", path="folder", metavar="DIR"
@@ -51,6 +52,7 @@ class Build:
 
     board: str = _BOARD()
     output: Path = option(REQUIRED, "The image to make.", flag=_OUTPUT, path="file")
+    suite: str = _SUITE()
     mirror: str | None = _MIRROR()
     source: Path | None = _SOURCE()
     cache: Path | None = _CACHE()
@@ -65,7 +67,7 @@ def build(options: Build) -> int:
     from edgegossip.fleet.image.build import build_image
 
     o, say = options, lambda text: click.echo(text, err=options.as_json)
-    built = build_image(o.board, o.output, o.mirror, o.source, o.cache, say, fresh=o.fresh)
+    built = build_image(o.board, o.output, o.mirror, o.source, o.cache, say, suite=o.suite, fresh=o.fresh)
     if options.as_json:
         click.echo(json.dumps(built.document(), indent=2))
     else:
@@ -82,6 +84,7 @@ class Wheel:
 
     board: str = _BOARD()
     output: Path = option(Path("."), "Folder to put it in.", flag=_OUTPUT, path="folder")
+    suite: str = _SUITE()
     mirror: str | None = _MIRROR()
     source: Path | None = _SOURCE()
     cache: Path | None = _CACHE()
@@ -93,7 +96,7 @@ def wheel(options: Wheel) -> int:
     from edgegossip.fleet.image.build import build_wheel
 
     o = options
-    click.echo(build_wheel(o.board, o.output, o.mirror, o.source, o.cache, click.echo))
+    click.echo(build_wheel(o.board, o.output, o.mirror, o.source, o.cache, click.echo, suite=o.suite))
     return 0
 
 
@@ -104,6 +107,7 @@ class Release:
     board: str = _BOARD()
     output: Path = option(REQUIRED, "New folder to put it in.", flag=_OUTPUT, path="folder")
     with_packages: bool = option(False, "With all Python packages: for boards that have other ones.")
+    suite: str = _SUITE()
     mirror: str | None = _MIRROR()
     source: Path | None = _SOURCE()
     cache: Path | None = _CACHE()
@@ -116,7 +120,9 @@ def release(options: Release) -> int:
     from edgegossip.fleet.image.build import build_release
 
     o = options
-    build_release(o.board, o.output, o.mirror, o.source, o.cache, click.echo, with_packages=o.with_packages)
+    build_release(
+        o.board, o.output, o.mirror, o.source, o.cache, click.echo, suite=o.suite, with_packages=o.with_packages
+    )
     click.echo(f"next: edgegossip fleet release build {o.output} -o {o.output.name}.bundle")
     return 0
 

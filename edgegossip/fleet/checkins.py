@@ -32,8 +32,8 @@ SILENT_S = 30.0
 LATE_S = 180.0  # boards check in every minute
 APART_S = 10.0  # a report may be as long on its way
 MAX_PART_BYTES = 8 << 20
-_TEXTS = ("version", "release", "packages", "state", "status")
-_NUMBERS = ("sequence", "restarts", "uptime_s")
+_TEXTS = ("version", "release", "packages", "state", "status", "system", "kernel")
+_NUMBERS = ("sequence", "restarts", "uptime_s", "upgraded_s")
 
 Say = Callable[[str], None]
 
@@ -62,7 +62,8 @@ class CheckIns:
         kept["failed"] = (
             {printable(str(k), 20): printable(str(v)) for k, v in failed.items()} if isinstance(failed, dict) else {}
         )
-        kept["trial"] = report.get("trial") is True
+        kept |= {k: report.get(k) is True for k in ("trial", "restart_due")}
+        kept["pending"] = None if report.get("pending") is None else _number(report["pending"])
         write_file(self.folder / CHECKINS / f"{name}.json", (json.dumps(kept) + "\n").encode(), 0o600)
         news = f"{name} checks in from {address}: version {kept['version']}, {kept['state']}"
         with self._lock:
@@ -193,6 +194,11 @@ class BoardStatus:
     clock: str = ""  # how far it was off when the board checked in
     trial: bool = False
     failed: dict[str, str] = field(default_factory=dict)
+    system: str = ""  # such as Debian 12.11
+    kernel: str = ""
+    pending: int | None = None  # security updates that wait; None: it does not know
+    upgraded_ago_s: float | None = None  # since apt last looked and installed what there was; None: never
+    restart_due: bool = False  # to begin with what was installed
 
     @property
     def update(self) -> str:
@@ -217,28 +223,44 @@ def status(fleet: Fleet, now_s: float) -> tuple[BoardStatus, ...]:
         report = fleet.last_check_in(name)
         ago_s = None if report is None else max(0.0, now_s - float(report.get("at_s", 0)))
         seen = "never" if ago_s is None else "here" if ago_s < LATE_S else "late"
-        found.append(_seen(name, seen if name in valid else "revoked", ago_s, report or {}, wanted.get(name, 0)))
+        found.append(_seen(name, seen if name in valid else "revoked", ago_s, report or {}, wanted.get(name, 0), now_s))
     return tuple(found)
 
 
 def table(rows: Sequence[BoardStatus], ago: Callable[[float], str]) -> list[str]:
     """Lay rows out as lines for people."""
-    lines = [("board", "seen", "at", "version", "service", "what it does")]
+    lines = [("board", "seen", "at", "version", "service", "system", "what it does")]
     for row in rows:
         when = row.seen if row.ago_s is None else f"{row.seen}, {ago(row.ago_s)} ago"
         what = "; ".join(filter(None, (row.update, row.clock, row.status)))
-        lines.append((row.name, when, row.address, row.version, row.state, what))
+        lines.append((row.name, when, row.address, row.version, row.state, _system(row, ago), what))
     widths = [max(len(line[k]) for line in lines) for k in range(len(lines[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
 
 
-def _seen(name: NodeId, seen: str, ago_s: float | None, report: dict[str, Any], wanted: int) -> BoardStatus:
-    texts = {k: str(report.get(k, "")) for k in ("address", "version", "state", "status")}
+def _system(row: BoardStatus, ago: Callable[[float], str]) -> str:
+    """Say what a board runs beside us, and how its security updates stand."""
+    if not row.system:
+        return ""
+    updates = "no word of security updates" if row.pending is None else f"{row.pending} security updates wait"
+    last = "never upgraded" if row.upgraded_ago_s is None else f"upgraded {ago(row.upgraded_ago_s)} ago"
+    due = "restart due" if row.restart_due else ""
+    return ", ".join(filter(None, (row.system, row.kernel, updates, last, due)))
+
+
+def _seen(
+    name: NodeId, seen: str, ago_s: float | None, report: dict[str, Any], wanted: int, now_s: float
+) -> BoardStatus:
+    texts = {k: str(report.get(k, "")) for k in ("address", "version", "state", "status", "system", "kernel")}
     failed = {str(k): str(v) for k, v in (report.get("failed") or {}).items()}
     release, trial = int(report.get("sequence", 0)), bool(report.get("trial"))
+    pending, upgraded_s = report.get("pending"), float(report.get("upgraded_s", 0))
     ahead_s, clock = float(report.get("ahead_s", 0)), ""
     if abs(ahead_s) > APART_S:
         clock = f"its clock is {abs(ahead_s):.0f} s {'ahead of' if ahead_s > 0 else 'behind'} ours"
     return BoardStatus(
-        name, seen, ago_s, **texts, clock=clock, release=release, wanted=wanted, trial=trial, failed=failed
-    )
+        name, seen, ago_s, **texts, clock=clock, release=release, wanted=wanted, trial=trial, failed=failed,
+        pending=None if pending is None else int(pending),
+        upgraded_ago_s=max(0.0, now_s - upgraded_s) if upgraded_s else None,
+        restart_due=bool(report.get("restart_due")),
+    )  # fmt: skip

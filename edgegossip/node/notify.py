@@ -1,6 +1,9 @@
 """What systemd hears of a board's process (sd_notify(3)): that it is ready, what it does, and, as
 its watchdog, that its loop still turns. Elsewhere nobody listens and nothing is sent. No package:
-it is one datagram."""
+it is one datagram.
+
+A run in progress is a file in the service's runtime directory, touched while the run goes on: the
+board's security updates wait for its end (deploy/rootfs/usr/lib/edgegossip/upgrades.py)."""
 
 from __future__ import annotations
 
@@ -10,12 +13,15 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
 
 from typing_extensions import override
 
 from edgegossip.telemetry.records import EventRecord, Record
 from edgegossip.telemetry.sinks import RecordSink
 
+TRAINING = "training"  # in the runtime directory
 EVERY_S = 2.0  # between two signs of life; the shortest watchdog that makes sense is some times longer
 
 
@@ -27,6 +33,8 @@ class Service:
         address = environ.get("NOTIFY_SOCKET", "")
         self._address = "\0" + address[1:] if address.startswith("@") else address  # @: Linux's abstract sockets
         self._clock, self._next_s, self._lock = clock, clock(), threading.Lock()
+        runtime = environ.get("RUNTIME_DIRECTORY", "")
+        self._mark, self._mark_s = Path(runtime) / TRAINING if runtime else None, clock()
 
     @property
     def listens(self) -> bool:
@@ -48,6 +56,19 @@ class Service:
         """Show one line, as `systemctl status` shows it."""
         self._send("STATUS=" + " ".join(text.split()))
 
+    def training(self) -> None:
+        """Say that a run goes on, for the programs of the image; kept fresh now and then."""
+        if self._mark is not None and self._clock() >= self._mark_s:
+            self._mark_s = self._clock() + EVERY_S
+            with suppress(OSError):
+                self._mark.touch()
+
+    def rests(self) -> None:
+        """Say that no run goes on."""
+        if self._mark is not None:
+            with suppress(OSError):
+                self._mark.unlink(missing_ok=True)
+
     def _send(self, text: str) -> None:
         if not self._address:
             return
@@ -67,18 +88,20 @@ def service() -> Service:
 
 class ServiceSink(RecordSink):
     """Takes every record of the board's loop for a sign of life: a round, or every 5 s for whom it
-    waits."""
+    waits. From its making to its closing a run goes on."""
 
     def __init__(self, to: Service) -> None:
         super().__init__()
         self._service = to
+        to.training()
 
     @override
     def write(self, record: Record) -> None:
         self._service.alive()
+        self._service.training()
         if isinstance(record, EventRecord):
             self._service.status(record.text)
 
     @override
     def close(self) -> None:
-        pass
+        self._service.rests()

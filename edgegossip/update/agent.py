@@ -110,6 +110,7 @@ class Places:
     config: Path = CONFIG
     home: Path = HOME
     module: str = edgegossip.__file__
+    root: Path = Path("/")
 
     def release(self, name: str) -> str:
         """Return the folder of a release."""
@@ -237,7 +238,39 @@ def _report(places: Places, running: str, node: Mapping[str, str]) -> dict[str, 
         "restarts": int(node.get("NRestarts") or 0),
         "status": node.get("StatusText", "")[:300],
         "uptime_s": round(uptime_s),
+        **_system(places),
     }
+
+
+def _system(places: Places) -> dict[str, Any]:
+    """Return what the board runs beside us: its system, kernel, and how its security updates stand
+    (deploy/rootfs/usr/lib/edgegossip/upgrades.py)."""
+    about = dict(re.findall(r'^(\w+)="?([^"\n]*)', _text(places.root / "etc/os-release"), re.MULTILINE))
+    point = _text(places.root / "etc/debian_version").strip()
+    is_debian = about.get("ID") == "debian" and point
+    try:
+        pending = json.loads(_text(places.home / "upgrades"))["pending"]
+    except (ValueError, KeyError, TypeError):
+        pending = None
+    try:
+        upgraded_s = (places.root / "var/lib/apt/periodic/upgrade-stamp").stat().st_mtime
+    except OSError:
+        upgraded_s = 0.0
+    return {
+        "system": f"Debian {point}" if is_debian else about.get("PRETTY_NAME", ""),
+        "kernel": platform.release(),
+        "pending": pending,
+        "upgraded_s": round(upgraded_s),
+        "restart_due": (places.root / "run/reboot-required").exists(),
+    }
+
+
+def _text(path: Path) -> str:
+    """Return the whole of a small file; nothing when it cannot be read."""
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
 
 
 def _set_clock(

@@ -53,7 +53,7 @@ class Place:
     def check_in(self, machine: Machine | None = None) -> Machine:
         machine = machine or Machine()
         module = (self.home / "current/site/edgegossip/__init__.py").resolve()
-        agent.check_in(machine, agent.Places(self.config, self.home, str(module)), machine.said.append)
+        agent.check_in(machine, agent.Places(self.config, self.home, str(module), self.board), machine.said.append)
         return machine
 
     def push(

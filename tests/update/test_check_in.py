@@ -37,6 +37,37 @@ def test_the_fleet_sees_the_board_and_the_board_gets_the_time(place):
     assert len(place.said) == 1, "said once, not every minute"
 
 
+def test_the_fleet_sees_what_a_board_runs_beside_us(place):
+    def seen():
+        place.check_in()
+        return status(Fleet.open(place.fleet.folder), time.time())[0]
+
+    def lines():
+        return table((seen(),), lambda s: f"{s:.0f} s")[1]
+
+    for name, text in {
+        "etc/os-release": 'PRETTY_NAME="Debian GNU/Linux 12 (bookworm)"\nID=debian\n',
+        "etc/debian_version": "12.11\n",
+    }.items():
+        (place.board / name).write_text(text)
+    one = seen()
+    assert (one.system, one.kernel, one.pending) == ("Debian 12.11", os.uname().release, None)
+    assert "no word of security updates, never upgraded" in lines()
+    (place.home / "upgrades").write_text('{"pending": 3, "at_s": 1}')
+    stamp = place.board / "var/lib/apt/periodic/upgrade-stamp"
+    stamp.parent.mkdir(parents=True)
+    stamp.touch()
+    os.utime(stamp, (time.time() - 7200,) * 2)
+    (place.board / "run").mkdir()
+    (place.board / "run/reboot-required").touch()
+    one = seen()
+    assert one.pending == 3 and one.restart_due and 7199 < one.upgraded_ago_s < 7300
+    assert re.search(r"Debian 12.11, \S+, 3 security updates wait, upgraded 72\d\d s ago, restart due", lines())
+    (place.board / "etc/os-release").write_text('PRETTY_NAME="Ubuntu 22.04.5 LTS"\nID=ubuntu\n')
+    (place.home / "upgrades").write_text("[]")
+    assert seen().system == "Ubuntu 22.04.5 LTS" and seen().pending is None
+
+
 def test_a_release_comes_and_is_checked_in_from(place):
     place.push("2")
     machine = place.check_in()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from edgegossip.choices import did_you_mean
@@ -31,20 +31,35 @@ TRIXIE = Debian("trixie", 13, "3.13", (2, 41))
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """Describes a kind of board. `emulated` says what of its image ran under emulation; no image
-    has run on a physical board."""
+    """Describes a kind of board, and the releases of Debian that start on it, its usual one first.
+    `emulated` says what of its image ran under emulation; no image has run on a physical board."""
 
     name: str
     title: str
-    debian: Debian
+    debians: tuple[Debian, ...]
     emulated: str
 
+    @property
+    def debian(self) -> Debian:
+        """The release of Debian that its image has unless another is asked for."""
+        return self.debians[0]
 
+    def with_suite(self, suite: str) -> Board:
+        """Return the board with that suite as its only one; empty: with its usual one. Raises
+        ConfigError."""
+        there = {debian.suite: debian for debian in self.debians}
+        if suite and suite not in there:
+            hint = did_you_mean(suite, there) or f": one of {', '.join(there)}"
+            raise ConfigError(f"--suite {suite}: no image of {self.name} has it{hint}")
+        return replace(self, debians=(there[suite] if suite else self.debian,))
+
+
+_BOTH = (BOOKWORM, TRIXIE)
 _ALL = (
-    Board("raspberry-pi-3", "Raspberry Pi 3, 3+, CM3", BOOKWORM, "no more than raspberry-pi-4: the same files"),
-    Board("raspberry-pi-4", "Raspberry Pi 4, 400, CM4", BOOKWORM, "first boot and a round, qemu -M virt -cpu cortex-a72"),
-    Board("raspberry-pi-zero-2-w", "Raspberry Pi Zero 2 W", BOOKWORM, "no more than raspberry-pi-4: the same files"),
-    Board("raspberry-pi-5", "Raspberry Pi 5, 500, CM5", TRIXIE, "first boot and a round, qemu -M virt -cpu cortex-a72"),
+    Board("raspberry-pi-3", "Raspberry Pi 3, 3+, CM3", _BOTH, "no more than raspberry-pi-4: the same files"),
+    Board("raspberry-pi-4", "Raspberry Pi 4, 400, CM4", _BOTH, "first boot and a round, qemu -M virt -cpu cortex-a72"),
+    Board("raspberry-pi-zero-2-w", "Raspberry Pi Zero 2 W", _BOTH, "no more than raspberry-pi-4: the same files"),
+    Board("raspberry-pi-5", "Raspberry Pi 5, 500, CM5", (TRIXIE,), "first boot and a round, qemu -M virt -cpu cortex-a72"),
 )  # fmt: skip
 BOARDS = MappingProxyType({board.name: board for board in _ALL})
 

@@ -85,13 +85,14 @@ def build_image(
     cache: Path | None,
     echo: Echo,
     *,
+    suite: str = "",
     fresh: bool = False,
 ) -> Built:
     """Make the image of a kind of board, with what it is beside it as IMAGE.json. `mirror`,
-    `source` and `cache` are found where they are None; `fresh` fetches Debian's packages again.
-    Raises EdgegossipError."""
+    `source` and `cache` are found where they are None, the `suite` of Debian where it is empty;
+    `fresh` fetches Debian's packages again. Raises EdgegossipError."""
     start = time.monotonic()
-    request = _request_of(name, output, mirror, source, cache)
+    request = _request_of(boards.board(name), suite, output, mirror, source, cache)
     if fresh:
         for old in (*request.cache.glob("debian-*"), *request.cache.glob("sysroot-*")):
             shutil.rmtree(old) if old.is_dir() else old.unlink()
@@ -104,11 +105,18 @@ def build_image(
 
 
 def build_wheel(
-    name: str, output: Path, mirror: str | None, source: Path | None, cache: Path | None, echo: Echo
+    name: str,
+    output: Path,
+    mirror: str | None,
+    source: Path | None,
+    cache: Path | None,
+    echo: Echo,
+    *,
+    suite: str = "",
 ) -> Path:
     """Make our wheel for the Debian of a kind of board, in the folder `output`. Raises
     EdgegossipError."""
-    request = _request_of(boards.client_board(name).name, output, mirror, source, cache)
+    request = _request_of(boards.client_board(name), suite, output, mirror, source, cache)
     (made,) = _made(request, ("wheel",), echo)["wheel"].folder.glob("*.whl")
     try:
         output.mkdir(parents=True, exist_ok=True)
@@ -125,13 +133,14 @@ def build_release(
     cache: Path | None,
     echo: Echo,
     *,
+    suite: str = "",
     with_packages: bool = False,
 ) -> Path:
     """Make our package as a board of that kind has it, and the list of packages that it needs, in
     the new folder `output`; on request with these packages. Raises EdgegossipError."""
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise ConfigError(f"{output} is there already: name a new folder, as all that is in it becomes the release")
-    request = _request_of(boards.client_board(name).name, output, mirror, source, cache)
+    request = _request_of(boards.client_board(name), suite, output, mirror, source, cache)
     layers = ("packages", "release") if with_packages else ("release",)
     done = _made(request, layers, echo)
     aside = output.with_name(f".{output.name}.part")
@@ -161,11 +170,13 @@ def _made(request: Request, names: Sequence[str], echo: Echo) -> dict[str, Done]
     return steps.carry_out([step for step in every.values() if step.name in wanted], request.cache, echo)
 
 
-def _request_of(name: str, output: Path, mirror: str | None, source: Path | None, cache: Path | None) -> Request:
+def _request_of(
+    board: Board, suite: str, output: Path, mirror: str | None, source: Path | None, cache: Path | None
+) -> Request:
     """Complete what the command line left out. Raises EdgegossipError."""
     mirrors = rootfs.parse_mirrors(mirror) if mirror else rootfs.apt_mirrors()
     cache = cache or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "edgegossip" / "images"
-    return Request(boards.board(name), output, source_of(source), cache, mirrors, epoch())
+    return Request(board.with_suite(suite), output, source_of(source), cache, mirrors, epoch())
 
 
 def source_of(folder: Path | None) -> Path:

@@ -110,7 +110,8 @@ def _check_fits(bundle: ProvisioningBundle, about: Mapping[str, Any], base: Path
         raise ConfigError(
             f"{bundle.name} is a {bundle.board}, which starts from no image of ours: see deploy/README.md"
         )
-    if own.debian.version != about["debian"]:  # boards of one Debian start from the same files
+    # Boards of one Debian start from the same files.
+    if about["debian"] not in {debian.version for debian in own.debians}:
         raise ConfigError(
             f"{base} is for a {about['board']}, and {bundle.name} is a {bundle.board}: build an image for that board"
         )

@@ -25,6 +25,7 @@ PACKAGES = [
     "dbus", "kmod", "iproute2", "iputils-ping", "netbase", "ca-certificates", "python3",
     "openssh-server", "wpasupplicant", "wireless-regdb", "firmware-brcm80211", "raspi-firmware",
     "linux-image-arm64", "initramfs-tools", "zstd", "fdisk", "dosfstools", "e2fsprogs",
+    "unattended-upgrades",
 ]  # fmt: skip
 SYSROOT_PACKAGES = ("libc6-dev", "libpython3-dev")
 _HEADERS = ("--variant=extract", f"--include={','.join(SYSROOT_PACKAGES)}")
@@ -37,12 +38,9 @@ MODULES = [
     "virtio_mmio", "virtio_blk",
 ]  # fmt: skip
 UNITS = ("systemd-networkd", "systemd-networkd-wait-online", "systemd-resolved", "systemd-timesyncd", "ssh")
-# A board talks to its peers and to nobody else; and it has no LVM, nobody at its keyboard, and a
-# radio that another unit (wpa_supplicant@wlan0) looks after.
-QUIET = (
-    "apt-daily.timer", "apt-daily-upgrade.timer", "e2scrub_all.timer", "e2scrub_reap.service",
-    "wpa_supplicant.service",
-)  # fmt: skip
+# A board has no LVM, nobody at its keyboard, and a radio that another unit (wpa_supplicant@wlan0)
+# looks after.
+QUIET = ("e2scrub_all.timer", "e2scrub_reap.service", "wpa_supplicant.service")
 _DPKG = ("path-exclude=/usr/share/man/*", "path-exclude=/usr/share/locale/*", "path-exclude=/usr/share/info/*")
 _DOCS = ("path-exclude=/usr/share/doc/*", "path-include=/usr/share/doc/*/copyright")  # licences stay
 # A shell reads it: Debian's raspi-firmware, which writes config.txt and cmdline.txt with each

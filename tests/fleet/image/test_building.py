@@ -48,7 +48,14 @@ def test_boards():
     with pytest.raises(ConfigError, match="no client for board 'jetson-orin-nan'.*did you mean jetson-orin-nano"):
         boards.client_board("jetson-orin-nan")
     for board in BOARDS.values():
-        assert client.lock_file(ROOT, board.debian).read_text().count("torch==2.9.1") == 1
+        for debian in board.debians:
+            assert client.lock_file(ROOT, debian).read_text().count("torch==2.9.1") == 1
+    assert boards.board("raspberry-pi-4").with_suite("trixie").debian is TRIXIE
+    assert boards.board("raspberry-pi-4").with_suite("").debian is BOOKWORM
+    with pytest.raises(ConfigError, match="--suite bookworm: no image of raspberry-pi-5 has it: one of trixie"):
+        boards.board("raspberry-pi-5").with_suite("bookworm")
+    with pytest.raises(ConfigError, match="did you mean trixie"):
+        boards.board("raspberry-pi-4").with_suite("trixy")
     with pytest.raises(DataError, match="lock_boards"):
         client.lock_file(ROOT / "docs", BOOKWORM)
 
@@ -117,7 +124,8 @@ def test_nothing_of_this_machine_and_no_key_stays_in_the_tree(tmp_path):
     assert not (root / "root/.ssh").exists() and not (root / "var/log/dpkg.log").exists()
     assert (root / "etc/apt/sources.list").read_text() == "deb http://mirror.example/debian bookworm main\n"
     assert os.readlink(root / "etc/resolv.conf") == "../run/systemd/resolve/stub-resolv.conf"
-    assert os.readlink(root / "etc/systemd/system/apt-daily.timer") == "/dev/null"
+    assert os.readlink(root / "etc/systemd/system/e2scrub_all.timer") == "/dev/null"
+    assert not (root / "etc/systemd/system/apt-daily.timer").is_symlink(), "security updates come by themselves"
 
 
 def test_a_board_hashes_no_source_of_pythons_own_modules(tmp_path):

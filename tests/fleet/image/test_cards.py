@@ -173,6 +173,12 @@ def test_a_bundle_for_another_debian_is_refused(base, tmp_path):
         configure.configure(base, bundle_of(tmp_path, "pi-10", board="jetson-nano"), tmp_path / "x.img")
     assert not (tmp_path / "x.img").exists()
     configure.configure(base, bundle_of(tmp_path, "pi-11", board="raspberry-pi-3"), tmp_path / "x.img")
+    about = json.loads(Path(f"{base}.json").read_text())
+    newer = tmp_path / "newer.img"
+    disk.copy_sparse(base, newer)
+    Path(f"{newer}.json").write_text(json.dumps({**about, "debian": 13}))
+    for board in ("raspberry-pi-4", "raspberry-pi-5"):  # the former starts from either
+        configure.configure(newer, bundle_of(tmp_path, board, board=board), tmp_path / "y.img")
 
 
 def test_a_key_in_a_base_image_is_found(base, tmp_path):

@@ -167,9 +167,23 @@ def test_systemd_hears_that_the_loop_turns(tmp_path):
             s.recv(100)
 
 
+def test_a_run_that_goes_on_is_marked_for_the_boards_updates(tmp_path):
+    now, mark = [0.0], tmp_path / "training"
+    service = Service({"RUNTIME_DIRECTORY": str(tmp_path)}, lambda: now[0])
+    assert not mark.exists(), "it waits for its run"
+    sink = ServiceSink(service)
+    assert mark.exists()
+    os.utime(mark, (1, 1))
+    now[0] += EVERY_S
+    sink.event("pi-01", "waiting", "waits for pi-02")
+    assert mark.stat().st_mtime > 1, "kept fresh"
+    sink.close()
+    assert not mark.exists()
+
+
 def test_without_systemd_nothing_is_sent():
     service = Service({})
-    service.ready(), service.alive(), service.status("x")
+    service.ready(), service.alive(), service.status("x"), service.training(), service.rests()
     assert not service.listens
 
 

@@ -38,6 +38,13 @@ class Disk:
     def exists(self, path: str) -> bool:
         return os.access(self.path(path), os.F_OK)
 
+    def modified_s(self, path: str) -> float | None:
+        """Return when a file was last written or touched, Unix seconds; None when there is none."""
+        try:
+            return os.stat(self.path(path)).st_mtime
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
     def real(self, path: str) -> str:
         """Return a path with its symbolic links followed."""
         return os.path.realpath(self.path(path))
