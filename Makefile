@@ -20,12 +20,13 @@ NATIVE_SOURCES := CMakeLists.txt $(shell find edgegossip/native/src -type f)
 # An editable install keeps a list of the modules: it is made anew when one comes or goes.
 MODULES := $(VENV)/.modules-$(shell find edgegossip -name '*.py' | sort | cksum | cut -d' ' -f1)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-BUILD_TOOLS := scikit-build-core nanobind cmake ninja
+LOCKS := $(wildcard locks/*.txt)
+LOCKED := $(PIP) install --require-hashes --no-deps
 # Workers of the test suite: one more than the cores of a small machine, as tests of processes and networks wait half of their time.
 JOBS ?= 3
 SECONDS ?= 60
 
-.PHONY: help demo test test-slow image-smoke fuzz lint types format install wheel clean
+.PHONY: help demo test test-slow image-smoke fuzz lint types format install wheel sbom locks clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -47,7 +48,7 @@ test: lint types ## formatting, lint, types, import rule, tests and branch cover
 	@$(BIN)/python scripts/branch_coverage.py 95 edgegossip/layout.py edgegossip/frame.py edgegossip/codecs edgegossip/gossip edgegossip/engine edgegossip/security
 
 test-slow: $(NATIVE) ## the tests that take long or need a developer's tools (cross compiler, emulator, Flower's simulation engine)
-	@$(PIP) install -c constraints.txt 'flwr[simulation]'
+	@$(LOCKED) -r locks/simulation.txt
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow tests
 
 image-smoke: $(NATIVE) ## an image from nothing to a training board, emulated; needs root; goes on at the stage where it stopped
@@ -71,18 +72,27 @@ install: $(NATIVE) ## only make .venv and build the kernels
 wheel: $(NATIVE) ## dist/*.whl for this machine's Python and architecture
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m build --wheel --no-isolation --outdir dist .
 
+sbom: $(NATIVE) ## dist/*.cdx.json (CycloneDX): what the wheel needs and, with IMAGE=base.img, what that image has
+	@mkdir -p dist && $(BIN)/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible --of JSON -o dist/edgegossip.cdx.json locks/laptop.txt
+	@[ -z "$(IMAGE)" ] || $(BIN)/python scripts/sbom.py "$(IMAGE)" "dist/$(notdir $(IMAGE)).cdx.json"
+
+locks: $(NATIVE) ## make locks/ anew after a change of constraints.txt or pyproject.toml
+	@$(BIN)/python scripts/lock_developers.py $(PIP_FIND_LINKS)
+
 clean: ## remove .venv and everything built
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .coverage.* coverage.json
 
-# The environment, with every extra and torch, at the versions of constraints.txt.
-$(DEPENDENCIES): pyproject.toml constraints.txt
+# The environment, with every extra and torch: nothing that a lock does not know by its hash. Where pip finds torch for the CPU
+# (PIP_FIND_LINKS, PIP_EXTRA_INDEX_URL), that; else PyPI's, which brings CUDA on x86-64.
+$(DEPENDENCIES): $(LOCKS)
 	@[ -n "$(PYTHON)" ] || { echo "edgegossip needs Python 3.11, 3.12 or 3.13, and none was found; set PYTHON=/path/to/python3" >&2; exit 1; }
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV) || \
 	  { rm -rf $(VENV); echo "$(PYTHON) cannot make a virtual environment; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
 	@echo "installing dependencies into $(VENV) (once)"
-	@$(PIP) install -c constraints.txt $(BUILD_TOOLS) \
-	  $$($(BIN)/python -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
-	  print(*(d.replace(" ", "") for d in [*p["dependencies"], *(d for e in p["optional-dependencies"].values() for d in e)]))')
+	@$(LOCKED) -r locks/developer.txt
+	@$(LOCKED) -r locks/torch-cpu.txt 2>/dev/null || $(LOCKED) -r locks/torch.txt
+	@if $(BIN)/python -c 'import sys; from importlib.metadata import requires; sys.exit(not any("nvidia" in r or "cuda" in r for r in requires("torch")))'; \
+	  then $(LOCKED) -r locks/cuda.txt; fi
 	@touch $@
 
 # The package itself, editable: Python changes are live, C++ changes are built by the next make.

@@ -47,7 +47,7 @@ def lock(debian) -> str:
 
 
 if __name__ == "__main__":
-    for debian in dict.fromkeys(board.debian for board in BOARDS.values()):
+    for debian in dict.fromkeys(d for board in BOARDS.values() for d in board.debians):
         file = ROOT / "deploy" / "locks" / debian.lock
         file.write_text(lock(debian))
         print(f"{file.relative_to(ROOT)}: {file.read_text().count('==')} packages")

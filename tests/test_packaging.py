@@ -1,5 +1,6 @@
 """The package: what a wheel carries, and that it runs where there is no compiler."""
 
+import json
 import os
 import re
 import subprocess
@@ -42,6 +43,54 @@ def test_everything_installed_is_pinned():
     pinned = {line.split("==")[0].lower().replace("_", "-") for line in pins}
     for group in [PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()]:
         assert names(group) <= pinned
+
+
+LOCKS = sorted((ROOT / "locks").glob("*.txt"))
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda f: f.stem)
+def test_locks_have_a_hash_for_each_package_and_name_no_place(lock):
+    text = lock.read_text()
+    blocks = re.findall(r"^(\S+)==(\S+)((?: [^\n]*)?\n(?:    .*\n)*)", text, re.MULTILINE)
+    assert blocks and len(blocks) == len(re.findall(r"^[^#\s]", text, re.MULTILINE))
+    assert all("--hash=sha256:" in rest for _, _, rest in blocks)
+    assert not re.search(r"https?:|file:|/opt|--(extra-)?index|--find", text)
+    wanted = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
+    wanted = {normal(name): version for name, version in wanted.items()}
+    assert all(wanted.get(normal(name), v) == v.removesuffix("+cpu") for name, v, _ in blocks), (
+        "as constraints.txt says"
+    )
+
+
+def test_locks_have_all_that_is_asked_for():
+    """`make locks` was not forgotten after a change of pyproject.toml; torch is a lock of its own,
+    so that a build for the CPU brings no CUDA."""
+    locked = {f.stem: {normal(n) for n in re.findall(r"^(\S+)==", f.read_text(), re.MULTILINE)} for f in LOCKS}
+    asked = {normal(n) for group in PROJECT["optional-dependencies"].values() for n in names(group)}
+    assert asked | {normal(n) for n in names(PROJECT["dependencies"])} <= locked["developer"] | locked["torch"]
+    assert locked["torch"] == locked["torch-cpu"] == {"torch"} and not [
+        n for n in locked["developer"] if n.startswith(("nvidia", "cuda"))
+    ]
+    assert all(n.startswith(("nvidia", "cuda", "triton")) for n in locked["cuda"])
+
+
+def normal(name):
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_a_bill_of_materials_of_an_image(tmp_path):
+    pytest.importorskip("cyclonedx", reason="make install brings it")
+    about = {"board": "raspberry-pi-4", "debian": 12, "release": "0.1.0-abc", "epoch": 0, "sha256": "ab" * 32}
+    (tmp_path / "base.img.json").write_text(json.dumps({**about, "packages": {"libc6": "2.36-9+deb12u9"}}))
+    command = [sys.executable, ROOT / "scripts/sbom.py", tmp_path / "base.img", tmp_path / "out.json"]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    found = json.loads((tmp_path / "out.json").read_text())
+    urls = {c["purl"] for c in found["components"]}
+    assert found["bomFormat"] == "CycloneDX" and "pkg:pypi/torch@2.9.1" in urls
+    assert "pkg:deb/debian/libc6@2.36-9%2Bdeb12u9?arch=arm64&distro=debian-12" in urls
+    first = (tmp_path / "out.json").read_bytes()
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    assert (tmp_path / "out.json").read_bytes() == first
 
 
 def without_tools(venv):

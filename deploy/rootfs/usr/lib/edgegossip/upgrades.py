@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from disk import Disk
 
@@ -43,11 +44,12 @@ def held_off(disk: Disk, now_s: float) -> bool:
 
 def count(disk: Disk, run: Callable[[Sequence[str]], str], now_s: float) -> None:
     """Keep how many security updates wait, by apt's own word; none is known where this board's apt
-    has no source of them."""
-    known = LABEL in run(["apt-get", "indextargets", "--format", "$(LABEL)", "Created-By: Packages"]).split()
-    would = run(["apt-get", "--simulate", "--quiet=2", "dist-upgrade"]) if known else ""
-    found = {"pending": len(_INSTALLS.findall(would)) if known else None, "at_s": round(now_s)}
-    disk.replace(FOUND, json.dumps(found).encode())
+    has no source of them, or cannot say."""
+    pending = None
+    with suppress(OSError, subprocess.SubprocessError):
+        if LABEL in run(["apt-get", "indextargets", "--format", "$(LABEL)", "Created-By: Packages"]).split():
+            pending = len(_INSTALLS.findall(run(["apt-get", "--simulate", "--quiet=2", "dist-upgrade"])))
+    disk.replace(FOUND, json.dumps({"pending": pending, "at_s": round(now_s)}).encode())
 
 
 def _run(command: Sequence[str]) -> str:
