@@ -41,4 +41,6 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "flwr":
             raise
-        raise HostError("server mode needs Flower: pip install 'edgegossip[server]'") from None
+        raise HostError(
+            "server mode needs Flower: pip install 'edgegossip[server]' from a checkout or a release file"
+        ) from None

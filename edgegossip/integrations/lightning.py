@@ -21,7 +21,8 @@ else:
             from pytorch_lightning import Callback
         except ImportError as error:
             raise HostError(
-                "edgegossip.integrations.lightning needs lightning: pip install 'edgegossip[lightning]'"
+                "edgegossip.integrations.lightning needs lightning: "
+                "pip install 'edgegossip[lightning]' from a checkout or a release file"
             ) from error
 
 

@@ -203,7 +203,9 @@ def _check_machine() -> None:
     tools.need(*_NEEDS)
     missing = [name for name in _MODULES if importlib.util.find_spec(name) is None]
     if missing:
-        raise HostError(f"this needs {', '.join(missing)}: pip install 'edgegossip[image]'")
+        raise HostError(
+            f"this needs {', '.join(missing)}: pip install 'edgegossip[image]' from a checkout or a release file"
+        )
     if os.geteuid():
         again = tools.with_sudo("image ... --cache DIR")
         raise HostError(f"building a root file system needs root, for the owners of its files: say it again as {again}")
