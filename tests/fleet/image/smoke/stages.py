@@ -30,6 +30,7 @@ MESH = ("run.nodes=3", f"run.rounds={RUN_ROUNDS}", "training.local_steps=60", "g
 SLOW = float(os.environ.get("EDGEGOSSIP_SMOKE_PATIENCE", "1"))  # on a busy machine: 4
 # Whose image it is; one of another kernel does not start as raspi3b.
 BOARD = os.environ.get("EDGEGOSSIP_SMOKE_BOARD", "raspberry-pi-4")
+SUITE = os.environ.get("EDGEGOSSIP_SMOKE_SUITE", "")
 
 
 def edgegossip(*arguments: str | Path) -> list[str]:
@@ -52,6 +53,7 @@ def build(work: Path, cache: Path) -> str:
     log = work / "build.log"
     with open(log, "w") as stream:
         command = edgegossip("image", "build", "--board", BOARD, "-o", work / "base.img", "--cache", cache)
+        command += ["--suite", SUITE] if SUITE else []
         if subprocess.run(command, stdout=stream, stderr=stream).returncode:
             raise Stopped(f"image build: {log.read_text().splitlines()[-1]}")
     cli("image", "verify", work / "base.img", timeout_s=900)
