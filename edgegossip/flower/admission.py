@@ -39,7 +39,7 @@ from typing import Any
 from edgegossip.flower.connection import ASK_DOMAIN, KEY_DOMAIN
 from edgegossip.security import tls
 from edgegossip.security.admission import REVOKED, Admission
-from edgegossip.security.limits import RateLimitedLog, host_of
+from edgegossip.security.limits import RateLimitedLog, host_of, network_of
 from edgegossip.telemetry.records import Value
 from edgegossip.types import EdgegossipError, NodeId, PeerError
 from edgegossip.untrusted import Refusal
@@ -244,10 +244,9 @@ class AdmissionController:
             self._lose(name, REVOKED)
 
     def _log_refusal(self, address: str, why: str) -> None:
-        host = host_of(address)
-        refusal = Refusal("", address.rpartition(":")[0], why)
-        if self._log_limit.worth(refusal, time.monotonic(), host):
-            self._refused(refusal)
+        network = network_of(address)
+        if self._log_limit.worth((network, why), time.monotonic(), network):
+            self._refused(Refusal("", host_of(address), why))
 
     def _send(self, document: dict[str, Any]) -> None:
         with suppress(OSError), self._lock:

@@ -199,13 +199,6 @@ def of_caller(peer: str) -> str:
     return unquote(peer).partition(":")[2]
 
 
-def without_port(place: str) -> str:
-    """Return what stays the same when somebody comes again: `place` ends with a host and a port,
-    and that changes."""
-    head, _, port = place.rpartition(":")
-    return head if port.isdigit() else place
-
-
 def _words(error: Exception) -> str:
     text = getattr(error, "strerror", None) or str(error)
     return str(text).lower()

@@ -35,11 +35,11 @@ from edgegossip.frame import LEAST_FRAME_BYTES
 from edgegossip.memory import Buffer, Spool
 from edgegossip.mesh._grpc import GenericRpcHandler, grpc
 from edgegossip.mesh._proto import mesh_pb2
-from edgegossip.mesh.address import of_caller, without_port
+from edgegossip.mesh.address import of_caller
 from edgegossip.mesh.base import MeshLimits, Notice, Received, TransportEvent
 from edgegossip.mesh.connections import CallerGone, Security, other_name, other_receiver, other_run, other_version
 from edgegossip.mesh.wire import METHOD, PROTOCOL_VERSION, ChunkView, parse_request
-from edgegossip.security.limits import RateLimitedLog, TokenBuckets
+from edgegossip.security.limits import RateLimitedLog, TokenBuckets, network_of
 from edgegossip.types import DecodeError, NodeId, PeerError
 from edgegossip.untrusted import Refusal, printable
 
@@ -372,7 +372,7 @@ class Inbound(GenericRpcHandler):
     def _log_refusal(self, refusal: Refusal, code: mesh_pb2.RefusalCode) -> None:
         """Tell the log: the same reason of the same caller at most once a minute, and few lines
         altogether."""
-        source = without_port(refusal.caller)
+        source = refusal.who, network_of(refusal.address)
         if self._refusals.worth((source, code), time.monotonic(), source):
             about = refusal.who if refusal.who in self._sources else None
             self._inbox.post(Notice.of(about, refusal))

@@ -23,7 +23,7 @@ from typing_extensions import override
 from edgegossip.mesh import address as addresses
 from edgegossip.mesh._grpc import GenericRpcHandler, grpc, health_pb2, reflection, reflection_pb2
 from edgegossip.mesh.connections import Security, Tell
-from edgegossip.security.limits import Decision, RateLimitedLog, RequestLimiter
+from edgegossip.security.limits import Decision, RateLimitedLog, RequestLimiter, network_of
 from edgegossip.types import DecodeError
 from edgegossip.untrusted import Refusal, printable
 
@@ -118,7 +118,7 @@ class StandardServices(GenericRpcHandler):
     async def _admit(self, context: grpc.aio.ServicerContext) -> None:
         """Count one question more. Ends the call when its caller asks too often, and with
         certificates keeps out who insists."""
-        who = tuple(context.auth_context().get("x509_subject_alternative_name", ())) or addresses.without_port(
+        who = tuple(context.auth_context().get("x509_subject_alternative_name", ())) or network_of(
             addresses.of_caller(context.peer())
         )
         now_s = time.monotonic()

@@ -49,6 +49,7 @@ from edgegossip.security.limits import (
     TokenBuckets,
     endpoint,
     host_of,
+    network_of,
 )
 from edgegossip.security.names import token_in
 from edgegossip.types import DecodeError, EdgegossipError, HostError, PeerError
@@ -408,7 +409,7 @@ class FrontEnd:
         """Say what failed of ours, or of this machine: no descriptor left, for example."""
         about = f"the connection of {pending.who}" if pending else "connections"
         reason = (error.strerror if isinstance(error, OSError) else None) or f"{type(error).__name__} {error}".strip()
-        key = host_of(pending.address) if pending else "", reason
+        key = network_of(pending.address) if pending else "", reason
         with suppress(Exception):
             if self._lines.worth(key, time.monotonic()):
                 if not isinstance(error, OSError):  # a defect
@@ -447,7 +448,7 @@ class FrontEnd:
             if reason := self._limiter.why_not(host, now_s):
                 with suppress(OSError), connection:
                     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-                self._say(None, (host, reason), Refusal("", host, reason), host)
+                self._say(None, (network_of(host), reason), Refusal("", host, reason), network_of(host))
                 continue
             self._evict_for(host, now_s)
             self._take_in(connection, endpoint(host, int(peer[1])))
@@ -460,8 +461,8 @@ class FrontEnd:
             with suppress(OSError):
                 pending.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             self._forget(pending)
-            theirs = host_of(pending.address)
-            self._say(None, (theirs, reason), Refusal("", theirs, reason), theirs)
+            theirs = network_of(pending.address)
+            self._say(None, (theirs, reason), Refusal("", host_of(pending.address), reason), theirs)
 
     def _pause(self, error: OSError) -> None:
         self._say(None, "", f"this board takes no connections for a moment: {(error.strerror or str(error)).lower()}")
@@ -534,7 +535,7 @@ class FrontEnd:
             pending.close()
 
     def _refuse(self, pending: PendingHandshake, reason: str) -> None:
-        source = pending.caller.subject if pending.caller else host_of(pending.address)
+        source = pending.caller.subject if pending.caller else network_of(pending.address)
         self._forget(pending)
         self._say(pending.caller, (source, reason), pending.refusal(reason), source)
 

@@ -1,5 +1,5 @@
 """How often somebody may come or ask, how many may stand at a port at a time, and how often a log
-may say so.
+may say so. Who has shown no certificate counts by its network: `network_of`.
 
 Pure: the caller passes monotonic seconds. Memory is bounded whatever strangers do: who was unseen
 for longest is forgotten."""
@@ -65,44 +65,47 @@ class SharedRateLimiter:
     """Keeps one rate for everybody who has not shown a certificate yet, as a coordinator's HTTP
     port has it: a signature costs some milliseconds, whoever made it. Addresses that were refused
     of late, or have many questions open, share a smaller rate of their own, so that they cannot
-    keep out boards that come from elsewhere."""
+    keep out boards that come from elsewhere. Addresses count as `network_of` says."""
 
     BOARDS, BOARDS_BURST = 10.0, 64.0  # a second, at once
     STRANGERS, STRANGERS_BURST = 5.0, 32.0
-    MAX_OPEN = 32  # questions of one address at the same time, before it is known whose they are
-    STRANGE_S = 60.0  # that an address which was refused is taken for a stranger's
-    MAX_REFUSED = 1000  # addresses remembered
+    MAX_OPEN = 32  # questions of one network at the same time, before it is known whose they are
+    STRANGE_S = 60.0  # that one which was refused is taken for a stranger's
+    MAX_REFUSED = 1000  # networks remembered
 
     def __init__(self) -> None:
         self._boards = TokenBuckets(self.BOARDS, self.BOARDS_BURST)
         self._strangers = TokenBuckets(self.STRANGERS, self.STRANGERS_BURST)
-        self._refused: OrderedDict[str, float] = OrderedDict()  # when, by address, the latest last
+        self._refused: OrderedDict[str, float] = OrderedDict()  # when, by network, the latest last
         self._open: Counter[str] = Counter()
 
     def allows(self, address: str, now_s: float) -> bool:
         """Return whether a question from there is taken now."""
-        refused_s = self._refused.get(address)
+        network = network_of(address)
+        refused_s = self._refused.get(network)
         strange = refused_s is not None and now_s - refused_s < self.STRANGE_S
-        limiter = self._strangers if strange or self._open[address] > self.MAX_OPEN else self._boards
+        limiter = self._strangers if strange or self._open[network] > self.MAX_OPEN else self._boards
         return limiter.take("", now_s)
 
     def refused(self, address: str, now_s: float) -> None:
         """Note that who asked from there may not come in."""
-        self._refused.pop(address, None)
-        self._refused[address] = now_s
+        network = network_of(address)
+        self._refused.pop(network, None)
+        self._refused[network] = now_s
         while len(self._refused) > self.MAX_REFUSED:
             self._refused.popitem(last=False)
 
     @contextmanager
     def asking(self, address: str) -> Iterator[None]:
         """Hold a question from there open."""
-        self._open[address] += 1
+        network = network_of(address)
+        self._open[network] += 1
         try:
             yield
         finally:
-            self._open[address] -= 1
-            if not self._open[address]:
-                del self._open[address]
+            self._open[network] -= 1
+            if not self._open[network]:
+                del self._open[network]
 
 
 class RateLimitedLog:
@@ -129,7 +132,7 @@ class ConnectionLimits:
     seconds."""
 
     handshake_s: float = 1.8  # bound of a caller's handshake, and of its silence before Hello
-    connections_per_s: float = 50.0  # from one address, in the long run
+    connections_per_s: float = 50.0  # from one address or IPv6 network, in the long run
     connection_burst: int = 200  # and at once: a fleet on one machine starts with two a pair of boards
     max_pending_handshakes: int = 256  # connections that have not finished the TLS handshake
     max_pending_handshakes_per_address: int = 64
@@ -156,7 +159,7 @@ P = TypeVar("P", bound=Pending)
 
 class ConnectionLimiter:
     """Bounds how often one address connects, and how many connections may be in their TLS
-    handshakes.
+    handshakes. Addresses count as `network_of` says.
 
     Where it is full a newcomer is not turned away: strangers that hold every place would keep out
     those with a certificate, who need theirs for a moment only. So one of those that are there has
@@ -168,12 +171,13 @@ class ConnectionLimiter:
 
     def why_not(self, host: str, now_s: float) -> str:
         """Return why a newcomer from this host is not even listened to; empty when it is."""
-        return "" if self._rates.take(host, now_s) else f"more than {self._per_s:g} connections a second"
+        return "" if self._rates.take(network_of(host), now_s) else f"more than {self._per_s:g} connections a second"
 
     def to_evict(self, host: str, pending: Sequence[P], now_s: float) -> tuple[P, str] | None:
         """Return who has to go before a newcomer from this host may stay, and why; None while there
         is room."""
-        own = [p for p in pending if host_of(p.address) == host]
+        networks = Counter(network_of(p.address) for p in pending)
+        own = [p for p in pending if network_of(p.address) == network_of(host)]
         if len(own) >= self._max_per_address:
             candidates, whose = own, "of its "
         elif len(pending) >= self._max:
@@ -183,11 +187,10 @@ class ConnectionLimiter:
         # One that hesitates, or else one from the network that has most of them, and of those the
         # oldest: an honest board speaks at once, and is through before an attacker with one machine
         # has made its connections the oldest.
-        networks = Counter(network_of(host_of(p.address)) for p in candidates)
 
         def order(p: P) -> tuple[bool, int, float]:
             hesitates = p.silent and now_s - p.since_s > _HESITATES_S
-            return not hesitates, -networks[network_of(host_of(p.address))], p.since_s
+            return not hesitates, -networks[network_of(p.address)], p.since_s
 
         return min(candidates, key=order), f"{len(candidates)} {whose}connections have not finished the TLS handshake"
 
@@ -202,11 +205,16 @@ def endpoint(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def network_of(host: str) -> bytes:
-    """Return what one machine may have many addresses of: the first 64 bits in IPv6 (RFC 4291,
-    2.5.4), nothing less than all in IPv4."""
-    host = host.partition("%")[0]
-    if ":" not in host:
-        return host.encode()
-    address = socket.inet_pton(socket.AF_INET6, host)
-    return socket.inet_ntoa(address[12:]).encode() if address.startswith(_IPV4_MAPPED) else address[:8]
+def network_of(place: str) -> str:
+    """Return what a place, HOST or HOST:PORT, counts as wherever somebody is limited by it: of what
+    one machine may have many addresses, so the first 64 bits in IPv6 (RFC 4291, 2.5.4), and nothing
+    less than all in IPv4."""
+    head, colon, _ = place.rpartition(":")
+    host = (head if colon and (":" not in head or head.endswith("]")) else place).strip("[]").partition("%")[0]
+    try:
+        address = socket.inet_pton(socket.AF_INET6, host)
+    except (OSError, ValueError):  # IPv4, or no address at all
+        return host
+    if address.startswith(_IPV4_MAPPED):
+        return socket.inet_ntoa(address[12:])
+    return f"{socket.inet_ntop(socket.AF_INET6, address[:8] + bytes(8))}/64"

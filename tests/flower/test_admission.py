@@ -274,12 +274,16 @@ def test_a_question_that_is_not_answered_is_forgotten(monkeypatch: pytest.Monkey
     port.line._receive({"answer": 1, "why": ""})  # too late: nobody is hurt
 
 
-def test_a_flood_of_strangers_leaves_boards_their_turn(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("strangers", [STRANGER, "fd00:bad::{:x}"], ids=["one address", "one IPv6 network"])
+def test_a_flood_of_strangers_leaves_boards_their_turn(
+    port: Port, monkeypatch: pytest.MonkeyPatch, strangers: str
+) -> None:
     monkeypatch.setattr("edgegossip.flower.admission.BEHIND_S", 1e12)
     floods = [
-        port.ask(JOIN_PATH, _body(key="k", proof="eA==", time=NOW))[0]
-        for _ in range(int(SharedRateLimiter.BOARDS_BURST) + 60)
+        port.ask(JOIN_PATH, _body(key="k", proof="eA==", time=NOW), strangers.format(k))[0]
+        for k in range(int(SharedRateLimiter.BOARDS_BURST) + 60)
     ]
     assert floods[0] == 403 and 429 in floods
+    assert port.refused == [f"refused {strangers.format(0)}: the proof is of nobody in this fleet"]
     good = [port.ask(JOIN_PATH, _body(key=f"{k}", proof="Ym9hcmQtMA==", time=NOW), BOARD)[0] for k in range(30)]
     assert good == [200] * 30

@@ -150,6 +150,31 @@ def test_who_asks_too_often_is_refused_then_kept_out():
     assert struck and lines == ["refused 10.0.0.3:5: it asks for health and reflection more than 10 times a second"]
 
 
+def test_without_certificates_a_network_of_many_addresses_asks_no_more_than_one():
+    standard = StandardServices([MESH], None, lambda peer, said: None)
+
+    class Context:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def auth_context(self) -> dict:
+            return {}
+
+        def peer(self) -> str:
+            return f"ipv6:%5Bfd00:bad::{self.number:x}%5D:7700"
+
+        async def abort(self, code: grpc.StatusCode, text: str) -> None:
+            raise PermissionError(code)
+
+    async def refused(number: int) -> bool:
+        try:
+            return await standard._check(b"", Context(number)) != SERVING
+        except PermissionError:
+            return True
+
+    assert sum(asyncio.run(refused(number)) for number in range(500)) >= 350
+
+
 def test_too_many_watchers_are_sent_away(channel):
     calls = [channel.unary_stream(f"/{HEALTH}/Watch")(b"", timeout=PATIENCE_S) for _ in range(16)]
     assert [next(call) for call in calls] == [SERVING] * 16

@@ -86,9 +86,45 @@ def test_a_network_of_many_addresses_counts_as_one():
     connections[7].silent = True
     victim, _ = limiter().to_evict("fd00:1::9", connections, 3.0)
     assert victim is connections[7]  # one that hesitates
-    assert network_of("::ffff:10.0.0.7") == network_of("10.0.0.7") != network_of("10.0.0.8")
-    assert network_of("fe80::1%eth0") == network_of("fe80::2")
     assert limiter().to_evict("fd00:1::9", connections[:255], 3.0) is None
+
+
+@pytest.mark.parametrize(
+    "places",
+    [
+        ("10.0.0.7", "10.0.0.7:7700", "::ffff:10.0.0.7", "[::ffff:10.0.0.7]:7700"),
+        ("fd00:bad::1", "[fd00:bad::2]:7700", "[fd00:bad:0:0:ffff::]:1", "fd00:bad::/64"),
+        ("fe80::1%eth0", "[fe80::2%eth0]:7700", "fe80::/64"),
+        ("somebody", "somebody:0"),
+    ],
+)
+def test_what_a_place_counts_as(places):
+    assert len({network_of(place) for place in places if "/" not in place}) == 1
+    assert network_of(places[0]) == places["/" in places[-1] and -1]
+    others = ("10.0.0.8", "fd00:bad:0:1::1", "[fe81::1]:7700", "", ":0", "::1:7700", "[fd00", "a:b:c", "\0:", "é:1")
+    assert network_of(places[0]) not in {network_of(other) for other in others}
+
+
+def test_all_addresses_of_a_network_share_what_one_may_do():
+    """As one machine may have 2**64 of them: it may connect and ask no more often than with one,
+    holds no more places, and writes no more lines."""
+    addresses, limits = [f"fd00:bad::{k:x}" for k in range(1000)], limiter()
+    assert sum(not limits.why_not(host, 0.0) for host in addresses) == MeshLimits().connection_burst
+    assert not limits.why_not("fd00:bad:0:1::1", 0.0)  # others are not concerned
+    theirs = strangers(("fd00:bad::{}", MeshLimits().max_pending_handshakes_per_address), silent=False)
+    victim, reason = limits.to_evict("fd00:bad::fff", theirs, 3.0)
+    assert victim is theirs[0] and "of its connections" in reason
+    assert limits.to_evict("fd00:bad:0:1::1", theirs, 3.0) is None
+
+    shared = SharedRateLimiter()
+    shared.refused("fd00:bad::1", 0.0)
+    assert sum(shared.allows(host, 0.0) for host in addresses) == shared.STRANGERS_BURST
+    with ExitStack() as stack:
+        for host in addresses[: shared.MAX_OPEN + 1]:
+            stack.enter_context(shared.asking(host))
+        late_s = 2 * shared.STRANGE_S
+        assert sum(shared.allows(host, late_s) for host in addresses) == shared.STRANGERS_BURST
+        assert shared.allows("fd00:bad:0:1::1", late_s)
 
 
 def test_the_same_line_is_told_once_a_minute_and_few_altogether():

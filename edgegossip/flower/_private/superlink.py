@@ -71,7 +71,7 @@ from edgegossip.flower._private.link import (
 )
 from edgegossip.flower.admission import ADMISSION_VARIABLE, OBJECTS_VARIABLE, token_of
 from edgegossip.flower.connection import JOIN_PATH, NOT_ADMITTED, RECIPE_PATH, REVOKED_PATH, TOKEN_HEADER
-from edgegossip.security.limits import SharedRateLimiter, TokenBuckets
+from edgegossip.security.limits import SharedRateLimiter, TokenBuckets, endpoint
 from edgegossip.telemetry.sockets import BoardSockets
 from edgegossip.untrusted import whole_number
 
@@ -350,8 +350,7 @@ class AdmissionMiddleware:
     async def _ask(self, what: str, question: dict[str, str], scope: Scope) -> dict[str, Any]:
         """Return the coordinator's answer. Raises _Refused when it is no."""
         try:
-            host, port = scope["client"]
-            asked = self._control.ask(what, {**question, "from": f"{host}:{port}"})
+            asked = self._control.ask(what, {**question, "from": endpoint(*scope["client"])})
             answer = await asyncio.wait_for(asyncio.wrap_future(asked), ANSWER_S)
         except TimeoutError:
             raise _Refused(503, "the coordinator is busy; try again in a moment") from None
@@ -430,7 +429,7 @@ def _report_handshakes(control: ControlChannel) -> None:
     def watched(self: Any, error: BaseException | None) -> None:
         if error is not None:
             where = self._transport.get_extra_info("peername") if self._transport is not None else None
-            address = f"{where[0]}:{where[1]}" if where else "somebody:0"
+            address = endpoint(where[0], where[1]) if where else "somebody:0"
             reason = (error.reason or str(error)) if isinstance(error, ssl.SSLError) else "EOF"
             control.report_handshake(reason, address)
         complete(self, error)

@@ -48,7 +48,7 @@ from edgegossip.mesh.membership.protocol import (
     bits,
     rows_of,
 )
-from edgegossip.security.limits import Decision, RateLimitedLog, RequestLimiter, TokenBuckets
+from edgegossip.security.limits import Decision, RateLimitedLog, RequestLimiter, TokenBuckets, network_of
 from edgegossip.types import DecodeError, EdgegossipError, NodeId, PeerError
 from edgegossip.untrusted import Refusal, printable
 
@@ -330,7 +330,7 @@ class EventDelegate:
 
     def refused(self, refusal: Refusal) -> None:
         """Tell that somebody was refused. The same is told at most once a minute."""
-        source = addresses.without_port(refusal.caller)
+        source = refusal.who, network_of(refusal.address)
         if self._refusals.worth((source, refusal.why), self._clock(), source):
             self._log("refused", str(refusal), **refusal.fields)
 
