@@ -19,9 +19,19 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis as DrawnAxis
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import EngFormatter, FuncFormatter, LogFormatter, LogLocator, NullFormatter
 
-from edgegossip.report.draw import INK, MUTED, PALETTE, STYLE, class_colors, new_figure, save
+from edgegossip.report.draw import (
+    INK,
+    MUTED,
+    PALETTE,
+    STYLE,
+    class_colors,
+    legend_columns,
+    legend_text,
+    new_figure,
+    save,
+)
 from edgegossip.report.units import printable
 
 Point: TypeAlias = tuple[float, float]
@@ -103,7 +113,7 @@ def _draw(axes: Axes, s: Series, color: str, mark: int, kind: str) -> None:
 
 
 def _finish(drawn: DrawnAxis, axis: Axis) -> None:
-    drawn.set_label_text(axis.label)
+    drawn.set_label_text(printable(axis.label, 80))
     if axis.log:
         scale = drawn.axes.set_xscale if drawn.axis_name == "x" else drawn.axes.set_yscale  # type: ignore[attr-defined]
         scale("log", base=axis.log)
@@ -116,6 +126,9 @@ def _finish(drawn: DrawnAxis, axis: Axis) -> None:
     elif axis.unit:
         drawn.set_major_formatter(EngFormatter(unit=axis.unit))
         drawn.set_minor_formatter(NullFormatter())
+    elif axis.log:  # matplotlib's own choice is mathtext
+        drawn.set_major_formatter(LogFormatter())
+        drawn.set_minor_formatter(LogFormatter())
 
 
 def _legend(figure: Figure, paint: dict[str, str], marks: Sequence[str], lines: bool) -> None:
@@ -127,13 +140,12 @@ def _legend(figure: Figure, paint: dict[str, str], marks: Sequence[str], lines: 
             style = {"linestyle": _LINES[k % len(_LINES)]}
         entries.append(Line2D([], [], color=MUTED, label=_label(name), **style))
     if entries:
-        longest = max(len(str(entry.get_label())) for entry in entries)
-        columns = max(1, min(4, len(entries), _LEGEND_LETTERS // (longest + 8)))  # else the widest entries are cut off
+        columns = legend_columns([str(entry.get_label()) for entry in entries], 4, _LEGEND_LETTERS)
         figure.legend(handles=entries, loc="outside lower center", ncols=columns, handlelength=2.6)
 
 
 def _label(words: str) -> str:
-    return printable(words, 60) or "as in the recipe"
+    return legend_text(words, 60) or "as in the recipe"
 
 
 # -- where time and bytes go
@@ -158,7 +170,7 @@ def stacked_bars(
                 bottom += heights
             for k, total in enumerate(bottom):
                 axes.text(k, total, f"{total:.3g}", ha="center", va="bottom", fontsize=8, fontweight="bold")
-            axes.set_xticks(range(len(bars)), [label for label, _ in bars])
+            axes.set_xticks(range(len(bars)), [printable(label, 20) for label, _ in bars])
             axes.set_xlabel(x)
             axes.grid(axis="y")
             axes.set_title(printable(name, 26), fontsize=8.5, color=INK)
@@ -178,7 +190,9 @@ def speedups(curves: Mapping[str, Sequence[Point]], counts: Sequence[int], title
         axes.plot(counts, ideal, color=MUTED, linestyle="--", linewidth=1.2, label="ideal")
         for k, ((name, points), color) in enumerate(zip(curves.items(), class_colors(len(curves)), strict=True)):
             xs, ys = [x for x, _ in points], [y for _, y in points]
-            axes.plot(xs, ys, color=color, marker=_MARKERS[k % len(_MARKERS)], markersize=5, label=printable(name, 40))
+            axes.plot(
+                xs, ys, color=color, marker=_MARKERS[k % len(_MARKERS)], markersize=5, label=legend_text(name, 40)
+            )
         axes.set_xticks(counts)
         axes.set_xlabel("boards")
         axes.set_ylabel(f"times as fast as {counts[0]} boards")
@@ -201,13 +215,14 @@ def losses(curves: Sequence[tuple[str, Sequence[Sequence[float | None]]]], title
                 if not len(points):
                     continue
                 style: dict[str, Any] = {"marker": _MARKERS[k % len(_MARKERS)], "markersize": 3.5, "linewidth": 1.4}
-                axes.plot(points[:, column], points[:, 2], color=color, label=printable(name, 40), **style)
+                axes.plot(points[:, column], points[:, 2], color=color, label=legend_text(name, 40), **style)
             axes.grid(True)
         grid[0].set_xlabel("seconds")
         grid[0].set_xlim(left=0)
         grid[1].set_xlabel("bytes sent by all boards")
         grid[1].set_xscale("log")
         grid[1].xaxis.set_major_formatter(EngFormatter(unit="B"))
+        grid[1].xaxis.set_minor_formatter(NullFormatter())
         grid[0].set_ylabel("training loss")
         figure.legend(*grid[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
         return save(figure, path)

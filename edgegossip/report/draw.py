@@ -5,6 +5,7 @@ screen, with colours of Okabe and Ito, which people with any kind of colour visi
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,7 @@ STYLE: Any = {
     "ytick.color": MUTED,
     "grid.color": GRID,
     "legend.frameon": False,
+    "text.parse_math": False,  # names may hold any character, a "$" too
 }
 
 
@@ -70,9 +72,23 @@ def new_figure(width_in: float, height_in: float, title: str) -> Figure:
 
 
 def save(figure: Figure, path: Path) -> Path:
-    """Write a figure as a PNG file, and return where it is."""
-    figure.savefig(path, dpi=150)
+    """Write a figure as a PNG file, and return where it is. A box stands for each character of a
+    name that the font lacks, and no warning."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from")
+        figure.savefig(path, dpi=150)
     return path
+
+
+def legend_text(text: str, most: int) -> str:
+    """Return a name for a legend, in which matplotlib leaves out what begins with "_"."""
+    return ("\N{ZERO WIDTH SPACE}" if text.startswith("_") else "") + printable(text, most)
+
+
+def legend_columns(labels: Sequence[str], most: int, letters: int) -> int:
+    """Return how many labels go into one line of a legend that is so wide: else the widest are cut
+    off."""
+    return max(1, min(most, len(labels), letters // (max(map(len, labels), default=0) + 8)))
 
 
 PALETTE = {
@@ -223,7 +239,7 @@ def draw_partition(nodes: Sequence[str], classes: Sequence[str], counts: Any, ti
                 table[:, k],
                 left=left,
                 color=colors[k],
-                label=printable(name, 20),
+                label=legend_text(name, 20),
                 height=0.72,
                 **_EDGE,
             )
@@ -240,7 +256,9 @@ def draw_partition(nodes: Sequence[str], classes: Sequence[str], counts: Any, ti
         axes.set_xlim(0, 1.08 * widest)
         axes.set_xlabel("training examples")
         axes.grid(axis="x")
-        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=10, title="class")
+        handles, labels = axes.get_legend_handles_labels()
+        columns = legend_columns(labels, 10, 190)
+        figure.legend(handles, labels, loc="outside lower center", ncols=columns, title="class")
         return save(figure, path)
 
 

@@ -20,6 +20,7 @@ from typing import Protocol, TextIO
 from typing_extensions import override
 
 from edgegossip.report.progress import COLUMNS, Fleet, Notice, Watcher, cells, doing, heads, notice_text, title
+from edgegossip.report.table import aligned
 from edgegossip.report.units import bytes_text, number_text, printable, seconds_text
 from edgegossip.telemetry.records import EventRecord, MetricsRecord, Record
 from edgegossip.telemetry.sinks import RecordSink
@@ -246,18 +247,13 @@ class PlainTop(TopScreen):
 def plain_table(watcher: Watcher) -> str:
     """Return the boards as they are now, without control characters."""
     shown = heads(watcher)
-    rows = []
+    rows, ends = [list(shown.values())], ["", ""]
     for board in watcher.fleet.boards.values():
         texts = dict(zip(COLUMNS, cells(board, watcher.now.get(board.name)), strict=True))
-        rows.append((*(texts[name] for name in shown), doing(board, watcher)))
-    header = (*shown.values(), "")
-    widths = [max(len(row[k]) for row in [header, *rows]) for k in range(len(shown))]
-
-    def line(row: tuple[str, ...]) -> str:
-        numbers = (cell.rjust(width) for cell, width in zip(row[1:-1], widths[1:], strict=True))
-        return "  ".join([row[0].ljust(widths[0]), *numbers, row[-1]]).rstrip()
-
-    return "\n".join([title(watcher), "", line(header), "-" * (sum(widths) + 2 * len(widths) - 2), *map(line, rows)])
+        rows.append([texts[name] for name in shown])
+        ends.append(doing(board, watcher))
+    lines = (f"{line}  {end}".rstrip() for line, end in zip(aligned(rows), ends, strict=True))
+    return "\n".join([title(watcher), "", *lines])
 
 
 def _rich_top(stream: TextIO) -> TopScreen:

@@ -318,7 +318,7 @@ def cells(board: Board, now: BoardStats | None) -> tuple[str, ...]:
     warm = UNKNOWN if hot is None else f"{hot:.0f} °C" + ("!" if gauge("sys/throttled") else "")
     load = gauge("sys/cpu_percent")
     return (
-        printable(board.name),
+        printable(board.name, 64),
         str(board.rounds),
         number_text(board.loss, 4),
         number_text(board.score, 4),

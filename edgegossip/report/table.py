@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from edgegossip.report.units import bytes_text, number_text, printable, seconds_text
+from edgegossip.report.units import bytes_text, number_text, padded, printable, seconds_text, width
 from edgegossip.telemetry.records import PARTS
 from edgegossip.telemetry.summary import SENT
 
@@ -93,7 +93,7 @@ def _name_and_why(row: Mapping[str, Any]) -> str:
 
 
 def _name(row: Mapping[str, Any]) -> str:
-    return printable(row["node"]) + (
+    return printable(row["node"], 64) + (
         "" if row["state"] == "finished" or row["role"] != "board" else f" ({row['state']})"
     )
 
@@ -122,18 +122,18 @@ def _aligned(header: Sequence[str], rows: Sequence[Sequence[str]], groups: Mappi
 
 def in_columns(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return the lines with columns aligned to the left."""
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    widths = [max(map(width, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(padded, row, widths)).rstrip() for row in rows]
 
 
 def aligned(rows: Sequence[Sequence[str]], heads: int = 1) -> list[str]:
     """Return the lines with aligned columns: the first one to the left, numbers to the right; a
     rule under the first `heads` of them."""
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    widths = [max(map(width, column)) for column in zip(*rows, strict=True)]
 
     def line(cells: Sequence[str]) -> str:
-        numbers = (cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=True))
-        return "  ".join([cells[0].ljust(widths[0]), *numbers]).rstrip()
+        numbers = (padded(cell, columns, right=True) for cell, columns in zip(cells[1:], widths[1:], strict=True))
+        return "  ".join([padded(cells[0], widths[0]), *numbers]).rstrip()
 
     rule = "-" * (sum(widths) + 2 * (len(widths) - 1))
     lines = [line(row) for row in rows]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unicodedata import category, east_asian_width
+
 UNKNOWN = "-"
 
 
@@ -51,6 +53,21 @@ def printable(text: str, most: int = 500) -> str:
     not endless."""
     clean = "".join(c if c.isprintable() else " " for c in text)
     return clean if len(clean) <= most else clean[: most - 3] + "..."
+
+
+def width(text: str) -> int:
+    """Return how many columns of a terminal a text takes: marks that combine with the character
+    before take none, characters of East Asia two."""
+    if text.isascii():
+        return len(text)
+    marks = ("Mn", "Me")
+    return sum(1 + (east_asian_width(c) in "WF") for c in text if category(c) not in marks)
+
+
+def padded(text: str, columns: int, *, right: bool = False) -> str:
+    """Return the text with so many spaces that it takes these columns, at the left or the right."""
+    spaces = " " * (columns - width(text))
+    return spaces + text if right else text + spaces
 
 
 def _three(value: float) -> str:

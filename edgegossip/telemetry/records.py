@@ -191,12 +191,20 @@ def parse_record(line: bytes | str, node: NodeId | None = None) -> Record | LogT
         return LogText(text[:MAX_LINE_BYTES])
     try:
         body = json.loads(text, parse_constant=lambda _word: None)
+        if "\\u" in text:
+            body = whole_characters(body)
     except (ValueError, RecursionError):
         return LogText(text)
     record = _record(body) if isinstance(body, dict) else None
     if record is None or (node is not None and record.node != node):
         return LogText(text)
     return record
+
+
+def whole_characters(document: Any) -> Any:
+    """Return a document of JSON with "?" for each half of a character, as `to_line` has it: JSON
+    can say one, and no file or page can hold it."""
+    return json.loads(json.dumps(document, ensure_ascii=False).encode("utf-8", "replace"))
 
 
 def _scalar(value: Any) -> bool:

@@ -21,7 +21,15 @@ from typing import Any
 from typing_extensions import override
 
 from edgegossip.files import make_folder, write_atomic, write_json
-from edgegossip.telemetry.records import EventRecord, LogText, MetricsRecord, Record, parse_record, to_line
+from edgegossip.telemetry.records import (
+    EventRecord,
+    LogText,
+    MetricsRecord,
+    Record,
+    parse_record,
+    to_line,
+    whole_characters,
+)
 from edgegossip.telemetry.sinks import RecordSink, write_all
 from edgegossip.types import DataError, HostError, NodeId
 
@@ -294,7 +302,7 @@ def _document(path: Path, fits: Callable[[Mapping[str, Any]], bool] = lambda _: 
     if not path.is_file():
         return None
     try:
-        document = json.loads(path.read_bytes())
+        document = whole_characters(json.loads(path.read_bytes()))
     except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict):

@@ -1,14 +1,27 @@
 """`edgegossip report` and `top` as they are typed."""
 
+import base64
+import csv
 import json
 import re
 import signal
+import struct
 import subprocess
 import sys
+import tempfile
 import urllib.request
+import zlib
+from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
+import tomli_w
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
+from edgegossip.report.units import printable
+from edgegossip.report.web.page import write_page
+from edgegossip.telemetry.records import PARTS
 from tests.report.web.synthetic import write_run
 
 
@@ -75,3 +88,147 @@ def test_the_page_is_served_until_ctrl_c(runs):
             assert b"edgegossip" in answer.read()
         top.send_signal(signal.SIGINT)
         assert top.wait(20) == 0
+
+
+# Names that mean something to a reader of ours: mathtext, legends, HTML, CSV, formats, terminals.
+WORST = [
+    "$x$", "two$$", "$\\frac", "\\$", "_hidden", "100 %s", "{0}", "it's \"quoted\"", "<b>&amp;</b>",
+    "</script><script>alert(1)</script>", "<!--", "]]>", "=1+1", "@a", "-1", ",;|", "\\", "\\n", "`*_[]#",
+    "e\u0301\u0301", "\u05e2\u05d1\u05e8\u05d9\u05ea", "\u0645\u0627", "\u4e2d\u6587", "\U0001f469\u200d\U0001f467",
+    "\u202etxt.exe", "\x1b[31m", "a\r\nb", "\x00", "\ud800", " ", "W" * 5000, "a" + "\u0301" * 5000,
+]  # fmt: skip
+TEXTS = st.one_of(st.sampled_from(WORST), st.text(st.characters(), min_size=1, max_size=40))
+NAMES = st.lists(TEXTS, min_size=7, max_size=7, unique_by=lambda text: said(text))
+
+
+def said(text: str) -> str:
+    """A text as it is read from a run folder: half a character is a "?"."""
+    return json.loads(json.dumps(text)).encode("utf-8", "replace").decode()
+
+
+def write_named(parent: Path, names: list[str]) -> Path:
+    """A run folder as anybody can write one, in which all names are of somebody else."""
+    run, one, two, first, second, score, text = names
+    folder = parent / "run"
+    folder.mkdir()
+    (folder / "recipe.toml").write_text(tomli_w.dumps({"run": {"name": said(run), "mode": "gossip", "rounds": 2}}))
+    metrics, events = [], []
+    for step in range(2):
+        for node in (one, two):
+            values = {"train/loss": 1.0, "net/sent_bytes": 100, "eval/loss": 0.5, f"eval/{score}": 0.5}
+            values |= {f"time/{part}_s": 0.01 for part in PARTS}
+            metrics.append({"node": node, "step": step, "t_s": 0.1 * (step + 1), **values})
+    for node, end in ((one, "finished"), (two, "lost")):
+        events.append({"node": node, "t_s": 0.3, "event": end, "text": text})
+    for name, records in (("metrics", metrics), ("events", events)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    partition = {"nodes": [one, two], "classes": [first, second], "counts": [[5, 10], [12, 3]]}
+    (folder / "partition.json").write_text(json.dumps(partition))
+    return folder
+
+
+class Page(HTMLParser):
+    """What a browser makes of a page: its elements, the text of each kind, and its data."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags: list[str] = []
+        self.texts: dict[str, str] = {}
+        self._kind = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        about = dict(attrs)
+        self._kind = about.get("id") or about.get("class") or tag
+        self.tags.append(tag)
+
+    def handle_data(self, data):
+        self.texts[self._kind] = self.texts.get(self._kind, "") + data
+
+    def document(self) -> dict:
+        packed = zlib.decompress(base64.b64decode(self.texts["run-data"].split()[0]))
+        return json.loads(packed[4 : 4 + struct.unpack("<I", packed[:4])[0]])
+
+
+@pytest.fixture(scope="module")
+def plain_tags(tmp_path_factory):
+    """The elements of a page of names that mean nothing."""
+    folder = write_named(tmp_path_factory.mktemp("plain"), list("abcdefg"))
+    return Page(write_page([folder], folder / "report.html").read_text()).tags
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(NAMES)
+@example(WORST[:7])
+@example(WORST[7:14])
+@example(WORST[14:21])
+@example(WORST[21:28])
+@example(WORST[-7:])
+def test_any_text_may_be_a_name_and_stays_what_it_is(command, plain_tags, names):
+    run, one, two, first, second, score, text = (said(name) for name in names)
+    with tempfile.TemporaryDirectory() as at:
+        folder = write_named(Path(at), names)
+        code, out, err = command(
+            "report", str(folder), "--no-plots", "--csv", f"{at}/csv", "--trace", f"{at}/trace.json"
+        )
+        assert (code, err) == (0, "")
+        assert all(c.isprintable() for line in out.split("\n") for c in line)
+        assert printable(one, 64) in out and printable(two, 64) in out
+        assert max(map(len, out.split("\n"))) < 1000
+
+        summary = json.loads(command("report", str(folder), "--json")[1])
+        assert [row["node"] for row in summary["boards"]] in ([one, two], [two, one])
+        assert score in summary["scores"]
+
+        plain = {
+            name: list(csv.reader((Path(at) / "csv" / f"{name}.csv").open(newline="")))
+            for name in ("metrics", "events")
+        }
+        assert {row[1].removeprefix("'") for row in plain["metrics"][1:]} == {n.removeprefix("'") for n in (one, two)}
+        assert {row[4].removeprefix("'") for row in plain["events"][1:]} == {text.removeprefix("'")}
+        assert not any(cell.startswith(("=", "+", "@")) for rows in plain.values() for row in rows for cell in row)
+
+        events = json.loads((Path(at) / "trace.json").read_bytes())["traceEvents"]
+        assert {e["args"]["name"] for e in events if e["name"] == "thread_name"} == {one, two}
+        assert {e["args"]["text"] for e in events if e["ph"] == "i"} == {text}
+
+        page = Page((folder / "report.html").read_text())
+        assert page.tags == plain_tags
+        assert json.loads(page.texts["page-made"])["runs"] == ["run"]
+        shown = page.document()
+        assert set(shown["nodes"]) == {one, two} and shown["partition"]["classes"] == [first, second]
+        assert shown["title"].startswith(f"{run}: gossip")
+
+
+@settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(NAMES)
+@example(WORST[:7])
+@example(WORST[3:10])
+@example(WORST[-12:-5])
+@example(WORST[-7:])
+def test_any_text_is_drawn_as_it_is(command, recwarn, names):
+    """Not as mathematics, nor left out of a legend."""
+    agg = pytest.importorskip("matplotlib.backends.backend_agg", reason="an extra: pip install 'edgegossip[report]'")
+    drawn: dict[str, bool] = {}
+    draw = agg.RendererAgg.draw_text
+
+    def watched(self, gc, x, y, s, prop, angle, ismath=False, mtext=None):
+        drawn[s.lstrip("\N{ZERO WIDTH SPACE}")] = bool(ismath)
+        draw(self, gc, x, y, s, prop, angle, ismath, mtext)
+
+    _, one, two, first, second, score, _ = (said(name) for name in names)
+    with tempfile.TemporaryDirectory() as at, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(agg.RendererAgg, "draw_text", watched)
+        code, out, err = command("report", str(write_named(Path(at), names)))
+        assert (code, err) == (0, "") and out.count("plot ") == 3
+    assert not any(drawn.values()) and not recwarn.list
+    assert {printable(one, 40), printable(two, 40), printable(first, 20), printable(second, 20)} <= set(drawn)
+    assert f"test {printable(score, 32)}" in drawn
+
+
+def test_columns_stand_below_one_another_whatever_a_name_is_made_of(command, tmp_path):
+    out = command(
+        "report", str(write_named(tmp_path, ["r", "\u4e2d\u6587", "e\u0301", "a", "b", "f1", "t"])), "--no-plots"
+    )[1]
+    wide, narrow = (next(line for line in out.split("\n") if line.startswith(name)) for name in ("\u4e2d", "e\u0301"))
+    assert len(wide) + 2 == len(narrow) - 1
