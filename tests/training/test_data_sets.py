@@ -127,6 +127,39 @@ def test_an_array_with_a_lying_shape_is_refused(tmp_path):
         load_plain_pickle(file)
 
 
+_LAUGHS = b"K\x01q\x00" + b"".join(b"(h%ch%ctq%c" % (k, k, k + 1) for k in range(40))  # 2**40 to who walks them
+_TEXT = b"c_codecs\nencode\nq\x00X\x00\x00\x01\x00" + b"x" * 65_536 + b"q\x01X\x06\x00\x00\x00latin1q\x02"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"K\x01r" + (2_000_000).to_bytes(4, "little") + b".",
+        b"K\x01p2000000\n.",
+        b"\x8e" + (1 << 40).to_bytes(8, "little") + b"x",
+        b"]" * 600_000 + b".",
+        b"}" + _LAUGHS + b"h\x28K\x01s.",
+        b"cnumpy\ndtype\n(" + _LAUGHS + b"h\x28tR.",
+        _TEXT + b"(" + b"h\x00h\x01h\x02\x86R" * 300 + b"t.",
+        b"(K\x01" + b"2" * 600_000 + b"t.",
+        b"}\x8b" + (100_000).to_bytes(4, "little") + b"\x01" * 100_000 + b"K\x01s.",
+    ],
+    ids=["memo", "memo-text", "bytes", "lists", "laughs", "laughs-in-words", "encodings", "dup", "long-key"],
+)
+def test_a_hostile_pickle_takes_no_more_memory_than_its_file(tmp_path, content):
+    """Nor does it take for ever, and whoever asks for the data set is told in a sentence."""
+    out = tmp_path / "cifar-10-batches-py"
+    out.mkdir()
+    for name in CIFAR_NAMES:
+        (out / name).write_bytes(b"\x80\x02" + content)
+    tracemalloc.start()
+    with pytest.raises(DataError, match="data_batch_1: "):
+        open_data(DataSection(name="cifar10", dir=str(tmp_path)))
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak_bytes < 5e6 + 5 * len(content)
+
+
 @pytest.mark.parametrize("content", [b"", b"\x80\x04", b"not a pickle", b"\x80\x02]q\x00(K\x01K\x02"])
 def test_a_damaged_pickle_is_a_data_error(tmp_path, content):
     file = tmp_path / "batch"

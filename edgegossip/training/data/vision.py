@@ -23,6 +23,7 @@ import gzip
 import io
 import math
 import pickle
+import pickletools
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -205,7 +206,7 @@ def _read_pickle(file: Path, classes: int) -> tuple[NDArray[np.uint8], NDArray[n
     content: dict[str, Any] = {}
     loaded = load_plain_pickle(file)
     if isinstance(loaded, dict):
-        content = {k.decode("latin-1") if isinstance(k, bytes) else str(k): v for k, v in loaded.items()}
+        content = {k.decode("latin-1") if isinstance(k, bytes) else k: v for k, v in loaded.items()}
     images, labels = content.get("data"), content.get("labels")
     if not isinstance(images, np.ndarray) or images.shape != (_RECORDS, _PIXELS):
         found = getattr(images, "shape", "nothing of that name")
@@ -216,7 +217,18 @@ def _read_pickle(file: Path, classes: int) -> tuple[NDArray[np.uint8], NDArray[n
     return images, np.array(labels, np.int64)
 
 
-_LARGEST_PICKLE = 256 * 2**20  # the files this is for have 31 MB
+_LARGEST_PICKLE = 64 * 2**20  # the files this is for have 31 MB
+_MOST_OPCODES = 500_000  # and 30,000 of these
+_MEMOIZES, _RECALLS = ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"), ("GET", "BINGET", "LONG_BINGET")
+_LEAVES = (  # make what holds nothing else
+    *("NONE", "NEWTRUE", "NEWFALSE", "INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4"),
+    *("FLOAT", "BINFLOAT", "STRING", "BINSTRING", "SHORT_BINSTRING", "BINBYTES", "SHORT_BINBYTES"),
+    *("BINBYTES8", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "GLOBAL", "STACK_GLOBAL", "REDUCE"),
+)
+_BRANCHES = (
+    *("MARK", "EMPTY_LIST", "LIST", "APPEND", "APPENDS", "EMPTY_DICT", "DICT", "SETITEM", "SETITEMS"),
+    *("EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "BUILD", "STOP"),
+)
 
 
 class _Refused(Exception):
@@ -228,7 +240,7 @@ class _Dtype:
 
     def __init__(self, code: Any, *_: Any) -> None:
         if code not in ("u1", b"u1", "uint8", b"uint8"):
-            raise _Refused(f"an array of type {code!r}")
+            raise _Refused(f"an array of type {code!r}"[:200])
 
     def __setstate__(self, state: Any) -> None:
         """Byte order and alignment; bytes have none."""
@@ -243,8 +255,9 @@ class _Array:
         _, shape, dtype, fortran, content = state
         if not isinstance(dtype, _Dtype) or not isinstance(content, bytes) or fortran:
             raise _Refused("an array that is not plain bytes in row-major order")
-        if not all(type(d) is int and d >= 0 for d in shape) or math.prod(shape) != len(content):
-            raise _Refused(f"an array of shape {shape} with {len(content)} bytes")
+        fits = len(shape) <= 8 and all(type(d) is int and 0 <= d <= _LARGEST_PICKLE for d in shape)
+        if not fits or math.prod(shape) != len(content):
+            raise _Refused(f"an array of shape {shape} with {len(content)} bytes"[:200])
         self.array = np.frombuffer(content, np.uint8).reshape(shape)
 
 
@@ -253,25 +266,23 @@ def _reconstruct(*_: Any) -> _Array:
     return _Array()
 
 
-def _encode(text: Any, codec: Any = "latin1") -> bytes:
-    """Stand-in for _codecs.encode, with which Python 3 writes bytes in old protocols."""
-    if not isinstance(text, str) or codec != "latin1":
-        raise _Refused("a text encoding")
-    return text.encode("latin-1")
-
-
 _STAND_INS = {
     ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
     ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
     ("numpy", "ndarray"): _Array,
     ("numpy", "dtype"): _Dtype,
-    ("_codecs", "encode"): _encode,
 }
 
 
 class _PlainUnpickler(pickle.Unpickler):
+    def __init__(self, data: bytes) -> None:
+        super().__init__(io.BytesIO(data), encoding="bytes")
+        self._left = len(data)
+
     @override
     def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("_codecs", "encode"):
+            return self._encode
         if (module, name) not in _STAND_INS:
             raise _Refused(f"{module}.{name}")
         return _STAND_INS[module, name]
@@ -279,6 +290,41 @@ class _PlainUnpickler(pickle.Unpickler):
     @override
     def persistent_load(self, pid: Any) -> Any:
         raise _Refused("a persistent object")
+
+    def _encode(self, text: Any, codec: Any = "latin1") -> bytes:
+        """Stand in for _codecs.encode, with which Python 3 writes bytes in old protocols: no more
+        of them than the file has."""
+        if not isinstance(text, str) or codec != "latin1":
+            raise _Refused("a text encoding")
+        self._left -= len(text)
+        if self._left < 0:
+            raise _Refused("the same bytes again and again")
+        return text.encode("latin-1")
+
+
+def _check_size(data: bytes) -> None:
+    """Raise _Refused unless a pickle makes a tree no larger than its file. The stock reader makes a
+    table as long as the highest place that a file names in its memo, takes memory for bytes before
+    it looks whether they are there, and hashes what holds another thing twice two times as long."""
+    recallable: dict[int, bool] = {}
+    top = ""  # the operation that made what is on top
+    for number, (operation, argument, _) in enumerate(pickletools.genops(data)):
+        name = operation.name
+        if number >= _MOST_OPCODES:
+            raise _Refused(f"more than {_MOST_OPCODES} operations")
+        if name in _MEMOIZES:
+            place = len(recallable) if name == "MEMOIZE" else int(argument or 0)
+            if place >= _MOST_OPCODES:
+                raise _Refused(f"place {place} of a memo")
+            recallable[place] = top in _LEAVES
+        elif name in _RECALLS:
+            if not recallable.get(int(argument or 0)):
+                raise _Refused(f"what is in place {argument} of a memo twice")
+            top = "GLOBAL"
+        elif name in _LEAVES or name in _BRANCHES:
+            top = name
+        elif name not in ("PROTO", "FRAME"):
+            raise _Refused(f"the operation {name}")
 
 
 def load_plain_pickle(file: Path) -> Any:
@@ -291,12 +337,14 @@ def load_plain_pickle(file: Path) -> Any:
     bytes.
 
     Raises DataError for a truncated or malformed pickle, for one that asks for anything but plain
-    data, and for a file of more than 256 MiB."""
+    data or would take much more memory than its size, and for a file of more than 64 MiB."""
     size = file.stat().st_size
     if size > _LARGEST_PICKLE:
         raise DataError(f"{file}: expected at most {_LARGEST_PICKLE} bytes, found {size}")
     try:
-        loaded = _PlainUnpickler(io.BytesIO(file.read_bytes()), encoding="bytes").load()
+        data = file.read_bytes()
+        _check_size(data)
+        loaded = _PlainUnpickler(data).load()
     except _Refused as refused:
         raise DataError(f"{file}: refused, because it asks for {refused}; expected plain arrays only") from None
     except Exception as error:  # a malformed pickle can raise nearly anything
