@@ -20,7 +20,7 @@ def test_a_run_with_tls_and_a_board_that_dies_in_it(tmp_path, monkeypatch):
     keys = tmp_path / "keys"
     keys.mkdir()
     monkeypatch.setenv("TMPDIR", str(keys))
-    sets = ("--set", "network.tls=on", "--set", "network.restarts=1", "--set", "run.rounds=40", "--set", "run.nodes=3")
+    sets = ("--set", "network.tls=on", "--set", "network.restarts=1", "--set", "run.rounds=300", "--set", "run.nodes=3")
     with edgegossip("run", "quickstart-gossip", *sets, "--no-plots", "--json", runs=tmp_path / "runs") as running:
         running.wait_until(lambda: running.rounds_done(2, boards=3))
         board = running.board("board-1")
@@ -28,8 +28,10 @@ def test_a_run_with_tls_and_a_board_that_dies_in_it(tmp_path, monkeypatch):
         assert [*keys.glob("edgegossip-fleet-*")]
         board.kill()
         code, out, err = running.finish()
-    assert code in (0, 7), (out, err)
-    assert json.loads(out)["accuracy"]["mean"] > 0.8
+    assert code == 0, (out, err)  # it is started again, long before the others have done their rounds
+    summary = json.loads(out)
+    assert (summary["failed_nodes"], summary["restarted_nodes"]) == ([], ["board-1"])
+    assert summary["accuracy"]["mean"] > 0.8
     assert not [*keys.glob("edgegossip-fleet-*")]
     logs = "".join(log.read_text() for log in tmp_path.glob("runs/*/logs/*.log"))
     assert "ssl_transport" not in logs and "Traceback" not in logs
