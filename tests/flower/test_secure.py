@@ -4,9 +4,11 @@ sides are refused."""
 from __future__ import annotations
 
 import shutil
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -147,9 +149,46 @@ def test_a_board_that_was_revoked_or_whose_certificate_has_expired(run: Run) -> 
     run.logged("whose certificate was revoked")
 
 
-def test_plaintext_garbage_and_silence(run: Run) -> None:
+def test_who_speaks_no_tls_is_told_so_and_logged(run: Run) -> None:
     assert "speaks TLS: start this board with --identity" in run.refused(None)
     run.logged("it does not speak TLS")
+
+
+def _dial(run: Run, source: str = "127.0.0.1") -> socket.socket:
+    host, port = run.address.split(":")
+    return socket.create_connection((host, int(port)), PATIENCE_S, source_address=(source, 0))
+
+
+def _is_ended(s: socket.socket) -> bool:
+    """Whether it ends, with an alert of TLS first or without."""
+    said = b""
+    with suppress(ConnectionError):
+        while more := s.recv(4096):
+            said += more
+    return said[:1] in (b"", b"\x15")
+
+
+@pytest.fixture(scope="module")
+def silent(run: Run) -> Iterator[list[socket.socket]]:
+    """Connections that say nothing, and those that stop in the midst of a ClientHello."""
+    with ExitStack() as stack:
+        found = [stack.enter_context(_dial(run)) for _ in range(8)]
+        for s in found[4:]:
+            s.sendall(b"\x16\x03\x01\x02\x00\x01")
+        yield found
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [b"\x00" * 4096, bytes(range(255, -1, -1)) * 16, b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x00\x05" + bytes(5)],
+    ids=["zeros", "any bytes", "plaintext", "no hello"],
+)
+def test_garbage_ends_its_own_connection_only(run: Run, silent: list[socket.socket], garbage: bytes) -> None:
+    with _dial(run, "127.0.0.7") as s:
+        s.sendall(garbage)
+        assert _is_ended(s)
+    run.logged("refused 127.0.0.7: ")
+    assert "refuses this board" in run.refused(run.credentials("d"))  # it answers
 
 
 def test_a_proof_of_another_key_and_a_wrong_clock(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,6 +227,12 @@ def test_a_board_that_is_revoked_while_it_trains_is_out_in_seconds(training: Run
     before = len(training.sink.records)
     training.until(lambda: len(training.sink.records) > before + 3)
     assert set(training.ended) <= {"a", "c"}
+
+
+def test_silence_is_ended_and_keeps_nobody_out(training: Run, silent: list[socket.socket]) -> None:
+    before = len(training.sink.records)
+    assert all(_is_ended(s) for s in silent)
+    training.until(lambda: len(training.sink.records) > before)
 
 
 def test_a_coordinator_elsewhere_is_told_of_a_revocation(tmp_path: Path) -> None:
