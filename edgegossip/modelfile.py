@@ -209,14 +209,28 @@ class ModelFile(Mapping[str, NDArray[Any]]):
 
     def _read(self, name: str) -> NDArray[Any]:
         if self._archive is not None:
-            array: NDArray[Any] = self._archive[name]
-            return array
+            return entry_of(self._archive, name)
         dtype, shape, at = self._places[name]
         count = math.prod(shape)
         values = np.fromfile(self.path, dtype, count, offset=at) if count else np.empty(0, dtype)
         if values.size != count:
             raise DataError(f"cannot read tensor {name} from {self.path}: the file became shorter")
         return values.reshape(shape)
+
+
+def entry_of(archive: np.lib.npyio.NpzFile, name: str) -> NDArray[Any]:
+    """Read an array of an .npz file. Raises ValueError for one that claims to be larger than its
+    entry, before it takes memory."""
+    assert archive.zip is not None
+    entry = next(e for e in archive.zip.infolist() if e.filename in (name, f"{name}.npy"))
+    with archive.zip.open(entry) as file:
+        first = np.lib.format.read_magic(file) == (1, 0)
+        read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(file)
+    if math.prod(shape) * max(dtype.itemsize, 1) > entry.file_size:
+        raise ValueError(f"{name} claims to be {dtype}{list(shape)} in {entry.file_size} bytes")
+    array: NDArray[Any] = archive[name]
+    return array
 
 
 def _texts(found: Any) -> Mapping[str, str]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
+import tracemalloc
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +14,7 @@ import pytest
 from PIL import Image
 
 from edgegossip import training
+from edgegossip.modelfile import ModelFile
 from edgegossip.recipe import DataSection
 from edgegossip.training.data import Board, locate, open_data
 from edgegossip.training.loader import make_loader
@@ -321,6 +325,22 @@ def test_arrays_that_could_run_code_are_refused(tmp_path):
     np.savez(tmp_path / "data.npz", x=np.zeros(3))
     with pytest.raises(DataError, match="expected the arrays train_inputs, .* found x"):
         open_data(section("npz", tmp_path))
+
+
+@pytest.mark.parametrize("shape", [(10**13,), (10**8,), (2**40, 2**40)])
+def test_an_array_that_claims_more_than_is_there_takes_no_memory(tmp_path, shape):
+    entry = io.BytesIO()
+    np.lib.format.write_array_header_1_0(entry, {"descr": "<f4", "fortran_order": False, "shape": shape})
+    with zipfile.ZipFile(tmp_path / "data.npz", "w") as archive:
+        archive.writestr("train_inputs.npy", entry.getvalue() + bytes(64))
+    tracemalloc.start()
+    with pytest.raises(DataError, match=r"data\.npz cannot be read by numpy: train_inputs claims to be float32"):
+        open_data(section("npz", tmp_path))
+    with pytest.raises(DataError, match="train_inputs claims to be float32"):
+        ModelFile(tmp_path / "data.npz")["train_inputs"]
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak_bytes < 1e6
 
 
 # -- what is missing -----------------------------------------------------------------------------

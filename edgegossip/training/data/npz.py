@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgegossip.modelfile import entry_of
 from edgegossip.recipe import DataSection
 from edgegossip.training.data.base import Board
 from edgegossip.training.data.custom import Parts, parts
@@ -67,6 +68,6 @@ def _open(path: Path) -> Any:
         if path.suffix == ".npy":
             return np.load(path, mmap_mode="r", allow_pickle=False)
         with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+            return {name: entry_of(archive, name) for name in archive.files}
+    except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile) as error:
         raise DataError(f"{path} cannot be read by numpy: {error}") from None
