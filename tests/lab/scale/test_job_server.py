@@ -6,6 +6,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -92,6 +93,38 @@ def test_over_tls_a_board_is_who_its_certificate_says(tmp_path: Path) -> None:
             JobClient(liar, None).job()
     finally:
         made.stop()
+
+
+def test_records_that_nobody_waits_for_take_no_memory(tmp_path: Path) -> None:
+    """A member may send what it likes; who is in the cell hands in meanwhile."""
+    from edgegossip.fleet.store import Fleet, coordinator_of
+    from edgegossip.security.identity import Identity
+
+    fleet = Fleet.create(tmp_path / "fleet", "test", 20).add("a", "board", 20).add("b", "board", 20)
+    made = JobHttpServer(JobServer(["a", "b"]), "127.0.0.1:0", Identity.load(coordinator_of(fleet.folder)))
+    made.start()
+    a, b = (
+        JobClient(
+            FollowOptions(made.address, name, "127.0.0.1:7700", None, False, (), Path("runs")),
+            Identity.load(fleet.folder / "boards" / name),
+        )
+        for name in "ab"
+    )
+    huge = {"name": "b", "cell": "k", **DONE, "metrics": ["x" * 1000] * 30_000}
+    body_bytes = len(json.dumps(huge))
+    try:
+        a.job()
+        made.jobs.begin("k", "recipe", ["a"])
+        tracemalloc.start()
+        before_bytes = tracemalloc.get_traced_memory()[0]
+        b.hand_in(huge)
+        peak_bytes = tracemalloc.get_traced_memory()[1] - before_bytes
+        tracemalloc.stop()
+        a.hand_in({"name": "a", "cell": "k", **DONE})
+        assert set(made.jobs.wait(0.0)) == {"a"}
+    finally:
+        made.stop()
+    assert peak_bytes < 2.3 * body_bytes  # this process is the sender, too, with text and bytes
 
 
 def test_a_function_that_only_the_operator_names_is_not_called(tmp_path: Path) -> None:
