@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import random
+import zipfile
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from copy import copy
@@ -33,6 +34,9 @@ def unpack(packed: NDArray[Any]) -> Any:
     data = packed.tobytes()
     if not data.startswith(b"PK"):  # torch's older files are plain pickles
         raise ValueError("its state is no file of torch")
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:  # in which torch compresses nothing
+        if any(entry.compress_type for entry in archive.infolist()):
+            raise ValueError("its state is larger than its file")
     return _as_it_was(torch.load(io.BytesIO(data), weights_only=True))
 
 

@@ -3,12 +3,14 @@ sentence."""
 
 from __future__ import annotations
 
+import io
 import re
 import subprocess
 import sys
 import textwrap
 import threading
 import weakref
+import zipfile
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -702,6 +704,18 @@ def test_a_counter_in_a_state_comes_back_as_it_was() -> None:
 
     state = {"seen": Counter(batches=4), "at": np.arange(3)}
     assert find_unserializable(state) or unpack(pack(state))["seen"] == Counter(batches=4)
+
+
+def test_a_state_takes_no_more_memory_than_its_file() -> None:
+    from edgegossip.training.serialization import pack, unpack
+
+    whole, small = pack({"at": np.zeros(5_000_000)}), io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(whole.tobytes())) as source, zipfile.ZipFile(small, "w") as to:
+        for entry in source.infolist():
+            to.writestr(entry.filename, source.read(entry), zipfile.ZIP_DEFLATED)
+    assert small.tell() < whole.nbytes / 100
+    with pytest.raises(ValueError, match="larger than its file"):
+        unpack(np.frombuffer(small.getbuffer(), np.uint8))
 
 
 def test_any_value_of_a_frozen_parameter_that_is_written_is_kept(start: Start) -> None:

@@ -159,7 +159,7 @@ def test_a_length_that_is_too_large_is_refused_before_it_is_waited_for():
 
 @settings(max_examples=150, deadline=None)
 @given(st.binary(max_size=200), st.integers(0, 200), st.binary(max_size=8))
-def test_no_bytes_do_anything_but_fail(noise, at, patch):
+def test_any_bytes_are_a_bundle_or_refused_in_a_sentence(noise, at, patch):
     data = bytearray(Head(release(FILES)[0].pack(), b"s").write())
     data[at : at + len(patch)] = patch
     for attempt in (noise, bytes(data)):
