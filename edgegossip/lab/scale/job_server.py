@@ -229,11 +229,11 @@ class _Handler(MemberHandler):
         length = whole_number(self.headers.get("content-length", ""), MAX_RECORDS_BYTES)
         if self.path != RECORDS or length is None:
             return self._answer({"error": "this is not how records are handed in"}, HTTPStatus.BAD_REQUEST)
-        if self._certified and not self.server.jobs.awaits(self._certified):
-            while length and (piece := self.rfile.read(min(length, _PIECE_BYTES))):
-                length -= len(piece)
-            return self._answer({"state": "taken"})
         try:
+            if self._certified and not self.server.jobs.awaits(self._certified):
+                while length and (piece := self.rfile.read(min(length, _PIECE_BYTES))):
+                    length -= len(piece)
+                return self._answer({"state": "taken"})
             document = json.loads(self.rfile.read(length))
             if not isinstance(document, dict):
                 raise ValueError("records are an object")

@@ -156,7 +156,9 @@ def eviction(seed: int) -> None:
     for step in range(150):
         now_s += random.choice((0.01, 0.1, 0.3))
         host = random.choice(("10.0.0.1", "10.0.0.2", "10.0.0.3", f"fd00:bad::{step:x}", f"fd00:{step:x}::1"))
-        own = [w for w in there if w.address.rpartition(":")[0].strip("[]") == host]
+        address = f"[{host}]:{step}" if ":" in host else f"{host}:{step}"
+        newcomer = Waiting(address, now_s, random.random() < 0.4)
+        own = [w for w in there if _network(w) == _network(newcomer)]
         connections = own if len(own) >= 5 else list(there) if len(there) >= 12 else []
         found = limiter.to_evict(host, there, now_s)
         expect(found is not None, bool(connections), f"step {step}: somebody has to go")
@@ -171,7 +173,7 @@ def eviction(seed: int) -> None:
             if found[0] is not first:
                 raise Violation(f"step {step}: {found[0]} goes where it is {first}'s turn")
             there.remove(found[0])
-        there.append(Waiting(f"[{host}]:{step}" if ":" in host else f"{host}:{step}", now_s, random.random() < 0.4))
+        there.append(newcomer)
         if random.random() < 0.15:
             there.remove(random.choice(there))  # it is through
         for w in there:
