@@ -1,11 +1,12 @@
 """An HTTP server that only members of a fleet reach: TLS 1.3 with certificates both ways, for
 boards that check in or ask for work.
 
-One thread a connection, few of them and fewer of one member, each with deadlines. A connection of
-anybody but a board of the fleet, or of a revoked one, ends in the handshake. Connections that have
-not shown a certificate yet have places of their own, so that those that say nothing take none of a
-board's; and where these are full one of them goes, and not the newcomer
-(limits.ConnectionLimiter)."""
+One thread a connection, few of them and fewer with one certificate, each request with a deadline. A
+connection of anybody but a board of the fleet, or of a revoked one, ends in the handshake, and one
+that is there ends when a newer revocation list names its certificate. Connections that have not
+shown a certificate yet have places of their own, so that those that say nothing take none of a
+board's. Where places are full the newcomer stays, and another one goes (limits.ConnectionLimiter,
+`MemberServer._make_room`)."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -25,14 +27,15 @@ from typing_extensions import override
 
 from edgegossip.security import tls
 from edgegossip.security.admission import Admission, Caller
-from edgegossip.security.limits import ConnectionLimiter, endpoint
-from edgegossip.security.names import Subject
+from edgegossip.security.limits import ConnectionLimiter, TokenBuckets, endpoint
 from edgegossip.types import EdgegossipError, HostError
 from edgegossip.untrusted import whole_number
 
 HANDSHAKE_S = 10.0
 LINGER_S = 1.0  # for a refused caller to hear the alert
-MAX_CONNECTIONS, MAX_CONNECTIONS_PER_MEMBER = 64, 8  # after it; a board needs one, and none takes all
+MAX_CONNECTIONS, MAX_CONNECTIONS_PER_CERTIFICATE = 64, 3  # after it; a board needs one
+REQUEST_S = 600.0  # for a request to come and its answer to go: 8 MiB at 112 kbit/s
+REQUESTS_PER_S, REQUEST_BURST = 50.0, 200.0  # with one certificate; the next ones wait
 MAX_PENDING, MAX_PENDING_PER_ADDRESS = 64, 32  # in their handshakes; many boards may be behind one address
 CONNECTIONS_PER_S, CONNECTION_BURST = 50.0, 200  # of one address
 _MAX_UNREAD_BYTES = 1 << 20
@@ -91,6 +94,20 @@ class PendingConnections:
             pending.close()
 
 
+@dataclass(slots=True, eq=False)
+class _Place:
+    """Is a connection that is served. `deadline_s`: when its request has to be over."""
+
+    connection: socket.socket
+    serial: int | None  # of its certificate
+    deadline_s: float
+
+    def shut(self) -> None:
+        """End it: its thread finds the connection closed. TLS is not asked, which may wait."""
+        with suppress(OSError):
+            socket.socket.shutdown(self.connection, socket.SHUT_RDWR)
+
+
 class MemberServer(ThreadingHTTPServer):
     """Listens from construction; `serve_forever` and `shutdown` as its parent. `admission` None:
     without TLS, for anybody. `handler` answers the requests of one connection. `silent_s`: how long
@@ -109,7 +126,8 @@ class MemberServer(ThreadingHTTPServer):
     ) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.admission, self._handler, self._silent_s = admission, handler, silent_s
-        self._pending, self._served = PendingConnections(), Counter[Subject | None]()  # connections
+        self._pending, self._places = PendingConnections(), list[_Place]()  # the oldest first
+        self._requests = TokenBuckets(REQUESTS_PER_S, REQUEST_BURST)
         self._lock = threading.Lock()
         self._context = None if admission is None else tls.server_context(admission.identity)
         try:
@@ -125,11 +143,49 @@ class MemberServer(ThreadingHTTPServer):
 
     def context(self) -> ssl.SSLContext | None:
         """Return the TLS context for the next connection, with the newest revocation list; None
-        without TLS."""
+        without TLS. Connections whose certificates are on it end."""
         with self._lock:
             if self.admission is not None and self.admission.look():
                 self._context = tls.server_context(self.admission.identity)
+                soon_s = time.monotonic() + LINGER_S
+                for place in self._places:
+                    if self.revoked(place.serial):
+                        place.deadline_s = min(place.deadline_s, soon_s)  # who asks before it is told why
             return self._context
+
+    @override
+    def service_actions(self) -> None:
+        """End what is over: called by `serve_forever` all the time."""
+        with suppress(OSError, EdgegossipError):  # a list that cannot be read ends no server
+            self.context()
+        with self._lock:
+            for place in self._places:
+                if place.deadline_s <= time.monotonic():
+                    place.shut()
+
+    def begin_request(self, connection: socket.socket) -> None:
+        """Give its next request the whole time."""
+        with self._lock:
+            place = self._place(connection)
+            if place is not None and not self.revoked(place.serial):
+                place.deadline_s = time.monotonic() + REQUEST_S
+
+    def wait_turn(self, connection: socket.socket) -> None:
+        """Wait until its certificate has asked little enough to ask again, or it had to go. A board
+        that fetches a release may ask often, so it is slowed down and not refused."""
+        while True:
+            with self._lock:
+                place = self._place(connection)
+                if place is None or self._requests.take(place.serial, time.monotonic()):
+                    return
+            time.sleep(1 / REQUESTS_PER_S)
+
+    def revoked(self, serial: int | None) -> bool:
+        """Return whether that certificate is on our list; without TLS there is none."""
+        return serial is not None and self.admission is not None and self.admission.revoked(serial)
+
+    def _place(self, connection: socket.socket) -> _Place | None:
+        return next((place for place in self._places if place.connection is connection), None)
 
     @override
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -161,19 +217,32 @@ class MemberServer(ThreadingHTTPServer):
             self.shutdown_request(request)
 
     def _serve(self, connection: socket.socket, client_address: Any, caller: Caller | None) -> None:
-        """Answer a member, if there is a place."""
-        member = None if caller is None else caller.subject
+        """Answer a member."""
+        place = _Place(connection, None if caller is None else caller.serial, time.monotonic() + REQUEST_S)
         with self._lock:
-            too_many = member is not None and self._served[member] >= MAX_CONNECTIONS_PER_MEMBER
-            if too_many or self._served.total() >= MAX_CONNECTIONS:
-                return
-            self._served[member] += 1
+            if caller is not None and self.admission is not None:
+                self.admission.check(caller)  # the list may have come since the handshake
+            self._make_room(place.serial)
+            self._places.append(place)
         try:
             connection.settimeout(self._silent_s)
             self._handler(connection, client_address, self, caller)
         finally:
             with self._lock:
-                self._served[member] -= 1
+                if place in self._places:  # or it had to go
+                    self._places.remove(place)
+
+    def _make_room(self, serial: int | None) -> None:
+        """End the oldest connection with this certificate where it has too many, or else of all the
+        oldest with the certificate that has most: its owner has likely forgotten it."""
+        count = Counter(place.serial for place in self._places)
+        if serial is None or count[serial] < MAX_CONNECTIONS_PER_CERTIFICATE:
+            if len(self._places) < MAX_CONNECTIONS:
+                return
+            serial = max(count, key=lambda other: (count[other], other == serial))
+        oldest = next(place for place in self._places if place.serial == serial)
+        oldest.shut()
+        self._places.remove(oldest)
 
     @override
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -214,22 +283,26 @@ class MemberHandler(BaseHTTPRequestHandler, ABC):
         """Answer with the reason."""
 
     @override
+    def handle_one_request(self) -> None:
+        self.server.begin_request(self.connection)
+        super().handle_one_request()
+
+    @override
     def parse_request(self) -> bool:
         """Return whether there is a request that may be answered. A connection may outlive its
         board's certificate."""
         if not super().parse_request():
             return False
+        if self.caller is not None:
+            self.server.wait_turn(self.connection)
         self.server.context()  # looks at the list
-        if self.caller is not None and self.server.admission is not None:
-            try:
-                self.server.admission.check(self.caller)
-            except EdgegossipError:
-                length = self.headers.get("content-length", "")
-                if left := whole_number(length, _MAX_UNREAD_BYTES):
-                    self.rfile.read(left)  # closed with something unread, it may take the answer along
-                self.close_connection = True
-                self.refuse(HTTPStatus.FORBIDDEN, f"the certificate of {self.caller.subject.name} was revoked")
-                return False
+        if self.caller is not None and self.server.revoked(self.caller.serial):
+            length = self.headers.get("content-length", "")
+            if left := whole_number(length, _MAX_UNREAD_BYTES):
+                self.rfile.read(left)  # closed with something unread, it may take the answer along
+            self.close_connection = True
+            self.refuse(HTTPStatus.FORBIDDEN, f"the certificate of {self.caller.subject.name} was revoked")
+            return False
         return True
 
     def answer(self, body: bytes, status: HTTPStatus = HTTPStatus.OK) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from http import HTTPStatus
@@ -175,19 +176,100 @@ def test_a_revoked_board_does_not_come_back(tmp_path: Path) -> None:
         assert is_served(fleet, server, "a")
 
 
-def test_one_board_does_not_take_the_places_of_others(
+@contextmanager
+def connected(fleet: TestFleet, server: MemberServer, name: str) -> Iterator[ssl.SSLSocket]:
+    with dial(server) as plain, fleet.client_context(fleet.of(name)).wrap_socket(plain) as s:
+        assert ask(s).endswith(name.encode())
+        yield s
+
+
+def test_of_too_many_connections_of_one_board_the_oldest_goes(fleet: TestFleet, admission: Admission) -> None:
+    with running(admission) as server, ExitStack() as stack:
+        held = [stack.enter_context(connected(fleet, server, "c")) for _ in range(4)]
+        held[0].settimeout(2.0)  # the server's own patience is 5 s
+        assert closed(held[0])
+        assert all(ask(s).endswith(b"c") for s in held[1:])
+
+
+def test_one_board_takes_no_place_of_others(
     fleet: TestFleet, admission: Admission, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(https, "MAX_CONNECTIONS", https.MAX_CONNECTIONS_PER_MEMBER + 1)
-    context = fleet.client_context(fleet.of("c"))
+    """Where all places are taken, the oldest of who has most of them goes."""
+    monkeypatch.setattr(https, "MAX_CONNECTIONS", 3)
     with running(admission) as server, ExitStack() as stack:
-        for _ in range(https.MAX_CONNECTIONS_PER_MEMBER):
-            s = stack.enter_context(context.wrap_socket(stack.enter_context(dial(server))))
-            assert ask(s).endswith(b"c")
-        assert not is_served(fleet, server, "c")
-        with dial(server) as plain, fleet.client_context(fleet.of("a")).wrap_socket(plain) as s:
+        held = [stack.enter_context(connected(fleet, server, "c")) for _ in range(3)]
+        for s, name in zip(held, "ab", strict=False):
+            held.append(stack.enter_context(connected(fleet, server, name)))
+            assert closed(s)
+        assert [ask(s)[-1:] for s in held[2:]] == [b"c", b"a", b"b"]
+
+
+@pytest.mark.parametrize("tls_too", [True, False])
+def test_a_request_has_one_deadline_whatever_trickles(
+    fleet: TestFleet, admission: Admission, monkeypatch: pytest.MonkeyPatch, tls_too: bool
+) -> None:
+    monkeypatch.setattr(https, "REQUEST_S", 0.3, raising=False)
+    with running(admission if tls_too else None) as server, dial(server) as plain, ExitStack() as stack:
+        s = stack.enter_context(fleet.client_context(fleet.of("c")).wrap_socket(plain)) if tls_too else plain
+        s.sendall(b"GET / HTTP/1.1\r\nx: ")
+        s.settimeout(0.05)
+        for _ in range(60):
+            with suppress(TimeoutError):
+                assert closed(s)
+                return
+            with suppress(ConnectionError):
+                s.sendall(b"y")
+        pytest.fail("it is still served")
+
+
+def test_a_request_that_goes_on_keeps_its_connection(
+    fleet: TestFleet, admission: Admission, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The deadline is of a request, not of a connection."""
+    monkeypatch.setattr(https, "REQUEST_S", 0.5, raising=False)
+    with running(admission) as server, connected(fleet, server, "a") as s:
+        for _ in range(8):
+            time.sleep(0.1)
             assert ask(s).endswith(b"a")
-            assert not is_served(fleet, server, "b")  # every place is taken
+
+
+def test_connections_that_are_silent_end_when_their_certificate_is_revoked(tmp_path: Path) -> None:
+    fleet = TestFleet.make(tmp_path)
+    serves = Identity.load(coordinator_of(fleet.fleet.folder))
+    with running(Admission(serves)) as server, ExitStack() as stack:
+        idle, trickles = (stack.enter_context(connected(fleet, server, "c")) for _ in range(2))
+        other = stack.enter_context(connected(fleet, server, "a"))
+        trickles.sendall(b"GET / HTTP/1.1\r\nx: ")
+        Fleet.open(fleet.fleet.folder).revoke("c")
+        (serves.folder / "crl.pem").write_bytes((fleet.fleet.folder / "crl.pem").read_bytes())
+        for s in (idle, trickles):
+            s.settimeout(3.0)  # the server's own patience is 5 s
+            assert closed(s)
+        assert ask(other).endswith(b"a")
+
+
+def test_a_certificate_that_asks_too_often_waits(
+    fleet: TestFleet, admission: Admission, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever its connections are, it has one rate."""
+    monkeypatch.setattr(https, "REQUESTS_PER_S", 10.0, raising=False)
+    monkeypatch.setattr(https, "REQUEST_BURST", 2.0, raising=False)
+    began = time.monotonic()
+    with running(admission) as server, connected(fleet, server, "c") as s, connected(fleet, server, "c") as more:
+        assert all(ask(each).endswith(b"c") for each in (s, more, s))
+        assert time.monotonic() - began >= 0.3
+
+
+def test_a_certificate_that_asks_too_often_keeps_nobody_waiting(
+    fleet: TestFleet, admission: Admission, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(https, "REQUESTS_PER_S", 0.01, raising=False)
+    monkeypatch.setattr(https, "REQUEST_BURST", 1.0, raising=False)
+    with running(admission) as server, connected(fleet, server, "c") as s:
+        s.settimeout(0.1)
+        with pytest.raises(TimeoutError):
+            ask(s)
+        assert is_served(fleet, server, "a")
 
 
 def test_half_a_handshake_from_one_host_keeps_out_nobody_from_another(

@@ -17,7 +17,7 @@ from edgegossip.fleet.store import Fleet, coordinator_of
 from edgegossip.security import tls
 from edgegossip.security.https import (
     HANDSHAKE_S,
-    MAX_CONNECTIONS_PER_MEMBER,
+    MAX_CONNECTIONS_PER_CERTIFICATE,
     MAX_PENDING,
     MAX_PENDING_PER_ADDRESS,
     PendingConnections,
@@ -128,9 +128,9 @@ def _was_closed(s: socket.socket) -> bool:
 def test_many_boards_behind_one_address_take_no_strangers_place(place):
     """And who has shown a certificate is no stranger any more, whose connection may be closed for
     another's."""
-    names = tuple(f"board-{k}" for k in range((MAX_PENDING_PER_ADDRESS + 4) // MAX_CONNECTIONS_PER_MEMBER + 1))
+    names = tuple(f"board-{k}" for k in range((MAX_PENDING_PER_ADDRESS + 4) // MAX_CONNECTIONS_PER_CERTIFICATE + 1))
     place.fleet.add_all(names, "board", 20)
-    identities = [place.identity(name) for name in names for _ in range(MAX_CONNECTIONS_PER_MEMBER)]
+    identities = [place.identity(name) for name in names for _ in range(MAX_CONNECTIONS_PER_CERTIFICATE)]
     clients = [Client(identity, place.server.address) for identity in identities]
     assert len(clients) > MAX_PENDING_PER_ADDRESS
     for client in clients:
