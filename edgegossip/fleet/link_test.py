@@ -1,7 +1,8 @@
 """The rate of a TCP connection between two machines, both ways, its round trip, and what the other
 end says of its clock and software: `calibrate --serve` at one end, `calibrate --peer` or
-`doctor --peer` at the other. For an operator's own network: nobody is asked who he is, and a call
-gets at most MAX_S seconds.
+`doctor --peer` at the other. For an operator's own network: nobody is asked who he is. After MAX_S
+seconds a caller may ask for nothing more, and after LONGEST_S it is cut off, whatever it does: the
+first transfer either way takes 128 s at 16 kbit/s.
 
 A call is one letter and an 8-byte count: "S" sends that many bytes and gets a letter back, "R" gets
 that many bytes, "P" has none and gets a letter back, "I" has none and gets a 4-byte length and a
@@ -16,8 +17,10 @@ import platform
 import socket
 import struct
 import sys
+import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +29,7 @@ from edgegossip.types import ConfigError, HostError, PeerError
 from edgegossip.untrusted import printable, whole_number
 
 PORT = 7733
-MAX_S = 20.0
+MAX_S, LONGEST_S = 20.0, 300.0
 MAX_BYTES = 64 << 20
 _CALL = struct.Struct("!cQ")
 _BLOCK = bytes(1 << 16)
@@ -112,12 +115,17 @@ def serve(listener: socket.socket, until_s: float, relay: bool = False) -> int:
         except OSError:  # the time is over, or the listener was closed
             break
         callers += 1
-        with link:
-            try:
+        end = threading.Timer(LONGEST_S, _cut, [link])
+        end.daemon = True
+        end.start()
+        try:
+            with link:
                 link.settimeout(MAX_S)
                 _answer(link, time.monotonic() + MAX_S, relay)
-            except (OSError, EOFError):
-                continue  # that caller is gone; another one may come
+        except (OSError, EOFError):
+            continue  # that caller is gone; another one may come
+        finally:
+            end.cancel()
     return callers
 
 
@@ -129,6 +137,11 @@ def listen(port: int) -> socket.socket:
         raise HostError(
             f"cannot listen on port {port}: {(error.strerror or str(error)).lower()}; name another one"
         ) from None
+
+
+def _cut(link: socket.socket) -> None:
+    with suppress(OSError):  # it is closed already
+        link.shutdown(socket.SHUT_RDWR)
 
 
 def _answer(link: socket.socket, until_s: float, relay: bool) -> None:

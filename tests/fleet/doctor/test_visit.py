@@ -58,6 +58,24 @@ def test_a_stranger_and_garbage_do_not_stop_the_server(served, monkeypatch):
     assert link_test.measure("127.0.0.1", served).up_bits_per_s > 0
 
 
+def trickle(s):
+    until_s = time.monotonic() + 5
+    while time.monotonic() < until_s:
+        s.sendall(b"x")
+        time.sleep(0.02)
+
+
+def test_who_trickles_is_cut_off_and_the_next_one_is_served(served, monkeypatch):
+    monkeypatch.setattr(link_test, "LONGEST_S", 0.3)
+    monkeypatch.setattr(link_test, "_AIM_S", 0.01)
+    with socket.create_connection(("127.0.0.1", served), timeout=0.05) as slow:
+        slow.sendall(b"S" + (1 << 20).to_bytes(8, "big"))
+        with pytest.raises(ConnectionError):
+            trickle(slow)
+        monkeypatch.setattr(link_test, "LONGEST_S", 30.0)
+        assert link_test.measure("127.0.0.1", served).up_bits_per_s > 0
+
+
 def test_a_peer_that_is_not_there_is_one_sentence():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
