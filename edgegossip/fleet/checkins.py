@@ -46,7 +46,7 @@ class CheckIns:
     def __init__(self, folder: Path, identity: Identity, say: Say) -> None:
         present = Revocations.load(folder / CRL, identity.authority)
         self.admission = Admission(replace(identity, revocations=present))
-        self.folder, self._say = folder, say
+        self.folder, self.say = folder, say
         self._lock, self._seen = threading.Lock(), dict[NodeId, str]()
         (folder / CHECKINS).mkdir(mode=0o700, exist_ok=True)
 
@@ -69,7 +69,7 @@ class CheckIns:
         with self._lock:
             is_new, self._seen[name] = self._seen.get(name) != news, news
         if is_new:
-            self._say(news)
+            self.say(news)
         wanted = releases.load(self.folder).wanted.get(name, 0)
         answer = {"time_s": time.time(), "crl_number": self.admission.identity.revocations.number, "sequence": wanted}
         return answer | self._order(name, report.get("number"))
@@ -81,7 +81,7 @@ class CheckIns:
         try:
             order = provisioning.order(self.folder, name, number, self.admission.identity)
         except DataError as error:
-            self._say(str(error))
+            self.say(str(error))
             return {}
         return {} if order is None else {"order": order}
 
@@ -101,7 +101,9 @@ class Server(MemberServer):
     def __init__(self, check_ins: CheckIns, listen: str) -> None:
         where = addresses.parse(listen, "--listen", any_port=True)
         self.check_ins = check_ins
-        super().__init__(where.host, where.port, _Handler, check_ins.admission, SILENT_S)
+        super().__init__(
+            where.host, where.port, _Handler, check_ins.admission, SILENT_S, lambda refusal: check_ins.say(str(refusal))
+        )
 
 
 class _Handler(MemberHandler):
@@ -149,10 +151,6 @@ class _Handler(MemberHandler):
             self.refuse(HTTPStatus.FORBIDDEN, f"release {number} is not for {self._name}")
         except (EdgegossipError, OSError) as error:
             self.refuse(HTTPStatus.INTERNAL_SERVER_ERROR, f"the fleet's folder: {error}")
-
-    def refuse(self, status: HTTPStatus, why: str) -> None:
-        self.close_connection = True
-        self.answer(why.encode(), status)
 
 
 def open_check_ins(folder: Path, identity: Path, say: Say) -> CheckIns:

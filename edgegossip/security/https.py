@@ -1,24 +1,24 @@
 """An HTTP server that only members of a fleet reach: TLS 1.3 with certificates both ways, for
 boards that check in or ask for work.
 
-One thread a connection, few of them and fewer with one certificate, each request with a deadline. A
-connection of anybody but a board of the fleet, or of a revoked one, ends in the handshake, and one
-that is there ends when a newer revocation list names its certificate. Connections that have not
-shown a certificate yet have places of their own, so that those that say nothing take none of a
-board's. Where places are full the newcomer stays, and another one goes (limits.ConnectionLimiter,
-`MemberServer._make_room`)."""
+One thread a connection, few of them and fewer with one certificate. A request has the time that a
+slow link needs for its bytes, and no more. A connection of anybody but a board of the fleet, or of
+a revoked one, ends in the handshake, and one that is there ends when a newer revocation list names
+its certificate. Connections that have not shown a certificate yet have places of their own, so that
+those that say nothing take none of a board's. Where places are full the newcomer stays, and another
+one goes (limits.ConnectionLimiter, `MemberServer._make_room`)."""
 
 from __future__ import annotations
 
+import math
 import socket
 import ssl
+import struct
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -27,18 +27,22 @@ from typing_extensions import override
 
 from edgegossip.security import tls
 from edgegossip.security.admission import Admission, Caller
-from edgegossip.security.limits import ConnectionLimiter, TokenBuckets, endpoint
-from edgegossip.types import EdgegossipError, HostError
-from edgegossip.untrusted import whole_number
+from edgegossip.security.limits import ConnectionLimiter, RateLimitedLog, TokenBuckets, endpoint
+from edgegossip.types import EdgegossipError, HostError, PeerError
+from edgegossip.untrusted import Refusal, printable, whole_number
 
 HANDSHAKE_S = 10.0
 LINGER_S = 1.0  # for a refused caller to hear the alert
 MAX_CONNECTIONS, MAX_CONNECTIONS_PER_CERTIFICATE = 64, 3  # after it; a board needs one
-REQUEST_S = 600.0  # for a request to come and its answer to go: 8 MiB at 112 kbit/s
+# For a request to come and its answer to go: so many seconds, and those that their bytes take at a
+# third of the slowest rate that docs/mesh.md names; and never longer than LONGEST_S, in which
+# 64 MiB come at that rate.
+REQUEST_S, SLOWEST_BYTES_PER_S, LONGEST_S = 60.0, 2048.0, 10 * 3600.0
 REQUESTS_PER_S, REQUEST_BURST = 50.0, 200.0  # with one certificate; the next ones wait
 MAX_PENDING, MAX_PENDING_PER_ADDRESS = 64, 32  # in their handshakes; many boards may be behind one address
 CONNECTIONS_PER_S, CONNECTION_BURST = 50.0, 200  # of one address
 _MAX_UNREAD_BYTES = 1 << 20
+_BYTES_MOVED = struct.Struct("=120xQQ")  # acknowledged and received, in struct tcp_info (linux/tcp.h)
 
 
 class PendingConnection:
@@ -94,13 +98,24 @@ class PendingConnections:
             pending.close()
 
 
-@dataclass(slots=True, eq=False)
 class _Place:
-    """Is a connection that is served. `deadline_s`: when its request has to be over."""
+    """Is a connection that is served, with this certificate's serial number."""
 
-    connection: socket.socket
-    serial: int | None  # of its certificate
-    deadline_s: float
+    def __init__(self, connection: socket.socket, serial: int | None) -> None:
+        self.connection, self.serial = connection, serial
+        self.until_s = math.inf  # whatever it does
+        self.begin()
+
+    def begin(self) -> None:
+        """Give its next request the whole time."""
+        self._since_s, self._before = time.monotonic(), _moved_bytes(self.connection)
+
+    def over(self, now_s: float) -> bool:
+        """Return whether it took longer than a slow link does."""
+        moved, longest_s = _moved_bytes(self.connection), LONGEST_S
+        if moved is not None and self._before is not None:
+            longest_s = min(longest_s, REQUEST_S + (moved - self._before) / SLOWEST_BYTES_PER_S)
+        return now_s >= min(self.until_s, self._since_s + longest_s)
 
     def shut(self) -> None:
         """End it: its thread finds the connection closed. TLS is not asked, which may wait."""
@@ -111,7 +126,8 @@ class _Place:
 class MemberServer(ThreadingHTTPServer):
     """Listens from construction; `serve_forever` and `shutdown` as its parent. `admission` None:
     without TLS, for anybody. `handler` answers the requests of one connection. `silent_s`: how long
-    a caller may say nothing. Raises HostError."""
+    a caller may say nothing. `refused` hears who was refused and why, the same at most once a
+    minute. Raises HostError."""
 
     daemon_threads = True
     request_queue_size = 64
@@ -123,9 +139,11 @@ class MemberServer(ThreadingHTTPServer):
         handler: Callable[[Any, Any, Any, Caller | None], object],
         admission: Admission | None,
         silent_s: float,
+        refused: Callable[[Refusal], None] = lambda refusal: None,
     ) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.admission, self._handler, self._silent_s = admission, handler, silent_s
+        self._refused, self._lines = refused, RateLimitedLog()
         self._pending, self._places = PendingConnections(), list[_Place]()  # the oldest first
         self._requests = TokenBuckets(REQUESTS_PER_S, REQUEST_BURST)
         self._lock = threading.Lock()
@@ -150,7 +168,7 @@ class MemberServer(ThreadingHTTPServer):
                 soon_s = time.monotonic() + LINGER_S
                 for place in self._places:
                     if self.revoked(place.serial):
-                        place.deadline_s = min(place.deadline_s, soon_s)  # who asks before it is told why
+                        place.until_s = min(place.until_s, soon_s)  # who asks before it is told why
             return self._context
 
     @override
@@ -160,15 +178,15 @@ class MemberServer(ThreadingHTTPServer):
             self.context()
         with self._lock:
             for place in self._places:
-                if place.deadline_s <= time.monotonic():
+                if place.over(time.monotonic()):
                     place.shut()
 
     def begin_request(self, connection: socket.socket) -> None:
         """Give its next request the whole time."""
         with self._lock:
             place = self._place(connection)
-            if place is not None and not self.revoked(place.serial):
-                place.deadline_s = time.monotonic() + REQUEST_S
+            if place is not None:
+                place.begin()
 
     def wait_turn(self, connection: socket.socket) -> None:
         """Wait until its certificate has asked little enough to ask again, or it had to go. A board
@@ -179,6 +197,14 @@ class MemberServer(ThreadingHTTPServer):
                 if place is None or self._requests.take(place.serial, time.monotonic()):
                     return
             time.sleep(1 / REQUESTS_PER_S)
+
+    def tell(self, caller: Caller | None, host: str, why: str) -> None:
+        """Say that somebody was refused, if nobody has said so of late."""
+        refusal = Refusal(caller.subject.name if caller else "", host, printable(why, 400))
+        with self._lock:
+            is_new = self._lines.worth(refusal, time.monotonic(), caller.subject if caller else host)
+        if is_new:
+            self._refused(refusal)
 
     def revoked(self, serial: int | None) -> bool:
         """Return whether that certificate is on our list; without TLS there is none."""
@@ -208,17 +234,24 @@ class MemberServer(ThreadingHTTPServer):
             with _handshake(context, request) as connection:
                 caller = self.admission.by_connection(connection.getpeercert(), pending.address)
                 self._pending.done(pending)
-                if caller.subject.role == "board":
-                    self._serve(connection, client_address, caller)
-        except (OSError, EdgegossipError):
-            pass  # a stranger: the handshake's alert has told it why
+                if caller.subject.role != "board":
+                    raise PeerError(f"it is no board: its certificate is for {caller.subject.role}s")
+                self._serve(connection, client_address, caller)
+        except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
+            pass  # it went away
+        except ssl.SSLError as error:  # a stranger: the handshake's alert has told it why
+            self.tell(caller, str(client_address[0]), tls.words(error))
+        except EdgegossipError as error:
+            self.tell(caller, str(client_address[0]), str(error))
+        except OSError:
+            pass
         finally:
             self._pending.done(pending)
             self.shutdown_request(request)
 
     def _serve(self, connection: socket.socket, client_address: Any, caller: Caller | None) -> None:
         """Answer a member."""
-        place = _Place(connection, None if caller is None else caller.serial, time.monotonic() + REQUEST_S)
+        place = _Place(connection, None if caller is None else caller.serial)
         with self._lock:
             if caller is not None and self.admission is not None:
                 self.admission.check(caller)  # the list may have come since the handshake
@@ -268,8 +301,20 @@ def _handshake(context: ssl.SSLContext, request: socket.socket) -> ssl.SSLSocket
     return connection
 
 
-class MemberHandler(BaseHTTPRequestHandler, ABC):
-    """Answers the requests of one connection; a subclass has `do_GET`, `do_POST` and `refuse`.
+def _moved_bytes(connection: socket.socket) -> int | None:
+    """Return how many bytes have come and gone; None where the kernel does not say, or the socket
+    is closed."""
+    try:
+        acknowledged, received = _BYTES_MOVED.unpack(
+            connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES_MOVED.size)
+        )
+        return int(acknowledged + received)
+    except (AttributeError, OSError, struct.error):
+        return None
+
+
+class MemberHandler(BaseHTTPRequestHandler):
+    """Answers the requests of one connection; a subclass has `do_GET` and `do_POST`.
     `caller` is who sends them, by its certificate; None without TLS."""
 
     server: MemberServer
@@ -278,9 +323,20 @@ class MemberHandler(BaseHTTPRequestHandler, ABC):
         self.caller = caller
         super().__init__(request, client_address, server)
 
-    @abstractmethod
     def refuse(self, status: HTTPStatus, why: str) -> None:
-        """Answer with the reason."""
+        """Answer with the reason, log it, and end the connection."""
+        self.close_connection = True
+        self.server.tell(self.caller, str(self.client_address[0]), why)
+        self.answer(self.worded(printable(why, 400)), status)
+
+    def worded(self, why: str) -> bytes:
+        """Return the body of an answer that is a refusal."""
+        return why.encode()
+
+    @override
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Refuse what is no request."""
+        self.refuse(HTTPStatus(code), message or HTTPStatus(code).phrase)
 
     @override
     def handle_one_request(self) -> None:
@@ -300,7 +356,6 @@ class MemberHandler(BaseHTTPRequestHandler, ABC):
             length = self.headers.get("content-length", "")
             if left := whole_number(length, _MAX_UNREAD_BYTES):
                 self.rfile.read(left)  # closed with something unread, it may take the answer along
-            self.close_connection = True
             self.refuse(HTTPStatus.FORBIDDEN, f"the certificate of {self.caller.subject.name} was revoked")
             return False
         return True

@@ -7,7 +7,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from http import HTTPStatus
 from pathlib import Path
@@ -20,6 +20,7 @@ from edgegossip.security.admission import Admission
 from edgegossip.security.https import MemberHandler, MemberServer
 from edgegossip.security.identity import Identity
 from edgegossip.types import HostError
+from edgegossip.untrusted import Refusal
 from tests.mesh.fleet import TestFleet
 
 REFUSALS = {
@@ -48,13 +49,21 @@ class Handler(MemberHandler):
     def do_GET(self) -> None:
         self.answer((self.caller.subject.name if self.caller else "anybody").encode())
 
-    def refuse(self, status: HTTPStatus, why: str) -> None:
-        self.answer(why.encode(), status)
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        self.answer(b"%d bytes" % len(body))
+
+    def do_PUT(self) -> None:
+        self.refuse(HTTPStatus.BAD_REQUEST, "nothing is put here\n")
 
 
 @contextmanager
-def running(admission: Admission | None, handler: type[MemberHandler] = Handler) -> Iterator[MemberServer]:
-    server = MemberServer("127.0.0.1", 0, handler, admission, silent_s=5.0)
+def running(
+    admission: Admission | None,
+    handler: type[MemberHandler] = Handler,
+    refused: Callable[[Refusal], None] = lambda refusal: None,
+) -> Iterator[MemberServer]:
+    server = MemberServer("127.0.0.1", 0, handler, admission, silent_s=5.0, refused=refused)
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     try:
@@ -231,6 +240,34 @@ def test_a_request_that_goes_on_keeps_its_connection(
         for _ in range(8):
             time.sleep(0.1)
             assert ask(s).endswith(b"a")
+
+
+def test_a_slow_link_has_the_time_that_its_bytes_take(
+    fleet: TestFleet, admission: Admission, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(https, "REQUEST_S", 0.3)
+    monkeypatch.setattr(https, "SLOWEST_BYTES_PER_S", 20_000.0)
+    with running(admission) as server, connected(fleet, server, "a") as s:
+        s.sendall(b"POST / HTTP/1.1\r\ncontent-length: 40000\r\nconnection: close\r\n\r\n")
+        for _ in range(20):
+            time.sleep(0.05)
+            s.sendall(bytes(2000))
+        assert b"".join(iter(lambda: s.recv(4096), b"")).endswith(b"40000 bytes")
+
+
+def test_each_refusal_leaves_one_line(fleet: TestFleet, admission: Admission) -> None:
+    lines: list[str] = []
+    with running(admission, refused=lambda refusal: lines.append(str(refusal))) as server:
+        for _ in range(3):
+            for request in (b"PUT / HTTP/1.1\r\n\r\n", b"\x00\xff\r\n\r\n", b"DELETE / HTTP/1.1\r\n\r\n"):
+                with dial(server) as plain, fleet.client_context(fleet.of("a")).wrap_socket(plain) as s:
+                    s.sendall(request)
+                    assert s.recv(4096)
+            refusal(fleet.client_context(fleet.files("self-signed")), server)
+        assert is_served(fleet, server, "b")
+    a, stranger = "refused a at 127.0.0.1: ", "refused 127.0.0.1: "
+    assert [line.startswith(a) for line in lines] == [True] * 3 + [False] and lines[3].startswith(stranger)
+    assert "refused a at 127.0.0.1: nothing is put here?" in lines
 
 
 def test_connections_that_are_silent_end_when_their_certificate_is_revoked(tmp_path: Path) -> None:

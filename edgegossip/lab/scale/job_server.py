@@ -13,7 +13,6 @@ import math
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
@@ -184,13 +183,18 @@ def _records_of(document: Mapping[str, Any]) -> CellRecords:
 class JobHttpServer(MemberServer):
     """Answers boards on a thread of its own from `start` to `stop`."""
 
-    def __init__(self, jobs: JobServer, listen: str, identity: Identity | None) -> None:
+    def __init__(self, jobs: JobServer, listen: str, identity: Identity | None, say: Say = lambda line: None) -> None:
         """`identity`: of this machine as a coordinator; None: without TLS. Raises HostError,
         ConfigError, DataError."""
         where = addresses.parse(listen, "--listen", any_port=True)
         self.jobs = jobs
         super().__init__(
-            where.host, where.port, _Handler, None if identity is None else Admission(identity), IDLE_TIMEOUT_S
+            where.host,
+            where.port,
+            _Handler,
+            None if identity is None else Admission(identity),
+            IDLE_TIMEOUT_S,
+            lambda refusal: say(str(refusal)),
         )
         self._thread = threading.Thread(target=self.serve_forever, daemon=True, name="job-server")
 
@@ -216,19 +220,17 @@ class _Handler(MemberHandler):
         asked = parse_qs(url.query) if url else {}
         name, port = self._certified or asked.get("name", [""])[0], whole_number(asked.get("port", [""])[0], 65_535)
         if url is None or url.path != JOB or not port:
-            return self._answer({"error": "there is nothing here"}, HTTPStatus.NOT_FOUND)
+            return self.refuse(HTTPStatus.NOT_FOUND, "there is nothing here")
         try:
             self._answer(self.server.jobs.job(name, str(self.client_address[0]), port, "running" in asked))
         except PermissionError:
             known = ", ".join(self.server.jobs.names)
-            self._answer(
-                {"error": f"{name or 'this board'} takes no part; the boards are {known}"}, HTTPStatus.FORBIDDEN
-            )
+            self.refuse(HTTPStatus.FORBIDDEN, f"{name or 'this board'} takes no part; the boards are {known}")
 
     def do_POST(self) -> None:
         length = whole_number(self.headers.get("content-length", ""), MAX_RECORDS_BYTES)
         if self.path != RECORDS or length is None:
-            return self._answer({"error": "this is not how records are handed in"}, HTTPStatus.BAD_REQUEST)
+            return self.refuse(HTTPStatus.BAD_REQUEST, "this is not how records are handed in")
         try:
             if self._certified and not self.server.jobs.awaits(self._certified):
                 while length and (piece := self.rfile.read(min(length, _PIECE_BYTES))):
@@ -240,14 +242,14 @@ class _Handler(MemberHandler):
             self.server.jobs.hand_in(self._certified or str(document["name"]), document)
             self._answer({"state": "taken"})
         except (ValueError, KeyError, RecursionError) as error:
-            self._answer({"error": f"records that make no sense: {error}"}, HTTPStatus.BAD_REQUEST)
+            self.refuse(HTTPStatus.BAD_REQUEST, f"records that make no sense: {error}")
 
-    def _answer(self, document: Mapping[str, Any], status: HTTPStatus = HTTPStatus.OK) -> None:
-        with suppress(OSError):
-            self.answer(json.dumps(document).encode(), status)
+    def _answer(self, document: Mapping[str, Any]) -> None:
+        self.answer(json.dumps(document).encode())
 
-    def refuse(self, status: HTTPStatus, why: str) -> None:
-        self._answer({"error": why}, status)
+    @override
+    def worded(self, why: str) -> bytes:
+        return json.dumps({"error": why}).encode()
 
 
 class BoardsBackend(Backend):
@@ -269,7 +271,7 @@ class BoardsBackend(Backend):
             )
         check_exposure(addresses.parse(listen, "--listen", any_port=True).host, insecure or identity is not None)
         self._jobs, self._say = JobServer(self._names), say
-        self._server = JobHttpServer(self._jobs, listen, None if identity is None else Identity.load(identity))
+        self._server = JobHttpServer(self._jobs, listen, None if identity is None else Identity.load(identity), say)
         self._server.start()
         how = "--identity IDENTITY" if identity is not None else "--insecure" if insecure else ""
         say(f"boards join with: edgegossip scale --follow {self._server.address} --name NAME {how}".rstrip())
