@@ -9,14 +9,16 @@ process, and asks the `AdmissionController` once for every key, over a socket. L
     {"revoked": number, "list", "from"}                a revocation list (base64 of DER)
     {"recipe": number, "proof", "time", "from"}        what is run here? (proof: with TLS)
     {"handshake": reason, "from"}                      somebody did not manage TLS
+    {"refused": reason, "from", "board"}               so was a request; of this board, or ""
     {"sockets": number, "totals": [...] or null}
     {"news": true}                                     a board has sent something
 
     controller -> middleware
-    {"in": key}                                        this key may come in
+    {"in": key, "board": name}                         this key may come in
     {"out": key}                                       not any more
     {"answer": number, "why": "" or the reason}        to a "revoked" with "has": its list's number;
                                                        to a "recipe" with "recipe" and "boards"
+    {"most": bytes}                                    a frame of this run has no more
     {"sockets": number}                                what have boards' connections carried?
 """
 
@@ -39,7 +41,7 @@ from typing import Any
 from edgegossip.flower.connection import ASK_DOMAIN, KEY_DOMAIN
 from edgegossip.security import tls
 from edgegossip.security.admission import REVOKED, Admission
-from edgegossip.security.limits import RateLimitedLog, host_of, network_of
+from edgegossip.security.limits import RateLimitedLog, TokenBuckets, host_of, network_of
 from edgegossip.telemetry.records import Value
 from edgegossip.types import EdgegossipError, NodeId, PeerError
 from edgegossip.untrusted import Refusal
@@ -50,6 +52,8 @@ OBJECTS_VARIABLE = "EDGEGOSSIP_OBJECTS"  # names the folder of the SuperLink's l
 LOOK_S = 1.0  # between two looks at the revocation list
 SOCKETS_S = 2.0
 AHEAD_S, BEHIND_S = 5.0, 305.0  # Flower takes signatures of no other time
+MAX_KEYS = 4  # of one board: each process of it has one
+KEYS_PER_S, KEY_BURST = 0.5, 16.0  # new ones of one certificate
 
 
 def token_of(secret: bytes) -> str:
@@ -89,7 +93,7 @@ class AdmissionController:
         self._register, self._refused, self._lose = register, refused, lose
         self._on_news, self._on_taken, self._recipe = news, taken, recipe
         self._admitted: dict[str, _Admitted] = {}  # by key
-        self._log_limit = RateLimitedLog()
+        self._log_limit, self._new_keys = RateLimitedLog(), TokenBuckets(KEYS_PER_S, KEY_BURST)
         self._lock = threading.Lock()
         self._totals: dict[int, list[int] | None] = {}
         self._carried = [0, 0, 0]
@@ -98,8 +102,10 @@ class AdmissionController:
         self._checked_s = time.monotonic()
         self._thread = threading.Thread(target=self._run, daemon=True, name="admission")
 
-    def start(self) -> None:
-        """Start the thread."""
+    def start(self, most_bytes: int = 0) -> None:
+        """Start the thread. `most_bytes`: no frame of this run has more, where that is known."""
+        if most_bytes:
+            self._send({"most": most_bytes})
         self._thread.start()
 
     def close(self) -> None:
@@ -168,6 +174,8 @@ class AdmissionController:
                 self._news.notify_all()
         elif "handshake" in news and self._admission is not None:
             self._log_refusal(news["from"], tls.words_of(news["handshake"]))
+        elif "refused" in news:
+            self._log_refusal(news["from"], news["refused"], news["board"])
         elif "join" in news:
             self._answer(news["join"], news["from"], lambda: self._admit(news["key"], news["proof"], news["time"]))
         elif "recipe" in news:
@@ -199,10 +207,15 @@ class AdmissionController:
             raise PeerError("this coordinator runs without TLS and keys")
         name, serial = self._authenticate(self._admission, KEY_DOMAIN, key, proof, clock)
         if key not in self._admitted:
+            if not self._new_keys.take(serial, time.monotonic()):
+                raise PeerError(f"{name} has introduced more keys than one board needs: start it again in a minute")
             self._admitted[key] = _Admitted(name, serial, self._register(key.encode(), name))
+            for old in [k for k, a in self._admitted.items() if a.name == name][:-MAX_KEYS]:
+                self._send({"out": old})  # of a process that has ended
+                del self._admitted[old]
         # Not with the answer, which waits for the event loop there: a revocation may be quicker,
         # and the key would come in after it went out.
-        self._send({"in": key})
+        self._send({"in": key, "board": name})
         return {}
 
     def _describe(self, asked: dict[str, Any]) -> dict[str, Any]:
@@ -243,10 +256,10 @@ class AdmissionController:
         for name in sorted({a.name for a in gone.values()} - {a.name for a in self._admitted.values()}):
             self._lose(name, REVOKED)
 
-    def _log_refusal(self, address: str, why: str) -> None:
-        network = network_of(address)
-        if self._log_limit.worth((network, why), time.monotonic(), network):
-            self._refused(Refusal("", host_of(address), why))
+    def _log_refusal(self, address: str, why: str, board: NodeId = "") -> None:
+        who = board or network_of(address)
+        if self._log_limit.worth((who, why), time.monotonic(), who):
+            self._refused(Refusal(board, host_of(address), why))
 
     def _send(self, document: dict[str, Any]) -> None:
         with suppress(OSError), self._lock:

@@ -69,6 +69,7 @@ from edgegossip.flower.combine import check_enough, combiner, make_strategy
 from edgegossip.flower.connection import LinkError, ServerCredentials
 from edgegossip.flower.messages import question_content, question_type, read_answer
 from edgegossip.flower.superlink import SUPERLINK_LOG, SuperLink, launch
+from edgegossip.frame import HEADER_BYTES, Limits
 from edgegossip.layout import Layout
 from edgegossip.memory import Spool
 from edgegossip.recipe import Recipe
@@ -216,7 +217,7 @@ class Coordinator:
             raise
         self._admission = self._make_admission(self._superlink, link)
         self._driver = self._make_driver(link, self._superlink, self._admission)
-        self._admission.start()
+        self._admission.start(HEADER_BYTES + Limits.of(self._plan.layout).max_body_bytes)
         self._thread = threading.Thread(target=self._serve, args=(link, self._driver), daemon=True, name="rounds")
         self._thread.start()
         address = self._superlink.address

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import socket
 import threading
+import time
 from base64 import b64encode
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any
@@ -18,7 +20,7 @@ from edgegossip.flower._private.superlink import AdmissionMiddleware, ControlCha
 from edgegossip.flower.admission import AdmissionController
 from edgegossip.flower.connection import JOIN_PATH, RECIPE_PATH
 from edgegossip.security.admission import Admission, Caller
-from edgegossip.security.limits import SharedRateLimiter
+from edgegossip.security.limits import SharedRateLimiter, TokenBuckets
 from edgegossip.security.names import Subject
 from edgegossip.types import NodeId, PeerError
 from edgegossip.untrusted import Refusal
@@ -31,10 +33,12 @@ class Board0(Admission):
 
     def __init__(self) -> None: ...
 
+    serials: Iterator[int] = itertools.repeat(1)
+
     def by_signature(self, role: str, among: Collection[str], data: bytes, signature: bytes) -> Caller:
-        if signature != b"board-0":
+        if signature not in (b"board-0", b"board-1"):
             raise PeerError("the proof is of nobody in this fleet")
-        return Caller(Subject("board-0", "board", "0" * 16), 1)
+        return Caller(Subject(signature.decode(), "board", "0" * 16), next(self.serials))
 
     gone = False
 
@@ -52,6 +56,15 @@ class NoBundles:
     def heard(self, path: str) -> None: ...
 
     async def __call__(self, *args: Any) -> None: ...
+
+
+async def _reads(scope: Any, receive: Any, send: Any) -> None:
+    """Answer with what has come, as far as it does."""
+    body = (await receive())["body"]
+    if scope["path"].endswith("pull-messages"):
+        await receive()  # until the other end is gone
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": json.dumps({"detail": f"{len(body)} bytes"}).encode()})
 
 
 async def _no_app(*args: Any) -> None:
@@ -77,7 +90,7 @@ class Port:
         self.admission = Board0()
         self.registered: list[bytes] = []
         self.controller = AdmissionController(
-            there, self.admission, ["board-0"], self._register, self._refused, lambda *x: None
+            there, self.admission, ["board-0", "board-1"], self._register, self._refused, lambda *x: None
         )
         if answers:
             self.controller.start()
@@ -166,8 +179,9 @@ def test_only_an_admitted_key_alone_gets_as_far_as_flower(port: Port, monkeypatc
     assert port.ask(path, b"", BOARD, None, _key(b"mine"))[0] == 401
     assert port.ask(JOIN_PATH, _body(key="mine", proof="Ym9hcmQtMA==", time=NOW), BOARD)[0] == 200
     assert port.ask(path, b"", BOARD, None, _key(b"mine")) == (200, "flower")
-    for keys in ([b"revoked", b"mine"], [b"mine", b"revoked"], [b"mine", b"mine"], []):
-        assert port.ask(path, b"", BOARD, None, *map(_key, keys))[0] == 401
+    for keys in ([b"revoked", b"mine"], [b"mine", b"revoked"], [b"mine", b"mine"]):
+        assert port.ask(path, b"", BOARD, None, *map(_key, keys))[0] == 400
+    assert port.ask(path, b"", BOARD)[0] == 401
     assert port.ask("/v1/control/anything", b"", BOARD, None, _key(b"mine"))[0] == 403
 
 
@@ -180,7 +194,7 @@ def test_a_revocation_that_overtakes_the_answer_to_a_join_still_counts(
     monkeypatch.setattr(admission, "LOOK_S", 0.01)
     came, went = threading.Event(), threading.Event()
     let_in, put_out = port.line.on_in, port.line.on_out
-    port.line.on_in = lambda key: (let_in(key), came.set())
+    port.line.on_in = lambda *asked: (let_in(*asked), came.set())
     port.line.on_out = lambda key: (put_out(key), went.set())
     port.app = _flower
 
@@ -285,5 +299,145 @@ def test_a_flood_of_strangers_leaves_boards_their_turn(
     ]
     assert floods[0] == 403 and 429 in floods
     assert port.refused == [f"refused {strangers.format(0)}: the proof is of nobody in this fleet"]
+    port.admission.serials = itertools.count(1)  # as many boards behind one address
     good = [port.ask(JOIN_PATH, _body(key=f"{k}", proof="Ym9hcmQtMA==", time=NOW), BOARD)[0] for k in range(30)]
     assert good == [200] * 30
+
+
+PUSH, PULL = "/v1/fleet/push-object", "/v1/fleet/pull-messages"
+PROOFS = {"board-0": "Ym9hcmQtMA==", "board-1": "Ym9hcmQtMQ=="}
+
+
+@pytest.fixture
+def joined(port: Port, monkeypatch: pytest.MonkeyPatch) -> Port:
+    """Two boards have introduced a key each, of their own names."""
+    monkeypatch.setattr(admission, "BEHIND_S", 1e12)
+    port.app = _reads
+    for name, proof in PROOFS.items():
+        assert port.ask(JOIN_PATH, _body(key=name, proof=proof, time=NOW), BOARD)[0] == 200
+    return port
+
+
+def _pieces(size: int, count: int, pause_s: float = 0.0) -> Any:
+    """A body that comes in so many pieces; after it nothing comes."""
+    left = list(range(count))
+
+    async def receive() -> dict[str, Any]:
+        if not left:
+            await asyncio.sleep(60)
+        await asyncio.sleep(pause_s)
+        return {"type": "http.request", "body": bytes(size), "more_body": bool(left.pop())}
+
+    return receive
+
+
+async def _open(port: Port, name: str, count: int, wait_s: float = 0.05) -> list[asyncio.Task[tuple[int, str]]]:
+    """So many requests of a board that wait for news, which does not come."""
+    tasks = []
+    for _ in range(count):
+        port.receive = _pieces(0, 1)
+        tasks.append(asyncio.create_task(port.asked(PULL, b"", BOARD, None, [_key(name.encode())])))
+        await asyncio.sleep(wait_s / count)
+    return tasks
+
+
+def logged(port: Port, words: str) -> int:
+    """How many lines of the coordinator's log say so, when all that was reported is there."""
+    end = time.monotonic() + 5
+    port.ask(JOIN_PATH, _body(key=f"{end}", proof="eA==", time=NOW), f"10.9.{end * 1000 % 250:.0f}.1")
+    while not any("10.9." in line for line in port.refused[-1:]) and time.monotonic() < end:
+        time.sleep(0.005)
+    return sum(words in line for line in port.refused)
+
+
+@pytest.mark.parametrize("name", ["flwr-signature", "flwr-timestamp", "x-edgegossip-token", "content-length"])
+def test_a_header_that_says_who_asks_comes_once(name: str, joined: Port) -> None:
+    twice = [(name.encode(), b"1"), (name.encode(), b"2")]
+    for _ in range(3):
+        assert joined.ask(PUSH, b"", BOARD, None, _key(b"board-0"), *twice)[0] == 400
+    assert logged(joined, f"refused {BOARD}: a request with a header twice") == 1
+
+
+def test_a_request_of_more_than_the_model_is_refused_before_it_comes(joined: Port) -> None:
+    async def nothing() -> dict[str, Any]:
+        raise AssertionError("it is not read")
+
+    joined.controller._send({"most": 1000})
+    most = 1000 + (1 << 20)
+    assert joined.ask(JOIN_PATH, _body(key="board-1", proof=PROOFS["board-1"], time=NOW), BOARD)[0] == 200
+    assert joined.ask(PUSH, bytes(most), BOARD, None, _key(b"board-0")) == (200, f"{most} bytes")
+    joined.receive = nothing
+    for path, size in ((PUSH, most + 1), (PULL, 65_537), ("/v1/fleet/push-messages", (1 << 20) + 1)):
+        for _ in range(2):
+            assert joined.ask(path, b"", BOARD, b"%d" % size, _key(b"board-0"))[0] == 413
+    joined.receive = None
+    assert logged(joined, "refused board-0 at 10.0.0.1: a request of more than") == 3
+
+
+def test_a_boards_request_that_trickles_ends_and_a_slow_one_does_not(
+    joined: Port, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(superlink, "REQUEST_S", 0.1)
+    monkeypatch.setattr(superlink, "SLOWEST_BYTES_PER_S", 10_000.0)
+    joined.receive = _pieces(1, 1000, 0.02)
+    assert joined.ask(PUSH, b"", BOARD, b"1000", _key(b"board-0"))[0] == 408
+    joined.receive = _pieces(500, 20, 0.02)
+    assert joined.ask(PUSH, b"", BOARD, b"10000", _key(b"board-0")) == (200, "10000 bytes")
+    joined.receive = None
+    assert logged(joined, "refused board-0 at 10.0.0.1: a request that takes too long") == 1
+
+
+def test_of_too_many_requests_of_a_board_the_oldest_goes_and_no_other_boards(joined: Port) -> None:
+    async def many() -> None:
+        other = await _open(joined, "board-1", 2)
+        tasks = await _open(joined, "board-0", superlink.MAX_REQUESTS + 3)
+        await asyncio.sleep(0.05)
+        assert [task.result()[0] for task in tasks[:3]] == [408] * 3
+        assert not any(task.done() for task in other + tasks[3:])
+
+    asyncio.run(many())
+
+
+def test_large_requests_of_a_board_have_little_room_together(joined: Port) -> None:
+    async def many() -> None:
+        tasks = []
+        for _ in range(3):
+            joined.receive = _pieces(1, 1000, 0.01)
+            tasks.append(asyncio.create_task(joined.asked(PUSH, b"", BOARD, b"1000000", [_key(b"board-0")])))
+            await asyncio.sleep(0.02)
+        assert [task.done() for task in tasks] == [True, False, False]
+
+    asyncio.run(many())
+
+
+def test_what_a_revoked_board_has_under_way_ends(joined: Port, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admission, "LOOK_S", 0.01)
+
+    async def revoked() -> None:
+        [task] = await _open(joined, "board-0", 1)
+        joined.admission.gone = True
+        assert (await asyncio.wait_for(task, 5))[0] == 408
+
+    asyncio.run(revoked())
+
+
+def test_a_board_that_asks_too_often_waits_and_no_other_one(joined: Port, monkeypatch: pytest.MonkeyPatch) -> None:
+    joined.middleware._requests = TokenBuckets(10.0, 2.0)
+    began = time.monotonic()
+    assert [joined.ask(PUSH, b"", BOARD, None, _key(b"board-0"))[0] for _ in range(4)] == [200] * 4
+    assert time.monotonic() - began >= 0.15
+    joined.middleware._requests = TokenBuckets(0.01, 1.0)
+    assert joined.ask(PUSH, b"", BOARD, None, _key(b"board-0"))[0] == 200
+    assert joined.ask(PUSH, b"", BOARD, None, _key(b"board-1"))[0] == 200
+
+
+def test_a_board_has_few_keys_and_does_not_make_many(joined: Port) -> None:
+    answers = [
+        joined.ask(JOIN_PATH, _body(key=f"{k}", proof=PROOFS["board-0"], time=NOW), BOARD)[0]
+        for k in range(int(admission.KEY_BURST) + 2)
+    ]
+    assert answers[:10] == [200] * 10 and answers[-1] == 403
+    assert len(joined.registered) <= admission.KEY_BURST + 2
+    taken = [joined.ask(PUSH, b"", BOARD, None, _key(b"%d" % k))[0] for k in range(10)]
+    assert taken.count(200) <= admission.MAX_KEYS and joined.ask(PUSH, b"", BOARD, None, _key(b"board-1"))[0] == 200
+    assert logged(joined, "board-0 has introduced more keys than one board needs") == 1

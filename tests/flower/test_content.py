@@ -10,9 +10,9 @@ from flwr.proto.message_pb2 import ObjectTree
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgegossip.flower._private import superlink
+from edgegossip.flower._private import objects
 from edgegossip.flower._private.link import pack, unpack
-from edgegossip.flower._private.superlink import ObjectsOnDisk
+from edgegossip.flower._private.objects import ObjectsOnDisk
 
 OBJECTS = st.dictionaries(st.text("0123456789abcdef", min_size=1, max_size=64), st.binary(max_size=200), max_size=8)
 
@@ -49,8 +49,8 @@ def test_a_bundle_without_end_is_refused() -> None:
 
 def test_an_object_that_a_board_sends_once_more_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its answer was lost on the way, and it tries again."""
-    monkeypatch.setattr(superlink, "MEMORY_BYTES", 0)
-    monkeypatch.setattr(superlink, "LARGE_BYTES", 1)
+    monkeypatch.setattr(objects, "MEMORY_BYTES", 0)
+    monkeypatch.setattr(objects, "LARGE_BYTES", 1)
     monkeypatch.setattr(ObjectsOnDisk, "folder", tmp_path / "objects", raising=False)
     store, content = ObjectsOnDisk(verify=False), b"a model"
     name = hashlib.sha256(content).hexdigest()

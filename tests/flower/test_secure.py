@@ -18,6 +18,8 @@ import pytest
 
 pytest.importorskip("flwr", reason="server mode is an extra: pip install 'edgegossip[server]'")
 
+from flwr.app import Message
+
 from edgegossip import codecs
 from edgegossip import recipe as recipes
 from edgegossip.fleet.launch.identities import credentials
@@ -34,6 +36,7 @@ from edgegossip.flower.connection import (
     LinkError,
     send_revocations,
 )
+from edgegossip.flower.messages import frame_content, opaque_array
 from edgegossip.security import tls
 from edgegossip.security.identity import Identity
 from edgegossip.types import ConfigError, PeerError
@@ -207,6 +210,28 @@ def test_only_the_coordinator_reaches_what_is_not_for_boards(run: Run) -> None:
         assert client.post("/v1/fleet/push-object", headers={"flwr-public-key": "YQ=="}).status_code == 401
         assert client.post(JOIN_PATH, content=b"x" * 20_000).status_code == 413
         assert client.post(JOIN_PATH, content=b"{}").status_code == 400
+
+
+def test_a_certified_board_brings_no_more_than_the_model_has(run: Run) -> None:
+    board = FleetLink(run.address, run.credentials("b"))
+    board.join()
+    asked = board.receive(10.0)
+    question = board.fetch(asked) if asked is not None else None
+    assert question is not None
+    large = Message(frame_content(opaque_array(bytes(5 << 20), 1)), reply_to=question)
+    for _ in range(2):
+        with pytest.raises(LinkError, match="413"):
+            board.reply(large)
+    board.close()
+    run.logged("refused b at 127.0.0.1: a request of more than")
+    assert len([t for t in run.sink.texts("refused") if "b at 127.0.0.1: a request of more than" in t]) == 1
+
+
+def test_replies_that_come_object_by_object_are_let_through(training: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "BUNDLE_BYTES", 100)
+    before = len(training.sink.records)
+    training.until(lambda: len(training.sink.records) > before + 5)
+    assert not training.coordinator.lost
 
 
 def test_who_claims_another_name_is_sent_away_and_the_others_train_on(training: Run) -> None:

@@ -29,7 +29,6 @@ import socket
 import ssl
 import threading
 import time
-import weakref
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from contextlib import suppress
@@ -37,16 +36,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeAlias
 
-from flwr.proto.fleet_pb2 import PullMessagesRequest, PullMessagesResponse, PushMessagesRequest
+from flwr.common.constant import TIMESTAMP_HEADER
+from flwr.proto.fleet_pb2 import PullMessagesRequest, PullMessagesResponse, PushMessagesRequest, PushMessagesResponse
 from flwr.proto.message_pb2 import ObjectTree, PullObjectRequest, PushObjectRequest
 from flwr.proto.node_pb2 import Node
 from flwr.proto.runtime_pb2 import PullAppMessagesRequest, PushAppMessagesRequest
-from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, TASK_TOKEN_HEADER
+from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER, TASK_TOKEN_HEADER
 from flwr.supercore.dependencies.task import authenticate_task
 from flwr.supercore.error.http import http_error_translator
 from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 from flwr.supercore.object_store import object_store_factory
-from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectStore
 from flwr.superlink.routers.fleet.node_auth import authenticate_node
 from flwr.superlink.servicer.fleet import fleet_handlers
 from flwr.superlink.servicer.runtime import runtime_handlers
@@ -69,22 +68,29 @@ from edgegossip.flower._private.link import (
     pack,
     unpack,
 )
+from edgegossip.flower._private.objects import REPLIES, SLACK_BYTES, Board, ObjectsOnDisk, asking
 from edgegossip.flower.admission import ADMISSION_VARIABLE, OBJECTS_VARIABLE, token_of
 from edgegossip.flower.connection import JOIN_PATH, NOT_ADMITTED, RECIPE_PATH, REVOKED_PATH, TOKEN_HEADER
 from edgegossip.security.limits import SharedRateLimiter, TokenBuckets, endpoint
 from edgegossip.telemetry.sockets import BoardSockets
-from edgegossip.untrusted import whole_number
+from edgegossip.types import NodeId
+from edgegossip.untrusted import printable, whole_number
 
-MEMORY_BYTES = 256 << 20  # of objects that the store keeps in memory; what is more lies on the disk
-LARGE_BYTES = 1 << 20  # of an object that may
 SERVER = Node(node_id=1)  # the SuperLink's own address in every run
 HANDSHAKE_S = 10.0  # slow boards on slow links
 PULL_OBJECT_PATH = "/v1/fleet/pull-object"  # of boards, Flower's
+PUSH_MESSAGES_PATH, PUSH_OBJECT_PATH = "/v1/fleet/push-messages", "/v1/fleet/push-object"
 RUN_PREFIX = "/edgegossip/run/"  # of the coordinator's own paths
 MAX_JOIN_BYTES = 16_384
 MAX_LIST_BYTES = 1 << 20  # some 25,000 certificates
-MAX_BODY_BYTES = 32 << 20  # Flower cuts arrays into pieces of 5 MiB
+MAX_BODY_BYTES = 65_536  # of a board's request that brings nothing
+MAX_TREE_BYTES = 1 << 20  # of one that says what is coming
 BODY_S = 10.0  # for a stranger's request to come as a whole
+# For a board's to come, to be worked on, and for its answer to go, each: so many seconds, and those
+# that its bytes take on a link a third as fast as the slowest that docs/mesh.md names.
+REQUEST_S, SLOWEST_BYTES_PER_S = 60.0, 2048.0
+MAX_REQUESTS = 4  # of one board at a time: it waits, gives signs of life, and answers
+REQUESTS_PER_S, REQUEST_BURST = 50.0, 200.0  # of one board; the next ones wait
 ANSWER_S = 20.0  # the coordinator may be busy with updates
 IDLE_MIDDLEWARE = (
     "ControlSensitiveResponseMiddleware",
@@ -94,6 +100,19 @@ IDLE_MIDDLEWARE = (
     "RuntimeTracingMiddleware",
 )
 _BUSY = (429, 503)  # says nothing about who asked
+_ORDINARY = (412,)  # a board that is back before it was missed
+_ONCE = {
+    name.lower().encode()
+    for name in (
+        FLEET_HTTP_SIGNATURE_HEADER,
+        TIMESTAMP_HEADER,
+        TASK_TOKEN_HEADER,
+        TOKEN_HEADER,
+        "content-length",
+        "transfer-encoding",
+        HOLD_HEADER,
+    )
+}  # and the key: who reads the first of several, and who the last, would not read the same
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -137,44 +156,6 @@ def _inherited() -> tuple[int, str, bool]:
         return int(descriptor), token_of(file.read()), secure == "1"
 
 
-class ObjectsOnDisk(InMemoryObjectStore):
-    """Is Flower's store of objects, with no more than MEMORY_BYTES of large ones in memory: models
-    of many boards may wait here at a time. A file goes with its object."""
-
-    folder: Path
-
-    def put(self, object_id: str, object_content: bytes) -> None:
-        super().put(object_id, object_content)
-        if len(object_content) < LARGE_BYTES:
-            return
-        with self.lock_store:
-            entry = self.store.get(object_id)
-            if entry is None or isinstance(entry.content, _OnDisk):  # deleted meanwhile, or sent once more
-                return
-            others: Any = (e.content for e in self.store.values() if e is not entry)
-            if sum(len(c) for c in others if isinstance(c, bytes)) + len(object_content) > MEMORY_BYTES:
-                with suppress(OSError):  # no room there: then it stays here
-                    entry.content = _OnDisk(self.folder / object_id, object_content)  # type: ignore[assignment]
-
-    def get(self, object_id: str) -> bytes | None:
-        content: Any = super().get(object_id)
-        return content.read() if isinstance(content, _OnDisk) else content
-
-
-class _OnDisk:
-    """Keeps the content of an object in a file of its own, which goes when nobody refers to
-    this."""
-
-    def __init__(self, path: Path, content: bytes) -> None:
-        self._path = path
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(content)
-        weakref.finalize(self, path.unlink, missing_ok=True)
-
-    def read(self) -> bytes:
-        return self._path.read_bytes()
-
-
 class ControlChannel:
     """Speaks with the coordinator over a socket. Thread-safe."""
 
@@ -183,10 +164,11 @@ class ControlChannel:
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
         self._pending: dict[int, concurrent.futures.Future[dict[str, Any]]] = {}
-        self.on_in: Callable[[str], None] = lambda key: None
+        self.on_in: Callable[[str, NodeId], None] = lambda key, board: None
         self.on_out: Callable[[str], None] = lambda key: None
+        self.on_most: Callable[[int], None] = lambda size_bytes: None
         self.measure: Callable[[], list[int] | None] = lambda: None
-        self._handshakes = TokenBuckets(5.0, 50.0)
+        self._handshakes, self._refusals = TokenBuckets(5.0, 50.0), TokenBuckets(5.0, 50.0)
         self._taken = TokenBuckets(1.0, 1.0)
         threading.Thread(target=self._read, daemon=True, name="admission").start()
 
@@ -214,6 +196,11 @@ class ControlChannel:
         if self._handshakes.take("", time.monotonic()):
             self.tell({"handshake": reason, "from": address})
 
+    def report_refusal(self, reason: str, address: str, board: NodeId = "") -> None:
+        """Say that a request was refused."""
+        if self._refusals.take(board or address.rpartition(":")[0], time.monotonic()):
+            self.tell({"refused": reason, "from": address, "board": board})
+
     def tell(self, document: dict[str, Any]) -> None:
         data = json.dumps(document).encode() + b"\n"
         try:
@@ -233,17 +220,53 @@ class ControlChannel:
             if asked is not None and asked.set_running_or_notify_cancel():
                 asked.set_result(news)
         elif "in" in news:
-            self.on_in(news["in"])
+            self.on_in(news["in"], news["board"])
         elif "out" in news:
             self.on_out(news["out"])
+        elif "most" in news:
+            self.on_most(news["most"])
         elif "sockets" in news:
             self.tell({"sockets": news["sockets"], "totals": self.measure()})
 
 
+class Place:
+    """Is one open request of an admitted key, until `deadline`."""
+
+    def __init__(self, key: bytes, size_bytes: int, deadline: asyncio.Timeout) -> None:
+        self.key, self.size_bytes, self._deadline = key, size_bytes, deadline
+        self._loop, self._open, self.ended = asyncio.get_running_loop(), True, False
+        self._since_s = self._loop.time()
+
+    def begin(self, size_bytes: int = 0) -> None:
+        """Give what it does now the time that so many bytes take."""
+        self._since_s = self._loop.time()
+        self.more(size_bytes)
+
+    def more(self, size_bytes: int) -> None:
+        """Give it the time that so many bytes take, since it began."""
+        if self._open:
+            self._deadline.reschedule(self._since_s + REQUEST_S + size_bytes / SLOWEST_BYTES_PER_S)
+
+    def end(self) -> None:
+        """End it. From any thread."""
+        self.ended = True
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._end)
+
+    def _end(self) -> None:
+        if self._open:
+            self._open = False
+            self._deadline.reschedule(self._loop.time())
+
+    def close(self) -> None:
+        self._open = False
+
+
 class AdmissionMiddleware:
-    """Lets through who was admitted. `secure`: with TLS and keys; otherwise everybody on this
-    network may come in, and only the coordinator's own connections are told from others'. `bundles`
-    answers requests to its own paths; the coordinator's begin with RUN_PREFIX."""
+    """Lets through who was admitted, a few requests of each at a time. `secure`: with TLS and keys;
+    otherwise everybody on this network may come in, and only the coordinator's own connections are
+    told from others'. `bundles` answers requests to its own paths; the coordinator's begin with
+    RUN_PREFIX."""
 
     def __init__(
         self, app: App, control: ControlChannel, token: str, secure: bool, key_header: str, bundles: Batching
@@ -251,14 +274,37 @@ class AdmissionMiddleware:
         self._app, self._control, self._token, self._secure = app, control, token.encode(), secure
         self._bundles = bundles
         self._key_header = key_header.lower().encode()
-        self._admitted: set[bytes] = set()
+        self._admitted: dict[bytes, Board] = {}  # by key
+        self._boards: dict[NodeId, Board] = {}
+        self._places: dict[NodeId, list[Place]] = {}  # the oldest first
+        self._requests = TokenBuckets(REQUESTS_PER_S, REQUEST_BURST)
+        self._most_bytes = SLACK_BYTES
         self._limiter = SharedRateLimiter()
         self._open_paths = {RECIPE_PATH: self._recipe}
         if secure:
             self._open_paths |= {JOIN_PATH: self._join, REVOKED_PATH: self._revoked}
         self.own: set[tuple[str, int]] = set()  # addresses from which the coordinator itself has come
-        control.on_in = lambda key: self._admitted.add(_header_of(key))
-        control.on_out = lambda key: self._admitted.discard(_header_of(key))
+        control.on_in, control.on_out, control.on_most = self._let_in, self._put_out, self._allow
+
+    def _let_in(self, key: str, name: NodeId) -> None:
+        if name not in self._boards:
+            self._boards[name] = Board(name, lambda why: self._control.report_refusal(why, "", name))
+            self._boards[name].most_bytes = self._most_bytes
+        self._admitted[_header_of(key)] = self._boards[name]
+
+    def _put_out(self, key: str) -> None:
+        """Take a key back; what is open with it ends."""
+        header = _header_of(key)
+        board = self._admitted.pop(header, None)
+        for place in list(self._places.get(board.name, ())) if board is not None else ():
+            if place.key == header:
+                place.end()
+
+    def _allow(self, size_bytes: int) -> None:
+        """Take note of how large the run's frames may be."""
+        self._most_bytes = size_bytes + SLACK_BYTES
+        for board in list(self._boards.values()):
+            board.most_bytes = self._most_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -266,35 +312,101 @@ class AdmissionMiddleware:
                 await self._app(scope, receive, send)
             return
         headers = dict(scope["headers"])
-        if hmac.compare_digest(headers.get(TOKEN_HEADER.encode(), b""), self._token):
-            self.own.add(tuple(scope["client"]))
-        else:
-            try:
-                if scope["path"] in self._open_paths:
-                    return await _answer(send, 200, "", **await self._unadmitted(scope, headers, receive))
-                if self._secure:
-                    self._check(scope["path"], scope["headers"])
-            except _Refused as refused:
-                return await _answer(send, refused.status, refused.detail)
+        board: Board | None = None
+        try:
+            self._check_once(scope["headers"])
+            if hmac.compare_digest(headers.get(TOKEN_HEADER.encode(), b""), self._token):
+                self.own.add(tuple(scope["client"]))
+            elif scope["path"] in self._open_paths:
+                return await _answer(send, 200, "", **await self._unadmitted(scope, headers, receive))
+            elif self._secure:
+                board = self._board(scope["path"], headers)
+                if board is not None:
+                    return await self._serve(board, scope, headers, receive, send)
+        except _Refused as refused:
+            if not refused.told:
+                self._control.report_refusal(refused.detail, endpoint(*scope["client"]), board.name if board else "")
+            return await _answer(send, refused.status, refused.detail)
+        await self._pass(scope, receive, send)
+
+    async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._bundles.serves(scope["path"]):
             return await self._bundles(scope, receive, send)
         await self._app(scope, receive, send)
         self._bundles.heard(scope["path"])
 
-    def _check(self, path: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        """Check a request that is not the coordinator's. Raises _Refused, before anything of the
-        body is read."""
+    def _check_once(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """Raise _Refused where a header that says who asks, or for how much, is there twice."""
+        found = [name for name, _ in headers if name in _ONCE or name == self._key_header]
+        if len(found) != len(set(found)):
+            raise _Refused(400, "a request with a header twice that counts once")
+
+    def _board(self, path: str, headers: dict[bytes, bytes]) -> Board | None:
+        """Return who asks, where that is not the coordinator; None for what anybody may ask. Raises
+        _Refused, before anything of the body is read."""
         ours = self._bundles.serves(path) and not path.startswith(RUN_PREFIX)
         if not ours and not path.startswith("/v1/fleet/"):
             if path != "/health":
                 raise _Refused(403, "only the coordinator may ask for this")
-            return
-        # Flower goes by the first header of a name, a dictionary by the last one: only who shows a
-        # single key is sure to be the one that is looked at.
-        shown = [value for name, value in headers if name == self._key_header]
-        if len(shown) != 1 or shown[0] not in self._admitted:
-            raise _Refused(401, NOT_ADMITTED)
-        _check_length(dict(headers), MAX_BODY_BYTES)
+            return None
+        board = self._admitted.get(headers.get(self._key_header, b""))
+        if board is None:
+            raise _Refused(
+                401, NOT_ADMITTED, told=True
+            )  # as after the coordinator's restart: it is told by coming back
+        return board
+
+    async def _serve(
+        self, board: Board, scope: Scope, headers: dict[bytes, bytes], receive: Receive, send: Send
+    ) -> None:
+        """Answer a board's request, once all of it is here. Raises _Refused."""
+        size_bytes = _check_length(headers, self._limit(board, scope["path"]))
+        begun, refusal = False, ""
+        try:
+            async with asyncio.timeout(REQUEST_S) as deadline:
+                place = Place(headers[self._key_header], size_bytes, deadline)
+
+                async def answer(message: MutableMapping[str, Any]) -> None:
+                    nonlocal begun, refusal
+                    begun = True
+                    if message.get("status", 200) >= 400 and message["status"] not in _ORDINARY:
+                        refusal = f"its request for {printable(scope['path'])} was answered with {message['status']}"
+                    place.begin(len(message.get("body", b"")))
+                    await send(message)
+
+                self._take_place(board, place)
+                try:
+                    while not self._requests.take(board.name, time.monotonic()):
+                        await asyncio.sleep(1 / REQUESTS_PER_S)
+                    body = await _read(receive, place.more)
+                    place.begin()
+                    asking.set(board)
+                    await self._pass(scope, _Whole(body, receive), answer)
+                finally:
+                    place.close()
+                    self._places[board.name].remove(place)
+        except TimeoutError:
+            if not begun:
+                raise _Refused(408, "a request that takes too long, or makes room for newer ones") from None
+        if refusal:
+            self._control.report_refusal(refusal, endpoint(*scope["client"]), board.name)
+
+    def _limit(self, board: Board, path: str) -> int:
+        """Return how many bytes a request for this may have."""
+        if path in (GIVE_PATH, PUSH_OBJECT_PATH):
+            return min(board.most_bytes, BUNDLE_BYTES + SLACK_BYTES)
+        return MAX_TREE_BYTES if path == PUSH_MESSAGES_PATH else MAX_BODY_BYTES
+
+    def _take_place(self, board: Board, place: Place) -> None:
+        """Make room for a request of this board: of too many, or too large ones together, its
+        oldest go, which it has likely forgotten."""
+        places = self._places.setdefault(board.name, [])
+        left = [p for p in places if not p.ended]
+        while left and (
+            len(left) >= MAX_REQUESTS or sum(p.size_bytes for p in left) + place.size_bytes > REPLIES * board.most_bytes
+        ):
+            left.pop(0).end()
+        places.append(place)
 
     async def _unadmitted(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> dict[str, Any]:
         """Answer somebody who may be a stranger. Raises _Refused."""
@@ -343,7 +455,7 @@ class AdmissionMiddleware:
             raise _Refused(429, "too many boards at once; try again in a moment")
         try:
             async with asyncio.timeout(BODY_S):
-                return await _read(receive)
+                return bytes(await _read(receive))
         except TimeoutError:
             raise _Refused(408, "a request that takes too long to come") from None
 
@@ -355,14 +467,16 @@ class AdmissionMiddleware:
         except TimeoutError:
             raise _Refused(503, "the coordinator is busy; try again in a moment") from None
         if answer["why"]:
-            raise _Refused(403, str(answer["why"]))
+            raise _Refused(403, str(answer["why"]), told=True)
         return answer
 
 
 class _Refused(Exception):
-    def __init__(self, status: int, detail: str) -> None:
+    """`told`: the coordinator knows already, or has no need to."""
+
+    def __init__(self, status: int, detail: str, told: bool = False) -> None:
         super().__init__(detail)
-        self.status, self.detail = status, detail
+        self.status, self.detail, self.told = status, detail, told
 
 
 def _header_of(key: str) -> bytes:
@@ -370,23 +484,42 @@ def _header_of(key: str) -> bytes:
     return b64encode(key.encode())
 
 
-def _check_length(headers: dict[bytes, bytes], limit: int) -> None:
+def _check_length(headers: dict[bytes, bytes], limit: int) -> int:
+    """Return how many bytes a request has. Raises _Refused."""
     length = headers.get(b"content-length", b"").decode("latin-1")
     # With a transfer-encoding too, the length would not count (RFC 9112, 6.3).
     if b"transfer-encoding" in headers or not (length.isascii() and length.isdigit()):
         raise _Refused(411, "a request that does not say how long it is")
-    if whole_number(length, limit) is None:
+    size_bytes = whole_number(length, limit)
+    if size_bytes is None:
         raise _Refused(413, f"a request of more than {limit} bytes")
+    return size_bytes
 
 
-async def _read(receive: Receive) -> bytes:
-    """Read a body. The server takes no more than content-length says."""
+async def _read(receive: Receive, more: Callable[[int], None] = lambda size_bytes: None) -> bytearray:
+    """Read a body. The server takes no more than content-length says. `more` hears how much has
+    come."""
     body = bytearray()
     while True:
         message = await receive()
         body += message.get("body", b"")
+        more(len(body))
         if message["type"] != "http.request" or not message.get("more_body"):
-            return bytes(body)
+            return body
+
+
+class _Whole:
+    """Gives a body that has been read already, and then what comes after it."""
+
+    def __init__(self, body: bytearray, receive: Receive) -> None:
+        self._body: bytes | None = bytes(body)
+        self._receive = receive
+
+    async def __call__(self) -> MutableMapping[str, Any]:
+        if self._body is None:
+            return await self._receive()
+        body, self._body = self._body, None
+        return {"type": "http.request", "body": body, "more_body": False}
 
 
 async def _answer(send: Send, status: int, detail: str, **more: Any) -> None:
@@ -451,6 +584,7 @@ class Batching:
         self._handlers: dict[str, Callable[[Request], Awaitable[bytes]]] = {
             TAKE_PATH: self._take,
             GIVE_PATH: self._give,
+            PUSH_MESSAGES_PATH: self._push_messages,
             RUN_TAKE_PATH: self._run_take,
             RUN_GIVE_PATH: self._run_give,
         }
@@ -530,16 +664,24 @@ class Batching:
     async def _give(self, request: Request) -> bytes:
         """Take a board's answer."""
         head, objects = unpack(await request.body())
-        given = PushMessagesRequest.FromString(head)
-        if given.messages_list[0].metadata.src_node_id != given.node.node_id:
-            raise ValueError("a message of another board")
-        answer = await run_in_threadpool(self._store, request, given, objects)
+        if len(head) > MAX_TREE_BYTES:
+            raise ValueError("a head that is larger than a reply's")
+        answer = await run_in_threadpool(self._store, request, PushMessagesRequest.FromString(head), objects)
+        self._on_news()
+        return answer
+
+    async def _push_messages(self, request: Request) -> bytes:
+        """Take the head of a board's answer, whose objects follow one by one."""
+        given = PushMessagesRequest.FromString(await request.body())
+        answer = await run_in_threadpool(self._store, request, given, {})
         self._on_news()
         return answer
 
     def _store(self, request: Request, given: PushMessagesRequest, objects: dict[str, bytes]) -> bytes:
         _authenticate(request, given)
         state, run_id = request.app.state.linkstate_factory.state(), given.messages_list[0].metadata.run_id
+        if not _is_asked(state, given):
+            return bytes(PushMessagesResponse().SerializeToString())  # it comes too late: nothing is kept
         answer = fleet_handlers.push_messages(given, state)
         wanted = set(answer.objects_to_push)
         for object_id, content in objects.items():
@@ -597,6 +739,18 @@ class Batching:
                 )
                 runtime_handlers.push_object(push, state, task)
         return bytes(answer.SerializeToString())
+
+
+def _is_asked(state: Any, given: PushMessagesRequest) -> bool:
+    """Return whether this board owes this answer. Raises ValueError for a message that is none."""
+    [message], [tree] = given.messages_list, given.message_object_trees
+    about = message.metadata
+    if about.src_node_id != given.node.node_id or tree.object_id != about.message_id:
+        raise ValueError("a message of another board, or with the content of another one")
+    with state.lock:
+        asked = state.message_ins_store.get(about.reply_to_message_id)
+        answer_id = state.message_ins_id_to_message_res_id.get(about.reply_to_message_id, about.message_id)
+        return asked is not None and asked.metadata.dst_node_id == given.node.node_id and answer_id == about.message_id
 
 
 def _authenticate(request: Request, message: Any) -> None:
