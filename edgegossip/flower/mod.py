@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
 from edgegossip import codecs
 from edgegossip.checkpoint.format import from_bytes, to_bytes
@@ -23,7 +23,7 @@ from edgegossip.checkpoint.registry import RunContext, check_structure
 from edgegossip.codecs.base import Codec, Ctx
 from edgegossip.engine.server_frames import FULL, Channel, Replica, frame_key
 from edgegossip.flower.messages import FRAME, frame_array
-from edgegossip.flower.records import META, RecordLayout, split_frame
+from edgegossip.flower.records import META, RecordLayout, by_hash, from_hash, require_finite_beside, split_frame
 from edgegossip.frame import Aux, Kind
 from edgegossip.layout import Layout
 from edgegossip.types import DecodeError, EdgegossipError, Round, UsageError, Vec
@@ -31,6 +31,7 @@ from edgegossip.types import DecodeError, EdgegossipError, Round, UsageError, Ve
 Next = Callable[[Message, Context], Message]
 Mod = Callable[[Message, Context, Next], Message]
 STATE = "edgegossip"  # our record in the client's Context
+ARRAYS = "edgegossip-arrays"  # and that of the last message's arrays that came as they are, by hash
 LOSSES = ("train-loss", "train_loss", "loss")
 RATES = ("lr", "learning-rate", "learning_rate")
 EXAMPLES = ("num-examples", "num_examples")
@@ -55,10 +56,12 @@ def compression_mod(codec: Codec[Any], *, downlink: Codec[Any] | None = None) ->
             return call_next(message, context)
         request = _Request.of(message)
         client = _ClientState.of(context, request, codec, down)
-        message.content, x = _opened(message.content, request, client.replica)
+        message.content, x = _opened(message.content, request, client)
+        sent = dict(message.content.array_records[request.record])
         reply = call_next(message, context)
         if reply.has_content() and reply.content.array_records:
-            reply.content = _packed(reply, request, x, client, codec, _learning_rate(message.content, reply.content))
+            rate = _learning_rate(message.content, reply.content)
+            reply.content = _packed(reply, request, x, sent, client, codec, rate)
         client.save(context)
         return reply
 
@@ -70,6 +73,7 @@ class _Request:
     """Holds what the server says of the run and this message."""
 
     layout: RecordLayout
+    record: str  # that is the model
     run_id: bytes
     number: Round  # of the model
     held: bool  # it comes without the model, because we have it
@@ -79,11 +83,15 @@ class _Request:
     def of(cls, message: Message) -> _Request:
         meta: Mapping[str, Any] = message.content.config_records[META]
         text, run_id, number = meta.get("layout"), meta.get("run-id"), meta.get("number")
-        if not isinstance(text, str) or not isinstance(run_id, bytes) or not isinstance(number, int):
+        record = meta.get("record")
+        known = isinstance(record, str) and record in message.content.array_records
+        if not isinstance(text, str) or not isinstance(run_id, bytes) or not isinstance(number, int) or not known:
             raise DecodeError(f"the message's {META!r} record does not describe the model")
         levels = meta.get("levels")
         layout = RecordLayout.from_json(text)
-        return cls(layout, run_id, number, bool(meta.get("held")), levels if isinstance(levels, int) else None)
+        return cls(
+            layout, str(record), run_id, number, bool(meta.get("held")), levels if isinstance(levels, int) else None
+        )
 
 
 @dataclass(slots=True)
@@ -94,18 +102,20 @@ class _ClientState:
     state: Any  # the codec's
     sent: int
     replica: Replica
+    arrays: Mapping[str, Array]  # that came as they are, by hash
 
     @classmethod
     def of(cls, context: Context, request: _Request, codec: Codec[Any], down: Codec[Any]) -> _ClientState:
         layout = request.layout.layout
-        client = cls(request.run_id, codec.init(layout), 0, Replica(layout, request.run_id, down))
+        arrays = dict(context.state.array_records.get(ARRAYS, {}))
+        client = cls(request.run_id, codec.init(layout), 0, Replica(layout, request.run_id, down), arrays)
         record = context.state.get(STATE)
         if isinstance(record, ConfigRecord) and record.get("run-id") == request.run_id:
             try:
                 client._restore(record, layout, codec)
             except (EdgegossipError, KeyError, TypeError, ValueError) as error:
                 logging.getLogger("edgegossip.flower").warning("what this client kept cannot be used: %s", error)
-                return cls(request.run_id, codec.init(layout), 0, Replica(layout, request.run_id, down))
+                return cls(request.run_id, codec.init(layout), 0, Replica(layout, request.run_id, down), arrays)
         return client
 
     def _restore(self, record: Mapping[str, Any], layout: Layout, codec: Codec[Any]) -> None:
@@ -125,33 +135,44 @@ class _ClientState:
             "number": -1 if number is None else number,
         }
         context.state[STATE] = ConfigRecord(fields)
+        context.state[ARRAYS] = ArrayRecord({array.object_id: array for array in self.arrays.values()})
 
 
-def _opened(content: RecordDict, request: _Request, replica: Replica) -> tuple[RecordDict, Vec]:
+def _opened(content: RecordDict, request: _Request, client: _ClientState) -> tuple[RecordDict, Vec]:
     """Return the message as the app sees it, and the model in it."""
-    records = content.array_records
-    if len(records) != 1:
-        raise DecodeError(f"the message holds {len(records)} array records instead of one")
-    name, record = next(iter(records.items()))
+    records: dict[str, Mapping[str, Array]] = dict(content.array_records)
     if request.held:
-        x, rest = replica.held(request.number), dict(record)
+        x = client.replica.held(request.number)
     else:
-        data, rest = split_frame(record)
-        x = replica.open(data)[1]
+        data, records[request.record] = split_frame(records[request.record])
+        x = client.replica.open(data)[1]
+    whole = {name: from_hash(record, client.arrays) for name, record in records.items()}
+    client.arrays = {array.object_id: array for record in whole.values() for array in record.values()}
     plain = RecordDict({k: v for k, v in content.items() if k != META})
-    plain[name] = request.layout.restore(x, rest)
+    for name, record in whole.items():
+        plain[name] = request.layout.restore(x, record) if name == request.record else ArrayRecord(record)
     return plain, x
 
 
 def _packed(
-    reply: Message, request: _Request, x: Vec, client: _ClientState, codec: Codec[Any], lr: float | None
+    reply: Message,
+    request: _Request,
+    x: Vec,
+    sent: Mapping[str, Array],
+    client: _ClientState,
+    codec: Codec[Any],
+    lr: float | None,
 ) -> RecordDict:
-    """Return the reply with the change of the model in place of the model."""
+    """Return the reply with the change of the model in place of the model, and hashes in place of
+    arrays that are as they came."""
     records = reply.content.array_records
-    if len(records) != 1:
-        raise UsageError(f"the app's reply has {len(records)} array records; a compressed reply has exactly one")
-    name, record = next(iter(records.items()))
-    y, rest = request.layout.flatten(record)
+    name = request.record if request.record in records or len(records) > 1 else next(iter(records))
+    if name not in records:
+        raise UsageError(
+            f"none of the {len(records)} array records in the app's reply is named {name!r}, as the model was"
+        )
+    y, rest = request.layout.flatten(records[name])
+    require_finite_beside(rest, sent)
     loss, examples = _metric(reply.content, LOSSES), _metric(reply.content, EXAMPLES)
     channel = Channel.of(request.layout.layout, request.run_id, codec)
     key = frame_key(request.run_id, str(reply.metadata.src_node_id), request.number)
@@ -160,9 +181,9 @@ def _packed(
     aux = {int(tag): value for tag, value in known.items() if value is not None}
     client.sent += 1
     frame, client.state = channel.frame(Kind.UPDATE, y - x, client.state, ctx, client.sent, aux)
-    content = RecordDict(dict(reply.content))
-    content[name] = ArrayRecord({FRAME: frame_array(frame, channel.layout), **rest})
-    return content
+    small = {k: by_hash(rest if k == name else record, client.arrays) for k, record in records.items()}
+    small[name][FRAME] = frame_array(frame, channel.layout)
+    return RecordDict({**reply.content, **{k: ArrayRecord(arrays) for k, arrays in small.items()}})
 
 
 def _metric(content: RecordDict, names: tuple[str, ...]) -> float | None:

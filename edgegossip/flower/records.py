@@ -1,16 +1,19 @@
 """A Flower ArrayRecord as one flat vector and back, for apps that know nothing of layouts.
 
-Arrays of float16, float32 and float64 make up the vector, as float32 and in the record's order, and
-get their own type back at the other end. Arrays of any other dtype (counters such as batch norm's
-`num_batches_tracked`) travel beside it as they are, and the server reads what came back byte by
-byte before Flower does.
+Arrays of float16, float32 and float64 whose values are finite as float32 make up the vector, in
+the record's order, and get their own type back at the other end. Any other array (counters such as
+batch norm's `num_batches_tracked`, masks of bool or with -inf) travels beside it as it is, and the
+server reads what came back byte by byte before Flower does. The model that a run begins with
+decides which array is which: weights that are not finite later on have diverged.
+
+What the other end holds already travels as its hash, in an array that stands for it (`by_hash`).
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
@@ -25,8 +28,9 @@ from edgegossip.types import DecodeError, UsageError, Vec
 
 META = "edgegossip"  # ConfigRecord of a message that tells the client mod what it needs to know
 MAX_TENSORS = 100_000
-FLOATS = ("float16", "float32", "float64")  # travel in the frame
+FLOATS = ("float16", "float32", "float64")
 NUMPY = "numpy.ndarray"  # Flower's stype of an array as numpy writes it
+HASH = "edgegossip.hash.v1"  # stype of what stands for an array; its data is Flower's SHA-256 of that
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,21 +39,21 @@ class Spec:
 
     shape: tuple[int, ...]
     dtype: str
-
-    @property
-    def is_float(self) -> bool:
-        """Whether it is part of the vector."""
-        return self.dtype in FLOATS
+    coded: bool  # it is part of the vector
 
     @classmethod
     def of(cls, array: Array) -> Spec:
-        """Return that of an array."""
-        return cls(tuple(array.shape), array.dtype)
+        """Return that of an array of the model that a run begins with."""
+        coded = array.dtype in FLOATS and array.stype == NUMPY
+        if coded:
+            with np.errstate(over="ignore"):
+                coded = bool(np.isfinite(array.numpy().astype(np.float32)).all())
+        return cls(tuple(array.shape), array.dtype, coded)
 
     def accepts(self, array: Array) -> bool:
         """Return whether such an array may stand here: floats may change their width, a counter may
         not."""
-        dtype = array.dtype in FLOATS if self.is_float else array.dtype == self.dtype
+        dtype = array.dtype in FLOATS if self.dtype in FLOATS else array.dtype == self.dtype
         return tuple(array.shape) == self.shape and dtype
 
 
@@ -63,30 +67,35 @@ class RecordLayout:
     @classmethod
     def make(cls, specs: Mapping[str, Spec]) -> RecordLayout:
         """Return that of arrays by their names."""
-        return cls(specs, Layout.of(TensorSpec(name, spec.shape) for name, spec in specs.items() if spec.is_float))
+        return cls(specs, Layout.of(TensorSpec(name, spec.shape) for name, spec in specs.items() if spec.coded))
 
     @classmethod
     def of(cls, record: ArrayRecord) -> RecordLayout:
-        """Return that of a record. Raises UsageError when nothing in the record is a float, or an
+        """Return that of a record. Raises UsageError when nothing in the record can be coded, or an
         array has the name that frames use."""
         if FRAME in record:
             raise UsageError(f"an array must not be named {FRAME!r}: that name is taken by the compressed frame")
         specs = {k: Spec.of(a) for k, a in record.items()}
-        if not any(spec.is_float for spec in specs.values()):
+        if not any(spec.coded for spec in specs.values()):
             raise UsageError(
-                "nothing in the model can be compressed: it has no array of float16, float32 or float64 (a strategy such as "
-                "FedXgbBagging, whose model is a string of bytes, goes without edgegossip)"
+                "nothing in the model can be compressed: it has no finite array of float16, float32 or float64 (a strategy such "
+                "as FedXgbBagging, whose model is a string of bytes, goes without edgegossip)"
             )
         return cls.make(specs)
+
+    def fits(self, record: ArrayRecord) -> bool:
+        """Return whether the record has arrays of these names, shapes and types."""
+        return set(record) == set(self.specs) and all(self.specs[k].accepts(a) for k, a in record.items())
 
     def flatten(self, record: ArrayRecord) -> tuple[Vec, dict[str, Array]]:
         """Return the vector, and the arrays that are not in it.
 
         Raises UsageError when the record has other arrays."""
-        if set(record) != set(self.specs) or not all(self.specs[k].accepts(a) for k, a in record.items()):
+        if not self.fits(record):
             raise UsageError("the arrays are not those that the server sent: names, shapes or dtypes differ")
-        inside = {k: _cast(record[k].numpy(), np.dtype(np.float32)) for k, spec in self.specs.items() if spec.is_float}
-        return self.layout.flatten(inside), {k: record[k] for k, spec in self.specs.items() if not spec.is_float}
+        inside = {k: _cast(record[k].numpy(), np.dtype(np.float32)) for k, spec in self.specs.items() if spec.coded}
+        beside = {k: _in_dtype(record[k], spec.dtype) for k, spec in self.specs.items() if not spec.coded}
+        return self.layout.flatten(inside), beside
 
     def restore(self, x: Vec, rest: Mapping[str, Array]) -> ArrayRecord:
         """Make the record again.
@@ -96,34 +105,36 @@ class RecordLayout:
         views = self.layout.views(x)
         return ArrayRecord(
             {
-                k: Array(np.asarray(_cast(views[k], np.dtype(spec.dtype)))) if spec.is_float else rest[k]
+                k: Array(np.asarray(_cast(views[k], np.dtype(spec.dtype)))) if spec.coded else rest[k]
                 for k, spec in self.specs.items()
             }
         )
 
-    def check_beside(self, rest: Mapping[str, Array]) -> None:
-        """Raise DecodeError unless these arrays are what a board may answer beside its frame: of
-        the names, shapes and types that it was sent, readable and finite."""
+    def check_beside(self, rest: Mapping[str, Array], sent: Mapping[str, Array]) -> None:
+        """Raise DecodeError unless these arrays are what a board that was `sent` those may answer
+        beside its frame: of the same names, shapes and types, readable, and finite but for values
+        that it was sent."""
         self._check_names(rest)
         for name, array in rest.items():
-            spec = self.specs[name]
-            if array.stype != NUMPY or not spec.accepts(array):
+            spec, like = self.specs[name], sent[name]
+            if array.stype != like.stype or not spec.accepts(array):
                 raise DecodeError(
                     f"the array {name!r} beside the frame is {array.dtype} of shape {tuple(array.shape)} as {array.stype}, "
                     f"not {spec.dtype} of shape {spec.shape}"
                 )
-            value = _read(name, array.data, spec)
-            if np.issubdtype(value.dtype, np.inexact) and not np.isfinite(value).all():
-                raise DecodeError(f"the array {name!r} beside the frame holds NaN or infinite values")
+            if array.stype == NUMPY and array.data != like.data:
+                before = like.numpy()
+                if not _as_finite(_read(name, array.data, before), before):
+                    raise DecodeError(f"the array {name!r} beside the frame holds NaN or infinite values")
 
     def _check_names(self, rest: Mapping[str, Array]) -> None:
-        outside = {k for k, spec in self.specs.items() if not spec.is_float}
+        outside = {k for k, spec in self.specs.items() if not spec.coded}
         if set(rest) != outside:
             raise DecodeError(f"arrays beside the frame: expected {sorted(outside)}, got {sorted(rest)}")
 
     def to_json(self) -> str:
         """Return it as text, for `from_json`."""
-        rows = [[name, spec.shape, spec.dtype] for name, spec in self.specs.items()]
+        rows = [[name, spec.shape, spec.dtype, spec.coded] for name, spec in self.specs.items()]
         return json.dumps(rows, separators=(",", ":"))
 
     @classmethod
@@ -134,25 +145,45 @@ class RecordLayout:
             if not isinstance(rows, list) or len(rows) > MAX_TENSORS:
                 raise ValueError("not a list of tensors")
             specs: dict[str, Spec] = {}
-            for name, shape, dtype in rows:
-                texts = isinstance(name, str) and isinstance(dtype, str)
-                if not texts or not isinstance(shape, list) or not all(type(d) is int and d >= 0 for d in shape):
+            for name, shape, dtype, coded in rows:
+                typed = isinstance(name, str) and isinstance(dtype, str) and isinstance(coded, bool)
+                if not typed or not isinstance(shape, list) or not all(type(d) is int and d >= 0 for d in shape):
                     raise ValueError(f"not a tensor: {name!r}")
-                specs[name] = Spec(tuple(shape), dtype)
+                specs[name] = Spec(tuple(shape), dtype, coded)
             return cls.make(specs)
         except (ValueError, TypeError, UsageError, RecursionError) as error:
             raise DecodeError(f"the message's description of the model cannot be read: {error}") from None
 
 
-def _read(name: str, data: bytes, spec: Spec) -> NDArray[Any]:
-    """Read an array in numpy's own format, unless its header promises anything else than `spec`:
-    nothing is allocated before."""
+def require_finite_beside(rest: Mapping[str, Array], sent: Mapping[str, Array]) -> None:
+    """Raise UsageError when an array beside the frame holds values that are not finite and were not
+    sent so."""
+    for name, array in rest.items():
+        changed = array.stype == NUMPY and array.data != sent[name].data
+        if changed and not _as_finite(array.numpy(), sent[name].numpy()):
+            raise UsageError(
+                f"array {name} holds NaN or infinite values that it was not sent with; training has diverged "
+                "(a lower learning rate is the usual remedy)"
+            )
+
+
+def _as_finite(values: NDArray[Any], before: NDArray[Any]) -> bool:
+    """Return whether values are finite wherever they are not what they were before."""
+    if not np.issubdtype(values.dtype, np.inexact):
+        return True
+    same = (values == before) | (np.isnan(values) & np.isnan(before))
+    return bool((np.isfinite(values) | same).all())
+
+
+def _read(name: str, data: bytes, like: NDArray[Any]) -> NDArray[Any]:
+    """Read an array in numpy's own format, unless its header promises another shape or type than
+    `like` has: nothing is allocated before."""
     file = BytesIO(data)
     try:
         version = np.lib.format.read_magic(file)
         header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
         shape, fortran, dtype = header(file)
-        if shape != spec.shape or dtype != np.dtype(spec.dtype) or dtype.hasobject:
+        if shape != like.shape or dtype != like.dtype or dtype.hasobject:
             raise ValueError(f"it holds {dtype} of shape {shape}")
         values = np.frombuffer(data, dtype, offset=file.tell())
         if values.size != math.prod(shape):
@@ -173,27 +204,58 @@ def conform(record: ArrayRecord, dtypes: Mapping[str, str]) -> ArrayRecord:
     Flower's strategies average counters into floats, and FedAdam makes float64 of all."""
     if all(array.dtype == dtypes.get(name) for name, array in record.items()):
         return record
-    return ArrayRecord({k: Array(_cast(a.numpy(), np.dtype(dtypes.get(k, a.dtype)))) for k, a in record.items()})
+    return ArrayRecord({k: _in_dtype(a, dtypes.get(k, a.dtype)) for k, a in record.items()})
+
+
+def _in_dtype(array: Array, dtype: str) -> Array:
+    """Return an array of numbers in this dtype; any other, or of a dtype that numpy does not know,
+    as it is."""
+    if array.dtype == dtype or array.stype != NUMPY:
+        return array
+    value = array.numpy()
+    try:
+        return Array(_cast(value, np.dtype(dtype))) if value.dtype.kind in "biufc" else array
+    except TypeError:
+        return array
 
 
 def _cast(value: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return the nearest values of that dtype."""
     if value.dtype == dtype:
         return value
-    if np.issubdtype(dtype, np.integer):
+    if dtype.kind in "biu":
         return np.asarray(np.rint(value)).astype(dtype)
-    if dtype.itemsize < value.dtype.itemsize and np.issubdtype(value.dtype, np.floating):
+    if dtype.kind == value.dtype.kind == "f" and dtype.itemsize < value.dtype.itemsize:
         most = float(np.finfo(dtype).max)
         value = np.where(np.isinf(value), value, np.clip(value, -most, most))
     return np.asarray(value).astype(dtype)
 
 
-def split_frame(record: ArrayRecord) -> tuple[bytes, dict[str, Array]]:
+def split_frame(record: Mapping[str, Array]) -> tuple[bytes, dict[str, Array]]:
     """Return a packed record's frame and the arrays beside it. Raises DecodeError when it has no
     frame."""
     if FRAME not in record:
         raise DecodeError("the array record holds no compressed frame")
     return record[FRAME].data, {k: a for k, a in record.items() if k != FRAME}
+
+
+def by_hash(arrays: Mapping[str, Array], held: Collection[str]) -> dict[str, Array]:
+    """Return the arrays, with hashes in place of those that the other end holds."""
+
+    def shortened(a: Array) -> Array:
+        return Array(a.dtype, tuple(a.shape), HASH, bytes.fromhex(a.object_id)) if a.object_id in held else a
+
+    return {k: shortened(a) for k, a in arrays.items()}
+
+
+def from_hash(arrays: Mapping[str, Array], held: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the arrays themselves.
+
+    Raises DecodeError for the hash of one that is not held here."""
+    found = {k: held.get(a.data.hex()) if a.stype == HASH else a for k, a in arrays.items()}
+    if lost := sorted(k for k, a in found.items() if a is None):
+        raise DecodeError(f"of the array {lost[0]!r} only a hash came, and this end does not hold it")
+    return {k: a for k, a in found.items() if a is not None}
 
 
 def all_finite(values: Mapping[str, object]) -> bool:

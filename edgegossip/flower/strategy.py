@@ -31,7 +31,7 @@ from edgegossip.engine.combine import Combined, Mean, WeightedUpdate
 from edgegossip.engine.plausible import MAX_EXAMPLES, Examples, NormFilter, ServerLevels, check_reported, length
 from edgegossip.engine.server_frames import FULL, Channel, Downlink, finite_sum
 from edgegossip.flower.messages import FRAME, frame_array
-from edgegossip.flower.records import META, RecordLayout, all_finite, conform, split_frame
+from edgegossip.flower.records import FLOATS, META, RecordLayout, all_finite, by_hash, conform, from_hash, split_frame
 from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.types import PeerError, Round, Vec
 from edgegossip.untrusted import printable
@@ -154,10 +154,16 @@ class CompressedStrategy(Strategy):
         replies = list(replies)
         self._sender.acknowledged(replies, server_round - 1)
         checked = self._checked(replies, server_round - 1)
-        if getattr(self._inner_method("aggregate_train"), "__func__", None) is FedAvg.aggregate_train:
+        method = self._inner_method("aggregate_train")
+        made: tuple[ArrayRecord | None, MetricRecord | None]
+        if getattr(method, "__func__", None) is FedAvg.aggregate_train:
             made = self._mean(server_round, checked)
         else:
-            made = self._inner_method("aggregate_train")(server_round, self._plain(checked))
+            plain = self._plain(checked)
+            same = self._unchanged(plain) if _is_flowers(method) else {}
+            made = method(server_round, plain)
+            if made[0] is not None:  # FedAdam and its kin make NaN of infinity less infinity
+                made[0].update({k: a for k, a in same.items() if a.dtype in FLOATS})
         ratio = self.traffic.ratio
         logging.getLogger("flwr").info(
             "edgegossip: round %d: %.1f times fewer bytes than fp32 so far", server_round, ratio
@@ -219,16 +225,22 @@ class CompressedStrategy(Strategy):
             weight(reply, key)
 
     def _check(self, reply: Message, number: Round) -> Frame:
-        records = list(reply.content.array_records.values())
-        if len(records) != 1:
+        """Return the frame of a reply, and put arrays in the place of their hashes."""
+        records = reply.content.array_records
+        if len(records) != 1 and (_is_flowers(self._inner_method("aggregate_train")) or not records):
             raise PeerError(f"the reply has {len(records)} array records instead of one")
-        data, rest = split_frame(records[0])
-        self._sender.record.check_beside(rest)
+        name = next((name for name, record in records.items() if FRAME in record), next(iter(records)))
+        data, rest = split_frame(records[name])
+        sent = self._sender.sent_to(reply.metadata.src_node_id)
+        whole = {k: from_hash(rest if k == name else record, sent.arrays) for k, record in records.items()}
+        self._sender.record.check_beside(whole[name], sent.beside)
         self._check_metrics(reply)
         frame = self._channel(reply).check(data, Kind.UPDATE, number)
         check_reported(frame, self._levels is not None)
-        self.traffic.up_bytes += len(data)
-        self.traffic.plain_bytes += 4 * self._channel(reply).layout.size
+        self.traffic.up_bytes += sum(map(_bytes, records.values()))
+        self.traffic.plain_bytes += 4 * self._channel(reply).layout.size + sum(map(_bytes, whole.values()))
+        whole[name][FRAME] = records[name][FRAME]
+        reply.content = RecordDict({**reply.content, **{k: ArrayRecord(arrays) for k, arrays in whole.items()}})
         return frame
 
     def _channel(self, message: Message) -> Channel:
@@ -266,7 +278,8 @@ class CompressedStrategy(Strategy):
     def _with(self, reply: Message, restore: Callable[[dict[str, Array]], ArrayRecord]) -> RecordDict:
         content = RecordDict(dict(reply.content))
         for name, record in reply.content.array_records.items():
-            content[name] = restore(split_frame(record)[1])
+            if FRAME in record:
+                content[name] = restore(split_frame(record)[1])
         content.pop(META, None)
         return content
 
@@ -275,7 +288,8 @@ class CompressedStrategy(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Average as plain FedAvg does, without a model a board.
 
-        Flower averages the arrays beside the frames, and counts and logs failed replies."""
+        Flower averages the arrays beside the frames that any board changed, whatever their type,
+        and counts and logs failed replies."""
         key = self.inner.weighted_by_key  # type: ignore[attr-defined]
         failed = [reply for reply, frame in checked if frame is None]
         framed = {str(r.metadata.src_node_id): (r, frame) for r, frame in checked if frame is not None}
@@ -287,13 +301,22 @@ class CompressedStrategy(Strategy):
         for k, reason in made.refused.items():
             self._on_refused(framed[k][0], reason)
         used = [framed[k] for k in framed if made.model is not None and k not in made.refused]
+        same = self._unchanged([reply for reply, _ in used])
         for reply, _ in used:
-            reply.content = self._with(reply, ArrayRecord)
+            reply.content = self._with(
+                reply, lambda rest: ArrayRecord({k: a for k, a in rest.items() if k not in same})
+            )
         self._learn([frame for _, frame in used])
         arrays, metrics = self._inner_method("aggregate_train")(server_round, [*(reply for reply, _ in used), *failed])
         if made.model is None:
             return None, None
-        return self._sender.record.restore(made.model, dict(arrays or {})), metrics
+        return self._sender.record.restore(made.model, {**same, **(arrays or {})}), metrics
+
+    def _unchanged(self, replies: Sequence[Message]) -> dict[str, Array]:
+        """Return the arrays that go as they are and are in all replies as they were sent."""
+        answered = [record for r in replies if not r.has_error() for record in r.content.array_records.values()]
+        beside = self._sender.beside
+        return {k: a for k, a in beside.items() if all(record[k].object_id == a.object_id for record in answered)}
 
     def _learn(self, frames: Sequence[Frame]) -> None:
         """Choose levels for the next round, from updates that counted."""
@@ -311,6 +334,15 @@ def _weighted_by(strategy: Any) -> str | None:
     return key if isinstance(key, str) else None
 
 
+def _bytes(arrays: Mapping[str, Array]) -> int:
+    return sum(len(array.data) for array in arrays.values())
+
+
+def _is_flowers(method: Callable[..., Any]) -> bool:
+    """Return whether a strategy's method is as Flower wrote it."""
+    return str(getattr(method, "__module__", "")).startswith("flwr.")
+
+
 def _log_refused(reply: Message, reason: str) -> None:
     logging.getLogger("edgegossip.flower").warning(
         "refused the answer of node %d: %s", reply.metadata.src_node_id, reason
@@ -322,7 +354,8 @@ def _log_refused(reply: Message, reason: str) -> None:
 
 @dataclass(slots=True)
 class Traffic:
-    """Counts bytes of model frames so far, and what the same models would have been as fp32."""
+    """Counts bytes of models so far, with what travels beside their frames, and what the same would
+    have been without edgegossip, as fp32."""
 
     down_bytes: int = 0
     up_bytes: int = 0
@@ -332,6 +365,15 @@ class Traffic:
     def ratio(self) -> float:
         """How many times smaller than fp32 that is."""
         return self.plain_bytes / max(1, self.down_bytes + self.up_bytes)
+
+
+@dataclass(slots=True)
+class Sent:
+    """Holds what messages of one round brought a board besides frames."""
+
+    beside: Mapping[str, Array]  # of its model
+    arrays: dict[str, Array]  # of all records, by hash
+    kept: set[str]  # hashes of those that it keeps once it has answered
 
 
 class ModelSender:
@@ -346,6 +388,9 @@ class ModelSender:
         self._model_id = ""  # its object id
         self._holds: dict[int, Round] = {}  # node -> number of the model that it has for certain
         self._apart: set[int] = set()  # nodes that were last sent something else than the reference
+        self._sent: dict[int, Sent] = {}  # node -> what it was sent last
+        self._keeps: dict[int, set[str]] = {}  # node -> hashes of arrays that it has for certain
+        self.beside: Mapping[str, Array] = {}  # arrays of the latest model that go as they are
         self._published: tuple[Round, str, Frame | None] | None = None  # number, object id, difference
 
     @property
@@ -369,7 +414,7 @@ class ModelSender:
         if self._record is None:
             self._record = RecordLayout.of(arrays)
             self._dtypes = {name: array.dtype for name, array in arrays.items()}
-        self._model, _ = self._record.flatten(conform(arrays, self._dtypes))
+        self._model, self.beside = self._record.flatten(conform(arrays, self._dtypes))
         self._model_id = arrays.object_id
 
     def packed(self, messages: Iterable[Message], number: Round, levels: ServerLevels | None) -> list[Message]:
@@ -378,29 +423,55 @@ class ModelSender:
         Each distinct frame is made once, however many boards get it."""
         done: dict[tuple[str, str], ArrayRecord] = {}
         out = list(messages)
+        keeps = {message.metadata.dst_node_id: self._keeps.pop(message.metadata.dst_node_id, set()) for message in out}
+        for node in keeps:
+            self._sent.pop(node, None)
         for message in out:
+            if not (records := message.content.array_records):
+                continue
             run_id, node = self.run_id(message), message.metadata.dst_node_id
             if self._down is None:
                 self._down = Downlink(self.record.layout, run_id, self._codec)
-            small = self._publish(number)
-            content, held = RecordDict(dict(message.content)), False
-            for name, record in message.content.array_records.items():
-                ours = record.object_id == self._model_id
-                held = ours and self._down.compresses and self._holds.get(node) == number
-                follows = ours and small is not None and self._holds.get(node) == number - 1
-                form = "held" if held else "difference" if follows else "whole"
-                (self._apart.discard if ours else self._apart.add)(node)
-                if not ours:
-                    self._holds.pop(node, None)
-                key = (record.object_id, form)
-                if key not in done:
-                    done[key] = self._packed_record(record, form, small, number, run_id)
-                content[name] = done[key]
-                self._traffic.down_bytes += len(done[key][FRAME].data) if FRAME in done[key] else 0
-                self._traffic.plain_bytes += 4 * self.record.layout.size
-            content[META] = self._meta(number, run_id, held, levels)
-            message.content = content
+            difference = self._publish(number)
+            name = self._model_in(records)
+            ours = records[name].object_id == self._model_id
+            held = ours and self._down.compresses and self._holds.get(node) == number
+            follows = ours and difference is not None and self._holds.get(node) == number - 1
+            form = "held" if held else "difference" if follows else "whole"
+            (self._apart.discard if ours else self._apart.add)(node)
+            if not ours:
+                self._holds.pop(node, None)
+            key = (records[name].object_id, form)
+            if key not in done:
+                done[key] = self._packed_record(records[name], form, difference, number, run_id)
+            plain = {**records, name: done[key]}
+            self._note(node, name, plain)
+            small = {k: by_hash(record, keeps[node]) for k, record in plain.items()}
+            self._traffic.down_bytes += sum(map(_bytes, small.values()))
+            meta = self._meta(name, number, run_id, held, levels)
+            message.content = RecordDict(
+                {**message.content, **{k: ArrayRecord(arrays) for k, arrays in small.items()}, META: meta}
+            )
         return out
+
+    def _model_in(self, records: Mapping[str, ArrayRecord]) -> str:
+        """Return the name of the record that is a model: the latest one, or one like it. Where none
+        is, the first one is what its reader complains of."""
+        latest = [name for name, record in records.items() if record.object_id == self._model_id]
+        return next(iter([*latest, *(name for name, record in records.items() if self.record.fits(record)), *records]))
+
+    def _note(self, node: int, name: str, records: Mapping[str, ArrayRecord]) -> None:
+        """Take note of what a board is sent as it is. Of several messages in a round it keeps the
+        arrays of the one that it read last, whichever that is."""
+        plain = {k: {n: a for n, a in record.items() if n != FRAME} for k, record in records.items()}
+        arrays = {a.object_id: a for record in plain.values() for a in record.values()}
+        sent = self._sent.setdefault(node, Sent({}, {}, set(arrays)))
+        sent.beside, sent.arrays, sent.kept = plain[name], sent.arrays | arrays, sent.kept & arrays.keys()
+        self._traffic.plain_bytes += 4 * self.record.layout.size + sum(map(_bytes, plain.values()))
+
+    def sent_to(self, node: int) -> Sent:
+        """Return what a board was sent last."""
+        return self._sent.get(node) or Sent(self.beside, {}, set())
 
     def _publish(self, number: Round) -> Frame | None:
         """Publish the latest model as `number`; return the difference to the one before, where
@@ -436,16 +507,25 @@ class ModelSender:
             down.publish(x, number)
         return ArrayRecord({FRAME: frame_array(down.whole(number), self.record.layout), **rest})
 
-    def _meta(self, number: Round, run_id: bytes, held: bool, levels: ServerLevels | None) -> ConfigRecord:
-        fields: dict[str, Any] = {"layout": self.record.to_json(), "run-id": run_id, "number": number, "held": held}
+    def _meta(self, name: str, number: Round, run_id: bytes, held: bool, levels: ServerLevels | None) -> ConfigRecord:
+        fields: dict[str, Any] = {
+            "layout": self.record.to_json(),
+            "record": name,
+            "run-id": run_id,
+            "number": number,
+            "held": held,
+        }
         if levels is not None and levels.levels:
             fields["levels"] = levels.levels
         return ConfigRecord(fields)
 
     def acknowledged(self, replies: Sequence[Message], number: Round) -> None:
-        """Take note that who answered holds the model that it was asked about."""
+        """Take note that who answered holds the model that it was asked about, and the arrays that
+        came beside it."""
         for reply in replies:
             node = reply.metadata.src_node_id
+            if not reply.has_error():
+                self._keeps[node] = self.sent_to(node).kept
             if reply.has_error() or node in self._apart:
                 self._holds.pop(node, None)
             else:

@@ -172,7 +172,10 @@ def test_description_of_a_record_survives_json_and_bad_ones_are_refused() -> Non
 
     record = RecordLayout.of(_arrays())
     assert RecordLayout.from_json(record.to_json()) == record
-    for text in ("", "[]", "{}", '[["a"]]', '[["a",[-1]]]', '[["a",["1"]]]', "[[1,[1]]]", '[["a",[1]],["a",[1e9]]]'):
+    tail = ',"float32",true]'
+    rows = ('["a"]', f'["a",[-1]{tail}', f'["a",["1"]{tail}', f"[1,[1]{tail}", f'["a",[1]{tail},["a",[1e9]{tail}')
+    assert RecordLayout.from_json(f'[["a",[1]{tail}]')
+    for text in ("", "[]", "{}", '[["a",[1],"float32",1]]', *(f"[{row}]" for row in rows)):
         with pytest.raises(DecodeError):
             RecordLayout.from_json(text)
 

@@ -1,0 +1,286 @@
+"""The drop-in carries arrays of every kind as stock Flower carries them, and once those that stay
+as they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedMedian, Strategy
+
+from edgegossip import codecs
+from edgegossip.flower import compressed, compression_mod
+from edgegossip.flower.combine import BoardGrid
+from edgegossip.types import EdgegossipError
+from tests.flower.test_drop_in import CONFIG, Contexts
+
+MASK = np.triu(np.full((40, 40), -np.inf, np.float32), 1)
+BUFFERS: dict[str, np.ndarray[Any, Any]] = {
+    "bool": np.tri(5, dtype=bool),
+    "scalar bool": np.asarray(True),
+    "-inf": MASK,
+    "float16 with inf": np.asarray([1.0, np.inf], np.float16),
+    "float64 with nan": np.asarray([0.1, np.nan]),
+    "float64 beyond float32": np.asarray([1e300, -1.0]),
+    "int64": np.asarray([7, -(2**62) - 1]),
+    "uint64": np.asarray([2**64 - 1], np.uint64),
+    "int8": np.arange(-3, 3, dtype=np.int8),
+    "scalar": np.asarray(0.5, np.float32),
+    "empty": np.zeros((0, 3), np.float32),
+    "empty int": np.zeros((0,), np.int32),
+    "float16": np.asarray([0.25, -2.0], np.float16),
+    "float64": np.asarray([0.25, -2.0]),
+    "complex": np.asarray([1 + 2j], np.complex64),
+    "text": np.asarray(["ham", "spam"]),
+    "dates": np.asarray(["2026-11-26"], "datetime64[D]"),
+    "by column": np.asfortranarray(np.arange(6).reshape(2, 3)),
+    "big-endian": np.asarray([1.5, np.inf], ">f4"),
+}
+# As ml_dtypes' arrays become Flower's: numpy itself knows no such numbers.
+BFLOAT16 = Array("bfloat16", (2,), "numpy.ndarray", Array(np.asarray([0x3F80, 0x4000], "<u2").view("V2")).data)
+OTHER = Array("u4", (3,), "a format of one's own", b"anything")
+
+
+class Clients:
+    """Three clients of `app` around a strategy, and what travelled."""
+
+    def __init__(self, strategy: Strategy, app: Any, downlink: str | None = None, codec: str = "fp32") -> None:
+        self.refused: list[str] = []
+        self.failed: list[str] = []
+        up, down = codecs.get(codec), None if downlink is None else codecs.get(downlink)
+        self.strategy = compressed(strategy, up, downlink=down, on_refused=lambda reply, why: self.refused.append(why))
+        self.mod, self.contexts, self.app = compression_mod(up, downlink=down), Contexts(), app
+
+    def answer(self, message: Message) -> Message:
+        try:
+            return self.mod(message, self.contexts[message.metadata.dst_node_id], self.app)
+        except EdgegossipError as error:
+            self.failed.append(str(error))
+            return Message(Error(0, str(error)), reply_to=message)
+
+    def round(self, number: int, arrays: ArrayRecord) -> tuple[ArrayRecord, int, int]:
+        """Return the next model, and how many bytes went down and up."""
+        messages = list(self.strategy.configure_train(number, arrays, ConfigRecord(), BoardGrid([1, 2, 3])))
+        messages.sort(key=lambda m: m.metadata.dst_node_id)
+        down = sum(_bytes(m) for m in messages)
+        replies = [self.answer(m) for m in messages]
+        up = sum(_bytes(reply) for reply in replies if reply.has_content())
+        new, _ = self.strategy.aggregate_train(number, replies)
+        assert new is not None
+        return new, down, up
+
+
+def _bytes(message: Message) -> int:
+    return sum(len(a.data) for record in message.content.array_records.values() for a in record.values())
+
+
+def _reply(message: Message, **records: Any) -> Message:
+    content = RecordDict({k: ArrayRecord(dict(arrays)) for k, arrays in records.items()})
+    content["metrics"] = MetricRecord({"num-examples": message.metadata.dst_node_id, "loss": 1.0})
+    return Message(content, reply_to=message)
+
+
+def _train(message: Message, context: Context) -> Message:
+    """Train the weights and nothing else."""
+    arrays = dict(message.content["arrays"])
+    arrays["w"] = Array(arrays["w"].numpy() + np.float32(0.1))
+    return _reply(message, arrays=arrays)
+
+
+def _model(**more: Array) -> ArrayRecord:
+    return ArrayRecord({"w": Array(np.zeros(10, np.float32)), **more})
+
+
+def _same(a: Array, b: Array) -> bool:
+    return (a.dtype, tuple(a.shape), a.stype, a.data) == (b.dtype, tuple(b.shape), b.stype, b.data)
+
+
+@pytest.mark.parametrize("downlink", [None, "8-bit-elastiquant"])
+@pytest.mark.parametrize("kind", [*BUFFERS, "bfloat16", "other"])
+def test_a_buffer_of_any_kind_is_what_the_app_finds(kind: str, downlink: str | None, in_run: int) -> None:
+    buffer = {"bfloat16": BFLOAT16, "other": OTHER}.get(kind) or Array(BUFFERS[kind])
+    seen: list[Array] = []
+
+    def app(message: Message, context: Context) -> Message:
+        seen.append(message.content["arrays"]["buffer"])
+        return _train(message, context)
+
+    clients, arrays = Clients(FedAvg(**CONFIG), app, downlink), _model(buffer=buffer)
+    for number in (1, 2, 3):
+        arrays, _, _ = clients.round(number, arrays)
+    assert not clients.refused and not clients.failed
+    assert len(seen) == 9 and all(_same(found, buffer) for found in [*seen, arrays["buffer"]])
+    np.testing.assert_allclose(arrays["w"].numpy(), np.full(10, 0.3, np.float32), atol=1e-2)
+
+
+@pytest.mark.parametrize("make", [FedAvg, FedMedian, FedAdam])
+def test_buffers_that_clients_change_are_what_the_strategy_makes_of_them(make: Any, in_run: int) -> None:
+    def app(message: Message, context: Context) -> Message:
+        arrays = dict(message.content["arrays"])
+        arrays["w"] = Array(arrays["w"].numpy() + np.float32(0.1))
+        arrays["seen"] = Array(np.asarray([True, message.metadata.dst_node_id == 1]))
+        arrays["lowest"] = Array(np.asarray([-1.0, np.inf], np.float32))
+        arrays["steps"] = Array(np.asarray(arrays["steps"].numpy() + 2))
+        return _reply(message, arrays=arrays)
+
+    buffers = {"seen": np.zeros(2, bool), "lowest": np.full(2, np.inf, np.float32), "steps": np.asarray(5)}
+    first = _model(**{k: Array(v) for k, v in buffers.items()})
+    clients, plain = Clients(make(**CONFIG), app), make(**CONFIG)
+    with np.errstate(invalid="ignore"):  # of FedAdam, which knows no infinity
+        arrays, _, _ = clients.round(1, first)
+        messages = plain.configure_train(1, first, ConfigRecord(), BoardGrid([1, 2, 3]))
+        stock, _ = plain.aggregate_train(1, [app(m, clients.contexts[1]) for m in messages])
+        assert not clients.refused and not clients.failed
+        for name, array in stock.items():
+            np.testing.assert_allclose(arrays[name].numpy(), array.numpy(), atol=1e-6)
+        found = clients.strategy.configure_train(2, arrays, ConfigRecord(), BoardGrid([1]))
+        opened: list[ArrayRecord] = []
+        clients.app = lambda message, context: (opened.append(message.content["arrays"]), _train(message, context))[1]
+        clients.answer(next(iter(found)))
+    assert {k: opened[0][k].dtype for k in buffers} == {k: str(v.dtype) for k, v in buffers.items()}
+
+
+@pytest.mark.parametrize("make", [FedAdam, FedAvgM])
+def test_strategies_that_know_no_infinity_leave_a_mask_alone(make: Any, in_run: int) -> None:
+    clients, arrays = Clients(make(**CONFIG), _train), _model(mask=Array(MASK))
+    with np.errstate(invalid="ignore"):
+        for number in (1, 2):
+            arrays, _, _ = clients.round(number, arrays)
+    assert not clients.refused and not clients.failed
+    np.testing.assert_array_equal(arrays["mask"].numpy(), MASK)
+
+
+@pytest.mark.parametrize("downlink", [None, "fp16"])
+@pytest.mark.parametrize("make", [FedAvg, FedMedian])
+def test_what_stays_as_it_is_travels_once_and_never_comes_back(make: Any, downlink: str | None, in_run: int) -> None:
+    clients, arrays = Clients(make(**CONFIG), _train, downlink), _model(mask=Array(MASK))
+    size, sizes = MASK.nbytes, []
+    for number in (1, 2, 3):
+        arrays, *both = clients.round(number, arrays)
+        sizes.append(both)
+    assert sizes[0][0] > 3 * size and max(sizes[1][0], sizes[2][0]) < size / 2
+    assert max(up for _, up in sizes) < size / 2
+    traffic = clients.strategy.traffic
+    assert traffic.down_bytes == sum(down for down, _ in sizes) and traffic.up_bytes == sum(up for _, up in sizes)
+    assert traffic.plain_bytes > 18 * size
+
+    changed = ArrayRecord({**arrays, "mask": Array(np.minimum(MASK + 1, 1))})
+    _, down, _ = clients.round(4, changed)
+    assert down > 3 * size
+    clients.contexts[2].state.clear()  # a client that lost it fails once, and gets it then
+    clients.round(5, changed)
+    assert len(clients.failed) == 1
+    _, down, _ = clients.round(6, changed)
+    assert len(clients.failed) == 1 and size < down < 2 * size
+
+
+@pytest.mark.parametrize("name", ["w", "mask"])
+def test_a_model_that_became_nan_is_named_as_diverged(name: str, in_run: int) -> None:
+    def app(message: Message, context: Context) -> Message:
+        arrays = dict(message.content["arrays"])
+        if message.metadata.dst_node_id == 2:
+            arrays[name] = Array(np.where(arrays[name].numpy() == 0, np.nan, 0).astype(np.float32))
+        return _reply(message, arrays=arrays)
+
+    clients = Clients(FedAvg(**CONFIG), app)
+    arrays, _, _ = clients.round(1, _model(mask=Array(MASK)))
+    (why,) = clients.failed
+    assert name in why and "training has diverged" in why
+    np.testing.assert_array_equal(arrays["mask"].numpy(), MASK)
+
+
+def test_a_server_refuses_values_that_are_not_finite_and_were_not_sent_so(in_run: int) -> None:
+    clients = Clients(FedAvg(**CONFIG), _train)
+    messages = clients.strategy.configure_train(1, _model(mask=Array(MASK)), ConfigRecord(), BoardGrid([1, 2, 3]))
+    replies = [clients.answer(m) for m in messages]
+    mask, unknown = Array(np.full_like(MASK, np.nan)), replies[1].content["arrays"]["mask"]
+    replies[0].content["arrays"]["mask"] = mask
+    unknown.data = unknown.data[::-1]
+    arrays, _ = clients.strategy.aggregate_train(1, replies)
+    assert arrays is not None and _same(arrays["mask"], Array(MASK))
+    assert "NaN or infinite" in clients.refused[0] and "only a hash" in clients.refused[1] and len(clients.refused) == 2
+
+
+class Controlled(FedAvg):
+    """As SCAFFOLD does: a second record goes down and comes back."""
+
+    def __init__(self) -> None:
+        super().__init__(**CONFIG)
+        self.control = ArrayRecord({"c": Array(np.ones(500, np.float64)), "flag": Array(np.asarray(True))})
+        self.heard: list[ArrayRecord] = []
+
+    def configure_train(self, *args: Any) -> list[Message]:
+        messages = list(super().configure_train(*args))
+        for message in messages:
+            message.content["a-control"] = self.control
+        return messages
+
+    def aggregate_train(self, server_round: int, replies: Any) -> Any:
+        replies = list(replies)
+        self.heard += [reply.content.pop("a-control") for reply in replies]
+        return super().aggregate_train(server_round, replies)
+
+
+@pytest.mark.parametrize("downlink", [None, "fp16"])
+def test_records_besides_the_model_travel_as_they_are(downlink: str | None, in_run: int) -> None:
+    seen: list[ArrayRecord] = []
+
+    def app(message: Message, context: Context) -> Message:
+        seen.append(message.content["a-control"])
+        control = dict(seen[-1])
+        if message.metadata.dst_node_id == 1:
+            control["c"] = Array(control["c"].numpy() / 3)
+        return _reply(message, arrays=_train(message, context).content["arrays"], **{"a-control": control})
+
+    strategy = Controlled()
+    clients, arrays = Clients(strategy, app, downlink), _model()
+    arrays, first, _ = clients.round(1, arrays)
+    arrays, later, _ = clients.round(2, arrays)
+    assert first > 3 * 4000 and later < 4000
+    assert not clients.refused and not clients.failed
+    assert len(seen) == 6 and all(record == strategy.control for record in seen)
+    expected = strategy.control["c"].numpy()
+    for k, record in enumerate(strategy.heard):
+        np.testing.assert_array_equal(record["c"].numpy(), expected / 3 if k % 3 == 0 else expected)
+    np.testing.assert_allclose(arrays["w"].numpy(), np.full(10, 0.2, np.float32), atol=1e-2)
+
+
+def test_arrays_of_sklearn_come_back_as_they_were(in_run: int) -> None:
+    """As Flower's quickstart for sklearn sends them: names are numbers, values float64."""
+    seen: list[list[np.ndarray[Any, Any]]] = []
+
+    def app(message: Message, context: Context) -> Message:
+        coef, intercept, classes = message.content["arrays"].to_numpy_ndarrays()
+        seen.append([coef, intercept, classes])
+        record = ArrayRecord([coef + 0.5, intercept + 0.25, classes])
+        return _reply(message, arrays=record)
+
+    classes = np.asarray(["ham", "spam"])
+    first = ArrayRecord([np.zeros((1, 4)), np.zeros(1), classes])
+    clients = Clients(FedAvg(**CONFIG), app)
+    arrays, _, _ = clients.round(1, first)
+    arrays, _, _ = clients.round(2, arrays)
+    coef, intercept, found = arrays.to_numpy_ndarrays()
+    assert coef.dtype == np.float64 == intercept.dtype and not clients.refused
+    np.testing.assert_array_equal(coef, np.ones((1, 4)))
+    np.testing.assert_array_equal(intercept, [0.5])
+    assert (found == classes).all() and all((some[2] == classes).all() for some in seen)
+
+
+def test_a_message_without_a_model_goes_as_it_is(in_run: int) -> None:
+    class Asking(FedAvg):
+        def configure_train(self, *args: Any) -> list[Message]:
+            return [Message(RecordDict({"config": ConfigRecord({"a": 1})}), dst_node_id=1, message_type="train")]
+
+    asked: list[RecordDict] = []
+
+    def app(message: Message, context: Context) -> Message:
+        asked.append(message.content)
+        return Message(RecordDict(), reply_to=message)
+
+    clients = Clients(Asking(**CONFIG), app)
+    (message,) = clients.strategy.configure_train(1, _model(), ConfigRecord(), BoardGrid([1]))
+    clients.answer(message)
+    assert not clients.failed and set(asked[0]) == {"config"}
