@@ -233,7 +233,7 @@ class CompressedStrategy(Strategy):
         data, rest = split_frame(records[name])
         sent = self._sender.sent_to(reply.metadata.src_node_id)
         whole = {k: from_hash(rest if k == name else record, sent.arrays) for k, record in records.items()}
-        self._sender.record.check_beside(whole[name], sent.beside)
+        self._sender.record.check_beside(whole[name], sent.beside, sent.arrays)
         self._check_metrics(reply)
         frame = self._channel(reply).check(data, Kind.UPDATE, number)
         check_reported(frame, self._levels is not None)

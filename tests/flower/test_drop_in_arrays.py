@@ -247,6 +247,30 @@ def test_records_besides_the_model_travel_as_they_are(downlink: str | None, in_r
     np.testing.assert_allclose(arrays["w"].numpy(), np.full(10, 0.2, np.float32), atol=1e-2)
 
 
+def test_a_client_that_is_asked_twice_in_a_round_finds_the_arrays_of_either(in_run: int) -> None:
+    class Twice(FedAvg):
+        def configure_train(self, server_round: int, arrays: ArrayRecord, *rest: Any) -> list[Message]:
+            messages = super().configure_train(server_round, arrays, *rest)
+            other = ArrayRecord({**arrays, "mask": Array(MASK.T)})
+            return [
+                Message(RecordDict({"arrays": a}), m.metadata.dst_node_id, "train")
+                for a in (arrays, other)
+                for m in messages
+            ]
+
+    seen: list[Array] = []
+
+    def app(message: Message, context: Context) -> Message:
+        seen.append(message.content["arrays"]["mask"])
+        return _train(message, context)
+
+    clients, arrays = Clients(Twice(**CONFIG), app), _model(mask=Array(MASK))
+    for number in (1, 2, 3):
+        arrays, _, _ = clients.round(number, arrays)
+    assert not clients.failed and not clients.refused
+    assert all(_same(seen[k], Array(MASK.T)) for k in range(1, 18, 2)) and _same(seen[0], Array(MASK))
+
+
 def test_arrays_of_sklearn_come_back_as_they_were(in_run: int) -> None:
     """As Flower's quickstart for sklearn sends them: names are numbers, values float64."""
     seen: list[list[np.ndarray[Any, Any]]] = []
