@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
 
 from edgegossip import codecs
 from edgegossip.checkpoint.format import from_bytes, to_bytes
@@ -23,7 +23,15 @@ from edgegossip.checkpoint.registry import RunContext, check_structure
 from edgegossip.codecs.base import Codec, Ctx
 from edgegossip.engine.server_frames import FULL, Channel, Replica, frame_key
 from edgegossip.flower.messages import FRAME, frame_array
-from edgegossip.flower.records import META, RecordLayout, by_hash, from_hash, require_finite_beside, split_frame
+from edgegossip.flower.records import (
+    CLIPPING_NORM,
+    META,
+    RecordLayout,
+    by_hash,
+    from_hash,
+    require_finite_beside,
+    split_frame,
+)
 from edgegossip.frame import Aux, Kind
 from edgegossip.layout import Layout
 from edgegossip.types import DecodeError, EdgegossipError, Round, UsageError, Vec
@@ -78,6 +86,8 @@ class _Request:
     number: Round  # of the model
     held: bool  # it comes without the model, because we have it
     levels: int | None
+    trains: bool
+    clips: bool  # the update's norm, for differential privacy
 
     @classmethod
     def of(cls, message: Message) -> _Request:
@@ -88,9 +98,15 @@ class _Request:
         if not isinstance(text, str) or not isinstance(run_id, bytes) or not isinstance(number, int) or not known:
             raise DecodeError(f"the message's {META!r} record does not describe the model")
         levels = meta.get("levels")
-        layout = RecordLayout.from_json(text)
         return cls(
-            layout, str(record), run_id, number, bool(meta.get("held")), levels if isinstance(levels, int) else None
+            layout=RecordLayout.from_json(text),
+            record=str(record),
+            run_id=run_id,
+            number=number,
+            held=bool(meta.get("held")),
+            levels=levels if isinstance(levels, int) else None,
+            trains=message.metadata.message_type.partition(".")[0] == MessageType.TRAIN,
+            clips=any(CLIPPING_NORM in config for config in message.content.config_records.values()),
         )
 
 
@@ -172,6 +188,8 @@ def _packed(
             f"none of the {len(records)} array records in the app's reply is named {name!r}, as the model was"
         )
     y, rest = request.layout.flatten(records[name])
+    if request.clips:  # what no codec sees is in no norm: it stays as it was
+        rest = {k: sent[k] for k in rest}
     require_finite_beside(rest, sent)
     loss, examples = _metric(reply.content, LOSSES), _metric(reply.content, EXAMPLES)
     channel = Channel.of(request.layout.layout, request.run_id, codec)
@@ -180,7 +198,10 @@ def _packed(
     known = {Aux.LOSS: loss, Aux.EXAMPLES: examples, Aux.LEARNING_RATE: lr}
     aux = {int(tag): value for tag, value in known.items() if value is not None}
     client.sent += 1
-    frame, client.state = channel.frame(Kind.UPDATE, y - x, client.state, ctx, client.sent, aux)
+    # Nobody adds up what an evaluation answers, so it takes nothing from error memory.
+    state = client.state if request.trains else codec.init(channel.layout)
+    frame, state = channel.frame(Kind.UPDATE, y - x, state, ctx, client.sent, aux)
+    client.state = state if request.trains else client.state
     small = {k: by_hash(rest if k == name else record, client.arrays) for k, record in records.items()}
     small[name][FRAME] = frame_array(frame, channel.layout)
     return RecordDict({**reply.content, **{k: ArrayRecord(arrays) for k, arrays in small.items()}})

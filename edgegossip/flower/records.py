@@ -27,6 +27,7 @@ from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import DecodeError, UsageError, Vec
 
 META = "edgegossip"  # ConfigRecord of a message that tells the client mod what it needs to know
+CLIPPING_NORM = "clipping_norm"  # in the config of what goes down: Flower's clients clip to it
 MAX_TENSORS = 100_000
 FLOATS = ("float16", "float32", "float64")
 NUMPY = "numpy.ndarray"  # Flower's stype of an array as numpy writes it
@@ -96,6 +97,16 @@ class RecordLayout:
         inside = {k: _cast(record[k].numpy(), np.dtype(np.float32)) for k, spec in self.specs.items() if spec.coded}
         beside = {k: _in_dtype(record[k], spec.dtype) for k, spec in self.specs.items() if not spec.coded}
         return self.layout.flatten(inside), beside
+
+    def rounded(self, x: Vec) -> Vec:
+        """Return a vector as the arrays' own types hold its values."""
+        half = np.dtype(np.float16)
+        if all(np.dtype(spec.dtype) != half for spec in self.specs.values() if spec.coded):
+            return x
+        views = self.layout.views(x)
+        return self.layout.flatten(
+            {k: _cast(_cast(view, np.dtype(self.specs[k].dtype)), x.dtype) for k, view in views.items()}
+        )
 
     def restore(self, x: Vec, rest: Mapping[str, Array]) -> ArrayRecord:
         """Make the record again.

@@ -20,9 +20,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import FedAvg, Result, Strategy
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyClientSideAdaptiveClipping,
+    DifferentialPrivacyClientSideFixedClipping,
+    DifferentialPrivacyServerSideAdaptiveClipping,
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAvg,
+    Result,
+    Strategy,
+)
 from typing_extensions import override
 
 from edgegossip import codecs
@@ -30,13 +39,31 @@ from edgegossip.codecs.base import Codec
 from edgegossip.engine.combine import Combined, Mean, WeightedUpdate
 from edgegossip.engine.plausible import MAX_EXAMPLES, Examples, NormFilter, ServerLevels, check_reported, length
 from edgegossip.engine.server_frames import FULL, Channel, Downlink, finite_sum
-from edgegossip.flower.messages import FRAME, frame_array
-from edgegossip.flower.records import FLOATS, META, RecordLayout, all_finite, by_hash, conform, from_hash, split_frame
+from edgegossip.flower.messages import FRAME, STYPE, frame_array
+from edgegossip.flower.records import (
+    CLIPPING_NORM,
+    FLOATS,
+    META,
+    RecordLayout,
+    all_finite,
+    by_hash,
+    conform,
+    from_hash,
+    split_frame,
+)
 from edgegossip.frame import Aux, Frame, Kind
-from edgegossip.types import PeerError, Round, Vec
+from edgegossip.types import PeerError, Round, UsageError, Vec
 from edgegossip.untrusted import printable
 
 Refused = Callable[[Message, str], None]
+_PRIVATE = (
+    DifferentialPrivacyClientSideAdaptiveClipping,
+    DifferentialPrivacyClientSideFixedClipping,
+    DifferentialPrivacyServerSideAdaptiveClipping,
+    DifferentialPrivacyServerSideFixedClipping,
+)
+# What Flower's mods say that come before ours: there are two configs then, and a frame for arrays.
+_MET_A_FRAME = ("expects exactly one ConfigRecord", "expects the keys in the ArrayRecord", STYPE)
 _HOOKS = ("configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate")
 
 
@@ -86,7 +113,9 @@ class CompressedStrategy(Strategy):
         self._sender = ModelSender(downlink or codecs.get(FULL), run_id, self.traffic)
         self._mean_of: Mean | None = None
         self._proportion = NormFilter()
+        self._privacy = Privacy(hides=False, most=None)
         self._train, self._evaluate = (ReplySchemas(), ReplyWeights()), (ReplySchemas(), ReplyWeights())
+        self._told_order = False
         self._own: dict[str, Callable[..., Any]] = {}  # the wrapped strategy's methods while ours stand in their place
         self.inner = strategy
 
@@ -136,7 +165,19 @@ class CompressedStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         self._sender.begin(arrays)
-        messages = self._inner_method("configure_train")(server_round, arrays, config, grid)
+        hides = _is_private(self.inner)
+        shown = self._sender.coded(arrays) if hides else arrays
+        messages = list(self._inner_method("configure_train")(server_round, shown, config, grid))
+        for message in messages if shown is not arrays else ():
+            for name, record in message.content.array_records.items():
+                if record.object_id == shown.object_id:
+                    message.content[name] = arrays
+        self._privacy = Privacy(hides, _clipping_norm(messages))
+        if self._levels is not None and self._privacy:
+            raise UsageError(
+                f"codec {self._codec.name} chooses levels from every client's loss, which no noise hides: with differential "
+                "privacy take one whose levels are fixed, such as 4-bit-elastiquant"
+            )
         return self._sender.packed(messages, server_round - 1, self._levels)
 
     @override
@@ -152,17 +193,20 @@ class CompressedStrategy(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         replies = list(replies)
+        self._tell_order(replies)
         self._sender.acknowledged(replies, server_round - 1)
         checked = self._checked(replies, server_round - 1)
         method = self._inner_method("aggregate_train")
         made: tuple[ArrayRecord | None, MetricRecord | None]
-        if getattr(method, "__func__", None) is FedAvg.aggregate_train:
+        if getattr(method, "__func__", None) is FedAvg.aggregate_train and not self._privacy:
             made = self._mean(server_round, checked)
         else:
             plain = self._plain(checked)
-            same = self._unchanged(plain) if _is_flowers(method) else {}
+            same = self._unchanged(plain) if _is_flowers(method) and not self._privacy else {}
             made = method(server_round, plain)
-            if made[0] is not None:  # FedAdam and its kin make NaN of infinity less infinity
+            if made[0] is not None and self._privacy.hides:
+                made = self._sender.completed(made[0]), made[1]
+            elif made[0] is not None:  # FedAdam and its kin make NaN of infinity less infinity
                 made[0].update({k: a for k, a in same.items() if a.dtype in FLOATS})
         ratio = self.traffic.ratio
         logging.getLogger("flwr").info(
@@ -178,7 +222,7 @@ class CompressedStrategy(Strategy):
         for reply in replies:
             try:
                 if not reply.has_error():
-                    self._check_metrics(reply)
+                    self._open_evaluation(reply, server_round)
                 good.append(reply)
             except PeerError as error:
                 self._on_refused(reply, str(error))
@@ -205,6 +249,18 @@ class CompressedStrategy(Strategy):
                 self._on_refused(reply, str(error))
         return [(reply, frames.get(id(reply))) for reply in self._compatible(good, *self._train)]
 
+    def _tell_order(self, replies: Sequence[Message]) -> None:
+        """Say once what a mod that met a frame in place of arrays does not say itself."""
+        reasons = {r.metadata.src_node_id: r.error.reason or "" for r in replies if r.has_error()}
+        found = [(node, reason) for node, reason in reasons.items() if any(word in reason for word in _MET_A_FRAME)]
+        if found and not self._told_order:
+            self._told_order = True
+            logging.getLogger("edgegossip.flower").warning(
+                "node %d: %s; compression_mod has to come before the mods that work on arrays: ClientApp(mods=[compression_mod(...), ...])",
+                found[0][0],
+                printable(found[0][1], 500),
+            )
+
     def _compatible(self, replies: Sequence[Message], schemas: ReplySchemas, weights: ReplyWeights) -> list[Message]:
         """Leave out those that Flower's strategies cannot take together with the others, or that
         would drown them. One of the user's own takes what it likes."""
@@ -218,6 +274,15 @@ class CompressedStrategy(Strategy):
             good = [reply for k, reply in enumerate(good) if k not in bad]
         kept = {id(reply) for reply in good}
         return [reply for reply in replies if reply.has_error() or id(reply) in kept]
+
+    def _open_evaluation(self, reply: Message, number: Round) -> None:
+        """Check what a client found, and put its model in place of the frame where it sent one."""
+        if not any(FRAME in record for record in reply.content.array_records.values()):
+            self._check_metrics(reply)
+            return
+        frame = self._check(reply, number)
+        model = finite_sum(self._sender.model, self._codec.decode(frame.body, self._sender.record.layout))
+        reply.content = self._with(reply, partial(self._sender.record.restore, model))
 
     def _check_metrics(self, reply: Message) -> None:
         require_finite(reply)
@@ -260,12 +325,12 @@ class CompressedStrategy(Strategy):
                 refused[k] = str(error)
         names = [str(reply.metadata.src_node_id) for reply, _ in checked]
         lengths = {names[k]: length(delta) for k, delta in deltas.items()}
-        bad = self._proportion.refused(lengths, self._sender.model)
+        bad = {} if self._privacy else self._proportion.refused(lengths, self._sender.model)
         refused |= {k: bad[names[k]] for k in deltas if names[k] in bad}
         for k in sorted(deltas.keys() - refused.keys()):
             try:
-                reply, model = checked[k][0], finite_sum(self._sender.model, deltas.pop(k))
-                reply.content = self._with(reply, partial(self._sender.record.restore, model))
+                reply, model = checked[k][0], self._moved(deltas.pop(k))
+                reply.content = self._with(reply, partial(self._restored, model))
             except PeerError as error:
                 refused[k] = str(error)
         for k in sorted(refused):
@@ -274,6 +339,28 @@ class CompressedStrategy(Strategy):
         self._proportion.used(used, self._sender.model)
         self._learn([frame for k, (_, frame) in enumerate(checked) if frame is not None and k not in refused])
         return [reply for k, (reply, _) in enumerate(checked) if k not in refused]
+
+    def _moved(self, delta: Vec) -> Vec:
+        """Return the model after an update, which is cut where it is longer than allowed. Measured
+        is what the strategy will see: a sum of floats can be longer than what was added."""
+        x, most = self._sender.model, self._privacy.most
+        if most is None:
+            return finite_sum(x, delta)
+        norm = length(delta)
+        for k in range(-12, 1):
+            if norm > most:
+                delta *= np.float32(most / norm * (1 - 4.0**k))
+            model = finite_sum(x, delta)
+            change = np.subtract(self._sender.record.rounded(model), x, dtype=np.float64)
+            if (norm := math.sqrt(np.einsum("i,i->", change, change))) <= most:
+                return model
+        return x
+
+    def _restored(self, model: Vec, rest: Mapping[str, Array]) -> ArrayRecord:
+        """Return a model as the strategy may see it: what was not clipped, or noise does not hide,
+        is as it was sent, or not there."""
+        whole = self._sender.record.restore(model, self._sender.beside if self._privacy else rest)
+        return self._sender.coded(whole) if self._privacy.hides else whole
 
     def _with(self, reply: Message, restore: Callable[[dict[str, Array]], ArrayRecord]) -> RecordDict:
         content = RecordDict(dict(reply.content))
@@ -323,6 +410,35 @@ class CompressedStrategy(Strategy):
         if self._levels is not None:
             needed = {Aux.LOSS, Aux.EXAMPLES, Aux.LEARNING_RATE}
             self._levels = self._levels.after([frame for frame in frames if needed <= frame.aux.keys()])
+
+
+@dataclass(frozen=True, slots=True)
+class Privacy:
+    """Says what a round's differential privacy asks of us, and is false where there is none.
+
+    A codec's rounding, and the error memory of clients, make an update longer than its client
+    clipped it. The noise is for a sum that no client moves by more than the clipping norm, so
+    updates are clipped once they are decoded; whatever a client remembers of earlier rounds is in
+    that norm, too. For the same reason nothing that noise does not hide may depend on a client: no
+    update is refused because others are shorter, and what no codec sees stays as the server has it."""
+
+    hides: bool  # the strategy sees coded arrays alone: others have no norm and take no noise
+    most: float | None  # the norm that clients clip to; the strategy's own clipping comes later
+
+    def __bool__(self) -> bool:
+        return self.hides or self.most is not None
+
+
+def _clipping_norm(messages: Sequence[Message]) -> float | None:
+    """Return the norm that the clients of a round are told to clip to."""
+    configs = (config for message in messages for config in message.content.config_records.values())
+    norms = [value for config in configs if isinstance(value := config.get(CLIPPING_NORM), (int, float))]
+    return min(norms, default=None)
+
+
+def _is_private(strategy: Any) -> bool:
+    """Return whether a strategy, or one that it wraps, is of Flower's for differential privacy."""
+    return isinstance(strategy, _PRIVATE) or (hasattr(strategy, "strategy") and _is_private(strategy.strategy))
 
 
 def _weighted_by(strategy: Any) -> str | None:
@@ -416,6 +532,15 @@ class ModelSender:
             self._dtypes = {name: array.dtype for name, array in arrays.items()}
         self._model, self.beside = self._record.flatten(conform(arrays, self._dtypes))
         self._model_id = arrays.object_id
+
+    def coded(self, arrays: ArrayRecord) -> ArrayRecord:
+        """Return what codecs see of a model."""
+        return ArrayRecord({k: a for k, a in arrays.items() if k not in self.beside}) if self.beside else arrays
+
+    def completed(self, arrays: ArrayRecord) -> ArrayRecord:
+        """Return a model of which these are the arrays that codecs see, with the others as they
+        are."""
+        return ArrayRecord({k: arrays[k] if k in arrays else self.beside[k] for k in self.record.specs})
 
     def packed(self, messages: Iterable[Message], number: Round, levels: ServerLevels | None) -> list[Message]:
         """Return the same messages with frames for models.

@@ -1,0 +1,294 @@
+"""Flower's differential privacy around the drop-in: no codec, and no memory of one, makes an update
+longer than the norm that the noise is for."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyClientSideAdaptiveClipping,
+    DifferentialPrivacyClientSideFixedClipping,
+    DifferentialPrivacyServerSideAdaptiveClipping,
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAvg,
+    Krum,
+    Strategy,
+)
+
+from edgegossip import codecs
+from edgegossip.codecs.base import Codec
+from edgegossip.flower import compressed, compression_mod
+from edgegossip.flower.combine import BoardGrid
+from edgegossip.types import UsageError
+from tests.flower.test_drop_in import CONFIG, Contexts
+
+C = 0.5
+BOARDS = 3
+Mod = Callable[..., Message]
+
+
+def _codec(name: str) -> Codec[Any]:
+    if name == "per-tensor":
+        return codecs.by_tensor([codecs.get("qsgd"), codecs.get("fp16")], lambda spec: int(spec.name == "b"))
+    return codecs.error_feedback(codecs.get("topk")) if name == "error-feedback" else codecs.get(name)
+
+
+NAMES = [name for name in codecs.names() if name not in ("elasticl", "small-tensors")]
+
+
+class Wrapped:
+    """Makes each of Flower's wrappers around a strategy, without noise."""
+
+    @staticmethod
+    def server_fixed(strategy: Strategy, noise: float = 0.0) -> Strategy:
+        return DifferentialPrivacyServerSideFixedClipping(strategy, noise, C, BOARDS)
+
+    @staticmethod
+    def client_fixed(strategy: Strategy, noise: float = 0.0) -> Strategy:
+        return DifferentialPrivacyClientSideFixedClipping(strategy, noise, C, BOARDS)
+
+    @staticmethod
+    def server_adaptive(strategy: Strategy, noise: float = 0.0) -> Strategy:
+        return DifferentialPrivacyServerSideAdaptiveClipping(strategy, noise, BOARDS, C, clipped_count_stddev=2 * noise)
+
+    @staticmethod
+    def client_adaptive(strategy: Strategy, noise: float = 0.0) -> Strategy:
+        return DifferentialPrivacyClientSideAdaptiveClipping(strategy, noise, BOARDS, C, clipped_count_stddev=2 * noise)
+
+
+WRAPPERS = {
+    "server-fixed": (Wrapped.server_fixed, None),
+    "server-adaptive": (Wrapped.server_adaptive, None),
+    "client-fixed": (Wrapped.client_fixed, fixedclipping_mod),
+    "client-adaptive": (Wrapped.client_adaptive, adaptiveclipping_mod),
+}
+
+
+class Seen(FedAvg):
+    """Notes how far each reply's model is from the one that was sent, over all of its arrays."""
+
+    def __init__(self) -> None:
+        super().__init__(**CONFIG)
+        self.norms: list[float] = []
+        self.sent = ArrayRecord()
+
+    def configure_train(self, server_round: int, arrays: ArrayRecord, *rest: Any) -> Any:
+        self.sent = arrays
+        return super().configure_train(server_round, arrays, *rest)
+
+    def aggregate_train(self, server_round: int, replies: Any) -> Any:
+        replies = list(replies)
+        for reply in replies:
+            if reply.has_error():
+                continue
+            record = next(iter(reply.content.array_records.values()))
+            assert list(record) == list(self.sent)
+            changes = [record[k].numpy().astype(float) - a.numpy().astype(float) for k, a in self.sent.items()]
+            self.norms.append(float(np.sqrt(sum((change**2).sum() for change in changes))))
+        return super().aggregate_train(server_round, replies)
+
+
+def _first(**more: Array) -> ArrayRecord:
+    rng = np.random.default_rng(1)
+    weights = {"w": rng.normal(size=(60, 40)), "v": rng.normal(size=(300,)), "b": rng.normal(size=(40,))}
+    return ArrayRecord({**{k: Array(0.1 * v.astype(np.float32)) for k, v in weights.items()}, **more})
+
+
+def _app(message: Message, context: Context) -> Message:
+    """Train a long way, in another direction each round; a few coordinates are large."""
+    del context
+    rng = np.random.default_rng([message.metadata.dst_node_id, message.content["config"]["server-round"]])
+    arrays = {}
+    for name, array in message.content["arrays"].items():
+        value = array.numpy()
+        moves = {"f": rng.standard_t(3, size=value.shape), "l": 5}  # float32 and int64
+        if value.dtype.char in moves:
+            value = np.asarray(value + moves[value.dtype.char], value.dtype)
+        arrays[name] = Array(value)
+    content = {"arrays": ArrayRecord(arrays), "metrics": MetricRecord({"num-examples": 10, "loss": 1.0})}
+    return Message(RecordDict(content), reply_to=message)
+
+
+class Clients:
+    """Clients with these mods, and why they or their answers failed."""
+
+    def __init__(self, strategy: Strategy, codec: Codec[Any], *mods: Mod, app: Mod = _app) -> None:
+        self.refused: list[str] = []
+        self.strategy = compressed(strategy, codec, on_refused=lambda reply, why: self.refused.append(why))
+        self.mods, self.app, self.contexts = mods, app, Contexts()
+
+    def round(self, number: int, arrays: ArrayRecord) -> ArrayRecord | None:
+        grid = BoardGrid(range(1, BOARDS + 1))
+        messages = list(self.strategy.configure_train(number, arrays, ConfigRecord(), grid))
+        messages.sort(key=lambda m: m.metadata.dst_node_id)
+        return self.strategy.aggregate_train(number, [self.answer(m) for m in messages])[0]
+
+    def answer(self, message: Message) -> Message:
+        call = self.app
+        for mod in reversed(self.mods):
+            call = _wrapped(mod, call)
+        return call(message, self.contexts[message.metadata.dst_node_id])
+
+
+def _wrapped(mod: Mod, call: Mod) -> Mod:
+    return lambda message, context: mod(message, context, call)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_no_codec_leads_beyond_the_clipping_norm(wrapper: str, name: str, in_run: int) -> None:
+    make, clipping = WRAPPERS[wrapper]
+    seen, codec = Seen(), _codec(name)
+    mods = [compression_mod(codec), *([clipping] if clipping else [])]
+    strategy: Any = make(seen)
+    clients, arrays, most = Clients(strategy, codec, *mods), _first(), []
+    for number in range(1, 7):
+        most += [strategy.clipping_norm] * BOARDS
+        new = clients.round(number, arrays)
+        assert new is not None and list(new) == list(arrays)
+        arrays = new
+    assert not clients.refused and len(seen.norms) == 6 * BOARDS
+    over = max(norm / c for norm, c in zip(seen.norms, most, strict=True))
+    # a wrapper that clips at the server sums model and update in float32, and may round upwards
+    assert over <= (1 if clipping else 1 + 1e-6), over
+    assert min(seen.norms) > 0.01
+
+
+BESIDE = {
+    "mask": np.triu(np.full((4, 4), -np.inf, np.float32), 1),
+    "half": np.asarray([1.0, np.inf], np.float16),
+    "steps": np.asarray(7),
+}
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_what_has_no_norm_is_neither_clipped_nor_noised(wrapper: str, in_run: int) -> None:
+    """A mask with infinity makes every norm NaN, at which Flower's clipping clips nothing."""
+    make, clipping = WRAPPERS[wrapper]
+    seen, codec = Seen(), codecs.get("4-bit-elastiquant")
+    buffers = dict(BESIDE) if clipping else {**BESIDE, "counts": np.arange(3), "flags": np.asarray([True])}
+    mods = [compression_mod(codec), *([clipping] if clipping else [])]
+    clients = Clients(make(seen, 1.0), codec, *mods)
+    first = ArrayRecord({k: Array(v) for k, v in buffers.items()} | dict(_first()))
+    with np.errstate(invalid="ignore"):
+        arrays = clients.round(1, first)
+    assert arrays is not None and not clients.refused and list(arrays) == list(first)
+    assert len(seen.norms) == BOARDS and max(seen.norms) <= C * (1 + 1e-6)
+    for name, buffer in buffers.items():
+        np.testing.assert_array_equal(arrays[name].numpy(), buffer)
+    assert (arrays["w"].numpy() != first["w"].numpy()).mean() > 0.99
+
+
+@pytest.mark.parametrize("name", ["fp32", "terngrad", "ef-signsgd"])
+def test_arrays_of_half_precision_are_not_rounded_beyond_the_norm(name: str, in_run: int) -> None:
+    codec, seen = _codec(name), Seen()
+
+    def app(message: Message, context: Context) -> Message:
+        reply, rng = _app(message, context), np.random.default_rng(message.metadata.dst_node_id)
+        half = reply.content["arrays"]["half"]
+        reply.content["arrays"]["half"] = Array(half.numpy() + rng.normal(size=half.shape).astype(np.float16))
+        return reply
+
+    clients = Clients(Wrapped.client_fixed(seen), codec, compression_mod(codec), fixedclipping_mod, app=app)
+    arrays = _first(half=Array(np.linspace(-9, 9, 2000).astype(np.float16)))
+    for number in (1, 2, 3):
+        new = clients.round(number, arrays)
+        assert new is not None
+        arrays = new
+    assert len(seen.norms) == 9 and max(seen.norms) <= C and not clients.refused
+
+
+def test_clients_that_do_not_clip_are_clipped(in_run: int) -> None:
+    seen, codec = Seen(), codecs.get("fp16")
+    clients = Clients(Wrapped.client_fixed(seen), codec, compression_mod(codec))
+    arrays = clients.round(1, _first())
+    assert arrays is not None and not clients.refused
+    assert 0.99 * C < min(seen.norms) and max(seen.norms) <= C
+
+
+def test_a_short_update_is_no_reason_to_refuse_a_long_one(in_run: int) -> None:
+    """Who is in the sum must not depend on how long others' updates are."""
+
+    def app(message: Message, context: Context) -> Message:
+        arrays = dict(message.content["arrays"])
+        step = np.float32(1.0 if message.metadata.dst_node_id == 1 else 1e-6)
+        arrays["w"] = Array(arrays["w"].numpy() + step)
+        content = {"arrays": ArrayRecord(arrays), "metrics": MetricRecord({"num-examples": 10})}
+        return Message(RecordDict(content), reply_to=message)
+
+    seen, codec = Seen(), codecs.get("fp32")
+    clients = Clients(Wrapped.server_fixed(seen), codec, compression_mod(codec), app=app)
+    clients.round(1, _first())
+    assert len(seen.norms) == BOARDS and not clients.refused
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_levels_that_follow_losses_are_refused(wrapper: str, in_run: int) -> None:
+    codec = codecs.get("elasticl")
+    clients = Clients(WRAPPERS[wrapper][0](Seen()), codec, compression_mod(codec))
+    with pytest.raises(UsageError, match="elasticl.* no noise hides.* 4-bit-elastiquant"):
+        clients.round(1, _first())
+
+
+def test_wrappers_of_other_kinds_of_strategies_stay_what_they_are(in_run: int) -> None:
+    codec = codecs.get("co3")
+    mods = [compression_mod(codec), fixedclipping_mod]
+    clients = Clients(Wrapped.client_fixed(Krum(**CONFIG)), codec, *mods)
+    arrays = clients.round(1, _first())
+    assert arrays is not None and not clients.refused
+    change = np.concatenate([(arrays[k].numpy() - a.numpy()).ravel() for k, a in _first().items()])
+    assert 0 < np.linalg.norm(change) <= C * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("mod", [fixedclipping_mod, adaptiveclipping_mod, LocalDpMod(C, 0.1, 1.0, 1e-5)])
+@pytest.mark.parametrize("buffer", [True, False])
+def test_mods_in_the_wrong_order_fail_and_the_server_says_why(
+    mod: Mod, buffer: bool, in_run: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    codec = codecs.get("co3")
+    strategy = Seen() if isinstance(mod, LocalDpMod) else Wrapped.client_fixed(Seen())
+
+    def answered(message: Message, context: Context, call_next: Mod) -> Message:
+        try:
+            return mod(message, context, call_next)
+        except TypeError as error:  # as Flower's supernode does
+            return Message(Error(2, f"{type(error)}:<'{error}'>"), reply_to=message)
+
+    clients = Clients(strategy, codec, answered, compression_mod(codec))
+    with caplog.at_level(logging.WARNING, "edgegossip.flower"):
+        first = _first(steps=Array(np.asarray(7))) if buffer else _first()
+        assert clients.round(1, first) is None and clients.round(2, first) is None
+    told = [r.getMessage() for r in caplog.records if "compression_mod has to come before" in r.getMessage()]
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize("name", ["fp32", "co3", "ef-signsgd"])
+def test_noise_that_clients_add_is_there_before_the_codec_is(name: str, in_run: int) -> None:
+    """So what is sent is made of noised values alone, whatever a client remembers of them."""
+    noised: list[ArrayRecord] = []
+
+    def noising(message: Message, context: Context, call_next: Mod) -> Message:
+        reply = LocalDpMod(C, 0.001, 1.0, 1e-5)(message, context, call_next)
+        noised.append(reply.content["arrays"])
+        return reply
+
+    def replayed(message: Message, context: Context) -> Message:
+        content = {"arrays": noised.pop(0), "metrics": MetricRecord({"num-examples": 10, "loss": 1.0})}
+        return Message(RecordDict(content), reply_to=message)
+
+    first, codec = _first(), _codec(name)
+    clients = Clients(FedAvg(**CONFIG), codec, compression_mod(codec), noising)
+    again = Clients(FedAvg(**CONFIG), codec, compression_mod(codec), app=replayed)
+    made, same = first, first
+    for number in (1, 2):
+        made, same = clients.round(number, made), again.round(number, same)  # type: ignore[assignment]
+    for key, array in made.items():
+        np.testing.assert_array_equal(array.numpy(), same[key].numpy())
+    change = np.concatenate([(made[k].numpy() - a.numpy()).ravel() for k, a in first.items()])
+    assert np.linalg.norm(change) > 1e-3
