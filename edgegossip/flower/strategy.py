@@ -106,6 +106,11 @@ class CompressedStrategy(Strategy):
         on_refused: Refused | None = None,
         downlink: Codec[Any] | None = None,
     ) -> None:
+        if not isinstance(strategy, Strategy):
+            raise UsageError(
+                f"{type(strategy).__name__} is no strategy of flwr.serverapp: those of flwr.server, which secure aggregation "
+                "plays, go uncompressed, without edgegossip"
+            )
         self.traffic = Traffic()
         self._codec = codec
         self._on_refused = on_refused or _log_refused
@@ -256,7 +261,7 @@ class CompressedStrategy(Strategy):
         if found and not self._told_order:
             self._told_order = True
             logging.getLogger("edgegossip.flower").warning(
-                "node %d: %s; compression_mod has to come before the mods that work on arrays: ClientApp(mods=[compression_mod(...), ...])",
+                "node %d: %s; compression_mod has to come before mods that work on arrays: mods=[compression_mod(...), ...]",
                 found[0][0],
                 printable(found[0][1], 500),
             )
@@ -420,7 +425,8 @@ class Privacy:
     clipped it. The noise is for a sum that no client moves by more than the clipping norm, so
     updates are clipped once they are decoded; whatever a client remembers of earlier rounds is in
     that norm, too. For the same reason nothing that noise does not hide may depend on a client: no
-    update is refused because others are shorter, and what no codec sees stays as the server has it."""
+    update is refused because others are shorter, and what no codec sees stays as the server has
+    it."""
 
     hides: bool  # the strategy sees coded arrays alone: others have no norm and take no noise
     most: float | None  # the norm that clients clip to; the strategy's own clipping comes later

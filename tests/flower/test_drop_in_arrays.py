@@ -293,6 +293,35 @@ def test_arrays_of_sklearn_come_back_as_they_were(in_run: int) -> None:
     assert (found == classes).all() and all((some[2] == classes).all() for some in seen)
 
 
+@pytest.mark.parametrize("codec", ["fp32", "ef-signsgd", "dgc"])
+def test_an_evaluation_that_returns_the_model_takes_nothing_from_error_memory(codec: str, in_run: int) -> None:
+    """As Flower's quickstart for Hugging Face does it."""
+
+    class Hearing(FedAvg):
+        heard: ArrayRecord
+
+        def aggregate_evaluate(self, server_round: int, replies: Any) -> Any:
+            replies = list(replies)
+            self.heard = replies[0].content["arrays"]
+            return super().aggregate_evaluate(server_round, replies)
+
+    def run(evaluated: bool) -> ArrayRecord:
+        strategy = Hearing(**{**CONFIG, "fraction_evaluate": 1.0})
+        clients, arrays = Clients(strategy, _train, codec=codec), _model(mask=Array(MASK))
+        for number in (1, 2, 3):
+            arrays, _, _ = clients.round(number, arrays)
+            if evaluated:
+                clients.app = lambda message, context: _reply(message, arrays=message.content["arrays"])
+                asked = clients.strategy.configure_evaluate(number, arrays, ConfigRecord(), BoardGrid([1, 2, 3]))
+                clients.strategy.aggregate_evaluate(number, [clients.answer(m) for m in asked])
+                assert all(_same(strategy.heard[k], a) for k, a in arrays.items())
+                clients.app = _train
+        assert not clients.refused and not clients.failed
+        return arrays
+
+    np.testing.assert_array_equal(run(True)["w"].numpy(), run(False)["w"].numpy())
+
+
 def test_a_message_without_a_model_goes_as_it_is(in_run: int) -> None:
     class Asking(FedAvg):
         def configure_train(self, *args: Any) -> list[Message]:
