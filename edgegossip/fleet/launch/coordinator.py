@@ -228,6 +228,9 @@ def run_server(run: LocalRun) -> Mapping[NodeId, str]:
         over = first.over
         stack.callback(first.abandon)  # of a run that fails: a notebook goes on
         del first  # its vector is as large as the model, and of no use after the first round
+        superlink.await_ready()
+        if not run.resumed:
+            run.sink.begin()  # before anything is said, or this clock would go back; boards are next
         lost = _train(run, coordinator, checkpointer, fork_server)
         hand_over(over, coordinator.model)
         return lost
@@ -244,8 +247,6 @@ def _train(
         for name in run.members:
             more = ("--restarted", f"{run.sink.elapsed_s():.3f}") if run.resumed else ()
             boards.append(spawn_board(run, fork_server, name, messages, "--coordinator", address, *more))
-            if name == run.members[0] and not run.resumed:
-                run.sink.begin()
         fork_server.close()  # it has nothing more to do
         supervisor = Supervisor(boards, messages, run.sink)
         _follow(coordinator, supervisor)
