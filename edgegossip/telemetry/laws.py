@@ -16,14 +16,14 @@ from __future__ import annotations
 
 import math
 import re
-from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 from typing import Any, TypeAlias
 
+from edgegossip.telemetry.history import Node, Row, Run, read
 from edgegossip.telemetry.records import (
     EVALUATED,
     LINK_BYTES,
@@ -32,11 +32,10 @@ from edgegossip.telemetry.records import (
     PARTS,
     SPANS,
     STAGES,
-    EventRecord,
     MetricsRecord,
 )
 from edgegossip.telemetry.run_folder import HOLDS, RunData
-from edgegossip.telemetry.summary import COORDINATOR, SENT, recipe_of, summarise
+from edgegossip.telemetry.summary import COORDINATOR, SENT, summarise
 from edgegossip.types import NodeId
 
 MOST = 5  # sentences of one law; of the rest the number is told
@@ -44,15 +43,13 @@ EXACT, CLOSE = 1e-9, 1e-6  # relative: what a sum of floats is off by, what was 
 MICROSECONDS = 1e-5  # what parts cut to whole microseconds are off by, together
 JITTER_S = 0.25  # between the end of a round and the time of its record, on a busy machine
 TICKS_S = 0.05  # what a kernel's CPU time is off by
-ENTRIES = 0.02  # of all bytes: what the last look at the sockets came too early or too late for
+LAST_LOOK = 0.02  # of all bytes: what the last look at the sockets came too early or too late for
 UNDER_WAY = 4  # messages to one neighbour that may be on their way when it looks at its sockets last
 AFTERWARDS = frozenset({"compared", "averaged"})  # a look at the models, when all boards' processes have ended
-BYTES = ("net/payload_bytes", "net/overhead_bytes", "net/sent_bytes", "net/link_bytes", "net/received_bytes")
 _SIGNED = frozenset({"train/loss", "eval/loss", "sys/temperature_c"})
 _NUMBERS = frozenset(METRICS)
 _MEASURES = ("time/", "cpu/", "net/", "link/", "codec/", "gossip/", "sys/")
 _SPAN = re.compile(r"([cetdwo])([0-9]+)")
-_LETTERS = {part[0]: part for part in PARTS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,108 +64,21 @@ class Contradiction:
         return {"law": self.law, "text": self.text}
 
 
-@dataclass(slots=True)
-class Row:
-    """Holds what is kept of each record of a round."""
-
-    step: int
-    t_s: float
-    stretch: int
-    round_s: float | None
-
-
-@dataclass(slots=True)
-class Node:
-    """Holds what is known of one board, or of the coordinator."""
-
-    name: NodeId
-    events: list[EventRecord] = field(default_factory=list)
-    starts_s: list[float] = field(default_factory=list)  # of its stretches; none: it wrote elsewhere
-    rows: list[Row] = field(default_factory=list)
-    sums: dict[str, float] = field(default_factory=dict)
-    missing: set[str] = field(default_factory=set)  # values that some round does not have
-    last: dict[str, float] = field(default_factory=dict)  # of each eval/ value
-    powers_w: list[float] = field(default_factory=list)
-    energy_s: float = 0.0  # of the rounds that tell joules
-    messages: float = 0.0  # that carried values
-
-    @property
-    def own(self) -> bool:
-        """Whether its own process wrote here."""
-        return bool(self.starts_s)
-
-    def said(self, *names: str) -> list[EventRecord]:
-        """Return its events of these names."""
-        return [event for event in self.events if event.name in names]
-
-    @property
-    def whole(self) -> bool:
-        """Whether all that it did is in its records: one process, from its start to its end."""
-        return len(self.starts_s) == 1 and bool(self.said("finished")) and not self.said("lost", "restarted")
-
-    @property
-    def values(self) -> int | None:
-        """How many values of the model travel."""
-        found = [event.fields.get("values") for event in self.said("started")]
-        return next((n for n in found if isinstance(n, int) and n > 0), None)
-
-    def stretch(self, t_s: float) -> int:
-        """Return the number of the stretch that a time is in; -1 before the first."""
-        return bisect_right(self.starts_s, t_s) - 1
-
-
-@dataclass(slots=True)
-class Run:
-    """Holds a run folder as the laws look at it."""
-
-    data: RunData
-    recipe: Mapping[str, Any]
-    members: Sequence[NodeId]
-    nodes: dict[NodeId, Node]
-    unreadable: int  # lines that hold no record
-
-    @property
-    def boards(self) -> list[Node]:
-        """All nodes but the coordinator."""
-        return [node for name, node in self.nodes.items() if name != COORDINATOR]
-
-    @property
-    def coordinator(self) -> Node | None:
-        """The coordinator, where it wrote here."""
-        node = self.nodes.get(COORDINATOR)
-        return node if node is not None and node.own else None
-
-    @property
-    def together(self) -> bool:
-        """Whether all boards wrote here."""
-        return bool(self.members) and all(name in self.nodes and self.nodes[name].own for name in self.members)
-
-    @property
-    def torn(self) -> bool:
-        """Whether records are known to be missing."""
-        return any(node.said("records-lost") for node in self.nodes.values()) or self.unreadable > 0
-
-    def get(self, section: str, key: str) -> Any:
-        """Return a recipe's value; None when it is not known."""
-        table = self.recipe.get(section)
-        return table.get(key) if isinstance(table, Mapping) else None
-
-    @property
-    def mode(self) -> str | None:
-        """gossip or server; None when it is not known."""
-        found = self.get("run", "mode")
-        return found if isinstance(found, str) else None
-
-
 Broken: TypeAlias = Iterable[str]
 RecordLaw: TypeAlias = Callable[[Run, MetricsRecord], Broken]
 Law: TypeAlias = Callable[[Run], Broken]
 
 
 def verify(data: RunData) -> list[Contradiction]:
-    """Hold a run folder against all laws; nothing is returned where nothing contradicts. Reads the
-    records once, and what it keeps of each is small."""
-    run, found = _read(data)
+    """Hold a run folder against all laws; nothing is returned where nothing contradicts.
+    What it keeps of each record is small."""
+    found: dict[str, list[str]] = {name: [] for name in law_names()}
+
+    def look(run: Run, record: MetricsRecord) -> None:
+        for law in RECORD_LAWS:
+            found[_name(law)] += law(run, record)
+
+    run = read(data, look)
     for law in LAWS:
         found[_name(law)] += _short(law(run))
     return [Contradiction(name, text) for name, texts in found.items() for text in _short(texts)]
@@ -186,45 +96,6 @@ def _name(law: Any) -> str:
 def _short(texts: Iterable[str]) -> list[str]:
     kept = list(texts)
     return kept if len(kept) <= MOST else [*kept[: MOST - 1], f"and so on, {len(kept) - MOST + 1} times more"]
-
-
-def _read(data: RunData) -> tuple[Run, dict[str, list[str]]]:
-    """Return the run, and what single records contradict."""
-    members = tuple(map(str, (data.run or {}).get("members", ())))
-    run = Run(data, recipe_of(data), members, {}, data.unreadable_lines())
-    for event in data.events():
-        node = run.nodes.setdefault(event.node, Node(event.node))
-        node.events.append(event)
-        if event.name == "started":
-            node.starts_s.append(event.t_s)
-    found: dict[str, list[str]] = {_name(law): [] for law in (*RECORD_LAWS, *LAWS)}
-    for record in data.metrics():
-        node = run.nodes.setdefault(record.node, Node(record.node))
-        _keep(node, record)
-        for law in RECORD_LAWS:
-            found[_name(law)] += law(run, record)
-    return run, found
-
-
-def _keep(node: Node, record: MetricsRecord) -> None:
-    """Take of a record what laws of the whole run need."""
-    for name in record.values:
-        if name.startswith(EVALUATED) and (number := record.number(name)) is not None:
-            node.last[name] = number
-    if all(name.startswith(EVALUATED) for name in record.values):
-        return  # an evaluation that came later than its round
-    node.rows.append(Row(record.step, record.t_s, node.stretch(record.t_s), record.number("time/round_s")))
-    for name in record.values:
-        if name in BYTES or name == "sys/energy_j" or (name.startswith(LINK_PREFIX) and name.endswith(LINK_BYTES)):
-            node.sums[name] = node.sums.get(name, 0.0) + (record.number(name) or 0.0)
-    node.missing |= {name for name in BYTES if name not in record.values}
-    if record.number("sys/energy_j") is not None:
-        node.energy_s += record.number("time/round_s") or 0.0
-    if (watts := record.number("sys/power_w")) is not None:
-        node.powers_w.append(watts)
-    bits, payload = record.number("codec/bits_per_value"), record.number("net/payload_bytes")
-    if bits and payload and node.values:
-        node.messages += 8 * payload / bits / node.values
 
 
 # -- of one record
@@ -324,7 +195,7 @@ def headers_come_on_top(run: Run, record: MetricsRecord) -> Broken:
 def peak_is_the_highest(run: Run, record: MetricsRecord) -> Broken:
     """A process's peak memory is not below what it holds."""
     now, peak = record.number("sys/rss_bytes"), record.number("sys/peak_rss_bytes")
-    if now is not None and peak is not None and peak < now * (1 - ENTRIES):
+    if now is not None and peak is not None and peak < now * (1 - LAST_LOOK):
         yield f"{_of(record)} holds {now:.0f} bytes of memory, above its peak of {peak:.0f}"
 
 
@@ -643,7 +514,7 @@ def sockets_carry_the_frames(run: Run) -> Broken:
         if sent is None or not node.whole or broke:
             continue
         frames = node.sums.get("net/payload_bytes", 0.0) + node.sums.get("net/overhead_bytes", 0.0)
-        if sent < frames * (1 - ENTRIES):
+        if sent < frames * (1 - LAST_LOOK):
             yield f"{node.name} sent {frames:.0f} bytes of payload and overhead, and its sockets {sent:.0f}"
 
 
@@ -658,11 +529,11 @@ def what_was_sent_was_received(run: Run) -> Broken:
             to_it = other.sums.get(f"{LINK_PREFIX}{node.name}{LINK_BYTES}", 0.0)
             came += to_it
             under_way += UNDER_WAY * _message_bytes(other) if to_it else 0.0
-        if received is not None and came > received * (1 + ENTRIES) + under_way:
+        if received is not None and came > received * (1 + LAST_LOOK) + under_way:
             yield f"{node.name} received {received:.0f} bytes, and its neighbours brought {came:.0f} to it"
     totals = [sum(node.sums.get(name, 0.0) for node in run.boards) for name in ("net/received_bytes", "net/sent_bytes")]
     slack = sum(UNDER_WAY * _message_bytes(node) for node in run.boards)
-    if all("net/sent_bytes" in node.sums for node in run.boards) and totals[0] > totals[1] * (1 + ENTRIES) + slack:
+    if all("net/sent_bytes" in node.sums for node in run.boards) and totals[0] > totals[1] * (1 + LAST_LOOK) + slack:
         yield f"all boards received {totals[0]:.0f} bytes, and sent {totals[1]:.0f}"
 
 
@@ -685,7 +556,7 @@ def coordinator_and_boards_count_the_same(run: Run) -> Broken:
         at_it, at_them = coordinator.sums[ours], sum(node.sums[theirs] for node in run.boards)
         # Models of the last evaluation and of the goodbye come after the coordinator's last record;
         # what boards' sockets carried before their first round is the hello.
-        slack = len(run.boards) * (3 * model + 20_000) + 3 * ENTRIES * max(at_it, at_them)
+        slack = len(run.boards) * (3 * model + 20_000) + 3 * LAST_LOOK * max(at_it, at_them)
         if abs(at_it - at_them) > slack:
             yield f"boards count {at_them:.0f} bytes as {theirs}, and the coordinator {at_it:.0f} as {ours}"
 
