@@ -543,6 +543,7 @@ class NodeEngine:
 
     def _advance(self, outcome: tuple[Any, list[base.Action]]) -> None:
         """Turn an algorithm's actions into effects; the only place where that happens."""
+        before = self.round
         self.state, actions = outcome
         done: RoundDone | None = None
         adopted = False
@@ -563,6 +564,8 @@ class NodeEngine:
                     self._effects.append(events.Adopted(node, round, self.state))
                     text = f"had been left behind: took over the model of {node} and goes on in round {round}"
                     self._log("adopted", text, peer=node)
+        if self.round > before + 1 and not adopted:
+            self._log("left-behind", f"had been left behind in round {before}: goes on in round {self.round}")
         if done is not None:
             self._round_ended(done)
         elif adopted:

@@ -316,14 +316,14 @@ def _begins_anew(run: Run, node: Node, t_s: float) -> bool:
 
 
 def rounds_have_no_holes(run: Run) -> Broken:
-    """Within a stretch no round is left out, unless the board took over a neighbour's model, or is
-    not asked for every round by its coordinator."""
+    """Within a stretch no round is left out, unless the board says that it had been left behind, or
+    is not asked for every round by its coordinator."""
     if run.torn:
         return
     for node in run.nodes.values():
         if run.mode == "server" and node.name != COORDINATOR:
             continue
-        jumps_s = [event.t_s for event in node.said("adopted")]
+        jumps_s = [event.t_s for event in node.said("adopted", "left-behind")]
         for before, row in pairwise(node.rows):
             jumped = any(before.t_s <= t_s <= row.t_s for t_s in jumps_s)
             if row.stretch == before.stretch and row.step > before.step + 1 and not jumped:
