@@ -482,7 +482,8 @@ class Board:
         done = self._cached
         if done is None or done.round != self.round or done.model_crc != zlib.crc32(x.data):
             return None
-        self._report = dict(done.report)
+        # No time is spent on training: that was in the round that had the answer first.
+        self._report = {name: value for name, value in done.report.items() if not name.startswith("time/")}
         return frame_content(done.array)
 
     def _encoded(self, update: LocalUpdate, crc: int, aux: Mapping[int, float], clock: RoundClock) -> RecordDict:

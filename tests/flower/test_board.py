@@ -59,6 +59,19 @@ def test_a_round_that_is_asked_for_again_gets_the_same_answer_and_moves_no_memor
     assert _answer(board, 2, X + np.float32(0.5)) != _answer(other, 2)  # another model is another question
 
 
+class Staged(toy.Toy):
+    def local_update(self, model: Vec, round: Round) -> LocalUpdate:
+        return replace(super().local_update(model, round), stages_s={"forward": 0.5})
+
+
+def test_an_answer_given_again_took_no_training(in_run: int) -> None:
+    board = Board("board-0", Staged(1), Channel.of(toy.LAYOUT, RUN, codecs.get("co3")), codecs.get("fp32"))
+    _answer(board, 0)
+    assert board.take_report()["time/forward_s"] == 0.5
+    _answer(board, 0)
+    assert "time/forward_s" not in board.take_report()
+
+
 def test_another_process_goes_on_with_memory_and_last_answer(in_run: int) -> None:
     board, again = _board(), _board()
     for round in range(3):
