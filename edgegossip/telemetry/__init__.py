@@ -6,7 +6,7 @@
     parse_record(line)                          records.py   what a board printed
     read_run(path), summarise(...)              run_folder.py, summary.py
     Evidence().findings(boards)                 verdict.py    what came out other than was asked for
-    verify(read_run(path))                      laws.py       what contradicts in a folder; history.py
+    verify(read_run(path))                      laws.py       what contradicts; history.py
     SocketMeter().sample()                      sockets.py    bytes of the process's connections
 
 Nothing is imported here, so that each user pays for its own part only.
