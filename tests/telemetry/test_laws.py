@@ -104,6 +104,11 @@ def say(node: str, name: str, at_s: float = 0.0, **fields: Any) -> Edit:
     return edit
 
 
+def begin(node: str, name: str, **fields: Any) -> Edit:
+    """An event before all others."""
+    return lambda run: run.events.insert(0, {"node": node, "t_s": 0.0, "event": name, "text": name, **fields})
+
+
 def tell(node: str, name: str, **fields: Any) -> Edit:
     """An event with other fields."""
     return lambda run: run.event(node, name).update(fields)
@@ -209,7 +214,7 @@ PLANTS: list[tuple[str, str, str, Edit]] = [
     ("a start in another year", "runs-start-after-their-folder", "gossip", tell("board-1", "started", unix_s=0.0)),
     ("lost and finished", "ends-and-returns-alternate", "gossip", say("board-1", "lost")),
     ("started after the end", "ends-and-returns-alternate", "server", say("board-1", "started", values=9610)),
-    ("back without having been away", "outages-end-once", "gossip", say("board-1", "peer-up", peer="board-2")),
+    ("back without having been away", "outages-end-once", "gossip", begin("board-1", "peer-up", peer="board-2")),
     ("readmitted from nowhere", "outages-end-once", "server", say("coordinator", "readmitted", peer="board-2")),
     ("an accuracy that nobody measured", "finished-says-what-was-measured", "gossip",
      tell("board-1", "finished", accuracy=0.99)),
