@@ -8,6 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from edgegossip.telemetry.records import score_text
 from edgegossip.telemetry.run_folder import RunData, read_run
 from edgegossip.telemetry.summary import summarise
 from edgegossip.types import HostError
@@ -113,14 +114,14 @@ class Result:
     def _repr_html_(self) -> str:
         """The table that a notebook shows."""
         summary = self.summary
-        heads = ("board", "state", "rounds", "accuracy", "loss", "sent")
+        heads = ("board", "state", "rounds", "accuracy", "test loss", "sent")
         rows = [
             (
                 row["node"],
                 row["state"],
                 f"{row['rounds']} of {summary['rounds_asked']}",
-                _number(row["accuracy"], ".4f"),
-                _number(row["loss"], ".4f"),
+                score_text("accuracy", row["accuracy"]),
+                score_text("loss", row["loss"]),
                 _bytes(row["sent_bytes"]),
             )
             for row in summary["boards"]
@@ -149,10 +150,6 @@ def _frame(rows: list[dict[str, Any]], columns: list[str]) -> pandas.DataFrame:
     except ImportError:
         raise HostError("tables of a run need pandas: pip install pandas") from None
     return pandas.DataFrame(rows) if rows else pandas.DataFrame(columns=columns)
-
-
-def _number(value: float | None, form: str) -> str:
-    return "" if value is None else format(value, form)
 
 
 def _bytes(sent: Mapping[str, int | None]) -> str:

@@ -12,6 +12,7 @@ import click
 
 from edgegossip.cli.options import JSON, command
 from edgegossip.options import REQUIRED, option
+from edgegossip.telemetry.records import score_text
 
 if TYPE_CHECKING:
     from edgegossip.export import Exported
@@ -133,8 +134,12 @@ def _sentences(done: Exported) -> list[str]:
         by = "onnxruntime" if file.suffix == ".onnx" else "torch.export"
         beside = f"{by} is not installed"
         if done.file_accuracy is not None:
-            beside = f"{done.file_accuracy:.4f} by {by}, outputs at most {done.difference:.2g} apart"
-        lines.append(f"accuracy on {done.tested:,} test examples: {done.accuracy:.4f} in torch, {beside}")
+            beside = (
+                f"{score_text('accuracy', done.file_accuracy)} by {by}, outputs at most {done.difference:.2g} apart"
+            )
+        lines.append(
+            f"accuracy on {done.tested:,} test examples: {score_text('accuracy', done.accuracy)} in torch, {beside}"
+        )
     elif done.difference is not None:
         lines.append(f"outputs for {done.tested:,} test examples are at most {done.difference:.2g} apart from torch's")
     return lines

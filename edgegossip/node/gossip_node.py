@@ -61,7 +61,7 @@ from edgegossip.mesh.base import Notice, PeerDown, PeerUp, Received, SendFailed,
 from edgegossip.mesh.base import TransportEvent as MeshEvent
 from edgegossip.node.meters import NodeMeters
 from edgegossip.node.spec import NodeSpec, frame_limit, make_algorithm, make_topology, make_view
-from edgegossip.telemetry.records import LINK_BYTES, LINK_PREFIX, LINK_SECONDS, Sink, Value
+from edgegossip.telemetry.records import LINK_BYTES, LINK_PREFIX, LINK_SECONDS, Sink, Value, score_text
 from edgegossip.telemetry.spans import RoundClock
 from edgegossip.training import build_workload
 from edgegossip.training.base import Workload, stage_metrics
@@ -186,11 +186,11 @@ class GossipNode:
         if metrics is None:
             self._sink.event(name, "finished", f"{name} finished; it has no test set")
             return
-        score, value = metrics.headline or ("loss", metrics.loss)
+        score, value = metrics.headline or ("test loss", metrics.loss)
         known: dict[str, Value] = {} if math.isnan(metrics.loss) else {"loss": metrics.loss}
         if metrics.accuracy is not None:
             known["accuracy"] = metrics.accuracy
-        self._sink.event(name, "finished", f"{name} finished: {score} {value:.4f}", **known)
+        self._sink.event(name, "finished", f"{name} finished: {score} {score_text(score, value)}", **known)
 
     # -- what the engine waits for
 

@@ -22,7 +22,7 @@ from typing_extensions import override
 from edgegossip.report.progress import COLUMNS, Fleet, Notice, Watcher, cells, doing, heads, notice_text, title
 from edgegossip.report.table import aligned
 from edgegossip.report.units import bytes_text, number_text, printable, seconds_text
-from edgegossip.telemetry.records import EventRecord, MetricsRecord, Record
+from edgegossip.telemetry.records import EventRecord, MetricsRecord, Record, score_text
 from edgegossip.telemetry.sinks import RecordSink
 from edgegossip.types import NodeId, Round
 
@@ -150,10 +150,10 @@ class PlainScreen(Screen):
 def progress_line(fleet: Fleet) -> str:
     """Return the whole fleet in one line: time, round of the slowest board, means over the boards
     at work, who waits."""
-    parts = [seconds_text(fleet.t_s), f"round {fleet.round}/{fleet.rounds}"]
-    parts.append(f"loss {number_text(fleet.mean('loss'), 4)}")
+    parts = [f"{seconds_text(fleet.t_s)} wall", f"round {fleet.round}/{fleet.rounds}"]
+    parts.append(f"training loss {number_text(fleet.mean('loss'), 4)}")
     if fleet.score:
-        parts.append(f"{printable(fleet.score, 32)} {number_text(fleet.mean('score'), 4)}")
+        parts.append(f"test {printable(fleet.score, 32)} {score_text(fleet.score, fleet.mean('score'))}")
     parts.append(f"sent {bytes_text(fleet.sent_bytes)}")
     if fleet.lost:
         parts.append(f"lost {', '.join(map(printable, fleet.lost))}")
@@ -249,7 +249,7 @@ def plain_table(watcher: Watcher) -> str:
     shown = heads(watcher)
     rows, ends = [list(shown.values())], ["", ""]
     for board in watcher.fleet.boards.values():
-        texts = dict(zip(COLUMNS, cells(board, watcher.now.get(board.name)), strict=True))
+        texts = dict(zip(COLUMNS, cells(board, watcher.now.get(board.name), watcher.fleet.score), strict=True))
         rows.append([texts[name] for name in shown])
         ends.append(doing(board, watcher))
     lines = (f"{line}  {end}".rstrip() for line, end in zip(aligned(rows), ends, strict=True))

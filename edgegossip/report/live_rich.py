@@ -25,7 +25,7 @@ from edgegossip.report.progress import (
     title,
 )
 from edgegossip.report.units import bytes_text, number_text, printable, seconds_text
-from edgegossip.telemetry.records import PARTS
+from edgegossip.telemetry.records import PARTS, score_text
 
 _STYLES = {"lost": "bold red", "failed": "bold red", "finished": "green"}
 _PER_SECOND = 4
@@ -79,15 +79,15 @@ def _table(fleet: Fleet) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", expand=True)
     table.add_column("board", no_wrap=True)
     score = printable(fleet.score, 32)
-    for name in ("round", "loss", *([score] if score else ()), "sent", "a round"):
+    for name in ("round", "train loss", *([score] if score else ()), "sent", "a round"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True, overflow="ellipsis", ratio=1)
     for board in list(fleet.boards.values()):
-        table.add_row(*_row(board, bool(score)))
+        table.add_row(*_row(board, fleet.score))
     return table
 
 
-def _row(board: Board, scored: bool) -> tuple[Text, ...]:
+def _row(board: Board, score: str) -> tuple[Text, ...]:
     style = _STYLES.get(board.state, "yellow" if board.waits else "")
     doing = board.doing
     if doing == "training" and board.busiest:
@@ -95,7 +95,7 @@ def _row(board: Board, scored: bool) -> tuple[Text, ...]:
     numbers = (
         str(board.rounds),
         number_text(board.loss, 4),
-        *([number_text(board.score, 4)] if scored else ()),
+        *([score_text(score, board.score)] if score else ()),
         bytes_text(board.sent_bytes),
         seconds_text(board.round_s),
     )
@@ -159,7 +159,7 @@ def _fits(name: str, width: int) -> bool:
 def _top_row(board: Board, watcher: Watcher, names: list[str], bar: int) -> tuple[Text, ...]:
     style = _STYLES.get(board.state, "yellow" if board.waits else "")
     now = watcher.now.get(board.name)
-    texts = dict(zip(COLUMNS, cells(board, now), strict=True))
+    texts = dict(zip(COLUMNS, cells(board, now, watcher.fleet.score), strict=True))
     return (*(Text(texts[name], style) for name in names), _shares(now, bar), Text(doing(board, watcher), style))
 
 

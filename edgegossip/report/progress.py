@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from edgegossip.report.units import UNKNOWN, brief_text, bytes_text, number_text, printable, seconds_text
-from edgegossip.telemetry.records import EVALUATED, PARTS, EventRecord, MetricsRecord, Record, scores_in
+from edgegossip.telemetry.records import EVALUATED, PARTS, EventRecord, MetricsRecord, Record, score_text, scores_in
 from edgegossip.telemetry.run_folder import Follower, is_written, read_run
 from edgegossip.telemetry.summary import COORDINATOR, head_of, members_of
 from edgegossip.types import DataError, NodeId, Round
@@ -54,7 +54,7 @@ class Board:
 
     name: NodeId
     rounds: Round = 0  # done
-    loss: float | None = None  # of the last round's training
+    loss: float | None = None  # of the training in the last round
     score: float | None = None  # of the last evaluation, see Fleet.score
     sent_bytes: float = 0.0
     round_s: float | None = None
@@ -97,8 +97,8 @@ class Fleet:
 
     @property
     def sent_bytes(self) -> float:
-        """What all boards have sent so far."""
-        return sum(b.sent_bytes for b in self.boards.values())
+        """What all boards have sent so far. What a coordinator sends is what they receive."""
+        return sum(b.sent_bytes for b in self.boards.values() if b.name in self.members)
 
     def mean(self, what: str) -> float | None:
         """Return the mean of "loss" or "score" over the boards at work that have one; where none
@@ -130,7 +130,8 @@ class Fleet:
     def event(self, record: EventRecord) -> Notice | None:
         """Take in an event; returns what should be said of it, or None."""
         board = self._board(record.node)
-        self.t_s = max(self.t_s, record.t_s)
+        if record.name not in ("compared", "averaged"):  # a look at the models, after the run
+            self.t_s = max(self.t_s, record.t_s)
         if record.name in _STATES:
             board.state = board.doing = _STATES[record.name]
             board.waits = False
@@ -187,7 +188,7 @@ class Fleet:
 
 # Of the table; SCORE stands for whatever score the run goes by. `cells` gives their texts.
 SCORE = "score"
-COLUMNS = ("board", "round", "loss", SCORE, "a round", *PARTS[:5], "sent", "CPU", "memory", "temp")
+COLUMNS = ("board", "round", "train loss", SCORE, "a round", *PARTS[:5], "sent", "CPU", "memory", "temp")
 NOTICES = 6  # the last ones are shown
 _SMOOTH = 0.2  # weight of the newest round in the means
 _ENDED = ("finished", "lost", "failed")
@@ -300,7 +301,7 @@ def title(watcher: Watcher) -> str:
     """Return the line above the table: run, round, time, bytes."""
     fleet = watcher.fleet
     asked = f"/{fleet.rounds}" if fleet.rounds else ""
-    parts = [printable(str(watcher.head["run"])), f"round {fleet.round}{asked}", seconds_text(fleet.t_s)]
+    parts = [printable(str(watcher.head["run"])), f"round {fleet.round}{asked}", f"{seconds_text(fleet.t_s)} wall"]
     return " | ".join([*parts, f"sent {bytes_text(fleet.sent_bytes)}", *(["over"] if watcher.over else [])])
 
 
@@ -310,8 +311,8 @@ def heads(watcher: Watcher) -> dict[str, str]:
     return {name: score if name == SCORE else name for name in COLUMNS if name != SCORE or score}
 
 
-def cells(board: Board, now: BoardStats | None) -> tuple[str, ...]:
-    """Give the texts of COLUMNS."""
+def cells(board: Board, now: BoardStats | None, score: str) -> tuple[str, ...]:
+    """Give the texts of COLUMNS; `score` is the name of what the run goes by."""
     now = now or BoardStats()
     gauge = now.gauges.get
     hot = gauge("sys/temperature_c")
@@ -321,7 +322,7 @@ def cells(board: Board, now: BoardStats | None) -> tuple[str, ...]:
         printable(board.name, 64),
         str(board.rounds),
         number_text(board.loss, 4),
-        number_text(board.score, 4),
+        score_text(score, board.score),
         brief_text(now.round_s),
         *(brief_text(now.parts_s.get(part)) for part in PARTS[:5]),
         bytes_text(board.sent_bytes),

@@ -7,34 +7,34 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from edgegossip.report.units import bytes_text, number_text, padded, printable, seconds_text, width
-from edgegossip.telemetry.records import PARTS
-from edgegossip.telemetry.summary import SENT
+from edgegossip.telemetry.records import PARTS, score_text
+from edgegossip.telemetry.summary import SENT, evaluated_by
 
 MOST_SCORES = 4  # columns of the table
 _TIME = ("board", *PARTS, "sum")
 
 
 def run_table(summary: Mapping[str, Any]) -> str:
-    """Return the tables for a document of `summary.summarise`: scores, loss, bytes sent (payload,
-    overhead, what the sockets saw, what that is on the link), bytes received and bits per value;
-    seconds by part; below them all boards together, unless there is only one. Unknown values are
-    "-"."""
+    """Return the tables for a document of `summary.summarise`: scores, test loss, bytes sent
+    (payload, overhead, what the sockets saw, what that is on the link), bytes received and bits
+    per value; seconds by part; below them all boards together, unless there is only one. Unknown
+    values are "-"."""
     rows = summary["boards"]
     scores = list(summary["scores"])[:MOST_SCORES]
-    reached = [_reached(_name(row), [row["scores"].get(name) for name in scores], row) for row in rows]
+    reached = [_reached(_name(row), {name: row["scores"].get(name) for name in scores}, row) for row in rows]
     times = [_times(_name(row), row) for row in rows]
     whole = len(rows) != 1  # whether a row for all boards would say more than theirs
     if whole:
-        reached.append(_reached("all", [summary["scores"][name]["mean"] for name in scores], summary))
+        reached.append(_reached("all", {name: summary["scores"][name]["mean"] for name in scores}, summary))
         times.append(_times("mean", summary))
-    head = ("board", *(printable(name, 32) for name in scores), "loss", *SENT, "received", "bits/value")
+    head = ("board", *(printable(name, 32) for name in scores), "test loss", *SENT, "received", "bits/value")
     return "\n".join(
         [
             _title(summary),
             "",
             *_aligned(head, reached, {"payload": "sent"}, whole),
             "",
-            *_aligned(_TIME, times, {"compute": "time"}, whole),
+            *_aligned(_TIME, times, {"compute": "round time"}, whole),
             "",
             *_notes(summary),
             *verdict_lines(summary),
@@ -55,14 +55,14 @@ def _notes(summary: Mapping[str, Any]) -> list[str]:
     notes = [
         "overhead: what carried the payload, such as frame heads; socket: all TCP bytes as the kernel counted them, polls,",
         "acknowledgements and keep-alives included; link: with the headers of TCP, IP and Ethernet",
+        "round time: seconds in a board's own rounds; wall: of the whole run, with what is before, between and after",
     ]
     if any(row["role"] == "coordinator" for row in summary["boards"]):
         notes.append(
             "coordinator: sent is models and frame heads; socket is what boards' connections carried, without its own"
         )
     if len(summary["boards"]) != 1:
-        means = "scores and loss are means" if summary["scores"] else "the loss is a mean"
-        notes.append(f"all: {means} over the boards that finished, bytes are sums over all boards")
+        notes.append(f"all: {_whose(summary)}, bytes are sums over all boards")
     if summary["failed_nodes"]:
         notes += [f"lost: {_name_and_why(row)}" for row in summary["boards"] if row["state"] == "lost"]
         notes.append("figures of a lost board are up to that moment")
@@ -75,6 +75,15 @@ def _notes(summary: Mapping[str, Any]) -> list[str]:
     return notes
 
 
+def _whose(summary: Mapping[str, Any]) -> str:
+    """Whose evaluations stand in the last row."""
+    what = "scores and test loss are" if summary["scores"] else "the test loss is"
+    if evaluated_by(summary) == "coordinator":
+        return f"{what} of the coordinator's model"
+    means = "means" if summary["scores"] else "a mean"
+    return f"{what} {means} over the boards that finished"
+
+
 def _title(summary: Mapping[str, Any]) -> str:
     asked = summary.get("rounds_asked")
     rounds = (
@@ -83,7 +92,8 @@ def _title(summary: Mapping[str, Any]) -> str:
         else f"{summary['rounds']} of {asked} rounds"
     )
     boards = f"{summary['nodes']} board{'' if summary['nodes'] == 1 else 's'}"
-    parts = [summary["run"], summary["mode"], boards, rounds, seconds_text(summary["seconds"])]
+    parts = [summary["run"], summary["mode"], boards, rounds]
+    parts += [f"{seconds_text(summary['seconds'])} wall"]
     return " | ".join(printable(str(part)) for part in parts if part)
 
 
@@ -98,11 +108,11 @@ def _name(row: Mapping[str, Any]) -> str:
     )
 
 
-def _reached(name: str, scores: Sequence[float | None], row: Mapping[str, Any]) -> tuple[str, ...]:
+def _reached(name: str, scores: Mapping[str, float | None], row: Mapping[str, Any]) -> tuple[str, ...]:
     sent = (bytes_text(row["sent_bytes"][part]) for part in SENT)
     received, bits = bytes_text(row["received_bytes"]), number_text(row["bits_per_value"], 2)
-    figures = (number_text(value, 4) for value in (*scores, row["loss"]))
-    return (name, *figures, *sent, received, bits)
+    figures = (score_text(score, value) for score, value in scores.items())
+    return (name, *figures, number_text(row["loss"], 4), *sent, received, bits)
 
 
 def _times(name: str, row: Mapping[str, Any]) -> tuple[str, ...]:

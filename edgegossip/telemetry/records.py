@@ -86,6 +86,16 @@ def scores_in(values: Mapping[str, Value]) -> list[str]:
     return [name.removeprefix(EVALUATED) for name in found]
 
 
+def score_text(name: str, value: float | None) -> str:
+    """Return a score for people: an accuracy as "97.18 %", any other one as "0.9718", "-" where it
+    is not known."""
+    if value is None:
+        return "-"
+    if name == "accuracy":
+        return f"{100 * value:.2f} %"
+    return f"{value:.4f}" if abs(value) < 1e6 else f"{value:.3g}"
+
+
 class Sink(Protocol):
     """Takes records, as a run folder, the parent process's pipe or an exporter does."""
 

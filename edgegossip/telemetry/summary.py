@@ -11,6 +11,10 @@ What is not known is null, never 0. A board that was lost keeps its own figures 
   `accuracy` has nulls in it where accuracy is none of the scores.
 - `sent_bytes`, `received_bytes`: sums over all boards, lost ones included: what was sent was sent.
   What a coordinator sends is what its boards receive.
+- `seconds`: wall time, from the start of the first board to the last record, on the clock of all
+  boards (clocks.py).
+- `interruptions`: each time that a board's process ended before it had finished: when, on that
+  clock, and after how many rounds.
 - `bits_per_value`: all payload bits of the boards divided by all values they stood for.
 - `verdict`: what is not as it should be, see verdict.py; empty while boards are at work.
 """
@@ -19,10 +23,13 @@ from __future__ import annotations
 
 import re
 import tomllib
+from array import array
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from edgegossip.telemetry.clocks import OF_THE_RUN, Clocks
 from edgegossip.telemetry.records import EVALUATED, PARTS, EventRecord, MetricsRecord, Record, scores_in
 from edgegossip.telemetry.run_folder import RunData
 from edgegossip.telemetry.verdict import Evidence, RunPlan
@@ -46,6 +53,7 @@ _SUMMED = (
 _LAST = ("train/loss", "eval/loss")
 # event -> state of its node from then on
 _ENDS = {"finished": "finished", "lost": "lost", "error": "lost", "restarted": "unfinished"}
+_INTERRUPTED = ("lost", "error", "restarted")  # a process of the node is gone
 _AFTERWARDS = ("compared", "averaged")  # a look at the models, when all boards' processes have ended
 
 
@@ -66,10 +74,15 @@ class _Totals:
     encoded_values: float = 0.0
     peak_rss_bytes: float | None = None
     restarts: int = 0
+    interruptions: list[tuple[str, EventRecord]] = field(default_factory=list)  # what it came to, who told first
+    times_s: array[float] = field(default_factory=lambda: array("d"))  # of its rounds, as they came
+    steps: array[int] = field(default_factory=lambda: array("q"))
 
     def take(self, record: MetricsRecord) -> None:
         self.rounds = max(self.rounds, record.step + 1)
         self.seconds = max(self.seconds or 0.0, record.t_s)
+        self.times_s.append(record.t_s)
+        self.steps.append(record.step)
         for name in _SUMMED:
             if (value := record.number(name)) is not None:
                 self.sums[name] = self.sums.get(name, 0.0) + value
@@ -88,6 +101,15 @@ class _Totals:
         if bits and payload_bytes:
             self.encoded_bits += 8 * payload_bytes
             self.encoded_values += 8 * payload_bytes / bits
+
+    def interrupted(self, event: EventRecord) -> None:
+        """Note the end of a process. Of one end two may tell: the board itself, and who started
+        it."""
+        if self.interruptions and self.interruptions[-1][0] != "restarted":
+            event_then, told = self.interruptions.pop()
+            self.interruptions.append((event.name if event.name == "restarted" else event_then, told))
+        else:
+            self.interruptions.append((event.name, event))
 
     def bytes(self, name: str) -> int | None:
         return round(self.sums[name]) if name in self.sums else None
@@ -150,7 +172,9 @@ class Summary:
         self._members = len(members)  # the first of the nodes, in their order
         self._nodes = {name: _Totals() for name in members}
         self._evidence = Evidence(plan)
-        self._seconds = 0.0
+        self._clocks = Clocks()
+        self._last_s: dict[NodeId, float] = {}  # of what a node said itself
+        self._run_s = 0.0  # of what was said of it
 
     def take(self, record: Record) -> None:
         """Take in one record."""
@@ -161,12 +185,18 @@ class Summary:
         if isinstance(record, MetricsRecord):
             totals.take(record)
         else:
+            self._clocks.take(record)
             totals.state = _ENDS.get(record.name, totals.state)
+            if record.name in _INTERRUPTED:
+                totals.interrupted(record)
             totals.restarts += record.name == "restarted"
             if record.name in ("error", "lost"):
                 totals.why = record.text.removeprefix(f"lost {record.node}: ")
-        if not isinstance(record, EventRecord) or record.name not in _AFTERWARDS:
-            self._seconds = max(self._seconds, record.t_s)
+        if isinstance(record, EventRecord) and record.name in OF_THE_RUN:
+            if record.name not in _AFTERWARDS:
+                self._run_s = max(self._run_s, record.t_s)
+        else:
+            self._last_s[record.node] = max(self._last_s.get(record.node, 0.0), record.t_s)
 
     def document(self, head: Mapping[str, Any]) -> dict[str, Any]:
         """Return the document; `head` as of `summarise_records`."""
@@ -174,7 +204,21 @@ class Summary:
         nodes = {
             name: self._nodes[name] for name in names[: self._members] + sorted(names[self._members :], key=_parts)
         }
-        return {**_document(head, nodes, self._seconds), "verdict": self._verdict()}
+        seconds = max((self._run_s, *(self._clocks.of(node, s) for node, s in self._last_s.items())))
+        return {
+            **_document(head, nodes, seconds),
+            "interruptions": sorted(self._interruptions(nodes), key=lambda one: one["t_s"]),
+            "verdict": self._verdict(),
+        }
+
+    def _interruptions(self, nodes: Mapping[NodeId, _Totals]) -> Iterable[dict[str, Any]]:
+        for node, totals in nodes.items():
+            for name, event in totals.interruptions:
+                at_s = self._clocks.at(event)
+                rows = bisect_right(totals.times_s, at_s, key=lambda own_s: self._clocks.of(node, own_s))
+                rounds = max(totals.steps[:rows], default=-1) + 1
+                why = event.text.partition(": ")[2]
+                yield {"node": node, "event": name, "t_s": at_s, "rounds": rounds, "why": why}
 
     def _verdict(self) -> list[dict[str, Any]]:
         """Of a run that is over: while boards are at work it may still come right."""
@@ -250,6 +294,12 @@ def _evaluated(basis: Sequence[_Totals], coordinator: _Totals | None) -> list[_T
     """The boards that evaluated; where none did, the coordinator if it did."""
     found = [t for t in basis if t.evaluated]
     return [coordinator] if not found and coordinator is not None and coordinator.evaluated else found
+
+
+def evaluated_by(summary: Mapping[str, Any]) -> str:
+    """Return whose evaluations a document tells: "board" or "coordinator"; "" without any."""
+    told = {row["role"] for row in summary["boards"] if row["scores"] or row["loss"] is not None}
+    return "board" if "board" in told else "coordinator" if told else ""
 
 
 def _known(basis: Sequence[_Totals], name: str) -> list[float]:

@@ -266,7 +266,7 @@ class Evidence:
         learnt = self._curve.rounds >= 2 * ENOUGH_ROUNDS and gained > 0.2 * max(abs(first), abs(low))
         if worse or (learnt and end > 2.0 * low and end - low > 0.5 * gained):
             was = f"from {start:.3g} at the start" if worse else f"from {low:.3g} at its least"
-            yield Finding("diverged", f"training diverged: its loss rose {was} to {end:.3g}", cure, True)
+            yield Finding("diverged", f"training diverged: the training loss rose {was} to {end:.3g}", cure, True)
 
     def _chance(self, nodes: Mapping[NodeId, _Node]) -> Iterable[Finding]:
         scores = self._scores(nodes)
@@ -288,7 +288,7 @@ class Evidence:
                 return
             guess = math.exp(-ends[2])  # a guess among k classes has a loss of log k
             if abs(reached - guess) <= _noise(guess, tested):
-                text = f"the accuracy, {reached:.3g}, is that of guessing: so is the training loss, {ends[2]:.3g}"
+                text = f"the accuracy, {_percent(reached)}, is that of guessing: so is the training loss, {ends[2]:.3g}"
                 yield Finding("chance", f"{text}, which hardly fell", self._cure_of_chance(), True)
             return
         exact = reached <= guess + _noise(guess, tested)
@@ -296,7 +296,7 @@ class Evidence:
         beaten = bool(losses) and sum(losses) / len(losses) > 0.95 * math.log(len(self._plan.classes))
         if exact or (near and beaten):
             count = len(self._plan.classes)
-            text = f"the accuracy, {reached:.3g}, is that of guessing among {count} classes ({guess:.3g})"
+            text = f"the accuracy, {_percent(reached)}, is that of guessing among {count} classes ({_percent(guess)})"
             yield Finding("chance", text, self._cure_of_chance(), True)
 
     def _apart(self, nodes: Mapping[NodeId, _Node]) -> Iterable[Finding]:
@@ -309,11 +309,11 @@ class Evidence:
             reached = max(own, one or 0.0, best)
             costs = 0.25 if far > FAR else 0.5  # of what was learnt
             if reached > 2 * floor and one is not None and abs(own - one) > costs * (max(own, one) - floor):
-                text = f"the boards hold different models: accuracy {own:.3g}, of their average {one:.3g}{away}"
+                text = f"the boards hold different models: accuracy {_percent(own)}, of their average {_percent(one)}{away}"
                 yield Finding("apart", text, self._cure_of_apart(), True)
                 return
             if reached > 2 * floor and scores[worst] < floor + 0.25 * (best - floor):
-                text = f"the boards hold different models: accuracy {scores[worst]:.3g} at {worst}, up to {best:.3g}"
+                text = f"the boards hold different models: accuracy {_percent(scores[worst])} at {worst}, up to {_percent(best)}"
                 yield Finding("apart", text + " elsewhere", self._cure_of_apart(), True)
                 return
         if far > FAR and self._enough(nodes):
@@ -368,7 +368,7 @@ class Evidence:
             return
         reached, promised = sum(scores.values()) / len(scores), math.exp(-ends[2])  # of a cross-entropy
         if promised > 0.6 and reached < 0.5 * promised:
-            text = f"the accuracy, {reached:.3g}, is far below what the training loss, {ends[2]:.3g}, promises"
+            text = f"the accuracy, {_percent(reached)}, is far below what the training loss, {ends[2]:.3g}, promises"
             cure = "where boards hold different classes, let them exchange after fewer steps; else the test data differ"
             yield Finding("gap", text, f"{cure}, or the model knows its examples by heart")
 
@@ -442,6 +442,10 @@ def _groups(nodes: Iterable[NodeId], pairs: Collection[tuple[NodeId, NodeId]]) -
 def _noise(guess: float, tested: float) -> float:
     """How far from its mean the accuracy of guessing may be, over so many examples."""
     return 2.0 * math.sqrt(guess * (1.0 - guess) / tested) + 0.01
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %"
 
 
 def _names(nodes: Iterable[NodeId]) -> str:

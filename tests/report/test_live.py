@@ -153,9 +153,9 @@ def test_on_a_terminal_every_board_has_a_line_and_events_stay(monkeypatch):
     live.event(_event("b", "lost", "lost b: [red]not markup[/red] \x1b]0;title\x07"))
     live.close()
     text = stream.getvalue()
-    assert "0.7500" in text and "most of it compute" in text and "1/4" in text
+    assert "75.00 %" in text and "most of it compute" in text and "1/4" in text
     assert "[red]not markup[/red]" in text and "\x1b]0;" not in text
-    assert text.index("lost b: ") < text.rindex("0.7500")
+    assert text.index("lost b: ") < text.rindex("75.00 %")
     assert text.endswith("\x1b[?25h"), "the cursor is shown again"
 
 
@@ -178,7 +178,7 @@ def test_as_a_sink_it_takes_both_kinds_of_record():
     sink.metrics("a", 1, {"train/loss": float("nan")})
     sink.event("a", "lost", "lost a")
     sink.close()
-    assert "!! lost a" in stream.getvalue() and "loss -" in stream.getvalue()
+    assert "!! lost a" in stream.getvalue() and "training loss -" in stream.getvalue()
 
 
 def test_what_may_come_every_round_is_said_once_a_minute(plain):
@@ -213,10 +213,29 @@ def test_a_board_that_starts_again_does_not_speak_for_the_others(plain):
 
 
 def test_the_display_goes_by_the_runs_own_score():
-    for scores, said in (({"mae": 0.25}, "mae 0.2500"), ({}, ""), ({"accuracy": 0.5, "f1": 0.125}, "accuracy 0.5000")):
+    for scores, said in (
+        ({"mae": 0.25}, "test mae 0.2500"),
+        ({}, ""),
+        ({"accuracy": 0.5, "f1": 0.125}, "test accuracy 50.00 %"),
+    ):
         fleet = Fleet(["a", "b"], 5)
         assert "accuracy" not in progress_line(fleet)  # nobody knows yet
         for name in ("a", "b"):
             fleet.update(_round(name, 0, **{"eval/loss": 1.0, **{f"eval/{k}": v for k, v in scores.items()}}))
         line = progress_line(fleet)
         assert said in line and ("accuracy" in line) == ("accuracy" in scores) and "f1" not in line
+
+
+def test_bytes_of_a_server_run_count_once():
+    """What a coordinator sends is what its boards receive."""
+    fleet = Fleet(["a", "b"], 5)
+    for name in ("a", "b", "coordinator"):
+        fleet.update(_round(name, 0, **{"net/sent_bytes": 1000}))
+    assert "sent 2.00 kB" in progress_line(fleet)
+
+
+def test_the_run_ends_with_its_boards_and_not_with_a_look_at_their_models():
+    fleet = Fleet(["a"], 1)
+    fleet.event(EventRecord("a", 2.0, "finished", "a finished"))
+    fleet.event(EventRecord("a", 9.0, "compared", "a is like the others", {"distance": 0.0, "length": 1.0}))
+    assert progress_line(fleet).startswith("2.00 s wall")

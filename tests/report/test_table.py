@@ -41,12 +41,12 @@ def test_the_table_shows_every_board_the_whole_and_who_was_lost(run_dir):
     text = run_table(summarise(read_run(run_dir)))
     lines = text.splitlines()
     reached, times = (line for line in lines if line.startswith("board-0"))
-    for cell in ("0.9000", "0.5000", "20.0 kB", "2.00 kB", "24.0 kB", "8.25"):
+    for cell in ("90.00 %", "0.5000", "20.0 kB", "2.00 kB", "24.0 kB", "8.25"):
         assert cell in reached
     assert times.split("  ")[0].strip() == "board-0" and times.count("0.200 s") == 6 and "1.20 s" in times
     assert [line.count("0.100 s") for line in lines if line.startswith("board-2 (lost)")] == [0, 6]
     assert "84.0 kB" in next(line for line in lines if line.startswith("all "))
-    assert "lost: board-2" in text and "20 rounds" in lines[0]
+    assert "lost: board-2" in text and "20 rounds | 1.30 s wall" in lines[0]
     assert "\x1b" not in text
 
 
@@ -80,12 +80,22 @@ def test_the_scores_of_another_task_have_columns_and_accuracy_has_none():
     records = [_evaluated("a", mae=0.125, r2=0.5), _evaluated("b", mae=0.375, r2=0.25)]
     text = run_table(summarise_records({"run": "r"}, ["a", "b"], records, []))
     (head,) = (line for line in text.splitlines() if line.startswith("board") and "loss" in line)
-    assert head.split()[:4] == ["board", "mae", "r2", "loss"] and "accuracy" not in text
+    assert head.split()[:5] == ["board", "mae", "r2", "test", "loss"] and "accuracy" not in text
     (whole,) = (line for line in text.splitlines() if line.startswith("all "))
-    assert whole.split()[1:4] == ["0.2500", "0.3750", "0.2500"] and "all: scores and loss are means" in text
+    assert whole.split()[1:4] == ["0.2500", "0.3750", "0.2500"] and "all: scores and test loss are means" in text
 
 
 def test_with_the_loss_alone_there_is_no_column_of_scores():
     text = run_table(summarise_records({"run": "r"}, ["a", "b"], [_evaluated("a"), _evaluated("b")], []))
     (head,) = (line for line in text.splitlines() if line.startswith("board") and "loss" in line)
-    assert head.split()[:2] == ["board", "loss"] and "all: the loss is a mean" in text
+    assert head.split()[:3] == ["board", "test", "loss"] and "all: the test loss is a mean" in text
+
+
+def test_where_the_coordinator_evaluates_the_table_says_whose_figures_they_are():
+    values = {"net/sent_bytes": 100, "net/received_bytes": 40}
+    records = [MetricsRecord(node, 0, 1.0, values) for node in ("a", "b")]
+    records.append(MetricsRecord("coordinator", 0, 1.0, {"eval/loss": 0.5, "eval/accuracy": 0.75}))
+    text = run_table(summarise_records({"run": "r", "mode": "server"}, ["a", "b"], records, []))
+    (whole,) = (line for line in text.splitlines() if line.startswith("all "))
+    assert whole.split()[1:4] == ["75.00", "%", "0.5000"] and "200 B" in whole
+    assert "all: scores and test loss are of the coordinator's model, bytes are sums over all boards" in text

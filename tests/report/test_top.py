@@ -113,7 +113,7 @@ def test_off_a_terminal_it_prints_lines_until_the_run_is_over(folder):
     follow(folder.path, stream=stream, environ={}, sleep=sleep)
     text = stream.getvalue()
     assert next(step) == 10
-    assert sorted({int(n) for n in re.findall(r"round (\d)/9  loss", text)}) == list(range(9))
+    assert sorted({int(n) for n in re.findall(r"round (\d)/9  training loss", text)}) == list(range(9))
     assert "0.900 s  !! a: lost c: refused\n" in text and "\x1b" not in text
     assert text.splitlines()[-1].startswith("c ") and text.rstrip().endswith("finished")
 
@@ -183,5 +183,5 @@ def test_the_table_has_the_score_that_the_run_goes_by(folder, scores, head):
     watcher.read()
     lines = plain_table(watcher).splitlines()
     columns = lines[2].split()
-    assert columns[:4] == ["board", "round", "loss", head or "a"] and "accuracy" not in columns
+    assert columns[:5] == ["board", "round", "train", "loss", head or "a"] and "accuracy" not in columns
     assert ("12.5000" in lines[4]) == bool(head) and lines[4].startswith("a ")

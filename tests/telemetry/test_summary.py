@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from edgegossip.telemetry.records import PARTS, EventRecord, MetricsRecord
 from edgegossip.telemetry.run_folder import RunFolder, read_run
-from edgegossip.telemetry.summary import summarise, summarise_records
+from edgegossip.telemetry.summary import Summary, summarise, summarise_records
 
 HEAD = {"run": "r", "mode": "gossip", "rounds_asked": 2}
 KEYS = "run mode nodes rounds accuracy loss seconds sent_bytes bits_per_value time_s failed_nodes"
@@ -183,3 +183,36 @@ def test_energy_cpu_parts_and_the_peak_are_each_boards_own():
     assert (a["energy_j"], a["cpu_time_s"]["compute"], a["peak_rss_bytes"]) == (5.0, 1.0, 300)
     assert b["energy_j"] is None
     assert (a["energy_rounds"], b["energy_rounds"]) == (2, 0)
+
+
+def _started(node, t_s, unix_s):
+    return EventRecord(node, t_s, "started", f"{node} trains", {"unix_s": unix_s})
+
+
+def test_all_times_are_on_the_clock_of_the_first_board():
+    """b's own clock began 10 s later than a's, c's time of day is of another year."""
+    rounds = [_round("a", 0, 2.0), _round("b", 0, 2.5), _round("c", 0, 3.0)]
+    events = [_started("a", 1.0, 1001.0), _started("b", 1.0, 1011.0), _started("c", 1.0, 90_000_000.0)]
+    assert summarise_records(HEAD, ["a", "b", "c"], rounds, events)["seconds"] == 12.5
+
+
+def test_each_interruption_is_told_once_with_its_time_and_rounds():
+    """a is killed and started again, and goes on by the clock of the run; b, which began 0.5 s
+    after a, is lost."""
+    rounds = [_round("a", k, 1.0 + k) for k in range(6)] + [_round("b", k, 0.5 + k) for k in range(3)]
+    events = [_started("a", 0.5, 1000.5), _started("b", 0.25, 1000.75)]
+    events += [EventRecord("a", 3.5, "restarted", "a is started again: it was killed by SIGKILL")]
+    events += [
+        EventRecord("b", 2.75, "error", "b: out of memory"),
+        EventRecord("b", 3.75, "lost", "lost b: exit code 1"),
+    ]
+    events += [_end("a", t_s=7.0)]
+    document = summarise_records(HEAD, ["a", "b"], rounds, events)
+    assert document["interruptions"] == [
+        {"node": "b", "event": "error", "t_s": 3.25, "rounds": 3, "why": "out of memory"},
+        {"node": "a", "event": "restarted", "t_s": 3.5, "rounds": 3, "why": "it was killed by SIGKILL"},
+    ]
+    live = Summary(["a", "b"])
+    for record in (*events, *rounds):  # a follower reads events first
+        live.take(record)
+    assert live.document(HEAD)["interruptions"] == document["interruptions"]

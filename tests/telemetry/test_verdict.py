@@ -144,7 +144,7 @@ def test_a_script_that_learnt_nothing_is_a_ruin() -> None:
 def test_an_accuracy_far_below_what_the_training_loss_promises_is_a_hint() -> None:
     """As of boards with a class each, of which nobody is told how many there are."""
     ((kind, ruin, text),) = script(loss=lambda k: 0.7 * 0.8**k, accuracy=0.17)
-    assert (kind, ruin) == ("gap", False) and "the accuracy, 0.17, is far below" in text
+    assert (kind, ruin) == ("gap", False) and "the accuracy, 17 %, is far below" in text
     assert script(loss=lambda k: 0.7 * 0.8**k, accuracy=0.6) == [], "over-fitted, and of use"
     assert script(loss=lambda k: 2.3 - 0.02 * k, accuracy=0.17) == [], "it has not learnt much yet"
     assert script(loss=lambda k: -1.0 - 0.1 * k, accuracy=0.17) == [], "no cross-entropy"
@@ -162,7 +162,7 @@ def test_a_loss_that_does_not_fall_is_a_hint() -> None:
 
 def test_accuracy_of_guessing_is_a_ruin() -> None:
     ((kind, ruin, text),) = told(lambda k: 2.3, accuracy=0.11, test_loss=2.3)
-    assert (kind, ruin) == ("chance", True) and "guessing among 10 classes (0.1)" in text
+    assert (kind, ruin) == ("chance", True) and "guessing among 10 classes (10 %)" in text
 
 
 def test_a_regression_that_predicts_no_better_than_the_mean_is_a_ruin() -> None:
@@ -190,11 +190,11 @@ def test_boards_that_hold_different_models() -> None:
     ((kind, ruin, text),) = told(accuracy=0.9, events=compared(0.4, loss=0.1, accuracy=0.96))
     assert (kind, ruin) == ("apart", False) and "0.4 of a model's length" in text
     ((kind, ruin, text),) = told(accuracy=0.2, events=compared(0.4, loss=0.1, accuracy=0.96), test_loss=1.0)
-    assert (kind, ruin) == ("apart", True) and "accuracy 0.2, of their average 0.96" in text
+    assert (kind, ruin) == ("apart", True) and "accuracy 20 %, of their average 96 %" in text
     ((kind, ruin, text),) = told(accuracy=0.7, events=compared(0.4, loss=0.1, accuracy=0.96))
-    assert (kind, ruin) == ("apart", True) and "accuracy 0.7, of their average 0.96" in text
+    assert (kind, ruin) == ("apart", True) and "accuracy 70 %, of their average 96 %" in text
     ((kind, ruin, text),) = told(accuracy=0.9, events=compared(0.9, loss=3.0, accuracy=0.2))
-    assert (kind, ruin) == ("apart", True) and "accuracy 0.9, of their average 0.2" in text
+    assert (kind, ruin) == ("apart", True) and "accuracy 90 %, of their average 20 %" in text
     assert told(events=compared(1.5))[0][:2] == ("apart", True)
 
 
@@ -204,7 +204,7 @@ def test_boards_close_to_each_other_are_no_news() -> None:
 
 def test_one_board_that_learnt_nothing() -> None:
     ((kind, ruin, text),) = told(accuracy={"a": 0.9, "b": 0.88, "c": 0.19, "d": 0.87}, test_loss=0.8)
-    assert (kind, ruin) == ("apart", True) and "accuracy 0.19 at c, up to 0.9 elsewhere" in text
+    assert (kind, ruin) == ("apart", True) and "accuracy 19 % at c, up to 90 % elsewhere" in text
     assert told(accuracy={"a": 0.9, "b": 0.7, "c": 0.5, "d": 0.87}) == []
 
 

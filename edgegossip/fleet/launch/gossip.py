@@ -28,7 +28,7 @@ from edgegossip.node.spec import make_topology
 from edgegossip.node.storage import vector_of
 from edgegossip.recipe import Recipe
 from edgegossip.report.models import FoundModel, RunModels
-from edgegossip.telemetry.records import EventRecord
+from edgegossip.telemetry.records import EventRecord, score_text
 from edgegossip.telemetry.run_folder import RunFolder
 from edgegossip.telemetry.sinks import RecordSink
 from edgegossip.types import EdgegossipError, NodeId, RunError
@@ -143,7 +143,8 @@ def _evaluate_average(run: LocalRun, average: FoundModel) -> None:
     if metrics is not None:
         headline, value = metrics.headline or ("loss", metrics.loss)
         known = {"loss": metrics.loss, headline: value}
-        run.sink.event(name, "averaged", f"the average of the boards' models: {headline} {value:.4f}", **known)
+        said = f"{'test loss' if headline == 'loss' else headline} {score_text(headline, value)}"
+        run.sink.event(name, "averaged", f"the average of the boards' models: {said}", **known)
 
 
 def _drop_checkpoints(run: LocalRun) -> None:
