@@ -91,7 +91,7 @@ def test_the_page_and_the_notebooks_table(folder: Path, tmp_path: Path) -> None:
     assert result.report() == folder / "report.html" and (folder / "report.html").stat().st_size > 10_000
     assert result.report(tmp_path / "page.html").is_file()
     table = result._repr_html_()
-    assert table.count("<tr>") == 3 and "0.6000" in table and "2 of 2" in table
+    assert table.count("<tr>") == 3 and "60.00 %" in table and "2 of 2" in table
     assert "<b>" not in table
 
 
