@@ -80,3 +80,5 @@ def test_a_coordinator_goes_on_without_a_board_whose_data_lack_two_classes(
     assert refused.startswith("board-1 cannot take part: ") and words in refused
     [lost] = [e["text"] for e in events(folder) if e["event"] == "lost"]
     assert words in lost
+    told = [(e["event"], e["t_s"]) for e in events(folder) if e["node"] == "coordinator"]
+    assert told[0][0] == "listening" and told == sorted(told, key=lambda one: one[1]), "one clock from the start"
