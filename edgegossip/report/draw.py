@@ -20,7 +20,8 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from edgegossip.report.series import Curves, Numbers, column_mean, column_range, smooth, thin
 from edgegossip.report.units import bytes_text, printable, seconds_text
-from edgegossip.telemetry.records import EVALUATED, PARTS
+from edgegossip.telemetry.records import EVALUATED, PARTS, score_text
+from edgegossip.telemetry.summary import evaluated_by
 
 INK, MUTED, GRID = "#22272E", "#667079", "#E4E7EA"
 CATEGORIES = (
@@ -105,29 +106,58 @@ MOST_POINTS = 1500  # of a line; more cannot be seen
 _EDGE: dict[str, Any] = {"edgecolor": "white", "linewidth": 0.6}  # keeps neighbouring pieces of a bar apart
 
 
-def draw_learning(curves: Curves, title: str, path: Path, *, score: str | None) -> Path:
-    """Draw loss and the score of that name on test data, against seconds and against bytes sent by
-    all boards; without a score the loss alone."""
+def draw_learning(curves: Curves, title: str, path: Path, summary: Mapping[str, Any]) -> Path:
+    """Draw loss and the score that the run goes by on test data, against seconds and against bytes
+    sent by all boards; without a score the loss alone. Where a board's process ended too early is
+    marked. `summary` is the run's."""
+    score, boards = summary["score"], _of_boards(summary)
     with matplotlib.rc_context(STYLE):
         figure = new_figure(10.0, 6.2 if score else 3.7, title)
         axes = figure.subplots(2 if score else 1, 2, sharex="col", sharey="row", squeeze=False)
         for column, x in enumerate((curves.t_s, curves.sent_bytes)):
-            _loss(axes[0, column], x, curves)
+            _loss(axes[0, column], x, curves, boards, _whose(summary))
             if score:
                 _score(axes[1, column], x, curves, score)
-        axes[-1, 0].set_xlabel("seconds since training began")
+            for row in axes[:, column]:
+                _marks(row, x, curves, summary["interruptions"])
+        axes[-1, 0].set_xlabel("seconds of training")
         axes[-1, 0].set_xlim(left=0)
         _bytes_axis(axes[-1, 1], curves.sent_bytes)
-        axes[0, 0].set_ylabel("loss")
+        known = [word for word, name in _LOSSES.items() if np.isfinite(curves.values.get(name, np.nan)).any()]
+        axes[0, 0].set_ylabel(f"{' and '.join(known)} loss".strip())
         if score:
             axes[1, 0].set_ylabel(f"test {printable(score, 32)}")
-        axes[0, 1].legend(loc="upper right")
+        figure.legend(*axes[0, 1].get_legend_handles_labels(), loc="outside lower center", ncols=4)
         return save(figure, path)
 
 
-def _loss(axes: Axes, x: Numbers, curves: Curves) -> None:
-    """Training loss: the boards' range faint, their mean smoothed. Test loss: mean of the boards, a
-    dot an evaluation."""
+_LOSSES = {"training": "train/loss", "test": "eval/loss"}
+_ALARM = "#B3261E"
+
+
+def _of_boards(summary: Mapping[str, Any]) -> str:
+    return f", mean of {summary['nodes']} boards" if summary["nodes"] > 1 else ""
+
+
+def _whose(summary: Mapping[str, Any]) -> str:
+    return ", by the coordinator" if evaluated_by(summary) == "coordinator" else _of_boards(summary)
+
+
+def _marks(axes: Axes, x: Numbers, curves: Curves, interruptions: Sequence[Mapping[str, Any]]) -> None:
+    """A line down the plot, at the last round that the board had done."""
+    for kind, words in (("lost", "a board was lost"), ("restarted", "a board was started again")):
+        label: str | None = words
+        for one in interruptions:
+            if (one["event"] == "restarted") == (kind == "restarted"):
+                at = max(0, int(np.searchsorted(curves.steps, one["rounds"] - 1, side="right")) - 1)
+                style = ":" if kind == "restarted" else "--"
+                axes.axvline(x[at], color=_ALARM, linewidth=1.1, linestyle=style, label=label)
+                label = None
+
+
+def _loss(axes: Axes, x: Numbers, curves: Curves, boards: str, whose: str) -> None:
+    """Training loss: the boards' range faint, their mean smoothed. Test loss: a dot an
+    evaluation."""
     train = curves.values.get("train/loss", np.empty((0, x.size)))
     mean, window = column_mean(train), max(1, x.size // 50)
     low, high = column_range(train)
@@ -136,24 +166,18 @@ def _loss(axes: Axes, x: Numbers, curves: Curves) -> None:
         axes.fill_between(x[at], low[at], high[at], color=TRAIN, alpha=0.16, linewidth=0, label="training, every board")
         line = smooth(mean, window)
         at = thin(line, MOST_POINTS)
-        label = "training, mean of boards" + (f", smoothed over {window} rounds" if window > 1 else "")
+        label = f"training{boards}" + (f", smoothed over {window} rounds" if window > 1 else "")
         axes.plot(x[at], line[at], color=TRAIN, linewidth=1.8, label=label)
-        axes.set_ylim(bottom=0 if np.nanmin(low) >= 0 else None, top=_top(high))
-    _evaluations(axes, x, curves.values.get("eval/loss"), "test, mean of boards")
+    _evaluations(axes, x, curves.values.get("eval/loss"), f"test{whose}")
+    if axes.dataLim.y0 >= 0:
+        axes.set_ylim(bottom=0)
     axes.grid(axis="y")
-
-
-def _top(high: Numbers) -> float | None:
-    """Where to cut the axis: a few outliers among many rounds must not flatten all the rest."""
-    known = high[np.isfinite(high)]
-    cut = 1.15 * float(np.quantile(known, 0.995))
-    return cut if cut < 0.5 * float(known.max()) else None
 
 
 def _score(axes: Axes, x: Numbers, curves: Curves, name: str) -> None:
     """The boards' mean and range of a score; an accuracy is in per cent, from 0 to 100."""
     found, percent = curves.values.get(f"{EVALUATED}{name}"), name == "accuracy"
-    mean = _evaluations(axes, x, found, "mean of boards")
+    mean = _evaluations(axes, x, found, "")
     axes.grid(axis="y")
     if percent:
         axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
@@ -166,10 +190,13 @@ def _score(axes: Axes, x: Numbers, curves: Curves, name: str) -> None:
     middle = 0.5 if percent else 0.5 * float(np.nanmax(high) + np.nanmin(low))
     offset = (-2, -14) if mean[last] > middle else (-2, 8)
     style: dict[str, Any] = {"textcoords": "offset points", "ha": "right", "fontweight": "bold", "color": TEST}
-    text = f"{100 * mean[last]:.1f} %" if percent else f"{mean[last]:.4g}"
-    axes.annotate(text, (x[last], mean[last]), offset, **style)
+    axes.annotate(score_text(name, mean[last]), (x[last], mean[last]), offset, **style)
     if percent:
-        axes.set_ylim(0, 1.03)
+        axes.set_ylim(0, 1)
+        for drawn in axes.lines:
+            drawn.set_clip_on(False)  # a line along 100 % has its whole width
+    elif axes.dataLim.y0 >= 0:
+        axes.set_ylim(bottom=0)
 
 
 def _evaluations(axes: Axes, x: Numbers, matrix: Numbers | None, label: str) -> Numbers | None:
@@ -205,7 +232,7 @@ def draw_time(summary: Mapping[str, Any], title: str, path: Path) -> Path:
         axes.tick_params(axis="y", length=0, labelcolor=INK)
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.set_xlim(0, 1.1 * longest)
-        axes.set_xlabel("seconds in the run's rounds")
+        axes.set_xlabel("seconds in a board's own rounds")
         axes.grid(axis="x")
         figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=len(PARTS))
         return save(figure, path)
@@ -219,8 +246,12 @@ def _inside(axes: Axes, left: Numbers, seconds: Numbers, longest: float, color: 
 
 
 def _board_label(row: Mapping[str, Any]) -> str:
-    finished = row["state"] == "finished" or row["role"] != "board"
-    return printable(row["node"], 40) + ("" if finished else f"\n({row['state']} after {row['rounds']} rounds)")
+    fate = (
+        "" if row["state"] == "finished" or row["role"] != "board" else f"{row['state']} after {row['rounds']} rounds"
+    )
+    again = f"{row['restarts']}x started again" if row["restarts"] else ""
+    words = ", ".join(text for text in (again, fate) if text)
+    return printable(row["node"], 40) + (f"\n({words})" if words else "")
 
 
 def draw_partition(nodes: Sequence[str], classes: Sequence[str], counts: Any, title: str, path: Path) -> Path:

@@ -6,6 +6,7 @@ matplotlib is imported when something is drawn, never before, and draws without 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,7 @@ def write_plots(run_dir: Path) -> list[Path]:
     folder.mkdir(exist_ok=True)
     written: list[Path] = []
     if curves.t_s.size:
-        path, score = folder / "learning.png", summary["score"]
-        written.append(draw_learning(curves, title, path, score=score))
+        written.append(draw_learning(curves, title, folder / "learning.png", summary))
     if any(seconds is not None for row in summary["boards"] for seconds in row["time_s"].values()):
         written.append(draw_time(summary, title, folder / "time.png"))
     if run.partition is not None:
@@ -62,11 +62,10 @@ def run_title(run: RunData, summary: Mapping[str, Any]) -> str:
 
 
 def _curves(series: Mapping[NodeId, Series]) -> Curves:
-    """All boards on one axis. Where boards do not evaluate, the coordinator's figures stand in; its
-    bytes always count."""
+    """All boards on one axis. Where boards do not evaluate, the coordinator's figures stand in."""
     curves = align(series)
     rows = [k for k, node in enumerate(series) if node != COORDINATOR]
-    return Curves(curves.t_s, curves.sent_bytes, {name: _pick(m, rows) for name, m in curves.values.items()})
+    return replace(curves, values={name: _pick(m, rows) for name, m in curves.values.items()})
 
 
 def _pick(matrix: Any, rows: list[int]) -> Any:

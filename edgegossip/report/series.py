@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgegossip.telemetry.records import EVALUATED, MetricsRecord, scores_in
+from edgegossip.telemetry.summary import COORDINATOR
 from edgegossip.types import NodeId
 
 Numbers = NDArray[np.float64]  # missing values are nan
@@ -34,6 +35,7 @@ class Curves:
     """Holds a fleet's records on one axis of rounds. Arrays float64[rounds] or float64[boards,
     rounds]; nan where nothing is."""
 
+    steps: Numbers
     t_s: Numbers  # seconds of training at the end of the round, see _time_axis
     sent_bytes: Numbers  # by all boards up to and with that round
     values: Mapping[str, Numbers]  # name -> [boards, rounds]
@@ -73,12 +75,27 @@ def _series(columns: Mapping[str, array[float]]) -> Series:
     arrays = {name: np.asarray(column, dtype=np.float64) for name, column in columns.items()}
     order = np.argsort(arrays["step"], kind="stable")
     ordered = {name: a[order] for name, a in arrays.items()}
+    ordered["net/sent_bytes"] = _spread_out(ordered["net/sent_bytes"], ordered["time/round_s"])
     return Series(ordered.pop("step"), ordered.pop("t_s"), ordered)
+
+
+def _spread_out(counts: Numbers, seconds: Numbers) -> Numbers:
+    """Share out each count among the rounds since the one before it; nan after the last one. A
+    record without seconds, where others have some, is of no round."""
+    is_round = np.isfinite(seconds) | np.isfinite(counts) | ~np.isfinite(seconds).any()
+    known = np.flatnonzero(np.isfinite(counts[is_round]))
+    among = np.diff(known, prepend=-1)
+    shares = np.full(int(is_round.sum()), np.nan)
+    shares[: int(among.sum())] = np.repeat(counts[is_round][known] / among, among)
+    out = counts.copy()
+    out[is_round] = shares
+    return out
 
 
 def align(series: Mapping[NodeId, Series]) -> Curves:
     """Put all nodes on the sorted rounds that any of them has. A round that a node did twice counts
-    its last values and the bytes of both."""
+    its last values and the bytes of both. Seconds and bytes are the boards': what a coordinator
+    sends is what they receive."""
     steps = np.unique(np.concatenate([s.step for s in series.values()])) if series else np.empty(0)
     names = sorted({name for s in series.values() for name in s.columns})
     at = {node: np.searchsorted(steps, s.step) for node, s in series.items()}
@@ -90,11 +107,12 @@ def align(series: Mapping[NodeId, Series]) -> Curves:
                 out[row, at[node]] = s.columns[name]
         return out
 
+    boards = {node: s for node, s in series.items() if node != COORDINATOR} or series
     sent_bytes = np.zeros(steps.size)
-    for node, s in series.items():
-        if "net/sent_bytes" in s.columns:
-            np.add.at(sent_bytes, at[node], np.nan_to_num(s.columns["net/sent_bytes"]))
-    return Curves(_time_axis(series, at, steps.size), np.cumsum(sent_bytes), {name: matrix(name) for name in names})
+    for node, s in boards.items():
+        np.add.at(sent_bytes, at[node], np.nan_to_num(s.columns["net/sent_bytes"]))
+    values = {name: matrix(name) for name in names}
+    return Curves(steps, _time_axis(boards, at, steps.size), np.cumsum(sent_bytes), values)
 
 
 def _time_axis(series: Mapping[NodeId, Series], at: Mapping[NodeId, NDArray[np.intp]], rounds: int) -> Numbers:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from edgegossip.report.plots import run_title, write_plots
+from edgegossip.telemetry.records import EventRecord, MetricsRecord
 from edgegossip.telemetry.run_folder import RunFolder, read_run
 from edgegossip.telemetry.summary import summarise
 from edgegossip.types import DataError, HostError
@@ -90,3 +91,61 @@ def test_a_run_is_drawn_with_the_score_that_it_goes_by_or_none(tmp_path, scores)
     folder.close()
     (path,) = (p for p in write_plots(folder.path) if p.name == "learning.png")
     assert (_pixels(path).shape[0] < 700) == (not scores)  # two rows of panels, or one
+
+
+@pytest.fixture
+def figure(tmp_path, monkeypatch):
+    """Draws learning.png of records and events, and returns its figure."""
+    pytest.importorskip("matplotlib", reason="an extra: pip install 'edgegossip[report]'")
+    from edgegossip.report import draw
+
+    drawn = {}
+    monkeypatch.setattr(draw, "save", lambda figure, path: drawn.setdefault(path.name, figure) and path)
+
+    def make(*records):
+        folder = RunFolder.create(tmp_path, "x", '[run]\nname = "x"\nmode = "server"\n', {})
+        folder.write_partition("ab", ["0"], [[1], [1]])
+        for record in records:
+            folder.write(record)
+        folder.close()
+        write_plots(folder.path)
+        return drawn["learning.png"]
+
+    return make
+
+
+def _round(node, step, **values):
+    values = {name.replace("_", "/", 1): v for name, v in values.items()}
+    return MetricsRecord(node, step, step + 1.0, {"time/round_s": 1.0, "net/sent_bytes": 1000, **values})
+
+
+def _legend(figure):
+    return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+
+
+def test_an_accuracy_is_drawn_from_0_to_100_and_bytes_are_the_boards(figure):
+    records = [_round(node, k, train_loss=1.0) for node in "ab" for k in range(4)]
+    records += [_round("coordinator", k, eval_loss=0.1, eval_accuracy=1.0 - 0.01 * (k % 2)) for k in range(4)]
+    drawn = figure(*records)
+    loss, _, accuracy, against = drawn.axes
+    assert accuracy.get_ylim() == (0, 1) and loss.get_ylim()[0] == 0
+    assert "(8.00 kB in all)" in against.get_xlabel() and accuracy.get_xlabel() == "seconds of training"
+    assert loss.get_ylabel() == "training and test loss"
+    assert _legend(drawn) == ["training, every board", "training, mean of 2 boards", "test, by the coordinator"]
+
+
+def test_no_peak_is_cut(figure):
+    drawn = figure(*(_round("a", k, train_loss=100.0 if k == 700 else 1.0) for k in range(1000)))
+    assert drawn.axes[0].get_ylim()[1] > 100
+
+
+def test_every_panel_shows_where_a_board_was_lost_and_where_one_was_started_again(figure):
+    records = [_round("a", k, train_loss=1.0, eval_accuracy=0.5) for k in range(8)]
+    records += [_round("b", k, train_loss=1.0) for k in range(5)]
+    records.append(EventRecord("a", 2.5, "restarted", "a is started again: it was killed"))
+    records.append(EventRecord("b", 5.5, "lost", "lost b: it was killed"))
+    drawn = figure(*records)
+    assert _legend(drawn)[-2:] == ["a board was lost", "a board was started again"]
+    for axes, x in zip(drawn.axes, ([5.0, 2.0], [10_000, 4_000]) * 2, strict=True):
+        marks = [line.get_xdata()[0] for line in axes.lines if line.get_linestyle() in ("--", ":")]
+        assert marks == x

@@ -86,3 +86,26 @@ def test_scores_are_collected_under_their_names_from_where_they_begin():
     curves = align(series)
     assert curves.values["eval/mae"].shape == (2, 4) and np.nansum(curves.values["eval/mae"]) == 0.25
     assert "eval/examples" not in curves.values
+
+
+def test_what_a_coordinator_sends_and_its_clock_are_not_the_boards():
+    def record(node, step, t_s):
+        return MetricsRecord(node, step, t_s, {"net/sent_bytes": 100, "time/round_s": 1.0})
+
+    boards = [record(node, step, step + 1.0) for node in "ab" for step in range(2)]
+    curves = align(_series([*boards, record("coordinator", 0, 3.0), record("coordinator", 1, 9.0)]))
+    assert curves.sent_bytes.tolist() == [200, 400] and curves.t_s.tolist() == [1.0, 2.0]
+
+
+def test_bytes_that_were_counted_now_and_then_are_spread_over_the_rounds_before():
+    counted = {1: 30, 4: 60}
+    records = [
+        MetricsRecord(
+            "a", k, k + 1.0, {"time/round_s": 1.0, **({"net/sent_bytes": counted[k]} if k in counted else {})}
+        )
+        for k in range(6)
+    ]
+    records.insert(4, MetricsRecord("a", 3, 4.5, {"eval/loss": 1.0}))  # an evaluation's, which is of no round
+    curves = align(_series(records))
+    assert curves.sent_bytes.tolist() == [15, 30, 50, 70, 90, 90]
+    np.testing.assert_equal(curves.steps, range(6))
