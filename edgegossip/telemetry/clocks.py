@@ -36,6 +36,11 @@ class Clocks:
             first_s = min(known.values())
             self.shift_s = {node: s - first_s for node, s in known.items()}
 
+    @property
+    def began_unix_s(self) -> float:
+        """The time of day at which this clock was 0; 0 where no node told any."""
+        return min((self.unix_s[node] for node in self.shift_s), default=0.0)
+
     def at(self, record: Record) -> float:
         """Return when that was, on the clock of all."""
         if isinstance(record, EventRecord) and record.name in OF_THE_RUN:

@@ -1,5 +1,6 @@
 """Metrics, events and links of runs as columns, in CSV or Parquet files. Numbers are as they were
-recorded; what was not measured is an empty cell, or null."""
+recorded, but times are on one clock for all boards (telemetry/clocks.py), by which events are
+sorted; what was not measured is an empty cell, or null."""
 
 from __future__ import annotations
 
@@ -30,29 +31,30 @@ def _named(views: Sequence[RunView]) -> Iterator[tuple[str, RunView]]:
 
 
 def _metrics(views: Sequence[RunView]) -> Columns:
-    tables = [(run, node, table) for run, view in _named(views) for node, table in view.tables.nodes.items()]
-    found = {name for _, _, table in tables for name in table.columns} - {"t_s"}
+    tables = [(run, view, node, table) for run, view in _named(views) for node, table in view.tables.nodes.items()]
+    found = {name for *_, table in tables for name in table.columns} - {"t_s"}
     names = [*(name for name in METRICS if name in found), *sorted(found - set(METRICS))]
     out: Columns = {name: [] for name in ("run", "node", "step", "t_s", *names)}
-    for run, node, table in tables:
+    for run, view, node, table in tables:
         rows = len(table)
         out["run"] += [run] * rows
         out["node"] += [node] * rows
         out["step"] += table.step
-        for name in ("t_s", *names):
+        out["t_s"] += [view.tables.clocks.of(node, t_s) for t_s in table.columns["t_s"]]
+        for name in names:
             column = table.columns.get(name)
             out[name] += [None] * rows if column is None else [None if math.isnan(value) else value for value in column]
     return out
 
 
 def _events(views: Sequence[RunView]) -> Columns:
-    events = [(run, event) for run, view in _named(views) for event in view.tables.events]
+    events = [(run, *timed) for run, view in _named(views) for timed in view.tables.in_order()]
     return {
-        "run": [run for run, _ in events],
-        "node": [event.node for _, event in events],
-        "t_s": [event.t_s for _, event in events],
-        "event": [event.name for _, event in events],
-        "text": [event.text for _, event in events],
+        "run": [run for run, _, _ in events],
+        "node": [event.node for *_, event in events],
+        "t_s": [t_s for _, t_s, _ in events],
+        "event": [event.name for *_, event in events],
+        "text": [event.text for *_, event in events],
     }
 
 

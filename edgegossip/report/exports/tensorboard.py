@@ -32,13 +32,16 @@ def write_tensorboard(views: Sequence[RunView], folder: Path) -> list[Path]:
     for run, view in zip(names_of(views), views, strict=True):
         place = folder.joinpath(*map(_part, run.split("/")))
         clocks = view.tables.clocks
+        began_s = clocks.began_unix_s
         for node, table in view.tables.nodes.items():
             target = place / _part(node)
             try:
                 target.mkdir(parents=True, exist_ok=True)
-                path = target / f"events.out.tfevents.{int(clocks.get(node, 0.0)):010d}.edgegossip"
+                path = target / f"events.out.tfevents.{int(began_s):010d}.edgegossip"
                 with path.open("wb") as file:
-                    for piece in _records(_events(table, clocks.get(node, 0.0))):
+                    for piece in _records(
+                        _events(table, [began_s + clocks.of(node, t_s) for t_s in table.columns["t_s"]])
+                    ):
                         file.write(piece)
             except OSError as error:
                 raise HostError(f"cannot write {target}: {error.strerror}") from None
@@ -53,10 +56,9 @@ def _part(name: str) -> str:
     return _ODD.sub(lambda match: "".join(f"%{byte:02X}" for byte in match[0].encode("utf-8", "surrogatepass")), name)
 
 
-def _events(table: Table, zero_s: float) -> Iterator[bytes]:
-    """Event messages: the version first, then one a round."""
-    t_s = table.columns.get("t_s", ())
-    yield _double(1, zero_s) + _bytes(3, b"brain.Event:2")
+def _events(table: Table, times_s: Sequence[float]) -> Iterator[bytes]:
+    """Event messages: the version first, then one a round, with its time of day."""
+    yield _double(1, times_s[0]) + _bytes(3, b"brain.Event:2")
     columns = [(_bytes(1, name.encode()), _single(c)) for name, c in table.columns.items() if name != "t_s"]
     for row, step in enumerate(table.step):
         values = [
@@ -64,7 +66,7 @@ def _events(table: Table, zero_s: float) -> Iterator[bytes]:
             for tag, c in columns
             if np.isfinite(c[row])
         ]
-        yield _double(1, zero_s + t_s[row]) + _varint(2 << 3) + _varint(step) + _bytes(5, b"".join(values))
+        yield _double(1, times_s[row]) + _varint(2 << 3) + _varint(step) + _bytes(5, b"".join(values))
 
 
 def _single(column: Sequence[float]) -> NDArray[np.float32]:

@@ -3,8 +3,8 @@
 for its parts inside, sensors as counters, events as instants.
 
 Where only the sums of a round's parts were recorded, they stand in their usual order, and their
-slices say "order": "usual". Times are microseconds since the first round of the run, on one clock
-for all boards."""
+slices say "order": "usual". Times are microseconds on one clock for all boards, which begins with
+the first of them (telemetry/clocks.py)."""
 
 from __future__ import annotations
 
@@ -46,33 +46,28 @@ def trace_events(views: Sequence[RunView]) -> Iterator[dict[str, Any]]:
     """Yield the events of the trace format, run by run and board by board."""
     for pid, (run, view) in enumerate(zip(names_of(views), views, strict=True), 1):
         yield _name("process_name", pid, 0, run)
-        zeros = view.tables.zeros()
-        begin_s = min((zeros[node] + _began(t, 0) for node, t in view.tables.nodes.items() if len(t)), default=0.0)
-        for tid, (node, table) in enumerate(view.tables.nodes.items(), 1):
-            yield _name("thread_name", pid, tid, node)
-            yield from _rounds(
-                table, view.tables.spans.get(node, {}), zeros[node] - begin_s, {"pid": pid, "tid": tid}, node
-            )
         tids = {node: tid for tid, node in enumerate(view.tables.nodes, 1)}
-        for event in view.tables.events:
-            ts = _us(event.t_s + zeros.get(event.node, 0.0) - begin_s)
+        for node, tid in tids.items():
+            yield _name("thread_name", pid, tid, node)
+            yield from _rounds(view, node, {"pid": pid, "tid": tid})
+        for t_s, event in view.tables.in_order():
             where = {"pid": pid, "tid": tids.get(event.node, 0)}
-            yield {"ph": "i", "s": "t", "name": event.name, "ts": ts, **where, "args": {"text": event.text}}
+            yield {"ph": "i", "s": "t", "name": event.name, "ts": _us(t_s), **where, "args": {"text": event.text}}
 
 
-def _rounds(
-    table: Table, spans: dict[int, str], shift_s: float, where: dict[str, int], node: str
-) -> Iterator[dict[str, Any]]:
+def _rounds(view: RunView, node: str, where: dict[str, int]) -> Iterator[dict[str, Any]]:
+    table, spans = view.tables.nodes[node], view.tables.spans.get(node, {})
     sensors = sorted(name for name in table.columns if name.startswith("sys/"))
     told_of = [*_TOLD, *(name for name in table.columns if name.startswith(EVALUATED))]
     for row, step in enumerate(table.step):
         length_s = _value(table, "time/round_s", row)
-        start_s = shift_s + _began(table, row)
+        end_s = view.tables.clocks.of(node, table.columns["t_s"][row])
+        start_s = end_s - (length_s or 0.0)
         if length_s is not None:
             told = {name: v for name in told_of if (v := _value(table, name, row)) is not None}
             yield {
                 "ph": "X",
-                "name": f"round {step}",
+                "name": f"round {step + 1}",
                 "cat": "round",
                 "ts": _us(start_s),
                 "dur": _us(length_s),
@@ -87,8 +82,13 @@ def _rounds(
                 at_s += seconds
         for name in sensors:
             if (value := _value(table, name, row)) is not None:
-                end_us = _us(shift_s + table.columns["t_s"][row])
-                yield {"ph": "C", "name": f"{name} {node}", "ts": end_us, "pid": where["pid"], "args": {"value": value}}
+                yield {
+                    "ph": "C",
+                    "name": f"{name} {node}",
+                    "ts": _us(end_s),
+                    "pid": where["pid"],
+                    "args": {"value": value},
+                }
 
 
 def parse_spans(text: str) -> Slices:
@@ -99,11 +99,6 @@ def parse_spans(text: str) -> Slices:
 def _usual(table: Table, row: int) -> Slices:
     parts = [(part, _value(table, f"time/{part}_s", row)) for part in USUAL]
     return [(part, seconds) for part, seconds in parts if seconds]
-
-
-def _began(table: Table, row: int) -> float:
-    """When the round began, on the node's own clock."""
-    return table.columns["t_s"][row] - (_value(table, "time/round_s", row) or 0.0)
 
 
 def _value(table: Table, name: str, row: int) -> float | None:

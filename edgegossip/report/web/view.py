@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgegossip.report.plots import run_title
+from edgegossip.telemetry.clocks import OF_THE_RUN, Clocks
 from edgegossip.telemetry.records import (
     EVALUATED,
     LINK_BYTES,
@@ -145,7 +146,7 @@ class RunView:
             "links_of": "links" if self.tables.links else "sockets",
             "spans": self.tables.shown_spans(known.span),
             "spans_until": self.tables.last_span,
-            "clocks": self.tables.clocks,
+            "clocks": {node: self.tables.clock(node) for node in self.tables.clocks.shift_s},
             "events": self.tables.shown_events(known.events),
             "events_from": known.events,
             "events_until": len(self.tables.events),
@@ -237,6 +238,7 @@ def read_runs(folders: Sequence[Path], *, together: bool = False) -> list[RunVie
 MOST_ROWS = 20_000  # of one node in a page; more are drawn together
 MOST_SPANS = 300  # rounds of which a page has the spans
 MOST_EVENTS = 3_000  # in a page: the first half and the last half of more
+COUNTED = ("net/", "sys/energy_j")  # sums over rounds; some rows have those of several, or none
 
 Column = NDArray[np.float64]
 
@@ -278,8 +280,9 @@ class Table:
 
     def rows(self, start: int = 0, most: int | None = None) -> dict[str, Column]:
         """Return the columns from row `start` on, "step" among them. With more than `most` rows,
-        each is of several rounds: their mean (of what was measured; the last one for evaluations),
-        with their number as "rounds"."""
+        each is of several rounds, whose number is "rounds": their mean (of what was measured; the
+        last one for evaluations). What is counted is the sum divided by "rounds": a count may be of
+        the rows before it, too."""
         there = {"step": np.asarray(self.step[start:], np.float64)}
         there |= {name: np.asarray(column[start:], np.float64) for name, column in self.columns.items()}
         there = {name: column for name, column in there.items() if np.isfinite(column).any()}
@@ -287,18 +290,27 @@ class Table:
         if most is None or count <= most:
             return there
         edges = np.unique(np.linspace(0, count, most + 1).astype(np.intp))[:-1]
-        binned = {name: _last(c, edges) if name.startswith(EVALUATED) else _mean(c, edges) for name, c in there.items()}
         ends = np.append(edges[1:], count)
+        rounds = (ends - edges).astype(np.float64)
+        binned = {
+            name: _last(c, edges)
+            if name.startswith(EVALUATED)
+            else _mean(c, edges, rounds if name.startswith(COUNTED) else None)
+            for name, c in there.items()
+        }
         for name in ("step", "t_s"):
             binned[name] = there[name][ends - 1]
-        return binned | {"rounds": (ends - edges).astype(np.float64)}
+        return binned | {"rounds": rounds}
 
 
-def _mean(column: Column, edges: NDArray[np.intp]) -> Column:
+def _mean(column: Column, edges: NDArray[np.intp], rounds: Column | None = None) -> Column:
+    """The mean of what is known in each stretch, or its sum divided by `rounds`; nan where nothing
+    is."""
     known = np.isfinite(column)
     count = np.add.reduceat(known.astype(np.float64), edges)
     total = np.add.reduceat(np.where(known, column, 0.0), edges)
-    mean: Column = np.divide(total, count, out=np.full(edges.size, np.nan), where=count > 0)
+    by = count if rounds is None else rounds
+    mean: Column = np.divide(total, by, out=np.full(edges.size, np.nan), where=count > 0)
     return mean
 
 
@@ -316,7 +328,7 @@ class Tables:
         self.links: dict[tuple[NodeId, NodeId], list[float]] = {}  # sender, receiver -> bytes, seconds under way
         self.spans: dict[NodeId, dict[int, str]] = {}
         self.events: list[EventRecord] = []
-        self.clocks: dict[NodeId, float] = {}  # node -> Unix time of its t_s = 0, by its own clock
+        self.clocks = Clocks()
 
     def take(self, record: Record) -> None:
         """Take in one record."""
@@ -341,16 +353,12 @@ class Tables:
 
     def _event(self, record: EventRecord) -> None:
         self.events.append(record)
-        unix_s = record.fields.get("unix_s")
-        if isinstance(unix_s, (int, float)):
-            self.clocks[record.node] = float(unix_s) - record.t_s
+        self.clocks.take(record)
 
-    def zeros(self) -> dict[NodeId, float]:
-        """Return when each node's t_s was 0, on one clock for all: the time of day where every node
-        told it, else so that all first rounds began at the same time."""
-        if all(node in self.clocks for node in self.nodes):
-            return dict(self.clocks)
-        return {node: _first_s(table) - table.columns["t_s"][0] for node, table in self.nodes.items()}
+    def clock(self, node: NodeId) -> tuple[float, float | None]:
+        """Return what is added to a node's t_s on the clock of all, and from which t_s on nothing
+        is: see clocks.py."""
+        return self.clocks.shift_s.get(node, 0.0), self.clocks.restarted_s.get(node)
 
     def shown_links(self, mode: str | None, coordinator: NodeId) -> dict[tuple[NodeId, NodeId], list[float]]:
         """Return the bytes and seconds by link. Boards of a coordinator have one link each, whose
@@ -387,15 +395,14 @@ class Tables:
         shown = numbers if len(numbers) <= MOST_EVENTS else [*numbers[:half], *numbers[-half:]]
         return [{"n": n, **_event(self.events[n])} for n in shown]
 
-
-def _first_s(table: Table) -> float:
-    """Seconds of a node's first round; 0 when not known."""
-    lasted = table.columns.get("time/round_s", (0.0,))[0]
-    return lasted if math.isfinite(lasted) else 0.0
+    def in_order(self) -> list[tuple[float, EventRecord]]:
+        """Return all events with their times on the clock of all, sorted by these."""
+        return sorted(((self.clocks.at(event), event) for event in self.events), key=lambda timed: timed[0])
 
 
 def _event(record: EventRecord) -> Mapping[str, Any]:
-    return {"node": record.node, "t_s": round(record.t_s, 3), "event": record.name, "text": record.text}
+    own = {} if record.name in OF_THE_RUN else {"own": True}  # by the node's own clock
+    return {"node": record.node, "t_s": round(record.t_s, 3), "event": record.name, "text": record.text, **own}
 
 
 COARSE = ("time/", "cpu/", "sys/", "codec/", "net/")

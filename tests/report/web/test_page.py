@@ -144,6 +144,16 @@ def test_very_long_runs_are_binned_and_sums_stay(view):
     assert known.tolist() == [s / 1000 for s in range(50, 1000, 100)]
 
 
+def test_bytes_that_are_counted_now_and_then_are_counted_once_in_a_very_long_run():
+    table = Table()
+    for step in range(1000):
+        values = {"net/sent_bytes": 700, "sys/energy_j": 7.0} if step % 7 == 6 else {}
+        table.add(MetricsRecord("a", step, 0.1 * step, {"time/round_s": 0.1, **values}))
+    rows = table.rows(most=64)
+    for name, total in (("net/sent_bytes", 142 * 700), ("sys/energy_j", 142 * 7.0)):
+        assert np.nansum(rows[name] * rows["rounds"]) == pytest.approx(total)
+
+
 def test_metrics_that_come_late_or_go_are_missing_where_they_were_not():
     table = Table()
     table.add(MetricsRecord("a", 0, 0.1, {"x": 1.0, "text": "no number", "link/b_s": 1.0}))

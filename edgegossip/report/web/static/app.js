@@ -1,6 +1,6 @@
 // The page: what is chosen, which plots there are, and when they are drawn.
 
-const X_LABELS = { round: "round", seconds: "seconds of training", bytes: "bytes sent by all boards" };
+const X_LABELS = { round: "rounds done", seconds: "seconds of training", bytes: "bytes sent by all boards" };
 
 class App {
   constructor(made) {
@@ -17,7 +17,7 @@ class App {
           ? bytesText(v, more)
           : tick
             ? String(v)
-            : `round ${v}`;
+            : `after round ${v}`;
     this.seen = new IntersectionObserver(
       (entries) =>
         entries.forEach((e) => {
@@ -41,6 +41,11 @@ class App {
   gone(node) {
     return this.run?.state[node] === "lost";
   }
+  // A mark behind the name of a board whose process ended too early, with what became of it.
+  fate(node) {
+    const marks = this.run.marks.filter((mark) => mark.node === node);
+    return marks.length > 0 && h("span", { class: "fate", title: marks.map(markText).join("\n") }, " ✕");
+  }
   key() {
     return JSON.stringify([...this.state.chosen]);
   }
@@ -51,6 +56,7 @@ class App {
       to: this.state.to,
       whole: this.state.x === "round",
       xLabel: X_LABELS[this.state.x],
+      marks: this.run.marks.filter(({ node }) => this.picked(node)).map((mark) => ({ at: mark.at, text: markText(mark) })),
     };
   }
 
@@ -105,7 +111,7 @@ class App {
         views.push(
           metricView(this, has("train/loss") ? "train/loss" : "eval/loss", "half", {
             also: has("train/loss") ? "eval/loss" : null,
-            title: "Loss",
+            title: !has("train/loss") ? "Test loss" : has("eval/loss") ? "Training and test loss" : "Training loss",
             height: 250,
           }),
         );
@@ -113,7 +119,7 @@ class App {
         ...scoreNames([run]).map((name) => metricView(this, name, "half", { dots: true, height: 250 })),
       );
       if (has("time/round_s"))
-        views.push(metricView(this, "time/round_s", "full", { zero: true, note: "each board’s own rounds" }));
+        views.push(metricView(this, "time/round_s", "full", { note: "each board’s own rounds" }));
       views.push(ganttView(this), linksView(this), eventsView(this));
       views.push(...FIRST.filter(has).map((name) => metricView(this, name, "half")));
       views.push(...sensorNames(run).map((name) => metricView(this, name, "third", { height: 170 })));

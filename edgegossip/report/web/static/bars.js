@@ -114,7 +114,7 @@ function barRow(app, row, value, sum, widest, text) {
     pieces.map(([part, v]) => h("span", { class: part, style: { flex: `${(1000 * v) / sum} 0 0` } })),
   );
   return [
-    h("div", { class: `name ${app.gone(row.node) ? "gone" : ""}`, title: row.node }, row.node),
+    h("div", { class: `name ${app.gone(row.node) ? "gone" : ""}`, title: row.node }, row.node, app.fate(row.node)),
     h("div", { role: "listitem", "aria-label": `${row.node}: ${words}` }, bar),
     h("div", { class: "total" }, text(sum)),
   ];
@@ -155,8 +155,6 @@ function partsView(app) {
     chart.draw({
       ...app.axis(),
       series,
-      zero: true,
-      top: stacked && topOf([stacked.tops.at(-1)], app.state.from, app.state.to),
     });
   };
   return { element: card.element, draw };

@@ -103,7 +103,8 @@ class Chart {
     box.addEventListener("blur", hideTip);
   }
 
-  // data: {x, series, from, to, bands, zero}; bands [[high, low]] are filled between two of the series.
+  // data: {x, series, from, to, bands, most, free, marks}; bands [[high, low]] are filled between two of the series, marks [{at, text}] are
+  // lines down the plot at places of x.
   draw(data) {
     const width = Math.max(160, this.box.clientWidth);
     if (!data.series.length || data.to < data.from) {
@@ -132,7 +133,8 @@ class Chart {
       ticks = { stroke: css("--line"), size: 4, width: 1 };
     const font = "12px system-ui, sans-serif",
       axis = { stroke: muted, font, grid, ticks };
-    const single = points[0].length < 60;
+    const single = points[0].length < 60,
+      marks = (data.marks || []).filter(({ at }) => at >= data.from && at <= data.to);
     return {
       width,
       height: this.spec.height,
@@ -180,6 +182,7 @@ class Chart {
       ],
       bands: data.bands || [],
       hooks: {
+        draw: [(u) => drawMarks(u, marks, data.x)],
         setCursor: [(u) => this.hover(u)],
         setSelect: [(u) => this.selected(u)],
         ready: [
@@ -205,12 +208,15 @@ class Chart {
       .map((s, k) => ({ s, v: u.data[k + 1][i] }))
       .filter(({ s, v }) => v !== null && v !== undefined && !s.quiet);
     if (this.data.sorted) rows.sort((a, b) => b.v - a.v);
-    const bounds = u.over.getBoundingClientRect();
+    const bounds = u.over.getBoundingClientRect(),
+      near = ({ at }) => Math.abs(u.valToPos(this.data.x[at], "x") - u.cursor.left) < 5;
     showTip(
       bounds.left + u.cursor.left,
       bounds.top + Math.min(60, bounds.height / 3),
       this.spec.xText(u.data[0][i], false),
-      rows.map(({ s, v }) => [s.color, s.label, this.spec.yText(s.value ? s.value(this.indexOf(u.data[0][i])) : v)]),
+      rows
+        .map(({ s, v }) => [s.color, s.label, this.spec.yText(s.value ? s.value(this.indexOf(u.data[0][i])) : v)])
+        .concat((this.data.marks || []).filter(near).map(({ text, color }) => [color || css("--alarm"), text, ""])),
     );
   }
 
@@ -254,12 +260,39 @@ class Chart {
 
 const WHOLE = [1, 2, 5].flatMap((m) => Array.from({ length: 9 }, (_, e) => m * 10 ** e)).sort((a, b) => a - b);
 
+// From 0, so that a small change does not look like a large one, unless some are below, or 0 means nothing (`free`); up to `most` where there
+// can be no more.
 function yRange(low, high, data) {
-  if (low === null || high === null) return [0, 1];
-  if (data.top !== undefined) high = Math.min(high, data.top);
-  if (low >= 0 && (data.zero || low < 0.4 * high)) low = 0;
+  if (low === null || high === null) return [0, data.most ?? 1];
+  if (low >= 0 && !data.free) low = 0;
   const room = (high - low) * 0.06 || Math.abs(high) * 0.1 || 1;
-  return [low === 0 ? 0 : low - room, high + room];
+  return [low === 0 ? 0 : low - room, data.most !== undefined && high <= data.most ? data.most : high + room];
+}
+
+// Where a board's process ended too early: a dashed line down the plot, and a cross on top of it.
+function drawMarks(u, marks, x) {
+  const { ctx, bbox } = u,
+    unit = devicePixelRatio || 1;
+  ctx.save();
+  for (const { at, color } of marks) {
+    const left = Math.round(u.valToPos(x[at], "x", true)),
+      arm = 3 * unit;
+    ctx.strokeStyle = color || css("--alarm");
+    ctx.lineWidth = 1.2 * unit;
+    ctx.setLineDash([4 * unit, 3 * unit]);
+    ctx.beginPath();
+    ctx.moveTo(left, bbox.top + 2 * arm);
+    ctx.lineTo(left, bbox.top + bbox.height);
+    ctx.stroke();
+    ctx.setLineDash([]);
+    ctx.beginPath();
+    for (const way of [-1, 1]) {
+      ctx.moveTo(left - arm, bbox.top + arm - way * arm);
+      ctx.lineTo(left + arm, bbox.top + arm + way * arm);
+    }
+    ctx.stroke();
+  }
+  ctx.restore();
 }
 
 // A finger moves the cursor sideways; up and down still scrolls the page.
@@ -272,17 +305,6 @@ function touchCursor(u) {
     u.setCursor({ left: event.clientX - box.left, top: event.clientY - box.top });
   };
   for (const name of ["pointerdown", "pointermove"]) u.over.addEventListener(name, move);
-}
-
-// A cut at the top: a few outliers among many must not flatten all the rest.
-function topOf(arrays, from, to) {
-  const values = [];
-  const stride = Math.max(1, Math.floor(((to - from + 1) * arrays.length) / 20000));
-  for (const y of arrays) for (let i = from; i <= to; i += stride) if (y[i] === y[i]) values.push(y[i]);
-  if (values.length < 50) return undefined;
-  values.sort((a, b) => a - b);
-  const cut = 1.15 * values[Math.floor(0.995 * (values.length - 1))];
-  return cut > 0 && cut < 0.5 * values[values.length - 1] ? cut : undefined;
 }
 
 function showTip(x, y, title, rows) {

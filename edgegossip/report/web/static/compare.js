@@ -61,8 +61,8 @@ function compareTable(app) {
           "boards",
           "rounds",
           ...scores,
-          "loss",
-          "seconds",
+          "test loss",
+          "training time",
           "a round",
           workOf(app.runs[0]).unit,
           "sent",
@@ -144,7 +144,6 @@ function speedView(app) {
       whole: true,
       xLabel: "boards",
       series: counts.length > 1 ? series : [],
-      zero: true,
       empty: "the runs all have equally many boards",
     });
   };
@@ -212,12 +211,22 @@ function runsMetric(app, name, title) {
       from: 0,
       to: places.length - 1,
       series,
+      ...limitsOf(name),
+      marks: app.runs.flatMap((run, k) =>
+        run.marks.map((mark) => ({
+          at: nearest(places, run.x(kind)[mark.at]),
+          text: `${k + 1}. ${markText(mark)}`,
+          color: boardColor(k),
+        })),
+      ),
       whole: kind === "round",
       xLabel: X_LABELS[kind],
     });
   };
   return { element: card.element, draw };
 }
+
+const nearest = (places, x) => places.reduce((best, v, i) => (Math.abs(v - x) < Math.abs(places[best] - x) ? i : best), 0);
 
 function thinCurve(run, name, kind, most = 400) {
   const rows = run.shown(name, new Set(run.nodes)),

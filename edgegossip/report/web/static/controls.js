@@ -96,12 +96,12 @@ function brush(app) {
   const slide = (label) => h("input", { type: "range", min: 0, "aria-label": label, step: 1 }),
     low = slide("first round shown"),
     high = slide("last round shown");
-  const number = (label) => h("input", { type: "number", min: 0, "aria-label": label }),
+  const number = (label) => h("input", { type: "number", min: 1, "aria-label": label }),
     first = number("from round"),
     last = number("to round"),
     fill = h("div", { class: "fill" });
-  const place = (step) => {
-    const i = app.run.steps.findIndex((v) => v >= step);
+  const place = (round) => {
+    const i = app.run.steps.findIndex((step) => step + 1 >= round);
     return i < 0 ? app.run.length - 1 : i;
   };
   low.addEventListener("input", () => app.zoom(Math.min(+low.value, +high.value - 1), +high.value));
@@ -114,8 +114,8 @@ function brush(app) {
     for (const slider of [low, high]) slider.max = end;
     low.value = from;
     high.value = to;
-    first.value = app.run.steps[from] ?? 0;
-    last.value = app.run.steps[to] ?? 0;
+    first.value = (app.run.steps[from] ?? 0) + 1;
+    last.value = (app.run.steps[to] ?? 0) + 1;
     Object.assign(fill.style, { left: `${(100 * from) / end}%`, width: `${(100 * (to - from)) / end}%` });
   };
   app.onZoom();

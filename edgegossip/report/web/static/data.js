@@ -93,6 +93,36 @@ class Run {
     this.boards = this.nodes.map((_, k) => k).filter((k) => this.nodes[k] !== this.doc.coordinator);
     this.names = new Set(this.doc.names);
     this.state = keyed(Object.fromEntries(this.doc.summary.boards.map((row) => [row.node, row.state])));
+    this.events = this.doc.events
+      .map((event) => ({ ...event, t_s: event.own ? this.clock(event.node, event.t_s) : event.t_s }))
+      .sort((a, b) => a.t_s - b.t_s);
+    // Each time that a board's process ended too early, at the last round that it had done.
+    this.marks = (this.doc.summary.interruptions || []).map((one) => ({ ...one, at: this.placeOf(one.rounds - 1) }));
+  }
+
+  // A node's own time on the clock of all, as clocks.py has it.
+  clock(node, t_s) {
+    const [shift, again] = this.doc.clocks[node] || [0, null];
+    return again !== null && t_s >= again ? t_s : t_s + shift;
+  }
+
+  // The index of the last round up to this one; 0 before the first.
+  placeOf(step) {
+    let low = 0,
+      high = this.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (this.steps[middle] <= step) low = middle + 1;
+      else high = middle;
+    }
+    return Math.max(0, low - 1);
+  }
+
+  // A node's column. What sockets carried is only in some records, each of all rounds since the one before: every round gets its part.
+  column(k, name) {
+    const table = this.tables[this.nodes[k]];
+    if (!name.startsWith("net/") || !table[name]) return table[name];
+    return this.cached(`c ${k} ${name}`, () => spreadOut(table[name], table));
   }
 
   get length() {
@@ -113,7 +143,7 @@ class Run {
     return this.cached("m " + name, () =>
       this.nodes.map((node, k) => {
         const out = new Float32Array(this.length).fill(NaN),
-          column = this.tables[node][name],
+          column = this.column(k, name),
           at = this.at[k];
         if (column)
           for (let row = 0; row < column.length; row++) if (column[row] === column[row]) out[at[row]] = column[row];
@@ -164,7 +194,7 @@ class Run {
 
   // Sum of a column of one node over rounds from..to, both with; null where it was not measured. Rows may stand for several rounds.
   sum(name, k, from, to) {
-    const column = this.tables[this.nodes[k]][name],
+    const column = this.column(k, name),
       weight = this.tables[this.nodes[k]].rounds,
       at = this.at[k];
     if (!column) return null;
@@ -192,18 +222,24 @@ class Run {
     return n;
   }
 
-  // The axis that plots are drawn against: rounds, seconds of training, or bytes sent by all boards.
+  // The axis that plots are drawn against: rounds done, seconds of training, or bytes sent by all boards.
   x(kind) {
-    return kind === "seconds" ? this.seconds() : kind === "bytes" ? this.bytes() : this.steps;
+    if (kind === "round") return this.cached("done", () => this.steps.map((step) => step + 1));
+    return kind === "seconds" ? this.seconds() : this.bytes();
+  }
+
+  // The nodes whose rounds, seconds and bytes are the run's. What a coordinator sends is what its boards receive.
+  get counted() {
+    return this.boards.length ? this.boards : this.nodes.map((_, k) => k);
   }
 
   bytes() {
     return this.cached("bytes", () => {
       const out = new Float64Array(this.length),
         name = this.has("net/sent_bytes") ? "net/sent_bytes" : "net/payload_bytes";
-      this.nodes.forEach((node, k) => {
-        const column = this.tables[node][name],
-          weight = this.tables[node].rounds;
+      this.counted.forEach((k) => {
+        const column = this.column(k, name),
+          weight = this.tables[this.nodes[k]].rounds;
         if (column)
           column.forEach((v, row) => {
             if (v === v) out[this.at[k][row]] += v * (weight ? weight[row] : 1);
@@ -234,7 +270,7 @@ class Run {
           }
       };
       const late = [];
-      this.nodes.forEach((node, k) => {
+      this.counted.forEach((k) => {
         if (this.at[k][0] > 0) late.push(k);
         else add(k, this.first(k));
       });
@@ -250,11 +286,10 @@ class Run {
     return round && round[0] === round[0] ? round[0] : 0;
   }
 
-  // When a node's t_s was 0, on one clock for all: by the time of day where every node told it, else by its first round.
-  zero(node) {
-    const clocks = this.doc.clocks;
-    if (this.nodes.every((name) => name in clocks)) return clocks[node];
-    return this.first(this.nodes.indexOf(node)) - this.tables[node].t_s[0];
+  // A node's own time on one clock for all: by the time of day where every node told it, else by its first round.
+  time(node, t_s) {
+    if (this.nodes.every((name) => name in this.doc.clocks)) return this.clock(node, t_s);
+    return this.first(this.nodes.indexOf(node)) - this.tables[node].t_s[0] + t_s;
   }
 }
 
@@ -304,6 +339,26 @@ function joined(table, fresh) {
     const column = (out[name] = new Kind(rows + more).fill(name === "rounds" ? 1 : NaN));
     if (table[name]) column.set(table[name]);
     if (fresh[name]) column.set(fresh[name], rows);
+  }
+  return out;
+}
+
+// Each count shared out among the rounds since the one before it; nan after the last one. As series.py has it; a row may stand for several
+// rounds, or, without seconds where others have some, for none.
+function spreadOut(column, { rounds, "time/round_s": seconds }) {
+  const out = column.slice();
+  let since = [],
+    total = 0;
+  for (let row = 0; row < column.length; row++) {
+    const here = column[row] === column[row];
+    if (seconds && seconds[row] !== seconds[row] && !here) continue;
+    since.push(row);
+    total += rounds ? rounds[row] : 1;
+    if (!here) continue;
+    const share = (column[row] * (rounds ? rounds[row] : 1)) / total;
+    for (const one of since) out[one] = share;
+    since = [];
+    total = 0;
   }
   return out;
 }

@@ -22,11 +22,11 @@ function eventsView(app) {
     ),
   );
   const draw = () => {
-    const all = app.run.doc.events.filter((e) => app.picked(e.node)),
+    const all = app.run.events.filter((e) => app.picked(e.node)),
       found = which === "alarms" ? all.filter((e) => app.alarms.has(e.event)) : all,
       shown = found.slice(-SHOWN_EVENTS);
     note.textContent =
-      `${found.length} of ${app.run.doc.events.length}` +
+      `${found.length} of ${app.run.events.length}, in seconds since the first board began` +
       (shown.length < found.length ? `, the last ${shown.length} are shown` : "");
     box.replaceChildren(
       shown.length
@@ -76,12 +76,12 @@ function boardsView(app) {
     const score = run.doc.summary.score;
     box.replaceChildren(
       table(
-        ["board", "state", "rounds", score ?? "loss", "sent", "CPU", "peak memory", ...sensors.map(([, word]) => word)],
+        ["board", "state", "rounds", score ?? "test loss", "sent", "CPU", "peak memory", ...sensors.map(([, word]) => word)],
         run.doc.summary.boards.map((b) => ({
           gone: app.gone(b.node),
           cells: [
             b.node,
-            b.state + (b.restarts ? `, ${b.restarts} × restarted` : ""),
+            b.state + (b.restarts ? `, ${b.restarts} × restarted` : "") + (b.why ? `: ${b.why}` : ""),
             b.rounds,
             score ? scoreText(score)(b.scores[score]) : numberText(b.loss),
             bytesText(b.sent_bytes.socket ?? b.sent_bytes.payload),
@@ -126,7 +126,7 @@ function partitionView(app) {
       ...p.nodes.flatMap((node, k) =>
         app.picked(node)
           ? [
-              h("div", { class: "name" }, node),
+              h("div", { class: `name ${app.gone(node) ? "gone" : ""}` }, node, app.fate(node)),
               h(
                 "div",
                 {

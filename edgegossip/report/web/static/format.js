@@ -56,6 +56,17 @@ const scoreText = (name) => (name === "accuracy" ? percentText : numberText);
 const unitOf = (name) =>
   name.startsWith("eval/") ? scoreText(name.slice(5)) : (UNITS.find(([end]) => name.endsWith(end)) || [null, numberText])[1];
 
+// What its axis may show: an accuracy or a share ends at 100 %, and 0 means nothing in degrees and hertz. See yRange.
+const MOST = { "eval/accuracy": 1, "sys/throttled": 1, "sys/machine_percent": 100 };
+const limitsOf = (name) => ({
+  most: Object.hasOwn(MOST, name) ? MOST[name] : undefined,
+  free: name === "sys/temperature_c" || name === "sys/frequency_hz",
+});
+
+// What became of a board in one sentence: an entry of the summary's interruptions.
+const markText = ({ node, event, rounds, t_s, why }) =>
+  `${node} ${event === "restarted" ? "started again" : "lost"} after ${rounds} ${rounds === 1 ? "round" : "rounds"}, at ${secondsText(t_s)}: ${why}`;
+
 // The ticks of an axis, with as many digits as tell them apart.
 function tickTexts(values, text) {
   let texts = [];
@@ -67,7 +78,7 @@ function tickTexts(values, text) {
 }
 
 const TITLES = {
-  "train/loss": "Loss",
+  "train/loss": "Training loss",
   "eval/loss": "Test loss",
   "train/lr": "Learning rate",
   "codec/bits_per_value": "Bits per value",

@@ -20,7 +20,7 @@ function roundOf(run, node, step) {
   if (row < 0) return null;
   const length = seconds[row],
     text = (run.doc.spans[node] || {})[step];
-  const start = run.zero(node) + table.t_s[row] - length;
+  const start = run.time(node, table.t_s[row]) - length;
   if (text)
     return {
       node,
@@ -44,9 +44,9 @@ function ganttView(app) {
   const card = app.card("gantt", "One round, board by board", "full", note, partLegend(), box, more);
   const number = h("input", {
     type: "number",
-    min: 0,
+    min: 1,
     "aria-label": "round",
-    onchange: () => go(Number(number.value)),
+    onchange: () => go(Number(number.value) - 1),
   });
   const move = (way) => {
     const all = recorded(app.run);
@@ -73,12 +73,11 @@ function ganttView(app) {
     if (step === null || step < steps[0] || step > steps.at(-1)) step = middle(run);
     if (!steps.includes(step))
       step = steps.reduce((a, b) => (Math.abs(b - step) < Math.abs(a - step) ? b : a), steps[0]);
-    number.value = step;
-    number.max = steps.at(-1);
-    const rows = run.nodes
-      .filter((node) => app.picked(node))
-      .map((node) => roundOf(run, node, step))
-      .filter((r) => r);
+    number.value = step + 1;
+    number.max = steps.at(-1) + 1;
+    const shown = run.doc.summary.boards.map((b) => b.node).filter((node) => app.picked(node)),
+      found = shown.map((node) => (run.tables[node]?.step?.length && roundOf(run, node, step)) || { node, spans: [] }),
+      rows = found.filter((r) => r.spans.length);
     const exact = rows.length && rows.every((r) => r.exact);
     note.textContent = !rows.length
       ? ""
@@ -90,7 +89,7 @@ function ganttView(app) {
           : " Boards’ clocks are set by the beginning of their first round.");
     box.replaceChildren(
       rows.length
-        ? ganttSvg(app, rows, Math.max(280, box.clientWidth))
+        ? ganttSvg(app, found, rows, Math.max(280, box.clientWidth))
         : h("p", { class: "empty" }, "no seconds measured in this round"),
     );
     more.replaceChildren(
@@ -98,6 +97,7 @@ function ganttView(app) {
         table(
           ["board", "began", ...PARTS],
           rows.map((r) => ({
+            gone: app.gone(r.node),
             cells: [
               r.node,
               secondsText(r.start - Math.min(...rows.map((q) => q.start))),
@@ -126,12 +126,13 @@ const middle = (run) => {
   return all[Math.floor(all.length / 2)] ?? run.steps[0];
 };
 
-function ganttSvg(app, rows, width) {
+// `found` are all boards; those without this round have a row that says why.
+function ganttSvg(app, found, rows, width) {
   const names = width < 520 ? 64 : 108,
-    row = rows.length > 10 ? 19 : 25,
+    row = found.length > 10 ? 19 : 25,
     top = 4,
     bottom = 22,
-    height = top + bottom + row * rows.length;
+    height = top + bottom + row * found.length;
   const first = Math.min(...rows.map((r) => r.start)),
     last = Math.max(...rows.map((r) => r.start + r.spans.reduce((a, [, v]) => a + v, 0)));
   const x = (t) => names + ((t - first) / (last - first || 1)) * (width - names - 14);
@@ -152,10 +153,15 @@ function ganttSvg(app, rows, width) {
       ),
     );
   }
-  rows.forEach((r, k) => {
+  found.forEach((r, k) => {
     const y = top + k * row,
       name = r.node.length > names / 7 ? r.node.slice(0, Math.floor(names / 7) - 1) + "…" : r.node;
     svg.append(s("text", { x: 0, y: y + row / 2 + 4 }, name));
+    if (!r.spans.length) {
+      const mark = app.run.marks.findLast((one) => one.node === r.node),
+        text = mark ? markText(mark) : "no record of this round";
+      svg.append(s("text", { x: names + 4, y: y + row / 2 + 4, class: mark ? "fate" : "axis" }, text));
+    }
     let t = r.start;
     for (const [part, length] of r.spans) {
       const a = x(t),

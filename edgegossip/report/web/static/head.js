@@ -13,7 +13,7 @@ function renderHead(app) {
     bad = d.failed_nodes.length;
   const tiles = [
     ...scoreTiles(d),
-    ["Loss", numberText(d.loss), known(d.train_loss) ? `training ${numberText(d.train_loss)}` : ""],
+    ["Test loss", numberText(d.loss), known(d.train_loss) ? `training loss ${numberText(d.train_loss)}` : ""],
     [
       "Rounds",
       String(d.rounds),
@@ -24,8 +24,8 @@ function renderHead(app) {
         .filter((s) => s)
         .join(", "),
     ],
-    ["Time", secondsText(seconds), "of training"],
-    ["Sent", bytesText(s.socket ?? s.payload), known(s.payload) ? `payload ${bytesText(s.payload)}` : "by all boards"],
+    ["Wall time", secondsText(d.seconds), known(seconds) ? `${secondsText(seconds)} of training` : ""],
+    ["Sent", bytesText(s.socket ?? s.payload), `by all boards${known(s.payload) ? `, payload ${bytesText(s.payload)}` : ""}`],
     ["Bits per value", known(d.bits_per_value) ? d.bits_per_value.toFixed(2) : "–", "of what was sent"],
     [
       "Boards",

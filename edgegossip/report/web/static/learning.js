@@ -19,7 +19,7 @@ function metricSeries(app, run, name, { color, label = "", dots = false } = {}) 
       dots: dots || undefined,
       width: rows.length > 3 ? 1.1 : 1.5,
     }));
-    return { series, bands: [], arrays: rows.map((k) => m[k]), sorted: true };
+    return { series, bands: [], sorted: true };
   }
   const { mean, low, high } = run.spread(name, rows),
     ink = color || css("--accent");
@@ -39,7 +39,6 @@ function metricSeries(app, run, name, { color, label = "", dots = false } = {}) 
       },
     ],
     bands: [{ series: [1, 2], fill: `${ink}33` }],
-    arrays: [high],
   };
 }
 
@@ -63,13 +62,11 @@ function metricView(app, name, size, extra = {}) {
     height: extra.height || 210,
   });
   const draw = () => {
-    const { from, to } = app.state,
-      drawn = metricSeries(app, app.run, name, extra);
+    const drawn = metricSeries(app, app.run, name, extra);
     const data = {
       ...app.axis(),
       ...drawn,
-      zero: extra.zero,
-      top: drawn.arrays && !name.startsWith("eval/") ? topOf(drawn.arrays, from, to) : undefined,
+      ...limitsOf(name),
     };
     if (extra.also && app.run.has(extra.also)) addTest(app, data, extra.also);
     legend.replaceChildren(...legendOf(data.series));
@@ -85,7 +82,7 @@ function addTest(app, data, name) {
   data.series = [
     ...data.series,
     {
-      label: `test, ${rows.length > 1 ? "mean of boards" : app.run.nodes[rows[0]]}`,
+      label: `test, ${rows.length > 1 ? `mean of ${rows.length} boards` : app.run.nodes[rows[0]]}`,
       y: app.run.spread(name, rows).mean,
       kind: "last",
       color: css("--ink"),
@@ -170,7 +167,7 @@ function anyView(app) {
       });
     const drawn = metricSeries(app, app.run, now);
     legend.replaceChildren(...legendOf(drawn.series));
-    chart.draw({ ...app.axis(), ...drawn, top: drawn.arrays && topOf(drawn.arrays, app.state.from, app.state.to) });
+    chart.draw({ ...app.axis(), ...drawn, ...limitsOf(now) });
   };
   return { element: card.element, draw };
 }

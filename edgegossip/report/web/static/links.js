@@ -43,7 +43,7 @@ function linksView(app) {
       low = 0,
       high = Math.max(...values, 0);
     box.replaceChildren(
-      h("div", { class: "scroll" }, heat(names, cells, mode, text, low, high), scale(text, low, high)),
+      h("div", { class: "scroll" }, heat(app, names, cells, mode, text, low, high), scale(text, low, high)),
       linkTable(cells, mode, text),
     );
   };
@@ -53,7 +53,7 @@ function linksView(app) {
 const shade = (v, low, high) =>
   `color-mix(in oklab, var(--hot) ${Math.round(12 + 88 * (high > low ? (v - low) / (high - low) : 1))}%, var(--cold))`;
 
-function heat(names, cells, mode, text, low, high) {
+function heat(app, names, cells, mode, text, low, high) {
   const cell = (from, to) => {
     const c = cells.get(`${from}\n${to}`);
     if (!c) return h("td", { class: from === to ? "self" : "none" });
@@ -92,7 +92,7 @@ function heat(names, cells, mode, text, low, high) {
         h(
           "tr",
           {},
-          h("th", { scope: "row" }, from),
+          h("th", { scope: "row" }, from, app.fate(from)),
           names.map((to) => cell(from, to)),
         ),
       ),
