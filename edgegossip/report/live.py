@@ -79,7 +79,7 @@ class Live:
             if self._screen is None:
                 return
             if notice is not None:
-                self._screen.say(self._fleet, record.t_s, printable(notice.text), notice.alarm)
+                self._screen.say(self._fleet, self._fleet.clocks.at(record), printable(notice.text), notice.alarm)
             self._screen.refresh(self._fleet)
 
     def close(self) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from edgegossip.report.units import UNKNOWN, brief_text, bytes_text, number_text, printable, seconds_text
+from edgegossip.telemetry.clocks import AFTERWARDS, OF_THE_RUN, Clocks
 from edgegossip.telemetry.records import EVALUATED, PARTS, EventRecord, MetricsRecord, Record, score_text, scores_in
 from edgegossip.telemetry.run_folder import Follower, is_written, read_run
 from edgegossip.telemetry.summary import COORDINATOR, head_of, members_of
@@ -78,12 +79,20 @@ class Fleet:
     gets a line but does not count for the fleet's progress."""
 
     def __init__(self, members: Sequence[NodeId], rounds: Round) -> None:
-        self.members, self.rounds, self.t_s = tuple(members), rounds, 0.0
+        self.members, self.rounds = tuple(members), rounds
+        self.clocks = Clocks()
         self.boards = {name: Board(name) for name in members}
         self.score = ""  # the name of what evaluations go by; "" before the first, or with the loss alone
+        self._last_s: dict[NodeId, float] = {}  # of what a node said itself
+        self._run_s = 0.0  # of what was said of it
         self._known_down: set[str] = set()
         # By the event's name: when it was said, and how many were not since.
         self._routine: dict[str, tuple[float, int]] = {}
+
+    @property
+    def t_s(self) -> float:
+        """Seconds since the first board began."""
+        return max((self._run_s, *(self.clocks.of(node, t_s) for node, t_s in self._last_s.items())))
 
     @property
     def lost(self) -> tuple[NodeId, ...]:
@@ -111,7 +120,7 @@ class Fleet:
     def update(self, record: MetricsRecord) -> None:
         """Take in what a board measured in one round."""
         board = self._board(record.node)
-        self.t_s = max(self.t_s, record.t_s)
+        self._last_s[record.node] = max(self._last_s.get(record.node, 0.0), record.t_s)
         board.rounds = max(board.rounds, record.step + 1)
         board.loss = record.number("train/loss") if "train/loss" in record.values else board.loss
         if scores := scores_in(record.values):
@@ -130,11 +139,16 @@ class Fleet:
     def event(self, record: EventRecord) -> Notice | None:
         """Take in an event; returns what should be said of it, or None."""
         board = self._board(record.node)
-        if record.name not in ("compared", "averaged"):  # a look at the models, after the run
-            self.t_s = max(self.t_s, record.t_s)
+        self.clocks.take(record)
+        if record.name not in OF_THE_RUN:
+            self._last_s[record.node] = max(self._last_s.get(record.node, 0.0), record.t_s)
+        elif record.name not in AFTERWARDS:
+            self._run_s = max(self._run_s, record.t_s)
         if record.name in _STATES:
             board.state = board.doing = _STATES[record.name]
             board.waits = False
+            if board.state in ("lost", "failed"):
+                board.doing += f" at {seconds_text(self.clocks.at(record))}"
         elif record.name == "waiting":
             board.doing, board.waits, board.waits_since_s = record.text, True, record.t_s
         self._goes_on(record)
@@ -237,22 +251,23 @@ class Watcher:
         self.fleet = Fleet(self.members, self.head["rounds_asked"] or 0)
 
     def read(self) -> list[tuple[float, Notice]]:
-        """Take in what is new, and return what should be said of it. Raises OSError, and DataError
-        when the folder is none any more."""
+        """Take in what is new, and return what should be said of it, in its order. Raises OSError, and
+        DataError when the folder is none any more."""
         if self._follower.shrunk():
             self._begin()
-        said = list(self._taken(self._follower.new()))
+        taken = [*self._taken(self._follower.new())]  # all of them, before it is known when they were
+        said = sorted(((self.fleet.clocks.at(record), one) for record, one in taken), key=lambda timed: timed[0])
         self.notices.extend(said)
         return said
 
-    def _taken(self, records: Iterator[Record]) -> Iterator[tuple[float, Notice]]:
+    def _taken(self, records: Iterator[Record]) -> Iterator[tuple[EventRecord, Notice]]:
         for record in records:
             if not self.members and record.node not in self.fleet.members and record.node != COORDINATOR:
                 self.fleet.members = (*self.fleet.members, record.node)  # nothing tells who takes part: whoever does
             if isinstance(record, EventRecord):
                 notice = self.fleet.event(record)
                 if notice is not None:
-                    yield record.t_s, notice
+                    yield record, notice
             else:
                 self.fleet.update(record)
                 self.now.setdefault(record.node, BoardStats()).take(record)

@@ -64,11 +64,11 @@ def _notes(summary: Mapping[str, Any]) -> list[str]:
     if len(summary["boards"]) != 1:
         notes.append(f"all: {_whose(summary)}, bytes are sums over all boards")
     if summary["failed_nodes"]:
-        notes += [f"lost: {_name_and_why(row)}" for row in summary["boards"] if row["state"] == "lost"]
+        notes += [f"lost: {_name_and_why(row, summary)}" for row in summary["boards"] if row["state"] == "lost"]
         notes.append("figures of a lost board are up to that moment")
     if summary.get("restarted_nodes"):
         again = [row for row in summary["boards"] if row["restarts"]]
-        names = ", ".join(f"{row['node']} ({row['restarts']}x)" for row in again)
+        names = ", ".join(f"{row['node']} ({row['restarts']}x:{_when(row, summary, again=True)})" for row in again)
         notes.append(f"started again: {printable(names)}; figures are of all its processes together")
     if summary.get("unfinished_nodes"):
         notes.append(f"not finished: {printable(', '.join(summary['unfinished_nodes']))}")
@@ -97,9 +97,18 @@ def _title(summary: Mapping[str, Any]) -> str:
     return " | ".join(printable(str(part)) for part in parts if part)
 
 
-def _name_and_why(row: Mapping[str, Any]) -> str:
-    why = row.get("why")  # summaries of earlier versions have none
-    return printable(row["node"]) + (f", {printable(why, 300)}" if why else "")
+def _name_and_why(row: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
+    return printable(row["node"]) + _when(row, summary) + (f": {printable(row['why'], 300)}" if row["why"] else "")
+
+
+def _when(row: Mapping[str, Any], summary: Mapping[str, Any], again: bool = False) -> str:
+    """When a board's processes ended too early, of which it was started again or not."""
+    found = [
+        f" after {one['rounds']} rounds, at {seconds_text(one['t_s'])}"
+        for one in summary["interruptions"]
+        if one["node"] == row["node"] and (one["event"] == "restarted") == again
+    ]
+    return ",".join(found)
 
 
 def _name(row: Mapping[str, Any]) -> str:

@@ -11,7 +11,8 @@ from edgegossip.telemetry.records import EventRecord, Record
 from edgegossip.types import NodeId
 
 # Events about a node that another process writes: who started the run.
-OF_THE_RUN = frozenset({"lost", "restarted", "silent", "compared", "averaged"})
+AFTERWARDS = frozenset({"compared", "averaged"})  # a look at the models, when all boards' processes have ended
+OF_THE_RUN = frozenset({"lost", "restarted", "silent", *AFTERWARDS})
 BELIEVED_S = 86_400.0  # a time of day that is further from most others' is a wrong one
 
 

@@ -29,7 +29,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from edgegossip.telemetry.clocks import OF_THE_RUN, Clocks
+from edgegossip.telemetry.clocks import AFTERWARDS, OF_THE_RUN, Clocks
 from edgegossip.telemetry.records import EVALUATED, PARTS, EventRecord, MetricsRecord, Record, scores_in
 from edgegossip.telemetry.run_folder import RunData
 from edgegossip.telemetry.verdict import Evidence, RunPlan
@@ -54,7 +54,6 @@ _LAST = ("train/loss", "eval/loss")
 # event -> state of its node from then on
 _ENDS = {"finished": "finished", "lost": "lost", "error": "lost", "restarted": "unfinished"}
 _INTERRUPTED = ("lost", "error", "restarted")  # a process of the node is gone
-_AFTERWARDS = ("compared", "averaged")  # a look at the models, when all boards' processes have ended
 
 
 @dataclass(slots=True)
@@ -193,7 +192,7 @@ class Summary:
             if record.name in ("error", "lost"):
                 totals.why = record.text.removeprefix(f"lost {record.node}: ")
         if isinstance(record, EventRecord) and record.name in OF_THE_RUN:
-            if record.name not in _AFTERWARDS:
+            if record.name not in AFTERWARDS:
                 self._run_s = max(self._run_s, record.t_s)
         else:
             self._last_s[record.node] = max(self._last_s.get(record.node, 0.0), record.t_s)

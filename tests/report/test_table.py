@@ -4,7 +4,7 @@ import pytest
 
 from edgegossip.report.table import run_table
 from edgegossip.report.units import bytes_text, number_text, printable, seconds_text
-from edgegossip.telemetry.records import MetricsRecord
+from edgegossip.telemetry.records import EventRecord, MetricsRecord
 from edgegossip.telemetry.run_folder import read_run
 from edgegossip.telemetry.summary import summarise, summarise_records
 
@@ -99,3 +99,15 @@ def test_where_the_coordinator_evaluates_the_table_says_whose_figures_they_are()
     (whole,) = (line for line in text.splitlines() if line.startswith("all "))
     assert whole.split()[1:4] == ["75.00", "%", "0.5000"] and "200 B" in whole
     assert "all: scores and test loss are of the coordinator's model, bytes are sums over all boards" in text
+
+
+def test_the_table_says_when_boards_were_lost_and_started_again():
+    records = [MetricsRecord(node, k, k + 1.0, {"net/sent_bytes": 1}) for node in ("a", "b") for k in range(4)]
+    events = [
+        EventRecord("a", 2.5, "restarted", "a is started again: it was killed"),
+        EventRecord("b", 4.5, "lost", "lost b: it was killed"),
+        EventRecord("a", 5.0, "finished", "a finished"),
+    ]
+    text = run_table(summarise_records({"run": "r"}, ["a", "b"], records, events))
+    assert "lost: b after 4 rounds, at 4.50 s: it was killed" in text
+    assert "started again: a (1x: after 2 rounds, at 2.50 s)" in text

@@ -185,3 +185,21 @@ def test_the_table_has_the_score_that_the_run_goes_by(folder, scores, head):
     columns = lines[2].split()
     assert columns[:5] == ["board", "round", "train", "loss", head or "a"] and "accuracy" not in columns
     assert ("12.5000" in lines[4]) == bool(head) and lines[4].startswith("a ")
+
+
+def test_what_is_said_is_in_its_order_on_one_clock(folder):
+    """b's own clock began 10 s later than a's; c is lost by the clock of the run."""
+    folder.write(EventRecord("b", 1.0, "started", "b trains", {"unix_s": 1011.0}))
+    folder.write(EventRecord("b", 3.5, "peer-up", "c is back", {"peer": "c"}))
+    folder.write(EventRecord("a", 1.0, "started", "a trains", {"unix_s": 1001.0}))
+    folder.write(EventRecord("b", 2.5, "notice", "the disk is nearly full"))
+    folder.write(EventRecord("c", 13.0, "lost", "lost c: it was killed"))
+    folder.write(EventRecord("a", 12.75, "notice", "looks around"))
+    watcher = Watcher(folder.path)
+    said = watcher.read()
+    assert [(t_s, notice.text) for t_s, notice in said] == [
+        (12.5, "b: the disk is nearly full"),
+        (12.75, "a: looks around"),
+        (13.0, "lost c: it was killed"),
+    ]
+    assert "lost at 13.0 s" in plain_table(watcher) and "13.5 s wall" in plain_table(watcher)
