@@ -93,6 +93,9 @@ def panels(
             axes.set_title(printable(problems[k], 60), fontsize=9.5, color=INK)
             axes.grid(True)
             axes.label_outer()
+        if not y.log:
+            lowest = min((value for s in series for _, value in s.points if math.isfinite(value)), default=0.0)
+            _from_zero(grid.flat[0], lowest, y, kind)
         _legend(figure, paint, marks, lines=kind != "points")
         return save(figure, path)
 
@@ -129,6 +132,18 @@ def _finish(drawn: DrawnAxis, axis: Axis) -> None:
     elif axis.log:  # matplotlib's own choice is mathtext
         drawn.set_major_formatter(LogFormatter())
         drawn.set_minor_formatter(LogFormatter())
+
+
+def _from_zero(axes: Axes, lowest: float, y: Axis, kind: str) -> None:
+    """Let all panels begin at 0, as far as nothing is below, and a percentage end at 100: what
+    changes little must not look like a collapse. Single results are to be compared with each
+    other: their axis may be as short as 20 points."""
+    low, high = axes.get_ylim()
+    if y.unit == "%":
+        high = min(high, 1.0) if kind == "points" else 1.0
+        axes.set_ylim(max(0.0, min(low, high - 0.2)) if kind == "points" else 0.0, max(high, 0.2))
+    elif lowest >= 0:
+        axes.set_ylim(bottom=0)
 
 
 def _legend(figure: Figure, paint: dict[str, str], marks: Sequence[str], lines: bool) -> None:
@@ -217,8 +232,10 @@ def losses(curves: Sequence[tuple[str, Sequence[Sequence[float | None]]]], title
                 style: dict[str, Any] = {"marker": _MARKERS[k % len(_MARKERS)], "markersize": 3.5, "linewidth": 1.4}
                 axes.plot(points[:, column], points[:, 2], color=color, label=legend_text(name, 40), **style)
             axes.grid(True)
-        grid[0].set_xlabel("seconds")
+        grid[0].set_xlabel("seconds of training")
         grid[0].set_xlim(left=0)
+        if grid[0].dataLim.y0 >= 0:
+            grid[0].set_ylim(bottom=0)
         grid[1].set_xlabel("bytes sent by all boards")
         grid[1].set_xscale("log")
         grid[1].xaxis.set_major_formatter(EngFormatter(unit="B"))
@@ -246,7 +263,7 @@ def timelines(rounds: Sequence[tuple[str, Mapping[str, Sequence[Bar]]]], title: 
             axes.set_yticks(range(len(boards)), [printable(board, 20) for board in boards], fontsize=6.5)
             axes.set_ylim(len(boards) - 0.4, -0.6)
             axes.set_title(printable(name, 60), fontsize=9.5, color=INK)
-            axes.set_xlabel("seconds")
+            axes.set_xlabel("seconds since the first board began the round")
             axes.set_xlim(left=0)
             axes.grid(axis="x")
         handles, labels = grid[0][0].get_legend_handles_labels()

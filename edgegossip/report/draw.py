@@ -127,7 +127,7 @@ def draw_learning(curves: Curves, title: str, path: Path, summary: Mapping[str, 
         axes[0, 0].set_ylabel(f"{' and '.join(known)} loss".strip())
         if score:
             axes[1, 0].set_ylabel(f"test {printable(score, 32)}")
-        figure.legend(*axes[0, 1].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+        figure.legend(*axes[0, 1].get_legend_handles_labels(), loc="outside lower center", ncols=3)
         return save(figure, path)
 
 

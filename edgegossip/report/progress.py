@@ -251,8 +251,8 @@ class Watcher:
         self.fleet = Fleet(self.members, self.head["rounds_asked"] or 0)
 
     def read(self) -> list[tuple[float, Notice]]:
-        """Take in what is new, and return what should be said of it, in its order. Raises OSError, and
-        DataError when the folder is none any more."""
+        """Take in what is new, and return what should be said of it, in its order. Raises OSError,
+        and DataError when the folder is none any more."""
         if self._follower.shrunk():
             self._begin()
         taken = [*self._taken(self._follower.new())]  # all of them, before it is known when they were

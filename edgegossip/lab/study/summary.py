@@ -59,7 +59,7 @@ def scores_of(result: Result) -> Mapping[str, Mapping[str, float | None]]:
 
 
 def outcome(result: Result) -> str:
-    """Say what came out of a run in a few words: "accuracy 93.10 %", "mae 0.2143", "loss
+    """Say what came out of a run in a few words: "accuracy 93.10 %", "mae 0.2143", "test loss
     0.3511"."""
     name = headline(result)
     if name == "accuracy":
@@ -67,7 +67,7 @@ def outcome(result: Result) -> str:
     if name is not None:
         return f"{printable(name, 32)} {number_text(scores_of(result)[name]['averaged'], 4)}"
     loss = result.get("loss")
-    return "no evaluation" if loss is None else f"loss {number_text(loss['averaged'], 4)}"
+    return "no evaluation" if loss is None else f"test loss {number_text(loss['averaged'], 4)}"
 
 
 def _last_distance(result: Result) -> float | None:
@@ -83,7 +83,7 @@ _ACCURACY = (
 )
 _FIGURES = (
     *_ACCURACY,
-    _Figure("loss", "loss", lambda result: (result.get("loss") or {}).get("averaged"), _plainly(4)),
+    _Figure("loss", "test loss", lambda result: (result.get("loss") or {}).get("averaged"), _plainly(4)),
     _Figure("bits_per_value", "bits/value", lambda result: result["bits_per_value"], _plainly(3)),
     _Figure(
         "bytes_per_node_round",
@@ -92,13 +92,13 @@ _FIGURES = (
         lambda mean, std: bytes_text(mean),
     ),
     _Figure("consensus_distance", "consensus", _last_distance, _plainly(4)),
-    _Figure("seconds", "time", lambda result: result["seconds"], lambda mean, std: seconds_text(mean)),
+    _Figure("seconds", "wall", lambda result: result["seconds"], lambda mean, std: seconds_text(mean)),
 )
 
 NOTES = (
     "accuracy: of the mean of the nodes' models, on the whole test set; nodes, worst, best: of the nodes' own models;",
     "+-: sample standard deviation over the seeds, of which worst and best are means; sent: real frames, heads included;",
-    "consensus: root mean square distance of the nodes' models from their mean after the last round; time: of one run",
+    "consensus: root mean square distance of the nodes' models from their mean after the last round; wall: seconds of one run",
 )
 
 
@@ -346,7 +346,7 @@ def write_plots(folder: Path, cases: Sequence[Case], results: Mapping[str, Resul
         axis = plots.Axis("bytes sent by a node", log=10, unit="B")
         written.append(plots.panels(curves, title, path, axis, axis_of(shown), "curves"))
     if curves := [series(v, v.loss_by_bits) for v in found if v.loss_by_bits]:  # as ElastiCL's Figure 1
-        title, path = f"{study}: loss against bits sent", folder / "loss-bits.png"
+        title, path = f"{study}: training loss against bits sent", folder / "loss-bits.png"
         axis = plots.Axis("bits sent by a node", log=10, unit="bit")
         written.append(plots.panels(curves, title, path, axis, plots.Axis("training loss"), "curves"))
     apart = [(v, [(x, y) for x, y in v.by_round if y > 0]) for v in found]

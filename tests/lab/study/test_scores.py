@@ -47,7 +47,7 @@ def test_other_scores_have_columns_in_place_of_accuracys() -> None:
     assert rows[0]["scores"] == {"mae": 0.5, "r2": 0.5} and rows[0]["accuracy"] is None
     assert rows[0]["scores_std"]["mae"] == pytest.approx(0.3535534) and rows[1]["scores_std"]["mae"] is None
     head = summary.as_text(rows).splitlines()[0].split()
-    assert head[:5] == ["case", "seeds", "mae", "r2", "loss"]
+    assert head[:6] == ["case", "seeds", "mae", "r2", "test", "loss"]
     (line, _) = list(csv.DictReader(io.StringIO(summary.as_csv(rows))))
     assert (line["mae"], line["r2"], line["accuracy"]) == ("0.5", "0.5", "")
     assert "0.5000 ± 0.3536" in summary.as_markdown(rows)
@@ -56,7 +56,7 @@ def test_other_scores_have_columns_in_place_of_accuracys() -> None:
 def test_what_came_out_of_a_run_is_said_by_its_score_or_its_loss() -> None:
     assert summary.outcome(result(mae=0.25)) == "mae 0.2500"
     assert summary.outcome(result(accuracy=0.5)) == "accuracy 50.00 %"
-    assert summary.outcome(result()) == "loss 0.7500"
+    assert summary.outcome(result()) == "test loss 0.7500"
     assert summary.outcome({**result(), "loss": None}) == "no evaluation"
     earlier = {"accuracy": {"averaged": 0.5}, "loss": {"averaged": 1.0}}
     assert summary.outcome(earlier) == "accuracy 50.00 %"
