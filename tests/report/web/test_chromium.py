@@ -95,7 +95,7 @@ def test_dragging_zooms_and_keys_read_values(desktop, pages):
         desktop.devtools("Input.dispatchKeyEvent", type="keyDown", key="ArrowRight", code="ArrowRight")
     assert desktop.until(
         "return !document.getElementById('tip').hidden && document.getElementById('tip').textContent"
-    ).startswith("round 3")
+    ).startswith("after round 4")
     quiet(desktop, pages["one"])
 
 
@@ -182,6 +182,96 @@ def test_a_coordinator_evaluates_in_records_of_their_own(desktop, tmp_path):
     assert desktop.run("return document.querySelectorAll('#gantt rect').length") == 3
     assert desktop.run("return document.querySelectorAll('#links td[aria-label]').length") == 4
     quiet(desktop, page)
+
+
+# Pixels of the colour of alarms in a plot.
+MARKED = """const canvas = document.querySelector('#' + CARD + ' canvas'), at = canvas.getContext('2d');
+    const probe = document.createElement('i'); probe.style.color = css('--alarm'); document.body.append(probe);
+    const [r, g, b] = getComputedStyle(probe).color.match(/[0-9]+/g).map(Number); probe.remove();
+    const data = at.getImageData(0, 0, canvas.width, canvas.height).data; let n = 0;
+    for (let i = 0; i < data.length; i += 4) if (Math.abs(data[i] - r) + Math.abs(data[i + 1] - g) + Math.abs(data[i + 2] - b) < 30
+      && data[i + 3] > 200) n++;
+    return n"""
+
+
+@pytest.fixture
+def killed(desktop, tmp_path):
+    """A page of six rounds: b, whose clock began 10 s after a's, is killed after three. Sockets are
+    read in every other round."""
+    folder = RunFolder.create(tmp_path, "killed", '[run]\nname = "killed"\nmode = "gossip"\nrounds = 6\n', {})
+    for record in (
+        EventRecord("b", 1.0, "started", "b trains", {"unix_s": 1011.0}),
+        EventRecord("a", 1.0, "started", "a trains", {"unix_s": 1001.0}),
+        EventRecord("b", 3.9, "notice", "b has hot feet"),
+        EventRecord("b", 14.0, "lost", "lost b: killed by SIGKILL"),
+        EventRecord("a", 14.5, "peer-down", "lost b", {"peer": "b"}),
+        EventRecord("a", 17.5, "finished", "a finished"),
+    ):
+        folder.write(record)
+    for node, began_s, rounds in (("a", 11.0, 6), ("b", 1.0, 3)):
+        for step in range(rounds):
+            values = {"train/loss": 5.0 if step == 1 else 0.5, "time/compute_s": 1.0, "time/round_s": 1.0}
+            values |= {"eval/loss": 0.25, "eval/accuracy": 0.96} if step % 2 else {}
+            values |= {"net/sent_bytes": 2000} if step % 2 else {}
+            folder.write(MetricsRecord(node, step, began_s + step + 1.0 - 0.25, values))
+    folder.close()
+    page = write_page([folder.path], tmp_path / "killed.html")
+    show(desktop, page)
+    yield desktop
+    quiet(desktop, page)
+
+
+def test_events_are_sorted_on_one_clock(killed):
+    cells = killed.run("return [...document.querySelectorAll('#events td:first-child')].map(e => e.textContent)")
+    assert cells == ["1.00 s", "11.0 s", "13.9 s", "14.0 s", "14.5 s", "17.5 s"]
+    assert "17.5 s" in killed.run("return document.getElementById('tiles').textContent")
+
+
+def test_every_plot_shows_where_a_board_was_killed_and_its_row_says_so(killed):
+    for card in ("parts", "m-train-loss", "m-eval-accuracy", "m-time-round-s", "m-net-sent-bytes", "any"):
+        killed.run(f"document.getElementById('{card}').scrollIntoView()")
+        killed.until(f"return document.querySelector('#{card} canvas') !== null")
+        assert killed.run(MARKED.replace("CARD", f"'{card}'")) > 50, card
+    assert killed.run("return edgegossip.run.marks.map(m => edgegossip.run.steps[m.at] + 1).join()") == "3"
+    for card in ("time", "gantt"):
+        assert "b" in killed.run(f"return document.querySelector('#{card} .fate') && 'b'")
+    killed.run("document.querySelector('#gantt input').value = 5")
+    killed.run("document.querySelector('#gantt input').dispatchEvent(new Event('change'))")
+    text = killed.run("return document.querySelector('#gantt svg').textContent")
+    assert "b lost after 3 rounds, at 14.0 s: killed by SIGKILL".removeprefix("b ") in text
+
+
+def test_bytes_of_rounds_without_a_count_are_there_and_counted_once(killed):
+    assert killed.run("return [...edgegossip.run.matrix('net/sent_bytes')[0]].join()") == ",".join(["1000"] * 6)
+    assert killed.run("return edgegossip.run.bytes().at(-1)") == 8000
+    assert killed.run("return edgegossip.run.sum('net/sent_bytes', 1, 0, 5)") == 2000
+
+
+def test_axes_begin_at_0_end_at_100_percent_and_cut_no_peak(killed):
+    assert killed.run("return yRange(0.95, 0.97, limitsOf('eval/accuracy'))") == [0, 1]
+    low, high = killed.run("return yRange(42000, 48000, limitsOf('net/sent_bytes'))")
+    assert low == 0 and high > 48000
+    assert killed.run("return yRange(0.5, 5, limitsOf('train/loss'))")[1] > 5
+    assert killed.run("return yRange(40, 61, limitsOf('sys/temperature_c'))")[0] > 30
+
+
+def test_the_page_says_which_loss_and_counts_rounds_as_the_recipe_does(killed):
+    heads = killed.run("return [...document.querySelectorAll('h2')].map(e => e.textContent)")
+    assert "Training and test loss" in heads and "Loss" not in heads
+    assert "Test loss" in killed.run("return document.getElementById('tiles').textContent")
+    rounds = "return [...document.querySelectorAll('.range input[type=number]')].map(e => e.value).join()"
+    assert killed.run(rounds) == "1,6"
+
+
+def test_bytes_and_seconds_of_a_server_run_are_its_boards(desktop, tmp_path):
+    folder = RunFolder.create(tmp_path, "server", '[run]\nname = "server"\nmode = "server"\n', {})
+    for node, round_s in (("a", 1.0), ("b", 1.0), ("coordinator", 3.0)):
+        for step in range(3):
+            values = {"net/sent_bytes": 100, "time/wait_s": round_s, "time/round_s": round_s}
+            folder.write(MetricsRecord(node, step, round_s * (step + 1), values))
+    folder.close()
+    show(desktop, write_page([folder.path], tmp_path / "server.html"))
+    assert desktop.run("return [edgegossip.run.bytes().at(-1), edgegossip.run.seconds().at(-1)]") == [600, 3]
 
 
 def test_a_board_that_claims_a_round_beyond_all_reason_does_no_harm(desktop, tmp_path):

@@ -278,7 +278,7 @@ function drawMarks(u, marks, x) {
     const left = Math.round(u.valToPos(x[at], "x", true)),
       arm = 3 * unit;
     ctx.strokeStyle = color || css("--alarm");
-    ctx.lineWidth = 1.2 * unit;
+    ctx.lineWidth = 2 * Math.round(unit);
     ctx.setLineDash([4 * unit, 3 * unit]);
     ctx.beginPath();
     ctx.moveTo(left, bbox.top + 2 * arm);
