@@ -51,8 +51,9 @@ const UNITS = [
   ["_percent", orDash((v, more) => `${numberText(v, more)} %`)],
 ];
 
-// A score of an evaluation is a plain number whatever its name ends with, an accuracy a percentage.
-const scoreText = (name) => (name === "accuracy" ? percentText : numberText);
+// A score of an evaluation is a plain number whatever its name ends with, an accuracy a percentage, as in the table.
+const accuracyText = (v, digits = 2) => (known(v) ? `${(100 * v).toFixed(digits)} %` : "–");
+const scoreText = (name) => (name === "accuracy" ? accuracyText : numberText);
 const unitOf = (name) =>
   name.startsWith("eval/") ? scoreText(name.slice(5)) : (UNITS.find(([end]) => name.endsWith(end)) || [null, numberText])[1];
 

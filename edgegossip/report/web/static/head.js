@@ -73,8 +73,9 @@ function scoreTiles(d) {
     .slice(0, 3)
     .map(([name, v]) => {
       const text = scoreText(name),
-        spread = known(v.min) && d.nodes > 1 ? `${text(v.min)} to ${text(v.max)}` : "of the test set";
-      return [name.charAt(0).toUpperCase() + name.slice(1), text(v.mean), spread];
+        boards = d.boards.filter((b) => b.role === "board" && known(b.scores[name])).length,
+        spread = !boards ? "of the coordinator’s model" : boards > 1 ? `${text(v.min)} to ${text(v.max)}` : "of the test set";
+      return [`Test ${name}`, text(v.mean), spread];
     });
 }
 
