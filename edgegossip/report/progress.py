@@ -92,7 +92,8 @@ class Fleet:
     @property
     def t_s(self) -> float:
         """Seconds since the first board began."""
-        return max((self._run_s, *(self.clocks.of(node, t_s) for node, t_s in self._last_s.items())))
+        run_s = self.clocks.of(COORDINATOR, self._run_s)
+        return max((run_s, *(self.clocks.of(node, t_s) for node, t_s in self._last_s.items())))
 
     @property
     def lost(self) -> tuple[NodeId, ...]:

@@ -1,8 +1,9 @@
 """Times of all nodes on one clock: seconds since the first of them began.
 
-A node's `t_s` counts from the start of its own process, and `started` tells the time of day. What
-the starter of a run says of its boards (OF_THE_RUN) is by its own clock, which begins with the
-first board; a process that was started again goes on by that clock.
+A node's `t_s` counts from the start of its own process, and `started` tells the time of day. A
+board that comes back by itself goes on where it was, and tells the time of day again. What the
+starter of a run says of its boards (OF_THE_RUN) is by its own clock, which begins with the first
+board, or is the coordinator's; a process that it started again goes on by that clock.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from edgegossip.telemetry.records import EventRecord, Record
 from edgegossip.types import NodeId
 
+COORDINATOR = "coordinator"  # the node name under which a coordinator writes; it is not a board
 # Events about a node that another process writes: who started the run.
 AFTERWARDS = frozenset({"compared", "averaged"})  # a look at the models, when all boards' processes have ended
 OF_THE_RUN = frozenset({"lost", "restarted", "silent", *AFTERWARDS})
@@ -21,34 +23,44 @@ class Clocks:
     own events come as it wrote them."""
 
     def __init__(self) -> None:
-        self.unix_s: dict[NodeId, float] = {}  # node -> time of day of its first process's t_s = 0
-        self.shift_s: dict[NodeId, float] = {}  # node -> how much later than the first one's that is
-        self.restarted_s: dict[NodeId, float] = {}  # node -> t_s from which another process goes on
+        self.began_unix_s = 0.0  # the time of day at which this clock was 0; 0: nobody told any
+        self.shifts_s: dict[NodeId, list[tuple[float, float]]] = {}  # node -> what is added from which t_s on
+        # node -> from which t_s on, the time of day of t_s = 0; None: the clock of the run
+        self._zeros: dict[NodeId, list[tuple[float, float | None]]] = {}
+        self._loads_s: dict[NodeId, float] = {}  # node -> when its present process began to write
 
     def take(self, event: EventRecord) -> None:
         """Take in one event."""
-        unix_s = event.fields.get("unix_s")
-        if event.name == "restarted":
-            self.restarted_s.setdefault(event.node, event.t_s)
-        elif isinstance(unix_s, float | int) and event.node not in {*self.restarted_s, *self.unix_s}:
-            self.unix_s[event.node] = float(unix_s) - event.t_s
-            middle_s = sorted(self.unix_s.values())[len(self.unix_s) // 2]
-            known = {node: s for node, s in self.unix_s.items() if abs(s - middle_s) < BELIEVED_S}
-            first_s = min(known.values())
-            self.shift_s = {node: s - first_s for node, s in known.items()}
+        unix_s, zeros = event.fields.get("unix_s"), self._zeros.get(event.node, [])
+        if event.name in ("loading", "listening"):
+            self._loads_s.setdefault(event.node, event.t_s)
+        elif event.name == "restarted":
+            self._settle(event.node, [*zeros, (event.t_s, None)])
+        elif isinstance(unix_s, float | int):
+            zero, since_s = float(unix_s) - event.t_s, self._loads_s.pop(event.node, event.t_s)
+            if not zeros:
+                self._settle(event.node, [(0.0, zero)])
+            elif (last := zeros[-1][1]) is not None and 0 < zero - last < BELIEVED_S:  # it was away so long
+                self._settle(event.node, [*zeros, (since_s, zero)])
 
-    @property
-    def began_unix_s(self) -> float:
-        """The time of day at which this clock was 0; 0 where no node told any."""
-        return min((self.unix_s[node] for node in self.shift_s), default=0.0)
+    def _settle(self, node: NodeId, zeros: list[tuple[float, float | None]]) -> None:
+        self._zeros[node] = zeros
+        first = {node: zeros[0][1] for node, zeros in self._zeros.items()}
+        told = sorted(zero for zero in first.values() if zero is not None)
+        known = {n: z for n, z in first.items() if z is not None and abs(z - told[len(told) // 2]) < BELIEVED_S}
+        self.began_unix_s = began_s = min(known.values(), default=0.0)
+        self.shifts_s = {
+            n: [(since_s, 0.0 if zero is None else zero - began_s) for since_s, zero in self._zeros[n]] for n in known
+        }
 
     def at(self, record: Record) -> float:
         """Return when that was, on the clock of all."""
-        if isinstance(record, EventRecord) and record.name in OF_THE_RUN:
-            return record.t_s
-        return self.of(record.node, record.t_s)
+        of_the_run = isinstance(record, EventRecord) and record.name in OF_THE_RUN
+        return self.of(COORDINATOR if of_the_run else record.node, record.t_s)
 
     def of(self, node: NodeId, t_s: float) -> float:
         """Return a node's own time on the clock of all; unchanged where it never told it."""
-        again_s = self.restarted_s.get(node)
-        return t_s if again_s is not None and t_s >= again_s else t_s + self.shift_s.get(node, 0.0)
+        for since_s, shift_s in reversed(self.shifts_s.get(node, ())):
+            if t_s >= since_s:
+                return t_s + shift_s
+        return t_s

@@ -30,12 +30,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from edgegossip.telemetry.clocks import AFTERWARDS, OF_THE_RUN, Clocks
+from edgegossip.telemetry.clocks import COORDINATOR as COORDINATOR
 from edgegossip.telemetry.records import EVALUATED, PARTS, EventRecord, MetricsRecord, Record, scores_in
 from edgegossip.telemetry.run_folder import RunData
 from edgegossip.telemetry.verdict import Evidence, RunPlan
 from edgegossip.types import NodeId
 
-COORDINATOR = "coordinator"  # the node name under which a coordinator writes; it is not a board
 _SENT_METRICS = {
     "payload": "net/payload_bytes",
     "overhead": "net/overhead_bytes",
@@ -203,7 +203,8 @@ class Summary:
         nodes = {
             name: self._nodes[name] for name in names[: self._members] + sorted(names[self._members :], key=_parts)
         }
-        seconds = max((self._run_s, *(self._clocks.of(node, s) for node, s in self._last_s.items())))
+        run_s = self._clocks.of(COORDINATOR, self._run_s)
+        seconds = max((run_s, *(self._clocks.of(node, s) for node, s in self._last_s.items())))
         return {
             **_document(head, nodes, seconds),
             "interruptions": sorted(self._interruptions(nodes), key=lambda one: one["t_s"]),

@@ -7,6 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgegossip.telemetry.clocks import Clocks
 from edgegossip.telemetry.records import PARTS, EventRecord, MetricsRecord
 from edgegossip.telemetry.run_folder import RunFolder, read_run
 from edgegossip.telemetry.summary import Summary, summarise, summarise_records
@@ -216,3 +217,19 @@ def test_each_interruption_is_told_once_with_its_time_and_rounds():
     for record in (*events, *rounds):  # a follower reads events first
         live.take(record)
     assert live.document(HEAD)["interruptions"] == document["interruptions"]
+
+
+def test_a_board_that_comes_back_by_itself_was_away_meanwhile():
+    """Its records go on where they ended, and the time of day says how long it was away: 100 s.
+    A coordinator that began 5 s after it says that it was lost."""
+    rounds = [_round("a", 0, 2.0), _round("a", 1, 4.0)]
+    events = [_started("a", 1.0, 1001.0), EventRecord("coordinator", 1.0, "started", "x", {"unix_s": 1006.0})]
+    events.append(EventRecord("a", 2.0, "lost", "lost a: it was silent"))
+    events += [EventRecord("a", 2.5, "loading", "a loads"), _started("a", 3.0, 1103.0)]
+    document = summarise_records(HEAD, ["a"], rounds, events)
+    assert document["seconds"] == 104.0 and document["interruptions"][0]["t_s"] == 7.0
+    clocks = Clocks()
+    for event in events:
+        clocks.take(event)
+    assert [clocks.at(event) for event in events] == [1.0, 6.0, 7.0, 102.5, 103.0]
+    assert [clocks.of("a", t_s) for t_s in (2.0, 4.0)] == [2.0, 104.0]

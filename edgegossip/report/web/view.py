@@ -146,7 +146,7 @@ class RunView:
             "links_of": "links" if self.tables.links else "sockets",
             "spans": self.tables.shown_spans(known.span),
             "spans_until": self.tables.last_span,
-            "clocks": {node: self.tables.clock(node) for node in self.tables.clocks.shift_s},
+            "clocks": self.tables.clocks.shifts_s,
             "events": self.tables.shown_events(known.events),
             "events_from": known.events,
             "events_until": len(self.tables.events),
@@ -354,11 +354,6 @@ class Tables:
     def _event(self, record: EventRecord) -> None:
         self.events.append(record)
         self.clocks.take(record)
-
-    def clock(self, node: NodeId) -> tuple[float, float | None]:
-        """Return what is added to a node's t_s on the clock of all, and from which t_s on nothing
-        is: see clocks.py."""
-        return self.clocks.shift_s.get(node, 0.0), self.clocks.restarted_s.get(node)
 
     def shown_links(self, mode: str | None, coordinator: NodeId) -> dict[tuple[NodeId, NodeId], list[float]]:
         """Return the bytes and seconds by link. Boards of a coordinator have one link each, whose

@@ -189,8 +189,8 @@ MARKED = """const canvas = document.querySelector('#' + CARD + ' canvas'), at = 
     const probe = document.createElement('i'); probe.style.color = css('--alarm'); document.body.append(probe);
     const [r, g, b] = getComputedStyle(probe).color.match(/[0-9]+/g).map(Number); probe.remove();
     const data = at.getImageData(0, 0, canvas.width, canvas.height).data; let n = 0;
-    for (let i = 0; i < data.length; i += 4) if (Math.abs(data[i] - r) + Math.abs(data[i + 1] - g) + Math.abs(data[i + 2] - b) < 30
-      && data[i + 3] > 200) n++;
+    for (let i = 0; i < data.length; i += 4)
+      if (data[i + 3] > 200 && Math.abs(data[i] - r) + Math.abs(data[i + 1] - g) + Math.abs(data[i + 2] - b) < 30) n++;
     return n"""
 
 

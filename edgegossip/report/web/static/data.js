@@ -94,7 +94,7 @@ class Run {
     this.names = new Set(this.doc.names);
     this.state = keyed(Object.fromEntries(this.doc.summary.boards.map((row) => [row.node, row.state])));
     this.events = this.doc.events
-      .map((event) => ({ ...event, t_s: event.own ? this.clock(event.node, event.t_s) : event.t_s }))
+      .map((event) => ({ ...event, t_s: this.clock(event.own ? event.node : this.doc.coordinator, event.t_s) }))
       .sort((a, b) => a.t_s - b.t_s);
     // Each time that a board's process ended too early, at the last round that it had done.
     this.marks = (this.doc.summary.interruptions || []).map((one) => ({ ...one, at: this.placeOf(one.rounds - 1) }));
@@ -102,8 +102,8 @@ class Run {
 
   // A node's own time on the clock of all, as clocks.py has it.
   clock(node, t_s) {
-    const [shift, again] = this.doc.clocks[node] || [0, null];
-    return again !== null && t_s >= again ? t_s : t_s + shift;
+    const [, shift] = (this.doc.clocks[node] || []).findLast(([since]) => t_s >= since) || [0, 0];
+    return t_s + shift;
   }
 
   // The index of the last round up to this one; 0 before the first.
