@@ -53,7 +53,7 @@ _SUMMED = (
 _LAST = ("train/loss", "eval/loss")
 # event -> state of its node from then on
 _ENDS = {"finished": "finished", "lost": "lost", "error": "lost", "restarted": "unfinished"}
-_INTERRUPTED = ("lost", "error", "restarted")  # a process of the node is gone
+_INTERRUPTED = ("lost", "error", "restarted", "loading")  # a process of the node is gone
 
 
 @dataclass(slots=True)
@@ -73,6 +73,7 @@ class _Totals:
     encoded_values: float = 0.0
     peak_rss_bytes: float | None = None
     restarts: int = 0
+    loads: int = 0  # processes that went on where one had ended
     interruptions: list[tuple[str, EventRecord]] = field(default_factory=list)  # what it came to, who told first
     times_s: array[float] = field(default_factory=lambda: array("d"))  # of its rounds, as they came
     steps: array[int] = field(default_factory=lambda: array("q"))
@@ -103,12 +104,19 @@ class _Totals:
 
     def interrupted(self, event: EventRecord) -> None:
         """Note the end of a process. Of one end two may tell: the board itself, and who started
-        it."""
+        it. One that nobody told is known by the next process, which loads what was kept."""
+        self.restarts += event.name == "restarted"
+        self.loads += event.name == "loading"
+        if event.name == "loading":
+            if self.loads <= self.restarts:
+                return
+            self.restarts += 1
+        came_to = event.name if event.name in ("lost", "error") else "restarted"
         if self.interruptions and self.interruptions[-1][0] != "restarted":
-            event_then, told = self.interruptions.pop()
-            self.interruptions.append((event.name if event.name == "restarted" else event_then, told))
+            before, told = self.interruptions.pop()
+            self.interruptions.append((came_to if came_to == "restarted" else before, told))
         else:
-            self.interruptions.append((event.name, event))
+            self.interruptions.append((came_to, event))
 
     def bytes(self, name: str) -> int | None:
         return round(self.sums[name]) if name in self.sums else None
@@ -188,7 +196,6 @@ class Summary:
             totals.state = _ENDS.get(record.name, totals.state)
             if record.name in _INTERRUPTED:
                 totals.interrupted(record)
-            totals.restarts += record.name == "restarted"
             if record.name in ("error", "lost"):
                 totals.why = record.text.removeprefix(f"lost {record.node}: ")
         if isinstance(record, EventRecord) and record.name in OF_THE_RUN:
