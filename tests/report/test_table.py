@@ -109,5 +109,5 @@ def test_the_table_says_when_boards_were_lost_and_started_again():
         EventRecord("a", 5.0, "finished", "a finished"),
     ]
     text = run_table(summarise_records({"run": "r"}, ["a", "b"], records, events))
-    assert "lost: b after 4 rounds, at 4.50 s: it was killed" in text
-    assert "started again: a (1x: after 2 rounds, at 2.50 s)" in text
+    assert "lost: b after 4 rounds, at 4.50 s wall: it was killed" in text
+    assert "started again: a (1x: after 2 rounds, at 2.50 s wall)" in text

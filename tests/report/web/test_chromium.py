@@ -238,7 +238,7 @@ def test_every_plot_shows_where_a_board_was_killed_and_its_row_says_so(killed):
     killed.run("document.querySelector('#gantt input').value = 5")
     killed.run("document.querySelector('#gantt input').dispatchEvent(new Event('change'))")
     text = killed.run("return document.querySelector('#gantt svg').textContent")
-    assert "b lost after 3 rounds, at 14.0 s: killed by SIGKILL".removeprefix("b ") in text
+    assert "b lost after 3 rounds, at 14.0 s wall: killed by SIGKILL" in text
 
 
 def test_bytes_of_rounds_without_a_count_are_there_and_counted_once(killed):

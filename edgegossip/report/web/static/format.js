@@ -66,7 +66,7 @@ const limitsOf = (name) => ({
 
 // What became of a board in one sentence: an entry of the summary's interruptions.
 const markText = ({ node, event, rounds, t_s, why }) =>
-  `${node} ${event === "restarted" ? "started again" : "lost"} after ${rounds} ${rounds === 1 ? "round" : "rounds"}, at ${secondsText(t_s)}${why && `: ${why}`}`;
+  `${node} ${event === "restarted" ? "started again" : "lost"} after ${rounds} ${rounds === 1 ? "round" : "rounds"}, at ${secondsText(t_s)} wall${why && `: ${why}`}`;
 
 // The ticks of an axis, with as many digits as tell them apart.
 function tickTexts(values, text) {
