@@ -246,12 +246,10 @@ def _inside(axes: Axes, left: Numbers, seconds: Numbers, longest: float, color: 
 
 
 def _board_label(row: Mapping[str, Any]) -> str:
-    fate = (
-        "" if row["state"] == "finished" or row["role"] != "board" else f"{row['state']} after {row['rounds']} rounds"
-    )
-    again = f"{row['restarts']}x started again" if row["restarts"] else ""
-    words = ", ".join(text for text in (again, fate) if text)
-    return printable(row["node"], 40) + (f"\n({words})" if words else "")
+    words = [f"{row['restarts']}x started again"] if row["restarts"] else []
+    if row["state"] != "finished" and row["role"] == "board":
+        words.append(f"{row['state']} after {row['rounds']} round{'' if row['rounds'] == 1 else 's'}")
+    return printable(row["node"], 40) + (f"\n({', '.join(words)})" if words else "")
 
 
 def draw_partition(nodes: Sequence[str], classes: Sequence[str], counts: Any, title: str, path: Path) -> Path:

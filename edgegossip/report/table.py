@@ -104,7 +104,7 @@ def _name_and_why(row: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
 def _when(row: Mapping[str, Any], summary: Mapping[str, Any], again: bool = False) -> str:
     """When a board's processes ended too early, of which it was started again or not."""
     found = [
-        f" after {one['rounds']} rounds, at {seconds_text(one['t_s'])} wall"
+        f" after {one['rounds']} round{'' if one['rounds'] == 1 else 's'}, at {seconds_text(one['t_s'])} wall"
         for one in summary["interruptions"]
         if one["node"] == row["node"] and (one["event"] == "restarted") == again
     ]

@@ -196,7 +196,9 @@ def test_a_script_that_raises_is_named_and_the_others_go_on(script: Path, tmp_pa
         code, out, err = running.finish()
     assert code == 7, (out, err)
     assert re.search(r"lost board-1: train\.py, line 2\d: ZeroDivisionError", err), err
-    assert re.search(r"^lost: board-1, train\.py, line 2\d: ZeroDivisionError", out, re.M), out
+    assert re.search(
+        r"^lost: board-1 after \d+ rounds?, at .* wall: train\.py, line 2\d: ZeroDivisionError", out, re.M
+    ), out
     log = next(runs.glob("*/logs/board-1.log")).read_text()
     assert "Traceback" in log and "train.py" in log
 
