@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 SPOOL_BYTES = 256 << 20
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # parameters of mallopt(3)
-_KEPT_BYTES, _LARGEST_BYTES = 128 << 20, 32 << 20  # the latter is the most that glibc takes
+KEPT_BYTES, _LARGEST_BYTES = 128 << 20, 32 << 20  # the latter is the most that glibc takes
 
 
 class Buffer:
@@ -130,14 +130,14 @@ def trim_heap() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def enlarge_heap() -> None:
-    """Keep up to 128 MiB of free memory for what is asked next, in blocks of up to 32 MiB, where
-    the C library can (glibc).
+def enlarge_heap(kept_bytes: int = KEPT_BYTES) -> None:
+    """Keep up to `kept_bytes` of free memory for what is asked next, in blocks of up to 32 MiB,
+    where the C library can (glibc).
 
     Otherwise an optimiser's temporary tensors are given back in every step, and the system clears
     them for the next one: of a step of a perceptron of 2 million weights that was a third.
     `trim_heap` still gives all back."""
     with suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)
-        libc.mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
+        libc.mallopt(_TRIM_THRESHOLD, kept_bytes)
         libc.mallopt(_MMAP_THRESHOLD, _LARGEST_BYTES)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -69,3 +71,37 @@ def test_room_to_write_to_is_a_file_where_the_disk_has_room(
     if room is not None:
         room[:] = np.frombuffer(b"".join(PIECES), np.uint8)
         assert bytes(room) == b"".join(PIECES) and not list(tmp_path.iterdir())
+
+
+FRAMES_TO_AND_FRO = """
+import resource
+from edgegossip.mesh import GrpcTransport
+from edgegossip.mesh.base import PeerUp, Received
+
+a, b = GrpcTransport("a", bytes(16)), GrpcTransport("b", bytes(16))
+a.connect({"b": b.address}), b.connect({"a": a.address})
+
+def wait(node, kind):
+    while not isinstance(node.incoming(10.0), kind):
+        pass
+
+def rounds(count):
+    for _ in range(count):
+        for node, peer in ((a, "b"), (b, "a")):
+            node.send(peer, [frame])
+        for node in (a, b):
+            wait(node, Received)
+
+frame = bytes(1_000_000)
+wait(a, PeerUp), wait(b, PeerUp)
+rounds(20)  # chunks get larger, and with them what is kept
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+rounds(50)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / 100)
+a.close(), b.close()
+"""
+
+
+def test_frames_find_the_memory_of_those_before_them() -> None:
+    done = subprocess.run([sys.executable, "-c", FRAMES_TO_AND_FRO], capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 60  # of the 244 pages of a frame, which are several times in memory

@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 from typing_extensions import override
 
 from edgegossip.agreement import Agreement
-from edgegossip.memory import Spool
+from edgegossip.memory import Spool, enlarge_heap
 from edgegossip.mesh import address as addresses
 from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh._proto import mesh_pb2
@@ -43,6 +43,10 @@ from edgegossip.untrusted import Refusal
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
+# Of free memory, for the next frames: what glibc itself keeps at most, once a block of 32 MiB was
+# freed. Before that it gives back what frames leave, page by page, and clears it for the next ones:
+# a quarter of the processor time of a ring with frames of 1 MB.
+KEPT_BYTES = 64 << 20
 _SLACK_S = 5.0  # beyond flush_s and linger_s, for what ends by itself
 
 
@@ -94,6 +98,7 @@ class GrpcTransport(Transport):
         self._shut: dict[NodeId, str] = {}  # whom the node closed, and why
         self._spreading: set[asyncio.Task[None]] = set()
         where = addresses.listen_address(listen, insecure=insecure or security is not None)
+        enlarge_heap(KEPT_BYTES)
         self._loop = asyncio.new_event_loop()
         self._loop.set_exception_handler(_log_quietly)
         self._thread = threading.Thread(target=self._loop.run_forever, name=f"mesh {node}", daemon=True)
