@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import os
 import platform
+import subprocess
 import sys
 import threading
 import time
@@ -30,9 +31,14 @@ if TYPE_CHECKING:
 PACKAGES = ("edgegossip", "numpy", "torch", "grpcio", "protobuf", "psutil", "click", "flwr")
 
 
+_CHECKOUT = Path(__file__).resolve().parents[2]
+_GIT_S = 10.0  # longest time that git may take
+
+
 def environment(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Return the machine and the software as a JSON document; `argv` is the command line, `isa` the
-    native kernels' choice."""
+    native kernels' choice, `commit` and `dirty` are those of `source_state`."""
+    commit, dirty = source_state()
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": list(sys.argv if argv is None else argv),
@@ -46,8 +52,26 @@ def environment(argv: Sequence[str] | None = None) -> dict[str, Any]:
         "usable_threads": len(os.sched_getaffinity(0)),
         "memory_bytes": psutil.virtual_memory().total,
         "isa": native.isa(),
+        "commit": commit,
+        "dirty": dirty,
         "packages": {name: package_version(name, sys.path) for name in PACKAGES},
     }
+
+
+def source_state(checkout: Path = _CHECKOUT) -> tuple[str | None, bool | None]:
+    """Return the commit that the package's files are of, and whether some of them differ from it.
+    (None, None) where it does not run from a checkout of its own, or git does not tell."""
+    if not (checkout / ".git").exists():
+        return None, None
+    git = ["git", "--no-optional-locks", "-C", str(checkout)]
+    try:
+        commit, changed = (
+            subprocess.run([*git, *words], capture_output=True, text=True, check=True, timeout=_GIT_S).stdout.strip()
+            for words in (["rev-parse", "--short=12", "HEAD"], ["status", "--porcelain", "--untracked-files=no"])
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None, None
+    return commit, bool(changed)
 
 
 def board_name(device_tree: Path = Path("/proc/device-tree")) -> str | None:

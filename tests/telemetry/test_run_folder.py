@@ -17,7 +17,7 @@ import pytest
 
 from edgegossip import native
 from edgegossip.files import write_atomic
-from edgegossip.telemetry.machine import PACKAGES, board_name, cpu_name, environment, package_version
+from edgegossip.telemetry.machine import PACKAGES, board_name, cpu_name, environment, package_version, source_state
 from edgegossip.telemetry.records import MetricsRecord
 from edgegossip.telemetry.run_folder import RunFolder, is_written, read_run
 from edgegossip.types import DataError, HostError
@@ -270,6 +270,25 @@ def test_environment_imports_nothing_heavy():
     assert document["packages"]["numpy"] == np.__version__ and document["memory_bytes"] > 0
     assert datetime.fromisoformat(document["started"]).tzinfo is not None
     assert environment()["python"].split()[1] == ".".join(map(str, sys.version_info[:3]))
+
+
+def test_a_result_names_its_commit_and_whether_the_tree_was_clean(tmp_path):
+    def git(*words):
+        who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        return subprocess.run(["git", "-C", tmp_path, *who, *words], check=True, capture_output=True, text=True).stdout
+
+    assert source_state(tmp_path) == (None, None)
+    git("init", "-q")
+    assert source_state(tmp_path) == (None, None)  # nothing is committed
+    (tmp_path / "a").write_text("1")
+    git("add", "a")
+    git("commit", "-qm", "a")
+    head = git("rev-parse", "HEAD").strip()
+    (tmp_path / "beside").write_text("no file of the commit")
+    assert source_state(tmp_path) == (head[:12], False)
+    (tmp_path / "a").write_text("2")
+    assert source_state(tmp_path) == (head[:12], True)
+    assert {"commit", "dirty", "isa", "cpu"} <= set(environment())
 
 
 def test_package_versions_are_those_of_the_metadata(tmp_path):

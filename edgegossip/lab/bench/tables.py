@@ -4,7 +4,7 @@ Markdown page as docs/results keeps it."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,19 @@ from edgegossip.types import EXIT_OK, EXIT_RUN
 
 
 def machine_line(machine: dict[str, Any]) -> str:
-    """Return what the figures depend on: processor, threads, system, Python, kernels, date."""
+    """Return what the figures depend on: processor, threads, system, Python, kernels, commit,
+    date."""
     return (
         f"{machine['cpu'] or machine['machine']}, {machine['usable_threads']} threads, {machine['system']}, "
-        f"{machine['python']}, isa {machine['isa']}, {machine['started']}"
+        f"{machine['python']}, isa {machine['isa']}, {source_text(machine)}, {machine['started']}"
     )
+
+
+def source_text(machine: Mapping[str, Any]) -> str:
+    """Return the commit and whether files differ from it, as `machine.environment` found them."""
+    if not machine.get("commit"):
+        return "commit not recorded"
+    return f"commit {machine['commit']} ({'dirty' if machine['dirty'] else 'clean'})"
 
 
 def packages_line(machine: dict[str, Any], *names: str) -> str:
