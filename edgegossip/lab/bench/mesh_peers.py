@@ -20,9 +20,11 @@ from typing import Any, Protocol, TypeVar
 
 from typing_extensions import override
 
+from edgegossip.memory import enlarge_heap
 from edgegossip.mesh import GrpcTransport, MeshLimits
 from edgegossip.mesh._grpc import grpc
 from edgegossip.mesh.base import PeerUp, Received, SendFailed, SendReceipt, TransportEvent
+from edgegossip.mesh.transport import KEPT_BYTES
 from edgegossip.types import PeerError
 
 PATIENCE_S = 60.0  # longest silence; bounds a measurement that hangs
@@ -168,6 +170,17 @@ class MeshPeer(RingPeer):
 _T = TypeVar("_T")
 _SERVICE, _STREAM = "bare.Bytes", "Stream"
 _OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
+# What who tunes gRPC for large messages sets: windows and frames of HTTP/2 that hold several
+# messages, no pings that measure the link, reads of up to 4 MiB.
+_TUNED_OPTIONS = (
+    *_OPTIONS,
+    ("grpc.http2.lookahead_bytes", 16 << 20),
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.max_frame_size", (1 << 24) - 1),
+    ("grpc.experimental.tcp_read_chunk_size", 1 << 20),
+    ("grpc.experimental.tcp_min_read_chunk_size", 1 << 16),
+    ("grpc.experimental.tcp_max_read_chunk_size", 4 << 20),
+)
 
 
 class _BareService:
@@ -201,11 +214,14 @@ class BareGrpcPeer(RingPeer):
 
     A frame goes out in messages of `message_bytes`; several sizes are measured and the fastest
     counts. Sync gRPC with threads measures like asyncio. What arrives is counted and dropped, which
-    the mesh cannot do.
+    the mesh cannot do. `tuned`: with wide windows, and the heap that the mesh has.
     """
 
-    def __init__(self, name: str, message_bytes: int) -> None:
+    def __init__(self, name: str, message_bytes: int, *, tuned: bool) -> None:
         self._name, self._message_bytes = name, message_bytes
+        self._options = _TUNED_OPTIONS if tuned else _OPTIONS
+        if tuned:
+            enlarge_heap(KEPT_BYTES)
         self._loop = asyncio.new_event_loop()
         asyncio.set_event_loop(self._loop)
         self._channels: list[grpc.aio.Channel] = []
@@ -247,7 +263,7 @@ class BareGrpcPeer(RingPeer):
 
     async def _serve(self) -> int:
         self._service = _BareService()
-        self._server = grpc.aio.server(options=_OPTIONS)
+        self._server = grpc.aio.server(options=self._options)
         self._server.add_generic_rpc_handlers((self._service.handler(),))
         port: int = self._server.add_insecure_port("127.0.0.1:0")
         await self._server.start()
@@ -255,7 +271,7 @@ class BareGrpcPeer(RingPeer):
 
     async def _connect(self, peers: Mapping[str, str]) -> None:
         for peer, address in peers.items():
-            channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
+            channel = grpc.aio.insecure_channel(address, options=self._options)
             self._channels.append(channel)
             self._calls[peer] = channel.stream_stream(f"/{_SERVICE}/{_STREAM}")()
             await self._calls[peer].write(self._name.encode())
@@ -461,15 +477,14 @@ class MemberPeer(MeshPeer):
 
 def make_peer(kind: str, name: str) -> Peer:
     """Return a peer of a kind: mesh, member-N (of N), grpc (grpc-N: messages of N MiB), tuned-N
-    (gRPC with the mesh's poller) or tcp."""
+    (gRPC at its best: the mesh's poller and heap, wide windows) or tcp."""
     if kind == "mesh":
         return MeshPeer(name)
     if kind.startswith("member"):
         return MemberPeer(name, int(kind.partition("-")[2]))
     if kind.startswith(("grpc", "tuned")):
         _, _, message_mib = kind.partition("-")
-        return BareGrpcPeer(name, int(message_mib or 1) << 20)
-
+        return BareGrpcPeer(name, int(message_mib or 1) << 20, tuned=kind.startswith("tuned"))
     return TcpPeer(name)
 
 

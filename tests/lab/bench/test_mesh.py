@@ -35,32 +35,34 @@ def test_help_says_how_long_it_takes_and_what_is_checked():
     assert "minutes" in text
     for target in mesh.TARGETS:
         assert f": {target.text}\n" in text
-    assert "at least 0.85: 8 MB frames" in text and "at most 2.5: 64 KiB frames" in text
+    assert "at least 0.95: 8 MB frames, rate to tuned gRPC's" in text
+    assert "at most 1.6: ring of 16, frames of 1 MB, round to tuned gRPC's" in text
 
 
-def test_targets():
+def test_targets_are_judged_against_tuned_grpc():
     assert all(v.holds is None for v in verdicts().values())
     good = [
-        mesh_cases.row("throughput", 2, 8_000_000, ratio_to_grpc=0.9),
-        mesh_cases.row("latency", 2, 65_536, ratio_to_grpc=1.4),
-        mesh_cases.row("ring", 8, 1_000_000, ratio_to_grpc=1.9),
+        mesh_cases.row("throughput", 2, 8_000_000, ratio_to_grpc=0.5, ratio_to_tuned_grpc=0.96),
+        mesh_cases.row("latency", 2, 65_536, ratio_to_grpc=1.4, ratio_to_tuned_grpc=2.4),
+        mesh_cases.row("ring", 8, 1_000_000, ratio_to_grpc=1.7, ratio_to_tuned_grpc=1.6),
+        mesh_cases.row("ring", 16, 1_000_000, ratio_to_grpc=1.9, ratio_to_tuned_grpc=1.5),
         mesh_cases.row("idle", 18, 0, cpu_percent=2.0),
         mesh_cases.row("memory", 4, 1_000_000, rounds=1000, rss_growth_bytes=0),
     ]
     assert all(v.holds for v in verdicts(*good).values())
     bad = verdicts(
         *good,
-        mesh_cases.row("throughput", 2, 8_000_000, ratio_to_grpc=0.8),
-        mesh_cases.row("ring", 8, 1, ratio_to_grpc=2.6),
+        mesh_cases.row("throughput", 2, 8_000_000, ratio_to_grpc=1.2, ratio_to_tuned_grpc=0.94),
+        mesh_cases.row("ring", 16, 1, ratio_to_grpc=1.2, ratio_to_tuned_grpc=1.7),
     )
-    assert [name for name, v in bad.items() if not v.holds] == ["8 MB frames", "ring of 8"]
-    assert bad["8 MB frames"].figure == 0.8
+    assert [name for name, v in bad.items() if not v.holds] == ["8 MB frames", "ring of 16"]
+    assert bad["8 MB frames"].figure == 0.94
     assert (
         verdicts(mesh_cases.row("memory", 4, 1, rounds=10, rss_growth_bytes=0))["growth of a node over 1"].holds is None
     )
 
 
-@pytest.mark.parametrize("kind", ["member-2", "grpc", "tcp"])
+@pytest.mark.parametrize("kind", ["member-2", "grpc", "tuned-2", "tcp"])
 def test_two_processes_exchange_what_they_are_told_to(kind):
     with Fleet(kind, 2) as fleet:
         assert fleet.pair("send_frames", "take_frames", frames=3, size=2_500_000) > 0
@@ -84,7 +86,9 @@ def test_the_command(tmp_path):
         ("memory", 4, 5),
         ("memory", 4, 20),
     ]
-    assert document["rows"][0]["round_ms"] > 0
+    ring = document["rows"][0]
+    assert ring["round_ms"] > 0
+    assert ring["ratio_to_tuned_grpc"] == pytest.approx(ring["round_ms"] / ring["tuned_grpc_round_ms"])
     assert done.return_value == 6  # no row that a target speaks of
     assert json.loads((tmp_path / "mesh.json").read_text()) == document
     assert "| ring | 3 |" in (tmp_path / "mesh.md").read_text()
