@@ -3,8 +3,8 @@
 They work tensor by tensor, as the product does, take torch's global random state, check nothing and
 know no entropy coder (torch has none): beside a Huffman or zstd row stands quantise-and-pack alone,
 which flatters the rival. `rival` finds the one for a codec and gives it that codec's parameters:
-the plain version, as a user or a paper's code writes it. `tuned_rival` finds a version with
-temporaries reused and integers kept narrow, where there is one. With parameters that a rival cannot
+the plain version, as a user or a paper's code writes it. `tuned_rival` finds a version that is as
+fast as torch makes it, where there is one. With parameters that a rival cannot
 follow (`_LACKS`) there is none: it would do something else, and be compared with it.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -242,11 +243,14 @@ class PowerSgd(TorchCodec):
 Params = Mapping[str, Any]
 
 
-def _uniform(make: type[Uniform | PlainUniform], norm: str) -> Callable[[Params], TorchCodec]:
+_Maker = Callable[..., TorchCodec]  # a class, or one that is told whether to compile
+
+
+def _uniform(make: _Maker, norm: str) -> Callable[[Params], TorchCodec]:
     return lambda p: make(2 ** (p["bits"] - 1) - 1, p["bits"], p["bucket"], norm)
 
 
-def _whole_tensors(make: type[Uniform | PlainUniform]) -> Callable[[Params], TorchCodec]:
+def _whole_tensors(make: _Maker) -> Callable[[Params], TorchCodec]:
     return lambda p: make(p["s0"], 1 + p["s0"].bit_length(), 0, "l2")
 
 
@@ -256,7 +260,7 @@ def default_levels(bits: int, ratio: float) -> tuple[float, ...]:
     return tuple(geometric_levels(inner, ratio or (0.5 if bits <= 4 else 0.9)).tolist()) if inner else (0.0, 1.0)
 
 
-def _elastiquant(make: type[Levels | PlainLevels]) -> Callable[[Params], TorchCodec]:
+def _elastiquant(make: _Maker) -> Callable[[Params], TorchCodec]:
     def rival_of(p: Params) -> TorchCodec:
         levels = p.get("levels") or default_levels(p["bits"], p.get("ratio", 0.0))
         return make(levels, p["bits"], p["bucket"], p.get("norm", "l2"))
@@ -264,13 +268,17 @@ def _elastiquant(make: type[Levels | PlainLevels]) -> Callable[[Params], TorchCo
     return rival_of
 
 
-_TUNED: dict[str, Callable[[Params], TorchCodec]] = {
-    "qsgd": _uniform(Uniform, "l2"),
-    "qsgd-inf": _uniform(Uniform, "linf"),
-    "elastiquant": _elastiquant(Levels),
-    "elasticl": _whole_tensors(Uniform),
-    "terngrad": lambda p: Ternary(p["clip"]),
-}
+def _tuned(compiled: bool) -> dict[str, Callable[[Params], TorchCodec]]:
+    uniform, levels = partial(Uniform, compiled=compiled), partial(Levels, compiled=compiled)
+    return {
+        "qsgd": _uniform(uniform, "l2"),
+        "qsgd-inf": _uniform(uniform, "linf"),
+        "elastiquant": _elastiquant(levels),
+        "elasticl": _whole_tensors(uniform),
+        "terngrad": lambda p: Ternary(p["clip"], compiled=compiled),
+    }
+
+
 _RIVALS: dict[str, Callable[[Params], TorchCodec]] = {
     "fp32": lambda p: Float("float32"),
     "fp16": lambda p: Float("float16"),
@@ -307,9 +315,10 @@ def rival(name: str, params: Params) -> TorchCodec | None:
     return _made(_RIVALS.get(name), params)
 
 
-def tuned_rival(name: str, params: Params) -> TorchCodec | None:
-    """Return the tuned rival of the same codec; None where the plain one has nothing to tune."""
-    return _made(_TUNED.get(name), params)
+def tuned_rival(name: str, params: Params, *, compiled: bool = False) -> TorchCodec | None:
+    """Return the tuned rival of the same codec, its passes made by torch.compile if `compiled`;
+    None where the plain one has nothing to tune."""
+    return _made(_tuned(compiled).get(name), params)
 
 
 def _made(make: Callable[[Params], TorchCodec] | None, params: Params) -> TorchCodec | None:

@@ -1,13 +1,17 @@
 """What all codecs in torch have in common, and the quantisers: norms by bucket, torch.rand for the
 rounding, codes packed to nibbles (or bits, pairs, bytes).
 
-The first versions reuse temporaries (operations in place) and keep integers narrow. Of qsgd,
-elastiquant, elasticl and terngrad there are plain versions below.
+The first versions are tuned: what torch.compile can fuse is one pass, random numbers have 16 bits,
+codes are packed in lanes. Of qsgd, elastiquant, elasticl and terngrad there are plain versions
+below.
 """
 
 from __future__ import annotations
 
-from typing import Protocol, TypeAlias
+import logging
+from collections.abc import Callable
+from functools import cache
+from typing import Protocol, TypeAlias, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -17,6 +21,7 @@ from typing_extensions import override
 from edgegossip.codecs.co3 import EDGES, GRID, scale_for
 from edgegossip.layout import Layout
 
+_log = logging.getLogger(__name__)
 TINY = torch.finfo(torch.float32).tiny
 Parts: TypeAlias = tuple[Tensor, ...]  # what would be sent of one tensor
 
@@ -62,18 +67,17 @@ def width(bits: int) -> int:
 
 def pack(codes: Tensor, bits: int) -> Tensor:
     """Pack uint8 codes below 2^bits into uint8, 8 / width(bits) of them a byte, first in the low
-    bits; int32 codes of more than 8 bits -> int16."""
+    bits; int32 codes of more than 8 bits -> int16. Two neighbours are folded in lanes of 16 bits,
+    which torch vectorises, as it does not a stride of two bytes."""
     w = width(bits)
     if w == 16:
         return codes.to(torch.int16)
-    if w == 8:
-        return codes
-    a_byte = 8 // w
-    codes = torch.nn.functional.pad(codes, (0, -codes.numel() % a_byte)).view(-1, a_byte)
-    packed = codes[:, 0].clone()
-    for k in range(1, a_byte):
-        packed |= codes[:, k] << (k * w)
-    return packed
+    codes = _padded(codes, 8 // w)
+    while w < 8:
+        lanes = codes.view(torch.int16)
+        codes = (lanes >> (8 - w)).bitwise_or_(lanes).to(torch.uint8)
+        w *= 2
+    return codes
 
 
 def unpack(packed: Tensor, bits: int, n: int) -> Tensor:
@@ -81,117 +85,180 @@ def unpack(packed: Tensor, bits: int, n: int) -> Tensor:
     w = width(bits)
     if w == 16:
         return packed.to(torch.int32) & 0xFFFF
-    if w == 8:
-        return packed
-    mask = (1 << w) - 1
-    return torch.stack([(packed >> shift) & mask for shift in range(0, 8, w)], dim=1).view(-1)[:n]
+    half = 8
+    while half > w:
+        half //= 2
+        lanes = packed.to(torch.int16)
+        packed = (lanes << (8 - half)).bitwise_or_(lanes).bitwise_and_(((1 << half) - 1) * 0x0101).view(torch.uint8)
+    return packed[:n]
+
+
+def _padded(flat: Tensor, unit: int) -> Tensor:
+    """Zeros after the end up to a multiple of `unit`; the same tensor where none are missing."""
+    return pad(flat, (0, missing)) if (missing := -flat.numel() % unit) else flat
+
+
+def random_bits(rows: Tensor) -> Tensor:
+    """Return whole numbers from -2^15 to 2^15 - 1 for `_fractions`: four from a draw of 64 bits,
+    which takes torch a third of the time of `torch.rand`."""
+    n = rows.numel()
+    drawn = torch.empty(-(-n // 4), dtype=torch.int64).random_(-(2**63), None)
+    return drawn.view(torch.int16)[:n].view(rows.shape).float()
+
+
+def _fractions(bits: Tensor) -> Tensor:
+    """Return them as numbers in (0, 1) with mean 1/2."""
+    return (bits + 32768.5) * 2.0**-16
+
+
+# What torch.compile makes one pass of. It vectorises float32 and int32, and neither int16 nor
+# comparisons that are kept as uint8.
+
+
+def _signed(rows: Tensor, levels: Tensor, bits: int) -> Tensor:
+    codes = torch.where((rows < 0) & (levels > 0), levels + (1 << (bits - 1)), levels)
+    return codes if bits > 8 else codes.to(torch.uint8)
+
+
+def _uniform(rows: Tensor, norms: Tensor, draws: Tensor, s: int, bits: int) -> Tensor:
+    """floor(s |v| / N + rand)."""
+    levels = rows.abs() * (s / norms.clamp_min(TINY)) + _fractions(draws)
+    return _signed(rows, levels.clamp(max=float(s)).to(torch.int32), bits)
+
+
+def _between(rows: Tensor, norms: Tensor, draws: Tensor, low: list[float], steps: list[float], bits: int) -> Tensor:
+    """How many of the thresholds lie below |v| / N, one in each interval, at the same fraction of
+    it: all of those below the value's own interval, none above."""
+    r, fractions = rows.abs() / norms.clamp_min(TINY), _fractions(draws)
+    levels = torch.zeros_like(r, dtype=torch.int32)
+    for start, step in zip(low, steps, strict=True):
+        levels = levels + (r > start + fractions * step).to(torch.int32)
+    return _signed(rows, levels, bits)
+
+
+def _ternary(rows: Tensor, limit: Tensor, scale: Tensor, draws: Tensor) -> Tensor:
+    magnitudes = torch.minimum(rows.abs(), limit)
+    return _signed(rows, (_fractions(draws) * scale < magnitudes).to(torch.int32), 2)
+
+
+_Function = TypeVar("_Function", bound=Callable[..., Tensor])
+
+
+def _pass(function: _Function, compiled: bool) -> _Function:
+    return cast("_Function", torch.compile(function, dynamic=True)) if compiled else function
+
+
+@cache
+def can_compile() -> bool:
+    """Say whether torch.compile works here: it needs a C++ compiler."""
+    try:
+        torch.compile(torch.neg)(torch.ones(8))
+    except Exception as error:  # whatever keeps it from working; the rivals then run uncompiled
+        _log.warning("torch.compile does not work here, tuned rivals run without it: %s", error)
+        return False
+    return True
 
 
 class _Signed(TorchCodec):
-    """Codes sign << (bits - 1) | level, levels as fractions of the bucket's norm."""
+    """Codes sign << (bits - 1) | level. `levels` are what they stand for, as fractions of the
+    bucket's norm."""
 
-    bits: int
-    bucket: int
-    norm: str
+    def __init__(self, levels: Tensor, bits: int, bucket: int, norm: str) -> None:
+        self.bits, self.bucket, self.norm = bits, bucket, norm
+        half = 1 << (bits - 1)
+        self._values = torch.zeros(2 * half)
+        self._values[: len(levels)] = levels
+        self._values[half : half + len(levels)] = -levels
 
     def _rows(self, v: Tensor) -> Tensor:
         """[buckets, bucket], zeros after the end; one row without buckets."""
         flat = v.reshape(-1)
-        return (
-            flat.view(1, -1) if not self.bucket else pad(flat, (0, -flat.numel() % self.bucket)).view(-1, self.bucket)
-        )
+        return _padded(flat, self.bucket).view(-1, self.bucket) if self.bucket else flat.view(1, -1)
 
-    def _norms(self, magnitudes: Tensor) -> Tensor:
+    def _norms(self, rows: Tensor) -> Tensor:
         largest = self.norm == "linf"
-        return (
-            magnitudes.amax(1, keepdim=True) if largest else torch.linalg.vector_norm(magnitudes, dim=1, keepdim=True)
-        )
+        return rows.abs().amax(1, keepdim=True) if largest else torch.linalg.vector_norm(rows, dim=1, keepdim=True)
 
-    def _codes(self, rows: Tensor, levels: Tensor, n: int) -> Tensor:
-        wide = torch.int32 if self.bits > 8 else torch.uint8
-        codes = levels.to(wide)
-        codes |= ((rows < 0) & (levels > 0)).to(wide) << (self.bits - 1)
+    def _packed(self, codes: Tensor, n: int) -> Tensor:
         return pack(codes.view(-1)[:n], self.bits)
 
-    def _levels(self, packed: Tensor, n: int) -> tuple[Tensor, Tensor]:
-        """(level, sign as 1 or -1), each [buckets, bucket]."""
-        codes = unpack(packed, self.bits, n)
-        codes = codes.view(1, -1) if not self.bucket else pad(codes, (0, -n % self.bucket)).view(-1, self.bucket)
-        sign = 1.0 - 2.0 * (codes >> (self.bits - 1)).float()
-        return codes & ((1 << (self.bits - 1)) - 1), sign
+    def _decoded(self, packed: Tensor, scale: Tensor, shape: torch.Size) -> Tensor:
+        codes = unpack(packed, self.bits, n := shape.numel())
+        rows = self._rows(self._values.index_select(0, codes.int()))
+        return rows.mul_(scale).view(-1)[:n].view(shape)
 
 
 class Uniform(_Signed):
-    """QSGD with s levels, bucket norms L2 or L-infinity: floor(s |v| / N + rand). bucket 0: one
-    norm a tensor."""
+    """QSGD with s levels, bucket norms L2 or L-infinity. bucket 0: one norm a tensor."""
 
-    def __init__(self, s: int, bits: int, bucket: int, norm: str) -> None:
-        self.s, self.bits, self.bucket, self.norm = s, bits, bucket, norm
+    def __init__(self, s: int, bits: int, bucket: int, norm: str, *, compiled: bool = False) -> None:
+        super().__init__(torch.arange(s + 1) / s, bits, bucket, norm)
+        self.s, self._codes = s, _pass(_uniform, compiled)
 
     @override
     def encode(self, v: Tensor, k: int) -> Parts:
         rows = self._rows(v)
-        magnitudes = rows.abs()
-        norms = self._norms(magnitudes)
-        levels = magnitudes.mul_(self.s / norms.clamp_min(TINY)).add_(torch.rand_like(rows)).floor_()
-        return self._codes(rows, levels.clamp_(max=self.s), v.numel()), norms
+        norms = self._norms(rows)
+        return self._packed(self._codes(rows, norms, random_bits(rows), self.s, self.bits), v.numel()), norms
 
     @override
     def decode(self, parts: Parts, shape: torch.Size) -> Tensor:
-        packed, norms = parts
-        levels, sign = self._levels(packed, n := shape.numel())
-        return sign.mul_(levels).mul_(norms / self.s).view(-1)[:n].view(shape)
+        return self._decoded(*parts, shape)
+
+
+_FEW = 16  # levels; comparisons with each take less time than a search
 
 
 class Levels(_Signed):
-    """ElastiQuant (NUQSGD) for any list of levels: bucketize finds the interval, rand chooses its
-    end."""
+    """ElastiQuant (NUQSGD) for any list of levels. Of few, each interval is compared with; of many,
+    bucketize finds the value's own."""
 
-    def __init__(self, levels: tuple[float, ...], bits: int, bucket: int, norm: str) -> None:
+    def __init__(self, levels: tuple[float, ...], bits: int, bucket: int, norm: str, *, compiled: bool = False) -> None:
         self.list = torch.tensor(levels)
-        self.bits, self.bucket, self.norm = bits, bucket, norm
+        super().__init__(self.list, bits, bucket, norm)
+        self._low, self._steps = self.list[:-1].tolist(), self.list.diff().tolist()
+        self._between = _pass(_between, compiled)
 
     @override
     def encode(self, v: Tensor, k: int) -> Parts:
         rows = self._rows(v)
-        magnitudes = rows.abs()
-        norms = self._norms(magnitudes)
-        r = (magnitudes / norms.clamp_min(TINY)).clamp_(max=1.0)
-        below = (torch.bucketize(r, self.list, right=True) - 1).clamp_(max=len(self.list) - 2)
-        low, high = self.list[below], self.list[below + 1]
-        levels = below + (torch.rand_like(r) * (high - low) < r - low)
-        return self._codes(rows, levels, v.numel()), norms
+        norms, draws = self._norms(rows), random_bits(rows)
+        if len(self.list) > _FEW:
+            return self._packed(self._found(rows, norms, draws), v.numel()), norms
+        return self._packed(self._between(rows, norms, draws, self._low, self._steps, self.bits), v.numel()), norms
+
+    def _found(self, rows: Tensor, norms: Tensor, draws: Tensor) -> Tensor:
+        r = (rows.abs() / norms.clamp_min(TINY)).clamp_(max=1.0).view(-1)
+        below = torch.bucketize(r, self.list, right=True, out_int32=True).sub_(1).clamp_(max=len(self.list) - 2)
+        low = self.list.index_select(0, below)
+        step = self.list.index_select(0, below + 1).sub_(low)
+        up = _fractions(draws.view(-1)) * step < r.sub_(low)
+        return _signed(rows.view(-1), below + up, self.bits)
 
     @override
     def decode(self, parts: Parts, shape: torch.Size) -> Tensor:
-        packed, norms = parts
-        levels, sign = self._levels(packed, n := shape.numel())
-        return sign.mul_(self.list[levels.int()]).mul_(norms).view(-1)[:n].view(shape)
+        return self._decoded(*parts, shape)
 
 
 class Ternary(_Signed):
     """TernGrad: clip at `clip` deviations (about zero), sign times Bernoulli(|g| / scale), 2 bits a
     value."""
 
-    bits, bucket, norm = 2, 0, "linf"
-
-    def __init__(self, clip: float) -> None:
-        self.clip = clip
+    def __init__(self, clip: float, *, compiled: bool = False) -> None:
+        super().__init__(torch.tensor([0.0, 1.0]), 2, 0, "linf")
+        self.clip, self._codes = clip, _pass(_ternary, compiled)
 
     @override
     def encode(self, v: Tensor, k: int) -> Parts:
         rows = v.reshape(1, -1)
-        magnitudes = rows.abs()
-        if self.clip:
-            magnitudes.clamp_(max=float(self.clip * torch.sqrt(torch.mean(rows * rows))))
-        scale = magnitudes.max()
-        return self._codes(rows, torch.rand_like(rows) * scale < magnitudes, v.numel()), scale
+        scale = self._norms(rows)[0, 0]
+        deviation = torch.linalg.vector_norm(rows) / v.numel() ** 0.5
+        limit = torch.minimum(scale, self.clip * deviation) if self.clip else scale
+        return self._packed(self._codes(rows, limit, limit, random_bits(rows)), v.numel()), limit
 
     @override
     def decode(self, parts: Parts, shape: torch.Size) -> Tensor:
-        packed, scale = parts
-        levels, sign = self._levels(packed, shape.numel())
-        return sign.mul_(levels).mul_(scale).view(shape)
+        return self._decoded(*parts, shape)
 
 
 class Sign(TorchCodec):
@@ -211,10 +278,9 @@ class Co3(_Signed):
     """CO3's 4-bit grid: k from the product's own table by torch's moments, bucketize with the
     grid's edges."""
 
-    bits, bucket, norm = 4, 0, ""
-
     def __init__(self) -> None:
-        self.edges, self.grid = torch.tensor(EDGES), torch.tensor(GRID)
+        super().__init__(torch.tensor(GRID), 4, 0, "")
+        self.edges = torch.tensor(EDGES)
 
     @override
     def encode(self, v: Tensor, k: int) -> Parts:
@@ -222,14 +288,13 @@ class Co3(_Signed):
         magnitudes = rows.abs()
         largest, squares = float(magnitudes.max()), float((rows.double() ** 2).sum())
         scale = torch.tensor(scale_for(float(magnitudes.double().sum()), squares, largest, v.numel()))
-        levels = torch.bucketize(magnitudes.mul_(scale), self.edges)
-        return self._codes(rows, levels, v.numel()), scale
+        levels = torch.bucketize(magnitudes.mul_(scale), self.edges, out_int32=True)
+        return self._packed(_signed(rows, levels, self.bits), v.numel()), scale
 
     @override
     def decode(self, parts: Parts, shape: torch.Size) -> Tensor:
         packed, scale = parts
-        levels, sign = self._levels(packed, shape.numel())
-        return sign.mul_(self.grid[levels.int()]).div_(scale.clamp_min(TINY)).view(shape)
+        return self._decoded(packed, 1.0 / scale.clamp_min(TINY), shape)
 
 
 # The stochastic quantisers as a user or a paper's code writes them: one torch function after the
