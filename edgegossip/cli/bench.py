@@ -40,7 +40,7 @@ class Codecs:
         flag="--input",
     )
     sizes: tuple[str, ...] = option(
-        ("8MB", "100MB"), "Values (250000, 2M) or bytes of float32 (8MB); may be repeated.", flag="--size"
+        (), "Values (250000, 2M) or bytes of float32 (8MB); may be repeated. Default: 8MB and 100MB.", flag="--size"
     )
     settings: tuple[str, ...] = SETTINGS()
     steps: int = option(30, "Training steps behind gradient.", low=1)
@@ -55,7 +55,8 @@ class Codecs:
     seed: int = option(1, "Of the input and the rounding.", low=0)
     isa: str | None = option(None, "Instruction set of the kernels; default: the best of this machine.")
     rivals: bool = option(True, "Measure plain torch and numpy versions too.")
-    check: bool = option(False, _CHECK)
+    compiled: bool = option(True, "torch.compile tuned torch, where there is a C++ compiler.", flag="--compile")
+    check: bool = option(False, f"{_CHECK} Without --codec and --size, measure what the targets speak of; two minutes.")
     save: Path | None = option(None, "Also write codecs.json and codecs.md into this folder.", path="folder")
     as_json: bool = JSON()
 

@@ -57,6 +57,7 @@ class Settings:
     threads: int = 1  # of torch; the product's kernels take EDGEGOSSIP_THREADS
     key: int = 1
     rivals: bool = True
+    compiled: bool = False  # tuned rivals, by torch.compile
     caches: str = "cold"  # or "warm": what a timed call finds there
 
 
@@ -111,7 +112,8 @@ class _Work:
 
     def rivals(self, name: str, params: dict[str, Any], *, elias: bool) -> None:
         x, out, layout = torch.from_numpy(self.data.x), torch.from_numpy(self.out), self.data.layout
-        for title, codec in (("torch", rival(name, params)), ("tuned", tuned_rival(name, params))):
+        tuned = tuned_rival(name, params, compiled=self.settings.compiled)
+        for title, codec in (("torch", rival(name, params)), ("tuned", tuned)):
             if codec is not None:
                 parts = encode_model(codec, x, layout)
                 self._rival(f"{title} encode", partial(encode_model, codec, x, layout))

@@ -7,16 +7,18 @@ import os
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from edgegossip import native
 from edgegossip.lab.bench import inputs
-from edgegossip.lab.bench.cases import Case, parse_cases, parse_size
+from edgegossip.lab.bench.cases import Case, description, parse_cases, parse_size
 from edgegossip.lab.bench.codecs import Row, Settings, measure
 from edgegossip.lab.bench.inputs import Input, Tensors
 from edgegossip.lab.bench.tables import exit_code, machine_line, packages_line, page, verdict_word, write_document
+from edgegossip.lab.bench.torch_quantisers import can_compile
 from edgegossip.telemetry.machine import environment
 from edgegossip.types import EXIT_OK, ConfigError, HostError
 
@@ -40,6 +42,7 @@ class Options:
     seed: int
     isa: str | None
     rivals: bool
+    compiled: bool
     check: bool
     save: Path | None
 
@@ -53,8 +56,9 @@ def run(options: Options, arguments: Sequence[str], out: Print, note: Print) -> 
         raise ConfigError(
             f"--set {options.settings[0]} changes the recipe behind --input gradient, which is not measured"
         )
-    cases, sizes = parse_cases(options.codecs, options.coders), [parse_size(text) for text in options.sizes]
-    sources = [(name, _source(name, options)) for name in dict.fromkeys(options.inputs)]
+    plan = _plan(options)
+    sources = {name: cache(_source(name, options)) for name in dict.fromkeys(options.inputs)}
+    compiled = options.rivals and options.compiled and can_compile()
     if options.save is not None:
         with _writing(options.save):
             options.save.mkdir(parents=True, exist_ok=True)
@@ -66,17 +70,71 @@ def run(options: Options, arguments: Sequence[str], out: Print, note: Print) -> 
         "min_seconds": options.min_seconds,
         "caches": options.caches,
         "seed": options.seed,
+        "torch_compiled": compiled,
         "rows": [],
     }
     out(machine_line(document["machine"]))
     out(heading())
     settings = Settings(
-        options.repeat, options.min_seconds, options.threads, options.seed, options.rivals, options.caches
+        options.repeat, options.min_seconds, options.threads, options.seed, options.rivals, compiled, options.caches
     )
-    for size in sizes:
-        for _, source in sources:
-            document["rows"] += _measure_all(cases, source(size), settings, out, note)
+    unsaid = set(range(len(TARGETS))) if options.check else set()
+    for at, step in enumerate(plan, 1):
+        document["rows"] += _measured(step.case, sources[step.source](step.n), settings, out, note)
+        for k in sorted(k for k in unsaid if not any(TARGETS[k].judges(later) for later in plan[at:])):
+            unsaid.discard(k)
+            out(verdict_line(_check(TARGETS[k], document["rows"]).as_dict()))
     return document, _conclude(document, options, out)
+
+
+_SIZES = ("8MB", "100MB")  # unless some are given
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A case on one input, before it is measured."""
+
+    n: int
+    source: str
+    case: Case
+
+    def sketches(self) -> Iterator[Row]:
+        """Return what is known of its rows; of an entropy, what it can be."""
+        for coder in self.case.coders or (None,):
+            name, params = description(self.case.build(coder))
+            known = {"n": self.n, "input": self.source, "isa": native.isa(), "stage": coder, "family": name}
+            for entropy_bits in (0.5, 2.0):
+                yield {**known, "bits": params.get("bits"), "entropy_bits": entropy_bits}
+
+
+def _plan(options: Options) -> list[_Step]:
+    """What to measure, in order. A check of which neither codecs nor sizes are given measures what
+    its targets speak of, each at the least size at which they do, codec by codec, so that verdicts
+    come early. Raises ConfigError."""
+    cases = parse_cases(options.codecs, options.coders)
+    sizes = [parse_size(text) for text in options.sizes or _SIZES]
+    names = dict.fromkeys(options.inputs)
+    if not options.check or options.codecs or options.sizes:
+        return [_Step(n, name, case) for n in sizes for name in names for case in cases]
+    single = [
+        _Step(n, name, replace(case, coders=(coder,) if coder else ()))
+        for n in sorted(sizes)
+        for case in cases
+        for name in names
+        for coder in case.coders or (None,)
+    ]
+    wanted = set()
+    for target in TARGETS:
+        judged = [k for k, step in enumerate(single) if target.judges(step)]
+        wanted |= {k for k in judged if single[k].n == single[judged[0]].n}
+    plan: list[_Step] = []
+    for k in sorted(wanted):
+        step, last = single[k], plan[-1] if plan else None
+        if last and (last.n, last.source, last.case.label) == (step.n, step.source, step.case.label):
+            plan[-1] = replace(last, case=replace(last.case, coders=last.case.coders + step.case.coders))
+        else:
+            plan.append(step)
+    return plan
 
 
 def use_kernels(isa: str | None, threads: int) -> None:
@@ -103,17 +161,14 @@ def _source(name: str, options: Options) -> Callable[[int], Input]:
     return lambda n: inputs.fitted(Path(name).stem, read, n)
 
 
-def _measure_all(cases: Sequence[Case], data: Input, settings: Settings, out: Print, note: Print) -> list[Row]:
-    rows: list[Row] = []
-    for case in cases:
-        try:
-            found = measure(case, data, settings)
-        except HostError as error:  # a coder whose package is not installed
-            note(f"left out {case.label}: {error}")
-            continue
-        for row in found:
-            out(line(row))
-        rows += found
+def _measured(case: Case, data: Input, settings: Settings, out: Print, note: Print) -> list[Row]:
+    try:
+        rows = measure(case, data, settings)
+    except HostError as error:  # a coder whose package is not installed
+        note(f"left out {case.label}: {error}")
+        return []
+    for row in rows:
+        out(line(row))
     return rows
 
 
@@ -125,8 +180,6 @@ def _conclude(document: dict[str, Any], options: Options, out: Print) -> int:
     if options.check:
         verdicts = verdicts_on(document["rows"])
         document["checks"] = [verdict.as_dict() for verdict in verdicts]
-        for verdict in document["checks"]:
-            out(verdict_line(verdict))
         held = [verdict.holds for verdict in verdicts]
         out(
             f"{held.count(True)} of {len(held)} targets hold, {held.count(False)} fail, {held.count(None)} were not measured"
@@ -157,8 +210,8 @@ def _writing(folder: Path) -> Iterator[None]:
 @dataclass(frozen=True, slots=True)
 class Target:
     """Describes one line: a figure of certain rows and its bound. `portable`: the bound for the
-    portable build; None: none. `vbmi`: the bound is for AVX-512 VBMI alone. `tuned`: the same
-    figure against the rival at its best, which is told and not judged."""
+    portable build; None: none. `vbmi`: the bound is for AVX-512 VBMI alone. `plain`: the same
+    figure against the rival as a user writes it, which is told and not judged."""
 
     text: str
     of: Callable[[Row], bool]
@@ -168,7 +221,7 @@ class Target:
     portable: float | None = None
     any_isa: bool = False  # the bound holds for the portable build too
     vbmi: bool = False
-    tuned: Callable[[Row], float | None] = lambda row: None
+    plain: Callable[[Row], float | None] = lambda row: None
 
     def bound_for(self, row: Row) -> float | None:
         """Return the bound for this row's instruction set; None: it has none."""
@@ -176,11 +229,15 @@ class Target:
             return None
         return self.bound if self.any_isa or row["isa"] != "portable" else self.portable
 
+    def judges(self, step: _Step) -> bool:
+        """Say whether rows of this step can be among those that the line speaks of."""
+        return any(self.of(row) and self.bound_for(row) is not None for row in step.sketches())
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Says what a line came to. `holds` None: no row that it speaks of was measured. `tuned`: that
-    row's figure against tuned torch, where the line is against plain torch."""
+    """Says what a line came to. `holds` None: no row that it speaks of was measured. `plain`: that
+    row's figure against plain torch, where the line is against tuned torch."""
 
     text: str
     bound: float
@@ -189,7 +246,7 @@ class Verdict:
     row: str
     isa: str
     holds: bool | None
-    tuned: float | None = None
+    plain: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields by name, for the document."""
@@ -225,20 +282,20 @@ _BOTH = ("qsgd", "elastiquant")
 TARGETS = (
     Target("quantise and pack 4 bits, encoding to memcpy", _four_bits("raw", *_BOTH), _field("encode_vs_memcpy"), 0.5),
     Target(
-        "quantise and pack 4 bits, qsgd to torch",
+        "quantise and pack 4 bits, qsgd to tuned torch",
         _four_bits("raw", "qsgd"),
-        _field("encode_vs_torch"),
-        20.0,
+        _field("encode_vs_torch_tuned"),
+        17.0,
         portable=6.0,
-        tuned=_field("encode_vs_torch_tuned"),
+        plain=_field("encode_vs_torch"),
     ),
     Target(
-        "quantise and pack 4 bits, elastiquant to torch",
+        "quantise and pack 4 bits, elastiquant to tuned torch",
         _four_bits("raw", "elastiquant"),
-        _field("encode_vs_torch"),
-        70.0,
+        _field("encode_vs_torch_tuned"),
+        60.0,
         portable=25.0,
-        tuned=_field("encode_vs_torch_tuned"),
+        plain=_field("encode_vs_torch"),
     ),
     Target("4 bits and Huffman, encoding to memcpy", _four_bits("huffman", *_BOTH), _field("encode_vs_memcpy"), 0.30),
     Target("4 bits and Huffman, decoding to memcpy", _four_bits("huffman", *_BOTH), _field("decode_vs_memcpy"), 0.65),
@@ -300,7 +357,7 @@ def _check(target: Target, rows: Sequence[Row]) -> Verdict:
         return Verdict(target.text, target.bound, target.at_least, None, "", "", None)
     margin, figure, bound, row = min(judged, key=lambda j: j[0])
     where = f"{row['codec']} {row['stage'] or ''}".strip() + f", {row['input']}, {row['n']}"
-    return Verdict(target.text, bound, target.at_least, figure, where, row["isa"], margin >= 0, target.tuned(row))
+    return Verdict(target.text, bound, target.at_least, figure, where, row["isa"], margin >= 0, target.plain(row))
 
 
 # Rows, verdicts and the document as plain text and as Markdown.
@@ -326,6 +383,7 @@ _COLUMNS: tuple[tuple[str, str, int, int | None], ...] = (
     ("enc/torch", "encode_vs_torch", 9, 1),
     ("dec/torch", "decode_vs_torch", 9, 1),
     ("enc/tuned", "encode_vs_torch_tuned", 9, 1),
+    ("dec/tuned", "decode_vs_torch_tuned", 9, 1),
 )
 NOTES = (
     "bits: on the wire, a value; entropy: order 0, of the symbols, by tensor; error: relative, L2",
@@ -333,7 +391,8 @@ NOTES = (
     "/cpy: median over rounds of the ratio to the memcpy that runs between encoding and decoding in the same round",
     "/torch, /tuned, x numpy, x torch.topk: ratio of two medians of the same run (a slow rival sits out rounds)",
     "before one is timed, other memory is read until nothing of its own is in a cache, or with --caches warm it runs once",
-    "torch: the codec as plain torch code; tuned: torch with temporaries reused, if that differs; both quantise and pack alone",
+    "torch: the codec as plain torch code; tuned: at its best (torch.compile), if that differs; both quantise and pack alone",
+    "targets are judged against tuned torch",
     "sizes and error are of the first message",
 )
 
@@ -373,14 +432,14 @@ def _text(value: Any, decimals: int | None) -> str:
 
 
 def verdict_line(verdict: dict[str, Any]) -> str:
-    """Return one line of --check: verdict, figure, bound, that row's figure against tuned torch if
+    """Return one line of --check: verdict, figure, bound, that row's figure against plain torch if
     any, and the worst row."""
     sign = ">=" if verdict["at_least"] else "<="
     figure = _text(verdict["figure"], 2)
-    tuned = f" ({verdict['tuned']:.1f} x tuned torch)" if verdict.get("tuned") is not None else ""
+    plain = f" ({verdict['plain']:.1f} x plain torch)" if verdict.get("plain") is not None else ""
     where = f"  ({verdict['row']}; {verdict['isa']})" if verdict["row"] else ""
     return (
-        f"{verdict_word(verdict['holds'])}  {figure:>8} {sign} {verdict['bound']:<5g}  {verdict['text']}{tuned}{where}"
+        f"{verdict_word(verdict['holds'])}  {figure:>8} {sign} {verdict['bound']:<5g}  {verdict['text']}{plain}{where}"
     )
 
 

@@ -203,7 +203,8 @@ class Uniform(_Signed):
 
     @override
     def decode(self, parts: Parts, shape: torch.Size) -> Tensor:
-        return self._decoded(*parts, shape)
+        packed, scale = parts
+        return self._decoded(packed, scale, shape)
 
 
 _FEW = 16  # levels; comparisons with each take less time than a search
@@ -237,7 +238,8 @@ class Levels(_Signed):
 
     @override
     def decode(self, parts: Parts, shape: torch.Size) -> Tensor:
-        return self._decoded(*parts, shape)
+        packed, scale = parts
+        return self._decoded(packed, scale, shape)
 
 
 class Ternary(_Signed):
@@ -258,7 +260,8 @@ class Ternary(_Signed):
 
     @override
     def decode(self, parts: Parts, shape: torch.Size) -> Tensor:
-        return self._decoded(*parts, shape)
+        packed, scale = parts
+        return self._decoded(packed, scale, shape)
 
 
 class Sign(TorchCodec):

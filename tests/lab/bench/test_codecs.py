@@ -16,7 +16,7 @@ from edgegossip.lab.bench.timing import Times, cache_sweep, in_turn
 from edgegossip.types import ConfigError, DataError
 from tests.lab.bench.fake_qsgd import FakeFeedback, FakeQsgd
 
-QUICK = ("--repeat", "1", "--min-seconds", "0")
+QUICK = ("--repeat", "1", "--min-seconds", "0", "--no-compile")
 FIELDS = [
     "codec",
     "stage",
@@ -95,6 +95,7 @@ def test_every_codec_of_the_default_list_runs(tmp_path, monkeypatch):
         "--min-seconds",
         "0",
         "--json",
+        "--no-compile",
         "--check",
         "--save",
         str(tmp_path),
@@ -255,3 +256,42 @@ def test_work_takes_turns_and_bounds_slow_ones():
     in_turn(work, 1, slow={"c"}, before=lambda: calls.append("-"))
     assert "".join(calls) == "abc" + "-a-bc"
     assert set(seconds) == set("abc") and all(s >= 0 for s in seconds.values())
+
+
+def row_of(case, stage, data):
+    """What a target needs of a row: every figure good, but the tuned ones."""
+    name, params = description(case.build(stage))
+    figures = dict.fromkeys([field for _, field, *_ in run_codecs._COLUMNS], 100.0)
+    more = {"codec": case.label, "stage": stage, "input": data.name, "n": data.layout.size, "family": name}
+    sparse = name in ("topk", "dgc")
+    figures |= {"encode_vs_numpy": 9.0, "decode_vs_numpy": 9.0, "entropy_bits": 2.0, "bits_per_value": 2.05}
+    figures |= {"select_vs_torch": 4.0 if sparse else None, "index_bits": 7.5 if sparse else None}
+    return {**figures, "encode_vs_torch_tuned": 5.0, "bits": params.get("bits"), "isa": native.isa(), **more}
+
+
+def test_a_check_measures_what_its_targets_speak_of_and_says_verdicts_as_they_come(monkeypatch):
+    asked, sizes = [], (2_000_000, 25_000_000)
+
+    class Data:
+        def __init__(self, name, n):
+            self.name, self.layout = name, type("Layout", (), {"size": n})
+
+    def measured(case, data, settings):
+        asked.append((case.label, data.layout.size, data.name, *case.coders))
+        return [row_of(case, stage, data) for stage in case.coders or (None,)]
+
+    monkeypatch.setattr(run_codecs, "_source", lambda name, options: lambda n: Data(name, n))
+    monkeypatch.setattr(run_codecs, "measure", measured)
+    done = invoke("--check", "--no-rivals")
+    assert done.return_value == 6
+    assert {case[0] for case in asked if case[1] == max(sizes)} == {"topk", "dgc"}
+    qsgd = next(case for case in asked if case[0] == "qsgd")
+    assert qsgd[:3] == ("qsgd", 2_000_000, "synthetic") and {"raw", "huffman", "elias"} <= set(qsgd[3:])
+    assert "zstd" not in qsgd
+    assert not {"fp32", "randk", "atomo", "powersgd"} & {case[0] for case in asked}
+    lines = done.stdout.splitlines()
+    torch = next(k for k, text in enumerate(lines) if "qsgd to tuned torch" in text)
+    assert lines[torch].startswith("FAILS") and any(text.startswith("topk") for text in lines[torch:])
+    asked.clear()
+    invoke("--check", "--no-rivals", "--codec", "fp32")  # as asked, judged or not
+    assert [case[:3] for case in asked] == [("fp32", n, i) for n in sizes for i in ("synthetic", "gradient")]

@@ -13,7 +13,7 @@ from edgegossip.lab.bench.cases import default_cases, description
 from edgegossip.lab.bench.inputs import synthetic
 from edgegossip.lab.bench.numpy_elias import NumpyElias, omega
 from edgegossip.lab.bench.torch_codecs import probabilities, rival, tuned_rival
-from edgegossip.lab.bench.torch_quantisers import decode_model, encode_model, pack, size_bytes, unpack
+from edgegossip.lab.bench.torch_quantisers import can_compile, decode_model, encode_model, pack, size_bytes, unpack
 
 DATA = synthetic(60_000, seed=5)
 PARAMS = {
@@ -161,6 +161,18 @@ def test_randk_scales_only_to_be_unbiased():
         codec = rival("randk", {"ratio": 0.1, "values": "fp32", "unbiased": unbiased})
         y = codec.decode(codec.encode(x, 0), x.shape)
         assert y.count_nonzero() == 10 and torch.equal(y[y != 0], factor * x[y != 0])
+
+
+def test_compiled_rivals_send_the_same_codes():
+    """But where a value lies on a threshold to the last bit."""
+    if not can_compile():
+        pytest.skip("torch.compile needs a C++ compiler")
+    params, sent = {"bits": 4, "bucket": 512}, []
+    for compiled in (False, True):
+        torch.manual_seed(3)
+        codec = tuned_rival("qsgd", params, compiled=compiled)
+        sent.append(codec.encode(torch.from_numpy(DATA.x), 0)[0])
+    assert (sent[0] == sent[1]).float().mean() > 0.999
 
 
 def test_an_unknown_codec_has_no_rival():
