@@ -46,7 +46,7 @@ class Codecs:
     steps: int = option(30, "Training steps behind gradient.", low=1)
     threads: int = option(1, "Of kernels and of torch.", low=1, high=256)
     repeat: int = option(5, "Rounds; figures are medians.", low=1)
-    min_seconds: float = option(3.0, "More rounds for a codec up to this time.", low=0.0)
+    min_seconds: float = option(2.0, "More rounds for a codec up to this time.", low=0.0)
     caches: str = option(
         "cold",
         "What a timed call finds there: nothing of it, as within a training step, or what its last call left.",
