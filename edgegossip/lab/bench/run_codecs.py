@@ -78,12 +78,12 @@ def run(options: Options, arguments: Sequence[str], out: Print, note: Print) -> 
     settings = Settings(
         options.repeat, options.min_seconds, options.threads, options.seed, options.rivals, compiled, options.caches
     )
-    unsaid = set(range(len(TARGETS))) if options.check else set()
-    for at, step in enumerate(plan, 1):
+    last_steps = [max((k for k, step in enumerate(plan) if t.judges(step)), default=0) for t in TARGETS]
+    for at, step in enumerate(plan):
         document["rows"] += _measured(step.case, sources[step.source](step.n), settings, out, note)
-        for k in sorted(k for k in unsaid if not any(TARGETS[k].judges(later) for later in plan[at:])):
-            unsaid.discard(k)
-            out(verdict_line(_check(TARGETS[k], document["rows"]).as_dict()))
+        for target, last in zip(TARGETS, last_steps, strict=True):
+            if options.check and last == at:
+                out(verdict_line(_check(target, document["rows"]).as_dict()))
     return document, _conclude(document, options, out)
 
 
