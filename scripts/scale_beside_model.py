@@ -3,8 +3,8 @@
 
 python scripts/scale_beside_model.py NETNS_FOLDER MODEL_FOLDER
 
-Prints a table: what an exchange took beside the bytes that went over the link by its rate, and T of
-both.
+Prints a table: what an exchange took beside the bytes that went over the link by its rate, T of
+both, and T of both without Cp and En, which both take from the same device profile.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import json
 import sys
 from pathlib import Path
 from typing import Any
+
+from edgegossip.lab.scale.summary import given_s
 
 Row = dict[str, Any]
 
@@ -35,6 +37,9 @@ def line(row: Row, modelled: Row) -> list[str]:
         f"{row['t_s']:.2f}",
         f"{modelled['t_s']:.2f}",
         f"{modelled['t_s'] / row['t_s']:.2f}",
+        f"{row['t_s'] - given_s(row):.2f}",
+        f"{modelled['t_s'] - given_s(modelled):.2f}",
+        f"{(modelled['t_s'] - given_s(modelled)) / (row['t_s'] - given_s(row)):.2f}",
     ]
 
 
@@ -43,6 +48,7 @@ def main() -> None:
         raise SystemExit(__doc__)
     netns, model = (rows_of(Path(folder)) for folder in sys.argv[1:])
     head = ("scheme", "boards", "exchange", "bytes / rate", "ratio", "dilation", "T netns", "T model", "model / netns")
+    head += ("netns without Cp, En", "model without", "model / netns without")
     print("| " + " | ".join(head) + " |")
     print("| --- | " + " | ".join(["---:"] * (len(head) - 1)) + " |")
     for key, row in netns.items():

@@ -157,6 +157,7 @@ KEYS = (
     "scheme", "devices", "on", "cp_s", "en_s", "tx_s", "de_s", "wait_s", "t_s", "sp_s", "efficiency", "accuracy",
 )  # fmt: skip
 _HEAD = ("scheme", "boards", "Cp", "En", "Tx", "De", "wait", "T", "Sp", "speed-up", "efficiency", "bits", "sent/round")
+_HEAD_GIVEN = {"Cp": ("Cp (given)",), "En": ("En (given)",), "T": ("T", "given", "measured")}  # of emulated boards
 _FEW = 3  # rounds
 _SPREAD = 0.15
 _FREE = 1.05  # of the link's rate
@@ -166,8 +167,21 @@ _WORTH = 0.95  # another scheme is named when it needs less of the time than thi
 
 
 def cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
-    """Return what the table shows, the head first."""
-    return [_HEAD, *map(_cells, rows)]
+    """Return what the table shows, the head first.
+
+    Where boards are emulated in real processes the head says which columns are given by a device
+    profile, and T stands in its two parts, too."""
+    emulated = any(row["on"] == "netns" for row in rows)
+    head = tuple(shown for name in _HEAD for shown in (_HEAD_GIVEN.get(name, (name,)) if emulated else (name,)))
+    return [head, *(_cells(row, len(head)) for row in rows)]
+
+
+def given_s(row: Row) -> float:
+    """Return the seconds of T that are given in namespaces: computing and encoding.
+
+    A core does them in no such time; its CPU seconds are scaled until an update takes what the
+    device profile says. The others are of the wall, on the network that was played."""
+    return float(row["cp_s"] + row["en_s"])
 
 
 def notes(rows: Sequence[Row], epoch: str) -> list[str]:
@@ -182,7 +196,8 @@ def notes(rows: Sequence[Row], epoch: str) -> list[str]:
         )
     if any(row["on"] == "netns" for row in rows):
         said.append(
-            "netns: real processes; Cp and En are CPU seconds of each board, Tx, De and wait of the wall on the shaped network"
+            "netns: real processes; given: Cp + En, a board's CPU seconds at the speed that its profile or --slower gives; "
+            "measured: Tx + De + wait, of the wall on the shaped network"
         )
     if short := [r["step_s"] for r in rows if r.get("step_s") and r["step_s"] < SHORT_STEP_S]:
         said.append(f"boards' steps take {1000 * min(short):.2g} ms by their profile; {SHORT_STEP}")
@@ -209,10 +224,12 @@ def _names(rows: Sequence[Row], which: Callable[[Row], bool]) -> str:
     return ", ".join(f"{r['scheme']} on {r['devices']}" for r in rows if r.get("t_s", 0) is not None and which(r))
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: Row, width: int) -> tuple[str, ...]:
     if row["t_s"] is None:
-        return (printable(row["scheme"], 60), str(row["devices"]), "failed", *[UNKNOWN] * (len(_HEAD) - 3))
+        return (printable(row["scheme"], 60), str(row["devices"]), "failed", *[UNKNOWN] * (width - 3))
     parts = [_seconds(row[key]) for key in ("cp_s", "en_s", "tx_s", "de_s", "wait_s", "t_s")]
+    if row["on"] == "netns":
+        parts += [_seconds(given_s(row)), _seconds(row["t_s"] - given_s(row))]
     sp = row.get("sp_s")
     arrow = "" if sp is None else " v" if sp < 0 else " ^"
     return (
@@ -279,19 +296,22 @@ def _bound(row: Row) -> str:
     uneven = "node" in last and row["wait_s"] - last["wait_s"] > _UNEVEN * row["t_s"]
     waited = f" on {printable(last['node'], 40)}, for which the others wait," if uneven else ""
     caveat = ", as far as this machine could play it" if row.get("machine_bound") else ""
-    return f"{word} ({100 * shares[most]:.0f} % of T{caveat}){waited}"
+    given = f"; {100 * given_s(last) / whole:.0f} % of it given" if row.get("on") == "netns" else ""
+    return f"{word} ({100 * shares[most]:.0f} % of T{caveat}{given}){waited}"
 
 
 def _cure(row: Row, rows: Sequence[Row]) -> str:
     """The scheme that would be the fastest on as many boards, computing as this one does: what is
     computed is the same in all schemes, and where it took longer in one cell the machine was
-    busy."""
+    busy. The ratio of the rest is told beside it: what both share hides most of a difference."""
     others = [r for r in rows if r["devices"] == row["devices"] and r["scheme"] != row["scheme"]]
     seconds = {r["scheme"]: row["cp_s"] + r["t_s"] - r["cp_s"] for r in others}
     better = min(seconds, key=lambda scheme: float(seconds[scheme]), default=None)
     if better is None or seconds[better] >= _WORTH * row["t_s"]:
         return ""
-    return f": {better} would give {row['t_s'] / seconds[better]:.2f} times the speed"
+    said = f": {better} would give {row['t_s'] / seconds[better]:.2f} times the speed"
+    rest_s = seconds[better] - row["cp_s"]
+    return f"{said}, {(row['t_s'] - row['cp_s']) / rest_s:.2f} times without Cp" if rest_s > 0.0 else said
 
 
 def _ratio(row: Row, other: Row) -> str:

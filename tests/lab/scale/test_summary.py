@@ -211,7 +211,35 @@ def test_a_cell_in_which_the_machine_was_busy_makes_no_scheme_better() -> None:
     said = summary.verdicts([busy, calm])
     assert not any("would give" in sentence for sentence in said), said
     slow = {"scheme": "fp32", "cp_s": 60.0, "t_s": 161.0, **parts, "tx_s": 100.0}
-    assert summary.verdicts([busy, slow])[1].endswith("co3 would give 2.60 times the speed")
+    assert "co3 would give 2.60 times the speed" in summary.verdicts([busy, slow])[1]
+
+
+EMULATED = {
+    "scheme": "co3", "devices": 2, "on": "netns", "cp_s": 90.0, "en_s": 1.0, "tx_s": 5.0, "de_s": 1.0, "wait_s": 3.0,
+    "t_s": 100.0, "speedup": None, "efficiency": None, "bits_per_value": None,
+    "round_bytes": {"payload": 90.0, "overhead": 10.0, "link": 107.0},
+}  # fmt: skip
+
+
+def test_what_a_profile_gives_is_told_apart_from_what_was_measured() -> None:
+    failed = EMULATED | {"devices": 4, "t_s": None}
+    head, row, no_row = summary.cells([EMULATED, failed])
+    of = dict(zip(head, row, strict=True))
+    assert {"Cp (given)", "En (given)"} < set(head) and len(no_row) == len(head)
+    assert (of["T"], of["given"], of["measured"]) == ("100.00", "91.00", "9.00")
+    said = " ".join(summary.notes([EMULATED], ""))
+    assert "given: Cp + En" in said and "measured: Tx + De + wait" in said
+    assert "compute-bound (90 % of T; 91 % of it given)" in summary.verdicts([EMULATED])[0]
+    head, row = summary.cells([EMULATED | {"on": "boards"}])
+    assert "Cp" in head and "given" not in head and len(row) == len(head)
+    assert "given" not in summary.verdicts([EMULATED | {"on": "boards"}])[0]
+
+
+def test_a_verdict_is_told_without_what_both_schemes_share() -> None:
+    """Both compute for 90 s: of the rest, 10 s, the other scheme needs 2 s."""
+    other = EMULATED | {"scheme": "choco-co3", "tx_s": 0.5, "wait_s": 0.0, "de_s": 0.5, "t_s": 92.0}
+    said = summary.verdicts([EMULATED, other])[0]
+    assert said.endswith("choco-co3 would give 1.09 times the speed, 5.00 times without Cp")
 
 
 def test_rows_are_compared_with_those_of_the_same_scheme() -> None:
