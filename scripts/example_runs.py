@@ -203,7 +203,7 @@ class Campaign:
                 continue
             began = time.monotonic()
             line: Result = {"case": name, "run": kind, "seed": seed, "boards": case.boards, "rounds": case.rounds}
-            line |= {"commit": commit(), "date": str(datetime.datetime.now(datetime.UTC).date())}
+            line |= {"date": str(datetime.datetime.now(datetime.UTC).date())}
             try:
                 line |= self.make(name, case, kind, seed)
             except (OSError, ValueError, LookupError, subprocess.SubprocessError, RuntimeError) as error:
@@ -401,11 +401,6 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def commit() -> str:
-    done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
-    return done.stdout.strip()
-
-
 def verdict(score: str, found: float, central: float) -> str:
     """How far a run is from central training, and whether that is within the target."""
     if score == "loss":
@@ -474,11 +469,10 @@ def settings_table() -> str:
 
 
 def document(lines: Sequence[Result], machine: str) -> str:
-    commits = ", ".join(sorted({line["commit"] for line in lines}))
     dates = ", ".join(sorted({line["date"] for line in lines}))
     return f"""# The example scripts, on boards and in one place
 
-Written by `scripts/example_runs.py`. Date: {dates}. Commit: {commits}.
+Written by `scripts/example_runs.py`. Date: {dates}.
 Machine: {machine}.
 
 Each case trains a script of examples/scripts: `central` is plain.py on all data, the others are

@@ -12,6 +12,10 @@ from pathlib import Path
 
 from edgegossip.files import write_atomic
 from edgegossip.lab.results import Result, read_list, write_list
+from edgegossip.telemetry.machine import environment
+
+_MADE = environment()  # of the code that is loaded, not of what comes to lie there meanwhile
+SOURCE = {"machine": _MADE["cpu"] or _MADE["machine"], **{key: _MADE[key] for key in ("isa", "commit", "dirty")}}
 
 
 def finished(out: Path) -> list[Result]:
@@ -32,9 +36,11 @@ def write(out: Path, results: Sequence[Result], title: str, script: str, text: s
 
 
 def write_page(out: Path, results: Sequence[Result], page: str) -> None:
-    """Write `out` as it is, and the results as JSON beside it."""
-    write_list(out.with_suffix(".json"), results)
-    write_atomic(out, page.encode())
+    """Write the results as JSON beside `out`, each with its source, and `out` as it is. A page that
+    has a template is made of that by results.py instead."""
+    write_list(out.with_suffix(".json"), [{**result, "source": result.get("source", SOURCE)} for result in results])
+    if not out.with_suffix(".md.in").exists():
+        write_atomic(out, page.encode())
 
 
 def heading(columns: str) -> list[str]:

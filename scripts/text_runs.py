@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import subprocess
 import sys
 import time
 import warnings
@@ -36,8 +35,6 @@ CASES = ("fp32", "fp32, range norm", "int8, dw 16", "int8, dw 8")
 SIZES = {"layers": 2, "dim": 128, "heads": 4, "hidden": 512, "vocabulary": 8192, "dropout": 0.1}
 BATCH = 32
 WARMUP = 0.1  # of all steps
-_DESCRIBED = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True)
-COMMIT = _DESCRIBED.stdout.strip() or "unknown"  # of the code that is loaded, not of what comes to lie there meanwhile
 
 
 def built(case: str, data: DataSet, seed: int) -> nn.Module:
@@ -98,7 +95,6 @@ def run(case: str, seed: int, data: DataSet, options: argparse.Namespace) -> Res
         "settings": settings(options),
         "accuracy": reached,
         "seconds": time.monotonic() - began,
-        "commit": COMMIT,
     }
 
 
@@ -131,13 +127,12 @@ def table(lines: list[Result]) -> str:
 def text(lines: list[Result], data: DataSet, options: argparse.Namespace) -> str:
     share = np.bincount(data.test.labels).max() / len(data.test)
     sizes = ", ".join(f"{key} {value}" for key, value in SIZES.items())
-    commits = ", ".join(sorted({n["commit"] for n in lines}))
     return (
         f"{options.task}: {len(data.train)} training and {len(data.test)} test examples of "
         f"{data.about.classes} classes, {data.about.shape[0]} tokens; the commonest class is {100 * share:.1f} % "
         f"of the test examples. Encoder: {sizes}. AdamW, learning rate {options.lr} with a warm-up of a tenth "
         f"and a linear decay, weight decay 0.01, batches of {BATCH}, {options.epochs} epochs, "
-        f"{options.threads} threads. Commit {commits}.\n\n"
+        f"{options.threads} threads.\n\n"
     )
 
 

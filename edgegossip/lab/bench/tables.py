@@ -24,7 +24,8 @@ def source_text(machine: Mapping[str, Any]) -> str:
     """Return the commit and whether files differ from it, as `machine.environment` found them."""
     if not machine.get("commit"):
         return "commit not recorded"
-    return f"commit {machine['commit']} ({'dirty' if machine['dirty'] else 'clean'})"
+    state = {True: "dirty", False: "clean", None: "not recorded whether clean"}[machine["dirty"]]
+    return f"commit {machine['commit']} ({state})"
 
 
 def packages_line(machine: dict[str, Any], *names: str) -> str:

@@ -1,0 +1,61 @@
+"""Every page of docs/results is what `scripts/results.py` makes of the JSON and the prose beside
+it."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "scripts"))
+try:
+    import results  # type: ignore[import-not-found]
+finally:
+    sys.path.pop(0)
+
+PAGES = sorted(path.stem for path in results.RESULTS.glob("*.md"))
+
+
+@pytest.fixture(autouse=True)
+def _scripts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_what_its_results_make_of_it(name: str) -> None:
+    assert (results.RESULTS / f"{name}.md").read_text(encoding="utf-8") == results.page(name), (
+        f"run python scripts/results.py {name}"
+    )
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_names_machine_instruction_set_and_commit(name: str) -> None:
+    head = " ".join(results.page(name).splitlines()[:8])
+    assert re.search(r"Machine: ", head) and re.search(r"instruction set: |isa ", head)
+    assert re.search(r"commit ([0-9a-f]{7,40} \((clean|dirty|not recorded whether clean)\)|not recorded)", head)
+
+
+def test_prose_has_no_tables_of_its_own_and_no_results_are_without_a_page() -> None:
+    templates = {path.name.removesuffix(".md.in"): path.read_text() for path in results.RESULTS.glob("*.md.in")}
+    assert sorted(templates) == PAGES
+    assert not [name for name, text in templates.items() if re.search(r"^\|[ :|-]+\|$", text, re.M)]
+    shown = {word.replace("_", "-") for text in templates.values() for word in re.findall(r"\$\{study_(\w+)\}", text)}
+    assert {path.stem for path in results.RESULTS.glob("*.json")} == set(PAGES) | shown
+
+
+def test_what_the_json_says_is_what_the_page_shows(tmp_path: Path) -> None:
+    source = {"machine": "a Pi", "isa": "neon", "commit": "0123456789ab", "dirty": True}
+    figures = {"head": ["case", "s"], "right": [False, True], "rows": [["a", "1.5"], ["b", "2"]]}
+    (tmp_path / "a.md.in").write_text("# A\n\n${source}\n\n${count_1} cases for $$ 1:\n\n${table_1}\n")
+    (tmp_path / "a.json").write_text(json.dumps({"source": source, "tables": [figures]}))
+    assert results.page("a", tmp_path) == (
+        "# A\n\nMachine: a Pi; instruction set: neon; commit 0123456789ab (dirty).\n\n2 cases for $ 1:\n\n"
+        "| case | s |\n| --- | ---: |\n| a | 1.5 |\n| b | 2 |\n"
+    )
+    (tmp_path / "a.md.in").write_text("${no_such}")
+    with pytest.raises(KeyError, match="no_such"):
+        results.page("a", tmp_path)
