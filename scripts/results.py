@@ -7,8 +7,8 @@ NAME.md.in is a string.Template that holds the prose; figures of tables stand in
 ${source} is the machine, the instruction set and the commit of the results, ${page} a benchmark's
 document as `bench --save` shows it, ${table} the table of a study or of the script that made the
 results, ${settings} the script's own settings, ${study_NAME} the table of the study NAME.json,
-${table_1}, ${table_2}, ... those of "tables" and ${count_1}, ... how many rows they have. What was
-not recorded is said to be so.
+${table_1}, ${table_2}, ... those of "tables", ${count_1}, ... how many rows they have, and
+${output_1}, ... what commands printed, of "output". What was not recorded is said to be so.
 With --check nothing is written; the exit code is 1 when a page is not what this command writes.
 """
 
@@ -66,6 +66,8 @@ class Figures(Mapping[str, str]):
             return table(self._document["tables"][int(key.removeprefix("table_")) - 1])
         if key == "table" and self._name in SCRIPTS:
             return str(importlib.import_module(SCRIPTS[self._name]).table(self._document)).rstrip()
+        if key.startswith("output_"):
+            return str(self._document["output"][int(key.removeprefix("output_")) - 1])
         if key == "settings":
             return str(importlib.import_module(SCRIPTS[self._name]).settings_table())
         if key.startswith("count_"):

@@ -12,10 +12,9 @@ from pathlib import Path
 
 from edgegossip.files import write_atomic
 from edgegossip.lab.results import Result, read_list, write_list
-from edgegossip.telemetry.machine import environment
+from edgegossip.telemetry.machine import result_source
 
-_MADE = environment()  # of the code that is loaded, not of what comes to lie there meanwhile
-SOURCE = {"machine": _MADE["cpu"] or _MADE["machine"], **{key: _MADE[key] for key in ("isa", "commit", "dirty")}}
+SOURCE = result_source()  # of the code that is loaded, not of what comes to lie there meanwhile
 
 
 def finished(out: Path) -> list[Result]:

@@ -58,6 +58,12 @@ def environment(argv: Sequence[str] | None = None) -> dict[str, Any]:
     }
 
 
+def result_source() -> dict[str, Any]:
+    """Return what a result names: `machine`, `isa`, `commit` and `dirty`."""
+    made = environment()
+    return {"machine": made["cpu"] or made["machine"], **{key: made[key] for key in ("isa", "commit", "dirty")}}
+
+
 def source_state(checkout: Path = _CHECKOUT) -> tuple[str | None, bool | None]:
     """Return the commit that the package's files are of, and whether some of them differ from it.
     (None, None) where it does not run from a checkout of its own, or git does not tell."""

@@ -1,23 +1,23 @@
 """python -m tests.lab.sim.mutants [--mutant NAME ...] [--seeds N] [--record]
 
 Looks for the first schedule that kills each mutant and prints a table. `--record`, for all of them,
-writes killed.json, from which the tests replay, and docs/results/mutants.md. Exits with 1 when one
-survives that is not said to be equivalent."""
+writes killed.json, from which the tests replay, and docs/results/mutants.json, of which
+scripts/results.py makes the page. Exits with 1 when one survives that is not said to be
+equivalent."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import platform
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 
+from edgegossip.telemetry.machine import result_source
 from tests.lab.sim.mutants.catalogue import MUTANTS
 from tests.lab.sim.mutants.search import Found, search
 
 KILLED = Path(__file__).parent / "killed.json"
-RESULTS = Path(__file__).parents[4] / "docs" / "results" / "mutants.md"
+RESULTS = Path(__file__).parents[4] / "docs" / "results" / "mutants.json"
 
 
 def main() -> int:
@@ -26,7 +26,7 @@ def main() -> int:
     )
     parser.add_argument("--mutant", action="append", choices=sorted(MUTANTS), metavar="NAME")
     parser.add_argument("--seeds", type=int, default=300, help="schedules after which a mutant has survived")
-    parser.add_argument("--record", action="store_true", help="write killed.json and docs/results/mutants.md")
+    parser.add_argument("--record", action="store_true", help="write killed.json and docs/results/mutants.json")
     args = parser.parse_args()
     found = []
     for name in args.mutant or MUTANTS:
@@ -57,38 +57,28 @@ def _record(found: list[Found]) -> None:
     }
     known = {name: row for name, row in {**known, **new}.items() if name in MUTANTS and not MUTANTS[name].equivalent}
     KILLED.write_text(json.dumps(dict(sorted(known.items())), indent=1) + "\n")
-    RESULTS.write_text(_page(known))
+    RESULTS.write_text(json.dumps(_document(known), indent=1) + "\n")
 
 
-def _page(known: dict[str, dict[str, object]]) -> str:
-    machine = f"{platform.machine()}, {platform.system()}, Python {platform.python_version()}"
-    equal = [m for m in MUTANTS.values() if m.equivalent]
-    rows = [
-        f"| `{name}` | {m.what} | {row['algorithm']} | {row['rule']} | {row['seed']} | {row['schedules']} |"
+def _document(known: dict[str, dict[str, object]]) -> dict[str, object]:
+    """Both tables, as docs/results keeps them."""
+    killed = [
+        [f"`{name}`", m.what, *(str(row[key]) for key in ("algorithm", "rule", "seed", "schedules"))]
         for name, m in MUTANTS.items()
         if (row := known.get(name)) is not None
     ]
-    lines = [
-        "# Mutants",
-        "",
-        "Small mistakes put into the real code on purpose, and what the simulator made of them. Each is named and described in",
-        "`tests/lab/sim/mutants`; schedules are tried from seed 0 on, among algorithms and faults that fit the mistake, until a",
-        "checker sees something. The tests replay every killing schedule, with the mistake and without it.",
-        "",
-        f"{datetime.now(UTC):%Y-%m-%d}, {machine}: `python -m tests.lab.sim.mutants --record`. {len(rows)} killed, {len(equal)} "
-        "equivalent or out of the simulator's sight.",
-        "",
-        "| mutant | what is wrong | algorithm | killed by the rule | at seed | schedules |",
-        "| --- | --- | --- | --- | --- | --- |",
-        *rows,
-        "",
-        "## Not killed by the simulator, and why",
-        "",
-        "| mutant | what is wrong | why no schedule shows it |",
-        "| --- | --- | --- |",
-        *(f"| `{m.name}` | {m.what} | {m.equivalent} |" for m in equal),
-    ]
-    return "\n".join(lines) + "\n"
+    equal = [[f"`{m.name}`", m.what, m.equivalent] for m in MUTANTS.values() if m.equivalent]
+    heads = (
+        ["mutant", "what is wrong", "algorithm", "killed by the rule", "at seed", "schedules"],
+        ["mutant", "what is wrong", "why no schedule shows it"],
+    )
+    return {
+        "source": result_source(),
+        "tables": [
+            {"head": head, "right": [False] * len(head), "rows": rows}
+            for head, rows in zip(heads, (killed, equal), strict=True)
+        ],
+    }
 
 
 if __name__ == "__main__":
