@@ -1,7 +1,8 @@
-"""docs/results/scale-paper.md: the ElastiQuant paper's own Table 3 (Sudharsan et al., SAC 2022),
+"""docs/results/scale-paper.json: the ElastiQuant paper's own Table 3 (Sudharsan et al., SAC 2022),
 and the same table on the virtual clock.
 
-    python scripts/paper_table3.py --data DIR > docs/results/scale-paper.md
+    python scripts/paper_table3.py --data DIR
+    python scripts/results.py scale-paper
 
 DIR holds CIFAR-10: frames are of gradients of the paper's networks on its images, because ImageNet
 is not to be had freely.
@@ -10,10 +11,10 @@ is not to be had freely.
 from __future__ import annotations
 
 import argparse
-import platform
-import time
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -22,40 +23,11 @@ from edgegossip.lab.scale import predict
 from edgegossip.lab.scale.devices import DeviceProfile, LinkProfile, load_device
 from edgegossip.lab.scale.model import codec_frames, measure_update
 from edgegossip.lab.scale.predict import BoardWork, Message
-
-METHOD = """The paper gives minutes an epoch of ResNet-34 and ResNet-50 on 2, 4 and 7 Jetson Xaviers by one
-access point. It does not give the portion of ImageNet, the batch, nor the rate of the network. What
-those come to is fitted, five numbers a network:
-
-- computing takes (c + d K) a round of K boards: c is the batch, d what taking in one board's
-  gradient costs. Least squares over all twelve Cp of the network, which a scheme has no part in;
-- an exchange takes a + b K (K - 1): a is what a round costs before the first byte, b what a
-  full-precision gradient takes on the shared link. Least squares over the three Tx of SGD alone;
-- encoding or decoding one message takes e: the mean of the three En of 4-bit-ElastiQuant. En does
-  not fall with K although rounds do, so it counts both: a round has K messages on each board.
-
-Everything else is predicted: all Tx of the quantised schemes from the sizes of real frames of
-gradients of these networks, their En from the rates of a Jetson Xavier's profile relative to 4
-bits. Rounds an epoch go by 1/K. All figures that come out are modelled."""
+from edgegossip.telemetry.machine import result_source
 
 MODELS = {"ResNet-34": "resnet34", "ResNet-50": "resnet50"}
 DEVICE = "jetson-agx-xavier"
-DIFFERENCES = """## What differs, and why
-
-- *8-bit-ElastiQuant from 4 to 7 boards*, both networks: the paper calls it a scalability stall, and a stall it is in
-  both tables: less than 7 % of T either way, and the paper's own two networks disagree in the sign. Its Cp decides
-  it: for ResNet-34 that of this scheme rises from 7.98 to 10.05 while those of the 4-bit schemes fall by 1.6, for
-  ResNet-50 it falls by 45 where theirs fall by 32 and 7. Computing has nothing to do with what is sent, so the model
-  takes all schemes for the same. (The paper prints T = 25.35 for ResNet-34 on 7; its parts make 24.35.)
-- *SGD's Cp* rises on 7 boards for ResNet-34 (10.47 to 15.34) and halves for ResNet-50 (167.9 to 85.28); the model has
-  the trend of all.
-- *Order of the schemes*: on 4 and 7 boards SGD, 8-bit, then 4-bit and E-ElastiQuant, as in the paper; the last two
-  lie within 4 % of each other here, and change places once (ResNet-34 on 7, by 0.4 %): a fresh network's gradients
-  are coded in 3.05 bits, and by the profile E costs 1.7 times what 4 bits cost to encode. On 2 boards, where nearly
-  all is computing and the fixed cost of a round, the four schemes lie within 16 % in both tables, and change places.
-- On 2 boards most of Tx has nothing to do with bytes: for ResNet-34 a/K is 14.6 of SGD's 17.9 minutes. The best codec
-  cannot win that back; fewer rounds (more boards, larger batches, local steps) do."""
-
+RESULTS = Path(__file__).parents[1] / "docs" / "results" / "scale-paper.json"
 COUNTS = (2, 4, 7)
 SCHEMES = {
     "SGD": "fp32",
@@ -88,7 +60,7 @@ PAPER: Mapping[str, Mapping[str, tuple[tuple[float, float, float], ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Minutes an epoch of one board would take for each; see METHOD."""
+    """Minutes an epoch of one board would take for each; see docs/results/scale-paper.md."""
 
     batch_min: float  # c
     peer_min: float  # d
@@ -207,8 +179,6 @@ def rows(lines: list[Line]) -> Iterator[str]:
 
 def report(network: str, bits: Mapping[str, float], device: DeviceProfile) -> Iterator[str]:
     fitted, lines = fit(network), table(network, bits, device)
-    yield f"## {network}"
-    yield ""
     yield (
         f"Fitted, minutes an epoch of one board: computing c = {fitted.batch_min:.2f} and d = {fitted.peer_min:.2f}, "
         f"exchange "
@@ -222,7 +192,6 @@ def report(network: str, bits: Mapping[str, float], device: DeviceProfile) -> It
     yield ""
     errors = [abs(line.t / line.paper_t - 1) for line in lines]
     yield f"T is off by {100 * sum(errors) / len(errors):.1f} % in the mean and {100 * max(errors):.1f} % at most."
-    yield ""
 
 
 def main() -> None:
@@ -230,15 +199,9 @@ def main() -> None:
     parser.add_argument("--data", required=True, metavar="DIR")
     folder = parser.parse_args().data
     device = load_device(DEVICE)
-    print("# ElastiQuant's Table 3 on the virtual clock\n")
-    machine = f"{platform.machine()}, Python {platform.python_version()}"
-    print(f"Date: {time.strftime('%Y-%m-%d')}. Machine that made the frames: {machine}.")
-    print("Command: `python scripts/paper_table3.py --data DIR`. All of our figures are modelled; minutes an epoch,")
-    print("ours / the paper's.\n")
-    print(METHOD + "\n")
-    for network, model in MODELS.items():
-        print("\n".join(report(network, bits_of(model, folder), device)))
-    print(DIFFERENCES)
+    output = ["\n".join(report(network, bits_of(model, folder), device)) for network, model in MODELS.items()]
+    document = {"source": result_source(), "output": output}
+    RESULTS.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
