@@ -87,8 +87,9 @@ class Figures(Mapping[str, str]):
 
 
 def source(document: Any) -> str:
-    """Return where results are from: "source" of their document, or of each of a list."""
-    found = [part["source"] for part in (document if isinstance(document, list) else [document])]
+    """Return where results are from: "source" of a document or of each of a list, or "sources"."""
+    parts = document if isinstance(document, list) else [document]
+    found = [one for part in parts for one in part.get("sources") or [part["source"]]]
     made: dict[tuple[str, str], list[str]] = {}
     for part in found:
         known = made.setdefault((part["machine"] or "not recorded", part["isa"] or "not recorded"), [])

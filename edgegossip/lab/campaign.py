@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
 
 from edgegossip.lab.results import Result, ResultStore, read_results
+from edgegossip.telemetry.machine import result_source
 from edgegossip.types import EXIT_DEGRADED, EXIT_OK, EdgegossipError, HostError, Round, UsageError
 
 REPORT_S = 1.0  # between two reports of a worker's progress
@@ -67,13 +68,14 @@ class Campaign(ABC, Generic[C]):
         The code is EXIT_DEGRADED when cases failed. Raises EdgegossipError for what no case can be
         blamed for, and KeyboardInterrupt, with a word on how to go on.
         """
-        begun_s = time.monotonic()
+        begun_s, source = time.monotonic(), result_source()
         with ResultStore(self.folder / self.FILE, self.WHAT) as store:
             self.results = read_results(self.folder / self.FILE)
             missing = [case for case in self.cases if not self.is_done(self.results.get(case.key))]
             try:
                 with closing(self.execute(missing)) as results:
-                    for case, result in results:
+                    for case, made in results:
+                        result = {**made, "source": source}  # later cases may be run from another commit
                         store.add(result)
                         self.results[case.key] = result
                         self.finished(case, result)
@@ -84,6 +86,11 @@ class Campaign(ABC, Generic[C]):
             document["wall_s"] = time.monotonic() - begun_s
             self._show(document)
         return document, EXIT_DEGRADED if document["failed"] else EXIT_OK
+
+    def sources(self) -> list[Any]:
+        """Return what made the results of these cases (`result_source`), each once."""
+        found = [result.get("source") for case in self.cases if (result := self.results.get(case.key))]
+        return [source for k, source in enumerate(found) if source not in found[:k]]
 
     @abstractmethod
     def is_done(self, result: Result | None) -> bool:

@@ -217,6 +217,7 @@ class ScaleCampaign(Campaign[Cell]):
             "verdicts": verdicts,
             "failed": failed,
             "environment": environment(),
+            "sources": self.sources(),
         }
         cells = summary.cells(rows)
         said = "\n".join(f"- {verdict}" for verdict in verdicts)

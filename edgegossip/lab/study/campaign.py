@@ -135,6 +135,7 @@ class Study(Campaign[Case]):
             if self.results[case.key]["state"] == "failed"
         ]
         document = {"study": str(self.folder), "runs": len(self.cases), "rows": rows, "failed": failed}
+        document["sources"] = self.sources()
         texts = {"txt": summary.as_text(rows) + "\n", "md": summary.as_markdown(rows), "csv": summary.as_csv(rows)}
         write_tables(self.folder, document, texts)
         return document

@@ -100,6 +100,19 @@ def test_where_nothing_can_run_the_first_cell_says_it(monkeypatch: pytest.Monkey
     assert len(place.ran) == 1
 
 
+def test_each_result_names_what_made_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Cells of a folder may be run from one commit today and from another tomorrow."""
+    lines = tmp_path / "scale.jsonl"
+    (source,) = _run(monkeypatch, Paper(), _asked(tmp_path))[0]["sources"]
+    assert {"machine", "isa", "commit", "dirty"} == set(source) and source["isa"]
+    first, *others = lines.read_text().splitlines()
+    assert json.loads(first)["source"] == source
+    older = json.loads(first) | {"source": source | {"commit": "0123456789ab"}}
+    lines.write_text("\n".join([json.dumps(older), *others]) + "\n")
+    document, *_ = _run(monkeypatch, Paper(), _asked(tmp_path))
+    assert [older["source"], source] == document["sources"]
+
+
 def test_verdicts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     document, *_ = _run(monkeypatch, Paper(), _asked(tmp_path))
     sgd, co3 = document["verdicts"]
