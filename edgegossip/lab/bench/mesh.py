@@ -127,7 +127,7 @@ def markdown(document: dict[str, Any]) -> str:
 
 
 def _cells(row: Row) -> list[str]:
-    return [_text(row[field], decimals, field in _IN_MIB) for _, field, _, decimals in _COLUMNS]
+    return [_text(row.get(field), decimals, field in _IN_MIB) for _, field, _, decimals in _COLUMNS]
 
 
 def _text(value: float | None, decimals: int, in_mib: bool) -> str:

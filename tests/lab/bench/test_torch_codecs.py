@@ -163,6 +163,7 @@ def test_randk_scales_only_to_be_unbiased():
         assert y.count_nonzero() == 10 and torch.equal(y[y != 0], factor * x[y != 0])
 
 
+@pytest.mark.slow
 def test_compiled_rivals_send_the_same_codes():
     """But where a value lies on a threshold to the last bit."""
     if not can_compile():
