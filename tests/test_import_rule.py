@@ -87,7 +87,7 @@ MAY = {
     },
     "export": {"files", "types", "recipe", "modelfile", "telemetry", "int8", "training", "report"},
     "lab": {*PURE_MAY, "files", "telemetry", "report"},
-    "lab.study": {"lab", "files", *PURE_MAY, "recipe", "telemetry", "training", "node", "report"},
+    "lab.study": {"lab", "files", *PURE_MAY, "recipe", "telemetry", "training", "node", "report", "flower"},
     "fleet.launch": {
         *PURE_MAY,
         "files",

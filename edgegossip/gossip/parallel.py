@@ -32,7 +32,7 @@ from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.gossip import messages
 from edgegossip.gossip.base import Audit, NodeView
 from edgegossip.gossip.requirements import require_complete
-from edgegossip.gossip.scheme import Published, RoundContext, Scheme, Snapshot
+from edgegossip.gossip.scheme import Published, RoundContext, Scheme, Snapshot, Spread
 from edgegossip.types import LocalUpdate, PeerError, Vec
 
 MOST_MESSAGES = 2**32  # the rounds that a frame can number; a count stays there
@@ -110,10 +110,10 @@ class Parallel(Scheme[Streams]):
         return self._with(m, sender, self._on(_of(m, sender), decoded))
 
     @override
-    def mix(self, m: Streams, ctx: RoundContext, fresh: Sequence[int]) -> tuple[Streams, float]:
+    def mix(self, m: Streams, ctx: RoundContext, fresh: Sequence[int]) -> tuple[Streams, Spread]:
         """Make the model of all streams as they are. The others' models are not known: no consensus
         distance."""
-        return replace(self._model(m, ctx), process=ctx.view.boot), math.nan
+        return replace(self._model(m, ctx), process=ctx.view.boot), Spread()
 
     @override
     def abandon(self, m: Streams, model: Vec | None, ctx: RoundContext) -> Streams:

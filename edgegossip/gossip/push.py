@@ -34,7 +34,7 @@ from edgegossip.gossip.averaging import EtaOrDefault
 from edgegossip.gossip.base import Audit, NodeView
 from edgegossip.gossip.messages import MAX_ID, number_of
 from edgegossip.gossip.requirements import require_column_stochastic
-from edgegossip.gossip.scheme import Numbers, Published, RoundContext, Scheme, Snapshot
+from edgegossip.gossip.scheme import Numbers, Published, RoundContext, Scheme, Snapshot, Spread
 from edgegossip.gossip.streams import incarnation_of
 from edgegossip.gossip.symmetric import Compensated, Difference, Plain, Publisher, moved
 from edgegossip.types import LocalUpdate, PeerError, Vec
@@ -162,10 +162,10 @@ class Push(Scheme[Mass]):
         return _gain(m, part, gained, seen={**m.seen, key: total}, copies=copies, squares=squares)
 
     @override
-    def mix(self, m: Mass, ctx: RoundContext, fresh: Sequence[int]) -> tuple[Mass, float]:
+    def mix(self, m: Mass, ctx: RoundContext, fresh: Sequence[int]) -> tuple[Mass, Spread]:
         """Add what was handed over; return the root mean square of ||z_j - z_i|| too."""
         count, squares = m.squares
-        return _debiased(m), math.sqrt(squares / count) if count else math.nan
+        return _debiased(m), Spread(math.sqrt(squares / count) if count else math.nan)
 
     @override
     def abandon(self, m: Mass, model: Vec | None, ctx: RoundContext) -> Mass:

@@ -59,6 +59,33 @@ def require_complete(name: str, view: NodeView) -> None:
         )
 
 
+def require_honest_majority(name: str, view: NodeView, malicious: int) -> None:
+    """Raise ConfigError unless, whoever the `malicious` ones are, every board has more honest
+    neighbours than others, and the honest ones are still joined.
+
+    Weights must be symmetric (He, Karimireddy, Jaggi 2022, assumption 1): else what a board adds
+    would not be what another takes off."""
+    require_symmetric(f"{name} with gossip.malicious_nodes", view)
+    topology, who = view.topology, "1 malicious node" if malicious == 1 else f"{malicious} malicious nodes"
+    fewest, joined = _bears(topology, malicious)  # type: ignore[arg-type]
+    needs = 2 * malicious + 1
+    if fewest >= needs and joined:
+        return
+    if fewest < needs:
+        why = f"a board has {fewest} neighbour{'s' * (fewest != 1)}, of whom {malicious} may lie, and needs {needs}"
+    else:
+        why = "without these its other boards can be parted"
+    cure = (
+        "use topology = 'complete'"
+        if topology.n > needs
+        else f"a run needs {needs + 1} boards for so many, and topology"
+    )
+    cure += "" if topology.n > needs else " = 'complete'"
+    raise ConfigError(
+        f"{name} cannot bear {who} on topology {topology.name!r}: {why}; {cure}, or fewer malicious_nodes"
+    )
+
+
 def _in_every_round(name: str, topology: Topology, holds: Callable[[Matrix], bool], what: str, cure: str) -> None:
     r = _first_without(topology, holds)  # type: ignore[arg-type]
     if r is not None:
@@ -91,3 +118,48 @@ def _goes_both_ways(w: Matrix) -> bool:
 
 def _goes_everywhere(w: Matrix) -> bool:
     return bool(((w != 0) | np.eye(len(w), dtype=np.bool_)).all())
+
+
+@lru_cache(maxsize=64)
+def _bears(topology: Any, malicious: int) -> tuple[int, bool]:
+    """Return how many neighbours the board with the fewest has, and whether those that are left
+    without any `malicious` boards are joined."""
+    links = topology.matrix(0) != 0
+    return int(links.sum(axis=1).min()) - 1, _stays_joined(links, malicious)
+
+
+def _stays_joined(links: Matrix, without: int) -> bool:
+    """Tell whether an undirected graph stays connected whichever `without` of its nodes are taken
+    out: whether any two nodes that are not neighbours have more paths without a common node
+    between them than that (Menger 1927). As in Even's algorithm (1975), one of the two need only
+    be among the first `without` + 1 nodes."""
+    n = len(links)
+    pairs = ((s, t) for s in range(min(without + 1, n)) for t in range(n) if t != s and not links[s, t])
+    return n > without + 1 and all(_disjoint_paths(links, s, t, without + 1) > without for s, t in pairs)
+
+
+def _disjoint_paths(links: Matrix, source: int, target: int, most: int) -> int:
+    """Return how many paths from source to target, up to `most`, have no other node in common: a
+    flow of 1 through each node, split into where it comes in, (v, 0), and out, (v, 1)."""
+    free = {((u, 1), (v, 0)) for u, v in np.argwhere(links).tolist() if u != v}
+    free |= {((v, 0), (v, 1)) for v in range(len(links))}
+    after: dict[tuple[int, int], set[tuple[int, int]]] = {}
+    for a, b in free:
+        after.setdefault(a, set()).add(b)
+        after.setdefault(b, set()).add(a)
+    for found in range(most):
+        came, queue = {(source, 1): (source, 1)}, [(source, 1)]
+        for a in queue:
+            for b in after[a]:
+                if b not in came and (a, b) in free:
+                    came[b] = a
+                    queue.append(b)
+        if (target, 0) not in came:
+            return found
+        b = (target, 0)
+        while b != (source, 1):
+            a = came[b]
+            free.remove((a, b))
+            free.add((b, a))
+            b = a
+    return most

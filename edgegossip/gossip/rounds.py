@@ -342,9 +342,10 @@ class Synchronous(GossipAlgorithm[State]):
         fresh = [
             j for j in s.ctx.neighbours.in_ if j not in s.refused and in_.get((j, phase), NO_IN_EDGE).round >= oldest
         ]
-        math_, distance = self.scheme.mix(s.math, s.ctx, fresh)
+        math_, spread = self.scheme.mix(s.math, s.ctx, fresh)
         error = s.stepped.published.relative_error if s.stepped.sent else math.nan
-        done = RoundDone(s.round, distance, error)
+        distances = {s.view.members[j]: far for j, far in spread.by_neighbour.items()}
+        done = RoundDone(s.round, spread.distance, error, distances)
         s, actions = self._enter(s, s.round + 1, math_)
         return s, [*suspects, Checkpoint(), done, *actions]
 

@@ -3,8 +3,9 @@ which `rounds.Synchronous` runs, and what the two exchange."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias, TypeVar
 
 from edgegossip.codecs.base import Body, Ctx
@@ -57,6 +58,14 @@ class Published:
     body: Body
     numbers: Mapping[int, Numbers]  # by receiver; a receiver that is not there gets none
     relative_error: float  # ||decoded - meant|| / ||meant||
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Says how far neighbours' models lay from the node's own in one round."""
+
+    distance: float = math.nan  # root mean square of ||x_j - x_i||_2; nan without any
+    by_neighbour: Mapping[int, float] = field(default_factory=dict)  # ||x_j - x_i||_2, where each is known
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -117,9 +126,9 @@ class Scheme(Protocol[M]):
         """Take in a message of an in-neighbour; streams: the next one. Raises PeerError with m as
         it was."""
 
-    def mix(self, m: M, ctx: RoundContext, fresh: Sequence[int]) -> tuple[M, float]:
-        """End the round with the in-neighbours that are `fresh`, of whom there is news. Return the
-        consensus distance too."""
+    def mix(self, m: M, ctx: RoundContext, fresh: Sequence[int]) -> tuple[M, Spread]:
+        """End the round with the in-neighbours that are `fresh`, of whom there is news. Return how
+        far they lay, too."""
 
     def abandon(self, m: M, model: Vec | None, ctx: RoundContext) -> M:
         """End the round without mixing; with another node's model instead of the own if there is

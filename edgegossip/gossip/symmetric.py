@@ -25,8 +25,9 @@ from edgegossip.frame import Frame, Kind
 from edgegossip.gossip import messages
 from edgegossip.gossip.averaging import Eta, EtaOrDefault, default_eta, memory_eta
 from edgegossip.gossip.base import Audit, NodeView
-from edgegossip.gossip.requirements import require_doubly_stochastic, require_symmetric
-from edgegossip.gossip.scheme import Published, RoundContext, Scheme, Snapshot
+from edgegossip.gossip.clipping import clipped
+from edgegossip.gossip.requirements import require_doubly_stochastic, require_honest_majority, require_symmetric
+from edgegossip.gossip.scheme import Published, RoundContext, Scheme, Snapshot, Spread
 from edgegossip.layout import Layout
 from edgegossip.native import half
 from edgegossip.types import ConfigError, LocalUpdate, Round, Vec
@@ -219,6 +220,7 @@ class Gathered:
     weight: float = 0.0  # sum of their W_ij
     squares: float = 0.0  # sum of ||xhat_j - x_i||^2
     total: Vec | None = None  # float32[n]; None: zero
+    distances: Mapping[int, float] | None = None  # ||xhat_j - x_i|| by sender; None: of nobody
 
     def add(self, view: NodeView, sender: int, body: bytes | memoryview, weight: float, x: Vec) -> Gathered:
         """Return the sum with one more message. Raises DecodeError on a bad body, PeerError when
@@ -230,12 +232,13 @@ class Gathered:
         part *= np.float32(weight)
         if self.total is not None:
             part += self.total
-        return Gathered(self.count + 1, self.weight + weight, self.squares + squares, part)
+        distances = {**(self.distances or {}), sender: math.sqrt(squares)}
+        return Gathered(self.count + 1, self.weight + weight, self.squares + squares, part, distances)
 
     @property
-    def distance(self) -> float:
-        """Root mean square of ||xhat_j - x_i||_2; nan without any."""
-        return math.sqrt(self.squares / self.count) if self.count else math.nan
+    def spread(self) -> Spread:
+        """How far the senders' models lay."""
+        return Spread(math.sqrt(self.squares / self.count), self.distances or {}) if self.count else Spread()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -294,6 +297,7 @@ class Symmetric(Scheme[Mixing]):
     suits: Callable[[str, NodeView], None]  # raises ConfigError for a topology that does not do
     keeps: bool = False  # whether news of earlier rounds may be used again
     zero_start: bool = False  # replicas start at zero rather than at the initial model
+    malicious: int = 0  # neighbours that may lie: what each adds is clipped (clipping.py)
 
     totals = False
 
@@ -320,6 +324,8 @@ class Symmetric(Scheme[Mixing]):
     @override
     def check(self, view: NodeView) -> None:
         self.suits(self.name, view)
+        if self.malicious:
+            require_honest_majority(self.name, view, self.malicious)
 
     @override
     def init(self, x: Vec, ctx: RoundContext) -> Mixing:
@@ -353,28 +359,26 @@ class Symmetric(Scheme[Mixing]):
         return replace(m, copies={**m.copies, key: copy})
 
     @override
-    def mix(self, m: Mixing, ctx: RoundContext, fresh: Sequence[int]) -> tuple[Mixing, float]:
-        """Return x~ + eta sum_j W_ij (p_j - p_i) over the fresh neighbours j, and the root mean
-        square of ||p_j - x_i||."""
-        pull, distance = self.pull(m, ctx, fresh)
-        return self.pulled(m, pull, ctx, fresh), distance
-
-    def pull(self, m: Mixing, ctx: RoundContext, fresh: Sequence[int]) -> tuple[Vec, float]:
-        """Return eta sum_j W_ij (p_j - p_i), float32[n], and the distance."""
+    def mix(self, m: Mixing, ctx: RoundContext, fresh: Sequence[int]) -> tuple[Mixing, Spread]:
+        """Return x~ + eta sum_j W_ij (p_j - p_i) over the fresh neighbours j, and how far they
+        lay: ||p_j - x_i||."""
         assert m.public is not None
         if self.publisher.replicates or self.keeps:
-            total, distance = self._over_copies(m, m.public, ctx, fresh)
+            phase = self._phase(ctx.view, ctx.round)
+            copies = {j: m.copies.get((j, phase), m.start) for j in fresh}
+            row, spread = self._row(copies, m.public, ctx), _spread(copies, m.x)
+            pull = _summed(row, copies, m.public)
         else:
-            total, distance = _gathered(m, m.public), m.gathered.distance
-        total *= np.float32(m.eta)
-        return total, distance
+            row = {j: ctx.neighbours.weights[j] for j in fresh}
+            pull, spread = _gathered(m, m.public), m.gathered.spread
+        pull *= np.float32(m.eta)
+        return self.pulled(m, pull, ctx, row), spread
 
-    def pulled(self, m: Mixing, pull: Vec, ctx: RoundContext, fresh: Sequence[int]) -> Mixing:
-        """Return the state at the end of the round."""
+    def pulled(self, m: Mixing, pull: Vec, ctx: RoundContext, row: Mapping[int, float]) -> Mixing:
+        """Return the state at the end of the round: eta sum_j W_ij (p_j - p_i), float32[n], is
+        `pull`, and W_ij, clipped if so, `row`."""
         assert m.base is not None
-        weights = ctx.neighbours.weights
-        row = {j: weights[j] for j in fresh}
-        row[ctx.index] = 1.0 - sum(row.values())
+        row = {**row, ctx.index: 1.0 - sum(row.values())}
         x = m.base + pull
         # Where nobody replicates the model, what it was at first need not stay in memory.
         start = m.start if self.publisher.replicates or self.keeps else x
@@ -429,17 +433,33 @@ class Symmetric(Scheme[Mixing]):
         came in."""
         return round % view.topology.period if self.publisher.replicates else 0
 
-    def _over_copies(self, m: Mixing, public: Vec, ctx: RoundContext, fresh: Sequence[int]) -> tuple[Vec, float]:
-        total, squares = np.zeros(len(m.x), np.float32), 0.0
-        copies, phase, weights = m.copies, self._phase(ctx.view, ctx.round), ctx.neighbours.weights
-        for j in fresh:
-            copy = copies.get((j, phase), m.start)
-            away = copy - m.x
-            squares += float(away.dot(away))
-            np.subtract(copy, public, out=away)
-            away *= weights[j]
-            total += away
-        return total, math.sqrt(squares / len(fresh)) if fresh else math.nan
+    def _row(self, copies: Mapping[int, Vec], own: Vec, ctx: RoundContext) -> dict[int, float]:
+        """Return the weights of what these neighbours made public, by how far each is from the
+        own, float32[n], where there may be liars."""
+        row = {j: ctx.neighbours.weights[j] for j in copies}
+        return clipped(row, _spread(copies, own).by_neighbour, self.malicious) if self.malicious else row
+
+
+def _spread(copies: Mapping[int, Vec], x: Vec) -> Spread:
+    """Return how far the copies are from x."""
+    squares, away = {}, np.empty_like(x)
+    for j, copy in copies.items():
+        np.subtract(copy, x, out=away)
+        squares[j] = float(away.dot(away))
+    if not squares:
+        return Spread()
+    distances = {j: math.sqrt(square) for j, square in squares.items()}
+    return Spread(math.sqrt(sum(squares.values()) / len(squares)), distances)
+
+
+def _summed(row: Mapping[int, float], copies: Mapping[int, Vec], own: Vec) -> Vec:
+    """Return sum_j W_ij (p_j - p_i), float32[n]."""
+    total = np.zeros_like(own)
+    for j, copy in copies.items():
+        away = copy - own
+        away *= row[j]
+        total += away
+    return total
 
 
 def _gathered(m: Mixing, public: Vec) -> Vec:
@@ -491,13 +511,13 @@ class DPsgd(Symmetric):
         return self._add(m, frame.body, ctx) if m.base is not None else replace(m, early=frame.body)
 
     @override
-    def mix(self, m: Mixing, ctx: RoundContext, fresh: Sequence[int]) -> tuple[Mixing, float]:
+    def mix(self, m: Mixing, ctx: RoundContext, fresh: Sequence[int]) -> tuple[Mixing, Spread]:
         if not self._lean(ctx):
             return Symmetric.mix(self, m, ctx, fresh)
         assert m.base is not None
         row = {j: ctx.neighbours.weights[j] for j in fresh}
         row[ctx.index] = 1.0 - sum(row.values())
-        return replace(self._clean(m), x=m.base, row=row), m.gathered.distance
+        return replace(self._clean(m), x=m.base, row=row), m.gathered.spread
 
     def _lean(self, ctx: RoundContext) -> bool:
         return not self.keeps and isinstance(ctx.view.codec, Float) and len(ctx.neighbours.in_) == 1
@@ -515,7 +535,7 @@ class DPsgd(Symmetric):
             theirs *= weight
             theirs *= eta
             m.base[start : start + theirs.size] += theirs
-        return replace(m, gathered=Gathered(1, float(weight), squares))
+        return replace(m, gathered=Gathered(1, float(weight), squares, distances={sender: math.sqrt(squares)}))
 
 
 _BLOCK_VALUES = 1 << 20
@@ -612,19 +632,20 @@ class Bagua(Symmetric):
     @override
     def publish(self, m: Mixing, local: LocalUpdate, ctx: RoundContext, to: Sequence[int]) -> tuple[Mixing, Published]:
         v = local.moved(m.x)
-        for j in to:  # who is up; W is symmetric, so these are the in-neighbours too
-            copy = m.past.get((j, ctx.phase), m.start)
-            v += np.float32(m.eta * ctx.neighbours.weights[j]) * (copy - m.x)
+        # Who is up; W is symmetric, so these are the in-neighbours too.
+        copies = {j: m.past.get((j, ctx.phase), m.start) for j in to}
+        for j, weight in self._row(copies, m.x, ctx).items():
+            v += np.float32(m.eta * weight) * (copies[j] - m.x)
         memory, announced = self.publisher.publish(m.memory, v, local, ctx)
         m = replace(m, memory=memory, base=announced.public, public=announced.public)
         return m, Published(announced.body, {}, announced.relative_error)
 
     @override
-    def pulled(self, m: Mixing, pull: Vec, ctx: RoundContext, fresh: Sequence[int]) -> Mixing:
+    def pulled(self, m: Mixing, pull: Vec, ctx: RoundContext, row: Mapping[int, float]) -> Mixing:
         """Take what was published as the model; the neighbours' news counts from the next round
         on."""
         assert m.base is not None
-        return replace(Symmetric.pulled(self, m, pull, ctx, fresh), x=m.base, past=m.copies)
+        return replace(Symmetric.pulled(self, m, pull, ctx, row), x=m.base, past=m.copies)
 
     @override
     def abandon(self, m: Mixing, model: Vec | None, ctx: RoundContext) -> Mixing:
@@ -675,9 +696,9 @@ class D2(Symmetric):
         return m if self.eta or m.eta < largest - D2_MARGIN else replace(m, eta=0.5)
 
     @override
-    def pulled(self, m: Mixing, pull: Vec, ctx: RoundContext, fresh: Sequence[int]) -> Mixing:
+    def pulled(self, m: Mixing, pull: Vec, ctx: RoundContext, row: Mapping[int, float]) -> Mixing:
         past = pull if m.past is None else m.past + pull
-        return replace(Symmetric.pulled(self, m, pull, ctx, fresh), past=past)
+        return replace(Symmetric.pulled(self, m, pull, ctx, row), past=past)
 
 
 def d2(eta: EtaOrDefault = 0.0, keeps: bool = False) -> D2:

@@ -28,13 +28,23 @@ from pathlib import Path
 from typing import Any
 
 from edgegossip.choices import did_you_mean
+from edgegossip.lab.study.attack import PREFIX, Attack
 from edgegossip.recipe import NetworkSection, Recipe, canonical_toml, parse_value, with_settings
 from edgegossip.types import ConfigError
 
 Settings = Mapping[str, Any]  # recipe key -> value
 
 MOST_CASES = 100_000
-_SAY_VALUE_ONLY = ("run.mode", "gossip.algorithm", "gossip.topology", "codec.name", "model.name", "data.name")
+_SAY_VALUE_ONLY = (
+    "run.mode",
+    "gossip.algorithm",
+    "gossip.topology",
+    "server.strategy",
+    "codec.name",
+    "model.name",
+    "data.name",
+    "attack.kind",
+)
 _CASE_KEYS = ("name", "seeds", "sweep")
 _FILE_KEYS = ("seeds", "set", "case")
 
@@ -46,6 +56,7 @@ class Case:
     settings: Settings  # what this case sets, without the seed
     recipe: Recipe  # resolved, with the seed
     name: str  # for tables; the same for all seeds
+    attack: Attack | None = None  # boards that lie
 
     @property
     def seed(self) -> int:
@@ -56,12 +67,12 @@ class Case:
     def key(self) -> str:
         """Return 16 hex digits of all that decides the result; where the data lies, threads and
         addresses do not count."""
-        return _digest(self.recipe)
+        return _digest(self.recipe, self.attack)
 
     @property
     def group(self) -> str:
         """Return what is the same for the cases that differ in the seed only."""
-        return _digest(replace(self.recipe, run=replace(self.recipe.run, seed=0)))
+        return _digest(replace(self.recipe, run=replace(self.recipe.run, seed=0)), self.attack)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,10 +171,12 @@ def make_cases(base: Recipe, plan: Plan, sweeps: Iterable[Settings] = ({},), see
         name = _name(variant, point)
         for rank, seed in enumerate(seeds or variant.seeds or plan.seeds or (base.run.seed,)):
             try:
-                recipe = with_settings(base, {**plan.common, **settings, "run.seed": seed})
+                chosen = {**plan.common, **settings, "run.seed": seed}
+                recipe = with_settings(base, {k: v for k, v in chosen.items() if not k.startswith(PREFIX)})
+                attack = Attack.of({k: v for k, v in chosen.items() if k.startswith(PREFIX)}, recipe)
             except ConfigError as error:
                 raise ConfigError(f"{error} (case {name})" if settings else str(error)) from None
-            ranked.append((rank, Case(settings, recipe, name)))
+            ranked.append((rank, Case(settings, recipe, name, attack)))
     for _, case in sorted(ranked, key=lambda pair: pair[0]):
         found.setdefault(case.key, case)
     if len(found) > MOST_CASES:
@@ -186,14 +199,15 @@ def _name(variant: Variant, point: Settings) -> str:
     return ", ".join(part for part in (variant.name, say(point)) if part)
 
 
-def _digest(recipe: Recipe) -> str:
+def _digest(recipe: Recipe, attack: Attack | None) -> str:
     shared = replace(
         recipe,
         run=replace(recipe.run, threads=1, name="study"),
         data=replace(recipe.data, dir=""),
         network=NetworkSection(),
     )
-    return hashlib.sha256(canonical_toml(shared).encode()).hexdigest()[:16]
+    said = canonical_toml(shared) + (repr(attack) if attack else "")
+    return hashlib.sha256(said.encode()).hexdigest()[:16]
 
 
 def _packaged() -> Any:

@@ -5,19 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from typing import Any
 
 import numpy as np
 
 from edgegossip import __version__, codecs, training
 from edgegossip import recipe as recipes
+from edgegossip.engine.combine import Combiner
+from edgegossip.engine.server_frames import Channel
 from edgegossip.lab.results import Result, plain
+from edgegossip.lab.study.attack import Attack
 from edgegossip.lab.study.cases import Case
 from edgegossip.lab.study.measure import Recorder, Traffic, average, measure_rounds
 from edgegossip.lab.study.server import VirtualServer
 from edgegossip.lab.study.virtual import VirtualFleet
-from edgegossip.layout import Layout
 from edgegossip.node.spec import NodeSpec, default_members, make_algorithm, make_view
-from edgegossip.recipe import DataSection, Recipe
+from edgegossip.recipe import DataSection, Recipe, ServerSection
 from edgegossip.training.base import Workload
 from edgegossip.training.data import DataSet, open_data
 from edgegossip.types import ConfigError, DataError, HostError, PeerError, Round, UsageError, Vec
@@ -60,9 +63,10 @@ def run_case(case: Case, data: DataSetCache, progress: Progress = lambda round: 
     recipe = case.recipe
     local = recipe.data.partition == "local"  # then each virtual board opens its own
     workloads = training.build_workloads(recipe, None if local else data.get(recipe.data))
-    run = _Gossip(recipe, workloads, progress) if recipe.run.mode == "gossip" else _Server(recipe, workloads, progress)
+    make = _Gossip if recipe.run.mode == "gossip" else _Server
+    run = make(recipe, workloads, progress, case.attack)
     recorder = Recorder(
-        nodes=recipe.run.nodes,
+        nodes=recipe.run.nodes - (case.attack.boards if case.attack else 0),
         evaluate_after=recipes.evaluation_rounds(recipe) - {recipe.run.rounds - 1},
         measure_after=measure_rounds(recipe.run.rounds) if recipe.run.mode == "gossip" else frozenset(),
         evaluate=lambda x: workloads[0].evaluate(x, recipe.evaluation.examples or None),
@@ -84,6 +88,7 @@ def run_case(case: Case, data: DataSetCache, progress: Progress = lambda round: 
             "name": case.name,
             "settings": dict(case.settings),
             "seed": case.seed,
+            **({"attack": asdict(case.attack)} if case.attack else {}),
             **outcome,
             **run.figures(),
             **_curves(recorder),
@@ -97,11 +102,12 @@ def run_case(case: Case, data: DataSetCache, progress: Progress = lambda round: 
 
 
 class _Gossip:
-    def __init__(self, recipe: Recipe, workloads: Sequence[Workload], progress: Progress) -> None:
-        layout, self._seed = workloads[0].layout, recipe.run.seed
-        views = [make_view(spec, layout) for spec in _specs(recipe)]
+    def __init__(
+        self, recipe: Recipe, workloads: Sequence[Workload], progress: Progress, attack: Attack | None
+    ) -> None:
+        views = [make_view(spec, workloads[0].layout) for spec in _specs(recipe)]
         self._initial = workloads[0].initial(recipe.run.seed)
-        self._fleet = VirtualFleet(make_algorithm(recipe), views, workloads, recipe.run.rounds, progress)
+        self._fleet = VirtualFleet(make_algorithm(recipe), views, workloads, recipe.run.rounds, progress, attack)
         self._recipe = recipe
 
     @property
@@ -121,17 +127,14 @@ class _Gossip:
 
 
 class _Server:
-    def __init__(self, recipe: Recipe, workloads: Sequence[Workload], progress: Progress) -> None:
-        layout: Layout = workloads[0].layout
+    def __init__(
+        self, recipe: Recipe, workloads: Sequence[Workload], progress: Progress, attack: Attack | None
+    ) -> None:
+        layout = workloads[0].layout
         codec = codecs.get(recipe.codec.name, **recipe.codec.params)
         members = default_members(recipe.run.nodes)
         self._initial = workloads[0].initial(recipe.run.seed)
-        server = recipe.server
-        if server.strategy != "fedavg" or server.fraction < 1.0:
-            raise ConfigError(
-                f"server.strategy = {server.strategy}, server.fraction = {server.fraction:g}: a study plays fedavg with every "
-                "node in every round; use `edgegossip run` for others"
-            )
+        server, uniform = recipe.server, recipe.server.weighting == "uniform"
         self._server = VirtualServer(
             layout,
             recipes.run_id(recipe),
@@ -141,7 +144,9 @@ class _Server:
             recipe.run.rounds,
             progress,
             codecs.get(server.downlink, **server.downlink_params),
-            server.weighting == "uniform",
+            uniform,
+            _combiner(recipe, Channel.of(layout, recipes.run_id(recipe), codec), uniform),
+            attack,
         )
         self._recipe = recipe
 
@@ -159,6 +164,28 @@ class _Server:
     def figures(self) -> Result:
         figures = _bytes(self._recipe, self.sent, self._server.received.total_bytes)
         return figures | {"train_loss": self._server.train_loss, "refused": self._server.refused}
+
+
+def _strategy(server: ServerSection) -> Any:
+    """Return Flower's strategy, None for fedavg. Raises ConfigError."""
+    if server.fraction < 1.0:
+        raise ConfigError(
+            f"server.fraction = {server.fraction:g}: a study plays every node in every round; use `edgegossip run` for others"
+        )
+    if server.strategy == "fedavg":
+        return None
+    from edgegossip.flower.combine import make_strategy
+
+    return make_strategy(server.strategy, server.strategy_params)
+
+
+def _combiner(recipe: Recipe, channel: Channel, uniform: bool) -> Combiner | None:
+    strategy = _strategy(recipe.server)
+    if strategy is None:
+        return None
+    from edgegossip.flower.combine import combiner
+
+    return combiner(strategy, channel, uniform)
 
 
 def _specs(recipe: Recipe) -> list[NodeSpec]:

@@ -19,6 +19,7 @@ import numpy as np
 from edgegossip import codecs
 from edgegossip import frame as wire
 from edgegossip.codecs.base import Codec
+from edgegossip.engine.combine import Combiner
 from edgegossip.engine.server import ServerEngine
 from edgegossip.engine.server_boards import BoardPresence
 from edgegossip.engine.server_events import (
@@ -39,6 +40,7 @@ from edgegossip.engine.server_events import (
     Trained,
 )
 from edgegossip.engine.server_frames import FULL, Channel, Replica, Uplink
+from edgegossip.lab.study.attack import Attack, Boards
 from edgegossip.lab.study.measure import Recorder, Traffic
 from edgegossip.layout import Layout
 from edgegossip.training.base import Workload
@@ -60,7 +62,10 @@ class VirtualServer:
         progress: Callable[[Round], None] = lambda round: None,
         downlink: Codec[Any] | None = None,
         uniform: bool = False,
+        combiner: Combiner | None = None,
+        attack: Attack | None = None,
     ) -> None:
+        """`combiner`: other than FedAvg's mean."""
         down = downlink or codecs.get(FULL)
         self._plan = ServerPlan(
             boards=tuple(members),
@@ -73,7 +78,7 @@ class VirtualServer:
         )
         self._replica = Replica(layout, run_id, down)  # of all nodes: they hold the same
         self._uplinks = [Uplink(Channel.of(layout, run_id, codec), name) for name in members]
-        self._members, self._workloads = members, workloads
+        self._members, self._boards, self._combiner = members, Boards(workloads, attack), combiner
         self._progress = progress
         self._losses = [math.nan] * len(members)  # of each node's last round
         self._reason = "nobody answered"  # of the last refusal
@@ -86,7 +91,7 @@ class VirtualServer:
         """Play all rounds from model x.
 
         Raises UsageError when training diverges or no update of a round can be used."""
-        engine = ServerEngine(self._plan, x)
+        engine = ServerEngine(self._plan, x, self._combiner)
         nodes = tuple(BoardPresence(k, 0.0) for k in range(len(self._members)))
         events: deque[Event] = deque([PresenceReport(nodes)])
         now_s, asked = 0.0, 0
@@ -115,7 +120,8 @@ class VirtualServer:
             effects = engine.handle(events.popleft() if events else TimePassed(), now_s)
 
     def _round_ended(self, round: Round, model: Vec, recorder: Recorder) -> None:
-        losses = [self._losses[k] for k in sorted(range(len(self._members)), key=lambda k: self._members[k])]
+        honest = sorted(range(self._boards.honest), key=lambda k: self._members[k])
+        losses = [self._losses[k] for k in honest]
         self.train_loss = sum(losses) / len(losses)
         for k, loss in enumerate(losses):
             recorder.done(k, round, model, loss)
@@ -139,7 +145,7 @@ class VirtualServer:
         return answers
 
     def _train(self, node: int, asked: wire.Frame, x: Vec) -> Result:
-        update = self._workloads[node].local_update(x, asked.round)
+        update = self._boards.local_update(node, x, asked.round)
         self._losses[node] = update.loss
         frame = self._uplinks[node].frame(update, asked.round, asked.aux)
         data = b"".join(wire.build(frame))

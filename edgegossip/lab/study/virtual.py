@@ -33,6 +33,7 @@ from edgegossip.engine.events import (
     Load,
     Loaded,
     Log,
+    PeerDown,
     PeerUp,
     Poll,
     Polled,
@@ -46,9 +47,10 @@ from edgegossip.engine.events import (
 from edgegossip.engine.joining import Patience
 from edgegossip.engine.node import NodeConfig, NodeEngine
 from edgegossip.gossip.base import GossipAlgorithm, NodeView, Send
+from edgegossip.lab.study.attack import Attack, Boards, Deaf
 from edgegossip.lab.study.measure import Recorder, Traffic
 from edgegossip.training.base import Workload
-from edgegossip.types import PeerError, Round, UsageError, Vec
+from edgegossip.types import NodeId, PeerError, Round, UsageError, Vec
 
 COMPUTE_S, JITTER, LATENCY_S, HELLO_S = 1.0, 0.5, 0.01, 1.0
 STALLED_AFTER = 100  # deadlines without a finished round
@@ -58,13 +60,13 @@ _BOOT, _DURATION = 1, 2  # what a key is for
 @dataclass(slots=True)
 class _Node:
     view: NodeView
-    workload: Workload
     traffic: Traffic
     engine: NodeEngine
     held: deque[Event] = field(default_factory=deque)  # what came while it did not listen
     joining: bool = True  # its first round has not begun
     timers: dict[Timer, int] = field(default_factory=dict)  # numbers of those in force; what was replaced has another
     loss: float = math.nan
+    shut: set[NodeId] = field(default_factory=set)  # liars that it takes nothing from any more
     finished: bool = False
 
 
@@ -79,18 +81,20 @@ class VirtualFleet:
         workloads: Sequence[Workload],
         rounds: Round,
         progress: Callable[[Round], None] = lambda round: None,
+        attack: Attack | None = None,
     ) -> None:
         """`views` are of one run, one a node, in the order of its members; their boots are replaced
         by ones that the seed gives."""
         self._algorithm, self._rounds, self._progress = algorithm, rounds, progress
+        self._boards = Boards(workloads, attack)
+        views = [replace(v, topology=Deaf(v.topology)) if self._boards.lies(k) else v for k, v in enumerate(views)]
         self._nodes = [
             _Node(
                 replace(v, boot=derive_key(v.seed, k, _BOOT) % 2**48),
-                w,
                 Traffic(v.layout.size),
                 self._engine_of(v),
             )
-            for k, (v, w) in enumerate(zip(views, workloads, strict=True))
+            for k, v in enumerate(views)
         ]
         self._index = {v.node: k for k, v in enumerate(views)}
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -102,13 +106,13 @@ class VirtualFleet:
 
     @property
     def models(self) -> list[Vec]:
-        """Return the nodes' models, float32[n] each, in the order of the members."""
-        return [node.engine.model for node in self._nodes]
+        """Return the honest nodes' models, float32[n] each, in the order of the members."""
+        return [node.engine.model for node in self._nodes[: self._boards.honest]]
 
     @property
     def train_loss(self) -> float:
-        """Return the mean over the nodes of their last round's training loss."""
-        return sum(node.loss for node in self._nodes) / len(self._nodes)
+        """Return the mean over the honest nodes of their last round's training loss."""
+        return sum(node.loss for node in self._nodes[: self._boards.honest]) / self._boards.honest
 
     @property
     def traffic(self) -> Traffic:
@@ -129,7 +133,7 @@ class VirtualFleet:
         for node in self._nodes:
             self._boot(node)
         patience_s = STALLED_AFTER * max(self._nodes[0].view.deadline_s, COMPUTE_S)
-        while not all(node.finished for node in self._nodes):
+        while not all(node.finished for node in self._nodes[: self._boards.honest]):
             if not self._events or self._now - self._progressed_at > patience_s:
                 raise UsageError(self._stalled())
             self._now, _, event = heapq.heappop(self._events)
@@ -194,9 +198,12 @@ class VirtualFleet:
                 case Load():
                     self._after(0.0, lambda: self._answer(node, Loaded(node.view, self._x)))
                 case Train(model, round):
-                    local = node.workload.local_update(model, round)
-                    node.loss, after_s = local.loss, self._duration_s(node, round)
-                    ready = UpdateReady(local)
+                    board, after_s = node.view.index, self._duration_s(node, round)
+                    if self._boards.lies(board):  # by what the others do meanwhile
+                        self._after(after_s, lambda model=model, round=round: self._lie(node, model, round))  # type: ignore[misc]
+                        continue
+                    local = self._boards.local_update(board, model, round)
+                    node.loss, ready = local.loss, UpdateReady(local)
                     self._after(after_s, lambda ready=ready: self._answer(node, ready))  # type: ignore[misc]
                 case Poll():
                     self._poll(node)
@@ -205,9 +212,16 @@ class VirtualFleet:
                 case Log("suspect"):
                     self.suspected += 1
                 case ClosePeer(peer, reason):
+                    if self._index[peer] >= self._boards.honest:  # it lies, and does not get through with it
+                        node.shut.add(peer)
+                        self._take(node, PeerDown(peer, reason, closed=True))
+                        continue
                     raise PeerError(f"{node.view.node} refused a message from {peer}: {reason}")
                 case Finished():
                     node.finished = True
+
+    def _lie(self, node: _Node, model: Vec, round: Round) -> None:
+        self._answer(node, UpdateReady(self._boards.local_update(node.view.index, model, round)))
 
     def _poll(self, node: _Node) -> None:
         """What has come is taken in, and before the first round all Hellos."""
@@ -223,14 +237,16 @@ class VirtualFleet:
         data = b"".join(wire.build(send.frame))
         node.traffic.count(len(data), len(send.frame.body))
         receiver, event = self._nodes[self._index[send.to]], FrameReceived(node.view.node, data)
-        self._after(LATENCY_S, lambda: self._take(receiver, event))
+        if node.view.node not in receiver.shut:
+            self._after(LATENCY_S, lambda: self._take(receiver, event))
 
     def _ended(self, node: _Node, ended: RoundEnded) -> None:
         assert self._recorder is not None
         self._progressed_at = self._now
         index, round = node.view.index, ended.done.round
-        self._recorder.done(index, round, self._algorithm.model(ended.state), node.loss)
-        if index == len(self._nodes) - 1:
+        if index < self._boards.honest:
+            self._recorder.done(index, round, self._algorithm.model(ended.state), node.loss)
+        if index == self._boards.honest - 1:
             self._progress(round + 1)
 
     def _stalled(self) -> str:

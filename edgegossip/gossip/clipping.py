@@ -1,0 +1,70 @@
+"""Bounds what neighbours that lie can do: ClippedGossip, around a scheme whose receivers weigh.
+
+He, Karimireddy, Jaggi, "Byzantine-robust decentralized learning via ClippedGossip" (2022),
+algorithm 1:
+
+    x_i <- x_i + sum_j W_ij CLIP(x_j - x_i, tau_i),    CLIP(z, tau) = min(1, tau / ||z||) z
+
+The radius adapts, as in the authors' experiments: of the distances to the neighbours heard of in
+the round, the `malicious` largest are left out, and tau_i is the largest of the others. However
+far liars say that they are, that is no more than the distance of the farthest honest neighbour:
+of the distances that are larger than that, all are of liars, and there are no more of them than
+are left out. So each of them pulls as far as an honest neighbour may, and no further. Everything
+is from the board's own place: what it trained itself is never clipped.
+
+What is clipped is a scheme's p_j - p_i, what the two made public: models, or the replicas that
+compressed differences move on. So it holds for `dpsgd`, `deep-squeeze`, `choco-sgd` and `bagua-lp`
+with any codec. It cannot hold where mass is handed over (what is clipped would be lost to
+everybody), where gradients are summed (each once, for good), where averages go in pairs (of one
+distance there is no largest but it), and for `d2`, which adds up what mixing did in all rounds and
+would add up each round's lie. These are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, cast
+
+from edgegossip.gossip.base import GossipAlgorithm
+from edgegossip.types import ConfigError
+
+HOLDS_FOR = ("dpsgd", "deep-squeeze", "choco-sgd", "bagua-lp")
+_WHY_NOT = {
+    "sgp": "it hands over mass, and what is clipped of that would be lost to all",
+    "sparse-push": "it hands over mass, and what is clipped of that would be lost to all",
+    "quant-sgp": "it hands over mass, and what is clipped of that would be lost to all",
+    "parallel-sgd": "it sums gradients, and mixes no models",
+    "ad-psgd": "it averages with one board at a time, and has no other distance to compare",
+    "d2": "it repeats in every round what mixing did in those before, a lie too",
+}
+
+
+def with_clipping(algorithm: GossipAlgorithm[Any], malicious_nodes: int) -> GossipAlgorithm[Any]:
+    """Return `algorithm` with mixing that bears so many neighbours that lie; itself for 0. Raises
+    ConfigError where it cannot hold; `init` does for a topology on which it cannot.
+
+    Example:
+        algorithm = with_clipping(gossip.get("choco-sgd"), malicious_nodes=2)
+    """
+    if not malicious_nodes:
+        return algorithm
+    if algorithm.name not in HOLDS_FOR:
+        raise ConfigError(
+            f"gossip.malicious_nodes = {malicious_nodes} cannot hold for {algorithm.name}: {_WHY_NOT[algorithm.name]}; "
+            f"use gossip.algorithm = {', '.join(HOLDS_FOR[:-1])} or {HOLDS_FOR[-1]}"
+        )
+    rounds = cast("Any", algorithm)  # all of HOLDS_FOR are `rounds.Synchronous` around a `Symmetric`
+    robust: GossipAlgorithm[Any] = replace(rounds, scheme=replace(rounds.scheme, keeps=True, malicious=malicious_nodes))
+    return robust
+
+
+def clipped(row: Mapping[int, float], distances: Mapping[int, float], malicious: int) -> dict[int, float]:
+    """Return the weights of neighbours, W_ij min(1, tau / distance), so that a weight times p_j -
+    p_i is what clipping leaves of it."""
+    tau = radius(list(distances.values()), malicious)
+    return {j: weight if distances[j] <= tau else weight * tau / distances[j] for j, weight in row.items()}
+
+
+def radius(distances: list[float], malicious: int) -> float:
+    """Return the largest distance but for the `malicious` largest; 0 where none is left."""
+    return sorted(distances)[-malicious - 1] if len(distances) > malicious else 0.0
