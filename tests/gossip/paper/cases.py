@@ -4,13 +4,14 @@ side by side."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from edgegossip import codecs, gossip
+from edgegossip.gossip.clipping import with_clipping
 from tests.gossip.paper import graphs, references
 from tests.gossip.paper.compression import Compression
 from tests.gossip.paper.fleet import Fleet
@@ -47,6 +48,7 @@ class Case:
     public_copies: bool = False  # which start at zero as in the paper, or at the initial model
     lr: float = 0.05
     rounding: float = TOLERANCE  # tolerance with a codec that rounds
+    malicious: int = 0  # that clipping reckons with
     repeats: bool = False  # a round's rounding comes again in every later round
 
 
@@ -68,7 +70,18 @@ def all_to_all(mu: float, nesterov: bool) -> Case:
     )
 
 
-CASES: Mapping[str, Case] = {
+def clipping(reference: Callable[..., Iterator[Point]], malicious: int, case: Case) -> Case:
+    """The same with what each neighbour adds clipped."""
+    return replace(
+        case,
+        reference=partial(reference, malicious=malicious),
+        graphs=graphs.DENSE,
+        smallest=2 * malicious + 3,
+        malicious=malicious,
+    )
+
+
+UNCLIPPED: Mapping[str, Case] = {
     "dpsgd": Case("dpsgd", references.dpsgd, graphs.DOUBLY, (*LOSSLESS, *FINE)),
     "deep-squeeze": Case("deep-squeeze", references.deep_squeeze, graphs.DOUBLY, ALL),
     "choco-sgd": Case("choco-sgd", references.choco_sgd, graphs.SYMMETRIC, ALL, public_copies=True),
@@ -83,6 +96,13 @@ CASES: Mapping[str, Case] = {
     # D2 repeats in every later round what one round got wrong, and quantised messages do not tell
     # of it.
     "d2": Case("d2", references.d2, graphs.EXACT, (*LOSSLESS, ("fp16", {}, 1.0), FINE[1]), rounding=2e-5, repeats=True),
+}
+CASES: Mapping[str, Case] = {
+    **UNCLIPPED,
+    "dpsgd, clipped": clipping(references.dpsgd, 1, UNCLIPPED["dpsgd"]),
+    "deep-squeeze, clipped": clipping(references.deep_squeeze, 1, UNCLIPPED["deep-squeeze"]),
+    "choco-sgd, clipped": clipping(references.choco_sgd, 1, UNCLIPPED["choco-sgd"]),
+    "bagua-lp, clipped": clipping(references.dcd_psgd, 1, UNCLIPPED["bagua-lp on any graph"]),
 }
 
 
@@ -123,7 +143,7 @@ def compare(
         **({"zero_start": zero_start} if case.public_copies else {}),
         **case.params,
     }
-    algorithm = gossip.get(case.algorithm, **params)
+    algorithm = with_clipping(gossip.get(case.algorithm, **params), case.malicious)
     problem = Problem.of(nodes, N, seed, case.lr if lr is None else lr, decay_at)
     fleet = Fleet(wrap(algorithm), topology, codecs.get(codec_name, **codec_params), x0, seed)
     fleet.run(rounds, problem, rng)

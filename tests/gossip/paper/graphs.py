@@ -61,6 +61,14 @@ def circulants(n: int, rng: np.random.Generator) -> Any:
     return build("random", n, rounds, directed=True, weights="column")
 
 
+def nearly_complete(n: int, rng: np.random.Generator) -> Any:
+    """One in which every node has all others but one, or all, for neighbours."""
+    order = rng.permutation(n).tolist()
+    apart = {frozenset(order[k : k + 2]) for k in range(0, n, 2)}
+    edges = [(i, j) for j in range(n) for i in range(j) if frozenset((i, j)) not in apart]
+    return build("random", n, [edges], directed=False, weights=None)
+
+
 def named(name: str) -> Graph:
     """A topology that is the same for every rng."""
     return lambda n, rng: topologies.get(name, n)
@@ -85,4 +93,5 @@ COLUMN: Mapping[str, Graph] = {
 }
 RING: Mapping[str, Graph] = {"ring": named("ring")}
 COMPLETE: Mapping[str, Graph] = {"complete": named("complete")}
+DENSE: Mapping[str, Graph] = {"complete": named("complete"), "nearly complete": nearly_complete}
 EXACT: Mapping[str, Graph] = {"undirected": undirected_far_from_minus_one, "complete": named("complete")}

@@ -82,43 +82,56 @@ def plain(x: Array) -> Point:
     return Point(x, x, np.ones(len(x)))
 
 
-def dpsgd(run: Run) -> Iterator[Point]:
+def clipped_gossip(w: Array, p: Array, malicious: int) -> Array:
+    """He, Karimireddy, Jaggi 2022, algorithm 1, line 6, without x_i itself: sum_j W_ij CLIP(p_j -
+    p_i, tau_i), CLIP(z, tau) = min(1, tau / ||z||) z. The authors' experiments take for tau_i the
+    second largest of the distances to the neighbours, and have one attacker among them."""
+    pulls = []
+    for i in range(len(p)):
+        away = {j: p[j] - p[i] for j in range(len(p)) if j != i and w[i, j] > 0}
+        tau = sorted(np.linalg.norm(z) for z in away.values())[-1 - malicious]
+        pulls.append(sum(w[i, j] * z * min(1.0, tau / max(np.linalg.norm(z), 1e-300)) for j, z in away.items()))
+    return np.stack(pulls)
+
+
+def gossip(w: Array, p: Array, malicious: int) -> Array:
+    """sum_j W_ij (p_j - p_i), clipped where some may be malicious."""
+    return clipped_gossip(w, p, malicious) if malicious else (w - np.eye(len(p))) @ p
+
+
+def dpsgd(run: Run, *, malicious: int = 0) -> Iterator[Point]:
     """Lian et al. 2017, algorithm 1: x <- sum_j W_ij x_j - gamma g_i(x_i). With a codec, neighbours
     see C[x_j]; of what is taken for C[x_i] a node takes the same off itself, so that the mean
     stays."""
     x = run.x0
     for t in range(run.rounds):
-        w, eye = run.w(t), np.eye(len(x))
         seen = run.compress(t, x)
-        x = run.mixed(t, x, x + run.eta * (w - eye) @ seen - run.local(t, x))
+        x = run.mixed(t, x, x + run.eta * gossip(run.w(t), seen, malicious) - run.local(t, x))
         yield plain(x)
 
 
-def deep_squeeze(run: Run) -> Iterator[Point]:
+def deep_squeeze(run: Run, *, malicious: int = 0) -> Iterator[Point]:
     """Tang et al. 2019; LP algorithm 2."""
     x, delta = run.x0, np.zeros_like(run.x0)
     for t in range(run.rounds):
-        w, eye = run.w(t), np.eye(len(x))
         half = x - run.local(t, x)  # 3, 4
         v = half + delta  # 5
         c = run.compress(t, v)  # 6
         delta = v - c  # 7
-        x = run.mixed(t, x, half + run.eta * (w - eye) @ c)  # 10
+        x = run.mixed(t, x, half + run.eta * gossip(run.w(t), c, malicious))  # 10
         yield plain(x)
 
 
-def choco_sgd(run: Run) -> Iterator[Point]:
+def choco_sgd(run: Run, *, malicious: int = 0) -> Iterator[Point]:
     """Koloskova et al. 2019; LP algorithm 3. On a graph that changes with the rounds, a public copy
     for every round of the period: those who hold one have then heard everything that was added to
     it."""
     x, hats = run.x0, run.hats()
     for t in range(run.rounds):
-        w = run.w(t)
         hat = hats[t % run.period]
         half = x - run.local(t, x)  # 3, 4
         hat[:] = run.held(hat + run.compress(t, half - hat))  # 5, 7
-        step = [sum(w[i, j] * (hat[j] - hat[i]) for j in range(len(x))) for i in range(len(x))]
-        x = run.mixed(t, x, half + run.eta * np.stack(step))  # 9
+        x = run.mixed(t, x, half + run.eta * gossip(run.w(t), hat, malicious))  # 9
         yield plain(x)
 
 
@@ -192,15 +205,14 @@ def bagua_lp(run: Run) -> Iterator[Point]:
         yield plain(x)
 
 
-def dcd_psgd(run: Run) -> Iterator[Point]:
+def dcd_psgd(run: Run, *, malicious: int = 0) -> Iterator[Point]:
     """Tang et al. 2018, "Communication compression for decentralized training", algorithm 1, of
     which Bagua's is the ring: any W, replicas of all neighbours. With an averaging rate, (1 - eta)
     I + eta W stands for W."""
     x = run.x0
     for t in range(run.rounds):
-        eye = np.eye(len(x))
-        mix = (1 - run.eta) * eye + run.eta * run.w(t)
-        half = mix @ x - run.local(t, x)  # weighted average of the replicas, then the gradient
+        mixed = x + run.eta * gossip(run.w(t), x, malicious)  # weighted average of the replicas
+        half = mixed - run.local(t, x)
         x = run.mixed(t, x, run.held(x + run.compress(t, half - x)))
         yield plain(x)
 
