@@ -294,7 +294,7 @@ STATES = Registry(
         Entry("edgegossip.gossip.streams", "PendingMessages", stored="gossip.inbox.Inbox"),
         *_of("gossip.scheme", "Published"),
         Entry("edgegossip.gossip.symmetric", "Mixing", optional=("body", "early")),
-        Entry("edgegossip.gossip.symmetric", "Gathered", None, "gossip.mixing.Gathered", {}, ("distances",)),
+        Entry("edgegossip.gossip.symmetric", "Gathered", stored="gossip.mixing.Gathered", optional=("distances",)),
         Entry("edgegossip.gossip.symmetric", "ErrorMemory", stored="gossip.publish.Residue"),
         Entry("edgegossip.gossip.symmetric", "PublicCopies", stored="gossip.publish.Told"),
         *_of("gossip.push", "Mass", "Total", incarnation="life"),

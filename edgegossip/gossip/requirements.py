@@ -66,23 +66,20 @@ def require_honest_majority(name: str, view: NodeView, malicious: int) -> None:
     Weights must be symmetric (He, Karimireddy, Jaggi 2022, assumption 1): else what a board adds
     would not be what another takes off."""
     require_symmetric(f"{name} with gossip.malicious_nodes", view)
-    topology, who = view.topology, "1 malicious node" if malicious == 1 else f"{malicious} malicious nodes"
-    fewest, joined = _bears(topology, malicious)  # type: ignore[arg-type]
-    needs = 2 * malicious + 1
-    if fewest >= needs and joined:
-        return
+    topology, needs = view.topology, 2 * malicious + 1
+    fewest = _fewest_neighbours(topology)  # type: ignore[arg-type]
     if fewest < needs:
         why = f"a board has {fewest} neighbour{'s' * (fewest != 1)}, of whom {malicious} may lie, and needs {needs}"
-    else:
+    elif not _stays_joined(topology, malicious):  # type: ignore[arg-type]
         why = "without these its other boards can be parted"
-    cure = (
-        "use topology = 'complete'"
-        if topology.n > needs
-        else f"a run needs {needs + 1} boards for so many, and topology"
-    )
-    cure += "" if topology.n > needs else " = 'complete'"
+    else:
+        return
+    who = f"{malicious} malicious node{'s' * (malicious != 1)}"
+    cure = "use topology = 'complete'"
+    if topology.n <= needs:
+        cure = f"a run needs {needs + 1} boards for so many, and topology = 'complete'"
     raise ConfigError(
-        f"{name} cannot bear {who} on topology {topology.name!r}: {why}; {cure}, or fewer malicious_nodes"
+        f"{name} cannot bear {who} on topology {topology.name!r}: {why}; {cure}, or fewer gossip.malicious_nodes"
     )
 
 
@@ -121,18 +118,19 @@ def _goes_everywhere(w: Matrix) -> bool:
 
 
 @lru_cache(maxsize=64)
-def _bears(topology: Any, malicious: int) -> tuple[int, bool]:
-    """Return how many neighbours the board with the fewest has, and whether those that are left
-    without any `malicious` boards are joined."""
+def _fewest_neighbours(topology: Any) -> int:
     links = topology.matrix(0) != 0
-    return int(links.sum(axis=1).min()) - 1, _stays_joined(links, malicious)
+    np.fill_diagonal(links, False)
+    return int(links.sum(axis=1).min())
 
 
-def _stays_joined(links: Matrix, without: int) -> bool:
+@lru_cache(maxsize=64)
+def _stays_joined(topology: Any, without: int) -> bool:
     """Tell whether an undirected graph stays connected whichever `without` of its nodes are taken
     out: whether any two nodes that are not neighbours have more paths without a common node
     between them than that (Menger 1927). As in Even's algorithm (1975), one of the two need only
     be among the first `without` + 1 nodes."""
+    links = topology.matrix(0) != 0
     n = len(links)
     pairs = ((s, t) for s in range(min(without + 1, n)) for t in range(n) if t != s and not links[s, t])
     return n > without + 1 and all(_disjoint_paths(links, s, t, without + 1) > without for s, t in pairs)

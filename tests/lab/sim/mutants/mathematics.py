@@ -104,9 +104,9 @@ MUTANTS = (
         ("choco-sgd",),
         (
             Edit(
-                SYMMETRIC + "Symmetric._over_copies",
-                "away *= weights[j]",
-                "away *= 1.0 / (1 + len(fresh))",
+                SYMMETRIC + "_summed",
+                "away *= row[j]",
+                "away *= 1.0 / (1 + len(copies))",
             ),
         ),
         {"codec": "fp32", "topology": "star", "workload": "consensus", "faults": "delay=0.2"},
@@ -117,10 +117,10 @@ MUTANTS = (
         ("dpsgd", "choco-sgd"),
         (
             Edit(
-                SYMMETRIC + "Symmetric.pull",
-                "total *= np.float32(m.eta)",
-                """total -= np.float32(sum(w for j, w in ctx.neighbours.weights.items() if j not in (*fresh, ctx.index))) * m.x
-total *= np.float32(m.eta)""",
+                SYMMETRIC + "Symmetric.mix",
+                "pull *= np.float32(m.eta)",
+                """pull -= np.float32(sum(w for j, w in ctx.neighbours.weights.items() if j not in (*fresh, ctx.index))) * m.x
+pull *= np.float32(m.eta)""",
             ),
         ),
         EXACT,
@@ -129,21 +129,21 @@ total *= np.float32(m.eta)""",
         "own-row-off",
         "the weights that a mixing used do not sum to 1 in its books",
         ("dpsgd", "choco-sgd"),
-        (Edit(SYMMETRIC + "Symmetric.pulled", "1.0 - sum(row.values())", "weights[ctx.index]"),),
+        (Edit(SYMMETRIC + "Symmetric.pulled", "1.0 - sum(row.values())", "ctx.neighbours.weights[ctx.index]"),),
         {"faults": "all,crash"},
     ),
     Mutant(
         "eta-ignored",
         "differences are averaged at full rate however coarse the codec is",
         ("choco-sgd",),
-        (Edit(SYMMETRIC + "Symmetric.pull", "total *= np.float32(m.eta)", "pass"),),
+        (Edit(SYMMETRIC + "Symmetric.mix", "pull *= np.float32(m.eta)", "pass"),),
         TOPK,
     ),
     Mutant(
         "own-public-forgotten",
         "neighbours' public copies are compared with the model instead of with the own public copy",
         ("deep-squeeze",),
-        (Edit(SYMMETRIC + "Symmetric.pull", "_gathered(m, m.public)", "_gathered(m, m.x)"),),
+        (Edit(SYMMETRIC + "Symmetric.mix", "_gathered(m, m.public)", "_gathered(m, m.x)"),),
         {"codec": "fp32", "workload": "quadratic", "faults": "delay=0.2"},
     ),
     Mutant(
@@ -227,7 +227,7 @@ sent[key] = total""",
         "bagua-mixes-present-replicas",
         "bagua-lp mixes with what neighbours said in this round already",
         ("bagua-lp",),
-        (Edit("edgegossip.gossip.symmetric:Bagua.publish", "copy = m.past.get(", "copy = m.copies.get("),),
+        (Edit("edgegossip.gossip.symmetric:Bagua.publish", "m.past.get(", "m.copies.get("),),
         {"codec": "fp32", "workload": "quadratic", "faults": "slow-link=2"},
         equivalent=(
             "Only a neighbour that is a round ahead makes a difference, and then the mean moves; after full states, with which "
