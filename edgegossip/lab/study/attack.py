@@ -53,10 +53,12 @@ class Attack:
             if key.removeprefix(PREFIX) not in _KEYS:
                 known = [PREFIX + name for name in _KEYS]
                 raise ConfigError(f"unknown key {key}{did_you_mean(key, known)} (there are: {', '.join(known)})")
+        if settings and "attack.kind" not in settings:
+            raise ConfigError(f"{min(settings)} needs attack.kind: none, {', '.join(_SCALES)}")
         kind = settings.get("attack.kind", "none")
+        choose("attack.kind", kind, dict.fromkeys(("none", *_SCALES)))
         if kind == "none":
             return None
-        choose("attack.kind", kind, dict.fromkeys(("none", *_SCALES)))
         boards, scale = settings.get("attack.boards", 1), settings.get("attack.scale", _SCALES[kind])
         if type(boards) is not int or not 1 <= boards < recipe.run.nodes:
             raise ConfigError(f"attack.boards = {boards!r} must be a whole number from 1 to {recipe.run.nodes - 1}")

@@ -20,7 +20,7 @@ from edgegossip.lab.study.measure import Recorder, Traffic, average, measure_rou
 from edgegossip.lab.study.server import VirtualServer
 from edgegossip.lab.study.virtual import VirtualFleet
 from edgegossip.node.spec import NodeSpec, default_members, make_algorithm, make_view
-from edgegossip.recipe import DataSection, Recipe, ServerSection
+from edgegossip.recipe import DataSection, Recipe
 from edgegossip.training.base import Workload
 from edgegossip.training.data import DataSet, open_data
 from edgegossip.types import ConfigError, DataError, HostError, PeerError, Round, UsageError, Vec
@@ -48,7 +48,9 @@ def check(recipe: Recipe) -> None:
     training.check(recipe)
     layout = training.layout_of(recipe)
     if recipe.run.mode == "server":
-        codecs.get(recipe.codec.name, **recipe.codec.params).init(layout)
+        codec = codecs.get(recipe.codec.name, **recipe.codec.params)
+        codec.init(layout)
+        _combiner(recipe, Channel.of(layout, recipes.run_id(recipe), codec))
         return
     spec = _specs(recipe)[0]
     make_algorithm(recipe).init(np.zeros(layout.size, np.float32), make_view(spec, layout))
@@ -134,7 +136,7 @@ class _Server:
         codec = codecs.get(recipe.codec.name, **recipe.codec.params)
         members = default_members(recipe.run.nodes)
         self._initial = workloads[0].initial(recipe.run.seed)
-        server, uniform = recipe.server, recipe.server.weighting == "uniform"
+        server = recipe.server
         self._server = VirtualServer(
             layout,
             recipes.run_id(recipe),
@@ -144,8 +146,8 @@ class _Server:
             recipe.run.rounds,
             progress,
             codecs.get(server.downlink, **server.downlink_params),
-            uniform,
-            _combiner(recipe, Channel.of(layout, recipes.run_id(recipe), codec), uniform),
+            server.weighting == "uniform",
+            _combiner(recipe, Channel.of(layout, recipes.run_id(recipe), codec)),
             attack,
         )
         self._recipe = recipe
@@ -166,26 +168,21 @@ class _Server:
         return figures | {"train_loss": self._server.train_loss, "refused": self._server.refused}
 
 
-def _strategy(server: ServerSection) -> Any:
-    """Return Flower's strategy, None for fedavg. Raises ConfigError."""
+def _combiner(recipe: Recipe, channel: Channel) -> Combiner | None:
+    """Return what makes the next model by Flower's strategy; None for fedavg, which needs no
+    Flower. Raises ConfigError."""
+    server = recipe.server
     if server.fraction < 1.0:
         raise ConfigError(
             f"server.fraction = {server.fraction:g}: a study plays every node in every round; use `edgegossip run` for others"
         )
     if server.strategy == "fedavg":
         return None
-    from edgegossip.flower.combine import make_strategy
+    from edgegossip.flower.combine import check_enough, combiner, make_strategy
 
-    return make_strategy(server.strategy, server.strategy_params)
-
-
-def _combiner(recipe: Recipe, channel: Channel, uniform: bool) -> Combiner | None:
-    strategy = _strategy(recipe.server)
-    if strategy is None:
-        return None
-    from edgegossip.flower.combine import combiner
-
-    return combiner(strategy, channel, uniform)
+    strategy = make_strategy(server.strategy, server.strategy_params)
+    check_enough(strategy, server, recipe.run.nodes)
+    return combiner(strategy, channel, server.weighting == "uniform")
 
 
 def _specs(recipe: Recipe) -> list[NodeSpec]:

@@ -128,9 +128,10 @@ class VirtualServer:
         self._progress(round + 1)
 
     def _answers(self, questions: Sequence[Question]) -> list[Answered]:
-        """Let the nodes answer, in the order of their names."""
+        """Let the nodes answer, in the order of their names; liars when they know what the others
+        did."""
         answers, opened, built = [], None, dict[int, bytes]()
-        for question in sorted(questions, key=lambda question: self._members[question.address]):
+        for question in sorted(questions, key=lambda q: (self._boards.lies(q.address), self._members[q.address])):
             if isinstance(question.instruction, Hello):
                 answers.append(Answered(question.number, Joining(self._members[question.address])))
             elif isinstance(question.instruction, Train):

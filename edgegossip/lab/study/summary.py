@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from edgegossip.lab import table
+from edgegossip.lab.study.attack import PREFIX
 from edgegossip.lab.study.cases import Case, say
 from edgegossip.report.plots import require_matplotlib
 from edgegossip.report.units import UNKNOWN, bytes_text, number_text, printable, seconds_text
@@ -190,7 +191,7 @@ def _missing(value: float | None) -> bool:
 Point = tuple[float, float]
 
 MOST_PANELS = 9
-_PROBLEM = ("data.", "model.", "gossip.topology", "run.nodes")
+_PROBLEM = ("data.", "model.", "gossip.topology", "run.nodes", PREFIX)
 _METHOD = ("gossip.algorithm", "run.mode")
 
 
@@ -311,10 +312,10 @@ def _words(keys: Iterable[str], row: Mapping[str, Any]) -> str:
 
 
 def _lookup(case: Case, key: str) -> Any:
-    """The value of a recipe key in the resolved recipe; None for a parameter that this case does
-    not set."""
+    """The value of a key in the resolved recipe or attack; None for a parameter that this case does
+    not set, and for all of an attack where nobody lies."""
     section, name, *inside = key.split(".")
-    value = getattr(getattr(case.recipe, section), name)
+    value = getattr(case.attack if key.startswith(PREFIX) else getattr(case.recipe, section), name, None)
     for part in inside:
         value = value.get(part) if isinstance(value, Mapping) else None
     return value
