@@ -33,6 +33,7 @@ from edgegossip.engine.combine import (
 from edgegossip.engine.plausible import NormFilter, length
 from edgegossip.engine.server_boards import wanted
 from edgegossip.engine.server_frames import Channel, finite_sum
+from edgegossip.flower._private.runtime import serve_run
 from edgegossip.flower.messages import ARRAYS
 from edgegossip.flower.records import conform, to_record
 from edgegossip.frame import Aux
@@ -96,6 +97,13 @@ def combiner(strategy: Strategy, channel: Channel, uniform: bool) -> Combiner:
     if type(strategy) is FedAvg and strategy.weighted_by_key == WEIGHT:
         return Mean(channel, uniform=uniform)
     return StrategyAdapter(strategy, channel, uniform)
+
+
+def combiner_of_a_study(strategy: Strategy, channel: Channel, uniform: bool) -> Combiner:
+    """Return the same in a process that no SuperLink has given a run, without which Flower makes
+    no message."""
+    serve_run(task_id=1, run_id=1)
+    return combiner(strategy, channel, uniform)
 
 
 class StrategyAdapter(Combiner):

@@ -119,10 +119,7 @@ class RunLink:
             self._client = self._connect(RuntimeTokenHttpInterceptor(answer.token))
             self._objects = Objects(self._client, self._node, self._spool)
             task = self._client.PullTaskInput(PullTaskInputRequest())
-            # Flower's own process-wide record of which run this process serves; its Message
-            # constructor reads it.
-            TaskIdentity.task_id, TaskIdentity.run_id = task.task_id, task.run.run_id
-            TaskIdentity.node_id = SERVER_NODE_ID
+            serve_run(task.task_id, task.run.run_id)
             self.run_id = int(task.run.run_id)
         self._beats.start()
         return self.run_id
@@ -275,6 +272,13 @@ def start_run(
     finally:
         client.close()
     return int(answer.run_id)
+
+
+def serve_run(task_id: int, run_id: int) -> None:
+    """Write Flower's own process-wide record of which run this process serves; its Message
+    constructor reads it."""
+    TaskIdentity.task_id, TaskIdentity.run_id = task_id, run_id
+    TaskIdentity.node_id = SERVER_NODE_ID
 
 
 def flower_average(updates: list[RecordDict], weighted_by: str) -> ArrayRecord:

@@ -178,11 +178,11 @@ def _combiner(recipe: Recipe, channel: Channel) -> Combiner | None:
         )
     if server.strategy == "fedavg":
         return None
-    from edgegossip.flower.combine import check_enough, combiner, make_strategy
+    from edgegossip.flower.combine import check_enough, combiner_of_a_study, make_strategy
 
     strategy = make_strategy(server.strategy, server.strategy_params)
     check_enough(strategy, server, recipe.run.nodes)
-    return combiner(strategy, channel, server.weighting == "uniform")
+    return combiner_of_a_study(strategy, channel, server.weighting == "uniform")
 
 
 def _specs(recipe: Recipe) -> list[NodeSpec]:
