@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from edgegossip.choices import did_you_mean
+from edgegossip.codecs.base import Ctx
 from edgegossip.engine.combine import (
     Combined,
     Combiner,
@@ -93,7 +94,8 @@ def make_strategy(name: str, params: Mapping[str, Any]) -> Strategy:
 
 def combiner(strategy: Strategy, channel: Channel, uniform: bool) -> Combiner:
     """Return the streaming mean for plain FedAvg, which is the same and needs no model a board; the
-    strategy for any other."""
+    strategy for any other. Raises ConfigError for one that would hardly learn with this codec."""
+    _check_codec(strategy, channel)
     if type(strategy) is FedAvg and strategy.weighted_by_key == WEIGHT:
         return Mean(channel, uniform=uniform)
     return StrategyAdapter(strategy, channel, uniform)
@@ -276,6 +278,24 @@ def _problem(make: Callable[..., Strategy], key: str, default: Any, value: Any) 
     if _HALF.get(key) is make and not 0 <= value < 0.5:
         return "from 0 to below 0.5"
     return ""
+
+
+def _check_codec(strategy: Strategy, channel: Channel) -> None:
+    """Raise ConfigError for a strategy that goes value by value where most boards send nothing of
+    most values: the middle of their changes is then mostly 0, and the model stays where it is."""
+    if not isinstance(strategy, (flower.FedMedian, FedTrimmedAvg)):
+        return
+    codec, layout = channel.codec, channel.layout
+    some = np.random.default_rng(0).normal(size=layout.size).astype(np.float32)
+    body, _ = codec.encode(some, codec.init(layout), Ctx(key=0, round=0))
+    share = np.count_nonzero(codec.decode(body, layout)) / layout.size
+    if share < 0.5:
+        name = type(strategy).__name__.lower()
+        raise ConfigError(
+            f"server.strategy = {name} hardly learns with codec {codec.name}, which sends {100 * share:.2g} % of the "
+            "values: the middle one of all boards is 0 nearly everywhere; use krum or multikrum, or a codec that sends "
+            "every value, such as 4-bit-elastiquant"
+        )
 
 
 def needed(strategy: Strategy) -> int:

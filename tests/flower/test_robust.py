@@ -1,0 +1,77 @@
+"""Flower's robust strategies over compressed updates: with two liars of eight the model ends near
+the honest boards' mean, whatever the codec, and what cannot is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgegossip import codecs
+from edgegossip.engine.combine import Combiner, WeightedUpdate
+from edgegossip.engine.server_frames import Channel, Uplink
+from edgegossip.flower.combine import combiner, make_strategy
+from edgegossip.layout import Layout, TensorSpec
+from edgegossip.types import ConfigError, LocalUpdate
+
+LAYOUT = Layout.of([TensorSpec("w", (20, 10)), TensorSpec("b", (20,))])
+HONEST, LIARS, ROUNDS, RATE = 6, 2, 30, 0.15
+STRATEGIES: dict[str, dict[str, Any]] = {
+    "krum": {"num_malicious_nodes": LIARS},
+    "multikrum": {"num_malicious_nodes": LIARS, "num_nodes_to_select": HONEST},
+    "fedtrimmedavg": {"beta": 0.25},
+    "fedmedian": {},
+}
+ATTACKS = ("sign-flip", "scaled", "alie")
+DENSE = ["fp32", "minmax8", "4-bit-elastiquant", "elasticl", "co3", "signsgd", "ef-signsgd", "8-bit-qsgd", "powersgd"]
+SPARSE: dict[str, dict[str, Any]] = {"topk": {"ratio": 0.3}, "randk": {"ratio": 0.3}, "qsgd": {"bits": 2}, "terngrad": {}}
+
+
+def made(strategy: str, codec: str, **params: Any) -> tuple[Combiner, Channel]:
+    channel = Channel.of(LAYOUT, b"r" * 16, codecs.get(codec, **params))
+    return combiner(make_strategy(strategy, STRATEGIES[strategy]), channel, uniform=True), channel
+
+
+def distance(combined: Combiner, channel: Channel, attack: str) -> float:
+    """How far the model ends from the mean of what honest boards go to, in lengths of the way."""
+    rng = np.random.default_rng(0)
+    goals = rng.normal(size=LAYOUT.size) + 0.2 * rng.normal(size=(HONEST, LAYOUT.size))
+    uplinks = [Uplink(channel, f"b{k}") for k in range(HONEST + LIARS)]
+    x = np.zeros(LAYOUT.size, np.float32)
+    for round in range(ROUNDS):
+        deltas = [RATE * (goal - x) for goal in goals]
+        mean, std = np.mean(deltas, axis=0), np.std(deltas, axis=0)
+        lie = {"sign-flip": -mean, "scaled": -10 * mean, "alie": mean - 1.5 * std}[attack]
+        shares = []
+        for k, (uplink, delta) in enumerate(zip(uplinks, [*deltas, *[lie] * LIARS], strict=True)):
+            update = LocalUpdate(delta.astype(np.float32), RATE, float(np.mean(mean**2)), 10, 1)
+            shares.append(WeightedUpdate(f"b{k}", uplink.frame(update, round, {}), 10.0, k + 1))
+        model = combined.combine(round, x, shares).model
+        assert model is not None
+        x = model
+    goal = goals.mean(axis=0)
+    return float(np.linalg.norm(x - goal) / np.linalg.norm(goal))
+
+
+@pytest.mark.parametrize("codec", DENSE)
+def test_two_liars_of_eight_do_not_lead_the_model_away(codec: str, in_run: int) -> None:
+    """Honest boards' goals are 0.2 apart; krum follows one board of them. Every codec with every
+    strategy; the attacks take turns."""
+    for k, strategy in enumerate(STRATEGIES):
+        attack = ATTACKS[(DENSE.index(codec) + k) % len(ATTACKS)]
+        bound = 0.45 if "krum" in strategy else 0.25
+        assert distance(*made(strategy, codec), attack) < bound, (strategy, attack)
+
+
+@pytest.mark.parametrize("codec", SPARSE)
+def test_nor_where_most_values_are_not_sent(codec: str, in_run: int) -> None:
+    attack = ATTACKS[list(SPARSE).index(codec) % len(ATTACKS)]
+    assert distance(*made("multikrum", codec, **SPARSE[codec]), attack) < 0.45
+
+
+@pytest.mark.parametrize("strategy", ["fedmedian", "fedtrimmedavg"])
+@pytest.mark.parametrize("codec", [*SPARSE, "dgc"])
+def test_a_middle_of_values_that_nobody_sent_is_refused(strategy: str, codec: str) -> None:
+    with pytest.raises(ConfigError, match=f"{strategy} hardly learns with codec {codec}, .*use krum or multikrum"):
+        made(strategy, codec, **SPARSE.get(codec, {}))
