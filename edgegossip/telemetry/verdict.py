@@ -20,6 +20,8 @@ second run reads no warning, so each rule waits for evidence, and short runs are
 - `stalled` (hint): the training loss did not fall.
 - `gap` (hint): the accuracy is not half of what the training loss promises: boards that know only
   classes of their own look like that, and a model that has learnt its examples by heart.
+- `outlier` (hint): most of a board's neighbours found its model far beyond their others' in most
+  rounds.
 - `refused` (hint): a board was refused, and took no part.
 
 A loss may be below 0, such as a log-likelihood: what it rises by is held against its size.
@@ -33,7 +35,15 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
-from edgegossip.telemetry.records import EVALUATED, LINK_BYTES, LINK_PREFIX, EventRecord, MetricsRecord, scores_in
+from edgegossip.telemetry.records import (
+    EVALUATED,
+    FAR_PREFIX,
+    LINK_BYTES,
+    LINK_PREFIX,
+    EventRecord,
+    MetricsRecord,
+    scores_in,
+)
 from edgegossip.types import NodeId
 from edgegossip.untrusted import Refusal
 
@@ -121,6 +131,7 @@ class _Node:
     r2: float | None = None
     tested: float = 0.0  # examples of it
     away: float | None = None  # from the average, in lengths of it
+    far: dict[NodeId, list[float]] = field(default_factory=dict)  # neighbour -> rounds far off, sum of log times
     sent: dict[NodeId, int] = field(default_factory=dict)  # neighbour -> last round in which it got something
 
 
@@ -202,6 +213,9 @@ class Evidence:
         if any(name.startswith(EVALUATED) for name in record.values):  # a script may tell no loss
             self._evaluated(node, record)
         for name in record.values:
+            if name.startswith(FAR_PREFIX) and (times := record.number(name) or 0.0) >= 1.0:
+                found = node.far.setdefault(name[len(FAR_PREFIX) :], [0, 0.0])
+                found[0], found[1] = found[0] + 1, found[1] + math.log(times)
             if name.startswith(LINK_PREFIX) and name.endswith(LINK_BYTES):
                 peer = name[len(LINK_PREFIX) : -len(LINK_BYTES)]
                 node.sent[peer] = max(record.step, node.sent.get(peer, 0))
@@ -214,6 +228,7 @@ class Evidence:
         found += self._split(nodes)
         if not any(f.ruin for f in found):
             found += [*self._stalled(nodes), *self._gap(nodes)]
+        found += self._outliers()
         found += self._were_refused(finished)
         return sorted(found, key=lambda f: not f.ruin)
 
@@ -371,6 +386,21 @@ class Evidence:
             text = f"the accuracy, {_percent(reached)}, is far below what the training loss, {ends[2]:.3g}, promises"
             cure = "where boards hold different classes, let them exchange after fewer steps; else the test data differ"
             yield Finding("gap", text, f"{cure}, or the model knows its examples by heart")
+
+    def _outliers(self) -> Iterable[Finding]:
+        """By what most of a board's neighbours say of it: a few that lie make nobody an outlier."""
+        for peer in sorted({peer for node in self._nodes.values() for peer in node.far}):
+            others = {name: node for name, node in self._nodes.items() if name != peer and node.mixed}
+            near = [node for name, node in others.items() if peer in node.sent] or list(others.values())
+            said = [node for node in near if node.far.get(peer, [0])[0] > node.mixed / 2]
+            if 2 * len(said) <= len(near) or len(said) < 2 or max(node.mixed for node in said) < ENOUGH_ROUNDS:
+                continue
+            rounds = sum(int(node.far[peer][0]) for node in said)
+            times = math.exp(sum(node.far[peer][1] for node in said) / rounds)
+            mixed = round(sum(node.mixed for node in said) / len(said))
+            text = f"{peer}'s model lay far from its neighbours' in {round(rounds / len(said))} of {mixed} rounds"
+            cure = "look at its data, its code and who else has its key; gossip.malicious_nodes bounds what it can do"
+            yield Finding("outlier", f"{text} ({times:.2g} times the median distance)", cure)
 
     def _were_refused(self, finished: Collection[NodeId]) -> Iterable[Finding]:
         took_part = {peer for node in self._nodes.values() for peer in node.sent} | set(finished) | self._came

@@ -25,7 +25,12 @@ STRATEGIES: dict[str, dict[str, Any]] = {
 }
 ATTACKS = ("sign-flip", "scaled", "alie")
 DENSE = ["fp32", "minmax8", "4-bit-elastiquant", "elasticl", "co3", "signsgd", "ef-signsgd", "8-bit-qsgd", "powersgd"]
-SPARSE: dict[str, dict[str, Any]] = {"topk": {"ratio": 0.3}, "randk": {"ratio": 0.3}, "qsgd": {"bits": 2}, "terngrad": {}}
+SPARSE: dict[str, dict[str, Any]] = {
+    "topk": {"ratio": 0.3},
+    "randk": {"ratio": 0.3},
+    "qsgd": {"bits": 2},
+    "terngrad": {},
+}
 
 
 def made(strategy: str, codec: str, **params: Any) -> tuple[Combiner, Channel]:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgegossip.telemetry.records import EventRecord, MetricsRecord
+from edgegossip.telemetry.records import EventRecord, MetricsRecord, far_in
 from edgegossip.telemetry.run_folder import RunFolder, read_run
 from edgegossip.telemetry.summary import summarise, summarise_records
 from edgegossip.telemetry.verdict import RunPlan
@@ -43,6 +43,7 @@ def told(
     lost: Sequence[str] = (),
     r2: float | None = None,
     partition: Mapping[str, Any] | None = PARTITION,
+    far: Callable[[str, int], Mapping[str, float]] = lambda node, step: {},
 ) -> list[tuple[str, bool, str]]:
     """Kind, ruin and sentence of what is said of such a run of four boards on a ring."""
     metrics = []
@@ -50,6 +51,7 @@ def told(
         for step in range(rounds):
             values: dict[str, Any] = {"train/loss": loss(step), "train/examples": examples}
             values["gossip/consensus_distance"] = 0.1 if mixed(node, step) else math.nan
+            values |= far_in(far(node, step))
             for x, y in RING:
                 for peer in {x, y} - {node} if node in (x, y) else ():
                     if links(node, peer, step):
@@ -307,3 +309,39 @@ def test_a_run_folder_has_all_that_it_takes(tmp_path) -> None:
     folder.close()
     (finding,) = summarise(read_run(folder.path))["verdict"]
     assert finding["kind"] == "chance" and finding["ruin"] and "training.lr = 0.5" in finding["cure"]
+
+
+def complete(*liars: str, times: float = 4.1, until: int = 38) -> dict[str, Any]:
+    """Distances on a complete graph, where some boards' models lie so many times as far off."""
+
+    def far(node: str, step: int) -> dict[str, float]:
+        return {p: times if p in liars and step < until else 1.0 + ord(p) / 1000 for p in BOARDS if p != node}
+
+    return {"far": far}
+
+
+def said_of(**distances: Any) -> list[str]:
+    return [text for kind, ruin, text in told(**distances) if kind == "outlier" and not ruin]
+
+
+def test_the_board_whose_model_lay_far_off_is_named() -> None:
+    (text,) = said_of(**complete("c"))
+    assert text.startswith(
+        "c's model lay far from its neighbours' in 38 of 40 rounds (3.7 times the median distance): "
+    )
+
+
+@pytest.mark.parametrize("distances", [complete(), complete("c", times=1.9), complete("c", until=15)])
+def test_nobody_is_named_who_is_not_far_beyond_the_others(distances: dict[str, Any]) -> None:
+    assert said_of(**distances) == []
+
+
+def test_one_board_alone_makes_nobody_an_outlier() -> None:
+    slander = complete()
+    slander["far"] = lambda node, step: {"a": 1.0, "b": 1.0, "c": 1.0, "d": 99.0} if node == "a" else {}
+    assert said_of(**slander) == []
+
+
+def test_of_two_neighbours_none_is_the_outlier() -> None:
+    assert far_in({"b": 1.0, "d": 100.0}) == {} == far_in({"b": 0.0, "c": 0.0, "d": 1.0})
+    assert far_in({"b": 1.0, "c": 1.0, "d": 3.0}) == {"gossip/far/d": 3.0}

@@ -110,7 +110,10 @@ def test_a_robust_strategy_of_a_server_study_bears_two_liars_of_twelve(base, str
 @pytest.mark.parametrize(
     ("server", "words"),
     [
-        ({"server.strategy": "bulyan", "server.strategy_params": {"num_malicious_nodes": 2}}, "bulyan needs .*= 11 answers"),
+        (
+            {"server.strategy": "bulyan", "server.strategy_params": {"num_malicious_nodes": 2}},
+            "bulyan needs .*= 11 answers",
+        ),
         ({"server.fraction": 0.5}, "a study plays every node in every round"),
         ({"server.strategy": "krumm"}, "did you mean krum"),
     ],
@@ -118,5 +121,3 @@ def test_a_robust_strategy_of_a_server_study_bears_two_liars_of_twelve(base, str
 def test_a_server_study_that_cannot_run_is_refused_before_it_starts(base, server, words):
     with pytest.raises(ConfigError, match=words):
         check(with_settings(base, {"run.mode": "server", "run.nodes": 8, **server}))
-
-
