@@ -9,7 +9,7 @@ board. Flower's other strategies are behind the same interface in `flower/combin
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -42,11 +42,13 @@ class Combined:
     """Holds the next model, float32[n] (None: no update could be used), and who was refused, with
     the reason.
 
-    `why`: there is no model, and no board is to blame."""
+    `why`: there is no model, and no board is to blame. `distances`: of the boards' models from it,
+    where each is at hand."""
 
     model: Vec | None
     refused: dict[NodeId, str]
     why: str = ""
+    distances: Mapping[NodeId, float] = field(default_factory=dict)
 
 
 class Combiner(Protocol):

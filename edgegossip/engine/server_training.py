@@ -32,6 +32,7 @@ from edgegossip.engine.server_records import (
     used_values,
 )
 from edgegossip.frame import Aux, Frame, Kind
+from edgegossip.gossip.clipping import far_beyond
 from edgegossip.types import NodeId, PeerError, Round, RunError, Vec
 
 MAX_EMPTY_ROUNDS = 3  # rounds in a row in which no board sent anything usable
@@ -60,6 +61,7 @@ class Training:
         self.evaluations = Evaluations(after_rounds, self._losses, log, record, plan.evaluates_everywhere)
         self._records = BoardRecords(plan.layout, record) if plan.records_boards else None
         self._holds: dict[NodeId, tuple[Address, Round]] = {}  # the model that a board answered last, and from where
+        self._far: Mapping[NodeId, float] = {}  # whose model lay far beyond the others', and how many times
         self._sent: dict[str, Value] = {}  # what the record of the round in progress says of its frames
         self._empty_rounds = 0
 
@@ -145,7 +147,7 @@ class Training:
         frames = [share.frame for share in shares]
         values: dict[str, Value] = {"server/answers": len(answers)}
         values |= used_values(frames, self._losses.believed([frame.aux[Aux.LOSS] for frame in frames]))
-        values |= self._sent
+        values |= self._sent | {f"far/{name}": times for name, times in self._far.items()}
         ended = RoundEnded(self.round, self.model, values, tuple(share.name for share in shares))
         self.evaluations.after(self.round)
         self.round += 1
@@ -185,6 +187,7 @@ class Training:
     def _combine(self, shares: Sequence[WeightedUpdate], no_answer: str) -> Sequence[WeightedUpdate]:
         """Make the next model; return whose updates it is made of."""
         made = self._combiner.combine(self.round, self.model, shares) if shares else Combined(None, {})
+        self._far = far_beyond(made.distances)
         for name, reason in made.refused.items():
             self._reputation.refused(name, reason)
         shares = [share for share in shares if share.name not in made.refused]

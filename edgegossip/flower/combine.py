@@ -127,12 +127,12 @@ class StrategyAdapter(Combiner):
         deltas, refused = self._decoded(shares)
         lengths = {name: length(delta) for name, delta in deltas.items()}
         refused |= self._proportion.refused(lengths, x)
-        replies = []
+        replies: dict[NodeId, Message] = {}
         for share in shares:
             if share.name in refused:
                 continue
             try:
-                replies.append(self._reply(share, finite_sum(x, deltas.pop(share.name))))
+                replies[share.name] = self._reply(share, finite_sum(x, deltas.pop(share.name)))
             except PeerError as error:
                 refused[share.name] = str(error)
         if not replies:
@@ -140,7 +140,7 @@ class StrategyAdapter(Combiner):
         if lack := _too_few(self._strategy, len(replies)):
             return Combined(None, refused, lack)
         try:
-            arrays, _ = self._strategy.aggregate_train(round + 1, replies)
+            arrays, _ = self._strategy.aggregate_train(round + 1, list(replies.values()))
         except ValueError as error:  # such as updates that it cannot compare: this round changes nothing
             return Combined(None, refused | {s.name: f"the strategy could not use it: {error}" for s in shares})
         if arrays is None:
@@ -151,7 +151,16 @@ class StrategyAdapter(Combiner):
         if not np.isfinite(model).all():
             return Combined(None, refused | {s.name: "the model would not be finite" for s in shares})
         self._proportion.used({name: v for name, v in lengths.items() if name not in refused}, x)
-        return Combined(model, refused)
+        return Combined(model, refused, distances=self._distances(model - x, [s for s in shares if s.name in replies]))
+
+    def _distances(self, moved: Vec, shares: Sequence[WeightedUpdate]) -> dict[NodeId, float]:
+        """Return how far each update lay from what the strategy made of all. They are decoded once
+        more, one at a time: strategies use up what they are given, and may be given large models."""
+        found, scratch = {}, np.empty_like(moved)
+        for share in shares:
+            decoded = self._channel.codec.decode(share.frame.body, self._channel.layout, scratch)
+            found[share.name] = length(np.subtract(decoded, moved, out=scratch))
+        return found
 
     def _decoded(self, shares: Sequence[WeightedUpdate]) -> tuple[dict[NodeId, Vec], dict[NodeId, str]]:
         """Return every update that can be decoded, float32[n], and the others' reasons."""

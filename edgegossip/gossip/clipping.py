@@ -26,7 +26,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from edgegossip.gossip.base import GossipAlgorithm
-from edgegossip.types import ConfigError
+from edgegossip.types import ConfigError, NodeId
 
 HOLDS_FOR = ("dpsgd", "deep-squeeze", "choco-sgd", "bagua-lp")
 _WHY_NOT = {
@@ -63,6 +63,16 @@ def clipped(row: Mapping[int, float], distances: Mapping[int, float], malicious:
     p_i is what clipping leaves of it."""
     tau = radius(list(distances.values()), malicious)
     return {j: weight if distances[j] <= tau else weight * tau / distances[j] for j, weight in row.items()}
+
+
+FAR_TIMES, FAR_AMONG = 2.0, 3
+
+
+def far_beyond(distances: Mapping[NodeId, float]) -> dict[NodeId, float]:
+    """Return who lies FAR_TIMES the median distance away or further, and how many times; nobody of
+    fewer than FAR_AMONG. What reports name outliers by; clipping goes by order alone."""
+    middle = sorted(distances.values())[(len(distances) - 1) // 2] if len(distances) >= FAR_AMONG else 0.0
+    return {node: far / middle for node, far in distances.items() if far >= FAR_TIMES * middle > 0.0}
 
 
 def radius(distances: list[float], malicious: int) -> float:

@@ -56,12 +56,21 @@ from edgegossip.engine.events import (
 from edgegossip.engine.joining import Patience, RemoteMembers
 from edgegossip.engine.node import NodeConfig, NodeEngine, Stage
 from edgegossip.gossip.base import GossipAlgorithm, NodeView, Send
+from edgegossip.gossip.clipping import far_beyond
 from edgegossip.memory import Spool
 from edgegossip.mesh.base import Notice, PeerDown, PeerUp, Received, SendFailed, SendReceipt, Transport, Verdict
 from edgegossip.mesh.base import TransportEvent as MeshEvent
 from edgegossip.node.meters import NodeMeters
 from edgegossip.node.spec import NodeSpec, frame_limit, make_algorithm, make_topology, make_view
-from edgegossip.telemetry.records import LINK_BYTES, LINK_PREFIX, LINK_SECONDS, Sink, Value, far_in, score_text
+from edgegossip.telemetry.records import (
+    FAR_PREFIX,
+    LINK_BYTES,
+    LINK_PREFIX,
+    LINK_SECONDS,
+    Sink,
+    Value,
+    score_text,
+)
 from edgegossip.telemetry.spans import RoundClock
 from edgegossip.training import build_workload
 from edgegossip.training.base import Workload, stage_metrics
@@ -378,7 +387,7 @@ class GossipNode:
             **{f"train/{name}": value for name, value in local.metrics.items()},
             "codec/relative_error": done.relative_error,
             "gossip/consensus_distance": done.consensus_distance,
-            **far_in(done.distances),
+            **{f"{FAR_PREFIX}{peer}": times for peer, times in far_beyond(done.distances).items()},
         }
         if last or done.round in self._evaluate_after:
             values |= self._evaluate(ended.state, last)

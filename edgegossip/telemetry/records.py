@@ -76,9 +76,10 @@ EVALUATED, NO_SCORES = "eval/", ("eval/loss", "eval/examples")
 # acknowledged; link/<peer>_s, seconds in which something was under way to it. Of the time since the
 # record before that has them.
 LINK_PREFIX, LINK_BYTES, LINK_SECONDS = "link/", "_bytes", "_s"
-# How many times as far as the median neighbour's model one's lay, by its name; of those that lay far
-# beyond the others.
-FAR_PREFIX, FAR_TIMES, FAR_AMONG = "gossip/far/", 2.0, 3
+# far/<board>: how many times as far as the median board's model that one's lay, from the board that
+# writes the record or, where a coordinator does, from the model that it made; of those far beyond
+# the others (gossip.clipping.far_beyond).
+FAR_PREFIX = "far/"
 SPANS = "time/spans"  # text: the parts of some rounds in their order, see spans.RoundTimes.spans
 
 
@@ -97,15 +98,6 @@ def score_text(name: str, value: float | None) -> str:
     if name == "accuracy":
         return f"{100 * value:.2f} %"
     return f"{value:.4f}" if abs(value) < 1e6 else f"{value:.3g}"
-
-
-def far_in(distances: Mapping[NodeId, float]) -> dict[str, float]:
-    """Return what the record of a round says of those neighbours whose models lay FAR_TIMES as far
-    as the median one's or further; {} of fewer than FAR_AMONG, and where nobody is apart."""
-    middle = sorted(distances.values())[(len(distances) - 1) // 2] if len(distances) >= FAR_AMONG else 0.0
-    if not middle > 0.0:
-        return {}
-    return {f"{FAR_PREFIX}{node}": far / middle for node, far in distances.items() if far >= FAR_TIMES * middle}
 
 
 class Sink(Protocol):

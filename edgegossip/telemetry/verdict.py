@@ -20,8 +20,8 @@ second run reads no warning, so each rule waits for evidence, and short runs are
 - `stalled` (hint): the training loss did not fall.
 - `gap` (hint): the accuracy is not half of what the training loss promises: boards that know only
   classes of their own look like that, and a model that has learnt its examples by heart.
-- `outlier` (hint): most of a board's neighbours found its model far beyond their others' in most
-  rounds.
+- `outlier` (hint): most of a board's neighbours, or a coordinator, found its model far beyond the
+  others' in most rounds.
 - `refused` (hint): a board was refused, and took no part.
 
 A loss may be below 0, such as a log-likelihood: what it rises by is held against its size.
@@ -131,7 +131,8 @@ class _Node:
     r2: float | None = None
     tested: float = 0.0  # examples of it
     away: float | None = None  # from the average, in lengths of it
-    far: dict[NodeId, list[float]] = field(default_factory=dict)  # neighbour -> rounds far off, sum of log times
+    compared: int = 0  # rounds in which others' models were held against each other
+    far: dict[NodeId, list[float]] = field(default_factory=dict)  # whose -> rounds far off, sum of log times
     sent: dict[NodeId, int] = field(default_factory=dict)  # neighbour -> last round in which it got something
 
 
@@ -210,6 +211,7 @@ class Evidence:
         if "gossip/consensus_distance" in record.values:
             far = record.number("gossip/consensus_distance")
             node.alone, node.mixed = node.alone + (far is None), node.mixed + (far is not None)
+        node.compared += bool(record.number("gossip/consensus_distance") or record.number("server/used"))
         if any(name.startswith(EVALUATED) for name in record.values):  # a script may tell no loss
             self._evaluated(node, record)
         for name in record.values:
@@ -388,18 +390,23 @@ class Evidence:
             yield Finding("gap", text, f"{cure}, or the model knows its examples by heart")
 
     def _outliers(self) -> Iterable[Finding]:
-        """By what most of a board's neighbours say of it: a few that lie make nobody an outlier."""
+        """By what most of a board's neighbours say of it, or a coordinator: one that lies makes
+        nobody an outlier."""
+        served = self._plan.get("run", "mode") == "server"
         for peer in sorted({peer for node in self._nodes.values() for peer in node.far}):
-            others = {name: node for name, node in self._nodes.items() if name != peer and node.mixed}
-            near = [node for name, node in others.items() if peer in node.sent] or list(others.values())
-            said = [node for node in near if node.far.get(peer, [0])[0] > node.mixed / 2]
-            if 2 * len(said) <= len(near) or len(said) < 2 or max(node.mixed for node in said) < ENOUGH_ROUNDS:
+            others = {name: node for name, node in self._nodes.items() if name != peer and node.compared}
+            near = [node for node in others.values() if served or peer in node.sent] or list(others.values())
+            said = [node for node in near if node.far.get(peer, [0])[0] > node.compared / 2]
+            if 2 * len(said) <= len(near) or len(said) < (1 if served else 2):
                 continue
-            rounds = sum(int(node.far[peer][0]) for node in said)
+            compared, rounds = sum(node.compared for node in said), sum(int(node.far[peer][0]) for node in said)
+            if compared < ENOUGH_ROUNDS * len(said):
+                continue
             times = math.exp(sum(node.far[peer][1] for node in said) / rounds)
-            mixed = round(sum(node.mixed for node in said) / len(said))
-            text = f"{peer}'s model lay far from its neighbours' in {round(rounds / len(said))} of {mixed} rounds"
-            cure = "look at its data, its code and who else has its key; gossip.malicious_nodes bounds what it can do"
+            whose = "the model made of all" if served else "its neighbours'"
+            text = f"{peer}'s model lay far from {whose} in {rounds // len(said)} of {compared // len(said)} rounds"
+            bound = "server.strategy = multikrum" if served else "gossip.malicious_nodes"
+            cure = f"look at its data, its code and who else has its key; {bound} bounds what it can do"
             yield Finding("outlier", f"{text} ({times:.2g} times the median distance)", cure)
 
     def _were_refused(self, finished: Collection[NodeId]) -> Iterable[Finding]:

@@ -220,3 +220,14 @@ def test_a_strategy_that_lacks_answers_says_of_what(in_run: int) -> None:
         run.play()
     assert run.texts("refused")[0] == "round 0 changes nothing: bulyan needs 4*1 + 3 = 7 answers, got 4"
     assert not run.texts("quarantine")
+
+
+@pytest.mark.parametrize("strategy", ["krum", "fedmedian"])
+def test_a_record_of_a_round_names_whose_model_lay_far_off(strategy: str, in_run: int) -> None:
+    run = with_strategy(Run(boards=6), strategy)
+    run.boards[4].spoil = dict.fromkeys(range(2, 20), with_frame(lambda f: scaled(f, -20.0)))
+    run.play()
+    far = {
+        step: [k for k in values if k.startswith("far/")] for _, step, values in run.records if "server/used" in values
+    }
+    assert far[1] == [] and far[3] == ["far/board-4"]

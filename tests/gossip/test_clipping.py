@@ -95,7 +95,7 @@ def test_algorithms_that_cannot_are_refused_in_a_sentence(name: str) -> None:
 
 
 def parted() -> Any:
-    """Two groups of six in which everybody knows everybody, and two boards that both groups know."""
+    """Two groups in which everybody knows everybody, and two boards that are in both."""
     groups = (range(7), range(5, 12))
     edges = {(i, j) for group in groups for j in group for i in group if i < j}
     return build("hourglass", 12, [sorted(edges)], directed=False, weights=None)

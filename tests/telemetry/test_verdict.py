@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgegossip.telemetry.records import EventRecord, MetricsRecord, far_in
+from edgegossip.gossip.clipping import far_beyond
+from edgegossip.telemetry.records import EventRecord, MetricsRecord
 from edgegossip.telemetry.run_folder import RunFolder, read_run
 from edgegossip.telemetry.summary import summarise, summarise_records
 from edgegossip.telemetry.verdict import RunPlan
@@ -51,7 +52,7 @@ def told(
         for step in range(rounds):
             values: dict[str, Any] = {"train/loss": loss(step), "train/examples": examples}
             values["gossip/consensus_distance"] = 0.1 if mixed(node, step) else math.nan
-            values |= far_in(far(node, step))
+            values |= {f"far/{peer}": times for peer, times in far_beyond(far(node, step)).items()}
             for x, y in RING:
                 for peer in {x, y} - {node} if node in (x, y) else ():
                     if links(node, peer, step):
@@ -343,5 +344,16 @@ def test_one_board_alone_makes_nobody_an_outlier() -> None:
 
 
 def test_of_two_neighbours_none_is_the_outlier() -> None:
-    assert far_in({"b": 1.0, "d": 100.0}) == {} == far_in({"b": 0.0, "c": 0.0, "d": 1.0})
-    assert far_in({"b": 1.0, "c": 1.0, "d": 3.0}) == {"gossip/far/d": 3.0}
+    assert far_beyond({"b": 1.0, "d": 100.0}) == {} == far_beyond({"b": 0.0, "c": 0.0, "d": 1.0})
+    assert far_beyond({"b": 1.0, "c": 1.0, "d": 3.0}) == {"d": 3.0}
+
+
+@pytest.mark.parametrize(("far", "named"), [(15, False), (30, True)])
+def test_a_coordinator_names_whose_model_lay_far_from_what_it_made(far: int, named: bool) -> None:
+    values = [{"server/used": 4, "train/loss": falls(k), **({"far/c": 4.0} if k < far else {})} for k in range(40)]
+    records = [MetricsRecord("coordinator", k, float(k), v) for k, v in enumerate(values)]
+    ends = [EventRecord(n, 99.0, "finished", n) for n in (*BOARDS, "coordinator")]
+    plan = RunPlan.of({**RECIPE, "run": {"mode": "server"}})
+    verdict = summarise_records({**HEAD, "mode": "server"}, BOARDS, records, ends, plan)["verdict"]
+    expected = ["c's model lay far from the model made of all in 30 of 40 rounds (4 times the median distance)"]
+    assert [f["text"] for f in verdict if f["kind"] == "outlier"] == (expected if named else [])
