@@ -154,8 +154,8 @@ class StrategyAdapter(Combiner):
         return Combined(model, refused, distances=self._distances(model - x, [s for s in shares if s.name in replies]))
 
     def _distances(self, moved: Vec, shares: Sequence[WeightedUpdate]) -> dict[NodeId, float]:
-        """Return how far each update lay from what the strategy made of all. They are decoded once
-        more, one at a time: strategies use up what they are given, and may be given large models."""
+        """Return how far each update lay from what the strategy made of all. Each is decoded again,
+        alone: strategies use up what they are given, and may be given large models."""
         found, scratch = {}, np.empty_like(moved)
         for share in shares:
             decoded = self._channel.codec.decode(share.frame.body, self._channel.layout, scratch)
