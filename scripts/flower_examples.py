@@ -36,7 +36,7 @@ from pathlib import Path
 import numpy as np
 import resumable
 
-from edgegossip.flower.superlink import QUIET
+from edgegossip.flower.superlink import QUIET, free_port
 from edgegossip.lab.results import Result
 from edgegossip.recipe import DataSection
 from edgegossip.training.data import open_data
@@ -73,9 +73,23 @@ What was given with `--run-config`, in place of the example's own:
 {configs}
 """
 
+# The examples lag behind Flower: these names have moved since.
+SITECUSTOMIZE_PY = """
+import sys
+import types
+
+import flwr.app.user_config
+import flwr.clientapp.typing
+import flwr.common.typing
+
+flwr.common.typing.UserConfig = flwr.app.user_config.UserConfig
+sys.modules.setdefault("flwr.client.typing", flwr.clientapp.typing)
+"""
+
 ACCURACY_PY = """
 import datasets
 import evaluate
+import numpy
 
 
 class Accuracy(evaluate.Metric):
@@ -84,7 +98,7 @@ class Accuracy(evaluate.Metric):
         return evaluate.MetricInfo(description="", citation="", inputs_description="", features=features)
 
     def _compute(self, predictions, references):
-        return {"accuracy": float((predictions == references).mean())}
+        return {"accuracy": float(numpy.mean(numpy.equal(predictions, references)))}
 """
 
 
@@ -99,9 +113,7 @@ EXAMPLES = {
     "custom-mods": Example("CIFAR-10, 8000 images", "num-server-rounds=4 learning-rate=0.02"),
     "advanced-pytorch": Example("Fashion-MNIST, 8000 images", "num-server-rounds=4 fraction-train=1.0"),
     "quickstart-sklearn": Example("iris, 150 flowers", ""),
-    "quickstart-huggingface": Example(
-        "3000 lines of articles and plays", "num-server-rounds=4 fraction-train=1.0 fraction-evaluate=1.0"
-    ),
+    "quickstart-huggingface": Example("3000 lines of articles and plays", "fraction-train=1.0 fraction-evaluate=1.0"),
 }
 
 
@@ -211,13 +223,21 @@ def play(name: str, run: str, arguments: argparse.Namespace, data: Path) -> Resu
         (home / folder.name).symlink_to(folder)
     if run == "compressed":
         compress(home / "app")
+    (home / "sitecustomize.py").write_text(SITECUSTOMIZE_PY)
     (home / "config.toml").write_text(
         f'[superlink]\ndefault = "simulation"\n\n[superlink.simulation]\noptions.num-supernodes = {arguments.clients}\n'
         "options.backend.client-resources.num-cpus = 1\n"
     )
     offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "WANDB_MODE": "disabled"}
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    places = {"FLWR_HOME": str(home), "HF_HOME": str(arguments.work / "cache"), "PATH": path, "PYTHONPATH": str(ROOT)}
+    places = {
+        "FLWR_HOME": str(home),
+        "HF_HOME": str(arguments.work / "cache"),
+        "PATH": path,
+        "PYTHONPATH": f"{home}{os.pathsep}{ROOT}",
+    }
+    ports = ("FLWR_LOCAL_SUPERLINK_HTTP_API_PORT", "FLWR_LOCAL_CONTROL_API_PORT")
+    places |= {name: str(free_port("127.0.0.1", 0)) for name in ports}
     program = Path(sys.executable).with_name("flwr")
     command = [str(program), "run", "app", "--stream"]
     config = EXAMPLES[name].config
@@ -279,6 +299,7 @@ def main() -> int:
     for name in ("--images", "--articles", "--plays", "--work"):
         parser.add_argument(name, type=lambda text: Path(text).resolve(), required=True)
     parser.add_argument("--only", nargs="*", choices=EXAMPLES, default=list(EXAMPLES))
+    parser.add_argument("--runs", nargs="*", choices=RUNS, default=RUNS)
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--out", type=Path, default=OUT)
     arguments = parser.parse_args()
@@ -286,7 +307,7 @@ def main() -> int:
     prepare(arguments.work / "data", arguments)
     results = resumable.finished(arguments.out)
     for name in arguments.only:
-        for run in RUNS:
+        for run in arguments.runs:
             if any((r["example"], r["run"]) == (name, run) for r in results):
                 continue
             results.append(play(name, run, arguments, arguments.work / "data"))
