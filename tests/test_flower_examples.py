@@ -69,6 +69,10 @@ def test_a_run_that_did_not_end_has_failed(script: Any) -> None:
     log = "'accuracy': 0.25, 'loss': 1.0}\nedgegossip: round 3: 5.9 times fewer bytes than fp32 so far\n"
     assert "failed" in script.outcome(log, "compressed")
     assert "failed" in script.outcome("'accuracy': 0.25\nSaving final model to disk...", "compressed")
-    assert script.outcome(log + "Saving final model to disk...", "compressed") == {"accuracy": 0.25, "fewer": 5.9}
+    assert script.outcome(log + "Saving final model to disk...", "compressed") == {
+        "accuracy": 0.25,
+        "loss": 1.0,
+        "fewer": 5.9,
+    }
     failed = "aggregate_train: Received 3 results and 1 failures\n"
     assert "failed" in script.outcome(failed + log + "Saving final model to disk...", "compressed")
