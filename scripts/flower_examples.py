@@ -50,33 +50,6 @@ MOD = f"flower.compression_mod({CODECS})"
 STRATEGY = f"    strategy = flower.compressed(strategy, {CODECS})\n"
 RUNS = ("stock", "compressed")
 
-PAGE = """# Flower's own examples, as they are and compressed
-
-Written by `scripts/flower_examples.py`. Date: {dates}. Flower's repository:
-{flowers}. Commit: {ours}.
-
-Each example was played by `flwr run` in Flower's simulation engine, and once more with
-`compressed(...)` around its strategy and `compression_mod(...)` in its client: co3 up,
-4-bit-elastiquant down. No other line was changed; two names that Flower has moved since are put
-back beside the examples. Accuracy and loss are the last ones that the app logged: on the server's
-test set where it has one, else the clients' mean. Nothing is seeded and rounds are few: on images
-accuracy still climbs by up to 20 points a round, so a row shows that the app trains, and no
-difference of some points between two rows. Bytes are those of all messages, both ways, with
-evaluation. The machine has other work, so the seconds say little.
-
-{table}
-
-iris has a model of 15 values: frames cost more than the values, and compressing them is no use.
-`quickstart-huggingface` has a small BERT that was drawn anew, not the pretrained one, on lines of
-WikiText-2 and of Shakespeare in place of IMDB: which text is a line from? After the example's
-three rounds its loss is still that of a guess, in both runs: its accuracy compares nothing yet. All
-data sets are local folders of the names that examples ask for; wandb is off.
-
-What was given with `--run-config`, in place of the example's own:
-
-{configs}
-"""
-
 # The examples lag behind Flower: these names have moved since.
 SITECUSTOMIZE_PY = """
 import sys
@@ -261,7 +234,7 @@ def play(name: str, run: str, arguments: argparse.Namespace, data: Path) -> Resu
     finally:
         stop_superlink(home)
     line: Result = {"example": name, "run": run, "clients": arguments.clients, "config": config}
-    line |= {"commit": commit(ROOT), "flower": arguments.flower_commit or commit(arguments.flower)}
+    line |= {"flower": arguments.flower_commit or commit(arguments.flower)}
     line |= {"date": str(datetime.datetime.now(datetime.UTC).date()), "seconds": round(time.monotonic() - begun)}
     return line | outcome((home / "log").read_text(errors="replace"), run)
 
@@ -321,12 +294,12 @@ def main() -> int:
                 continue
             results.append(play(name, run, arguments, arguments.work / "data"))
             print(results[-1], flush=True)
-            resumable.write_page(arguments.out, results, page(results))
-    resumable.write_page(arguments.out, results, page(results))
+            resumable.write_page(arguments.out, results, table(results))
+    resumable.write_page(arguments.out, results, table(results))
     return resumable.exit_code(results)
 
 
-def page(results: Sequence[Result]) -> str:
+def table(results: Sequence[Result]) -> str:
     rows = resumable.heading("example, data, clients, run, accuracy, loss, times fewer bytes than fp32, seconds")
     for r in results:
         fewer = r.get("fewer") or ""
@@ -334,9 +307,11 @@ def page(results: Sequence[Result]) -> str:
         found = r["failed"] if "failed" in r else f"{r['accuracy']:.3f}"
         cells = (r["example"], EXAMPLES[r["example"]].data, r["clients"], r["run"], found, loss, fewer, r["seconds"])
         rows.append(f"| {' | '.join(map(str, cells))} |")
-    configs = [f"- {name}: `{e.config}`" for name, e in EXAMPLES.items() if e.config]
-    ours, flowers, dates = (", ".join(sorted({r[k] for r in results})) for k in ("commit", "flower", "date"))
-    return PAGE.format(ours=ours, flowers=flowers, dates=dates, table="\n".join(rows), configs="\n".join(configs))
+    return "\n".join(rows)
+
+
+def settings_table() -> str:
+    return "\n".join(f"- {name}: `{e.config}`" for name, e in EXAMPLES.items() if e.config)
 
 
 if __name__ == "__main__":

@@ -37,6 +37,7 @@ SCRIPTS = {  # whose `table` shows the results
     "low-precision": "low_precision_runs",
     "low-precision-long": "low_precision_runs",
     "examples": "example_runs",
+    "flower-examples": "flower_examples",
     "nlp": "text_runs",
 }
 _BENCHMARKS = {"mesh": mesh, "server": server, "codecs": run_codecs}
