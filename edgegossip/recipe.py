@@ -227,7 +227,11 @@ class GossipSection:
     )
     momentum_factor: float = option(0.9, "its factor", low=0.0, high=0.9999)
     malicious_nodes: int = option(
-        0, "boards that may send anything: clips how far each neighbour pulls (ClippedGossip)", low=0, high=64
+        0,
+        "boards that may send anything: clips how far each neighbour pulls (ClippedGossip)",
+        low=0,
+        high=64,
+        later=True,
     )
     deadline_s: float = option(
         60.0, "a round waits this long for a silent neighbour, then goes on without it", low=0.1, high=86_400.0

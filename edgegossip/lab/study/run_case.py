@@ -104,7 +104,7 @@ def run_case(case: Case, data: DataSetCache, progress: Progress = lambda round: 
 
 class _Gossip:
     def __init__(
-        self, recipe: Recipe, workloads: Sequence[Workload], progress: Progress, attack: Attack | None
+        self, recipe: Recipe, workloads: Sequence[Workload], progress: Progress, attack: Attack | None = None
     ) -> None:
         views = [make_view(spec, workloads[0].layout) for spec in _specs(recipe)]
         self._initial = workloads[0].initial(recipe.run.seed)
@@ -129,7 +129,7 @@ class _Gossip:
 
 class _Server:
     def __init__(
-        self, recipe: Recipe, workloads: Sequence[Workload], progress: Progress, attack: Attack | None
+        self, recipe: Recipe, workloads: Sequence[Workload], progress: Progress, attack: Attack | None = None
     ) -> None:
         layout = workloads[0].layout
         codec = codecs.get(recipe.codec.name, **recipe.codec.params)
