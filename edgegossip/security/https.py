@@ -335,8 +335,10 @@ class MemberHandler(BaseHTTPRequestHandler):
 
     @override
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Refuse what is no request."""
-        self.refuse(HTTPStatus(code), message or HTTPStatus(code).phrase)
+        """Refuse what is no request. What it quotes is left out: whoever sent that could have every
+        line of the log to itself."""
+        said = (message or "").partition("(")[0].strip()
+        self.refuse(HTTPStatus(code), said or HTTPStatus(code).phrase)
 
     @override
     def handle_one_request(self) -> None:

@@ -258,8 +258,8 @@ def test_a_slow_link_has_the_time_that_its_bytes_take(
 def test_each_refusal_leaves_one_line(fleet: TestFleet, admission: Admission) -> None:
     lines: list[str] = []
     with running(admission, refused=lambda refusal: lines.append(str(refusal))) as server:
-        for _ in range(3):
-            for request in (b"PUT / HTTP/1.1\r\n\r\n", b"\x00\xff\r\n\r\n", b"DELETE / HTTP/1.1\r\n\r\n"):
+        for k in range(3):  # with words of its own each time
+            for request in (b"PUT / HTTP/1.1\r\n\r\n", b"\x00\xff%d\r\n\r\n" % k, b"DEL%d / HTTP/1.1\r\n\r\n" % k):
                 with dial(server) as plain, fleet.client_context(fleet.of("a")).wrap_socket(plain) as s:
                     s.sendall(request)
                     assert s.recv(4096)
