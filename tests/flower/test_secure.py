@@ -7,6 +7,7 @@ import shutil
 import socket
 import threading
 import time
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime, timedelta
@@ -225,6 +226,22 @@ def test_a_certified_board_brings_no_more_than_the_model_has(run: Run) -> None:
     board.close()
     run.logged("refused b at 127.0.0.1: a request of more than")
     assert len([t for t in run.sink.texts("refused") if "b at 127.0.0.1: a request of more than" in t]) == 1
+
+
+def test_requests_that_are_refused_do_not_fill_the_log(run: Run) -> None:
+    log = run.fleet.folder.parent / "logs/superlink.log"
+    board = FleetLink(run.address, run.credentials("b"))
+    board.join()
+    key = {"flwr-public-key": b64encode(board._public).decode(), "content-type": "application/protobuf"}
+    before = log.stat().st_size
+    with httpx.Client(verify=run.credentials("b").context, base_url=f"https://{run.address}") as client:
+        for k in range(40):
+            bad = client.post("/v1/fleet/register-node", headers=key, content=b"\x0b" * 99).status_code
+            assert (bad, client.post(f"/v1/fleet/{k}", headers=key, content=b"").status_code) == (400, 404)
+    board.close()
+    run.logged("refused b at 127.0.0.1: its request for what is not there was answered with 404")
+    assert not [t for t in run.sink.texts("refused") if "/v1/fleet/1" in t]
+    assert log.stat().st_size - before < 2000, log.read_text()[-2000:]
 
 
 def test_replies_that_come_object_by_object_are_let_through(training: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ import hmac
 import importlib
 import itertools
 import json
+import logging
 import os
 import socket
 import ssl
@@ -71,7 +72,7 @@ from edgegossip.flower._private.link import (
 from edgegossip.flower._private.objects import REPLIES, SLACK_BYTES, Board, ObjectsOnDisk, asking
 from edgegossip.flower.admission import ADMISSION_VARIABLE, OBJECTS_VARIABLE, token_of
 from edgegossip.flower.connection import JOIN_PATH, NOT_ADMITTED, RECIPE_PATH, REVOKED_PATH, TOKEN_HEADER
-from edgegossip.security.limits import SharedRateLimiter, TokenBuckets, endpoint
+from edgegossip.security.limits import RateLimitedLog, SharedRateLimiter, TokenBuckets, endpoint
 from edgegossip.telemetry.sockets import BoardSockets
 from edgegossip.types import NodeId
 from edgegossip.untrusted import printable, whole_number
@@ -91,6 +92,7 @@ BODY_S = 10.0  # for a stranger's request to come as a whole
 REQUEST_S, SLOWEST_BYTES_PER_S = 60.0, 2048.0
 MAX_REQUESTS = 4  # of one board at a time: it waits, gives signs of life, and answers
 REQUESTS_PER_S, REQUEST_BURST = 50.0, 200.0  # of one board; the next ones wait
+MAX_LINE = 1000  # characters of one in the log
 ANSWER_S = 20.0  # the coordinator may be busy with updates
 IDLE_MIDDLEWARE = (
     "ControlSensitiveResponseMiddleware",
@@ -142,10 +144,26 @@ def flower_superlink() -> None:
         return [Middleware(_middleware, control, token, secure), *needed]
 
     app._get_middleware = middleware
+    _keep_log_short()
     if secure:
         _report_handshakes(control)
         cli.uvicorn = SimpleNamespace(run=_serve_tls)
     cli.flower_superlink()
+
+
+def _keep_log_short() -> None:
+    """Keep the log from growing with each request: what was refused the coordinator logs, and of
+    Flower's own lines the same one comes once a minute, and few altogether."""
+    lines, lock = RateLimitedLog(), threading.Lock()
+
+    def is_worth(record: logging.LogRecord) -> bool:
+        record.msg, record.args = printable(record.getMessage(), MAX_LINE), None  # a board's words may be in it
+        with lock:
+            return lines.worth(record.msg, time.monotonic())
+
+    for name in ("flwr", "uvicorn.error"):
+        logging.getLogger(name).addFilter(is_worth)
+    logging.getLogger("uvicorn.access").addFilter(lambda record: False)
 
 
 def _inherited() -> tuple[int, str, bool]:
@@ -370,7 +388,9 @@ class AdmissionMiddleware:
                     nonlocal begun, refusal
                     begun = True
                     if message.get("status", 200) >= 400 and message["status"] not in _ORDINARY:
-                        refusal = f"its request for {printable(scope['path'])} was answered with {message['status']}"
+                        # A path that is not there is not named: it would make each line another one.
+                        what = printable(scope["path"]) if message["status"] != 404 else "what is not there"
+                        refusal = f"its request for {what} was answered with {message['status']}"
                     place.begin(len(message.get("body", b"")))
                     await send(message)
 
