@@ -169,8 +169,9 @@ class Inbound(GenericRpcHandler):
             self._inbox.bound(max(_LEAST_INBOX_BYTES, _FRAMES_OF_A_PEER * self._frame_bytes * len(self._sources)))
 
     def shut(self, peer: NodeId, reason: str) -> None:
-        """Take nothing from this peer any more."""
+        """Take nothing from this peer any more. Who says so logs why."""
         self._closed[peer] = reason
+        self._refusals.worth((peer, mesh_pb2.REFUSAL_CODE_CLOSED), time.monotonic())
         source = self._sources.get(peer)
         if source is not None and source.task is not None:
             source.task.cancel()
@@ -373,7 +374,8 @@ class Inbound(GenericRpcHandler):
         """Tell the log: the same reason of the same caller at most once a minute, and few lines
         altogether."""
         source = refusal.who, network_of(refusal.address)
-        if self._refusals.worth((source, code), time.monotonic(), source):
+        same = refusal.who if code == mesh_pb2.REFUSAL_CODE_CLOSED else source
+        if self._refusals.worth((same, code), time.monotonic(), source):
             about = refusal.who if refusal.who in self._sources else None
             self._inbox.post(Notice.of(about, refusal))
 

@@ -189,16 +189,18 @@ def test_a_closed_peer_is_refused_and_others_are_not():
     a, b, c = (GrpcTransport(name, RUN, limits=QUICK) for name in "abc")
     try:
         connect_all([a, b, c], ["a", "b", "c"])
+        seen: list[object] = []
         b.close_peer("a", "it sent a frame with a wrong checksum")
-        down = wait_for(b, PeerDown)
+        down = wait_for(b, PeerDown, seen=seen)
         assert (down.peer, down.reason, down.left) == ("a", "it sent a frame with a wrong checksum", False)
         notice = wait_for(a, Notice, lambda n: "wrong checksum" in n.text)
         assert notice.peer == "b"
         assert wait_for(a, PeerDown).peer == "b"
         frame_id = b.send("a", [b"x"])
-        assert wait_for(b, SendFailed).frame_id == frame_id
+        assert wait_for(b, SendFailed, seen=seen).frame_id == frame_id
         c.send("b", [b"hello"])
-        assert bytes(wait_for(b, Received).data) == b"hello"
+        assert bytes(wait_for(b, Received, seen=seen).data) == b"hello"
+        assert not [e for e in seen if isinstance(e, Notice)], "who closed it has logged why"
         b.send("c", [b"hello yourself"])
         assert bytes(wait_for(c, Received).data) == b"hello yourself"
     finally:
