@@ -151,7 +151,7 @@ def test_a_damaged_list_is_refused(fleet):
     revocations = fleet.security("b").identity.revocations
     good = forged(100)
     for data in (good[:-1], good + b"x", b"", b"\x30\x03" + good, bytes((1 << 20) + 1)):
-        with pytest.raises(PeerError, match="a revocation list that is damaged"):
+        with pytest.raises(PeerError, match="a revocation list that is damaged$"):  # one line of a log for all
             revocations.offer(data)
 
 
