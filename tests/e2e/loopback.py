@@ -144,7 +144,8 @@ def fleet(names: Sequence[str], settings: Sequence[str], modules: Mapping[str, s
     """All of them train when the block begins; none lives when it ends, even if that is SIGTERM's
     doing. Main thread only."""
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    with tempfile.TemporaryDirectory(prefix="edgegossip-fleet-") as folder:
+    # Not the prefix of `run`, which removes folders that such a run has left.
+    with tempfile.TemporaryDirectory(prefix="edgegossip-boards-") as folder:
         boards = Fleet(names, settings, Path(folder), modules)
         try:
             boards.start()
