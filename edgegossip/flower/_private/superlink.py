@@ -388,7 +388,7 @@ class AdmissionMiddleware:
                     nonlocal begun, refusal
                     begun = True
                     if message.get("status", 200) >= 400 and message["status"] not in _ORDINARY:
-                        # A path that is not there is not named: it would make each line another one.
+                        # What is not there has any name: each line would be another one.
                         what = printable(scope["path"]) if message["status"] != 404 else "what is not there"
                         refusal = f"its request for {what} was answered with {message['status']}"
                     place.begin(len(message.get("body", b"")))

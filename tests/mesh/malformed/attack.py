@@ -35,7 +35,7 @@ ATTEMPTS = 8
 _CALL_S = 20.0
 _AT_ONCE = 16  # of 64 streams that a connection may have
 _GONE = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED}
-_UNARY = {
+UNARY = {
     "probe": ("/edgegossip.v1.Membership/Probe",),
     "join": ("/edgegossip.v1.Membership/Join",),
     "standard": (
@@ -82,7 +82,7 @@ class Attacker:
                 await self._stranger(rng)
             case _:
                 make: Callable[[Random], bytes] = getattr(self._maker, kind)
-                messages = [(rng.choice(_UNARY[kind]), make(rng)) for _ in range(BATCH)]
+                messages = [(rng.choice(UNARY[kind]), make(rng)) for _ in range(BATCH)]
                 for k in range(0, BATCH, _AT_ONCE):
                     await asyncio.gather(*(self._call(kind, *m) for m in messages[k : k + _AT_ONCE]))
 
@@ -175,8 +175,8 @@ class Attacker:
 
     async def _admission_handshakes(self, rng: Random) -> None:
         for _ in range(BATCH):
-            context = _context(self._security, ADMISSION)
-            said = await _say(self._target.address, context, None, self._maker.admission(rng))
+            context = context_of(self._security, ADMISSION)
+            said = await say(self._target.address, context, None, self._maker.admission(rng))
             self._tally.delivered["admission"] += 1
             self._tally.answers[f"admission: {said}"] += 1
 
@@ -188,9 +188,9 @@ class Attacker:
             with suppress(PeerError):
                 await self._channels.check(self._target.board, where)
                 [(_, name)] = self._security.channel_options(self._target.board)
-                frames = b"".join(_http2_frame(rng) for _ in range(8))
+                frames = b"".join(http2_frame(rng) for _ in range(8))
                 preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
-                said = await _say(self._target.address, _context(self._security, H2), str(name), preface + frames)
+                said = await say(self._target.address, context_of(self._security, H2), str(name), preface + frames)
                 self._tally.answers[f"http2: {said}"] += 1
                 self._tally.delivered["http2"] += 8
 
@@ -198,10 +198,10 @@ class Attacker:
         """No certificate: bytes on the port, or TLS without one."""
         for _ in range(BATCH):
             bare = rng.randrange(2) == 0
-            context = None if bare else _context(None, rng.choice((ADMISSION, H2)))
+            context = None if bare else context_of(None, rng.choice((ADMISSION, H2)))
             hello = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + rng.randbytes(500)
             data = rng.choice((hello, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"")) + rng.randbytes(rng.randrange(2000))
-            said = await _say(self._target.address, context, None, data)
+            said = await say(self._target.address, context, None, data)
             self._tally.delivered["stranger"] += 1
             self._tally.answers[f"stranger: {said}"] += 1
 
@@ -219,7 +219,7 @@ def _broken() -> Iterator[None]:
             raise
 
 
-def _http2_frame(rng: Random) -> bytes:
+def http2_frame(rng: Random) -> bytes:
     body = rng.randbytes(rng.choice((0, 4, 8, 9, 100, 1000)))
     length = rng.choice((len(body), len(body), rng.randrange(1 << 24)))
     stream = rng.choice((0, 1, 2, 3, 2**31 - 1, 2**32 - 1))
@@ -231,7 +231,7 @@ def _http2_frame(rng: Random) -> bytes:
     )
 
 
-def _context(security: TlsSecurity | None, protocol: str) -> ssl.SSLContext:
+def context_of(security: TlsSecurity | None, protocol: str) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     if security is not None:
@@ -241,7 +241,7 @@ def _context(security: TlsSecurity | None, protocol: str) -> ssl.SSLContext:
     return context
 
 
-async def _say(address: str, context: ssl.SSLContext | None, name: str | None, data: bytes) -> str:
+async def say(address: str, context: ssl.SSLContext | None, name: str | None, data: bytes) -> str:
     """Connect, say this, and wait for the end; what came of it in a word."""
     host, _, port = address.rpartition(":")
     try:
