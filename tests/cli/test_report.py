@@ -23,6 +23,7 @@ from edgegossip.report.units import printable
 from edgegossip.report.web.page import write_page
 from edgegossip.telemetry.records import PARTS
 from edgegossip.telemetry.run_folder import RunFolder
+from tests.drawn import drawn_texts
 from tests.report.web.synthetic import write_run
 
 
@@ -228,17 +229,8 @@ def test_any_text_may_be_a_name_and_stays_what_it_is(command, plain_tags, names)
 @example(WORST[-7:])
 def test_any_text_is_drawn_as_it_is(command, recwarn, names):
     """Not as mathematics, nor left out of a legend."""
-    agg = pytest.importorskip("matplotlib.backends.backend_agg", reason="an extra: pip install 'edgegossip[report]'")
-    drawn: dict[str, bool] = {}
-    draw = agg.RendererAgg.draw_text
-
-    def watched(self, gc, x, y, s, prop, angle, ismath=False, mtext=None):
-        drawn[s.lstrip("\N{ZERO WIDTH SPACE}")] = bool(ismath)
-        draw(self, gc, x, y, s, prop, angle, ismath, mtext)
-
     _, one, two, first, second, score, _ = (said(name) for name in names)
-    with tempfile.TemporaryDirectory() as at, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(agg.RendererAgg, "draw_text", watched)
+    with drawn_texts() as drawn, tempfile.TemporaryDirectory() as at:
         code, out, err = command("report", str(write_named(Path(at), names)))
         assert (code, err) == (0, "") and out.count("plot ") == 3
     assert not any(drawn.values()) and not recwarn.list

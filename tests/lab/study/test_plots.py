@@ -9,6 +9,7 @@ from edgegossip.lab.study.cases import Plan, make_cases, product
 from edgegossip.lab.study.summary import MOST_PANELS, variants, write_plots
 from edgegossip.recipe import Recipe
 from edgegossip.types import HostError
+from tests.drawn import drawn_texts
 
 
 def fake(case, accuracy=0.5, distances=((0, 1.0), (5, 0.1)), state="done"):
@@ -97,24 +98,15 @@ def test_without_matplotlib_the_sentence_says_what_to_install(tmp_path, monkeypa
         write_plots(tmp_path, [], {})
 
 
-def test_names_are_drawn_as_they_are_and_axes_need_no_mathematics(tmp_path, monkeypatch):
-    agg = pytest.importorskip("matplotlib.backends.backend_agg", reason="an extra: pip install 'edgegossip[report]'")
-    from edgegossip.lab import plots
-
-    drawn: dict[str, bool] = {}
-    draw = agg.RendererAgg.draw_text
-
-    def watched(self, gc, x, y, s, prop, angle, ismath=False, mtext=None):
-        drawn[s.lstrip("\N{ZERO WIDTH SPACE}")] = bool(ismath)
-        draw(self, gc, x, y, s, prop, angle, ismath, mtext)
-
-    monkeypatch.setattr(agg.RendererAgg, "draw_text", watched)
-    colors, marks, points = ("_a$b$", "two$$"), ("$\\frac", "c\\$"), [(1.0, 1e-3), (2.0, 0.5)]
-    series = [plots.Series("$x$ &", color, mark, points) for color in colors for mark in marks]
-    axes = plots.Axis("boards $n$"), plots.Axis("distance", log=10)
-    plots.panels(series, "$t$", tmp_path / "a.png", *axes, "curves")
-    assert {*colors, *marks, "$x$ &", "$t$", "boards $n$"} <= set(drawn)
-    plots.losses([(name, [[1.0, 2e3, 1.0], [2.0, 4e3, 0.5]]) for name in colors], "t", tmp_path / "b.png")
+def test_names_are_drawn_as_they_are_and_axes_need_no_mathematics(tmp_path):
+    plots = pytest.importorskip("edgegossip.lab.plots", reason="an extra: pip install 'edgegossip[report]'")
+    with drawn_texts() as drawn:
+        colors, marks, points = ("_a$b$", "two$$"), ("$\\frac", "c\\$"), [(1.0, 1e-3), (2.0, 0.5)]
+        series = [plots.Series("$x$ &", color, mark, points) for color in colors for mark in marks]
+        axes = plots.Axis("boards $n$"), plots.Axis("distance", log=10)
+        plots.panels(series, "$t$", tmp_path / "a.png", *axes, "curves")
+        assert {*colors, *marks, "$x$ &", "$t$", "boards $n$"} <= set(drawn)
+        plots.losses([(name, [[1.0, 2e3, 1.0], [2.0, 4e3, 0.5]]) for name in colors], "t", tmp_path / "b.png")
     assert not any(drawn.values())
 
 
