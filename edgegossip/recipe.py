@@ -228,9 +228,15 @@ class GossipSection:
     momentum_factor: float = option(0.9, "its factor", low=0.0, high=0.9999)
     malicious_nodes: int = option(
         0,
-        "boards that may send anything: clips how far each neighbour pulls (ClippedGossip)",
+        "boards that may send anything: bounds how far each neighbour pulls",
         low=0,
         high=64,
+        later=True,
+    )
+    malicious_rule: str = option(
+        "nearest",
+        "how: leaves out the farthest neighbours, or clips their pull (ClippedGossip)",
+        choices=("nearest", "clip"),
         later=True,
     )
     deadline_s: float = option(

@@ -32,7 +32,7 @@ from edgegossip.engine.server_records import (
     used_values,
 )
 from edgegossip.frame import Aux, Frame, Kind
-from edgegossip.gossip.clipping import far_beyond
+from edgegossip.gossip.robust import far_beyond
 from edgegossip.types import NodeId, PeerError, Round, RunError, Vec
 
 MAX_EMPTY_ROUNDS = 3  # rounds in a row in which no board sent anything usable

@@ -25,8 +25,8 @@ from edgegossip.frame import Frame, Kind
 from edgegossip.gossip import messages
 from edgegossip.gossip.averaging import Eta, EtaOrDefault, default_eta, memory_eta
 from edgegossip.gossip.base import Audit, NodeView
-from edgegossip.gossip.clipping import clipped
 from edgegossip.gossip.requirements import require_doubly_stochastic, require_honest_majority, require_symmetric
+from edgegossip.gossip.robust import bounded
 from edgegossip.gossip.scheme import Published, RoundContext, Scheme, Snapshot, Spread
 from edgegossip.layout import Layout
 from edgegossip.native import half
@@ -297,7 +297,8 @@ class Symmetric(Scheme[Mixing]):
     suits: Callable[[str, NodeView], None]  # raises ConfigError for a topology that does not do
     keeps: bool = False  # whether news of earlier rounds may be used again
     zero_start: bool = False  # replicas start at zero rather than at the initial model
-    malicious: int = 0  # neighbours that may lie: what each adds is clipped (clipping.py)
+    malicious: int = 0  # neighbours that may lie: what each adds is bounded (robust.py)
+    malicious_rule: str = "nearest"
 
     totals = False
 
@@ -376,7 +377,7 @@ class Symmetric(Scheme[Mixing]):
 
     def pulled(self, m: Mixing, pull: Vec, ctx: RoundContext, row: Mapping[int, float]) -> Mixing:
         """Return the state at the end of the round: eta sum_j W_ij (p_j - p_i), float32[n], is
-        `pull`, and W_ij, clipped if so, `row`."""
+        `pull`, and W_ij, bounded if so, `row`."""
         assert m.base is not None
         row = {**row, ctx.index: 1.0 - sum(row.values())}
         x = m.base + pull
@@ -437,7 +438,9 @@ class Symmetric(Scheme[Mixing]):
         """Return the weights of what these neighbours made public, by how far each is from the
         own, float32[n], where there may be liars."""
         row = {j: ctx.neighbours.weights[j] for j in copies}
-        return clipped(row, _spread(copies, own).by_neighbour, self.malicious) if self.malicious else row
+        if not self.malicious:
+            return row
+        return bounded(row, _spread(copies, own).by_neighbour, self.malicious, self.malicious_rule)
 
 
 def _spread(copies: Mapping[int, Vec], x: Vec) -> Spread:

@@ -56,7 +56,7 @@ from edgegossip.engine.events import (
 from edgegossip.engine.joining import Patience, RemoteMembers
 from edgegossip.engine.node import NodeConfig, NodeEngine, Stage
 from edgegossip.gossip.base import GossipAlgorithm, NodeView, Send
-from edgegossip.gossip.clipping import far_beyond
+from edgegossip.gossip.robust import far_beyond
 from edgegossip.memory import Spool
 from edgegossip.mesh.base import Notice, PeerDown, PeerUp, Received, SendFailed, SendReceipt, Transport, Verdict
 from edgegossip.mesh.base import TransportEvent as MeshEvent

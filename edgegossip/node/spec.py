@@ -13,8 +13,8 @@ from edgegossip.files import text_of
 from edgegossip.frame import HEADER_BYTES, Limits
 from edgegossip.gossip import topologies
 from edgegossip.gossip.base import GossipAlgorithm, NodeView, Topology
-from edgegossip.gossip.clipping import with_clipping
 from edgegossip.gossip.momentum import with_momentum
+from edgegossip.gossip.robust import with_robust_mixing
 from edgegossip.layout import Layout
 from edgegossip.mesh.base import MeshLimits
 from edgegossip.recipe import Recipe
@@ -108,11 +108,13 @@ def frame_limit(layout: Layout) -> int:
 
 
 def make_algorithm(recipe: Recipe) -> GossipAlgorithm[Any]:
-    """Return the recipe's gossip algorithm, with clipping and momentum around it. Raises
+    """Return the recipe's gossip algorithm, with robust mixing and momentum around it. Raises
     ConfigError on an unknown name or parameter, and when the local optimiser is not what the
     algorithm takes it for."""
     section, training = recipe.gossip, recipe.training
     if not recipe.run.script:  # a script's optimiser is seen when it joins
         require_gradient_steps(section, training.optimizer, training.momentum)
-    algorithm = with_clipping(gossip.get(section.algorithm, **section.params), section.malicious_nodes)
+    algorithm = with_robust_mixing(
+        gossip.get(section.algorithm, **section.params), section.malicious_nodes, section.malicious_rule
+    )
     return with_momentum(algorithm, section.momentum, section.momentum_factor)

@@ -78,7 +78,7 @@ EVALUATED, NO_SCORES = "eval/", ("eval/loss", "eval/examples")
 LINK_PREFIX, LINK_BYTES, LINK_SECONDS = "link/", "_bytes", "_s"
 # far/<board>: how many times as far as the median board's model that one's lay, from the board that
 # writes the record or, where a coordinator does, from the model that it made; of those far beyond
-# the others (gossip.clipping.far_beyond).
+# the others (gossip.robust.far_beyond).
 FAR_PREFIX = "far/"
 SPANS = "time/spans"  # text: the parts of some rounds in their order, see spans.RoundTimes.spans
 

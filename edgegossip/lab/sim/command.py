@@ -38,7 +38,7 @@ def fixed_by(recipe: Recipe, options: Options) -> Options:
     if gossip.momentum != "none":
         name, params = f"{name}+{gossip.momentum}", {**params, "momentum_factor": gossip.momentum_factor}
     if gossip.malicious_nodes:
-        params["malicious_nodes"] = gossip.malicious_nodes
+        params |= {"malicious_nodes": gossip.malicious_nodes, "malicious_rule": gossip.malicious_rule}
     places = dict(gossip.topology_params)
     if gossip.topology == "file":
         places["path"] = gossip.topology_file

@@ -13,8 +13,8 @@ from edgegossip import codecs, gossip
 from edgegossip.files import text_of
 from edgegossip.gossip import topologies
 from edgegossip.gossip.base import GossipAlgorithm, Topology
-from edgegossip.gossip.clipping import with_clipping
 from edgegossip.gossip.momentum import with_momentum
+from edgegossip.gossip.robust import with_robust_mixing
 from edgegossip.types import ConfigError
 
 
@@ -108,12 +108,13 @@ def codec_of(named: Named) -> Any:
 @lru_cache(maxsize=4096)
 def algorithm_of(named: Named) -> GossipAlgorithm[Any]:
     """Return the algorithm of `name`, or `name+momentum`; the parameter `momentum_factor` is the
-    momentum's, `malicious_nodes` that of clipping. Raises ConfigError."""
+    momentum's, `malicious_nodes` and `malicious_rule` those of robust mixing. Raises
+    ConfigError."""
     name, plus, kind = named.name.partition("+")
     values = named.values
     factor = values.pop("momentum_factor", 0.9) if plus else 0.9
-    malicious = int(values.pop("malicious_nodes", 0))
-    algorithm = with_clipping(gossip.get(name, **values), malicious)
+    malicious, rule = int(values.pop("malicious_nodes", 0)), str(values.pop("malicious_rule", "nearest"))
+    algorithm = with_robust_mixing(gossip.get(name, **values), malicious, rule)
     return with_momentum(algorithm, kind, factor) if plus else algorithm
 
 

@@ -22,6 +22,7 @@ import numpy as np
 from tests.gossip.paper.momentum import Momentum, Plain
 
 Array = np.ndarray  # float64
+Mix = Callable[[Array, Array], Array]  # W and what is public -> what each node adds
 
 
 def as_it_is(x: Array) -> Array:
@@ -94,23 +95,42 @@ def clipped_gossip(w: Array, p: Array, malicious: int) -> Array:
     return np.stack(pulls)
 
 
-def gossip(w: Array, p: Array, malicious: int) -> Array:
-    """sum_j W_ij (p_j - p_i), clipped where some may be malicious."""
-    return clipped_gossip(w, p, malicious) if malicious else (w - np.eye(len(p))) @ p
+class Tie(Exception):
+    """Says that rounding decides who is left out, so that two implementations part."""
 
 
-def dpsgd(run: Run, *, malicious: int = 0) -> Iterator[Point]:
+def nearest_neighbours(w: Array, p: Array, malicious: int) -> Array:
+    """Farhadkhani et al. 2023, algorithm 1, line 7 (NNA), with W_ij in place of 1 / (n - f): of the
+    neighbours' models the f farthest from p_i are left out, and p_i takes their place. Raises
+    Tie."""
+    mixed = []
+    for i in range(len(p)):
+        far = {j: float(np.linalg.norm(p[j] - p[i])) for j in range(len(p)) if j != i and w[i, j] > 0}
+        *_, kept, first = sorted(far.values())[: len(far) - malicious + 1]
+        if first - kept < 1e-4 * first:
+            raise Tie
+        farthest = sorted(far, key=lambda j: far[j])[-malicious:]
+        mixed.append(sum(w[i, j] * (p[i] if j in farthest else p[j]) for j in range(len(p))))
+    return np.stack(mixed) - p
+
+
+def gossip(w: Array, p: Array) -> Array:
+    """sum_j W_ij (p_j - p_i)."""
+    return (w - np.eye(len(p))) @ p
+
+
+def dpsgd(run: Run, *, mix: Mix = gossip) -> Iterator[Point]:
     """Lian et al. 2017, algorithm 1: x <- sum_j W_ij x_j - gamma g_i(x_i). With a codec, neighbours
     see C[x_j]; of what is taken for C[x_i] a node takes the same off itself, so that the mean
     stays."""
     x = run.x0
     for t in range(run.rounds):
         seen = run.compress(t, x)
-        x = run.mixed(t, x, x + run.eta * gossip(run.w(t), seen, malicious) - run.local(t, x))
+        x = run.mixed(t, x, x + run.eta * mix(run.w(t), seen) - run.local(t, x))
         yield plain(x)
 
 
-def deep_squeeze(run: Run, *, malicious: int = 0) -> Iterator[Point]:
+def deep_squeeze(run: Run, *, mix: Mix = gossip) -> Iterator[Point]:
     """Tang et al. 2019; LP algorithm 2."""
     x, delta = run.x0, np.zeros_like(run.x0)
     for t in range(run.rounds):
@@ -118,11 +138,11 @@ def deep_squeeze(run: Run, *, malicious: int = 0) -> Iterator[Point]:
         v = half + delta  # 5
         c = run.compress(t, v)  # 6
         delta = v - c  # 7
-        x = run.mixed(t, x, half + run.eta * gossip(run.w(t), c, malicious))  # 10
+        x = run.mixed(t, x, half + run.eta * mix(run.w(t), c))  # 10
         yield plain(x)
 
 
-def choco_sgd(run: Run, *, malicious: int = 0) -> Iterator[Point]:
+def choco_sgd(run: Run, *, mix: Mix = gossip) -> Iterator[Point]:
     """Koloskova et al. 2019; LP algorithm 3. On a graph that changes with the rounds, a public copy
     for every round of the period: those who hold one have then heard everything that was added to
     it."""
@@ -131,7 +151,7 @@ def choco_sgd(run: Run, *, malicious: int = 0) -> Iterator[Point]:
         hat = hats[t % run.period]
         half = x - run.local(t, x)  # 3, 4
         hat[:] = run.held(hat + run.compress(t, half - hat))  # 5, 7
-        x = run.mixed(t, x, half + run.eta * gossip(run.w(t), hat, malicious))  # 9
+        x = run.mixed(t, x, half + run.eta * mix(run.w(t), hat))  # 9
         yield plain(x)
 
 
@@ -205,13 +225,13 @@ def bagua_lp(run: Run) -> Iterator[Point]:
         yield plain(x)
 
 
-def dcd_psgd(run: Run, *, malicious: int = 0) -> Iterator[Point]:
+def dcd_psgd(run: Run, *, mix: Mix = gossip) -> Iterator[Point]:
     """Tang et al. 2018, "Communication compression for decentralized training", algorithm 1, of
     which Bagua's is the ring: any W, replicas of all neighbours. With an averaging rate, (1 - eta)
     I + eta W stands for W."""
     x = run.x0
     for t in range(run.rounds):
-        mixed = x + run.eta * gossip(run.w(t), x, malicious)  # weighted average of the replicas
+        mixed = x + run.eta * mix(run.w(t), x)  # weighted average of the replicas
         half = mixed - run.local(t, x)
         x = run.mixed(t, x, run.held(x + run.compress(t, half - x)))
         yield plain(x)

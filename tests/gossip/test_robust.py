@@ -1,5 +1,5 @@
-"""ClippedGossip's laws: how far liars pull, that honest boards still average, and what is refused
-in one sentence. That it is the paper's arithmetic is tested in paper/."""
+"""The laws of robust mixing: how far liars pull, that honest boards still average, and what is
+refused in one sentence. That it is the papers' arithmetic is tested in paper/."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from edgegossip import codecs, gossip
 from edgegossip.gossip import topologies
-from edgegossip.gossip.clipping import HOLDS_FOR, with_clipping
+from edgegossip.gossip.robust import HOLDS_FOR, RULES, with_robust_mixing
 from edgegossip.gossip.topologies import build
 from edgegossip.types import ConfigError
 from tests.gossip.conftest import Fleet
@@ -20,8 +20,10 @@ from tests.gossip.conftest import Fleet
 NODES, LIARS, N = 8, 2, 12
 
 
-def fleet_of(name: str, start: np.ndarray, malicious: int = LIARS, topology: str = "complete") -> Fleet:
-    algorithm = with_clipping(gossip.get(name), malicious)
+def fleet_of(
+    name: str, start: np.ndarray, malicious: int = LIARS, topology: str = "complete", rule: str = "nearest"
+) -> Fleet:
+    algorithm = with_robust_mixing(gossip.get(name), malicious, rule)
     fleet = Fleet(algorithm, topologies.get(topology, len(start)), codecs.get("fp32"), start)
     fleet.say_hello()
     return fleet
@@ -31,17 +33,18 @@ def start_of(seed: int) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=(NODES, N)).astype(np.float32)
 
 
+@pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("name", HOLDS_FOR)
 @settings(max_examples=15)
 @given(seed=st.integers(0, 2**16), power=st.floats(-3.0, 3.0), together=st.booleans())
 def test_a_liar_pulls_no_further_than_the_farthest_honest_neighbour(
-    name: str, seed: int, power: float, together: bool
+    name: str, rule: str, seed: int, power: float, together: bool
 ) -> None:
     start = start_of(seed)
     start[-LIARS:] *= np.float32(10.0**power)
     if together:
         start[-1] = start[-2]
-    fleet = fleet_of(name, start)
+    fleet = fleet_of(name, start, rule=rule)
     fleet.play(1)
     for i in range(NODES - LIARS):
         honest = start[: NODES - LIARS] - start[i]
@@ -50,7 +53,18 @@ def test_a_liar_pulls_no_further_than_the_farthest_honest_neighbour(
         assert moved <= (1 - 1 / NODES) * farthest * 1.00001
 
 
-def test_without_clipping_one_liar_takes_the_others_with_it() -> None:
+@pytest.mark.parametrize("name", HOLDS_FOR)
+def test_the_nearest_hear_nothing_of_liars_that_are_far_away(name: str) -> None:
+    start, models = start_of(4), []
+    for far in (1e1, 1e2):
+        start[-LIARS:] = far
+        fleet = fleet_of(name, start)
+        fleet.play(1)
+        models.append(fleet.models[1][:-LIARS])
+    np.testing.assert_array_equal(*models)
+
+
+def test_without_a_bound_one_liar_takes_the_others_with_it() -> None:
     start = start_of(1)
     start[-1] *= 1e3
     for malicious, least in ((0, 100.0), (1, 0.0)):
@@ -60,10 +74,11 @@ def test_without_clipping_one_liar_takes_the_others_with_it() -> None:
         assert (moved >= least).all() and (malicious == 0 or (moved < 10).all())
 
 
+@pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("name", HOLDS_FOR)
-def test_honest_boards_still_average(name: str) -> None:
+def test_honest_boards_still_average(name: str, rule: str) -> None:
     start = start_of(2)
-    fleet = fleet_of(name, start)
+    fleet = fleet_of(name, start, rule=rule)
     fleet.play(40)
     last = fleet.models[40].astype(np.float64)
     spread = np.linalg.norm(start - start.mean(axis=0), axis=1).max()
@@ -87,11 +102,11 @@ def test_a_round_says_how_far_each_neighbour_lay(name: str, malicious: int) -> N
 @pytest.mark.parametrize("name", sorted(set(gossip.names()) - set(HOLDS_FOR)))
 def test_algorithms_that_cannot_are_refused_in_a_sentence(name: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        with_clipping(gossip.get(name), 2)
+        with_robust_mixing(gossip.get(name), 2)
     said = str(caught.value)
     assert said.startswith(f"gossip.malicious_nodes = 2 cannot hold for {name}: it ")
     assert said.endswith("; use gossip.algorithm = dpsgd, deep-squeeze, choco-sgd or bagua-lp")
-    assert with_clipping(gossip.get(name), 0).name == name
+    assert with_robust_mixing(gossip.get(name), 0).name == name
 
 
 def parted() -> Any:
@@ -127,7 +142,7 @@ def parted() -> Any:
 def test_topologies_on_which_liars_win_are_refused_in_a_sentence(topology: Any, malicious: int, why: str) -> None:
     start = np.zeros((topology.n, N), np.float32)
     with pytest.raises(ConfigError) as caught:
-        Fleet(with_clipping(gossip.get("dpsgd"), malicious), topology, codecs.get("fp32"), start)
+        Fleet(with_robust_mixing(gossip.get("dpsgd"), malicious), topology, codecs.get("fp32"), start)
     assert str(caught.value) == why
 
 
@@ -137,5 +152,5 @@ def test_a_directed_graph_is_refused() -> None:
 
 
 def test_the_fewest_that_can_bear_it_start() -> None:
-    Fleet(with_clipping(gossip.get("dpsgd"), 1), parted(), codecs.get("fp32"), np.zeros((12, N), np.float32))
+    Fleet(with_robust_mixing(gossip.get("dpsgd"), 1), parted(), codecs.get("fp32"), np.zeros((12, N), np.float32))
     fleet_of("choco-sgd", start_of(0)[:6], 2)
