@@ -43,10 +43,10 @@ from edgegossip.untrusted import Refusal
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
-# Of free memory, for the next frames: what glibc itself keeps at most, once a block of 32 MiB was
-# freed. Before that it gives back what frames leave, page by page, and clears it for the next ones:
-# a quarter of the processor time of a ring with frames of 1 MB.
-KEPT_BYTES = 64 << 20
+# Of free memory, for the next frames. glibc would give back what frames leave, page by page, and
+# clear it for the next ones: a quarter of the processor time of a ring with frames of 1 MB. More
+# than this is no quicker there, and grows for longer.
+KEPT_BYTES = 8 << 20
 _SLACK_S = 5.0  # beyond flush_s and linger_s, for what ends by itself
 
 
