@@ -108,11 +108,11 @@ class _Place:
 
     def begin(self) -> None:
         """Give its next request the whole time."""
-        self._since_s, self._before = time.monotonic(), _moved_bytes(self.connection)
+        self._since_s, self._before = time.monotonic(), moved_bytes(self.connection)
 
     def over(self, now_s: float) -> bool:
         """Return whether it took longer than a slow link does."""
-        moved, longest_s = _moved_bytes(self.connection), LONGEST_S
+        moved, longest_s = moved_bytes(self.connection), LONGEST_S
         if moved is not None and self._before is not None:
             longest_s = min(longest_s, REQUEST_S + (moved - self._before) / SLOWEST_BYTES_PER_S)
         return now_s >= min(self.until_s, self._since_s + longest_s)
@@ -301,7 +301,7 @@ def _handshake(context: ssl.SSLContext, request: socket.socket) -> ssl.SSLSocket
     return connection
 
 
-def _moved_bytes(connection: socket.socket) -> int | None:
+def moved_bytes(connection: socket.socket) -> int | None:
     """Return how many bytes have come and gone; None where the kernel does not say, or the socket
     is closed."""
     try:

@@ -27,7 +27,7 @@ from edgegossip.fleet.launch.identities import credentials
 from edgegossip.fleet.revocation import tell
 from edgegossip.fleet.store import Fleet, coordinator_of
 from edgegossip.flower import Coordinator, NodeClient
-from edgegossip.flower._private import link
+from edgegossip.flower._private import arrivals, link
 from edgegossip.flower._private.link import FleetLink
 from edgegossip.flower.connection import (
     JOIN_PATH,
@@ -172,6 +172,19 @@ def _is_ended(s: socket.socket) -> bool:
     return said[:1] in (b"", b"\x15")
 
 
+def _drips(s: socket.socket) -> float:
+    """For how many seconds it may send byte after byte."""
+    began = time.monotonic()
+    s.settimeout(0.2)
+    with suppress(ConnectionError):
+        while time.monotonic() - began < PATIENCE_S:
+            s.sendall(b"x")
+            with suppress(TimeoutError):
+                if not s.recv(1):
+                    break
+    return time.monotonic() - began
+
+
 @pytest.fixture(scope="module")
 def silent(run: Run) -> Iterator[list[socket.socket]]:
     """Connections that say nothing, and those that stop in the midst of a ClientHello."""
@@ -275,6 +288,33 @@ def test_silence_is_ended_and_keeps_nobody_out(training: Run, silent: list[socke
     before = len(training.sink.records)
     assert all(_is_ended(s) for s in silent)
     training.until(lambda: len(training.sink.records) > before)
+
+
+def test_a_crowd_that_asks_for_nothing_keeps_no_board_waiting(training: Run) -> None:
+    """Silent ones, ones that stop in a hello, after the handshake, and in the head of a request."""
+    context, places = training.credentials("a").context, arrivals.LIMITS.max_pending_handshakes_per_address
+    with ExitStack() as stack:
+        silent = [stack.enter_context(_dial(training, f"127.0.0.{9 + k // 30}")) for k in range(240)]
+        for s in silent[::2]:
+            s.sendall(b"\x16\x03\x01\x02\x00\x01")
+        heads = []
+        for k in range(places + 40):  # all of one address
+            s = stack.enter_context(context.wrap_socket(_dial(training, "127.0.0.8")))
+            s.sendall(b"POST /v1/fl"[: k % 12])
+            heads.append(s)
+        began = time.monotonic()
+        assert "refuses this board" in training.refused(training.credentials("d"))
+        before = len(training.sink.records)
+        training.until(lambda: len(training.sink.records) > before)
+        assert time.monotonic() - began < 2.0
+        assert all(_is_ended(s) for s in heads[:30]), "the oldest made room"
+        heads[-1].settimeout(0.01)
+        with pytest.raises(TimeoutError):
+            heads[-1].recv(1)  # and newer ones are there
+        training.logged("refused 127.0.0.8: it connected and asked for nothing, and made room for newer ones")
+        assert _drips(heads[-1]) < arrivals.HANDSHAKE_S + 2.0
+        assert all(_is_ended(s) for s in silent + heads)
+    training.logged("refused 127.0.0.8: it connected and asked for nothing in 10 s")
 
 
 def test_a_coordinator_elsewhere_is_told_of_a_revocation(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 import asyncio.constants
-import asyncio.sslproto
 import concurrent.futures
 import hmac
 import importlib
@@ -56,6 +55,7 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from edgegossip.flower._private.arrivals import HANDSHAKE_S, SLOWEST_BYTES_PER_S, Arrivals, watch
 from edgegossip.flower._private.link import (
     BUNDLE_BYTES,
     GIVE_PATH,
@@ -72,13 +72,12 @@ from edgegossip.flower._private.link import (
 from edgegossip.flower._private.objects import REPLIES, SLACK_BYTES, Board, ObjectsOnDisk, asking
 from edgegossip.flower.admission import ADMISSION_VARIABLE, OBJECTS_VARIABLE, token_of
 from edgegossip.flower.connection import JOIN_PATH, NOT_ADMITTED, RECIPE_PATH, REVOKED_PATH, TOKEN_HEADER
-from edgegossip.security.limits import RateLimitedLog, SharedRateLimiter, TokenBuckets, endpoint
+from edgegossip.security.limits import RateLimitedLog, SharedRateLimiter, TokenBuckets, endpoint, network_of
 from edgegossip.telemetry.sockets import BoardSockets
 from edgegossip.types import NodeId
 from edgegossip.untrusted import printable, whole_number
 
 SERVER = Node(node_id=1)  # the SuperLink's own address in every run
-HANDSHAKE_S = 10.0  # slow boards on slow links
 PULL_OBJECT_PATH = "/v1/fleet/pull-object"  # of boards, Flower's
 PUSH_MESSAGES_PATH, PUSH_OBJECT_PATH = "/v1/fleet/push-messages", "/v1/fleet/push-object"
 RUN_PREFIX = "/edgegossip/run/"  # of the coordinator's own paths
@@ -89,7 +88,7 @@ MAX_TREE_BYTES = 1 << 20  # of one that says what is coming
 BODY_S = 10.0  # for a stranger's request to come as a whole
 # For a board's to come, to be worked on, and for its answer to go, each: so many seconds, and those
 # that its bytes take on a link a third as fast as the slowest that docs/mesh.md names.
-REQUEST_S, SLOWEST_BYTES_PER_S = 60.0, 2048.0
+REQUEST_S = 60.0
 MAX_REQUESTS = 4  # of one board at a time: it waits, gives signs of life, and answers
 REQUESTS_PER_S, REQUEST_BURST = 50.0, 200.0  # of one board; the next ones wait
 MAX_LINE = 1000  # characters of one in the log
@@ -137,16 +136,17 @@ def flower_superlink() -> None:
     cli: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")
     descriptor, token, secure = _inherited()
     control = ControlChannel(descriptor)
+    arrivals = Arrivals(control.report_refusal)
     every = app._get_middleware
 
     def middleware() -> list[Middleware]:
         needed = [m for m in every() if getattr(m.cls, "__name__", "") not in IDLE_MIDDLEWARE]
-        return [Middleware(_middleware, control, token, secure), *needed]
+        return [Middleware(_middleware, control, token, secure, arrivals), *needed]
 
     app._get_middleware = middleware
     _keep_log_short()
     if secure:
-        _report_handshakes(control)
+        watch(arrivals, control.report_handshake)
         cli.uvicorn = SimpleNamespace(run=_serve_tls)
     cli.flower_superlink()
 
@@ -216,7 +216,7 @@ class ControlChannel:
 
     def report_refusal(self, reason: str, address: str, board: NodeId = "") -> None:
         """Say that a request was refused."""
-        if self._refusals.take(board or address.rpartition(":")[0], time.monotonic()):
+        if self._refusals.take(board or network_of(address), time.monotonic()):
             self.tell({"refused": reason, "from": address, "board": board})
 
     def tell(self, document: dict[str, Any]) -> None:
@@ -287,10 +287,17 @@ class AdmissionMiddleware:
     RUN_PREFIX."""
 
     def __init__(
-        self, app: App, control: ControlChannel, token: str, secure: bool, key_header: str, bundles: Batching
+        self,
+        app: App,
+        control: ControlChannel,
+        token: str,
+        secure: bool,
+        key_header: str,
+        bundles: Batching,
+        arrivals: Arrivals | None = None,
     ) -> None:
         self._app, self._control, self._token, self._secure = app, control, token.encode(), secure
-        self._bundles = bundles
+        self._bundles, self._arrivals = bundles, arrivals or Arrivals(control.report_refusal)
         self._key_header = key_header.lower().encode()
         self._admitted: dict[bytes, Board] = {}  # by key
         self._boards: dict[NodeId, Board] = {}
@@ -329,17 +336,24 @@ class AdmissionMiddleware:
             if scope["type"] == "lifespan" or not self._secure:
                 await self._app(scope, receive, send)
             return
+        with self._arrivals.asking(scope["client"]):
+            await self._answer(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or say why not."""
         headers = dict(scope["headers"])
         board: Board | None = None
         try:
             self._check_once(scope["headers"])
             if hmac.compare_digest(headers.get(TOKEN_HEADER.encode(), b""), self._token):
                 self.own.add(tuple(scope["client"]))
+                self._arrivals.admit(scope["client"])
             elif scope["path"] in self._open_paths:
                 return await _answer(send, 200, "", **await self._unadmitted(scope, headers, receive))
             elif self._secure:
                 board = self._board(scope["path"], headers)
                 if board is not None:
+                    self._arrivals.admit(scope["client"])
                     return await self._serve(board, scope, headers, receive, send)
         except _Refused as refused:
             if not refused.told:
@@ -551,10 +565,9 @@ async def _answer(send: Send, status: int, detail: str, **more: Any) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-def _middleware(app: App, control: ControlChannel, token: str, secure: bool) -> AdmissionMiddleware:
-    made = AdmissionMiddleware(
-        app, control, token, secure, FLEET_HTTP_PUBLIC_KEY_HEADER, Batching(control.news, control.taken)
-    )
+def _middleware(app: App, control: ControlChannel, token: str, secure: bool, arrivals: Arrivals) -> AdmissionMiddleware:
+    bundles = Batching(control.news, control.taken)
+    made = AdmissionMiddleware(app, control, token, secure, FLEET_HTTP_PUBLIC_KEY_HEADER, bundles, arrivals)
     control.measure = BoardSockets(made.own).sample
     return made
 
@@ -564,30 +577,16 @@ def _serve_tls(app: Any, **options: Any) -> None:
     watched."""
     import uvicorn
 
-    asyncio.constants.SSL_HANDSHAKE_TIMEOUT = HANDSHAKE_S
-    config = uvicorn.Config(app, **(options | {"loop": "asyncio"}))
+    asyncio.constants.SSL_HANDSHAKE_TIMEOUT = 2 * HANDSHAKE_S  # that of arrivals is shorter
+    # As many connections as its backlog come in at once, before we see one. No proxy stands
+    # before it, whatever a request says.
+    ours = {"loop": "asyncio", "backlog": 128, "proxy_headers": False}
+    config = uvicorn.Config(app, **(options | ours))
     config.load()
     assert config.ssl is not None
     config.ssl.minimum_version = ssl.TLSVersion.TLSv1_3
     with suppress(KeyboardInterrupt):  # as `uvicorn.run` does
         uvicorn.Server(config).run()
-
-
-def _report_handshakes(control: ControlChannel) -> None:
-    """Report what went wrong in handshakes, which asyncio drops: its one function that knows is
-    wrapped."""
-    protocol: Any = asyncio.sslproto.SSLProtocol
-    complete = protocol._on_handshake_complete
-
-    def watched(self: Any, error: BaseException | None) -> None:
-        if error is not None:
-            where = self._transport.get_extra_info("peername") if self._transport is not None else None
-            address = endpoint(where[0], where[1]) if where else "somebody:0"
-            reason = (error.reason or str(error)) if isinstance(error, ssl.SSLError) else "EOF"
-            control.report_handshake(reason, address)
-        complete(self, error)
-
-    protocol._on_handshake_complete = watched
 
 
 class Batching:
