@@ -443,3 +443,20 @@ def test_a_board_has_few_keys_and_does_not_make_many(joined: Port) -> None:
     taken = [joined.ask(PUSH, b"", BOARD, None, _key(b"%d" % k))[0] for k in range(10)]
     assert taken.count(200) <= admission.MAX_KEYS and joined.ask(PUSH, b"", BOARD, None, _key(b"board-1"))[0] == 200
     assert logged(joined, "board-0 has introduced more keys than one board needs") == 1
+
+
+def test_one_boards_refusals_of_many_kinds_are_a_quarter_of_the_log_at_most(joined: Port) -> None:
+    """Each path and status is a line of its own."""
+    status = itertools.count(400)
+
+    async def refuses(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": next(status), "headers": []})
+        await send({"type": "http.response.body", "body": b'{"detail": "no"}'})
+
+    joined.app = refuses
+    joined.middleware._requests = TokenBuckets(1e6, 1e6)
+    for k in range(150):
+        joined.ask(f"/v1/fleet/{k}", b"", BOARD, None, _key(b"board-0"))
+    joined.ask("/v1/fleet/push-object", b"", BOARD, None, _key(b"board-1"))
+    assert logged(joined, "refused board-1") == 1
+    assert 1 <= logged(joined, "refused board-0") <= 20  # 64 at once and one a second, of all
