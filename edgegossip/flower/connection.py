@@ -11,6 +11,7 @@ import http.client
 import json
 import socket
 import ssl
+import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from edgegossip.types import NodeId, PeerError
+from edgegossip.untrusted import printable
 
 if TYPE_CHECKING:
     import httpx
@@ -39,6 +41,7 @@ PROBE_S = 5.0
 MAX_DETAIL = 500  # characters of what a server says, for a log line
 _BEHIND_S = 300  # Flower takes no signature that is older
 _MOST = 65_536  # bytes of an answer to a revocation list
+_MOST_RUN = 1 << 20  # and of a recipe with the names of boards
 
 
 class LinkError(PeerError):
@@ -93,8 +96,9 @@ class RunningRun:
 
 
 def fetch_run(address: str, credentials: BoardCredentials | None) -> RunningRun:
-    """Ask the coordinator at HOST:PORT what it runs. Raises LinkError, whose `gone` says that
-    nobody answered there."""
+    """Ask the coordinator at HOST:PORT what it runs. Whoever listens there may be nobody that we
+    know: an answer has a size and a time. Raises LinkError, whose `gone` says that nobody answered
+    there."""
     import httpx
 
     scheme, document = "http", dict[str, str]()
@@ -104,20 +108,34 @@ def fetch_run(address: str, credentials: BoardCredentials | None) -> RunningRun:
     context = credentials.context if credentials is not None else False
     with answered(address), httpx.Client(verify=context, timeout=REQUEST_S, trust_env=False) as client:
         try:
-            response = client.post(f"{scheme}://{address}{RECIPE_PATH}", json=document)
+            with client.stream("POST", f"{scheme}://{address}{RECIPE_PATH}", json=document) as coming:
+                body = _whole(address, coming)
         except (httpx.RemoteProtocolError, httpx.ReadError):
             if credentials is None and speaks_tls(address):
                 raise without_identity(address) from None
             raise
-        response.raise_for_status()
+        httpx.Response(coming.status_code, content=body, request=coming.request).raise_for_status()
     try:
-        found = response.json()
+        found = json.loads(body)
         recipe, boards = found["recipe"], found["boards"]
         if isinstance(recipe, str) and isinstance(boards, list) and all(isinstance(name, str) for name in boards):
             return RunningRun(recipe, tuple(boards))
     except (ValueError, KeyError, TypeError, RecursionError):
         pass
     raise LinkError(f"{address} does not answer as a coordinator of this edgegossip does", gone=False)
+
+
+def _whole(address: str, response: httpx.Response) -> bytes:
+    """Read a body as it comes, without unpacking what says that it is compressed. Raises
+    LinkError."""
+    body, until_s = bytearray(), time.monotonic() + REQUEST_S
+    for part in response.iter_raw():
+        body += part
+        if len(body) > _MOST_RUN:
+            raise LinkError(f"{address} answers with more than {_MOST_RUN} bytes, as no coordinator does", gone=False)
+        if time.monotonic() > until_s:
+            raise LinkError(f"the answer of {address} takes more than {REQUEST_S:g} s to come", gone=True)
+    return bytes(body)
 
 
 def send_revocations(s: ssl.SSLSocket, revocations: bytes) -> int:
@@ -130,7 +148,7 @@ def send_revocations(s: ssl.SSLSocket, revocations: bytes) -> int:
         answer = connection.getresponse()
         document = json.loads(answer.read(_MOST))
         if answer.status != 200:
-            raise PeerError(str(document["detail"]))
+            raise PeerError(printable(str(document["detail"]), MAX_DETAIL))
         return int(document["has"])
     except (http.client.HTTPException, ValueError, KeyError, TypeError, RecursionError) as error:
         raise PeerError(f"its answer makes no sense: {error}") from error
@@ -168,8 +186,8 @@ def answered(address: str) -> Iterator[None]:
         raise
     except PeerError as error:  # of the TLS context
         raise LinkError(f"{address} cannot be trusted: {error}", gone=False) from None
-    except httpx.TransportError as error:
-        raise LinkError(f"{address} does not answer: {error}", gone=True) from None
+    except httpx.RequestError as error:  # or its answer cannot be read
+        raise LinkError(f"{address} does not answer: {printable(str(error), MAX_DETAIL)}", gone=True) from None
     except httpx.HTTPStatusError as error:
         _refused(address, error.response)
 
@@ -190,6 +208,6 @@ def _refused(address: str, response: httpx.Response) -> NoReturn:
 def _detail(response: httpx.Response) -> str:
     try:
         answer = json.loads(response.text)
-        return str(answer.get("detail") or answer.get("public_message") or answer)[:MAX_DETAIL]
-    except (ValueError, AttributeError):
-        return response.reason_phrase
+        return printable(str(answer.get("detail") or answer.get("public_message") or answer), MAX_DETAIL)
+    except (ValueError, AttributeError, RecursionError):
+        return printable(response.reason_phrase, MAX_DETAIL)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _PAUSE_S = 1.0  # between two rounds of asking all seeds
 _FOLLOW_PAUSE_S = 0.5
 REFRESH_S = 15.0  # for somebody to answer one who looks again
+_DOTS = 1000
 _OWN = "data.dir, run.script, run.script_args, run.threads, evaluation.*, network.* and checkpoint.*"
 
 
@@ -187,6 +188,10 @@ def follow(
             if watch.due():
                 say(f"waiting for the coordinator at {coordinator} for {watch.s:.0f} s: {error}")
             time.sleep(_FOLLOW_PAUSE_S)
+    try:
+        check_names("its boards", run.boards)
+    except ConfigError as error:
+        raise PeerError(f"the coordinator's run cannot be used: {printable(str(error), 300)}") from None
     if name not in run.boards:
         known = ", ".join(printable(board, 60) for board in run.boards[:20])
         raise ConfigError(f"--name {name}: not one of the run's boards {known}{did_you_mean(name, run.boards)}")
@@ -243,6 +248,8 @@ def _read_recipe(text: str) -> Recipe:
     """Read a recipe that came over the network, without the folder of the data and the arguments of
     a script: these this board says itself. Raises PeerError."""
     try:
+        if any(line.count(".") > _DOTS for line in text.split("\n")):
+            raise ValueError(f"a line with more than {_DOTS} dots")  # tomllib takes minutes for a.a.a.a...
         recipe = recipes.from_dict(tomllib.loads(text))
     except (ConfigError, ValueError, RecursionError) as error:  # a number of thousands of digits, brackets in brackets
         why = printable(str(error), 300)

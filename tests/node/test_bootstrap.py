@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import socket
 import tempfile
+import threading
+import time
 import tomllib
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -269,3 +273,56 @@ def test_a_list_of_members_that_is_no_text_or_too_short_is_one_sentence(tmp_path
     assert bootstrap.read_members(str(tmp_path / "members")) == ("pi-01", "pi-02")
     with pytest.raises(ConfigError, match="--members: 1 board; a run has 2 to"):
         bootstrap.found(recipes.load("quickstart-gossip"), "a", ("a",), None)
+
+
+def _follow(answer: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Follow somebody who gives that answer, piece after piece until we leave."""
+    from edgegossip.flower import connection
+
+    monkeypatch.setattr(connection, "REQUEST_S", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            with suppress(OSError):
+                while True:
+                    s, _ = server.accept()
+                    with s, suppress(OSError):
+                        s.recv(4096)
+                        for piece in answer:
+                            s.sendall(piece)
+                            time.sleep(0.05 if len(answer) < 1000 else 0.0)
+
+        threading.Thread(target=serve, daemon=True).start()
+        try:
+            bootstrap.follow(f"127.0.0.1:{server.getsockname()[1]}", "a", None, (), lambda text: None, 0.2)
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize(
+    ("head", "pieces", "words"),
+    [
+        ("200 OK\r\ncontent-length: 9000000000", [bytes(65_536)] * 2000, "more than 1048576 bytes"),
+        ("200 OK\r\ncontent-length: 9000", [b" "] * 900, "takes more than 0.5 s"),
+        ("200 OK\r\ncontent-length: 9000", [b"{"], "no coordinator at .*does not answer"),
+        ("200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 3", [b"abc"], "does not answer as a coordinator"),
+        ("403 No\r\ncontent-length: 100000", [b"[" * 100_000], "refuses this board: Forbidden"),
+        ("403 No\r\ncontent-length: 23", [b'{"detail": "\\u001b[2J"}'], r"refuses this board: \?\[2J"),
+    ],
+    ids=["endless", "dripping", "half", "no gzip", "deep", "terminal"],
+)
+def test_whoever_answers_for_a_coordinator_is_worth_a_sentence(
+    head: str, pieces: list[bytes], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("httpx")
+    began = time.monotonic()
+    with pytest.raises((PeerError, UsageError), match=words):
+        _follow([f"HTTP/1.1 {head}\r\n\r\n".encode(), *pieces], monkeypatch)
+    assert time.monotonic() - began < 5.0
+
+
+def test_a_recipe_of_dots_takes_no_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    began = time.monotonic()
+    with pytest.raises(PeerError, match="more than 1000 dots"):
+        joined(monkeypatch, changed(recipe=".".join("a" * 20_000) + "=1"))
+    assert time.monotonic() - began < 1.0
