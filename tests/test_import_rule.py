@@ -84,6 +84,7 @@ MAY = {
         "telemetry",
         "training",
         "node",
+        "security",  # the page has the places and times of every server of ours
     },
     "export": {"files", "types", "recipe", "modelfile", "telemetry", "int8", "training", "report"},
     "lab": {*PURE_MAY, "files", "telemetry", "report"},

@@ -19,20 +19,18 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
-import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qs
 
 import numpy as np
 
 from edgegossip.report.web.page import page
 from edgegossip.report.web.view import PageState, RunView, Table, names_of
+from edgegossip.security.https import MemberHandler, MemberServer
 from edgegossip.telemetry.records import METRICS
 from edgegossip.types import DataError, HostError
 from edgegossip.untrusted import request_target
@@ -83,21 +81,16 @@ class LiveRuns:
         self._views[k].read()
 
 
-class Server(ThreadingHTTPServer):
-    """Listens at `host`:`port`; port 0 takes a free one. Raises HostError."""
-
-    daemon_threads = True
+class Server(MemberServer):
+    """Listens at `host`:`port`, without TLS; port 0 takes a free one. Connections have the places
+    and the times of every server of ours. Raises HostError."""
 
     def __init__(self, runs: LiveRuns, host: str, port: int) -> None:
         self.runs, self.host = runs, host
-        if ":" in host:
-            self.address_family = socket.AF_INET6
         try:
-            super().__init__((host, port), _Handler)
-        except OSError as error:
-            raise HostError(
-                f"cannot listen on {host}:{port}: {error.strerror or error}; choose another --port"
-            ) from None
+            super().__init__(host, port, _Handler, None, REQUEST_S)
+        except HostError as error:
+            raise HostError(f"{error}; choose another --port") from None
 
     @property
     def url(self) -> str:
@@ -128,17 +121,11 @@ class Server(ThreadingHTTPServer):
         reached = not ipaddress.ip_address(str(self.server_address[0])).is_loopback
         return [name, f"{label}.local"] if reached and label not in ("", "localhost") else [name]
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Report an error, unless it is a browser that goes away in the middle."""
-        if not isinstance(sys.exception(), OSError):
-            super().handle_error(request, client_address)
 
-
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(MemberHandler):
     server: Server
     server_version, sys_version = "edgegossip", ""
     protocol_version = "HTTP/1.1"
-    timeout = REQUEST_S
 
     def do_GET(self) -> None:
         if not self.server.may_ask(self.headers.get("Host")):
@@ -180,9 +167,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: a page asks every two seconds."""
 
 
 def _known(query: str) -> PageState:

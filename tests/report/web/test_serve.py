@@ -4,11 +4,13 @@ import http.client
 import re
 import socket
 import threading
+from contextlib import ExitStack, suppress
 
 import pytest
 
 from edgegossip.report.web.serve import PORT, LiveRuns, Server, listen
 from edgegossip.report.web.view import unpack
+from edgegossip.security import https
 from edgegossip.telemetry.records import MetricsRecord, to_line
 from edgegossip.telemetry.run_folder import read_run
 from edgegossip.types import HostError
@@ -153,3 +155,20 @@ def test_a_port_that_is_taken_is_one_sentence_or_another_port(tmp_path):
         listen(runs, "127.0.0.1", first.server_address[1])
     with listen(runs, "127.0.0.1", None) as one, listen(runs, "127.0.0.1", None) as other:
         assert one.server_address[1] != other.server_address[1] and PORT > 1024
+
+
+def test_connections_that_ask_for_nothing_have_an_end(served, monkeypatch):
+    _, server = served
+    monkeypatch.setattr(https, "REQUEST_S", 0.5)
+    with ExitStack() as stack:
+        there = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", server.server_address[1]), 10))
+            for _ in range(100)
+        ]
+        for s in there:
+            with suppress(OSError):  # it had to go
+                s.sendall(b"GET / HT")
+        assert ask(server, "/metrics")[0] == 200
+        for s in there:
+            with suppress(ConnectionError):
+                assert s.recv(1) == b""
