@@ -24,6 +24,7 @@ from edgegossip.mesh import address as addresses
 from edgegossip.security.admission import Admission
 from edgegossip.security.https import MemberHandler, MemberServer
 from edgegossip.security.identity import CRL, Identity, Revocations
+from edgegossip.security.limits import RateLimitedLog
 from edgegossip.types import DataError, EdgegossipError, NodeId
 from edgegossip.untrusted import printable, request_target, whole_number
 from edgegossip.update.client import CHECK_IN, MAX_ANSWER_BYTES, RELEASE, REVOCATIONS
@@ -47,7 +48,7 @@ class CheckIns:
         present = Revocations.load(folder / CRL, identity.authority)
         self.admission = Admission(replace(identity, revocations=present))
         self.folder, self.say = folder, say
-        self._lock, self._seen = threading.Lock(), dict[NodeId, str]()
+        self._lock, self._seen, self._lines = threading.Lock(), dict[NodeId, str](), RateLimitedLog()
         (folder / CHECKINS).mkdir(mode=0o700, exist_ok=True)
 
     def check_in(self, name: NodeId, address: str, report: Mapping[str, Any]) -> dict[str, Any]:
@@ -69,7 +70,7 @@ class CheckIns:
         with self._lock:
             is_new, self._seen[name] = self._seen.get(name) != news, news
         if is_new:
-            self.say(news)
+            self._tell(name, news)
         wanted = releases.load(self.folder).wanted.get(name, 0)
         answer = {"time_s": time.time(), "crl_number": self.admission.identity.revocations.number, "sequence": wanted}
         return answer | self._order(name, report.get("number"))
@@ -81,9 +82,16 @@ class CheckIns:
         try:
             order = provisioning.order(self.folder, name, number, self.admission.identity)
         except DataError as error:
-            self.say(str(error))
+            self._tell(name, str(error))
             return {}
         return {} if order is None else {"order": order}
+
+    def _tell(self, name: NodeId, text: str) -> None:
+        """Say what a board brought about, unless it has brought about too many lines."""
+        with self._lock:
+            is_worth = self._lines.worth(text, time.monotonic(), name)
+        if is_worth:
+            self.say(text)
 
     def part(self, name: NodeId, sequence: int, at: int, count: int) -> bytes:
         """Read a part of the bundle that this board should have. Raises PermissionError for another

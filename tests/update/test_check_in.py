@@ -37,6 +37,14 @@ def test_the_fleet_sees_the_board_and_the_board_gets_the_time(place):
     assert len(place.said) == 1, "said once, not every minute"
 
 
+def test_a_board_that_always_says_something_else_has_few_lines(place):
+    with Client(place.identity(), place.server.address) as client:
+        for number in range(100):
+            client.check_in({"version": str(number)})
+    assert 4 < len(place.said) < 30
+    assert status(Fleet.open(place.fleet.folder), time.time())[0].version == "99", "kept all the same"
+
+
 def test_the_fleet_sees_what_a_board_runs_beside_us(place):
     def seen():
         place.check_in()
