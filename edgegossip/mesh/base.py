@@ -176,7 +176,9 @@ class MeshLimits(ConnectionLimits):
     grace_s: float = 3.0
     first_contact_s: float = 60.0  # a peer that was never reached counts as down after this
     hello_s: float = 5.0  # bound of each step of opening a stream
-    max_streams: int = 64  # calls at a time on one connection
+    # Calls at a time on one connection; more wait at the caller. gRPC keeps what has come of a
+    # message, up to MAX_CHUNK_BYTES, for as long as a call lives, and tells us nothing of it.
+    max_streams: int = 8
     hellos_per_s: float = 5.0  # of one peer, in the long run
     hello_burst: int = 60
     # Either end of a connection asks whether the other is there after a silence. After the same

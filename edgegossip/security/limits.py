@@ -136,7 +136,7 @@ class ConnectionLimits:
     connection_burst: int = 200  # and at once: a fleet on one machine starts with two a pair of boards
     max_pending_handshakes: int = 256  # connections that have not finished the TLS handshake
     max_pending_handshakes_per_address: int = 64
-    max_connections_per_peer: int = 8  # with one certificate
+    max_connections_per_peer: int = 4  # with one certificate: frames and questions, and as many that are dying
     admissions_per_s: float = 10.0  # admission handshakes with one certificate, from all its addresses, in the long run
     admission_burst: int = 100
     keepalive_s: float = 3.0  # silence after which either end asks whether the other is there

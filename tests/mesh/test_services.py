@@ -175,14 +175,16 @@ def test_without_certificates_a_network_of_many_addresses_asks_no_more_than_one(
     assert sum(asyncio.run(refused(number)) for number in range(500)) >= 350
 
 
-def test_too_many_watchers_are_sent_away(channel):
-    calls = [channel.unary_stream(f"/{HEALTH}/Watch")(b"", timeout=PATIENCE_S) for _ in range(16)]
-    assert [next(call) for call in calls] == [SERVING] * 16
-    with pytest.raises(grpc.RpcError) as caught:
-        next(channel.unary_stream(f"/{HEALTH}/Watch")(b"", timeout=PATIENCE_S))
-    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-    for call in calls:
-        call.cancel()
+def test_too_many_watchers_are_sent_away(channel, board):
+    alone = [("grpc.use_local_subchannel_pool", 1)]  # a connection has 8 calls at a time
+    with grpc.insecure_channel(board.address, alone) as one, grpc.insecure_channel(board.address, alone) as other:
+        calls = [c.unary_stream(f"/{HEALTH}/Watch")(b"", timeout=PATIENCE_S) for c in (one, other) for _ in range(8)]
+        assert [next(call) for call in calls] == [SERVING] * 16
+        with pytest.raises(grpc.RpcError) as caught:
+            next(channel.unary_stream(f"/{HEALTH}/Watch")(b"", timeout=PATIENCE_S))
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        for call in calls:
+            call.cancel()
 
 
 @given(st.binary(max_size=60))

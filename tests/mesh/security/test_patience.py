@@ -10,9 +10,11 @@ from contextlib import suppress
 from dataclasses import replace
 
 import grpc
+import pytest
 
 from edgegossip.mesh import GrpcTransport, MeshLimits
-from edgegossip.mesh.base import Notice, Received
+from edgegossip.mesh.base import MAX_CHUNK_BYTES, Notice, Received
+from edgegossip.mesh.services import HEALTH
 from edgegossip.mesh.wire import METHOD
 from edgegossip.security.names import serial_name
 from edgegossip.security.tls import ADMISSION, H2
@@ -132,6 +134,23 @@ def test_a_flood_of_tiny_frames_waits_at_its_sender(fleet):
         assert b._inbox._used_bytes <= 64 << 10
         for _ in range(500):
             wait_for(b, Received)
+
+
+def test_calls_of_one_board_are_few_and_the_next_one_waits(fleet):
+    limits = MeshLimits()
+    assert limits.max_connections_per_peer * limits.max_streams * MAX_CHUNK_BYTES <= 128 << 20, "of what never ends"
+    with (
+        GrpcTransport("b", RUN, security=fleet.security("b")) as b,
+        channel_to_b(fleet, fleet.of("c"), b.address) as channel,
+    ):
+        watch = channel.unary_stream(f"/{HEALTH}/Watch")
+        calls = [watch(b"", timeout=PATIENCE_S) for _ in range(limits.max_streams)]
+        for call in calls:
+            next(call)
+        with pytest.raises(grpc.RpcError):
+            next(watch(b"", timeout=0.3))
+        calls[0].cancel()
+        next(watch(b"", timeout=PATIENCE_S))
 
 
 def test_of_too_many_connections_of_one_board_the_oldest_goes(fleet):
