@@ -36,6 +36,7 @@ from edgegossip.mesh.congestion import CongestionWindow, StallDetector, TimeoutE
 from edgegossip.mesh.connections import ChannelFactory, says_nobody_is_there, words_of_rpc_error
 from edgegossip.mesh.services import HEALTH
 from edgegossip.mesh.wire import GRPC_PREFIX_BYTES, METHOD, chunk_message, parse_response
+from edgegossip.security.limits import TokenBuckets
 from edgegossip.types import NodeId, PeerError
 from edgegossip.untrusted import printable
 
@@ -43,6 +44,8 @@ _MAX_TOLD = 16  # different causes that one outage may put into the log
 _MAX_DIFFERENCE = 800  # characters that tell what two boards have not alike
 _FRAMES_TO_A_PEER = 10  # that may wait: a full state of a stream is 7 at most, and messages go on
 _LEAST_QUEUE_BYTES = 32 << 20
+# A peer that comes and goes is taken back so often: each time is told, and has the node do something.
+_COMES_S, _COMES_BURST = 4.0, 32.0
 _MAX_HELD_S = 1.0  # a peer cannot make its acknowledgements older than that
 
 
@@ -118,6 +121,7 @@ class Edge:
         self._left_session: int | None = None  # said goodbye: not to be taken for a peer that came back
         self._leaving = False
         self._told: set[str] = set()  # what the log heard of the present outage
+        self._comings, self._came = TokenBuckets(1 / _COMES_S, _COMES_BURST), False
         # Of an acknowledgement. It outlives streams: what is usual for this peer stays so.
         self._ack_timeout = TimeoutEstimator(limits.stall_s, limits.keepalive_s + limits.keepalive_timeout_s)
         self._down_timer: asyncio.TimerHandle | None = None
@@ -260,6 +264,9 @@ class Edge:
             if not self._leaving:
                 ceiling_s = min(self._limits.backoff_max_s, self._limits.backoff_min_s * 2 ** min(attempt - 1, 16))
                 await asyncio.sleep(random.uniform(ceiling_s / 2, ceiling_s))
+            while self._came and not self._comings.take("", time.monotonic()):
+                await asyncio.sleep(self._limits.backoff_max_s)
+            self._came = False
 
     async def _try_stream(self, attempt: int) -> None:
         """Serve one stream from opening to its end. Raises PeerError with the cause, naming the
@@ -342,6 +349,7 @@ class Edge:
             self._failed(frame, reason)
 
     def _came_up(self) -> None:
+        self._came = True
         self._cancel_down_timer()
         self._told.clear()
         if self.status in (Status.NEW, Status.DOWN):
