@@ -65,9 +65,11 @@ class SharedRateLimiter:
     """Keeps one rate for everybody who has not shown a certificate yet, as a coordinator's HTTP
     port has it: a signature costs some milliseconds, whoever made it. Addresses that were refused
     of late, or have many questions open, share a smaller rate of their own, so that they cannot
-    keep out boards that come from elsewhere. Addresses count as `network_of` says."""
+    keep out boards that come from elsewhere; no more can one whose questions are all right, but
+    have no end. Addresses count as `network_of` says."""
 
     BOARDS, BOARDS_BURST = 10.0, 64.0  # a second, at once
+    EACH = 2.0  # of it, for one network
     STRANGERS, STRANGERS_BURST = 5.0, 32.0
     MAX_OPEN = 32  # questions of one network at the same time, before it is known whose they are
     STRANGE_S = 60.0  # that one which was refused is taken for a stranger's
@@ -75,6 +77,7 @@ class SharedRateLimiter:
 
     def __init__(self) -> None:
         self._boards = TokenBuckets(self.BOARDS, self.BOARDS_BURST)
+        self._each = TokenBuckets(self.EACH, self.BOARDS_BURST)
         self._strangers = TokenBuckets(self.STRANGERS, self.STRANGERS_BURST)
         self._refused: OrderedDict[str, float] = OrderedDict()  # when, by network, the latest last
         self._open: Counter[str] = Counter()
@@ -84,8 +87,9 @@ class SharedRateLimiter:
         network = network_of(address)
         refused_s = self._refused.get(network)
         strange = refused_s is not None and now_s - refused_s < self.STRANGE_S
-        limiter = self._strangers if strange or self._open[network] > self.MAX_OPEN else self._boards
-        return limiter.take("", now_s)
+        if strange or self._open[network] > self.MAX_OPEN:
+            return self._strangers.take("", now_s)
+        return self._each.take(network, now_s) and self._boards.take("", now_s)
 
     def refused(self, address: str, now_s: float) -> None:
         """Note that who asked from there may not come in."""

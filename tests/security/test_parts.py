@@ -152,6 +152,15 @@ def test_who_was_refused_or_asks_much_at_once_has_a_rate_of_its_own():
     assert allowed("10.0.0.2", 3 * limiter.STRANGE_S + 1) == boards  # its questions are closed
 
 
+def test_who_asks_without_end_keeps_nobody_out():
+    limiter = SharedRateLimiter()
+    assert sum(limiter.allows("10.0.0.2", 0.0) for _ in range(1000)) == limiter.BOARDS_BURST
+    for second in range(10, 70):
+        for k in range(100):
+            limiter.allows("10.0.0.2", second + k / 100)
+        assert limiter.allows("10.0.0.1", second + 0.99), second
+
+
 def test_the_address_refused_longest_ago_is_forgotten_first():
     limiter = SharedRateLimiter()
     limiter.refused("10.0.0.1", 0.0)
