@@ -44,7 +44,7 @@ _MAX_TOLD = 16  # different causes that one outage may put into the log
 _MAX_DIFFERENCE = 800  # characters that tell what two boards have not alike
 _FRAMES_TO_A_PEER = 10  # that may wait: a full state of a stream is 7 at most, and messages go on
 _LEAST_QUEUE_BYTES = 32 << 20
-# A peer that comes and goes is taken back so often: each time is told, and has the node do something.
+# A peer that comes and goes is taken back so often: each time is told, and sets the node to work.
 _COMES_S, _COMES_BURST = 4.0, 32.0
 _MAX_HELD_S = 1.0  # a peer cannot make its acknowledgements older than that
 
