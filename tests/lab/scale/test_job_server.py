@@ -8,6 +8,7 @@ import json
 import socket
 import tracemalloc
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,44 @@ def test_over_tls_a_board_is_who_its_certificate_says(tmp_path: Path) -> None:
             JobClient(liar, None).job()
     finally:
         made.stop()
+
+
+def test_a_board_has_few_connections_and_none_once_it_is_revoked(tmp_path: Path) -> None:
+    from edgegossip.fleet.store import Fleet, coordinator_of
+    from edgegossip.security import tls
+    from edgegossip.security.identity import Identity
+
+    fleet = Fleet.create(tmp_path / "fleet", "test", 20).add("a", "board", 20).add("b", "board", 20)
+    serves = Identity.load(coordinator_of(fleet.folder))
+    context = tls.caller_context(Identity.load(fleet.folder / "boards/a"), "coordinator")
+    made = JobHttpServer(JobServer(["a", "b"]), "127.0.0.1:0", serves)
+    made.start()
+
+    def asking(name: str) -> JobClient:
+        following = FollowOptions(made.address, name, "127.0.0.1:7700", None, False, (), Path("runs"))
+        return JobClient(following, Identity.load(fleet.folder / "boards" / name))
+
+    def closed(connection: socket.socket) -> bool:
+        with suppress(ConnectionError):
+            return connection.recv(1) == b""
+        return True
+
+    with ExitStack() as stack:
+        stack.callback(made.stop)
+        held = []
+        for _ in range(4):
+            plain = stack.enter_context(socket.create_connection(made.server_address[:2], 5))
+            held.append(stack.enter_context(context.wrap_socket(plain)))
+            held[-1].sendall(f"GET {JOB}?port=7700 HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            while not held[-1].recv(4096).endswith(b"}"):
+                pass
+        assert closed(held[0])
+        Fleet.open(fleet.folder).revoke("a")
+        (serves.folder / "crl.pem").write_bytes((fleet.folder / "crl.pem").read_bytes())
+        assert all(closed(connection) for connection in held[1:])
+        with pytest.raises((PeerError, OSError), match="revoked"):
+            asking("a").job()
+        assert asking("b").job() == {"state": "wait"}
 
 
 def test_records_that_nobody_waits_for_take_no_memory(tmp_path: Path) -> None:
