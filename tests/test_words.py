@@ -12,6 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
+WHERE = "from a checkout or a release file"  # we are on no package index
 # Former word -> what the field calls it. Nobody needs these words here in any other sense.
 NOWHERE = {
     "door": "TLS front end",
@@ -138,6 +139,29 @@ def test_prose_of_pages_has_at_most_100_columns() -> None:
     assert pages
     wide = [f"{p}:{n}" for p in pages for n, line in prose(p.read_text()) if len(line) > 100]
     assert not wide
+
+
+def installs(text: str) -> list[str]:
+    """What a text has pip fetch by our name and does not say from where; lines break anywhere."""
+    plain = re.sub(r"[\s\"`]+", " ", text)
+    found = re.finditer(r"pip install [^|;.]{0,40}?'?edgegossip(\[[\w,]+\])?'?(?=[ ,;:)]|$)", plain)
+    return [match[0] for match in found if WHERE not in plain[match.end() : match.end() + 2 + len(WHERE)]]
+
+
+def test_nobody_is_sent_to_a_package_index_on_which_we_are_not() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}: {words}: say {WHERE}"
+        for path in files()
+        if (ROOT / "tests") not in path.parents
+        for words in installs(path.read_text(encoding="utf-8"))
+    ]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("text", ["`pip install edgegossip`", "needs it: pip install\n'edgegossip[report]'", WHERE])
+def test_where_to_install_from_is_asked_for(text: str) -> None:
+    assert len(installs(text)) == (text != WHERE) and not installs(f"{text} {WHERE}")
+    assert not installs("pip install --no-deps edgegossip-*.whl")
 
 
 def test_prose_is_told_from_code_and_tables() -> None:
