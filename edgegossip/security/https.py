@@ -27,7 +27,7 @@ from typing_extensions import override
 
 from edgegossip.security import tls
 from edgegossip.security.admission import Admission, Caller
-from edgegossip.security.limits import ConnectionLimiter, RateLimitedLog, TokenBuckets, endpoint
+from edgegossip.security.limits import ConnectionLimiter, RateLimitedLog, TokenBuckets, endpoint, network_of
 from edgegossip.types import EdgegossipError, HostError, PeerError
 from edgegossip.untrusted import Refusal, printable, whole_number
 
@@ -201,8 +201,9 @@ class MemberServer(ThreadingHTTPServer):
     def tell(self, caller: Caller | None, host: str, why: str) -> None:
         """Say that somebody was refused, if nobody has said so of late."""
         refusal = Refusal(caller.subject.name if caller else "", host, printable(why, 400))
+        source = caller.subject if caller else network_of(host)
         with self._lock:
-            is_new = self._lines.worth(refusal, time.monotonic(), caller.subject if caller else host)
+            is_new = self._lines.worth((source, refusal.why), time.monotonic(), source)
         if is_new:
             self._refused(refusal)
 

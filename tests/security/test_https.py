@@ -270,6 +270,15 @@ def test_each_refusal_leaves_one_line(fleet: TestFleet, admission: Admission) ->
     assert "refused a at 127.0.0.1: nothing is put here?" in lines
 
 
+def test_what_a_network_of_many_addresses_is_refused_is_one_line(admission: Admission) -> None:
+    """As one machine may have 2**64 of them."""
+    lines: list[Refusal] = []
+    with running(admission, refused=lines.append) as server:
+        for host in (*(f"fd00:bad::{k:x}" for k in range(1, 50)), "fd00:bad:0:1::1"):
+            server.tell(None, host, "it does not speak TLS 1.3")
+    assert [line.address for line in lines] == ["fd00:bad::1", "fd00:bad:0:1::1"]
+
+
 def test_connections_that_are_silent_end_when_their_certificate_is_revoked(tmp_path: Path) -> None:
     fleet = TestFleet.make(tmp_path)
     serves = Identity.load(coordinator_of(fleet.fleet.folder))
