@@ -74,6 +74,14 @@ def test_locks_have_all_that_is_asked_for():
     assert all(n.startswith(("nvidia", "cuda", "triton")) for n in locked["cuda"])
 
 
+def test_what_is_audited_by_hand_is_what_is_installed():
+    """By the commands that CONTRIBUTING.md has, and that need nothing but those files."""
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    audited = re.findall(r"^pip-audit --disable-pip --require-hashes -r (\S+)$", text, re.MULTILINE)
+    assert {Path(lock).parent.as_posix() for lock in audited} == {"locks", "deploy/locks"}
+    assert all("--hash=sha256:" in (ROOT / lock).read_text() for lock in audited)
+
+
 def normal(name):
     return re.sub(r"[-_.]+", "-", name).lower()
 
