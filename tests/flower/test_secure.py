@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shutil
 import socket
+import ssl
 import threading
 import time
 from base64 import b64encode
@@ -357,6 +358,20 @@ def test_a_crowd_that_asks_for_nothing_keeps_no_board_waiting(training: Run) -> 
         assert _drips(heads[-1]) < arrivals.HANDSHAKE_S + 2.0
         assert all(_is_ended(s) for s in silent + heads)
     training.logged("refused 127.0.0.8: it connected and asked for nothing in 10 s")
+
+
+def test_questions_that_do_not_wait_for_answers_end_their_connection(run: Run) -> None:
+    """Else all that have come stay in memory until they were answered."""
+    asked = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+    with run.credentials("a").context.wrap_socket(_dial(run)) as s, pytest.raises((ConnectionError, ssl.SSLError)):
+        s.sendall(1_000_000 * asked)
+
+
+def test_a_websocket_is_no_way_in(run: Run) -> None:
+    with httpx.Client(verify=run.credentials("a").context) as client:
+        upgrade = {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13"}
+        answer = client.get(f"https://{run.address}/health", headers={**upgrade, "Sec-WebSocket-Key": "eA=="})
+        assert answer.status_code == 200
 
 
 def test_a_coordinator_elsewhere_is_told_of_a_revocation(tmp_path: Path) -> None:

@@ -576,11 +576,22 @@ def _serve_tls(app: Any, **options: Any) -> None:
     """Serve as `uvicorn.run` does, with TLS 1.3 only, on Python's own loop, whose handshakes can be
     watched."""
     import uvicorn
+    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+    class OneRequestAtATime(HttpToolsProtocol):
+        """Ends a connection that asks on and on before it was answered: uvicorn keeps all that has
+        come of such questions. One may wait, since the last of an answer comes before its end."""
+
+        def on_headers_complete(self) -> None:
+            super().on_headers_complete()
+            if len(self.pipeline) > 1:
+                self.pipeline.clear()
+                self.transport.abort()
 
     asyncio.constants.SSL_HANDSHAKE_TIMEOUT = 2 * HANDSHAKE_S  # that of arrivals is shorter
     # As many connections as its backlog come in at once, before we see one. No proxy stands
     # before it, whatever a request says.
-    ours = {"loop": "asyncio", "backlog": 128, "proxy_headers": False}
+    ours = {"loop": "asyncio", "http": OneRequestAtATime, "ws": "none", "backlog": 128, "proxy_headers": False}
     config = uvicorn.Config(app, **(options | ours))
     config.load()
     assert config.ssl is not None
