@@ -289,34 +289,6 @@ def _request(board: FleetLink, path: str, length: int) -> bytes:
     return f"POST {path} HTTP/1.1\r\nhost: x\r\nflwr-public-key: {key}\r\ncontent-length: {length}\r\n\r\n".encode()
 
 
-def test_what_a_revoked_board_has_open_ends_in_seconds(tmp_path: Path) -> None:
-    """Answers that trickle in, and questions that wait for news; another board's go on."""
-    made, held = Run(tmp_path), dict[str, float]()
-    boards = {name: FleetLink(made.address, made.credentials(name)) for name in "bc"}
-    slow = dict[str, socket.socket]()
-    with ExitStack() as stack:
-        stack.callback(made.coordinator.stop)
-        for name, board in boards.items():
-            stack.callback(board.close)
-            board.join()
-            board.receive(2.0)  # the hello
-            s = stack.enter_context(made.credentials(name).context.wrap_socket(_dial(made)))
-            s.sendall(_request(board, link.GIVE_PATH, 1000) + b"x")
-            slow[name] = s
-            threading.Thread(target=lambda n=name, b=board: held.update({n: _held(b)}), daemon=True).start()
-        time.sleep(0.5)
-        assert not held
-        Fleet.open(made.fleet.folder).revoke("c")
-        began = time.monotonic()
-        assert slow["c"].recv(12) == b"HTTP/1.1 408"
-        made.until(lambda: "c" in held)
-        assert time.monotonic() - began < 5.0
-        slow["b"].settimeout(0.5)
-        with pytest.raises(TimeoutError):
-            slow["b"].recv(1)
-        assert "b" not in held
-
-
 def test_a_board_that_is_revoked_while_it_trains_is_out_in_seconds(training: Run) -> None:
     Fleet.open(training.fleet.folder).revoke("c")
     assert "whose certificate was revoked" in training.until(lambda: training.ended.get("c"))
@@ -372,6 +344,38 @@ def test_a_websocket_is_no_way_in(run: Run) -> None:
         upgrade = {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13"}
         answer = client.get(f"https://{run.address}/health", headers={**upgrade, "Sec-WebSocket-Key": "eA=="})
         assert answer.status_code == 200
+
+
+# From here on other coordinators run in this process, which ends `training`: flwr keeps the number of
+# a run for the whole process.
+
+
+def test_what_a_revoked_board_has_open_ends_in_seconds(tmp_path: Path) -> None:
+    """Answers that trickle in, and questions that wait for news; another board's go on."""
+    made, held = Run(tmp_path), dict[str, float]()
+    boards = {name: FleetLink(made.address, made.credentials(name)) for name in "bc"}
+    slow = dict[str, socket.socket]()
+    with ExitStack() as stack:
+        stack.callback(made.coordinator.stop)
+        for name, board in boards.items():
+            stack.callback(board.close)
+            board.join()
+            board.receive(2.0)  # the hello
+            s = stack.enter_context(made.credentials(name).context.wrap_socket(_dial(made)))
+            s.sendall(_request(board, link.GIVE_PATH, 1000) + b"x")
+            slow[name] = s
+            threading.Thread(target=lambda n=name, b=board: held.update({n: _held(b)}), daemon=True).start()
+        time.sleep(0.5)
+        assert not held
+        Fleet.open(made.fleet.folder).revoke("c")
+        began = time.monotonic()
+        assert slow["c"].recv(12) == b"HTTP/1.1 408"
+        made.until(lambda: "c" in held)
+        assert time.monotonic() - began < 5.0
+        slow["b"].settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            slow["b"].recv(1)
+        assert "b" not in held
 
 
 def test_a_coordinator_elsewhere_is_told_of_a_revocation(tmp_path: Path) -> None:
