@@ -17,12 +17,9 @@ from typing import Any
 
 from typing_extensions import override
 
-from edgegossip.security.https import moved_bytes
+from edgegossip.security.https import HANDSHAKE_S, SLOWEST_BYTES_PER_S, moved_bytes
 from edgegossip.security.limits import ConnectionLimiter, ConnectionLimits, endpoint, host_of
 
-# For a handshake, for the head of a first request after it, and for that of each next one: so many
-# seconds, and those that bytes take on a link a third as fast as the slowest of docs/mesh.md.
-HANDSHAKE_S, SLOWEST_BYTES_PER_S = 10.0, 2048.0
 LIMITS = ConnectionLimits()
 
 

@@ -55,7 +55,7 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from edgegossip.flower._private.arrivals import HANDSHAKE_S, SLOWEST_BYTES_PER_S, Arrivals, watch
+from edgegossip.flower._private.arrivals import Arrivals, watch
 from edgegossip.flower._private.link import (
     BUNDLE_BYTES,
     GIVE_PATH,
@@ -72,6 +72,7 @@ from edgegossip.flower._private.link import (
 from edgegossip.flower._private.objects import REPLIES, SLACK_BYTES, Board, ObjectsOnDisk, asking
 from edgegossip.flower.admission import ADMISSION_VARIABLE, OBJECTS_VARIABLE, token_of
 from edgegossip.flower.connection import JOIN_PATH, NOT_ADMITTED, RECIPE_PATH, REVOKED_PATH, TOKEN_HEADER
+from edgegossip.security.https import HANDSHAKE_S, SLOWEST_BYTES_PER_S
 from edgegossip.security.limits import RateLimitedLog, SharedRateLimiter, TokenBuckets, endpoint, network_of
 from edgegossip.telemetry.sockets import BoardSockets
 from edgegossip.types import NodeId
