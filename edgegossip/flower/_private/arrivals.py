@@ -53,7 +53,7 @@ class Arrivals:
 
     def wait(self, connection: Connection) -> None:
         """Give it the time for what comes next."""
-        if connection.address in self._there:
+        if self._there.get(connection.address) is connection:
             connection.begin()
             self._look(connection)
 
@@ -68,7 +68,8 @@ class Arrivals:
 
     @contextmanager
     def asking(self, client: tuple[str, int] | None) -> Iterator[None]:
-        """Hold a request from there open, which has bounds of its own."""
+        """Hold a request from there open, which has bounds of its own. The next one may come before
+        the end of one whose answer has gone."""
         connection = self._there.get(endpoint(*client)) if client else None
         if connection is None:  # without TLS
             yield
@@ -77,10 +78,12 @@ class Arrivals:
             connection.timer.cancel()
         if connection in self._waiting:
             self._waiting.remove(connection)
+        connection.requests += 1
         try:
             yield
         finally:
-            if connection.address in self._there:
+            connection.requests -= 1
+            if self._there.get(connection.address) is connection and not connection.requests:
                 if not connection.admitted:
                     self._waiting.append(connection)
                 self.wait(connection)
@@ -110,7 +113,7 @@ class Connection(asyncio.sslproto.SSLProtocol):
 
     arrivals: Arrivals
     failed: Callable[[str, str], None]  # hears why a handshake failed, and of whom: asyncio drops it
-    address, silent, since_s, admitted = "somebody:0", True, 0.0, False
+    address, silent, since_s, admitted, requests = "somebody:0", True, 0.0, False, 0
     timer: asyncio.TimerHandle | None = None
     _tcp: Any = None
 

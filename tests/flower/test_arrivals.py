@@ -1,0 +1,74 @@
+"""What becomes of connections that asked before: over TLS on one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import asyncio.sslproto
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgegossip.fleet.store import Fleet, coordinator_of
+from edgegossip.flower._private import arrivals
+from edgegossip.security import tls
+from edgegossip.security.identity import Identity
+
+WAIT_S = 0.2
+
+
+class Port:
+    """Is a TLS port whose connections `there` watches; what it refused is in `refused`."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        fleet = Fleet.create(folder / "fleet", "test", 20).add("a", "board", 20)
+        self.serves, self.board = (
+            Identity.load(place) for place in (coordinator_of(fleet.folder), fleet.folder / "boards/a")
+        )
+        self.refused: list[str] = []
+        monkeypatch.setattr(arrivals, "HANDSHAKE_S", WAIT_S)
+        monkeypatch.setattr(asyncio.sslproto, "SSLProtocol", asyncio.sslproto.SSLProtocol)  # is put back
+
+    @asynccontextmanager
+    async def connected(self) -> AsyncIterator[tuple[asyncio.StreamReader, Any]]:
+        """Give the caller's end of a connection, and its address."""
+        self.there = arrivals.Arrivals(lambda why, address: self.refused.append(why))
+        arrivals.watch(self.there, lambda why, address: None)
+        secure, shaken = tls.server_context(self.serves), asyncio.Event()
+        server = await asyncio.start_server(lambda r, w: shaken.set(), "127.0.0.1", 0, ssl=secure)
+        async with server:
+            context = tls.caller_context(self.board, "coordinator")
+            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname(), ssl=context)
+            await shaken.wait()
+            yield reader, writer.get_extra_info("sockname")
+            writer.transport.abort()
+
+
+@pytest.fixture
+def port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Port:
+    return Port(tmp_path, monkeypatch)
+
+
+async def _is_open(reader: asyncio.StreamReader, for_s: float) -> bool:
+    try:
+        await asyncio.wait_for(reader.read(1), for_s)
+    except TimeoutError:
+        return True
+    except ConnectionError:
+        pass
+    return False
+
+
+def test_a_request_whose_forerunner_ends_later_has_its_time(port: Port) -> None:
+    async def ask() -> None:
+        async with port.connected() as (reader, client):
+            first = port.there.asking(client)
+            first.__enter__()
+            with port.there.asking(client):
+                first.__exit__(None, None, None)
+                assert await _is_open(reader, 3 * WAIT_S)
+            assert not await _is_open(reader, 5.0)
+
+    asyncio.run(ask())
