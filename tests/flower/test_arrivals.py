@@ -72,3 +72,18 @@ def test_a_request_whose_forerunner_ends_later_has_its_time(port: Port) -> None:
             assert not await _is_open(reader, 5.0)
 
     asyncio.run(ask())
+
+
+@pytest.mark.parametrize("admitted", [True, False])
+def test_only_a_stranger_that_falls_silent_is_said_to_be_refused(port: Port, admitted: bool) -> None:
+    """A board that trains leaves connections behind."""
+
+    async def ask() -> None:
+        async with port.connected() as (reader, client):
+            with port.there.asking(client):
+                if admitted:
+                    port.there.admit(client)
+            assert not await _is_open(reader, 5.0)
+
+    asyncio.run(ask())
+    assert len(port.refused) == (not admitted)

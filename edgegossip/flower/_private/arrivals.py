@@ -24,8 +24,8 @@ LIMITS = ConnectionLimits()
 
 
 class Arrivals:
-    """Holds all connections. `refused` hears why one had to go, and its address. Lives on the
-    server's event loop."""
+    """Holds all connections. `refused` hears why a stranger's had to go, and its address. Lives on
+    the server's event loop."""
 
     def __init__(self, refused: Callable[[str, str], None]) -> None:
         self._refused = refused
@@ -103,9 +103,11 @@ class Arrivals:
             connection.timer = asyncio.get_running_loop().call_later(left_s, self._look, connection)
 
     def _end(self, connection: Connection, why: str) -> None:
+        """End it and say why, unless it is of a board that has done with it."""
         self.gone(connection)
         connection.end()
-        self._refused(why, connection.address)
+        if not connection.admitted:
+            self._refused(why, connection.address)
 
 
 class Connection(asyncio.sslproto.SSLProtocol):
