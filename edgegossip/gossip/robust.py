@@ -15,10 +15,9 @@ are of liars, and there are no more of them than are left out. Two rules use it:
 
     x_i <- x_i + sum_j W_ij RULE(x_j - x_i),    CLIP(z) = min(1, tau_i / ||z||) z
 
-So each liar pulls as far as an honest neighbour may, and no further. `nearest` gives nothing to
-one that is far away, `clip` gives it tau_i; `clip` in turn leaves no honest board out, whose data
-may be what differs. Everything is from the board's own place: what it trained itself is not
-bounded.
+So each liar pulls as far as an honest neighbour may, and no further. `clip` leaves no honest board
+out, whose data may be what differs. Everything is from the board's own place: what it trained
+itself is not bounded.
 
 What is bounded is a scheme's p_j - p_i, what the two made public: models, or the replicas that
 compressed differences move on. So it holds for `dpsgd`, `deep-squeeze`, `choco-sgd` and `bagua-lp`
