@@ -346,8 +346,8 @@ def test_a_websocket_is_no_way_in(run: Run) -> None:
         assert answer.status_code == 200
 
 
-# From here on other coordinators run in this process, which ends `training`: flwr keeps the number of
-# a run for the whole process.
+# From here on other coordinators run in this process, which ends `training`: flwr keeps the number
+# of a run for the whole process.
 
 
 def test_what_a_revoked_board_has_open_ends_in_seconds(tmp_path: Path) -> None:
