@@ -52,6 +52,7 @@ FILES = MappingProxyType(
         "sign": ("signsgd", "terngrad"),
         "sparse": ("topk", "randk", "dgc"),
         "lowrank": ("atomo", "powersgd"),
+        "eden": ("eden",),
         "feedback": ("error-feedback", "ef-signsgd"),
         "per_tensor": ("per-tensor", "small-tensors"),
     }
@@ -75,6 +76,7 @@ WIRE_IDS = MappingProxyType(
         14: "atomo",
         15: "powersgd",
         16: "per-tensor",
+        19: "eden",
     }
 )
 

@@ -32,6 +32,27 @@ def floats_decode(
     isa: str | None = None,
     threads: int | None = None,
 ) -> bool: ...
+def eden_bytes(offsets: ReadBuffer, n: int, bits: int) -> int: ...
+def eden_encode(
+    x: ReadBuffer,
+    offsets: ReadBuffer,
+    keys: Sequence[int],
+    bits: int,
+    out: WriteBuffer,
+    isa: str | None = None,
+    threads: int | None = None,
+) -> int: ...
+def eden_fault(body: ReadBuffer, offsets: ReadBuffer, n: int, bits: int) -> int: ...
+def eden_decode(
+    body: ReadBuffer,
+    offsets: ReadBuffer,
+    keys: Sequence[int],
+    bits: int,
+    out: WriteBuffer,
+    weight: float | None = None,
+    isa: str | None = None,
+    threads: int | None = None,
+) -> int: ...
 def sparse_capacity(offsets: ReadBuffer, counts: ReadBuffer, values: str) -> int: ...
 def topk_encode(
     x: ReadBuffer,

@@ -35,6 +35,7 @@ float checked_weight(double weight);
 // One function a part: defines its functions in the module.
 void bind_general(nb::module_& m);
 void bind_coding(nb::module_& m);
+void bind_eden(nb::module_& m);
 void bind_half(nb::module_& m);
 void bind_int8(nb::module_& m);
 void bind_int8_program(nb::module_& m);

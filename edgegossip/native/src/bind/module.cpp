@@ -6,6 +6,7 @@ NB_MODULE(_native, m) {
     nanobind::set_leak_warnings(false);  // a program that is interrupted would print what it still held
     edgegossip::bind_general(m);
     edgegossip::bind_coding(m);
+    edgegossip::bind_eden(m);
     edgegossip::bind_half(m);
     edgegossip::bind_int8(m);
     edgegossip::bind_int8_program(m);

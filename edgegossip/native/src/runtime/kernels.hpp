@@ -12,6 +12,7 @@
 #include <cstdint>
 
 #include "codec/kernels/ans.hpp"
+#include "codec/kernels/eden.hpp"
 #include "codec/kernels/entropy.hpp"
 #include "codec/kernels/general.hpp"
 #include "codec/kernels/half.hpp"
@@ -36,6 +37,7 @@ struct Kernels {
     Sparse sparse;
     Quantise quantise;
     Matrix matrix;
+    Eden eden;
 };
 
 }  // namespace edgegossip
