@@ -111,6 +111,16 @@ def own_norm_times(factor: float) -> Bound:
     return bound
 
 
+def a_rotation_and(share: float) -> Bound:
+    """eden: nearly twice the share of a tensor's norm that is lost on average, more than any of the
+    vectors here loses; and what its scale is rounded by."""
+
+    def bound(x: Vec, layout: Layout) -> NDArray[np.float64]:
+        return np.array([share * np.sqrt((t * t).sum()) + 16 * TINY * np.sqrt(t.size) for t in tensors(x, layout)])
+
+    return bound
+
+
 def share_of_bucket_norm(share: float, bucket: int, norm: float) -> Bound:
     """|x' - x| <= share * N, N the norm (2 or infinity) of the value's bucket, rounded up to 8 bits
     of mantissa, at most the largest such number; bucket 0 is the whole tensor, its norm a float32.

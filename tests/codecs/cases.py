@@ -15,6 +15,7 @@ from edgegossip import codecs
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import Vec
 from tests.codecs.bounds import (
+    a_rotation_and,
     dropped,
     either,
     exact,
@@ -67,6 +68,10 @@ CASES: tuple[Case, ...] = (
         {"rank": 1, "values": "fp16", "decay": 0.5},
         norm_bound=own_norm_times(1.01),
         memory=error_feedback(0.5),
+    ),
+    *(
+        case("eden", {"bits": bits} if bits != 2 else {}, norm_bound=a_rotation_and(share), unbiased=True, random=True)
+        for bits, share in ((2, 0.7), (1, 1.4), (3, 0.4), (4, 0.25))
     ),
     *(c for c in QUANTISED if c.name in codecs.names()),
 )

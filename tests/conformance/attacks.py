@@ -31,6 +31,12 @@ def _minmax(*pairs: tuple[float, float]) -> bytes:
     return b"".join(struct.pack("<ff", *p) for p in pairs) + bytes(_N)
 
 
+def _eden(*scales: bytes) -> bytes:
+    """A key and a block of 32 values of 2 bits for each tensor; scales 1 but for those given."""
+    ones = [struct.pack("<f", 1.0)] * (3 - len(scales))
+    return bytes(8) + b"".join(scale + bytes(8) for scale in (*scales, *ones))
+
+
 def _flip(data: bytes, bit: int) -> bytes:
     changed = bytearray(data)
     changed[bit // 8] ^= 1 << bit % 8
@@ -222,6 +228,48 @@ ATTACKS: Mapping[str, tuple[bytes, str]] = {
     "randk-infinity": (
         raw_frame(codec_id=13, body=bytes(8) + b"\3\1" + _INF + b"\3\1" + bytes(4) + b"\0" + bytes(4)),
         "the randk body has values not finite, seen at tensor fc.weight",
+    ),
+    "eden-no-params": (
+        raw_frame(codec_id=19, body=_eden()),
+        "eden has 1 byte of wire parameters, the frame carries 0",
+    ),
+    "eden-params-long": (
+        raw_frame(codec_id=19, params=b"\2\0", body=_eden()),
+        "eden has 1 byte of wire parameters, the frame carries 2",
+    ),
+    "eden-0-bits": (raw_frame(codec_id=19, params=b"\0", body=_eden()), "eden with 0 bits does not exist"),
+    "eden-255-bits": (raw_frame(codec_id=19, params=b"\xff", body=_eden()), "eden with 255 bits does not exist"),
+    "eden-empty-body": (
+        raw_frame(codec_id=19, params=b"\2", body=b""),
+        "eden needs a body of 44 bytes for this model, got 0",
+    ),
+    "eden-key-alone": (
+        raw_frame(codec_id=19, params=b"\2", body=bytes(8)),
+        "eden needs a body of 44 bytes for this model, got 8",
+    ),
+    "eden-long-body": (
+        raw_frame(codec_id=19, params=b"\2", body=_eden() + b"\0"),
+        "eden needs a body of 44 bytes for this model, got 45",
+    ),
+    "eden-of-other-bits": (
+        raw_frame(codec_id=19, params=b"\1", body=_eden()),
+        "eden needs a body of 32 bytes for this model, got 44",
+    ),
+    "eden-nan-scale": (
+        raw_frame(codec_id=19, params=b"\2", body=_eden(_NAN)),
+        "the eden body has an invalid scale in tensor fc.weight",
+    ),
+    "eden-infinite-scale": (
+        raw_frame(codec_id=19, params=b"\2", body=_eden(bytes(4), _INF)),
+        "the eden body has an invalid scale in tensor fc.bias",
+    ),
+    "eden-negative-scale": (
+        raw_frame(codec_id=19, params=b"\2", body=_eden(bytes(4), bytes(4), struct.pack("<f", -1.0))),
+        "the eden body has an invalid scale in tensor bn.mean",
+    ),
+    "eden-negative-zero": (
+        raw_frame(codec_id=19, params=b"\2", body=_eden(struct.pack("<f", -0.0))),
+        "the eden body has an invalid scale in tensor fc.weight",
     ),
     "minmax8-params": (
         raw_frame(codec_id=3, params=b"\0", body=_minmax((0, 1), (0, 1), (0, 1))),

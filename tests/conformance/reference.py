@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from tests.conformance import reference_quantised as quantised
+from tests.conformance.reference_eden import eden, eden_values
 from tests.conformance.reference_lowrank import atomo, atomo_values, powersgd, powersgd_values
 from tests.conformance.reference_sparse import randk, randk_values, topk, topk_values
 
@@ -127,6 +128,7 @@ REFERENCES: Mapping[str, tuple[Body, Values]] = {
     "per-tensor": (per_tensor, per_tensor_values),
     "atomo": (atomo, atomo_values),
     "powersgd": (powersgd, powersgd_values),
+    "eden": (eden, eden_values),
     "qsgd": (quantised.QSGD.body, quantised.QSGD.values),
     "qsgd-inf": (quantised.QSGD_INF.body, quantised.QSGD_INF.values),
     "elastiquant": (quantised.elastiquant, quantised.elastiquant_values),
@@ -163,6 +165,7 @@ PARAMS: Mapping[str, tuple[dict[str, Any], ...]] = {
         {"codec": "fp32", "tensors": "t1", "other": "fp16"},
         {"codec": "fp16", "tensors": "t0", "other": "fp32"},
     ),
+    "eden": ({}, *({"bits": bits} for bits in (1, 3, 4))),
     "qsgd": _UNIFORM,
     "qsgd-inf": _UNIFORM,
     "elastiquant": (
