@@ -92,7 +92,7 @@ def test_the_gain_is_one_in_every_message(bits: int, seed: int, size: float) -> 
 
 
 def test_a_model_takes_its_bits_and_little_else() -> None:
-    """32 bits for 4096 values, and a rest's scales: below 1 % over `bits` for a tensor of 36,864."""
+    """32 bits for every 4096 values, and the key."""
     for bits in (1, 2, 3, 4):
         layout = Layout.of([TensorSpec("t", (64, 64, 3, 3))])
         codec = codecs.get("eden", bits=bits)

@@ -10,6 +10,7 @@ follow (`_LACKS`) there is none: it would do something else, and be compared wit
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -21,6 +22,7 @@ from typing_extensions import override
 
 from edgegossip.codecs.levels import geometric_levels
 from edgegossip.lab.bench.torch_quantisers import (
+    TINY,
     Co3,
     Levels,
     Parts,
@@ -31,6 +33,8 @@ from edgegossip.lab.bench.torch_quantisers import (
     Ternary,
     TorchCodec,
     Uniform,
+    pack,
+    unpack,
 )
 
 
@@ -240,6 +244,104 @@ class PowerSgd(TorchCodec):
         return parts[0] if len(parts) == 1 else (parts[0] @ parts[1].T).view(shape)
 
 
+# eden: signs by torch's generator, levels by torch.bucketize, codes packed to 1, 2 or 4 bits.
+
+
+class PlainEden(TorchCodec):
+    """EDEN as its authors' code has it: the tensor, with zeros up to a power of two, rotated once
+    by random signs, of which the seed is sent, and a Walsh-Hadamard transform of log2(n) passes."""
+
+    rotations = 1
+
+    def __init__(self, bits: int) -> None:
+        self.bits = bits
+        self._levels, self._limits = (torch.tensor(t, dtype=torch.float32) for t in lloyd_max(bits))
+
+    @override
+    def encode(self, v: Tensor, k: int) -> Parts:
+        flat = v.reshape(-1)
+        rows = self._rows(flat)
+        seed = torch.randint(2**62, (1,))
+        signs = self._signs(seed, rows.shape)
+        y = self._turned(rows, signs)
+        squares = rows.square().sum(1, keepdim=True)
+        codes = torch.bucketize(y * (rows.shape[1] / squares.clamp_min(TINY)).sqrt(), self._limits)
+        scale = squares / (y * self._levels[codes]).sum(1, keepdim=True).clamp_min(TINY)
+        return pack(codes.to(torch.uint8).view(-1), self.bits), scale, seed
+
+    @override
+    def decode(self, parts: Parts, shape: torch.Size) -> Tensor:
+        packed, scale, seed = parts
+        rows = self._rows(torch.empty(shape.numel()))
+        levels = self._levels[unpack(packed, self.bits, rows.numel()).int()].view(rows.shape)
+        values = self._turned_back(levels, self._signs(seed, rows.shape)) * scale
+        return values.view(-1)[: shape.numel()].view(shape)
+
+    def _rows(self, flat: Tensor) -> Tensor:
+        size = 1 << max(flat.numel() - 1, 1).bit_length()
+        return torch.nn.functional.pad(flat, (0, size - flat.numel())).view(1, -1)
+
+    def _signs(self, seed: Tensor, shape: torch.Size) -> list[Tensor]:
+        drawn = torch.Generator().manual_seed(int(seed))
+        return [torch.empty(shape).bernoulli_(0.5, generator=drawn).mul_(2).sub_(1) for _ in range(self.rotations)]
+
+    def _turned(self, rows: Tensor, signs: list[Tensor]) -> Tensor:
+        for sign in signs:
+            rows = self._hadamard(rows * sign)
+        return rows
+
+    def _turned_back(self, rows: Tensor, signs: list[Tensor]) -> Tensor:
+        for sign in reversed(signs):
+            rows = self._hadamard(rows) * sign
+        return rows
+
+    def _hadamard(self, rows: Tensor) -> Tensor:
+        v, half, n = rows, 1, rows.shape[1]
+        while half < n:
+            pairs = v.view(-1, 2, half)
+            v = torch.stack((pairs[:, 0] + pairs[:, 1], pairs[:, 0] - pairs[:, 1]), 1)
+            half *= 2
+        return v.view(rows.shape) / math.sqrt(n)
+
+
+class BlockedEden(PlainEden):
+    """The product's rotation, as fast as torch makes it: blocks of 4096 values, twice, each by two
+    products with a matrix of 64 x 64. Tensors below that are padded to a block."""
+
+    rotations = 2
+
+    def __init__(self, bits: int) -> None:
+        super().__init__(bits)
+        h = torch.ones(1, 1)
+        while len(h) < 64:
+            h = torch.cat((torch.cat((h, h), 1), torch.cat((h, -h), 1)))
+        self._matrix = h / 8
+
+    @override
+    def _rows(self, flat: Tensor) -> Tensor:
+        return torch.nn.functional.pad(flat, (0, -flat.numel() % 4096)).view(-1, 4096)
+
+    @override
+    def _hadamard(self, rows: Tensor) -> Tensor:
+        return (self._matrix @ rows.view(-1, 64, 64) @ self._matrix).view(rows.shape)
+
+
+def lloyd_max(bits: int) -> tuple[list[float], list[float]]:
+    """Return the 2^bits levels of the best quantiser of a normal law, and the limits between them:
+    each level the mean of its interval, each limit halfway between two levels, in 1000 rounds."""
+    from statistics import NormalDist
+
+    law, count = NormalDist(), 1 << bits
+    levels = [law.inv_cdf((k + 0.5) / count) for k in range(count)]
+    for _ in range(1000):
+        limits = [(a + b) / 2 for a, b in itertools.pairwise(levels)]
+        edges = [-math.inf, *limits, math.inf]
+        density = [0.0, *(law.pdf(t) for t in limits), 0.0]
+        share = [law.cdf(b) - law.cdf(a) for a, b in itertools.pairwise(edges)]
+        levels = [(density[k] - density[k + 1]) / share[k] for k in range(count)]
+    return levels, limits
+
+
 Params = Mapping[str, Any]
 
 
@@ -276,6 +378,7 @@ def _tuned(compiled: bool) -> dict[str, Callable[[Params], TorchCodec]]:
         "elastiquant": _elastiquant(levels),
         "elasticl": _whole_tensors(uniform),
         "terngrad": lambda p: Ternary(p["clip"], compiled=compiled),
+        "eden": lambda p: BlockedEden(p["bits"]),
     }
 
 
@@ -291,6 +394,7 @@ _RIVALS: dict[str, Callable[[Params], TorchCodec]] = {
     "co3": lambda p: Co3(),
     "terngrad": lambda p: PlainTernary(p["clip"]),
     "signsgd": lambda p: Sign(),
+    "eden": lambda p: PlainEden(p["bits"]),
     "topk": lambda p: TopK(p["ratio"], _dtype(p)),
     "randk": lambda p: RandK(p["ratio"], _dtype(p), unbiased=p.get("unbiased", True)),
     "dgc": lambda p: Dgc(p["ratio"], p["momentum"], _dtype(p)),

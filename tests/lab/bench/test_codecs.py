@@ -105,7 +105,7 @@ def test_every_codec_of_the_default_list_runs(tmp_path, monkeypatch):
     assert [(r["codec"], r["stage"]) for r in document["rows"]] == wanted
     for row in document["rows"]:
         assert row["encode_vs_torch"] > 0, f"{row['codec']} has no rival"
-        tuned = row["family"] in ("qsgd", "qsgd-inf", "elastiquant", "elasticl", "terngrad")
+        tuned = row["family"] in ("qsgd", "qsgd-inf", "elastiquant", "elasticl", "terngrad", "eden")
         assert (row["encode_vs_torch_tuned"] is not None) == tuned
         assert (row["entropy_bits"] is not None) == (row["stage"] is not None)
         assert row["bits_per_value"] > 0

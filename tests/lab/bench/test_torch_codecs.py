@@ -22,6 +22,7 @@ PARAMS = {
     "elastiquant": {"bits": 4, "bucket": 512},
     "elasticl": {"s0": 7},
     "terngrad": {"clip": 0.0},
+    "eden": {"bits": 3},
     "randk": {"ratio": 0.1},
     "atomo": {"rank": 3},
 }
