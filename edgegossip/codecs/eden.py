@@ -10,9 +10,10 @@ bits (a little less in small blocks). No entropy coder: the codes are as good as
 
 Deviations. The paper's R is uniform; a randomised Hadamard transform, which its code has instead,
 is biased by up to half of x for some x (a value and a tenth of it among zeros). So blocks are
-rotated twice, those below 512 values three times. What is left of that bias is 1 % in blocks of 32
-values, and less than 10,000 messages would show from 64 on. A tensor is cut into blocks of 4096 values, the rest as the bits of its length say, at least
-32, each with a float32 scale: at most 31 zeros are sent after it, and 32 / 4096 bits a value.
+rotated twice, those below 512 values three times. What is left of that bias is 1 % of the norm in
+blocks of 32 values, and less than 10,000 messages would show from 64 on. A tensor is cut into
+blocks of 4096 values, the rest as the bits of its length say, at least 32, each with a float32
+scale: at most 31 zeros are sent after it, and 32 / 4096 bits a value.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from edgegossip.types import DecodeError, Vec
 
 _KEY = struct.Struct("<Q")
 _MASK = 2**64 - 1
+_MOST_BITS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +96,12 @@ def _invalid(layout: Layout, tensor: int) -> DecodeError:
 def _from_params(params: bytes) -> Eden:
     if len(params) != 1:
         raise DecodeError(f"eden has 1 byte of wire parameters, the frame carries {len(params)}")
-    if not 1 <= params[0] <= _BITS.high:
+    if not 1 <= params[0] <= _MOST_BITS:
         raise DecodeError(f"eden with {params[0]} bits does not exist")
     return Eden(params[0])
 
 
-_BITS = Param("bits", 2, "bits a value", low=1, high=4)
+_BITS = Param("bits", 2, "bits a value", low=1, high=_MOST_BITS)
 
 FAMILIES = (
     Family(

@@ -19,6 +19,8 @@ CODECS = [
     "minmax8_results",
     "minmax8_encode",
     "minmax8_decode",
+    "eden_encode",
+    "eden_decode",
     "quantise_norms",
     "quantise_codes",
     "quantise_values",
