@@ -30,7 +30,8 @@ std::vector<Piece> pieces_of(const std::vector<int64_t>& offsets, int32_t bits) 
     for (size_t k = 0; k + 1 < offsets.size(); k++) {
         const int64_t n = offsets[k + 1] - offsets[k];
         for (int64_t first = 0; first < n; first += PIECE)
-            pieces.push_back({int64_t(k), first, n - first < PIECE ? n : first + PIECE, at + first / EDEN_LARGEST * block_bytes(EDEN_LARGEST, bits)});
+            pieces.push_back({int64_t(k), first, n - first < PIECE ? n : first + PIECE,
+                              at + first / EDEN_LARGEST * block_bytes(EDEN_LARGEST, bits)});
         at += eden_bytes(n, bits);
     }
     return pieces;
