@@ -306,7 +306,8 @@ class PlainEden(TorchCodec):
 
 class BlockedEden(PlainEden):
     """The product's rotation, as fast as torch makes it: blocks of 4096 values, twice, each by two
-    products with a matrix of 64 x 64. Tensors below that are padded to a block."""
+    products with a matrix of 64 x 64; 64 signs from a draw of 64 bits, by a table of the bytes'.
+    Tensors below that are padded to a block."""
 
     rotations = 2
 
@@ -316,10 +317,17 @@ class BlockedEden(PlainEden):
         while len(h) < 64:
             h = torch.cat((torch.cat((h, h), 1), torch.cat((h, -h), 1)))
         self._matrix = h / 8
+        self._of_byte = 1.0 - 2.0 * (torch.arange(256).view(-1, 1) >> torch.arange(8) & 1)
 
     @override
     def _rows(self, flat: Tensor) -> Tensor:
         return torch.nn.functional.pad(flat, (0, -flat.numel() % 4096)).view(-1, 4096)
+
+    @override
+    def _signs(self, seed: Tensor, shape: torch.Size) -> list[Tensor]:
+        drawn = torch.Generator().manual_seed(int(seed))
+        words = torch.empty(2 * shape.numel() // 64, dtype=torch.int64).random_(-(2**63), None, generator=drawn)
+        return list(self._of_byte.index_select(0, words.view(torch.uint8).int()).view(2, *shape))
 
     @override
     def _hadamard(self, rows: Tensor) -> Tensor:
