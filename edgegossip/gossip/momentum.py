@@ -26,7 +26,7 @@ is, and so does one with an lr so small that m would overflow. (5) Values that a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -36,9 +36,10 @@ from typing_extensions import override
 
 from edgegossip.choices import choose
 from edgegossip.codecs.checks import all_finite
-from edgegossip.gossip.base import Action, Adopted, Audit, GossipAlgorithm, Message, NodeView, RoundDone
+from edgegossip.gossip.around import Around
+from edgegossip.gossip.base import Action, GossipAlgorithm, NodeView
 from edgegossip.layout import Layout
-from edgegossip.types import ConfigError, LocalUpdate, NodeId, Round, Vec
+from edgegossip.types import ConfigError, LocalUpdate, Vec
 
 MAX_FACTOR = 0.9999
 
@@ -88,10 +89,9 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
-class WithMomentum(GossipAlgorithm[State]):
+class WithMomentum(Around[State]):
     """Adds momentum to the local updates of `algorithm`. Made by `with_momentum`."""
 
-    algorithm: GossipAlgorithm[Any]
     kind: str
     factor: float = 0.9
 
@@ -106,15 +106,6 @@ class WithMomentum(GossipAlgorithm[State]):
     def name(self) -> str:
         return f"{self.algorithm.name}+{self.kind}"
 
-    @property
-    @override
-    def asynchronous(self) -> bool:
-        return self.algorithm.asynchronous
-
-    @override
-    def init(self, x: Vec, view: NodeView) -> State:
-        return self._restart(self.algorithm.init(x, view), view.layout)
-
     @override
     def resume(self, s: State, view: NodeView) -> State:
         """Go on with the momentum: it was kept with the model that it belongs to. A round that was
@@ -123,45 +114,25 @@ class WithMomentum(GossipAlgorithm[State]):
         return State(inner, s.layout, s.momentum, self.algorithm.model(inner))
 
     @override
-    def start(self, s: State) -> tuple[State, list[Action]]:
-        return self._follow(s, *self.algorithm.start(s.inner))
-
-    @override
     def step(self, s: State, local: LocalUpdate) -> tuple[State, list[Action]]:
         """Change the update, and do the inner `step`. Raises what that raises."""
         s.layout.check(local.delta)
         inner, actions = self.algorithm.step(s.inner, self._with_momentum(s, local))
         way = local.delta[: s.momentum.size]
         ahead = None if _FORMS[self.kind].quasi_global else _quotient(s.momentum, self.factor, way, -1.0, local.lr)
-        return self._follow(replace(s, local=ahead, lr=local.lr), inner, actions)
+        return self.follow(replace(s, local=ahead, lr=local.lr), inner, actions)
 
     @override
-    def receive(self, s: State, m: Message) -> tuple[State, list[Action]]:
-        return self._follow(s, *self.algorithm.receive(s.inner, m))
+    def begin(self, inner: Any, layout: Layout) -> State:
+        return State(inner, layout, np.zeros(layout.trainable_size, np.float32), self.algorithm.model(inner))
 
     @override
-    def tick(self, s: State, now_s: float) -> tuple[State, list[Action]]:
-        return self._follow(s, *self.algorithm.tick(s.inner, now_s))
-
-    @override
-    def membership(self, s: State, view: NodeView) -> tuple[State, list[Action]]:
-        return self._follow(s, *self.algorithm.membership(s.inner, view))
-
-    @override
-    def model(self, s: State) -> Vec:
-        return self.algorithm.model(s.inner)
-
-    @override
-    def round(self, s: State) -> Round:
-        return self.algorithm.round(s.inner)
-
-    @override
-    def waiting_for(self, s: State) -> tuple[NodeId, ...]:
-        return self.algorithm.waiting_for(s.inner)
-
-    @override
-    def audit(self, s: State) -> Audit:
-        return self.algorithm.audit(s.inner)
+    def done(self, s: State, inner: Any) -> State:
+        x, momentum = self.algorithm.model(inner), s.local
+        if momentum is None:
+            way = (s.before - x)[: s.momentum.size]
+            momentum = _quotient(s.momentum, self.factor, way, 1.0 - self.factor, s.lr)
+        return State(inner, s.layout, momentum, x)
 
     def _with_momentum(self, s: State, local: LocalUpdate) -> LocalUpdate:
         """Return the update with the step in place of its delta; itself where that is the same."""
@@ -181,33 +152,6 @@ class WithMomentum(GossipAlgorithm[State]):
             f *= f
         trained -= np.float32(local.lr * f) * s.momentum
         return delta
-
-    def _follow(self, s: State, inner: Any, actions: Sequence[Action]) -> tuple[State, list[Action]]:
-        """Return the state after the inner algorithm went from s.inner to `inner`."""
-        if not actions:  # a round never ends in silence
-            return replace(s, inner=inner), []
-        done = adopted = False
-        for action in actions:
-            kind = type(action)
-            if kind is RoundDone:
-                done = True
-            elif kind is Adopted:
-                adopted = True
-        round = self.algorithm.round
-        if adopted or round(inner) - round(s.inner) != done:
-            s = self._restart(inner, s.layout)
-        elif done:
-            x, momentum = self.algorithm.model(inner), s.local
-            if momentum is None:
-                way = (s.before - x)[: s.momentum.size]
-                momentum = _quotient(s.momentum, self.factor, way, 1.0 - self.factor, s.lr)
-            s = State(inner, s.layout, momentum, x)
-        else:
-            s = replace(s, inner=inner)
-        return s, list(actions)
-
-    def _restart(self, inner: Any, layout: Layout) -> State:
-        return State(inner, layout, np.zeros(layout.trainable_size, np.float32), self.algorithm.model(inner))
 
 
 def _quotient(momentum: Vec, factor: float, way: Vec, share: float, lr: float) -> Vec:

@@ -6,7 +6,7 @@ from tests.lab.sim.mutants.mutant import Edit, Mutant
 
 SYMMETRIC = "edgegossip.gossip.symmetric:"
 PUSH = "edgegossip.gossip.push:"
-MOMENTUM = "edgegossip.gossip.momentum:WithMomentum."
+AROUND = "edgegossip.gossip.around:Around."
 PUSH_SUM = ("sgp", "sparse-push", "quant-sgp")
 TOPK = {"codec": "topk:ratio=0.25"}
 EXACT = {"codec": "fp32"}
@@ -284,7 +284,7 @@ sent[key] = total""",
         ("dpsgd+quasi-global", "choco-sgd+heavy-ball"),
         (
             Edit(
-                MOMENTUM + "_follow",
+                AROUND + "follow",
                 "if adopted or round(inner) - round(s.inner) != done:",
                 "if False:",
             ),
