@@ -297,6 +297,36 @@ class ServerSection:
 
 
 @dataclass(frozen=True, slots=True)
+class OuterSection:
+    """What an outer optimiser makes of how far a round moved the model, in either mode (DiLoCo,
+    FedOpt, NoLoCo)."""
+
+    optimizer: str = option(
+        "none",
+        "outer optimiser around the rounds: takes the way of a round, local steps and exchange together, for its gradient",
+        choices=("none", "heavy-ball", "nesterov", "adam"),
+        later=True,
+    )
+    lr: float = option(
+        0.0, "its learning rate; 0: 0.7 for heavy-ball and nesterov, 0.01 for adam", low=0.0, high=1000.0, later=True
+    )
+    momentum: float = option(0.9, "its momentum, for heavy-ball and nesterov", low=0.0, high=0.9999, later=True)
+    betas: list[float] = option(
+        [0.9, 0.99], "its two momenta, for adam: of the step and of its square", low=0.0, high=0.9999, later=True
+    )
+    epsilon: float = option(
+        1e-3, "what adam adds to the root of its square: how adaptive it is (tau)", low=1e-12, high=1.0, later=True
+    )
+    consensus: float = option(
+        0.0,
+        "gossip, heavy-ball or nesterov: how far a board goes towards its neighbours (gamma of NoLoCo); 0: as lr",
+        low=0.0,
+        high=2.0,
+        later=True,
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class EvaluationSection:
     """When the model is tested, by whom, and on how much."""
 
@@ -350,6 +380,7 @@ class Recipe:
     codec: CodecSection = field(default_factory=CodecSection)
     gossip: GossipSection = field(default_factory=GossipSection)
     server: ServerSection = field(default_factory=ServerSection)
+    outer: OuterSection = field(default_factory=OuterSection)
     evaluation: EvaluationSection = field(default_factory=EvaluationSection)
     network: NetworkSection = field(default_factory=NetworkSection)
     checkpoint: CheckpointSection = field(default_factory=CheckpointSection)
@@ -450,12 +481,15 @@ def canonical_toml(recipe: Recipe) -> str:
 
 
 def _without_later_keys(recipe: Recipe) -> dict[str, Any]:
-    """Its tables, without `later` keys that have their defaults."""
+    """Its tables, without `later` keys that have their defaults, and without a table of no
+    others."""
     document = asdict(recipe)
     for section, kind in sections().items():
         for key in options_of(kind):
             if key.more.get("later") and document[section][key.name] == key.default:
                 del document[section][key.name]
+        if not document[section]:
+            del document[section]
     return document
 
 

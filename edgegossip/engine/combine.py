@@ -4,12 +4,13 @@
 sum_i n_i / n * Q(delta_i), each update decoded straight into the sum. Flower's FedAvg averages the
 models x + delta_i, which is the same number up to rounding and needs a copy of the model for every
 board. Flower's other strategies are behind the same interface in `flower/combine.py`.
+`WithOuter` puts an outer optimiser around any of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,10 +22,13 @@ from edgegossip.engine.plausible import NormFilter, length
 from edgegossip.engine.server_boards import Address
 from edgegossip.engine.server_frames import Channel
 from edgegossip.frame import Frame
-from edgegossip.types import NodeId, PeerError, Round, Vec
+from edgegossip.gossip.outer import Memory, OuterOptimizer
+from edgegossip.layout import Layout
+from edgegossip.types import ConfigError, NodeId, PeerError, Round, Vec
 
 _SUSPICIOUS = 4.0  # a mean so many times as long as the shortest since we looked makes us look at each update again
 _LENGTHS = "edgegossip/lengths/"  # in a snapshot: how long updates of the run are
+_OUTER = "edgegossip/outer/"  # in a snapshot: the memory of the outer optimiser
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +168,54 @@ class Mean(Combiner):
                 refused[share.name] = str(error)
         refused.update(self._norms.refused(lengths, x))
         return lengths
+
+
+def with_outer(combiner: Combiner, optimizer: OuterOptimizer | None, layout: Layout) -> Combiner:
+    """Return `combiner` with an outer optimiser around its rounds; itself for None. Raises
+    ConfigError for one with a consensus of its own: here all boards have one model."""
+    if optimizer is None:
+        return combiner
+    if optimizer.consensus:
+        raise ConfigError(
+            "outer.consensus is for run.mode = gossip: with a coordinator all boards have one model; say 0"
+        )
+    return WithOuter(combiner, optimizer, layout)
+
+
+class WithOuter(Combiner):
+    """Takes what `combiner` makes of a round for a step of an outer optimiser. Beside what that
+    needs it keeps the optimiser's memory: one vector of the trained values, or two for adam."""
+
+    def __init__(self, combiner: Combiner, optimizer: OuterOptimizer, layout: Layout) -> None:
+        self._combiner, self._optimizer, self._trained = combiner, optimizer, layout.trainable_size
+        self._memory: Memory = ()
+
+    @override
+    def choose(self, round: Round, x: Vec, boards: Sequence[Address]) -> list[Address]:
+        return self._combiner.choose(round, x, boards)
+
+    @override
+    def combine(self, round: Round, x: Vec, shares: Sequence[WeightedUpdate]) -> Combined:
+        made = self._combiner.combine(round, x, shares)
+        if made.model is None:
+            return made
+        memory, lead = self._optimizer.lead(self._memory, made.model[: self._trained] - x[: self._trained])
+        with np.errstate(over="ignore", invalid="ignore"):
+            lead += made.model[: self._trained]
+        if not all_finite(lead):
+            return Combined(None, made.refused, "the outer step is so large that the model would not be finite")
+        self._memory = memory
+        return replace(made, model=np.concatenate([lead, made.model[self._trained :]]))
+
+    @override
+    def snapshot(self) -> dict[str, NDArray[Any]]:
+        return {**self._combiner.snapshot(), **{f"{_OUTER}{k}": part for k, part in enumerate(self._memory)}}
+
+    @override
+    def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
+        parts = {path: array for path, array in snapshot.items() if path.startswith(_OUTER)}
+        self._memory = tuple(parts[path] for path in sorted(parts))
+        self._combiner.restore({path: array for path, array in snapshot.items() if path not in parts})
 
 
 def _usable(shares: Sequence[WeightedUpdate], refused: Mapping[NodeId, str]) -> list[WeightedUpdate]:

@@ -38,6 +38,7 @@ from edgegossip.flower._private.runtime import serve_run
 from edgegossip.flower.messages import ARRAYS
 from edgegossip.flower.records import conform, to_record
 from edgegossip.frame import Aux
+from edgegossip.gossip.outer import OuterOptimizer
 from edgegossip.recipe import ServerSection
 from edgegossip.types import ConfigError, NodeId, PeerError, Round, UsageError, Vec
 
@@ -60,6 +61,7 @@ INSTEAD = {  # what a strategy is not told, and the recipe's key that does it
     "train_metrics_aggr_fn": "the coordinator keeps the records itself",
     "evaluate_metrics_aggr_fn": "the coordinator keeps the records itself",
 }
+_OPTIMIZERS = ("fedavgm", "fedadagrad", "fedadam", "fedyogi")
 _LOWEST = {"num_malicious_nodes": 0, "num_nodes_to_select": 1}
 _HALF = {"beta": FedTrimmedAvg}  # the share that is cut off at either end leaves something only below a half
 MAKERS: dict[str, Callable[..., Strategy]] = {
@@ -76,12 +78,17 @@ MAKERS: dict[str, Callable[..., Strategy]] = {
 }
 
 
-def make_strategy(name: str, params: Mapping[str, Any]) -> Strategy:
-    """Return Flower's strategy of this name.
+def make_strategy(name: str, params: Mapping[str, Any], outer: OuterOptimizer | None = None) -> Strategy:
+    """Return Flower's strategy of this name, around which `outer` will be put.
 
     It takes whoever is asked; the coordinator decides who. Raises ConfigError."""
     if name not in MAKERS:
         raise ConfigError(f"server.strategy = {name}: not one of {', '.join(MAKERS)}{did_you_mean(name, MAKERS)}")
+    if outer is not None and name in _OPTIMIZERS:
+        raise ConfigError(
+            f"server.strategy = {name} and outer.optimizer = {outer.kind}: {name} has an optimiser of its own around the "
+            "rounds; say server.strategy = fedavg, or outer.optimizer = none"
+        )
     if clash := sorted(set(params) & set(INSTEAD)):
         raise ConfigError(f"server.strategy_params.{clash[0]}: {INSTEAD[clash[0]]}")
     _check_params(name, MAKERS[name], params)

@@ -19,7 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -29,6 +29,7 @@ from flwr.app import Message, RecordDict
 from edgegossip import codecs
 from edgegossip import recipe as recipes
 from edgegossip.agreement import Agreement
+from edgegossip.engine.combine import with_outer
 from edgegossip.engine.server import ServerEngine
 from edgegossip.engine.server_boards import BoardPresence
 from edgegossip.engine.server_events import (
@@ -70,6 +71,7 @@ from edgegossip.flower.connection import LinkError, ServerCredentials
 from edgegossip.flower.messages import question_content, question_type, read_answer
 from edgegossip.flower.superlink import SUPERLINK_LOG, SuperLink, launch
 from edgegossip.frame import HEADER_BYTES, Limits
+from edgegossip.gossip import outer
 from edgegossip.layout import Layout
 from edgegossip.memory import Spool
 from edgegossip.recipe import Recipe
@@ -170,7 +172,8 @@ class Coordinator:
     ) -> None:
         layout.check(initial)
         server = recipe.server
-        strategy = make_strategy(server.strategy, server.strategy_params)
+        self._outer = outer.make(**asdict(recipe.outer))
+        strategy = make_strategy(server.strategy, server.strategy_params, self._outer)
         check_enough(strategy, server, len(boards))
         self._progress = None if checkpointer is None else checkpointer.load()
         self._recipe, self._evaluate, self._strategy = recipe, evaluate, strategy
@@ -332,6 +335,7 @@ class Coordinator:
         clock = RoundClock()
         channel = Channel.of(plan.layout, plan.run_id, plan.codec)
         combine = combiner(self._strategy, channel, plan.weighting == "uniform")
+        combine = with_outer(combine, self._outer, plan.layout)
         hooks = Hooks(
             check=superlink.check,
             identity=admission.name_of,

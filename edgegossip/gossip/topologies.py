@@ -144,7 +144,7 @@ def _neighbours(w: Matrix, i: int) -> Neighbours:
     return Neighbours(in_, out, MappingProxyType({j: float(w[i, j]) for j in (i, *in_)}))
 
 
-# -- By rule: rings, torus, complete, star, random regular
+# -- By rule: rings, torus, complete, star, random regular, random pairs
 
 
 def ring(n: int, weights: str | None = None) -> GraphTopology:
@@ -204,6 +204,19 @@ def random_regular(n: int, degree: int | None = None, seed: Seed = 0, weights: s
     while not _is_connected(n, edges):
         _swap(edges, generator)
     return build("random-regular", n, [edges], directed=False, weights=weights)
+
+
+def random_pairs(n: int, rounds: int = 16, seed: Seed = 0, weights: str | None = None) -> GraphTopology:
+    """Draw `rounds` matchings, which come again and again: in each round a node talks to one other
+    (one of an odd number to nobody). Weights 1/2. As gossip goes in Boyd, Ghosh, Prabhakar, Shah,
+    "Randomized gossip algorithms" (2006), and in NoLoCo (2025)."""
+    Range(4, 1024).check(f"rounds of random-pairs on {n} nodes", rounds, int)
+    generator = np.random.PCG64(seed)
+    matchings: list[list[Edge]] = []
+    while not _is_connected(n, [edge for pairs in matchings for edge in pairs]):
+        orders = [_shuffled(n, generator) for _ in range(rounds)]
+        matchings = [list(zip(order[::2], order[1::2], strict=False)) for order in orders]
+    return build("random-pairs", n, matchings, directed=False, weights=weights)
 
 
 def _cycle(n: int) -> list[Edge]:
@@ -354,6 +367,7 @@ _BUILDERS: Mapping[str, Callable[..., GraphTopology]] = MappingProxyType(
         "complete": complete,
         "star": star,
         "random-regular": random_regular,
+        "random-pairs": random_pairs,
         "exponential": exponential,
         "one-peer-exponential": one_peer_exponential,
         "file": _from_file,
@@ -377,7 +391,7 @@ def get(name: str, n: int, **params: Any) -> GraphTopology:
 
     Every one takes weights = "metropolis", "column" or "uniform" (default: Metropolis-Hastings if
     undirected, else column-stochastic); torus takes rows and cols, random-regular degree and seed,
-    file text, source and members (see `from_text`).
+    random-pairs rounds and seed, file text, source and members (see `from_text`).
 
     Raises ConfigError on an unknown name or parameter, a value out of range or fewer than two
     nodes; DataError on a file that cannot be understood.

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from edgegossip import codecs, gossip
 from edgegossip.engine.joining import PENDING_BYTES
 from edgegossip.files import text_of
 from edgegossip.frame import HEADER_BYTES, Limits
-from edgegossip.gossip import topologies
+from edgegossip.gossip import outer, topologies
 from edgegossip.gossip.base import GossipAlgorithm, NodeView, Topology
 from edgegossip.gossip.momentum import with_momentum
 from edgegossip.gossip.robust import with_robust_mixing
@@ -108,13 +108,19 @@ def frame_limit(layout: Layout) -> int:
 
 
 def make_algorithm(recipe: Recipe) -> GossipAlgorithm[Any]:
-    """Return the recipe's gossip algorithm, with robust mixing and momentum around it. Raises
-    ConfigError on an unknown name or parameter, and when the local optimiser is not what the
-    algorithm takes it for."""
+    """Return the recipe's gossip algorithm, with robust mixing, momentum and outer optimiser around
+    it. Raises ConfigError on an unknown name or parameter, and when the local optimiser is not what
+    the algorithm takes it for."""
     section, training = recipe.gossip, recipe.training
     if not recipe.run.script:  # a script's optimiser is seen when it joins
         require_gradient_steps(section, training.optimizer, training.momentum)
     algorithm = with_robust_mixing(
         gossip.get(section.algorithm, **section.params), section.malicious_nodes, section.malicious_rule
     )
-    return with_momentum(algorithm, section.momentum, section.momentum_factor)
+    if "none" not in (section.momentum, recipe.outer.optimizer):
+        raise ConfigError(
+            f"gossip.momentum = {section.momentum} and outer.optimizer = {recipe.outer.optimizer}: a run has one of the "
+            "two around its rounds; say none for the other"
+        )
+    algorithm = with_momentum(algorithm, section.momentum, section.momentum_factor)
+    return outer.with_outer(algorithm, outer.make(**asdict(recipe.outer)))

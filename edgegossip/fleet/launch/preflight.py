@@ -7,12 +7,12 @@ import importlib.util
 import socket
 import time
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 
 import numpy as np
 
 from edgegossip import codecs, training
-from edgegossip.gossip import topologies
+from edgegossip.gossip import outer, topologies
 from edgegossip.gossip.averaging import default_eta, memory_eta
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.mesh.address import Address
@@ -251,7 +251,7 @@ def _check_server(recipe: Recipe) -> None:
     from edgegossip.engine.server_frames import check_downlink
     from edgegossip.flower.combine import make_strategy
 
-    make_strategy(recipe.server.strategy, recipe.server.strategy_params)
+    make_strategy(recipe.server.strategy, recipe.server.strategy_params, outer.make(**asdict(recipe.outer)))
     check_downlink(codecs.get(recipe.server.downlink, **recipe.server.downlink_params))
 
 

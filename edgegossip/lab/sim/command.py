@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from edgegossip import recipe as recipes
@@ -16,7 +16,7 @@ from edgegossip.lab.sim import naming
 from edgegossip.lab.sim.campaign import REPLAY_EVERY, Result, campaign, cores, replayed, run, schedule_of, shrink
 from edgegossip.lab.sim.checkers import REPLAY
 from edgegossip.lab.sim.faults import EVERY_KIND
-from edgegossip.lab.sim.naming import Named
+from edgegossip.lab.sim.naming import OUTER, Named
 from edgegossip.lab.sim.schedule import Options, Schedule
 from edgegossip.lab.sim.server_schedule import ServerSchedule
 from edgegossip.recipe import Recipe
@@ -37,6 +37,9 @@ def fixed_by(recipe: Recipe, options: Options) -> Options:
     name, params = gossip.algorithm, dict(gossip.params)
     if gossip.momentum != "none":
         name, params = f"{name}+{gossip.momentum}", {**params, "momentum_factor": gossip.momentum_factor}
+    if (around := asdict(recipe.outer)).pop("optimizer") != "none":
+        name = f"{name}+{OUTER}{recipe.outer.optimizer}"
+        params |= {f"outer_{key}": value for key, value in around.items()}
     if gossip.malicious_nodes:
         params |= {"malicious_nodes": gossip.malicious_nodes, "malicious_rule": gossip.malicious_rule}
     places = dict(gossip.topology_params)
@@ -60,6 +63,11 @@ def _server(recipe: Recipe, options: Options) -> Options:
     if server.strategy != "fedavg":
         raise ConfigError(
             f"{name} has server.strategy = {server.strategy}, which is Flower's; the simulator has fedavg"
+        )
+    if recipe.outer.optimizer != "none":
+        raise ConfigError(
+            f"{name} has outer.optimizer = {recipe.outer.optimizer}; the simulator's coordinator has none, or heavy-ball with "
+            "lr 1 and momentum 0.9 (--server combiner=momentum): say outer.optimizer = none"
         )
     downlink = str(Named.of(server.downlink, server.downlink_params))
     settings = {

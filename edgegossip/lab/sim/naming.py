@@ -11,11 +11,13 @@ from typing import Any
 
 from edgegossip import codecs, gossip
 from edgegossip.files import text_of
-from edgegossip.gossip import topologies
+from edgegossip.gossip import outer, topologies
 from edgegossip.gossip.base import GossipAlgorithm, Topology
 from edgegossip.gossip.momentum import with_momentum
 from edgegossip.gossip.robust import with_robust_mixing
 from edgegossip.types import ConfigError
+
+OUTER = "outer-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +109,15 @@ def codec_of(named: Named) -> Any:
 
 @lru_cache(maxsize=4096)
 def algorithm_of(named: Named) -> GossipAlgorithm[Any]:
-    """Return the algorithm of `name`, or `name+momentum`; the parameter `momentum_factor` is the
-    momentum's, `malicious_nodes` and `malicious_rule` those of robust mixing. Raises
-    ConfigError."""
+    """Return the algorithm of `name`, `name+momentum` or `name+outer-optimizer`; the parameter
+    `momentum_factor` is the momentum's, `outer_lr` and so on the outer optimiser's,
+    `malicious_nodes` and `malicious_rule` those of robust mixing. Raises ConfigError."""
     name, plus, kind = named.name.partition("+")
     values = named.values
+    if kind.startswith(OUTER):
+        keys = [key for key in values if key.startswith("outer_")]
+        around = outer.make(kind.removeprefix(OUTER), **{key.removeprefix("outer_"): values.pop(key) for key in keys})
+        return outer.with_outer(algorithm_of(Named.of(name, values)), around)
     factor = values.pop("momentum_factor", 0.9) if plus else 0.9
     malicious, rule = int(values.pop("malicious_nodes", 0)), str(values.pop("malicious_rule", "nearest"))
     algorithm = with_robust_mixing(gossip.get(name, **values), malicious, rule)

@@ -24,6 +24,7 @@ from edgegossip.gossip import topologies
 from edgegossip.gossip.averaging import default_eta
 from edgegossip.gossip.base import NodeView, Topology
 from edgegossip.gossip.momentum import KINDS as MOMENTA
+from edgegossip.gossip.outer import KINDS as OPTIMIZERS
 from edgegossip.lab.sim import faults as fault_words
 from edgegossip.lab.sim import naming
 from edgegossip.lab.sim.faults import Fault
@@ -192,9 +193,11 @@ def edges(topology: Topology) -> set[tuple[int, int]]:
 
 @lru_cache(maxsize=1)
 def every_algorithm() -> tuple[Named, ...]:
-    """Return each algorithm twice as it is, and once with each momentum."""
-    plain = gossip.names()
-    return tuple(Named(n) for n in (*plain, *plain, *(f"{n}+{m}" for n in plain for m in MOMENTA if m != "none")))
+    """Return each algorithm twice as it is, and once with each momentum and each outer
+    optimiser."""
+    plain, around = gossip.names(), (*MOMENTA[1:], *(f"{naming.OUTER}{kind}" for kind in OPTIMIZERS))
+    wrapped = [f"{n}+{a}" for n in plain for a in around if not (n == "d2" and a.startswith(naming.OUTER))]
+    return tuple(Named(n) for n in (*plain, *plain, *wrapped))
 
 
 def with_params(seed: int, algorithm: Named, codec: Named) -> Named:

@@ -13,19 +13,18 @@ import contextlib
 import math
 import zlib
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edgegossip import frame as wire
 from edgegossip.agreement import Agreement, difference
 from edgegossip.checkpoint.registry import RunContext
 from edgegossip.checkpoint.store import Store
-from edgegossip.engine.combine import Combined, Combiner, Mean, WeightedUpdate
+from edgegossip.engine.combine import Mean, with_outer
 from edgegossip.engine.plausible import ServerLevels
 from edgegossip.engine.server import ServerEngine
 from edgegossip.engine.server_boards import BoardPresence
@@ -62,6 +61,7 @@ from edgegossip.engine.server_events import (
 from edgegossip.engine.server_frames import Channel, Replica, Uplink
 from edgegossip.engine.server_records import Progress
 from edgegossip.frame import Aux, Frame
+from edgegossip.gossip.outer import OuterOptimizer
 from edgegossip.lab.sim import naming
 from edgegossip.lab.sim.byzantine import Byzantine
 from edgegossip.lab.sim.checkers import Violation
@@ -88,41 +88,6 @@ BYE_S = 2.0  # after the end, for goodbyes under way
 LR = 0.1
 FOLDER = "/coordinator"
 SEND, TAKE, LOG, ROUND, BOOT, DIE, FAULT, WRITE = range(8)  # in the trace's hash
-
-
-class Momentum:
-    """Adds momentum at the server to FedAvg (Hsu et al. 2019): a combiner with a memory of its
-    own.
-
-    v' = MOMENTUM v + mean of the updates, x' = x + v'."""
-
-    def __init__(self, channel: Channel, *, uniform: bool) -> None:
-        self._mean = Mean(channel, uniform=uniform)
-        self._velocity: Vec = np.zeros(channel.layout.size, np.float32)
-
-    def choose(self, round: Round, x: Vec, boards: Sequence[int]) -> list[int]:
-        """Ask all of them."""
-        return list(boards)
-
-    def combine(self, round: Round, x: Vec, shares: Sequence[WeightedUpdate]) -> Combined:
-        """Make the next model of x float32[n] and at least one share."""
-        made = self._mean.combine(round, x, shares)
-        if made.model is None:
-            return made
-        velocity = np.float32(MOMENTUM) * self._velocity + (made.model - x)
-        if not np.isfinite(x + velocity).all():
-            return Combined(None, {s.name: "the model would not be finite" for s in shares})
-        self._velocity = velocity
-        return Combined(x + velocity, made.refused)
-
-    def snapshot(self) -> dict[str, NDArray[Any]]:
-        """Return the mean's memory and the velocity."""
-        return {**self._mean.snapshot(), "velocity": self._velocity.copy()}
-
-    def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
-        """Go on from what `snapshot` gave."""
-        self._mean.restore(snapshot)
-        self._velocity = snapshot["velocity"].copy()
 
 
 class Sent(NamedTuple):
@@ -361,9 +326,9 @@ class Coordinator:
         world.note(None, BOOT, 0 if progress is None else progress.round, "the coordinator starts")
         world.ledger.began(progress, world.clock.now)
         uniform = world.plan.weighting == "uniform"
-        combiner: Combiner = Mean(world.channel, uniform=uniform)
-        if world.schedule.settings.combiner == "momentum":
-            combiner = Momentum(world.channel, uniform=uniform)
+        momentum = world.schedule.settings.combiner == "momentum"
+        optimizer = OuterOptimizer("heavy-ball", lr=1.0, momentum=MOMENTUM) if momentum else None
+        combiner = with_outer(Mean(world.channel, uniform=uniform), optimizer, world.channel.layout)
         self.engine = ServerEngine(world.plan, world.initial, combiner)
         self._carry(self.engine.start(world.clock.now, progress), looked=False)
         world.clock.after(0.0, self._look, self.process)

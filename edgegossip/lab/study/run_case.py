@@ -10,8 +10,9 @@ import numpy as np
 
 from edgegossip import __version__, codecs, training
 from edgegossip import recipe as recipes
-from edgegossip.engine.combine import Combiner
+from edgegossip.engine.combine import Combiner, Mean, with_outer
 from edgegossip.engine.server_frames import Channel
+from edgegossip.gossip import outer
 from edgegossip.lab.results import Result, plain
 from edgegossip.lab.study.attack import Attack
 from edgegossip.lab.study.cases import Case
@@ -167,21 +168,22 @@ class _Server:
         return figures | {"train_loss": self._server.train_loss, "refused": self._server.refused}
 
 
-def _combiner(recipe: Recipe, channel: Channel) -> Combiner | None:
-    """Return what makes the next model by Flower's strategy; None for fedavg, which needs no
-    Flower. Raises ConfigError."""
+def _combiner(recipe: Recipe, channel: Channel) -> Combiner:
+    """Return what makes the next model, by Flower's strategy where that is not fedavg, which needs
+    no Flower. Raises ConfigError."""
     server = recipe.server
     if server.fraction < 1.0:
         raise ConfigError(
             f"server.fraction = {server.fraction:g}: a study plays every node in every round; use `edgegossip run` for others"
         )
+    optimizer, uniform = outer.make(**asdict(recipe.outer)), server.weighting == "uniform"
     if server.strategy == "fedavg":
-        return None
+        return with_outer(Mean(channel, uniform=uniform), optimizer, channel.layout)
     from edgegossip.flower.combine import check_enough, combiner_of_a_study, make_strategy
 
-    strategy = make_strategy(server.strategy, server.strategy_params)
+    strategy = make_strategy(server.strategy, server.strategy_params, optimizer)
     check_enough(strategy, server, recipe.run.nodes)
-    return combiner_of_a_study(strategy, channel, server.weighting == "uniform")
+    return with_outer(combiner_of_a_study(strategy, channel, uniform), optimizer, channel.layout)
 
 
 def _specs(recipe: Recipe) -> list[NodeSpec]:
