@@ -188,7 +188,7 @@ class WithOuter(Combiner):
 
     def __init__(self, combiner: Combiner, optimizer: OuterOptimizer, layout: Layout) -> None:
         self._combiner, self._optimizer, self._trained = combiner, optimizer, layout.trainable_size
-        self._memory: Memory = ()
+        self._memory: Memory = optimizer.init(layout.trainable_size)
 
     @override
     def choose(self, round: Round, x: Vec, boards: Sequence[Address]) -> list[Address]:

@@ -10,10 +10,10 @@ round begins with x + s, and mu = `momentum`, b1, b2 = `betas`, e = `epsilon`:
 - adam (FedOpt: Reddi et al. 2021, algorithm 2):  m <- b1 m + (1 - b1) d;  v <- b2 v + (1 - b2) d^2;
   s = lr m / (sqrt(v) + e)
 
-Where everybody hears everybody and the model travels as it is after the local steps (deep-squeeze
-or choco-sgd with fp32, parallel-sgd), d is the mean of the boards' updates and the whole is DiLoCo,
-or FedOpt, to rounding. Elsewhere d has the exchange in it: x + d = sum_j W_ij (x_j + delta_j). With
-pairs drawn at random and heavy-ball that is NoLoCo (Kolehmainen et al. 2025), whose equation
+Where everybody hears everybody, with fp32, d is the mean of the boards' updates and the whole is
+DiLoCo, or FedOpt, to rounding. Elsewhere d has the exchange in it: x + d = sum_j W_ij (x_j +
+delta_j). With pairs drawn at random and heavy-ball that is NoLoCo (Kolehmainen et al. 2025), whose
+equation
 
     s <- alpha s + beta mean_j delta_j - gamma (x - mean_j x_j),   mean over the board and its peer
 
@@ -28,28 +28,31 @@ by a bit.
 Deviations. (1) FedOpt's v starts at epsilon^2 or more, here at 0. (2) A round that was not gone
 through (the board caught up, or adopted another's model) begins with an empty memory: the way to
 somebody else's model is no update. (3) Values that are not trained (statistics of batch norm) are
-as the algorithm left them. (4) dpsgd shows its neighbours the model from before the local steps, so
-that mean and outer step come a round later; bagua-lp likewise."""
+as the algorithm left them. (4) dpsgd shows its neighbours the model from after the local steps, not
+before: that is what DiLoCo averages, and momentum would drive boards apart by what is a round
+old."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 from typing_extensions import override
 
 from edgegossip.choices import choose
 from edgegossip.gossip.around import Around
-from edgegossip.gossip.base import Action, GossipAlgorithm, NodeView
+from edgegossip.gossip.base import Action, GossipAlgorithm, NodeView, Topology
+from edgegossip.gossip.weights import Matrix, is_symmetric
 from edgegossip.layout import Layout
 from edgegossip.types import ConfigError, LocalUpdate, Vec
 
 MAX_MOMENTUM = 0.9999
-Memory: TypeAlias = tuple[Vec, ...]  # what an optimiser keeps, float32[trainable_size] each; empty: zeros
+Memory: TypeAlias = tuple[Vec, ...]  # what an optimiser keeps, float32[trainable_size] each
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,7 @@ class OuterOptimizer:
 
     Example:
         optimizer = OuterOptimizer("nesterov", lr=0.7, momentum=0.9)
+        memory = optimizer.init(layout.trainable_size)
         memory, lead = optimizer.lead(memory, moved)  # the next round begins with x + moved + lead
     """
 
@@ -85,6 +89,10 @@ class OuterOptimizer:
             if not (math.isfinite(value) and value > 0.0):
                 raise ConfigError(f"outer.{key} = {value!r} must be a number above 0")
 
+    def init(self, size: int) -> Memory:
+        """Return the memory before the first round."""
+        return tuple(np.zeros(size, np.float32) for _ in range(1 + (self.kind == "adam")))
+
     def lead(self, memory: Memory, moved: Vec) -> tuple[Memory, Vec]:
         """Return the memory after a round that moved the model by `moved`, and how much farther the
         step goes than that, both float32[trainable_size]. Neither argument is changed."""
@@ -94,15 +102,14 @@ class OuterOptimizer:
 
 def _momentum(o: OuterOptimizer, memory: Memory, d: Vec) -> tuple[Memory, Vec]:
     """Nesterov's step is lr (d + mu v), heavy-ball's lr v = lr (d + mu v of before)."""
-    before = np.float32(o.momentum) * memory[0] if memory else np.zeros_like(d)
+    before = np.float32(o.momentum) * memory[0]
     v = before + d
     more = np.float32(o.momentum) * v if o.kind == "nesterov" else before
     return (v,), np.float32(o.lr - 1.0) * d + np.float32(o.lr) * more
 
 
 def _adam(o: OuterOptimizer, memory: Memory, d: Vec) -> tuple[Memory, Vec]:
-    m, v = memory or (np.zeros_like(d), np.zeros_like(d))
-    b1, b2 = o.betas
+    (m, v), (b1, b2) = memory, o.betas
     m = np.float32(b1) * m + np.float32(1.0 - b1) * d
     v = np.float32(b2) * v + np.float32(1.0 - b2) * (d * d)
     root: Vec = np.sqrt(v)
@@ -130,20 +137,95 @@ def make(optimizer: str, lr: float = 0.0, **values: Any) -> OuterOptimizer | Non
 
 def with_outer(algorithm: GossipAlgorithm[Any], optimizer: OuterOptimizer | None) -> GossipAlgorithm[Any]:
     """Return `algorithm` with an outer optimiser around its rounds; itself for None. Raises
-    ConfigError around d2.
+    ConfigError where the two do not go together; `init` does for a topology on which boards would
+    be driven apart.
 
     Example:
-        diloco = with_outer(gossip.get("deep-squeeze"), OuterOptimizer("nesterov", lr=0.7))
+        diloco = with_outer(gossip.get("dpsgd"), OuterOptimizer("nesterov", lr=0.7))
     """
     if optimizer is None:
         return algorithm
-    if algorithm.name == "d2":
+    if algorithm.name in _WHY_NOT:
         raise ConfigError(
-            "gossip.algorithm = d2 with outer.optimizer: d2 takes off in every round what it takes for the gradient of the "
-            "one before, which an outer step is not; say gossip.algorithm = choco-sgd, or outer.optimizer = none"
+            f"outer.optimizer = {optimizer.kind} cannot be around {algorithm.name}: {_WHY_NOT[algorithm.name]}; use "
+            "gossip.algorithm = dpsgd or choco-sgd"
         )
+    if optimizer.kind == "adam" and algorithm.name != "parallel-sgd":
+        raise ConfigError(
+            f"outer.optimizer = adam cannot be around {algorithm.name}: its steps do not shrink with the way between boards, "
+            "which would never agree; use gossip.algorithm = parallel-sgd, run.mode = server, or outer.optimizer = nesterov"
+        )
+    if algorithm.name == "dpsgd":
+        from edgegossip.gossip.symmetric import after
+
+        rounds = cast("Any", algorithm)  # `rounds.Synchronous` around a `Symmetric`
+        algorithm = replace(rounds, scheme=replace(rounds.scheme, rule=after))
     gamma = optimizer.consensus or optimizer.lr
     return WithOuter(algorithm, replace(optimizer, lr=gamma), optimizer.lr / gamma)
+
+
+_ALIKE = ("parallel-sgd", "ad-psgd")  # which mix by no matrix
+_WHY_NOT = {
+    "d2": "it takes off in every round what it takes for the gradient of the one before, which an outer step is not",
+    "bagua-lp": "it mixes models from before the local steps, by which momentum drives boards apart",
+}
+
+
+def require_agreement(optimizer: OuterOptimizer, topology: Topology) -> None:
+    """Raise ConfigError where boards that do not train would be driven apart by their momentum:
+    where what they differ by grows over a period of the topology, from round to round
+
+        v <- mu v + (W - I) x,   x <- x + s
+
+    Pairs that are drawn anew do it, and links that go one way: the way that a board went last is
+    then not the one that leads to its next neighbour."""
+
+    def holds(momentum: float) -> bool:
+        return _growth(replace(optimizer, momentum=momentum), topology) <= 1.0  # type: ignore[arg-type]
+
+    if holds(optimizer.momentum):
+        return
+    best = next((m for m in range(int(100 * optimizer.momentum), -1, -1) if holds(m / 100)), None)
+    cure = "outer.lr must be lower there" if best is None else f"at most {best / 100:g} holds there"
+    raise ConfigError(
+        f"outer.momentum = {optimizer.momentum:g} of {optimizer.kind} drives boards apart on topology {topology.name!r}: {cure}"
+    )
+
+
+@lru_cache(maxsize=256)
+def _growth(o: OuterOptimizer, topology: Any) -> float:
+    """Return by how much at most a difference between boards grows in a period.
+
+    Symmetric weights: the second largest eigenvalue of the period, of all boards and of all but any
+    one. (The largest is 1: what all have in common stays.) Others: as if any eigenvalue were there
+    that rows or columns of sum 1 allow (Gershgorin), since boards and links that are lost make
+    others of them."""
+    period = [topology.matrix(round) for round in range(topology.period)]
+    if all(is_symmetric(w) for w in period):
+        graphs = [period, *([_without(w, k) for w in period] for k in range(topology.n))]
+        return max(_largest(o, graph, but=1) for graph in graphs)
+    own = min(float(w.diagonal().min()) for w in period)
+    circle = own + (1.0 - own) * np.exp(1j * np.pi * np.arange(1, 65) / 64)
+    return max(_largest(o, [np.array([[value]])]) for value in circle)
+
+
+def _without(w: Matrix, k: int) -> Matrix:
+    """Return W where node k is down: its weights stay with the others."""
+    left = np.delete(np.delete(w, k, axis=0), k, axis=1)
+    return left + np.diag(np.delete(w[:, k], k))
+
+
+def _largest(o: OuterOptimizer, period: Sequence[Any], but: int = 0) -> float:
+    """Return the largest eigenvalue of a period, but for so many that are next to 1."""
+    eye, lr, mu = np.eye(len(period[0])), o.lr, o.momentum
+    whole = np.eye(2 * len(eye))
+    for w in period:
+        way = w - eye
+        step, past = ((1.0 + mu) * way, mu * mu) if o.kind == "nesterov" else (way, mu)
+        whole = np.block([[eye + lr * step, lr * past * eye], [way, mu * eye]]) @ whole
+    values = np.linalg.eigvals(whole)
+    others = values[np.argsort(np.abs(values - 1.0))[but:]]
+    return float(np.round(np.abs(others).max(initial=0.0), 9))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -152,10 +234,10 @@ class State:
 
     inner: Any  # of the algorithm inside
     layout: Layout
+    memory: Memory  # the optimiser's
     x: Vec  # float32[n], the model at the start of the round, as training is shown it
-    memory: Memory = ()
-    # float32[trainable_size]: what x is ahead of the model that the algorithm inside has; None: by
-    # nothing, or it went into its local update of this round.
+    # float32[n]: what x is ahead of the model that the algorithm inside has; None: by nothing, or
+    # it went into its local update of this round.
     lead: Vec | None = None
 
 
@@ -188,31 +270,37 @@ class WithOuter(Around[State]):
 
     @override
     def model(self, s: State) -> Vec:
-        x = self.algorithm.model(s.inner)
-        if s.lead is not None:
-            x = x.copy()
-            x[: s.lead.size] += s.lead
-        return x
+        return self._ahead(s.inner, s.lead)
+
+    @override
+    def init(self, x: Vec, view: NodeView) -> State:
+        if self.algorithm.name not in _ALIKE:
+            require_agreement(self.optimizer, view.topology)
+        return Around.init(self, x, view)
 
     @override
     def begin(self, inner: Any, layout: Layout) -> State:
-        return State(inner, layout, self.algorithm.model(inner))
+        return State(inner, layout, self.optimizer.init(layout.trainable_size), self.algorithm.model(inner))
 
     @override
     def done(self, s: State, inner: Any) -> State:
-        trained = s.layout.trainable_size
+        trained, lead = s.layout.trainable_size, np.zeros_like(s.x)
         moved = self.algorithm.model(inner)[:trained] - s.x[:trained]
-        memory, lead = self.optimizer.lead(s.memory, moved)
-        s = State(inner, s.layout, s.x, memory, lead if lead.any() else None)
-        return replace(s, x=self.model(s))
+        memory, lead[:trained] = self.optimizer.lead(s.memory, moved)
+        ahead = lead if lead.any() else None
+        return State(inner, s.layout, memory, self._ahead(inner, ahead), ahead)
+
+    def _ahead(self, inner: Any, lead: Vec | None) -> Vec:
+        x = self.algorithm.model(inner)
+        return x if lead is None else x + lead
 
     def _from_inside(self, s: State, local: LocalUpdate) -> LocalUpdate:
         """Return the update as one of the model that the algorithm inside has."""
         if s.lead is None and self.scale == 1.0:
             return local
-        trained, delta = s.layout.trainable_size, local.delta.copy()
+        delta = local.delta.copy()
         with np.errstate(over="ignore", invalid="ignore"):  # the inner `step` says what is not finite
-            delta[:trained] *= np.float32(self.scale)
+            delta[: s.layout.trainable_size] *= np.float32(self.scale)
             if s.lead is not None:
-                delta[:trained] += s.lead
+                delta += s.lead
         return replace(local, delta=delta)

@@ -523,7 +523,8 @@ class DPsgd(Symmetric):
         return replace(self._clean(m), x=m.base, row=row), m.gathered.spread
 
     def _lean(self, ctx: RoundContext) -> bool:
-        return not self.keeps and isinstance(ctx.view.codec, Float) and len(ctx.neighbours.in_) == 1
+        lean = self.rule is before and not self.keeps and isinstance(ctx.view.codec, Float)
+        return lean and len(ctx.neighbours.in_) == 1
 
     def _add(self, m: Mixing, body: Body, ctx: RoundContext) -> Mixing:
         """Add eta W (p_j - p_i) to base, in place."""

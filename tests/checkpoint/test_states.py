@@ -32,7 +32,14 @@ from edgegossip.types import ConfigError, LocalUpdate
 FAULTS = "loss=0.2,duplication=0.2,crash,late-join,pause"
 ROOT = Path(__file__).parents[2] / "edgegossip"
 TOPOLOGIES = ("complete", "ring", "one-peer-exponential")
-ALGORITHMS = (*gossip.names(), *(f"choco-sgd+{kind}" for kind in KINDS[1:]), "sgp+quasi-global", "ad-psgd+nesterov")
+OUTER = ("deep-squeeze+outer-nesterov", "choco-sgd+outer-heavy-ball", "parallel-sgd+outer-adam")
+ALGORITHMS = (
+    *gossip.names(),
+    *(f"choco-sgd+{kind}" for kind in KINDS[1:]),
+    "sgp+quasi-global",
+    "ad-psgd+nesterov",
+    *OUTER,
+)
 
 
 class Replaced(NodeEngine):
@@ -71,7 +78,7 @@ def same_run(algorithm: str, codec: str, seed: int, rounds: int) -> bool:
     return True
 
 
-@pytest.mark.parametrize("algorithm", [*gossip.names(), "choco-sgd+quasi-global", "ad-psgd+nesterov"])
+@pytest.mark.parametrize("algorithm", [*gossip.names(), "choco-sgd+quasi-global", "ad-psgd+nesterov", *OUTER])
 def test_every_algorithm_goes_on_from_bytes(algorithm: str) -> None:
     assert same_run(algorithm, "fp32", 11, 4)
 

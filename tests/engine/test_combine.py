@@ -10,11 +10,12 @@ import pytest
 
 from edgegossip import codecs
 from edgegossip.codecs.base import Ctx
-from edgegossip.engine.combine import Mean, WeightedUpdate
+from edgegossip.engine.combine import Mean, WeightedUpdate, with_outer
 from edgegossip.engine.server_frames import Channel
 from edgegossip.frame import Aux, Kind
+from edgegossip.gossip.outer import OuterOptimizer, make
 from edgegossip.layout import Layout, TensorSpec
-from edgegossip.types import Vec
+from edgegossip.types import ConfigError, Vec
 
 LAYOUT = Layout.of([TensorSpec("a", (30, 10)), TensorSpec("b", (17,))])
 RNG = np.random.default_rng(5)
@@ -130,3 +131,85 @@ def test_beside_the_model_there_is_one_vector_of_its_size(length: float) -> None
         tracemalloc.stop()
         assert made.model is not None
         assert peak < 1.2 * x.nbytes
+
+
+def _round(channel: Channel, deltas: list[Vec]) -> list[WeightedUpdate]:
+    return [_share(channel, f"b{k}", d, 5.0 + k) for k, d in enumerate(deltas)]
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        OuterOptimizer("nesterov", lr=0.7, momentum=0.9),
+        OuterOptimizer("heavy-ball", lr=0.5, momentum=0.8),
+        OuterOptimizer("adam", lr=0.05, betas=(0.9, 0.99), epsilon=1e-3),
+    ],
+    ids=lambda o: o.kind,
+)
+def test_an_outer_optimiser_steps_by_the_mean_and_goes_on_from_a_snapshot(optimizer: OuterOptimizer) -> None:
+    """DiLoCo's and SlowMo's steps and algorithm 2 of FedOpt, in float64; a combiner that is made
+    anew in every round, from the snapshot of the one before."""
+    channel, x = _channel(), X
+    expected, m, v = X.astype(np.float64), np.zeros(LAYOUT.size), np.zeros(LAYOUT.size)
+    snapshot = with_outer(Mean(channel), optimizer, LAYOUT).snapshot()
+    for k in range(8):
+        combiner = with_outer(Mean(channel), optimizer, LAYOUT)
+        combiner.restore(snapshot)
+        shares = _round(channel, _deltas(3))
+        made = combiner.combine(k, x, shares)
+        snapshot = combiner.snapshot()
+        assert made.model is not None and not made.refused
+        moved = np.zeros(LAYOUT.size)
+        for share in shares:
+            moved += share.weight / 18.0 * channel.codec.decode(share.frame.body, LAYOUT)
+        if optimizer.kind == "adam":
+            m, v = 0.9 * m + 0.1 * moved, 0.99 * v + 0.01 * moved**2
+            expected = expected + optimizer.lr * m / (np.sqrt(v) + optimizer.epsilon)
+        else:
+            m = optimizer.momentum * m + moved
+            expected = expected + optimizer.lr * (moved + optimizer.momentum * m if optimizer.kind == "nesterov" else m)
+        np.testing.assert_allclose(made.model, expected, rtol=0, atol=1e-5)
+        x = made.model
+
+
+def test_an_outer_step_of_the_whole_way_is_the_mean_to_the_bit() -> None:
+    channel, plain = _channel(), Mean(_channel())
+    around = with_outer(Mean(channel), OuterOptimizer("nesterov", lr=1.0, momentum=0.0), LAYOUT)
+    x = X
+    for k in range(4):
+        shares = _round(channel, _deltas(2))
+        a, b = plain.combine(k, x, shares).model, around.combine(k, x, shares).model
+        assert a is not None and b is not None and a.tobytes() == b.tobytes()
+        x = a
+
+
+def test_a_round_without_a_model_leaves_the_outer_memory_as_it_was() -> None:
+    channel = _channel()
+    around = with_outer(Mean(channel), make("nesterov"), LAYOUT)
+    shares = _round(channel, _deltas(2))
+    around.combine(0, X, shares)
+    kept = {path: array.copy() for path, array in around.snapshot().items()}
+    bad = [replace(share, frame=replace(share.frame, body=bytes(8))) for share in shares]
+    assert around.combine(1, X, bad).model is None
+    huge = with_outer(Mean(channel), make("nesterov", lr=1000.0), LAYOUT)
+    large = _round(channel, [np.full(LAYOUT.size, 1e36, np.float32)] * 2)
+    made = huge.combine(0, X, large)
+    assert made.model is None and "outer step is so large" in made.why
+    for path, array in around.snapshot().items():
+        if "outer" in path:
+            np.testing.assert_array_equal(array, kept[path])
+
+
+def test_values_that_are_not_trained_take_no_outer_step() -> None:
+    layout = Layout.of([TensorSpec("w", (4,)), TensorSpec("mean", (2,), trainable=False)])
+    channel = Channel.of(layout, b"r" * 16, codecs.get("fp32"))
+    delta, x = np.arange(1, 7, dtype=np.float32), np.zeros(6, np.float32)
+    frame = channel.frame(Kind.UPDATE, delta, channel.codec.init(layout), Ctx(1, 0), 1, {Aux.EXAMPLES: 1.0})[0]
+    made = with_outer(Mean(channel), make("nesterov"), layout).combine(0, x, [WeightedUpdate("a", frame, 1.0)])
+    assert made.model is not None
+    np.testing.assert_allclose(made.model, [*(0.7 * 1.9 * delta[:4]), 5, 6], rtol=1e-6)
+
+
+def test_a_consensus_of_its_own_is_for_gossip() -> None:
+    with pytest.raises(ConfigError, match="outer.consensus is for run.mode = gossip"):
+        with_outer(Mean(_channel()), make("heavy-ball", consensus=0.5), LAYOUT)

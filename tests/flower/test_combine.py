@@ -15,7 +15,7 @@ from edgegossip import codecs
 from edgegossip import recipe as recipes
 from edgegossip.checkpoint.format import from_bytes, to_bytes
 from edgegossip.codecs.base import Ctx
-from edgegossip.engine.combine import Mean, WeightedUpdate
+from edgegossip.engine.combine import Mean, WeightedUpdate, with_outer
 from edgegossip.engine.plausible import ServerLevels
 from edgegossip.engine.server_frames import Channel
 from edgegossip.engine.server_records import Progress
@@ -23,6 +23,7 @@ from edgegossip.flower import Coordinator, CoordinatorCheckpointer
 from edgegossip.flower._private.runtime import flower_average
 from edgegossip.flower.combine import StrategyAdapter, combiner, make_strategy
 from edgegossip.frame import Aux, Kind
+from edgegossip.gossip.outer import make
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.recipe import CheckpointSection
 from edgegossip.types import ConfigError, RunError
@@ -60,6 +61,34 @@ def test_strategies_give_back_what_they_keep(name: str) -> None:
     other = combiner(make_strategy(name, {}), channel, uniform=False)
     other.restore(made.snapshot())
     assert other.snapshot().keys() == made.snapshot().keys()
+
+
+def test_heavy_ball_outside_is_flowers_fedavgm() -> None:
+    """One optimiser has two names; ours keeps no model a board."""
+    channel, rng = Channel.of(LAYOUT, b"r" * 16, codecs.get("fp32")), np.random.default_rng(1)
+    params = {"server_learning_rate": 0.6, "server_momentum": 0.8}
+    flowers = combiner(make_strategy("fedavgm", params), channel, uniform=True)
+    ours = with_outer(Mean(channel, uniform=True), make("heavy-ball", lr=0.6, momentum=0.8), LAYOUT)
+    x = y = rng.normal(size=LAYOUT.size).astype(np.float32)
+    for round in range(6):
+        shares = []
+        for name in "ab":
+            delta = rng.normal(size=LAYOUT.size).astype(np.float32)
+            aux = {Aux.EXAMPLES: 1.0, Aux.LOSS: 1.0, Aux.LEARNING_RATE: 0.1}
+            frame = channel.frame(Kind.UPDATE, delta, LAYOUT, Ctx(round, 0), round, aux)[0]
+            shares.append(WeightedUpdate(name, frame, 1.0, address=ord(name)))
+        flowers.choose(round, x, [97, 98])
+        a, b = flowers.combine(round, x, shares).model, ours.combine(round, y, shares).model
+        assert a is not None and b is not None
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-5)
+        x, y = a, b
+
+
+@pytest.mark.parametrize("name", ["fedavgm", "fedadagrad", "fedadam", "fedyogi"])
+def test_a_strategy_with_an_optimiser_of_its_own_takes_no_other(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"server.strategy = {name} and outer.optimizer = nesterov: .*say server"):
+        make_strategy(name, {}, make("nesterov"))
+    make_strategy("krum", {}, make("nesterov"))
 
 
 def test_a_run_has_a_number_of_its_own_that_outlives_its_coordinator(tmp_path: Path, sink: Memory) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from edgegossip import recipe as recipes
 from edgegossip.gossip.momentum import KINDS, WithMomentum
+from edgegossip.gossip.outer import WithOuter
 from edgegossip.node.spec import make_algorithm
 from edgegossip.recipe import GossipSection
 from edgegossip.types import ConfigError
@@ -32,6 +33,21 @@ def test_two_momenta_are_refused_with_the_way_out() -> None:
         ConfigError, match=r"gossip.momentum = nesterov and training.momentum = 0.9.*say training.momentum = 0"
     ):
         make_algorithm(chosen)
+
+
+def test_an_outer_optimiser_is_around_the_algorithm_whatever_the_local_one() -> None:
+    algorithm = make_algorithm(
+        recipes.load("quickstart-gossip", ["outer.optimizer=nesterov", "training.optimizer=adamw"])
+    )
+    assert isinstance(algorithm, WithOuter)
+    assert (algorithm.name, algorithm.optimizer.lr, algorithm.scale) == ("dpsgd+outer-nesterov", 0.7, 1.0)
+    sets = ["outer.optimizer=heavy-ball", "outer.lr=0.6", "outer.consensus=0.8", "outer.momentum=0.5"]
+    algorithm = make_algorithm(recipes.load("quickstart-gossip", sets))
+    assert isinstance(algorithm, WithOuter)
+    assert (algorithm.optimizer.lr, algorithm.optimizer.momentum, algorithm.scale) == (0.8, 0.5, 0.6 / 0.8)
+    sets = ["outer.optimizer=nesterov", "gossip.momentum=quasi-global", "training.momentum=0"]
+    with pytest.raises(ConfigError, match="quasi-global and outer.optimizer = nesterov: a run has one of the two"):
+        make_algorithm(recipes.load("quickstart-gossip", sets))
 
 
 @pytest.mark.parametrize(

@@ -193,11 +193,20 @@ def edges(topology: Topology) -> set[tuple[int, int]]:
 
 @lru_cache(maxsize=1)
 def every_algorithm() -> tuple[Named, ...]:
-    """Return each algorithm twice as it is, and once with each momentum and each outer
-    optimiser."""
-    plain, around = gossip.names(), (*MOMENTA[1:], *(f"{naming.OUTER}{kind}" for kind in OPTIMIZERS))
-    wrapped = [f"{n}+{a}" for n in plain for a in around if not (n == "d2" and a.startswith(naming.OUTER))]
-    return tuple(Named(n) for n in (*plain, *plain, *wrapped))
+    """Return each algorithm twice as it is, and once with each momentum and each outer optimiser
+    that it takes."""
+    plain = gossip.names()
+    momenta = [f"{n}+{m}" for n in plain for m in MOMENTA if m != "none"]
+    outers = [f"{n}+{naming.OUTER}{kind}" for n in plain for kind in OPTIMIZERS]
+    return tuple(Named(n) for n in (*plain, *plain, *momenta, *filter(_is_algorithm, outers)))
+
+
+def _is_algorithm(name: str) -> bool:
+    try:
+        naming.algorithm_of(Named(name))
+    except ConfigError:
+        return False
+    return True
 
 
 def with_params(seed: int, algorithm: Named, codec: Named) -> Named:
