@@ -32,7 +32,7 @@ class Sim:
     jobs: int | None = option(None, "Processes of a campaign. Default: one a core.", low=1, high=256)
     algorithms: tuple[str, ...] = option(
         (),
-        "Such as choco-sgd:eta=0.5 or sgp+nesterov; may be repeated. Default: drawn from all.",
+        "Such as choco-sgd:eta=0.5, sgp+nesterov or dpsgd+outer-nesterov; may be repeated. Default: drawn from all.",
         flag="--algorithm",
         metavar="NAME[+MOMENTUM][:KEY=VALUE,...]",
     )

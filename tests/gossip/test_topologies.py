@@ -17,7 +17,7 @@ from edgegossip.gossip.weights import is_column_stochastic, is_doubly_stochastic
 from edgegossip.types import ConfigError, UsageError
 
 BUILT_IN = tuple(name for name in topologies.names() if name != "file")
-UNDIRECTED = ("ring", "torus", "complete", "star", "random-regular")
+UNDIRECTED = ("ring", "torus", "complete", "star", "random-regular", "random-pairs")
 DIRECTED = ("directed-ring", "exponential", "one-peer-exponential")
 SIZES = (*range(2, 18), 25, 31, 32, 48, 63, 64)
 
@@ -119,6 +119,19 @@ def test_random_regular_draws_again_until_it_is_connected(monkeypatch: pytest.Mo
     monkeypatch.setattr(topologies, "_is_connected", lambda *a: verdicts.append(check(*a)) or verdicts[-1])
     assert topologies.get("random-regular", 8, degree=3, seed=1065).spectral_gap() > 0
     assert verdicts == [False, True]
+
+
+@given(st.integers(2, 24), st.integers(4, 40), st.integers(0, 2**64 - 1))
+def test_random_pairs_are_matchings_that_join_all_and_the_same_for_the_same_seed(n: int, rounds: int, seed: int) -> None:
+    topology = topologies.get("random-pairs", n, rounds=rounds, seed=seed)  # unconnected would raise
+    for r in range(rounds):
+        peers = [topology.neighbours(i, r).out for i in range(n)]
+        assert sorted(map(len, peers)) == [0] * (n % 2) + [1] * (n - n % 2)
+        assert all(peers[peer] == (i,) for i, found in enumerate(peers) for peer in found)
+    again = topologies.get("random-pairs", n, rounds=rounds, seed=seed)
+    assert [topology.edges(r) for r in range(rounds)] == [again.edges(r) for r in range(rounds)]
+    if n > 4:
+        assert len({topology.edges(r) for r in range(rounds)}) > 1
 
 
 @pytest.mark.parametrize("n", SIZES)

@@ -144,10 +144,10 @@ class ConvergenceCheck:
         world, algorithm = self.world, self.world.algorithm
         name = world.name
         exact = world.schedule.codec.name == "fp32"
-        if naming.OUTER in world.schedule.algorithm.name:  # it is ahead of what they agree on, by what each remembers
-            return "shrinks" if exact else "bounded"
         if name == "parallel-sgd":
             return "equal"
+        if naming.OUTER in world.schedule.algorithm.name:
+            return "shrinks" if exact else "bounded"
         staleness, quorum = naming.param_of(algorithm, "staleness", 0), naming.param_of(algorithm, "quorum", 1.0)
         if exact and not staleness and quorum >= 1.0 and name in MIXING:
             return "mixes"
@@ -161,10 +161,13 @@ class ConvergenceCheck:
         live = self.live
         if len(live) < 2 or not self.whole:
             return None
-        models = [world.algorithm.model(n.state) for n in live]
+        manner = self.manner()
+        # Those that must be equal are so but for what each remembers of the rounds before.
+        shown = innermost if manner == "equal" else lambda algorithm, state: algorithm.model(state)
+        models = [shown(world.algorithm, n.state) for n in live]
         before, now = spread(self.since), spread(models)
         size = float(np.abs(np.asarray([*models, *self.since], np.float64)).max())
-        manner, floor = self.manner(), FLOOR * max(size, 1.0)
+        floor = FLOOR * max(size, 1.0)
         if manner == "equal":
             whole = len(live) == world.schedule.nodes and not world.lied  # a node that is gone may have told some only
             return f"models that must be equal differ by {now:.4g}" if whole and now > floor else None

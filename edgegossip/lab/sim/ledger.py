@@ -97,15 +97,19 @@ class Ledger:
             account.mass = books(after)[0]
         if after.mass is None or after.finished or self.fault(node, after) is None:
             return
-        came, went = total(before.seen, peer, self._values), total(before.sent, peer, self._values)
-        for seen, sent in ((1, 0), (0, 1), (1, 1)):
-            mass = account.mass if adopts else account.mass + seen * came[0] - sent * went[0]
-            weight = account.weight + seen * came[1] - sent * went[1]
-            if _fault(after, mass, weight) is None:
-                account.mass, account.weight = mass, weight
-                if seen and sent:
-                    account.incarnations[peer] = self._incarnations[peer]
-                return
+        # Where a peer is met in several phases, each of them has books of its own, closed by a
+        # message of its own.
+        phases = sorted({phase for j, phase in (*before.seen, *before.sent) if j == peer})
+        for among in (phases, *([phase] for phase in phases)):
+            came, went = (total(totals, peer, self._values, among) for totals in (before.seen, before.sent))
+            for seen, sent in ((1, 0), (0, 1), (1, 1)):
+                mass = account.mass if adopts else account.mass + seen * came[0] - sent * went[0]
+                weight = account.weight + seen * came[1] - sent * went[1]
+                if _fault(after, mass, weight) is None:
+                    account.mass, account.weight = mass, weight
+                    if seen and sent and among == phases:
+                        account.incarnations[peer] = self._incarnations[peer]
+                    return
 
     def fault(self, node: int, audit: Audit) -> str | None:
         """Say what the node's books show wrongly."""
@@ -148,11 +152,11 @@ def exchanged(audits: Sequence[Audit]) -> NDArray[np.float64]:
     return total_mass
 
 
-def total(totals: Totals, peer: int, values: int) -> tuple[NDArray[np.float64], float]:
-    """Add up what an edge carried over the phases of the topology's period."""
+def total(totals: Totals, peer: int, values: int, phases: Sequence[int]) -> tuple[NDArray[np.float64], float]:
+    """Add up what an edge carried in these phases of the topology's period."""
     mass, weight = np.zeros(values), 0.0
-    for (other, _), (vector, scalar) in totals.items():
-        if other == peer:
+    for (other, phase), (vector, scalar) in totals.items():
+        if other == peer and phase in phases:
             mass += vector
             weight += scalar
     return mass, weight
