@@ -68,13 +68,14 @@ class OuterOptimizer:
     kind: str
     lr: float
     momentum: float = 0.9  # heavy-ball, nesterov
-    betas: tuple[float, ...] = (0.9, 0.99)  # adam
+    betas: Sequence[float] = (0.9, 0.99)  # adam
     epsilon: float = 1e-3  # adam
     consensus: float = 0.0  # heavy-ball, nesterov: how far a board goes towards its neighbours; 0: as lr
 
     def __post_init__(self) -> None:
         """Raises ConfigError on an unknown kind or a value out of range."""
         choose("outer.optimizer", self.kind, KINDS)
+        object.__setattr__(self, "betas", tuple(self.betas))  # a recipe's is a list
         if len(self.betas) != 2:
             raise ConfigError(f"outer.betas = {list(self.betas)} must be two numbers, such as [0.9, 0.99]")
         if self.consensus and self.kind == "adam":

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import get_type_hints
 
+import numpy as np
 import pytest
 
 from edgegossip import recipe as recipes
 from edgegossip.gossip.momentum import KINDS, WithMomentum
 from edgegossip.gossip.outer import WithOuter
-from edgegossip.node.spec import make_algorithm
+from edgegossip.layout import Layout, TensorSpec
+from edgegossip.node.spec import NodeSpec, make_algorithm, make_view
 from edgegossip.recipe import GossipSection
 from edgegossip.types import ConfigError
 
@@ -36,11 +38,13 @@ def test_two_momenta_are_refused_with_the_way_out() -> None:
 
 
 def test_an_outer_optimiser_is_around_the_algorithm_whatever_the_local_one() -> None:
-    algorithm = make_algorithm(
-        recipes.load("quickstart-gossip", ["outer.optimizer=nesterov", "training.optimizer=adamw"])
-    )
+    recipe = recipes.load("quickstart-gossip", ["outer.optimizer=nesterov", "training.optimizer=adamw"])
+    algorithm = make_algorithm(recipe)
     assert isinstance(algorithm, WithOuter)
     assert (algorithm.name, algorithm.optimizer.lr, algorithm.scale) == ("dpsgd+outer-nesterov", 0.7, 1.0)
+    layout, members = Layout.of([TensorSpec("w", (2,))]), ("a", "b", "c", "d")
+    state = algorithm.init(np.ones(2, np.float32), make_view(NodeSpec(recipe, "a", members, bytes(16)), layout))
+    assert algorithm.model(state).tolist() == [1.0, 1.0]
     sets = ["outer.optimizer=heavy-ball", "outer.lr=0.6", "outer.consensus=0.8", "outer.momentum=0.5"]
     algorithm = make_algorithm(recipes.load("quickstart-gossip", sets))
     assert isinstance(algorithm, WithOuter)

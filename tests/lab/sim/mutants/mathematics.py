@@ -7,6 +7,7 @@ from tests.lab.sim.mutants.mutant import Edit, Mutant
 SYMMETRIC = "edgegossip.gossip.symmetric:"
 PUSH = "edgegossip.gossip.push:"
 AROUND = "edgegossip.gossip.around:Around."
+OUTER = "edgegossip.gossip.outer:WithOuter."
 PUSH_SUM = ("sgp", "sparse-push", "quant-sgp")
 TOPK = {"codec": "topk:ratio=0.25"}
 EXACT = {"codec": "fp32"}
@@ -293,6 +294,24 @@ sent[key] = total""",
         equivalent=(
             "The step towards another's model gives the momentum a push of at most (1 - f) f of that way, which dies out by f a "
             "round: less than what training does. tests/gossip look at the momentum itself."
+        ),
+    ),
+    Mutant(
+        "outer-lead-turned-round",
+        "training is shown a model that is behind by what it should be ahead",
+        ("dpsgd+outer-nesterov", "deep-squeeze+outer-heavy-ball"),
+        (Edit(OUTER + "_ahead", "x + lead", "x - lead"),),
+        {"codec": "fp32", "topology": "ring", "faults": "delay=0.2"},
+    ),
+    Mutant(
+        "outer-lead-lost",
+        "what a model is ahead never gets to the algorithm inside",
+        ("dpsgd+outer-nesterov", "choco-sgd+outer-heavy-ball"),
+        (Edit(OUTER + "_from_inside", "delta += s.lead", "pass"),),
+        {"codec": "fp32", "topology": "ring", "faults": "delay=0.2"},
+        equivalent=(
+            "Boards then train from a model that is ahead of the one that they step from, which ends at the same point, only "
+            "later. tests/gossip compare the models with DiLoCo's."
         ),
     ),
 )
