@@ -72,9 +72,9 @@ def metrics(data: RunData, node: str, name: str) -> list[float]:
 @pytest.mark.parametrize(
     ("mode", "more"),
     [
-        ("gossip", ("gossip.algorithm=choco-sgd", "codec.name=minmax8")),
+        ("gossip", ("gossip.algorithm=choco-sgd", "codec.name=minmax8", "outer.optimizer=nesterov", "outer.momentum=0.4")),
         pytest.param("gossip", ("gossip.algorithm=ad-psgd", "gossip.topology=complete"), marks=pytest.mark.slow),
-        pytest.param("server", ("codec.name=minmax8",), marks=pytest.mark.slow),
+        pytest.param("server", ("codec.name=minmax8", "outer.optimizer=nesterov"), marks=pytest.mark.slow),
         pytest.param(
             "server",
             ("server.strategy=fedadam", "server.strategy_params.eta=0.01", "evaluation.where=coordinator"),
