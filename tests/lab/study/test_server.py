@@ -71,3 +71,19 @@ def test_updates_that_would_overflow_are_refused_and_a_round_without_any_ends_th
     with pytest.raises(UsageError, match="no update of round 1 can be used.*not be finite"):
         server.play(x, recorder)
     assert server.refused == 2
+
+
+@pytest.mark.parametrize(("optimizer", "algorithm"), [("nesterov", "dpsgd"), ("adam", "parallel-sgd")])
+def test_an_outer_optimiser_is_the_same_with_a_coordinator_and_without(base, optimizer, algorithm):
+    """Where everybody hears everybody it is one method: DiLoCo, or FedOpt. Boards have AdamW."""
+    local = {"training.optimizer": "adamw", "training.lr": 0.003, "training.local_steps": 4, "codec.name": "fp32"}
+    outer = {"outer.optimizer": optimizer, "outer.lr": 0.5 if optimizer == "nesterov" else 0.02}
+    server = {"run.mode": "server", "server.weighting": "uniform"}
+    gossip = {"run.mode": "gossip", "gossip.algorithm": algorithm, "gossip.topology": "complete"}
+    cases = [make_cases(with_settings(base, {**local, **outer, **mode}), Plan())[0] for mode in (server, gossip)]
+    with_server, without = (run_case(case, DataSetCache()) for case in cases)
+    assert with_server["state"] == without["state"] == "done"
+    assert with_server["loss"]["averaged"] == pytest.approx(without["loss"]["averaged"], rel=1e-3)
+    assert without["consensus_distance"][-1][1] < 1e-3
+    alone = run_case(make_cases(with_settings(base, {**local, **server}), Plan())[0], DataSetCache())
+    assert alone["loss"]["averaged"] != pytest.approx(with_server["loss"]["averaged"], rel=1e-2)
