@@ -151,6 +151,11 @@ def with_outer(algorithm: GossipAlgorithm[Any], optimizer: OuterOptimizer | None
             f"outer.optimizer = {optimizer.kind} cannot be around {algorithm.name}: {_WHY_NOT[algorithm.name]}; use "
             "gossip.algorithm = dpsgd or choco-sgd"
         )
+    if getattr(algorithm, "staleness", 0):
+        raise ConfigError(
+            f"gossip.params.staleness of {algorithm.name} must be 0 with outer.optimizer = {optimizer.kind}: momentum of old "
+            "news grows from round to round"
+        )
     if optimizer.kind == "adam" and algorithm.name != "parallel-sgd":
         raise ConfigError(
             f"outer.optimizer = adam cannot be around {algorithm.name}: its steps do not shrink with the way between boards, "

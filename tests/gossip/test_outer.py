@@ -274,6 +274,11 @@ def test_what_does_not_go_together_is_refused(name: str, values: dict[str, Any],
         with_outer(gossip.get(name), make(**values))
 
 
+def test_old_news_is_refused() -> None:
+    with pytest.raises(ConfigError, match="gossip.params.staleness of sgp must be 0 with outer.optimizer = nesterov"):
+        with_outer(gossip.get("sgp", staleness=1), make("nesterov"))
+
+
 def test_none_is_the_algorithm_itself() -> None:
     inner = gossip.get("dpsgd")
     assert with_outer(inner, make("none")) is inner

@@ -458,11 +458,11 @@ class _Run:
         self._averages.add(node.index, self._world.models[node.index][-1])
 
     def _apart(self) -> float:
-        """How far two nodes may be from each other when all is well: a round and the staleness on
-        every hop between them, as long as that leaves nobody behind; with a quorum whatever a node
-        may be behind before it is told."""
+        """How far two nodes may be from each other when all is well: a period of the topology, in
+        which they meet, and the staleness on every hop between them, as long as that leaves nobody
+        behind; with a quorum whatever a node may be behind before it is told."""
         world, n = self._world, self._world.schedule.nodes
-        hops = (n - 1) * (1 + naming.param_of(world.algorithm, "staleness", 0))
+        hops = (n - 1) * (world.topology.period + naming.param_of(world.algorithm, "staleness", 0))
         ahead = naming.param_of(world.algorithm, "max_ahead", 0) or hops + n
         return min(hops, ahead) if world.patient else hops + ahead
 
