@@ -72,7 +72,10 @@ def metrics(data: RunData, node: str, name: str) -> list[float]:
 @pytest.mark.parametrize(
     ("mode", "more"),
     [
-        ("gossip", ("gossip.algorithm=choco-sgd", "codec.name=minmax8", "outer.optimizer=nesterov", "outer.momentum=0.4")),
+        (
+            "gossip",
+            ("gossip.algorithm=choco-sgd", "codec.name=minmax8", "outer.optimizer=nesterov", "outer.momentum=0.4"),
+        ),
         pytest.param("gossip", ("gossip.algorithm=ad-psgd", "gossip.topology=complete"), marks=pytest.mark.slow),
         pytest.param("server", ("codec.name=minmax8", "outer.optimizer=nesterov"), marks=pytest.mark.slow),
         pytest.param(

@@ -122,7 +122,9 @@ def test_random_regular_draws_again_until_it_is_connected(monkeypatch: pytest.Mo
 
 
 @given(st.integers(2, 24), st.integers(4, 40), st.integers(0, 2**64 - 1))
-def test_random_pairs_are_matchings_that_join_all_and_the_same_for_the_same_seed(n: int, rounds: int, seed: int) -> None:
+def test_random_pairs_are_matchings_that_join_all_and_the_same_for_the_same_seed(
+    n: int, rounds: int, seed: int
+) -> None:
     topology = topologies.get("random-pairs", n, rounds=rounds, seed=seed)  # unconnected would raise
     for r in range(rounds):
         peers = [topology.neighbours(i, r).out for i in range(n)]
