@@ -171,15 +171,18 @@ class Mean(Combiner):
 
 
 def with_outer(combiner: Combiner, optimizer: OuterOptimizer | None, layout: Layout) -> Combiner:
-    """Return `combiner` with an outer optimiser around its rounds; itself for None. Raises
-    ConfigError for one with a consensus of its own: here all boards have one model."""
-    if optimizer is None:
-        return combiner
-    if optimizer.consensus:
+    """Return `combiner` with an outer optimiser around its rounds; itself for None. Raises what
+    `check_outer` does."""
+    check_outer(optimizer)
+    return combiner if optimizer is None else WithOuter(combiner, optimizer, layout)
+
+
+def check_outer(optimizer: OuterOptimizer | None) -> None:
+    """Raise ConfigError for an outer optimiser that is for gossip only."""
+    if optimizer is not None and optimizer.consensus:
         raise ConfigError(
             "outer.consensus is for run.mode = gossip: with a coordinator all boards have one model; say 0"
         )
-    return WithOuter(combiner, optimizer, layout)
 
 
 class WithOuter(Combiner):

@@ -57,7 +57,7 @@ Memory: TypeAlias = tuple[Vec, ...]  # what an optimiser keeps, float32[trainabl
 
 @dataclass(frozen=True, slots=True)
 class OuterOptimizer:
-    """An optimiser whose gradient is how far a round moved the model.
+    """Takes how far a round moved the model for its gradient.
 
     Example:
         optimizer = OuterOptimizer("nesterov", lr=0.7, momentum=0.9)

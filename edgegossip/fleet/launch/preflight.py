@@ -247,11 +247,15 @@ def _check_model(recipe: Recipe, name: NodeId) -> None:
 
 
 def _check_server(recipe: Recipe) -> None:
-    """Raises ConfigError when the strategy or the codec downwards cannot be made."""
+    """Raises ConfigError when the strategy, what is around it or the codec downwards cannot be
+    made."""
+    from edgegossip.engine.combine import check_outer
     from edgegossip.engine.server_frames import check_downlink
     from edgegossip.flower.combine import make_strategy
 
-    make_strategy(recipe.server.strategy, recipe.server.strategy_params, outer.make(**asdict(recipe.outer)))
+    optimizer = outer.make(**asdict(recipe.outer))
+    check_outer(optimizer)
+    make_strategy(recipe.server.strategy, recipe.server.strategy_params, optimizer)
     check_downlink(codecs.get(recipe.server.downlink, **recipe.server.downlink_params))
 
 

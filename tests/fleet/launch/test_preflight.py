@@ -57,6 +57,8 @@ MEMBERS = ("a", "b", "c", "d")
         (["training.device=gpu"], ConfigError, "must be auto, cpu, cuda, cuda:N or mps"),
         (['model.keep=["haed.*"]'], ConfigError, "model mlp: keep: no tensor of the model matches haed"),
         (["gossip.algorithm=d2", "training.optimizer=adam"], ConfigError, "say training.optimizer = sgd"),
+        (["outer.optimizer=adam"], ConfigError, "adam cannot be around dpsgd"),
+        (["outer.optimizer=nesterov", "gossip.topology=directed-ring"], ConfigError, "at most 0.42 holds there"),
     ],
 )
 def test_what_a_recipe_says_of_training_is_looked_at_before_the_run(
@@ -79,6 +81,15 @@ def test_a_coordinator_does_not_evaluate_a_part_of_a_model() -> None:
     settings = ['model.keep=["3.*"]', "evaluation.where=coordinator"]
     with pytest.raises(ConfigError, match=r"model.keep leave a part .* set evaluation.where = .boards"):
         preflight(recipes.load("quickstart-server", settings), MEMBERS)
+
+
+def test_an_outer_optimiser_of_a_coordinator_is_looked_at_before_the_run() -> None:
+    chosen = ["outer.optimizer=nesterov"]
+    preflight(recipes.load("quickstart-server", chosen), MEMBERS)
+    with pytest.raises(ConfigError, match="outer.consensus is for run.mode = gossip"):
+        preflight(recipes.load("quickstart-server", [*chosen, "outer.consensus=0.5"]), MEMBERS)
+    with pytest.raises(ConfigError, match="fedavgm has an optimiser of its own"):
+        preflight(recipes.load("quickstart-server", [*chosen, "server.strategy=fedavgm"]), MEMBERS)
 
 
 @pytest.mark.parametrize(("nodes", "ring"), [(4, False), (5, True), (6, False), (7, True), (8, False), (3, True)])
