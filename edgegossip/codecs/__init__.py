@@ -52,6 +52,7 @@ FILES = MappingProxyType(
         "sign": ("signsgd", "terngrad"),
         "sparse": ("topk", "randk", "dgc"),
         "lowrank": ("atomo", "powersgd"),
+        "stepped": ("dither", "deadzone"),
         "eden": ("eden",),
         "feedback": ("error-feedback", "ef-signsgd"),
         "per_tensor": ("per-tensor", "small-tensors"),
@@ -76,6 +77,8 @@ WIRE_IDS = MappingProxyType(
         14: "atomo",
         15: "powersgd",
         16: "per-tensor",
+        17: "dither",
+        18: "deadzone",
         19: "eden",
     }
 )

@@ -204,6 +204,18 @@ def _randk(codec: Any, x: Vec, layout: Layout) -> Claims:
     return Claims(True if exact else None, float(_squares(x, layout) @ (1 / share - 1)) * (1 + 2.0**-6) + 4.0**-8)
 
 
+def _dither(codec: Any, x: Vec, layout: Layout) -> Claims:
+    """A step's square over 12 for each value, exactly; with `bytes` the step follows from the
+    values and a little from the key."""
+    scale = codec.scale_of(x, layout)
+    if not scale.squares:
+        return Claims(True, 0.0)
+    if codec.bytes:
+        return Claims(True)
+    step = codec.step_of(x, layout, scale)
+    return Claims(True, scale.weight * step**2 / (12 * scale.squares) * (1 + 2.0**-16))
+
+
 def _shares(codec: Any, layout: Layout) -> NDArray[np.float64]:
     """k/n of every tensor, 1 of an empty one."""
     sizes = np.array([max(t.size, 1) for t in layout.tensors], np.float64)
@@ -247,6 +259,8 @@ _RULES: Mapping[str, Callable[[Any, Vec, Layout], Claims]] = {
     "dgc": _contraction,
     "powersgd": _contraction,
     "randk": _randk,
+    "dither": _dither,
+    "deadzone": _contraction,
     "eden": _eden,
     "atomo": lambda codec, x, layout: Claims(True),
 }

@@ -11,6 +11,27 @@ def isa() -> str: ...
 def available_isas() -> list[str]: ...
 def compiled_isas() -> list[str]: ...
 def first_nonfinite(x: ReadBuffer, offsets: ReadBuffer, isa: str | None = None) -> int: ...
+def steps_measure(
+    x: ReadBuffer,
+    offsets: ReadBuffer,
+    key: int | None,
+    step: float,
+    eighths: ReadBuffer,
+    share: int = 1,
+    isa: str | None = None,
+) -> tuple[float, float]: ...
+def steps_encode(
+    x: ReadBuffer, offsets: ReadBuffer, key: int | None, step: float, eighths: ReadBuffer, isa: str | None = None
+) -> bytes: ...
+def steps_decode(
+    body: ReadBuffer,
+    offsets: ReadBuffer,
+    dithered: bool,
+    n: int,
+    out: WriteBuffer | None = None,
+    weight: float | None = None,
+    isa: str | None = None,
+) -> int: ...
 def minmax8_encode(x: ReadBuffer, offsets: ReadBuffer, out: WriteBuffer, isa: str | None = None) -> int: ...
 def minmax8_decode(
     body: ReadBuffer, offsets: ReadBuffer, out: WriteBuffer, weight: float | None = None, isa: str | None = None

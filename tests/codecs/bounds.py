@@ -51,6 +51,19 @@ def half_a_step(x: Vec, layout: Layout) -> NDArray[np.float64]:
     return bound
 
 
+def half_a_common_step(error: float) -> Bound:
+    """dither: half of the step that gives this relative error, at least 2^-22 of the largest
+    value."""
+
+    def bound(x: Vec, layout: Layout) -> NDArray[np.float64]:
+        size = np.abs(x.astype(np.float64))
+        step = error * np.sqrt(12 * np.mean(size**2)) if x.size else 0.0
+        least = max(size.max(initial=0) / 2.0**21, 2.0**-126 if size.any() else 0.0)
+        return 0.5 * max(step, least) * (1 + ROUNDING) + size * 2.0**-22 + TINY
+
+    return bound
+
+
 def either(*bounds: Bound) -> Bound:
     """The larger of several bounds, value by value."""
     return lambda x, layout: np.maximum.reduce([bound(x, layout) for bound in bounds])

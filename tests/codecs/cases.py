@@ -19,12 +19,14 @@ from tests.codecs.bounds import (
     dropped,
     either,
     exact,
+    half_a_common_step,
     half_a_step,
     nearest_bfloat16,
     nearest_binary16,
     own_norm,
     own_norm_times,
     own_size,
+    own_size_times,
     scaled_by_n_over_k,
 )
 from tests.codecs.case import Case, Memory, case
@@ -69,6 +71,12 @@ CASES: tuple[Case, ...] = (
         norm_bound=own_norm_times(1.01),
         memory=error_feedback(0.5),
     ),
+    case("dither", bound=half_a_common_step(0.25), unbiased=True, random=True),
+    case("dither", {"error": 1.0, "allocation": 0.5}, unbounded="tensors differ in steps", unbiased=True, random=True),
+    case("dither", {"bytes": 400}, unbounded="as fine as the bytes allow", random=True),
+    case("deadzone", bound=own_size_times(1.25)),
+    case("deadzone", {"bytes": 300}, bound=own_size_times(1.25)),
+    case("deadzone", {"step": 0.01, "allocation": 1.0}, bound=own_size_times(1.25)),
     *(
         case("eden", {"bits": bits} if bits != 2 else {}, norm_bound=a_rotation_and(share), unbiased=True, random=True)
         for bits, share in ((2, 0.7), (1, 1.4), (3, 0.4), (4, 0.25))

@@ -45,6 +45,8 @@ def test_names_and_wire_ids_of_version_1() -> None:
         14: "atomo",
         15: "powersgd",
         16: "per-tensor",
+        17: "dither",
+        18: "deadzone",
         19: "eden",
     }
 

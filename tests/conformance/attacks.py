@@ -15,6 +15,7 @@ import numpy as np
 from edgegossip import codecs
 from tests.conformance import attacks_lowrank as lowrank
 from tests.conformance import attacks_quantised as quantised
+from tests.conformance import attacks_stepped as stepped
 from tests.conformance.pipeline import LAYOUT, RUN_ID, aux_entry, raw_frame
 
 _GOOD = raw_frame(aux=aux_entry(1, 0.5))
@@ -292,6 +293,7 @@ ATTACKS: Mapping[str, tuple[bytes, str]] = {
         "the minmax8 body has an invalid minimum and maximum for tensor bn.mean",
     ),
     **lowrank.ATTACKS,
+    **stepped.ATTACKS,
     **{
         name: attack
         for name, attack in quantised.ATTACKS.items()

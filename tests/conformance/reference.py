@@ -14,6 +14,7 @@ from tests.conformance import reference_quantised as quantised
 from tests.conformance.reference_eden import eden, eden_values
 from tests.conformance.reference_lowrank import atomo, atomo_values, powersgd, powersgd_values
 from tests.conformance.reference_sparse import randk, randk_values, topk, topk_values
+from tests.conformance.reference_stepped import deadzoned, deadzoned_values, dithered, dithered_values
 
 Shapes = tuple[tuple[int, ...], ...]
 Body = Callable[..., bytes]  # x, shapes and the parameters of PARAMS
@@ -136,6 +137,8 @@ REFERENCES: Mapping[str, tuple[Body, Values]] = {
     "terngrad": (quantised.terngrad, quantised.terngrad_values),
     "co3": (quantised.co3, quantised.co3_values),
     "signsgd": (quantised.signsgd, quantised.signsgd_values),
+    "dither": (dithered, dithered_values),
+    "deadzone": (deadzoned, deadzoned_values),
 }
 
 # Sets of parameters that golden vectors are made with, where the defaults are not enough.
@@ -181,4 +184,6 @@ PARAMS: Mapping[str, tuple[dict[str, Any], ...]] = {
     "terngrad": ({"stage": "raw"}, {"stage": "elias", "clip": 0.0}, _HUFFMAN, _RUNS),
     "co3": (_HUFFMAN, _RUNS, _ANS, {"stage": "raw", "decode_only": True}),
     "signsgd": ({"stage": "raw"},),
+    "dither": ({}, {"step": 2.0}, {"step": 0.00005, "allocation": 0.5}),
+    "deadzone": ({"step": 0.3}, {"step": 0.00005, "allocation": 1.0}),
 }

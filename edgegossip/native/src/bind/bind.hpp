@@ -48,5 +48,6 @@ void bind_sparse(nb::module_& m);
 void bind_pool(nb::module_& m);
 void bind_quantise(nb::module_& m);
 void bind_relay(nb::module_& m);
+void bind_stepped(nb::module_& m);
 
 }  // namespace edgegossip

@@ -19,4 +19,5 @@ NB_MODULE(_native, m) {
     edgegossip::bind_pool(m);
     edgegossip::bind_quantise(m);
     edgegossip::bind_relay(m);
+    edgegossip::bind_stepped(m);
 }

@@ -18,9 +18,11 @@
 #include "codec/kernels/half.hpp"
 #include "lowrank/kernels/matrix.hpp"
 #include "codec/kernels/minmax8.hpp"
+#include "codec/kernels/rans.hpp"
 #include "codec/kernels/runs.hpp"
 #include "codec/kernels/sparse.hpp"
 #include "codec/kernels/quantise.hpp"
+#include "codec/kernels/steps.hpp"
 
 static_assert(FLT_EVAL_METHOD == 0, "float arithmetic must round to float; the kernels are bit-exact across machines");
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "bodies are little-endian and written in place");
@@ -36,6 +38,8 @@ struct Kernels {
     MinMax8 minmax8;
     Sparse sparse;
     Quantise quantise;
+    Rans rans;
+    Steps steps;
     Matrix matrix;
     Eden eden;
 };

@@ -1,0 +1,268 @@
+"""`dither` and `deadzone`: one step for the whole model, and an entropy code that follows the data.
+
+Rate-distortion theory spends the same error on every value, whatever its tensor, and lets the
+entropy code make quiet tensors cheap (reverse water-filling). Codecs that scale by bucket or tensor
+do the opposite: they spend as many bits on values that hardly matter.
+
+`dither` (Schuchman 1964; Ziv 1985; Zamir and Feder 1992): q = round(x / step + u), x' = (q - u)
+step, u uniform in [-1/2, 1/2) from the message's key, so that the receiver subtracts it again. The
+error is uniform in +-step / 2 whatever x is: E[x'] = x, and E||x' - x||^2 = n step^2 / 12 exactly.
+Stochastic rounding, which does not subtract, has up to three times that. The eight values of a row
+have one u in each eighth of the interval, in an order that the key turns: each u is uniform, and
+the coder, which knows u, has a table for each pair of eighths.
+
+`deadzone` (Sullivan, "Efficient scalar quantization of exponential and Laplacian random variables",
+1996): |q| = floor(|x| / step + 1/3); x' is the mean of the values that become q, for |q| = 1, 2 and
+from 3 on, so ||x' - x|| <= ||x||. Biased, for error feedback and differences.
+
+The step of a tensor with deviation s (about zero) is `step` (s / that of all)^`allocation`, in
+eighths of an octave: 0 is one step for all, 1 the same relative error in every tensor. Exactly one
+of three parameters says how fine it is: `error`, the relative error ||x' - x|| / ||x||; `bytes`,
+that a body never exceeds; or `step`. A step is at least 2^-21 of the largest value, which is then
+at most so many steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from typing_extensions import override
+
+from edgegossip.codecs.base import Body, Ctx, StatelessCodec
+from edgegossip.codecs.checks import flat, nonfinite, require_out
+from edgegossip.codecs.keys import tensor_key
+from edgegossip.codecs.registry import Family, Param, check_fields, without_params
+from edgegossip.layout import Layout
+from edgegossip.native import coding, quantise, stepped
+from edgegossip.types import ConfigError, DecodeError, UsageError, Vec
+
+_DEFAULT_ERROR = 0.25
+_SMALLEST_STEP = 2.0**-126  # its reciprocal is finite
+_LARGEST_STEP = float(np.finfo(np.float32).max) / 2.0**13  # finite in every tensor: 12 octaves are the most
+_CLOSE = 1.01  # an error this near to what was asked for is good enough
+_FULL = 0.98  # of the bytes that were asked for
+_TRIES = 12
+_ENCODINGS = 6
+_MOST_EIGHTHS = 96
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """What a vector's steps follow from."""
+
+    squares: float  # sum of x^2
+    largest: float  # magnitude
+    eighths: stepped.Eighths  # of an octave, that tensors' steps are above the common one; or none
+    weight: float  # sum over values of the square of their step over the common one
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped(StatelessCodec):
+    """What both have in common. Its state is the layout."""
+
+    error: float = 0.0
+    bytes: int = 0
+    step: float = 0.0
+    allocation: float = 0.0
+
+    name: ClassVar[str]
+    wire_id: ClassVar[int]
+    dithered: ClassVar[bool]
+
+    def __post_init__(self) -> None:
+        check_fields(self, self.name, PARAMS)
+        given = [name for name in ("error", "bytes", "step") if getattr(self, name)]
+        if len(given) > 1:
+            raise ConfigError(f"codec {self.name}: {' and '.join(given)} are both given; give one of them")
+        if not given:
+            object.__setattr__(self, "error", _DEFAULT_ERROR)
+
+    @override
+    def encode(self, x: Vec, state: Layout, ctx: Ctx) -> tuple[Body, Layout]:
+        scale = self.scale_of(x, state)
+        key = tensor_key(ctx.key, 0) if self.dithered else None
+        if self.bytes:
+            return self._within(x, state, scale, key), state
+        return stepped.encode(x, state.offsets, key, self.step_of(x, state, scale), scale.eighths), state
+
+    @override
+    def decode(self, body: Body, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
+        require_out(layout, out, weight, body)
+        values = np.empty(layout.size, np.float32) if out is None else out
+        self._require(stepped.decode(flat(body), layout.offsets, self.dithered, layout.size, values, weight))
+        return values
+
+    def check(self, body: Body, layout: Layout) -> None:
+        """Raise DecodeError unless it can be decoded; writes nothing."""
+        self._require(stepped.decode(flat(body), layout.offsets, self.dithered, layout.size))
+
+    def _require(self, fault: int) -> None:
+        if fault:
+            raise DecodeError(f"the {self.name} body is invalid: {coding.FAULTS[fault]}")
+
+    def scale_of(self, x: Vec, layout: Layout) -> Scale:
+        """Return what the steps of float32[layout.size] follow from. Raises UsageError that names
+        the tensor when x is not finite."""
+        layout.check(x)
+        moments = quantise.moments_of(x, layout.offsets)
+        if bad := next((k for k, m in enumerate(moments, 1) if not math.isfinite(m.largest)), 0):
+            raise nonfinite(layout, bad - 1)
+        squares, largest = math.fsum(m.squares for m in moments), max(m.largest for m in moments)
+        if not self.allocation or not squares:
+            return Scale(squares, largest, stepped.ONE_STEP, float(layout.size))
+        mean = squares / layout.size
+        eighths = [
+            self._eighths(m.squares / t.size / mean) if t.size else 0
+            for m, t in zip(moments, layout.tensors, strict=True)
+        ]
+        weight = math.fsum(t.size * 2.0 ** (e / 4) for e, t in zip(eighths, layout.tensors, strict=True))
+        return Scale(squares, largest, np.array(eighths, np.int8), weight)
+
+    def _eighths(self, ratio: float) -> int:
+        """How many eighths of an octave the step of a tensor with this mean square, as a multiple
+        of that of all, is above the common one."""
+        if ratio == 0.0:
+            return 0
+        return max(-_MOST_EIGHTHS, min(_MOST_EIGHTHS, round(4 * self.allocation * math.log2(ratio))))
+
+    def step_of(self, x: Vec, layout: Layout, scale: Scale) -> float:
+        """Return the common step for float32[layout.size] where `error` or `step` is given; 0 where
+        all values are 0."""
+        if not scale.squares:
+            return 0.0
+        if self.step:
+            return _held(self.step, scale)
+        if self.dithered:
+            return _held(self.error * math.sqrt(12 * scale.squares / scale.weight), scale)
+        return self._step_for_error(x, layout, scale)
+
+    def _step_for_error(self, x: Vec, layout: Layout, scale: Scale) -> float:
+        """The dead zone's error follows from the values: measured, and the step is corrected."""
+        target = self.error**2 * scale.squares
+        search = _Search(self.error * math.sqrt(12 * scale.squares / scale.weight), scale)
+        for step in search:
+            found = max(0.0, stepped.measure(x, layout.offsets, None, step, scale.eighths).error)
+            if target / _CLOSE**2 <= found <= target * _CLOSE**2:
+                return step
+            search.tell(found > target, math.sqrt(target / found) if found else 2.0)
+        return search.low
+
+    def _within(self, x: Vec, layout: Layout, scale: Scale, key: int | None) -> Body:
+        """The body with about the smallest step that `bytes` hold. Raises UsageError where none
+        fits."""
+        body = best = stepped.encode(x, layout.offsets, key, 0.0, scale.eighths)  # of zeros
+        step = math.sqrt(scale.squares / scale.weight) if scale.squares else 0.0
+        target = 8.0 * (self.bytes - len(best))
+        for _ in range(_ENCODINGS):
+            if not step:
+                break
+            step = self._step_for_bits(x, layout, scale, step, target)
+            body = stepped.encode(x, layout.offsets, key, step, scale.eighths)
+            if len(best) < len(body) <= self.bytes:
+                best = body
+            if self.bytes * _FULL <= len(body) <= self.bytes or step >= _LARGEST_STEP:
+                break
+            # The estimate was off by as much as it will be next time.
+            target = max(target + 8.0 * (self.bytes - len(body)) - 0.004 * abs(target), -64.0)
+        if len(best) > self.bytes:
+            raise UsageError(
+                f"codec {self.name}: bytes = {self.bytes} do not hold a message of this model; allow {len(body)} or more"
+            )
+        return best
+
+    def _step_for_bits(self, x: Vec, layout: Layout, scale: Scale, first: float, target: float) -> float:
+        """About the smallest step with which the integers take at most so many bits, as far as can
+        be told from their histograms."""
+        key = 0 if self.dithered else None
+        search = _Search(first, scale)
+        for step in search:
+            bits = stepped.measure(x, layout.offsets, key, step, scale.eighths).bits
+            if target * _FULL <= bits <= target:
+                return step
+            search.tell(bits < target, 2.0 if bits > target else 0.5)
+        return search.high if search.high < math.inf else search.now
+
+
+class _Search(Iterator[float]):
+    """Steps to try, for what grows with the step. All of it is arithmetic that every machine rounds
+    alike."""
+
+    def __init__(self, first: float, scale: Scale) -> None:
+        self.low, self.high, self.now = 0.0, math.inf, first
+        self._next, self._scale, self._left = first, scale, _TRIES
+
+    def __next__(self) -> float:
+        if not self._left:
+            raise StopIteration
+        self._left -= 1
+        self.now = _held(self._next, self._scale)
+        return self.now
+
+    def tell(self, too_large: bool, factor: float) -> None:
+        """Say whether the last step was too large, and by what factor the next one may be better:
+        taken as long as it lies between the steps that are known to be too small and too large,
+        else their geometric mean."""
+        if too_large:
+            self.high = self.now
+        else:
+            self.low = self.now
+        wanted = self.now * factor
+        inside = self.low < wanted < self.high
+        self._next = wanted if inside else math.sqrt(max(self.low, _SMALLEST_STEP)) * math.sqrt(self.high)
+
+
+def _held(step: float, scale: Scale) -> float:
+    """A float32 that no value is too many steps of."""
+    smallest = scale.largest / stepped.MOST_STEPS
+    if scale.eighths.size:
+        smallest *= 2.0 ** (-int(scale.eighths.min()) / 8)
+    return float(np.float32(min(max(step, smallest, _SMALLEST_STEP), _LARGEST_STEP)))
+
+
+@dataclass(frozen=True, slots=True)
+class Dither(Stepped):
+    """Subtractive dither: unbiased, with an error that does not depend on x."""
+
+    name: ClassVar[str] = "dither"
+    wire_id: ClassVar[int] = 17
+    dithered: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
+class DeadZone(Stepped):
+    """Rounding with a dead zone about zero, to cells' means: biased."""
+
+    name: ClassVar[str] = "deadzone"
+    wire_id: ClassVar[int] = 18
+    dithered: ClassVar[bool] = False
+
+
+PARAMS = (
+    Param("error", 0.0, "relative error; 0.25 where bytes and step are not given either", low=0.0, high=4.0),
+    Param("bytes", 0, "most bytes of a message; 0: as error or step say", low=0, high=2**32),
+    Param("step", 0.0, "the step itself; 0: as error or bytes say", low=0.0, high=3e38),
+    Param(
+        "allocation",
+        0.0,
+        "how far a tensor's step follows its deviation: 0 not at all, 1 all the way",
+        low=0.0,
+        high=1.0,
+    ),
+)
+
+
+def _family(codec: type[Stepped], help: str) -> Family:
+    def make(**params: Any) -> Stepped:
+        return codec(**params)
+
+    return Family(codec.name, make, help, PARAMS, codec.wire_id, without_params(codec.name, codec))
+
+
+FAMILIES = (
+    _family(Dither, "one step for the model, subtractive dither, an adaptive entropy code: unbiased"),
+    _family(DeadZone, "one step for the model, a dead zone, an adaptive entropy code: biased"),
+)

@@ -1,0 +1,90 @@
+#include <nanobind/stl/tuple.h>
+
+#include <cfloat>
+#include <tuple>
+
+#include "bind/bind.hpp"
+#include "bind/gil.hpp"
+#include "codec/stepped.hpp"
+
+namespace edgegossip {
+namespace {
+
+using namespace coding;
+
+// What functions that look at values take alike.
+struct Given {
+    const Kernels& kernels;
+    const Buffer<float> x;
+    const std::vector<int64_t> offsets;
+    const Buffer<uint8_t> eighths;  // int8
+    const Stepped stepped;
+
+    Given(nb::handle x_object, nb::handle offsets_object, std::optional<uint64_t> key, double step, nb::handle eighths_object,
+          const Name& isa_name)
+        : kernels(*choose(isa_name).kernels),
+          x(x_object, "x", false),
+          offsets(read_offsets(offsets_object, x.size())),
+          eighths(eighths_object, "eighths", false),
+          stepped{offsets.data(), int64_t(offsets.size()) - 1, key.has_value(), key.value_or(0), float(step),
+                  eighths.size() == 0 ? nullptr : reinterpret_cast<const int8_t*>(eighths.data())} {
+        if (!(step >= 0 && step <= double(FLT_MAX))) throw nb::value_error("step must be a finite float32, not below 0");
+        if (stepped.eighths != nullptr) eighths.expect_size(stepped.tensors);
+    }
+};
+
+std::tuple<double, double> steps_measure(nb::handle x, nb::handle offsets, std::optional<uint64_t> key, double step, nb::handle eighths,
+                                         int64_t share, const Name& isa_name) {
+    const Given given(x, offsets, key, step, eighths, isa_name);
+    if (share < 1) throw nb::value_error("share must be at least 1");
+    Measure m;
+    {
+        WithoutGil unlocked;
+        DefaultFloatEnv env;
+        m = measure_steps(given.kernels, given.x.data(), given.stepped, share);
+    }
+    return {m.bits, m.error};
+}
+
+nb::bytes steps_encode(nb::handle x, nb::handle offsets, std::optional<uint64_t> key, double step, nb::handle eighths, const Name& isa_name) {
+    const Given given(x, offsets, key, step, eighths, isa_name);
+    std::vector<uint8_t> body;
+    {
+        WithoutGil unlocked;
+        DefaultFloatEnv env;
+        body = encode_steps(given.kernels, given.x.data(), given.stepped);
+    }
+    return nb::bytes(body.data(), body.size());
+}
+
+int64_t steps_decode(nb::handle body_object, nb::handle offsets_object, bool dithered, int64_t n, nb::handle out_object,
+                     std::optional<double> weight, const Name& isa_name) {
+    const Kernels& kernels = *choose(isa_name).kernels;
+    const std::vector<int64_t> offsets = read_offsets(offsets_object, n);
+    const Buffer<uint8_t> body(body_object, "body", false);
+    const float narrow = weight ? checked_weight(*weight) : 1.0f;
+    const auto decode = [&](float* out) {
+        WithoutGil unlocked;
+        DefaultFloatEnv env;
+        return decode_steps(kernels, body.data(), body.size(), offsets.data(), int64_t(offsets.size()) - 1, dithered, weight.has_value(), narrow,
+                            out);
+    };
+    if (out_object.is_none()) return decode(nullptr);
+    const Buffer<float> out(out_object, "out", true);
+    out.expect_size(n);
+    return decode(out.data());
+}
+
+}  // namespace
+
+void bind_stepped(nb::module_& m) {
+    using nb::literals::operator""_a;
+    m.def("steps_measure", &steps_measure, "x"_a.none(), "offsets"_a.none(), "key"_a.none(), "step"_a, "eighths"_a.none(), "share"_a = 1,
+          "isa"_a.none() = nb::none());
+    m.def("steps_encode", &steps_encode, "x"_a.none(), "offsets"_a.none(), "key"_a.none(), "step"_a, "eighths"_a.none(),
+          "isa"_a.none() = nb::none());
+    m.def("steps_decode", &steps_decode, "body"_a.none(), "offsets"_a.none(), "dithered"_a, "n"_a, "out"_a.none() = nb::none(),
+          "weight"_a.none() = nb::none(), "isa"_a.none() = nb::none());
+}
+
+}  // namespace edgegossip

@@ -1,0 +1,232 @@
+// Which models a string has. Blocks are sorted by how loud they are, in half octaves; neighbours in that order share a model where the
+// tables that this saves are worth more than the bits it costs. All of it is integer arithmetic, as every machine must make the same choice.
+#include <algorithm>
+#include <cstring>
+
+#include "codec/integers.hpp"
+#include "codec/log2.hpp"
+
+namespace edgegossip::coding {
+namespace {
+
+constexpr int LOUDNESS = 32;             // half octaves of a block's sum of magnitudes, at most 64 127
+constexpr uint64_t BIT = 1u << LOG2_FRACTION;
+constexpr uint64_t MODEL_BITS = 16, LEVEL_BITS = 5;
+constexpr uint64_t A_SLOT = 23;           // 2^16 log2(e) / RANS_SLOTS: what one slot less costs a value, in 2^-16 bits
+constexpr uint64_t INDEX_BITS = 64;        // around the string of blocks' models
+constexpr uint64_t ESCAPE_BITS = 20, FIRST_ESCAPE_BITS = 80;  // about
+constexpr uint32_t HALF_OCTAVES[2] = {1u << 20, 741455};      // 2^20, 2^19.5
+
+// How often each symbol occurs in each table.
+struct Counts {
+    uint32_t of[4][256] = {};
+    int64_t blocks = 0;
+
+    void add(const Counts& other) {
+        for (int t = 0; t < 4; t++)
+            for (int s = 0; s < 256; s++) of[t][s] += other.of[t][s];
+        blocks += other.blocks;
+    }
+};
+
+int magnitude_of(int symbol) { return (symbol + 1) / 2; }
+
+int loudness_of(const uint8_t* symbols, int64_t n) {
+    uint32_t sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += (uint32_t(symbols[i]) + 1) / 2;
+    return sum == 0 ? 0 : 1 + int(log2_fixed(sum) >> (LOG2_FRACTION - 1));
+}
+
+struct Cost {
+    uint64_t bits;  // in 2^-16
+    int largest;
+};
+
+// What a model of these counts costs, tables and all, and the magnitude beyond which values had better be escapes.
+Cost cost_of(const Counts& c, StringShape shape) {
+    const int tables = shape.places ? 4 : 1;
+    Counts joined;  // by table
+    uint64_t tail[MOST_MAGNITUDE + 2] = {}, total[4] = {}, all = 0;
+    for (int t = 0; t < 4; t++)
+        for (int s = 0; s < 256; s++) {
+            joined.of[t % tables][s] += c.of[t][s];
+            total[t % tables] += c.of[t][s];
+            all += c.of[t][s];
+            tail[std::min(magnitude_of(s), MOST_MAGNITUDE + 1)] += c.of[t][s];
+        }
+    for (int m = MOST_MAGNITUDE; m >= 0; m--) tail[m] += tail[m + 1];  // of magnitude m or more
+    if (tail[1] == 0) return {MODEL_BITS * BIT, 0};
+    const uint64_t a_level = LEVEL_BITS * BIT * uint64_t(tables) * (shape.magnitudes ? 1 : 2);
+    Cost best{UINT64_MAX, 0};
+    uint64_t slots = 0;  // what slots of rare symbols cost all others
+    for (int h = 1; h <= MOST_MAGNITUDE; h++) {
+        for (int t = 0; t < tables; t++) {
+            const uint32_t *const count = joined.of[t] + 2 * h - 1, both = count[0] + count[1];
+            for (int sign = 0; sign < 2; sign++) {
+                const uint64_t twice = shape.magnitudes ? both : 2 * uint64_t(count[sign]);
+                if (twice > 0 && RANS_SLOTS / 2 * twice < total[t]) slots += (total[t] - RANS_SLOTS / 2 * twice) * A_SLOT;
+            }
+        }
+        const uint64_t escapes = tail[h + 1];
+        const uint64_t bits = a_level * uint64_t(h) + slots + (escapes ? (FIRST_ESCAPE_BITS + ESCAPE_BITS * escapes) * BIT + all * A_SLOT : 0);
+        if (bits < best.bits) best = {bits, h};
+        if (escapes == 0) break;
+    }
+    uint64_t bits = (MODEL_BITS + LEVEL_BITS * uint64_t(tables)) * BIT + best.bits;
+    for (int t = 0; t < tables; t++) {
+        uint64_t known = 0, sum = 0;
+        for (int s = 0; s <= 2 * best.largest; s++) {
+            const uint64_t count = joined.of[t][s];
+            if (count == 0) continue;
+            known += count;
+            sum += count * log2_fixed(count);
+        }
+        if (known) bits += known * log2_fixed(known) - sum;
+    }
+    return {bits, best.largest};
+}
+
+// What naming a model takes for so many of all blocks.
+uint64_t naming(int64_t blocks, int64_t all) {
+    return blocks == 0 ? 0 : uint64_t(blocks) * (log2_fixed(uint64_t(all)) - log2_fixed(uint64_t(blocks)));
+}
+
+// Half octaves that `count` of `total` is below 1.
+uint8_t level_of(uint64_t count, uint64_t total) {
+    if (count == 0) return NO_LEVEL;
+    const uint64_t below = 2 * (log2_fixed(total) - std::min(log2_fixed(count), log2_fixed(total)));
+    return uint8_t(std::min<uint64_t>((below + BIT / 2) >> LOG2_FRACTION, NO_LEVEL - 1));
+}
+
+Model model_of(const Counts& c, StringShape shape) {
+    Model m;
+    m.largest = cost_of(c, shape).largest;
+    if (m.largest == 0) return m;
+    const int tables = shape.places ? 4 : 1, symbols = 2 * m.largest + 1;
+    uint64_t all = 0, escapes = 0;
+    for (int t = 0; t < tables; t++) {
+        uint64_t count[256] = {}, total = 0;
+        for (int s = 0; s < 256; s++) {
+            for (int place = t; place < 4; place += tables) count[s] += c.of[place][s];
+            all += count[s];
+            (s < symbols ? total : escapes) += count[s];
+        }
+        m.levels.push_back(level_of(count[0], total));
+        for (int h = 1; h <= m.largest; h++) {
+            const uint64_t plus = count[2 * h - 1], minus = count[2 * h];
+            if (shape.magnitudes) {
+                m.levels.push_back(level_of(plus + minus, 2 * total));
+            } else {
+                m.levels.push_back(level_of(plus, total));
+                m.levels.push_back(level_of(minus, total));
+            }
+        }
+        if (total == 0) m.levels[m.levels.size() - size_t(shape.magnitudes ? m.largest + 1 : symbols)] = 0;
+    }
+    if (escapes > 0) m.escapes = int(std::clamp<uint64_t>(RANS_SLOTS * escapes / all, 1, 255));
+    return m;
+}
+
+Models models_for(const std::vector<Counts>& loudness, const std::vector<uint8_t>& loud, int64_t n, StringShape shape) {
+    const int64_t blocks = int64_t(loud.size());
+    const int most = int(std::clamp<int64_t>((1 + n / VALUES_A_TABLE) / (shape.places ? 4 : 1), 1, MOST_MODELS));
+    std::vector<Counts> groups;
+    std::vector<uint64_t> costs;
+    uint8_t group_of[LOUDNESS + 1] = {};
+    for (int k = 0; k <= LOUDNESS; k++) {
+        if (loudness[size_t(k)].blocks == 0) continue;
+        group_of[k] = uint8_t(groups.size());
+        groups.push_back(loudness[size_t(k)]);
+        costs.push_back(cost_of(groups.back(), shape).bits + naming(groups.back().blocks, blocks));
+    }
+    // What joining groups k and k + 1 costs more.
+    const auto joint = [&](size_t k) {
+        Counts both = groups[k];
+        both.add(groups[k + 1]);
+        return int64_t(cost_of(both, shape).bits + naming(both.blocks, blocks)) - int64_t(costs[k] + costs[k + 1]);
+    };
+    std::vector<int64_t> joints;
+    for (size_t k = 0; k + 1 < groups.size(); k++) joints.push_back(joint(k));
+    while (!joints.empty()) {
+        const size_t k = size_t(std::min_element(joints.begin(), joints.end()) - joints.begin());
+        if (joints[k] >= 0 && int(groups.size()) <= most) break;
+        costs[k] = uint64_t(int64_t(costs[k] + costs[k + 1]) + joints[k]);
+        groups[k].add(groups[k + 1]);
+        groups.erase(groups.begin() + int64_t(k) + 1);
+        costs.erase(costs.begin() + int64_t(k) + 1);
+        joints.erase(joints.begin() + int64_t(k));
+        for (uint8_t& g : group_of) g = uint8_t(g - (g > k));
+        if (k < joints.size()) joints[k] = joint(k);
+        if (k > 0) joints[k - 1] = joint(k - 1);
+    }
+    Models m{shape.places, shape.magnitudes, {}, {}, 0};
+    for (const uint64_t c : costs) m.bits += c >> LOG2_FRACTION;
+    // Where nothing but chance makes blocks loud, one model is best, though no step on the way to it was worth taking.
+    if (groups.size() > 1) {
+        m.bits += INDEX_BITS;
+        Counts all;
+        for (const Counts& c : groups) all.add(c);
+        const uint64_t one = cost_of(all, shape).bits >> LOG2_FRACTION;
+        if (one <= m.bits) {
+            groups.assign(1, all);
+            m.bits = one;
+            std::fill(group_of, group_of + LOUDNESS + 1, uint8_t(0));
+        }
+    }
+    for (const Counts& c : groups) m.models.push_back(model_of(c, shape));
+    m.index.reserve(loud.size());
+    for (const uint8_t l : loud) m.index.push_back(group_of[l]);
+    return m;
+}
+
+}  // namespace
+
+Models choose_models(const uint8_t* symbols, int64_t n, StringShape shape) {
+    std::vector<Counts> loudness(LOUDNESS + 1);
+    std::vector<uint8_t> loud;
+    loud.reserve(size_t((n + RANS_BLOCK - 1) / RANS_BLOCK));
+    for (int64_t first = 0; first < n; first += RANS_BLOCK) {
+        const int64_t count = std::min<int64_t>(RANS_BLOCK, n - first);
+        const int l = loudness_of(symbols + first, count);
+        loud.push_back(uint8_t(l));
+        Counts& c = loudness[size_t(l)];
+        c.blocks++;
+        for (int64_t i = 0; i < count; i++) c.of[table_of(int(i & 7))][symbols[first + i]]++;
+    }
+    const StringShape one{false, shape.magnitudes};
+    Models m = models_for(loudness, loud, n, one);
+    if (shape.places && (1 + n / VALUES_A_TABLE) >= 4) {
+        Models four = models_for(loudness, loud, n, shape);
+        if (four.bits < m.bits) return four;
+    }
+    return m;
+}
+
+bool shares_of(const Models& all, const Model& m, int table, uint32_t shares[256]) {
+    std::fill(shares, shares + 256, 0u);
+    const int symbols = 2 * m.largest + 1, row = all.levels(m) / all.tables();
+    const uint32_t slots = RANS_SLOTS - uint32_t(m.escapes);
+    uint64_t weight[256] = {}, sum = 0;
+    for (int s = 0; s < symbols; s++) {
+        const uint8_t level = m.levels[size_t(table * row + (all.magnitudes ? magnitude_of(s) : s))];
+        if (level != NO_LEVEL) sum += weight[s] = HALF_OCTAVES[level & 1] >> (level >> 1);
+    }
+    if (sum == 0) return false;
+    // One slot for each, and of the others what its part of them is above one: as a running sum, so that they are all given.
+    uint64_t rest = slots, above = 0, before = 0;
+    for (int s = 0; s < symbols; s++) {
+        rest -= weight[s] > 0;
+        weight[s] = weight[s] * slots > sum ? weight[s] * slots - sum : weight[s] > 0;
+        above += weight[s];
+    }
+    for (int s = 0; s < symbols; s++) {
+        if (weight[s] == 0) continue;
+        const uint64_t after = before + weight[s];
+        shares[s] = uint32_t(1 + after * rest / above - before * rest / above);
+        before = after;
+    }
+    shares[RANS_ESCAPE] = uint32_t(m.escapes);
+    return true;
+}
+
+}  // namespace edgegossip::coding

@@ -1,0 +1,254 @@
+#include "codec/stepped.hpp"
+
+#include <algorithm>
+#include <cfloat>
+#include <cmath>
+#include <cstring>
+
+#include "codec/integers.hpp"
+#include "codec/quantised.hpp"
+
+namespace edgegossip::coding {
+namespace {
+
+constexpr int64_t CHUNK = 1 << 20;    // values
+constexpr int64_t PIECE = 1024;       // of a chunk, which stays in a core's cache
+constexpr int SHIFTS = 3;             // of magnitudes 1, 2, 3 and more
+constexpr double EIGHTHS[8] = {1.0,
+                               1.0905077326652577,
+                               1.189207115002721,
+                               1.2968395546510096,
+                               1.4142135623730951,
+                               1.5422108254079407,
+                               1.681792830507429,
+                               1.8340080864093424};  // 2^(k / 8)
+
+float shift_of(uint8_t byte) { return float(byte) / 256 - 0.5f; }
+
+// Steps of values one after the other.
+class Walk {
+public:
+    Walk(const Stepped& s, bool inverse) : s_(s), inverse_(inverse) {
+        if (s.eighths == nullptr) std::fill(values_, values_ + PIECE, value_of(0));
+    }
+
+    // Those of values first .. first + count, of which the first follows what was asked for before.
+    const float* next(int64_t first, int64_t count) {
+        if (s_.eighths == nullptr) return values_;
+        for (int64_t i = 0; i < count;) {
+            while (s_.offsets[tensor_ + 1] <= first + i) tensor_++;
+            const int64_t end = std::min(count, s_.offsets[tensor_ + 1] - first);
+            std::fill(values_ + i, values_ + end, value_of(s_.eighths[tensor_]));
+            i = end;
+        }
+        return values_;
+    }
+
+private:
+    float value_of(int eighths) const {
+        const float step = step_of(s_.step, eighths);
+        return inverse_ ? 1 / step : step;
+    }
+
+    const Stepped& s_;
+    const bool inverse_;
+    int64_t tensor_ = 0;
+    float values_[PIECE];
+};
+
+// What is left of magnitudes beside whole steps, by magnitude 0, 1, 2, 3 and more.
+struct Rests {
+    int64_t count[SHIFTS + 1] = {}, sum[SHIFTS + 1] = {};  // in 2^-16 of a step
+    double weight[SHIFTS + 1] = {}, first[SHIFTS + 1] = {}, second[SHIFTS + 1] = {};  // sums of step^2, times rest, times rest^2
+
+    void add(const float* x, const float* inverse, const int32_t* q, int64_t n) {
+        for (int64_t i = 0; i < n; i++) {
+            const float size = std::fabs(x[i] * inverse[i]);
+            const int32_t whole = std::abs(q[i]), k = std::min(whole, SHIFTS);
+            const double rest = double(size) - double(whole), square = 1 / (double(inverse[i]) * double(inverse[i]));
+            count[k]++;
+            sum[k] += int64_t(std::floor(rest * 65536));
+            weight[k] += square;
+            first[k] += square * rest;
+            second[k] += square * rest * rest;
+        }
+    }
+
+    uint8_t shift(int k) const {
+        if (count[k] == 0) return 128;
+        const int64_t mean = sum[k] / count[k];
+        return uint8_t(std::clamp<int64_t>(((mean + 128) >> 8) + 128, 0, 255));
+    }
+
+    double error() const {
+        double total = second[0];
+        for (int k = 1; k <= SHIFTS; k++) {
+            const double s = double(shift_of(shift(k)));
+            total += second[k] - 2 * s * first[k] + s * s * weight[k];
+        }
+        return total;
+    }
+};
+
+// Values of a chunk as integers.
+void quantise_chunk(const Kernels& kernels, const float* x, const Stepped& s, int64_t first, int64_t count, Walk* inverse, Integers* to,
+                    Rests* rests) {
+    const int64_t padded = (count + STEPS_ROW - 1) / STEPS_ROW * STEPS_ROW;
+    to->symbols.resize(size_t(padded));
+    to->wide.clear();
+    int32_t q[PIECE];
+    Integers piece;
+    for (int64_t at = 0; at < count; at += PIECE) {
+        const int64_t n = std::min(PIECE, count - at), rows = (n + STEPS_ROW - 1) / STEPS_ROW * STEPS_ROW;
+        const float* const steps = inverse->next(first + at, n);
+        kernels.steps.quantise(x + first + at, steps, n, {s.dithered, s.key, first + at, {}}, q);
+        if (!s.dithered) rests->add(x + first + at, steps, q, n);
+        put_integers(q, rows, &piece);
+        std::memcpy(to->symbols.data() + at, piece.symbols.data(), size_t(rows));
+        to->wide.insert(to->wide.end(), piece.wide.begin(), piece.wide.end());
+    }
+}
+
+StringShape shape_of(bool dithered) { return {dithered, !dithered}; }
+
+void put32(uint32_t v, std::vector<uint8_t>* out) {
+    for (int k = 0; k < 32; k += 8) out->push_back(uint8_t(v >> k));
+}
+
+template <class T>
+T get(const uint8_t* p) {
+    T v;
+    std::memcpy(&v, p, sizeof v);
+    return v;
+}
+
+// A chunk of a body, from its shifts on.
+struct Chunk {
+    const uint8_t *p, *end;
+    int64_t first, count;
+};
+
+// The chunks of n values, which fill p .. end. 0 or a SectionError.
+int64_t find_chunks(const uint8_t* p, const uint8_t* end, int64_t n, bool dithered, std::vector<Chunk>* chunks) {
+    for (int64_t first = 0; first < n; first += CHUNK) {
+        const int64_t count = std::min(CHUNK, n - first), head = dithered ? 0 : SHIFTS;
+        int64_t size = end - p;
+        if (first + count < n) {
+            if (size < 4) return ENDS_EARLY;
+            size = get<uint32_t>(p);
+            p += 4;
+        }
+        if (size > end - p || size <= head) return ENDS_EARLY;
+        chunks->push_back({p, p + size, first, count});
+        p += size;
+    }
+    return p == end ? 0 : int64_t(BAD_STREAM);
+}
+
+int64_t decode_chunk(const Kernels& kernels, const Chunk& chunk, const Stepped& s, Walk* steps, bool accumulate, float weight, float* out) {
+    const uint8_t* p = chunk.p;
+    StepSpec spec{s.dithered, s.key, chunk.first, {}};
+    if (!s.dithered)
+        for (int k = 1; k <= SHIFTS; k++) spec.shift[k] = shift_of(*p++);
+    const int64_t padded = (chunk.count + STEPS_ROW - 1) / STEPS_ROW * STEPS_ROW;
+    static thread_local Integers integers;
+    if (const int64_t error = read_string(kernels.rans, p, chunk.end, padded, 0, &integers)) return error;
+    if (out == nullptr) return 0;
+    int32_t q[PIECE];
+    size_t wide = 0;
+    for (int64_t at = 0; at < chunk.count; at += PIECE) {
+        const int64_t n = std::min(PIECE, chunk.count - at), rows = (n + STEPS_ROW - 1) / STEPS_ROW * STEPS_ROW;
+        get_integers(integers, at, rows, &wide, q);
+        spec.first = chunk.first + at;
+        kernels.steps.restore(q, steps->next(spec.first, n), n, spec, accumulate, weight, out + spec.first);
+    }
+    return 0;
+}
+
+}  // namespace
+
+float step_of(float step, int eighths) { return float(std::ldexp(double(step) * EIGHTHS[eighths & 7], eighths >> 3)); }
+
+Measure measure_steps(const Kernels& kernels, const float* x, const Stepped& s, int64_t share) {
+    Measure m{};
+    Walk inverse(s, true);
+    Integers integers;
+    for (int64_t first = 0; first < s.n(); first += CHUNK * share) {
+        Rests rests;
+        quantise_chunk(kernels, x, s, first, std::min(CHUNK, s.n() - first), &inverse, &integers, &rests);
+        m.bits += double(choose_models(integers.symbols.data(), int64_t(integers.symbols.size()), shape_of(s.dithered)).bits);
+        m.error += rests.error();
+    }
+    return m;
+}
+
+std::vector<uint8_t> encode_steps(const Kernels& kernels, const float* x, const Stepped& s) {
+    std::vector<uint8_t> out;
+    if (s.dithered) {
+        put32(uint32_t(s.key), &out);
+        put32(uint32_t(s.key >> 32), &out);
+    }
+    uint32_t bits;
+    std::memcpy(&bits, &s.step, sizeof bits);
+    put32(bits, &out);
+    out.push_back(s.eighths != nullptr);
+    if (s.eighths != nullptr) out.insert(out.end(), s.eighths, s.eighths + s.tensors);
+    if (s.step == 0) return out;
+    Walk inverse(s, true);
+    Integers integers;
+    for (int64_t first = 0; first < s.n(); first += CHUNK) {
+        const int64_t count = std::min(CHUNK, s.n() - first);
+        const size_t before = out.size();
+        if (first + count < s.n()) put32(0, &out);
+        const size_t start = out.size();
+        Rests rests;
+        quantise_chunk(kernels, x, s, first, count, &inverse, &integers, &rests);
+        if (!s.dithered)
+            for (int k = 1; k <= SHIFTS; k++) out.push_back(rests.shift(k));
+        write_string(kernels.rans, integers, shape_of(s.dithered), &out);
+        if (start > before) {
+            const uint32_t size = uint32_t(out.size() - start);
+            std::memcpy(out.data() + before, &size, sizeof size);
+        }
+    }
+    return out;
+}
+
+int64_t decode_steps(const Kernels& kernels, const uint8_t* body, int64_t size, const int64_t* offsets, int64_t tensors, bool dithered,
+                     bool accumulate, float weight, float* out) {
+    const int64_t key_bytes = dithered ? 8 : 0;
+    if (size < key_bytes + 5) return ENDS_EARLY;
+    Stepped s{offsets, tensors, dithered, dithered ? get<uint64_t>(body) : 0, get<float>(body + key_bytes), nullptr};
+    const uint8_t own = body[key_bytes + 4];
+    if (own > 1) return BAD_CODER;
+    const uint8_t *p = body + key_bytes + 5, *const end = body + size;
+    if (own) {
+        if (end - p < tensors) return ENDS_EARLY;
+        s.eighths = reinterpret_cast<const int8_t*>(p);
+        p += tensors;
+    }
+    for (int64_t k = 0; k < (own ? tensors : 1); k++) {
+        const float step = step_of(s.step, own ? s.eighths[k] : 0);
+        if (!(step >= 0 && step <= FLT_MAX)) return BAD_SCALE;
+    }
+    if (s.step == 0) {
+        if (p != end) return BAD_STREAM;
+        if (out != nullptr && !accumulate) std::fill(out, out + s.n(), 0.0f);
+        return 0;
+    }
+    std::vector<Chunk> chunks;
+    if (const int64_t error = find_chunks(p, end, s.n(), dithered, &chunks)) return error;
+    // A sum changes only where all is good.
+    if (accumulate || out == nullptr) {
+        Walk steps(s, false);
+        for (const Chunk& chunk : chunks)
+            if (const int64_t error = decode_chunk(kernels, chunk, s, &steps, false, 1, nullptr)) return error;
+        if (out == nullptr) return 0;
+    }
+    Walk steps(s, false);
+    for (const Chunk& chunk : chunks)
+        if (const int64_t error = decode_chunk(kernels, chunk, s, &steps, accumulate, weight, out)) return error;
+    return 0;
+}
+
+}  // namespace edgegossip::coding

@@ -1,0 +1,42 @@
+// Bodies of dither and deadzone: a vector in steps, which all tensors share, or of each tensor its own; then integers (integers.hpp).
+//
+//   dither: u64 key | f32 step | u8 1 if tensors have steps of their own | i8 eighths of an octave, of each tensor
+//   chunks of 2^20 values: u32 size, of the last one none | deadzone: u8 shift of magnitudes 1, 2, 3 or more | a string of integers
+//
+// With a step of 0 all values are 0 and there are no chunks.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "runtime/kernels.hpp"
+
+namespace edgegossip::coding {
+
+struct Stepped {
+    const int64_t* offsets;
+    int64_t tensors;
+    bool dithered;
+    uint64_t key;
+    float step;
+    const int8_t* eighths;  // of an octave, for each tensor; or null
+    int64_t n() const { return offsets[tensors]; }
+};
+
+// A tensor's step.
+float step_of(float step, int eighths);
+
+// What a body would be: its bits, about, and the sum of (value - x)^2, both of one value in `share` of all.
+struct Measure {
+    double bits, error;
+};
+Measure measure_steps(const Kernels& kernels, const float* x, const Stepped& s, int64_t share);
+
+// The body of finite values, none of which is beyond STEPS_MOST steps.
+std::vector<uint8_t> encode_steps(const Kernels& kernels, const float* x, const Stepped& s);
+
+// Checks the body and then writes out = value or out += weight * value, where out is not null. 0 or a SectionError.
+int64_t decode_steps(const Kernels& kernels, const uint8_t* body, int64_t size, const int64_t* offsets, int64_t tensors, bool dithered,
+                     bool accumulate, float weight, float* out);
+
+}  // namespace edgegossip::coding

@@ -1,0 +1,73 @@
+"""Values in steps: the kernels behind dither and deadzone.
+
+A vector float32[n] is divided by a step, that of all tensors or of each its own, and rounded to
+integers, which are coded with models that follow their size from one block of 64 values to the
+next. docs/wire-format.md has the bytes. With a `key` values are rounded with subtractive dither,
+drawn from it and each value's index; without one (None) magnitudes are rounded down from 2/3 on,
+and values of 1, 2, 3 or more steps become the mean of their cell. `step` is a finite float32, not
+below 0, and no value may be beyond MOST_STEPS steps. `eighths`, int8[tensors], is empty or says by
+how many eighths of an octave each tensor's step is above `step`. `isa` and errors as in
+`edgegossip.native`. All is the same on every instruction set.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgegossip.native import _native
+from edgegossip.types import Vec
+
+if TYPE_CHECKING:
+    from edgegossip.native._native import ReadBuffer
+
+MOST_STEPS = 2**21
+Eighths: TypeAlias = NDArray[np.int8]
+ONE_STEP: Eighths = np.zeros(0, np.int8)  # eighths, where all tensors share the step
+
+
+class Measure(NamedTuple):
+    """What a body would be."""
+
+    bits: float  # about
+    error: float  # sum of (value - x)^2; of the dead zone alone, with dither it is that of the step
+
+
+def measure(
+    x: Vec,
+    offsets: ReadBuffer,
+    key: int | None,
+    step: float,
+    eighths: Eighths = ONE_STEP,
+    share: int = 1,
+    isa: str | None = None,
+) -> Measure:
+    """Return the size and the error of the body of x, float32[n], judged by one of `share` chunks
+    of 2^20 values; of `share` above 1 both must be multiplied by what that leaves out."""
+    return Measure(*_native.steps_measure(x, offsets, key, step, eighths.view(np.uint8), share, isa))
+
+
+def encode(
+    x: Vec, offsets: ReadBuffer, key: int | None, step: float, eighths: Eighths = ONE_STEP, isa: str | None = None
+) -> bytes:
+    """Return the body of x, float32[n], whose values are finite."""
+    return _native.steps_encode(x, offsets, key, step, eighths.view(np.uint8), isa)
+
+
+def decode(
+    body: ReadBuffer,
+    offsets: ReadBuffer,
+    dithered: bool,
+    n: int,
+    out: Vec | None = None,
+    weight: float | None = None,
+    isa: str | None = None,
+) -> int:
+    """Compute out = value or out += weight * value, float32[n]; without `out` only check the body.
+
+    Returns 0, or a key of `coding.FAULTS`. A sum is then as it was. Memory is at most 6 bytes for
+    each value of a chunk, whatever the body says.
+    """
+    return _native.steps_decode(body, offsets, dithered, n, out, weight, isa)

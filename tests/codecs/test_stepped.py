@@ -1,0 +1,146 @@
+"""dither and deadzone: what their parameters promise, and how near they come to the entropy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgegossip import codecs
+from edgegossip.codecs import claims
+from edgegossip.codecs.claims import entropy_bits
+from edgegossip.layout import Layout, TensorSpec
+from edgegossip.types import ConfigError, UsageError, Vec
+
+LARGE = 1 << 18
+
+
+def layout_of(*sizes: int) -> Layout:
+    return Layout.of(TensorSpec(f"t{k}", (int(n),)) for k, n in enumerate(sizes))
+
+
+def heavy(n: int, seed: int = 1) -> Vec:
+    """Values like a gradient's: a generalised normal of shape 0.6."""
+    rng = np.random.default_rng(seed)
+    x = rng.gamma(1 / 0.6, 1, n) ** (1 / 0.6) * rng.choice([-1, 1], n)
+    return (x / np.sqrt(np.mean(x**2))).astype(np.float32)
+
+
+def sent(name: str, x: Vec, layout: Layout, key: int = 1, **params: Any) -> tuple[int, Vec]:
+    """Bytes of the message, and what arrives."""
+    codec = codecs.get(name, **params)
+    body, _ = codec.encode(x, codec.init(layout), codecs.Ctx(key, 0))
+    return memoryview(body).nbytes, codec.decode(body, layout)
+
+
+@st.composite
+def vectors(draw: st.DrawFn) -> tuple[Layout, Vec]:
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    layout = layout_of(*rng.integers(0, 3000, rng.integers(1, 5)))
+    parts = [heavy(t.size, int(rng.integers(2**31))) * rng.choice([1e-3, 1.0, 50.0]) for t in layout.tensors]
+    x = np.concatenate(parts) * (rng.random(layout.size) < rng.choice([0.05, 1.0]))
+    return layout, x.astype(np.float32)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(vectors(), st.sampled_from(["dither", "deadzone"]), st.integers(200, 6000), st.sampled_from([0.0, 0.5, 1.0]))
+def test_bytes_are_never_exceeded(drawn: tuple[Layout, Vec], name: str, most: int, allocation: float) -> None:
+    layout, x = drawn
+    assert sent(name, x, layout, bytes=most, allocation=allocation)[0] <= most
+
+
+def test_bytes_are_used() -> None:
+    layout, x = layout_of(LARGE), heavy(LARGE)
+    for name in ("dither", "deadzone"):
+        for most in (3000, 40_000, 150_000):
+            assert 0.97 * most <= sent(name, x, layout, bytes=most)[0] <= most
+
+
+def test_too_few_bytes_are_refused_with_what_would_do() -> None:
+    layout, x = layout_of(*[5] * 40), heavy(200)
+    with pytest.raises(UsageError, match=r"bytes = 20 do not hold a message of this model; allow \d+ or more"):
+        sent("dither", x, layout, bytes=20, allocation=1.0)
+
+
+@pytest.mark.parametrize("allocation", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("error", [0.02, 0.25, 0.8])
+def test_the_error_is_what_was_asked_for(error: float, allocation: float) -> None:
+    layout = layout_of(LARGE // 2, 60_000, 900)
+    x = heavy(layout.size) * np.repeat([1.0, 0.05, 20.0], [LARGE // 2, 60_000, 900]).astype(np.float32)
+    for name in ("dither", "deadzone"):
+        _, y = sent(name, x, layout, error=error, allocation=allocation)
+        assert codecs.relative_error(x, y) == pytest.approx(error, rel=0.03), name
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(st.floats(0.01, 8), st.sampled_from([0.5, 1.0, 3.0]))
+def test_the_error_of_dither_is_uniform_whatever_a_value_is(value: float, step: float) -> None:
+    """Each value of a vector of one and the same has its own u: mean and variance are those of a
+    uniform error, and no u is more likely in one place of a row than in another."""
+    n = 1 << 15
+    x = np.full(n, value, np.float32)
+    error = (sent("dither", x, layout_of(n), step=step, key=7)[1].astype(np.float64) - x) / step
+    assert np.abs(error).max(initial=0) <= 0.5 + 1e-5
+    for place in error.reshape(-1, 8).T:
+        assert abs(place.mean()) <= 4 / np.sqrt(12 * place.size)
+        assert place.var() == pytest.approx(1 / 12, rel=0.1)
+    assert error.var() == pytest.approx(1 / 12, rel=0.02)
+
+
+def test_keys_give_errors_that_have_nothing_in_common() -> None:
+    layout, x = layout_of(LARGE), heavy(LARGE)
+    one, other = (sent("dither", x, layout, key=key)[1].astype(np.float64) - x for key in (1, 2))
+    assert abs(np.corrcoef(one, other)[0, 1]) < 4 / np.sqrt(LARGE)
+    assert abs(np.corrcoef(one[:-1], one[1:])[0, 1]) < 0.1  # the eighths of a row differ
+
+
+@pytest.mark.parametrize("step", [0.02, 0.1, 0.5, 1.0, 2.0, 5.0])
+def test_a_body_is_within_two_percent_of_the_entropy(step: float) -> None:
+    """From 0.14 to 7 bits a value, of values that have nothing in common but their law."""
+    x = heavy(LARGE)
+    coded = 8 * sent("deadzone", x, layout_of(LARGE), step=step)[0]
+    q = np.sign(x) * np.floor(np.abs(x) / np.float32(step) + np.float32(1 / 3))
+    assert coded <= 1.02 * LARGE * entropy_bits(np.unique(q, return_counts=True)[1])
+
+
+def test_knowing_the_dither_saves_bits() -> None:
+    """Less than the entropy of what is rounded with it."""
+    x = heavy(LARGE)
+    rng = np.random.default_rng(3)
+    q = np.round(x / np.float32(1.0) + rng.uniform(-0.5, 0.5, LARGE))
+    coded = 8 * sent("dither", x, layout_of(LARGE), step=1.0)[0]
+    assert coded < 0.98 * LARGE * entropy_bits(np.unique(q, return_counts=True)[1])
+
+
+def test_quiet_parts_cost_next_to_nothing() -> None:
+    """A tenth of the values is loud: the others take no step, and hardly a bit."""
+    quiet = heavy(LARGE)
+    quiet[LARGE // 10 :] *= 1e-4
+    loud, layout = quiet[: LARGE // 10], layout_of(LARGE)
+    alone = sent("deadzone", loud.copy(), layout_of(loud.size), step=0.5)[0]
+    assert sent("deadzone", quiet, layout, step=0.5)[0] <= alone + 200
+
+
+@pytest.mark.parametrize("name", ["dither", "deadzone"])
+def test_one_parameter_says_how_fine(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"codec {name}: error and bytes are both given; give one of them"):
+        codecs.get(name, error=0.1, bytes=1000)
+    assert codecs.get(name) == codecs.get(name, error=0.25)
+
+
+def test_several_chunks_are_one_vector() -> None:
+    n = (1 << 20) + 12_345
+    x, layout = heavy(n), layout_of(n - 100, 100)
+    for name in ("dither", "deadzone"):
+        assert codecs.relative_error(x, sent(name, x, layout, error=0.3)[1]) == pytest.approx(0.3, rel=0.02)
+
+
+def test_what_dither_claims() -> None:
+    layout, x = layout_of(5000, 0, 300), heavy(5300)
+    stated = claims.claims_of(codecs.get("dither", error=0.3, allocation=0.4), x, layout)
+    assert stated.unbiased and stated.variance == pytest.approx(0.09, rel=0.01)
+    assert claims.claims_of(codecs.get("deadzone"), x, layout) == claims.Claims(False, 1.0)
+    assert claims.claims_of(codecs.get("dither"), np.zeros(5300, np.float32), layout).variance == 0.0

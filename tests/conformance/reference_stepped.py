@@ -1,0 +1,435 @@
+"""Bodies of dither and deadzone in plain Python: integers, tables and one value after the other.
+Shares no code with the product."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import struct
+from collections.abc import Iterator
+
+import numpy as np
+
+from tests.conformance.reference_lowrank import M32
+from tests.conformance.reference_quantised import moments
+from tests.conformance.reference_sparse import KEY, Shapes, low_first, split, to_bytes, varint
+
+F = np.float32
+GOLDEN = 0x9E3779B97F4A7C15
+
+
+def splitmix64(z: int) -> int:
+    z %= 2**64
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+    z = (z ^ z >> 27) * 0x94D049BB133111EB % 2**64
+    return z ^ z >> 31
+
+
+ALL_ZERO, PLAIN, CODED = range(3)
+SLOTS, LOW, BLOCK, ESCAPE, ABSENT, DEPTH = 4096, 1 << 16, 64, 255, 31, 3
+FRACTION = 16
+BIT = 1 << FRACTION
+MIXED = splitmix64(KEY + GOLDEN)  # the key of tensor 0
+Table = list[int]
+Model = tuple[int, int, list[int]]  # largest magnitude, share of escapes, levels
+
+
+def log2_table() -> list[int]:
+    table = []
+    for i in range(256):
+        x, log = (256 + i) << 23, 0
+        for _ in range(FRACTION + 1):
+            x = x * x >> 31
+            log = log << 1 | x >> 32
+            x >>= x >> 32
+        table.append((log + 1) >> 1)
+    return [*table, BIT]
+
+
+LOG2 = log2_table()
+
+
+def log2(v: int) -> int:
+    whole = v.bit_length() - 1
+    mantissa = v << (63 - whole)
+    at, rest = mantissa >> 55 & 255, mantissa >> 39 & 0xFFFF
+    return (whole << FRACTION) + LOG2[at] + ((LOG2[at + 1] - LOG2[at]) * rest >> 16)
+
+
+def folded(v: int) -> int:
+    return 2 * v - 1 if v > 0 else -2 * v
+
+
+def unfolded(z: int) -> int:
+    return (z + 1) // 2 if z & 1 else -(z // 2)
+
+
+def place(p: int) -> int:
+    return 3 - p % 8 if p % 8 < 4 else p % 8 - 4
+
+
+# Which models a string has.
+
+
+def cost(count: list[list[int]], tables: int, magnitudes: bool) -> tuple[int, int]:
+    """Bits in 2^-16, and the largest magnitude of a model for counts[table][symbol]."""
+    tail = [sum(sum(c[max(0, 2 * m - 1) :]) for c in count) for m in range(129)]
+    if tail[1] == 0:
+        return 16 * BIT, 0
+    rows, everything = joined(count, tables), sum(map(sum, count))
+    per, best, slots = 5 * BIT * tables * (1 if magnitudes else 2), (2**63, 0), 0
+    for h in range(1, 128):
+        for c in rows:
+            for some in c[2 * h - 1 : 2 * h + 1]:
+                twice = c[2 * h - 1] + c[2 * h] if magnitudes else 2 * some
+                slots += max(0, sum(c) - SLOTS // 2 * twice) * 23 if twice else 0
+        escapes = (80 + 20 * tail[h + 1]) * BIT + 23 * everything if tail[h + 1] else 0
+        best = min(best, (per * h + slots + escapes, h))
+        if not tail[h + 1]:
+            break
+    bits = (16 + 5 * tables) * BIT + best[0]
+    for c in rows:
+        some = [v for v in c[: 2 * best[1] + 1] if v]
+        if some:
+            bits += sum(some) * log2(sum(some)) - sum(v * log2(v) for v in some)
+    return bits, best[1]
+
+
+def joined(count: list[list[int]], tables: int) -> list[list[int]]:
+    return count if tables == 4 else [[sum(c) for c in zip(*count, strict=True)]]
+
+
+def level(count: int, total: int) -> int:
+    if not count:
+        return ABSENT
+    return min((2 * (log2(total) - min(log2(count), log2(total))) + BIT // 2) >> FRACTION, ABSENT - 1)
+
+
+def model(count: list[list[int]], tables: int, magnitudes: bool) -> Model:
+    h = cost(count, tables, magnitudes)[1]
+    if h == 0:
+        return 0, 0, []
+    levels, escapes = [], 0
+    for c in joined(count, tables):
+        total = sum(c[: 2 * h + 1])
+        escapes += sum(c[2 * h + 1 :])
+        row = [level(c[0], total)]
+        for m in range(1, h + 1):
+            plus, minus = c[2 * m - 1], c[2 * m]
+            row += [level(plus + minus, 2 * total)] if magnitudes else [level(plus, total), level(minus, total)]
+        levels += row if total else [0, *row[1:]]
+    everything = sum(map(sum, count))
+    return h, min(max(SLOTS * escapes // everything, 1), 255) if escapes else 0, levels
+
+
+def models_for(loud: list[int], counts: dict[int, list[list[int]]], n: int, tables: int, magnitudes: bool):
+    """Bits, the models and which one each block has."""
+    blocks, most = len(loud), min(max((1 + n // 1024) // tables, 1), 16)
+    group_of = {k: i for i, k in enumerate(sorted(counts))}
+    groups = [(counts[k], loud.count(k)) for k in sorted(counts)]
+
+    def price(group: tuple[list[list[int]], int]) -> int:
+        return cost(group[0], tables, magnitudes)[0] + group[1] * (log2(blocks) - log2(group[1]))
+
+    def both(k: int) -> tuple[list[list[int]], int]:
+        (a, i), (b, j) = groups[k : k + 2]
+        return [[u + v for u, v in zip(c, d, strict=True)] for c, d in zip(a, b, strict=True)], i + j
+
+    while len(groups) > 1:
+        more = [price(both(k)) - price(groups[k]) - price(groups[k + 1]) for k in range(len(groups) - 1)]
+        k = more.index(min(more))
+        if more[k] >= 0 and len(groups) <= most:
+            break
+        groups[k : k + 2] = [both(k)]
+        group_of = {loudness: g - (g > k) for loudness, g in group_of.items()}
+    bits = sum(price(g) >> FRACTION for g in groups)
+    if len(groups) > 1:
+        bits += 64
+        whole = [[sum(each) for each in zip(*rows, strict=True)] for rows in zip(*(g[0] for g in groups), strict=True)]
+        one = cost(whole, tables, magnitudes)[0] >> FRACTION
+        if one <= bits:
+            bits, groups, group_of = one, [(whole, blocks)], dict.fromkeys(group_of, 0)
+    return bits, tables, [model(g[0], tables, magnitudes) for g in groups], [group_of[k] for k in loud]
+
+
+def choose(symbols: list[int], places: bool, magnitudes: bool):
+    counts: dict[int, list[list[int]]] = {}
+    loud = []
+    for first in range(0, len(symbols), BLOCK):
+        block = symbols[first : first + BLOCK]
+        total = sum((s + 1) // 2 for s in block)
+        loud.append(1 + (log2(total) >> (FRACTION - 1)) if total else 0)
+        count = counts.setdefault(loud[-1], [[0] * 256 for _ in range(4)])
+        for i, s in enumerate(block):
+            count[place(i)][s] += 1
+    n = len(symbols)
+    found = models_for(loud, counts, n, 1, magnitudes)
+    if places and 1 + n // 1024 >= 4:
+        found = min(found, models_for(loud, counts, n, 4, magnitudes), key=lambda f: f[0])
+    return found
+
+
+def shares(m: Model, table: int, tables: int, magnitudes: bool) -> Table:
+    h, escapes, levels = m
+    row = levels[len(levels) // tables * table :][: len(levels) // tables]
+    weights = [0] * 256
+    for s in range(2 * h + 1):
+        k = row[(s + 1) // 2 if magnitudes else s]
+        weights[s] = 0 if k == ABSENT else (741455 if k & 1 else 1 << 20) >> (k >> 1)
+    slots, total = SLOTS - escapes, sum(weights)
+    above = [max(w * slots - total, 1) if w else 0 for w in weights]
+    ends = [0, *itertools.accumulate(above)]
+    rest = slots - sum(w > 0 for w in weights)
+    share = [
+        1 + b * rest // ends[-1] - a * rest // ends[-1] if w else 0
+        for w, (a, b) in zip(weights, itertools.pairwise(ends), strict=True)
+    ]
+    share[ESCAPE] = escapes
+    return share
+
+
+# Strings.
+
+
+def string(values: list[int], places: bool = False, magnitudes: bool = False, depth: int = 0) -> bytes:
+    z = [folded(v) for v in values]
+    width = max(z).bit_length()
+    bits = low_first(PLAIN, 2) + low_first(width, 5) + "".join(low_first(v, width) for v in z)
+    plain = to_bytes(bits if width else "00")
+    if len(plain) <= 8 or depth == DEPTH:
+        return plain
+    body = coded(values, places, magnitudes, depth + 1)
+    return body if len(body) < len(plain) else plain
+
+
+def nested(values: list[int], depth: int) -> bytes:
+    body = string(values, depth=depth)
+    return varint(len(body)) + body
+
+
+def coded(values: list[int], places: bool, magnitudes: bool, depth: int) -> bytes:
+    symbols = [min(folded(v), ESCAPE) for v in values]
+    size, tables, models, index = choose(symbols, places, magnitudes)
+    share = [[shares(m, t, tables, magnitudes) for t in range(tables)] if m[0] else [] for m in models]
+    escapes = []
+    for p, v in enumerate(values):
+        h = models[index[p // BLOCK]][0]
+        if abs(v) > h:
+            escapes.append(v - h if v > 0 else v + h)
+            symbols[p] = ESCAPE
+    many = size >= 1 << 16
+    bits = low_first(CODED, 2) + low_first(len(models) - 1, 4)
+    bits += "".join("01"[flag] for flag in (tables == 4, magnitudes, many, bool(escapes)))
+    for h, e, levels in models:
+        bits += low_first(h, 7)
+        if h:
+            bits += (low_first(e, 8) if escapes else "") + "".join(low_first(k, 5) for k in levels)
+    body = to_bytes(bits)
+    if escapes:
+        body += varint(len(escapes)) + nested(escapes, depth)
+    if len(models) > 1:
+        body += nested([unfolded(k) for k in index], depth)
+    lanes = 32 if many else 1
+    state, words = [LOW if many else 0] * lanes, b""
+    for p in reversed(range(len(symbols))):
+        of = share[index[p // BLOCK]]
+        if not of:
+            continue
+        row = of[place(p) if tables == 4 else 0]
+        f, first, x = row[symbols[p]], sum(row[: symbols[p]]), state[p % lanes]
+        if f == SLOTS:
+            continue
+        if x >= f << 20:
+            words, x = struct.pack("<H", x & 0xFFFF) + words, x >> 16
+        state[p % lanes] = (x // f << 12) + x % f + first
+    return body + struct.pack(f"<{lanes}I", *state) + words
+
+
+class Bits:
+    """Bits of bytes, low ones first."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data, self.at = data, 0
+        self.bits = "".join(format(b, "08b")[::-1] for b in data)
+
+    def take(self, width: int) -> int:
+        self.at += width
+        return int(self.bits[self.at - width : self.at][::-1], 2)
+
+    def rest(self) -> bytes:
+        return self.data[-(-self.at // 8) :]
+
+
+def read_nested(data: bytes, n: int) -> tuple[list[int], bytes]:
+    size, data = read_varint(data)
+    return read_string(data[:size], n), data[size:]
+
+
+def read_varint(data: bytes) -> tuple[int, bytes]:
+    value = shift = 0
+    for k, byte in enumerate(data):
+        value |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            return value, data[k + 1 :]
+    raise ValueError("no end")
+
+
+def read_string(data: bytes, n: int) -> list[int]:
+    bits = Bits(data)
+    kind = bits.take(2)
+    if kind == ALL_ZERO:
+        return [0] * n
+    if kind == PLAIN:
+        width = bits.take(5)
+        return [unfolded(bits.take(width)) for _ in range(n)]
+    count = bits.take(4) + 1
+    four, magnitudes, many, has_escapes = (bits.take(1) for _ in range(4))
+    tables, models = 4 if four else 1, []
+    for _ in range(count):
+        h = bits.take(7)
+        e = bits.take(8) if h and has_escapes else 0
+        levels = tables * (h + 1 if magnitudes else 2 * h + 1) if h else 0
+        models.append((h, e, [bits.take(5) for _ in range(levels)]))
+    data, escapes, index = bits.rest(), [], [0] * -(-n // BLOCK)
+    if has_escapes:
+        count, data = read_varint(data)
+        escapes, data = read_nested(data, count)
+    if len(models) > 1:
+        found, data = read_nested(data, len(index))
+        index = [folded(v) for v in found]
+    lanes = 32 if many else 1
+    state = list(struct.unpack_from(f"<{lanes}I", data))
+    words = list(struct.unpack(f"<{len(data) // 2 - 2 * lanes}H", data[4 * lanes :]))
+    share = [[shares(m, t, tables, bool(magnitudes)) for t in range(tables)] if m[0] else [] for m in models]
+    slots = [[[s for s, f in enumerate(row) for _ in range(f)] for row in of] for of in share]
+    values, taken, escaped = [], 0, iter(escapes)
+    for p in range(n):
+        k = index[p // BLOCK]
+        if not share[k]:
+            values.append(0)
+            continue
+        t = place(p) if four else 0
+        x = state[p % lanes]
+        s = slots[k][t][x % SLOTS]
+        row = share[k][t]
+        x = row[s] * (x >> 12) + x % SLOTS - sum(row[:s])
+        if x < LOW and taken < len(words):
+            x, taken = x << 16 | words[taken], taken + 1
+        state[p % lanes] = x
+        if s == ESCAPE:
+            v, h = next(escaped), models[k][0]
+            values.append(v + h if v > 0 else v - h)
+        else:
+            values.append(unfolded(s))
+    return values
+
+
+# Steps.
+
+
+def numbers(count: int) -> list[int]:
+    """The generator's of a vector."""
+    found = []
+    for i in range(count):
+        h = (i // 2 * 0x9E3779B9 + MIXED) & M32
+        h = ((h ^ h >> 16) * 0x7FEB352D + (MIXED >> 32)) & M32
+        h = (h ^ h >> 15) * 0x846CA68B & M32
+        h ^= h >> 16
+        found.append(h if i % 2 == 0 else (h << 16 | h >> 16) & M32)
+    return found
+
+
+def dither(count: int) -> Iterator[tuple[np.float32, int]]:
+    """u of each value, and where in its row it lies."""
+    w = numbers(-(-count // 8) * 8)
+    for i in range(count):
+        first = w[i // 8 * 8]
+        eighth = (i + (first & 3 | first >> 14 & 4)) % 8
+        yield F((eighth << 15 | w[i] >> 18 << 1 | 1) / 2**18 - 0.5), eighth
+
+
+def eighths_of(x: np.ndarray, shapes: Shapes, allocation: float) -> list[int]:
+    parts = list(split(x, shapes))
+    squares = [moments(part)[1] for part in parts]
+    mean = math.fsum(squares) / max(x.size, 1)
+    ratios = [s / part.size / mean if part.size else 0.0 for s, part in zip(squares, parts, strict=True)]
+    return [max(-96, min(96, round(4 * allocation * math.log2(r)))) if r else 0 for r in ratios]
+
+
+def head(x: np.ndarray, shapes: Shapes, error: float, step: float, allocation: float) -> tuple[bytes, np.ndarray]:
+    """The body's first bytes, and the step of each value."""
+    sizes = [int(np.prod(s, dtype=np.int64)) for s in shapes]
+    squares = math.fsum(moments(part)[1] for part in split(x, shapes))
+    if not squares:
+        return struct.pack("<fB", 0, 0), np.zeros(x.size, F)
+    eighths = eighths_of(x, shapes, allocation) if allocation else []
+    weight = math.fsum(n * 2.0 ** (e / 4) for n, e in zip(sizes, eighths, strict=True)) if eighths else float(x.size)
+    wanted = step or error * math.sqrt(12 * squares / weight)
+    smallest = float(np.abs(x).max()) / 2**21 * (2.0 ** (-min(eighths) / 8) if eighths else 1.0)
+    common = F(min(max(wanted, smallest, 2.0**-126), float(np.finfo(F).max) / 2**13))
+    own = [F(math.ldexp(float(common) * 2 ** (e % 8 / 8), e // 8)) for e in eighths or [0] * len(sizes)]
+    packed = struct.pack(f"<fB{len(eighths)}b", common, bool(eighths), *eighths)
+    return packed, np.repeat(np.array(own, F), sizes)
+
+
+def dithered(x: np.ndarray, shapes: Shapes, error: float = 0.25, step: float = 0.0, allocation: float = 0.0) -> bytes:
+    first, steps = head(x, shapes, error, step, allocation)
+    if not steps.any():
+        return struct.pack("<Q", MIXED) + first
+    inverse = F(1) / steps
+    rows = [0] * (-(-x.size // 8) * 8)
+    for i, (u, eighth) in enumerate(dither(x.size)):
+        q = int(np.rint(F(x[i] * inverse[i]) + u))
+        rows[i // 8 * 8 + eighth] = -q if eighth < 4 else q
+    return struct.pack("<Q", MIXED) + first + string(rows, places=True)
+
+
+def deadzoned(x: np.ndarray, shapes: Shapes, step: float, allocation: float = 0.0) -> bytes:
+    first, steps = head(x, shapes, 0.0, step, allocation)
+    if not steps.any():
+        return first
+    t = np.abs(x * (F(1) / steps))
+    size = (t + F(1 / 3)).astype(np.int64)
+    shift = []
+    for k in (1, 2, 3):
+        chosen = size == k if k < 3 else size >= 3
+        rest = sum(math.floor((float(v) - float(s)) * 65536) for v, s in zip(t[chosen], size[chosen], strict=True))
+        mean = math.trunc(rest / int(chosen.sum())) if chosen.any() else 0
+        shift.append(max(0, min(255, (mean + 128 >> 8) + 128)))
+    q = np.where(x < 0, -size, size).tolist()
+    return first + bytes(shift) + string(q + [0] * (-len(q) % 8), magnitudes=True)
+
+
+def steps_of(body: bytes, shapes: Shapes) -> tuple[np.ndarray, bytes]:
+    sizes = [int(np.prod(s, dtype=np.int64)) for s in shapes]
+    common, own = struct.unpack_from("<fB", body)
+    eighths = struct.unpack_from(f"<{len(shapes)}b", body, 5) if own else [0] * len(shapes)
+    each = [F(math.ldexp(common * 2 ** (e % 8 / 8), e // 8)) for e in eighths]
+    return np.repeat(np.array(each, F), sizes), body[5 + own * len(shapes) :]
+
+
+def dithered_values(body: bytes, shapes: Shapes, **params: float) -> list[float]:
+    steps, rest = steps_of(body[8:], shapes)
+    if not steps.any():
+        return [0.0] * steps.size
+    rows = read_string(rest, -(-steps.size // 8) * 8)
+    values = []
+    for i, (u, eighth) in enumerate(dither(steps.size)):
+        q = rows[i // 8 * 8 + eighth]
+        with np.errstate(over="ignore"):
+            values.append(held(F(F(-q if eighth < 4 else q) - u) * steps[i]))
+    return values
+
+
+def deadzoned_values(body: bytes, shapes: Shapes, **params: float) -> list[float]:
+    steps, rest = steps_of(body, shapes)
+    if not steps.any():
+        return [0.0] * steps.size
+    shift = [F(0), *(F(b / 256 - 0.5) for b in rest[:3])]
+    q = read_string(rest[3:], -(-steps.size // 8) * 8)[: steps.size]
+    return [held(F(np.sign(v)) * (F(F(abs(v)) + shift[min(abs(v), 3)]) * s)) for v, s in zip(q, steps, strict=True)]
+
+
+def held(v: np.float32) -> float:
+    return float(np.clip(v, np.finfo(F).min, np.finfo(F).max))
