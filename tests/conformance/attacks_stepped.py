@@ -15,6 +15,7 @@ _CODE, _PADDING = "a code is none *", "unused bits are set"
 _HEAD = struct.pack("<fB", 1.0, 0)
 _SHIFTS = b"\x80\x80\x80"
 _ZEROS = b"\0"
+_LOW = b"\0\0\1\0"  # a state as it must end
 
 
 def _dead(string: bytes, why: str, head: bytes = _HEAD + _SHIFTS) -> tuple[bytes, str]:
@@ -69,13 +70,12 @@ ATTACKS: Mapping[str, tuple[bytes, str]] = {
     "deadzone-states-cut": _dead(_coded(*_MODEL) + bytes(3), _EARLY),
     "deadzone-32-states-cut": _dead(_coded(*_MODEL, lanes=1) + bytes(64), _EARLY),
     "deadzone-half-a-word": _dead(_coded(*_MODEL) + bytes(5), _EARLY),
-    "deadzone-word-left": _dead(_coded((0, 7)) + bytes(6), _STREAM),
-    "deadzone-state-left": _dead(_coded((0, 7)) + b"\1\0\0\0", _STREAM),
+    "deadzone-word-left": _dead(_coded((0, 7)) + _LOW + bytes(2), _STREAM),
+    "deadzone-state-left": _dead(_coded((0, 7)) + b"\1\0\1\0", _STREAM),
+    "deadzone-words-cut": _dead(_coded(*_MODEL) + b"\0\0\0\xff", _STREAM),
     "deadzone-no-escapes": _dead(_coded((0, 7), escapes=1) + b"\0\0" + bytes(4), _STREAM),
     "deadzone-more-escapes-than-values": _dead(_coded((0, 7), escapes=1) + b"\xff\xff\xff\xff\7" + bytes(9), _STREAM),
     "deadzone-escapes-of-4-gib": _dead(_coded((0, 7), escapes=1) + b"\1\xff\xff\xff\xff\7" + bytes(4), _EARLY),
-    "deadzone-escapes-unused": _dead(
-        _coded((0, 7), escapes=1) + b"\1\1" + _bits((1, 2), (1, 5), (1, 1)) + bytes(4), _CODE
-    ),
+    "deadzone-escapes-unused": _dead(_coded((0, 7), escapes=1) + b"\1\1" + _bits((1, 2), (1, 5), (1, 1)) + _LOW, _CODE),
     "deadzone-strings-without-end": _dead((_coded((0, 7), escapes=1) + b"\1\x30") * 6 + bytes(8), "*"),
 }

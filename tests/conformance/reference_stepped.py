@@ -230,7 +230,7 @@ def coded(values: list[int], places: bool, magnitudes: bool, depth: int) -> byte
     if len(models) > 1:
         body += nested([unfolded(k) for k in index], depth)
     lanes = 32 if many else 1
-    state, words = [LOW if many else 0] * lanes, b""
+    state, words = [LOW] * lanes, b""
     for p in reversed(range(len(symbols))):
         of = share[index[p // BLOCK]]
         if not of:

@@ -123,6 +123,40 @@ class TopK(TorchCodec):
         return torch.zeros(shape.numel()).index_copy_(0, index.long(), values.float()).view(shape)
 
 
+class Steps(TorchCodec):
+    """Whole steps of a tensor for a relative error, as int16: with subtractive dither, which the
+    tensor's number gives both ends, or with a dead zone and the mean of what becomes 1, 2, 3 or
+    more steps."""
+
+    def __init__(self, error: float, dithered: bool) -> None:
+        self.error, self.dithered = error, dithered
+
+    @override
+    def encode(self, v: Tensor, k: int) -> Parts:
+        step = v.square().mean().mul(12).sqrt().mul(self.error).clamp(min=1e-30)
+        t = v / step
+        if self.dithered:
+            return step.view(1), torch.tensor([k]), (t + _dither(k, v.shape)).round().short()
+        size = (t.abs() + 1 / 3).floor()
+        rest = t.abs() - size
+        cells = [size == 1, size == 2, size > 2]
+        shifts = torch.stack([rest[cell].sum() / cell.sum().clamp(min=1) for cell in cells])
+        return step.view(1), shifts, (size * t.sign()).short()
+
+    @override
+    def decode(self, parts: Parts, shape: torch.Size) -> Tensor:
+        step, more, q = parts
+        if self.dithered:
+            return (q.float() - _dither(int(more), shape)) * step
+        size = q.abs().float()
+        shifts = torch.cat([torch.zeros(1), more])[size.clamp(max=3).long()]
+        return (size + shifts) * q.sign() * step
+
+
+def _dither(k: int, shape: torch.Size) -> Tensor:
+    return torch.rand(shape, generator=torch.Generator().manual_seed(k)) - 0.5
+
+
 class RandK(TopK):
     """torch.randperm chooses; values times n / k, so that the mean is right, or as they are when
     not `unbiased`."""
@@ -406,15 +440,19 @@ _RIVALS: dict[str, Callable[[Params], TorchCodec]] = {
     "topk": lambda p: TopK(p["ratio"], _dtype(p)),
     "randk": lambda p: RandK(p["ratio"], _dtype(p), unbiased=p.get("unbiased", True)),
     "dgc": lambda p: Dgc(p["ratio"], p["momentum"], _dtype(p)),
+    "dither": lambda p: Steps(p["error"], dithered=True),
+    "deadzone": lambda p: Steps(p["error"], dithered=False),
     "atomo": lambda p: Atomo(p.get("rank", 3)),
     "powersgd": lambda p: PowerSgd(p.get("rank", 2), p.get("decay", 1.0)),
 }
 # The only value with which the rival does what the codec does. Clipping is by the norm of the whole
 # model, the share of a warm-up changes from message to message, and powersgd's fp16 factors have a
-# scale for each column.
+# scale for each column. Steps follow an error, tensor by tensor.
 _LACKS: dict[str, dict[str, Any]] = {
     "dgc": {"clip": 0.0, "warmup_rounds": 0},
     "powersgd": {"values": "fp32"},
+    "dither": {"bytes": 0, "step": 0.0, "allocation": 0.0},
+    "deadzone": {"bytes": 0, "step": 0.0, "allocation": 0.0},
 }
 
 

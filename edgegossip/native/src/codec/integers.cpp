@@ -126,13 +126,16 @@ void write_coded(const Rans& kernels, const Integers& integers, StringShape shap
     std::vector<int32_t> beyond;  // of escapes
     std::vector<uint8_t> symbols = integers.symbols;
     size_t wide = 0;
-    for (int64_t p = 0; p < n; p++) {
-        uint8_t& s = symbols[size_t(p)];
-        const int largest = all.models[all.index[size_t(p / RANS_BLOCK)]].largest;
-        if (int(s) <= 2 * largest) continue;
-        const int32_t v = s == RANS_ESCAPE ? integers.wide[wide++] : unfolded(s);
-        beyond.push_back(v > 0 ? v - largest : v + largest);
-        s = RANS_ESCAPE;
+    for (int64_t first = 0; first < n; first += RANS_BLOCK) {
+        const int largest = all.models[all.index[size_t(first / RANS_BLOCK)]].largest;
+        const auto start = symbols.begin() + first, stop = symbols.begin() + std::min(n, first + RANS_BLOCK);
+        if (std::none_of(start, stop, [largest](uint8_t s) { return s > 2 * largest; })) continue;
+        for (auto s = start; s != stop; ++s) {
+            if (int(*s) <= 2 * largest) continue;
+            const int32_t v = *s == RANS_ESCAPE ? integers.wide[wide++] : unfolded(*s);
+            beyond.push_back(v > 0 ? v - largest : v + largest);
+            *s = RANS_ESCAPE;
+        }
     }
     const bool lanes = all.bits >= LANES_FROM;
     write_models(all, lanes, !beyond.empty(), out);
@@ -145,7 +148,7 @@ void write_coded(const Rans& kernels, const Integers& integers, StringShape shap
     if (all.models.size() > 1) write_nested(kernels, {all.index, {}}, depth, out);
     make_symbols(shares, room.data());
     uint32_t state[RANS_LANES];
-    std::fill(state, state + RANS_LANES, lanes ? RANS_LOW : 0u);
+    std::fill(state, state + RANS_LANES, RANS_LOW);
     static thread_local Scratch<uint8_t> words;
     words.need(2 * n);
     uint8_t* const end = words.data() + 2 * n;
@@ -269,7 +272,7 @@ int64_t read_coded(const Rans& kernels, Header* header, int64_t n, int depth, In
     out->wide.clear();
     kernels.read(&stream, lanes ? RANS_LANES : 1, models.data(), index.symbols.data(), n, out->symbols.data());
     for (int k = 0; k < (lanes ? RANS_LANES : 1); k++)
-        if (stream.state[k] != (lanes ? RANS_LOW : 0)) return BAD_STREAM;
+        if (stream.state[k] != RANS_LOW) return BAD_STREAM;
     if (stream.words != stream.end) return BAD_STREAM;
     size_t escape = 0;
     for (int64_t first = 0; has_escapes && first < n; first += RANS_BLOCK) {

@@ -21,10 +21,16 @@ constexpr uint32_t HALF_OCTAVES[2] = {1u << 20, 741455};      // 2^20, 2^19.5
 struct Counts {
     uint32_t of[4][256] = {};
     int64_t blocks = 0;
+    int end = 0;  // beyond the last symbol that occurs; found by `finish`
 
+    void finish() {
+        for (int s = 0; s < 256; s++)
+            if (of[0][s] + of[1][s] + of[2][s] + of[3][s] > 0) end = s + 1;
+    }
     void add(const Counts& other) {
+        end = std::max(end, other.end);
         for (int t = 0; t < 4; t++)
-            for (int s = 0; s < 256; s++) of[t][s] += other.of[t][s];
+            for (int s = 0; s < other.end; s++) of[t][s] += other.of[t][s];
         blocks += other.blocks;
     }
 };
@@ -45,11 +51,11 @@ struct Cost {
 // What a model of these counts costs, tables and all, and the magnitude beyond which values had better be escapes.
 Cost cost_of(const Counts& c, StringShape shape) {
     const int tables = shape.places ? 4 : 1;
-    Counts joined;  // by table
+    uint32_t joined[4][256] = {};  // by table
     uint64_t tail[MOST_MAGNITUDE + 2] = {}, total[4] = {}, all = 0;
     for (int t = 0; t < 4; t++)
-        for (int s = 0; s < 256; s++) {
-            joined.of[t % tables][s] += c.of[t][s];
+        for (int s = 0; s < c.end; s++) {
+            joined[t % tables][s] += c.of[t][s];
             total[t % tables] += c.of[t][s];
             all += c.of[t][s];
             tail[std::min(magnitude_of(s), MOST_MAGNITUDE + 1)] += c.of[t][s];
@@ -61,7 +67,7 @@ Cost cost_of(const Counts& c, StringShape shape) {
     uint64_t slots = 0;  // what slots of rare symbols cost all others
     for (int h = 1; h <= MOST_MAGNITUDE; h++) {
         for (int t = 0; t < tables; t++) {
-            const uint32_t *const count = joined.of[t] + 2 * h - 1, both = count[0] + count[1];
+            const uint32_t *const count = joined[t] + 2 * h - 1, both = count[0] + count[1];
             for (int sign = 0; sign < 2; sign++) {
                 const uint64_t twice = shape.magnitudes ? both : 2 * uint64_t(count[sign]);
                 if (twice > 0 && RANS_SLOTS / 2 * twice < total[t]) slots += (total[t] - RANS_SLOTS / 2 * twice) * A_SLOT;
@@ -76,7 +82,7 @@ Cost cost_of(const Counts& c, StringShape shape) {
     for (int t = 0; t < tables; t++) {
         uint64_t known = 0, sum = 0;
         for (int s = 0; s <= 2 * best.largest; s++) {
-            const uint64_t count = joined.of[t][s];
+            const uint64_t count = joined[t][s];
             if (count == 0) continue;
             known += count;
             sum += count * log2_fixed(count);
@@ -193,6 +199,7 @@ Models choose_models(const uint8_t* symbols, int64_t n, StringShape shape) {
         c.blocks++;
         for (int64_t i = 0; i < count; i++) c.of[table_of(int(i & 7))][symbols[first + i]]++;
     }
+    for (Counts& c : loudness) c.finish();
     const StringShape one{false, shape.magnitudes};
     Models m = models_for(loudness, loud, n, one);
     if (shape.places && (1 + n / VALUES_A_TABLE) >= 4) {

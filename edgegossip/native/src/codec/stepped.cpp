@@ -12,7 +12,7 @@ namespace edgegossip::coding {
 namespace {
 
 constexpr int64_t CHUNK = 1 << 20;    // values
-constexpr int64_t PIECE = 1024;       // of a chunk, which stays in a core's cache
+constexpr int64_t PIECE = STEPS_PIECE;
 constexpr int SHIFTS = 3;             // of magnitudes 1, 2, 3 and more
 constexpr double EIGHTHS[8] = {1.0,
                                1.0905077326652577,
@@ -56,34 +56,33 @@ private:
     float values_[PIECE];
 };
 
-// What is left of magnitudes beside whole steps, by magnitude 0, 1, 2, 3 and more.
-struct Rests {
-    int64_t count[SHIFTS + 1] = {}, sum[SHIFTS + 1] = {};  // in 2^-16 of a step
-    double weight[SHIFTS + 1] = {}, first[SHIFTS + 1] = {}, second[SHIFTS + 1] = {};  // sums of step^2, times rest, times rest^2
+uint8_t shift_for(const StepRests& rests, int k) {
+    if (rests.count[k] == 0) return 128;
+    const int64_t mean = rests.sum[k] / rests.count[k];
+    return uint8_t(std::clamp<int64_t>(((mean + 128) >> 8) + 128, 0, 255));
+}
+
+// Sums over values by magnitude: step^2, that times what they are beyond it, and times its square.
+struct Errors {
+    double weight[SHIFTS + 1] = {}, first[SHIFTS + 1] = {}, second[SHIFTS + 1] = {};
 
     void add(const float* x, const float* inverse, const int32_t* q, int64_t n) {
+        double square = 0;
         for (int64_t i = 0; i < n; i++) {
-            const float size = std::fabs(x[i] * inverse[i]);
+            if (i == 0 || inverse[i] != inverse[i - 1]) square = 1 / (double(inverse[i]) * double(inverse[i]));
             const int32_t whole = std::abs(q[i]), k = std::min(whole, SHIFTS);
-            const double rest = double(size) - double(whole), square = 1 / (double(inverse[i]) * double(inverse[i]));
-            count[k]++;
-            sum[k] += int64_t(std::floor(rest * 65536));
+            const double rest = double(std::fabs(x[i] * inverse[i])) - double(whole);
             weight[k] += square;
             first[k] += square * rest;
             second[k] += square * rest * rest;
         }
     }
 
-    uint8_t shift(int k) const {
-        if (count[k] == 0) return 128;
-        const int64_t mean = sum[k] / count[k];
-        return uint8_t(std::clamp<int64_t>(((mean + 128) >> 8) + 128, 0, 255));
-    }
-
-    double error() const {
+    // Of values that become what the shifts say.
+    double sum(const StepRests& rests) const {
         double total = second[0];
         for (int k = 1; k <= SHIFTS; k++) {
-            const double s = double(shift_of(shift(k)));
+            const double s = double(shift_of(shift_for(rests, k)));
             total += second[k] - 2 * s * first[k] + s * s * weight[k];
         }
         return total;
@@ -92,20 +91,22 @@ struct Rests {
 
 // Values of a chunk as integers.
 void quantise_chunk(const Kernels& kernels, const float* x, const Stepped& s, int64_t first, int64_t count, Walk* inverse, Integers* to,
-                    Rests* rests) {
-    const int64_t padded = (count + STEPS_ROW - 1) / STEPS_ROW * STEPS_ROW;
-    to->symbols.resize(size_t(padded));
+                    StepRests* rests, Errors* errors) {
+    to->symbols.resize(size_t((count + STEPS_ROW - 1) & -STEPS_ROW));
     to->wide.clear();
-    int32_t q[PIECE];
-    Integers piece;
+    alignas(64) int32_t q[PIECE];
     for (int64_t at = 0; at < count; at += PIECE) {
-        const int64_t n = std::min(PIECE, count - at), rows = (n + STEPS_ROW - 1) / STEPS_ROW * STEPS_ROW;
-        const float* const steps = inverse->next(first + at, n);
-        kernels.steps.quantise(x + first + at, steps, n, {s.dithered, s.key, first + at, {}}, q);
-        if (!s.dithered) rests->add(x + first + at, steps, q, n);
-        put_integers(q, rows, &piece);
-        std::memcpy(to->symbols.data() + at, piece.symbols.data(), size_t(rows));
-        to->wide.insert(to->wide.end(), piece.wide.begin(), piece.wide.end());
+        const int64_t n = std::min(PIECE, count - at), rows = (n + STEPS_ROW - 1) & -STEPS_ROW;
+        const float *const from = x + first + at, *const steps = inverse->next(first + at, n);
+        kernels.steps.quantise(from, steps, n, {s.dithered, s.key, first + at, {}}, q);
+        if (!s.dithered) {
+            kernels.steps.rest(from, steps, q, n, rests);
+            if (errors != nullptr) errors->add(from, steps, q, n);
+        }
+        uint8_t* const symbols = to->symbols.data() + at;
+        if (!kernels.steps.fold(q, rows, symbols)) continue;
+        for (int64_t i = 0; i < rows; i++)
+            if (symbols[i] == RANS_ESCAPE) to->wide.push_back(q[i]);
     }
 }
 
@@ -150,15 +151,18 @@ int64_t decode_chunk(const Kernels& kernels, const Chunk& chunk, const Stepped& 
     StepSpec spec{s.dithered, s.key, chunk.first, {}};
     if (!s.dithered)
         for (int k = 1; k <= SHIFTS; k++) spec.shift[k] = shift_of(*p++);
-    const int64_t padded = (chunk.count + STEPS_ROW - 1) / STEPS_ROW * STEPS_ROW;
+    const int64_t padded = (chunk.count + STEPS_ROW - 1) & -STEPS_ROW;
     static thread_local Integers integers;
     if (const int64_t error = read_string(kernels.rans, p, chunk.end, padded, 0, &integers)) return error;
     if (out == nullptr) return 0;
-    int32_t q[PIECE];
+    alignas(64) int32_t q[PIECE];
     size_t wide = 0;
     for (int64_t at = 0; at < chunk.count; at += PIECE) {
-        const int64_t n = std::min(PIECE, chunk.count - at), rows = (n + STEPS_ROW - 1) / STEPS_ROW * STEPS_ROW;
-        get_integers(integers, at, rows, &wide, q);
+        const int64_t n = std::min(PIECE, chunk.count - at), rows = (n + STEPS_ROW - 1) & -STEPS_ROW;
+        if (integers.wide.empty())
+            kernels.steps.unfold(integers.symbols.data() + at, rows, q);
+        else
+            get_integers(integers, at, rows, &wide, q);
         spec.first = chunk.first + at;
         kernels.steps.restore(q, steps->next(spec.first, n), n, spec, accumulate, weight, out + spec.first);
     }
@@ -174,10 +178,11 @@ Measure measure_steps(const Kernels& kernels, const float* x, const Stepped& s, 
     Walk inverse(s, true);
     Integers integers;
     for (int64_t first = 0; first < s.n(); first += CHUNK * share) {
-        Rests rests;
-        quantise_chunk(kernels, x, s, first, std::min(CHUNK, s.n() - first), &inverse, &integers, &rests);
+        StepRests rests{};
+        Errors errors;
+        quantise_chunk(kernels, x, s, first, std::min(CHUNK, s.n() - first), &inverse, &integers, &rests, &errors);
         m.bits += double(choose_models(integers.symbols.data(), int64_t(integers.symbols.size()), shape_of(s.dithered)).bits);
-        m.error += rests.error();
+        m.error += errors.sum(rests);
     }
     return m;
 }
@@ -201,10 +206,10 @@ std::vector<uint8_t> encode_steps(const Kernels& kernels, const float* x, const 
         const size_t before = out.size();
         if (first + count < s.n()) put32(0, &out);
         const size_t start = out.size();
-        Rests rests;
-        quantise_chunk(kernels, x, s, first, count, &inverse, &integers, &rests);
+        StepRests rests{};
+        quantise_chunk(kernels, x, s, first, count, &inverse, &integers, &rests, nullptr);
         if (!s.dithered)
-            for (int k = 1; k <= SHIFTS; k++) out.push_back(rests.shift(k));
+            for (int k = 1; k <= SHIFTS; k++) out.push_back(shift_for(rests, k));
         write_string(kernels.rans, integers, shape_of(s.dithered), &out);
         if (start > before) {
             const uint32_t size = uint32_t(out.size() - start);

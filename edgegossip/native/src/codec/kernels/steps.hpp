@@ -6,6 +6,7 @@
 namespace edgegossip {
 
 constexpr int64_t STEPS_ROW = 8;
+constexpr int64_t STEPS_PIECE = 1024;     // values that one call takes at most
 constexpr int32_t STEPS_MOST = 1 << 22;  // a value is at most so many steps
 
 // What a chunk is coded with. Values `first` on of a vector; first is a multiple of STEPS_ROW.
@@ -16,11 +17,23 @@ struct StepSpec {
     float shift[4];  // with a dead zone: what is added to the magnitude of a value of 0, 1, 2, 3 or more steps
 };
 
+// Of magnitudes 0, 1, 2, 3 and more: how many, and the sum of what values are beyond them, floor(2^16 (t - |q|)).
+struct StepRests {
+    int64_t count[4], sum[4];
+};
+
 struct Steps {
-    // q of n values, and zeros up to a whole row. inverse: 1 / step of each value.
+    // q of n values, at most STEPS_PIECE, and zeros up to a whole row. inverse: 1 / step of each value.
     void (*quantise)(const float* x, const float* inverse, int64_t n, const StepSpec& spec, int32_t* q);
 
-    // out = value or out += weight * value of n values. step: of each value.
+    // Adds what values are beyond their magnitudes, with a dead zone.
+    void (*rest)(const float* x, const float* inverse, const int32_t* q, int64_t n, StepRests* rests);
+
+    // 0, 1, 2, 3, 4 .. for 0, 1, -1, 2, -2 .., and 255 for all that would be 255 or more; whether there are such ones.
+    bool (*fold)(const int32_t* q, int64_t n, uint8_t* symbols);
+    void (*unfold)(const uint8_t* symbols, int64_t n, int32_t* q);
+
+    // out = value or out += weight * value of n values, at most STEPS_PIECE. step: of each value.
     void (*restore)(const int32_t* q, const float* step, int64_t n, const StepSpec& spec, bool accumulate, float weight, float* out);
 };
 

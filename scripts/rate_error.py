@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+"""Measure how many bytes dither and deadzone take for an error, beside the papers' codecs.
+
+    python scripts/gradients.py GRADIENTS --data DATA_DIR --text FILE
+    python scripts/rate_error.py GRADIENTS [--out docs/results/rate-error.md]
+
+For each gradient and each codec of the papers: its coded bytes and relative error, and the coded
+bytes of dither (beside unbiased ones) or deadzone (beside the others) at that error. The unbiased
+codecs have their best entropy coder, buckets of 512 values and 2 to 8 bits; `best` of a gradient is
+the one with the largest share left to dither, so the hardest to beat. Messages are whole: tables,
+scales, heads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import resumable
+
+from edgegossip import codecs
+from edgegossip.lab.results import Result
+from edgegossip.layout import Layout, TensorSpec
+from edgegossip.types import Vec
+
+CTX = codecs.Ctx(key=1, round=0)
+UNBIASED: tuple[tuple[str, dict[str, Any]], ...] = (
+    *((name, {"bits": bits}) for name in ("qsgd", "qsgd-inf", "elastiquant") for bits in (2, 3, 4, 6, 8)),
+    ("e-elastiquant", {}),
+    ("terngrad", {"clip": 0.0}),
+    ("randk", {"ratio": 0.5}),
+)
+BIASED: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("co3", {"gamma": 0.0}),
+    ("topk", {"ratio": 0.01}),
+    ("topk", {"ratio": 0.1}),
+)
+ERRORS = (0.001, 1.5)  # outside of them nobody would send a gradient
+
+
+def measured(name: str, params: dict[str, Any], x: Vec, layout: Layout) -> tuple[int, float]:
+    """Bytes and relative error of a message."""
+    codec = codecs.get(name, **params)
+    body, _ = codec.encode(x, codec.init(layout), CTX)
+    return memoryview(body).nbytes, codecs.relative_error(x, codec.decode(body, layout))
+
+
+def at_error(name: str, error: float, x: Vec, layout: Layout) -> int:
+    """Bytes of dither or deadzone for this error: of the two measured ones around it."""
+    low, high = (measured(name, {"error": error * factor}, x, layout) for factor in (0.98, 1.02))
+    if high[1] == low[1]:
+        return high[0]
+    part = min(max((error - low[1]) / (high[1] - low[1]), -1.0), 2.0)
+    return round(low[0] + part * (high[0] - low[0]))
+
+
+def rows(file: Path) -> list[Result]:
+    """One for each codec of the papers."""
+    with np.load(file) as data:
+        x, offsets = data["x"], data["offsets"]
+    layout = Layout.of(TensorSpec(f"t{k}", (int(b - a),)) for k, (a, b) in enumerate(itertools.pairwise(offsets)))
+    found: list[Result] = []
+    for ours, cases in (("dither", UNBIASED), ("deadzone", BIASED)):
+        for name, params in cases:
+            size, error = measured(name, params, x, layout)
+            if not ERRORS[0] <= error <= ERRORS[1]:
+                continue
+            mine = at_error(ours, error, x, layout)
+            of = ",".join(f"{key}={value}" for key, value in params.items() if key not in ("gamma", "clip"))
+            found.append(
+                {
+                    "gradient": file.stem,
+                    "values": x.size,
+                    "codec": f"{name}:{of}" if of else name,
+                    "error": error,
+                    "bits": 8 * size / x.size,
+                    "ours": ours,
+                    "our_bits": 8 * mine / x.size,
+                    "ratio": mine / size,
+                }
+            )
+    return found
+
+
+def hardest(results: Sequence[Result]) -> list[Result]:
+    """Of each gradient the unbiased codec that leaves dither the largest share, then the others."""
+    kept = []
+    for _, group in itertools.groupby(results, key=lambda r: r["gradient"]):
+        each = list(group)
+        kept.append(max((r for r in each if r["ours"] == "dither"), key=lambda r: r["ratio"]))
+        kept += [r for r in each if r["ours"] == "deadzone"]
+    return kept
+
+
+def table(results: Sequence[Result]) -> str:
+    """The rows of `hardest`, and medians over gradients."""
+    lines = resumable.heading("gradient, values, codec, error, bits a value, ours, bits a value, of its bytes")
+    shown = hardest(results)
+    for r in shown:
+        lines.append(
+            f"| {r['gradient']} | {r['values']:,} | `{r['codec']}` | {r['error']:.3g} | {r['bits']:.3f} "
+            f"| `{r['ours']}` | {r['our_bits']:.4f} | {r['ratio']:.2f} |"
+        )
+    lines += ["", *resumable.heading("beside, gradients, median of its bytes, largest")]
+    kinds = [
+        "the best unbiased codec",
+        *(name for name, _ in BIASED if name == "co3"),
+        "topk:ratio=0.01",
+        "topk:ratio=0.1",
+    ]
+    for kind in kinds:
+        chosen = [
+            r["ratio"] for r in shown if (r["ours"] == "dither" if kind.startswith("the") else r["codec"] == kind)
+        ]
+        if chosen:
+            lines.append(f"| {kind} | {len(chosen)} | {statistics.median(chosen):.2f} | {max(chosen):.2f} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Bytes at equal error.")
+    parser.add_argument("gradients", type=Path)
+    parser.add_argument("--out", type=Path, default=Path("docs/results/rate-error.md"))
+    options = parser.parse_args()
+    results = [row for file in sorted(options.gradients.glob("*.npz")) for row in rows(file)]
+    resumable.write_page(options.out, results, table(results) + "\n")
+    print(table(results))
+
+
+if __name__ == "__main__":
+    main()
