@@ -62,9 +62,9 @@ struct Bits {
 
 // The widest value's bits.
 int width_of(const Integers& integers) {
-    uint32_t most = 0;
-    for (const uint8_t s : integers.symbols)
-        if (s != RANS_ESCAPE) most = std::max<uint32_t>(most, s);
+    uint8_t largest = 0;
+    for (const uint8_t s : integers.symbols) largest = std::max(largest, s == RANS_ESCAPE ? uint8_t(0) : s);
+    uint32_t most = largest;
     for (const int32_t v : integers.wide) most = std::max(most, folded(v));
     return bit_width(most);
 }
@@ -102,7 +102,7 @@ void make_symbols(const std::vector<uint32_t>& shares, RansSymbols* tables) {
         uint32_t first = 0;
         for (size_t s = 0; s < 256; s++) {
             const uint32_t share = shares[256 * table + s];
-            tables[table][s] = {share ? (uint64_t(1) << 44) / share + 1 : 0, share, first};
+            tables[table][s] = {share ? (uint64_t(1) << 44) / share + 1 : 0, (share << (32 - RANS_BITS)) - 1, first};
             first += share;
         }
     }
@@ -124,19 +124,24 @@ void write_coded(const Rans& kernels, const Integers& integers, StringShape shap
     std::vector<RansModel<RansSymbols>> models;
     for (size_t k = 0; k < all.models.size(); k++) models.push_back(model_at(all, k, room.data()));
     std::vector<int32_t> beyond;  // of escapes
-    std::vector<uint8_t> symbols = integers.symbols;
+    std::vector<uint8_t> marked;  // symbols, escapes among them
     size_t wide = 0;
     for (int64_t first = 0; first < n; first += RANS_BLOCK) {
         const int largest = all.models[all.index[size_t(first / RANS_BLOCK)]].largest;
-        const auto start = symbols.begin() + first, stop = symbols.begin() + std::min(n, first + RANS_BLOCK);
-        if (std::none_of(start, stop, [largest](uint8_t s) { return s > 2 * largest; })) continue;
-        for (auto s = start; s != stop; ++s) {
-            if (int(*s) <= 2 * largest) continue;
-            const int32_t v = *s == RANS_ESCAPE ? integers.wide[wide++] : unfolded(*s);
+        const uint8_t* const block = integers.symbols.data() + first;
+        const int64_t count = std::min<int64_t>(RANS_BLOCK, n - first);
+        uint8_t loudest = 0;
+        for (int64_t i = 0; i < count; i++) loudest = std::max(loudest, block[i]);
+        if (loudest <= 2 * largest) continue;
+        if (marked.empty()) marked = integers.symbols;
+        for (int64_t i = 0; i < count; i++) {
+            if (block[i] <= 2 * largest) continue;
+            const int32_t v = block[i] == RANS_ESCAPE ? integers.wide[wide++] : unfolded(block[i]);
             beyond.push_back(v > 0 ? v - largest : v + largest);
-            *s = RANS_ESCAPE;
+            marked[size_t(first + i)] = RANS_ESCAPE;
         }
     }
+    const uint8_t* const symbols = marked.empty() ? integers.symbols.data() : marked.data();
     const bool lanes = all.bits >= LANES_FROM;
     write_models(all, lanes, !beyond.empty(), out);
     if (!beyond.empty()) {
@@ -150,10 +155,10 @@ void write_coded(const Rans& kernels, const Integers& integers, StringShape shap
     uint32_t state[RANS_LANES];
     std::fill(state, state + RANS_LANES, RANS_LOW);
     static thread_local Scratch<uint8_t> words;
-    words.need(2 * n);
-    uint8_t* const end = words.data() + 2 * n;
+    words.need(2 * n + 2);  // one more may be written over
+    uint8_t* const end = words.data() + 2 * n + 2;
     const uint8_t* const begin =
-        kernels.write(state, lanes ? RANS_LANES : 1, models.data(), all.index.data(), n, symbols.data(), end);
+        kernels.write(state, lanes ? RANS_LANES : 1, models.data(), all.index.data(), n, symbols, end);
     const uint8_t* const states = reinterpret_cast<const uint8_t*>(state);
     out->insert(out->end(), states, states + sizeof(uint32_t) * (lanes ? RANS_LANES : 1));
     out->insert(out->end(), begin, static_cast<const uint8_t*>(end));
@@ -277,16 +282,14 @@ int64_t read_coded(const Rans& kernels, Header* header, int64_t n, int depth, In
     size_t escape = 0;
     for (int64_t first = 0; has_escapes && first < n; first += RANS_BLOCK) {
         const Model& model = all.models[index.symbols[size_t(first / RANS_BLOCK)]];
-        for (int64_t i = first; model.escapes > 0 && i < std::min(n, first + RANS_BLOCK); i++) {
-            if (out->symbols[size_t(i)] != RANS_ESCAPE) continue;
+        uint8_t* at = out->symbols.data() + first;
+        uint8_t* const stop = out->symbols.data() + std::min(n, first + RANS_BLOCK);
+        while (model.escapes > 0 && (at = static_cast<uint8_t*>(std::memchr(at, RANS_ESCAPE, size_t(stop - at)))) != nullptr) {
             if (escape == beyond.size() || beyond[escape] == 0) return BAD_CODE;
             const int32_t v = beyond[escape] > 0 ? beyond[escape] + model.largest : beyond[escape] - model.largest;
             escape++;
-            const uint32_t z = folded(v);
-            if (z < RANS_ESCAPE)
-                out->symbols[size_t(i)] = uint8_t(z);
-            else
-                out->wide.push_back(v);
+            *at++ = uint8_t(std::min<uint32_t>(folded(v), RANS_ESCAPE));
+            if (at[-1] == RANS_ESCAPE) out->wide.push_back(v);
         }
     }
     return escape == beyond.size() ? 0 : int64_t(BAD_CODE);

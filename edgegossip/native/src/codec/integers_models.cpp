@@ -39,7 +39,7 @@ int magnitude_of(int symbol) { return (symbol + 1) / 2; }
 
 int loudness_of(const uint8_t* symbols, int64_t n) {
     uint32_t sum = 0;
-    for (int64_t i = 0; i < n; i++) sum += (uint32_t(symbols[i]) + 1) / 2;
+    for (int64_t i = 0; i < n; i++) sum += symbols[i] / 2u + (symbols[i] & 1u);
     return sum == 0 ? 0 : 1 + int(log2_fixed(sum) >> (LOG2_FRACTION - 1));
 }
 
@@ -197,7 +197,10 @@ Models choose_models(const uint8_t* symbols, int64_t n, StringShape shape) {
         loud.push_back(uint8_t(l));
         Counts& c = loudness[size_t(l)];
         c.blocks++;
-        for (int64_t i = 0; i < count; i++) c.of[table_of(int(i & 7))][symbols[first + i]]++;
+        const uint8_t* const block = symbols + first;
+        for (int64_t i = 0; i < (count & -RANS_ROW); i += RANS_ROW)
+            for (int place = 0; place < RANS_ROW; place++) c.of[table_of(place)][block[i + place]]++;
+        for (int64_t i = count & -RANS_ROW; i < count; i++) c.of[table_of(int(i & 7))][block[i]]++;
     }
     for (Counts& c : loudness) c.finish();
     const StringShape one{false, shape.magnitudes};

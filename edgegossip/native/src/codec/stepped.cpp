@@ -176,7 +176,7 @@ float step_of(float step, int eighths) { return float(std::ldexp(double(step) * 
 Measure measure_steps(const Kernels& kernels, const float* x, const Stepped& s, int64_t share) {
     Measure m{};
     Walk inverse(s, true);
-    Integers integers;
+    static thread_local Integers integers;  // kept for the next message: the system would clear its memory anew
     for (int64_t first = 0; first < s.n(); first += CHUNK * share) {
         StepRests rests{};
         Errors errors;
@@ -200,7 +200,7 @@ std::vector<uint8_t> encode_steps(const Kernels& kernels, const float* x, const 
     if (s.eighths != nullptr) out.insert(out.end(), s.eighths, s.eighths + s.tensors);
     if (s.step == 0) return out;
     Walk inverse(s, true);
-    Integers integers;
+    static thread_local Integers integers;  // kept for the next message: the system would clear its memory anew
     for (int64_t first = 0; first < s.n(); first += CHUNK) {
         const int64_t count = std::min(CHUNK, s.n() - first);
         const size_t before = out.size();
