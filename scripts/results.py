@@ -39,6 +39,7 @@ SCRIPTS = {  # whose `table` shows the results
     "examples": "example_runs",
     "flower-examples": "flower_examples",
     "nlp": "text_runs",
+    "rate-error": "rate_error",
 }
 _BENCHMARKS = {"mesh": mesh, "server": server, "codecs": run_codecs}
 

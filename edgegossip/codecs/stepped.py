@@ -148,8 +148,8 @@ class Stepped(StatelessCodec):
             found = max(0.0, stepped.measure(x, layout.offsets, None, step, scale.eighths).error)
             if target / _CLOSE**2 <= found <= target * _CLOSE**2:
                 return step
-            search.tell(found > target, math.sqrt(target / found) if found else 2.0)
-        return search.low
+            search.tell(math.sqrt(found / target) - 1.0)
+        return search.now
 
     def _within(self, x: Vec, layout: Layout, scale: Scale, key: int | None) -> Body:
         """The body with about the smallest step that `bytes` hold. Raises UsageError where none
@@ -183,16 +183,18 @@ class Stepped(StatelessCodec):
             bits = stepped.measure(x, layout.offsets, key, step, scale.eighths).bits
             if target * _FULL <= bits <= target:
                 return step
-            search.tell(bits < target, 2.0 if bits > target else 0.5)
+            search.tell((target - bits) / max(target, 64.0))
         return search.high if search.high < math.inf else search.now
 
 
 class _Search(Iterator[float]):
-    """Steps to try, for what grows with the step. All of it is arithmetic that every machine rounds
+    """Steps to try, for what grows with the step: by false position (the Illinois rule), from where
+    a smaller and a larger one are known. All of it is arithmetic that every machine rounds
     alike."""
 
     def __init__(self, first: float, scale: Scale) -> None:
         self.low, self.high, self.now = 0.0, math.inf, first
+        self._below = self._above = 0.0  # excess at low and high
         self._next, self._scale, self._left = first, scale, _TRIES
 
     def __next__(self) -> float:
@@ -202,17 +204,20 @@ class _Search(Iterator[float]):
         self.now = _held(self._next, self._scale)
         return self.now
 
-    def tell(self, too_large: bool, factor: float) -> None:
-        """Say whether the last step was too large, and by what factor the next one may be better:
-        taken as long as it lies between the steps that are known to be too small and too large,
-        else their geometric mean."""
-        if too_large:
-            self.high = self.now
+    def tell(self, excess: float) -> None:
+        """Say by what share of what is wanted the last step had too much (or, below 0, too
+        little)."""
+        if excess > 0:
+            self._below *= 0.5 if self._above and self.high > self.now else 1.0
+            self.high, self._above = self.now, excess
         else:
-            self.low = self.now
-        wanted = self.now * factor
-        inside = self.low < wanted < self.high
-        self._next = wanted if inside else math.sqrt(max(self.low, _SMALLEST_STEP)) * math.sqrt(self.high)
+            self._above *= 0.5 if self._below and self.low < self.now else 1.0
+            self.low, self._below = self.now, excess
+        if self.low and self.high < math.inf:
+            part = self._below / (self._below - self._above)
+            self._next = self.low + (self.high - self.low) * min(max(part, 0.02), 0.98)
+        else:
+            self._next = self.now * min(max((1.0 + excess) ** -2 if excess > -1.0 else 4.0, 0.25), 4.0)
 
 
 def _held(step: float, scale: Scale) -> float:
