@@ -67,7 +67,8 @@ def decode(
 ) -> int:
     """Compute out = value or out += weight * value, float32[n]; without `out` only check the body.
 
-    Returns 0, or a key of `coding.FAULTS`. A sum is then as it was. Memory is at most 6 bytes for
-    each value of a chunk, whatever the body says.
+    Returns 0, or a key of `coding.FAULTS`. A sum is then as it was. Memory is bounded by the
+    values of a chunk of 2^20, whatever the body says: a byte each, 8 for those of two bytes, and
+    tables of 16 KiB for every 1024 of them, at most 64.
     """
     return _native.steps_decode(body, offsets, dithered, n, out, weight, isa)

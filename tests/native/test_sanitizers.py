@@ -35,6 +35,9 @@ CODECS = [
     "spectral_atom",
     "power_step",
     "factors_product",
+    "steps_encode",
+    "steps_decode",
+    "steps_measure",
 ]
 INT8 = [
     "int8_quantise",

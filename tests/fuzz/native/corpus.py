@@ -16,7 +16,7 @@ from edgegossip.native import coding
 from edgegossip.native.quantise import Kind, Quantiser
 
 GOLDEN = Path(__file__).parents[2] / "conformance" / "golden"
-DECODERS = {"fp32": 0, "fp16": 1, "bf16": 2, "minmax8": 3, "topk": 4, "randk": 5}
+DECODERS = {"fp32": 0, "fp16": 1, "bf16": 2, "minmax8": 3, "topk": 4, "randk": 5, "dither": 7, "deadzone": 8}
 SECTIONS = 6
 UNIFORM, LOG2, LEVELS, FP4, SIGN = range(5)
 BUCKETS = {0: 8, 8: 0, 32: 1, 128: 2, 512: 3, 2048: 4, 8192: 5, 32768: 6, 65536: 7}

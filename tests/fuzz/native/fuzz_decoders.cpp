@@ -2,6 +2,7 @@
 
 #include "codec/quantised.hpp"
 #include "codec/sparse.hpp"
+#include "codec/stepped.hpp"
 #include "runtime/float_env.hpp"
 #include "input.hpp"
 
@@ -33,6 +34,16 @@ void fuzz_sparse(const Input& in, bool drawn) {
                                   : topk_decode(*in.kernels, in.body.get(), in.body_bytes, model, target.data(), in.accumulate,
                                                 Target::WEIGHT);
     target.check(verdict.tensor < 0, drawn ? "randk" : "topk");
+}
+
+void fuzz_stepped(const Input& in, bool dithered) {
+    Target target(in);
+    const auto decode = [&](float* out) {
+        return decode_steps(*in.kernels, in.body.get(), in.body_bytes, in.offsets.data(), in.tensors(), dithered, in.accumulate, Target::WEIGHT, out);
+    };
+    const int64_t checked = decode(nullptr), decoded = decode(target.data());
+    if (checked != decoded) std::abort();
+    target.check(decoded == 0, dithered ? "dither" : "deadzone");
 }
 
 // Weights of CO3's codes, sign << 3 | level, in two rows as different as the product's.
@@ -110,14 +121,16 @@ void fuzz_sections(const Input& in) {
 
 void fuzz(const Input& in) {
     const DefaultFloatEnv environment;
-    switch (in.decoder % 7) {
+    switch (in.decoder % 9) {
         case 0: return fuzz_floats(in, in.kernels->half.fp32, "fp32");
         case 1: return fuzz_floats(in, in.kernels->half.fp16, "fp16");
         case 2: return fuzz_floats(in, in.kernels->half.bf16, "bf16");
         case 3: return fuzz_minmax8(in);
         case 4: return fuzz_sparse(in, false);
         case 5: return fuzz_sparse(in, true);
-        default: return fuzz_sections(in);
+        case 6: return fuzz_sections(in);
+        case 7: return fuzz_stepped(in, true);
+        default: return fuzz_stepped(in, false);
     }
 }
 

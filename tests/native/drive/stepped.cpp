@@ -1,0 +1,43 @@
+#include <algorithm>
+#include <cmath>
+
+#include "codec/stepped.hpp"
+#include "driver.hpp"
+
+namespace {
+
+using namespace edgegossip;
+using namespace edgegossip::coding;
+
+void run(const Isa& isa) {
+    const drive::Tensors t = drive::make_tensors();
+    std::vector<float> x = t.x;
+    float largest = 0;
+    for (float& v : x) {
+        v = v < -1e6f ? -1e6f : v > 1e6f ? 1e6f : v;  // at most STEPS_MOST steps of the smallest one
+        largest = std::max(largest, std::fabs(v));
+    }
+    const std::vector<int8_t> eighths(size_t(t.count()), int8_t(5));
+    drive::Hash encoded, decoded, measured;
+    for (const bool dithered : {true, false})
+        for (const float step : {largest / 1e6f, largest / 200, largest / 4})
+            for (const int8_t* own : {static_cast<const int8_t*>(nullptr), eighths.data()}) {
+                const Stepped s{t.offsets.data(), t.count(), dithered, 0x0123456789ABCDEFull, step, own};
+                const std::vector<uint8_t> body = encode_steps(*isa.kernels, x.data(), s);
+                encoded.add(body.data(), body.size());
+                std::vector<float> out(x.size(), 0.25f);
+                const int64_t fault = decode_steps(*isa.kernels, body.data(), int64_t(body.size()), s.offsets, s.tensors, dithered, true, 0.3f, out.data());
+                decoded.add(&fault, sizeof fault);
+                decoded.add(out.data(), 4 * out.size());
+                const Measure m = measure_steps(*isa.kernels, x.data(), s, 1);
+                measured.add(&m.bits, sizeof m.bits);
+                measured.add(&m.error, sizeof m.error);
+            }
+    drive::report(isa, "steps_encode", encoded);
+    drive::report(isa, "steps_decode", decoded);
+    drive::report(isa, "steps_measure", measured);
+}
+
+const drive::Part part(run);
+
+}  // namespace
