@@ -121,6 +121,8 @@ def _fault(codec: Codec[Any], decay: float) -> str:
         return "has a memory of its own and needs no other"
     if codec.name in _SCALED_UP and getattr(codec, "unbiased", True):
         return f"scales its values up to be unbiased, and the error would grow without end; {_SCALED_UP[codec.name]}"
+    if getattr(codec, "dithered", False) and decay * getattr(codec, "error", 0.0) >= 1.0:
+        return "adds an error as large as what it sends, which would grow without end; take an error below 1"
     if _grows(codec, decay):
         return (
             f"has too few levels for buckets of {getattr(codec, 'bucket', 0)} values: the error would grow without end; "

@@ -125,10 +125,11 @@ def test_a_bad_inner_codec(value: object, message: str) -> None:
         ("ef-signsgd", "ef-signsgd has a memory of its own and needs no other"),
         ("randk", "randk scales its values up to be unbiased"),
         ("atomo", "atomo scales its values up to be unbiased"),
+        ({"name": "dither", "error": 1.0}, "dither adds an error as large as what it sends"),
         ("2-bit-qsgd", "qsgd has too few levels for buckets of 512 values"),
     ],
 )
-def test_wrappers_hide_nothing(wrap: str, at: str, inner: str, message: str) -> None:
+def test_wrappers_hide_nothing(wrap: str, at: str, inner: object, message: str) -> None:
     wrapped = codecs.get(wrap, **{"codec": "fp16", at: inner})
     with pytest.raises(ConfigError, match=f"^codec error-feedback: {message}"):
         error_feedback(wrapped)
