@@ -234,8 +234,14 @@ def _cast(value: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return the nearest values of that dtype."""
     if value.dtype == dtype:
         return value
-    if dtype.kind in "biu":
+    if dtype.kind == "b":
         return np.asarray(np.rint(value)).astype(dtype)
+    if dtype.kind in "iu":
+        info, rounded = np.iinfo(dtype), np.rint(np.real(value))
+        with np.errstate(invalid="ignore"):  # what lies beyond is replaced: the largest int64 is 2^63 as a float
+            within = rounded.astype(dtype)
+        ends = [rounded >= float(info.max), rounded <= float(info.min)]
+        return np.select(ends, [dtype.type(info.max), dtype.type(info.min)], within)
     if dtype.kind == value.dtype.kind == "f" and dtype.itemsize < value.dtype.itemsize:
         most = float(np.finfo(dtype).max)
         value = np.where(np.isinf(value), value, np.clip(value, -most, most))

@@ -13,6 +13,7 @@ from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedMedian, Strateg
 from edgegossip import codecs
 from edgegossip.flower import compressed, compression_mod
 from edgegossip.flower.combine import BoardGrid
+from edgegossip.flower.records import conform
 from edgegossip.types import EdgegossipError
 from tests.flower.test_drop_in import CONFIG, Contexts
 
@@ -337,3 +338,13 @@ def test_a_message_without_a_model_goes_as_it_is(in_run: int) -> None:
     (message,) = clients.strategy.configure_train(1, _model(), ConfigRecord(), BoardGrid([1]))
     clients.answer(message)
     assert not clients.failed and set(asked[0]) == {"config"}
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int32", "int64", "uint64"])
+@pytest.mark.parametrize("scalar", [False, True])
+def test_a_mean_beyond_integers_is_the_largest_that_there_is(dtype: str, scalar: bool) -> None:
+    info = np.iinfo(dtype)
+    for value, found in ((float(info.max), info.max), (-1e30, info.min), (1e30, info.max), (2.6, 3)):
+        record = ArrayRecord({"count": Array(np.array(value if scalar else [value]))})
+        count = conform(record, {"count": dtype})["count"].numpy()
+        assert count.dtype == dtype and count.item() == found
