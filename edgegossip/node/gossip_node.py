@@ -57,7 +57,7 @@ from edgegossip.engine.joining import Patience, RemoteMembers
 from edgegossip.engine.node import NodeConfig, NodeEngine, Stage
 from edgegossip.gossip.base import GossipAlgorithm, NodeView, Send
 from edgegossip.gossip.robust import far_beyond
-from edgegossip.memory import Spool
+from edgegossip.memory import Spool, trim_heap
 from edgegossip.mesh.base import Notice, PeerDown, PeerUp, Received, SendFailed, SendReceipt, Transport, Verdict
 from edgegossip.mesh.base import TransportEvent as MeshEvent
 from edgegossip.node.meters import NodeMeters
@@ -164,6 +164,7 @@ class GossipNode:
         the run is over, or with nothing when there is nobody left to learn from and the run does
         not go on elsewhere."""
         patience_s = HURRY_S
+        trim_heap()  # of what starting left: it may wait for its peers for long
         try:
             self._carry_out(self.engine.start(self._now()))
             while not isinstance(self._request, Finished):

@@ -11,7 +11,7 @@ from edgegossip import codecs, gossip
 from edgegossip.engine.joining import PENDING_BYTES
 from edgegossip.files import text_of
 from edgegossip.frame import HEADER_BYTES, Limits
-from edgegossip.gossip import outer, topologies
+from edgegossip.gossip import topologies
 from edgegossip.gossip.base import GossipAlgorithm, NodeView, Topology
 from edgegossip.gossip.momentum import with_momentum
 from edgegossip.gossip.robust import with_robust_mixing
@@ -123,4 +123,8 @@ def make_algorithm(recipe: Recipe) -> GossipAlgorithm[Any]:
             "two around its rounds; say none for the other"
         )
     algorithm = with_momentum(algorithm, section.momentum, section.momentum_factor)
+    if recipe.outer.optimizer == "none":
+        return algorithm
+    from edgegossip.gossip import outer  # here: a board that waits has in memory what its run needs
+
     return outer.with_outer(algorithm, outer.make(**asdict(recipe.outer)))
