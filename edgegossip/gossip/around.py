@@ -3,6 +3,7 @@ inner `step`, by what it remembers of the rounds before (`momentum.py`, `outer.p
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -23,14 +24,14 @@ class Around(GossipAlgorithm[S]):
 
     algorithm: GossipAlgorithm[Any]
 
+    @abstractmethod
     def begin(self, inner: Any, layout: Layout) -> S:
         """Return the state of one that remembers nothing, at the start of a round."""
-        raise NotImplementedError
 
+    @abstractmethod
     def done(self, s: S, inner: Any) -> S:
         """Return the state at the start of the next round: that of `s` was gone through, and the
         algorithm inside came to `inner`."""
-        raise NotImplementedError
 
     @property
     @override
