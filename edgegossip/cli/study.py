@@ -38,6 +38,12 @@ class Study:
         path="folder",
     )
     jobs: int = option(1, "Runs at a time.", low=1, high=256)
+    target: float = option(
+        0.0,
+        "Add columns: rounds and bytes up to the first test with this accuracy, such as 0.68.",
+        low=0.0,
+        high=1.0,
+    )
     skip_invalid: bool = option(False, "Leave out combinations that cannot run, instead of stopping.")
     plots: bool = PLOTS()
     as_json: bool = JSON()

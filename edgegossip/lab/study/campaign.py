@@ -36,6 +36,7 @@ class StudyOptions:
     seeds: str = ""
     out: Path | None = None
     jobs: int = 1
+    target: float = 0.0
     skip_invalid: bool = False
     plots: bool = True
 
@@ -49,7 +50,7 @@ def run(options: StudyOptions, say: Say, warn: Say) -> tuple[dict[str, Any], int
     base, cases = plan(options)
     cases = _valid(cases, options.skip_invalid, warn)
     folder = options.out or Path("runs") / f"{base.run.name}-study"
-    return Study(folder, cases, options.plots, say, warn, options.jobs).run()
+    return Study(folder, cases, options.plots, say, warn, options.jobs, options.target).run()
 
 
 def plan(options: StudyOptions) -> tuple[Recipe, list[Case]]:
@@ -87,10 +88,14 @@ class Study(Campaign[Case]):
 
     FILE, WHAT, FOLDER = "study.jsonl", "study", "study folder"
 
-    def __init__(self, folder: Path, cases: Sequence[Case], plots: bool, say: Say, warn: Say, jobs: int) -> None:
-        """`jobs`: so many runs at a time, each in a process of its own."""
+    def __init__(
+        self, folder: Path, cases: Sequence[Case], plots: bool, say: Say, warn: Say, jobs: int, target: float
+    ) -> None:
+        """`jobs`: so many runs at a time, each in a process of its own. `target`: see
+        `summary.rows`."""
         super().__init__(folder, cases, plots, say, warn)
         self._jobs = jobs
+        self._target = target
         self._left = 0
         self._seconds: list[float] = []  # of finished runs
         self._said_s: dict[str, float] = {}  # by case: when its rounds were last told
@@ -128,7 +133,7 @@ class Study(Campaign[Case]):
 
     @override
     def tabulate(self) -> dict[str, Any]:
-        rows = summary.rows(self.cases, self.results)
+        rows = summary.rows(self.cases, self.results, self._target)
         failed = [
             {"case": case.name, "seed": case.seed, "reason": self.results[case.key]["reason"]}
             for case in self.cases

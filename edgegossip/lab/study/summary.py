@@ -96,6 +96,16 @@ _FIGURES = (
     _Figure("seconds", "wall", lambda result: result["seconds"], lambda mean, std: seconds_text(mean)),
 )
 
+_TO_TARGET = (  # in studies that name a target
+    _Figure("target_rounds", "rounds to target", lambda result: result.get("target_rounds"), _plainly(0)),
+    _Figure(
+        "target_bytes",
+        "sent/node to target",
+        lambda result: result.get("target_bytes"),
+        lambda mean, std: bytes_text(mean) + ("" if std is None else f" +- {bytes_text(std)}"),
+    ),
+)
+
 NOTES = (
     "accuracy: of the mean of the nodes' models, on the whole test set; nodes, worst, best: of the nodes' own models;",
     "+-: sample standard deviation over the seeds, of which worst and best are means; sent: real frames, heads included;",
@@ -103,23 +113,27 @@ NOTES = (
 )
 
 
-def rows(cases: Sequence[Case], results: Mapping[str, Result]) -> list[Row]:
+def rows(cases: Sequence[Case], results: Mapping[str, Result], target: float = 0.0) -> list[Row]:
     """Return a row for every variant with a result, in the order of the cases.
 
     Figures are over the runs that did not fail: `x` is the mean and `x_std` the sample standard
-    deviation (None with fewer than two), None when unknown."""
+    deviation (None with fewer than two), None when unknown. `target`: an accuracy; 0 for none. What
+    runs needed to get there is over those that did, of which `reached` is the number."""
     groups: dict[str, list[Case]] = {}
     for case in cases:
         if case.key in results:
             groups.setdefault(case.group, []).append(case)
-    return [_row(group, [results[case.key] for case in group]) for group in groups.values()]
+    return [_row(group, [results[case.key] for case in group], target) for group in groups.values()]
 
 
-def _row(group: Sequence[Case], results: Sequence[Result]) -> Row:
+def _row(group: Sequence[Case], results: Sequence[Result], target: float) -> Row:
     done = [result for result in results if result["state"] == "done"]
     row: Row = {"case": group[0].name, "settings": dict(group[0].settings)}
     row |= {"seeds": [case.seed for case in group], "failed": len(results) - len(done)}
-    for figure in _FIGURES:
+    if target:
+        done = [{**result, **_to_target(result, target)} for result in done]
+        row["reached"] = sum("target_bytes" in result for result in done)
+    for figure in (*_FIGURES, *(_TO_TARGET if target else ())):
         known = [value for result in done if (value := figure.find(result)) is not None]
         row[figure.key], row[f"{figure.key}_std"] = _mean_and_std(known)
     row["scores"], row["scores_std"] = {}, {}
@@ -128,6 +142,16 @@ def _row(group: Sequence[Case], results: Sequence[Result]) -> Row:
         known = [value for value in found if value is not None]
         row["scores"][name], row["scores_std"][name] = _mean_and_std(known)
     return row
+
+
+def _to_target(result: Result, target: float) -> Result:
+    """What a run took up to its first test at which the averaged model had the accuracy."""
+    rounds = [*(entry["round"] for entry in result["curve"]), result["rounds"]]
+    tests = zip(rounds, _learning(result, "accuracy"), strict=True)
+    for round, (sent_bytes, accuracy) in tests:
+        if accuracy >= target:
+            return {"target_rounds": round, "target_bytes": sent_bytes}
+    return {}
 
 
 def _mean_and_std(known: Sequence[float]) -> tuple[float | None, float | None]:
@@ -148,7 +172,7 @@ def as_csv(rows: Sequence[Row]) -> str:
     """Return all figures as CSV: every setting of the study has a column of its own; unknown values
     are empty."""
     keys = list(dict.fromkeys(key for row in rows for key in row["settings"]))
-    figures = [key for figure in _FIGURES for key in (figure.key, f"{figure.key}_std")]
+    figures = [key for figure in _figures(rows) for key in (figure.key, f"{figure.key}_std")]
     scores = _other_scores(rows)
     heads = [head for name in scores for head in (name, f"{name}_std")]
     lines: list[list[Any]] = [["case", *keys, "seeds", "failed", *figures, *heads]]
@@ -162,7 +186,8 @@ def as_csv(rows: Sequence[Row]) -> str:
 
 def _cells(rows: Sequence[Row]) -> list[list[str]]:
     scores = _other_scores(rows)
-    shown = [f for f in _FIGURES if f not in _ACCURACY or not scores or any(row[f.key] is not None for row in rows)]
+    asked = _figures(rows)
+    shown = [f for f in asked if f not in _ACCURACY or not scores or any(row[f.key] is not None for row in rows)]
     lines = [["case", "seeds", *(printable(name, 32) for name in scores), *(figure.head for figure in shown)]]
     for row in rows:
         runs = len(row["seeds"]) - row["failed"]
@@ -170,7 +195,13 @@ def _cells(rows: Sequence[Row]) -> list[list[str]]:
         more = (_score_text(row["scores"].get(name), row["scores_std"].get(name)) for name in scores)
         figures = (UNKNOWN if _missing(row[f.key]) else f.show(row[f.key], row[f"{f.key}_std"]) for f in shown)
         lines.append([printable(row["case"], 80), seeds, *more, *figures])
+        if 0 < row.get("reached", runs) < runs:
+            lines[-1][-1] += f" ({row['reached']} of {runs})"
     return lines
+
+
+def _figures(rows: Sequence[Row]) -> tuple[_Figure, ...]:
+    return (*_FIGURES, *_TO_TARGET) if rows and "reached" in rows[0] else _FIGURES
 
 
 def _other_scores(rows: Sequence[Row]) -> list[str]:

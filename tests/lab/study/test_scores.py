@@ -68,3 +68,19 @@ def test_plots_go_by_the_score_and_without_one_by_the_loss() -> None:
     assert (found.score, found.value, found.by_bytes) == ("mae", 0.5, [(100.0, 0.5), (200.0, 0.5)])
     (bare,) = summary.variants(cases[:1], {cases[0].key: result()})
     assert (bare.score, bare.value, bare.by_bytes) == ("loss", 0.75, [(100.0, 1.0), (200.0, 0.75)])
+
+
+def test_rounds_and_bytes_to_a_target_are_over_the_runs_that_reached_it() -> None:
+    cases = [case("fp32", seed) for seed in (1, 2, 3)] + [case("minmax8", 1)]
+    runs = [result(accuracy=value) | {"rounds": 6} for value in (0.5, 0.75, 0.75, 0.25)]
+    for run, at_first in zip(runs, (0.25, 0.75, 0.25, 0.125), strict=True):  # a test after round 2, and the end
+        run["curve"][0]["accuracy"] = at_first
+    found = {c.key: run for c, run in zip(cases, runs, strict=True)}
+    some, none = summary.rows(cases, found, target=0.625)
+    assert (some["reached"], some["target_rounds"], some["target_bytes"]) == (2, 4.0, 150.0)
+    assert (none["reached"], none["target_rounds"], none["target_bytes"]) == (0, None, None)
+    head, _, first, second, *_ = summary.as_text([some, none]).splitlines()
+    assert head.split("  ")[-1].strip() == "sent/node to target" and "rounds to target" in head
+    assert first.endswith("4  150 B +- 71 B (2 of 3)") and second.split()[-2:] == ["-", "-"]
+    assert "target_bytes" in summary.as_csv([some]).splitlines()[0]
+    assert "target" not in summary.as_text(summary.rows(cases, found))
