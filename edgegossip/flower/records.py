@@ -2,8 +2,9 @@
 
 Arrays of float16, float32 and float64 whose values are finite as float32 make up the vector, in
 the record's order, and get their own type back at the other end. Any other array (counters such as
-batch norm's `num_batches_tracked`, masks of bool or with -inf) travels beside it as it is, and the
-server reads what came back byte by byte before Flower does. The model that a run begins with
+batch norm's `num_batches_tracked`, masks of bool or with -inf) travels beside it as it is, and so
+does a float64 array of few values that float32 does not hold (a decay of 0.1, a sum of samples).
+The server reads what came back byte by byte before Flower does. The model that a run begins with
 decides which array is which: weights that are not finite later on have diverged.
 
 What the other end holds already travels as its hash, in an array that stands for it (`by_hash`).
@@ -30,6 +31,7 @@ META = "edgegossip"  # ConfigRecord of a message that tells the client mod what 
 CLIPPING_NORM = "clipping_norm"  # in the config of what goes down: Flower's clients clip to it
 MAX_TENSORS = 100_000
 FLOATS = ("float16", "float32", "float64")
+FEW = 1024  # values of a float64 array that float32 does not hold: more of them are coded nevertheless
 NUMPY = "numpy.ndarray"  # Flower's stype of an array as numpy writes it
 HASH = "edgegossip.hash.v1"  # stype of what stands for an array; its data is Flower's SHA-256 of that
 
@@ -43,12 +45,16 @@ class Spec:
     coded: bool  # it is part of the vector
 
     @classmethod
-    def of(cls, array: Array) -> Spec:
-        """Return that of an array of the model that a run begins with."""
+    def of(cls, array: Array, exact: bool) -> Spec:
+        """Return that of an array of the model that a run begins with. `exact`: few values that
+        float32 does not hold are not coded."""
         coded = array.dtype in FLOATS and array.stype == NUMPY
         if coded:
+            value = array.numpy()
             with np.errstate(over="ignore"):
-                coded = bool(np.isfinite(array.numpy().astype(np.float32)).all())
+                narrow = value.astype(np.float32)
+            lossless = not exact or value.size > FEW or bool((narrow == value).all())
+            coded = lossless and bool(np.isfinite(narrow).all())
         return cls(tuple(array.shape), array.dtype, coded)
 
     def accepts(self, array: Array) -> bool:
@@ -71,13 +77,16 @@ class RecordLayout:
         return cls(specs, Layout.of(TensorSpec(name, spec.shape) for name, spec in specs.items() if spec.coded))
 
     @classmethod
-    def of(cls, record: ArrayRecord) -> RecordLayout:
-        """Return that of a record. Raises UsageError when nothing in the record can be coded, or an
+    def of(cls, record: ArrayRecord, exact: bool = True) -> RecordLayout:
+        """Return that of a record. `exact`: few values that float32 does not hold are not coded,
+        unless nothing else is. Raises UsageError when nothing in the record can be coded, or an
         array has the name that frames use."""
         if FRAME in record:
             raise UsageError(f"an array must not be named {FRAME!r}: that name is taken by the compressed frame")
-        specs = {k: Spec.of(a) for k, a in record.items()}
+        specs = {k: Spec.of(a, exact) for k, a in record.items()}
         if not any(spec.coded for spec in specs.values()):
+            if exact:
+                return cls.of(record, exact=False)
             raise UsageError(
                 "nothing in the model can be compressed: it has no finite array of float16, float32 or float64 (a strategy such "
                 "as FedXgbBagging, whose model is a string of bytes, goes without edgegossip)"

@@ -42,7 +42,6 @@ from edgegossip.engine.server_frames import FULL, Channel, Downlink, finite_sum
 from edgegossip.flower.messages import FRAME, STYPE, frame_array
 from edgegossip.flower.records import (
     CLIPPING_NORM,
-    FLOATS,
     META,
     RecordLayout,
     all_finite,
@@ -169,7 +168,7 @@ class CompressedStrategy(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        self._sender.begin(arrays)
+        self._sender.begin(arrays, private=_is_private(self.inner))
         hides = _is_private(self.inner)
         shown = self._sender.coded(arrays) if hides else arrays
         messages = list(self._inner_method("configure_train")(server_round, shown, config, grid))
@@ -189,7 +188,7 @@ class CompressedStrategy(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        self._sender.begin(arrays)
+        self._sender.begin(arrays, private=_is_private(self.inner))
         messages = self._inner_method("configure_evaluate")(server_round, arrays, config, grid)
         return self._sender.packed(messages, server_round, self._levels)
 
@@ -212,7 +211,7 @@ class CompressedStrategy(Strategy):
             if made[0] is not None and self._privacy.hides:
                 made = self._sender.completed(made[0]), made[1]
             elif made[0] is not None:  # FedAdam and its kin make NaN of infinity less infinity
-                made[0].update({k: a for k, a in same.items() if a.dtype in FLOATS})
+                made[0].update(same)
         ratio = self.traffic.ratio
         logging.getLogger("flwr").info(
             "edgegossip: round %d: %.1f times fewer bytes than fp32 so far", server_round, ratio
@@ -531,10 +530,11 @@ class ModelSender:
         """Return 16 bytes for the run a message belongs to."""
         return self._given_run_id or hashlib.sha256(f"flower run {message.metadata.run_id}".encode()).digest()[:16]
 
-    def begin(self, arrays: ArrayRecord) -> None:
-        """Take the latest model, as the strategy has it."""
+    def begin(self, arrays: ArrayRecord, private: bool) -> None:
+        """Take the latest model, as the strategy has it. `private`: what is not coded is not
+        trained, so all is that can be."""
         if self._record is None:
-            self._record = RecordLayout.of(arrays)
+            self._record = RecordLayout.of(arrays, exact=not private)
             self._dtypes = {name: array.dtype for name, array in arrays.items()}
         self._model, self.beside = self._record.flatten(conform(arrays, self._dtypes))
         self._model_id = arrays.object_id

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
-from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedMedian, Strategy
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedMedian, FedTrimmedAvg, Krum, Strategy
 
 from edgegossip import codecs
 from edgegossip.flower import compressed, compression_mod
@@ -33,6 +33,8 @@ BUFFERS: dict[str, np.ndarray[Any, Any]] = {
     "empty int": np.zeros((0,), np.int32),
     "float16": np.asarray([0.25, -2.0], np.float16),
     "float64": np.asarray([0.25, -2.0]),
+    "float64 between float32": np.asarray([0.1, 2.0**24 + 1]),
+    "scalar float64": np.asarray(0.1),
     "complex": np.asarray([1 + 2j], np.complex64),
     "text": np.asarray(["ham", "spam"]),
     "dates": np.asarray(["2026-11-26"], "datetime64[D]"),
@@ -141,6 +143,38 @@ def test_buffers_that_clients_change_are_what_the_strategy_makes_of_them(make: A
         clients.app = lambda message, context: (opened.append(message.content["arrays"]), _train(message, context))[1]
         clients.answer(next(iter(found)))
     assert {k: opened[0][k].dtype for k in buffers} == {k: str(v.dtype) for k, v in buffers.items()}
+
+
+@pytest.mark.parametrize("make", [FedAdam, FedAvg, FedAvgM, FedMedian, FedTrimmedAvg, Krum])
+def test_what_nobody_changed_stays_exact(make: Any, in_run: int) -> None:
+    counters = {"int64": np.asarray([2**62 + 1, -7]), "uint64": np.asarray([2**64 - 1], np.uint64)}
+    counters |= {"float64": np.asarray([0.1, 2.0**53 - 1])}
+    clients, arrays = Clients(make(**CONFIG), _train), _model(**{k: Array(v) for k, v in counters.items()})
+    for number in (1, 2):
+        arrays, _, _ = clients.round(number, arrays)
+    assert not clients.refused and not clients.failed
+    assert all(_same(arrays[k], Array(value)) for k, value in counters.items())
+
+
+def test_few_values_of_float64_are_averaged_as_flower_does_it(in_run: int) -> None:
+    def app(message: Message, context: Context) -> Message:
+        arrays = dict(message.content["arrays"])
+        arrays["sum"] = Array(arrays["sum"].numpy() + 1e-12 * message.metadata.dst_node_id)
+        return _reply(message, arrays=arrays)
+
+    first = _model(sum=Array(np.asarray([0.1, 1e9 + 0.5])))
+    clients, plain = Clients(FedAvg(**CONFIG), app), FedAvg(**CONFIG)
+    found, _, _ = clients.round(1, first)
+    messages = plain.configure_train(1, first, ConfigRecord(), BoardGrid([1, 2, 3]))
+    stock, _ = plain.aggregate_train(1, [app(m, clients.contexts[1]) for m in messages])
+    assert _same(found["sum"], stock["sum"])
+
+
+def test_a_model_of_few_float64_values_alone_is_compressed(in_run: int) -> None:
+    clients = Clients(FedAvg(**CONFIG), _train)
+    arrays, _, up = clients.round(1, ArrayRecord({"w": Array(np.full(1000, 0.1))}))
+    assert arrays["w"].dtype == "float64" and up < 3 * 5000
+    np.testing.assert_allclose(arrays["w"].numpy(), np.full(1000, 0.2), rtol=1e-6)
 
 
 @pytest.mark.parametrize("make", [FedAdam, FedAvgM])

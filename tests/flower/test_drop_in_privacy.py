@@ -160,6 +160,23 @@ def test_no_codec_leads_beyond_the_clipping_norm(wrapper: str, name: str, in_run
     assert min(noting.norms) > 0.01
 
 
+def test_few_values_of_float64_are_trained_too(in_run: int) -> None:
+    """Without privacy they go as they are; here that would leave them out of norm and noise."""
+    noting, codec = NotingNorms(), codecs.get("fp32")
+
+    def app(message: Message, context: Context) -> Message:
+        content = _app(message, context).content
+        moved = message.content["arrays"]["bias"].numpy() + 0.01
+        content["arrays"] = ArrayRecord({**content["arrays"], "bias": Array(moved)})
+        return Message(content, reply_to=message)
+
+    clients = Clients(Wrapped.server_fixed(noting), codec, compression_mod(codec), app=app)
+    first = _first(bias=Array(np.full(3, 0.1)))
+    arrays = clients.round(1, first)
+    assert arrays is not None and not clients.refused and arrays["bias"].dtype == "float64"
+    assert (arrays["bias"].numpy() > 0.1 + 1e-6).all()
+
+
 BESIDE = {
     "mask": np.triu(np.full((4, 4), -np.inf, np.float32), 1),
     "half": np.asarray([1.0, np.inf], np.float16),
