@@ -42,6 +42,7 @@ COMMANDS = {
     "calibrate": "edgegossip.cli.scale",
     "doctor": "edgegossip.cli.doctor",
 }
+_AGAIN_S = 0.05
 
 
 class _LazyGroup(click.Group):
@@ -72,8 +73,9 @@ def cli() -> None:
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run one command and exit. A user's mistake is one line on standard error, never a
     traceback."""
-    for signum in (signal.SIGTERM, signal.SIGHUP):
+    for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
         signal.signal(signum, _terminate)
+    sys.unraisablehook = _unraisable
     try:
         result = cli.main(args=None if argv is None else list(argv), prog_name="edgegossip", standalone_mode=False)
         code = result if isinstance(result, int) else 0
@@ -93,7 +95,10 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         if os.environ.get("EDGEGOSSIP_DEBUG"):
             traceback.print_exc()
         hint = "set EDGEGOSSIP_DEBUG=1 for the traceback, and please report it"
-        code = _fail(f"unexpected {type(error).__name__}: {error} ({hint})", EXIT_BUG)
+        if _comes_of_interrupt(error):
+            code = _fail("interrupted", EXIT_INTERRUPTED)
+        else:
+            code = _fail(f"unexpected {type(error).__name__}: {error} ({hint})", EXIT_BUG)
     # A board that failed may still compute an update. The interpreter would wait for it; and were
     # its thread a daemon, torch would abort the process.
     if any(thread.name.startswith(COMPUTE_THREAD_PREFIX) for thread in threading.enumerate()):
@@ -112,3 +117,21 @@ def _terminate(signum: int, frame: FrameType | None) -> None:
     """SIGTERM, and SIGHUP of a closed terminal, end a command as Ctrl-C does, so that it takes its
     boards down with it."""
     raise KeyboardInterrupt
+
+
+def _unraisable(what: sys.UnraisableHookArgs) -> None:
+    """Let an interrupt come again that met a finaliser or the callback of a weak reference, where
+    Python drops it."""
+    if issubclass(what.exc_type, KeyboardInterrupt):
+        signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
+    else:
+        sys.__unraisablehook__(what)
+
+
+def _comes_of_interrupt(error: BaseException) -> bool:
+    """Return whether an interrupt was under way when this was raised: one in the middle of
+    `threading`'s own code leaves a lock there that is released twice."""
+    cause = error.__context__
+    while cause is not None and not isinstance(cause, KeyboardInterrupt):
+        cause = cause.__context__
+    return cause is not None

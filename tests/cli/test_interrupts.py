@@ -1,0 +1,60 @@
+"""An interrupt ends a command with 130, wherever in Python it strikes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+COMMAND = """
+import signal, threading, time, weakref
+import click
+
+class Finalised:
+    def __del__(self):
+        signal.raise_signal(signal.SIGTERM)
+
+class Watched:
+    pass
+
+def finaliser():
+    Finalised()
+    time.sleep(60)
+
+def callback():
+    watched = Watched()
+    reference = weakref.ref(watched, lambda _: signal.raise_signal(signal.SIGTERM))
+    del watched
+    time.sleep(60)
+
+def lock():
+    condition = threading.Condition()
+    with condition:
+        condition.release()
+        signal.raise_signal(signal.SIGTERM)
+
+def sleep():
+    signal.raise_signal(signal.SIGHUP)
+
+def bug():
+    threading.Lock().release()
+
+@click.command
+@click.argument("where")
+def command(where):
+    globals()[where]()
+"""
+MAIN = "import sys; from edgegossip.cli import main; main.COMMANDS['command'] = 'own'; main.main(sys.argv[1:])"
+
+
+@pytest.mark.parametrize("where", ["finaliser", "callback", "lock", "sleep", "bug"])
+def test_an_interrupt_is_never_lost(where: str, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(COMMAND)
+    command = [sys.executable, "-c", MAIN, "command", where]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False)
+    if where == "bug":
+        assert done.returncode == 1 and "unexpected RuntimeError" in done.stderr
+    else:
+        assert done.returncode == 130 and done.stderr.strip() == "edgegossip: interrupted"
