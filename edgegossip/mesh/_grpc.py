@@ -39,7 +39,6 @@ os.environ.setdefault("GRPC_EXPERIMENTS", _OLDER_POLLER if _installed_version() 
 import grpc  # noqa: E402
 import grpc.aio  # noqa: E402
 from grpc_health.v1 import health_pb2  # noqa: E402
-from grpc_reflection.v1alpha import reflection, reflection_pb2  # noqa: E402
 
 if TYPE_CHECKING:  # grpc has no types, and what is Any cannot be a base class
 
@@ -51,4 +50,4 @@ if TYPE_CHECKING:  # grpc has no types, and what is Any cannot be a base class
 else:
     GenericRpcHandler = grpc.GenericRpcHandler
 
-__all__ = ["GenericRpcHandler", "grpc", "health_pb2", "reflection", "reflection_pb2"]
+__all__ = ["GenericRpcHandler", "grpc", "health_pb2"]

@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError as ProtobufDecodeError
 from typing_extensions import override
 
 from edgegossip.mesh import address as addresses
-from edgegossip.mesh._grpc import GenericRpcHandler, grpc, health_pb2, reflection, reflection_pb2
+from edgegossip.mesh._grpc import GenericRpcHandler, grpc, health_pb2
 from edgegossip.mesh.connections import Security, Tell
 from edgegossip.security.limits import Decision, RateLimitedLog, RequestLimiter, network_of
 from edgegossip.types import DecodeError
@@ -46,7 +46,6 @@ class StandardServices(GenericRpcHandler):
         tell: Tell,
     ) -> None:
         self._services = (*services, HEALTH, *REFLECTION)
-        self._reflection = reflection.aio.ReflectionServicer(self._services)
         self._ended = asyncio.Event()
         self._streams = 0
         self._security, self._tell = security, tell
@@ -95,13 +94,18 @@ class StandardServices(GenericRpcHandler):
     # -- reflection
 
     async def _reflect(self, _requests: object, context: grpc.aio.ServicerContext) -> None:
+        from grpc_reflection.v1alpha import reflection  # a megabyte, which most boards never need
+
         await self._admit(context)
         with await self._counted(context):
-            async for answer in self._reflection.ServerReflectionInfo(self._asked(context), context):
+            servicer = reflection.aio.ReflectionServicer(self._services)
+            async for answer in servicer.ServerReflectionInfo(self._asked(context), context):
                 await context.write(answer.SerializeToString())
 
     async def _asked(self, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
         """Yield the questions of one stream, until it ends, keeps silent, or the server ends."""
+        from grpc_reflection.v1alpha import reflection_pb2
+
         while True:
             try:
                 async with asyncio.timeout(_SILENCE_S):
