@@ -2,9 +2,11 @@
 the same run.
 
 *Bare gRPC* is a stream of raw bytes over the same grpcio: identity serialisers, no framing, no
-windows, no acknowledgements but one byte a frame where a time has to be taken, no assembly of
-frames at the receiver, everything in one asyncio loop without a change of threads. *TCP* is a
-blocking socket with TCP_NODELAY.
+windows, no acknowledgements but one byte a frame where a time has to be taken, the same bytes again
+and again, which the receiver drops, everything in one asyncio loop without a change of threads.
+*Tuned gRPC* has the settings of who sends large messages, and does what a program needs that sends
+models: it makes messages of a model's memory, and has what arrives in one piece. *TCP* is
+a blocking socket with TCP_NODELAY.
 """
 
 from __future__ import annotations
@@ -83,7 +85,8 @@ _COLUMNS: tuple[tuple[str, str, int, int], ...] = (
 _IN_MIB = ("rss_bytes", "rss_growth_bytes")
 NOTES = (
     "gRPC: a raw stream of bytes over the same grpcio, without framing, acknowledgements or assembly; TCP: a plain socket",
-    "tuned: the same gRPC at its best, with the mesh's poller (mesh/_grpc.py) and heap, windows of 16 MiB and large reads",
+    "tuned: gRPC at its best, with the mesh's poller (mesh/_grpc.py) and heap, windows of 16 MiB and large reads; messages are "
+    "made of a model's memory and put together again, as a program needs it",
     "throughput: frames one after the other between two processes; latency: a frame there and one back, halved",
     "ring: a frame to and from each neighbour a round, no computing; MB/s of all processes together",
     "idle: CPU of all processes (members of one run) while they wait, percent of one core; memory: growth of a process, average",
