@@ -145,7 +145,7 @@ class Stepped(StatelessCodec):
         target = self.error**2 * scale.squares
         search = _Search(self.error * math.sqrt(12 * scale.squares / scale.weight), scale)
         for step in search:
-            found = max(0.0, stepped.measure(x, layout.offsets, None, step, scale.eighths).error)
+            found = max(0.0, stepped.error(x, layout.offsets, step, scale.eighths))
             if target / _CLOSE**2 <= found <= target * _CLOSE**2:
                 return step
             search.tell(math.sqrt(found / target) - 1.0)
@@ -180,7 +180,7 @@ class Stepped(StatelessCodec):
         key = 0 if self.dithered else None
         search = _Search(first, scale)
         for step in search:
-            bits = stepped.measure(x, layout.offsets, key, step, scale.eighths).bits
+            bits = stepped.bits(x, layout.offsets, key, step, scale.eighths)
             if target * _FULL <= bits <= target:
                 return step
             search.tell((target - bits) / max(target, 64.0))
@@ -247,7 +247,7 @@ class DeadZone(Stepped):
 
 
 PARAMS = (
-    Param("error", 0.0, "relative error; 0.25 where bytes and step are not given either", low=0.0, high=4.0),
+    Param("error", 0.0, "relative error; 0.25 where bytes and step are not given either", low=0.0, high=16.0),
     Param("bytes", 0, "most bytes of a message; 0: as error or step say", low=0, high=2**32),
     Param("step", 0.0, "the step itself; 0: as error or bytes say", low=0.0, high=3e38),
     Param(

@@ -12,7 +12,7 @@ how many eighths of an octave each tensor's step is above `step`. `isa` and erro
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,25 +28,16 @@ Eighths: TypeAlias = NDArray[np.int8]
 ONE_STEP: Eighths = np.zeros(0, np.int8)  # eighths, where all tensors share the step
 
 
-class Measure(NamedTuple):
-    """What a body would be."""
+def bits(
+    x: Vec, offsets: ReadBuffer, key: int | None, step: float, eighths: Eighths = ONE_STEP, isa: str | None = None
+) -> float:
+    """Return about how many bits the integers of x, float32[n], take in a body."""
+    return _native.steps_bits(x, offsets, key, step, eighths.view(np.uint8), isa)
 
-    bits: float  # about
-    error: float  # sum of (value - x)^2; of the dead zone alone, with dither it is that of the step
 
-
-def measure(
-    x: Vec,
-    offsets: ReadBuffer,
-    key: int | None,
-    step: float,
-    eighths: Eighths = ONE_STEP,
-    share: int = 1,
-    isa: str | None = None,
-) -> Measure:
-    """Return the size and the error of the body of x, float32[n], judged by one of `share` chunks
-    of 2^20 values; of `share` above 1 both must be multiplied by what that leaves out."""
-    return Measure(*_native.steps_measure(x, offsets, key, step, eighths.view(np.uint8), share, isa))
+def error(x: Vec, offsets: ReadBuffer, step: float, eighths: Eighths = ONE_STEP, isa: str | None = None) -> float:
+    """Return the sum of (value - x)^2 of x, float32[n], with a dead zone."""
+    return _native.steps_error(x, offsets, None, step, eighths.view(np.uint8), isa)
 
 
 def encode(

@@ -37,7 +37,8 @@ CODECS = [
     "factors_product",
     "steps_encode",
     "steps_decode",
-    "steps_measure",
+    "steps_bits",
+    "steps_error",
 ]
 INT8 = [
     "int8_quantise",

@@ -35,10 +35,11 @@ def test_every_instruction_set_makes_and_reads_the_same(key, step, eighths):
         assert np.array_equal(out, np.ones(N, np.float32) + np.float32(0.3) * stored)
         decoded.add(stored.tobytes())
     assert len(decoded) == 1
-    measures = {stepped.measure(x, OFFSETS, key, step, eighths, isa=isa) for isa in ISAS}
-    assert len(measures) == 1
+    assert len({stepped.error(x, OFFSETS, step, eighths, isa=isa) for isa in ISAS}) == 1
+    bits = {stepped.bits(x, OFFSETS, key, step, eighths, isa=isa) for isa in ISAS}
+    assert len(bits) == 1
     if step >= 0.2:  # below, most values are escapes, and what these take is a guess
-        assert measures.pop().bits == pytest.approx(8 * len(body), rel=0.03)
+        assert bits.pop() == pytest.approx(8 * len(body), rel=0.03)
 
 
 @KEYS
@@ -64,12 +65,13 @@ def test_a_damaged_body_is_judged_alike_and_a_sum_left_alone(key):
             assert fault != 0
 
 
-def test_the_error_that_is_measured_is_that_of_what_arrives():
+@pytest.mark.parametrize("eighths", [stepped.ONE_STEP, EIGHTHS], ids=["one step", "steps of tensors"])
+@pytest.mark.parametrize("step", [0.01, 1.0, 30.0])
+def test_the_error_that_is_told_is_that_of_what_arrives(step, eighths):
     x, out = vector(), np.empty(N, np.float32)
-    for step in (0.01, 1.0):
-        assert stepped.decode(stepped.encode(x, OFFSETS, None, step), OFFSETS, False, N, out) == 0
-        error = float(((out.astype(np.float64) - x) ** 2).sum())
-        assert stepped.measure(x, OFFSETS, None, step).error == pytest.approx(error, rel=1e-3)
+    assert stepped.decode(stepped.encode(x, OFFSETS, None, step, eighths), OFFSETS, False, N, out) == 0
+    error = float(((out.astype(np.float64) - x) ** 2).sum())
+    assert stepped.error(x, OFFSETS, step, eighths) == pytest.approx(error, rel=1e-3)
 
 
 @pytest.mark.parametrize(

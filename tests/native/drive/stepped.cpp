@@ -18,7 +18,7 @@ void run(const Isa& isa) {
         largest = std::max(largest, std::fabs(v));
     }
     const std::vector<int8_t> eighths(size_t(t.count()), int8_t(5));
-    drive::Hash encoded, decoded, measured;
+    drive::Hash encoded, decoded, bits, error;
     for (const bool dithered : {true, false})
         for (const float step : {largest / 1e6f, largest / 200, largest / 4})
             for (const int8_t* own : {static_cast<const int8_t*>(nullptr), eighths.data()}) {
@@ -29,13 +29,16 @@ void run(const Isa& isa) {
                 const int64_t fault = decode_steps(*isa.kernels, body.data(), int64_t(body.size()), s.offsets, s.tensors, dithered, true, 0.3f, out.data());
                 decoded.add(&fault, sizeof fault);
                 decoded.add(out.data(), 4 * out.size());
-                const Measure m = measure_steps(*isa.kernels, x.data(), s, 1);
-                measured.add(&m.bits, sizeof m.bits);
-                measured.add(&m.error, sizeof m.error);
+                const double many = bits_of_steps(*isa.kernels, x.data(), s);
+                bits.add(&many, sizeof many);
+                if (dithered) continue;
+                const double off = error_of_steps(*isa.kernels, x.data(), s);
+                error.add(&off, sizeof off);
             }
     drive::report(isa, "steps_encode", encoded);
     drive::report(isa, "steps_decode", decoded);
-    drive::report(isa, "steps_measure", measured);
+    drive::report(isa, "steps_bits", bits);
+    drive::report(isa, "steps_error", error);
 }
 
 const drive::Part part(run);

@@ -1,7 +1,4 @@
-#include <nanobind/stl/tuple.h>
-
 #include <cfloat>
-#include <tuple>
 
 #include "bind/bind.hpp"
 #include "bind/gil.hpp"
@@ -33,17 +30,12 @@ struct Given {
     }
 };
 
-std::tuple<double, double> steps_measure(nb::handle x, nb::handle offsets, std::optional<uint64_t> key, double step, nb::handle eighths,
-                                         int64_t share, const Name& isa_name) {
+template <double (*FUNCTION)(const Kernels&, const float*, const Stepped&)>
+double steps_look(nb::handle x, nb::handle offsets, std::optional<uint64_t> key, double step, nb::handle eighths, const Name& isa_name) {
     const Given given(x, offsets, key, step, eighths, isa_name);
-    if (share < 1) throw nb::value_error("share must be at least 1");
-    Measure m;
-    {
-        WithoutGil unlocked;
-        DefaultFloatEnv env;
-        m = measure_steps(given.kernels, given.x.data(), given.stepped, share);
-    }
-    return {m.bits, m.error};
+    WithoutGil unlocked;
+    DefaultFloatEnv env;
+    return FUNCTION(given.kernels, given.x.data(), given.stepped);
 }
 
 nb::bytes steps_encode(nb::handle x, nb::handle offsets, std::optional<uint64_t> key, double step, nb::handle eighths, const Name& isa_name) {
@@ -79,7 +71,9 @@ int64_t steps_decode(nb::handle body_object, nb::handle offsets_object, bool dit
 
 void bind_stepped(nb::module_& m) {
     using nb::literals::operator""_a;
-    m.def("steps_measure", &steps_measure, "x"_a.none(), "offsets"_a.none(), "key"_a.none(), "step"_a, "eighths"_a.none(), "share"_a = 1,
+    m.def("steps_bits", &steps_look<bits_of_steps>, "x"_a.none(), "offsets"_a.none(), "key"_a.none(), "step"_a, "eighths"_a.none(),
+          "isa"_a.none() = nb::none());
+    m.def("steps_error", &steps_look<error_of_steps>, "x"_a.none(), "offsets"_a.none(), "key"_a.none(), "step"_a, "eighths"_a.none(),
           "isa"_a.none() = nb::none());
     m.def("steps_encode", &steps_encode, "x"_a.none(), "offsets"_a.none(), "key"_a.none(), "step"_a, "eighths"_a.none(),
           "isa"_a.none() = nb::none());

@@ -62,9 +62,12 @@ struct Bits {
 
 // The widest value's bits.
 int width_of(const Integers& integers) {
-    uint8_t largest = 0;
-    for (const uint8_t s : integers.symbols) largest = std::max(largest, s == RANS_ESCAPE ? uint8_t(0) : s);
-    uint32_t most = largest;
+    uint8_t largest = 0;  // and one more, so that an escape is 0
+    for (const uint8_t s : integers.symbols) {
+        const uint8_t next = uint8_t(s + 1);
+        largest = next > largest ? next : largest;
+    }
+    uint32_t most = largest == 0 ? 0 : largest - 1;
     for (const int32_t v : integers.wide) most = std::max(most, folded(v));
     return bit_width(most);
 }
@@ -102,7 +105,7 @@ void make_symbols(const std::vector<uint32_t>& shares, RansSymbols* tables) {
         uint32_t first = 0;
         for (size_t s = 0; s < 256; s++) {
             const uint32_t share = shares[256 * table + s];
-            tables[table][s] = {share ? (uint64_t(1) << 44) / share + 1 : 0, (share << (32 - RANS_BITS)) - 1, first};
+            tables[table][s] = {share ? (uint64_t(1) << 44) / share + 1 : 0, (share << (32 - RANS_BITS)) - 1, first << RANS_BITS | (share - 1)};
             first += share;
         }
     }

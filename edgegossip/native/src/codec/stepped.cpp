@@ -62,52 +62,31 @@ uint8_t shift_for(const StepRests& rests, int k) {
     return uint8_t(std::clamp<int64_t>(((mean + 128) >> 8) + 128, 0, 255));
 }
 
-// Sums over values by magnitude: step^2, that times what they are beyond it, and times its square.
-struct Errors {
-    double weight[SHIFTS + 1] = {}, first[SHIFTS + 1] = {}, second[SHIFTS + 1] = {};
-
-    void add(const float* x, const float* inverse, const int32_t* q, int64_t n) {
-        double square = 0;
-        for (int64_t i = 0; i < n; i++) {
-            if (i == 0 || inverse[i] != inverse[i - 1]) square = 1 / (double(inverse[i]) * double(inverse[i]));
-            const int32_t whole = std::abs(q[i]), k = std::min(whole, SHIFTS);
-            const double rest = double(std::fabs(x[i] * inverse[i])) - double(whole);
-            weight[k] += square;
-            first[k] += square * rest;
-            second[k] += square * rest * rest;
-        }
-    }
-
-    // Of values that become what the shifts say.
-    double sum(const StepRests& rests) const {
-        double total = second[0];
-        for (int k = 1; k <= SHIFTS; k++) {
-            const double s = double(shift_of(shift_for(rests, k)));
-            total += second[k] - 2 * s * first[k] + s * s * weight[k];
-        }
-        return total;
-    }
-};
-
-// Values of a chunk as integers.
-void quantise_chunk(const Kernels& kernels, const float* x, const Stepped& s, int64_t first, int64_t count, Walk* inverse, Integers* to,
-                    StepRests* rests, Errors* errors) {
-    to->symbols.resize(size_t((count + STEPS_ROW - 1) & -STEPS_ROW));
-    to->wide.clear();
+// Calls then(at, n, x, inverse steps, q) for the values of a chunk, piece by piece; `at` counts from the chunk's first.
+template <class Then>
+void each_piece(const Kernels& kernels, const float* x, const Stepped& s, int64_t first, int64_t count, Walk* inverse, Then then) {
     alignas(64) int32_t q[PIECE];
     for (int64_t at = 0; at < count; at += PIECE) {
-        const int64_t n = std::min(PIECE, count - at), rows = (n + STEPS_ROW - 1) & -STEPS_ROW;
+        const int64_t n = std::min(PIECE, count - at);
         const float *const from = x + first + at, *const steps = inverse->next(first + at, n);
         kernels.steps.quantise(from, steps, n, {s.dithered, s.key, first + at, {}}, q);
-        if (!s.dithered) {
-            kernels.steps.rest(from, steps, q, n, rests);
-            if (errors != nullptr) errors->add(from, steps, q, n);
-        }
+        then(at, n, from, steps, q);
+    }
+}
+
+// Values of a chunk as integers; with a dead zone also what they are beyond them.
+void quantise_chunk(const Kernels& kernels, const float* x, const Stepped& s, int64_t first, int64_t count, Walk* inverse, Integers* to,
+                    StepRests* rests) {
+    to->symbols.resize(size_t((count + STEPS_ROW - 1) & -STEPS_ROW));
+    to->wide.clear();
+    each_piece(kernels, x, s, first, count, inverse, [&](int64_t at, int64_t n, const float* from, const float* steps, const int32_t* q) {
+        const int64_t rows = (n + STEPS_ROW - 1) & -STEPS_ROW;
+        if (!s.dithered) kernels.steps.rest(from, steps, q, n, rests);
         uint8_t* const symbols = to->symbols.data() + at;
-        if (!kernels.steps.fold(q, rows, symbols)) continue;
+        if (!kernels.steps.fold(q, rows, symbols)) return;
         for (int64_t i = 0; i < rows; i++)
             if (symbols[i] == RANS_ESCAPE) to->wide.push_back(q[i]);
-    }
+    });
 }
 
 StringShape shape_of(bool dithered) { return {dithered, !dithered}; }
@@ -159,10 +138,14 @@ int64_t decode_chunk(const Kernels& kernels, const Chunk& chunk, const Stepped& 
     size_t wide = 0;
     for (int64_t at = 0; at < chunk.count; at += PIECE) {
         const int64_t n = std::min(PIECE, chunk.count - at), rows = (n + STEPS_ROW - 1) & -STEPS_ROW;
-        if (integers.wide.empty())
-            kernels.steps.unfold(integers.symbols.data() + at, rows, q);
-        else
-            get_integers(integers, at, rows, &wide, q);
+        const uint8_t* const symbols = integers.symbols.data() + at;
+        kernels.steps.unfold(symbols, rows, q);
+        for (int64_t i = 0; wide < integers.wide.size() && i < rows; i++) {
+            const void* const found = std::memchr(symbols + i, RANS_ESCAPE, size_t(rows - i));
+            if (found == nullptr) break;
+            i = static_cast<const uint8_t*>(found) - symbols;
+            q[i] = integers.wide[wide++];
+        }
         spec.first = chunk.first + at;
         kernels.steps.restore(q, steps->next(spec.first, n), n, spec, accumulate, weight, out + spec.first);
     }
@@ -173,18 +156,48 @@ int64_t decode_chunk(const Kernels& kernels, const Chunk& chunk, const Stepped& 
 
 float step_of(float step, int eighths) { return float(std::ldexp(double(step) * EIGHTHS[eighths & 7], eighths >> 3)); }
 
-Measure measure_steps(const Kernels& kernels, const float* x, const Stepped& s, int64_t share) {
-    Measure m{};
+double bits_of_steps(const Kernels& kernels, const float* x, const Stepped& s) {
+    double bits = 0;
     Walk inverse(s, true);
     static thread_local Integers integers;  // kept for the next message: the system would clear its memory anew
-    for (int64_t first = 0; first < s.n(); first += CHUNK * share) {
+    for (int64_t first = 0; first < s.n(); first += CHUNK) {
         StepRests rests{};
-        Errors errors;
-        quantise_chunk(kernels, x, s, first, std::min(CHUNK, s.n() - first), &inverse, &integers, &rests, &errors);
-        m.bits += double(choose_models(integers.symbols.data(), int64_t(integers.symbols.size()), shape_of(s.dithered)).bits);
-        m.error += errors.sum(rests);
+        quantise_chunk(kernels, x, s, first, std::min(CHUNK, s.n() - first), &inverse, &integers, &rests);
+        bits += double(choose_models(integers.symbols.data(), int64_t(integers.symbols.size()), shape_of(s.dithered)).bits);
     }
-    return m;
+    return bits;
+}
+
+double error_of_steps(const Kernels& kernels, const float* x, const Stepped& s) {
+    double error = 0;
+    Walk inverse(s, true);
+    for (int64_t first = 0; first < s.n(); first += CHUNK) {
+        StepRests all{};
+        // By magnitude: sums of step^2, that times what values are beyond it, and times its square.
+        double weight[SHIFTS + 1] = {}, linear[SHIFTS + 1] = {}, square[SHIFTS + 1] = {};
+        each_piece(kernels, x, s, first, std::min(CHUNK, s.n() - first), &inverse,
+                   [&](int64_t, int64_t n, const float* from, const float* steps, const int32_t* q) {
+                       for (int64_t i = 0, end; i < n; i = end) {  // of one step
+                           end = s.eighths == nullptr ? n : std::find_if(steps + i, steps + n, [&](float v) { return v != steps[i]; }) - steps;
+                           StepRests rests{};
+                           kernels.steps.rest(from + i, steps + i, q + i, end - i, &rests);
+                           const double squared = 1 / (double(steps[i]) * double(steps[i]));
+                           for (int k = 0; k <= SHIFTS; k++) {
+                               all.count[k] += rests.count[k];
+                               all.sum[k] += rests.sum[k];
+                               weight[k] += squared * double(rests.count[k]);
+                               linear[k] += squared * double(rests.sum[k]) / (1 << 16);
+                               square[k] += squared * rests.square[k];
+                           }
+                       }
+                   });
+        error += square[0];
+        for (int k = 1; k <= SHIFTS; k++) {
+            const double shift = double(shift_of(shift_for(all, k)));
+            error += square[k] - 2 * shift * linear[k] + shift * shift * weight[k];
+        }
+    }
+    return error;
 }
 
 std::vector<uint8_t> encode_steps(const Kernels& kernels, const float* x, const Stepped& s) {
@@ -207,7 +220,7 @@ std::vector<uint8_t> encode_steps(const Kernels& kernels, const float* x, const 
         if (first + count < s.n()) put32(0, &out);
         const size_t start = out.size();
         StepRests rests{};
-        quantise_chunk(kernels, x, s, first, count, &inverse, &integers, &rests, nullptr);
+        quantise_chunk(kernels, x, s, first, count, &inverse, &integers, &rests);
         if (!s.dithered)
             for (int k = 1; k <= SHIFTS; k++) out.push_back(shift_for(rests, k));
         write_string(kernels.rans, integers, shape_of(s.dithered), &out);

@@ -26,11 +26,11 @@ struct Stepped {
 // A tensor's step.
 float step_of(float step, int eighths);
 
-// What a body would be: its bits, about, and the sum of (value - x)^2, both of one value in `share` of all.
-struct Measure {
-    double bits, error;
-};
-Measure measure_steps(const Kernels& kernels, const float* x, const Stepped& s, int64_t share);
+// About how many bits the integers of a body take.
+double bits_of_steps(const Kernels& kernels, const float* x, const Stepped& s);
+
+// The sum of (value - x)^2, with a dead zone.
+double error_of_steps(const Kernels& kernels, const float* x, const Stepped& s);
 
 // The body of finite values, none of which is beyond STEPS_MOST steps.
 std::vector<uint8_t> encode_steps(const Kernels& kernels, const float* x, const Stepped& s);

@@ -17,11 +17,11 @@ constexpr uint8_t RANS_ESCAPE = 255;      // the symbol of a value that is told 
 // Of a slot: symbol | (share - 1) << 8 | (slot - the symbol's first slot) << 20.
 using RansSlots = uint32_t[RANS_SLOTS];
 
-// What encoding a symbol takes: floor(2^44 / share) + 1; the largest state that takes it before a word goes out, 2^20 share - 1; its
-// first slot.
+// What encoding a symbol takes: floor(2^44 / share) + 1; the largest state that takes it before a word goes out, 2^20 share - 1; and
+// share - 1 | its first slot << 12.
 struct RansSymbol {
     uint64_t inverse;
-    uint32_t most, first;
+    uint32_t most, slots;
 };
 using RansSymbols = RansSymbol[256];
 

@@ -17,9 +17,10 @@ struct StepSpec {
     float shift[4];  // with a dead zone: what is added to the magnitude of a value of 0, 1, 2, 3 or more steps
 };
 
-// Of magnitudes 0, 1, 2, 3 and more: how many, and the sum of what values are beyond them, floor(2^16 (t - |q|)).
+// Of magnitudes 0, 1, 2, 3 and more: how many, the sum of what values are beyond them, floor(2^16 (t - |q|)), and that of (t - |q|)^2.
 struct StepRests {
     int64_t count[4], sum[4];
+    double square[4];
 };
 
 struct Steps {
