@@ -11,7 +11,7 @@ bits (a little less in small blocks). No entropy coder: the codes are as good as
 Deviations. The paper's R is uniform; a randomised Hadamard transform, which its code has instead,
 is biased by up to half of x for some x (a value and a tenth of it among zeros). So blocks are
 rotated twice, those below 512 values three times. What is left of that bias is 1 % of the norm in
-blocks of 32 values, and less than 10,000 messages would show from 64 on. A tensor is cut into
+blocks of 32 values; from 64 on the messages of `codec verify` do not show it. A tensor is cut into
 blocks of 4096 values, the rest as the bits of its length say, at least 32, each with a float32
 scale: at most 31 zeros are sent after it, and 32 / 4096 bits a value.
 """
