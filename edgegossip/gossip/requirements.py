@@ -21,16 +21,18 @@ def require_doubly_stochastic(name: str, view: NodeView) -> None:
     _in_every_round(name, view.topology, is_doubly_stochastic, "rows and columns", cure)
 
 
-def require_symmetric(name: str, view: NodeView) -> None:
-    """Raise ConfigError unless it is one undirected graph with symmetric, doubly stochastic W."""
+def require_symmetric(
+    name: str, view: NodeView, directed: str = "for directed graphs sparse-push or quant-sgp"
+) -> None:
+    """Raise ConfigError unless it is one undirected graph with symmetric, doubly stochastic W.
+    `directed` says what to do who needs another graph."""
     topology = view.topology
     if topology.period != 1:
         raise ConfigError(f"{name} needs the same neighbours in every round, and topology {topology.name!r} changes")
     if _first_without(topology, _doubly_and_symmetric) is not None:  # type: ignore[arg-type]
         raise ConfigError(
             f"{name} needs symmetric weights whose rows sum to 1, and those of topology {topology.name!r} are not; use "
-            f"metropolis weights and one of: {_those_with(_doubly_and_symmetric, view)}; for directed graphs sparse-push or "
-            "quant-sgp"
+            f"metropolis weights and one of: {_those_with(_doubly_and_symmetric, view)}; {directed}"
         )
 
 
@@ -65,7 +67,8 @@ def require_honest_majority(name: str, view: NodeView, malicious: int) -> None:
 
     Weights must be symmetric (He, Karimireddy, Jaggi 2022, assumption 1): else what a board adds
     would not be what another takes off."""
-    require_symmetric(f"{name} with gossip.malicious_nodes", view)
+    directed = "no algorithm for directed graphs bears malicious nodes"
+    require_symmetric(f"{name} with gossip.malicious_nodes", view, directed)
     topology, needs = view.topology, 2 * malicious + 1
     fewest = _fewest_neighbours(topology)  # type: ignore[arg-type]
     if fewest < needs:

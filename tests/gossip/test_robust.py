@@ -149,6 +149,8 @@ def test_topologies_on_which_liars_win_are_refused_in_a_sentence(topology: Any, 
 def test_a_directed_graph_is_refused() -> None:
     with pytest.raises(ConfigError, match="dpsgd with gossip.malicious_nodes needs"):
         fleet_of("dpsgd", start_of(0), 1, "one-peer-exponential")
+    with pytest.raises(ConfigError, match="; no algorithm for directed graphs bears malicious nodes$"):
+        fleet_of("dpsgd", start_of(0), 1, "directed-ring")
 
 
 def test_the_fewest_that_can_bear_it_start() -> None:
