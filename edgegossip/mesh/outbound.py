@@ -264,7 +264,7 @@ class Edge:
             if not self._leaving:
                 ceiling_s = min(self._limits.backoff_max_s, self._limits.backoff_min_s * 2 ** min(attempt - 1, 16))
                 await asyncio.sleep(random.uniform(ceiling_s / 2, ceiling_s))
-            while self._came and not self._comings.take("", time.monotonic()):
+            while self._came and not self._leaving and not self._comings.take("", time.monotonic()):
                 await asyncio.sleep(self._limits.backoff_max_s)
             self._came = False
 

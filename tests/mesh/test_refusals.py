@@ -254,6 +254,30 @@ def test_a_peer_that_comes_and_goes_without_end_is_taken_back_now_and_then(monke
     assert 3 <= ups <= 5
 
 
+def test_who_leaves_waits_for_no_peer_that_comes_and_goes(monkeypatch):
+    monkeypatch.setattr(outbound, "_COMES_BURST", 3.0)
+    sessions = iter(range(1, 1000))
+
+    def exchange(requests, _context):
+        next(requests)
+        yield pb.ExchangeResponse(welcome=pb.Welcome(session=(session := next(sessions)))).SerializeToString()
+        for _ in requests if session > 3 else ():
+            pass  # the fourth stays until we leave
+
+    server = grpc.server(ThreadPoolExecutor(2))
+    handler = grpc.stream_stream_rpc_method_handler(exchange)
+    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, {"Exchange": handler})])
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    with GrpcTransport("a", RUN, limits=replace(QUICK, backoff_max_s=0.05)) as a:
+        a.connect({"b": f"127.0.0.1:{port}"})
+        for _ in range(4):
+            wait_for(a, PeerUp)
+        began_s = time.monotonic()
+    assert time.monotonic() - began_s < QUICK.flush_s / 2
+    server.stop(None)
+
+
 def test_something_else_listens_at_the_peers_address():
     with socket.create_server(("127.0.0.1", 0)) as server, GrpcTransport("a", RUN, limits=QUICK) as a:
 
