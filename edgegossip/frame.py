@@ -70,6 +70,8 @@ class Aux(IntEnum):
     EPOCH = 16  # of a stream's message, and of a HELLO that opens one: the sender's process, below 2^48
     LEVELS = 17  # quantisation levels that a coordinator asks its boards to use in this round
     CHALLENGE = 18  # of a HELLO: a number that the answer to it brings back, below 2^48
+    SPLIT = 19  # the body is two, one after the other: bytes of the first
+    STAMP = 20  # gradient tracking: which rounds an edge's correction sums up, below 2^48; 0: none
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,14 +120,15 @@ class Limits:
     max_body_bytes: int = 256 * 2**20
 
     @classmethod
-    def of(cls, layout: Layout) -> Limits:
-        """Return room for every codec's body of this model: 4 bytes a value, 64 a tensor and 4 KiB.
-        Raises UsageError for a model that no frame holds in fp32, as full states are sent."""
-        most = 4 * layout.size + 64 * len(layout.tensors) + 4096
+    def of(cls, layout: Layout, bodies: int = 1) -> Limits:
+        """Return room for so many bodies of this model, whatever the codec: 4 bytes a value, 64 a
+        tensor and 4 KiB each. Raises UsageError for a model that no frame holds in fp32, as full
+        states are sent."""
+        most = bodies * (4 * layout.size + 64 * len(layout.tensors) + 4096)
         if most > _U32:
             raise UsageError(
-                f"a model of {layout.size} values does not fit one message, which holds {_U32} bytes, {_U32 // 4} values "
-                "in fp32: share fewer of its tensors"
+                f"a model of {layout.size} values does not fit one message, which holds {_U32} bytes, "
+                f"{_U32 // (4 * bodies)} values in fp32: share fewer of its tensors"
             )
         return cls(most)
 

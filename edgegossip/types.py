@@ -109,6 +109,7 @@ class LocalUpdate:
     holds: int = 0  # examples of this board's own data; 0: not known
     metrics: Mapping[str, float] = field(default_factory=dict)  # more figures of the round, for the log
     consumable: bool = False  # delta may be written over: whoever made it has no further use for it
+    corrected: bool = False  # every step followed the correction that was asked for
 
     @property
     def weight(self) -> int:

@@ -299,6 +299,7 @@ STATES = Registry(
         Entry("edgegossip.gossip.symmetric", "PublicCopies", stored="gossip.publish.Told"),
         *_of("gossip.push", "Mass", "Total", incarnation="life"),
         *_of("gossip.parallel", "Streams", "Stream"),
+        *_of("gossip.tracking", "Tracked", "Edge", "Heard"),
         *_of("gossip.adpsgd", "State"),
         *_of("gossip.adpsgd", "Begun", "Taken", stored="gossip.exchange"),
         *_of("gossip.momentum", "State"),

@@ -308,7 +308,7 @@ class NodeEngine:
         we joined."""
         view = event.view.with_down(self.config.neighbours - self._peers.up)
         self._alone_since_s = self._now_s - self._peers.gone_for_s(self._now_s)
-        self.view, self._limits = view, wire.Limits.of(view.layout)
+        self.view, self._limits = view, wire.Limits.of(view.layout, self.algorithm.bodies)
         if event.state is not None:
             self.state = self.algorithm.resume(event.state, view)
         elif event.x is not None:

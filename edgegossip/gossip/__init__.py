@@ -32,6 +32,9 @@ _SCHEMES: Mapping[str, tuple[str, str]] = MappingProxyType(
         "bagua-lp": ("symmetric", "bagua_lp"),
         "parallel-sgd": ("parallel", "parallel_sgd"),
         "d2": ("symmetric", "d2"),
+        "gt-dsgd": ("tracking", "gt_dsgd"),
+        "k-gt": ("tracking", "k_gt"),
+        "motef": ("tracking", "motef"),
     }
 )
 _OTHERS: Mapping[str, tuple[str, str]] = MappingProxyType({"ad-psgd": ("adpsgd", "AdPsgd")})

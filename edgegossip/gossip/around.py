@@ -38,6 +38,11 @@ class Around(GossipAlgorithm[S]):
     def asynchronous(self) -> bool:
         return self.algorithm.asynchronous
 
+    @property
+    @override
+    def bodies(self) -> int:
+        return self.algorithm.bodies
+
     @override
     def init(self, x: Vec, view: NodeView) -> S:
         return self.begin(self.algorithm.init(x, view), view.layout)

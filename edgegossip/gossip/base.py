@@ -213,6 +213,11 @@ class GossipAlgorithm(Protocol[S]):
     def asynchronous(self) -> bool:
         """Whether messages should be taken in while the local update is computed, too."""
 
+    @property
+    def bodies(self) -> int:
+        """How many vectors a message holds, each encoded for itself."""
+        return 1
+
     def init(self, x: Vec, view: NodeView) -> S:
         """Return the state before round 0. `x` float32[n] is the first model, and is copied.
 
@@ -246,6 +251,11 @@ class GossipAlgorithm(Protocol[S]):
     def model(self, s: S) -> Vec:
         """Return the model to train and to evaluate, float32[n], de-biased where the algorithm
         keeps a weight. Not to be written to."""
+
+    def correction(self, s: S) -> Vec | None:
+        """Return what each step of the local update at `model(s)` is to add to its gradient,
+        float32[n] (`LocalUpdate.corrected`); None: nothing."""
+        return None
 
     def round(self, s: S) -> Round:
         """Return the round in progress."""

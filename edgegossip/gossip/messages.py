@@ -98,6 +98,16 @@ def number_of(frame: Frame, tag: Aux, low: int, high: int, default: int | None =
     return int(value)
 
 
+def bodies(frame: Frame, count: int) -> tuple[Body, ...]:
+    """Return the `count` bodies, 1 or 2, that a frame holds one after the other. Raises PeerError
+    when it does not say where the second begins."""
+    if count == 1:
+        return (frame.body,)
+    whole = memoryview(frame.body)
+    cut = number_of(frame, Aux.SPLIT, 0, len(whole))
+    return whole[:cut], whole[cut:]
+
+
 def squared_norm(name: NodeId, vec: Vec | NDArray[np.float64], own: Vec, times: float = 1.0) -> float:
     """Return ||vec||^2. Raises PeerError when it is out of all proportion to the own vector: more
     than IMPLAUSIBLE times ||own|| + 1, as after training that diverged or with intent. `times`, 1

@@ -50,6 +50,9 @@ _WHY_NOT = {
     "parallel-sgd": "it sums gradients, and mixes no models",
     "ad-psgd": "it averages with one board at a time, and has no other distance to compare",
     "d2": "it repeats in every round what mixing did in those before, a lie too",
+    "gt-dsgd": "it sums up what all rounds said, a lie too",
+    "k-gt": "it sums up what all rounds said, a lie too",
+    "motef": "it sums up what all rounds said, a lie too",
 }
 
 

@@ -141,6 +141,11 @@ class Synchronous(GossipAlgorithm[State]):
     def name(self) -> str:
         return self.scheme.name
 
+    @property
+    @override
+    def bodies(self) -> int:
+        return self.scheme.bodies
+
     # -- What the caller does: GossipAlgorithm
 
     @override
@@ -247,6 +252,10 @@ class Synchronous(GossipAlgorithm[State]):
     @override
     def model(self, s: State) -> Vec:
         return self.scheme.model(s.math)
+
+    @override
+    def correction(self, s: State) -> Vec | None:
+        return self.scheme.correction(s.math)
 
     @override
     def round(self, s: State) -> Round:
@@ -490,7 +499,8 @@ class Synchronous(GossipAlgorithm[State]):
         """Return the bytes of as many messages as `ahead` allows, at fp32's size: of each who sends
         to this node in some round, and of all of them together."""
         senders = len({j for j, _ in self.in_keys(s)})
-        most = self.early_bytes or max((ahead + 1) * senders * (4 * s.view.layout.size + 2**16), 256 * 2**20)
+        each = self.bodies * 4 * s.view.layout.size + 2**16
+        most = self.early_bytes or max((ahead + 1) * senders * each, 256 * 2**20)
         return most // senders, most
 
     def _drain(self, s: State, sender: int) -> Outcome:
@@ -819,7 +829,15 @@ class Synchronous(GossipAlgorithm[State]):
         *_, before, last = (-1, -1, *sorted(by_round))
         if last <= limit or before <= limit - s.view.topology.period:
             return None
-        return before if _decodes(s, by_round[before]) and _decodes(s, by_round[last]) else None
+        return before if self._decodes(s, by_round[before]) and self._decodes(s, by_round[last]) else None
+
+    def _decodes(self, s: State, frame: Frame) -> bool:
+        try:
+            for body in messages.bodies(frame, self.bodies):
+                s.view.codec.decode(body, s.view.layout)
+        except PeerError:
+            return False
+        return True
 
     def _claim(self, s: State, sender: int, round: Round, model: Vec) -> Outcome:
         """Take note that a neighbour finds us far behind; once half of them do, take over the model
@@ -854,11 +872,3 @@ def _keys(topology: Any, index: int, streams: bool) -> tuple[tuple[Key, ...], tu
     into = {(j, phase) for phase, neighbours in rounds for j in neighbours.in_}
     out = {(k, phase) for phase, neighbours in rounds for k in neighbours.out}
     return tuple(sorted(into)), tuple(sorted(out))
-
-
-def _decodes(s: State, frame: Frame) -> bool:
-    try:
-        s.view.codec.decode(frame.body, s.view.layout)
-    except PeerError:
-        return False
-    return True

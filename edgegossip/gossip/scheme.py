@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias, TypeVar
 
 from edgegossip.codecs.base import Body, Ctx
+from edgegossip.codecs.keys import derive_key
 from edgegossip.frame import Frame, Kind
 from edgegossip.gossip.base import Audit, Neighbours, NodeView
 from edgegossip.gossip.messages import round_key
@@ -28,6 +29,7 @@ class RoundContext:
     phase: int  # the round within the topology's period; streams of different phases are kept apart
     neighbours: Neighbours
     awaited: tuple[int, ...]  # in-neighbours that are up
+    part: int = 0  # of the bodies of its message, the one that is encoded
 
     @classmethod
     def at(cls, view: NodeView, index: int, round: Round) -> RoundContext:
@@ -38,8 +40,10 @@ class RoundContext:
 
     @property
     def key(self) -> int:
-        """The codec key of this node's message of this round."""
-        return round_key(self.view.seed, self.index, self.round)
+        """The codec key of this node's message of this round; of its further bodies one derived
+        from it."""
+        key = round_key(self.view.seed, self.index, self.round)
+        return derive_key(key, self.part) if self.part else key
 
     def for_codec(self, local: LocalUpdate) -> Ctx:
         """Return what the codec is told beside the vector."""
@@ -108,6 +112,11 @@ class Scheme(Protocol[M]):
     def parts(self) -> int:
         """How many vectors a `Snapshot` has."""
 
+    @property
+    def bodies(self) -> int:
+        """How many bodies a message has, one after the other: one for each vector."""
+        return 1
+
     def check(self, view: NodeView) -> None:
         """Raise ConfigError when the topology is not one that the algorithm works on."""
 
@@ -117,6 +126,11 @@ class Scheme(Protocol[M]):
     def fingerprint(self, m: M) -> int:
         """Return 1..2^32: the same on two nodes whose replicas started alike, so that the first
         difference needs no `full`."""
+
+    def correction(self, m: M) -> Vec | None:
+        """Return what each step of the next local update is to add to its gradient, float32[n];
+        None: nothing."""
+        return None
 
     def publish(self, m: M, local: LocalUpdate, ctx: RoundContext, to: Sequence[int]) -> tuple[M, Published]:
         """Take in the local update; return the message for the out-neighbours `to`, those that are

@@ -230,7 +230,7 @@ class GossipNode:
         loaded, recipe = self._load_model(), self._spec.recipe
         workload, view, restored = loaded.workload, loaded.view, loaded.restored
         self._workload, self._checkpointer = workload, loaded.checkpointer
-        self._transport.limit_frames(frame_limit(view.layout))
+        self._transport.limit_frames(frame_limit(view.layout, self.engine.algorithm.bodies))
         values = self.traffic.values = view.layout.size
         name, text = self._spec.name, f"{self._spec.name} trains {values} values"
         if restored is None:

@@ -101,10 +101,10 @@ def mesh_limits(grace_s: float) -> MeshLimits:
     return MeshLimits(grace_s=grace_s, max_unmeasured_bytes=PENDING_BYTES)
 
 
-def frame_limit(layout: Layout) -> int:
+def frame_limit(layout: Layout, bodies: int = 1) -> int:
     """Return the size of the largest frame that a board of this run may send: head, codec
-    parameters and small numbers around the body."""
-    return HEADER_BYTES + Limits.of(layout).max_body_bytes + 4096
+    parameters and small numbers around so many bodies."""
+    return HEADER_BYTES + Limits.of(layout, bodies).max_body_bytes + 4096
 
 
 def make_algorithm(recipe: Recipe) -> GossipAlgorithm[Any]:

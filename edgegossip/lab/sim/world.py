@@ -64,7 +64,7 @@ class World(NodeEnvironment):
         self.by_wire = schedule.by_wire
         if not self.by_wire:
             view = replace(view, codec=Decoded(view.codec))
-        self.limits = wire.Limits.of(view.layout)
+        self.limits = wire.Limits.of(view.layout, algorithm.bodies)
         self.name, plus, _ = algorithm.name.partition("+")
         self.plain = not plus
         self.patient = naming.param_of(algorithm, "quorum", 1.0) >= 1.0  # whether rounds wait for everybody

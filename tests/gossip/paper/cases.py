@@ -52,6 +52,7 @@ class Case:
     malicious: int = 0
     rule: str = "nearest"  # that bears them
     repeats: bool = False  # a round's rounding comes again in every later round
+    steps: int = 1  # local steps of a round
 
 
 ALL = (*LOSSLESS, *FINE, *SPARSE, *COARSE)
@@ -70,6 +71,15 @@ def all_to_all(mu: float, nesterov: bool) -> Case:
         alike=True,
         lr=0.05 * (1 - mu),
     )
+
+
+TRACKED = (*LOSSLESS, ("fp16", {}, 1.0), *FINE)
+SMALL = (("fp32", {}, 0.6), ("minmax8", {}, 0.6), ("8-bit-qsgd", {}, 0.5), *SPARSE)
+
+
+def tracking(algorithm: str, reference: Callable[..., Iterator[Point]], codecs_: Any, **more: Any) -> Case:
+    """Corrections, as what D2 remembers, keep the rounding of every round."""
+    return Case(algorithm, reference, graphs.SYMMETRIC, codecs_, repeats=True, rounding=2e-5, **more)
 
 
 def robust(reference: Callable[..., Iterator[Point]], rule: str, malicious: int, case: Case) -> Case:
@@ -100,6 +110,11 @@ PLAIN: Mapping[str, Case] = {
     # D2 repeats in every later round what one round got wrong, and quantised messages do not tell
     # of it.
     "d2": Case("d2", references.d2, graphs.EXACT, (*LOSSLESS, ("fp16", {}, 1.0), FINE[1]), rounding=2e-5, repeats=True),
+    "gt-dsgd": tracking("gt-dsgd", references.gradient_tracking, TRACKED),
+    "k-gt, one step": tracking("k-gt", references.gradient_tracking, TRACKED),
+    "k-gt, three steps": tracking("k-gt", partial(references.k_gt, steps=3), TRACKED, steps=3, lr=0.02),
+    "motef": tracking("motef", partial(references.motef, momentum=0.8), SMALL, params={"momentum": 0.8}),
+    "beer": tracking("motef", partial(references.motef, momentum=0.0), SMALL, params={"momentum": 0.0}),
 }
 CASES: Mapping[str, Case] = {
     **PLAIN,
@@ -153,7 +168,7 @@ def compare(
     }
     algorithm = with_robust_mixing(gossip.get(case.algorithm, **params), case.malicious, case.rule)
     problem = Problem.of(nodes, N, seed, case.lr if lr is None else lr, decay_at)
-    fleet = Fleet(wrap(algorithm), topology, codecs.get(codec_name, **codec_params), x0, seed)
+    fleet = Fleet(wrap(algorithm), topology, codecs.get(codec_name, **codec_params), x0, seed, case.steps)
     fleet.run(rounds, problem, rng)
     compression = Compression(fleet.codec, fleet.layout, fleet.view(0), fleet.bodies)
     run = Run(

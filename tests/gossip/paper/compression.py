@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from edgegossip.codecs.base import Ctx
+from edgegossip.codecs.keys import derive_key
 from edgegossip.gossip import messages
 from edgegossip.gossip.base import NodeView
 from edgegossip.layout import Layout
@@ -39,7 +40,7 @@ class Compression:
     codec: Any
     layout: Layout
     view: NodeView  # of any node
-    bodies: Mapping[tuple[int, int], bytes]
+    bodies: Mapping[tuple[int, ...], bytes]  # by (round, node), and of two bodies the second by (round, node, 1)
     asked: int = 0  # values compared
     tipped: int = 0  # of these, off by more than SAME: on the edge of a decision
 
@@ -47,10 +48,11 @@ class Compression:
     def exact(self) -> bool:
         return self.codec.name in EXACT and getattr(self.codec, "values", "fp32") == "fp32"
 
-    def __call__(self, round: int, node: int, v: np.ndarray) -> np.ndarray:
-        return self.checked(
-            v, messages.round_key(self.view.seed, node, round), self.bodies.get((round, node)), (round, node)
-        )
+    def __call__(self, round: int, node: int, v: np.ndarray, part: int = 0) -> np.ndarray:
+        key = messages.round_key(self.view.seed, node, round)
+        if part:
+            return self.checked(v, derive_key(key, part), self.bodies.get((round, node, part)), (round, node))
+        return self.checked(v, key, self.bodies.get((round, node)), (round, node))
 
     def checked(self, v: np.ndarray, key: int, body: bytes | None, where: tuple[int, int]) -> np.ndarray:
         """C(v) with this key, held to the body that was sent, if anybody listened; `where`: (round,

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from edgegossip.frame import Frame, Kind
+from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.gossip.base import Action, Message, NodeView, RoundDone, Send
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import LocalUpdate
@@ -25,7 +25,7 @@ def layout_of(n: int) -> Layout:
 @dataclass
 class Fleet:
     """Drives one algorithm on all nodes. `models[t][i]` is node i's model as round t begins,
-    `bodies[t, i]` what it told its neighbours in round t, `done[i]` the last report of every
+    `bodies[t, i]` what it told its neighbours in round t (`bodies[t, i, 1]`: the second of two), `done[i]` the last report of every
     round."""
 
     algorithm: Any
@@ -33,7 +33,8 @@ class Fleet:
     codec: Any
     x0: np.ndarray  # float32[nodes, n]
     seed: int = 0
-    bodies: dict[tuple[int, int], bytes] = field(default_factory=dict)
+    steps: int = 1  # of SGD in a round, which follow the correction that the algorithm asks for
+    bodies: dict[tuple[int, ...], bytes] = field(default_factory=dict)
     mail: dict[tuple[int, int], list[Frame]] = field(default_factory=dict)  # (sender, receiver) -> in order
     done: dict[tuple[int, int], RoundDone] = field(default_factory=dict)
 
@@ -92,8 +93,12 @@ class Fleet:
         state = self.states[node]
         round, model = self.algorithm.round(state), self.algorithm.model(state)
         lr = problem.rate(round)
-        delta = (-lr * problem.gradient(round, node, model)).astype(np.float32)
-        local = LocalUpdate(delta=delta, lr=lr, loss=1.0, examples=1, steps=1)
+        correction, trained = self.algorithm.correction(state), model.astype(np.float64)
+        for k in range(self.steps):
+            gradient = problem.gradient(round * self.steps + k, node, trained)
+            trained = trained - lr * (gradient if correction is None else gradient + correction)
+        delta, corrected = (trained - model).astype(np.float32), correction is not None
+        local = LocalUpdate(delta=delta, lr=lr, loss=1.0, examples=1, steps=self.steps, corrected=corrected)
         self._carry_out(node, *self.algorithm.step(state, local))
 
     def _carry_out(self, node: int, state: Any, actions: list[Action]) -> None:
@@ -103,8 +108,9 @@ class Fleet:
                 case Send(to, frame):
                     self.mail.setdefault((node, self.members.index(to)), []).append(frame)
                     if frame.kind in CONTENT:
-                        known = self.bodies.setdefault((frame.round, node), bytes(frame.body))
-                        assert known == bytes(frame.body), "neighbours were told different things"
+                        body, cut = bytes(frame.body), int(frame.aux.get(Aux.SPLIT, len(frame.body)))
+                        for key, part in (((frame.round, node), body[:cut]), ((frame.round, node, 1), body[cut:])):
+                            assert self.bodies.setdefault(key, part) == part, "neighbours were told different things"
                 case RoundDone():
                     self.done[action.round, node] = action
                     row = self.models.setdefault(action.round + 1, np.full_like(self.x0, np.nan))

@@ -38,7 +38,7 @@ class Run:
     g: Callable[[int, int, Array], Array]  # (round, node, model) -> float64[n]
     lr: Callable[[int], float]
     eta: float
-    c: Callable[[int, int, Array], Array]  # (round, node, vector) -> float64[n]
+    c: Callable[..., Array]  # (round, node, vector) -> float64[n]; part=1: of the second vector of a round
     rounds: int
     period: int = 1  # of w
     momentum: Momentum = field(default_factory=Plain)
@@ -55,8 +55,8 @@ class Run:
         rows = [self.momentum.direction(i, self.g(t, i, z[i])) for i in range(len(z))]
         return self.lr(t) * np.stack(rows)
 
-    def compress(self, t: int, v: Array) -> Array:
-        return np.stack([self.c(t, i, v[i]) for i in range(len(v))])
+    def compress(self, t: int, v: Array, **of_two: int) -> Array:
+        return np.stack([self.c(t, i, v[i], **of_two) for i in range(len(v))])
 
     def mixed(self, t: int, before: Array, after: Array) -> Array:
         for i in range(len(before)):
@@ -266,3 +266,56 @@ def parallel_sgd(run: Run, *, mu: float = 0.0, nesterov: bool = False) -> Iterat
         w = run.mixed(t, w, y + mu * (y_dash_next - y_dash))
         y_dash = y_dash_next
         yield plain(w)
+
+
+def gradient_tracking(run: Run) -> Iterator[Point]:
+    """Pu, Nedic 2018, equations 4 and 5: x' = W (x - gamma y), y' = W y + g(x') - g(x), first y =
+    g. With an averaging rate (1 - eta) I + eta W stands for W; with a codec a node takes C of its
+    own off itself, so that the means stay."""
+    x = run.x0
+    for t in range(run.rounds):
+        w, eye, gamma = run.w(t), np.eye(len(x)), run.lr(t)
+        g = run.local(t, x) / gamma
+        y = g if t == 0 else mixed_y + g - old  # noqa: F821
+        half = x - gamma * y
+        mixed_y = y + run.eta * (w - eye) @ run.compress(t, y, part=1)  # noqa: F841
+        x, old = run.mixed(t, x, half + run.eta * (w - eye) @ run.compress(t, half)), g  # noqa: F841
+        yield plain(x)
+
+
+def k_gt(run: Run, *, steps: int) -> Iterator[Point]:
+    """Liu et al. 2023, "Decentralized gradient tracking with local steps", algorithm 1, with a
+    server's step of 1."""
+    x, c = run.x0, np.zeros_like(run.x0)
+    for t in range(run.rounds):
+        w, eye, gamma = run.w(t), np.eye(len(x)), run.lr(t)
+        local = x
+        for k in range(steps):
+            g = np.stack([run.g(t * steps + k, i, local[i]) for i in range(len(x))])
+            local = local - gamma * (g + c)
+        z = (x - local) / (steps * gamma)
+        c = c + run.eta * (w - eye) @ run.compress(t, z, part=1)
+        half = x - steps * gamma * z
+        x = half + run.eta * (w - eye) @ run.compress(t, half)
+        yield plain(x)
+
+
+def motef(run: Run, *, momentum: float) -> Iterator[Point]:
+    """Islamov, Gao, Stich 2024, algorithm 1; with momentum 0 (lambda = 1) Zhao et al. 2022, BEER,
+    algorithm 1. Deviation: H starts at the initial models, and the first direction is said before
+    the first step."""
+    x, lam, gamma = run.x0, 1.0 - momentum, run.eta
+    h, grad = run.x0.copy(), np.zeros_like(run.x0)
+    for t in range(run.rounds):
+        w, eye = run.w(t), np.eye(len(x))
+        g = run.local(t, x) / run.lr(t)
+        if t == 0:
+            m = v = g
+        else:
+            new = (1 - lam) * m + lam * g  # noqa: F821
+            v = v + gamma * (w - eye) @ grad + new - m  # noqa: F821
+            m = new
+        h = run.held(h + run.compress(t, x - h))
+        grad = run.held(grad + run.compress(t, v - grad, part=1))
+        x = run.mixed(t, x, x + gamma * (w - eye) @ h - run.lr(t) * v)
+        yield plain(x)
