@@ -162,6 +162,13 @@ class TrainingSection:
     clip: float = option(
         0.0, "gradients longer than this (L2 norm of all) are cut down to it; 0: never", low=0.0, high=1e6, later=True
     )
+    proximal: float = option(
+        0.0,
+        "FedProx (mu): each step is pulled back to the round's model by so much of the way from it; 0: not",
+        low=0.0,
+        high=1000.0,
+        later=True,
+    )
     label_smoothing: float = option(
         0.0, "share of each label that goes to all classes alike, in training", low=0.0, high=0.99, later=True
     )

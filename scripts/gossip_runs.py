@@ -73,6 +73,8 @@ def settings(name: str, case: Case, options: argparse.Namespace, seed: int) -> l
         "network.restarts": 1,
         "checkpoint.every": 0,  # it comes back with nothing, which is the harder case
     }
+    if name == "k-gt":
+        pairs["training.momentum"] = 0.0
     return [part for key, value in pairs.items() for part in ("--set", f"{key}={value}")]
 
 

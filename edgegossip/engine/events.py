@@ -126,6 +126,7 @@ class Train(NamedTuple):
 
     model: Vec
     round: Round
+    correction: Vec | None = None  # to be added to the gradient of each step
 
 
 class Poll(NamedTuple):

@@ -386,7 +386,7 @@ class NodeEngine:
             self._wait_alone()
         else:
             self.stage, self._adopted = Stage.TRAINING, False
-            self._effects.append(Train(self.model, self.round))
+            self._effects.append(Train(self.model, self.round, self.algorithm.correction(self.state)))
 
     def _step(self, local: LocalUpdate) -> None:
         """Send the update, unless another's model was taken over meanwhile, for which it is

@@ -40,7 +40,7 @@ from edgegossip.gossip.averaging import EtaOrDefault
 from edgegossip.gossip.base import Audit, NodeView
 from edgegossip.gossip.messages import MAX_ID, number_of
 from edgegossip.gossip.requirements import require_symmetric
-from edgegossip.gossip.scheme import Published, RoundContext, Scheme, Snapshot, Spread
+from edgegossip.gossip.scheme import Numbers, Published, RoundContext, Scheme, Snapshot, Spread
 from edgegossip.gossip.symmetric import Difference, Plain, Publisher, moved
 from edgegossip.types import ConfigError, LocalUpdate, Vec
 
@@ -147,7 +147,7 @@ class Tracking(Scheme[Tracked]):
         model, said = self.publisher.publish(m.model, v, local, ctx)
         memory, led = self.publisher.publish(m.direction, direction, local, replace(ctx, part=1))
         first, second = memoryview(said.body).cast("B"), memoryview(led.body).cast("B")
-        numbers = {k: {Aux.SPLIT: len(first), Aux.STAMP: _stamp(m, k)} for k in ctx.neighbours.out}
+        numbers: dict[int, Numbers] = {k: {Aux.SPLIT: len(first), Aux.STAMP: _stamp(m, k)} for k in ctx.neighbours.out}
         m = replace(m, model=model, direction=memory, momentum=momentum, base=base, public=(said.public, led.public))
         return m, Published(b"".join((first, second)), numbers, max(said.relative_error, led.relative_error))
 
@@ -314,8 +314,8 @@ def motef(eta: EtaOrDefault = 0.0, momentum: Momentum = 0.9, keeps: bool = False
     compression" (2024), algorithm 1 (MoTEF), with lambda = 1 - momentum, gamma = eta, and their eta
     the learning rate: X' = X + gamma (W - I) H - eta V; H' = H + C[X' - H]; M' = (1 - lambda) M +
     lambda g'; V' = V + gamma (W - I) G + M' - M; G' = G + C[V' - G]. With momentum = 0 it is BEER
-    (Zhao et al. 2022), which asks for large batches: its directions carry the noise of one gradient,
-    and a coarse codec never catches up with that.
+    (Zhao et al. 2022), which asks for large batches: its directions carry the noise of a single
+    gradient, and a coarse codec never catches up with that.
 
     Deviations. (1) H starts at the initial model, as the public copies of `choco_sgd` do, and G at
     zero; both are said once before the first step. (2) As in `gt_dsgd`, a round may have several

@@ -208,9 +208,10 @@ class GossipNode:
         match request:
             case Load():
                 self._load()
-            case Train(model, round):
+            case Train(model, round, correction):
+                given = (model, round) if correction is None else (model, round, correction)
                 with self._clock.span("compute"):
-                    local = self._run_beside("compute", partial(self._workload.local_update, model, round))
+                    local = self._run_beside("compute", partial(self._workload.local_update, *given))
                 with self._clock.span("encode"):
                     self._handle(UpdateReady(local))
                 if self.engine.stage is Stage.EXCHANGING:

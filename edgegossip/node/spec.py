@@ -114,6 +114,11 @@ def make_algorithm(recipe: Recipe) -> GossipAlgorithm[Any]:
     section, training = recipe.gossip, recipe.training
     if not recipe.run.script:  # a script's optimiser is seen when it joins
         require_gradient_steps(section, training.optimizer, training.momentum)
+    elif section.algorithm == "k-gt":
+        raise ConfigError(
+            "gossip.algorithm = k-gt corrects each step of a recipe's own training, and a script takes its steps itself: "
+            "use gt-dsgd, which corrects the whole round at its end"
+        )
     algorithm = with_robust_mixing(
         gossip.get(section.algorithm, **section.params), section.malicious_nodes, section.malicious_rule
     )

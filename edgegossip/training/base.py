@@ -35,9 +35,10 @@ class Workload(Protocol):
     def initial(self, seed: int) -> Vec:
         """Return the model that every board starts from."""
 
-    def local_update(self, x: Vec, round: Round) -> LocalUpdate:
-        """Train from x for one round, and return what that changed. x is not written to. Raises
-        UsageError when the loss is not finite."""
+    def local_update(self, x: Vec, round: Round, correction: Vec | None = None) -> LocalUpdate:
+        """Train from x for one round, and return what that changed. `correction`, float32[n], is
+        added to the gradient of each step; None: nothing. Neither is written to. Raises UsageError
+        when the loss is not finite."""
 
     def evaluate(self, x: Vec, examples: int | None = None) -> Metrics | None:
         """Return loss and scores of x on the test set, or on its first `examples` examples; None
@@ -77,15 +78,20 @@ def require_gradient_steps(section: GossipSection, optimizer: str, momentum: flo
     is not.
 
     Most algorithms add whatever a board did (`LocalUpdate.delta`). A momentum in gossip, around any
-    algorithm or parallel-sgd's own, divides the step by lr and takes that for a gradient; d2 takes
-    off the steps that pulled the boards apart, which are their gradients' only where every board
-    scales them alike."""
+    algorithm or parallel-sgd's own, divides the step by lr and takes that for a gradient; d2 and
+    gradient tracking take off what pulled the boards apart, which is their gradients' only where
+    every board scales them alike."""
+    if section.algorithm == "k-gt" and (section.momentum != "none" or momentum):
+        raise ConfigError(
+            "gossip.algorithm = k-gt corrects each gradient, and a momentum would repeat the correction until it runs "
+            "away: say training.momentum = 0 and gossip.momentum = none, or gossip.algorithm = gt-dsgd"
+        )
     if section.momentum != "none":
         who, cure = f"gossip.momentum = {section.momentum}", "gossip.momentum = none"
     elif section.algorithm == "parallel-sgd" and section.params.get("momentum"):
         who, cure = "the momentum of parallel-sgd", "gossip.params.momentum = 0"
-    elif section.algorithm == "d2":
-        who, cure = "gossip.algorithm = d2", "gossip.algorithm = dpsgd"
+    elif section.algorithm in ("d2", "gt-dsgd", "k-gt", "motef"):
+        who, cure = f"gossip.algorithm = {section.algorithm}", "gossip.algorithm = dpsgd"
     else:
         return
     if optimizer != "sgd":

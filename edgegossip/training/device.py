@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -147,11 +147,14 @@ class Precision:
         """Add the gradients of a scalar loss, scaled where the half type needs it."""
         torch.autograd.backward(loss if self.scaler is None else self.scaler.scale(loss))
 
-    def step(self, optimizer: Optimizer, clip: float) -> None:
-        """Take one step, with gradients no longer than `clip` (0: as they are)."""
+    def step(self, optimizer: Optimizer, clip: float, add: Callable[[], None] | None = None) -> None:
+        """Take one step, after `add` has added to the gradients, and with these no longer than
+        `clip` (0: as they are)."""
+        if (clip or add) and self.scaler is not None:
+            self.scaler.unscale_(cast("torch.optim.Optimizer", optimizer))
+        if add is not None:
+            add()
         if clip:
-            if self.scaler is not None:
-                self.scaler.unscale_(cast("torch.optim.Optimizer", optimizer))
             params = [p for group in optimizer.param_groups for p in group["params"]]
             torch.nn.utils.clip_grad_norm_(params, clip)
         if self.scaler is None:

@@ -96,7 +96,7 @@ class ScriptWorkload(Workload):
         return self._ask(self._vector.read)
 
     @override
-    def local_update(self, x: Vec, round: Round) -> LocalUpdate:
+    def local_update(self, x: Vec, round: Round, correction: Vec | None = None) -> LocalUpdate:
         opened: Future[LocalUpdate] = Future()
         began_s = time.monotonic()
         self._context.requests.put((lambda: self._run._begin(x, round, opened), opened.set_exception))

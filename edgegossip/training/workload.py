@@ -9,8 +9,9 @@ and whatever of the model does not travel, stay with the board from round to rou
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from time import perf_counter_ns
 from typing import Any
 
@@ -146,6 +147,7 @@ class TorchWorkload(Workload):
         self._normalise = Normalize.of(data.about)  # with data of its own, perhaps by a board's own statistics
         self._stages_ns = [0] * len(STAGES)
         self._seen = 0  # examples in this round
+        self._add: Callable[[], None] | None = None  # what is added to each step's gradient in it
 
     @classmethod
     def build(cls, recipe: Recipe, node_index: int, name: str = "") -> TorchWorkload:
@@ -208,7 +210,7 @@ class TorchWorkload(Workload):
         return vector_of(self._recipe, build(self._recipe, self._about, seed)).read()
 
     @override
-    def local_update(self, x: Vec, round: Round) -> LocalUpdate:
+    def local_update(self, x: Vec, round: Round, correction: Vec | None = None) -> LocalUpdate:
         recipe, vector, module = self._recipe, self._shared.vector, self._shared.vector.module
         self._stages_ns = [0] * len(STAGES)
         steps, lr = recipe.training.local_steps, learning_rate(recipe.training, round, recipe.run.rounds)
@@ -220,7 +222,9 @@ class TorchWorkload(Workload):
         if not module.training:  # asking every layer costs as much as a small one
             module.train()
         seed = int(words(recipe.run.seed, Purpose.TORCH, 1, self._node, round)[0] >> np.uint64(1))
-        self._seen = 0
+        self._seen, proximal = 0, recipe.training.proximal
+        adds = proximal or correction is not None
+        self._add = partial(vector.add_to_gradients, x, correction, proximal) if adds else None
         with (
             devices.seeded(self._shared.device, seed),
             devices.explain_errors(f"board {self._node}", self._shared.device),
@@ -243,6 +247,7 @@ class TorchWorkload(Workload):
             steps=steps,
             stages_s={stage: ns / 1e9 for stage, ns in zip(STAGES, self._stages_ns, strict=True)},
             holds=self.loader.holds,
+            corrected=correction is not None,
         )
 
     def _counts_for(self) -> float:
@@ -283,7 +288,7 @@ class TorchWorkload(Workload):
             if low:
                 memory.trim_heap()
         began_ns = perf_counter_ns()
-        self._precision.step(self._optimizer, self._recipe.training.clip)
+        self._precision.step(self._optimizer, self._recipe.training.clip, self._add)
         self._stages_ns[_OPTIMISER] += perf_counter_ns() - began_ns
         return values[0] if len(values) == 1 else torch.stack(values).sum()
 

@@ -112,6 +112,23 @@ def test_x_is_not_written_to_and_results_are_not_overwritten():
     assert (first.delta == delta).all()
 
 
+def test_every_step_follows_a_correction_and_the_proximal_term():
+    """K steps of x <- x - lr (g + c + mu (x - x_0)), where g is what a step without both takes."""
+    plain = {"optimizer": "sgd", "momentum": 0.0, "weight_decay": 0.0, "lr": 0.1}
+    one = training.build_workload(recipe(model=SMALL, training=plain), 0)
+    many = training.build_workload(recipe(model=SMALL, training={**plain, "local_steps": 3, "proximal": 0.5}), 0)
+    start = one.initial(1)
+    c = 0.01 * np.random.default_rng(1).standard_normal(start.size).astype(np.float32)
+    x = start
+    for k in range(3):
+        gradient = -one.local_update(x, k).delta / np.float32(0.1)
+        x = x - np.float32(0.1) * (gradient + c + np.float32(0.5) * (x - start))
+    update = many.local_update(start, 0, c)
+    assert update.corrected
+    np.testing.assert_allclose(start + update.delta, x, atol=1e-5)
+    assert np.abs(start + many.local_update(start, 0).delta - x).max() > 1e-4
+
+
 def test_resuming_from_a_snapshot_continues_bit_for_bit():
     chosen = recipe(model=SMALL, data={"augment": True}, training={"local_steps": 2})
     straight = training.build_workload(chosen, 0)

@@ -51,7 +51,7 @@ class TrivialWorkload(Workload):
         return np.random.default_rng(seed).standard_normal(self._layout.size, np.float32)
 
     @override
-    def local_update(self, x: Vec, round: Round) -> LocalUpdate:
+    def local_update(self, x: Vec, round: Round, correction: Vec | None = None) -> LocalUpdate:
         delta: Vec = np.empty(self._layout.size, np.float32)
         for start in range(0, delta.size, BLOCK):
             part = delta[start : start + BLOCK]

@@ -278,7 +278,7 @@ class _Given:
     def initial(self, seed: int) -> Vec:
         return self.first
 
-    def local_update(self, x: Vec, round: Round) -> LocalUpdate:
+    def local_update(self, x: Vec, round: Round, correction: Vec | None = None) -> LocalUpdate:
         return self.local
 
     def evaluate(self, x: Vec, examples: int | None = None) -> Metrics:

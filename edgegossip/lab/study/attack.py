@@ -83,12 +83,13 @@ class Boards:
         """Tell whether this board steers by what the honest ones did, after they did it."""
         return board >= self.honest and self._attack is not None and self._attack.kind != "label-flip"
 
-    def local_update(self, board: int, x: Vec, round: Round) -> LocalUpdate:
+    def local_update(self, board: int, x: Vec, round: Round, correction: Vec | None = None) -> LocalUpdate:
         """Return what a board says that it learnt from x; of a liar what leads it where the attack
         wants."""
         if self.lies(board):
             return self._lie(x)
-        update = self._workloads[board].local_update(x, round)
+        given = (x, round) if correction is None else (x, round, correction)
+        update = self._workloads[board].local_update(*given)
         if self._attack is not None and board < self.honest:
             self._trained[board] = (x + update.delta, update.delta.copy(), update)
         return update

@@ -197,12 +197,12 @@ class VirtualFleet:
                     self._after(after_s, lambda timer=timer, number=number: self._due(node, timer, number))  # type: ignore[misc]
                 case Load():
                     self._after(0.0, lambda: self._answer(node, Loaded(node.view, self._x)))
-                case Train(model, round):
+                case Train(model, round, correction):
                     board, after_s = node.view.index, self._duration_s(node, round)
                     if self._boards.lies(board):  # by what the others do meanwhile
                         self._after(after_s, lambda model=model, round=round: self._lie(node, model, round))  # type: ignore[misc]
                         continue
-                    local = self._boards.local_update(board, model, round)
+                    local = self._boards.local_update(board, model, round, correction)
                     node.loss, ready = local.loss, UpdateReady(local)
                     self._after(after_s, lambda ready=ready: self._answer(node, ready))  # type: ignore[misc]
                 case Poll():

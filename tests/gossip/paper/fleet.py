@@ -25,8 +25,8 @@ def layout_of(n: int) -> Layout:
 @dataclass
 class Fleet:
     """Drives one algorithm on all nodes. `models[t][i]` is node i's model as round t begins,
-    `bodies[t, i]` what it told its neighbours in round t (`bodies[t, i, 1]`: the second of two), `done[i]` the last report of every
-    round."""
+    `bodies[t, i]` what it told its neighbours in round t (`bodies[t, i, 1]`: the second of two),
+    `done[i]` the last report of every round."""
 
     algorithm: Any
     topology: Any

@@ -312,8 +312,8 @@ def motef(run: Run, *, momentum: float) -> Iterator[Point]:
         if t == 0:
             m = v = g
         else:
-            new = (1 - lam) * m + lam * g  # noqa: F821
-            v = v + gamma * (w - eye) @ grad + new - m  # noqa: F821
+            new = (1 - lam) * m + lam * g
+            v = v + gamma * (w - eye) @ grad + new - m
             m = new
         h = run.held(h + run.compress(t, x - h))
         grad = run.held(grad + run.compress(t, v - grad, part=1))

@@ -240,9 +240,9 @@ class _DilatedWorkload(Workload):
         return self._workload.initial(seed)
 
     @override
-    def local_update(self, x: Vec, round: Round) -> LocalUpdate:
+    def local_update(self, x: Vec, round: Round, correction: Vec | None = None) -> LocalUpdate:
         self._device.turn(round)
-        local = self._workload.local_update(x, round)
+        local = self._workload.local_update(x, round, correction)
         self._device.computed()
         return replace(local, stages_s={})  # they are of this processor
 
