@@ -113,6 +113,31 @@ def test_d2_forgets_that_the_nodes_data_differ_and_dpsgd_does_not() -> None:
     assert np.abs(last(references.dpsgd(run)).z - best).max() > 0.01
 
 
+def three_steps(run: Run) -> Iterator[Point]:
+    return references.k_gt(run, steps=3)
+
+
+def beer(run: Run) -> Iterator[Point]:
+    return references.motef(replace(run, eta=0.2, c=lambda t, i, v, part=0: largest_two(t, i, v)), momentum=0.0)
+
+
+@pytest.mark.parametrize("reference", [references.gradient_tracking, three_steps, beer])
+def test_tracking_comes_to_the_optimum_of_all(reference: Any) -> None:
+    """With local steps and with a codec, too, and any learning rate; without noise."""
+    problem = Problem.of(NODES, N, 3)
+    a, b = problem.a, problem.b
+    best = np.linalg.solve(sum(m.T @ m for m in a), sum(m.T @ v for m, v in zip(a, b, strict=True)))
+
+    def g(round: int, node: int, x: np.ndarray) -> np.ndarray:
+        return a[node].T @ (a[node] @ x - b[node])
+
+    def exact(t: int, i: int, v: np.ndarray, part: int = 0) -> np.ndarray:
+        return v
+
+    run = a_run(graphs.undirected_far_from_minus_one, rounds=4000, lr=0.01, g=g, c=exact)
+    assert np.abs(last(reference(run)).z - best).max() < 1e-4
+
+
 def test_bagua_without_rounding_is_dpsgd() -> None:
     run = a_run(graphs.named("ring"))
     run = replace(run, x0=np.broadcast_to(run.x0[0], run.x0.shape))
