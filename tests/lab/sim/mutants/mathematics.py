@@ -254,6 +254,25 @@ sent[key] = total""",
         EXACT,
     ),
     Mutant(
+        "direction-replica-not-moved",
+        "a receiver does not move its replica of a direction on",
+        ("motef",),
+        (Edit("edgegossip.gossip.tracking:Tracking.take", "moved(known.direction, second, ctx)", "known.direction"),),
+    ),
+    Mutant(
+        "tracking-wrong-sign",
+        "corrections drive the boards' directions apart",
+        ("gt-dsgd",),
+        (
+            Edit(
+                "edgegossip.gossip.tracking:Tracking.mix",
+                "(heard.direction - direction)",
+                "(direction - heard.direction)",
+            ),
+        ),
+        {"codec": "fp32", "workload": "quadratic"},
+    ),
+    Mutant(
         "parallel-momentum-lost",
         "a full state of parallel-sgd brings no momentum",
         ("parallel-sgd:momentum=0.9",),

@@ -155,7 +155,7 @@ MUTANTS = (
             Edit(
                 SYNCHRONOUS + "_borne_out",
                 " or before <= limit - s.view.topology.period:\n        return None\n"
-                "    return before if _decodes(s, by_round[before]) and",
+                "    return before if self._decodes(s, by_round[before]) and",
                 ":\n    return None\nreturn last if",
             ),
         ),
