@@ -1,5 +1,8 @@
 """What is put around a gossip algorithm and is one itself: it changes the local update before the
-inner `step`, by what it remembers of the rounds before (`momentum.py`, `outer.py`)."""
+inner `step`, by what it remembers of the rounds before (`momentum.py`, `outer.py`).
+
+It asks for no `correction` of local steps. What it makes of an update would be made of that too,
+and come back with the next one; an algorithm that has one adds it when the update is there."""
 
 from __future__ import annotations
 

@@ -173,6 +173,9 @@ def with_outer(algorithm: GossipAlgorithm[Any], optimizer: OuterOptimizer | None
 _ALIKE = ("parallel-sgd", "ad-psgd")  # which mix by no matrix
 _WHY_NOT = {
     "d2": "it takes off in every round what it takes for the gradient of the one before, which an outer step is not",
+    **dict.fromkeys(
+        ("gt-dsgd", "k-gt", "motef"), "it takes what a round did for the gradient, which an outer step is not"
+    ),
     "bagua-lp": "it mixes models from before the local steps, by which momentum drives boards apart",
 }
 

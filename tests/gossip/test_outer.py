@@ -261,6 +261,7 @@ def test_a_momentum_that_drives_boards_apart_is_refused_with_one_that_does_not(
     [
         ("d2", {"optimizer": "nesterov"}, "nesterov cannot be around d2.*use gossip.algorithm = dpsgd"),
         ("bagua-lp", {"optimizer": "heavy-ball"}, "cannot be around bagua-lp"),
+        ("motef", {"optimizer": "nesterov"}, "cannot be around motef.*for the gradient.*use gossip.algorithm = dpsgd"),
         ("choco-sgd", {"optimizer": "adam"}, "adam cannot be around choco-sgd.*use gossip.algorithm = parallel-sgd"),
         ("dpsgd", {"optimizer": "nestrov"}, "unknown outer.optimizer 'nestrov'; did you mean nesterov"),
         ("dpsgd", {"optimizer": "nesterov", "momentum": 1.0}, "outer.momentum = 1.0 must be a number from 0 to 0.9999"),
