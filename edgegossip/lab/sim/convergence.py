@@ -31,7 +31,17 @@ from edgegossip.types import Vec
 LEFT = 0.01  # of the spread after the last rounds, as far as the matrices promise
 Manner = Literal["mixes", "shrinks", "averages", "bounded", "equal"]
 Matrix = NDArray[np.float64]
-MIXING = ("dpsgd", "deep-squeeze", "choco-sgd", "sgp", "sparse-push", "quant-sgp")  # by W in each round, if lossless
+MIXING = (
+    "dpsgd",
+    "deep-squeeze",
+    "choco-sgd",
+    "sgp",
+    "sparse-push",
+    "quant-sgp",
+    "gt-dsgd",
+    "k-gt",
+    "motef",
+)  # by W in each round, if lossless
 FLOOR = 2e-5  # of the largest value: float32 does not agree better
 SHRINK = 0.5  # of the spread must be gone where no bound is known
 AVERAGED = 0.05  # of the largest value: what errors that are still kept may keep means over time apart
@@ -245,8 +255,11 @@ class ConvergenceCheck:
         updates only; old news count once at one end and again at the other, what a codec loses may
         be lost for good, momentum within an algorithm adds to updates. A full state may bring a
         later round's news, which its sender has not weighed against the receiver's: that of a model
-        that nobody trains has none unless the sender was a round ahead."""
+        that nobody trains has none unless the sender was a round ahead. Corrections of gradient
+        tracking sum to zero, but times a learning rate only where all have the same."""
         schedule, algorithm = self.world.schedule, self.world.algorithm
+        if self.world.uneven and algorithm.bodies > 1:
+            return False
         plain = not naming.param_of(algorithm, "staleness", 0) and not naming.param_of(algorithm, "momentum", 0)
         news = self.world.states_ahead if schedule.workload == "consensus" else self.world.states
         return schedule.codec.name == "fp32" and plain and not (replicates and news)

@@ -121,6 +121,8 @@ class World(NodeEnvironment):
         self.suspicions = self.departures = self.adoptions = self.restarts = self.states = 0
         self.listens_s = [0.0] * n  # since when messages for a node's process are not lost
         self.apart = False  # whether somebody began without one of its neighbours
+        self._rates: dict[Round, float] = {}  # learning rate of each round, of whoever trained in it first
+        self.uneven = False  # whether somebody had another one in the same round
         self.states_ahead = 0  # of them, those of a later round than the one that they ended at the receiver
         self._most = [checkers.pending_limit(self.topology, i, algorithm, self.limits.max_body_bytes) for i in range(n)]
         self.on_round: Callable[[Node], None] | None = None
@@ -169,7 +171,9 @@ class World(NodeEnvironment):
             self.violate(
                 "alone", i, "trains, though it came again with nothing and nobody is there to take a model from"
             )
-        return self.workload.update(i, model, self.quiet)
+        local = self.workload.update(i, model, self.quiet)
+        self.uneven |= local.lr != self._rates.setdefault(self.algorithm.round(node.state), local.lr)
+        return local
 
     # -- what nodes tell
 
