@@ -257,9 +257,11 @@ class ServerSection:
 
     strategy: str = option(
         "fedavg",
-        "how the coordinator combines updates: Flower's strategy of this name",
+        "how the coordinator combines updates: Flower's strategy of this name; scaffold: fedavg with "
+        "control variates, for boards whose data differ",
         choices=(
             "fedavg",
+            "scaffold",
             "fedavgm",
             "fedadagrad",
             "fedadam",

@@ -4,7 +4,8 @@
 sum_i n_i / n * Q(delta_i), each update decoded straight into the sum. Flower's FedAvg averages the
 models x + delta_i, which is the same number up to rounding and needs a copy of the model for every
 board. Flower's other strategies are behind the same interface in `flower/combine.py`.
-`WithOuter` puts an outer optimiser around any of them.
+`WithControl` keeps SCAFFOLD's control variate beside the mean; `WithOuter` puts an outer optimiser
+around any of them.
 """
 
 from __future__ import annotations
@@ -19,15 +20,17 @@ from typing_extensions import override
 
 from edgegossip.codecs.checks import all_finite
 from edgegossip.engine.plausible import NormFilter, length
+from edgegossip.engine.scaffold import control_of_all
 from edgegossip.engine.server_boards import Address
 from edgegossip.engine.server_frames import Channel
-from edgegossip.frame import Frame
+from edgegossip.frame import Aux, Frame
 from edgegossip.gossip.outer import Memory, OuterOptimizer
 from edgegossip.layout import Layout
 from edgegossip.types import ConfigError, NodeId, PeerError, Round, Vec
 
 _SUSPICIOUS = 4.0  # a mean so many times as long as the shortest since we looked makes us look at each update again
 _LENGTHS = "edgegossip/lengths/"  # in a snapshot: how long updates of the run are
+_CONTROL = "edgegossip/control"  # in a snapshot: the control variate of all boards
 _OUTER = "edgegossip/outer/"  # in a snapshot: the memory of the outer optimiser
 
 
@@ -69,6 +72,11 @@ class Combiner(Protocol):
     def combine(self, round: Round, x: Vec, shares: Sequence[WeightedUpdate]) -> Combined:
         """Make the next model from x float32[n], which is not changed, and at least one share, in
         the order of names."""
+
+    def control(self) -> Vec | None:
+        """Return the control variate of all boards, float32[n], that goes down with the model of
+        the round (`scaffold.py`); None: there is none."""
+        return None
 
     def snapshot(self) -> dict[str, NDArray[Any]]:
         """Return the state; arrays in it are not written to afterwards."""
@@ -198,6 +206,10 @@ class WithOuter(Combiner):
         return self._combiner.choose(round, x, boards)
 
     @override
+    def control(self) -> Vec | None:
+        return self._combiner.control()
+
+    @override
     def combine(self, round: Round, x: Vec, shares: Sequence[WeightedUpdate]) -> Combined:
         made = self._combiner.combine(round, x, shares)
         if made.model is None:
@@ -219,6 +231,53 @@ class WithOuter(Combiner):
         parts = {path: array for path, array in snapshot.items() if path.startswith(_OUTER)}
         self._memory = tuple(parts[path] for path in sorted(parts))
         self._combiner.restore({path: array for path, array in snapshot.items() if path not in parts})
+
+
+def with_control(combiner: Combiner, strategy: str, layout: Layout, boards: int) -> Combiner:
+    """Return `combiner`, the mean, with SCAFFOLD's control variate where that is the strategy of
+    the recipe; itself for any other. `boards`: how many the run has."""
+    return WithControl(combiner, layout, boards) if strategy == "scaffold" else combiner
+
+
+class WithControl(Combiner):
+    """Keeps the control variate of SCAFFOLD beside the mean that `combiner` takes (`scaffold.py`),
+    one vector of the model's size. `boards`: how many the run has."""
+
+    def __init__(self, combiner: Combiner, layout: Layout, boards: int) -> None:
+        self._combiner, self._trained, self._boards = combiner, layout.trainable_size, boards
+        self._control = np.zeros(layout.size, np.float32)
+
+    @override
+    def choose(self, round: Round, x: Vec, boards: Sequence[Address]) -> list[Address]:
+        return self._combiner.choose(round, x, boards)
+
+    @override
+    def control(self) -> Vec:
+        return self._control
+
+    @override
+    def combine(self, round: Round, x: Vec, shares: Sequence[WeightedUpdate]) -> Combined:
+        made, trained = self._combiner.combine(round, x, shares), self._trained
+        if made.model is None:
+            return made
+        used = _usable(shares, made.refused)
+        rates = sorted(
+            share.frame.aux.get(Aux.LEARNING_RATE, 0.0) * share.frame.aux.get(Aux.STEPS, 1.0) for share in used
+        )
+        moved, share = made.model[:trained] - x[:trained], len(used) / self._boards
+        control = np.zeros_like(self._control)  # the one before is on its way to boards and disks
+        control[:trained] = control_of_all(self._control[:trained], moved, rates[len(rates) // 2], share)
+        self._control = control
+        return made
+
+    @override
+    def snapshot(self) -> dict[str, NDArray[Any]]:
+        return {**self._combiner.snapshot(), _CONTROL: self._control}
+
+    @override
+    def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
+        self._control = snapshot[_CONTROL]
+        self._combiner.restore({path: array for path, array in snapshot.items() if path != _CONTROL})
 
 
 def _usable(shares: Sequence[WeightedUpdate], refused: Mapping[NodeId, str]) -> list[WeightedUpdate]:

@@ -8,6 +8,9 @@ DORE, Liu et al. 2020, and CHOCO's differences do it). A board that does not hol
 newcomer, one that came back, one that was left out of a round - gets r_t itself, exact. With the
 codec fp32 everybody gets x_t exactly and nothing is kept.
 
+With SCAFFOLD (`scaffold.py`) each of these frames has a second body: the control variate of all
+boards, which goes down as the model does.
+
 Up: the change that a board's training made, as its codec encodes it, with its loss and examples.
 """
 
@@ -15,7 +18,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -24,9 +27,12 @@ from edgegossip import codecs
 from edgegossip import frame as wire
 from edgegossip.codecs.base import Body, Codec, Ctx
 from edgegossip.codecs.floats import Fp32
+from edgegossip.codecs.keys import derive_key
+from edgegossip.engine.scaffold import control_of_board
 from edgegossip.frame import Aux, Frame, Kind
+from edgegossip.gossip.messages import bodies
 from edgegossip.layout import Layout
-from edgegossip.types import ConfigError, LocalUpdate, NodeId, PeerError, Round, Vec
+from edgegossip.types import ConfigError, LocalUpdate, NodeId, PeerError, Round, UsageError, Vec
 
 COORDINATOR = "coordinator"
 FULL = "fp32"  # whole models are exact
@@ -42,11 +48,12 @@ class Channel:
     limits: wire.Limits = field(default_factory=wire.Limits)
 
     @classmethod
-    def of(cls, layout: Layout, run_id: bytes, codec: Codec[Any]) -> Self:
-        """Return the channel of a run. Statistics of batch norm are coded as all values: training
-        sets them anew, so an error in them does not last. In sums over boards it would."""
+    def of(cls, layout: Layout, run_id: bytes, codec: Codec[Any], bodies: int = 1) -> Self:
+        """Return the channel of a run, whose frames have so many bodies at most. Statistics of
+        batch norm are coded as all values: training sets them anew, so an error in them does not
+        last. In sums over boards it would."""
         codec = codecs.for_layout(codec, layout) if layout.has_sums else codec
-        return cls(layout, run_id, codec, wire.Limits.of(layout))
+        return cls(layout, run_id, codec, wire.Limits.of(layout, bodies))
 
     def frame(
         self, kind: Kind, x: Vec, state: Any, ctx: Ctx, sequence: int, aux: Mapping[int, float] | None = None
@@ -85,10 +92,12 @@ class Channel:
             raise PeerError(f"the frame is of round {frame.round}, this is round {round}")
         return frame
 
-    def open(self, data: bytes | memoryview, kind: Kind, round: Round | None) -> tuple[Frame, Vec]:
-        """Check and decode a frame: finite float32[n]. Raises PeerError."""
-        frame = self.check(data, kind, round)
-        return frame, self.codec.decode(frame.body, self.layout)
+    def with_second(self, frame: Frame, vec: Vec) -> Frame:
+        """Return a frame of this channel with another vector, float32[n], as a second body."""
+        ctx = Ctx(key=derive_key(frame.key, 1), round=frame.round)
+        second, _ = self.frame(frame.kind, vec, self.codec.init(self.layout), ctx, frame.sequence)
+        bodies = [memoryview(f.body).cast("B") for f in (frame, second)]
+        return replace(frame, body=b"".join(bodies), aux={**frame.aux, Aux.SPLIT: len(bodies[0])})
 
 
 def frame_key(run_id: bytes, sender: str, round: Round) -> int:
@@ -121,10 +130,14 @@ class Downlink:
         self._sequence = 0
         self.compresses = codec.wire_id != self._whole.codec.wire_id
         self.reference: Vec | None = None
+        self._control: Vec | None = None  # likewise of the control variate
         self._round: Round | None = None
 
-    def publish(self, x: Vec, round: Round, aux: Mapping[int, float] | None = None) -> Frame | None:
-        """Take float32[n] as the model of this round.
+    def publish(
+        self, x: Vec, round: Round, aux: Mapping[int, float] | None = None, control: Vec | None = None
+    ) -> Frame | None:
+        """Take float32[n] as the model of this round, and as the control variate where there is
+        one.
 
         Return the difference for boards that hold the one before, or None where everybody gets the
         whole model. A round that is asked for again has the same reference, and goes to everybody
@@ -132,16 +145,21 @@ class Downlink:
         if self._round == round:
             return None
         if not self.compresses:
-            self.reference, self._round = x, round
+            self.reference, self._control, self._round = x, control, round
             return None
-        if self.reference is None or self._round != round - 1:
-            self.reference, self._round = x.copy(), round
+        before = self._control
+        if self.reference is None or self._round != round - 1 or (before is None) != (control is None):
+            self.reference, self._control, self._round = x.copy(), control, round
             return None
-        difference, self._state = self._channel.frame(
+        channel = self._channel
+        difference, self._state = channel.frame(
             Kind.DIFFERENCE, x - self.reference, self._state, self._ctx(round), self._next(), aux
         )
         self.reference = self.reference.copy()  # the one before may be on its way to a disk
-        self._channel.codec.decode(difference.body, self._channel.layout, self.reference, 1.0)
+        channel.codec.decode(difference.body, channel.layout, self.reference, 1.0)
+        if before is not None and control is not None:
+            difference = channel.with_second(difference, control - before)
+            self._control = before + channel.codec.decode(bodies_of(difference)[1], channel.layout)
         self._round = round
         return difference
 
@@ -151,10 +169,11 @@ class Downlink:
         self.reference, self._round = x.copy(), round
 
     def whole(self, round: Round, aux: Mapping[int, float] | None = None) -> Frame:
-        """Return the reference itself as a frame."""
+        """Return the references themselves as a frame."""
         assert self.reference is not None
         state = self._whole.codec.init(self._whole.layout)
-        return self._whole.frame(Kind.MODEL, self.reference, state, self._ctx(round), self._next(), aux)[0]
+        frame, _ = self._whole.frame(Kind.MODEL, self.reference, state, self._ctx(round), self._next(), aux)
+        return frame if self._control is None else self._whole.with_second(frame, self._control)
 
     def resume(self, reference: Vec, round: Round) -> None:
         """Go on from a checkpoint: `reference` float32[n] was what boards had in `round`."""
@@ -172,13 +191,15 @@ class Downlink:
 class Replica:
     """Opens the frames that come down: a board's end.
 
-    It holds the reference where differences come."""
+    It holds the reference where differences come. `control` is the control variate, float32[n],
+    that came with the last model; None where none did."""
 
     def __init__(self, layout: Layout, run_id: bytes, codec: Codec[Any]) -> None:
         check_downlink(codec)
-        self._whole = Channel.of(layout, run_id, codecs.get(FULL))
-        self._channel = Channel.of(layout, run_id, codec)
+        self._whole = Channel.of(layout, run_id, codecs.get(FULL), bodies=2)
+        self._channel = Channel.of(layout, run_id, codec, bodies=2)
         self._keeps = codec.wire_id != self._whole.codec.wire_id
+        self.control: Vec | None = None
         self._model: Vec | None = None
         self._round: Round | None = None
 
@@ -206,20 +227,30 @@ class Replica:
         The model is float32[n], not to be written to. Raises PeerError; the replica is then as it
         was."""
         if kind_of(data) != Kind.DIFFERENCE:
-            frame, x = self._whole.open(data, Kind.MODEL, None)
+            frame = self._whole.check(data, Kind.MODEL, None)
+            x, *control = (self._whole.codec.decode(body, self._whole.layout) for body in bodies_of(frame))
+            self.control = control[0] if control else None
             if self._keeps:
                 self._model, self._round = x, frame.round
             return frame, x
         frame = self._channel.check(data, Kind.DIFFERENCE, None)
-        if self._model is None or self._round != frame.round - 1:
+        body, *second = bodies_of(frame)
+        if self._model is None or self._round != frame.round - 1 or (second and self.control is None):
             held = "none" if self._round is None else f"that of round {self._round}"
             raise PeerError(f"the difference of round {frame.round} needs the model before it; this board has {held}")
-        self._channel.codec.decode(frame.body, self._channel.layout, self._model, 1.0)
+        changes = [self._channel.codec.decode(part, self._channel.layout) for part in second]
+        self._channel.codec.decode(body, self._channel.layout, self._model, 1.0)
+        self.control = self.control + changes[0] if changes and self.control is not None else None
         if not np.isfinite(self._model).all():
             self._model = self._round = None
             raise PeerError("the model is not finite any more after the coordinator's difference")
         self._round = frame.round
         return frame, self._model
+
+
+def bodies_of(frame: Frame) -> tuple[Body, ...]:
+    """Return the body of a frame that came down, or both. Raises PeerError."""
+    return bodies(frame, 2 if Aux.SPLIT in frame.aux else 1)
 
 
 def kind_of(data: bytes | memoryview) -> int:
@@ -242,19 +273,37 @@ def check_downlink(codec: Codec[Any]) -> None:
 class Uplink:
     """Makes the frames of one board's updates.
 
-    `state` is the codec's memory, `sequence` counts frames from 1."""
+    `state` is the codec's memory, `sequence` counts frames from 1. `control` is the board's own
+    control variate, float32[trained], once the coordinator has sent one of all boards."""
 
     def __init__(self, channel: Channel, board: NodeId) -> None:
         self.channel, self._board = channel, board
         self.state = channel.codec.init(channel.layout)
         self.sequence = 0
+        self.control: Vec | None = None
+        self._of_all: Vec | None = None  # as it came with the model of the round
+
+    def correction(self, of_all: Vec | None) -> Vec | None:
+        """Return what each step of a round is to add to its gradient, float32[n], where the control
+        variate of all boards came with the model; None where none did."""
+        self._of_all = of_all
+        if of_all is None or self.control is None:
+            return of_all
+        correction = of_all.copy()
+        correction[: len(self.control)] -= self.control
+        return correction
 
     def frame(self, update: LocalUpdate, round: Round, down: Mapping[int, float]) -> Frame:
         """Encode a board's change of the model of this round.
 
-        Raises UsageError when it is not finite.
+        Raises UsageError when it is not finite, or was to be corrected and is not.
 
         `down`: what came beside the model; the coordinator may ask for a number of levels there."""
+        if self._of_all is not None and not update.corrected:
+            raise UsageError(
+                "server.strategy = scaffold corrects each step, and this board's training does not let it: use server.strategy "
+                "= fedavg"
+            )
         self.sequence += 1
         levels = down.get(Aux.LEVELS)
         ctx = Ctx(
@@ -271,4 +320,9 @@ class Uplink:
             Aux.STEPS: update.steps,
         }
         frame, self.state = self.channel.frame(Kind.UPDATE, update.delta, self.state, ctx, self.sequence, aux)
+        if self._of_all is not None:
+            trained = self.channel.layout.trainable_size
+            own = np.zeros(trained, np.float32) if self.control is None else self.control
+            sent = self.channel.codec.decode(frame.body, self.channel.layout)
+            self.control = control_of_board(own, self._of_all[:trained], sent, update.lr * update.steps)
         return frame

@@ -118,7 +118,7 @@ class Training:
 
         Either is made once."""
         aux = {} if self._levels is None else self._levels.aux()
-        difference, whole = self._downlink.publish(self.model, self.round, aux), None
+        difference, whole = self._downlink.publish(self.model, self.round, aux, self._combiner.control()), None
         frames: dict[NodeId, Frame] = {}
         for name, address in chosen.items():
             if difference is not None and self._holds.get(name) == (address, self.round - 1):

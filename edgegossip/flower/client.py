@@ -412,8 +412,10 @@ class Board:
             self._cached = None  # before the next one is made: each may be as large as the model
             crc = zlib.crc32(x.data)
             with clock.span("compute"):
-                update = self.workload.local_update(x, self.round)
-            del x  # so may what comes next
+                correction = self._uplink.correction(self._replica.control)
+                more = () if correction is None else (correction,)
+                update = self.workload.local_update(x, self.round, *more)
+            del x, more, correction  # so may what comes next
             content = self._encoded(update, crc, aux, clock)
         return content if found is None else RecordDict({**content, messages.EVALUATION: found})
 
@@ -444,6 +446,7 @@ class Board:
             "training": dict(self.workload.snapshot()),
             "codec": self._uplink.state,
             "sequence": self._uplink.sequence,
+            "control": self._uplink.control,
             "instance": self.instance,
             "answered": None if done is None else [done.round, done.model_crc, done.array.data, done.report],
         }
@@ -455,7 +458,10 @@ class Board:
         layout = self._channel.layout
         check_structure(found["codec"], self._channel.codec.init(layout), layout)
         self.workload.restore(found["training"])
+        if (control := found.get("control")) is not None and control.shape != (layout.trainable_size,):
+            raise UsageError("its control variate is of another model")
         self._uplink.state, self._uplink.sequence = found["codec"], int(found["sequence"])
+        self._uplink.control = control
         self.round = int(found["round"])
         self.instance = str(found.get("instance", ""))
         if found["answered"] is not None:

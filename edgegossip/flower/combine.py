@@ -66,6 +66,7 @@ _LOWEST = {"num_malicious_nodes": 0, "num_nodes_to_select": 1}
 _HALF = {"beta": FedTrimmedAvg}  # the share that is cut off at either end leaves something only below a half
 MAKERS: dict[str, Callable[..., Strategy]] = {
     "fedavg": FedAvg,
+    "scaffold": FedAvg,  # around which the engine keeps control variates
     "fedavgm": flower.FedAvgM,
     "fedadagrad": flower.FedAdagrad,
     "fedadam": flower.FedAdam,

@@ -29,7 +29,7 @@ from flwr.app import Message, RecordDict
 from edgegossip import codecs
 from edgegossip import recipe as recipes
 from edgegossip.agreement import Agreement
-from edgegossip.engine.combine import with_outer
+from edgegossip.engine.combine import with_control, with_outer
 from edgegossip.engine.server import ServerEngine
 from edgegossip.engine.server_boards import BoardPresence
 from edgegossip.engine.server_events import (
@@ -335,6 +335,7 @@ class Coordinator:
         clock = RoundClock()
         channel = Channel.of(plan.layout, plan.run_id, plan.codec)
         combine = combiner(self._strategy, channel, plan.weighting == "uniform")
+        combine = with_control(combine, self._recipe.server.strategy, plan.layout, len(plan.boards))
         combine = with_outer(combine, self._outer, plan.layout)
         hooks = Hooks(
             check=superlink.check,

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from edgegossip.agreement import Agreement
 from edgegossip.layout import Layout
-from edgegossip.recipe import GossipSection
+from edgegossip.recipe import GossipSection, ServerSection
 from edgegossip.types import ConfigError, LocalUpdate, Metrics, Round, Vec
 
 KEPT = "kept/"  # in a snapshot, before the names of what of the model stays on its board
@@ -71,6 +71,17 @@ class Workload(Protocol):
 def stage_metrics(stages_s: Mapping[str, float]) -> dict[str, float]:
     """Return LocalUpdate.stages_s as metrics: time/forward_s and so on."""
     return {f"time/{stage}_s": seconds for stage, seconds in stages_s.items()}
+
+
+def require_plain_steps(section: ServerSection, optimizer: str, momentum: float) -> None:
+    """Raise ConfigError when the strategy corrects each step and this optimiser would not take the
+    correction as it is."""
+    if section.strategy == "scaffold" and (optimizer != "sgd" or momentum):
+        raise ConfigError(
+            "server.strategy = scaffold corrects each gradient, which an optimiser's memory would repeat or rescale: say "
+            "training.optimizer = sgd and training.momentum = 0 (in a script: torch.optim.SGD, momentum=0), or "
+            "server.strategy = fedavg"
+        )
 
 
 def require_gradient_steps(section: GossipSection, optimizer: str, momentum: float) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from edgegossip.recipe import Recipe, TrainingSection
 from edgegossip.training import models
+from edgegossip.training.base import require_plain_steps
 from edgegossip.training.data import Board, Description, describe, is_custom, locate
 from edgegossip.training.names import import_function, is_custom_function, unknown
 from edgegossip.types import ConfigError
@@ -56,6 +57,8 @@ def check(recipe: Recipe, boards: Sequence[Board] = ()) -> None:
         return
     models.check(recipe.model)
     check_task(recipe.training)
+    if recipe.run.mode == "server":
+        require_plain_steps(recipe.server, recipe.training.optimizer, recipe.training.momentum)
     check_optimizer(recipe.training)
     check_device(recipe.training)
     _check_evaluator(recipe)
@@ -109,7 +112,7 @@ def _check_together(recipe: Recipe) -> None:
             "data.normalise = together: gossip.algorithm = d2 repeats in every later round what one got wrong, and training "
             "sets nothing right in sums; say dpsgd, or declare data.mean and data.std (`edgegossip data combine`)"
         )
-    if recipe.run.mode == "server" and recipe.server.strategy not in ("fedavg", "fedavgm"):
+    if recipe.run.mode == "server" and recipe.server.strategy not in ("fedavg", "scaffold", "fedavgm"):
         raise ConfigError(
             f"data.normalise = together: the coordinator must take the mean of what boards send, and server.strategy = "
             f"{recipe.server.strategy} does not; say fedavg or fedavgm, or declare data.mean and data.std (`edgegossip "

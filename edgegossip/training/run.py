@@ -26,7 +26,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from edgegossip.agreement import Agreement, Fact, sums
 from edgegossip.choices import did_you_mean
 from edgegossip.recipe import Recipe
-from edgegossip.training.base import require_gradient_steps
+from edgegossip.training.base import require_gradient_steps, require_plain_steps
 from edgegossip.training.serialization import find_unserializable, pack, rng_state, set_rng_state, unpack
 from edgegossip.training.vector import ModelVector
 from edgegossip.types import ConfigError, LocalUpdate, Metrics, NodeId, Round, UsageError, Vec, scores_problem
@@ -201,6 +201,7 @@ class Run:
         self._evaluation: Callable[[], Mapping[str, float] | float] | None = None
         self._open: Future[LocalUpdate] | None = None  # the round that the user's loop is at
         self._before: Vec | None = None  # the values that it began with
+        self._correction: Vec | None = None  # of its gradients
         self._rates: list[float] = []  # of the optimiser's steps in it
         self._started = self._over = self._trained = self._evaluating = False
         self._proven = False  # what is kept can be read back
@@ -266,7 +267,7 @@ class Run:
                 )
             frozen = [p for p in self._vector.module.parameters() if not p.requires_grad]
             self._frozen_at_start = {p.data_ptr(): _fingerprint(p) for p in frozen}
-            self._watch_rate()
+            self._watch_steps()
             if self._context is None:
                 self._open = Future()
             else:
@@ -357,11 +358,13 @@ class Run:
         """What this board's model and the user's schema said at the join."""
         return Agreement({**self._facts, **self._schema})
 
-    def _begin(self, x: Vec, round: Round, opened: Future[LocalUpdate]) -> None:
-        """Begin a round from x; `opened` gets its update."""
+    def _begin(self, x: Vec, round: Round, opened: Future[LocalUpdate], correction: Vec | None) -> None:
+        """Begin a round from x; `opened` gets its update. `correction`, float32[n], is added to the
+        gradients of each step."""
         # What training adds is the difference to what it began with. A bfloat16 model begins with x
         # rounded; the float32 model of the run keeps the digits that this one lacks.
         self._before = self._vector.write(x)
+        self._correction = correction
         self.round, self._open = round, opened
 
     def _evaluate_at(self, x: Vec | None) -> Metrics | None:
@@ -466,7 +469,10 @@ class Run:
     def _update(
         self, loss: float, examples: int | None, steps: int, lr: float | None, metrics: Mapping[str, float]
     ) -> LocalUpdate:
-        lr, self._rates = self._lr() if lr is None else lr, []
+        stepped = len(self._rates)  # as far as an optimiser in `state` tells
+        if lr is None or (stepped and self._correction is not None):
+            lr = self._lr()
+        self._rates = []
         if not math.isfinite(lr):
             raise UsageError(f"lr is {lr}: give exchange the learning rate of the round, or leave it out")
         if not isinstance(steps, int | np.integer) or steps < 1:
@@ -486,15 +492,17 @@ class Run:
         if self._before is not None:  # else it trains alone, and nobody asks
             delta -= self._before
         self._before, self._trained = None, True
+        corrected, self._correction = self._correction is not None and bool(stepped), None
         return LocalUpdate(
             delta=delta,
             consumable=True,
             lr=lr,
             loss=loss,
             examples=0,  # how many of them the round saw is the script's affair
-            steps=steps,
+            steps=stepped if corrected else steps,
             holds=int(examples or 1),
             metrics={str(name): float(value) for name, value in metrics.items()},
+            corrected=corrected,
         )
 
     def _facts_now(self) -> dict[str, Fact]:
@@ -512,25 +520,36 @@ class Run:
                 f"parameter {name} requires a gradient now and did not at the join, so it would not travel: unfreeze it "
                 "before the join, or name it in keep"
             )
-        if self._context is None or self._context.recipe.run.mode != "gossip":
+        if self._context is None:
             return
+        recipe = self._context.recipe
         for optimizer in self._optimizers():
             for group in optimizer.param_groups:
                 kind, momentum = type(optimizer).__name__.lower(), float(group.get("momentum", 0.0))
                 try:
-                    require_gradient_steps(self._context.recipe.gossip, kind, momentum)
+                    if recipe.run.mode == "gossip":
+                        require_gradient_steps(recipe.gossip, kind, momentum)
+                    else:
+                        require_plain_steps(recipe.server, kind, momentum)
                 except ConfigError as error:
                     raise UsageError(f"{self._context.script}: {error}") from error
 
     def _optimizers(self) -> Iterator[Any]:
         return (state for state in self._state if getattr(state, "param_groups", None))
 
-    def _watch_rate(self) -> None:
-        """Note the rate of each step: at the exchange a scheduler has set that of the next one."""
+    def _watch_steps(self) -> None:
+        """Note the rate of each step: at the exchange a scheduler has set that of the next one; and
+        correct its gradients where they are to be."""
+
+        def stepping(made: Any, *_: Any) -> None:
+            self._rates.append(float(made.param_groups[0]["lr"]))
+            if self._correction is not None:
+                self._vector.add_to_gradients(self._correction)
+
         first = next(self._optimizers(), None)
         watched = getattr(first, "optimizer", first)  # accelerate's wrapper has no hooks of its own
         if hook := getattr(watched, "register_step_pre_hook", None):
-            hook(lambda made, *_: self._rates.append(float(made.param_groups[0]["lr"])))
+            hook(stepping)
 
     def _lr(self) -> float:
         """The mean rate of the round's steps, whose sum over it is the sum of their gradients."""

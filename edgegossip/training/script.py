@@ -99,7 +99,7 @@ class ScriptWorkload(Workload):
     def local_update(self, x: Vec, round: Round, correction: Vec | None = None) -> LocalUpdate:
         opened: Future[LocalUpdate] = Future()
         began_s = time.monotonic()
-        self._context.requests.put((lambda: self._run._begin(x, round, opened), opened.set_exception))
+        self._context.requests.put((lambda: self._run._begin(x, round, opened, correction), opened.set_exception))
         update = self._wait(opened, f"has been at round {round}")
         self._longest_s = max(self._longest_s, time.monotonic() - began_s)
         return update

@@ -108,25 +108,27 @@ class ModelVector:
         exact = not self._variances and all(t.dtype == torch.float32 for t in tensors)
         return x if exact else self.read()
 
-    def add_to_gradients(self, x: Vec, correction: Vec | None, proximal: float) -> None:
-        """Add `correction`, float32[n], and proximal times the way from x to the values, to the
+    def add_to_gradients(self, correction: Vec | None, proximal: float = 0.0, x: Vec | None = None) -> None:
+        """Add `correction`, float32[n], and `proximal` times the way from x to the values, to the
         gradients of the parameters that travel and have one."""
         self._tensors()  # as they were at the join, or it raises
-        # copies of read-only vectors, so that torch does not warn; nothing writes to them here
-        starts, added = (
-            self._parts(torch.from_numpy(vec if vec.flags.writeable else vec.copy()))
-            for vec in (x, x if correction is None else correction)
-        )
+        added, starts = self._given(correction), self._given(x if proximal else None)
         with torch.no_grad():
             for (path, key), start, extra in zip(self._places, starts, added, strict=True):
                 p = self.module.get_submodule(path)._parameters.get(key)
                 if p is None or p.grad is None:
                     continue
                 grad = torch.view_as_real(p.grad) if p.is_complex() else p.grad
-                if correction is not None:
+                if extra is not None:
                     grad += extra.to(grad)
-                if proximal:
+                if start is not None:
                     grad += proximal * ((torch.view_as_real(p) if p.is_complex() else p) - start.to(grad))
+
+    def _given(self, vec: Vec | None) -> Sequence[Tensor | None]:
+        if vec is None:
+            return [None] * len(self._places)
+        # A copy of a read-only vector, so that torch does not warn; nothing writes to it.
+        return self._parts(torch.from_numpy(vec if vec.flags.writeable else vec.copy()))
 
     def local_state(self) -> dict[str, Tensor]:
         """Return what of the module's `state_dict` does not travel: frozen parameters, personal

@@ -224,7 +224,7 @@ class TorchWorkload(Workload):
         seed = int(words(recipe.run.seed, Purpose.TORCH, 1, self._node, round)[0] >> np.uint64(1))
         self._seen, proximal = 0, recipe.training.proximal
         adds = proximal or correction is not None
-        self._add = partial(vector.add_to_gradients, x, correction, proximal) if adds else None
+        self._add = partial(vector.add_to_gradients, correction, proximal, x) if adds else None
         with (
             devices.seeded(self._shared.device, seed),
             devices.explain_errors(f"board {self._node}", self._shared.device),

@@ -139,7 +139,7 @@ def test_only_a_frame_of_the_kind_and_round_that_is_due_is_opened() -> None:
     channel = Channel.of(LAYOUT, RUN, codecs.get("fp32"))
     x = np.ones(LAYOUT.size, np.float32)
     frame, _ = channel.frame(Kind.UPDATE, x, channel.codec.init(LAYOUT), Ctx(key=1, round=3), 1)
-    assert channel.open(_bytes(frame), Kind.UPDATE, 3)[0].round == 3
+    assert channel.check(_bytes(frame), Kind.UPDATE, 3).round == 3
     with pytest.raises(PeerError, match="expected a frame of kind MODEL, got UPDATE"):
         channel.check(_bytes(frame), Kind.MODEL, 3)
     with pytest.raises(PeerError, match="the frame is of round 3, this is round 4"):

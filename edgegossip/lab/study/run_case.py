@@ -10,7 +10,7 @@ import numpy as np
 
 from edgegossip import __version__, codecs, training
 from edgegossip import recipe as recipes
-from edgegossip.engine.combine import Combiner, Mean, with_outer
+from edgegossip.engine.combine import Combiner, Mean, with_control, with_outer
 from edgegossip.engine.server_frames import Channel
 from edgegossip.gossip import outer
 from edgegossip.lab.results import Result, plain
@@ -169,16 +169,17 @@ class _Server:
 
 
 def _combiner(recipe: Recipe, channel: Channel) -> Combiner:
-    """Return what makes the next model, by Flower's strategy where that is not fedavg, which needs
-    no Flower. Raises ConfigError."""
+    """Return what makes the next model, by Flower's strategy where that is not fedavg or scaffold,
+    which need no Flower. Raises ConfigError."""
     server = recipe.server
     if server.fraction < 1.0:
         raise ConfigError(
             f"server.fraction = {server.fraction:g}: a study plays every node in every round; use `edgegossip run` for others"
         )
     optimizer, uniform = outer.make(**asdict(recipe.outer)), server.weighting == "uniform"
-    if server.strategy == "fedavg":
-        return with_outer(Mean(channel, uniform=uniform), optimizer, channel.layout)
+    if server.strategy in ("fedavg", "scaffold"):
+        mean = with_control(Mean(channel, uniform=uniform), server.strategy, channel.layout, recipe.run.nodes)
+        return with_outer(mean, optimizer, channel.layout)
     from edgegossip.flower.combine import check_enough, combiner_of_a_study, make_strategy
 
     strategy = make_strategy(server.strategy, server.strategy_params, optimizer)

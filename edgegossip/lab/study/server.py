@@ -146,7 +146,8 @@ class VirtualServer:
         return answers
 
     def _train(self, node: int, asked: wire.Frame, x: Vec) -> Result:
-        update = self._boards.local_update(node, x, asked.round)
+        correction = self._uplinks[node].correction(self._replica.control)
+        update = self._boards.local_update(node, x, asked.round, correction)
         self._losses[node] = update.loss
         frame = self._uplinks[node].frame(update, asked.round, asked.aux)
         data = b"".join(wire.build(frame))
