@@ -35,6 +35,7 @@ __all__ = [
 
 Seed: TypeAlias = Annotated[int, Range(0, 2**64 - 1, "of the edges")]
 
+_DRAWS = 100  # of graphs that are to join all nodes
 SWAPS_PER_EDGE = 10  # attempted double edge swaps; the usual choice for the chain to forget where it began
 
 
@@ -144,7 +145,7 @@ def _neighbours(w: Matrix, i: int) -> Neighbours:
     return Neighbours(in_, out, MappingProxyType({j: float(w[i, j]) for j in (i, *in_)}))
 
 
-# -- By rule: rings, torus, complete, star, random regular, random pairs
+# -- By rule: rings, torus, complete, star; at random: regular, pairs, out-peers
 
 
 def ring(n: int, weights: str | None = None) -> GraphTopology:
@@ -217,6 +218,42 @@ def random_pairs(n: int, rounds: int = 16, seed: Seed = 0, weights: str | None =
         orders = [_shuffled(n, generator) for _ in range(rounds)]
         matchings = [list(zip(order[::2], order[1::2], strict=False)) for order in orders]
     return build("random-pairs", n, matchings, directed=False, weights=weights)
+
+
+def epidemic(
+    n: int, peers: int | None = None, rounds: int = 8, seed: Seed = 0, weights: str | None = None
+) -> GraphTopology:
+    """Draw `rounds` directed graphs, which come again and again: in each round every node sends to
+    `peers` others (default 2), drawn at random, and hears from as many as drew it, perhaps nobody.
+    Weights 1 / (peers + 1): columns sum to 1, rows do not, so it is for push-sum.
+
+    EL-Local of de Vos, Farhadkhani, Guerraoui, Kermarrec, Pires, Sharma, "Epidemic learning:
+    boosting decentralized learning with randomized communication" (2023). Deviations: all draw from
+    one seed, so nodes know whom to wait for; and push-sum conserves what their plain averages of
+    what came does not."""
+    peers = min(2, n - 1) if peers is None else peers
+    Range(1, n - 1).check(f"peers of epidemic on {n} nodes", peers, int)
+    Range(4, 1024).check(f"rounds of epidemic on {n} nodes", rounds, int)
+    generator = np.random.PCG64(seed)
+    for _ in range(_DRAWS):
+        drawn = [[(i, j) for i in range(n) for j in _others(n, i, peers, generator)] for _ in range(rounds)]
+        links = links_of(n, [edge for edges in drawn for edge in edges], directed=True)
+        if _reached(links, 0).all() and _reached(links.T, 0).all():
+            return build("epidemic", n, drawn, directed=True, weights=weights)
+    raise ConfigError(
+        f"epidemic on {n} nodes: {rounds} rounds of {peers} peers join all of them in none of {_DRAWS} draws; raise rounds"
+    )
+
+
+def _others(n: int, i: int, count: int, generator: np.random.PCG64) -> list[int]:
+    """Draw so many nodes other than i."""
+    others: list[int] = []
+    while len(others) < count:
+        j = _below(generator, n - 1)
+        j += j >= i
+        if j not in others:
+            others.append(j)
+    return others
 
 
 def _cycle(n: int) -> list[Edge]:
@@ -368,6 +405,7 @@ _BUILDERS: Mapping[str, Callable[..., GraphTopology]] = MappingProxyType(
         "star": star,
         "random-regular": random_regular,
         "random-pairs": random_pairs,
+        "epidemic": epidemic,
         "exponential": exponential,
         "one-peer-exponential": one_peer_exponential,
         "file": _from_file,
@@ -391,7 +429,8 @@ def get(name: str, n: int, **params: Any) -> GraphTopology:
 
     Every one takes weights = "metropolis", "column" or "uniform" (default: Metropolis-Hastings if
     undirected, else column-stochastic); torus takes rows and cols, random-regular degree and seed,
-    random-pairs rounds and seed, file text, source and members (see `from_text`).
+    random-pairs rounds and seed, epidemic peers, rounds and seed, file text, source and members
+    (see `from_text`).
 
     Raises ConfigError on an unknown name or parameter, a value out of range or fewer than two
     nodes; DataError on a file that cannot be understood.

@@ -18,7 +18,8 @@ from edgegossip.types import ConfigError, UsageError
 
 BUILT_IN = tuple(name for name in topologies.names() if name != "file")
 UNDIRECTED = ("ring", "torus", "complete", "star", "random-regular", "random-pairs")
-DIRECTED = ("directed-ring", "exponential", "one-peer-exponential")
+DIRECTED = ("directed-ring", "epidemic", "exponential", "one-peer-exponential")
+UNEVEN = ("epidemic",)  # nodes hear from more or fewer others than they tell
 SIZES = (*range(2, 18), 25, 31, 32, 48, 63, 64)
 
 
@@ -36,14 +37,14 @@ def test_the_list_of_names_is_complete() -> None:
 
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("name", BUILT_IN)
-def test_every_topology_is_connected_and_doubly_stochastic(name: str, n: int) -> None:
+def test_every_topology_is_connected_and_its_weights_are_what_they_should_be(name: str, n: int) -> None:
     topology = topologies.get(name, n)
     assert (topology.name, topology.n, topology.directed) == (name, n, name in DIRECTED)
     union = np.zeros((n, n), bool)
     for r in range(topology.period):
         w = topology.matrix(r)
         union |= w > 0
-        assert is_doubly_stochastic(w) and is_column_stochastic(w) and not w.flags.writeable
+        assert (is_doubly_stochastic(w) or name in UNEVEN) and is_column_stochastic(w) and not w.flags.writeable
         assert is_symmetric(w) or topology.directed
     assert (np.linalg.matrix_power(union.astype(float), n) > 0).all()
     assert 0.0 < topology.spectral_gap() <= 1.0
@@ -134,6 +135,41 @@ def test_random_pairs_are_matchings_that_join_all_and_the_same_for_the_same_seed
     assert [topology.edges(r) for r in range(rounds)] == [again.edges(r) for r in range(rounds)]
     if n > 4:
         assert len({topology.edges(r) for r in range(rounds)}) > 1
+
+
+@given(st.integers(2, 24), st.integers(1, 23), st.integers(4, 24), st.integers(0, 2**64 - 1))
+def test_epidemic_draws_as_many_out_peers_for_all_and_the_same_for_the_same_seed(
+    n: int, peers: int, rounds: int, seed: int
+) -> None:
+    peers = min(peers, n - 1)
+    rounds += 20 // peers
+    topology = topologies.get("epidemic", n, peers=peers, rounds=rounds, seed=seed)  # unconnected would raise
+    for r in range(rounds):
+        assert {len(topology.neighbours(i, r).out) for i in range(n)} == {peers}
+        assert np.allclose(topology.matrix(r)[topology.matrix(r) > 0], 1 / (peers + 1))
+    again = topologies.get("epidemic", n, peers=peers, rounds=rounds, seed=seed)
+    assert [topology.edges(r) for r in range(rounds)] == [again.edges(r) for r in range(rounds)]
+
+
+def test_epidemic_draws_all_others_equally_often_and_each_round_anew() -> None:
+    n, rounds = 6, 1024
+    topology = topologies.get("epidemic", n, peers=2, rounds=rounds, seed=5)
+    often = np.mean([topology.matrix(r) > 0 for r in range(rounds)], axis=0)[~np.eye(n, dtype=bool)]
+    assert np.abs(often - 2 / 5).max() < 4 * math.sqrt(2 / 5 * 3 / 5 / rounds)
+    golden = topologies.get("epidemic", 6)
+    assert golden.period == 8 and [golden.neighbours(i, 0).out for i in range(6)] == [
+        (2, 3),
+        (4, 5),
+        (1, 5),
+        (2, 4),
+        (0, 1),
+        (2, 4),
+    ]
+
+
+def test_epidemic_that_joins_not_all_nodes_says_so() -> None:
+    with pytest.raises(ConfigError, match="4 rounds of 1 peers join all of them in none of 100 draws; raise rounds"):
+        topologies.get("epidemic", 500, peers=1, rounds=4)
 
 
 @pytest.mark.parametrize("n", SIZES)

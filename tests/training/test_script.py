@@ -60,13 +60,20 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
 
     def start(
-        text: str, *args: str, rounds: int = 6, index: int = 1, name: str = "board-1", **options: Any
+        text: str,
+        *args: str,
+        rounds: int = 6,
+        index: int = 1,
+        name: str = "board-1",
+        mode: str = "gossip",
+        **options: Any,
     ) -> ScriptWorkload:
         path = tmp_path / "train.py"
         path.write_text(textwrap.dedent(text))
-        run = {"script": str(path), "script_args": list(args), "rounds": rounds, "nodes": 3}
+        run = {"script": str(path), "script_args": list(args), "rounds": rounds, "nodes": 3, "mode": mode}
         evaluation, gossip = {"where": options.pop("where", "boards")}, options.pop("gossip", {})
-        return ScriptWorkload(recipe(run=run, evaluation=evaluation, gossip=gossip), index, name, **options)
+        whole = recipe(run=run, evaluation=evaluation, gossip=gossip, server=options.pop("server", {}))
+        return ScriptWorkload(whole, index, name, **options)
 
     return start
 
@@ -457,6 +464,32 @@ def test_the_rate_of_a_round_is_the_mean_of_its_steps(start: Start) -> None:
 def test_an_optimiser_that_suits_the_algorithm_trains(start: Start) -> None:
     workload = start(REGRESSION.replace("AdamW(", "SGD("), gossip={"momentum": "nesterov"})
     assert workload.local_update(workload.initial(1), 0).lr == 0.05
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_an_optimiser_corrects_each_step_of_a_round(start: Start, steps: int) -> None:
+    """Of a loss that is a sum of values: each step goes so much farther back."""
+    one = """optimizer.zero_grad()
+            loss = model[2].bias.sum()
+            loss.backward()
+            optimizer.step()
+            """
+    head, tail = REGRESSION.index("loss = (("), REGRESSION.index("scheduler.step()")
+    text = (REGRESSION[:head] + steps * one + REGRESSION[tail:]).replace("AdamW(", "SGD(")
+    plain, corrected = start(text, mode="server"), start(text, mode="server", server={"strategy": "scaffold"})
+    x = plain.initial(1)
+    correction = np.linspace(-1.0, 1.0, len(x), dtype=np.float32)
+    before, after = plain.local_update(x, 0), corrected.local_update(x, 0, correction)
+    assert after.corrected and not before.corrected and (after.steps, before.steps) == (steps, 1)
+    expected = np.zeros_like(x)  # parameters without a gradient take no step
+    expected[-1] = -0.05 * steps * (1.0 + correction[-1])
+    np.testing.assert_allclose(after.delta, expected, atol=1e-6)
+    assert not corrected.local_update(x, 1).corrected
+
+
+def test_a_strategy_that_corrects_steps_wants_plain_ones(start: Start) -> None:
+    with pytest.raises(UsageError, match=r"scaffold corrects each gradient.*torch\.optim\.SGD.*fedavg"):
+        start(REGRESSION, mode="server", server={"strategy": "scaffold"})
 
 
 def test_a_loop_that_exchanges_twice_in_a_round_is_named(start: Start) -> None:

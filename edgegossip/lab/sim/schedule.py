@@ -38,7 +38,7 @@ ROUND_S = 0.7  # what a round takes, about, when nothing is wrong
 ROUNDS = 3, 6  # with faults: most of what goes wrong does so within a few rounds, and short schedules are many
 VALUES = 16
 SMALL = 4  # nodes, up to which a complete graph is as likely as any other
-FREE = 4  # times as long is waited where a node runs ahead in rounds whose only peer is down
+FREE = 4  # times as long is waited where a node runs ahead in rounds in which it hears from nobody that is up
 WIRE_EVERY = 4  # schedules, of which one has every frame as bytes
 NODES = (2, 3, 4, 5, 6, 7, 8, 8)
 CODECS = (
@@ -132,7 +132,8 @@ def draw(seed: int, options: Options) -> Schedule:
         options.values,
         rounds,
         options.workload or _workload(seed, algorithm),
-        options.deadline_s or pick(seed, "deadline", (2.0, 4.0)) * (FREE if topology.name == "random-pairs" else 1),
+        options.deadline_s
+        or pick(seed, "deadline", (2.0, 4.0)) * (FREE if topology.name in ("random-pairs", "epidemic") else 1),
         fault_words.draw(spec, of(seed, "faults"), nodes, edges(built), rounds * ROUND_S, name),
     )
 

@@ -158,7 +158,7 @@ MUTANTS = (
         "a board whose rounds end at once never looks whether anybody is back",
         ROUNDS,
         (Edit(ENGINE + "_round_ended", "self._poll()", "self._begin_round()"),),
-        {"nodes": 3, "faults": "split,crash=2"},
+        {"nodes": 3, "topology": "star", "faults": "split,crash=2"},
     ),
     Mutant(
         "deadline-not-heeded",
