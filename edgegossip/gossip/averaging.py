@@ -8,9 +8,10 @@ docs/results/averaging-rates.md has the measurements."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, TypeAlias, cast
 
 import numpy as np
 
@@ -32,6 +33,20 @@ DIFFERENCES = 32  # of one vector, one after the other
 MESSAGES = 256  # of one vector, with a memory: what 1 % of the values need to come round twice
 
 _PROBE = Layout.of([TensorSpec("probe", (64, 64))])
+
+
+def on_probe(codec: Codec[Any], values: int) -> Codec[Any]:
+    """Return a codec that loses of the vectors that rates are measured on what `codec` loses of a
+    model with so many values: one that is given bytes gets its share of them; itself for others.
+
+    Example:
+        eta = default_eta(on_probe(codec, layout.size))
+    """
+    budget = getattr(codec, "bytes", 0)
+    if not budget:
+        return codec
+    scaled: Codec[Any] = replace(cast("Any", codec), bytes=max(1, round(budget * _PROBE.size / values)))
+    return scaled
 
 
 def default_eta(codec: Codec[Any]) -> float:
@@ -98,7 +113,10 @@ def _measured_with_memory(codec: Any) -> float:
 
 
 def _measured(codec: Any) -> float:
-    kept = max(_kept(codec, _draw(1).standard_normal(_PROBE.size, np.float32)), 0.0)
+    try:
+        kept = max(_kept(codec, _draw(1).standard_normal(_PROBE.size, np.float32)), 0.0)
+    except UsageError:  # no room for a message
+        return SMALLEST
     if kept >= NEARLY_EXACT:
         rate = 1.0
     else:
@@ -142,7 +160,10 @@ def _share(codec: Codec[Any]) -> float:
     size."""
     sizes = 1.0 + 1e-3 * _draw(3).random(_PROBE.size)
     flat = (_draw(2).choice((-1.0, 1.0), _PROBE.size) * sizes).astype(np.float32)
-    return float(np.count_nonzero(_through(codec, flat)) / _PROBE.size)  # a checkpoint keeps no numpy scalar
+    said = _through(codec, flat)
+    if not said.any():  # as with a dead zone that all of them are in
+        said = _through(codec, _draw(1).standard_normal(_PROBE.size, np.float32))
+    return float(np.count_nonzero(said) / _PROBE.size)  # a checkpoint keeps no numpy scalar
 
 
 def _through(codec: Codec[Any], x: Vec) -> Vec:

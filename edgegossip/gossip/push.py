@@ -30,7 +30,7 @@ from typing_extensions import override
 
 from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.gossip import messages
-from edgegossip.gossip.averaging import EtaOrDefault
+from edgegossip.gossip.averaging import EtaOrDefault, on_probe
 from edgegossip.gossip.base import Audit, NodeView
 from edgegossip.gossip.messages import MAX_ID, number_of
 from edgegossip.gossip.requirements import require_column_stochastic
@@ -114,7 +114,7 @@ class Push(Scheme[Mass]):
         x = x.copy()
         start = np.zeros_like(x) if self.zero_start else x
         memory, crc = self.publisher.init(start, ctx), zlib.crc32(start.tobytes())
-        eta = self.eta or self.publisher.rate(ctx.view.codec)
+        eta = self.eta or self.publisher.rate(on_probe(ctx.view.codec, len(x)))
         return Mass(x.astype(np.float64), 1.0, x, incarnation_of(ctx.view), memory, start, crc + 1, eta)
 
     @override

@@ -23,7 +23,7 @@ from edgegossip.codecs.checks import nonfinite, require_body_bytes
 from edgegossip.codecs.floats import Float, Fp32
 from edgegossip.frame import Frame, Kind
 from edgegossip.gossip import messages
-from edgegossip.gossip.averaging import Eta, EtaOrDefault, default_eta, memory_eta
+from edgegossip.gossip.averaging import Eta, EtaOrDefault, default_eta, memory_eta, on_probe
 from edgegossip.gossip.base import Audit, NodeView
 from edgegossip.gossip.requirements import require_doubly_stochastic, require_honest_majority, require_symmetric
 from edgegossip.gossip.robust import bounded
@@ -332,7 +332,7 @@ class Symmetric(Scheme[Mixing]):
     def init(self, x: Vec, ctx: RoundContext) -> Mixing:
         x = x.copy()
         start = np.zeros_like(x) if self.zero_start else x
-        eta = self.eta or self.publisher.rate(ctx.view.codec)
+        eta = self.eta or self.publisher.rate(on_probe(ctx.view.codec, len(x)))
         return Mixing(x, self.publisher.init(start, ctx), start, zlib.crc32(start.data) + 1, eta)
 
     @override

@@ -36,7 +36,7 @@ from edgegossip.codecs.checks import all_finite
 from edgegossip.codecs.keys import derive_key
 from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.gossip import messages
-from edgegossip.gossip.averaging import EtaOrDefault
+from edgegossip.gossip.averaging import EtaOrDefault, on_probe
 from edgegossip.gossip.base import Audit, NodeView
 from edgegossip.gossip.messages import MAX_ID, number_of
 from edgegossip.gossip.requirements import require_symmetric
@@ -123,7 +123,7 @@ class Tracking(Scheme[Tracked]):
     def init(self, x: Vec, ctx: RoundContext) -> Tracked:
         x = x.copy()
         memories = self.publisher.init(x, ctx), self.publisher.init(np.zeros_like(x), ctx)
-        eta = self.eta or self.publisher.rate(ctx.view.codec)
+        eta = self.eta or self.publisher.rate(on_probe(ctx.view.codec, len(x)))
         return Tracked(x, *memories, x, zlib.crc32(x.data) + 1, eta)
 
     @override

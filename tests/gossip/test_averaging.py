@@ -5,7 +5,7 @@ import pytest
 
 from edgegossip import codecs
 from edgegossip.codecs.base import Ctx
-from edgegossip.gossip.averaging import SMALLEST, default_eta, memory_eta
+from edgegossip.gossip.averaging import SMALLEST, default_eta, memory_eta, on_probe
 from edgegossip.layout import Layout, TensorSpec
 
 
@@ -118,3 +118,19 @@ def test_whole_models_stay_closer_than_with_the_rate_for_differences(codec: str,
 
     near, far = ends_at(memory_eta(chosen)), ends_at(default_eta(chosen))
     assert near < 0.25 and near < 0.5 * far
+
+
+@pytest.mark.parametrize("values", [20_000, 100_000, 1_000_000])
+def test_a_budget_of_bytes_is_measured_against_the_model(values: int) -> None:
+    """1 % of fp32's bytes keep a quarter of a normal vector's energy, whatever the size."""
+    small, large = (
+        default_eta(on_probe(codecs.get("deadzone", bytes=round(share * 4 * values)), values)) for share in (0.01, 0.3)
+    )
+    assert 0.05 < small < 0.15 and large == 1.0
+    assert default_eta(on_probe(codecs.get("deadzone", bytes=4), values)) == SMALLEST  # nothing fits
+    topk = codecs.get("topk", ratio=0.1)
+    assert on_probe(topk, values) is topk
+
+
+def test_a_dead_zone_has_a_rate_by_the_share_of_values_outside_of_it() -> None:
+    assert 0.05 < default_eta(codecs.get("deadzone", error=0.8)) < default_eta(codecs.get("deadzone", error=0.6)) < 0.5

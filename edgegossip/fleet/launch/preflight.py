@@ -13,7 +13,7 @@ import numpy as np
 
 from edgegossip import codecs, training
 from edgegossip.gossip import outer, topologies
-from edgegossip.gossip.averaging import default_eta, memory_eta
+from edgegossip.gossip.averaging import default_eta, memory_eta, on_probe
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.mesh.address import Address
 from edgegossip.node.spec import NodeSpec, make_algorithm, make_view
@@ -25,7 +25,7 @@ from edgegossip.types import ConfigError, HostError, NodeId, UsageError
 
 _WHOLE_MODELS = ("dpsgd", "sgp", "d2", "ad-psgd")
 _WITH_MEMORY = ("deep-squeeze", "sparse-push")
-_ETA_BY_CODEC = (*_WITH_MEMORY, "choco-sgd", "quant-sgp")
+_ETA_BY_CODEC = (*_WITH_MEMORY, "choco-sgd", "quant-sgp", "motef")
 _PORT_S = 5.0  # that a process which was just killed may still hold a port
 _COARSE = 0.5  # relative error of a codec from which on whole models suffer
 FLEET = "fleet"  # where `edgegossip fleet init` puts one
@@ -91,8 +91,9 @@ def eta_notice(recipe: Recipe) -> str:
     if recipe.run.mode != "gossip" or section.algorithm not in _ETA_BY_CODEC or section.params.get("eta"):
         return ""
     rate = memory_eta if section.algorithm in _WITH_MEMORY else default_eta
-    eta = rate(codecs.get(recipe.codec.name, **recipe.codec.params))
-    if eta == 1.0:
+    codec = codecs.get(recipe.codec.name, **recipe.codec.params)
+    eta = rate(codec)
+    if eta == 1.0 or on_probe(codec, 1) != codec:  # what bytes keep of a model, its size decides
         return ""
     return (
         f"{section.algorithm} averages at the rate gossip.params.eta = {eta:.2g}, after what codec "
