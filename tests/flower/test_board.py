@@ -37,9 +37,9 @@ def _board() -> Board:
     return Board("board-0", toy.Toy(1), Channel.of(toy.LAYOUT, RUN, codecs.get("co3")), codecs.get("fp32"))
 
 
-def _asked(round: int, x: Vec) -> Message:
+def _asked(round: int, x: Vec, control: Vec | None = None) -> Message:
     down = Downlink(toy.LAYOUT, RUN, codecs.get("fp32"))
-    down.publish(x, round)
+    down.publish(x, round, None, control)
     return Message(frame_content(frame_array(down.whole(round), toy.LAYOUT)), dst_node_id=3, message_type="train")
 
 
@@ -79,6 +79,29 @@ def test_another_process_goes_on_with_memory_and_last_answer(in_run: int) -> Non
     again.restore(from_bytes(to_bytes(board.snapshot())))
     assert again.round == 2 and _answer(again, 2) == last
     assert _answer(again, 3) == _answer(board, 3) != _answer(_board(), 3)
+
+
+class Corrected(toy.Toy):
+    def local_update(self, model: Vec, round: Round, correction: Vec | None = None) -> LocalUpdate:
+        update = super().local_update(model, round)
+        delta = update.delta if correction is None else update.delta - np.float32(update.lr) * correction
+        return replace(update, delta=delta, corrected=correction is not None)
+
+
+def test_another_process_goes_on_with_its_control_variate(in_run: int) -> None:
+    def new() -> Board:
+        return Board("board-0", Corrected(1), Channel.of(toy.LAYOUT, RUN, codecs.get("fp16")), codecs.get("fp32"))
+
+    def answer(board: Board, round: int) -> bytes:
+        asked = _asked(round, X, np.linspace(-1.0, 1.0, toy.LAYOUT.size, dtype=np.float32))
+        return bytes(frame_bytes(board.train(asked, RoundClock())))
+
+    board, again = new(), new()
+    assert answer(board, 0) == answer(again, 0)
+    again.restore(from_bytes(to_bytes(board.snapshot())))
+    assert answer(again, 1) == answer(board, 1) != answer(new(), 1)
+    with pytest.raises(UsageError, match="control variate is of another model"):
+        new().restore({**board.snapshot(), "control": np.zeros(3, np.float32)})
 
 
 def test_a_snapshot_of_another_codec_is_refused() -> None:

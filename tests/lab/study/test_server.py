@@ -9,11 +9,11 @@ from edgegossip.codecs.base import Ctx
 from edgegossip.engine.server_frames import frame_key
 from edgegossip.lab.study.cases import Plan, make_cases
 from edgegossip.lab.study.measure import Recorder
-from edgegossip.lab.study.run_case import DataSetCache, run_case
+from edgegossip.lab.study.run_case import DataSetCache, check, run_case
 from edgegossip.lab.study.server import VirtualServer
 from edgegossip.node.spec import default_members
 from edgegossip.recipe import run_id, with_settings
-from edgegossip.types import LocalUpdate, Metrics, UsageError
+from edgegossip.types import ConfigError, LocalUpdate, Metrics, UsageError
 
 
 @pytest.fixture
@@ -54,6 +54,21 @@ def test_bytes_down_are_one_exact_model_a_node_and_round(recipe):
     rates = result["accuracy"]
     assert rates["averaged"] == rates["mean"] == rates["min"] == rates["max"] > 0
     assert result["bits_per_value"] < 2
+
+
+def test_scaffold_sends_its_control_variate_beside_the_model_and_nothing_more_up(recipe):
+    plain = {"training.momentum": 0.0, "training.optimizer": "sgd", "training.local_steps": 3}
+    results = {}
+    for strategy in ("fedavg", "scaffold"):
+        (case,) = make_cases(with_settings(recipe, {**plain, "server.strategy": strategy}), Plan())
+        results[strategy] = run_case(case, DataSetCache())
+    size = training.layout_of(recipe).size
+    fedavg, scaffold = results["fedavg"], results["scaffold"]
+    assert scaffold["state"] == fedavg["state"] == "done" and scaffold["loss"] != fedavg["loss"]
+    assert scaffold["received_bytes"] - fedavg["received_bytes"] == 4 * 6 * (4 * size + wire.AUX_BYTES)
+    assert scaffold["sent_bytes"] == fedavg["sent_bytes"]
+    with pytest.raises(ConfigError, match="scaffold corrects each gradient.*training.momentum = 0"):
+        check(with_settings(recipe, {"server.strategy": "scaffold", "training.momentum": 0.9}))
 
 
 class _Huge:
