@@ -1,0 +1,212 @@
+"""Chooses how many bytes a board's messages may take, link by link: the control of `codec = "auto"`.
+Pure.
+
+What is measured are sends that arrived: bytes, when each was handed over and when it was
+acknowledged. So the speed of a link holds whatever is in it: its bandwidth, its delay, others who
+share it. No packet is sent to find out, and no clock is read.
+
+Where a board has a limit of seconds, a message gets as many bytes as the link carries in that time.
+Else the number of bytes B is the one that makes training quickest:
+
+    minimise (compute + B / speed) x rounds(error(B))
+
+`rounds` is by what factor lossy messages make more rounds necessary: 1 + e^2 where errors are
+unbiased and stay (the second moment of a gradient grows by it: Alistarh et al., "QSGD", 2017,
+theorem 3.4), 1 / (1 - e^2) where feedback or differences repair them (what stays grows by it:
+Karimireddy et al., "Error feedback fixes SignSGD", 2019, theorem II), e the error of a message in
+lengths of what the round changed. Near where a board is now, e^2 ~ B^-3 for `dither` and
+log e^2 ~ B^(1/2) for `deadzone`: fitted to gradients of four models, anchored anew in every round at
+the error of the last message. So what counts is seconds to the same model, as in DC2 (Abdelmoniem
+and Canini 2021), and not a share of the bandwidth, as in Kimad (Xin et al. 2023).
+
+The reflexes are those of congestion control. As in Google's for WebRTC (Carlucci et al. 2016) and
+TCP's, a link that got slow is believed at once and one that got fast little by little: a number at
+most doubles in a round. A change of less than a tenth is none (hysteresis). As BBR's (Cardwell et
+al. 2016) the speed is measured, not probed for by losses, which gRPC hides.
+
+A board's links share its uplink. Messages go out at the same moment, and whether the network lets
+them through side by side or one after the other, what counts is when the last one is through: links
+that keep pace share that time equally. One that falls behind, so that bytes come through more
+slowly from there on, is slow by itself: it gets less, and the others are not held back by it
+(max-min fairness). Where all neighbours get the same message, the slowest decides.
+
+How long a board waited for its neighbours does not count: two boards that took each other's slow
+messages for a reason to send slow ones would never get out of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from edgegossip.types import NodeId
+
+COARSEST = 0.5  # error of a repaired message, which the averaging rate has to bear, too
+FIRST_BITS = 1.0  # a value, before anything is measured
+_LEAST_BITS, _MOST_BITS = 1 / 32, 8.0
+_LEAST_BYTES = 64  # that hold a message of nothing
+_GROWTH = 2.0  # in a round, at most
+_DEAD_BAND = 1.1  # a smaller change is none
+_HEADROOM = 0.9  # of the seconds that are allowed: within the dead band they are kept
+_FALLS_BEHIND = 1.5  # a link from which on bytes come through so many times slower
+_WORTH = 0.99  # a change that does not make training quicker by more is none
+_NEAR = tuple(2.0 ** (k / 4) for k in range(-12, 5))  # what is tried, in multiples of the bytes now
+_BLIND = 1e6  # the most that an error counts
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """Says what a board wants, of one model and kind of message."""
+
+    values: int  # of the model
+    repaired: bool  # later messages make up for what one loses: feedback or differences
+    apart: bool  # each neighbour may get a message of its own
+    most_bytes: int = 0  # of a message; 0: as many as pay
+    seconds: float = 0.0  # that a round's messages may be under way; 0: as many as pay
+
+
+@dataclass(slots=True, eq=False)
+class Link:
+    """Says what is known of the way to one neighbour."""
+
+    speed: float = 0.0  # bytes/s; 0: nothing was measured yet
+    allowed: float = 0.0  # bytes of the next message; 0: none was sent yet
+    slow: bool = False  # by itself, whatever else the board sends
+
+    def measured(self, speed: float) -> None:
+        """Believe a new speed: at once where it is far less, half where it is near, and at most
+        `_GROWTH` times the old one."""
+        if not self.speed or speed < self.speed / _GROWTH:
+            self.speed = speed
+        else:
+            self.speed *= min(math.sqrt(speed / self.speed) if speed < _GROWTH * self.speed else _GROWTH, _GROWTH)
+
+
+@dataclass(slots=True)
+class _Sent:
+    """Adds up what arrived at one neighbour since the last plan."""
+
+    bytes: int = 0
+    start_s: float = math.inf
+    seconds: float = 0.0  # in which something was under way
+
+
+@dataclass(slots=True)
+class Rates:
+    """Plans the bytes of one board's messages, round after round.
+
+    Example:
+        rates = Rates(Goal(values=100_000, repaired=True, apart=False))
+        allowed = rates.plan(["board-1", "board-2"], compute_s=0.8)  # {"board-1": 12500, ...}
+        rates.told(12_460, error=0.2)
+        rates.arrived("board-1", 12_600, start_s=10.0, end_s=10.4)
+    """
+
+    goal: Goal
+    links: dict[NodeId, Link] = field(default_factory=dict)
+    _sent: dict[NodeId, _Sent] = field(default_factory=dict)  # in the order in which the last of each arrived
+    _until_s: dict[NodeId, float] = field(default_factory=dict)  # when the last frame had arrived, ever
+    _bytes: float = 0.0  # of the last message whose error is known
+    _error: float = 0.0  # of that
+
+    def arrived(self, peer: NodeId, size_bytes: int, start_s: float, end_s: float) -> None:
+        """Take note of a frame with values that was handed over and acknowledged then, seconds of
+        any one clock."""
+        sent = self._sent.pop(peer, None) or _Sent()
+        begin_s = max(start_s, self._until_s.get(peer, -math.inf))
+        sent.bytes += size_bytes
+        sent.start_s = min(sent.start_s, begin_s)
+        sent.seconds += max(end_s - begin_s, 1e-6)
+        self._until_s[peer] = end_s
+        self._sent[peer] = sent
+
+    def told(self, size_bytes: int, error: float) -> None:
+        """Take note of what a message of so many bytes lost, in lengths of what the round
+        changed."""
+        if math.isfinite(error):
+            self._bytes, self._error = float(size_bytes), min(error, _BLIND)
+
+    def plan(self, peers: Iterable[NodeId], compute_s: float) -> dict[NodeId, int]:
+        """Return how many bytes the next message to each of `peers` may take. `compute_s`: what a
+        round takes beside messages."""
+        self._measure()
+        links = {peer: self.links.setdefault(peer, Link()) for peer in peers}
+        slow = [link for link in links.values() if link.slow and self.goal.apart]
+        together = [link for link in links.values() if link not in slow and link.allowed]
+        known = [link.speed for link in together if link.speed]
+        if together:
+            now = min(link.allowed for link in together)
+            now = self._next(now, min(known), compute_s) if known else now
+        else:
+            now = self._held(FIRST_BITS * self.goal.values / 8)
+        for link in links.values():
+            link.allowed = self._next(link.allowed, link.speed, compute_s) if link in slow else now
+        return {peer: int(link.allowed) for peer, link in links.items()}
+
+    def bits(self, peer: NodeId) -> float:
+        """Return the bits a value of the last plan for a neighbour."""
+        return 8.0 * self.links[peer].allowed / max(1, self.goal.values)
+
+    def _measure(self) -> None:
+        """Take in what arrived since the last plan."""
+        sent, self._sent = self._sent, {}
+        if not sent:
+            return
+        begin_s = min(s.start_s for s in sent.values())
+        through, best = 0, 0.0
+        for peer, s in sent.items():
+            link = self.links.setdefault(peer, Link())
+            through += s.bytes
+            pace = through / max(self._until_s[peer] - begin_s, 1e-6)
+            link.slow = link.slow or pace * _FALLS_BEHIND < best
+            best = best if link.slow else max(best, pace)
+        pack = [peer for peer in sent if not self.links[peer].slow]
+        share = math.inf
+        if pack:
+            end_s = max(self._until_s[peer] for peer in pack)
+            share = sum(sent[peer].bytes for peer in pack) / len(pack) / max(end_s - begin_s, 1e-6)
+        for peer, s in sent.items():
+            link, own = self.links[peer], s.bytes / s.seconds
+            link.slow = link.slow and own * _FALLS_BEHIND < share
+            link.measured(share if peer in pack and self.goal.apart else own)
+
+    def _next(self, now: float, speed: float, compute_s: float) -> float:
+        """The bytes of the next message, of those of the last one."""
+        if not now or not speed:
+            return now
+        goal = self.goal
+        if goal.seconds:
+            wanted = _HEADROOM * goal.seconds * speed
+        else:
+            wanted = self._quickest(now, speed, compute_s)
+        if 1 / _DEAD_BAND < wanted / now < _DEAD_BAND:
+            return self._held(now)
+        return self._held(min(wanted, _GROWTH * now))
+
+    def _quickest(self, now: float, speed: float, compute_s: float) -> float:
+        """About the number of bytes with which training is quickest."""
+        if not self._bytes:
+            return now
+
+        def cost(size: float) -> float:
+            return (compute_s + size / speed) * self._rounds(size)
+
+        best = min((now * times for times in _NEAR), key=cost)
+        return best if cost(best) < _WORTH * cost(now) else now
+
+    def _rounds(self, size: float) -> float:
+        """By what factor messages of this size make more rounds necessary."""
+        squared, times = self._error**2, size / self._bytes
+        if not self.goal.repaired:
+            return 1.0 + squared * times**-3.0
+        if not 0.0 < squared < 1.0:
+            return 1.0 if squared == 0.0 else _BLIND / times
+        squared **= math.sqrt(times)
+        # What is coarser than the averaging rate bears: the finer the better.
+        return 1.0 / (1.0 - squared) if squared <= COARSEST**2 * _DEAD_BAND else _BLIND / times
+
+    def _held(self, size: float) -> float:
+        values = self.goal.values
+        most = min(_MOST_BITS * values / 8, self.goal.most_bytes or math.inf)
+        return min(max(size, _LEAST_BITS * values / 8, _LEAST_BYTES), max(most, _LEAST_BYTES))
