@@ -54,6 +54,7 @@ FILES = MappingProxyType(
         "lowrank": ("atomo", "powersgd"),
         "stepped": ("dither", "deadzone"),
         "eden": ("eden",),
+        "auto": ("auto",),
         "feedback": ("error-feedback", "ef-signsgd"),
         "per_tensor": ("per-tensor", "small-tensors"),
     }

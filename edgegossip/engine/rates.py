@@ -1,5 +1,4 @@
-"""Chooses how many bytes a board's messages may take, link by link: the control of `codec = "auto"`.
-Pure.
+"""Chooses how many bytes a board's messages may take, link by link, for the codec `auto`. Pure.
 
 What is measured are sends that arrived: bytes, when each was handed over and when it was
 acknowledged. So the speed of a link holds whatever is in it: its bandwidth, its delay, others who
@@ -10,14 +9,14 @@ Else the number of bytes B is the one that makes training quickest:
 
     minimise (compute + B / speed) x rounds(error(B))
 
-`rounds` is by what factor lossy messages make more rounds necessary: 1 + e^2 where errors are
-unbiased and stay (the second moment of a gradient grows by it: Alistarh et al., "QSGD", 2017,
-theorem 3.4), 1 / (1 - e^2) where feedback or differences repair them (what stays grows by it:
-Karimireddy et al., "Error feedback fixes SignSGD", 2019, theorem II), e the error of a message in
-lengths of what the round changed. Near where a board is now, e^2 ~ B^-3 for `dither` and
-log e^2 ~ B^(1/2) for `deadzone`: fitted to gradients of four models, anchored anew in every round at
-the error of the last message. So what counts is seconds to the same model, as in DC2 (Abdelmoniem
-and Canini 2021), and not a share of the bandwidth, as in Kimad (Xin et al. 2023).
+`rounds` is by what factor lossy messages make more rounds necessary, e the error of a message in
+lengths of what the round changed: 1 + e^2 where errors are unbiased and stay (the second moment of
+a gradient grows by it: Alistarh et al., "QSGD", 2017, theorem 3.4), 1 / (1 - e^2) where feedback or
+differences repair them (the share that comes through, Karimireddy et al., "Error feedback fixes
+SignSGD", 2019, theorem II). Near where a board is now, e^2 ~ B^-3 for `dither` and log e^2 ~
+B^(1/2) for `deadzone`: fitted to gradients of four models, anchored anew in every round at the
+error of the last message. So what counts is seconds to the same model, as in DC2 (Abdelmoniem and
+Canini 2021), and not a share of the bandwidth, as in Kimad (Xin et al. 2023).
 
 The reflexes are those of congestion control. As in Google's for WebRTC (Carlucci et al. 2016) and
 TCP's, a link that got slow is believed at once and one that got fast little by little: a number at
@@ -37,20 +36,25 @@ messages for a reason to send slow ones would never get out of it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
-from edgegossip.types import NodeId
+from edgegossip.codecs.base import Codec
+from edgegossip.gossip.base import Says
+from edgegossip.types import NodeId, Vec
 
 COARSEST = 0.5  # error of a repaired message, which the averaging rate has to bear, too
 FIRST_BITS = 1.0  # a value, before anything is measured
-_LEAST_BITS, _MOST_BITS = 1 / 32, 8.0
+_LEAST_BITS = {Says.REPAIRED: 1 / 32, Says.UPDATES: 1 / 4, Says.MODELS: 1 / 4}  # what stays must not be all noise
+_MOST_BITS = 8.0
 _LEAST_BYTES = 64  # that hold a message of nothing
 _GROWTH = 2.0  # in a round, at most
 _DEAD_BAND = 1.1  # a smaller change is none
 _HEADROOM = 0.9  # of the seconds that are allowed: within the dead band they are kept
 _FALLS_BEHIND = 1.5  # a link from which on bytes come through so many times slower
 _WORTH = 0.99  # a change that does not make training quicker by more is none
+_NEWS = 1.5  # a change that the log tells
 _NEAR = tuple(2.0 ** (k / 4) for k in range(-12, 5))  # what is tried, in multiples of the bytes now
 _BLIND = 1e6  # the most that an error counts
 
@@ -60,8 +64,7 @@ class Goal:
     """Says what a board wants, of one model and kind of message."""
 
     values: int  # of the model
-    repaired: bool  # later messages make up for what one loses: feedback or differences
-    apart: bool  # each neighbour may get a message of its own
+    says: Says
     most_bytes: int = 0  # of a message; 0: as many as pay
     seconds: float = 0.0  # that a round's messages may be under way; 0: as many as pay
 
@@ -73,6 +76,7 @@ class Link:
     speed: float = 0.0  # bytes/s; 0: nothing was measured yet
     allowed: float = 0.0  # bytes of the next message; 0: none was sent yet
     slow: bool = False  # by itself, whatever else the board sends
+    logged: float = 0.0  # bytes of a message when they were last worth a line
 
     def measured(self, speed: float) -> None:
         """Believe a new speed: at once where it is far less, half where it is near, and at most
@@ -97,7 +101,7 @@ class Rates:
     """Plans the bytes of one board's messages, round after round.
 
     Example:
-        rates = Rates(Goal(values=100_000, repaired=True, apart=False))
+        rates = Rates(Goal(values=100_000, says=Says.REPAIRED))
         allowed = rates.plan(["board-1", "board-2"], compute_s=0.8)  # {"board-1": 12500, ...}
         rates.told(12_460, error=0.2)
         rates.arrived("board-1", 12_600, start_s=10.0, end_s=10.4)
@@ -109,6 +113,12 @@ class Rates:
     _until_s: dict[NodeId, float] = field(default_factory=dict)  # when the last frame had arrived, ever
     _bytes: float = 0.0  # of the last message whose error is known
     _error: float = 0.0  # of that
+    _lengths: float = 1.0  # that a message has, as a multiple of what the round changed
+
+    @property
+    def apart(self) -> bool:
+        """Whether neighbours get messages of their own."""
+        return self.goal.says is Says.MODELS
 
     def arrived(self, peer: NodeId, size_bytes: int, start_s: float, end_s: float) -> None:
         """Take note of a frame with values that was handed over and acknowledged then, seconds of
@@ -121,18 +131,24 @@ class Rates:
         self._until_s[peer] = end_s
         self._sent[peer] = sent
 
+    def changed(self, model: Vec, delta: Vec) -> None:
+        """Take note of what a round changes, float32[n] each: a message that says a whole model
+        must be so much more exact than one that says the change."""
+        if self.goal.says is Says.MODELS:
+            whole, change = (math.sqrt(float(vec.dot(vec))) for vec in (model, delta))
+            self._lengths = whole / change if change else 1.0
+
     def told(self, size_bytes: int, error: float) -> None:
-        """Take note of what a message of so many bytes lost, in lengths of what the round
-        changed."""
+        """Take note of the relative error of a message of so many bytes."""
         if math.isfinite(error):
-            self._bytes, self._error = float(size_bytes), min(error, _BLIND)
+            self._bytes, self._error = float(size_bytes), min(error * self._lengths, _BLIND)
 
     def plan(self, peers: Iterable[NodeId], compute_s: float) -> dict[NodeId, int]:
         """Return how many bytes the next message to each of `peers` may take. `compute_s`: what a
         round takes beside messages."""
         self._measure()
         links = {peer: self.links.setdefault(peer, Link()) for peer in peers}
-        slow = [link for link in links.values() if link.slow and self.goal.apart]
+        slow = [link for link in links.values() if link.slow and self.apart]
         together = [link for link in links.values() if link not in slow and link.allowed]
         known = [link.speed for link in together if link.speed]
         if together:
@@ -144,9 +160,14 @@ class Rates:
             link.allowed = self._next(link.allowed, link.speed, compute_s) if link in slow else now
         return {peer: int(link.allowed) for peer, link in links.items()}
 
-    def bits(self, peer: NodeId) -> float:
-        """Return the bits a value of the last plan for a neighbour."""
-        return 8.0 * self.links[peer].allowed / max(1, self.goal.values)
+    def news(self) -> Iterator[tuple[NodeId, str]]:
+        """Yield each neighbour whose rate has changed by so much that it is worth a line, with
+        that."""
+        for peer, link in self.links.items():
+            if link.speed and not 1 / _NEWS < link.allowed / max(link.logged, 1.0) < _NEWS:
+                link.logged = link.allowed
+                bits, speed = 8 * link.allowed / max(1, self.goal.values), 8e-6 * link.speed
+                yield peer, f"sends {peer} {bits:.2g} bits a value: its link carries {speed:.3g} Mbit/s"
 
     def _measure(self) -> None:
         """Take in what arrived since the last plan."""
@@ -169,17 +190,15 @@ class Rates:
         for peer, s in sent.items():
             link, own = self.links[peer], s.bytes / s.seconds
             link.slow = link.slow and own * _FALLS_BEHIND < share
-            link.measured(share if peer in pack and self.goal.apart else own)
+            link.measured(share if peer in pack and self.apart else own)
 
     def _next(self, now: float, speed: float, compute_s: float) -> float:
         """The bytes of the next message, of those of the last one."""
         if not now or not speed:
             return now
         goal = self.goal
-        if goal.seconds:
-            wanted = _HEADROOM * goal.seconds * speed
-        else:
-            wanted = self._quickest(now, speed, compute_s)
+        budget = _HEADROOM * goal.seconds * speed
+        wanted = budget if goal.seconds else self._quickest(now, speed, compute_s)
         if 1 / _DEAD_BAND < wanted / now < _DEAD_BAND:
             return self._held(now)
         return self._held(min(wanted, _GROWTH * now))
@@ -198,8 +217,8 @@ class Rates:
     def _rounds(self, size: float) -> float:
         """By what factor messages of this size make more rounds necessary."""
         squared, times = self._error**2, size / self._bytes
-        if not self.goal.repaired:
-            return 1.0 + squared * times**-3.0
+        if self.goal.says is not Says.REPAIRED:
+            return 1.0 + squared * float(times**-3.0)
         if not 0.0 < squared < 1.0:
             return 1.0 if squared == 0.0 else _BLIND / times
         squared **= math.sqrt(times)
@@ -209,4 +228,15 @@ class Rates:
     def _held(self, size: float) -> float:
         values = self.goal.values
         most = min(_MOST_BITS * values / 8, self.goal.most_bytes or math.inf)
-        return min(max(size, _LEAST_BITS * values / 8, _LEAST_BYTES), max(most, _LEAST_BYTES))
+        return min(max(size, _LEAST_BITS[self.goal.says] * values / 8, _LEAST_BYTES), max(most, _LEAST_BYTES))
+
+
+def rates_for(codec: Codec[Any], values: int, says: Says) -> Rates | None:
+    """Return the control of a board's rates, where the codec of its messages leaves them to it;
+    else None."""
+    if codec.name != "auto":
+        return None
+    from edgegossip.codecs import auto  # here: a board has in memory what its run needs
+
+    wanted = auto.chosen(codec)
+    return None if wanted is None else Rates(Goal(values, says, wanted.bytes, wanted.seconds))

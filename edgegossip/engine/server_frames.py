@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -24,7 +24,9 @@ from edgegossip import codecs
 from edgegossip import frame as wire
 from edgegossip.codecs.base import Body, Codec, Ctx
 from edgegossip.codecs.floats import Fp32
+from edgegossip.engine.rates import rates_for
 from edgegossip.frame import Aux, Frame, Kind
+from edgegossip.gossip.base import Says
 from edgegossip.layout import Layout
 from edgegossip.types import ConfigError, LocalUpdate, NodeId, PeerError, Round, Vec
 
@@ -248,6 +250,20 @@ class Uplink:
         self.channel, self._board = channel, board
         self.state = channel.codec.init(channel.layout)
         self.sequence = 0
+        self.rates = rates_for(channel.codec, channel.layout.size, Says.UPDATES)
+
+    def with_rate(self, update: LocalUpdate, compute_s: float) -> LocalUpdate:
+        """Return the update with the bytes that its frame may take, where the codec leaves them to
+        us. `compute_s`: what the round took so far."""
+        if self.rates is None:
+            return update
+        return replace(update, allowed=self.rates.plan([COORDINATOR], compute_s))
+
+    def arrived(self, size_bytes: int, error: float, start_s: float, end_s: float) -> None:
+        """Take note of a frame with so many bytes that arrived, and of what its codec lost."""
+        if self.rates is not None:
+            self.rates.told(size_bytes, error)
+            self.rates.arrived(COORDINATOR, size_bytes, start_s, end_s)
 
     def frame(self, update: LocalUpdate, round: Round, down: Mapping[int, float]) -> Frame:
         """Encode a board's change of the model of this round.
@@ -263,6 +279,7 @@ class Uplink:
             loss=update.loss,
             lr=update.lr,
             levels=None if levels is None else int(levels),
+            bytes=update.allowed.get(COORDINATOR),
         )
         aux: dict[int, float] = {
             Aux.LOSS: update.loss,
