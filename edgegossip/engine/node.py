@@ -316,7 +316,8 @@ class NodeEngine:
         view = event.view.with_down(self.config.neighbours - self._peers.up)
         self._alone_since_s = self._now_s - self._peers.gone_for_s(self._now_s)
         self.view, self._limits = view, wire.Limits.of(view.layout)
-        self._rates = rates_for(view.codec, view.layout.size, self.algorithm.says)
+        if view.codec.name == "auto":
+            self._rates = rates_for(view.codec, view.layout.size, self.algorithm.says)
         if event.state is not None:
             self.state = self.algorithm.resume(event.state, view)
         elif event.x is not None:
