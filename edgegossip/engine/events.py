@@ -181,6 +181,7 @@ class RoundEnded(NamedTuple):
     done: RoundDone
     state: Any
     last: bool
+    rates: Mapping[str, float] = {}  # metrics of the links, where the codec leaves their rates to the engine
 
 
 class Adopted(NamedTuple):

@@ -427,7 +427,8 @@ class NodeEngine:
         if self._rates is not None and self._local.allowed:
             self._rates.told(min(self._local.allowed.values()), done.relative_error)
         self._set_timer(Timer.ANNOUNCE, None)
-        self._effects.append(RoundEnded(self._local, done, self.state, self.round >= self.rounds))
+        rates = {} if self._rates is None else self._rates.figures()
+        self._effects.append(RoundEnded(self._local, done, self.state, self.round >= self.rounds, rates))
         self._local = None
         self._end_catch_up()
         self._poll()

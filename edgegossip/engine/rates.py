@@ -166,8 +166,21 @@ class Rates:
         for peer, link in self.links.items():
             if link.speed and not 1 / _NEWS < link.allowed / max(link.logged, 1.0) < _NEWS:
                 link.logged = link.allowed
-                bits, speed = 8 * link.allowed / max(1, self.goal.values), 8e-6 * link.speed
-                yield peer, f"sends {peer} {bits:.2g} bits a value: its link carries {speed:.3g} Mbit/s"
+                speed = 8e-6 * link.speed
+                yield peer, f"sends {peer} {self._bits(link):.2g} bits a value: its link carries {speed:.3g} Mbit/s"
+
+    def figures(self) -> dict[str, float]:
+        """Return metrics of a round's record: bits a value and Mbit/s by neighbour, where they are
+        known."""
+        figures = {}
+        for peer, link in self.links.items():
+            if link.speed:
+                figures[f"rate/{peer}_bits"] = self._bits(link)
+                figures[f"rate/{peer}_mbit"] = 8e-6 * link.speed
+        return figures
+
+    def _bits(self, link: Link) -> float:
+        return 8 * link.allowed / max(1, self.goal.values)
 
     def _measure(self) -> None:
         """Take in what arrived since the last plan."""

@@ -448,6 +448,7 @@ class Board:
             error = self._report["codec/relative_error"]
             assert isinstance(error, float)
             self._uplink.arrived(payload, error, start_s, end_s)
+            self._report |= rates.figures()
             yield from (text for _, text in rates.news())
 
     def take_report(self) -> dict[str, Value]:

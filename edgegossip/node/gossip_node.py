@@ -390,6 +390,7 @@ class GossipNode:
             **{f"train/{name}": value for name, value in local.metrics.items()},
             "codec/relative_error": done.relative_error,
             "gossip/consensus_distance": done.consensus_distance,
+            **ended.rates,
             **{f"{FAR_PREFIX}{peer}": times for peer, times in far_beyond(done.distances).items()},
         }
         if last or done.round in self._evaluate_after:
