@@ -170,11 +170,11 @@ class Rates:
                 yield peer, f"sends {peer} {self._bits(link):.2g} bits a value: its link carries {speed:.3g} Mbit/s"
 
     def figures(self) -> dict[str, float]:
-        """Return metrics of a round's record: bits a value and Mbit/s by neighbour, where they are
+        """Return metrics of a round's record (telemetry/records.py), of links whose speed is
         known."""
         figures = {}
         for peer, link in self.links.items():
-            if link.speed:
+            if link.speed and link.allowed:
                 figures[f"rate/{peer}_bits"] = self._bits(link)
                 figures[f"rate/{peer}_mbit"] = 8e-6 * link.speed
         return figures

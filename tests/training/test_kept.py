@@ -12,8 +12,8 @@ from torch import nn
 
 from edgegossip import codecs, training
 from edgegossip import recipe as recipes
-from edgegossip.lab.study.measure import Recorder
 from edgegossip.lab.study.cases import Case
+from edgegossip.lab.study.measure import Recorder
 from edgegossip.lab.study.run_case import _Gossip
 from edgegossip.training.workload import TorchWorkload
 from edgegossip.types import ConfigError, UsageError
