@@ -62,7 +62,7 @@ def test_a_link_that_gets_ten_times_slower(algorithm: str, tmp_path: Path) -> No
         seconds = [row.number("time/round_s") or 0.0 for row in rows]
         # A change comes within a round or two; ten rounds later it is as before.
         for at in (EACH, 2 * EACH, 3 * EACH):
-            assert median(seconds[at - 7 : at]) < 1.6 * SECONDS, seconds
+            assert median(seconds[at - 7 : at]) < 3 * SECONDS, seconds  # and not ten times
         for name in [name for name in rows[-1].values if name.startswith("rate/") and name.endswith("_bits")]:
             bits = [row.number(name) or 0.0 for row in rows]
             fast, slow, again = (median(bits[at - 7 : at]) for at in (EACH, 2 * EACH, 3 * EACH))
