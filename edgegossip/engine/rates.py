@@ -9,14 +9,16 @@ Else the number of bytes B is the one that makes training quickest:
 
     minimise (compute + B / speed) x rounds(error(B))
 
-`rounds` is by what factor lossy messages make more rounds necessary, e the error of a message in
-lengths of what the round changed: 1 + e^2 where errors are unbiased and stay (the second moment of
-a gradient grows by it: Alistarh et al., "QSGD", 2017, theorem 3.4), 1 / (1 - e^2) where feedback or
-differences repair them (the share that comes through, Karimireddy et al., "Error feedback fixes
-SignSGD", 2019, theorem II). Near where a board is now, e^2 ~ B^-3 for `dither` and log e^2 ~
-B^(1/2) for `deadzone`: fitted to gradients of four models, anchored anew in every round at the
-error of the last message. So what counts is seconds to the same model, as in DC2 (Abdelmoniem and
-Canini 2021), and not a share of the bandwidth, as in Kimad (Xin et al. 2023).
+`rounds` is by what factor lossy messages make more rounds necessary: 1 + w / 30. w is the noise of
+a message over its signal, with e its error in lengths of what the round changed: e^2 where errors
+are unbiased and stay, by which a gradient's second moment grows (Alistarh et al., "QSGD", 2017,
+theorem 3.4); e^2 / (1 - e^2) where feedback or differences repair them, so many rounds later a
+value is said on average (Karimireddy et al., "Error feedback fixes SignSGD", 2019, theorem II). The
+30 is measured (docs/results/auto.md): in training to an accuracy much noise costs few rounds. Near
+where a board is now, e^2 ~ B^-3 for `dither` and log e^2 ~ B^(1/2) for `deadzone`: fitted to
+gradients of four models, anchored anew in every round at the error of the last message. So what
+counts is seconds to the same model, as in DC2 (Abdelmoniem and Canini 2021), and not a share of the
+bandwidth, as in Kimad (Xin et al. 2023).
 
 The reflexes are those of congestion control. As in Google's for WebRTC (Carlucci et al. 2016) and
 TCP's, a link that got slow is believed at once and one that got fast little by little: a number at
@@ -44,7 +46,7 @@ from edgegossip.codecs.base import Codec
 from edgegossip.gossip.base import Says
 from edgegossip.types import NodeId, Vec
 
-COARSEST = 0.5  # error of a repaired message, which the averaging rate has to bear, too
+COARSEST = 0.8  # error of a repaired message, which the averaging rate has to bear, too
 FIRST_BITS = 1.0  # a value, before anything is measured
 _LEAST_BITS = {Says.REPAIRED: 1 / 32, Says.UPDATES: 1 / 4, Says.MODELS: 1 / 4}  # what stays must not be all noise
 _MOST_BITS = 8.0
@@ -56,6 +58,7 @@ _FALLS_BEHIND = 1.5  # a link from which on bytes come through so many times slo
 _WORTH = 0.99  # a change that does not make training quicker by more is none
 _NEWS = 1.5  # a change that the log tells
 _NEAR = tuple(2.0 ** (k / 4) for k in range(-12, 5))  # what is tried, in multiples of the bytes now
+BEARS = 30.0  # noise over signal that doubles the rounds
 _BLIND = 1e6  # the most that an error counts
 
 
@@ -231,12 +234,13 @@ class Rates:
         """By what factor messages of this size make more rounds necessary."""
         squared, times = self._error**2, size / self._bytes
         if self.goal.says is not Says.REPAIRED:
-            return 1.0 + squared * float(times**-3.0)
-        if not 0.0 < squared < 1.0:
-            return 1.0 if squared == 0.0 else _BLIND / times
-        squared **= math.sqrt(times)
-        # What is coarser than the averaging rate bears: the finer the better.
-        return 1.0 / (1.0 - squared) if squared <= COARSEST**2 * _DEAD_BAND else _BLIND / times
+            return 1.0 + squared * float(times**-3.0) / BEARS
+        if squared >= 1.0:
+            return _BLIND / times  # the finer the better
+        squared = squared ** math.sqrt(times) if squared else 0.0
+        if squared > COARSEST**2 * _DEAD_BAND:
+            return _BLIND / times
+        return 1.0 + squared / (1.0 - squared) / BEARS
 
     def _held(self, size: float) -> float:
         values = self.goal.values

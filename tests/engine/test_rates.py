@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgegossip.engine.rates import COARSEST, Goal, Rates
+from edgegossip.engine.rates import BEARS, COARSEST, Goal, Rates
 from edgegossip.gossip.base import Says
 
 VALUES = 200_000
@@ -99,7 +99,8 @@ def test_a_limit_of_seconds_is_kept_and_used(repaired: bool, apart: bool, speed:
 def cost(size: float, repaired: bool, speed: float, compute_s: float) -> float:
     """Seconds to the same model."""
     e = error_of(size, repaired) ** 2
-    rounds = (1 / (1 - e) if e <= 1.11 * COARSEST**2 else math.inf) if repaired else 1 + e
+    noise = e / (1 - e) if repaired else e
+    rounds = math.inf if repaired and e > 1.11 * COARSEST**2 else 1 + noise / BEARS
     return (compute_s + size / speed) * rounds
 
 
