@@ -411,11 +411,12 @@ class Board:
         """The run that it takes part in, 16 bytes."""
         return self._channel.run_id
 
-    def train(self, message: Message, clock: RoundClock, since_s: float) -> RecordDict:
+    def train(self, message: Message, clock: RoundClock, since_s: float | None = None) -> RecordDict:
         """Decode the model, evaluate it if asked to, train from it, encode the change. `since_s`:
-        when the message began to come (`time.monotonic`).
+        when the message began to come (`time.monotonic`); None: now.
 
         Raises PeerError, UsageError."""
+        since_s = time.monotonic() if since_s is None else since_s
         examples = messages.read_evaluate_request(message.content)
         aux, x = self._open(message, clock)
         found = self._evaluate(examples, x, clock)
