@@ -58,6 +58,8 @@ _FALLS_BEHIND = 1.5  # a link from which on bytes come through so many times slo
 _WORTH = 0.99  # a change that does not make training quicker by more is none
 _NEWS = 1.5  # a change that the log tells
 _NEAR = tuple(2.0 ** (k / 4) for k in range(-12, 5))  # what is tried, in multiples of the bytes now
+_TELLING = math.log(4.0)  # a change of bytes that tells delay and speed apart
+_MOST_DELAY = 0.9  # of the seconds that a message took
 BEARS = 30.0  # noise over signal that doubles the rounds
 _BLIND = 1e6  # the most that an error counts
 
@@ -77,17 +79,31 @@ class Link:
     """Says what is known of the way to one neighbour."""
 
     speed: float = 0.0  # bytes/s; 0: nothing was measured yet
+    delay_s: float = 0.0  # of a message of no bytes
     allowed: float = 0.0  # bytes of the next message; 0: none was sent yet
     slow: bool = False  # by itself, whatever else the board sends
     logged: float = 0.0  # bytes of a message when they were last worth a line
+    _last: tuple[float, float] = (0.0, 0.0)  # bytes and seconds measured last
 
-    def measured(self, speed: float) -> None:
-        """Believe a new speed: at once where it is far less, half where it is near, and at most
+    def seconds(self, size: float) -> float:
+        """Return how long a message of so many bytes should take."""
+        return self.delay_s + size / self.speed
+
+    def measured(self, size: float, seconds: float) -> None:
+        """Take in how long so many bytes took. What did not change with their number is delay; a
+        new speed is believed at once where it is far less, half where it is near, and at most
         `_GROWTH` times the old one."""
+        before, before_s = self._last
+        self._last = size, seconds
+        if before and (change := min(1.0, abs(math.log(size / before)) / _TELLING)) > 0.1:
+            slope = max(0.0, (seconds - before_s) / (size - before))
+            self.delay_s += change * (max(0.0, seconds - slope * size) - self.delay_s)
+        self.delay_s = min(self.delay_s, _MOST_DELAY * seconds)
+        speed = size / (seconds - self.delay_s)
         if not self.speed or speed < self.speed / _GROWTH:
             self.speed = speed
         else:
-            self.speed *= min(math.sqrt(speed / self.speed) if speed < _GROWTH * self.speed else _GROWTH, _GROWTH)
+            self.speed *= math.sqrt(speed / self.speed) if speed < _GROWTH * self.speed else _GROWTH
 
 
 @dataclass(slots=True)
@@ -153,14 +169,14 @@ class Rates:
         links = {peer: self.links.setdefault(peer, Link()) for peer in peers}
         slow = [link for link in links.values() if link.slow and self.apart]
         together = [link for link in links.values() if link not in slow and link.allowed]
-        known = [link.speed for link in together if link.speed]
+        known = [link for link in together if link.speed]
         if together:
             now = min(link.allowed for link in together)
-            now = self._next(now, min(known), compute_s) if known else now
+            now = self._next(now, max(known, key=lambda link: link.seconds(now)), compute_s) if known else now
         else:
             now = self._held(FIRST_BITS * self.goal.values / 8)
         for link in links.values():
-            link.allowed = self._next(link.allowed, link.speed, compute_s) if link in slow else now
+            link.allowed = self._next(link.allowed, link, compute_s) if link in slow else now
         return {peer: int(link.allowed) for peer, link in links.items()}
 
     def news(self) -> Iterator[tuple[NodeId, str]]:
@@ -199,33 +215,35 @@ class Rates:
             link.slow = link.slow or pace * _FALLS_BEHIND < best
             best = best if link.slow else max(best, pace)
         pack = [peer for peer in sent if not self.links[peer].slow]
-        share = math.inf
+        size, seconds = 0.0, 1e-6
         if pack:
-            end_s = max(self._until_s[peer] for peer in pack)
-            share = sum(sent[peer].bytes for peer in pack) / len(pack) / max(end_s - begin_s, 1e-6)
+            size = sum(sent[peer].bytes for peer in pack) / len(pack)
+            seconds = max(max(self._until_s[peer] for peer in pack) - begin_s, 1e-6)
         for peer, s in sent.items():
-            link, own = self.links[peer], s.bytes / s.seconds
-            link.slow = link.slow and own * _FALLS_BEHIND < share
-            link.measured(share if peer in pack and self.apart else own)
+            link = self.links[peer]
+            link.slow = link.slow and s.bytes / s.seconds * _FALLS_BEHIND < (size / seconds if pack else math.inf)
+            if peer in pack and self.apart:
+                link.measured(size, seconds)
+            else:
+                link.measured(s.bytes, s.seconds)
 
-    def _next(self, now: float, speed: float, compute_s: float) -> float:
-        """The bytes of the next message, of those of the last one."""
-        if not now or not speed:
+    def _next(self, now: float, link: Link, compute_s: float) -> float:
+        """The bytes of the next message over a link, of those of the last one."""
+        if not now or not link.speed:
             return now
-        goal = self.goal
-        budget = _HEADROOM * goal.seconds * speed
-        wanted = budget if goal.seconds else self._quickest(now, speed, compute_s)
+        budget = (_HEADROOM * self.goal.seconds - link.delay_s) * link.speed
+        wanted = budget if self.goal.seconds else self._quickest(now, link, compute_s)
         if 1 / _DEAD_BAND < wanted / now < _DEAD_BAND:
             return self._held(now)
         return self._held(min(wanted, _GROWTH * now))
 
-    def _quickest(self, now: float, speed: float, compute_s: float) -> float:
+    def _quickest(self, now: float, link: Link, compute_s: float) -> float:
         """About the number of bytes with which training is quickest."""
         if not self._bytes:
             return now
 
         def cost(size: float) -> float:
-            return (compute_s + size / speed) * self._rounds(size)
+            return (compute_s + link.seconds(size)) * self._rounds(size)
 
         best = min((now * times for times in _NEAR), key=cost)
         return best if cost(best) < _WORTH * cost(now) else now

@@ -174,6 +174,15 @@ def test_without_a_limit_it_finds_what_is_quickest(repaired: bool, speed: float,
     assert cost(found, repaired, speed, compute_s) <= 1.05 * least_cost(repaired, speed, compute_s)
 
 
+@given(st.booleans(), st.floats(0.01, 0.3))
+def test_delay_is_not_taken_for_want_of_speed(repaired: bool, delay_s: float) -> None:
+    """Small messages over a fast link with delay: fewer bytes would gain nothing."""
+    network = Network(goal(repaired), delay_s=delay_s)
+    for _ in range(30):
+        found = network.round({"b": 1e8}, compute_s=0.01)["b"]
+    assert cost(found, repaired, 1e8, 0.01 + delay_s) <= 1.05 * least_cost(repaired, 1e8, 0.01 + delay_s)
+
+
 def test_bytes_are_never_exceeded() -> None:
     network = Network(goal(most_bytes=10_000))
     assert max(network.round({"b": 1e9})["b"] for _ in range(20)) == 10_000
