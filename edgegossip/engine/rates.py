@@ -25,11 +25,11 @@ TCP's, a link that got slow is believed at once and one that got fast little by 
 most doubles in a round. A change of less than a tenth is none (hysteresis). As BBR's (Cardwell et
 al. 2016) the speed is measured, not probed for by losses, which gRPC hides.
 
-A board's links share its uplink. Messages go out at the same moment, and whether the network lets
-them through side by side or one after the other, what counts is when the last one is through: links
-that keep pace share that time equally. One that falls behind, so that bytes come through more
-slowly from there on, is slow by itself: it gets less, and the others are not held back by it
-(max-min fairness). Where all neighbours get the same message, the slowest decides.
+A board's links share its uplink. Messages go out at one moment, and whether the network lets them
+through side by side or one after the other, what counts is when the last one is through: links that
+keep pace get equally many bytes. One that falls behind, so that bytes come through more slowly from
+there on, is slow by itself: it gets fewer, and the others are not held back by it (max-min
+fairness). Where all neighbours get the same message, the slowest decides.
 
 How long a board waited for its neighbours does not count: two boards that took each other's slow
 messages for a reason to send slow ones would never get out of it.
@@ -82,6 +82,7 @@ class Link:
     delay_s: float = 0.0  # of a message of no bytes
     allowed: float = 0.0  # bytes of the next message; 0: none was sent yet
     slow: bool = False  # by itself, whatever else the board sends
+    until_s: float = -math.inf  # when the last frame had arrived
     logged: float = 0.0  # bytes of a message when they were last worth a line
     _last: tuple[float, float] = (0.0, 0.0)  # bytes and seconds measured last
 
@@ -107,12 +108,13 @@ class Link:
 
 
 @dataclass(slots=True)
-class _Sent:
-    """Adds up what arrived at one neighbour since the last plan."""
+class _Batch:
+    """Adds up what arrived of the messages that were handed over at one moment."""
 
-    bytes: int = 0
-    start_s: float = math.inf
-    seconds: float = 0.0  # in which something was under way
+    begin_s: float = -math.inf
+    first_s: float = -math.inf  # when the first of them had arrived
+    through: int = 0  # bytes so far
+    best: float = 0.0  # bytes/s, of those that had arrived at any time
 
 
 @dataclass(slots=True)
@@ -128,8 +130,7 @@ class Rates:
 
     goal: Goal
     links: dict[NodeId, Link] = field(default_factory=dict)
-    _sent: dict[NodeId, _Sent] = field(default_factory=dict)  # in the order in which the last of each arrived
-    _until_s: dict[NodeId, float] = field(default_factory=dict)  # when the last frame had arrived, ever
+    _batch: _Batch = field(default_factory=_Batch)  # the latest
     _bytes: float = 0.0  # of the last message whose error is known
     _error: float = 0.0  # of that
     _lengths: float = 1.0  # that a message has, as a multiple of what the round changed
@@ -141,14 +142,22 @@ class Rates:
 
     def arrived(self, peer: NodeId, size_bytes: int, start_s: float, end_s: float) -> None:
         """Take note of a frame with values that was handed over and acknowledged then, seconds of
-        any one clock."""
-        sent = self._sent.pop(peer, None) or _Sent()
-        begin_s = max(start_s, self._until_s.get(peer, -math.inf))
-        sent.bytes += size_bytes
-        sent.start_s = min(sent.start_s, begin_s)
-        sent.seconds += max(end_s - begin_s, 1e-6)
-        self._until_s[peer] = end_s
-        self._sent[peer] = sent
+        any one clock. Frames are told in the order in which they arrived."""
+        link = self.links.setdefault(peer, Link())
+        seconds = max(end_s - max(start_s, link.until_s), 1e-6)
+        link.until_s = end_s
+        if start_s >= self._batch.first_s:
+            self._batch = _Batch(start_s, end_s)
+        if link.slow:
+            others = [other.speed for other in self.links.values() if other.speed and not other.slow]
+            link.slow = size_bytes / seconds * _FALLS_BEHIND < min(others, default=0.0)
+        elif start_s >= self._batch.begin_s:
+            batch = self._batch
+            batch.through += size_bytes
+            pace = batch.through / max(end_s - batch.begin_s, 1e-6)
+            link.slow = pace * _FALLS_BEHIND < batch.best
+            batch.best = max(batch.best, pace)
+        link.measured(size_bytes, seconds)
 
     def changed(self, model: Vec, delta: Vec) -> None:
         """Take note of what a round changes, float32[n] each: a message that says a whole model
@@ -165,7 +174,6 @@ class Rates:
     def plan(self, peers: Iterable[NodeId], compute_s: float) -> dict[NodeId, int]:
         """Return how many bytes the next message to each of `peers` may take. `compute_s`: what a
         round takes beside messages."""
-        self._measure()
         links = {peer: self.links.setdefault(peer, Link()) for peer in peers}
         slow = [link for link in links.values() if link.slow and self.apart]
         together = [link for link in links.values() if link not in slow and link.allowed]
@@ -200,32 +208,6 @@ class Rates:
 
     def _bits(self, link: Link) -> float:
         return 8 * link.allowed / max(1, self.goal.values)
-
-    def _measure(self) -> None:
-        """Take in what arrived since the last plan."""
-        sent, self._sent = self._sent, {}
-        if not sent:
-            return
-        begin_s = min(s.start_s for s in sent.values())
-        through, best = 0, 0.0
-        for peer, s in sent.items():
-            link = self.links.setdefault(peer, Link())
-            through += s.bytes
-            pace = through / max(self._until_s[peer] - begin_s, 1e-6)
-            link.slow = link.slow or pace * _FALLS_BEHIND < best
-            best = best if link.slow else max(best, pace)
-        pack = [peer for peer in sent if not self.links[peer].slow]
-        size, seconds = 0.0, 1e-6
-        if pack:
-            size = sum(sent[peer].bytes for peer in pack) / len(pack)
-            seconds = max(max(self._until_s[peer] for peer in pack) - begin_s, 1e-6)
-        for peer, s in sent.items():
-            link = self.links[peer]
-            link.slow = link.slow and s.bytes / s.seconds * _FALLS_BEHIND < (size / seconds if pack else math.inf)
-            if peer in pack and self.apart:
-                link.measured(size, seconds)
-            else:
-                link.measured(s.bytes, s.seconds)
 
     def _next(self, now: float, link: Link, compute_s: float) -> float:
         """The bytes of the next message over a link, of those of the last one."""
