@@ -42,6 +42,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from edgegossip import codecs
 from edgegossip.codecs.base import Codec
 from edgegossip.gossip.base import Says
 from edgegossip.types import NodeId, Vec
@@ -251,7 +252,7 @@ class Rates:
 def rates_for(codec: Codec[Any], values: int, says: Says) -> Rates | None:
     """Return the control of a board's rates, where the codec of its messages leaves them to it;
     else None."""
-    if codec.name != "auto":
+    if not codecs.leaves_rate(codec):
         return None
     from edgegossip.codecs import auto  # here: a board has in memory what its run needs
 

@@ -83,7 +83,7 @@ def make_view(spec: NodeSpec, layout: Layout) -> NodeView:
     """Return what the gossip algorithm gets to know. Raises ConfigError on an unknown codec or
     topology."""
     codec = codecs.get(spec.recipe.codec.name, **spec.recipe.codec.params)
-    if codec.name == "auto":
+    if codecs.leaves_rate(codec):
         codec = _for_gossip(codec, gossip.get(spec.recipe.gossip.algorithm, **spec.recipe.gossip.params))
     return NodeView(
         node=spec.name,

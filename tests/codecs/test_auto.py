@@ -52,3 +52,9 @@ def test_statistics_stay_exact_and_count(size: int) -> None:
 def test_error_goes_with_no_limit(other: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match="error and (bytes|seconds) are both given, and error fixes the rate"):
         codecs.get("auto", error=0.1, **other)
+
+
+def test_it_may_be_the_codec_of_most_tensors_and_has_no_feedback_of_its_own() -> None:
+    assert codecs.leaves_rate(codecs.get("small-tensors", codec="auto")) and not codecs.leaves_rate(codecs.get("topk"))
+    with pytest.raises(ConfigError, match="codec error-feedback: auto has a rate of its own .* take deadzone"):
+        codecs.get("error-feedback", codec="auto")
