@@ -60,7 +60,8 @@ _WORTH = 0.99  # a change that does not make training quicker by more is none
 _NEWS = 1.5  # a change that the log tells
 _NEAR = tuple(2.0 ** (k / 4) for k in range(-12, 5))  # what is tried, in multiples of the bytes now
 _TELLING = math.log(4.0)  # a change of bytes that tells delay and speed apart
-_MOST_DELAY = 0.9  # of the seconds that a message took
+_MOST_DELAY = 0.9  # of the least seconds that a message took
+_FORGETS = 1.05  # by so much these grow with every message that takes longer
 BEARS = 30.0  # noise over signal that doubles the rounds
 _BLIND = 1e6  # the most that an error counts
 
@@ -86,21 +87,24 @@ class Link:
     until_s: float = -math.inf  # when the last frame had arrived
     logged: float = 0.0  # bytes of a message when they were last worth a line
     _last: tuple[float, float] = (0.0, 0.0)  # bytes and seconds measured last
+    _least_s: float = math.inf  # that a message took, of late
 
     def seconds(self, size: float) -> float:
         """Return how long a message of so many bytes should take."""
         return self.delay_s + size / self.speed
 
     def measured(self, size: float, seconds: float) -> None:
-        """Take in how long so many bytes took. What did not change with their number is delay; a
-        new speed is believed at once where it is far less, half where it is near, and at most
-        `_GROWTH` times the old one."""
+        """Take in how long so many bytes took. What did not change with their number is delay, of
+        which there is less than the quickest message took: the first one after a link got slow
+        waits for what is still under way, whatever its size. A new speed is believed at once where
+        it is far less, half where it is near, and at most `_GROWTH` times the old one."""
         before, before_s = self._last
         self._last = size, seconds
         if before and (change := min(1.0, abs(math.log(size / before)) / _TELLING)) > 0.1:
             slope = max(0.0, (seconds - before_s) / (size - before))
             self.delay_s += change * (max(0.0, seconds - slope * size) - self.delay_s)
-        self.delay_s = min(self.delay_s, _MOST_DELAY * seconds)
+        self._least_s = min(seconds, _FORGETS * self._least_s)
+        self.delay_s = min(self.delay_s, _MOST_DELAY * self._least_s)
         speed = size / (seconds - self.delay_s)
         if not self.speed or speed < self.speed / _GROWTH:
             self.speed = speed

@@ -60,9 +60,9 @@ def test_a_link_that_gets_ten_times_slower(algorithm: str, tmp_path: Path) -> No
         assert [row.step for row in rows] == list(range(ROUNDS)), "a round was left out"
         assert not [event for event in data.events() if event.name in ("suspect", "left-behind")]
         seconds = [row.number("time/round_s") or 0.0 for row in rows]
-        # A change comes within a round or two; ten rounds later it is as before.
-        for at in (EACH, 2 * EACH, 3 * EACH):
-            assert median(seconds[at - 7 : at]) < 3 * SECONDS, seconds  # and not ten times
+        # Few rounds are too long, one after the other; a busy machine may add one now and then.
+        first = next(k for k, s in enumerate(seconds) if s > 3 * SECONDS)
+        assert EACH - 1 <= first <= EACH + 4 and median(seconds[first + 5 : first + 11]) < 3 * SECONDS, seconds
         for name in [name for name in rows[-1].values if name.startswith("rate/") and name.endswith("_bits")]:
             bits = [row.number(name) or 0.0 for row in rows]
             fast, slow, again = (median(bits[at - 7 : at]) for at in (EACH, 2 * EACH, 3 * EACH))
