@@ -153,16 +153,16 @@ class Rates:
         link.until_s = end_s
         if start_s >= self._batch.first_s:
             self._batch = _Batch(start_s, end_s)
+        link.measured(size_bytes, seconds)
         if link.slow:
             others = [other.speed for other in self.links.values() if other.speed and not other.slow]
-            link.slow = size_bytes / seconds * _FALLS_BEHIND < min(others, default=0.0)
+            link.slow = link.speed * _FALLS_BEHIND < min(others, default=0.0)
         elif start_s >= self._batch.begin_s:
             batch = self._batch
             batch.through += size_bytes
             pace = batch.through / max(end_s - batch.begin_s, 1e-6)
             link.slow = pace * _FALLS_BEHIND < batch.best
             batch.best = max(batch.best, pace)
-        link.measured(size_bytes, seconds)
 
     def changed(self, model: Vec, delta: Vec) -> None:
         """Take note of what a round changes, float32[n] each: a message that says a whole model
@@ -184,7 +184,7 @@ class Rates:
         together = [link for link in links.values() if link not in slow and link.allowed]
         known = [link for link in together if link.speed]
         if together:
-            now = min(link.allowed for link in together)
+            now = max(link.allowed for link in together)
             now = self._next(now, max(known, key=lambda link: link.seconds(now)), compute_s) if known else now
         else:
             now = self._held(FIRST_BITS * self.goal.values / 8)

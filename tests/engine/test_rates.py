@@ -158,6 +158,13 @@ def test_a_slow_neighbour_holds_back_nobody(fast: float, in_turn: bool) -> None:
     assert found["slow"] == pytest.approx(0.05 * fast, rel=0.3) or found["slow"] == VALUES // 32
 
 
+def test_a_neighbour_that_is_slow_no_more_gets_what_the_others_get_and_costs_them_nothing() -> None:
+    network = Network(goal(apart=True, seconds=0.5))
+    found = [network.round({"a": 2e5, "b": 2e4 if k < 20 else 2e5, "c": 2e5}) for k in range(35)]
+    assert all(one["a"] >= 0.5 * found[19]["a"] for one in found[20:])
+    assert found[19]["b"] < 0.2 * found[19]["a"] and found[-1]["b"] == found[-1]["a"]
+
+
 def test_where_all_get_the_same_the_slowest_decides() -> None:
     network = Network(goal(seconds=0.5))
     for _ in range(10):
