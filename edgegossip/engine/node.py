@@ -420,7 +420,6 @@ class NodeEngine:
         allowed = rates.plan(sorted(self.config.neighbours - self.down), self._now_s - self._trains_since_s)
         for peer, text in rates.news():
             self._log("rate", f"{self.config.node} {text}", peer=peer)
-        rates.changed(self.model, local.delta)
         return replace(local, allowed=allowed)
 
     def _round_ended(self, done: RoundDone) -> None:

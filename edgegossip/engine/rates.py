@@ -10,15 +10,16 @@ Else the number of bytes B is the one that makes training quickest:
     minimise (compute + B / speed) x rounds(error(B))
 
 `rounds` is by what factor lossy messages make more rounds necessary: 1 + w / 30. w is the noise of
-a message over its signal, with e its error in lengths of what the round changed: e^2 where errors
-are unbiased and stay, by which a gradient's second moment grows (Alistarh et al., "QSGD", 2017,
-theorem 3.4); e^2 / (1 - e^2) where feedback or differences repair them, so many rounds later a
-value is said on average (Karimireddy et al., "Error feedback fixes SignSGD", 2019, theorem II). The
-30 is measured (docs/results/auto.md): in training to an accuracy much noise costs few rounds. Near
-where a board is now, e^2 ~ B^-3 for `dither` and log e^2 ~ B^(1/2) for `deadzone`: fitted to
-gradients of four models, anchored anew in every round at the error of the last message. So what
-counts is seconds to the same model, as in DC2 (Abdelmoniem and Canini 2021), and not a share of the
-bandwidth, as in Kimad (Xin et al. 2023).
+a message over its signal, with e its relative error: e^2 where errors are unbiased and stay, by
+which a gradient's second moment grows (Alistarh et al., "QSGD", 2017, theorem 3.4); e^2 / (1 - e^2)
+where feedback or differences repair them, so many rounds later a value is said on average
+(Karimireddy et al., "Error feedback fixes SignSGD", 2019, theorem II). Of whole models w is 240
+e^2: their mean stays what it is, but gradients are taken so far from it. These numbers are measured
+(docs/results/auto.md): in training to an accuracy much noise costs few rounds. Near where a board
+is now, e^2 ~ B^-3 for `dither` and log e^2 ~ B^(1/2) for `deadzone`: fitted to gradients of four
+models, anchored anew in every round at the error of the last message. So what counts is seconds to
+the same model, as in DC2 (Abdelmoniem and Canini 2021), and not a share of the bandwidth, as in
+Kimad (Xin et al. 2023).
 
 The reflexes are those of congestion control. As in Google's for WebRTC (Carlucci et al. 2016) and
 TCP's, a link that got slow is believed at once and one that got fast little by little: a number at
@@ -45,7 +46,7 @@ from typing import Any
 from edgegossip import codecs
 from edgegossip.codecs.base import Codec
 from edgegossip.gossip.base import Says
-from edgegossip.types import NodeId, Vec
+from edgegossip.types import NodeId
 
 COARSEST = 0.8  # error of a repaired message, which the averaging rate has to bear, too
 FIRST_BITS = 1.0  # a value, before anything is measured
@@ -62,7 +63,7 @@ _NEAR = tuple(2.0 ** (k / 4) for k in range(-12, 5))  # what is tried, in multip
 _TELLING = math.log(4.0)  # a change of bytes that tells delay and speed apart
 _MOST_DELAY = 0.9  # of the least seconds that a message took
 _FORGETS = 1.05  # by so much these grow with every message that takes longer
-BEARS = 30.0  # noise over signal that doubles the rounds
+BEARS = {Says.REPAIRED: 30.0, Says.UPDATES: 30.0, Says.MODELS: 0.125}  # noise over signal that doubles the rounds
 _BLIND = 1e6  # the most that an error counts
 
 
@@ -138,7 +139,6 @@ class Rates:
     _batch: _Batch = field(default_factory=_Batch)  # the latest
     _bytes: float = 0.0  # of the last message whose error is known
     _error: float = 0.0  # of that
-    _lengths: float = 1.0  # that a message has, as a multiple of what the round changed
 
     @property
     def apart(self) -> bool:
@@ -164,17 +164,10 @@ class Rates:
             link.slow = pace * _FALLS_BEHIND < batch.best
             batch.best = max(batch.best, pace)
 
-    def changed(self, model: Vec, delta: Vec) -> None:
-        """Take note of what a round changes, float32[n] each: a message that says a whole model
-        must be so much more exact than one that says the change."""
-        if self.goal.says is Says.MODELS:
-            whole, change = (math.sqrt(float(vec.dot(vec))) for vec in (model, delta))
-            self._lengths = whole / change if change else 1.0
-
     def told(self, size_bytes: int, error: float) -> None:
         """Take note of the relative error of a message of so many bytes."""
         if math.isfinite(error):
-            self._bytes, self._error = float(size_bytes), min(error * self._lengths, _BLIND)
+            self._bytes, self._error = float(size_bytes), min(error, _BLIND)
 
     def plan(self, peers: Iterable[NodeId], compute_s: float) -> dict[NodeId, int]:
         """Return how many bytes the next message to each of `peers` may take. `compute_s`: what a
@@ -239,13 +232,13 @@ class Rates:
         """By what factor messages of this size make more rounds necessary."""
         squared, times = self._error**2, size / self._bytes
         if self.goal.says is not Says.REPAIRED:
-            return 1.0 + squared * float(times**-3.0) / BEARS
+            return 1.0 + squared * float(times**-3.0) / BEARS[self.goal.says]
         if squared >= 1.0:
             return _BLIND / times  # the finer the better
         squared = squared ** math.sqrt(times) if squared else 0.0
         if squared > COARSEST**2 * _DEAD_BAND:
             return _BLIND / times
-        return 1.0 + squared / (1.0 - squared) / BEARS
+        return 1.0 + squared / (1.0 - squared) / BEARS[Says.REPAIRED]
 
     def _held(self, size: float) -> float:
         values = self.goal.values

@@ -96,27 +96,29 @@ def test_a_limit_of_seconds_is_kept_and_used(repaired: bool, apart: bool, speed:
     assert min(0.75 * seconds, 0.95 * most) <= network.seconds <= seconds
 
 
-def cost(size: float, repaired: bool, speed: float, compute_s: float) -> float:
+def cost(size: float, says: Says, speed: float, compute_s: float) -> float:
     """Seconds to the same model."""
+    repaired = says is Says.REPAIRED
     e = error_of(size, repaired) ** 2
     noise = e / (1 - e) if repaired else e
-    rounds = math.inf if repaired and e > 1.11 * COARSEST**2 else 1 + noise / BEARS
+    rounds = math.inf if repaired and e > 1.11 * COARSEST**2 else 1 + noise / BEARS[says]
     return (compute_s + size / speed) * rounds
 
 
-def least_cost(repaired: bool, *args: Any) -> float:
-    smallest = VALUES / (256 if repaired else 32)
-    return min(cost(min(VALUES, smallest * 2 ** (k / 16)), repaired, *args) for k in range(129))
+def least_cost(says: Says, *args: Any) -> float:
+    smallest = VALUES / (256 if says is Says.REPAIRED else 32)
+    return min(cost(min(VALUES, smallest * 2 ** (k / 16)), says, *args) for k in range(129))
 
 
 @given(st.booleans(), st.booleans(), st.floats(2e5, 1e6), st.floats(0.1, 2.0))
 def test_ten_times_slower_and_back(repaired: bool, apart: bool, fast: float, compute_s: float) -> None:
     """Within ten rounds it is where it should be."""
-    network, repaired = Network(goal(repaired, apart)), repaired and not apart
+    network = Network(goal(repaired, apart))
+    says = network.rates.goal.says
     for speed in (fast, fast / 10, fast):
         for _ in range(10):
             found = network.round({"b": speed, "c": speed}, compute_s)["b"]
-        assert cost(found, repaired, speed, compute_s) <= 1.05 * least_cost(repaired, speed, compute_s)
+        assert cost(found, says, speed, compute_s) <= 1.05 * least_cost(says, speed, compute_s)
 
 
 @given(st.booleans(), st.booleans(), st.floats(3e5, 4e5))
@@ -176,18 +178,20 @@ def test_where_all_get_the_same_the_slowest_decides() -> None:
 def test_without_a_limit_it_finds_what_is_quickest(repaired: bool, speed: float, compute_s: float) -> None:
     """Within 5 % of the best number of bytes that there is."""
     network = Network(goal(repaired))
+    says = network.rates.goal.says
     for _ in range(30):
         found = network.round({"b": speed}, compute_s)["b"]
-    assert cost(found, repaired, speed, compute_s) <= 1.05 * least_cost(repaired, speed, compute_s)
+    assert cost(found, says, speed, compute_s) <= 1.05 * least_cost(says, speed, compute_s)
 
 
 @given(st.booleans(), st.floats(0.01, 0.3))
 def test_delay_is_not_taken_for_want_of_speed(repaired: bool, delay_s: float) -> None:
     """Small messages over a fast link with delay: fewer bytes would gain nothing."""
     network = Network(goal(repaired), delay_s=delay_s)
+    says = network.rates.goal.says
     for _ in range(30):
         found = network.round({"b": 1e8}, compute_s=0.01)["b"]
-    assert cost(found, repaired, 1e8, 0.01 + delay_s) <= 1.05 * least_cost(repaired, 1e8, 0.01 + delay_s)
+    assert cost(found, says, 1e8, 0.01 + delay_s) <= 1.05 * least_cost(says, 1e8, 0.01 + delay_s)
 
 
 def test_bytes_are_never_exceeded() -> None:
