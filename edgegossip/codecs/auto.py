@@ -86,7 +86,7 @@ def chosen(codec: Codec[Any]) -> Auto | None:
 
 
 PARAMS = (
-    Param("error", 0.0, "fixed relative error; 0: the rate follows the link", low=0.0, high=4.0),
+    Param("error", 0.0, "fixed relative error; 0: the rate follows the link", low=0.0, high=16.0),
     Param("bytes", 0, "most bytes of a message; 0: as many as pay", low=0, high=2**32),
     Param("seconds", 0.0, "that a round's messages may be under way; 0: as long as pays", low=0.0, high=86_400.0),
 )
