@@ -394,7 +394,7 @@ class Synchronous(GossipAlgorithm[State]):
         The number is the edge's. `advance`: it is new on these edges."""
         assert s.stepped is not None
         stepped, streams, phase = s.stepped, self.scheme.streams, self._phase(s, s.round)
-        frame, numbers, own = stepped.frame, stepped.published.numbers, stepped.published.own
+        frame, numbers, own = stepped.frame, stepped.published.numbers, stepped.published.own or {}
         sends: list[Action] = []
         sent: list[int] = []
         out = dict(s.out)

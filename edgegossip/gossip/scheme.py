@@ -62,7 +62,7 @@ class Published:
     body: Body
     numbers: Mapping[int, Numbers]  # by receiver; a receiver that is not there gets none
     relative_error: float  # ||decoded - meant|| / ||meant||
-    own: Mapping[int, Body] = field(default_factory=dict)  # instead of `body`, for receivers that get another one
+    own: Mapping[int, Body] | None = None  # instead of `body`, for receivers that get another one
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,9 +56,9 @@ class Announced:
     own: Mapping[int, tuple[Body, Vec]] = field(default_factory=dict)  # instead, for receivers that get a finer one
 
     @property
-    def bodies(self) -> dict[int, Body]:
-        """The messages of these receivers."""
-        return {k: body for k, (body, _) in self.own.items()}
+    def bodies(self) -> dict[int, Body] | None:
+        """The messages of these receivers; None without any."""
+        return {k: body for k, (body, _) in self.own.items()} or None
 
 
 class Publisher(Protocol[P]):
@@ -279,7 +279,7 @@ class Mixing:
     eta: float
     base: Vec | None = None  # x~, from the local update until the round ends
     public: Vec | None = None  # p of this round
-    own: Mapping[int, Vec] = field(default_factory=dict)  # p, for neighbours that got another message
+    own: Mapping[int, Vec] | None = None  # p, for neighbours that got another message
     past: Any = None  # what the local rule remembers
     gathered: Gathered = field(default_factory=Gathered)
     copies: Mapping[tuple[int, int], Vec] = field(default_factory=lambda: _NONE)  # p_j, where they are kept
@@ -375,7 +375,7 @@ class Symmetric(Scheme[Mixing]):
     def publish(self, m: Mixing, local: LocalUpdate, ctx: RoundContext, to: Sequence[int]) -> tuple[Mixing, Published]:
         v, base, past = self.rule(m, local, ctx.view.layout)
         memory, announced = self.publisher.publish(m.memory, v, local, ctx)
-        own = {k: public for k, (_, public) in announced.own.items()}
+        own = {k: public for k, (_, public) in announced.own.items()} or None
         m = replace(m, memory=memory, base=base, public=announced.public, own=own, past=past)
         return m, Published(announced.body, {}, announced.relative_error, announced.bodies)
 
@@ -405,8 +405,9 @@ class Symmetric(Scheme[Mixing]):
         else:
             row = {j: ctx.neighbours.weights[j] for j in fresh}
             pull, spread = _gathered(m, m.public), m.gathered.spread
-        for j in row.keys() & m.own.keys():
-            pull += np.float32(row[j]) * (m.public - m.own[j])
+        for j, own in (m.own or {}).items():
+            if j in row:
+                pull += np.float32(row[j]) * (m.public - own)
         pull *= np.float32(m.eta)
         return self.pulled(m, pull, ctx, row), spread
 
@@ -462,7 +463,7 @@ class Symmetric(Scheme[Mixing]):
         )
 
     def _clean(self, m: Mixing) -> Mixing:
-        return replace(m, base=None, public=None, own={}, gathered=Gathered(), body=None, early=None)
+        return replace(m, base=None, public=None, own=None, gathered=Gathered(), body=None, early=None)
 
     def _phase(self, view: NodeView, round: Round) -> int:
         """Return the phase that news is kept under: 0 for what stands for itself, whatever phase it
