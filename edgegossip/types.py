@@ -108,6 +108,8 @@ class LocalUpdate:
     stages_s: Mapping[str, float] = field(default_factory=dict)
     holds: int = 0  # examples of this board's own data; 0: not known
     metrics: Mapping[str, float] = field(default_factory=dict)  # more figures of the round, for the log
+    # Bytes that a message to each neighbour may take, where a control of rates says so.
+    allowed: Mapping[NodeId, int] = field(default_factory=dict)
     consumable: bool = False  # delta may be written over: whoever made it has no further use for it
     corrected: bool = False  # every step followed the correction that was asked for
 

@@ -36,6 +36,7 @@ __all__ = [
     "for_layout",
     "from_wire",
     "get",
+    "leaves_rate",
     "names",
     "relative_error",
 ]
@@ -54,6 +55,7 @@ FILES = MappingProxyType(
         "lowrank": ("atomo", "powersgd"),
         "stepped": ("dither", "deadzone"),
         "eden": ("eden",),
+        "auto": ("auto",),
         "feedback": ("error-feedback", "ef-signsgd"),
         "per_tensor": ("per-tensor", "small-tensors"),
     }
@@ -95,6 +97,12 @@ def get(name: str, **params: Any) -> Codec[Any]:
     """Build a codec by name. Raises ConfigError, with the nearest valid choice, on an unknown name
     or parameter or a value out of range."""
     return REGISTRY.get(name, params)
+
+
+def leaves_rate(codec: Codec[Any]) -> bool:
+    """Return whether the codec of most tensors is `auto`, whose rate its sender's engine chooses
+    (engine/rates.py)."""
+    return bool(getattr(codec, "codecs", (codec,))[0].name == "auto")
 
 
 def error_feedback(codec: Codec[S], decay: float = 1.0) -> ErrorFeedback[S]:

@@ -31,6 +31,7 @@ class Ctx:
     loss: float | None = None  # smoothed training loss, for level rules
     lr: float = 0.0
     levels: int | None = None  # that a coordinator's level rule asks for; None: the codec's own choice
+    bytes: int | None = None  # that a control of rates asks for, at most; None: the codec's own choice
 
 
 class Codec(Protocol[S]):

@@ -119,6 +119,8 @@ def _fault(codec: Codec[Any], decay: float) -> str:
     """Why this codec can have no error feedback; empty when it can."""
     if isinstance(codec, ErrorFeedback) or codec.name in _WITH_MEMORY:
         return "has a memory of its own and needs no other"
+    if codec.name == "auto":
+        return "has a rate of its own for each message, and an error that feedback cannot foresee; take deadzone"
     if codec.name in _SCALED_UP and getattr(codec, "unbiased", True):
         return f"scales its values up to be unbiased, and the error would grow without end; {_SCALED_UP[codec.name]}"
     if getattr(codec, "dithered", False) and decay * getattr(codec, "error", 0.0) >= 1.0:

@@ -31,6 +31,7 @@ from edgegossip.types import ConfigError, DecodeError, UsageError, Vec
 _LENGTH = struct.Struct("<I")
 _ENTRY = struct.Struct("<HH")  # wire id, bytes of parameters
 _MAX_CODECS = 8
+_LEAST_BYTES = 64  # of a run whose codec is told how many bytes it may take
 
 Choose = Callable[[TensorSpec], int]  # index into the codecs
 
@@ -124,13 +125,21 @@ class PerTensor(Codec[PerTensorState]):
     @override
     def encode(self, x: Vec, state: PerTensorState, ctx: Ctx) -> tuple[Body, PerTensorState]:
         state.layout.check(x)
+        bodies: list[Body] = [b""] * len(state.runs)
+        states = list(state.states)
+        left = None if ctx.bytes is None else ctx.bytes - len(state.choices) - _LENGTH.size * len(state.runs)
+        # The main codec gets of the bytes what the others leave, each of its runs by its values.
+        values = sum(run.layout.size for run in state.runs if not run.codec)
+        for k in sorted(range(len(state.runs)), key=lambda k: not state.runs[k].codec):
+            run, own = state.runs[k], replace(ctx, key=tensor_key(ctx.key, k), bytes=None)
+            if left is not None and not run.codec:
+                own = replace(own, bytes=max(_LEAST_BYTES, left * run.layout.size // max(1, values)))
+            bodies[k], states[k] = self.codecs[run.codec].encode(run.of(x), state.states[k], own)
+            if left is not None and run.codec:
+                left -= memoryview(bodies[k]).nbytes
         parts: list[Body] = [state.choices]
-        states = []
-        for k, (run, before) in enumerate(zip(state.runs, state.states, strict=True)):
-            own = replace(ctx, key=tensor_key(ctx.key, k))
-            body, after = self.codecs[run.codec].encode(run.of(x), before, own)
+        for body in bodies:
             parts += [_LENGTH.pack(memoryview(body).nbytes), body]
-            states.append(after)
         return b"".join(parts), PerTensorState(state.layout, state.choices, state.runs, tuple(states))
 
     @override

@@ -65,6 +65,16 @@ class FrameReceived(NamedTuple):
     data: Data
 
 
+class Arrived(NamedTuple):
+    """Says that a neighbour has taken in a frame with values: how many bytes went over the link for
+    it, and when it was handed over and acknowledged, seconds of any one clock."""
+
+    peer: NodeId
+    size_bytes: int
+    start_s: float
+    end_s: float
+
+
 class TimerFired(NamedTuple):
     """Says that the time of a `SetTimer` has passed."""
 
@@ -91,7 +101,7 @@ class Polled(NamedTuple):
     """Answers `Poll`: nothing waits in the transport any more, or time is over."""
 
 
-Event: TypeAlias = PeerUp | PeerDown | MemberNews | FrameReceived | TimerFired | Loaded | UpdateReady | Polled
+Event: TypeAlias = PeerUp | PeerDown | MemberNews | FrameReceived | Arrived | TimerFired | Loaded | UpdateReady | Polled
 
 
 # -- effects, besides the algorithm's own Send
@@ -172,6 +182,7 @@ class RoundEnded(NamedTuple):
     done: RoundDone
     state: Any
     last: bool
+    rates: Mapping[str, float] = {}  # metrics of the links, where the codec leaves their rates to the engine
 
 
 class Adopted(NamedTuple):

@@ -33,15 +33,17 @@ process's own, and a new process learns it anew, by joining.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from types import MappingProxyType
 from typing import Any
 
+from edgegossip import codecs
 from edgegossip import frame as wire
 from edgegossip.engine import events
 from edgegossip.engine.events import (
     Accepted,
+    Arrived,
     CaughtUp,
     ClosePeer,
     Dropped,
@@ -67,6 +69,7 @@ from edgegossip.engine.events import (
     UpdateReady,
 )
 from edgegossip.engine.joining import Patience, PeerStatus, PendingFrames, RemoteMembers, down_text
+from edgegossip.engine.rates import Rates, rates_for
 from edgegossip.gossip import base
 from edgegossip.gossip.base import GossipAlgorithm, Message, NodeView, RoundDone, Topology
 from edgegossip.types import DecodeError, LocalUpdate, NodeId, PeerError, Round, UsageError, Vec
@@ -167,6 +170,8 @@ class NodeEngine:
         self._local: LocalUpdate | None = None
         self._stepped: Round = 0
         self._since_s = 0.0  # when the exchange began
+        self._trains_since_s = 0.0  # when the update was asked for
+        self._rates: Rates | None = None  # where the codec leaves the rate to us
         self._adopted = False  # since the update in progress was begun: it is of a model that was given up
         # Catching up.
         self._catching_up = False
@@ -219,6 +224,9 @@ class NodeEngine:
                 self._hold_frame(event)
             case FrameReceived():
                 self._receive(event)
+            case Arrived():
+                if self._rates is not None:
+                    self._rates.arrived(*event)
             case UpdateReady(local):
                 self._step(local)
             case Polled():
@@ -309,6 +317,8 @@ class NodeEngine:
         view = event.view.with_down(self.config.neighbours - self._peers.up)
         self._alone_since_s = self._now_s - self._peers.gone_for_s(self._now_s)
         self.view, self._limits = view, wire.Limits.of(view.layout, self.algorithm.bodies)
+        if codecs.leaves_rate(view.codec):
+            self._rates = rates_for(view.codec, view.layout.size, self.algorithm.says)
         if event.state is not None:
             self.state = self.algorithm.resume(event.state, view)
         elif event.x is not None:
@@ -385,7 +395,7 @@ class NodeEngine:
         elif self._needs_model and self.config.neighbours <= self.down:
             self._wait_alone()
         else:
-            self.stage, self._adopted = Stage.TRAINING, False
+            self.stage, self._adopted, self._trains_since_s = Stage.TRAINING, False, self._now_s
             self._effects.append(Train(self.model, self.round, self.algorithm.correction(self.state)))
 
     def _step(self, local: LocalUpdate) -> None:
@@ -397,16 +407,28 @@ class NodeEngine:
         if self.algorithm.asynchronous and self._awaits_model():  # it was asked for meanwhile
             self.stage = Stage.CATCHING_UP
             return
+        if self._rates is not None:
+            local = self._with_rates(local, self._rates)
         self._local, self._stepped, self._since_s = local, self.round, self._now_s
         self.stage = Stage.EXCHANGING
         self._advance(self.algorithm.step(self.state, local))
         if self.stage is Stage.EXCHANGING:
             self._restart_announce_timer()
 
+    def _with_rates(self, local: LocalUpdate, rates: Rates) -> LocalUpdate:
+        """Let the update's messages take as many bytes as their links are good for."""
+        allowed = rates.plan(sorted(self.config.neighbours - self.down), self._now_s - self._trains_since_s)
+        for peer, text in rates.news():
+            self._log("rate", f"{self.config.node} {text}", peer=peer)
+        return replace(local, allowed=allowed)
+
     def _round_ended(self, done: RoundDone) -> None:
         assert self._local is not None
+        if self._rates is not None and self._local.allowed:
+            self._rates.told(min(self._local.allowed.values()), done.relative_error)
         self._set_timer(Timer.ANNOUNCE, None)
-        self._effects.append(RoundEnded(self._local, done, self.state, self.round >= self.rounds))
+        rates = {} if self._rates is None else self._rates.figures()
+        self._effects.append(RoundEnded(self._local, done, self.state, self.round >= self.rounds, rates))
         self._local = None
         self._end_catch_up()
         self._poll()

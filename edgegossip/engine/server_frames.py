@@ -28,8 +28,10 @@ from edgegossip import frame as wire
 from edgegossip.codecs.base import Body, Codec, Ctx
 from edgegossip.codecs.floats import Fp32
 from edgegossip.codecs.keys import derive_key
+from edgegossip.engine.rates import rates_for
 from edgegossip.engine.scaffold import control_of_board
 from edgegossip.frame import Aux, Frame, Kind
+from edgegossip.gossip.base import Says
 from edgegossip.gossip.messages import bodies
 from edgegossip.layout import Layout
 from edgegossip.types import ConfigError, LocalUpdate, NodeId, PeerError, Round, UsageError, Vec
@@ -280,8 +282,22 @@ class Uplink:
         self.channel, self._board = channel, board
         self.state = channel.codec.init(channel.layout)
         self.sequence = 0
+        self.rates = rates_for(channel.codec, channel.layout.size, Says.UPDATES)
         self.control: Vec | None = None
         self._of_all: Vec | None = None  # as it came with the model of the round
+
+    def with_rate(self, update: LocalUpdate, compute_s: float) -> LocalUpdate:
+        """Return the update with the bytes that its frame may take, where the codec leaves them to
+        us. `compute_s`: what the round took so far."""
+        if self.rates is None:
+            return update
+        return replace(update, allowed=self.rates.plan([COORDINATOR], compute_s))
+
+    def arrived(self, size_bytes: int, error: float, start_s: float, end_s: float) -> None:
+        """Take note of a frame with so many bytes that arrived, and of what its codec lost."""
+        if self.rates is not None:
+            self.rates.told(size_bytes, error)
+            self.rates.arrived(COORDINATOR, size_bytes, start_s, end_s)
 
     def correction(self, of_all: Vec | None) -> Vec | None:
         """Return what each step of a round is to add to its gradient, float32[n], where the control
@@ -312,6 +328,7 @@ class Uplink:
             loss=update.loss,
             lr=update.lr,
             levels=None if levels is None else int(levels),
+            bytes=update.allowed.get(COORDINATOR),
         )
         aux: dict[int, float] = {
             Aux.LOSS: update.loss,

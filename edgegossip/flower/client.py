@@ -14,7 +14,7 @@ import math
 import threading
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -25,7 +25,7 @@ from edgegossip import codecs, memory
 from edgegossip.checkpoint.registry import check_structure
 from edgegossip.codecs.base import Body, Codec
 from edgegossip.engine.plausible import length
-from edgegossip.engine.server_frames import FULL, Channel, Replica, Uplink
+from edgegossip.engine.server_frames import COORDINATOR, FULL, Channel, Replica, Uplink
 from edgegossip.flower import messages
 from edgegossip.flower._private.link import FleetLink, Incoming
 from edgegossip.flower.checkpoints import BoardCheckpointer
@@ -177,12 +177,13 @@ class NodeClient:
                     self._rejoin.set()
 
     def _handle(self, incoming: Incoming) -> str | None:
+        since_s = time.monotonic()
         with self._clock.span("transmit"):
             message = self._fetch(incoming)
         if message is None:
             return None  # its sender vanished before all of it was there
         try:
-            answer, after = self._answer(message)
+            answer, after = self._answer(message, since_s)
         except EdgegossipError as error:
             local = isinstance(error, UsageError)  # this board cannot train; a bad message only costs its round
             try:
@@ -194,10 +195,19 @@ class NodeClient:
                 raise
             self._sink.event(self._name, "refused", f"refused a message from the coordinator: {error}")
             return None
+        start_s = time.monotonic()
         with self._clock.span("transmit"):
             self._reply(message, answer)
+            if message.metadata.message_type == "train":
+                self._sent(start_s)
             memory.trim_heap()
         return after()
+
+    def _sent(self, start_s: float) -> None:
+        """Take note of an update that is on its way no more."""
+        if self._board is not None:
+            for text in self._board.sent(start_s, time.monotonic()):
+                self._sink.event(self._name, "rate", f"{self._name} {text}", peer=COORDINATOR)
 
     def _fetch(self, incoming: Incoming) -> Message | None:
         """Return the whole message; None when none of its parts came for as long as this board is
@@ -256,15 +266,16 @@ class NodeClient:
         self._id = self._request(self._link.join)
         return self._id == before
 
-    def _answer(self, message: Message) -> tuple[RecordDict, Callable[[], str | None]]:
-        """Return the reply's content, and what to do once it has been sent."""
+    def _answer(self, message: Message, since_s: float) -> tuple[RecordDict, Callable[[], str | None]]:
+        """Return the reply's content, and what to do once it has been sent. `since_s`: when the
+        message began to come."""
         if message.metadata.message_type == "query":
             return self._query(message)
         if self._board is None:
             raise PeerError(f"{self._name} was asked to work before it was told of the run")
         board = self._board
         if message.metadata.message_type == "train":
-            reply = board.train(message, self._clock)
+            reply = board.train(message, self._clock, since_s)
             if self._checkpointer is not None:
                 self._checkpointer.save(board)
             return self._with_profile(reply), lambda: self._report(board)
@@ -400,10 +411,12 @@ class Board:
         """The run that it takes part in, 16 bytes."""
         return self._channel.run_id
 
-    def train(self, message: Message, clock: RoundClock) -> RecordDict:
-        """Decode the model, evaluate it if asked to, train from it, encode the change.
+    def train(self, message: Message, clock: RoundClock, since_s: float | None = None) -> RecordDict:
+        """Decode the model, evaluate it if asked to, train from it, encode the change. `since_s`:
+        when the message began to come (`time.monotonic`); None: now.
 
         Raises PeerError, UsageError."""
+        since_s = time.monotonic() if since_s is None else since_s
         examples = messages.read_evaluate_request(message.content)
         aux, x = self._open(message, clock)
         found = self._evaluate(examples, x, clock)
@@ -415,6 +428,7 @@ class Board:
                 correction = self._uplink.correction(self._replica.control)
                 more = () if correction is None else (correction,)
                 update = self.workload.local_update(x, self.round, *more)
+            update = self._uplink.with_rate(update, time.monotonic() - since_s)
             del x, more, correction  # so may what comes next
             content = self._encoded(update, crc, aux, clock)
         return content if found is None else RecordDict({**content, messages.EVALUATION: found})
@@ -428,6 +442,17 @@ class Board:
     def final(self, message: Message) -> Vec:
         """Decode the model that came of the run. Raises PeerError."""
         return self._replica.open(frame_bytes(message.content))[1]
+
+    def sent(self, start_s: float, end_s: float) -> Iterator[str]:
+        """Take note of when the answer was on its way (`time.monotonic`). Yield what the log should
+        hear of it."""
+        rates, payload = self._uplink.rates, self._report.get("net/payload_bytes")
+        if rates is not None and isinstance(payload, int):
+            error = self._report["codec/relative_error"]
+            assert isinstance(error, float)
+            self._uplink.arrived(payload, error, start_s, end_s)
+            self._report |= rates.figures()
+            yield from (text for _, text in rates.news())
 
     def take_report(self) -> dict[str, Value]:
         """Return metrics of the round that was just answered, once."""

@@ -68,6 +68,7 @@ from edgegossip.gossip.base import (
     Message,
     NodeView,
     RoundDone,
+    Says,
     Send,
     SetTimer,
     Suspect,
@@ -148,6 +149,7 @@ class AdPsgd(GossipAlgorithm[State]):
 
     name = "ad-psgd"
     asynchronous = True
+    says = Says.MODELS
 
     @override
     def init(self, x: Vec, view: NodeView) -> State:

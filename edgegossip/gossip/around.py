@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from typing_extensions import override
 
-from edgegossip.gossip.base import Action, Adopted, Audit, GossipAlgorithm, Message, NodeView, RoundDone
+from edgegossip.gossip.base import Action, Adopted, Audit, GossipAlgorithm, Message, NodeView, RoundDone, Says
 from edgegossip.layout import Layout
 from edgegossip.types import NodeId, Round, Vec
 
@@ -40,6 +40,11 @@ class Around(GossipAlgorithm[S]):
     @override
     def asynchronous(self) -> bool:
         return self.algorithm.asynchronous
+
+    @property
+    @override
+    def says(self) -> Says:
+        return self.algorithm.says
 
     @property
     @override

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
@@ -191,6 +192,14 @@ class Audit:
     row: Mapping[int, float] = field(default_factory=dict)  # weights of the last mixing, by member, own included
 
 
+class Says(Enum):
+    """Tells what an algorithm's messages say, and so what becomes of what its codec loses."""
+
+    MODELS = "models"  # each stands for itself, so a neighbour may get a finer one; what is lost stays lost
+    UPDATES = "updates"  # the same for everybody; what is lost stays lost
+    REPAIRED = "repaired"  # the same for everybody; later messages make up for what one loses
+
+
 class GossipAlgorithm(Protocol[S]):
     """A decentralised algorithm with its parameters fixed: a state machine without I/O.
 
@@ -212,6 +221,10 @@ class GossipAlgorithm(Protocol[S]):
     @property
     def asynchronous(self) -> bool:
         """Whether messages should be taken in while the local update is computed, too."""
+
+    @property
+    def says(self) -> Says:
+        """What its messages say."""
 
     @property
     def bodies(self) -> int:

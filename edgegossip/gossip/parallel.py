@@ -30,7 +30,7 @@ from typing_extensions import override
 from edgegossip.choices import Range
 from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.gossip import messages
-from edgegossip.gossip.base import Audit, NodeView
+from edgegossip.gossip.base import Audit, NodeView, Says
 from edgegossip.gossip.requirements import require_complete
 from edgegossip.gossip.scheme import Published, RoundContext, Scheme, Snapshot, Spread
 from edgegossip.types import LocalUpdate, PeerError, Vec
@@ -71,6 +71,7 @@ class Parallel(Scheme[Streams]):
 
     name = "parallel-sgd"
     kind = Kind.GRADIENT
+    says = Says.UPDATES
     streams = True
     replicates = True
     totals = False

@@ -31,7 +31,7 @@ from typing_extensions import override
 from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.gossip import messages
 from edgegossip.gossip.averaging import EtaOrDefault, on_probe
-from edgegossip.gossip.base import Audit, NodeView
+from edgegossip.gossip.base import Audit, NodeView, Says
 from edgegossip.gossip.messages import MAX_ID, number_of
 from edgegossip.gossip.requirements import require_column_stochastic
 from edgegossip.gossip.scheme import Numbers, Published, RoundContext, Scheme, Snapshot, Spread
@@ -97,6 +97,11 @@ class Push(Scheme[Mass]):
 
     @property
     @override
+    def says(self) -> Says:
+        return self.publisher.says
+
+    @property
+    @override
     def replicates(self) -> bool:
         return self.publisher.replicates
 
@@ -127,21 +132,26 @@ class Push(Scheme[Mass]):
         x = m.x + min(1.0, max(m.u, 0.0) / FULL) * local.delta
         memory, announced = self.publisher.publish(m.memory, x.astype(np.float32), local, ctx)
         shares = self._shares(m, ctx, to)
-        sent, whole = dict(m.sent), announced.public.astype(np.float64)
+        sent = dict(m.sent)
         numbers: dict[int, Numbers] = {}
-        parts = {share: share * whole for share in set(shares.values())}  # one vector for all who get the same
+        publics = {k: announced.own.get(k, (announced.body, announced.public))[1] for k in shares}
+        parts: dict[tuple[float, int], Vec64] = {}  # one vector for all who get the same
+        for k, share in shares.items():
+            if (what := (share, id(publics[k]))) not in parts:
+                parts[what] = share * publics[k].astype(np.float64)
         u = m.u
         for k in ctx.neighbours.out:
             share, key = shares.get(k, 0.0), (k, ctx.phase)
             total = sent.get(key) or Total(np.zeros_like(x), 0.0)
             if share:
-                x -= parts[share]
+                part = parts[share, id(publics[k])]
+                x -= part
                 u -= share * m.u
-                total = Total(total.mass + parts[share], total.weight + share * m.u)
+                total = Total(total.mass + part, total.weight + share * m.u)
             sent[key] = total
             numbers[k] = {Aux.SHARE: share, Aux.PUSH_SUM_WEIGHT: total.weight, Aux.INCARNATION: m.incarnation}
         m = replace(m, x=x, u=u, memory=memory, sent=sent)
-        return m, Published(announced.body, numbers, announced.relative_error)
+        return m, Published(announced.body, numbers, announced.relative_error, announced.bodies)
 
     @override
     def take(self, m: Mass, sender: int, frame: Frame, ctx: RoundContext) -> Mass:

@@ -47,6 +47,7 @@ from edgegossip.gossip.base import (
     Message,
     NodeView,
     RoundDone,
+    Says,
     Send,
     SetTimer,
     Suspect,
@@ -140,6 +141,11 @@ class Synchronous(GossipAlgorithm[State]):
     @override
     def name(self) -> str:
         return self.scheme.name
+
+    @property
+    @override
+    def says(self) -> Says:
+        return self.scheme.says
 
     @property
     @override
@@ -394,11 +400,10 @@ class Synchronous(GossipAlgorithm[State]):
 
     def _send(self, s: State, to: Iterable[int], advance: bool) -> Outcome:
         """Send this round's message to those of `to` that are up and, for a stream, have opened it.
-        The body is the same for everybody; the number is the edge's. `advance`: it is new on these
-        edges."""
+        The number is the edge's. `advance`: it is new on these edges."""
         assert s.stepped is not None
         stepped, streams, phase = s.stepped, self.scheme.streams, self._phase(s, s.round)
-        frame, numbers = stepped.frame, stepped.published.numbers
+        frame, numbers, own = stepped.frame, stepped.published.numbers, stepped.published.own or {}
         sends: list[Action] = []
         sent: list[int] = []
         out = dict(s.out)
@@ -414,7 +419,7 @@ class Synchronous(GossipAlgorithm[State]):
                     aux[Aux.SESSION], aux[Aux.EPOCH] = edge.session, s.epoch
                     if edge.position == 1:
                         aux[Aux.FRESH] = self.scheme.fingerprint(s.math)
-                sends.append(Send(name, replace(frame, sequence=edge.position, aux=aux)))
+                sends.append(Send(name, replace(frame, sequence=edge.position, aux=aux, body=own.get(k, frame.body))))
                 sent.append(k)
             out[k, phase] = edge
         return replace(s, out=out, stepped=replace(stepped, sent=stepped.sent.union(sent))), sends

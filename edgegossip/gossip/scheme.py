@@ -11,7 +11,7 @@ from typing import Protocol, TypeAlias, TypeVar
 from edgegossip.codecs.base import Body, Ctx
 from edgegossip.codecs.keys import derive_key
 from edgegossip.frame import Frame, Kind
-from edgegossip.gossip.base import Audit, Neighbours, NodeView
+from edgegossip.gossip.base import Audit, Neighbours, NodeView, Says
 from edgegossip.gossip.messages import round_key
 from edgegossip.types import LocalUpdate, NodeId, Round, Vec
 
@@ -47,7 +47,11 @@ class RoundContext:
 
     def for_codec(self, local: LocalUpdate) -> Ctx:
         """Return what the codec is told beside the vector."""
-        return Ctx(self.key, self.round, local.loss, local.lr)
+        return Ctx(self.key, self.round, local.loss, local.lr, bytes=min(local.allowed.values(), default=None))
+
+    def allowed(self, local: LocalUpdate) -> dict[int, int]:
+        """Return the bytes that a message to each out-neighbour may take, where that is said."""
+        return {k: local.allowed[name] for k in self.neighbours.out if (name := self.name(k)) in local.allowed}
 
     def name(self, j: int) -> NodeId:
         """Return the name of a member."""
@@ -56,12 +60,13 @@ class RoundContext:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Published:
-    """A node's message of one round: the body is the same for all receivers, the numbers beside it
-    need not be."""
+    """A node's message of one round: the numbers beside the body are each receiver's, and the body
+    may be finer for some."""
 
     body: Body
     numbers: Mapping[int, Numbers]  # by receiver; a receiver that is not there gets none
     relative_error: float  # ||decoded - meant|| / ||meant||
+    own: Mapping[int, Body] | None = None  # instead of `body`, for receivers that get another one
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +112,10 @@ class Scheme(Protocol[M]):
     def totals(self) -> bool:
         """Whether both ends of an edge keep totals, which begin at zero when the receiver loses its
         disk."""
+
+    @property
+    def says(self) -> Says:
+        """What is encoded."""
 
     @property
     def parts(self) -> int:

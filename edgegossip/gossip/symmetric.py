@@ -24,7 +24,7 @@ from edgegossip.codecs.floats import Float, Fp32
 from edgegossip.frame import Frame, Kind
 from edgegossip.gossip import messages
 from edgegossip.gossip.averaging import Eta, EtaOrDefault, default_eta, memory_eta, on_probe
-from edgegossip.gossip.base import Audit, NodeView
+from edgegossip.gossip.base import Audit, NodeView, Says
 from edgegossip.gossip.requirements import require_doubly_stochastic, require_honest_majority, require_symmetric
 from edgegossip.gossip.robust import bounded
 from edgegossip.gossip.scheme import Published, RoundContext, Scheme, Snapshot, Spread
@@ -53,6 +53,12 @@ class Announced:
     body: Body
     public: Vec  # float32[n]
     relative_error: float  # ||decoded - meant|| / ||meant||, 0 when both vanish
+    own: Mapping[int, tuple[Body, Vec]] = field(default_factory=dict)  # instead, for receivers that get a finer one
+
+    @property
+    def bodies(self) -> dict[int, Body] | None:
+        """The messages of these receivers; None without any."""
+        return {k: body for k, (body, _) in self.own.items()} or None
 
 
 class Publisher(Protocol[P]):
@@ -61,6 +67,10 @@ class Publisher(Protocol[P]):
     @property
     def replicates(self) -> bool:
         """Whether receivers keep the public vector and messages move it on."""
+
+    @property
+    def says(self) -> Says:
+        """Whether later messages make up for what one loses."""
 
     def init(self, start: Vec, ctx: RoundContext) -> P:
         """Return the memory before the first message. `start`, float32[n]: what replicas start
@@ -82,9 +92,11 @@ class Publisher(Protocol[P]):
 
 @dataclass(frozen=True, slots=True)
 class Plain(Publisher[Any]):
-    """Publishes C[v]. Its memory is the codec's state."""
+    """Publishes C[v], to each neighbour with as many bytes as its link is allowed. Its memory is
+    the codec's state."""
 
     replicates = False
+    says = Says.MODELS
 
     @override
     def init(self, start: Vec, ctx: RoundContext) -> Any:
@@ -94,9 +106,21 @@ class Plain(Publisher[Any]):
     def publish(self, memory: Any, v: Vec, local: LocalUpdate, ctx: RoundContext) -> tuple[Any, Announced]:
         if isinstance(ctx.view.codec, Fp32):  # exact: neither body nor public vector is a copy
             return memory, Announced(ctx.view.codec.lend(v, ctx.view.layout), v, 0.0)
-        body, memory = ctx.view.codec.encode(v, memory, ctx.for_codec(local))
-        public = ctx.view.codec.decode(body, ctx.view.layout)
-        return memory, Announced(body, public, messages.relative_error(public - v, v))
+        codec, layout, coarsest = ctx.view.codec, ctx.view.layout, ctx.for_codec(local)
+        body, memory = codec.encode(v, memory, coarsest)
+        public = codec.decode(body, layout)
+        allowed, finer = self._allowed(local, ctx), dict[int, tuple[Body, Vec]]()
+        for size in {*allowed.values()} - {coarsest.bytes}:
+            message, memory = codec.encode(v, memory, replace(coarsest, bytes=size))
+            finer[size] = message, codec.decode(message, layout)
+        own = {k: finer[size] for k, size in allowed.items() if size in finer}
+        return memory, Announced(body, public, messages.relative_error(public - v, v), own)
+
+    def _allowed(self, local: LocalUpdate, ctx: RoundContext) -> dict[int, int]:
+        """What each neighbour's message may take. Where edges have one direction all get the
+        same: who adds what i says is not who is taken off for it."""
+        both_ways = {*ctx.neighbours.in_} == {*ctx.neighbours.out}
+        return ctx.allowed(local) if both_ways else {}
 
     @override
     def reset(self, memory: Any, v: Vec) -> Any:
@@ -124,6 +148,7 @@ class Compensated(Publisher[ErrorMemory]):
     """Publishes C[v + e]; what was lost is kept in e and sent later."""
 
     replicates = False
+    says = Says.REPAIRED
 
     @override
     def init(self, start: Vec, ctx: RoundContext) -> ErrorMemory:
@@ -168,6 +193,7 @@ class Difference(Publisher[PublicCopies]):
     """Publishes C[v - xhat], by which the public copy xhat moves on."""
 
     replicates = True
+    says = Says.REPAIRED
 
     @override
     def init(self, start: Vec, ctx: RoundContext) -> PublicCopies:
@@ -253,6 +279,7 @@ class Mixing:
     eta: float
     base: Vec | None = None  # x~, from the local update until the round ends
     public: Vec | None = None  # p of this round
+    own: Mapping[int, Vec] | None = None  # p, for neighbours that got another message
     past: Any = None  # what the local rule remembers
     gathered: Gathered = field(default_factory=Gathered)
     copies: Mapping[tuple[int, int], Vec] = field(default_factory=lambda: _NONE)  # p_j, where they are kept
@@ -309,6 +336,11 @@ class Symmetric(Scheme[Mixing]):
 
     @property
     @override
+    def says(self) -> Says:
+        return self.publisher.says
+
+    @property
+    @override
     def streams(self) -> bool:
         return self.publisher.replicates
 
@@ -343,8 +375,9 @@ class Symmetric(Scheme[Mixing]):
     def publish(self, m: Mixing, local: LocalUpdate, ctx: RoundContext, to: Sequence[int]) -> tuple[Mixing, Published]:
         v, base, past = self.rule(m, local, ctx.view.layout)
         memory, announced = self.publisher.publish(m.memory, v, local, ctx)
-        m = replace(m, memory=memory, base=base, public=announced.public, past=past)
-        return m, Published(announced.body, {}, announced.relative_error)
+        own = {k: public for k, (_, public) in announced.own.items()} or None
+        m = replace(m, memory=memory, base=base, public=announced.public, own=own, past=past)
+        return m, Published(announced.body, {}, announced.relative_error, announced.bodies)
 
     @override
     def take(self, m: Mixing, sender: int, frame: Frame, ctx: RoundContext) -> Mixing:
@@ -372,6 +405,9 @@ class Symmetric(Scheme[Mixing]):
         else:
             row = {j: ctx.neighbours.weights[j] for j in fresh}
             pull, spread = _gathered(m, m.public), m.gathered.spread
+        for j, own in (m.own or {}).items():
+            if j in row:
+                pull += np.float32(row[j]) * (m.public - own)
         pull *= np.float32(m.eta)
         return self.pulled(m, pull, ctx, row), spread
 
@@ -427,7 +463,7 @@ class Symmetric(Scheme[Mixing]):
         )
 
     def _clean(self, m: Mixing) -> Mixing:
-        return replace(m, base=None, public=None, gathered=Gathered(), body=None, early=None)
+        return replace(m, base=None, public=None, own=None, gathered=Gathered(), body=None, early=None)
 
     def _phase(self, view: NodeView, round: Round) -> int:
         """Return the phase that news is kept under: 0 for what stands for itself, whatever phase it

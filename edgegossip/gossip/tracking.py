@@ -37,7 +37,7 @@ from edgegossip.codecs.keys import derive_key
 from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.gossip import messages
 from edgegossip.gossip.averaging import EtaOrDefault, on_probe
-from edgegossip.gossip.base import Audit, NodeView
+from edgegossip.gossip.base import Audit, NodeView, Says
 from edgegossip.gossip.messages import MAX_ID, number_of
 from edgegossip.gossip.requirements import require_symmetric
 from edgegossip.gossip.scheme import Numbers, Published, RoundContext, Scheme, Snapshot, Spread
@@ -94,6 +94,11 @@ class Tracking(Scheme[Tracked]):
 
     bodies = 2
     totals = False
+
+    @property
+    @override
+    def says(self) -> Says:
+        return self.publisher.says
 
     @property
     @override

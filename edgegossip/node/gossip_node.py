@@ -32,6 +32,7 @@ from edgegossip import frame as wire
 from edgegossip import recipe as recipes
 from edgegossip.engine import events
 from edgegossip.engine.events import (
+    Arrived,
     CaughtUp,
     Checkpoint,
     ClosePeer,
@@ -294,8 +295,9 @@ class GossipNode:
             case Received(sender, data):
                 with self._span("decode"):
                     self._handle(FrameReceived(sender, data))
-            case SendReceipt():
-                self.traffic.acknowledged(event)
+            case SendReceipt(_, peer, _, size_bytes, start_s, _, end_s):
+                if self.traffic.acknowledged(event):
+                    self._handle(Arrived(peer, size_bytes, start_s, end_s))
             case SendFailed(frame_id):
                 self.traffic.failed(frame_id)
             case PeerUp(peer):
@@ -389,6 +391,7 @@ class GossipNode:
             **{f"train/{name}": value for name, value in local.metrics.items()},
             "codec/relative_error": done.relative_error,
             "gossip/consensus_distance": done.consensus_distance,
+            **ended.rates,
             **{f"{FAR_PREFIX}{peer}": times for peer, times in far_beyond(done.distances).items()},
         }
         if last or done.round in self._evaluate_after:
@@ -462,8 +465,8 @@ class Traffic:
         """Take note of a frame that is on its way."""
         self.in_flight[frame_id] = payload_bytes
 
-    def acknowledged(self, receipt: SendReceipt) -> None:
-        """Count a frame that has arrived."""
+    def acknowledged(self, receipt: SendReceipt) -> bool:
+        """Count a frame that has arrived; tell whether it carried values."""
         payload = self.in_flight.pop(receipt.frame_id, None)
         if payload is not None:
             link = self.links.get(receipt.to)
@@ -473,6 +476,7 @@ class Traffic:
             self.payload_bytes += payload
             self.overhead_bytes += receipt.message_bytes - payload
             self.frames += payload > 0  # a HELLO has no values
+        return bool(payload)
 
     def failed(self, frame_id: int) -> None:
         """Take note of a frame that is given up: it is not counted."""

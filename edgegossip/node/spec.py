@@ -8,11 +8,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from edgegossip import codecs, gossip
+from edgegossip.codecs.base import Codec
 from edgegossip.engine.joining import PENDING_BYTES
 from edgegossip.files import text_of
 from edgegossip.frame import HEADER_BYTES, Limits
 from edgegossip.gossip import topologies
-from edgegossip.gossip.base import GossipAlgorithm, NodeView, Topology
+from edgegossip.gossip.base import GossipAlgorithm, NodeView, Says, Topology
 from edgegossip.gossip.momentum import with_momentum
 from edgegossip.gossip.robust import with_robust_mixing
 from edgegossip.layout import Layout
@@ -82,6 +83,8 @@ def make_view(spec: NodeSpec, layout: Layout) -> NodeView:
     """Return what the gossip algorithm gets to know. Raises ConfigError on an unknown codec or
     topology."""
     codec = codecs.get(spec.recipe.codec.name, **spec.recipe.codec.params)
+    if codecs.leaves_rate(codec):
+        codec = _for_gossip(codec, gossip.get(spec.recipe.gossip.algorithm, **spec.recipe.gossip.params))
     return NodeView(
         node=spec.name,
         members=spec.members,
@@ -93,6 +96,20 @@ def make_view(spec: NodeSpec, layout: Layout) -> NodeView:
         deadline_s=spec.recipe.gossip.deadline_s,
         boot=secrets.randbits(48),
     )
+
+
+def _for_gossip(codec: Codec[Any], algorithm: GossipAlgorithm[Any]) -> Codec[Any]:
+    """Return the codec whose rate the engine chooses, as the algorithm's messages need it. Raises
+    ConfigError where it cannot choose."""
+    from edgegossip.codecs import auto
+
+    if algorithm.asynchronous or algorithm.bodies > 1:
+        why = "answer each other" if algorithm.asynchronous else "hold more than one vector"
+        raise ConfigError(
+            f"codec.name = auto does not go with gossip.algorithm = {algorithm.name}, whose messages {why}; "
+            "choose another algorithm, or the codec dither"
+        )
+    return auto.for_scheme(codec, repaired=algorithm.says is Says.REPAIRED)
 
 
 def mesh_limits(grace_s: float) -> MeshLimits:

@@ -48,7 +48,7 @@ UNDER_WAY = 4  # messages to one neighbour that may be on their way when it look
 AFTERWARDS = frozenset({"compared", "averaged"})  # a look at the models, when all boards' processes have ended
 _SIGNED = frozenset({"train/loss", "eval/loss", "sys/temperature_c"})
 _NUMBERS = frozenset(METRICS)
-_MEASURES = ("time/", "cpu/", "net/", "link/", "codec/", "gossip/", "sys/")
+_MEASURES = ("time/", "cpu/", "net/", "link/", "rate/", "codec/", "gossip/", "sys/")
 _SPAN = re.compile(r"([cetdwo])([0-9]+)")
 
 

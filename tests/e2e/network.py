@@ -72,8 +72,8 @@ class Network(Namespaces):
     def mend(self, source: int, to: int) -> None:
         ip("-n", self._names[source - 1], "neigh", "del", self.address(to), "dev", "wire")
 
-    def slow(self, machine: int, rate: str) -> None:
-        """Bound what this machine sends, such as 2mbit."""
+    def slow(self, machine: int, rate: str, burst: str = "32kb") -> None:
+        """Bound what this machine sends, such as 2mbit; `burst` goes through at once."""
         shape = (
             "tc",
             "qdisc",
@@ -85,7 +85,7 @@ class Network(Namespaces):
             "rate",
             rate,
             "burst",
-            "32kb",
+            burst,
             "latency",
             "400ms",
         )

@@ -284,3 +284,33 @@ def test_a_board_that_cannot_train_says_why_also_where_the_coordinator_is_away(i
     client._link = SimpleNamespace(moved=0, fetch=lambda incoming: _asked(0, X), reply=away)  # type: ignore[assignment]
     with pytest.raises(UsageError, match="the training loss became nan"):
         client._handle(SimpleNamespace(contents={}))  # type: ignore[arg-type]
+
+
+def test_a_board_with_the_codec_auto_sends_less_over_a_slow_way_up(in_run: int) -> None:
+    """It times its own answers, and says so in its records and its log."""
+    layout = Layout.of([TensorSpec("w", (20_000,))])
+    x = np.zeros(layout.size, np.float32)
+
+    class Learns(toy.Toy):
+        def local_update(self, model: Vec, round: Round) -> LocalUpdate:
+            noise = np.random.default_rng(round).standard_normal(layout.size)
+            return LocalUpdate(noise.astype(np.float32), 0.1, 1.0, 1, 1)
+
+    codec = codecs.get("auto", seconds=0.5)
+    board = Board("board-0", Learns(1), Channel.of(layout, RUN, codec), codecs.get("fp32"))
+    sizes, said, now_s = [], [], 0.0
+    for round in range(30):
+        down = Downlink(layout, RUN, codecs.get("fp32"))
+        down.publish(x, round)
+        question = Message(frame_content(frame_array(down.whole(round), layout)), dst_node_id=3, message_type="train")
+        board.train(question, RoundClock())
+        speed = 16_000.0 if round < 15 else 4_000.0  # bytes/s
+        seconds = int(board._report["net/payload_bytes"]) / speed
+        said += list(board.sent(now_s, now_s + seconds))
+        now_s += seconds
+        report = board.take_report()
+        sizes.append(int(report["net/payload_bytes"]))
+    assert sizes[14] == pytest.approx(0.45 * 16_000, rel=0.15)
+    assert sizes[29] == pytest.approx(0.45 * 4_000, rel=0.15)
+    assert report["rate/coordinator_mbit"] == pytest.approx(0.032, rel=0.15)
+    assert said[-1].startswith("sends coordinator 0.7")

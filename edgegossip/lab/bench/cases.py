@@ -44,8 +44,9 @@ class Case:
 
 
 def default_cases() -> tuple[Case, ...]:
-    """Return every codec of the package but the wrappers, which need another codec."""
-    return tuple(parse_case(name) for name in codecs.names() if not _is_wrapper(name))
+    """Return every codec of the package but the wrappers, which need another codec, and auto, which
+    is another codec."""
+    return tuple(parse_case(name) for name in codecs.names() if name != "auto" and not _is_wrapper(name))
 
 
 def _is_wrapper(name: str) -> bool:

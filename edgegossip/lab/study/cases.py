@@ -28,7 +28,9 @@ from pathlib import Path
 from typing import Any
 
 from edgegossip.choices import did_you_mean
-from edgegossip.lab.study.attack import PREFIX, Attack
+from edgegossip.lab.study import attack, link
+from edgegossip.lab.study.attack import Attack
+from edgegossip.lab.study.link import LinkModel
 from edgegossip.recipe import NetworkSection, Recipe, canonical_toml, parse_value, with_settings
 from edgegossip.types import ConfigError
 
@@ -57,6 +59,7 @@ class Case:
     recipe: Recipe  # resolved, with the seed
     name: str  # for tables; the same for all seeds
     attack: Attack | None = None  # boards that lie
+    link: LinkModel | None = None  # None: messages take a moment
 
     @property
     def seed(self) -> int:
@@ -67,12 +70,12 @@ class Case:
     def key(self) -> str:
         """Return 16 hex digits of all that decides the result; where the data lies, threads and
         addresses do not count."""
-        return _digest(self.recipe, self.attack)
+        return _digest(self.recipe, self.attack, self.link)
 
     @property
     def group(self) -> str:
         """Return what is the same for the cases that differ in the seed only."""
-        return _digest(replace(self.recipe, run=replace(self.recipe.run, seed=0)), self.attack)
+        return _digest(replace(self.recipe, run=replace(self.recipe.run, seed=0)), self.attack, self.link)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,11 +175,13 @@ def make_cases(base: Recipe, plan: Plan, sweeps: Iterable[Settings] = ({},), see
         for rank, seed in enumerate(seeds or variant.seeds or plan.seeds or (base.run.seed,)):
             try:
                 chosen = {**plan.common, **settings, "run.seed": seed}
-                recipe = with_settings(base, {k: v for k, v in chosen.items() if not k.startswith(PREFIX)})
-                attack = Attack.of({k: v for k, v in chosen.items() if k.startswith(PREFIX)}, recipe)
+                around = (attack.PREFIX, link.PREFIX)
+                recipe = with_settings(base, {k: v for k, v in chosen.items() if not k.startswith(around)})
+                liars = Attack.of({k: v for k, v in chosen.items() if k.startswith(attack.PREFIX)}, recipe)
+                links = LinkModel.of({k: v for k, v in chosen.items() if k.startswith(link.PREFIX)})
             except ConfigError as error:
                 raise ConfigError(f"{error} (case {name})" if settings else str(error)) from None
-            ranked.append((rank, Case(settings, recipe, name, attack)))
+            ranked.append((rank, Case(settings, recipe, name, liars, links)))
     for _, case in sorted(ranked, key=lambda pair: pair[0]):
         found.setdefault(case.key, case)
     if len(found) > MOST_CASES:
@@ -199,14 +204,14 @@ def _name(variant: Variant, point: Settings) -> str:
     return ", ".join(part for part in (variant.name, say(point)) if part)
 
 
-def _digest(recipe: Recipe, attack: Attack | None) -> str:
+def _digest(recipe: Recipe, *around: object) -> str:
     shared = replace(
         recipe,
         run=replace(recipe.run, threads=1, name="study"),
         data=replace(recipe.data, dir=""),
         network=NetworkSection(),
     )
-    said = canonical_toml(shared) + (repr(attack) if attack else "")
+    said = canonical_toml(shared) + "".join(repr(what) for what in around if what)
     return hashlib.sha256(said.encode()).hexdigest()[:16]
 
 

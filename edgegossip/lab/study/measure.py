@@ -53,6 +53,7 @@ class Evaluation:
 
     round: Round
     sent_bytes: int  # by all nodes so far
+    now_s: float  # virtual seconds since the start; nan where they are not counted
     averaged: Metrics | None  # of the mean of the nodes' models; None without a test set
     train_loss: float  # mean over the nodes, of this round
 
@@ -70,6 +71,7 @@ class Recorder:
     measure_after: frozenset[Round]
     evaluate: Callable[[Vec], Metrics | None]
     sent_bytes: Callable[[], int]
+    now_s: Callable[[], float] = lambda: math.nan
     evaluations: list[Evaluation] = field(default_factory=list)
     distances: list[tuple[Round, float]] = field(default_factory=list)
     _models: dict[Round, dict[int, tuple[Vec, float]]] = field(default_factory=dict)
@@ -96,7 +98,7 @@ class Recorder:
             self.distances.append((round, consensus_distance(models, mean)))
         if round in self.evaluate_after:
             loss = float(np.mean([loss for _, loss in entries]))
-            self.evaluations.append(Evaluation(round, self.sent_bytes(), self.evaluate(mean), loss))
+            self.evaluations.append(Evaluation(round, self.sent_bytes(), self.now_s(), self.evaluate(mean), loss))
 
 
 def measure_rounds(rounds: Round) -> frozenset[Round]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -14,7 +15,6 @@ from edgegossip.engine.combine import Combiner, Mean, with_control, with_outer
 from edgegossip.engine.server_frames import Channel
 from edgegossip.gossip import outer
 from edgegossip.lab.results import Result, plain
-from edgegossip.lab.study.attack import Attack
 from edgegossip.lab.study.cases import Case
 from edgegossip.lab.study.measure import Recorder, Traffic, average, measure_rounds
 from edgegossip.lab.study.server import VirtualServer
@@ -66,13 +66,14 @@ def run_case(case: Case, data: DataSetCache, progress: Progress = lambda round: 
     local = recipe.data.partition == "local"  # then each virtual board opens its own
     workloads = training.build_workloads(recipe, None if local else data.get(recipe.data))
     make = _Gossip if recipe.run.mode == "gossip" else _Server
-    run = make(recipe, workloads, progress, case.attack)
+    run = make(case, workloads, progress)
     recorder = Recorder(
         nodes=recipe.run.nodes - (case.attack.boards if case.attack else 0),
         evaluate_after=recipes.evaluation_rounds(recipe) - {recipe.run.rounds - 1},
         measure_after=measure_rounds(recipe.run.rounds) if recipe.run.mode == "gossip" else frozenset(),
         evaluate=lambda x: workloads[0].evaluate(x, recipe.evaluation.examples or None),
         sent_bytes=lambda: run.sent.total_bytes,
+        now_s=lambda: run.now_s,
     )
     outcome: Result = {"state": "done", "reason": ""}
     try:
@@ -91,6 +92,7 @@ def run_case(case: Case, data: DataSetCache, progress: Progress = lambda round: 
             "settings": dict(case.settings),
             "seed": case.seed,
             **({"attack": asdict(case.attack)} if case.attack else {}),
+            **({"link": asdict(case.link)} if case.link else {}),
             **outcome,
             **run.figures(),
             **_curves(recorder),
@@ -104,17 +106,22 @@ def run_case(case: Case, data: DataSetCache, progress: Progress = lambda round: 
 
 
 class _Gossip:
-    def __init__(
-        self, recipe: Recipe, workloads: Sequence[Workload], progress: Progress, attack: Attack | None = None
-    ) -> None:
+    def __init__(self, case: Case, workloads: Sequence[Workload], progress: Progress) -> None:
+        recipe = case.recipe
         views = [make_view(spec, workloads[0].layout) for spec in _specs(recipe)]
         self._initial = workloads[0].initial(recipe.run.seed)
-        self._fleet = VirtualFleet(make_algorithm(recipe), views, workloads, recipe.run.rounds, progress, attack)
+        self._fleet = VirtualFleet(
+            make_algorithm(recipe), views, workloads, recipe.run.rounds, progress, case.attack, case.link
+        )
         self._recipe = recipe
 
     @property
     def sent(self) -> Traffic:
         return self._fleet.traffic
+
+    @property
+    def now_s(self) -> float:
+        return self._fleet.now_s
 
     @property
     def models(self) -> list[Vec]:
@@ -129,9 +136,8 @@ class _Gossip:
 
 
 class _Server:
-    def __init__(
-        self, recipe: Recipe, workloads: Sequence[Workload], progress: Progress, attack: Attack | None = None
-    ) -> None:
+    def __init__(self, case: Case, workloads: Sequence[Workload], progress: Progress) -> None:
+        recipe = case.recipe
         layout = workloads[0].layout
         codec = codecs.get(recipe.codec.name, **recipe.codec.params)
         members = default_members(recipe.run.nodes)
@@ -148,13 +154,18 @@ class _Server:
             codecs.get(server.downlink, **server.downlink_params),
             server.weighting == "uniform",
             _combiner(recipe, Channel.of(layout, recipes.run_id(recipe), codec)),
-            attack,
+            case.attack,
+            case.link,
         )
         self._recipe = recipe
 
     @property
     def sent(self) -> Traffic:
         return self._server.sent
+
+    @property
+    def now_s(self) -> float:
+        return self._server.now_s
 
     @property
     def models(self) -> list[Vec]:
@@ -235,6 +246,7 @@ def _curves(recorder: Recorder) -> Result:
             {
                 "round": e.round,
                 "sent_bytes": e.sent_bytes,
+                **({} if math.isnan(e.now_s) else {"virtual_s": e.now_s}),
                 "accuracy": None if e.averaged is None else e.averaged.accuracy,
                 "scores": {} if e.averaged is None else dict(e.averaged.scores),
                 "loss": None if e.averaged is None else e.averaged.loss,

@@ -5,7 +5,7 @@ The engine is the one that coordinators run. The model goes down whole or as an 
 difference, each node trains from what it decoded and sends its encoded change up, and the engine
 adds their mean to its model (FedAvg, McMahan et al. 2017, algorithm 1), nodes in the order of
 their names. So the outcome is that of a run over a network bit for bit. Nothing is lost here,
-and time passes only where the engine waits."""
+and to the engine time passes only where it waits; `now_s` is what the links take."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ import numpy as np
 
 from edgegossip import codecs
 from edgegossip import frame as wire
+from edgegossip.codecs import relative_error
 from edgegossip.codecs.base import Codec
 from edgegossip.engine.combine import Combiner
 from edgegossip.engine.server import ServerEngine
@@ -41,6 +42,7 @@ from edgegossip.engine.server_events import (
 )
 from edgegossip.engine.server_frames import FULL, Channel, Replica, Uplink
 from edgegossip.lab.study.attack import Attack, Boards
+from edgegossip.lab.study.link import LinkModel
 from edgegossip.lab.study.measure import Recorder, Traffic
 from edgegossip.layout import Layout
 from edgegossip.training.base import Workload
@@ -64,6 +66,7 @@ class VirtualServer:
         uniform: bool = False,
         combiner: Combiner | None = None,
         attack: Attack | None = None,
+        link: LinkModel | None = None,
     ) -> None:
         """`combiner`: other than FedAvg's mean."""
         down = downlink or codecs.get(FULL)
@@ -78,6 +81,7 @@ class VirtualServer:
         )
         self._replica = Replica(layout, run_id, down)  # of all nodes: they hold the same
         self._uplinks = [Uplink(Channel.of(layout, run_id, codec), name) for name in members]
+        self._link = link
         self._members, self._boards, self._combiner = members, Boards(workloads, attack), combiner
         self._progress = progress
         self._losses = [math.nan] * len(members)  # of each node's last round
@@ -85,6 +89,7 @@ class VirtualServer:
         self.sent, self.received = Traffic(layout.size), Traffic(layout.size)
         self.model: Vec = np.empty(0, np.float32)
         self.refused = 0  # updates that were not used
+        self.now_s = math.nan if link is None else 0.0  # virtual seconds since the start
         self.train_loss = math.nan  # mean over the nodes of the last round's
 
     def play(self, x: Vec, recorder: Recorder) -> None:
@@ -131,6 +136,7 @@ class VirtualServer:
         """Let the nodes answer, in the order of their names; liars when they know what the others
         did."""
         answers, opened, built = [], None, dict[int, bytes]()
+        began_s = self.now_s
         for question in sorted(questions, key=lambda q: (self._boards.lies(q.address), self._members[q.address])):
             if isinstance(question.instruction, Hello):
                 answers.append(Answered(question.number, Joining(self._members[question.address])))
@@ -142,14 +148,26 @@ class VirtualServer:
                 data = built[id(frame)]
                 self.received.count(len(data), len(frame.body))
                 opened = opened or self._replica.open(data)
-                answers.append(Answered(question.number, self._train(question.address, *opened)))
+                trained_s = began_s
+                if self._link is not None:
+                    trained_s = self._link.through_s(began_s, len(data)) + self._link.latency_s + self._link.compute_s
+                answers.append(Answered(question.number, self._train(question.address, *opened, began_s, trained_s)))
         return answers
 
-    def _train(self, node: int, asked: wire.Frame, x: Vec) -> Result:
-        correction = self._uplinks[node].correction(self._replica.control)
+    def _train(self, node: int, asked: wire.Frame, x: Vec, began_s: float, trained_s: float) -> Result:
+        """Let a node train, which is asked at `began_s` and has trained at `trained_s`."""
+        uplink = self._uplinks[node]
+        correction = uplink.correction(self._replica.control)
         update = self._boards.local_update(node, x, asked.round, correction)
         self._losses[node] = update.loss
-        frame = self._uplinks[node].frame(update, asked.round, asked.aux)
+        update = uplink.with_rate(update, trained_s - began_s)
+        frame = uplink.frame(update, asked.round, asked.aux)
         data = b"".join(wire.build(frame))
         self.sent.count(len(data), len(frame.body))
+        if self._link is not None:
+            there_s = self._link.through_s(trained_s, len(data)) + self._link.latency_s
+            self.now_s = max(self.now_s, there_s)
+            if uplink.rates is not None:
+                lost = relative_error(update.delta, uplink.channel.codec.decode(frame.body, uplink.channel.layout))
+                uplink.arrived(len(frame.body), lost, trained_s, there_s + self._link.latency_s)
         return Result(data)

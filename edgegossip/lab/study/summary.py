@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from edgegossip.lab import table
-from edgegossip.lab.study.attack import PREFIX
+from edgegossip.lab.study import attack, link
 from edgegossip.lab.study.cases import Case, say
 from edgegossip.report.plots import require_matplotlib
 from edgegossip.report.units import UNKNOWN, bytes_text, number_text, printable, seconds_text
@@ -222,7 +222,7 @@ def _missing(value: float | None) -> bool:
 Point = tuple[float, float]
 
 MOST_PANELS = 9
-_PROBLEM = ("data.", "model.", "gossip.topology", "run.nodes", PREFIX)
+_PROBLEM = ("data.", "model.", "gossip.topology", "run.nodes", attack.PREFIX, link.PREFIX)
 _METHOD = ("gossip.algorithm", "run.mode")
 
 
@@ -343,10 +343,11 @@ def _words(keys: Iterable[str], row: Mapping[str, Any]) -> str:
 
 
 def _lookup(case: Case, key: str) -> Any:
-    """The value of a key in the resolved recipe or attack; None for a parameter that this case does
-    not set, and for all of an attack where nobody lies."""
+    """The value of a key in the resolved recipe, attack or link; None for a parameter that this
+    case does not set, and for all of an attack where nobody lies."""
     section, name, *inside = key.split(".")
-    value = getattr(case.attack if key.startswith(PREFIX) else getattr(case.recipe, section), name, None)
+    around = {attack.PREFIX: case.attack, link.PREFIX: case.link}
+    value = getattr(around[f"{section}."] if f"{section}." in around else getattr(case.recipe, section), name, None)
     for part in inside:
         value = value.get(part) if isinstance(value, Mapping) else None
     return value

@@ -5,12 +5,12 @@ A discrete-event loop. Nodes compute for a while, frames take a while, timers ar
 virtual seconds, so the order of events is a pure function of the recipe. Frames are built and
 parsed as on the wire. Nothing is lost; whoever wants that, wants the simulator.
 
-The clock: a local update takes COMPUTE_S. Under an asynchronous algorithm nodes are not in step:
-an update takes a uniform share of it, between 1 - JITTER and 1 + JITTER, drawn from (seed, node,
-round). A frame takes LATENCY_S. All nodes are there from the beginning, and exchange Hellos
-HELLO_S before they begin to train, as boards do while they wait for their peers. As on a board,
-frames that come while a node computes wait until it has stepped, unless the algorithm is
-asynchronous."""
+The clock: a local update takes COMPUTE_S, and a frame LATENCY_S, or what `link` says. Under an
+asynchronous algorithm nodes are not in step: an update takes a uniform share of it, between 1 -
+JITTER and 1 + JITTER, drawn from (seed, node, round). All nodes are there from the beginning, and
+exchange Hellos HELLO_S before they begin to train, as boards do while they wait for their peers. As
+on a board, frames that come while a node computes wait until it has stepped, unless the algorithm
+is asynchronous."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from typing import Any
 from edgegossip import frame as wire
 from edgegossip.codecs.keys import derive_key
 from edgegossip.engine.events import (
+    Arrived,
     ClosePeer,
     Effect,
     Event,
@@ -48,6 +49,7 @@ from edgegossip.engine.joining import Patience
 from edgegossip.engine.node import NodeConfig, NodeEngine
 from edgegossip.gossip.base import GossipAlgorithm, NodeView, Send
 from edgegossip.lab.study.attack import Attack, Boards, Deaf
+from edgegossip.lab.study.link import LinkModel
 from edgegossip.lab.study.measure import Recorder, Traffic
 from edgegossip.training.base import Workload
 from edgegossip.types import NodeId, PeerError, Round, UsageError, Vec
@@ -66,6 +68,7 @@ class _Node:
     joining: bool = True  # its first round has not begun
     timers: dict[Timer, int] = field(default_factory=dict)  # numbers of those in force; what was replaced has another
     loss: float = math.nan
+    sends_until_s: float = 0.0  # when all that it has sent is on its way
     shut: set[NodeId] = field(default_factory=set)  # liars that it takes nothing from any more
     finished: bool = False
 
@@ -82,10 +85,12 @@ class VirtualFleet:
         rounds: Round,
         progress: Callable[[Round], None] = lambda round: None,
         attack: Attack | None = None,
+        link: LinkModel | None = None,
     ) -> None:
         """`views` are of one run, one a node, in the order of its members; their boots are replaced
         by ones that the seed gives."""
-        self._algorithm, self._rounds, self._progress = algorithm, rounds, progress
+        self._algorithm, self._rounds, self._progress, self._link = algorithm, rounds, progress, link
+        self._compute_s = COMPUTE_S if link is None else link.compute_s
         self._boards = Boards(workloads, attack)
         views = [replace(v, topology=Deaf(v.topology)) if self._boards.lies(k) else v for k, v in enumerate(views)]
         self._nodes = [
@@ -108,6 +113,11 @@ class VirtualFleet:
     def models(self) -> list[Vec]:
         """Return the honest nodes' models, float32[n] each, in the order of the members."""
         return [node.engine.model for node in self._nodes[: self._boards.honest]]
+
+    @property
+    def now_s(self) -> float:
+        """Return the virtual seconds that have passed; nan where the links have no speed."""
+        return math.nan if self._link is None else self._now
 
     @property
     def train_loss(self) -> float:
@@ -155,9 +165,9 @@ class VirtualFleet:
 
     def _duration_s(self, node: _Node, round: Round) -> float:
         if not self._algorithm.asynchronous:
-            return COMPUTE_S
+            return self._compute_s
         share = derive_key(node.view.seed, node.view.index, round, _DURATION) / 2**64
-        return COMPUTE_S * (1 + JITTER * (2 * share - 1))
+        return self._compute_s * (1 + JITTER * (2 * share - 1))
 
     # -- what comes in
 
@@ -237,8 +247,15 @@ class VirtualFleet:
         data = b"".join(wire.build(send.frame))
         node.traffic.count(len(data), len(send.frame.body))
         receiver, event = self._nodes[self._index[send.to]], FrameReceived(node.view.node, data)
+        after_s = LATENCY_S
+        if self._link is not None:
+            node.sends_until_s = self._link.through_s(max(self._now, node.sends_until_s), len(data))
+            after_s = node.sends_until_s - self._now + self._link.latency_s
+            if send.frame.body:
+                arrived = Arrived(send.to, len(data), self._now, self._now + after_s + self._link.latency_s)
+                self._after(after_s + self._link.latency_s, lambda: self._take(node, arrived))
         if node.view.node not in receiver.shut:
-            self._after(LATENCY_S, lambda: self._take(receiver, event))
+            self._after(after_s, lambda: self._take(receiver, event))
 
     def _ended(self, node: _Node, ended: RoundEnded) -> None:
         assert self._recorder is not None

@@ -25,6 +25,7 @@ SCRIPTS = (
     "learning.js",
     "gantt.js",
     "links.js",
+    "rates.js",
     "compare.js",
     "events.js",
     "head.js",

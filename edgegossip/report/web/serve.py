@@ -31,7 +31,7 @@ import numpy as np
 from edgegossip.report.web.page import page
 from edgegossip.report.web.view import PageState, RunView, Table, names_of
 from edgegossip.security.https import MemberHandler, MemberServer
-from edgegossip.telemetry.records import METRICS
+from edgegossip.telemetry.records import METRICS, RATE_PREFIX
 from edgegossip.types import DataError, HostError
 from edgegossip.untrusted import request_target
 
@@ -243,6 +243,9 @@ def _of(table: Table, node: str) -> Iterator[Sample]:
             or (name.startswith("net/") and name.endswith("_bytes"))
         ):
             yield f"{metric_name(name)}_total", "counter", labels, float(known.sum())
+        elif name.startswith(RATE_PREFIX):
+            peer, _, unit = name.removeprefix(RATE_PREFIX).rpartition("_")
+            yield f"edgegossip_rate_{unit}", "gauge", f'{node},peer="{_escaped(peer)}"', float(known[-1])
         else:
             yield metric_name(name), "gauge", labels, float(known[-1])
 

@@ -200,7 +200,7 @@ def test_description_looks_inside_error_feedback():
 
 
 def test_cases():
-    wrappers = {"error-feedback", "per-tensor", "small-tensors"}
+    wrappers = {"auto", "error-feedback", "per-tensor", "small-tensors"}
     assert {case.name for case in default_cases()} == set(codecs.names()) - wrappers
     assert all(case.build(case.coders[0] if case.coders else None) for case in default_cases())
     assert parse_case("fp16").coders == () and parse_cases(["fp16"], ["raw"])[0].coders == ()

@@ -124,6 +124,10 @@ def _values(step, rounds, k, names, parts, rng, hot) -> dict[str, float | str]: 
         for peer in {names[k - 1], names[(k + 1) % len(names)]}:
             values[f"link/{peer}_bytes"] = 4 * (payload // 2 + 155)
             values[f"link/{peer}_s"] = 4 * float(parts["transmit"]) * (2.2 if {k, names.index(peer)} == {3, 4} else 1)
+    for peer in {names[k - 1], names[(k + 1) % len(names)]}:
+        slow = 0.1 if 0.3 < progress < 0.6 else 1.0
+        values[f"rate/{peer}_bits"] = 4.0 * slow * float(rng.lognormal(0, 0.05))
+        values[f"rate/{peer}_mbit"] = 8.0 * slow * float(rng.lognormal(0, 0.1))
     if step % max(1, rounds // 100) == 0:
         us = {part: round(1e6 * s) for part, s in parts.items()}
         sent = f"t{us['transmit'] // 3}w{us['wait'] // 2}t{us['transmit'] - us['transmit'] // 3}"

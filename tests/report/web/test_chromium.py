@@ -49,6 +49,8 @@ def test_every_plot_is_drawn_and_nobody_is_asked(browser, which, pages, request)
         "m-eval-accuracy",
         "gantt",
         "links",
+        "rates-bits",
+        "rates-mbit",
         "events",
         "m-sys-temperature-c",
         "boards",

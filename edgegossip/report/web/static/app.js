@@ -121,6 +121,7 @@ class App {
       if (has("time/round_s"))
         views.push(metricView(this, "time/round_s", "full", { note: "each board’s own rounds" }));
       views.push(ganttView(this), linksView(this), eventsView(this));
+      if (hasRates(run)) views.push(...RATES.map((rate) => ratesView(this, rate)));
       views.push(...FIRST.filter(has).map((name) => metricView(this, name, "half")));
       views.push(...sensorNames(run).map((name) => metricView(this, name, "third", { height: 170 })));
       views.push(anyView(this));

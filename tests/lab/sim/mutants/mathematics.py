@@ -151,13 +151,13 @@ pull *= np.float32(m.eta)""",
         "share-kept",
         "what a node hands over is not taken off its own mass",
         PUSH_SUM,
-        (Edit(PUSH + "Push.publish", "x -= parts[share]", "pass"),),
+        (Edit(PUSH + "Push.publish", "x -= part", "pass"),),
     ),
     Mutant(
         "share-taken-twice",
         "what a node hands over is taken off its own mass twice",
         PUSH_SUM,
-        (Edit(PUSH + "Push.publish", "x -= parts[share]", "x -= 2 * parts[share]"),),
+        (Edit(PUSH + "Push.publish", "x -= part", "x -= 2 * part"),),
     ),
     Mutant(
         "dead-share-handed-over",
@@ -168,7 +168,7 @@ pull *= np.float32(m.eta)""",
                 PUSH + "Push.publish",
                 "sent[key] = total",
                 """if not share:
-    x = x - m.eta * float(ctx.view.topology.matrix(ctx.round)[k, ctx.index]) * whole
+    x = x - m.eta * float(ctx.view.topology.matrix(ctx.round)[k, ctx.index]) * announced.public
 sent[key] = total""",
             ),
         ),

@@ -1,0 +1,99 @@
+"""`auto`: the rate is chosen for every message, by how fast its link is.
+
+It says what it is to be used for; `engine/rates.py` has the control, and asks for so many bytes
+(`Ctx.bytes`) a message. The messages are those of `dither`, or of `deadzone` where a scheme makes
+up for what they lose (`for_scheme`). They decode without knowing the rate, so nothing of it
+travels. Where nobody asks for bytes, as for `error`, the error is fixed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from typing_extensions import override
+
+from edgegossip.codecs.base import Body, Codec, Ctx, StatelessCodec
+from edgegossip.codecs.per_tensor import PerTensor
+from edgegossip.codecs.registry import Family, Param, check_fields
+from edgegossip.codecs.stepped import DeadZone, Dither, Stepped
+from edgegossip.layout import Layout
+from edgegossip.types import ConfigError, Vec
+
+NOMINAL_ERROR = 0.5  # where nobody asks for bytes; the averaging rate of gossip follows from it
+
+
+@dataclass(frozen=True, slots=True)
+class Auto(StatelessCodec):
+    """`dither` or `deadzone` at the rate that is asked for."""
+
+    error: float = 0.0
+    bytes: int = 0
+    seconds: float = 0.0
+    repaired: bool = False  # later messages make up for what one loses
+
+    name: ClassVar[str] = "auto"
+
+    def __post_init__(self) -> None:
+        check_fields(self, self.name, PARAMS)
+        if self.error and (self.bytes or self.seconds):
+            other = "bytes" if self.bytes else "seconds"
+            raise ConfigError(f"codec auto: error and {other} are both given, and error fixes the rate; leave out one")
+
+    @property
+    @override
+    def wire_id(self) -> int:
+        return DeadZone.wire_id if self.repaired else Dither.wire_id
+
+    @property
+    def adapts(self) -> bool:
+        """Whether the rate follows the link."""
+        return not self.error
+
+    @override
+    def encode(self, x: Vec, state: Layout, ctx: Ctx) -> tuple[Body, Layout]:
+        limits = [limit for limit in (self.bytes, ctx.bytes) if limit]
+        return self._at(min(limits, default=0)).encode(x, state, ctx)
+
+    @override
+    def decode(self, body: Body, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
+        return self._at(0).decode(body, layout, out, weight)
+
+    def check(self, body: Body, layout: Layout) -> None:
+        """Raise DecodeError unless it can be decoded; writes nothing."""
+        self._at(0).check(body, layout)
+
+    def _at(self, bytes: int) -> Stepped:
+        kind: type[Stepped] = DeadZone if self.repaired else Dither
+        if self.adapts and bytes:
+            return kind(bytes=bytes)
+        return kind(error=self.error or NOMINAL_ERROR)
+
+
+def for_scheme(codec: Codec[Any], repaired: bool) -> Codec[Any]:
+    """Return the codec of a scheme that makes up for what its messages lose, or does not; only
+    `auto` differs."""
+    if isinstance(codec, PerTensor):
+        return replace(codec, codecs=tuple(for_scheme(inside, repaired) for inside in codec.codecs))
+    return replace(codec, repaired=repaired) if isinstance(codec, Auto) else codec
+
+
+def chosen(codec: Codec[Any]) -> Auto | None:
+    """Return the codec whose rate is to be chosen, which may be that of most tensors only; None
+    where there is none."""
+    main = codec.codecs[0] if isinstance(codec, PerTensor) else codec
+    return main if isinstance(main, Auto) and main.adapts else None
+
+
+PARAMS = (
+    Param("error", 0.0, "fixed relative error; 0: the rate follows the link", low=0.0, high=16.0),
+    Param("bytes", 0, "most bytes of a message; 0: as many as pay", low=0, high=2**32),
+    Param("seconds", 0.0, "that a round's messages may be under way; 0: as long as pays", low=0.0, high=86_400.0),
+)
+
+
+def _make(**params: Any) -> Auto:
+    return Auto(**params)
+
+
+FAMILIES = (Family("auto", _make, "dither or deadzone at the rate that suits each link", PARAMS),)

@@ -1,0 +1,214 @@
+"""Laws of the control of rates, on links whose speed is known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgegossip.engine.rates import BEARS, COARSEST, Goal, Rates
+from edgegossip.gossip.base import Says
+
+VALUES = 200_000
+Speeds = Mapping[str, float]  # bytes/s of each link by itself
+
+
+def error_of(size: float, repaired: bool) -> float:
+    """About what dither and deadzone lose of a gradient."""
+    bits = 8 * size / VALUES
+    return math.exp(-2.1 * math.sqrt(bits)) if repaired else 0.25 * bits**-1.5
+
+
+class Network:
+    """Sends a round's messages, all handed over at once, over links of their own behind one
+    uplink, which lets them through side by side or one after the other."""
+
+    def __init__(self, goal: Goal, uplink: float = math.inf, in_turn: bool = False, delay_s: float = 0.0) -> None:
+        self.rates, self.uplink, self.in_turn, self.delay_s = Rates(goal), uplink, in_turn, delay_s
+        self.now_s = 0.0
+
+    def round(self, speeds: Speeds, compute_s: float = 1.0) -> dict[str, int]:
+        """Return what was planned; time goes on until the last message is there."""
+        allowed = self.rates.plan(speeds, compute_s)
+        self.rates.told(min(allowed.values()), error_of(min(allowed.values()), self.rates.goal.says is Says.REPAIRED))
+        self.now_s += compute_s
+        ends = self._in_turn(allowed, speeds) if self.in_turn else self._side_by_side(allowed, speeds)
+        for peer, end_s in sorted(ends.items(), key=lambda item: item[1]):
+            self.rates.arrived(peer, allowed[peer], self.now_s, self.now_s + end_s + self.delay_s)
+        self.seconds = max(ends.values()) + self.delay_s
+        self.now_s += self.seconds
+        return allowed
+
+    def _in_turn(self, allowed: Mapping[str, int], speeds: Speeds) -> dict[str, float]:
+        ends, at = {}, 0.0
+        for peer, size in allowed.items():
+            at += size / self.uplink
+            ends[peer] = max(at, size / speeds[peer])
+        return ends
+
+    def _side_by_side(self, allowed: Mapping[str, int], speeds: Speeds) -> dict[str, float]:
+        left, ends, at = {p: float(b) for p, b in allowed.items()}, dict[str, float](), 0.0
+        while left:
+            paces, capacity = {}, self.uplink
+            for n, peer in enumerate(sorted(left, key=lambda p: speeds[p])):  # max-min
+                paces[peer] = min(speeds[peer], capacity / (len(left) - n))
+                capacity -= paces[peer]
+            step = min(left[p] / paces[p] for p in left)
+            at += step
+            for peer in list(left):
+                left[peer] -= paces[peer] * step
+                if left[peer] < 1e-6:
+                    del left[peer]
+                    ends[peer] = at
+        return ends
+
+
+def goal(repaired: bool = True, apart: bool = False, seconds: float = 0.0, most_bytes: int = 0) -> Goal:
+    says = Says.REPAIRED if repaired else Says.UPDATES
+    return Goal(VALUES, Says.MODELS if apart else says, most_bytes, seconds)
+
+
+def least(wanted: Goal) -> int:
+    return VALUES // (256 if wanted.says is Says.REPAIRED else 32)
+
+
+speeds = st.floats(2e3, 2e7)
+goals = st.builds(goal, repaired=st.booleans(), apart=st.booleans(), seconds=st.sampled_from((0.0, 0.05, 0.5, 5.0)))
+
+
+@given(goals, speeds, st.floats(0.0, 0.05), st.floats(0.01, 10.0))
+def test_on_a_constant_link_it_comes_to_rest(wanted: Goal, speed: float, delay_s: float, compute_s: float) -> None:
+    network = Network(wanted, delay_s=delay_s)
+    found = [network.round({"b": speed}, compute_s)["b"] for _ in range(60)]
+    assert len(set(found[-20:])) == 1
+
+
+@given(st.booleans(), st.booleans(), st.floats(1e5, 1e6), st.floats(0.1, 1.0))
+def test_a_limit_of_seconds_is_kept_and_used(repaired: bool, apart: bool, speed: float, seconds: float) -> None:
+    network = Network(goal(repaired, apart, seconds))
+    for _ in range(20):
+        network.round({"b": speed, "c": 2 * speed})
+    most = 8 * VALUES / 8 / speed
+    assert min(0.75 * seconds, 0.95 * most) <= network.seconds <= seconds
+
+
+def cost(size: float, says: Says, speed: float, compute_s: float) -> float:
+    """Seconds to the same model."""
+    repaired = says is Says.REPAIRED
+    e = error_of(size, repaired) ** 2
+    noise = e / (1 - e) if repaired else e
+    rounds = math.inf if repaired and e > 1.11 * COARSEST**2 else 1 + noise / BEARS[says]
+    return (compute_s + size / speed) * rounds
+
+
+def least_cost(says: Says, *args: Any) -> float:
+    smallest = VALUES / (256 if says is Says.REPAIRED else 32)
+    return min(cost(min(VALUES, smallest * 2 ** (k / 16)), says, *args) for k in range(129))
+
+
+@given(st.booleans(), st.booleans(), st.floats(2e5, 1e6), st.floats(0.1, 2.0))
+def test_ten_times_slower_and_back(repaired: bool, apart: bool, fast: float, compute_s: float) -> None:
+    """Within ten rounds it is where it should be."""
+    network = Network(goal(repaired, apart))
+    says = network.rates.goal.says
+    for speed in (fast, fast / 10, fast):
+        for _ in range(10):
+            found = network.round({"b": speed, "c": speed}, compute_s)["b"]
+        assert cost(found, says, speed, compute_s) <= 1.05 * least_cost(says, speed, compute_s)
+
+
+@given(st.booleans(), st.booleans(), st.floats(3e5, 4e5))
+def test_ten_times_slower_and_back_with_a_limit(repaired: bool, apart: bool, fast: float) -> None:
+    network = Network(goal(repaired, apart, seconds=0.5))
+    for speed in (fast, fast / 10, fast):
+        for _ in range(10):
+            network.round({"b": speed, "c": speed})
+        assert 0.75 * 0.5 <= network.seconds <= 0.5
+
+
+@given(st.floats(1.0, 1e9), st.floats(1.0, 1e9), goals)
+def test_it_never_stalls_and_never_floods(before: float, after: float, wanted: Goal) -> None:
+    network = Network(wanted)
+    for speed in (before, after):
+        for _ in range(5):
+            assert least(wanted) <= network.round({"b": speed})["b"] <= VALUES
+
+
+@given(st.integers(2, 8), st.floats(1e5, 1e6), st.booleans(), st.sampled_from((0.0, 0.5)))
+def test_neighbours_share_an_uplink_alike(boards: int, uplink: float, in_turn: bool, seconds: float) -> None:
+    network = Network(goal(apart=True, seconds=seconds), uplink, in_turn)
+    all_alike = {f"b{k}": math.inf for k in range(boards)}
+    network.rates.plan(all_alike, 1.0)
+    network.rates.links["b0"].allowed *= 4.0  # whatever it was before
+    for _ in range(25):
+        found = network.round(all_alike)
+    assert max(found.values()) <= 1.25 * min(found.values())
+    if seconds:
+        assert sum(found.values()) <= seconds * uplink * 1.01 or min(found.values()) == VALUES // 32
+
+
+@given(st.floats(1e5, 4e5), st.booleans())
+def test_a_slow_neighbour_holds_back_nobody(fast: float, in_turn: bool) -> None:
+    network = Network(goal(apart=True, seconds=0.5), in_turn=in_turn)
+    for _ in range(25):
+        found = network.round({"fast": fast, "slow": fast / 10, "other": fast})
+    assert found["fast"] == pytest.approx(0.5 * fast, rel=0.3)
+    assert found["slow"] == pytest.approx(0.05 * fast, rel=0.3) or found["slow"] == VALUES // 32
+
+
+def test_a_neighbour_that_is_slow_no_more_gets_what_the_others_get_and_costs_them_nothing() -> None:
+    network = Network(goal(apart=True, seconds=0.5))
+    found = [network.round({"a": 2e5, "b": 2e4 if k < 20 else 2e5, "c": 2e5}) for k in range(35)]
+    assert all(one["a"] >= 0.5 * found[19]["a"] for one in found[20:])
+    assert found[19]["b"] < 0.2 * found[19]["a"] and found[-1]["b"] == found[-1]["a"]
+
+
+def test_where_all_get_the_same_the_slowest_decides() -> None:
+    network = Network(goal(seconds=0.5))
+    for _ in range(10):
+        found = network.round({"fast": 1e6, "slow": 1e5})
+    assert found["fast"] == found["slow"] == pytest.approx(5e4, rel=0.2)
+
+
+@given(st.booleans(), st.floats(1e4, 1e6), st.floats(0.1, 3.0))
+def test_without_a_limit_it_finds_what_is_quickest(repaired: bool, speed: float, compute_s: float) -> None:
+    """Within 5 % of the best number of bytes that there is."""
+    network = Network(goal(repaired))
+    says = network.rates.goal.says
+    for _ in range(30):
+        found = network.round({"b": speed}, compute_s)["b"]
+    assert cost(found, says, speed, compute_s) <= 1.05 * least_cost(says, speed, compute_s)
+
+
+@given(st.booleans(), st.floats(0.01, 0.3))
+def test_delay_is_not_taken_for_want_of_speed(repaired: bool, delay_s: float) -> None:
+    """Small messages over a fast link with delay: fewer bytes would gain nothing."""
+    network = Network(goal(repaired), delay_s=delay_s)
+    says = network.rates.goal.says
+    for _ in range(30):
+        found = network.round({"b": 1e8}, compute_s=0.01)["b"]
+    assert cost(found, says, 1e8, 0.01 + delay_s) <= 1.05 * least_cost(says, 1e8, 0.01 + delay_s)
+
+
+def test_bytes_are_never_exceeded() -> None:
+    network = Network(goal(most_bytes=10_000))
+    assert max(network.round({"b": 1e9})["b"] for _ in range(20)) == 10_000
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.5])
+def test_noise_does_not_move_it_far(seconds: float) -> None:
+    network = Network(goal(seconds=seconds))
+    found = [network.round({"b": 2e5 * (1.0, 0.8, 1.25, 0.9)[k % 4]})["b"] for k in range(60)][20:]
+    assert max(found) <= 1.5 * min(found)
+
+
+def test_a_neighbour_that_comes_later_gets_what_the_others_get() -> None:
+    network = Network(goal(apart=True, seconds=0.5))
+    for _ in range(10):
+        network.round({"b": 1e5})
+    found = network.round({"b": 1e5, "c": 1e5})
+    assert found["c"] == found["b"]
