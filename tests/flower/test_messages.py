@@ -30,8 +30,8 @@ def _data(channel: Channel = CHANNEL) -> bytes:
 
 
 def test_round_trip() -> None:
-    frame, x = CHANNEL.open(_data(), Kind.UPDATE, 3)
-    np.testing.assert_array_equal(x, X)
+    frame = CHANNEL.check(_data(), Kind.UPDATE, 3)
+    np.testing.assert_array_equal(CHANNEL.codec.decode(frame.body, LAYOUT), X)
     assert frame.aux[Aux.EXAMPLES] == 10.0
 
 
@@ -52,7 +52,7 @@ def test_array_is_opaque_to_flower() -> None:
 )
 def test_frame_for_somebody_else_is_refused(change: dict[str, object], reason: str) -> None:
     with pytest.raises(PeerError, match=reason):
-        CHANNEL.open(_data(replace(CHANNEL, **change)), Kind.UPDATE, 3)  # type: ignore[arg-type]
+        CHANNEL.check(_data(replace(CHANNEL, **change)), Kind.UPDATE, 3)  # type: ignore[arg-type]
 
 
 def test_not_finite_is_our_own_mistake_when_sent() -> None:
