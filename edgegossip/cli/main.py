@@ -42,7 +42,7 @@ COMMANDS = {
     "calibrate": "edgegossip.cli.scale",
     "doctor": "edgegossip.cli.doctor",
 }
-_AGAIN_S = 0.05
+_AGAIN_S = 0.5
 
 
 class _LazyGroup(click.Group):
@@ -75,7 +75,6 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     traceback."""
     for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
         signal.signal(signum, _terminate)
-    sys.unraisablehook = _unraisable
     try:
         result = cli.main(args=None if argv is None else list(argv), prog_name="edgegossip", standalone_mode=False)
         code = result if isinstance(result, int) else 0
@@ -99,6 +98,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
             code = _fail("interrupted", EXIT_INTERRUPTED)
         else:
             code = _fail(f"unexpected {type(error).__name__}: {error} ({hint})", EXIT_BUG)
+    signal.setitimer(signal.ITIMER_REAL, 0)  # what comes again has come
     # A board that failed may still compute an update. The interpreter would wait for it; and were
     # its thread a daemon, torch would abort the process.
     if any(thread.name.startswith(COMPUTE_THREAD_PREFIX) for thread in threading.enumerate()):
@@ -115,23 +115,18 @@ def _fail(text: str, code: int) -> int:
 
 def _terminate(signum: int, frame: FrameType | None) -> None:
     """SIGTERM, and SIGHUP of a closed terminal, end a command as Ctrl-C does, so that it takes its
-    boards down with it."""
-    raise KeyboardInterrupt
+    boards down with it.
+
+    Python drops what is raised in a finaliser, in the callback of a weak reference, and in C code
+    that takes any error for a no. So the interrupt comes again, unless it is under way."""
+    signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
+    if signum != signal.SIGALRM or not _comes_of_interrupt(sys.exc_info()[1]):
+        raise KeyboardInterrupt
 
 
-def _unraisable(what: sys.UnraisableHookArgs) -> None:
-    """Let an interrupt come again that met a finaliser or the callback of a weak reference, where
-    Python drops it."""
-    if issubclass(what.exc_type, KeyboardInterrupt):
-        signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
-    else:
-        sys.__unraisablehook__(what)
-
-
-def _comes_of_interrupt(error: BaseException) -> bool:
-    """Return whether an interrupt was under way when this was raised: one in the middle of
-    `threading`'s own code leaves a lock there that is released twice."""
-    cause = error.__context__
-    while cause is not None and not isinstance(cause, KeyboardInterrupt):
-        cause = cause.__context__
-    return cause is not None
+def _comes_of_interrupt(error: BaseException | None) -> bool:
+    """Return whether this is an interrupt, or was raised while one was under way: one in the middle
+    of `threading`'s own code leaves a lock there that is released twice."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None

@@ -29,6 +29,24 @@ def callback():
     del watched
     time.sleep(60)
 
+def dropped():
+    class Attribute:
+        @property
+        def attribute(self):
+            try:
+                signal.raise_signal(signal.SIGTERM)
+            except KeyboardInterrupt:
+                pass  # as C code does that takes any error for a no
+    Attribute().attribute
+    time.sleep(60)
+
+def cleaning():
+    try:
+        signal.raise_signal(signal.SIGTERM)
+    finally:
+        time.sleep(1.2)  # longer than until it comes again
+        click.echo("cleaned up", err=True)
+
 def lock():
     condition = threading.Condition()
     with condition:
@@ -49,7 +67,7 @@ def command(where):
 MAIN = "import sys; from edgegossip.cli import main; main.COMMANDS['command'] = 'own'; main.main(sys.argv[1:])"
 
 
-@pytest.mark.parametrize("where", ["finaliser", "callback", "lock", "sleep", "bug"])
+@pytest.mark.parametrize("where", ["finaliser", "callback", "dropped", "cleaning", "lock", "sleep", "bug"])
 def test_an_interrupt_is_never_lost(where: str, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(COMMAND)
     command = [sys.executable, "-c", MAIN, "command", where]
@@ -57,4 +75,5 @@ def test_an_interrupt_is_never_lost(where: str, tmp_path: Path) -> None:
     if where == "bug":
         assert done.returncode == 1 and "unexpected RuntimeError" in done.stderr
     else:
-        assert done.returncode == 130 and done.stderr.strip() == "edgegossip: interrupted"
+        told = [line for line in done.stderr.splitlines() if line.startswith(("edgegossip:", "cleaned"))]
+        assert done.returncode == 130 and told == ["cleaned up"] * (where == "cleaning") + ["edgegossip: interrupted"]
