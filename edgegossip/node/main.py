@@ -390,7 +390,7 @@ class Parent:
         """Return the first line, a JSON object of the other boards' addresses. Waits for it."""
         with self._news:
             while not self._lines:
-                self._news.wait()
+                self._news.wait(BEAT_S)  # a signal that comes just before a wait does not end it
             line = self._lines.pop(0)
         return {str(name): str(address) for name, address in json.loads(line).items()}
 
