@@ -146,7 +146,7 @@ def _row(group: Sequence[Case], results: Sequence[Result], target: float) -> Row
 
 def _to_target(result: Result, target: float) -> Result:
     """What a run took up to its first test at which the averaged model had the accuracy."""
-    rounds = [*(entry["round"] for entry in result["curve"]), result["rounds"]]
+    rounds = [*(entry["round"] + 1 for entry in result["curve"]), result["rounds"]]
     tests = zip(rounds, _learning(result, "accuracy"), strict=True)
     for round, (sent_bytes, accuracy) in tests:
         if accuracy >= target:

@@ -77,7 +77,7 @@ def test_rounds_and_bytes_to_a_target_are_over_the_runs_that_reached_it() -> Non
         run["curve"][0]["accuracy"] = at_first
     found = {c.key: run for c, run in zip(cases, runs, strict=True)}
     some, none = summary.rows(cases, found, target=0.625)
-    assert (some["reached"], some["target_rounds"], some["target_bytes"]) == (2, 4.0, 150.0)
+    assert (some["reached"], some["target_rounds"], some["target_bytes"]) == (2, 4.5, 150.0)
     assert (none["reached"], none["target_rounds"], none["target_bytes"]) == (0, None, None)
     head, _, first, second, *_ = summary.as_text([some, none]).splitlines()
     assert head.split("  ")[-1].strip() == "sent/node to target" and "rounds to target" in head
