@@ -85,7 +85,7 @@ def main() -> None:
     machine = environment([])
     commit = arguments.commit or subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], text=True).strip()
     document: dict[str, Any] = {
-        "source": {"machine": machine["cpu"], "isa": machine["isa"], "commit": commit, "dirty": False},
+        "source": {"machine": machine["cpu"], "isa": machine["isa"], "commit": commit, "dirty": machine["dirty"]},
         "tables": [],
     }
     series: list[plots.Series] = []
