@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from edgegossip import codecs, frame, gossip
+from edgegossip.codecs.base import Codec
 from edgegossip.engine.events import (
     Checkpoint,
     ClosePeer,
@@ -67,13 +68,14 @@ class Board:
     deadline_s: float = 30.0
     patience: Patience = field(default_factory=lambda: Patience(grace_s=3.0))
     members: tuple[str, ...] = NAMES
+    codec: Codec[Any] = field(default_factory=lambda: codecs.get("fp32"))
 
     def __post_init__(self) -> None:
         built = topology_of(self.topology, len(self.members))
         index = self.members.index(self.name)
         config = NodeConfig.of(self.name, self.members, built, self.rounds, self.restarted)
         self.view = NodeView(
-            self.name, self.members, built, LAYOUT, codecs.get("fp32"), RUN_ID, 1, self.deadline_s, boot=index + 1
+            self.name, self.members, built, LAYOUT, self.codec, RUN_ID, 1, self.deadline_s, boot=index + 1
         )
         self.engine = NodeEngine(gossip.get(self.algorithm, **self.params), config, self.patience, self.remote)
         self.now_s, self.timers = 0.0, dict[Timer, float]()

@@ -8,10 +8,12 @@ import math
 import numpy as np
 import pytest
 
-from edgegossip import frame
+from edgegossip import codecs, frame
+from edgegossip.codecs import auto
 from edgegossip.engine.events import (
     Accepted,
     Adopted,
+    Arrived,
     CaughtUp,
     Failed,
     Finished,
@@ -70,6 +72,26 @@ def test_a_round_is_an_update_an_exchange_and_a_poll() -> None:
     assert board.ended[0].done.round == 0 and not board.ended[0].last and board.ended[0].local.loss == 1.0
     assert board.question == Train(board.engine.model, 1)
     assert Timer.DEADLINE not in board.timers and Timer.ANNOUNCE not in board.timers
+
+
+def test_a_codec_that_leaves_the_rate_is_told_what_its_links_are_good_for() -> None:
+    codec = auto.for_scheme(codecs.get("auto"), repaired=False)
+    boards = [Board(name, codec=codec).begin() for name in "abcd"]
+    board = boards[0]
+    assert not board.log or ("rate" not in dict(board.log))
+    for round in range(3):
+        deliver(*boards)
+        for other in boards:
+            other.now_s = 10.0 * round + 1.0
+            other.update(0.1)
+        assert board.engine.stage is Stage.EXCHANGING or board.ended
+        start_s = 10.0 * round + 1.0
+        board.give(Arrived("b", 1000, start_s, start_s + 0.5), Arrived("d", 1000, start_s, start_s + 0.5))
+        deliver(*boards)
+    rates = board.ended[-1].rates
+    assert set(rates) == {"rate/b_bits", "rate/b_mbit", "rate/d_bits", "rate/d_mbit"}
+    assert rates["rate/b_mbit"] > 0 and boards[1].ended[-1].rates == {}
+    assert any(name == "rate" and "a sends b" in text for name, text in board.log)
 
 
 def test_every_state_that_an_algorithm_lets_go_of_comes_out_and_another_process_goes_on_from_it() -> None:

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgegossip.engine.rates import BEARS, COARSEST, Goal, Rates
+from edgegossip import codecs
+from edgegossip.engine.rates import BEARS, COARSEST, Goal, Rates, rates_for
 from edgegossip.gossip.base import Says
 
 VALUES = 200_000
@@ -212,3 +213,40 @@ def test_a_neighbour_that_comes_later_gets_what_the_others_get() -> None:
         network.round({"b": 1e5})
     found = network.round({"b": 1e5, "c": 1e5})
     assert found["c"] == found["b"]
+
+
+def test_news_and_figures_are_of_links_that_were_measured() -> None:
+    net = Network(goal())
+    assert net.rates.figures() == {} and list(net.rates.news()) == []
+    net.rates.plan({"a": 1e5, "c": 1e5}, 1.0)  # to c nothing arrives
+    allowed = net.round({"a": 1e5, "b": 1e5})
+    news = dict(net.rates.news())
+    assert set(news) == {"a", "b"} and "its link carries 0.8 Mbit/s" in news["a"]
+    assert list(net.rates.news()) == []  # once
+    figures = net.rates.figures()
+    assert set(figures) == {"rate/a_bits", "rate/a_mbit", "rate/b_bits", "rate/b_mbit"}
+    assert figures["rate/a_mbit"] == pytest.approx(0.8)
+    assert figures["rate/a_bits"] == pytest.approx(8 * allowed["a"] / VALUES, rel=1e-3)
+
+
+def test_an_error_that_is_no_number_or_not_known_moves_nothing() -> None:
+    rates = Rates(goal())
+    first = rates.plan(["a"], 1.0)["a"]
+    rates.told(first, math.nan)
+    rates.arrived("a", first, 0.0, 10.0)
+    assert rates.plan(["a"], 1.0)["a"] == first
+
+
+def test_a_message_that_says_nothing_is_followed_by_a_finer_one() -> None:
+    rates = Rates(goal())
+    first = rates.plan(["a"], 1.0)["a"]
+    rates.told(first, 1.5)
+    rates.arrived("a", first, 0.0, 0.01)
+    assert rates.plan(["a"], 1.0)["a"] > first
+
+
+def test_only_a_codec_that_leaves_the_rate_has_a_control() -> None:
+    made = rates_for(codecs.get("auto", seconds=2.0), VALUES, Says.UPDATES)
+    assert made is not None and made.goal == Goal(VALUES, Says.UPDATES, 0, 2.0)
+    for codec in (codecs.get("fp32"), codecs.get("auto", error=0.5)):
+        assert rates_for(codec, VALUES, Says.UPDATES) is None

@@ -8,10 +8,10 @@ import pytest
 from edgegossip import codecs
 from edgegossip import frame as wire
 from edgegossip.codecs.base import Ctx
-from edgegossip.engine.server_frames import Channel, Downlink, Replica
+from edgegossip.engine.server_frames import COORDINATOR, Channel, Downlink, Replica, Uplink
 from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.layout import SUMS, Layout, TensorSpec
-from edgegossip.types import ConfigError, PeerError, UsageError
+from edgegossip.types import ConfigError, LocalUpdate, PeerError, UsageError
 
 LAYOUT = Layout.of([TensorSpec("a", (40, 10)), TensorSpec("b", (9,))])
 RUN = b"r" * 16
@@ -144,3 +144,14 @@ def test_only_a_frame_of_the_kind_and_round_that_is_due_is_opened() -> None:
         channel.check(_bytes(frame), Kind.MODEL, 3)
     with pytest.raises(PeerError, match="the frame is of round 3, this is round 4"):
         channel.check(_bytes(frame), Kind.UPDATE, 4)
+
+
+def test_a_board_s_update_takes_what_its_link_is_good_for() -> None:
+    update = LocalUpdate(np.zeros(LAYOUT.size, np.float32), 0.1, 1.0, 10, 1)
+    fixed = Uplink(Channel.of(LAYOUT, RUN, codecs.get("fp32")), "b0")
+    fixed.arrived(1000, 0.0, 0.0, 1.0)
+    assert fixed.with_rate(update, 1.0) is update
+    free = Uplink(Channel.of(LAYOUT, RUN, codecs.get("auto", seconds=1.0)), "b0")
+    before = free.with_rate(update, 1.0).allowed[COORDINATOR]
+    free.arrived(before, 0.5, 0.0, before / 1e6)  # a megabyte a second
+    assert before < free.with_rate(update, 1.0).allowed[COORDINATOR] <= 2 * before
