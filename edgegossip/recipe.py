@@ -192,6 +192,9 @@ class TrainingSection:
     milestones: list[float] = option(
         [0.5, 0.75], "schedule = step: shares of the run after which lr drops", low=0.0, high=1.0
     )
+    step_rounds: int = option(
+        0, "schedule = step: lr drops each so many rounds; 0: at the milestones", low=0, high=1_000_000, later=True
+    )
     step_factor: float = option(0.1, "schedule = step or plateau: factor at each milestone or drop", low=1e-6, high=1.0)
     device: str = option("auto", "cpu, cuda, cuda:N or mps; auto: a GPU that torch sees, else the CPU", later=True)
     precision: str = option(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -136,7 +136,8 @@ class ElastiClState:
     layout: Layout
     rule: LevelRule | None = None
     loss: float | None = None
-    levels: int = 0  # of the last message that brought a loss; 0: none did
+    levels: int = 0  # of the interval; 0: no message has brought a loss
+    sent_bits: int = 0  # in the interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +154,9 @@ class ElastiCl(QuantisedBodies[ElastiClState]):
     body, so a receiver needs to know nothing of the rule. Unbiased; |Q(v_i) - v_i| <= N / s
     with N the L2 norm of v_i's tensor, and a float32's rounding.
 
+    The levels stay for an interval in which `interval_bits` (the paper's B_0) are sent; with 0
+    they are chosen anew each time.
+
     Who computes it: in the paper the server, for all; what it sends arrives as `Ctx.levels` and
     is taken as it is. Without one (deviation) every sender follows its own losses, f <-
     smoothing f + (1 - smoothing) loss. Deviation: the norm is taken over each tensor, not over
@@ -162,6 +166,7 @@ class ElastiCl(QuantisedBodies[ElastiClState]):
 
     s0: int = 127
     smoothing: float = 0.9
+    interval_bits: float = 0.0
     stage: EntropyCoder = "auto"
     name: ClassVar[str] = "elasticl"
     wire_id: ClassVar[int] = 8
@@ -183,7 +188,8 @@ class ElastiCl(QuantisedBodies[ElastiClState]):
         s = ctx.levels or state.levels or self.s0
         if not 1 <= s <= MAX_LEVELS:
             raise UsageError(f"elasticl has 1 to {MAX_LEVELS} levels, not {s}")
-        return encode_body(x, state.layout, _quantiser(s), ctx.key, self.stage, head=_LEVELS_HEAD.pack(s)), state
+        body = encode_body(x, state.layout, _quantiser(s), ctx.key, self.stage, head=_LEVELS_HEAD.pack(s))
+        return body, replace(state, sent_bits=state.sent_bits + 8 * len(body))
 
     @override
     def reader(self, body: Body, layout: Layout) -> Reader:
@@ -196,6 +202,8 @@ class ElastiCl(QuantisedBodies[ElastiClState]):
             return state
         loss = smooth_loss(state.loss, ctx.loss, self.smoothing)
         rule = state.rule or LevelRule(self.s0, ctx.lr, loss)
+        if state.levels and state.sent_bits < self.interval_bits:
+            return replace(state, rule=rule, loss=loss)
         return ElastiClState(state.layout, rule, loss, levels_for(rule, loss, ctx.lr))
 
 
@@ -217,6 +225,7 @@ def _quantiser(s: int) -> Quantiser:
 _ELASTICL_PARAMS = (
     Param("s0", 127, "levels at the start", low=1, high=MAX_LEVELS),
     Param("smoothing", 0.9, "share of the old smoothed loss in the new one", low=0.0, high=0.9999),
+    Param("interval_bits", 0.0, "bits that a board sends between two choices of levels; 0: none", low=0.0, high=1e15),
     CODER,
 )
 

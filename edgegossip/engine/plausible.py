@@ -280,7 +280,8 @@ class ServerLevels:
     the paper has it, at the server.
 
     Sudharsan et al. 2021, equations 3 and 4. The state is `loss` f_k, and (f_0, eta_0) from the
-    first round; it goes into checkpoints.
+    first round; it goes into checkpoints. Levels stay for an interval in which a board sends B_0
+    bits; with 0 they are chosen each round.
 
     One board that claims a wild loss must not decide for all. So the mean is of losses that are
     taken as at most SPREAD times as large or small as their median; with fewer than three boards
@@ -303,11 +304,15 @@ class ServerLevels:
     lr: float | None = None  # eta_k
     # losses and rates of the first rounds; None: f_0 and eta_0 stay as they are
     first_claims: tuple[tuple[float, float], ...] | None = ()
+    interval_bits: float = 0.0  # B_0
+    sent_bits: float = 0.0  # by a board since `levels` were chosen
 
     @classmethod
     def of(cls, codec: Codec[Any]) -> ServerLevels | None:
         """Return the rule as a run begins with it; None for a codec without one."""
-        return cls(codec.s0, codec.smoothing) if isinstance(codec, ElastiCl) else None
+        if not isinstance(codec, ElastiCl):
+            return None
+        return cls(codec.s0, codec.smoothing, interval_bits=codec.interval_bits)
 
     def aux(self) -> dict[int, float]:
         """Return what goes down beside the model."""
@@ -332,8 +337,11 @@ class ServerLevels:
         loss = smooth_loss(self.loss, mean, self.smoothing)
         found = replace(self, loss=loss, first=self.first or (loss, lr), lr=lr)._corrected(frames)
         assert found.loss is not None and found.first is not None
+        sent_bits = self.sent_bits + 8.0 * median_low(sorted(len(f.body) for f in frames))
+        if self.levels and sent_bits < self.interval_bits:
+            return replace(found, sent_bits=sent_bits)
         f0, eta0 = found.first
-        return replace(found, levels=levels_for(LevelRule(self.s0, eta0, f0), found.loss, lr))
+        return replace(found, levels=levels_for(LevelRule(self.s0, eta0, f0), found.loss, lr), sent_bits=0.0)
 
     def _rate(self, rates: Sequence[float], planned: float | None) -> float:
         if len(rates) >= ENOUGH:

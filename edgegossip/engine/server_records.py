@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from numpy.typing import NDArray
@@ -78,10 +78,12 @@ class Progress:
                 if found[name] is not None:
                     layout.check(found[name])
             if levels is not None and found["levels"] is not None:
-                loss, first, count, lr, claims = found["levels"]
+                loss, first, count, lr, claims, sent_bits = found["levels"]
                 first_claims = None if claims is None else tuple((float(f), float(eta)) for f, eta in claims)
                 pair = (float(first[0]), float(first[1])) if first else None
-                levels = ServerLevels(levels.s0, levels.smoothing, loss, pair, count, lr, first_claims)
+                levels = replace(
+                    levels, loss=loss, first=pair, levels=count, lr=lr, first_claims=first_claims, sent_bits=sent_bits
+                )
             return cls(
                 int(found["round"]),
                 found["model"],
@@ -101,7 +103,7 @@ class Progress:
 
 def _plain_levels(levels: ServerLevels) -> list[Any]:
     first_claims = None if levels.first_claims is None else [list(pair) for pair in levels.first_claims]
-    return [levels.loss, list(levels.first or ()), levels.levels, levels.lr, first_claims]
+    return [levels.loss, list(levels.first or ()), levels.levels, levels.lr, first_claims, levels.sent_bits]
 
 
 Faults = tuple[tuple[NodeId, str], ...]  # boards that did not evaluate, and why

@@ -23,7 +23,8 @@ def learning_rate(section: TrainingSection, round: int, rounds: int) -> float:
 
     Schedules, of which `done` is the share of the rounds before this one:
         constant    lr
-        step        lr step_factor^(milestones passed); a milestone is a share of the rounds
+        step        lr step_factor^(milestones passed); a milestone is a share of the rounds, or
+                    each `step_rounds` rounds are one
         cosine      lr (1 + cos(pi done)) / 2; Loshchilov, Hutter 2017, equation 5 with one period
         one-cycle   along a cosine from lr / 25 up to lr where done < 0.3, then along another down
                     to lr / 250,000; Smith, Topin 2018
@@ -40,7 +41,8 @@ def learning_rate(section: TrainingSection, round: int, rounds: int) -> float:
         return section.lr * (round + 1) / (section.warmup + 1)
     round, rounds = round - section.warmup, max(1, rounds - section.warmup)
     if section.schedule == "step":
-        passed = sum(round >= share * rounds for share in section.milestones)
+        every = section.step_rounds
+        passed = round // every if every else sum(round >= share * rounds for share in section.milestones)
         return section.lr * section.step_factor**passed
     if section.schedule == "cosine":
         return _cosine(section.lr, 0.0, round / rounds)

@@ -68,6 +68,17 @@ def test_elasticl_levels_follow_loss_and_learning_rate() -> None:
     assert found == [10, 10, 10, 10, 20, 100, 50, 32767, 1, 1]
 
 
+def test_elasticl_keeps_its_levels_for_an_interval_of_sent_bits() -> None:
+    layout, x = layout_of(64), normal(64)
+    codec = codecs.get("elasticl", s0=3, smoothing=0.0, stage="raw", interval_bits=1000)
+    state, levels = codec.init(layout), []
+    for round in range(6):
+        body, state = codec.encode(x, state, codecs.Ctx(1, 0, 4.0 / 4.0**round, 0.1))
+        levels.append(int.from_bytes(bytes(body)[:2], "little"))
+        assert round == 5 or 200 < 8 * len(body) < 250
+    assert levels == [3, 3, 3, 3, 3, 96]
+
+
 def test_elasticl_smooths_the_loss() -> None:
     codec, layout, x = codecs.get("elasticl", s0=100, smoothing=0.5), layout_of(9), normal(9)
     state, smooth = codec.init(layout), None

@@ -239,9 +239,9 @@ def test_an_evaluation_that_is_no_loss_makes_no_sense_before_any_loss_is_known_e
 # Levels
 
 
-def _frame(loss: float, examples: float, lr: float) -> Frame:
+def _frame(loss: float, examples: float, lr: float, body: bytes = b"") -> Frame:
     aux = {Aux.LOSS: loss, Aux.EXAMPLES: examples, Aux.LEARNING_RATE: lr}
-    return Frame(Kind.UPDATE, 1, b"", LAYOUT.hash, b"r" * 16, 0, 1, 1, b"", dict(aux))
+    return Frame(Kind.UPDATE, 1, b"", LAYOUT.hash, b"r" * 16, 0, 1, 1, body, dict(aux))
 
 
 def test_levels_follow_the_mean_loss_and_the_learning_rate() -> None:
@@ -253,6 +253,18 @@ def test_levels_follow_the_mean_loss_and_the_learning_rate() -> None:
     assert rule.levels == levels_for(LevelRule(20, 0.1, 2.5), 1.5, 0.05) == 13
     assert rule.after([]) == rule
     assert ServerLevels.of(codecs.get("co3")) is None
+
+
+def test_levels_stay_for_an_interval_of_bits_that_a_board_sends() -> None:
+    rule, levels = ServerLevels.of(codecs.get("elasticl", s0=20, smoothing=0.0, interval_bits=240)), []
+    for round in range(8):  # the first choice, then one each three rounds of 80 bits
+        kept = rule and rule.after([_frame(4.0 / 4.0**round, 10.0, 0.1, bytes(10))] * 3)
+        plain = from_bytes(to_bytes(Progress(round, np.zeros(LAYOUT.size, np.float32), levels=kept).plain()))
+        fresh = ServerLevels.of(codecs.get("elasticl", s0=20, smoothing=0.0, interval_bits=240))
+        rule = Progress.from_plain(plain, LAYOUT, fresh).levels
+        assert rule is not None and rule == kept
+        levels.append(rule.levels)
+    assert levels == [20, 20, 20, 160, 160, 160, 1280, 1280]
 
 
 def _levels_after(*rounds: list[Frame]) -> list[int]:

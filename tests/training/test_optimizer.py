@@ -210,6 +210,12 @@ def test_step_drops_at_the_milestones() -> None:
     assert rates == pytest.approx([1, 1, 1, 1, 0.1, 0.1, 0.01, 0.01])
 
 
+def test_step_drops_each_so_many_rounds_however_long_the_run_is() -> None:
+    section = TrainingSection(lr=1.0, schedule="step", step_rounds=3, step_factor=0.5)
+    for rounds in (8, 1000):
+        assert [learning_rate(section, r, rounds) for r in range(8)] == [1, 1, 1, 0.5, 0.5, 0.5, 0.25, 0.25]
+
+
 def test_cosine_falls_from_lr_through_half_to_nearly_zero() -> None:
     section = TrainingSection(lr=0.4, schedule="cosine")
     rates = [learning_rate(section, r, 100) for r in range(100)]

@@ -176,7 +176,8 @@ class _Server:
 
     def figures(self) -> Result:
         figures = _bytes(self._recipe, self.sent, self._server.received.total_bytes)
-        return figures | {"train_loss": self._server.train_loss, "refused": self._server.refused}
+        figures |= {"train_loss": self._server.train_loss, "refused": self._server.refused}
+        return figures | ({"levels": self._server.levels} if self._server.levels else {})
 
 
 def _combiner(recipe: Recipe, channel: Channel) -> Combiner:

@@ -41,6 +41,7 @@ from edgegossip.engine.server_events import (
     Trained,
 )
 from edgegossip.engine.server_frames import FULL, Channel, Replica, Uplink
+from edgegossip.frame import Aux
 from edgegossip.lab.study.attack import Attack, Boards
 from edgegossip.lab.study.link import LinkModel
 from edgegossip.lab.study.measure import Recorder, Traffic
@@ -89,6 +90,7 @@ class VirtualServer:
         self.sent, self.received = Traffic(layout.size), Traffic(layout.size)
         self.model: Vec = np.empty(0, np.float32)
         self.refused = 0  # updates that were not used
+        self.levels: list[int] = []  # that boards were asked for, round by round; empty where the codec has none
         self.now_s = math.nan if link is None else 0.0  # virtual seconds since the start
         self.train_loss = math.nan  # mean over the nodes of the last round's
 
@@ -147,7 +149,9 @@ class VirtualServer:
                     built[id(frame)] = b"".join(wire.build(frame))
                 data = built[id(frame)]
                 self.received.count(len(data), len(frame.body))
-                opened = opened or self._replica.open(data)
+                if opened is None:
+                    opened = self._replica.open(data)
+                    self.levels += [int(asked) for tag, asked in opened[0].aux.items() if tag == Aux.LEVELS]
                 trained_s = began_s
                 if self._link is not None:
                     trained_s = self._link.through_s(began_s, len(data)) + self._link.latency_s + self._link.compute_s

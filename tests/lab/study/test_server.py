@@ -56,6 +56,14 @@ def test_bytes_down_are_one_exact_model_a_node_and_round(recipe):
     assert result["bits_per_value"] < 2
 
 
+def test_the_levels_of_each_round_are_in_the_result(recipe):
+    rule = {"codec.name": "elasticl", "codec.params": {"s0": 4, "smoothing": 0.0}, "training.momentum": 0.0}
+    slower = {"training.schedule": "step", "training.step_rounds": 3, "training.step_factor": 0.01}
+    (case,) = make_cases(with_settings(recipe, rule | slower), Plan())
+    levels = run_case(case, DataSetCache())["levels"]
+    assert levels[:2] == [4, 4] and levels[4:] == [1, 1]  # a round behind the rate, which falls after the third
+
+
 def test_scaffold_sends_its_control_variate_beside_the_model_and_nothing_more_up(recipe):
     plain = {"training.momentum": 0.0, "training.optimizer": "sgd", "training.local_steps": 3}
     results = {}
