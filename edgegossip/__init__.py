@@ -10,7 +10,7 @@ A training script takes part in a run by `join`:
             loss = train_some_steps(model, optimizer)
             run.exchange(loss=loss)
 
-and is started by `edgegossip run train.py --nodes 4`, or from Python:
+and is started by `edgegossip run train.py --boards 4`, or from Python:
 
     result = edgegossip.run("train.py", {"run.rounds": 50}, nodes=4)
     result.state_dict()

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Sum up what training takes with each codec: docs/results/codec-training.json and a picture.
 
-    edgegossip study cifar10-server --sweep-file codecs-server --set data.dir=DIR --out SERVER
-    edgegossip study cifar10-gossip --sweep-file codecs-gossip --set data.dir=DIR --out GOSSIP
+    edgegossip study cifar10-server --sweep-file codecs-server --set data.dir=DIR -o SERVER
+    edgegossip study cifar10-gossip --sweep-file codecs-gossip --set data.dir=DIR -o GOSSIP
     python scripts/codec_training.py SERVER GOSSIP
     python scripts/results.py codec-training
 

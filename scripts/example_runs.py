@@ -255,7 +255,7 @@ class Campaign:
         killed = "network.restarts=1" in settings
         with tempfile.TemporaryDirectory() as runs:
             words = ["-m", "edgegossip", "run", str(SCRIPTS / case.example / "train.py")]
-            words += ["--nodes", str(case.boards), "--runs", runs, "--no-plots", "--json"]
+            words += ["--boards", str(case.boards), "--runs", runs, "--no-plots", "--json"]
             words += [*self.settings(case, settings), "--", *case.script_args(data, "{board}", case.boards)]
             with self.log.open("a") as log, self.started(words, stdout=subprocess.PIPE, stderr=log) as process:
                 if killed and not kill_on_the_way(process, Path(runs), case.boards, case.rounds // 2):

@@ -48,7 +48,7 @@ def commands() -> Iterator[str]:
         shown = []
         for o, param in zip(options_of(kind), command.params, strict=True):
             if isinstance(param, click.Option) and not param.hidden:
-                flags = ", ".join([*param.opts, *param.secondary_opts])
+                flags = ", ".join([*getattr(param, "shown", param.opts), *param.secondary_opts])
                 shown.append(replace(o, name=f"{flags} {param.metavar or ''}".strip()))
         yield table(shown)
 

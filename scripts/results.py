@@ -5,7 +5,7 @@
 
 NAME.md.in is a string.Template that holds the prose; figures of tables stand in NAME.json:
 ${source} is the machine, the instruction set and the commit of the results, ${page} a benchmark's
-document as `bench --save` shows it, ${table} the table of a study or of the script that made the
+document as `bench -o` shows it, ${table} the table of a study or of the script that made the
 results, ${settings} the script's own settings, ${study_NAME} the table of the study NAME.json,
 ${table_1}, ${table_2}, ... those of "tables", ${count_1}, ... how many rows they have, and
 ${output_1}, ... what commands printed, of "output". What was not recorded is said to be so.

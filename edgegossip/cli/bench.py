@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from edgegossip.cli.options import JSON, SETTINGS, chosen, command
+from edgegossip.cli.options import JSON, OUTPUT, SETTINGS, chosen, command
 from edgegossip.lab.bench.mesh import CASES, target_lines
 from edgegossip.options import REQUIRED, option
 
@@ -57,7 +57,9 @@ class Codecs:
     rivals: bool = option(True, "Measure plain torch and numpy versions too.")
     compiled: bool = option(True, "torch.compile tuned torch, where there is a C++ compiler.", flag="--compile")
     check: bool = option(False, f"{_CHECK} Without --codec and --size, measure what the targets speak of; two minutes.")
-    save: Path | None = option(None, "Also write codecs.json and codecs.md into this folder.", path="folder")
+    save: Path | None = OUTPUT(
+        None, "Also write codecs.json and codecs.md into this folder.", old="--save", path="folder"
+    )
     as_json: bool = JSON()
 
 
@@ -71,7 +73,7 @@ def codecs(options: Codecs) -> int:
       edgegossip bench codecs --size 8MB
       edgegossip bench codecs --codec elastiquant --codec topk:ratio=0.001 --input synthetic
       edgegossip bench codecs --input gradient --set data.name=cifar10 --set model.name=resnet20
-      edgegossip bench codecs --check --save docs/results
+      edgegossip bench codecs --check -o docs/results
 
     The network behind `gradient` is a recipe's; --set changes its [data], [model] and [training].
     """
@@ -88,13 +90,13 @@ class Mesh:
 
     cases: tuple[str, ...] = option((), "Only this case; may be repeated.", flag="--case", choices=CASES)
     rings: tuple[int, ...] = option(
-        (2, 4, 8, 16), "Processes in a ring; may be repeated.", flag="--nodes", low=2, high=64
+        (2, 4, 8, 16), "Processes in a ring; may be repeated.", flag="--boards", old="--nodes", low=2, high=64
     )
     repeat: int = option(9, "Turns; figures are medians.", low=1)
     idle_s: float = option(20.0, "Of the idle case.", flag="--idle-seconds", low=1.0)
     memory_rounds: int = option(1000, "Of the memory case.", flag="--rounds", low=1)
     check: bool = option(False, _CHECK)
-    save: Path | None = option(None, "Also write mesh.json and mesh.md into this folder.", path="folder")
+    save: Path | None = OUTPUT(None, "Also write mesh.json and mesh.md into this folder.", old="--save", path="folder")
     as_json: bool = JSON()
 
 
@@ -109,8 +111,8 @@ def mesh(options: Mesh) -> int:
     \b
     Examples:
       edgegossip bench mesh --case throughput --case latency
-      edgegossip bench mesh --case ring --nodes 8
-      edgegossip bench mesh --check --save docs/results
+      edgegossip bench mesh --case ring --boards 8
+      edgegossip bench mesh --check -o docs/results
     """
     from edgegossip.lab.bench.mesh import Settings, run
 
@@ -134,7 +136,7 @@ class Int8:
     dws: tuple[str, ...] = option(("16", "8"), "Bits.", flag="--dw", choices=("16", "8"))
     repeat: int = option(5, "Rounds, or more of short steps.", low=1)
     inference: bool = option(False, "Time predictions, also of the exported ONNX models.")
-    save: Path | None = option(None, "Also write int8.json into this folder.", path="folder")
+    save: Path | None = OUTPUT(None, "Also write int8.json into this folder.", old="--save", path="folder")
     as_json: bool = JSON()
 
 
@@ -187,7 +189,7 @@ def dump(options: Dump) -> None:
 class Server:
     """Options of `edgegossip bench server`."""
 
-    nodes: tuple[int, ...] = option((2, 18), "Boards.", low=1, high=64)
+    nodes: tuple[int, ...] = option((2, 18), "Boards.", flag="--boards", old="--nodes", low=1, high=64)
     payloads: tuple[str, ...] = option(
         ("0.1MB", "1MB", "10MB", "45MB"),
         "Of the model: values (250000) or bytes of float32 (1MB); may be repeated.",
@@ -205,7 +207,9 @@ class Server:
         metavar="NAME[:KEY=VALUE,...]",
     )
     check: bool = option(False, _CHECK)
-    save: Path | None = option(None, "Also write server.json and server.md into this folder.", path="folder")
+    save: Path | None = OUTPUT(
+        None, "Also write server.json and server.md into this folder.", old="--save", path="folder"
+    )
     as_json: bool = JSON()
 
 
@@ -216,9 +220,9 @@ def server(options: Server) -> int:
 
     \b
     Examples:
-      edgegossip bench server --nodes 2 --size 1MB
-      edgegossip bench server --nodes 18 --size 1MB --no-stock --codec co3
-      edgegossip bench server --check --save docs/results
+      edgegossip bench server --boards 2 --size 1MB
+      edgegossip bench server --boards 18 --size 1MB --no-stock --codec co3
+      edgegossip bench server --check -o docs/results
 
     Boards train next to nothing: what is measured is the round itself.
     """

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgegossip.cli.options import JSON, command, parse_params
+from edgegossip.cli.options import JSON, command, listed, parse_params
 from edgegossip.options import option, options_of
 from edgegossip.types import EXIT_OK, EXIT_RUN, ConfigError, UsageError
 
@@ -43,10 +43,7 @@ def list_(options: List) -> None:
         rows = [{"name": f.name, "help": f.help, "params": [_param(p) for p in f.params]} for f in families]
         click.echo(json.dumps(rows))
         return
-    for family in families:
-        click.echo(f"{family.name}: {family.help}")
-        for param in options_of(family.params):
-            click.echo(f"    {param.name} = {json.dumps(param.default)}  {param.help}{param.limits}")
+    click.echo(listed((f.name, f.help, options_of(f.params)) for f in families))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from edgegossip.cli.options import FLEET, JSON, command
+from edgegossip.cli.options import FLEET, JSON, OUTPUT, command
 from edgegossip.mesh import address as addresses
 from edgegossip.options import REQUIRED, option
 from edgegossip.types import ConfigError, EdgegossipError
@@ -238,7 +238,7 @@ class Kit:
 
     name: str = option(REQUIRED, argument=True)
     folder: Path = FLEET()
-    output: Path | None = option(None, "[default: NAME.kit]", flag=("-o", "--output"), path="file", metavar="FILE")
+    output: Path | None = OUTPUT(None, "[default: NAME.kit]", path="file", metavar="FILE")
 
 
 @command(Kit, fleet)
@@ -432,7 +432,7 @@ class Build:
     site: Path = option(REQUIRED, argument=True, path="folder", exists=True)
     folder: Path = FLEET()
     version: str | None = option(None, "[default: that of the package in SITE]", flag="--release", metavar="VERSION")
-    output: Path = option(REQUIRED, flag=("-o", "--output"), path="file", metavar="FILE")
+    output: Path = OUTPUT(REQUIRED, path="file", metavar="FILE")
 
 
 @command(Build, release)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from edgegossip.cli.options import JSON, command
+from edgegossip.cli.options import JSON, OUTPUT, command
 from edgegossip.options import REQUIRED, option
 from edgegossip.types import EXIT_DATA
 
@@ -27,7 +27,6 @@ _CACHE = partial(
     path="folder",
     metavar="DIR",
 )
-_OUTPUT = ("-o", "--output")
 
 
 @click.group()
@@ -51,7 +50,7 @@ class Build:
     """Options of `edgegossip image build`."""
 
     board: str = _BOARD()
-    output: Path = option(REQUIRED, "The image to make.", flag=_OUTPUT, path="file")
+    output: Path = OUTPUT(REQUIRED, "The image to make.", path="file")
     suite: str = _SUITE()
     mirror: str | None = _MIRROR()
     source: Path | None = _SOURCE()
@@ -83,7 +82,7 @@ class Wheel:
     """Options of `edgegossip image wheel`."""
 
     board: str = _BOARD()
-    output: Path = option(Path("."), "Folder to put it in.", flag=_OUTPUT, path="folder")
+    output: Path = OUTPUT(Path("."), "Folder to put it in.", path="folder")
     suite: str = _SUITE()
     mirror: str | None = _MIRROR()
     source: Path | None = _SOURCE()
@@ -105,7 +104,7 @@ class Release:
     """Options of `edgegossip image release`."""
 
     board: str = _BOARD()
-    output: Path = option(REQUIRED, "New folder to put it in.", flag=_OUTPUT, path="folder")
+    output: Path = OUTPUT(REQUIRED, "New folder to put it in.", path="folder")
     with_packages: bool = option(False, "With all Python packages: for boards that have other ones.")
     suite: str = _SUITE()
     mirror: str | None = _MIRROR()
@@ -133,7 +132,7 @@ class Configure:
 
     base: Path | None = option(None, argument=True, path="file")
     kit: Path = option(REQUIRED, "Of `edgegossip fleet kit`.", path="file")
-    output: Path | None = option(None, "The card's image to make.", flag=_OUTPUT, path="file")
+    output: Path | None = OUTPUT(None, "The card's image to make.", path="file")
     folder: Path | None = option(
         None,
         "Instead of an image: the mounted boot partition of a stock Raspberry Pi OS card.",

@@ -11,37 +11,57 @@ import threading
 import traceback
 from collections.abc import Sequence
 from types import FrameType
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import click
 
 from edgegossip import __version__
+from edgegossip.choices import did_you_mean
 from edgegossip.types import COMPUTE_THREAD_PREFIX, EXIT_BUG, EXIT_INTERRUPTED, EdgegossipError
 
-# Command -> module that holds a click command of the same name.
+
+class _Entry(NamedTuple):
+    """Where a command is, and its line in the list."""
+
+    module: str  # of edgegossip.cli, which has a click command of the same name
+    help: str = ""  # empty: an old name, which is not listed
+
+
 COMMANDS = {
-    "run": "edgegossip.cli.run",
-    "coordinator": "edgegossip.cli.coordinator",
-    "node": "edgegossip.cli.node",
-    "fleet": "edgegossip.cli.fleet",
-    "image": "edgegossip.cli.image",
-    "flash": "edgegossip.cli.image",
-    "report": "edgegossip.cli.report",
-    "model": "edgegossip.cli.model",
-    "export": "edgegossip.cli.model",
-    "top": "edgegossip.cli.report",
-    "recipe": "edgegossip.cli.recipe",
-    "data": "edgegossip.cli.data",
-    "bench": "edgegossip.cli.bench",
-    "study": "edgegossip.cli.study",
-    "scale": "edgegossip.cli.scale",
-    "codec": "edgegossip.cli.codec",
-    "sim": "edgegossip.cli.sim",
-    "topology": "edgegossip.cli.topology",
-    "plan": "edgegossip.cli.scale",
-    "calibrate": "edgegossip.cli.scale",
-    "doctor": "edgegossip.cli.doctor",
+    "Train": {
+        "run": _Entry("run", "Train on boards that are processes of this machine"),
+        "coordinator": _Entry("coordinator", "Start Flower's server for a run and wait for its boards"),
+        "node": _Entry("node", "Be one board of a run"),
+        "recipe": _Entry("recipe", "List what there is to run, and every key of a recipe"),
+        "data": _Entry("data", "Fetch data sets; say what a board's own data are"),
+        "plan": _Entry("scale", "Predict bytes, seconds and memory before a run"),
+    },
+    "Look": {
+        "runs": _Entry("report", "List the runs of this machine, the newest first"),
+        "top": _Entry("report", "Watch a run while it goes on; --web in a browser"),
+        "report": _Entry("report", "Print tables, draw plots, write the page of a run"),
+        "model": _Entry("model", "Write the model of a run to a file, or convert one"),
+    },
+    "Boards": {
+        "fleet": _Entry("fleet", "Make identities for boards, and update them"),
+        "image": _Entry("image", "Build and configure images of boards' cards"),
+        "flash": _Entry("image", "Write an image to a card"),
+        "doctor": _Entry("doctor", "Check this machine before it trains"),
+        "calibrate": _Entry("scale", "Measure this machine, for plan and scale"),
+        "completion": _Entry("completion", "Let the shell complete commands and options"),
+    },
+    "Research": {
+        "study": _Entry("study", "Train a recipe many times with some keys changed"),
+        "scale": _Entry("scale", "See whether adding boards pays, from 2 to 18"),
+        "codec": _Entry("codec", "List the codecs; verify that one keeps its claims"),
+        "algorithm": _Entry("gossip", "List the gossip algorithms and their parameters"),
+        "topology": _Entry("gossip", "Show how fast boards on a topology agree"),
+        "bench": _Entry("bench", "Measure codecs, mesh, int8 and server beside rivals"),
+        "sim": _Entry("sim", "Run the engine under faults, in virtual time"),
+    },
+    "": {"export": _Entry("model")},
 }
+_ENTRIES = {name: entry for section in COMMANDS.values() for name, entry in section.items()}
 _AGAIN_S = 0.5
 
 
@@ -49,16 +69,35 @@ class _LazyGroup(click.Group):
     """A group that imports a command's module when the command is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return [name for name, entry in _ENTRIES.items() if entry.help]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        command = getattr(importlib.import_module(COMMANDS[cmd_name]), cmd_name)
+        if cmd_name not in _ENTRIES:
+            return super().get_command(ctx, cmd_name)
+        command = getattr(importlib.import_module(f"edgegossip.cli.{_ENTRIES[cmd_name].module}"), cmd_name)
         return command if isinstance(command, click.Command) else None
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        word = args[0]
+        if self.get_command(ctx, word) is None and not word.startswith("-") and not ctx.resilient_parsing:
+            ctx.fail(f"There is no command {word!r}{did_you_mean(word, self.list_commands(ctx))}")
+        return super().resolve_command(ctx, args)
 
-@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for section, entries in COMMANDS.items():
+            if rows := [(f"{name:11}", entry.help) for name, entry in entries.items() if entry.help]:
+                with formatter.section(section):
+                    formatter.write_dl(rows, col_max=12)
+
+
+@click.group(
+    cls=_LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog="Ends with 0 when done, 2 wrong usage, 3 data, 4 this machine, 5 a peer, 6 the run failed, 7 boards were "
+    "lost, 8 the result is useless, 130 interrupted (docs/exit-codes.md).",
+)
 @click.version_option(__version__, prog_name="edgegossip")
 def cli() -> None:
     """Train one model together on 2-18 small boards over slow links: through a coordinator, or peer

@@ -1,4 +1,4 @@
-"""`edgegossip model` and `export`: a run's model as a file."""
+"""`edgegossip model`: the models that a recipe may name, and a run's model as a file."""
 
 from __future__ import annotations
 
@@ -10,19 +10,60 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgegossip.cli.options import JSON, command
+from edgegossip.cli.options import JSON, OUTPUT, command
 from edgegossip.options import REQUIRED, option
 from edgegossip.telemetry.records import score_text
 
 if TYPE_CHECKING:
     from edgegossip.export import Exported
 
-_OUT = partial(option, REQUIRED, flag=("-o", "--out"), path="file", metavar="FILE")
+_OUT = partial(OUTPUT, REQUIRED, old="--out", path="file", metavar="FILE")
+
+
+class _SaveByDefault(click.Group):
+    """A group in which a word that is no command is a run folder: `model RUN` is `model save
+    RUN`."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        return super().resolve_command(ctx, args if args[0] in self.commands else ["save", *args])
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        named = not args or args[0] in self.commands or args[0] in ctx.help_option_names
+        return super().parse_args(ctx, args if named else ["save", *args])
+
+
+@click.group(cls=_SaveByDefault)
+def model() -> None:
+    """List the models that recipes may name; write a run's model to a file, or convert one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Model:
-    """Options of `edgegossip model`."""
+class List:
+    """Options of `edgegossip model list`."""
+
+    as_json: bool = JSON()
+
+
+@command(List, model, name="list")
+def list_(options: List) -> None:
+    """Show the models, for model.name and model.params; module:function names your own."""
+    from edgegossip.training import models
+
+    found = models.described()
+    if options.as_json:
+        click.echo(json.dumps([{"name": name, "help": about, "params": list(own)} for name, about, own in found]))
+    else:
+        width = max(len(name) for name, _, _ in found)
+        for name, about, own in found:
+            params = f"; params: {', '.join(own)}" if own else ""
+            click.echo(f"{name:{width}}  {about}{params}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Save:
+    """Options of `edgegossip model save`."""
 
     runs: tuple[Path, ...] = option(REQUIRED, argument=True, exists=True, metavar="RUN...")
     out: Path = _OUT(help="Its ending is the format: .safetensors, .npz, .onnx or .pt2.")
@@ -44,8 +85,8 @@ class Model:
     as_json: bool = JSON()
 
 
-@command(Model)
-def model(options: Model) -> None:
+@command(Save, model)
+def save(options: Save) -> None:
     """Write the model of a run that has ended, or was stopped, to a file.
 
     RUN is a run folder; name those of several boards that ran by hand to average over them.
@@ -55,10 +96,10 @@ def model(options: Model) -> None:
 
     \b
     Examples:
-      edgegossip model runs/20260102-030405-quickstart-gossip -o model.safetensors
-      edgegossip model runs/*-fashion --board board-2 --round 40 -o model.npz
-      edgegossip model runs/*-fashion -o model.onnx
-      edgegossip model pi-*/runs/* -o model.safetensors
+      edgegossip model save runs/20260102-030405-quickstart-gossip -o model.safetensors
+      edgegossip model save runs/*-fashion --board board-2 --round 40 -o model.npz
+      edgegossip model save runs/*-fashion -o model.onnx
+      edgegossip model save pi-*/runs/* -o model.safetensors
     """
     from edgegossip.export import write
     from edgegossip.report.models import RunModels
@@ -70,27 +111,27 @@ def model(options: Model) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Export:
-    """Options of `edgegossip export`."""
+    """Options of `edgegossip model convert`."""
 
     model: Path = option(REQUIRED, argument=True, exists=True)
-    out: Path = _OUT(help="The file: .onnx, or what else `edgegossip model` writes.")
+    out: Path = _OUT(help="The file: .onnx, or what else `edgegossip model save` writes.")
     board: str | None = option(None, "Whose model of a run folder. Default: the first board's.", metavar="NAME")
     examples: int = option(256, "Of the training set, to set the scales of an int8 model.", low=1, high=1_000_000)
     as_json: bool = JSON()
 
 
-@command(Export)
+@command(Export, model, name="convert")
 def export(options: Export) -> None:
     """Write the model of one board as an ONNX file, and compare the two on the run's test set.
 
     MODEL is a run folder, or a model's file in its checkpoint/. A model that was trained in int8
-    becomes a QDQ model: int8 weights, and fixed scales where int8 values flow. `edgegossip model`
-    also averages over boards, and writes other formats.
+    becomes a QDQ model: int8 weights, and fixed scales where int8 values flow. `edgegossip model
+    save` also averages over boards, and writes other formats.
 
     \b
     Examples:
-      edgegossip export runs/20260102-030405-quickstart-gossip -o model.onnx
-      edgegossip export runs/*-fashion/checkpoint/board-2.npz -o model.onnx --examples 1000
+      edgegossip model convert runs/20260102-030405-quickstart-gossip -o model.onnx
+      edgegossip model convert runs/*-fashion/checkpoint/board-2.npz -o model.onnx --examples 1000
     """
     from edgegossip.export import write
     from edgegossip.report.models import RunModels

@@ -4,6 +4,7 @@ A command's options are a dataclass of `option` fields (`edgegossip/options.py`)
 click's parameters of it. What `option` takes here beyond what a recipe key has:
 
     flag      one flag or several; default: -- and the field's name
+    old       a flag, or several, that it had before: they work, and help does not show them
     argument  it is an argument, not an option
     metavar, hidden   as in click
     path      "file" or "folder", of a Path; `exists` and `dash` (standard input) as in click
@@ -13,6 +14,7 @@ click's parameters of it. What `option` takes here beyond what a recipe key has:
 from __future__ import annotations
 
 import functools
+import inspect
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -76,6 +78,25 @@ class _Finite(click.FloatRange):
         return number
 
 
+class _Option(click.Option):
+    """An option whose old flags work, and are not shown."""
+
+    old: frozenset[str] = frozenset()
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        every = self.opts
+        self.opts = self.shown
+        try:
+            return super().get_help_record(ctx)
+        finally:
+            self.opts = every
+
+    @property
+    def shown(self) -> list[str]:
+        """Its flags, without the old ones."""
+        return [flag for flag in self.opts if flag not in self.old]
+
+
 def _parameter(o: Option) -> click.Parameter:
     several = get_origin(o.type) is tuple
     kind = _type(o, get_args(o.type)[0] if several else o.type)
@@ -85,14 +106,14 @@ def _parameter(o: Option) -> click.Parameter:
     if o.more.get("argument"):
         required = o.default is REQUIRED
         return click.Argument([o.name], nargs=-1 if several else 1, required=required, **shared)
-    flags = o.more.get("flag", f"--{o.name.replace('_', '-')}")
-    flags = [flags] if isinstance(flags, str) else list(flags)
+    flags = _several(o.more.get("flag", f"--{o.name.replace('_', '-')}"))
+    old = _several(o.more.get("old", ()))
     if o.type is bool:
         del shared["type"]
         shared["is_flag"] = True
         flags = [f"{flag}/--no-{flag.removeprefix('--')}" for flag in flags] if o.default else flags
-    return click.Option(
-        [*flags, o.name],
+    made = _Option(
+        [*flags, *old, o.name],
         multiple=several,
         required=o.default is REQUIRED,
         show_default=o.type is not bool and bool(o.default),
@@ -100,6 +121,12 @@ def _parameter(o: Option) -> click.Parameter:
         hidden=o.more.get("hidden", False),
         **shared,
     )
+    made.old = frozenset(old)
+    return made
+
+
+def _several(flags: str | Iterable[str]) -> list[str]:
+    return [flags] if isinstance(flags, str) else list(flags)
 
 
 def _type(o: Option, kind: Any) -> Any:
@@ -137,12 +164,30 @@ TOGETHER = functools.partial(
     option, False, "The folders are of boards of one run, such as those of `node`: show them as one."
 )
 PLOTS = functools.partial(option, True, "Draw PNG plots at the end (needs matplotlib).")
+OUTPUT = functools.partial(option, flag=("-o", "--output"))
 SCRIPT_ARGS = functools.partial(option, (), argument=True, raw=True, metavar="[-- ARGUMENTS]")
 
 
 def with_script_args(settings: Sequence[str], script_args: Sequence[str]) -> tuple[str, ...]:
     """Return the settings with those of a training script's arguments."""
     return (*settings, f"run.script_args={json.dumps(list(script_args))}") if script_args else tuple(settings)
+
+
+def listed(entries: Iterable[tuple[str, str, Iterable[Option]]]) -> str:
+    """Return a list of what may be chosen: of each its name, what it is, and below it what may be
+    set, with default and range."""
+    lines = []
+    for name, about, options in entries:
+        lines.append(f"{name}: {about}" if about else name)
+        for o in options:
+            default = "" if o.default in (REQUIRED, None) else f" = {json.dumps(o.default)}"
+            lines.append(f"    {o.name}{default}  {o.help}{o.limits}".rstrip())
+    return "\n".join(lines)
+
+
+def first_sentence(thing: object) -> str:
+    """Return the first sentence of a docstring, on one line and without its full stop."""
+    return " ".join((inspect.getdoc(thing) or "").partition("\n\n")[0].split()).partition(". ")[0].rstrip(".")
 
 
 def parse_params(settings: Iterable[str]) -> dict[str, Any]:

@@ -1,5 +1,5 @@
-"""`edgegossip report` and `top`: tables, plots, the page and exports of run folders, of runs that
-ended or that go on; what the boards of a run are doing, now."""
+"""`edgegossip report`, `runs` and `top`: tables, plots, the page and exports of run folders; what
+the boards of a run are doing, now."""
 
 from __future__ import annotations
 
@@ -84,6 +84,39 @@ def _verify(options: Report) -> int:
             if not contradictions:
                 click.echo(f"{folder.name}: nothing contradicts, by {len(laws)} laws")
     return EXIT_RUN if any(found.values()) else EXIT_OK
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runs:
+    """Options of `edgegossip runs`."""
+
+    runs: Path = option(Path("runs"), "Folder of the run folders.", flag="--runs", path="folder")
+    as_json: bool = JSON()
+
+
+@command(Runs)
+def runs(options: Runs) -> None:
+    """List the runs of this machine, the newest first: boards, rounds, score, bytes, and how each
+    ended.
+
+    \b
+    Examples:
+      edgegossip runs
+      edgegossip report runs/$(edgegossip runs --json | jq -r '.[0].run')
+    """
+    from edgegossip.report.table import runs_table
+    from edgegossip.telemetry.run_folder import read_run
+    from edgegossip.telemetry.summary import summarise
+
+    folders = sorted((path for path in options.runs.glob("*") if (path / "recipe.toml").is_file()), reverse=True)
+    data = [read_run(folder) for folder in folders]
+    summaries = [run.summary or summarise(run) for run in data]
+    if options.as_json:
+        click.echo(json.dumps(summaries))
+    elif summaries:
+        click.echo("\n".join(runs_table(summaries)))
+    else:
+        click.echo(f"no run is in {options.runs}; start one with: edgegossip run quickstart-gossip")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

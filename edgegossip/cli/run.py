@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 
 from edgegossip.cli.options import JSON, PLOTS, RUNS, SCRIPT_ARGS, SETTINGS, command, with_script_args
 from edgegossip.options import option
+from edgegossip.types import EXIT_OK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,13 +22,16 @@ class Run:
     recipe: str | None = option(None, argument=True, metavar="[RECIPE|SCRIPT]")
     script_args: tuple[str, ...] = SCRIPT_ARGS()
     settings: tuple[str, ...] = SETTINGS()
-    nodes: int | None = option(None, "Number of boards; the same as --set run.nodes=N.")
+    nodes: int | None = option(
+        None, "Number of boards; the same as --set run.nodes=N.", flag="--boards", old="--nodes", metavar="N"
+    )
     resume: Path | None = option(
         None,
         "In place of RECIPE: go on with the run in this folder, each board from its newest checkpoint.",
         path="folder",
         metavar="FOLDER",
     )
+    dry_run: bool = option(False, "Check all that can be checked, say what would run, and end.")
     runs: Path = RUNS()
     plots: bool = PLOTS()
     as_json: bool = JSON()
@@ -44,25 +51,44 @@ def run(options: Run) -> int:
     Examples:
       edgegossip run quickstart-gossip
       edgegossip run quickstart-gossip --set network.restarts=3
-      edgegossip run quickstart-gossip --nodes 8 \\
+      edgegossip run quickstart-gossip --boards 8 \\
           --set codec.name=minmax8 --set gossip.topology=torus
       edgegossip run cifar10-gossip --set data.dir=DIR --set model.name=cnn
-      edgegossip run train.py --nodes 4 --set gossip.algorithm=choco-sgd -- --data data/{board}
-      edgegossip run train.py --nodes 4 --set run.mode=server
+      edgegossip run train.py --boards 4 --set gossip.algorithm=choco-sgd -- --data data/{board}
+      edgegossip run train.py --boards 4 --set run.mode=server
+      edgegossip run cifar10-gossip --set data.dir=DIR --dry-run
       edgegossip run --resume runs/20261121-101500-quickstart-gossip
     """
-    from edgegossip.fleet.launch.run import resume_fleet, run_fleet
+    from edgegossip.fleet.launch.run import planned, resume_fleet, run_fleet
     from edgegossip.recipe import load
 
     if (options.recipe is None) == (options.resume is None):
         raise click.UsageError("name a RECIPE (see `edgegossip recipe list`), or a run folder with --resume FOLDER")
     settings = options.settings
     if options.resume is not None:
-        if settings or options.nodes is not None:
-            raise click.UsageError("--resume goes on with the recipe of the run folder: leave --set and --nodes out")
+        if settings or options.nodes is not None or options.dry_run:
+            raise click.UsageError(
+                "--resume goes on with the recipe of the run folder: leave --set, --boards and --dry-run out"
+            )
         return resume_fleet(options.resume, plots=options.plots, as_json=options.as_json)
     assert options.recipe is not None
     if options.nodes is not None:
         settings = (*settings, f"run.nodes={options.nodes}")
     recipe = load(options.recipe, with_script_args(settings, options.script_args))
+    if options.dry_run:
+        _say(planned(recipe, options.runs), options.as_json)
+        return EXIT_OK
     return run_fleet(recipe, options.runs, plots=options.plots, as_json=options.as_json)
+
+
+def _say(plan: Mapping[str, Any], as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(plan))
+        return
+    click.echo(
+        f"{plan['run']}: {len(plan['boards'])} boards ({plan['mode']}), {plan['rounds']} rounds, "
+        f"{plan['model']} of {plan['values']:,} values, codec {plan['codec']}, into {plan['runs']}"
+    )
+    for notice in plan["notices"]:
+        click.echo(f"!! {notice}")
+    click.echo("nothing is wrong with it; `edgegossip plan` predicts its seconds and bytes on boards")

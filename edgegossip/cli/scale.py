@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from edgegossip.cli.options import JSON, PLOTS, SETTINGS, chosen, command
+from edgegossip.cli.options import JSON, OUTPUT, PLOTS, SETTINGS, chosen, command
 from edgegossip.options import REQUIRED, option
 from edgegossip.types import HostError
 
@@ -22,7 +22,7 @@ class Scale:
 
     recipe: str | None = option(None, argument=True)
     settings: tuple[str, ...] = SETTINGS()
-    devices: str = option("2,4,7,18", "How many boards.", metavar="A,B,...")
+    devices: str = option("2,4,7,18", "How many boards.", flag="--boards", old="--devices", metavar="A,B,...")
     schemes: str = option(
         "",
         "sgd, a codec (parallel SGD with it), or an algorithm and a codec such as choco-co3 or server-co3. "
@@ -56,13 +56,18 @@ class Scale:
         "this machine plays it: processor time counts as many times as the board is slower.",
         metavar="PROFILE",
     )
-    fleet: str = option("", "model: boards and link of this fleet, such as paper-7-xaviers.", metavar="PROFILE")
-    out: Path | None = option(
+    fleet: str = option(
+        "", "model: boards and link of this fleet, such as paper-7-xaviers.", flag="--profile", metavar="NAME|FILE"
+    )
+    out: Path | None = OUTPUT(
         None,
         "Folder of the results; one that has some already is gone on with. Default: runs/NAME-scale-ON.",
+        old="--out",
         path="folder",
     )
-    boards: str = option("", "boards: their names; default: all of the fleet in ./fleet.", metavar="A,B,...")
+    boards: str = option(
+        "", "boards: their names; default: all of the fleet in ./fleet.", flag="--names", metavar="A,B,..."
+    )
     listen: str = option(
         "",
         "boards: where they ask what to run, default 127.0.0.1:7800; with --follow: where a board's peers reach it, "
@@ -70,7 +75,12 @@ class Scale:
         metavar="HOST:PORT",
     )
     fleet_folder: Path | None = option(
-        None, "boards: folder of `edgegossip fleet init`; default: ./fleet.", path="folder", metavar="DIR"
+        None,
+        "boards: folder of `edgegossip fleet init`; default: ./fleet.",
+        flag="--fleet",
+        old="--fleet-folder",
+        path="folder",
+        metavar="DIR",
     )
     insecure: bool = option(False, "boards: without TLS, on a network that you trust.")
     follow: str = option("", "Be a board: run what the `scale --on boards` there says.", metavar="HOST:PORT")
@@ -95,10 +105,10 @@ def scale(options: Scale) -> int:
     Examples:
       sudo $(which edgegossip) scale table3 --set data.dir=DIR
       sudo $(which edgegossip) scale table3 --set data.dir=DIR --device raspberry-pi-5 --rate 50mbit
-      sudo $(which edgegossip) scale table3 --devices 2,4 --schemes sgd,e-elastiquant \\
+      sudo $(which edgegossip) scale table3 --boards 2,4 --schemes sgd,e-elastiquant \\
           --rate 20mbit --rounds 3
       edgegossip scale table3 --on model --rate 20mbit
-      edgegossip scale table3 --on boards --devices 2,4 --listen 10.0.0.9:7800
+      edgegossip scale table3 --on boards --boards 2,4 --listen 10.0.0.9:7800
       edgegossip scale --follow 10.0.0.9:7800 --name pi-01 --identity identity      (on each board)
     """
 
@@ -139,8 +149,8 @@ def _require_a_boards_own(context: click.Context) -> None:
     asked = "devices schemes on rate link rounds slower device fleet boards fleet_folder"
     for name in asked.split():
         if context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE:
-            option = "--" + name.replace("_", "-")
-            raise click.UsageError(f"{option} says nothing with --follow: a board runs what the machine there asks for")
+            [flag] = [param.opts[0] for param in context.command.params if param.name == name]
+            raise click.UsageError(f"{flag} says nothing with --follow: a board runs what the machine there asks for")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,8 +158,16 @@ class Plan:
     """Options of `edgegossip plan`."""
 
     recipe: str = option(REQUIRED, argument=True)
-    fleet: str = option(REQUIRED, "A fleet of the package, such as paper-18, or a TOML file.", metavar="NAME|FILE")
-    count: int | None = option(None, "Only the fleet's first so many boards.", flag="--devices", low=2, high=64)
+    fleet: str = option(
+        REQUIRED,
+        "Of the fleet: one of the package, such as paper-18, or a TOML file.",
+        flag="--profile",
+        old="--fleet",
+        metavar="NAME|FILE",
+    )
+    count: int | None = option(
+        None, "Only the fleet's first so many boards.", flag="--boards", old="--devices", low=2, high=64
+    )
     settings: tuple[str, ...] = SETTINGS()
     as_json: bool = JSON()
 
@@ -161,8 +179,8 @@ def plan(options: Plan) -> int:
 
     \b
     Examples:
-      edgegossip plan cifar10-gossip --fleet pi4-wifi
-      edgegossip plan elastiquant --fleet paper-18 --devices 7 --set model.name=resnet34
+      edgegossip plan cifar10-gossip --profile pi4-wifi
+      edgegossip plan elastiquant --profile paper-18 --boards 7 --set model.name=resnet34
       edgegossip calibrate -o me.toml   a profile of the board it runs on, for a fleet of yours
 
     Frames are really encoded; seconds and memory are modelled from the boards' profiles.
@@ -182,9 +200,7 @@ def plan(options: Plan) -> int:
 class Calibrate:
     """Options of `edgegossip calibrate`."""
 
-    output: Path | None = option(
-        None, "Write the profile here (TOML); else it is printed.", flag=("-o", "--output"), path="file"
-    )
+    output: Path | None = OUTPUT(None, "Write the profile here (TOML); else it is printed.", path="file")
     name: str = option("", "Of the profile; default: the file's, or this-machine.")
     peer: str | None = option(None, "Also measure the link to a machine on which --serve runs.", metavar="HOST[:PORT]")
     serve: int | None = option(None, "Only answer a --peer, at this port.", low=0, high=65_535, metavar="PORT")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from edgegossip.cli.options import JSON, PLOTS, SETTINGS, chosen, command
+from edgegossip.cli.options import JSON, OUTPUT, PLOTS, SETTINGS, chosen, command
 from edgegossip.options import REQUIRED, option
 
 
@@ -32,9 +32,10 @@ class Study:
         metavar="FILE",
     )
     seeds: str = option("", "Run every case with each of these seeds.", metavar="1,2,3")
-    out: Path | None = option(
+    out: Path | None = OUTPUT(
         None,
         "Folder of the results; one that has some already is gone on with. Default: runs/NAME-study.",
+        old="--out",
         path="folder",
     )
     jobs: int = option(1, "Runs at a time.", low=1, high=256)

@@ -139,7 +139,7 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class AdPsgd(GossipAlgorithm[State]):
-    """Asynchronous pairwise averaging; see the top of this file."""
+    """Averages pairs of boards asynchronously (AD-PSGD), as the top of this file describes."""
 
     eta: Eta = 1.0
     repeats: Annotated[int, Range(0, 1000, "repeats of a request without answer, evenly over the deadline")] = 1

@@ -42,6 +42,36 @@ def run_table(summary: Mapping[str, Any]) -> str:
     )
 
 
+def runs_table(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the lines of a list of runs, one each, for the documents of `summary.summarise`."""
+    rows = [("run", "boards", "rounds", "score", "sent", "how it ended")]
+    for summary in summaries:
+        asked, score = summary.get("rounds_asked"), summary.get("score")
+        reached = summary["scores"][score]["mean"] if score else None
+        sent = summary["sent_bytes"]["payload"]
+        rows.append(
+            (
+                printable(str(summary["run"])),
+                str(summary["nodes"]),
+                f"{summary['rounds']}/{asked}" if asked else str(summary["rounds"]),
+                "-" if reached is None else score_text(str(score), reached),
+                "-" if sent is None else bytes_text(sent),
+                _end(summary),
+            )
+        )
+    return in_columns(rows)
+
+
+def _end(summary: Mapping[str, Any]) -> str:
+    """How a run ended, in a few words."""
+    if ruin := [finding["text"] for finding in summary["verdict"] if finding["ruin"]]:
+        return printable(str(ruin[0]), 60)
+    if unfinished := len(summary.get("unfinished_nodes") or ()):
+        return f"{unfinished} board{' has' if unfinished == 1 else 's have'} not finished"
+    lost = len(summary["failed_nodes"])
+    return f"{lost} board{' was' if lost == 1 else 's were'} lost" if lost else "finished"
+
+
 def verdict_lines(summary: Mapping[str, Any]) -> list[str]:
     """Return what is not as it should be, a line each: "RUIN" or "look" (a hint), what is so, the
     cure."""

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from edgegossip import recipe
+from edgegossip import gossip, recipe
 from edgegossip.cli.main import COMMANDS
 
+NAMES = {name: entry for section in COMMANDS.values() for name, entry in section.items()}
 HEAVY = ("torch", "grpc", "flwr", "matplotlib", "rich")
 PROBE = """
 import sys
@@ -49,10 +50,26 @@ def test_loads_nothing_heavy(arguments: list[str]) -> None:
 def test_every_command_has_help() -> None:
     """And none loads anything heavy to show it, whichever came before."""
     listed = run("--help").stdout
-    _, *pages = run(*COMMANDS, probe=EVERY_HELP).stdout.split("\f")
-    for command, page in zip(COMMANDS, pages, strict=True):
+    _, *pages = run(*NAMES, probe=EVERY_HELP).stdout.split("\f")
+    for command, page in zip(NAMES, pages, strict=True):
         assert page.startswith(f"{command}\nUsage: edgegossip {command}") and page.endswith("EXIT 0 []\n"), page
-        assert command in listed
+        assert bool(NAMES[command].help) == bool(re.search(rf"^  {command} +\S", listed, re.MULTILINE)), command
+
+
+def test_the_list_of_commands_is_in_groups_of_whole_lines() -> None:
+    listed = run("--help").stdout
+    assert re.findall(r"^(\w+):$", listed, re.MULTILINE) == ["Options", "Train", "Look", "Boards", "Research"]
+    assert "..." not in listed.partition("Train:")[2] and max(map(len, listed.splitlines())) <= 80
+    assert all(re.search(rf"\b{code}\b", listed.partition("Ends with")[2]) for code in (0, 2, 3, 4, 5, 6, 7, 8, 130))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "nearest"),
+    [(["runn"], "run"), (["reprot"], "report"), (["codec", "lst"], "list"), (["run", "--bords", "3"], "--boards")],
+)
+def test_a_mistyped_command_or_option_gets_the_nearest_one(arguments: list[str], nearest: str) -> None:
+    done = run(*arguments)
+    assert done.returncode == 2 and re.search(rf"(?i)did you mean .*{nearest}", done.stderr), done.stderr
 
 
 def test_usage_errors_exit_with_2_and_no_traceback() -> None:
@@ -66,6 +83,48 @@ def test_recipe_commands() -> None:
     shown = run("recipe", "show", "quickstart-gossip", "--set", "training.lr=0.5").stdout
     assert "lr = 0.5" in shown and 'mode = "gossip"' in shown
     assert any(row["key"] == "gossip.topology" for row in json.loads(run("recipe", "keys", "--json").stdout))
+
+
+def test_what_a_recipe_may_name_is_listed() -> None:
+    algorithms = {row["name"]: row for row in json.loads(run("algorithm", "list", "--json").stdout)}
+    assert set(algorithms) == set(gossip.names()) and all(row["help"] for row in algorithms.values())
+    assert "momentum" in {param["name"] for param in algorithms["motef"]["params"]}
+    models = {row["name"]: row for row in json.loads(run("model", "list", "--json").stdout)}
+    assert "hidden" in models["mlp"]["params"] and all(row["help"] for row in models.values())
+    assert "resnet20" in run("model", "list").stdout and "choco-sgd" in run("algorithm", "list").stdout
+
+
+def test_old_flags_work_and_are_not_shown() -> None:
+    shown = run("topology", "--help").stdout
+    assert "--boards" in shown and "--nodes" not in shown
+    assert run("topology", "ring", "--nodes", "5").stdout == run("topology", "ring", "--boards", "5").stdout != ""
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_installed_where_the_shell_looks(
+    shell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("SHELL", f"/usr/bin/{shell}")
+    assert run("completion").returncode == 0
+    [written] = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert (
+        written.read_text() == run("completion", shell, "--show").stdout
+        and "_EDGEGOSSIP_COMPLETE" in written.read_text()
+    )
+
+
+def test_completion_knows_the_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "_EDGEGOSSIP_COMPLETE": "bash_complete",
+        "COMP_WORDS": "edgegossip re",
+        "COMP_CWORD": "1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    assert run().stdout.split() == ["plain,recipe", "plain,report"]
+    monkeypatch.setenv("SHELL", "/bin/tcsh")
+    monkeypatch.delenv("_EDGEGOSSIP_COMPLETE")
+    assert "valid: bash, fish, zsh" in run("completion").stderr
 
 
 def test_a_board_s_folder_has_the_same_name_wherever_it_is_shown() -> None:

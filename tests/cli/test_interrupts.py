@@ -64,7 +64,7 @@ def bug():
 def command(where):
     globals()[where]()
 """
-MAIN = "import sys; from edgegossip.cli import main; main.COMMANDS['command'] = 'own'; main.main(sys.argv[1:])"
+MAIN = "import sys; from edgegossip.cli import main; import own; main.cli.add_command(own.command); main.main(sys.argv[1:])"
 
 
 @pytest.mark.parametrize("where", ["finaliser", "callback", "dropped", "cleaning", "lock", "sleep", "bug"])

@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 from edgegossip.report.units import printable
 from edgegossip.report.web.page import write_page
 from edgegossip.telemetry.records import PARTS
-from edgegossip.telemetry.run_folder import RunFolder
+from edgegossip.telemetry.run_folder import RunFolder, read_run
+from edgegossip.telemetry.summary import summarise
 from tests.drawn import drawn_texts
 from tests.report.web.synthetic import write_run
 
@@ -38,6 +39,31 @@ def test_one_run_gets_its_table_and_its_page(command, runs):
     assert code == 0 and "pi-01" in out
     page = runs[0] / "report.html"
     assert f"page {page}" in out and page.stat().st_size > 50_000
+
+
+def test_runs_are_listed_the_newest_first_with_how_they_ended(command, tmp_path):
+    older, newer = (write_run(tmp_path / name, boards=3, rounds=4, lost=lost) for name, lost in (("1", 0), ("2", 1)))
+    for name, folder in (("20260101-a", older), ("20260102-b", newer)):
+        folder = folder.rename(tmp_path / name)
+        summary = summarise(read_run(folder))
+        found = summary["verdict"] if name.endswith("b") else []
+        (folder / "summary.json").write_text(json.dumps({**summary, "verdict": found}))
+    code, out, _ = command("runs", "--runs", str(tmp_path))
+    head, first, second = out.splitlines()
+    assert code == 0 and head.split()[0] == "run" and first.startswith("20260102-b") and second.startswith("20260101-a")
+    assert "the fleet split" in first
+    assert second.endswith("finished") and "4/4" in second and max(map(len, out.splitlines())) <= 80
+    code, out, _ = command("runs", "--runs", str(tmp_path), "--json")
+    assert [run["run"] for run in json.loads(out)] == ["20260102-b", "20260101-a"]
+    assert "no run is in" in command("runs", "--runs", str(tmp_path / "none"))[1]
+
+
+def test_a_dry_run_says_what_would_run_and_leaves_nothing(command, tmp_path):
+    code, out, _ = command("run", "quickstart-gossip", "--boards", "3", "--dry-run", "--runs", str(tmp_path / "r"))
+    assert code == 0 and "3 boards (gossip), 250 rounds, mlp of 9,610 values" in out and not list(tmp_path.iterdir())
+    code, _, err = command("run", "quickstart-gossip", "--dry-run", "--set", "codec.name=topkk")
+    assert code == 2 and "did you mean topk" in err
+    assert json.loads(command("run", "quickstart-gossip", "--dry-run", "--json")[1])["values"] == 9610
 
 
 def test_several_runs_get_one_page_and_exports(command, runs, tmp_path, monkeypatch):

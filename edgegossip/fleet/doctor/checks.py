@@ -103,6 +103,8 @@ def heat(facts: Facts) -> Iterator[Finding]:
     if facts.temperature_c is not None and facts.temperature_c >= HOT_C:
         text = f"the board is at {facts.temperature_c:.0f} C and will throttle: give it a heat sink or a fan"
         yield Finding("warning", "heat", text)
+    elif facts.temperature_c is not None:
+        yield Finding("good", "heat", f"the board is at {facts.temperature_c:.0f} C")
 
 
 def governor(facts: Facts) -> Iterator[Finding]:
@@ -112,6 +114,8 @@ def governor(facts: Facts) -> Iterator[Finding]:
             "the governor `powersave` holds the clock at its lowest: `cpupower frequency-set -g ondemand`, or schedutil"
         )
         yield Finding("warning", "governor", text)
+    elif facts.governors:
+        yield Finding("good", "governor", f"the clock goes by {', '.join(sorted(set(facts.governors)))}")
 
 
 def wear(facts: Facts) -> Iterator[Finding]:
@@ -137,14 +141,21 @@ def storage(facts: Facts) -> Iterator[Finding]:
     if facts.root_is_read_only:
         text = "the root file system is read-only, as that of a failing card: look at `dmesg`, or write runs elsewhere (--runs)"
         yield Finding("bad", "storage", text)
-    if facts.disk_free_bytes is not None and facts.disk_free_bytes < _LITTLE_DISK:
-        text = f"{facts.disk_free_bytes / 1e6:.0f} MB of disk are free: delete old run folders, or write runs elsewhere (--runs)"
+    if facts.disk_free_bytes is None:
+        return
+    free = f"{facts.disk_free_bytes / 1e6:,.0f} MB of disk are free"
+    if facts.disk_free_bytes < _LITTLE_DISK:
+        text = f"{free}: delete old run folders, or write runs elsewhere (--runs)"
         yield Finding("warning", "storage", text)
+    elif not facts.root_is_read_only:
+        yield Finding("good", "storage", free)
 
 
 def memory(facts: Facts) -> Iterator[Finding]:
     """Look whether a model fits beside what is running."""
-    if facts.available_bytes is not None and facts.available_bytes < _LITTLE_MEMORY:
+    if facts.available_bytes is not None and facts.available_bytes >= _LITTLE_MEMORY:
+        yield Finding("good", "memory", f"{facts.available_bytes / 1e6:,.0f} MB of memory are free")
+    elif facts.available_bytes is not None:
         text = (
             f"{facts.available_bytes / 1e6:.0f} MB of memory are free, and a board takes some 230 MB before it has a model: "
             "stop what else is running, or leave out the desktop"
@@ -161,6 +172,8 @@ def network(facts: Facts) -> Iterator[Finding]:
         if interface.mtu < MIN_MTU:
             text = f"{interface.name} has an MTU of {interface.mtu}: set it to 1500 unless a tunnel needs it"
             yield Finding("warning", "mtu", text)
+        else:
+            yield Finding("good", "mtu", f"{interface.name} has an MTU of {interface.mtu}")
         if interface.wireless_dbm is not None and interface.wireless_dbm < WEAK_DBM:
             text = f"{interface.name} hears its access point at {interface.wireless_dbm:.0f} dBm: move the board or use a cable"
             yield Finding("warning", "radio", text)
@@ -177,7 +190,9 @@ def versions(facts: Facts) -> Iterator[Finding]:
         yield Finding("bad", "versions", text)
         return
     release = tuple(int(part) for part in re.findall(r"\d+", torch)[:2])
-    if not _TORCH[0] <= release <= _TORCH[1]:
+    if _TORCH[0] <= release <= _TORCH[1]:
+        yield Finding("good", "versions", f"Python {facts.python[0]}.{facts.python[1]}, torch {torch}")
+    else:
         yield Finding("warning", "versions", f"torch {torch} is untested here: 2.9 to 2.13 are known to work")
     if facts.machine == "aarch64" and release == (2, 10) and facts.board and _OLD_ARM.search(facts.board):
         text = f"torch {torch} ends with an illegal instruction on a {facts.board}: pip install torch==2.9.1"

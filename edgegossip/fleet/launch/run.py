@@ -5,12 +5,14 @@ from __future__ import annotations
 import secrets
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import click
 
 from edgegossip import recipe as recipes
+from edgegossip import training
 from edgegossip.fleet.launch.gossip import LocalRun, run_gossip
 from edgegossip.fleet.launch.identities import identities
 from edgegossip.fleet.launch.preflight import notices, preflight
@@ -22,7 +24,7 @@ from edgegossip.report.live import Live, LiveSink
 from edgegossip.telemetry.run_folder import RunFolder, read_run
 from edgegossip.telemetry.sinks import Tee
 from edgegossip.telemetry.summary import summarise
-from edgegossip.types import ConfigError, DataError, NodeId
+from edgegossip.types import ConfigError, DataError, EdgegossipError, NodeId
 
 
 def run_fleet(recipe: Recipe, runs_dir: Path, *, plots: bool, as_json: bool) -> int:
@@ -30,6 +32,25 @@ def run_fleet(recipe: Recipe, runs_dir: Path, *, plots: bool, as_json: bool) -> 
     does."""
     with trained(recipe, runs_dir, quiet=as_json, as_json=as_json) as folder:
         return conclude(folder, plots=plots, as_json=as_json)
+
+
+def planned(recipe: Recipe, runs_dir: Path) -> dict[str, Any]:
+    """Check that the recipe can be run here, and return what would be: boards, rounds, model, bytes
+    and what a user should know. Nothing is started or written. Raises an EdgegossipError."""
+    members = default_members(recipe.run.nodes)
+    preflight(recipe, members)
+    layout = training.layout_of(recipe)
+    return {
+        "run": recipe.run.name,
+        "mode": recipe.run.mode,
+        "boards": list(members),
+        "rounds": recipe.run.rounds,
+        "model": recipe.model.name,
+        "values": layout.size,
+        "codec": recipe.codec.name,
+        "runs": str(runs_dir),
+        "notices": notices(recipe),
+    }
 
 
 @contextmanager
@@ -47,7 +68,10 @@ def trained(recipe: Recipe, runs_dir: Path, *, quiet: bool, as_json: bool = Fals
             click.echo(f"{recipe.run.name}: {len(members)} boards, {recipe.run.rounds} rounds, into {folder.path}")
             for notice in notices(recipe):
                 click.echo(f"!! {notice}", err=True)
-        with shown_when_it_fails(folder, as_json=as_json, quiet=quiet and not as_json):
+        with (
+            _page_when_interrupted(folder, recipe, quiet),
+            shown_when_it_fails(folder, as_json=as_json, quiet=quiet and not as_json),
+        ):
             _train(recipe, members, run_id, folder, quiet=quiet)
         yield folder
     finally:
@@ -65,11 +89,30 @@ def resume_fleet(path: Path, *, plots: bool, as_json: bool) -> int:
             click.echo(f"{recipe.run.name}: {len(members)} boards go on with {folder.path}")
         for name in members:
             folder.event(name, "restarted", f"{name} is started again: the run is resumed")
-        with shown_when_it_fails(folder, as_json=as_json):
+        with _page_when_interrupted(folder, recipe, as_json), shown_when_it_fails(folder, as_json=as_json):
             _train(recipe, members, run_id, folder, quiet=as_json, resumed=True)
         return conclude(folder, plots=plots, as_json=as_json)
     finally:
         folder.close()
+
+
+@contextmanager
+def _page_when_interrupted(folder: RunFolder, recipe: Recipe, quiet: bool) -> Iterator[None]:
+    """Let Ctrl-C leave the page of what was trained, and say how to go on; then it goes on its
+    way."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not quiet:
+            from edgegossip.report.web.page import write_page
+
+            with suppress(EdgegossipError):  # such as nothing to show yet
+                click.echo(f"page {write_page([folder.path], folder.path / 'report.html')}", err=True)
+            if recipe.checkpoint.every:
+                click.echo(f"go on with: edgegossip run --resume {folder.path}", err=True)
+            else:
+                click.echo("it cannot be gone on with: checkpoint.every = 0", err=True)
+        raise
 
 
 def _resumable(path: Path) -> tuple[Recipe, tuple[NodeId, ...], bytes]:

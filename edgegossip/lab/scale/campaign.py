@@ -77,12 +77,12 @@ def _check_options(options: ScaleOptions) -> None:
     """Raises ConfigError for an option that would change nothing there."""
     given: Mapping[str, tuple[bool, tuple[str, ...]]] = {
         "--device": (bool(options.device), ("netns", "model")),
-        "--fleet": (bool(options.fleet), ("model",)),
+        "--profile": (bool(options.fleet), ("model",)),
         "--rate": (bool(options.rate), ("netns", "model")),
         "--slower": (options.slower is not None, ("netns", "model")),
-        "--boards": (bool(options.boards), ("boards",)),
+        "--names": (bool(options.boards), ("boards",)),
         "--listen": (bool(options.listen), ("boards",)),
-        "--fleet-folder": (options.security[0] is not None, ("boards",)),
+        "--fleet": (options.security[0] is not None, ("boards",)),
         "--insecure": (options.security[1], ("boards",)),
         "--link": (options.link != "shared", ("netns", "model")),
     }
@@ -94,7 +94,7 @@ def _check_options(options: ScaleOptions) -> None:
     if options.slower is not None and (options.device or options.fleet):
         raise ConfigError("--slower is of this machine's cores; a profile has its own rates: leave one out")
     if options.device and options.fleet:
-        raise ConfigError("--device and --fleet: a fleet says which boards it has; leave one out")
+        raise ConfigError("--device and --profile: a fleet says which boards it has; leave one out")
 
 
 def _how(options: ScaleOptions, base: Recipe) -> dict[str, Any]:
@@ -136,11 +136,11 @@ def _rate_bps(options: ScaleOptions) -> float:
         return parse_rate(options.rate or RATE)
     if options.link == "each":
         raise ConfigError(
-            f"--fleet {options.fleet} --link each: say the --rate of a link; the fleet's is of what all share"
+            f"--profile {options.fleet} --link each: say the --rate of a link; the fleet's is of what all share"
         )
     link = load_fleet(options.fleet).link
     if link.shared_bits_per_s is None:
-        raise ConfigError(f"--fleet {options.fleet}: its boards share no link; say --link each and --rate")
+        raise ConfigError(f"--profile {options.fleet}: its boards share no link; say --link each and --rate")
     return link.shared_bits_per_s / link.crossings
 
 

@@ -140,11 +140,11 @@ def parse_devices(text: str) -> tuple[int, ...]:
     try:
         counts = sorted({int(part) for part in text.split(",")})
     except ValueError:
-        raise ConfigError(f"--devices {text}: write counts with commas between them, such as 2,4,7,18") from None
+        raise ConfigError(f"--boards {text}: write counts with commas between them, such as 2,4,7,18") from None
     for count in counts:
         if not 2 <= count <= MOST_DEVICES:
             nearest = 2 if count < 2 else MOST_DEVICES
-            raise ConfigError(f"--devices {count}: a run has 2 to {MOST_DEVICES} boards; the nearest is {nearest}")
+            raise ConfigError(f"--boards {count}: a run has 2 to {MOST_DEVICES} boards; the nearest is {nearest}")
     return tuple(counts)
 
 

@@ -289,7 +289,7 @@ class BoardsBackend(Backend):
             )
         if cell.devices > len(self._names):
             raise ConfigError(
-                f"--devices {cell.devices}: there are {len(self._names)} boards ({', '.join(self._names)})"
+                f"--boards {cell.devices}: there are {len(self._names)} boards ({', '.join(self._names)})"
             )
         training.check(cell.recipe)
         make_algorithm(cell.recipe)

@@ -101,7 +101,7 @@ class Schedule:
         """Return a command line that replays exactly this."""
         words = [
             *("edgegossip", "sim", "--seed", str(self.seed), "--algorithm", str(self.algorithm)),
-            *("--topology", str(self.topology), "--codec", str(self.codec), "--nodes", str(self.nodes)),
+            *("--topology", str(self.topology), "--codec", str(self.codec), "--boards", str(self.nodes)),
             *("--rounds", str(self.rounds), "--workload", self.workload, "--deadline", f"{self.deadline_s:g}"),
             *(("--values", str(self.values)) if self.values != VALUES else ()),
             *("--faults", ",".join(map(str, self.faults)) or "none"),

@@ -131,7 +131,7 @@ class ServerSchedule:
         """Return a command line that replays exactly this."""
         words = [
             *("edgegossip", "sim", "--mode", "server", "--seed", str(self.seed), "--codec", str(self.codec)),
-            *("--nodes", str(self.nodes), "--rounds", str(self.rounds)),
+            *("--boards", str(self.nodes), "--rounds", str(self.rounds)),
             *(("--values", str(self.values)) if self.values != VALUES else ()),
             *("--server", ",".join(filter(None, (PLAIN, str(self.settings))))),
             *("--faults", ",".join(map(str, self.faults)) or "none"),

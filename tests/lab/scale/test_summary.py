@@ -59,7 +59,7 @@ def test_an_unknown_scheme_is_named(name: str) -> None:
 def test_counts() -> None:
     assert cells.parse_devices("18,2,7,2") == (2, 7, 18)
     for text in ("two", "1,2", "2,65"):
-        with pytest.raises(ConfigError, match="--devices"):
+        with pytest.raises(ConfigError, match="--boards"):
             cells.parse_devices(text)
 
 

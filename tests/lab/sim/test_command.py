@@ -104,7 +104,7 @@ def test_what_goes_another_way_when_run_again_is_made_small_as_such(monkeypatch:
     printed = shlex.split(done.output.splitlines()[-1])[2:]
     kinds = printed[printed.index("--faults") + 1]
     assert kinds.startswith("pause@") and "," not in kinds
-    assert printed[printed.index("--nodes") + 1] == "2" and printed[printed.index("--rounds") + 1] == "2"
+    assert printed[printed.index("--boards") + 1] == "2" and printed[printed.index("--rounds") + 1] == "2"
     again = invoke(*printed)
     assert again.return_value == 6 and "VIOLATION of replay at" in again.output
     assert json.loads(invoke(*printed, "--json").output)["violations"][0]["rule"] == "replay"

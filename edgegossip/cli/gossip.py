@@ -1,16 +1,55 @@
-"""`edgegossip topology`: what the topologies are good for, in figures."""
+"""`edgegossip algorithm` and `topology`: what boards do with each other's models, and over which
+graphs."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import click
 
-from edgegossip.cli.options import JSON, command, parse_params
+from edgegossip.cli.options import JSON, command, first_sentence, listed, parse_params
 from edgegossip.files import text_of
-from edgegossip.options import option
+from edgegossip.options import REQUIRED, Option, option, options_of
 from edgegossip.types import ConfigError
+
+
+@click.group()
+def algorithm() -> None:
+    """List the gossip algorithms."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class List:
+    """Options of `edgegossip algorithm list`."""
+
+    as_json: bool = JSON()
+
+
+@command(List, algorithm, name="list")
+def list_(options: List) -> None:
+    """Show every algorithm with its own parameters, for gossip.algorithm and gossip.params.
+
+    docs/gossip.md says which topologies and codecs each works with, and docs/choosing.md which to
+    take.
+    """
+    from edgegossip import gossip
+
+    found = [
+        (name, first_sentence(make).removeprefix("Return "), [o for o in options_of(make) if o.name != "keeps"])
+        for name, make in ((name, gossip.maker(name)) for name in gossip.names())
+    ]
+    if options.as_json:
+        rows = [{"name": name, "help": about, "params": [_param(o) for o in own]} for name, about, own in found]
+        click.echo(json.dumps(rows))
+    else:
+        click.echo(listed(found))
+
+
+def _param(o: Option) -> dict[str, Any]:
+    return {"name": o.name, "default": None if o.default is REQUIRED else o.default, "help": f"{o.help}{o.limits}"}
+
 
 SIZES = range(2, 19)  # the fleets that the package is made for
 
@@ -23,7 +62,8 @@ class Topology:
     sizes: tuple[int, ...] = option(
         (),
         "Number of boards; may be repeated. Default: every number from 2 to 18.",
-        flag="--nodes",
+        flag="--boards",
+        old="--nodes",
         low=2,
         high=1024,
         metavar="N",
