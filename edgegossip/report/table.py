@@ -10,6 +10,12 @@ from edgegossip.report.units import bytes_text, number_text, padded, printable, 
 from edgegossip.telemetry.records import PARTS, score_text
 from edgegossip.telemetry.summary import SENT, evaluated_by
 
+_RUIN = {  # verdict.py's word -> how the run ended
+    "diverged": "diverged",
+    "chance": "learnt nothing",
+    "apart": "boards differ",
+    "split": "the fleet split",
+}
 MOST_SCORES = 4  # columns of the table
 _TIME = ("board", *PARTS, "sum")
 
@@ -64,8 +70,8 @@ def runs_table(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _end(summary: Mapping[str, Any]) -> str:
     """How a run ended, in a few words."""
-    if ruin := [finding["text"] for finding in summary["verdict"] if finding["ruin"]]:
-        return printable(str(ruin[0]), 60)
+    if ruin := [finding["kind"] for finding in summary["verdict"] if finding["ruin"]]:
+        return _RUIN.get(ruin[0], str(ruin[0]))
     if unfinished := len(summary.get("unfinished_nodes") or ()):
         return f"{unfinished} board{' has' if unfinished == 1 else 's have'} not finished"
     lost = len(summary["failed_nodes"])
