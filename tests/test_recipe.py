@@ -98,7 +98,7 @@ def test_broken_toml_names_the_line(tmp_path) -> None:
 def test_packaged_recipes_load(name: str) -> None:
     made = recipe.load(name)
     assert made.run.name == name
-    assert made.run.mode == ("gossip" if name.endswith(("gossip", "table3", "diloco", "noloco")) else "server")
+    assert made.run.mode == ("gossip" if name.endswith(("gossip", "table3", "loco")) else "server")
 
 
 def test_run_id_depends_on_the_run_and_not_on_the_board() -> None:

@@ -55,6 +55,7 @@ FILES = MappingProxyType(
         "lowrank": ("atomo", "powersgd"),
         "stepped": ("dither", "deadzone"),
         "eden": ("eden",),
+        "sparseloco": ("sparseloco",),
         "auto": ("auto",),
         "feedback": ("error-feedback", "ef-signsgd"),
         "per_tensor": ("per-tensor", "small-tensors"),
@@ -82,6 +83,7 @@ WIRE_IDS = MappingProxyType(
         17: "dither",
         18: "deadzone",
         19: "eden",
+        20: "sparseloco",
     }
 )
 

@@ -261,6 +261,7 @@ _RULES: Mapping[str, Callable[[Any, Vec, Layout], Claims]] = {
     "randk": _randk,
     "dither": _dither,
     "deadzone": _contraction,
+    "sparseloco": _contraction,
     "eden": _eden,
     "atomo": lambda codec, x, layout: Claims(True),
 }

@@ -48,6 +48,7 @@ def test_names_and_wire_ids_of_version_1() -> None:
         17: "dither",
         18: "deadzone",
         19: "eden",
+        20: "sparseloco",
     }
 
 

@@ -17,9 +17,11 @@ from tests.conformance import attacks_lowrank as lowrank
 from tests.conformance import attacks_quantised as quantised
 from tests.conformance import attacks_stepped as stepped
 from tests.conformance.pipeline import LAYOUT, RUN_ID, aux_entry, raw_frame
+from tests.conformance.reference_stepped import deadzoned
 
 _GOOD = raw_frame(aux=aux_entry(1, 0.5))
 _N = LAYOUT.size
+_SHAPES = tuple(t.shape for t in LAYOUT.tensors)
 _NAN, _INF = struct.pack("<f", np.nan), struct.pack("<f", np.inf)
 _ZEROS16, _ZEROS32 = bytes(2 * _N), bytes(4 * _N)
 
@@ -36,6 +38,12 @@ def _eden(*scales: bytes) -> bytes:
     """A key and a block of 32 values of 2 bits for each tensor; scales 1 but for those given."""
     ones = [struct.pack("<f", 1.0)] * (3 - len(scales))
     return bytes(8) + b"".join(scale + bytes(8) for scale in (*scales, *ones))
+
+
+def _sparseloco(*integers: float, sizes: tuple[float, ...] = (1.0, 2.0) * 3) -> bytes:
+    """The first integers, zeros for the rest, and the magnitudes of each tensor."""
+    steps = deadzoned(np.array(integers + (0.0,) * (_N - len(integers)), np.float32), _SHAPES, step=1.0)
+    return struct.pack(f"<{len(sizes)}f", *sizes) + steps
 
 
 def _flip(data: bytes, bit: int) -> bytes:
@@ -291,6 +299,34 @@ ATTACKS: Mapping[str, tuple[bytes, str]] = {
     "minmax8-infinite-minimum": (
         raw_frame(codec_id=3, body=_minmax((0, 1), (0, 1), (float("-inf"), 1))),
         "the minmax8 body has an invalid minimum and maximum for tensor bn.mean",
+    ),
+    "sparseloco-params": (
+        raw_frame(codec_id=20, params=b"\0", body=_sparseloco(1.0)),
+        "sparseloco has no wire parameters, the frame carries 1 bytes of them",
+    ),
+    "sparseloco-magnitudes-cut": (
+        raw_frame(codec_id=20, body=bytes(23)),
+        "the sparseloco body ends within its magnitudes",
+    ),
+    "sparseloco-without-integers": (
+        raw_frame(codec_id=20, body=bytes(24)),
+        "sparseloco: the deadzone body is invalid: it ends early",
+    ),
+    "sparseloco-negative-magnitude": (
+        raw_frame(codec_id=20, body=_sparseloco(1.0, sizes=(1.0, 2.0, -1.0, 2.0, 1.0, 2.0))),
+        "the sparseloco body has magnitudes that are no sizes",
+    ),
+    "sparseloco-nan-magnitude": (
+        raw_frame(codec_id=20, body=_sparseloco(1.0, sizes=(1.0, 2.0, 1.0, 2.0, 1.0, float("nan")))),
+        "the sparseloco body has magnitudes that are no sizes",
+    ),
+    "sparseloco-three": (
+        raw_frame(codec_id=20, body=_sparseloco(1.0, -3.0)),
+        "the sparseloco body has a value that is none of its two magnitudes",
+    ),
+    "sparseloco-half": (
+        raw_frame(codec_id=20, body=_sparseloco(1.0)[:24] + struct.pack("<f", 0.5) + _sparseloco(1.0)[28:]),
+        "the sparseloco body has a value that is none of its two magnitudes",
     ),
     **lowrank.ATTACKS,
     **stepped.ATTACKS,

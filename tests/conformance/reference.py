@@ -14,6 +14,7 @@ from tests.conformance import reference_quantised as quantised
 from tests.conformance.reference_eden import eden, eden_values
 from tests.conformance.reference_lowrank import atomo, atomo_values, powersgd, powersgd_values
 from tests.conformance.reference_sparse import randk, randk_values, topk, topk_values
+from tests.conformance.reference_sparseloco import sparseloco, sparseloco_values
 from tests.conformance.reference_stepped import deadzoned, deadzoned_values, dithered, dithered_values
 
 Shapes = tuple[tuple[int, ...], ...]
@@ -139,6 +140,7 @@ REFERENCES: Mapping[str, tuple[Body, Values]] = {
     "signsgd": (quantised.signsgd, quantised.signsgd_values),
     "dither": (dithered, dithered_values),
     "deadzone": (deadzoned, deadzoned_values),
+    "sparseloco": (sparseloco, sparseloco_values),
 }
 
 # Sets of parameters that golden vectors are made with, where the defaults are not enough.
@@ -185,5 +187,6 @@ PARAMS: Mapping[str, tuple[dict[str, Any], ...]] = {
     "co3": (_HUFFMAN, _RUNS, _ANS, {"stage": "raw", "decode_only": True}),
     "signsgd": ({"stage": "raw"},),
     "dither": ({}, {"step": 2.0}, {"step": 0.00005, "allocation": 0.5}),
+    "sparseloco": ({}, {"ratio": 0.25, "chunk": 8}),
     "deadzone": ({"step": 0.3}, {"step": 0.00005, "allocation": 1.0}),
 }
