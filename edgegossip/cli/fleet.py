@@ -258,7 +258,7 @@ def kit(options: Kit) -> int:
     if provisioning.in_repository(output):
         click.echo(f"mind that {output} lies in a git repository: it must not be committed", err=True)
     if provisioning.load_profile(options.folder, name).board.startswith("jetson-"):
-        use = f"copy it to {name}, and there: sudo deploy/jetson/install.sh edgegossip-*.whl {output.name} (deploy/README.md)"
+        use = f"copy it to {name}, and there: sudo deploy/jetson/install.sh edgegossip-*.whl {output.name} (docs/deploy.md)"
     else:
         use = f"edgegossip image configure base.img --kit {output} -o {name}.img"
     click.echo(f"next: {use}")

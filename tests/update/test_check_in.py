@@ -149,9 +149,9 @@ def test_what_a_board_runs_is_changed_from_afar(place):
 
 
 def test_a_server_that_boards_check_in_with_has_no_key_of_the_operators(place, tmp_path):
-    """It serves from a copy of what deploy/README.md names, and is as good as the laptop to a
+    """It serves from a copy of what docs/deploy.md names, and is as good as the laptop to a
     board."""
-    readme = (Path(__file__).parents[2] / "deploy/README.md").read_text().replace("\\\n", " ")
+    readme = (Path(__file__).parents[2] / "docs/deploy.md").read_text().replace("\\\n", " ")
     names = re.search(r"rsync [^\n]*--ignore-missing-args ([^\n]*) root@server:", readme)[1].split()
     place.push("2")
     provisioning.set_profiles(place.fleet, ("pi-01",), {"coordinator": "10.0.0.9:8000"})
