@@ -79,9 +79,11 @@ def stepped_inputs() -> dict[str, tuple[Shapes, np.ndarray]]:
     loud = np.exp2(rng.integers(-6, 8, 116).repeat(64))
     wild = np.float32(np.round(rng.standard_normal(7424) ** 3 * loud) / 64)
     even = np.float32(np.round(rng.standard_normal(4000) * 8) / 8)
+    rows = np.abs(wild.reshape(-1, 64)[:80]) * rng.choice([-1, 1], 80)[:, None]
     return inputs() | {
         LONG + "quiet and loud": (((40, 100), (7,), (3417,)), wild),
         LONG + "even": (((4000,),), even),
+        LONG + "a sign a row": (((80, 64),), np.float32(rows.flatten())),
         "rare": (((2000,),), wild[:2000] * (wild[:2000] > 3)),
     }
 

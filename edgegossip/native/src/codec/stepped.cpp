@@ -89,7 +89,7 @@ void quantise_chunk(const Kernels& kernels, const float* x, const Stepped& s, in
     });
 }
 
-StringShape shape_of(bool dithered) { return {dithered, !dithered}; }
+StringShape shape_of(bool dithered) { return dithered ? StringShape::DITHERED : StringShape::SIGNED; }
 
 void put32(uint32_t v, std::vector<uint8_t>* out) {
     for (int k = 0; k < 32; k += 8) out->push_back(uint8_t(v >> k));
