@@ -368,6 +368,72 @@ def eighths_of(x: np.ndarray, shapes: Shapes, allocation: float) -> list[int]:
     return [max(-96, min(96, round(4 * allocation * math.log2(r)))) if r else 0 for r in ratios]
 
 
+def matrices(shapes: Shapes) -> Iterator[tuple[int, int, int]]:
+    """The first value, rows and columns of each tensor with rows enough."""
+    at = 0
+    for shape in shapes:
+        size = math.prod(shape)
+        if len(shape) > 1 and shape[0] >= 8 and size > shape[0]:
+            yield at, shape[0], size // shape[0]
+        at += size
+
+
+def classes_of(t: np.ndarray) -> list[int]:
+    """Of each column of magnitudes in steps, float32[rows, columns]."""
+    rows, columns = t.shape
+    sums = np.zeros(columns, F)
+    for row in t:
+        sums += row
+    loud = [int(float(v) / rows * 256) for v in sums]
+    order = sorted(range(columns), key=lambda j: (loud[j], j))
+
+    def price(count: int) -> int:
+        total = 0
+        for k in range(count):
+            some = order[columns * k // count : columns * (k + 1) // count]
+            mean = sum(loud[j] for j in some) // len(some)
+            spread = (mean + 256) * log2(mean + 256) - (mean * log2(mean) if mean else 0) - 256 * log2(256)
+            total += len(some) * (spread >> FRACTION)
+        return total * rows // 256
+
+    _, best = min((price(1 << width) + 3 * width * columns // 2, 1 << width) for width in range(4))
+    classes = [0] * columns
+    for rank, j in enumerate(order):
+        classes[j] = ((rank + 1) * best - 1) // columns
+    return classes
+
+
+def places(classes: list[int], size: int, shapes: Shapes) -> np.ndarray:
+    """Which value of the vector is coded first, second, ..."""
+    found, at = np.arange(size), 0
+    for first, rows, columns in matrices(shapes) if classes else ():
+        order = np.argsort(classes[at : at + columns], kind="stable")
+        found[first : first + rows * columns] = (first + np.arange(rows)[:, None] * columns + order).flatten()
+        at += columns
+    return found
+
+
+def sort(x: np.ndarray, steps: np.ndarray, shapes: Shapes, dead_zone: bool) -> tuple[list[int], np.ndarray]:
+    """Columns' classes and what they make of the order."""
+    t = np.abs(x) * (F(1) / steps)
+    if dead_zone:
+        t = (t + F(1 / 3)).astype(np.int64).astype(F)
+    classes: list[int] = []
+    for first, rows, columns in matrices(shapes):
+        matrix = t[first : first + rows * columns].reshape(rows, columns)
+        classes += classes_of(matrix) if columns >= 64 else [0] * columns
+    classes = classes if any(classes) else []
+    return classes, places(classes, x.size, shapes)
+
+
+def with_classes(first: bytes, classes: list[int]) -> bytes:
+    """The body's first bytes, with columns' classes behind them."""
+    if not classes:
+        return first
+    body = string([unfolded(c) for c in classes])
+    return first[:4] + bytes([first[4] | 2]) + first[5:] + struct.pack("<I", len(body)) + body
+
+
 def head(x: np.ndarray, shapes: Shapes, error: float, step: float, allocation: float) -> tuple[bytes, np.ndarray]:
     """The body's first bytes, and the step of each value."""
     sizes = [int(np.prod(s, dtype=np.int64)) for s in shapes]
@@ -388,17 +454,20 @@ def dithered(x: np.ndarray, shapes: Shapes, error: float = 0.25, step: float = 0
     first, steps = head(x, shapes, error, step, allocation)
     if not steps.any():
         return struct.pack("<Q", MIXED) + first
-    inverse = F(1) / steps
+    classes, order = sort(x, steps, shapes, False)
+    x, inverse = x[order], F(1) / steps[order]
     rows = [0] * (-(-x.size // 8) * 8)
     for i, (u, eighth) in enumerate(dither(x.size)):
         rows[i // 8 * 8 + eighth] = int(np.rint(F(x[i] * inverse[i]) + u))
-    return struct.pack("<Q", MIXED) + first + string(rows, places=True)
+    return struct.pack("<Q", MIXED) + with_classes(first, classes) + string(rows, places=True)
 
 
 def deadzoned(x: np.ndarray, shapes: Shapes, step: float, allocation: float = 0.0) -> bytes:
     first, steps = head(x, shapes, 0.0, step, allocation)
     if not steps.any():
         return first
+    classes, order = sort(x, steps, shapes, True)
+    x, steps = x[order], steps[order]
     t = np.abs(x * (F(1) / steps))
     size = (t + F(1 / 3)).astype(np.int64)
     shift = []
@@ -408,37 +477,46 @@ def deadzoned(x: np.ndarray, shapes: Shapes, step: float, allocation: float = 0.
         mean = math.trunc(rest / int(chosen.sum())) if chosen.any() else 0
         shift.append(max(0, min(255, (mean + 128 >> 8) + 128)))
     q = np.where(x < 0, -size, size).tolist()
-    return first + bytes(shift) + string(q + [0] * (-len(q) % 8), signed=True)
+    return with_classes(first, classes) + bytes(shift) + string(q + [0] * (-len(q) % 8), signed=True)
 
 
-def steps_of(body: bytes, shapes: Shapes) -> tuple[np.ndarray, bytes]:
+def steps_of(body: bytes, shapes: Shapes) -> tuple[np.ndarray, np.ndarray, bytes]:
+    """The step of each value, which value is coded first, second, ..., and what follows."""
     sizes = [int(np.prod(s, dtype=np.int64)) for s in shapes]
-    common, own = struct.unpack_from("<fB", body)
+    common, flags = struct.unpack_from("<fB", body)
+    own = flags & 1
     eighths = struct.unpack_from(f"<{len(shapes)}b", body, 5) if own else [0] * len(shapes)
     each = [F(math.ldexp(common * 2 ** (e % 8 / 8), e // 8)) for e in eighths]
-    return np.repeat(np.array(each, F), sizes), body[5 + own * len(shapes) :]
+    body, classes = body[5 + own * len(shapes) :], []
+    if flags & 2:
+        size = struct.unpack_from("<I", body)[0]
+        classes = [folded(v) for v in read_string(body[4 : 4 + size], sum(c for _, _, c in matrices(shapes)))]
+        body = body[4 + size :]
+    return np.repeat(np.array(each, F), sizes), places(classes, sum(sizes), shapes), body
 
 
 def dithered_values(body: bytes, shapes: Shapes, **params: float) -> list[float]:
-    steps, rest = steps_of(body[8:], shapes)
+    steps, order, rest = steps_of(body[8:], shapes)
+    values = [0.0] * steps.size
     if not steps.any():
-        return [0.0] * steps.size
+        return values
     rows = read_string(rest, -(-steps.size // 8) * 8)
-    values = []
     for i, (u, eighth) in enumerate(dither(steps.size)):
         q = rows[i // 8 * 8 + eighth]
         with np.errstate(over="ignore"):
-            values.append(held(F(F(q) - u) * steps[i]))
+            values[order[i]] = held(F(F(q) - u) * steps[i])
     return values
 
 
 def deadzoned_values(body: bytes, shapes: Shapes, **params: float) -> list[float]:
-    steps, rest = steps_of(body, shapes)
+    steps, order, rest = steps_of(body, shapes)
+    values = [0.0] * steps.size
     if not steps.any():
-        return [0.0] * steps.size
+        return values
     shift = [F(0), *(F(b / 256 - 0.5) for b in rest[:3])]
-    q = read_string(rest[3:], -(-steps.size // 8) * 8)[: steps.size]
-    return [held(F(np.sign(v)) * (F(F(abs(v)) + shift[min(abs(v), 3)]) * s)) for v, s in zip(q, steps, strict=True)]
+    for i, v in enumerate(read_string(rest[3:], -(-steps.size // 8) * 8)[: steps.size]):
+        values[order[i]] = held(F(np.sign(v)) * (F(F(abs(v)) + shift[min(abs(v), 3)]) * steps[i]))
+    return values
 
 
 def held(v: np.float32) -> float:
