@@ -2,6 +2,7 @@
 // below zero: values of a gradient's row have factors in common, their signs with them. Neighbours in that order share a model where the
 // tables that this saves are worth more than the bits it costs. All of it is integer arithmetic, as every machine must make the same choice.
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "codec/integers.hpp"
@@ -155,8 +156,11 @@ Model model_of(const Counts& c, TableShape shape) {
     return m;
 }
 
-// classes: of each class; of_block: the class of each block.
-Models models_for(const std::vector<Counts>& classes, const std::vector<uint8_t>& of_block, int64_t n, TableShape shape) {
+// Of each class its counts, null where no block is of it.
+using Classes = std::array<const Counts*, CLASSES>;
+
+// of_block: the class of each block.
+Models models_for(const Classes& classes, const std::vector<uint8_t>& of_block, int64_t n, TableShape shape) {
     const int64_t blocks = int64_t(of_block.size());
     const int most = int(std::clamp<int64_t>((1 + n / VALUES_A_TABLE) / (shape.places ? 4 : 1), 1, MOST_MODELS));
     std::vector<Counts> counts;
@@ -164,10 +168,10 @@ Models models_for(const std::vector<Counts>& classes, const std::vector<uint8_t>
     std::vector<uint64_t> costs;
     uint8_t group_of[CLASSES] = {};
     for (int k = 0; k < CLASSES; k++) {
-        if (classes[size_t(k)].blocks == 0) continue;
+        if (classes[size_t(k)] == nullptr) continue;
         group_of[k] = uint8_t(groups.size());
         groups.push_back(groups.size());
-        counts.push_back(classes[size_t(k)]);
+        counts.push_back(*classes[size_t(k)]);
         costs.push_back(cost_of(counts.back(), nullptr, shape).bits + naming(counts.back().blocks, blocks));
     }
     // What joining groups k and k + 1 costs more.
@@ -213,20 +217,26 @@ Models models_for(const std::vector<Counts>& classes, const std::vector<uint8_t>
 }  // namespace
 
 Models choose_models(const uint8_t* symbols, int64_t n, StringShape shape) {
-    std::vector<Counts> classes(CLASSES);
+    Classes classes{};
+    std::array<Counts*, CLASSES> counts{};
+    std::vector<Counts> room;  // for those that occur: most do not
+    room.reserve(CLASSES);
     std::vector<uint8_t> of_block;
     of_block.reserve(size_t((n + RANS_BLOCK - 1) / RANS_BLOCK));
     for (int64_t first = 0; first < n; first += RANS_BLOCK) {
         const int64_t count = std::min<int64_t>(RANS_BLOCK, n - first);
         const uint8_t* const block = symbols + first;
         of_block.push_back(uint8_t(class_of(block, count, shape != StringShape::NUMBERS)));
-        Counts& c = classes[of_block.back()];
+        Counts*& at = counts[of_block.back()];
+        if (at == nullptr) at = &room.emplace_back();
+        Counts& c = *at;
         c.blocks++;
         for (int64_t i = 0; i < (count & -RANS_ROW); i += RANS_ROW)
             for (int place = 0; place < RANS_ROW; place++) c.of[table_of(place)][block[i + place]]++;
         for (int64_t i = count & -RANS_ROW; i < count; i++) c.of[table_of(int(i & 7))][block[i]]++;
     }
-    for (Counts& c : classes) c.finish();
+    for (Counts& c : room) c.finish();
+    std::copy(counts.begin(), counts.end(), classes.begin());
     Models best = models_for(classes, of_block, n, {false, false});
     if (shape == StringShape::DITHERED && 1 + n / VALUES_A_TABLE >= 4) {
         Models four = models_for(classes, of_block, n, {true, false});
@@ -234,10 +244,15 @@ Models choose_models(const uint8_t* symbols, int64_t n, StringShape shape) {
     }
     if (shape == StringShape::SIGNED) {
         for (int k = 0; k < CLASSES; k++) {
-            if (k == unskewed(k)) continue;
-            classes[size_t(unskewed(k))].add(classes[size_t(k)]);
-            classes[size_t(k)] = {};
+            if (k == unskewed(k) || counts[size_t(k)] == nullptr) continue;
+            Counts*& to = counts[size_t(unskewed(k))];
+            if (to == nullptr)
+                to = counts[size_t(k)];
+            else
+                to->add(*counts[size_t(k)]);
+            counts[size_t(k)] = nullptr;
         }
+        std::copy(counts.begin(), counts.end(), classes.begin());
         for (uint8_t& k : of_block) k = uint8_t(unskewed(k));
         Models plain = models_for(classes, of_block, n, {false, true});
         if (plain.bits <= best.bits) return plain;

@@ -89,15 +89,16 @@ void sort_columns(const float* x, int64_t rows, int64_t columns, float inverse, 
             for (int64_t j = 0; j < columns; j++) sums[size_t(j)] += std::fabs(x[j]) * inverse;
         else
             for (int64_t j = 0; j < columns; j++) sums[size_t(j)] += float(int32_t(std::fabs(x[j]) * inverse + STEPS_ZONE));
-    std::vector<std::pair<uint32_t, int32_t>> loud;  // and of which column
-    for (int64_t j = 0; j < columns; j++) loud.emplace_back(uint32_t(double(sums[size_t(j)]) / double(rows) * A_STEP), int32_t(j));
+    std::vector<uint64_t> loud;  // above the column's number
+    loud.reserve(sums.size());
+    for (int64_t j = 0; j < columns; j++) loud.push_back(uint64_t(double(sums[size_t(j)]) / double(rows) * A_STEP) << 32 | uint64_t(j));
     std::sort(loud.begin(), loud.end());
     const auto bits = [&](int64_t count) {  // of `count` classes
         uint64_t sum = 0;
         for (int64_t k = 0, from = 0, to; k < count; k++, from = to) {
             uint64_t all = 0;
             to = columns * (k + 1) / count;
-            for (int64_t j = from; j < to; j++) all += loud[size_t(j)].first;
+            for (int64_t j = from; j < to; j++) all += loud[size_t(j)] >> 32;
             sum += uint64_t(to - from) * (bits_for(all / uint64_t(to - from)) >> LOG2_FRACTION);
         }
         return sum * uint64_t(rows) / A_STEP;
@@ -110,7 +111,7 @@ void sort_columns(const float* x, int64_t rows, int64_t columns, float inverse, 
         best = 1 << width;
         least = now;
     }
-    for (int64_t j = 0; j < columns; j++) classes[loud[size_t(j)].second] = uint8_t(((j + 1) * best - 1) / columns);
+    for (int64_t j = 0; j < columns; j++) classes[uint32_t(loud[size_t(j)])] = uint8_t(((j + 1) * best - 1) / columns);
 }
 
 // The class of each column of each matrix; none where none are to be sorted.
@@ -130,14 +131,17 @@ std::vector<uint8_t> sort_all(const float* x, const Stepped& s) {
 
 // Where a message sorts columns: of each one, matrix by matrix, which of its row it is.
 std::vector<int32_t> order_of(const std::vector<uint8_t>& classes, const Stepped& s) {
-    std::vector<int32_t> order;
-    order.reserve(classes.size());
+    std::vector<int32_t> order(classes.size());
+    const uint8_t* of = classes.data();
+    int32_t* to = order.data();
     for (int64_t k = 0; k < s.tensors && !classes.empty(); k++) {
-        const uint8_t* const of = classes.data() + order.size();
         const int64_t columns = columns_of(s, k);
-        for (int c = 0; c < MOST_CLASSES; c++)
-            for (int64_t j = 0; j < columns; j++)
-                if (of[j] == c) order.push_back(int32_t(j));
+        int32_t first[MOST_CLASSES + 1] = {};
+        for (int64_t j = 0; j < columns; j++) first[of[j] + 1]++;
+        for (int c = 0; c < MOST_CLASSES; c++) first[c + 1] += first[c];
+        for (int64_t j = 0; j < columns; j++) to[first[of[j]]++] = int32_t(j);
+        of += columns;
+        to += columns;
     }
     return order;
 }
@@ -162,10 +166,13 @@ public:
         if (order_.empty()) return kernels.restore(q, steps, count, spec, accumulate, weight, out + spec.first);
         kernels.restore(q, steps, count, spec, false, 1, values_);
         runs(spec.first, count, [&](const float* values, int64_t n, int64_t row, const int32_t* order) {
-            for (int64_t i = 0; i < n; i++) {
-                float& to = out[row + (order == nullptr ? i : order[i])];
-                to = accumulate ? to + weight * values[i] : values[i];
-            }
+            float* const to = out + row;
+            if (order == nullptr)
+                for (int64_t i = 0; i < n; i++) to[i] = accumulate ? to[i] + weight * values[i] : values[i];
+            else if (accumulate)
+                for (int64_t i = 0; i < n; i++) to[order[i]] += weight * values[i];
+            else
+                for (int64_t i = 0; i < n; i++) to[order[i]] = values[i];
         });
     }
 
