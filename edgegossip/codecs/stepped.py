@@ -93,7 +93,9 @@ class Stepped(StatelessCodec):
     def decode(self, body: Body, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
         require_out(layout, out, weight, body)
         values = np.empty(layout.size, np.float32) if out is None else out
-        self._require(stepped.decode(flat(body), layout.offsets, layout.columns, self.dithered, layout.size, values, weight))
+        self._require(
+            stepped.decode(flat(body), layout.offsets, layout.columns, self.dithered, layout.size, values, weight)
+        )
         return values
 
     def check(self, body: Body, layout: Layout) -> None:

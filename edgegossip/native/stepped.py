@@ -31,19 +31,33 @@ ONE_STEP: Eighths = np.zeros(0, np.int8)  # eighths, where all tensors share the
 
 
 def bits(
-    x: Vec, offsets: ReadBuffer, columns: ReadBuffer, key: int | None, step: float, eighths: Eighths = ONE_STEP, isa: str | None = None
+    x: Vec,
+    offsets: ReadBuffer,
+    columns: ReadBuffer,
+    key: int | None,
+    step: float,
+    eighths: Eighths = ONE_STEP,
+    isa: str | None = None,
 ) -> float:
     """Return about how many bits the integers of x, float32[n], take in a body."""
     return _native.steps_bits(x, offsets, columns, key, step, eighths.view(np.uint8), isa)
 
 
-def error(x: Vec, offsets: ReadBuffer, columns: ReadBuffer, step: float, eighths: Eighths = ONE_STEP, isa: str | None = None) -> float:
+def error(
+    x: Vec, offsets: ReadBuffer, columns: ReadBuffer, step: float, eighths: Eighths = ONE_STEP, isa: str | None = None
+) -> float:
     """Return the sum of (value - x)^2 of x, float32[n], with a dead zone."""
     return _native.steps_error(x, offsets, columns, None, step, eighths.view(np.uint8), isa)
 
 
 def encode(
-    x: Vec, offsets: ReadBuffer, columns: ReadBuffer, key: int | None, step: float, eighths: Eighths = ONE_STEP, isa: str | None = None
+    x: Vec,
+    offsets: ReadBuffer,
+    columns: ReadBuffer,
+    key: int | None,
+    step: float,
+    eighths: Eighths = ONE_STEP,
+    isa: str | None = None,
 ) -> bytes:
     """Return the body of x, float32[n], whose values are finite."""
     return _native.steps_encode(x, offsets, columns, key, step, eighths.view(np.uint8), isa)

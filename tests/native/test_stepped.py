@@ -74,7 +74,9 @@ def test_a_damaged_body_is_judged_alike_and_a_sum_left_alone(key):
 @pytest.mark.parametrize("step", [0.01, 1.0, 30.0])
 def test_the_error_that_is_told_is_that_of_what_arrives(step, eighths):
     x, out = vector(), np.empty(N, np.float32)
-    assert stepped.decode(stepped.encode(x, OFFSETS, COLUMNS, None, step, eighths), OFFSETS, COLUMNS, False, N, out) == 0
+    assert (
+        stepped.decode(stepped.encode(x, OFFSETS, COLUMNS, None, step, eighths), OFFSETS, COLUMNS, False, N, out) == 0
+    )
     error = float(((out.astype(np.float64) - x) ** 2).sum())
     assert stepped.error(x, OFFSETS, COLUMNS, step, eighths) == pytest.approx(error, rel=1e-3)
 
