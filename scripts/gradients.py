@@ -5,8 +5,9 @@
 
 Plain momentum SGD on one process: ResNet-20 and the CNN on CIFAR-10, the CNN on Fashion-MNIST, a
 transformer over characters of a text. OUT_DIR/NAME-STEP.npz has float32[n] `x`, the gradient of one
-batch, int64[tensors + 1] `offsets`, and int64[tensors] `columns`, 0 for vectors. `choco-STEP.npz` is what a board of four on a ring
-publishes under CHOCO-SGD: its model less the copy that its neighbours have of it, with `co3`.
+batch, int64[tensors + 1] `offsets`, and int64[tensors] `columns`, 0 for vectors. `choco-STEP.npz`
+is what a board of four on a ring publishes under CHOCO-SGD: its model less the copy that its
+neighbours have of it, with `co3`.
 """
 
 from __future__ import annotations

@@ -160,7 +160,7 @@ def models_for(symbols: list[int], kinds: list[tuple[int, int]], tables: int, ma
 
 
 def kind(block: list[int], skewed: bool) -> tuple[int, int]:
-    """Below zero, neither or above zero, and loudness; in the order in which neighbours are alike."""
+    """Below zero, neither or above zero, and loudness: neighbours in order are alike."""
     total = sum((s + 1) // 2 for s in block)
     above = sum((s + 1) // 2 for s in block if s & 1)
     loud = 1 + (log2(total) >> (FRACTION - 1)) if total else 0
