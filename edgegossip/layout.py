@@ -92,6 +92,16 @@ class Layout:
         return edges
 
     @cached_property
+    def columns(self) -> NDArray[np.int64]:
+        """Return int64[tensors]: the values of one row, which are all that share an index in the
+        first dimension; 0 for a tensor that has fewer than two dimensions, or no values.
+        Read-only."""
+        rows = [t.size // t.shape[0] if t.size and len(t.shape) > 1 else 0 for t in self.tensors]
+        columns = np.array(rows, np.int64)
+        columns.flags.writeable = False
+        return columns
+
+    @cached_property
     def hash(self) -> int:
         """Return the 64-bit identity: the first 8 bytes, as a big-endian number, of the SHA-256 of
         one UTF-8 line a tensor: name, tab, dimensions joined by "x", tab, "p" (trainable) or "b"

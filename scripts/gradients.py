@@ -5,8 +5,9 @@
 
 Plain momentum SGD on one process: ResNet-20 and the CNN on CIFAR-10, the CNN on Fashion-MNIST, a
 transformer over characters of a text. OUT_DIR/NAME-STEP.npz has float32[n] `x`, the gradient of one
-batch, and int64[tensors + 1] `offsets`. `choco-STEP.npz` is what a board of four on a ring
-publishes under CHOCO-SGD: its model less the copy that its neighbours have of it, with `co3`.
+batch, int64[tensors + 1] `offsets`, and int64[tensors] `columns`, 0 for vectors. `choco-STEP.npz`
+is what a board of four on a ring publishes under CHOCO-SGD: its model less the copy that its
+neighbours have of it, with `co3`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from edgegossip import codecs
+from edgegossip.layout import Layout, TensorSpec
 from edgegossip.recipe import DataSection, ModelSection
 from edgegossip.training import models
 from edgegossip.training.data import open_data
@@ -86,10 +88,13 @@ def gradient(model: nn.Module, batches: Batches) -> None:
     F.cross_entropy(model(inputs), labels).backward()
 
 
-def flat(model: nn.Module) -> tuple[Vec, np.ndarray]:
-    """The gradient and where its tensors begin and end."""
-    parts = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
-    return torch.cat(parts).numpy(), np.cumsum([0, *(p.numel() for p in parts)], dtype=np.int64)
+def layout_of(model: nn.Module) -> Layout:
+    """Of what the model trains."""
+    return Layout.of(TensorSpec(name, tuple(p.shape)) for name, p in model.named_parameters())
+
+
+def keep(file: Path, x: Vec, layout: Layout) -> None:
+    np.savez(file, x=x, offsets=layout.offsets, columns=layout.columns)
 
 
 def trained(name: str, model: nn.Module, batches: Batches, out: Path) -> None:
@@ -97,8 +102,8 @@ def trained(name: str, model: nn.Module, batches: Batches, out: Path) -> None:
     for step in range(1, KEPT[-1] + 1):
         gradient(model, batches)
         if step in KEPT:
-            x, offsets = flat(model)
-            np.savez(out / f"{name}-{step}.npz", x=x, offsets=offsets)
+            x = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]).numpy()
+            keep(out / f"{name}-{step}.npz", x, layout_of(model))
         optimiser.step()
 
 
@@ -120,8 +125,7 @@ def gossiped(make: Callable[[], tuple[nn.Module, Batches]], out: Path) -> None:
         for k in range(RING):
             difference = now[k] - copies[k]
             if k == 0 and 2 * step in (*KEPT, 10):
-                size = layout.trainable_size
-                np.savez(out / f"choco-{step}.npz", x=difference[:size], offsets=layout.offsets[layout.offsets <= size])
+                keep(out / f"choco-{step}.npz", difference[: layout.trainable_size], layout_of(boards[0][0]))
             body, _ = codec.encode(difference, codec.init(layout), codecs.Ctx(step * RING + k, step))
             copies[k] = copies[k] + codec.decode(body, layout)
         for k in range(RING):

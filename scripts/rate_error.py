@@ -62,8 +62,9 @@ def at_error(name: str, error: float, x: Vec, layout: Layout) -> int:
 def rows(file: Path) -> list[Result]:
     """One for each codec of the papers."""
     with np.load(file) as data:
-        x, offsets = data["x"], data["offsets"]
-    layout = Layout.of(TensorSpec(f"t{k}", (int(b - a),)) for k, (a, b) in enumerate(itertools.pairwise(offsets)))
+        x, sizes, columns = data["x"], np.diff(data["offsets"]).tolist(), data["columns"].tolist()
+    shapes = [(n // c, c) if c else (n,) for n, c in zip(sizes, columns, strict=True)]
+    layout = Layout.of(TensorSpec(f"t{k}", shape) for k, shape in enumerate(shapes))
     found: list[Result] = []
     for ours, cases in (("dither", UNBIASED), ("deadzone", BIASED)):
         for name, params in cases:

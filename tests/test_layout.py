@@ -33,6 +33,14 @@ def test_trainable_tensors_come_first_and_keep_their_order() -> None:
     assert (SMALL.size, SMALL.trainable_size) == (11, 7)
 
 
+def test_columns_are_the_values_of_a_row() -> None:
+    shapes = (3, 4), (2, 3, 5), (7,), (), (0, 2), (2, 0)
+    layout = Layout.of(TensorSpec(f"t{k}", shape) for k, shape in enumerate(shapes))
+    assert layout.columns.tolist() == [4, 15, 0, 0, 0, 0]
+    with pytest.raises(ValueError, match="read-only"):
+        layout.columns[0] = 1
+
+
 def test_offsets_are_int64_and_read_only() -> None:
     assert SMALL.offsets.dtype == np.int64
     with pytest.raises(ValueError, match="read-only"):

@@ -87,18 +87,20 @@ class Stepped(StatelessCodec):
         key = tensor_key(ctx.key, 0) if self.dithered else None
         if self.bytes:
             return self._within(x, state, scale, key), state
-        return stepped.encode(x, state.offsets, key, self.step_of(x, state, scale), scale.eighths), state
+        return stepped.encode(x, state.offsets, state.columns, key, self.step_of(x, state, scale), scale.eighths), state
 
     @override
     def decode(self, body: Body, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
         require_out(layout, out, weight, body)
         values = np.empty(layout.size, np.float32) if out is None else out
-        self._require(stepped.decode(flat(body), layout.offsets, self.dithered, layout.size, values, weight))
+        self._require(
+            stepped.decode(flat(body), layout.offsets, layout.columns, self.dithered, layout.size, values, weight)
+        )
         return values
 
     def check(self, body: Body, layout: Layout) -> None:
         """Raise DecodeError unless it can be decoded; writes nothing."""
-        self._require(stepped.decode(flat(body), layout.offsets, self.dithered, layout.size))
+        self._require(stepped.decode(flat(body), layout.offsets, layout.columns, self.dithered, layout.size))
 
     def _require(self, fault: int) -> None:
         if fault:
@@ -145,7 +147,7 @@ class Stepped(StatelessCodec):
         target = self.error**2 * scale.squares
         search = _Search(self.error * math.sqrt(12 * scale.squares / scale.weight), scale)
         for step in search:
-            found = max(0.0, stepped.error(x, layout.offsets, step, scale.eighths))
+            found = max(0.0, stepped.error(x, layout.offsets, layout.columns, step, scale.eighths))
             if target / _CLOSE**2 <= found <= target * _CLOSE**2:
                 return step
             search.tell(math.sqrt(found / target) - 1.0)
@@ -154,14 +156,14 @@ class Stepped(StatelessCodec):
     def _within(self, x: Vec, layout: Layout, scale: Scale, key: int | None) -> Body:
         """The body with about the smallest step that `bytes` hold. Raises UsageError where none
         fits."""
-        body = best = stepped.encode(x, layout.offsets, key, 0.0, scale.eighths)  # of zeros
+        body = best = stepped.encode(x, layout.offsets, layout.columns, key, 0.0, scale.eighths)  # of zeros
         step = math.sqrt(scale.squares / scale.weight) if scale.squares else 0.0
         target = 8.0 * (self.bytes - len(best))
         for _ in range(_ENCODINGS):
             if not step:
                 break
             step = self._step_for_bits(x, layout, scale, step, target)
-            body = stepped.encode(x, layout.offsets, key, step, scale.eighths)
+            body = stepped.encode(x, layout.offsets, layout.columns, key, step, scale.eighths)
             if len(best) < len(body) <= self.bytes:
                 best = body
             if self.bytes * _FULL <= len(body) <= self.bytes or step >= _LARGEST_STEP:
@@ -180,7 +182,7 @@ class Stepped(StatelessCodec):
         key = 0 if self.dithered else None
         search = _Search(first, scale)
         for step in search:
-            bits = stepped.bits(x, layout.offsets, key, step, scale.eighths)
+            bits = stepped.bits(x, layout.offsets, layout.columns, key, step, scale.eighths)
             if target * _FULL <= bits <= target:
                 return step
             search.tell((target - bits) / max(target, 64.0))

@@ -65,7 +65,7 @@ def unfolded(z: int) -> int:
 
 
 def place(p: int) -> int:
-    return 3 - p % 8 if p % 8 < 4 else p % 8 - 4
+    return p % 8 // 2
 
 
 # Which models a string has.
@@ -89,7 +89,11 @@ def cost(count: list[list[int]], tables: int, magnitudes: bool) -> tuple[int, in
             break
     bits = (16 + 5 * tables) * BIT + best[0]
     for c in rows:
-        some = [v for v in c[: 2 * best[1] + 1] if v]
+        some = c[: 2 * best[1] + 1]
+        if magnitudes:
+            bits += sum(some[1:]) * BIT
+            some = [some[0], *(a + b for a, b in zip(some[1::2], some[2::2], strict=True))]
+        some = [v for v in some if v]
         if some:
             bits += sum(some) * log2(sum(some)) - sum(v * log2(v) for v in some)
     return bits, best[1]
@@ -122,11 +126,14 @@ def model(count: list[list[int]], tables: int, magnitudes: bool) -> Model:
     return h, min(max(SLOTS * escapes // everything, 1), 255) if escapes else 0, levels
 
 
-def models_for(loud: list[int], counts: dict[int, list[list[int]]], n: int, tables: int, magnitudes: bool):
+def models_for(symbols: list[int], kinds: list[tuple[int, int]], tables: int, magnitudes: bool):
     """Bits, the models and which one each block has."""
-    blocks, most = len(loud), min(max((1 + n // 1024) // tables, 1), 16)
-    group_of = {k: i for i, k in enumerate(sorted(counts))}
-    groups = [(counts[k], loud.count(k)) for k in sorted(counts)]
+    blocks, most = len(kinds), min(max((1 + len(symbols) // 1024) // tables, 1), 16)
+    counts = {k: [[0] * 256 for _ in range(4)] for k in sorted(set(kinds))}
+    for p, s in enumerate(symbols):
+        counts[kinds[p // BLOCK]][place(p)][s] += 1
+    group_of = {k: i for i, k in enumerate(counts)}
+    groups = [(count, kinds.count(k)) for k, count in counts.items()]
 
     def price(group: tuple[list[list[int]], int]) -> int:
         return cost(group[0], tables, magnitudes)[0] + group[1] * (log2(blocks) - log2(group[1]))
@@ -141,7 +148,7 @@ def models_for(loud: list[int], counts: dict[int, list[list[int]]], n: int, tabl
         if more[k] >= 0 and len(groups) <= most:
             break
         groups[k : k + 2] = [both(k)]
-        group_of = {loudness: g - (g > k) for loudness, g in group_of.items()}
+        group_of = {kind: g - (g > k) for kind, g in group_of.items()}
     bits = sum(price(g) >> FRACTION for g in groups)
     if len(groups) > 1:
         bits += 64
@@ -149,23 +156,27 @@ def models_for(loud: list[int], counts: dict[int, list[list[int]]], n: int, tabl
         one = cost(whole, tables, magnitudes)[0] >> FRACTION
         if one <= bits:
             bits, groups, group_of = one, [(whole, blocks)], dict.fromkeys(group_of, 0)
-    return bits, tables, [model(g[0], tables, magnitudes) for g in groups], [group_of[k] for k in loud]
+    return bits, tables, [model(g[0], tables, magnitudes) for g in groups], [group_of[k] for k in kinds]
 
 
-def choose(symbols: list[int], places: bool, magnitudes: bool):
-    counts: dict[int, list[list[int]]] = {}
-    loud = []
-    for first in range(0, len(symbols), BLOCK):
-        block = symbols[first : first + BLOCK]
-        total = sum((s + 1) // 2 for s in block)
-        loud.append(1 + (log2(total) >> (FRACTION - 1)) if total else 0)
-        count = counts.setdefault(loud[-1], [[0] * 256 for _ in range(4)])
-        for i, s in enumerate(block):
-            count[place(i)][s] += 1
-    n = len(symbols)
-    found = models_for(loud, counts, n, 1, magnitudes)
-    if places and 1 + n // 1024 >= 4:
-        found = min(found, models_for(loud, counts, n, 4, magnitudes), key=lambda f: f[0])
+def kind(block: list[int], skewed: bool) -> tuple[int, int]:
+    """Below zero, neither or above zero, and loudness: neighbours in order are alike."""
+    total = sum((s + 1) // 2 for s in block)
+    above = sum((s + 1) // 2 for s in block if s & 1)
+    loud = 1 + (log2(total) >> (FRACTION - 1)) if total else 0
+    skew = (3 * above > 2 * total) - (3 * above < total) if skewed else 0
+    return skew, -loud if skew else loud
+
+
+def choose(symbols: list[int], places: bool, signed: bool):
+    blocks = [symbols[first : first + BLOCK] for first in range(0, len(symbols), BLOCK)]
+    found = (*models_for(symbols, [kind(b, places or signed) for b in blocks], 1, False), False)
+    if places and 1 + len(symbols) // 1024 >= 4:
+        four = (*models_for(symbols, [kind(b, True) for b in blocks], 4, False), False)
+        found = min(found, four, key=lambda f: f[0])
+    if signed:
+        plain = (*models_for(symbols, [kind(b, False) for b in blocks], 1, True), True)
+        found = min(plain, found, key=lambda f: f[0])
     return found
 
 
@@ -191,14 +202,14 @@ def shares(m: Model, table: int, tables: int, magnitudes: bool) -> Table:
 # Strings.
 
 
-def string(values: list[int], places: bool = False, magnitudes: bool = False, depth: int = 0) -> bytes:
+def string(values: list[int], places: bool = False, signed: bool = False, depth: int = 0) -> bytes:
     z = [folded(v) for v in values]
     width = max(z).bit_length()
     bits = low_first(PLAIN, 2) + low_first(width, 5) + "".join(low_first(v, width) for v in z)
     plain = to_bytes(bits if width else "00")
     if len(plain) <= 8 or depth == DEPTH:
         return plain
-    body = coded(values, places, magnitudes, depth + 1)
+    body = coded(values, places, signed, depth + 1)
     return body if len(body) < len(plain) else plain
 
 
@@ -207,9 +218,9 @@ def nested(values: list[int], depth: int) -> bytes:
     return varint(len(body)) + body
 
 
-def coded(values: list[int], places: bool, magnitudes: bool, depth: int) -> bytes:
+def coded(values: list[int], places: bool, signed: bool, depth: int) -> bytes:
     symbols = [min(folded(v), ESCAPE) for v in values]
-    size, tables, models, index = choose(symbols, places, magnitudes)
+    size, tables, models, index, magnitudes = choose(symbols, places, signed)
     share = [[shares(m, t, tables, magnitudes) for t in range(tables)] if m[0] else [] for m in models]
     escapes = []
     for p, v in enumerate(values):
@@ -357,6 +368,72 @@ def eighths_of(x: np.ndarray, shapes: Shapes, allocation: float) -> list[int]:
     return [max(-96, min(96, round(4 * allocation * math.log2(r)))) if r else 0 for r in ratios]
 
 
+def matrices(shapes: Shapes) -> Iterator[tuple[int, int, int]]:
+    """The first value, rows and columns of each tensor with rows enough."""
+    at = 0
+    for shape in shapes:
+        size = math.prod(shape)
+        if len(shape) > 1 and shape[0] >= 8 and size > shape[0]:
+            yield at, shape[0], size // shape[0]
+        at += size
+
+
+def classes_of(t: np.ndarray) -> list[int]:
+    """Of each column of magnitudes in steps, float32[rows, columns]."""
+    rows, columns = t.shape
+    sums = np.zeros(columns, F)
+    for row in t:
+        sums += row
+    loud = [int(float(v) / rows * 256) for v in sums]
+    order = sorted(range(columns), key=lambda j: (loud[j], j))
+
+    def price(count: int) -> int:
+        total = 0
+        for k in range(count):
+            some = order[columns * k // count : columns * (k + 1) // count]
+            mean = sum(loud[j] for j in some) // len(some)
+            spread = (mean + 256) * log2(mean + 256) - (mean * log2(mean) if mean else 0) - 256 * log2(256)
+            total += len(some) * (spread >> FRACTION)
+        return total * rows // 256
+
+    _, best = min((price(1 << width) + 3 * width * columns // 2, 1 << width) for width in range(4))
+    classes = [0] * columns
+    for rank, j in enumerate(order):
+        classes[j] = ((rank + 1) * best - 1) // columns
+    return classes
+
+
+def places(classes: list[int], size: int, shapes: Shapes) -> np.ndarray:
+    """Which value of the vector is coded first, second, ..."""
+    found, at = np.arange(size), 0
+    for first, rows, columns in matrices(shapes) if classes else ():
+        order = np.argsort(classes[at : at + columns], kind="stable")
+        found[first : first + rows * columns] = (first + np.arange(rows)[:, None] * columns + order).flatten()
+        at += columns
+    return found
+
+
+def sort(x: np.ndarray, steps: np.ndarray, shapes: Shapes, dead_zone: bool) -> tuple[list[int], np.ndarray]:
+    """Columns' classes and what they make of the order."""
+    t = np.abs(x) * (F(1) / steps)
+    if dead_zone:
+        t = (t + F(1 / 3)).astype(np.int64).astype(F)
+    classes: list[int] = []
+    for first, rows, columns in matrices(shapes):
+        matrix = t[first : first + rows * columns].reshape(rows, columns)
+        classes += classes_of(matrix) if columns >= 64 else [0] * columns
+    classes = classes if any(classes) else []
+    return classes, places(classes, x.size, shapes)
+
+
+def with_classes(first: bytes, classes: list[int]) -> bytes:
+    """The body's first bytes, with columns' classes behind them."""
+    if not classes:
+        return first
+    body = string([unfolded(c) for c in classes])
+    return first[:4] + bytes([first[4] | 2]) + first[5:] + struct.pack("<I", len(body)) + body
+
+
 def head(x: np.ndarray, shapes: Shapes, error: float, step: float, allocation: float) -> tuple[bytes, np.ndarray]:
     """The body's first bytes, and the step of each value."""
     sizes = [int(np.prod(s, dtype=np.int64)) for s in shapes]
@@ -377,18 +454,20 @@ def dithered(x: np.ndarray, shapes: Shapes, error: float = 0.25, step: float = 0
     first, steps = head(x, shapes, error, step, allocation)
     if not steps.any():
         return struct.pack("<Q", MIXED) + first
-    inverse = F(1) / steps
+    classes, order = sort(x, steps, shapes, False)
+    x, inverse = x[order], F(1) / steps[order]
     rows = [0] * (-(-x.size // 8) * 8)
     for i, (u, eighth) in enumerate(dither(x.size)):
-        q = int(np.rint(F(x[i] * inverse[i]) + u))
-        rows[i // 8 * 8 + eighth] = -q if eighth < 4 else q
-    return struct.pack("<Q", MIXED) + first + string(rows, places=True)
+        rows[i // 8 * 8 + eighth] = int(np.rint(F(x[i] * inverse[i]) + u))
+    return struct.pack("<Q", MIXED) + with_classes(first, classes) + string(rows, places=True)
 
 
 def deadzoned(x: np.ndarray, shapes: Shapes, step: float, allocation: float = 0.0) -> bytes:
     first, steps = head(x, shapes, 0.0, step, allocation)
     if not steps.any():
         return first
+    classes, order = sort(x, steps, shapes, True)
+    x, steps = x[order], steps[order]
     t = np.abs(x * (F(1) / steps))
     size = (t + F(1 / 3)).astype(np.int64)
     shift = []
@@ -398,37 +477,46 @@ def deadzoned(x: np.ndarray, shapes: Shapes, step: float, allocation: float = 0.
         mean = math.trunc(rest / int(chosen.sum())) if chosen.any() else 0
         shift.append(max(0, min(255, (mean + 128 >> 8) + 128)))
     q = np.where(x < 0, -size, size).tolist()
-    return first + bytes(shift) + string(q + [0] * (-len(q) % 8), magnitudes=True)
+    return with_classes(first, classes) + bytes(shift) + string(q + [0] * (-len(q) % 8), signed=True)
 
 
-def steps_of(body: bytes, shapes: Shapes) -> tuple[np.ndarray, bytes]:
+def steps_of(body: bytes, shapes: Shapes) -> tuple[np.ndarray, np.ndarray, bytes]:
+    """The step of each value, which value is coded first, second, ..., and what follows."""
     sizes = [int(np.prod(s, dtype=np.int64)) for s in shapes]
-    common, own = struct.unpack_from("<fB", body)
+    common, flags = struct.unpack_from("<fB", body)
+    own = flags & 1
     eighths = struct.unpack_from(f"<{len(shapes)}b", body, 5) if own else [0] * len(shapes)
     each = [F(math.ldexp(common * 2 ** (e % 8 / 8), e // 8)) for e in eighths]
-    return np.repeat(np.array(each, F), sizes), body[5 + own * len(shapes) :]
+    body, classes = body[5 + own * len(shapes) :], []
+    if flags & 2:
+        size = struct.unpack_from("<I", body)[0]
+        classes = [folded(v) for v in read_string(body[4 : 4 + size], sum(c for _, _, c in matrices(shapes)))]
+        body = body[4 + size :]
+    return np.repeat(np.array(each, F), sizes), places(classes, sum(sizes), shapes), body
 
 
 def dithered_values(body: bytes, shapes: Shapes, **params: float) -> list[float]:
-    steps, rest = steps_of(body[8:], shapes)
+    steps, order, rest = steps_of(body[8:], shapes)
+    values = [0.0] * steps.size
     if not steps.any():
-        return [0.0] * steps.size
+        return values
     rows = read_string(rest, -(-steps.size // 8) * 8)
-    values = []
     for i, (u, eighth) in enumerate(dither(steps.size)):
         q = rows[i // 8 * 8 + eighth]
         with np.errstate(over="ignore"):
-            values.append(held(F(F(-q if eighth < 4 else q) - u) * steps[i]))
+            values[order[i]] = held(F(F(q) - u) * steps[i])
     return values
 
 
 def deadzoned_values(body: bytes, shapes: Shapes, **params: float) -> list[float]:
-    steps, rest = steps_of(body, shapes)
+    steps, order, rest = steps_of(body, shapes)
+    values = [0.0] * steps.size
     if not steps.any():
-        return [0.0] * steps.size
+        return values
     shift = [F(0), *(F(b / 256 - 0.5) for b in rest[:3])]
-    q = read_string(rest[3:], -(-steps.size // 8) * 8)[: steps.size]
-    return [held(F(np.sign(v)) * (F(F(abs(v)) + shift[min(abs(v), 3)]) * s)) for v, s in zip(q, steps, strict=True)]
+    for i, v in enumerate(read_string(rest[3:], -(-steps.size // 8) * 8)[: steps.size]):
+        values[order[i]] = held(F(np.sign(v)) * (F(F(abs(v)) + shift[min(abs(v), 3)]) * steps[i]))
+    return values
 
 
 def held(v: np.float32) -> float:

@@ -79,9 +79,15 @@ def stepped_inputs() -> dict[str, tuple[Shapes, np.ndarray]]:
     loud = np.exp2(rng.integers(-6, 8, 116).repeat(64))
     wild = np.float32(np.round(rng.standard_normal(7424) ** 3 * loud) / 64)
     even = np.float32(np.round(rng.standard_normal(4000) * 8) / 8)
+    loud = np.concatenate([np.ones(5), np.tile(np.exp2(rng.integers(-6, 8, 72)), 12), np.ones(21)])
+    loud = np.concatenate([loud, np.tile(np.exp2(rng.integers(-4, 5, 100)), 9), np.ones(24)])
+    columns = np.round(rng.standard_normal(loud.size) * loud * 8) / 8
+    rows = np.abs(wild.reshape(-1, 64)[:80]) * rng.choice([-1, 1], 80)[:, None]
     return inputs() | {
         LONG + "quiet and loud": (((40, 100), (7,), (3417,)), wild),
         LONG + "even": (((4000,),), even),
+        LONG + "a sign a row": (((80, 64),), np.float32(rows.flatten())),
+        LONG + "loud columns": (((5,), (12, 8, 9), (3, 7), (9, 100), (8, 3)), np.float32(columns)),
         "rare": (((2000,),), wild[:2000] * (wild[:2000] > 3)),
     }
 

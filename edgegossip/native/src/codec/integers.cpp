@@ -180,7 +180,7 @@ void write_at(const Rans& kernels, const Integers& integers, StringShape shape, 
 
 void write_nested(const Rans& kernels, const Integers& integers, int depth, std::vector<uint8_t>* out) {
     std::vector<uint8_t> nested;
-    write_at(kernels, integers, {false, false}, depth, &nested);
+    write_at(kernels, integers, StringShape::NUMBERS, depth, &nested);
     put_number(nested.size(), out);
     out->insert(out->end(), nested.begin(), nested.end());
 }

@@ -1,6 +1,6 @@
 // A string of integers, most of them small: blocks of 64 values, each coded with one of a few models. A model has a table of shares, or four
-// of them for the places of a row of 8 (places 0 and 7, 1 and 6, ...). Where values are quiet or loud in turn, blocks of both kinds have
-// models that suit them; what tensor a value belongs to does not matter.
+// of them for the places of a row of 8 (places 0 and 1, 2 and 3, ...). Where values are quiet or loud in turn, or most are of one sign,
+// blocks of each kind have models that suit them; what tensor a value belongs to does not matter.
 //
 //   bits: 2 kind; of a coded one: 4 models - 1 | 1 four tables a model | 1 tables for magnitudes | 1 32 lanes, not 1 | 1 escapes
 //   models: 7 largest magnitude | 8 share of escapes, if there are any | 5 for each table and symbol: half octaves that its share is below 1
@@ -34,9 +34,17 @@ struct Integers {
 
 void put_integers(const int32_t* values, int64_t n, Integers* out);
 
-struct StringShape {
-    bool places;      // the models may have four tables
-    bool magnitudes;  // the sign of a value is as good as random
+// What a sender knows of a string.
+enum class StringShape {
+    NUMBERS,   // nothing
+    SIGNED,    // where blocks are of no sign, the sign of a value is as good as random
+    DITHERED,  // which place of a row a value has says something about it
+};
+
+// What the models of a string have.
+struct TableShape {
+    bool places;      // four tables
+    bool magnitudes;  // a level for each magnitude, of both signs
 };
 
 // Of one model, as it travels.
@@ -59,7 +67,7 @@ struct Models {
 };
 
 // The table of a place.
-constexpr int table_of(int place) { return place < 4 ? 3 - place : place - 4; }
+constexpr int table_of(int place) { return place / 2; }
 
 // What models suit these symbols best.
 Models choose_models(const uint8_t* symbols, int64_t n, StringShape shape);

@@ -1,6 +1,8 @@
-// Which models a string has. Blocks are sorted by how loud they are, in half octaves; neighbours in that order share a model where the
+// Which models a string has. Blocks are sorted by how loud they are, in half octaves, and by whether most of what they hold is above or
+// below zero: values of a gradient's row have factors in common, their signs with them. Neighbours in that order share a model where the
 // tables that this saves are worth more than the bits it costs. All of it is integer arithmetic, as every machine must make the same choice.
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "codec/integers.hpp"
@@ -37,10 +39,21 @@ struct Counts {
 
 int magnitude_of(int symbol) { return (symbol + 1) / 2; }
 
-int loudness_of(const uint8_t* symbols, int64_t n) {
-    uint32_t sum = 0;
-    for (int64_t i = 0; i < n; i++) sum += symbols[i] / 2u + (symbols[i] & 1u);
-    return sum == 0 ? 0 : 1 + int(log2_fixed(sum) >> (LOG2_FRACTION - 1));
+// Blocks are of a class: how loud they are, and skew 1 or -1 where more than two thirds of that are above or below zero. From those below
+// zero, loud to quiet, classes go on to what is neither, quiet to loud, and to those above zero, loud to quiet: neighbours are alike.
+constexpr int CLASSES = 3 * LOUDNESS + 1;
+int class_of(int loudness, int skew) { return skew < 0 ? LOUDNESS - loudness : skew == 0 ? LOUDNESS + loudness : CLASSES - loudness; }
+int unskewed(int of) { return of < LOUDNESS ? 2 * LOUDNESS - of : of > 2 * LOUDNESS ? CLASSES + LOUDNESS - of : of; }
+
+int class_of(const uint8_t* symbols, int64_t n, bool skewed) {
+    uint32_t sum = 0, above = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const uint32_t odd = symbols[i] & 1u, magnitude = symbols[i] / 2u + odd;
+        sum += magnitude;
+        above += magnitude & -odd;
+    }
+    if (sum == 0) return class_of(0, 0);
+    return class_of(1 + int(log2_fixed(sum) >> (LOG2_FRACTION - 1)), skewed ? (3 * above > 2 * sum) - (3 * above < sum) : 0);
 }
 
 struct Cost {
@@ -48,19 +61,25 @@ struct Cost {
     int largest;
 };
 
-// What a model of these counts costs, tables and all, and the magnitude beyond which values had better be escapes.
-Cost cost_of(const Counts& c, StringShape shape) {
-    const int tables = shape.places ? 4 : 1;
-    uint32_t joined[4][256] = {};  // by table
+// What a model of two groups' counts (or of one's) costs, tables and all, and the magnitude beyond which values had better be escapes.
+Cost cost_of(const Counts& c, const Counts* more, TableShape shape) {
+    const int tables = shape.places ? 4 : 1, end = more == nullptr ? c.end : std::max(c.end, more->end);
+    uint32_t joined[4][257];  // by table
+    for (int t = 0; t < tables; t++) std::fill(joined[t], joined[t] + end + 1, 0u);
+    for (int t = 0; t < 4; t++) {
+        uint32_t* const to = joined[t % tables];
+        for (int s = 0; s < end; s++) to[s] += c.of[t][s];
+        for (int s = 0; more != nullptr && s < end; s++) to[s] += more->of[t][s];
+    }
     uint64_t tail[MOST_MAGNITUDE + 2] = {}, total[4] = {}, all = 0;
-    for (int t = 0; t < 4; t++)
-        for (int s = 0; s < c.end; s++) {
-            joined[t % tables][s] += c.of[t][s];
-            total[t % tables] += c.of[t][s];
-            all += c.of[t][s];
-            tail[std::min(magnitude_of(s), MOST_MAGNITUDE + 1)] += c.of[t][s];
+    for (int t = 0; t < tables; t++) {
+        for (int s = 0; s < end; s++) {
+            total[t] += joined[t][s];
+            tail[std::min(magnitude_of(s), MOST_MAGNITUDE + 1)] += joined[t][s];
         }
-    for (int m = MOST_MAGNITUDE; m >= 0; m--) tail[m] += tail[m + 1];  // of magnitude m or more
+        all += total[t];
+    }
+    for (int m = std::min(end / 2, MOST_MAGNITUDE); m >= 0; m--) tail[m] += tail[m + 1];  // of magnitude m or more
     if (tail[1] == 0) return {MODEL_BITS * BIT, 0};
     const uint64_t a_level = LEVEL_BITS * BIT * uint64_t(tables) * (shape.magnitudes ? 1 : 2);
     Cost best{UINT64_MAX, 0};
@@ -82,7 +101,11 @@ Cost cost_of(const Counts& c, StringShape shape) {
     for (int t = 0; t < tables; t++) {
         uint64_t known = 0, sum = 0;
         for (int s = 0; s <= 2 * best.largest; s++) {
-            const uint64_t count = joined[t][s];
+            uint64_t count = joined[t][s];
+            if (shape.magnitudes && s > 0) {  // each sign is half of both
+                count += joined[t][++s];
+                bits += count * BIT;
+            }
             if (count == 0) continue;
             known += count;
             sum += count * log2_fixed(count);
@@ -104,9 +127,9 @@ uint8_t level_of(uint64_t count, uint64_t total) {
     return uint8_t(std::min<uint64_t>((below + BIT / 2) >> LOG2_FRACTION, NO_LEVEL - 1));
 }
 
-Model model_of(const Counts& c, StringShape shape) {
+Model model_of(const Counts& c, TableShape shape) {
     Model m;
-    m.largest = cost_of(c, shape).largest;
+    m.largest = cost_of(c, nullptr, shape).largest;
     if (m.largest == 0) return m;
     const int tables = shape.places ? 4 : 1, symbols = 2 * m.largest + 1;
     uint64_t all = 0, escapes = 0;
@@ -133,23 +156,28 @@ Model model_of(const Counts& c, StringShape shape) {
     return m;
 }
 
-Models models_for(const std::vector<Counts>& loudness, const std::vector<uint8_t>& loud, int64_t n, StringShape shape) {
-    const int64_t blocks = int64_t(loud.size());
+// Of each class its counts, null where no block is of it.
+using Classes = std::array<const Counts*, CLASSES>;
+
+// of_block: the class of each block.
+Models models_for(const Classes& classes, const std::vector<uint8_t>& of_block, int64_t n, TableShape shape) {
+    const int64_t blocks = int64_t(of_block.size());
     const int most = int(std::clamp<int64_t>((1 + n / VALUES_A_TABLE) / (shape.places ? 4 : 1), 1, MOST_MODELS));
-    std::vector<Counts> groups;
+    std::vector<Counts> counts;
+    std::vector<size_t> groups;  // their counts, in order
     std::vector<uint64_t> costs;
-    uint8_t group_of[LOUDNESS + 1] = {};
-    for (int k = 0; k <= LOUDNESS; k++) {
-        if (loudness[size_t(k)].blocks == 0) continue;
+    uint8_t group_of[CLASSES] = {};
+    for (int k = 0; k < CLASSES; k++) {
+        if (classes[size_t(k)] == nullptr) continue;
         group_of[k] = uint8_t(groups.size());
-        groups.push_back(loudness[size_t(k)]);
-        costs.push_back(cost_of(groups.back(), shape).bits + naming(groups.back().blocks, blocks));
+        groups.push_back(groups.size());
+        counts.push_back(*classes[size_t(k)]);
+        costs.push_back(cost_of(counts.back(), nullptr, shape).bits + naming(counts.back().blocks, blocks));
     }
     // What joining groups k and k + 1 costs more.
     const auto joint = [&](size_t k) {
-        Counts both = groups[k];
-        both.add(groups[k + 1]);
-        return int64_t(cost_of(both, shape).bits + naming(both.blocks, blocks)) - int64_t(costs[k] + costs[k + 1]);
+        const Counts &a = counts[groups[k]], &b = counts[groups[k + 1]];
+        return int64_t(cost_of(a, &b, shape).bits + naming(a.blocks + b.blocks, blocks)) - int64_t(costs[k] + costs[k + 1]);
     };
     std::vector<int64_t> joints;
     for (size_t k = 0; k + 1 < groups.size(); k++) joints.push_back(joint(k));
@@ -157,7 +185,7 @@ Models models_for(const std::vector<Counts>& loudness, const std::vector<uint8_t
         const size_t k = size_t(std::min_element(joints.begin(), joints.end()) - joints.begin());
         if (joints[k] >= 0 && int(groups.size()) <= most) break;
         costs[k] = uint64_t(int64_t(costs[k] + costs[k + 1]) + joints[k]);
-        groups[k].add(groups[k + 1]);
+        counts[groups[k]].add(counts[groups[k + 1]]);
         groups.erase(groups.begin() + int64_t(k) + 1);
         costs.erase(costs.begin() + int64_t(k) + 1);
         joints.erase(joints.begin() + int64_t(k));
@@ -171,45 +199,65 @@ Models models_for(const std::vector<Counts>& loudness, const std::vector<uint8_t
     if (groups.size() > 1) {
         m.bits += INDEX_BITS;
         Counts all;
-        for (const Counts& c : groups) all.add(c);
-        const uint64_t one = cost_of(all, shape).bits >> LOG2_FRACTION;
+        for (const size_t g : groups) all.add(counts[g]);
+        const uint64_t one = cost_of(all, nullptr, shape).bits >> LOG2_FRACTION;
         if (one <= m.bits) {
-            groups.assign(1, all);
+            counts[0] = all;
+            groups.assign(1, 0);
             m.bits = one;
-            std::fill(group_of, group_of + LOUDNESS + 1, uint8_t(0));
+            std::fill(group_of, group_of + CLASSES, uint8_t(0));
         }
     }
-    for (const Counts& c : groups) m.models.push_back(model_of(c, shape));
-    m.index.reserve(loud.size());
-    for (const uint8_t l : loud) m.index.push_back(group_of[l]);
+    for (const size_t g : groups) m.models.push_back(model_of(counts[g], shape));
+    m.index.reserve(of_block.size());
+    for (const uint8_t k : of_block) m.index.push_back(group_of[k]);
     return m;
 }
 
 }  // namespace
 
 Models choose_models(const uint8_t* symbols, int64_t n, StringShape shape) {
-    std::vector<Counts> loudness(LOUDNESS + 1);
-    std::vector<uint8_t> loud;
-    loud.reserve(size_t((n + RANS_BLOCK - 1) / RANS_BLOCK));
+    Classes classes{};
+    std::array<Counts*, CLASSES> counts{};
+    std::vector<Counts> room;  // for those that occur: most do not
+    room.reserve(CLASSES);
+    std::vector<uint8_t> of_block;
+    of_block.reserve(size_t((n + RANS_BLOCK - 1) / RANS_BLOCK));
     for (int64_t first = 0; first < n; first += RANS_BLOCK) {
         const int64_t count = std::min<int64_t>(RANS_BLOCK, n - first);
-        const int l = loudness_of(symbols + first, count);
-        loud.push_back(uint8_t(l));
-        Counts& c = loudness[size_t(l)];
-        c.blocks++;
         const uint8_t* const block = symbols + first;
+        of_block.push_back(uint8_t(class_of(block, count, shape != StringShape::NUMBERS)));
+        Counts*& at = counts[of_block.back()];
+        if (at == nullptr) at = &room.emplace_back();
+        Counts& c = *at;
+        c.blocks++;
         for (int64_t i = 0; i < (count & -RANS_ROW); i += RANS_ROW)
             for (int place = 0; place < RANS_ROW; place++) c.of[table_of(place)][block[i + place]]++;
         for (int64_t i = count & -RANS_ROW; i < count; i++) c.of[table_of(int(i & 7))][block[i]]++;
     }
-    for (Counts& c : loudness) c.finish();
-    const StringShape one{false, shape.magnitudes};
-    Models m = models_for(loudness, loud, n, one);
-    if (shape.places && (1 + n / VALUES_A_TABLE) >= 4) {
-        Models four = models_for(loudness, loud, n, shape);
-        if (four.bits < m.bits) return four;
+    for (Counts& c : room) c.finish();
+    std::copy(counts.begin(), counts.end(), classes.begin());
+    Models best = models_for(classes, of_block, n, {false, false});
+    if (shape == StringShape::DITHERED && 1 + n / VALUES_A_TABLE >= 4) {
+        Models four = models_for(classes, of_block, n, {true, false});
+        if (four.bits < best.bits) return four;
     }
-    return m;
+    if (shape == StringShape::SIGNED) {
+        for (int k = 0; k < CLASSES; k++) {
+            if (k == unskewed(k) || counts[size_t(k)] == nullptr) continue;
+            Counts*& to = counts[size_t(unskewed(k))];
+            if (to == nullptr)
+                to = counts[size_t(k)];
+            else
+                to->add(*counts[size_t(k)]);
+            counts[size_t(k)] = nullptr;
+        }
+        std::copy(counts.begin(), counts.end(), classes.begin());
+        for (uint8_t& k : of_block) k = uint8_t(unskewed(k));
+        Models plain = models_for(classes, of_block, n, {false, true});
+        if (plain.bits <= best.bits) return plain;
+    }
+    return best;
 }
 
 bool shares_of(const Models& all, const Model& m, int table, uint32_t shares[256]) {
