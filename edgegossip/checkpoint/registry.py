@@ -304,6 +304,8 @@ STATES = Registry(
         *_of("gossip.adpsgd", "Begun", "Taken", stored="gossip.exchange"),
         *_of("gossip.momentum", "State"),
         *_of("gossip.outer", "State"),
+        *_of("gossip.overlap", "State"),
+        *_of("gossip.base", "RoundDone"),
         *_of("codecs.feedback", "FeedbackState"),
         *_of("codecs.sparse", "DgcState", stored="codecs.dgc"),
         *_of("codecs.lowrank", "PowerSgdState", stored="codecs.powersgd"),

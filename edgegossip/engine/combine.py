@@ -187,6 +187,11 @@ def with_outer(combiner: Combiner, optimizer: OuterOptimizer | None, layout: Lay
 
 def check_outer(optimizer: OuterOptimizer | None) -> None:
     """Raise ConfigError for an outer optimiser that is for gossip only."""
+    if optimizer is not None and optimizer.overlap:
+        raise ConfigError(
+            "outer.overlap is for run.mode = gossip: a coordinator asks a board for its next round when it has the answer "
+            "to the last one; say false"
+        )
     if optimizer is not None and optimizer.consensus:
         raise ConfigError(
             "outer.consensus is for run.mode = gossip: with a coordinator all boards have one model; say 0"

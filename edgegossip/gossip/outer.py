@@ -42,6 +42,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias, cast
 
 import numpy as np
+from numpy.typing import NDArray
 from typing_extensions import override
 
 from edgegossip.choices import choose
@@ -52,6 +53,7 @@ from edgegossip.layout import Layout
 from edgegossip.types import ConfigError, LocalUpdate, Vec
 
 MAX_MOMENTUM = 0.9999
+MAX_MERGE = 0.95
 Memory: TypeAlias = tuple[Vec, ...]  # what an optimiser keeps, float32[trainable_size] each
 
 
@@ -71,6 +73,8 @@ class OuterOptimizer:
     betas: Sequence[float] = (0.9, 0.99)  # adam
     epsilon: float = 1e-3  # adam
     consensus: float = 0.0  # heavy-ball, nesterov: how far a board goes towards its neighbours; 0: as lr
+    overlap: bool = False  # a round's exchange goes on while the next round is computed (overlap.py)
+    merge: float = 0.5  # overlap: the weight of a board's own values where they meet those of the exchange
 
     def __post_init__(self) -> None:
         """Raises ConfigError on an unknown kind or a value out of range."""
@@ -81,6 +85,16 @@ class OuterOptimizer:
         if self.consensus and self.kind == "adam":
             raise ConfigError(
                 "outer.consensus is for heavy-ball and nesterov: how far adam goes does not depend on the way"
+            )
+        if not 0.0 <= self.merge <= MAX_MERGE or not (self.merge or not self.overlap):
+            raise ConfigError(
+                f"outer.merge = {self.merge!r} must be a number above 0, up to {MAX_MERGE}: at 0 all that a board computes "
+                "during an exchange is given up, at 1 boards never meet"
+            )
+        if self.overlap and self.consensus not in (0.0, self.lr):
+            raise ConfigError(
+                f"outer.consensus = {self.consensus:g} does not go with outer.overlap: a board trains on from its own "
+                "model, which is not scaled; say 0"
             )
         within = {"momentum": self.momentum, "betas[0]": self.betas[0], "betas[1]": self.betas[1]}
         for key, value in within.items():
@@ -131,6 +145,8 @@ def make(optimizer: str, lr: float = 0.0, **values: Any) -> OuterOptimizer | Non
         outer.make(**asdict(recipe.outer))
     """
     if optimizer == "none":
+        if values.get("overlap"):
+            raise ConfigError("outer.overlap goes with an outer optimiser: say outer.optimizer = nesterov or heavy-ball")
         return None
     choose("outer.optimizer", optimizer, KINDS)
     return OuterOptimizer(optimizer, lr or USUAL_LR[optimizer], **values)
@@ -161,14 +177,26 @@ def with_outer(algorithm: GossipAlgorithm[Any], optimizer: OuterOptimizer | None
             f"outer.optimizer = adam cannot be around {algorithm.name}: its steps do not shrink with the way between boards, "
             "which would never agree; use gossip.algorithm = parallel-sgd, run.mode = server, or outer.optimizer = nesterov"
         )
+    if optimizer.overlap and algorithm.name not in _STREAMING:
+        raise ConfigError(
+            f"outer.overlap cannot be around {algorithm.name}: what it mixes are no plain models; use gossip.algorithm = "
+            f"{', '.join(_STREAMING[:-1])} or {_STREAMING[-1]}"
+        )
     if algorithm.name == "dpsgd":
         from edgegossip.gossip.symmetric import after
 
         rounds = cast("Any", algorithm)  # `rounds.Synchronous` around a `Symmetric`
         algorithm = replace(rounds, scheme=replace(rounds.scheme, rule=after))
     gamma = optimizer.consensus or optimizer.lr
-    return WithOuter(algorithm, replace(optimizer, lr=gamma), optimizer.lr / gamma)
+    around = WithOuter(algorithm, replace(optimizer, lr=gamma), optimizer.lr / gamma)
+    if not optimizer.overlap:
+        return around
+    from edgegossip.gossip.overlap import Overlapped
 
+    return Overlapped(around, optimizer.merge)
+
+
+_STREAMING = ("dpsgd", "choco-sgd", "deep-squeeze")  # which mix models, by a matrix, of which parts may stay behind
 
 _ALIKE = ("parallel-sgd", "ad-psgd")  # which mix by no matrix
 _WHY_NOT = {
@@ -203,7 +231,10 @@ def require_agreement(optimizer: OuterOptimizer, topology: Topology) -> None:
 
 @lru_cache(maxsize=256)
 def _growth(o: OuterOptimizer, topology: Any) -> float:
-    """Return by how much at most a difference between boards grows in a period.
+    """Return by how much at most a difference between boards grows in a period. Where exchanges
+    overlap, y is the board's own model, and the way of a round
+
+        d = W y - x,   y <- a y + (1 - a) x
 
     Symmetric weights: the second largest eigenvalue of the period, of all boards and of all but any
     one. (The largest is 1: what all have in common stays.) Others: as if any eigenvalue were there
@@ -227,11 +258,31 @@ def _without(w: Matrix, k: int) -> Matrix:
 def _largest(o: OuterOptimizer, period: Sequence[Any], but: int = 0) -> float:
     """Return the largest eigenvalue of a period, but for so many that are next to 1."""
     eye, lr, mu = np.eye(len(period[0])), o.lr, o.momentum
+    if o.overlap:
+        return _eigenvalue(_overlapping(o, period), but)
     whole = np.eye(2 * len(eye))
     for w in period:
         way = w - eye
         step, past = ((1.0 + mu) * way, mu * mu) if o.kind == "nesterov" else (way, mu)
         whole = np.block([[eye + lr * step, lr * past * eye], [way, mu * eye]]) @ whole
+    return _eigenvalue(whole, but)
+
+
+def _overlapping(o: OuterOptimizer, period: Sequence[Any]) -> NDArray[np.float64]:
+    """Return what a period makes of (x, v, y), one below the other."""
+    eye, lr, mu, own = np.eye(len(period[0])), o.lr, o.momentum, o.merge
+    near, past = (1.0 + mu, mu * mu) if o.kind == "nesterov" else (1.0, mu)  # s = lr (near d + past v)
+    whole = np.eye(3 * len(eye))
+    for w in period:
+        x = [(1.0 - lr * near) * eye, lr * past * eye, lr * near * w]
+        y = [(1.0 - own) * part for part in x]
+        y[2] = y[2] + own * eye
+        whole = np.block([x, [-eye, mu * eye, np.asarray(w)], y]) @ whole
+    return whole
+
+
+def _eigenvalue(whole: NDArray[np.float64], but: int) -> float:
+    """Return the largest eigenvalue but for so many that are next to 1."""
     values = np.linalg.eigvals(whole)
     others = values[np.argsort(np.abs(values - 1.0))[but:]]
     return float(np.round(np.abs(others).max(initial=0.0), 9))

@@ -103,8 +103,10 @@ def _for_gossip(codec: Codec[Any], algorithm: GossipAlgorithm[Any]) -> Codec[Any
     ConfigError where it cannot choose."""
     from edgegossip.codecs import auto
 
-    if algorithm.asynchronous or algorithm.bodies > 1:
+    if algorithm.listens or algorithm.bodies > 1:
         why = "answer each other" if algorithm.asynchronous else "hold more than one vector"
+        if algorithm.listens and not algorithm.asynchronous:
+            why = "are on their way while the next round is computed (outer.overlap)"
         raise ConfigError(
             f"codec.name = auto does not go with gossip.algorithm = {algorithm.name}, whose messages {why}; "
             "choose another algorithm, or the codec dither"
