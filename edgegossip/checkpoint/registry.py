@@ -305,6 +305,7 @@ STATES = Registry(
         *_of("gossip.momentum", "State"),
         *_of("gossip.outer", "State"),
         *_of("gossip.overlap", "State"),
+        *_of("gossip.fragments", "CodecState"),
         *_of("gossip.base", "RoundDone"),
         *_of("codecs.feedback", "FeedbackState"),
         *_of("codecs.sparse", "DgcState", stored="codecs.dgc"),

@@ -187,10 +187,10 @@ def with_outer(combiner: Combiner, optimizer: OuterOptimizer | None, layout: Lay
 
 def check_outer(optimizer: OuterOptimizer | None) -> None:
     """Raise ConfigError for an outer optimiser that is for gossip only."""
-    if optimizer is not None and optimizer.overlap:
+    if optimizer is not None and optimizer.streams:
         raise ConfigError(
-            "outer.overlap is for run.mode = gossip: a coordinator asks a board for its next round when it has the answer "
-            "to the last one; say false"
+            f"outer.{optimizer.streams} is for run.mode = gossip: a coordinator sends a board the whole model, and asks "
+            "for its next round when it has the answer to the last one; leave it away"
         )
     if optimizer is not None and optimizer.consensus:
         raise ConfigError(

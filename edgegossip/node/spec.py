@@ -84,6 +84,11 @@ def make_view(spec: NodeSpec, layout: Layout) -> NodeView:
     topology."""
     codec = codecs.get(spec.recipe.codec.name, **spec.recipe.codec.params)
     if codecs.leaves_rate(codec):
+        outer = spec.recipe.outer
+        if key := "overlap" if outer.overlap else "fragments" if outer.fragments > 1 else "":
+            raise ConfigError(
+                f"codec.name = auto does not go with outer.{key}: it measures what a round waits for; choose the codec dither"
+            )
         codec = _for_gossip(codec, gossip.get(spec.recipe.gossip.algorithm, **spec.recipe.gossip.params))
     return NodeView(
         node=spec.name,
@@ -103,10 +108,8 @@ def _for_gossip(codec: Codec[Any], algorithm: GossipAlgorithm[Any]) -> Codec[Any
     ConfigError where it cannot choose."""
     from edgegossip.codecs import auto
 
-    if algorithm.listens or algorithm.bodies > 1:
+    if algorithm.asynchronous or algorithm.bodies > 1:
         why = "answer each other" if algorithm.asynchronous else "hold more than one vector"
-        if algorithm.listens and not algorithm.asynchronous:
-            why = "are on their way while the next round is computed (outer.overlap)"
         raise ConfigError(
             f"codec.name = auto does not go with gossip.algorithm = {algorithm.name}, whose messages {why}; "
             "choose another algorithm, or the codec dither"

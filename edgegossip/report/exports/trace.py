@@ -24,7 +24,7 @@ USUAL = ("compute", "encode", "transmit", "wait", "decode", "other")
 _PART = {part[0]: part for part in PARTS}
 _TOLD = ("train/loss", "net/sent_bytes", "codec/bits_per_value", "time/cpu_s")
 
-Slices = list[tuple[str, float]]  # part, seconds
+Slices = list[tuple[str, float, bool]]  # part, seconds, whether frames were on their way beside it
 
 
 def write_trace(views: Sequence[RunView], path: Path) -> Path:
