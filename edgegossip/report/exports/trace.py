@@ -78,10 +78,10 @@ def _rounds(view: RunView, node: str, where: dict[str, int]) -> Iterator[dict[st
             order = {} if exact else {"args": {"order": "usual"}}
             at_s = start_s
             for part, seconds, sends in parse_spans(spans[step]) if exact else _usual(table, row):
-                when = {"cat": "part", "ts": _us(at_s), "dur": _us(seconds), **where}
-                yield {"ph": "X", "name": part, **when, **order}
+                when = {"ts": _us(at_s), "dur": _us(seconds), **where}
+                yield {"ph": "X", "name": part, "cat": "part", **when, **order}
                 if sends:
-                    yield {"ph": "X", "name": "transmit", **when}
+                    yield {"ph": "X", "name": "transmit", "cat": "beside", **when}
                 at_s += seconds
         for name in sensors:
             if (value := _value(table, name, row)) is not None:
