@@ -336,6 +336,25 @@ class OuterSection:
         high=2.0,
         later=True,
     )
+    fragments: int = option(
+        1,
+        "gossip: groups of layers that the model is cut into, of which a round exchanges one, in turn (Streaming DiLoCo)",
+        low=1,
+        high=64,
+        later=True,
+    )
+    overlap: bool = option(
+        False,
+        "gossip: what a board sends in a round is on its way while the next round's local steps are computed (Streaming DiLoCo)",
+        later=True,
+    )
+    merge: float = option(
+        0.5,
+        "overlap: the weight of a board's own values where they meet those of the exchange (alpha)",
+        low=0.0,
+        high=0.95,
+        later=True,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,6 +112,7 @@ class LocalUpdate:
     allowed: Mapping[NodeId, int] = field(default_factory=dict)
     consumable: bool = False  # delta may be written over: whoever made it has no further use for it
     corrected: bool = False  # every step followed the correction that was asked for
+    last: bool = False  # of the run: nothing will be computed while it is exchanged
 
     @property
     def weight(self) -> int:

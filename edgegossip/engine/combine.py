@@ -187,6 +187,11 @@ def with_outer(combiner: Combiner, optimizer: OuterOptimizer | None, layout: Lay
 
 def check_outer(optimizer: OuterOptimizer | None) -> None:
     """Raise ConfigError for an outer optimiser that is for gossip only."""
+    if optimizer is not None and optimizer.streams:
+        raise ConfigError(
+            f"outer.{optimizer.streams} is for run.mode = gossip: a coordinator sends a board the whole model, and asks "
+            "for its next round when it has the answer to the last one; leave it away"
+        )
     if optimizer is not None and optimizer.consensus:
         raise ConfigError(
             "outer.consensus is for run.mode = gossip: with a coordinator all boards have one model; say 0"

@@ -23,7 +23,7 @@ process's own, and a new process learns it anew, by joining.
         -> POLLING      the model is there, or time is over
     ALONE        waits for a neighbour instead of training alone
         -> POLLING      somebody is back; and now and then, to see whether others still train
-    TRAINING     the shell computes the local update; an asynchronous algorithm takes frames in
+    TRAINING     the shell computes the local update; an algorithm that listens takes frames in
         -> EXCHANGING   UpdateReady
         -> POLLING's    successors: UpdateReady, but the model was given up meanwhile
     EXCHANGING   the update is on its way: takes frames in
@@ -187,7 +187,7 @@ class NodeEngine:
         """Whether events are to be handed in that answer no question. Else they stay in the
         transport, which bounds them."""
         if self.stage is Stage.TRAINING:
-            return self.algorithm.asynchronous
+            return self.algorithm.listens
         return self.stage is not Stage.LOADING
 
     @property
@@ -409,6 +409,8 @@ class NodeEngine:
             return
         if self._rates is not None:
             local = self._with_rates(local, self._rates)
+        if self.round + 1 >= self.rounds:
+            local = replace(local, last=True)
         self._local, self._stepped, self._since_s = local, self.round, self._now_s
         self.stage = Stage.EXCHANGING
         self._advance(self.algorithm.step(self.state, local))

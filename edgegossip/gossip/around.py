@@ -1,5 +1,5 @@
 """What is put around a gossip algorithm and is one itself: it changes the local update before the
-inner `step`, by what it remembers of the rounds before (`momentum.py`, `outer.py`).
+inner `step`, by what it remembers of the rounds before (`momentum.py`, `outer.py`, `overlap.py`).
 
 It asks for no `correction` of local steps. What it makes of an update would be made of that too,
 and come back with the next one; an algorithm that has one adds it when the update is there."""
@@ -43,6 +43,11 @@ class Around(GossipAlgorithm[S]):
 
     @property
     @override
+    def listens(self) -> bool:
+        return self.algorithm.listens
+
+    @property
+    @override
     def says(self) -> Says:
         return self.algorithm.says
 
@@ -82,6 +87,10 @@ class Around(GossipAlgorithm[S]):
     @override
     def waiting_for(self, s: S) -> tuple[NodeId, ...]:
         return self.algorithm.waiting_for(s.inner)
+
+    @override
+    def exchanged(self, s: S) -> slice:
+        return self.algorithm.exchanged(s.inner)
 
     @override
     def audit(self, s: S) -> Audit:

@@ -220,7 +220,12 @@ class GossipAlgorithm(Protocol[S]):
 
     @property
     def asynchronous(self) -> bool:
+        """Whether boards go by no rounds in common: none waits for what another does in its."""
+
+    @property
+    def listens(self) -> bool:
         """Whether messages should be taken in while the local update is computed, too."""
+        return self.asynchronous
 
     @property
     def says(self) -> Says:
@@ -276,6 +281,10 @@ class GossipAlgorithm(Protocol[S]):
     def waiting_for(self, s: S) -> tuple[NodeId, ...]:
         """Return those whose messages the round in progress still lacks; nobody before `step` and
         when nothing is missing."""
+
+    def exchanged(self, s: S) -> slice:
+        """Return the values that the round in progress exchanges, a part of float32[n]."""
+        return slice(0, len(self.model(s)))
 
     def audit(self, s: S) -> Audit:
         """Return what the state holds, for checkers."""

@@ -42,16 +42,20 @@ from types import MappingProxyType
 from typing import Any, TypeAlias, cast
 
 import numpy as np
+from numpy.typing import NDArray
 from typing_extensions import override
 
 from edgegossip.choices import choose
 from edgegossip.gossip.around import Around
 from edgegossip.gossip.base import Action, GossipAlgorithm, NodeView, Topology
+from edgegossip.gossip.fragments import turn
 from edgegossip.gossip.weights import Matrix, is_symmetric
 from edgegossip.layout import Layout
 from edgegossip.types import ConfigError, LocalUpdate, Vec
 
 MAX_MOMENTUM = 0.9999
+MAX_MERGE = 0.95
+MAX_FRAGMENTS = 64
 Memory: TypeAlias = tuple[Vec, ...]  # what an optimiser keeps, float32[trainable_size] each
 
 
@@ -71,6 +75,9 @@ class OuterOptimizer:
     betas: Sequence[float] = (0.9, 0.99)  # adam
     epsilon: float = 1e-3  # adam
     consensus: float = 0.0  # heavy-ball, nesterov: how far a board goes towards its neighbours; 0: as lr
+    fragments: int = 1  # groups of layers, of which a round exchanges one (fragments.py)
+    overlap: bool = False  # a round's exchange goes on while the next round is computed (overlap.py)
+    merge: float = 0.5  # overlap: the weight of a board's own values where they meet those of the exchange
 
     def __post_init__(self) -> None:
         """Raises ConfigError on an unknown kind or a value out of range."""
@@ -82,6 +89,22 @@ class OuterOptimizer:
             raise ConfigError(
                 "outer.consensus is for heavy-ball and nesterov: how far adam goes does not depend on the way"
             )
+        if not 0.0 <= self.merge <= MAX_MERGE or not (self.merge or not self.overlap):
+            raise ConfigError(
+                f"outer.merge = {self.merge!r} must be a number above 0, up to {MAX_MERGE}: at 0 all that a board computes "
+                "during an exchange is given up, at 1 boards never meet"
+            )
+        if (
+            isinstance(self.fragments, bool)
+            or not isinstance(self.fragments, int)
+            or not 1 <= self.fragments <= MAX_FRAGMENTS
+        ):
+            raise ConfigError(f"outer.fragments = {self.fragments!r} must be a whole number from 1 to {MAX_FRAGMENTS}")
+        if self.streams and self.consensus not in (0.0, self.lr):
+            raise ConfigError(
+                f"outer.consensus = {self.consensus:g} does not go with outer.{self.streams}: a board trains on from its "
+                "own model, which is not scaled; say 0"
+            )
         within = {"momentum": self.momentum, "betas[0]": self.betas[0], "betas[1]": self.betas[1]}
         for key, value in within.items():
             if not 0.0 <= value <= MAX_MOMENTUM:
@@ -89,6 +112,12 @@ class OuterOptimizer:
         for key, value in {"lr": self.lr, "epsilon": self.epsilon, "consensus": self.consensus or self.lr}.items():
             if not (math.isfinite(value) and value > 0.0):
                 raise ConfigError(f"outer.{key} = {value!r} must be a number above 0")
+
+    @property
+    def streams(self) -> str:
+        """Its key, beside "optimizer", that lets boards train on from models that were not mixed in
+        whole; empty if none does."""
+        return "overlap" if self.overlap else "fragments" if self.fragments > 1 else ""
 
     def init(self, size: int) -> Memory:
         """Return the memory before the first round."""
@@ -131,6 +160,8 @@ def make(optimizer: str, lr: float = 0.0, **values: Any) -> OuterOptimizer | Non
         outer.make(**asdict(recipe.outer))
     """
     if optimizer == "none":
+        if key := "overlap" if values.get("overlap") else "fragments" if values.get("fragments", 1) != 1 else "":
+            raise ConfigError(f"outer.{key} goes with an outer optimiser: say outer.optimizer = nesterov or heavy-ball")
         return None
     choose("outer.optimizer", optimizer, KINDS)
     return OuterOptimizer(optimizer, lr or USUAL_LR[optimizer], **values)
@@ -161,14 +192,29 @@ def with_outer(algorithm: GossipAlgorithm[Any], optimizer: OuterOptimizer | None
             f"outer.optimizer = adam cannot be around {algorithm.name}: its steps do not shrink with the way between boards, "
             "which would never agree; use gossip.algorithm = parallel-sgd, run.mode = server, or outer.optimizer = nesterov"
         )
+    if optimizer.streams and algorithm.name not in _STREAMING:
+        raise ConfigError(
+            f"outer.{optimizer.streams} cannot be around {algorithm.name}: what it mixes are no plain models; use "
+            f"gossip.algorithm = {', '.join(_STREAMING[:-1])} or {_STREAMING[-1]}"
+        )
     if algorithm.name == "dpsgd":
         from edgegossip.gossip.symmetric import after
 
         rounds = cast("Any", algorithm)  # `rounds.Synchronous` around a `Symmetric`
         algorithm = replace(rounds, scheme=replace(rounds.scheme, rule=after))
+    if optimizer.fragments > 1:
+        rounds = cast("Any", algorithm)
+        algorithm = replace(rounds, scheme=replace(rounds.scheme, fragments=optimizer.fragments))
     gamma = optimizer.consensus or optimizer.lr
-    return WithOuter(algorithm, replace(optimizer, lr=gamma), optimizer.lr / gamma)
+    around = WithOuter(algorithm, replace(optimizer, lr=gamma), optimizer.lr / gamma)
+    if not optimizer.overlap:
+        return around
+    from edgegossip.gossip.overlap import Overlapped
 
+    return Overlapped(around, optimizer.merge)
+
+
+_STREAMING = ("dpsgd", "choco-sgd", "deep-squeeze")  # which mix models, by a matrix, of which parts may stay behind
 
 _ALIKE = ("parallel-sgd", "ad-psgd")  # which mix by no matrix
 _WHY_NOT = {
@@ -203,15 +249,26 @@ def require_agreement(optimizer: OuterOptimizer, topology: Topology) -> None:
 
 @lru_cache(maxsize=256)
 def _growth(o: OuterOptimizer, topology: Any) -> float:
-    """Return by how much at most a difference between boards grows in a period.
+    """Return by how much at most a difference between boards grows in a period. Where exchanges
+    overlap, y is the board's own model, and the way of a round
+
+        d = W y - x,   y <- a y + (1 - a) x
 
     Symmetric weights: the second largest eigenvalue of the period, of all boards and of all but any
     one. (The largest is 1: what all have in common stays.) Others: as if any eigenvalue were there
     that rows or columns of sum 1 allow (Gershgorin), since boards and links that are lost make
     others of them."""
-    period = [topology.matrix(round) for round in range(topology.period)]
+    count = o.fragments if topology.period > 1 else 1  # else all go over the same edges
+    rounds = range(count * topology.period)
+    return max(
+        _growth_over(o, [topology.matrix(r) for r in rounds if turn(r, count, topology.period) == k], topology.n)
+        for k in range(count)
+    )
+
+
+def _growth_over(o: OuterOptimizer, period: Sequence[Matrix], nodes: int) -> float:
     if all(is_symmetric(w) for w in period):
-        graphs = [period, *([_without(w, k) for w in period] for k in range(topology.n))]
+        graphs = [period, *([_without(w, k) for w in period] for k in range(nodes))]
         return max(_largest(o, graph, but=1) for graph in graphs)
     own = min(float(w.diagonal().min()) for w in period)
     circle = own + (1.0 - own) * np.exp(1j * np.pi * np.arange(1, 65) / 64)
@@ -227,11 +284,31 @@ def _without(w: Matrix, k: int) -> Matrix:
 def _largest(o: OuterOptimizer, period: Sequence[Any], but: int = 0) -> float:
     """Return the largest eigenvalue of a period, but for so many that are next to 1."""
     eye, lr, mu = np.eye(len(period[0])), o.lr, o.momentum
+    if o.overlap:
+        return _eigenvalue(_overlapping(o, period), but)
     whole = np.eye(2 * len(eye))
     for w in period:
         way = w - eye
         step, past = ((1.0 + mu) * way, mu * mu) if o.kind == "nesterov" else (way, mu)
         whole = np.block([[eye + lr * step, lr * past * eye], [way, mu * eye]]) @ whole
+    return _eigenvalue(whole, but)
+
+
+def _overlapping(o: OuterOptimizer, period: Sequence[Any]) -> NDArray[np.float64]:
+    """Return what a period makes of (x, v, y), one below the other."""
+    eye, lr, mu, own = np.eye(len(period[0])), o.lr, o.momentum, o.merge
+    near, past = (1.0 + mu, mu * mu) if o.kind == "nesterov" else (1.0, mu)  # s = lr (near d + past v)
+    whole = np.eye(3 * len(eye))
+    for w in period:
+        x = [(1.0 - lr * near) * eye, lr * past * eye, lr * near * w]
+        y = [(1.0 - own) * part for part in x]
+        y[2] = y[2] + own * eye
+        whole = np.block([x, [-eye, mu * eye, np.asarray(w)], y]) @ whole
+    return whole
+
+
+def _eigenvalue(whole: NDArray[np.float64], but: int) -> float:
+    """Return the largest eigenvalue but for so many that are next to 1."""
     values = np.linalg.eigvals(whole)
     others = values[np.argsort(np.abs(values - 1.0))[but:]]
     return float(np.round(np.abs(others).max(initial=0.0), 9))
@@ -244,7 +321,9 @@ class State:
     inner: Any  # of the algorithm inside
     layout: Layout
     memory: Memory  # the optimiser's
-    x: Vec  # float32[n], the model at the start of the round, as training is shown it
+    # float32[n], the model as training was shown it when each value had been exchanged last: at the
+    # start of the round, without fragments.
+    x: Vec
     # float32[n]: what x is ahead of the model that the algorithm inside has; None: by nothing, or
     # it went into its local update of this round.
     lead: Vec | None = None
@@ -266,8 +345,11 @@ class WithOuter(Around[State]):
     def resume(self, s: State, view: NodeView) -> State:
         """Go on with the memory: it was kept with the model that it belongs to. A round that was
         not over is not in it."""
-        s = replace(s, inner=self.algorithm.resume(s.inner, view))
-        return replace(s, x=self.model(s))
+        round, span = self.algorithm.round, self.algorithm.exchanged(s.inner)
+        before, s = round(s.inner), replace(s, inner=self.algorithm.resume(s.inner, view))
+        if round(s.inner) == before:
+            return s
+        return replace(s, x=_with(s.x, span, self.model(s)[span]))
 
     @override
     def step(self, s: State, local: LocalUpdate) -> tuple[State, list[Action]]:
@@ -293,11 +375,13 @@ class WithOuter(Around[State]):
 
     @override
     def done(self, s: State, inner: Any) -> State:
-        trained, lead = s.layout.trainable_size, np.zeros_like(s.x)
-        moved = self.algorithm.model(inner)[:trained] - s.x[:trained]
-        memory, lead[:trained] = self.optimizer.lead(s.memory, moved)
+        lead, span = np.zeros_like(s.x), self.algorithm.exchanged(s.inner)
+        trained = slice(span.start, min(span.stop, s.layout.trainable_size))
+        moved = self.algorithm.model(inner)[trained] - s.x[trained]
+        parts, lead[trained] = self.optimizer.lead(tuple(part[trained] for part in s.memory), moved)
+        memory = tuple(_with(part, trained, new) for part, new in zip(s.memory, parts, strict=True))
         ahead = lead if lead.any() else None
-        return State(inner, s.layout, memory, self._ahead(inner, ahead), ahead)
+        return State(inner, s.layout, memory, _with(s.x, span, self._ahead(inner, ahead)[span]), ahead)
 
     def _ahead(self, inner: Any, lead: Vec | None) -> Vec:
         x = self.algorithm.model(inner)
@@ -313,3 +397,12 @@ class WithOuter(Around[State]):
             if s.lead is not None:
                 delta += s.lead
         return replace(local, delta=delta)
+
+
+def _with(vec: Vec, span: slice, part: Vec) -> Vec:
+    """Return the vector with these values in it: `part` itself where it is all of them."""
+    if part.size == vec.size:
+        return part
+    whole = vec.copy()
+    whole[span] = part
+    return whole

@@ -52,6 +52,7 @@ from edgegossip.gossip.base import (
     SetTimer,
     Suspect,
 )
+from edgegossip.gossip.fragments import fragment_at
 from edgegossip.gossip.messages import MAX_ID, number_of
 from edgegossip.gossip.scheme import Published, RoundContext, Scheme, Snapshot
 from edgegossip.gossip.streams import (
@@ -161,7 +162,7 @@ class Synchronous(GossipAlgorithm[State]):
         index = messages.check_view(view)
         self.scheme.check(view)
         messages.check_vector(view, x)
-        ctx = RoundContext.at(view, index, 0)
+        ctx = self._context(view, index, 0)
         # A node that begins with nothing begins a history: its incarnation is named after its first
         # process.
         return State(view, index, 0, ctx, self.scheme.init(x, ctx), incarnation_of(view), incarnation_of(view))
@@ -175,12 +176,12 @@ class Synchronous(GossipAlgorithm[State]):
         # The message of a round in progress may have reached some neighbours: the round cannot be
         # done a second time.
         if s.stepped is not None:
-            round, math_ = s.round + 1, self.scheme.abandon(s.math, None, RoundContext.at(view, s.index, s.round))
+            round, math_ = s.round + 1, self.scheme.abandon(s.math, None, self._context(view, s.index, s.round))
         return replace(
             s,
             view=view,
             round=round,
-            ctx=RoundContext.at(view, s.index, round),
+            ctx=self._context(view, s.index, round),
             math=math_,
             epoch=incarnation_of(view),  # the incarnation goes on, the process does not
             out={key: replace(edge, session=0, answers=0) for key, edge in s.out.items()},
@@ -246,7 +247,7 @@ class Synchronous(GossipAlgorithm[State]):
         back = {j for j, name in enumerate(view.members) if name in s.view.down - view.down}
         gone = {j for j, name in enumerate(view.members) if name in view.down - s.view.down}
         claims = {j: r for j, r in s.claims.items() if view.members[j] not in view.down}
-        s = replace(s, view=view, ctx=RoundContext.at(view, s.index, s.round), claims=claims)
+        s = replace(s, view=view, ctx=self._context(view, s.index, s.round), claims=claims)
         s, hellos = self._on_peers_up(self._on_peers_down(s, gone), back)
         if s.stepped is None:
             return s, hellos
@@ -272,6 +273,10 @@ class Synchronous(GossipAlgorithm[State]):
         return tuple(s.view.members[j] for j in self._missing(s))
 
     @override
+    def exchanged(self, s: State) -> slice:
+        return fragment_at(s.view.layout, self.scheme.fragments, s.view.topology.period, s.round).span
+
+    @override
     def audit(self, s: State) -> Audit:
         """Return what the scheme holds, with marks at public copies and replicas: how many messages
         they hold."""
@@ -289,6 +294,9 @@ class Synchronous(GossipAlgorithm[State]):
         )
 
     # -- The round: whom it waits for, how it ends, how the next one begins
+
+    def _context(self, view: NodeView, index: int, round: Round) -> RoundContext:
+        return RoundContext.at(view, index, round, self.scheme.fragments)
 
     def _phase(self, s: State, round: Round) -> int:
         """Return the phase whose streams a round goes over: they are kept apart, since their
@@ -374,7 +382,7 @@ class Synchronous(GossipAlgorithm[State]):
         s = replace(
             s,
             round=round,
-            ctx=RoundContext.at(s.view, s.index, round),
+            ctx=self._context(s.view, s.index, round),
             math=math_,
             out={**s.out, **answered} if answered else s.out,
             stepped=None,
@@ -837,9 +845,10 @@ class Synchronous(GossipAlgorithm[State]):
         return before if self._decodes(s, by_round[before]) and self._decodes(s, by_round[last]) else None
 
     def _decodes(self, s: State, frame: Frame) -> bool:
+        layout = s.ctx.fragment_of(frame).layout
         try:
             for body in messages.bodies(frame, self.bodies):
-                s.view.codec.decode(body, s.view.layout)
+                s.view.codec.decode(body, layout)
         except PeerError:
             return False
         return True

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from edgegossip.codecs.base import Body, Ctx
 from edgegossip.codecs.keys import derive_key
 from edgegossip.frame import Frame, Kind
 from edgegossip.gossip.base import Audit, Neighbours, NodeView, Says
+from edgegossip.gossip.fragments import CodecState, Fragment, cut, fragment_at
 from edgegossip.gossip.messages import round_key
 from edgegossip.types import LocalUpdate, NodeId, Round, Vec
 
@@ -29,14 +30,22 @@ class RoundContext:
     phase: int  # the round within the topology's period; streams of different phases are kept apart
     neighbours: Neighbours
     awaited: tuple[int, ...]  # in-neighbours that are up
+    fragment: Fragment  # of the model: what the round exchanges
+    fragments: int = 1
     part: int = 0  # of the bodies of its message, the one that is encoded
 
     @classmethod
-    def at(cls, view: NodeView, index: int, round: Round) -> RoundContext:
-        """Return the context of a node's round."""
-        neighbours = view.topology.neighbours(index, round)
-        awaited = view.up(neighbours.in_)
-        return cls(view, index, round, round % view.topology.period, neighbours, awaited)
+    def at(cls, view: NodeView, index: int, round: Round, fragments: int = 1) -> RoundContext:
+        """Return the context of a node's round, for a model in so many fragments."""
+        neighbours, period = view.topology.neighbours(index, round), view.topology.period
+        awaited, fragment = view.up(neighbours.in_), fragment_at(view.layout, fragments, period, round)
+        return cls(view, index, round, round % period, neighbours, awaited, fragment, fragments)
+
+    def fragment_of(self, frame: Frame) -> Fragment:
+        """Return what of the model a frame holds; of a stream it may be of an earlier round."""
+        if frame.round == self.round:
+            return self.fragment
+        return fragment_at(self.view.layout, self.fragments, self.view.topology.period, frame.round)
 
     @property
     def key(self) -> int:
@@ -48,6 +57,25 @@ class RoundContext:
     def for_codec(self, local: LocalUpdate) -> Ctx:
         """Return what the codec is told beside the vector."""
         return Ctx(self.key, self.round, local.loss, local.lr, bytes=min(local.allowed.values(), default=None))
+
+    def codec_start(self) -> Any:
+        """Return what the codec keeps before the first message: of each fragment its own."""
+        codec, layout = self.view.codec, self.view.layout
+        if self.fragments == 1:
+            return codec.init(layout)
+        return tuple(CodecState(f.layout, codec.init(f.layout)) for f in cut(layout, self.fragments))
+
+    def encode(self, part: Vec, kept: Any, asked: Ctx) -> tuple[Body, Any]:
+        """Encode the values of what the round exchanges; return what the codec keeps, too."""
+        if self.fragments == 1:
+            return self.view.codec.encode(part, kept, asked)
+        k = self.fragment.index
+        body, state = self.view.codec.encode(part, kept[k].state, asked)
+        return body, (*kept[:k], replace(kept[k], state=state), *kept[k + 1 :])
+
+    def decode(self, body: Body) -> Vec:
+        """Return the values that `encode` made this of. Raises DecodeError."""
+        return self.view.codec.decode(body, self.fragment.layout)
 
     def allowed(self, local: LocalUpdate) -> dict[int, int]:
         """Return the bytes that a message to each out-neighbour may take, where that is said."""
@@ -124,6 +152,11 @@ class Scheme(Protocol[M]):
     @property
     def bodies(self) -> int:
         """How many bodies a message has, one after the other: one for each vector."""
+        return 1
+
+    @property
+    def fragments(self) -> int:
+        """Into how many groups of layers the model is cut, of which a round exchanges one."""
         return 1
 
     def check(self, view: NodeView) -> None:

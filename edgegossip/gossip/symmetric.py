@@ -25,6 +25,7 @@ from edgegossip.frame import Frame, Kind
 from edgegossip.gossip import messages
 from edgegossip.gossip.averaging import Eta, EtaOrDefault, default_eta, memory_eta, on_probe
 from edgegossip.gossip.base import Audit, NodeView, Says
+from edgegossip.gossip.fragments import Fragment, cut
 from edgegossip.gossip.requirements import require_doubly_stochastic, require_honest_majority, require_symmetric
 from edgegossip.gossip.robust import bounded
 from edgegossip.gossip.scheme import Published, RoundContext, Scheme, Snapshot, Spread
@@ -100,21 +101,23 @@ class Plain(Publisher[Any]):
 
     @override
     def init(self, start: Vec, ctx: RoundContext) -> Any:
-        return ctx.view.codec.init(ctx.view.layout)
+        return ctx.codec_start()
 
     @override
     def publish(self, memory: Any, v: Vec, local: LocalUpdate, ctx: RoundContext) -> tuple[Any, Announced]:
+        fragment, coarsest = ctx.fragment, ctx.for_codec(local)
+        part = fragment.of(v)
         if isinstance(ctx.view.codec, Fp32):  # exact: neither body nor public vector is a copy
-            return memory, Announced(ctx.view.codec.lend(v, ctx.view.layout), v, 0.0)
-        codec, layout, coarsest = ctx.view.codec, ctx.view.layout, ctx.for_codec(local)
-        body, memory = codec.encode(v, memory, coarsest)
-        public = codec.decode(body, layout)
+            return memory, Announced(ctx.view.codec.lend(part, fragment.layout), v, 0.0)
+        body, memory = ctx.encode(part, memory, coarsest)
+        public = ctx.decode(body)
         allowed, finer = self._allowed(local, ctx), dict[int, tuple[Body, Vec]]()
         for size in {*allowed.values()} - {coarsest.bytes}:
-            message, memory = codec.encode(v, memory, replace(coarsest, bytes=size))
-            finer[size] = message, codec.decode(message, layout)
+            message, memory = ctx.encode(part, memory, replace(coarsest, bytes=size))
+            finer[size] = message, fragment.within(ctx.decode(message), v)
         own = {k: finer[size] for k, size in allowed.items() if size in finer}
-        return memory, Announced(body, public, messages.relative_error(public - v, v), own)
+        lost = messages.relative_error(public - part, part)
+        return memory, Announced(body, fragment.within(public, v), lost, own)
 
     def _allowed(self, local: LocalUpdate, ctx: RoundContext) -> dict[int, int]:
         """What each neighbour's message may take. Where edges have one direction all get the
@@ -152,18 +155,20 @@ class Compensated(Publisher[ErrorMemory]):
 
     @override
     def init(self, start: Vec, ctx: RoundContext) -> ErrorMemory:
-        return ErrorMemory(ctx.view.codec.init(ctx.view.layout), None)
+        return ErrorMemory(ctx.codec_start(), None)
 
     @override
     def publish(
         self, memory: ErrorMemory, v: Vec, local: LocalUpdate, ctx: RoundContext
     ) -> tuple[ErrorMemory, Announced]:
-        meant = v if memory.error is None else v + memory.error
-        body, codec = ctx.view.codec.encode(meant, memory.codec, ctx.for_codec(local))
-        public = ctx.view.codec.decode(body, ctx.view.layout)
+        fragment = ctx.fragment
+        part = fragment.of(v)
+        meant = part if memory.error is None else part + fragment.of(memory.error)
+        body, codec = ctx.encode(meant, memory.codec, ctx.for_codec(local))
+        public = ctx.decode(body)
         error = meant - public
-        lost = messages.relative_error(error, meant)
-        return ErrorMemory(codec, error), Announced(body, public, lost)
+        lost, rest = messages.relative_error(error, meant), np.zeros_like(v) if memory.error is None else memory.error
+        return ErrorMemory(codec, fragment.within(error, rest)), Announced(body, fragment.within(public, v), lost)
 
     @override
     def reset(self, memory: ErrorMemory, v: Vec) -> ErrorMemory:
@@ -197,17 +202,18 @@ class Difference(Publisher[PublicCopies]):
 
     @override
     def init(self, start: Vec, ctx: RoundContext) -> PublicCopies:
-        return PublicCopies(ctx.view.codec.init(ctx.view.layout), start, {})
+        return PublicCopies(ctx.codec_start(), start, {})
 
     @override
     def publish(
         self, memory: PublicCopies, v: Vec, local: LocalUpdate, ctx: RoundContext
     ) -> tuple[PublicCopies, Announced]:
-        copy = memory.copies.get(ctx.phase, memory.start)
-        meant = v - copy
-        body, codec = ctx.view.codec.encode(meant, memory.codec, ctx.for_codec(local))
+        copy, fragment = memory.copies.get(ctx.phase, memory.start), ctx.fragment
+        part = fragment.of(v)
+        meant = part - fragment.of(copy)
+        body, codec = ctx.encode(meant, memory.codec, ctx.for_codec(local))
         public = moved(copy, body, ctx)
-        np.subtract(v, public, out=(left := np.empty_like(v)))
+        np.subtract(part, fragment.of(public), out=(left := np.empty_like(part)))
         copies = {**memory.copies, ctx.phase: public}
         lost = messages.relative_error(left, meant)
         return replace(memory, codec=codec, copies=copies), Announced(body, public, lost)
@@ -225,10 +231,13 @@ class Difference(Publisher[PublicCopies]):
         return default_eta(codec)
 
 
-def moved(copy: Vec, body: Body, ctx: RoundContext) -> Vec:
-    """Return copy + decode(body), float32[n]. Sender and receivers compute it alike, so their
-    copies stay equal to the bit. Raises DecodeError."""
-    return ctx.view.codec.decode(body, ctx.view.layout, out=copy.copy(), weight=1.0)
+def moved(copy: Vec, body: Body, ctx: RoundContext, fragment: Fragment | None = None) -> Vec:
+    """Return copy + decode(body), float32[n], for a body of what this round exchanges, or of this
+    fragment. Sender and receivers compute it alike, so their copies stay equal to the bit. Raises
+    DecodeError."""
+    copy, fragment = copy.copy(), fragment or ctx.fragment
+    ctx.view.codec.decode(body, fragment.layout, out=fragment.of(copy), weight=1.0)
+    return copy
 
 
 # -- The scheme
@@ -245,21 +254,24 @@ class Gathered:
     count: int = 0  # messages summed
     weight: float = 0.0  # sum of their W_ij
     squares: float = 0.0  # sum of ||xhat_j - x_i||^2
-    total: Vec | None = None  # float32[n]; None: zero
+    total: Vec | None = None  # float32[n], zero where nothing is exchanged; None: zero
     distances: Mapping[int, float] | None = None  # ||xhat_j - x_i|| by sender; None: of nobody
 
-    def add(self, view: NodeView, sender: int, body: bytes | memoryview, weight: float, x: Vec) -> Gathered:
+    def add(self, ctx: RoundContext, sender: int, body: bytes | memoryview, weight: float, x: Vec) -> Gathered:
         """Return the sum with one more message. Raises DecodeError on a bad body, PeerError when
         the values are too large to average."""
-        part = view.codec.decode(body, view.layout, out=np.empty(view.layout.size, np.float32))
-        messages.squared_norm(view.members[sender], part, x)
-        part -= x
+        fragment = ctx.fragment
+        layout, own = fragment.layout, fragment.of(x)
+        part = ctx.view.codec.decode(body, layout, out=np.empty(layout.size, np.float32))
+        messages.squared_norm(ctx.name(sender), part, own)
+        part -= own
         squares = float(part.dot(part))
         part *= np.float32(weight)
         if self.total is not None:
-            part += self.total
+            part += fragment.of(self.total)
         distances = {**(self.distances or {}), sender: math.sqrt(squares)}
-        return Gathered(self.count + 1, self.weight + weight, self.squares + squares, part, distances)
+        total = part if fragment.is_whole else fragment.within(part, np.zeros_like(x))
+        return Gathered(self.count + 1, self.weight + weight, self.squares + squares, total, distances)
 
     @property
     def spread(self) -> Spread:
@@ -326,6 +338,7 @@ class Symmetric(Scheme[Mixing]):
     zero_start: bool = False  # replicas start at zero rather than at the initial model
     malicious: int = 0  # neighbours that may lie: what each adds is bounded (robust.py)
     malicious_rule: str = "nearest"
+    fragments: int = 1  # of the model, of which a round exchanges one
 
     totals = False
 
@@ -357,6 +370,8 @@ class Symmetric(Scheme[Mixing]):
     @override
     def check(self, view: NodeView) -> None:
         self.suits(self.name, view)
+        if self.fragments > 1:
+            cut(view.layout, self.fragments)
         if self.malicious:
             require_honest_majority(self.name, view, self.malicious)
 
@@ -383,12 +398,12 @@ class Symmetric(Scheme[Mixing]):
     def take(self, m: Mixing, sender: int, frame: Frame, ctx: RoundContext) -> Mixing:
         key, name = (sender, self._phase(ctx.view, frame.round)), ctx.name(sender)
         if self.publisher.replicates:
-            copy = moved(m.copies.get(key, m.start), frame.body, ctx)
+            copy = moved(m.copies.get(key, m.start), frame.body, ctx, ctx.fragment_of(frame))
         elif self.keeps:
             copy = ctx.view.codec.decode(frame.body, ctx.view.layout)
         else:
             weight = ctx.neighbours.weights[sender]
-            return replace(m, gathered=m.gathered.add(ctx.view, sender, frame.body, weight, m.x))
+            return replace(m, gathered=m.gathered.add(ctx, sender, frame.body, weight, m.x))
         messages.squared_norm(name, copy, m.x)
         return replace(m, copies={**m.copies, key: copy})
 
@@ -397,26 +412,32 @@ class Symmetric(Scheme[Mixing]):
         """Return x~ + eta sum_j W_ij (p_j - p_i) over the fresh neighbours j, and how far they
         lay: ||p_j - x_i||."""
         assert m.public is not None
+        of = ctx.fragment.of
+        x, public = of(m.x), of(m.public)
         if self.publisher.replicates or self.keeps:
             phase = self._phase(ctx.view, ctx.round)
-            copies = {j: m.copies.get((j, phase), m.start) for j in fresh}
-            row, spread = self._row(copies, m.public, ctx), _spread(copies, m.x)
-            pull = _summed(row, copies, m.public)
+            copies = {j: of(m.copies.get((j, phase), m.start)) for j in fresh}
+            row, spread = self._row(copies, public, ctx), _spread(copies, x)
+            pull = _summed(row, copies, public)
         else:
             row = {j: ctx.neighbours.weights[j] for j in fresh}
-            pull, spread = _gathered(m, m.public), m.gathered.spread
+            total = m.gathered.total
+            pull, spread = (
+                _gathered(m.gathered.weight, None if total is None else of(total), x, public),
+                m.gathered.spread,
+            )
         for j, own in (m.own or {}).items():
             if j in row:
-                pull += np.float32(row[j]) * (m.public - own)
+                pull += np.float32(row[j]) * (public - of(own))
         pull *= np.float32(m.eta)
         return self.pulled(m, pull, ctx, row), spread
 
     def pulled(self, m: Mixing, pull: Vec, ctx: RoundContext, row: Mapping[int, float]) -> Mixing:
-        """Return the state at the end of the round: eta sum_j W_ij (p_j - p_i), float32[n], is
-        `pull`, and W_ij, bounded if so, `row`."""
+        """Return the state at the end of the round: eta sum_j W_ij (p_j - p_i), of what the round
+        exchanges, is `pull`, and W_ij, bounded if so, `row`."""
         assert m.base is not None
         row = {**row, ctx.index: 1.0 - sum(row.values())}
-        x = m.base + pull
+        x = ctx.fragment.within(ctx.fragment.of(m.base) + pull, m.base)
         # Where nobody replicates the model, what it was at first need not stay in memory.
         start = m.start if self.publisher.replicates or self.keeps else x
         return replace(self._clean(m), x=x, start=start, row=row)
@@ -501,13 +522,13 @@ def _summed(row: Mapping[int, float], copies: Mapping[int, Vec], own: Vec) -> Ve
     return total
 
 
-def _gathered(m: Mixing, public: Vec) -> Vec:
+def _gathered(weight: float, gathered: Vec | None, x: Vec, public: Vec) -> Vec:
     """Return sum_j W_ij (p_j - p_i) from what was gathered relative to x: sum_j W_ij (p_j - x) +
     (sum_j W_ij) (x - p_i)."""
-    total = m.x - public
-    total *= np.float32(m.gathered.weight)
-    if m.gathered.total is not None:
-        total += m.gathered.total
+    total = x - public
+    total *= np.float32(weight)
+    if gathered is not None:
+        total += gathered
     return total
 
 

@@ -9,9 +9,10 @@ Every second of a round belongs to one of six parts. The local update is [comput
 after that; parsing and `receive` are [decode]. What is done between them belongs to what it follows
 from, so that nothing of this loop is [other]; evaluations are.
 
-While a synchronous algorithm computes nobody takes frames: they stay in the transport, which bounds
-them and slows their senders down. An asynchronous one takes in messages meanwhile: the computing
-moves to a thread of its own and this loop goes on. All of that time is [compute]. What the messages
+While an algorithm that does not listen computes nobody takes frames: they stay in the transport,
+which bounds them and slows their senders down. One that does (asynchronous, or with overlapping
+exchanges) takes in messages meanwhile: the computing moves to a thread of its own and this loop
+goes on. All of that time is [compute]. What the messages
 take meanwhile costs the round no wall time of their own, and as far as both share a core the
 computing takes longer by it; no clock tells the two apart.
 """
@@ -146,7 +147,7 @@ class GossipNode:
         # Of the round's deadline: see `_still_arriving`.
         self._deadline_s, self._latest_s, self._came_bytes, self._arrival_seen = 0.0, 0.0, 0, False
         self._request: Load | Train | Poll | Finished | Failed | None = None
-        self._worker = ThreadPoolExecutor(1, COMPUTE_THREAD_PREFIX) if self._algorithm.asynchronous else None
+        self._worker = ThreadPoolExecutor(1, COMPUTE_THREAD_PREFIX) if self._algorithm.listens else None
         self._in_worker = False  # the worker computes, and spans are not ours to open
         self._ended: RoundEnded | None = None  # not put down yet
         self._restorable: Any = None  # the last state that may be kept, if it is not yet
@@ -314,8 +315,8 @@ class GossipNode:
                     self._sink.event(self._spec.name, "notice", text, **known)
 
     def _run_beside(self, part: str, work: Callable[[], T]) -> T:
-        """Return what `work` gives; the time is `part`'s. An asynchronous algorithm is served
-        meanwhile."""
+        """Return what `work` gives; the time is `part`'s. An algorithm that listens is
+        served meanwhile."""
         with self._clock.span(part):
             if self._worker is None:
                 return work()
@@ -324,9 +325,11 @@ class GossipNode:
             self._in_worker = True
             try:
                 while not future.done():
+                    self._clock.beside(bool(self.traffic.in_flight))
                     self._step()
             finally:
                 self._in_worker = False
+                self._clock.beside(False)
             return future.result()
 
     def _span(self, part: str) -> AbstractContextManager[object]:

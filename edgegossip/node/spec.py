@@ -84,6 +84,11 @@ def make_view(spec: NodeSpec, layout: Layout) -> NodeView:
     topology."""
     codec = codecs.get(spec.recipe.codec.name, **spec.recipe.codec.params)
     if codecs.leaves_rate(codec):
+        outer = spec.recipe.outer
+        if key := "overlap" if outer.overlap else "fragments" if outer.fragments > 1 else "":
+            raise ConfigError(
+                f"codec.name = auto does not go with outer.{key}: it measures what a round waits for; choose the codec dither"
+            )
         codec = _for_gossip(codec, gossip.get(spec.recipe.gossip.algorithm, **spec.recipe.gossip.params))
     return NodeView(
         node=spec.name,

@@ -49,7 +49,7 @@ AFTERWARDS = frozenset({"compared", "averaged"})  # a look at the models, when a
 _SIGNED = frozenset({"train/loss", "eval/loss", "sys/temperature_c"})
 _NUMBERS = frozenset(METRICS)
 _MEASURES = ("time/", "cpu/", "net/", "link/", "rate/", "codec/", "gossip/", "sys/")
-_SPAN = re.compile(r"([cetdwo])([0-9]+)")
+_SPAN = re.compile(r"([cetdwoCO])([0-9]+)")
 
 
 @dataclass(frozen=True, slots=True)

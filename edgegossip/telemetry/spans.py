@@ -39,12 +39,14 @@ class RoundTimes:
     round_ns: int  # wall nanoseconds from the last finish_round (or the clock's start) to this one
     cpu_ns: int  # CPU nanoseconds of the whole process, all threads, in the same interval
     cpu_parts_ns: Mapping[str, int] = field(default_factory=dict)  # the same part by part
-    log: Sequence[tuple[Span, int]] = ()  # the stretches of the round in their order, wall nanoseconds
+    # The stretches of the round in their order: wall nanoseconds, and whether frames were on their
+    # way beside it.
+    log: Sequence[tuple[Span, int, bool]] = ()
 
     @property
     def spans_ns(self) -> list[tuple[str, int]]:
         """The stretches of the round in their order: part, wall nanoseconds."""
-        return [(span.part, ns) for span, ns in self.log]
+        return [(span.part, ns) for span, ns, _ in self.log]
 
     @property
     def parts_s(self) -> dict[str, float]:
@@ -76,21 +78,23 @@ class RoundTimes:
 
     def spans(self) -> str:
         """Return the stretches as text: the first letter of each part and its microseconds, such as
-        "c812e35t5w120d8". Without gaps they fill the round, to a microsecond. Empty when there are
-        more than MOST_SPANS."""
+        "c812e35t5w120d8"; a capital where frames of the board's own were on their way beside it.
+        Without gaps they fill the round, to a microsecond. Empty when there are more than
+        MOST_SPANS."""
         merged: list[list[Any]] = []
         end_ns = 0
-        for part, ns in self.spans_ns:
+        for span, ns, beside in self.log:
+            letter = span.part[0].upper() if beside else span.part[0]
             end_ns += ns
-            if merged and (merged[-1][0] == part or ns < 500):
+            if merged and (merged[-1][0] == letter or ns < 500):
                 merged[-1][1] = end_ns
             elif ns >= 500:
-                merged.append([part, end_ns])
+                merged.append([letter, end_ns])
         if len(merged) > MOST_SPANS:
             return ""
         ends_us = [0, *((end_ns + 500) // 1000 for _, end_ns in merged)]
         return "".join(
-            f"{part[0]}{end - start}" for (part, _), (start, end) in zip(merged, pairwise(ends_us), strict=True)
+            f"{letter}{end - start}" for (letter, _), (start, end) in zip(merged, pairwise(ends_us), strict=True)
         )
 
 
@@ -144,7 +148,9 @@ class RoundClock:
         self._parts_ns = dict.fromkeys(PARTS, 0)
         self._cpu_parts_ns = dict.fromkeys(PARTS, 0)
         self._stack = [Span(self, "other")]  # the outermost one never ends
-        self._log: list[tuple[Span, int]] = []  # the stretches of this round; a span may still change its part
+        # The stretches of this round; a span may still change its part.
+        self._log: list[tuple[Span, int, bool]] = []
+        self._beside = False
         self._last_ns = clock_ns()
         self._cpu_start_ns = self._cpu_last_ns = cpu_clock_ns()
         self._cpu_asked_ns = self._last_ns
@@ -158,6 +164,12 @@ class RoundClock:
     def part(self) -> str:
         """The part that time is charged to at this moment."""
         return self._stack[-1].part
+
+    def beside(self, sends: bool) -> None:
+        """Take note that frames are on their way, or are no more, beside whatever is done."""
+        if sends != self._beside:
+            self._settle()
+            self._beside = sends
 
     def charge(self, part: str, seconds: float) -> float:
         """Move time that has already passed from the innermost open span to `part`; returns the
@@ -180,11 +192,11 @@ class RoundClock:
         at = len(self._log)
         while left_ns > 0 and at > 0:
             at -= 1
-            owner, ns = self._log[at]
+            owner, ns, beside = self._log[at]
             if owner is not span:
                 continue
             moved_ns = min(ns, left_ns)
-            self._log[at : at + 1] = [(span, ns - moved_ns), (to, moved_ns)]
+            self._log[at : at + 1] = [(span, ns - moved_ns, beside), (to, moved_ns, beside)]
             left_ns -= moved_ns
 
     def finish_round(self) -> RoundTimes:
@@ -196,7 +208,7 @@ class RoundClock:
             self._bank(span)
         log = self._log if len(self._log) <= _LOGGED else ()  # of a round that was cut off nothing is told
         if log and len(self._stack) > 1:  # spans that go on may have another part by then
-            log = [(Span(self, span.part), ns) for span, ns in log]
+            log = [(Span(self, span.part), ns, beside) for span, ns, beside in log]
         times = RoundTimes(
             self._parts_ns, sum(self._parts_ns.values()), cpu_ns - self._cpu_start_ns, self._cpu_parts_ns, log
         )
@@ -212,7 +224,7 @@ class RoundClock:
         if now_ns - self._cpu_asked_ns >= _CPU_AFTER_NS:
             self._settle_cpu(now_ns)
         if len(self._log) <= _LOGGED:
-            self._log.append((self._stack[-1], now_ns - self._last_ns))
+            self._log.append((self._stack[-1], now_ns - self._last_ns, self._beside))
         self._last_ns = now_ns
 
     def _settle_cpu(self, now_ns: int) -> None:

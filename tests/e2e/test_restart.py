@@ -81,6 +81,17 @@ def test_a_board_that_is_back_soon_catches_up(name: str, tmp_path: Path) -> None
     check_that_it_caught_up(summary, data, 45, 12)
 
 
+STREAMING = {"outer.optimizer": "nesterov", "outer.momentum": 0.3, "outer.fragments": 2, "outer.overlap": "true"}
+
+
+@pytest.mark.slow
+def test_a_board_that_is_killed_while_an_exchange_is_under_way_catches_up(tmp_path: Path) -> None:
+    settings = {"network.grace_s": 60, "evaluation.every": 20, "run.nodes": 3, "training.local_steps": 40}
+    summary, data = run_with_a_death("dpsgd", tmp_path, 45, 12, **settings, **STREAMING)
+    check_that_it_caught_up(summary, data, 45, 12)
+    assert any("C" in str(r.values.get("time/spans")) for r in data.metrics())
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", gossip.names())

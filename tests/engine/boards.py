@@ -36,8 +36,9 @@ from edgegossip.engine.events import (
 )
 from edgegossip.engine.joining import Patience, RemoteMembers
 from edgegossip.engine.node import NodeConfig, NodeEngine
-from edgegossip.gossip import topologies
-from edgegossip.gossip.base import NodeView, Send, Topology
+from edgegossip.gossip import outer, topologies
+from edgegossip.gossip.base import GossipAlgorithm, NodeView, Send, Topology
+from edgegossip.gossip.outer import with_outer
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import LocalUpdate
 
@@ -62,6 +63,7 @@ class Board:
     topology: str = "ring"
     algorithm: str = "dpsgd"
     params: dict[str, Any] = field(default_factory=dict)
+    outer: dict[str, Any] = field(default_factory=lambda: {"optimizer": "none"})
     rounds: int = ROUNDS
     restarted: bool = False
     remote: RemoteMembers | None = None
@@ -77,12 +79,15 @@ class Board:
         self.view = NodeView(
             self.name, self.members, built, LAYOUT, self.codec, RUN_ID, 1, self.deadline_s, boot=index + 1
         )
-        self.engine = NodeEngine(gossip.get(self.algorithm, **self.params), config, self.patience, self.remote)
+        self.engine = NodeEngine(self.whole_algorithm(), config, self.patience, self.remote)
         self.now_s, self.timers = 0.0, dict[Timer, float]()
         self.sent, self.log, self.effects = deque[Send](), list[tuple[str, str]](), list[Effect]()
         self.question: Effect | None = None
         self.ended, self.checkpoints = list[RoundEnded](), list[Any]()
         self.carry_out(self.engine.start(0.0))
+
+    def whole_algorithm(self) -> GossipAlgorithm[Any]:
+        return with_outer(gossip.get(self.algorithm, **self.params), outer.make(**self.outer))
 
     # -- what a shell does
 

@@ -479,3 +479,50 @@ def test_a_message_is_what_the_transport_says_of_whom_it_came() -> None:
     outcome = board.engine.algorithm.receive(accepted[0].before, Message("b", accepted[0].frame))[0]
     assert board.engine.algorithm.round(outcome) == board.engine.algorithm.round(accepted[0].after)
     assert Polled() in [Polled()]
+
+
+# -- exchanges under way while the next round is computed
+
+
+def overlapping(name: str, **fields: object) -> Board:
+    outer = {"optimizer": "heavy-ball", "lr": 1.0, "momentum": 0.0, "overlap": True}
+    return Board(name, outer=outer, members=("a", "b"), topology="complete", **fields)  # type: ignore[arg-type]
+
+
+def test_a_board_computes_its_next_round_while_the_last_one_is_exchanged() -> None:
+    a, b = overlapping("a").begin(), overlapping("b").begin()
+    deliver(a, b)
+    a.update(4.0)
+    assert [e.done.round for e in a.ended] == [0] and isinstance(a.question, Train) and a.question.round == 1
+    assert a.value == 4.0 and Timer.DEADLINE not in a.timers
+    deliver(a, b)  # taken in while b computes, too
+    b.update(0.0)
+    deliver(a, b)
+    assert a.engine.stage is Stage.TRAINING and a.value == 4.0  # as it was shown to training
+    a.update(2.0)
+    assert a.value == 4.0  # half of 4 + 2, half of the mean of 4 and 0
+    a.update(0.0)  # b has not sent round 1 yet
+    assert a.engine.stage is Stage.EXCHANGING and Timer.DEADLINE in a.timers
+    assert [e.done.round for e in a.ended] == [0, 1]
+    b.update(0.0)
+    deliver(a, b)
+    assert [e.done.round for e in a.ended] == [0, 1, 2] and a.engine.stage is Stage.TRAINING
+
+
+def test_the_last_exchange_is_waited_for_and_then_the_run_is_over() -> None:
+    a, b = overlapping("a", rounds=1).begin(), overlapping("b", rounds=1).begin()
+    deliver(a, b)
+    a.update(4.0)
+    assert a.engine.stage is Stage.EXCHANGING and not a.ended and Timer.DEADLINE in a.timers
+    b.update(0.0)
+    deliver(a, b)
+    assert (a.engine.stage, b.engine.stage) == (Stage.FINISHED, Stage.FINISHED) and (a.value, b.value) == (3.0, 1.0)
+
+
+def test_a_board_that_was_killed_goes_on_after_the_last_round_that_it_ended() -> None:
+    a, b = overlapping("a").begin(), overlapping("b").begin()
+    deliver(a, b)
+    a.update(4.0)
+    again = overlapping("a", restarted=True).give(PeerUp("b"))
+    again.load(state=a.checkpoints[-1])
+    assert isinstance(again.question, Train) and again.question.round == 1 and again.value == 4.0

@@ -181,6 +181,7 @@ PLANTS: list[tuple[str, str, str, Edit]] = [
     ("CPU seconds of nobody", "cpu-parts-make-the-cpu-time", "gossip", add("board-0", 3, "cpu/encode_s", 0.01)),
     ("more stages than computing", "stages-are-of-the-computing", "gossip", put("board-0", 3, time__backward_s=9.0)),
     ("a gap between spans", "spans-fill-the-round", "gossip", put("board-0", 0, **{"time/spans": "c100w200"})),
+    ("waiting beside sending", "spans-fill-the-round", "gossip", put("board-0", 0, **{"time/spans": "c100W200"})),
     ("a span of no part", "spans-fill-the-round", "server", put("board-0", 0, **{"time/spans": "c100x200"})),
     ("more CPU than cores", "cpu-time-fits-the-cores", "gossip", put("board-0", 3, time__cpu_s=99.0)),
     ("bits of another payload", "bits-are-those-of-the-bytes", "gossip", put("board-0", 3, codec__bits_per_value=7.7)),

@@ -232,6 +232,21 @@ def test_spans_of_a_round_fill_it_in_their_order():
     assert clock.finish_round().metrics(step=7)["time/spans"] == "o300000"
 
 
+def test_what_is_computed_while_frames_are_on_their_way_is_told_apart():
+    """And is computing all the same: the parts of the round stay as they are."""
+    wall, _, clock = _pair()
+    with clock.span("compute"):
+        wall.ns += 3_000
+        clock.beside(True)
+        wall.ns += 40_000
+        clock.beside(True)
+        wall.ns += 5_000
+        clock.beside(False)
+        wall.ns += 7_000
+    times = clock.finish_round()
+    assert times.spans() == "c3C45c7" and times.parts_ns["compute"] == times.round_ns == 55_000
+
+
 def test_a_round_of_too_many_spans_has_none_written_down():
     wall, _, clock = _pair()
     for part in ["wait", "transmit"] * MOST_SPANS:

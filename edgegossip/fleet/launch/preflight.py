@@ -262,7 +262,7 @@ def _check_server(recipe: Recipe) -> None:
 
 def _check_gossip(recipe: Recipe, members: Sequence[NodeId]) -> None:
     """The algorithm itself says whether the topology's weights are of its kind: try it on a model
-    of one value."""
+    of a value for each fragment."""
     spec = NodeSpec(recipe, members[0], tuple(members), run_id(recipe))
-    view = make_view(spec, Layout.of([TensorSpec("probe", (1,))]))
-    make_algorithm(recipe).init(np.zeros(1, np.float32), view)
+    view = make_view(spec, Layout.of(TensorSpec(f"probe {k}", (1,)) for k in range(recipe.outer.fragments)))
+    make_algorithm(recipe).init(np.zeros(view.layout.size, np.float32), view)

@@ -78,8 +78,8 @@ class ModelBackend(Backend):
         codecs.get(cell.recipe.codec.name, **cell.recipe.codec.params)
         if self._fleet is not None:
             self._fleet.names(cell.devices)
-        if not cell.scheme.server and make_algorithm(cell.recipe).asynchronous:
-            raise ConfigError(f"{cell.scheme.name} goes by no rounds, which is not modelled; say --on boards")
+        if not cell.scheme.server and make_algorithm(cell.recipe).listens:
+            raise ConfigError(f"{cell.scheme.name} exchanges while it computes, which is not modelled; say --on boards")
 
     @override
     def close(self, over: bool) -> None:

@@ -236,7 +236,8 @@ def _smaller(s: Schedule) -> Iterator[Schedule]:
         if 2 <= rounds < s.rounds:
             yield replace(s, rounds=rounds)
     if "+" in s.algorithm.name:
-        yield replace(s, algorithm=replace(s.algorithm, name=s.algorithm.name.partition("+")[0]))
+        own = tuple((k, v) for k, v in s.algorithm.params if k != "momentum_factor" and not k.startswith("outer_"))
+        yield replace(s, algorithm=Named(s.algorithm.name.partition("+")[0], own))
     for k in range(len(s.algorithm.params)):
         params = s.algorithm.params[:k] + s.algorithm.params[k + 1 :]
         yield replace(s, algorithm=replace(s.algorithm, params=params))

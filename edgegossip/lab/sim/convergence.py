@@ -256,9 +256,10 @@ class ConvergenceCheck:
         be lost for good, momentum within an algorithm adds to updates. A full state may bring a
         later round's news, which its sender has not weighed against the receiver's: that of a model
         that nobody trains has none unless the sender was a round ahead. Corrections of gradient
-        tracking sum to zero, but times a learning rate only where all have the same."""
+        tracking sum to zero, but times a learning rate only where all have the same. Where
+        exchanges overlap, what waits for one is in the account already."""
         schedule, algorithm = self.world.schedule, self.world.algorithm
-        if self.world.uneven and algorithm.bodies > 1:
+        if algorithm.listens or (self.world.uneven and algorithm.bodies > 1):
             return False
         plain = not naming.param_of(algorithm, "staleness", 0) and not naming.param_of(algorithm, "momentum", 0)
         news = self.world.states_ahead if schedule.workload == "consensus" else self.world.states

@@ -423,8 +423,9 @@ class World(NodeEnvironment):
         self.furthest = max(self.furthest, round)
 
     def _left_out(self, i: int, round: Round, audit: Audit) -> str | None:
-        """Whom a mixing left out, though all is well and everybody is waited for."""
-        if not (self.settled and self.patient and audit.row):
+        """Whom a mixing left out, though all is well and everybody is waited for. Where exchanges
+        overlap, the last mixing is of a round before; whom it went on without is logged."""
+        if not (self.settled and self.patient and audit.row) or self.algorithm.listens:
             return None
         row = audit.row
         senders = self.topology.neighbours(i, round).in_

@@ -24,7 +24,7 @@ USUAL = ("compute", "encode", "transmit", "wait", "decode", "other")
 _PART = {part[0]: part for part in PARTS}
 _TOLD = ("train/loss", "net/sent_bytes", "codec/bits_per_value", "time/cpu_s")
 
-Slices = list[tuple[str, float]]  # part, seconds
+Slices = list[tuple[str, float, bool]]  # part, seconds, whether frames were on their way beside it
 
 
 def write_trace(views: Sequence[RunView], path: Path) -> Path:
@@ -77,8 +77,11 @@ def _rounds(view: RunView, node: str, where: dict[str, int]) -> Iterator[dict[st
             exact = step in spans
             order = {} if exact else {"args": {"order": "usual"}}
             at_s = start_s
-            for part, seconds in parse_spans(spans[step]) if exact else _usual(table, row):
-                yield {"ph": "X", "name": part, "cat": "part", "ts": _us(at_s), "dur": _us(seconds), **where, **order}
+            for part, seconds, sends in parse_spans(spans[step]) if exact else _usual(table, row):
+                when = {"ts": _us(at_s), "dur": _us(seconds), **where}
+                yield {"ph": "X", "name": part, "cat": "part", **when, **order}
+                if sends:
+                    yield {"ph": "X", "name": "transmit", "cat": "beside", **when}
                 at_s += seconds
         for name in sensors:
             if (value := _value(table, name, row)) is not None:
@@ -93,12 +96,13 @@ def _rounds(view: RunView, node: str, where: dict[str, int]) -> Iterator[dict[st
 
 def parse_spans(text: str) -> Slices:
     """Parse what spans.RoundTimes.spans made; what is none of it is passed over."""
-    return [(_PART[letter], int(us) / 1e6) for letter, us in re.findall(r"([a-z])(\d+)", text) if letter in _PART]
+    found = [(letter, int(us) / 1e6) for letter, us in re.findall(r"([a-zA-Z])(\d+)", text)]
+    return [(_PART[k.lower()], seconds, k.isupper()) for k, seconds in found if k.lower() in _PART]
 
 
 def _usual(table: Table, row: int) -> Slices:
     parts = [(part, _value(table, f"time/{part}_s", row)) for part in USUAL]
-    return [(part, seconds) for part, seconds in parts if seconds]
+    return [(part, seconds, False) for part, seconds in parts if seconds]
 
 
 def _value(table: Table, name: str, row: int) -> float | None:

@@ -28,6 +28,7 @@ from edgegossip.lab.sim import (
     run_schedule,
     shrink,
 )
+from edgegossip.lab.sim.disk import StoredDisk
 from edgegossip.lab.sim.schedule import every_algorithm, with_params
 from edgegossip.types import LocalUpdate
 
@@ -88,6 +89,25 @@ def test_a_small_campaign_over_everything_finds_nothing() -> None:
     result = campaign(range(16), Options(rounds=8))
     assert result.schedules == 16 and result.violations == 0 and result.replays == 1, result.failures
     assert len(result.faults) > 10 and len(result.algorithms) > 8
+
+
+STREAMING = (
+    Named.of("dpsgd+outer-nesterov", {"outer_momentum": 0.4, "outer_overlap": True}),
+    Named.of("dpsgd+outer-heavy-ball", {"outer_momentum": 0.3, "outer_overlap": True, "outer_fragments": 2}),
+    Named.of("choco-sgd+outer-heavy-ball", {"outer_momentum": 0.3, "outer_overlap": True, "outer_fragments": 2}),
+    Named.of("deep-squeeze+outer-nesterov", {"outer_momentum": 0.2, "outer_fragments": 2}),
+)
+
+
+@pytest.mark.parametrize("algorithm", STREAMING, ids=str)
+def test_fragments_and_overlap_bear_what_boards_and_links_do(algorithm: Named) -> None:
+    """Kills, lost disks, old checkpoints, lost messages, liars: what each neighbour holds of the
+    others stays the same, nobody stalls, and all end near each other."""
+    result = campaign(range(8), Options(algorithms=(algorithm,), rounds=6))
+    assert result.schedules == 8 and result.violations == 0, result.failures
+    schedule = draw(3, Options(algorithms=(algorithm,), nodes=4, faults="crash=2,old-checkpoint,loss=0.1"))
+    one, two = run_schedule(schedule), run_schedule(schedule, make_disk=StoredDisk)
+    assert (one.digest, one.violations) == (two.digest, ()) and one.seen["crash"]
 
 
 def test_everything_fixed_is_what_is_drawn_and_the_rest_stays() -> None:

@@ -112,7 +112,8 @@ class _Echo:
     name, asynchronous, bodies = "echo", False, 1
 
     def __init__(self, asynchronous=False, deaf=False, adopts=False):
-        self.asynchronous, self.deaf, self.adopts, self.log = asynchronous, deaf, adopts, []
+        self.asynchronous = self.listens = asynchronous
+        self.deaf, self.adopts, self.log = deaf, adopts, []
 
     def init(self, x, view):
         return {"view": view, "x": x, "round": 0, "stepped": False, "got": 0}

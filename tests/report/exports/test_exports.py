@@ -117,9 +117,23 @@ def test_a_trace_has_every_round_with_its_parts_inside(view, records, tmp_path):
 
 
 def test_stretches_of_a_round_stand_as_they_were():
-    assert parse_spans("c812e35t5w120d8?3x9") == [
-        ("compute", 812e-6), ("encode", 35e-6), ("transmit", 5e-6), ("wait", 120e-6), ("decode", 8e-6),
+    assert parse_spans("C812c7e35t5w120d8?3x9") == [
+        ("compute", 812e-6, True), ("compute", 7e-6, False), ("encode", 35e-6, False),
+        ("transmit", 5e-6, False), ("wait", 120e-6, False), ("decode", 8e-6, False),
     ]  # fmt: skip
+
+
+def test_what_is_sent_while_a_board_computes_stands_within_the_computing(tmp_path):
+    folder = write_run(tmp_path, boards=2, rounds=2)
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"node": "pi-00", "step": 2, "t_s": 9.5, "time/round_s": 1.0, "time/spans": "C600000c400000"}\n')
+    view = RunView(folder)
+    view.read()
+    events = json.loads(write_trace([view], tmp_path / "trace.json").read_text())["traceEvents"]
+    [sent] = [e for e in events if e.get("cat") == "beside"]
+    assert sent["name"] == "transmit" and sent["dur"] == 0.6e6
+    computed = [(e["ts"], e["dur"]) for e in events if e["name"] == "compute"]
+    assert (sent["ts"], sent["dur"]) in computed
 
 
 def test_numbers_that_no_one_should_have_written_stop_no_export(tmp_path):

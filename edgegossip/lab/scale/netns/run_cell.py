@@ -41,9 +41,9 @@ def check(cell: Cell) -> None:
         raise ConfigError(
             f"{cell.scheme.name}: only --on model plays schemes with a coordinator; on boards: `edgegossip coordinator`"
         )
-    if make_algorithm(cell.recipe).asynchronous:
+    if make_algorithm(cell.recipe).listens:
         raise ConfigError(
-            f"{cell.scheme.name} goes by no rounds: boards of one machine cannot take turns; say --on boards"
+            f"{cell.scheme.name} exchanges while it computes: boards of one machine cannot take turns; say --on boards"
         )
     preflight(cell.recipe, default_members(cell.devices))
 

@@ -11,7 +11,8 @@ function s(tag, attributes, text) {
   return element;
 }
 
-// A board's round: when it began on the common clock, and its stretches [letter, seconds]. Null when it is not known.
+// A board's round: when it began on the common clock, and its stretches [letter, seconds, whether frames were on their
+// way beside it]. Null when it is not known.
 function roundOf(run, node, step) {
   const table = run.tables[node],
     seconds = table["time/round_s"];
@@ -26,7 +27,11 @@ function roundOf(run, node, step) {
       node,
       start,
       exact: true,
-      spans: [...text.matchAll(/([a-z])(\d+)/g)].map(([, part, us]) => [part, us / 1e6]),
+      spans: [...text.matchAll(/([a-z])(\d+)/gi)].map(([, part, us]) => [
+        part.toLowerCase(),
+        us / 1e6,
+        part < "a",
+      ]),
     };
   return {
     node,
@@ -163,18 +168,22 @@ function ganttSvg(app, found, rows, width) {
       svg.append(s("text", { x: names + 4, y: y + row / 2 + 4, class: mark ? "fate" : "axis" }, text));
     }
     let t = r.start;
-    for (const [part, length] of r.spans) {
+    const bar = (part, t, length, at, height) => {
       const a = x(t),
         b = x(t + length),
         rect = s("rect", {
           x: a.toFixed(2),
-          y: y + 2,
+          y: at,
           width: Math.max(0.3, b - a).toFixed(2),
-          height: row - 5,
+          height,
           class: part,
         });
       rect.info = [r.node, LETTER[part], length, t - first];
       svg.append(rect);
+    };
+    for (const [part, length, sends] of r.spans) {
+      bar(part, t, length, y + 2, row - 5);
+      if (sends) bar("t", t, length, y + row - 9, 6);
       t += length;
     }
   });
