@@ -26,7 +26,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from edgegossip.notebook import local, run
+    from edgegossip.encoding import Encoded, decode, encode
+    from edgegossip.notebook import local, resume, run
+    from edgegossip.research import Plan, StudyResult, plan, study
     from edgegossip.result import Result
     from edgegossip.training.script import Run, join
     from edgegossip.types import ConfigError, DataError, EdgegossipError, HostError, PeerError, RunError, UsageError
@@ -36,24 +38,40 @@ __all__ = [
     "ConfigError",
     "DataError",
     "EdgegossipError",
+    "Encoded",
     "HostError",
     "PeerError",
+    "Plan",
     "Result",
     "Run",
     "RunError",
+    "StudyResult",
     "UsageError",
     "__version__",
+    "decode",
+    "encode",
     "join",
     "local",
+    "plan",
+    "resume",
     "run",
+    "study",
 ]
 
 _HOMES = {  # public name -> its module
+    "Encoded": "edgegossip.encoding",
+    "Plan": "edgegossip.research",
     "Result": "edgegossip.result",
     "Run": "edgegossip.training.script",
+    "StudyResult": "edgegossip.research",
+    "decode": "edgegossip.encoding",
+    "encode": "edgegossip.encoding",
     "join": "edgegossip.training.script",
     "local": "edgegossip.notebook",
+    "plan": "edgegossip.research",
+    "resume": "edgegossip.notebook",
     "run": "edgegossip.notebook",
+    "study": "edgegossip.research",
 }
 _FORMER = {"LocalError": "UsageError"}  # names of 0.1 that scripts may use
 

@@ -62,8 +62,9 @@ class Campaign(ABC, Generic[C]):
         self.folder, self.cases, self.plots, self.say, self.warn = folder, cases, plots, say, warn
         self.results: dict[str, Result] = {}  # by the case's key, also of cases that are not asked for
 
-    def run(self) -> tuple[dict[str, Any], int]:
-        """Run, tabulate, plot; return the document for --json and the exit code.
+    def run(self, *, show: bool = True) -> tuple[dict[str, Any], int]:
+        """Run, tabulate, plot; return the document for --json and the exit code. `show`: say the
+        table and where everything is.
 
         The code is EXIT_DEGRADED when cases failed. Raises EdgegossipError for what no case can be
         blamed for, and KeyboardInterrupt, with a word on how to go on.
@@ -84,7 +85,13 @@ class Campaign(ABC, Generic[C]):
                 raise
             document = self.tabulate()
             document["wall_s"] = time.monotonic() - begun_s
-            self._show(document)
+            drawn = self._draw(document)
+            if show:
+                self.say("")
+                self.show(document)
+                for path in drawn:
+                    self.say(f"plot {path}")
+                self.say(f"{self.FOLDER} {self.folder}")
         return document, EXIT_DEGRADED if document["failed"] else EXIT_OK
 
     def sources(self) -> list[Any]:
@@ -120,16 +127,12 @@ class Campaign(ABC, Generic[C]):
     def show(self, document: Mapping[str, Any]) -> None:
         """Say the table, and warn of what failed."""
 
-    def _show(self, document: Mapping[str, Any]) -> None:
-        self.say("")
-        self.show(document)
-        if self.plots:
-            try:
-                for path in self.draw(document):
-                    self.say(f"plot {path}")
-            except HostError as error:
-                self.warn(f"no plots: {error}")
-        self.say(f"{self.FOLDER} {self.folder}")
+    def _draw(self, document: Mapping[str, Any]) -> list[Path]:
+        try:
+            return self.draw(document) if self.plots else []
+        except HostError as error:
+            self.warn(f"no plots: {error}")
+            return []
 
 
 Runner: TypeAlias = Callable[[C, Callable[[Round], None]], Result]
