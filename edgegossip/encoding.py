@@ -202,8 +202,8 @@ def decode(encoded: Encoded | bytes | bytearray | memoryview, like: Any = None) 
         like: for bytes, arrays or tensors with the names and shapes that were encoded; their values
             do not matter. For an `Encoded` only where the result is to have another type or place.
 
-    Returns what was encoded, as the codec left it: a numpy array or torch tensor of that shape, type
-    and device, or a mapping, list or tuple of them.
+    Returns what was encoded, as the codec left it: a numpy array or torch tensor of that shape,
+    type and device, or a mapping, list or tuple of them.
 
     Raises DecodeError for bytes that are no such message or are of other tensors, UsageError where
     `like` is missing.
@@ -275,7 +275,7 @@ def _flat(x: Any) -> NDArray[np.float32]:
     if _is_tensor(x):
         x = x.detach().to("cpu", sys.modules["torch"].float32).numpy()
     with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite, and is refused by name
-        return np.require(x, np.float32, "CA").reshape(-1)
+        return np.require(x, np.float32, ["C", "A"]).reshape(-1)
 
 
 def _is_tensor(x: Any) -> bool:

@@ -46,7 +46,9 @@ class StudyResult:
         try:
             document = json.loads(path.read_bytes())
         except OSError:
-            raise DataError(f"{self.folder} is not the folder of a study that has ended: it has no table.json") from None
+            raise DataError(
+                f"{self.folder} is not the folder of a study that has ended: it has no table.json"
+            ) from None
         except ValueError:
             raise DataError(f"{path} is not JSON") from None
         return document if isinstance(document, dict) else {}
@@ -114,7 +116,7 @@ def study(
     Args:
         recipe: a packaged recipe's name, or the path of one.
         sweep: recipe keys and the values to try; several keys give all combinations.
-        settings: recipe keys that all runs have, as for `run`; so are `keys`.
+        settings: recipe keys that all runs have, as for `run`.
         cases: variants that are no product: mappings of recipe keys, each perhaps with `name` (for
             tables), `seeds` and a `sweep` of its own; or a sweep file, or the name of one of the
             package. `sweep` multiplies them.
@@ -126,6 +128,7 @@ def study(
         target: add what each variant needed up to the first test with this accuracy (0 to 1).
         skip_invalid: leave out combinations that cannot run, in place of an error.
         quiet: print nothing.
+        keys: recipe keys as keywords, as for `run`.
 
     Runs that diverge are results: they are in `summary["failed"]`. Raises ConfigError, with key,
     range and nearest choice, before anything is run.
@@ -226,8 +229,9 @@ def plan(
     Args:
         recipe: a packaged recipe's name, or the path of one.
         fleet: a fleet of the package, such as "pi4-wifi" or "paper-18", or a TOML file.
-        settings: recipe keys and their values, as for `run`; so are `keys`.
+        settings: recipe keys and their values, as for `run`.
         boards: only the fleet's first so many.
+        keys: recipe keys as keywords, as for `run`.
 
     Raises ConfigError for an unknown recipe, key or fleet, with the nearest.
 

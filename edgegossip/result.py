@@ -118,15 +118,15 @@ class Result:
         from edgegossip.report.card import html_card
         from edgegossip.report.plots import learning_png, read_curves, run_title
 
-        run = self._data()[0]
+        run, alone = read_run(self.folder), len(self.folders) == 1
         summary, curves = read_curves(run)
-        png = None
-        if len(self.folders) > 1:  # curves are of one folder's records
-            summary = dict(self.summary)
-        else:
-            png = learning_png(run, summary, curves)
-        shown = [name for name in summary["scores"]][:1]
-        table = [("board", "state", "rounds", *shown, "test loss", "sent"), *(_cells(r, shown) for r in summary["boards"])]
+        png = learning_png(run, summary, curves) if alone else None  # curves are of one folder's records
+        summary = summary if alone else self.summary
+        shown = list(summary["scores"])[:1]
+        table = [
+            ("board", "state", "rounds", *shown, "test loss", "sent"),
+            *(_cells(row, shown, summary["rounds_asked"]) for row in summary["boards"]),
+        ]
         notes = [f"folder {self.folder}"]
         return html_card(run_title(run, summary), _verdict(summary), table, png=png, alt="loss and score", notes=notes)
 
@@ -147,16 +147,26 @@ def _verdict(summary: Mapping[str, Any]) -> list[str]:
     """What the run came to, a line each; the first says how far it got."""
     boards = [row for row in summary["boards"] if row["role"] == "board"]
     finished = sum(row["state"] == "finished" for row in boards)
-    words = [f"{finished} of {len(boards)} boards finished", f"{summary['rounds']} rounds in {seconds_text(summary['seconds'])}"]
+    words = [
+        f"{finished} of {len(boards)} boards finished",
+        f"{summary['rounds']} rounds in {seconds_text(summary['seconds'])}",
+    ]
     if (score := summary["score"]) is not None:
         words.append(f"{score} {score_text(score, summary['scores'][score]['mean'])}")
     words.append(f"{_bytes(summary['sent_bytes'])} sent")
     return [", ".join(words), *verdict_lines(summary)]
 
 
-def _cells(row: Mapping[str, Any], scores: Sequence[str]) -> tuple[str, ...]:
+def _cells(row: Mapping[str, Any], scores: Sequence[str], asked: int | None) -> tuple[str, ...]:
     figures = (score_text(name, row["scores"].get(name)) for name in scores)
-    return (row["node"], row["state"], str(row["rounds"]), *figures, score_text("loss", row["loss"]), _bytes(row["sent_bytes"]))
+    return (
+        row["node"],
+        row["state"],
+        f"{row['rounds']} of {asked}",
+        *figures,
+        score_text("loss", row["loss"]),
+        _bytes(row["sent_bytes"]),
+    )
 
 
 def data_frame(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> pandas.DataFrame:

@@ -85,13 +85,7 @@ class Campaign(ABC, Generic[C]):
                 raise
             document = self.tabulate()
             document["wall_s"] = time.monotonic() - begun_s
-            drawn = self._draw(document)
-            if show:
-                self.say("")
-                self.show(document)
-                for path in drawn:
-                    self.say(f"plot {path}")
-                self.say(f"{self.FOLDER} {self.folder}")
+            self._conclude(document, self.say if show else lambda line: None)
         return document, EXIT_DEGRADED if document["failed"] else EXIT_OK
 
     def sources(self) -> list[Any]:
@@ -124,15 +118,25 @@ class Campaign(ABC, Generic[C]):
         """Write the plots. Raises HostError without matplotlib."""
 
     @abstractmethod
-    def show(self, document: Mapping[str, Any]) -> None:
-        """Say the table, and warn of what failed."""
+    def text(self, document: Mapping[str, Any]) -> str:
+        """Return the table as people read it."""
 
-    def _draw(self, document: Mapping[str, Any]) -> list[Path]:
-        try:
-            return self.draw(document) if self.plots else []
-        except HostError as error:
-            self.warn(f"no plots: {error}")
-            return []
+    @abstractmethod
+    def failures(self, document: Mapping[str, Any]) -> list[str]:
+        """Return a sentence for each case that failed."""
+
+    def _conclude(self, document: Mapping[str, Any], say: Say) -> None:
+        say("")
+        say(self.text(document))
+        for failure in self.failures(document):
+            self.warn(failure)
+        if self.plots:
+            try:
+                for path in self.draw(document):
+                    say(f"plot {path}")
+            except HostError as error:
+                self.warn(f"no plots: {error}")
+        say(f"{self.FOLDER} {self.folder}")
 
 
 Runner: TypeAlias = Callable[[C, Callable[[Round], None]], Result]

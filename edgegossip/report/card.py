@@ -25,7 +25,9 @@ def html_card(
     head, *rows = table
     parts = [f"<strong>{escape(title)}</strong>", *(f"<div>{escape(line)}</div>" for line in lines)]
     cells = "".join(f"<tr>{_cells('td', row)}</tr>" for row in rows)
-    parts.append(f'<table style="margin: 6px 0"><thead><tr>{_cells("th", head)}</tr></thead><tbody>{cells}</tbody></table>')
+    parts.append(
+        f'<table style="margin: 6px 0"><thead><tr>{_cells("th", head)}</tr></thead><tbody>{cells}</tbody></table>'
+    )
     if png is not None:
         source = f"data:image/png;base64,{b64encode(png).decode()}"
         parts.append(f'<img alt="{escape(alt)}" src="{source}" style="width: 100%; max-width: 760px">')

@@ -45,7 +45,7 @@ def write_plots(run_dir: Path) -> list[Path]:
     return written
 
 
-def read_curves(run: RunData) -> tuple[dict[str, Any], Curves]:
+def read_curves(run: RunData) -> tuple[Mapping[str, Any], Curves]:
     """Return a run's summary and its curves, in one pass over what may be a hundred megabytes."""
     reader = SeriesReader()
     summary = summarise(run, reader.watch(run.metrics()))

@@ -41,8 +41,9 @@ class StudyOptions:
 def run(options: StudyOptions, say: Say, warn: Say, *, show: bool = True) -> tuple[dict[str, Any], int]:
     """Run a study: what is missing, then the table and the plots of all that was asked for.
 
-    `say` gets progress and, with `show`, the table, line by line; `warn` what went wrong. Returns the document
-    of table.json and the exit code: EXIT_DEGRADED when runs diverged. Raises EdgegossipError.
+    `say` gets progress and, with `show`, the table, line by line; `warn` what went wrong. Returns
+    the document of table.json and the exit code: EXIT_DEGRADED when runs diverged. Raises
+    EdgegossipError.
     """
     points = product(options.sweeps)
     cases = _valid(make_cases(options.recipe, options.listed, points, options.seeds), options.skip_invalid, warn)
@@ -134,10 +135,12 @@ class Study(Campaign[Case]):
         return document
 
     @override
-    def show(self, document: Mapping[str, Any]) -> None:
-        self.say(summary.as_text(document["rows"]))
-        for failure in document["failed"]:
-            self.warn(f"{failure['case']}, seed {failure['seed']} failed: {printable(failure['reason'])}")
+    def text(self, document: Mapping[str, Any]) -> str:
+        return summary.as_text(document["rows"])
+
+    @override
+    def failures(self, document: Mapping[str, Any]) -> list[str]:
+        return [f"{one['case']}, seed {one['seed']} failed: {printable(one['reason'])}" for one in document["failed"]]
 
     @override
     def draw(self, document: Mapping[str, Any]) -> list[Path]:
