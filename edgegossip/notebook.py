@@ -1,20 +1,20 @@
 """Whole fleets from Python: `edgegossip.run` for recipes and scripts, `edgegossip.local` for a
-function, such as one in a cell of a notebook.
+function, such as one in a cell of a notebook, `edgegossip.resume` for a run that was stopped.
 """
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from edgegossip import recipe as recipes
-from edgegossip.fleet.launch.run import trained
+from edgegossip.fleet.launch.run import resumed, trained
 from edgegossip.fleet.launch.run_folders import exit_code
-from edgegossip.recipe import Recipe
 from edgegossip.result import Result
-from edgegossip.telemetry.run_folder import read_run
+from edgegossip.telemetry.run_folder import RunFolder, read_run
 from edgegossip.telemetry.summary import summarise
 from edgegossip.types import EXIT_RUN, HostError, RunError
 
@@ -36,39 +36,63 @@ def run(
     source: str | Path,
     settings: Mapping[str, Any] | None = None,
     *,
-    nodes: int | None = None,
     runs: str | Path = "runs",
-    quiet: bool = True,
+    quiet: bool = False,
+    **keys: Any,
 ) -> Result:
     """Train on processes of this machine, as `edgegossip run` does, and return what came of it.
 
     Args:
-        source: a packaged recipe's name, the path of a recipe, or of a training script.
-        settings: recipe keys and their values, such as {"run.rounds": 50}.
-        nodes: how many boards; the same as "run.nodes" in `settings`.
+        source: a packaged recipe's name, the path of a recipe (.toml), or of a training script
+            (.py).
+        settings: recipe keys and their values, such as {"training.lr": 0.05}.
         runs: the folder in which the run's own folder is made.
-        quiet: print nothing while it trains.
+        quiet: print nothing while it trains. Otherwise a line comes every two seconds, on standard
+            error; in a notebook a few lines change in place.
+        keys: recipe keys as keywords. Those of [run] by their names (nodes=4, rounds=50, seed=2,
+            mode="server", script_args=["--data", "data/{board}"]), others as section__key
+            (codec__name="topk"), or a section as a mapping (codec={"name": "topk"}).
+            `edgegossip recipe keys` lists them all.
 
-    Raises an EdgegossipError when nothing was trained. Boards that were lost on the way are named
-    in `Result.summary["failed_nodes"]`.
+    Raises ConfigError for a setting, with key, range and nearest choice, before anything starts;
+    another EdgegossipError when nothing was trained. Boards that were lost on the way are named in
+    `Result.summary["failed_nodes"]`. An interrupt (Ctrl-C, or the notebook's stop button) ends all
+    boards; `resume` goes on.
 
     Example:
-        result = edgegossip.run("quickstart-gossip", {"codec.name": "minmax8"}, nodes=4)
-        result.summary["accuracy"]["mean"]
+        result = edgegossip.run("quickstart-gossip", nodes=4, rounds=50, codec__name="minmax8")
+        result.summary["accuracy"]["mean"]  # 0.94
     """
-    return _train(recipes.load(str(source)), settings, nodes, runs, quiet)
+    recipe = recipes.with_settings(recipes.load(str(source)), recipes.keys_of(settings, keys))
+    return _result(trained(recipe, Path(runs), quiet=quiet))
+
+
+def resume(folder: str | Path, *, quiet: bool = False) -> Result:
+    """Go on with a run of this machine that ended early, each board from its newest checkpoint.
+
+    Args:
+        folder: of the run.
+        quiet: as for `run`.
+
+    Raises DataError for what is no run folder, ConfigError for a run that is over or kept no
+    checkpoints, and as `run` does.
+
+    Example:
+        result = edgegossip.resume("runs/20260102-030405-quickstart-gossip")
+    """
+    return _result(resumed(Path(folder), quiet=quiet))
 
 
 def local(
     train: Callable[..., object],
     settings: Mapping[str, Any] | None = None,
     *,
-    nodes: int = 4,
     runs: str | Path = "runs",
-    quiet: bool = True,
+    quiet: bool = False,
+    **keys: Any,
 ) -> Result:
-    """Call `train` on each of `nodes` boards, processes of this machine, and return what came of
-    it.
+    """Call `train` on each of some boards (4, or as nodes=... says), processes of this machine, and
+    return what came of it.
 
     `train` calls `edgegossip.join`, as a training script does. If it takes an argument, it is given
     the board's number, from 0; a coordinator calls it up to the join, as board 0. It may be defined
@@ -85,7 +109,7 @@ def local(
                 for round in run.rounds():
                     run.exchange(loss=epoch(model, optimizer, data))
 
-        result = edgegossip.local(train, {"run.rounds": 20}, nodes=4)
+        result = edgegossip.local(train, nodes=4, rounds=20)
     """
     try:
         import cloudpickle
@@ -100,14 +124,12 @@ def local(
         script.with_suffix(".function").write_bytes(cloudpickle.dumps(train))
         name = getattr(train, "__name__", "train").strip("<>")
         document = {"run": {"name": name, "script": str(script), "script_args": ["{index}"]}}
-        return _train(recipes.from_dict(document), settings, nodes, runs, quiet)
+        recipe = recipes.with_settings(recipes.from_dict(document), recipes.keys_of(settings, keys))
+        return _result(trained(recipe, Path(runs), quiet=quiet, lasting=False))
 
 
-def _train(
-    recipe: Recipe, settings: Mapping[str, Any] | None, nodes: int | None, runs: str | Path, quiet: bool
-) -> Result:
-    recipe = recipes.with_settings(recipe, {**(settings or {}), **({} if nodes is None else {"run.nodes": nodes})})
-    with trained(recipe, Path(runs), quiet=quiet) as folder:
+def _result(run: AbstractContextManager[RunFolder]) -> Result:
+    with run as folder:
         data = read_run(folder.path)
         summary = summarise(data)
         folder.write_summary(summary)

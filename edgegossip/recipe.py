@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -469,6 +469,34 @@ def with_settings(recipe: Recipe, settings: Mapping[str, Any]) -> Recipe:
     for key, value in settings.items():
         _put(document, key, copy.deepcopy(value), f"{key} = {as_toml(value)}")  # a later key may go into a table
     return from_dict(document)
+
+
+def keys_of(settings: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a Python caller sets, by recipe key, for `with_settings`; keywords win.
+
+    A key is written section.key, or section__key as a keyword. A key of [run] may stand alone, and
+    a whole section may be a table: {"training.lr": 0.1}, codec__name="topk", nodes=4,
+    codec={"name": "topk"}. Raises ConfigError for a word that is none of these, with the nearest.
+    """
+    found: dict[str, Any] = {}
+    keys = {section: [key.name for key in options_of(kind)] for section, kind in sections().items()}
+    for word, value in {**(settings or {}), **{k.replace("__", "."): v for k, v in keywords.items()}}.items():
+        if "." in word:
+            found[word] = value
+        elif word in keys["run"]:
+            found[f"run.{word}"] = value
+        elif word in keys and isinstance(value, Mapping):
+            found |= {f"{word}.{key}": inner for key, inner in value.items()}
+        else:
+            raise ConfigError(f"{word} = {as_toml(value)}: no such setting{_meant(word, keys)}")
+    return found
+
+
+def _meant(word: str, keys: Mapping[str, Sequence[str]]) -> str:
+    """What a word without a section was meant to be, for the end of a message."""
+    sections = [word] if word in keys else [section for section in keys if word in keys[section]]
+    meant = [f"{section}__{keys[word][0] if word in keys else word}" for section in sections]
+    return f"; did you mean {' or '.join(meant)}?" if meant else did_you_mean(word, [*keys["run"], *keys])
 
 
 def to_toml(recipe: Recipe) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from edgegossip.report.table import verdict_lines
+from edgegossip.report.units import bytes_text, seconds_text
 from edgegossip.telemetry.records import score_text
 from edgegossip.telemetry.run_folder import RunData, read_run
 from edgegossip.telemetry.summary import summarise
@@ -63,7 +64,7 @@ class Result:
         rows = [
             {"node": r.node, "step": r.step, "t_s": r.t_s, **r.values} for run in self._data() for r in run.metrics()
         ]
-        return _frame(rows, ["node", "step", "t_s"])
+        return data_frame(rows, ["node", "step", "t_s"])
 
     def events(self) -> pandas.DataFrame:
         """Return a row for each event: `node`, `t_s`, `event` (a word), `text` (a sentence), and
@@ -73,7 +74,7 @@ class Result:
             for run in self._data()
             for e in run.events()
         ]
-        return _frame(rows, ["node", "t_s", "event", "text"])
+        return data_frame(rows, ["node", "t_s", "event", "text"])
 
     def state_dict(self, board: str | None = None, round: int | None = None) -> dict[str, Tensor]:
         """Return a model's values by name, for `model.load_state_dict`.
@@ -112,24 +113,22 @@ class Result:
         return page_of(views, self.folder / "report.html" if path is None else Path(path))
 
     def _repr_html_(self) -> str:
-        """The table that a notebook shows."""
-        summary = self.summary
-        heads = ("board", "state", "rounds", "accuracy", "test loss", "sent")
-        rows = [
-            (
-                row["node"],
-                row["state"],
-                f"{row['rounds']} of {summary['rounds_asked']}",
-                score_text("accuracy", row["accuracy"]),
-                score_text("loss", row["loss"]),
-                _bytes(row["sent_bytes"]),
-            )
-            for row in summary["boards"]
+        """Return what a notebook shows: the verdict, a table of the boards, how the run learned
+        (with matplotlib)."""
+        from edgegossip.report.card import html_card
+        from edgegossip.report.plots import learning_png, read_curves, run_title
+
+        run, alone = read_run(self.folder), len(self.folders) == 1
+        summary, curves = read_curves(run)
+        png = learning_png(run, summary, curves) if alone else None  # curves are of one folder's records
+        summary = summary if alone else self.summary
+        shown = list(summary["scores"])[:1]
+        table = [
+            ("board", "state", "rounds", *shown, "test loss", "sent"),
+            *(_cells(row, shown, summary["rounds_asked"]) for row in summary["boards"]),
         ]
-        body = "".join("<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows)
-        head = "".join(f"<th>{word}</th>" for word in heads)
-        title = escape(f"{summary['run']}, {summary['mode'] or 'unknown mode'}")
-        return f"<table><caption>{title}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        notes = [f"folder {self.folder}"]
+        return html_card(run_title(run, summary), _verdict(summary), table, png=png, alt="loss and score", notes=notes)
 
     @cached_property
     def _models(self) -> RunModels:
@@ -144,16 +143,41 @@ class Result:
         return [read_run(path) for path in self.folders]
 
 
-def _frame(rows: list[dict[str, Any]], columns: list[str]) -> pandas.DataFrame:
+def _verdict(summary: Mapping[str, Any]) -> list[str]:
+    """What the run came to, a line each; the first says how far it got."""
+    boards = [row for row in summary["boards"] if row["role"] == "board"]
+    finished = sum(row["state"] == "finished" for row in boards)
+    words = [
+        f"{finished} of {len(boards)} boards finished",
+        f"{summary['rounds']} rounds in {seconds_text(summary['seconds'])}",
+    ]
+    if (score := summary["score"]) is not None:
+        words.append(f"{score} {score_text(score, summary['scores'][score]['mean'])}")
+    words.append(f"{_bytes(summary['sent_bytes'])} sent")
+    return [", ".join(words), *verdict_lines(summary)]
+
+
+def _cells(row: Mapping[str, Any], scores: Sequence[str], asked: int | None) -> tuple[str, ...]:
+    figures = (score_text(name, row["scores"].get(name)) for name in scores)
+    return (
+        row["node"],
+        row["state"],
+        f"{row['rounds']} of {asked}",
+        *figures,
+        score_text("loss", row["loss"]),
+        _bytes(row["sent_bytes"]),
+    )
+
+
+def data_frame(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> pandas.DataFrame:
+    """Return rows as a pandas table, with these columns where there are none. Raises HostError
+    without pandas."""
     try:
         import pandas
     except ImportError:
-        raise HostError("tables of a run need pandas: pip install pandas") from None
+        raise HostError("tables need pandas: pip install pandas") from None
     return pandas.DataFrame(rows) if rows else pandas.DataFrame(columns=columns)
 
 
 def _bytes(sent: Mapping[str, int | None]) -> str:
-    from edgegossip.report.units import bytes_text
-
-    known = sent["socket"] if sent["socket"] is not None else sent["payload"]
-    return "" if known is None else bytes_text(known)
+    return bytes_text(sent["socket"] if sent["socket"] is not None else sent["payload"])

@@ -69,6 +69,11 @@ class HostError(UsageError):
     exit_code = EXIT_HOST
 
 
+class MissingPackageError(HostError, AttributeError):
+    """Names the package that a name of `edgegossip` needs. An AttributeError as well, so that
+    `help` and `hasattr` pass over the name."""
+
+
 class RunError(UsageError):
     """Ends a run that could not finish as asked: too few boards left, or the coordinator was
     lost."""

@@ -35,6 +35,7 @@ PURE_MAY = {
 }
 MAY = {
     **PURE_MAY,
+    "encoding": {"types", "layout", "codecs", "frame"},
     "files": {"types"},
     "memory": set(),
     "recipe": {"types", "choices", "options"},
@@ -128,6 +129,7 @@ MAY = {
     "fleet.image": {"files", "types", "untrusted", "choices", "security", "mesh", "fleet", "update"},
 }
 MAY["result"] = {"types", "recipe", "modelfile", "telemetry", "training", "export", "report"}
+MAY["research"] = {"types", "recipe", "report", "result", "lab.study", "lab.scale"}
 MAY["notebook"] = {"types", "recipe", "fleet.launch", "telemetry", "result"}
 MAY["integrations"] = {"types", "training"}
 MAY["cli"] = set(MAY)
@@ -145,10 +147,11 @@ OUTSIDE = {
     "security": {"cryptography"},
     "fleet": {"psutil"},
     "flower": {"flwr", "grpc", "google", "httpx", "starlette", "uvicorn"},  # the last three are dependencies of flwr
-    "report": {"matplotlib", "rich", "pyarrow"},
+    "report": {"matplotlib", "rich", "pyarrow", "IPython"},
     "lab": {"matplotlib"},
     "export": {"torch"},
     "result": {"torch", "pandas"},
+    "research": {"pandas"},
     "notebook": {"cloudpickle"},
     "lab.scale": {"tomli_w", "torch", "psutil"},
     "fleet.image": {"nanobind"},
@@ -291,6 +294,7 @@ LOADS = {
     "edgegossip": set(),
     "edgegossip.cli.main": set(),
     "edgegossip.codecs": set(),
+    "edgegossip.encoding": set(),
     "edgegossip.gossip": set(),
     "edgegossip.frame": set(),
     "edgegossip.engine.node": set(),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import textwrap
 import threading
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -77,7 +80,7 @@ def test_a_quiet_run_that_fails_prints_nothing(tmp_path: Path, capfd: pytest.Cap
 
     settings = {"run.mode": "server", "run.rounds": 2, "network.tls": "off", "evaluation.where": "coordinator"}
     with pytest.raises(RunError, match=r"its model is kept, but train\.py.* AssertionError: no room"):
-        edgegossip.local(train, settings, nodes=2, runs=tmp_path)
+        edgegossip.local(train, settings, nodes=2, runs=tmp_path, quiet=True)
     assert capfd.readouterr().out == ""
     (folder,) = tmp_path.iterdir()
     assert (folder / "summary.json").is_file()
@@ -101,10 +104,82 @@ def test_a_run_that_fails_leaves_nothing_of_its_coordinators_script(tmp_path: Pa
     assert sys.argv == arguments
 
 
-def test_a_wrong_setting_is_named_before_anything_starts(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"did you mean run\.rounds"):
-        edgegossip.run("quickstart-gossip", {"run.round": 3}, runs=tmp_path)
+@pytest.mark.parametrize(
+    ("settings", "keys", "words"),
+    [
+        ({"run.round": 3}, {}, r"unknown recipe key run\.round; did you mean run\.rounds"),
+        ({}, {"round": 3}, "round = 3: no such setting; did you mean rounds"),
+        ({}, {"lr": 0.1}, "lr = 0.1: no such setting; did you mean training__lr or outer__lr"),
+        ({"topology": "torus"}, {}, "did you mean gossip__topology"),
+        ({}, {"codec": "topk"}, "did you mean codec__name"),
+        ({}, {"codec__nam": "topk"}, r"unknown recipe key codec\.nam; did you mean codec\.name"),
+        ({}, {"codec__name": "topq"}, "did you mean topk"),
+        ({}, {"rounds": 0}, r"run\.rounds = 0: out of range \(from 1 to 10000000\); the nearest is 1"),
+        ({}, {"nodes": "four"}, r'run\.nodes = "four": must be a whole number'),
+    ],
+)
+def test_a_wrong_setting_is_named_before_anything_starts(
+    tmp_path: Path, settings: dict[str, Any], keys: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        edgegossip.run("quickstart-gossip", settings, runs=tmp_path, **keys)
     assert not list(tmp_path.iterdir())
+
+
+def test_settings_may_be_keywords_or_sections(tmp_path: Path) -> None:
+    result = edgegossip.run(
+        "quickstart-gossip",
+        {"gossip": {"topology": "complete"}, "run.rounds": 50, "codec.params": {"ratio": 0.5}},
+        rounds=2,
+        nodes=2,
+        network__tls="off",
+        codec={"name": "topk", "params": {"ratio": 0.25}},
+        gossip__algorithm="choco-sgd",
+        runs=tmp_path,
+        quiet=True,
+    )
+    run = tomllib.loads((result.folder / "recipe.toml").read_text())
+    assert (run["run"]["rounds"], run["run"]["nodes"], run["gossip"]["topology"]) == (2, 2, "complete")
+    assert run["codec"] == {"name": "topk", "params": {"ratio": 0.25}} and run["gossip"]["algorithm"] == "choco-sgd"
+
+
+# In a process of its own, which the interrupt is for, as the stop button of a notebook.
+INTERRUPTED = """
+    import os, signal, sys, threading, time
+    from pathlib import Path
+
+    import edgegossip
+
+    runs = Path(sys.argv[1])
+
+    def stop():
+        while not any(runs.glob("*/metrics.jsonl")) or not any(p.stat().st_size for p in runs.glob("*/metrics.jsonl")):
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=stop, daemon=True).start()
+    try:
+        edgegossip.run("quickstart-gossip", rounds=400, nodes=2, network__tls="off", runs=runs)
+    except KeyboardInterrupt:
+        pass
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
+    print("left:", children.split())
+"""
+
+
+def test_an_interrupt_ends_all_boards_and_says_how_to_go_on(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(INTERRUPTED), tmp_path], capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0 and "left: []" in done.stdout, done.stderr
+    (folder,) = tmp_path.iterdir()
+    assert f"edgegossip.resume('{folder}')" in done.stderr and (folder / "summary.json").is_file()
+    assert edgegossip.Result(folder).summary["rounds"] < 400
+    result = edgegossip.resume(folder, quiet=True)
+    assert result.folder == folder and result.summary["rounds"] == 400
+    assert result.summary["failed_nodes"] == [] and result.summary["unfinished_nodes"] == []
+    with pytest.raises(ConfigError, match="all of its boards have finished"):
+        edgegossip.resume(folder)
 
 
 JOB = """

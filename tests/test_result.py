@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import html
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -60,7 +63,7 @@ def test_a_run_without_records_has_empty_tables(folder: Path) -> None:
 
 def test_without_pandas_one_sentence_says_what_to_install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(HostError, match="tables of a run need pandas: pip install pandas"):
+    with pytest.raises(HostError, match="tables need pandas: pip install pandas"):
         edgegossip.Result(folder).metrics()
 
 
@@ -86,18 +89,64 @@ def test_a_model_that_only_the_users_code_can_build_is_not_guessed(folder: Path)
         edgegossip.Result(folder).model()
 
 
-def test_the_page_and_the_notebooks_table(folder: Path, tmp_path: Path) -> None:
+def test_the_page(folder: Path, tmp_path: Path) -> None:
     result = edgegossip.Result(folder)
     assert result.report() == folder / "report.html" and (folder / "report.html").stat().st_size > 10_000
     assert result.report(tmp_path / "page.html").is_file()
-    table = result._repr_html_()
-    assert table.count("<tr>") == 3 and "60.00 %" in table and "2 of 2" in table
-    assert "<b>" not in table
+
+
+def test_what_a_notebook_shows(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Verdict, boards and curve; all names are text, and nothing is asked from elsewhere."""
+    pytest.importorskip("matplotlib")
+    card = edgegossip.Result(folder)._repr_html_()
+    assert card.count("<tr>") == 3 and "60.00 %" in card and "2 of 2" in card
+    assert "2 of 2 boards finished, 2 rounds" in card and "accuracy 55.00 %" in card
+    (picture,) = re.findall('src="data:image/png;base64,([^"]+)"', card)
+    assert base64.b64decode(picture).startswith(b"\x89PNG")
+    assert "<b>" not in card and "a &lt;b&gt;" in card and "http" not in card
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert edgegossip.Result(folder)._repr_html_().count("<tr>") == 3
+
+
+def test_a_card_names_what_went_wrong(folder: Path) -> None:
+    with (folder / "events.jsonl").open("a") as file:
+        file.write('{"node": "board-1", "t_s": 9.0, "event": "refused", "text": "board-1 was refused"}\n')
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    worse = [line.replace('"train/loss": 1.0', '"train/loss": NaN') for line in lines]
+    (folder / "metrics.jsonl").write_text("\n".join(worse) + "\n")
+    result = edgegossip.Result(folder)
+    findings = result.summary["verdict"]
+    assert findings
+    card = result._repr_html_()
+    for finding in findings:
+        assert html.escape(finding["text"]) in card and html.escape(finding["cure"]) in card
 
 
 def test_a_folder_that_is_none_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="is not a run folder"):
         edgegossip.Result(tmp_path)
+
+
+def test_help_is_a_way_in() -> None:
+    """Also where neither torch nor anything else that is optional is installed."""
+    ask = """
+import pydoc, sys
+for name in ("torch", "flwr", "pandas", "matplotlib", "IPython"):
+    sys.modules[name] = None
+import edgegossip
+print(pydoc.plain(pydoc.render_doc(edgegossip)))
+try:
+    edgegossip.join
+except edgegossip.HostError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert "edgegossip.join needs the package torch, which is not installed" in done.stdout
+    first = done.stdout[: done.stdout.index("PACKAGE CONTENTS")]
+    for name in ("run", "resume", "local", "study", "plan", "encode", "decode", "join", "Result", "EdgegossipError"):
+        assert name in edgegossip.__all__ and re.search(rf"edgegossip\.{name}\b", first), name
 
 
 def test_importing_the_package_imports_nothing_heavy() -> None:

@@ -65,12 +65,22 @@ def study(options: Study) -> int:
           --sweep data.partition=iid,sorted
       edgegossip study fashion-gossip --sweep-file fashion-gossip --jobs 2 --set data.dir=DIR
     """
+    from edgegossip import recipe as recipes
     from edgegossip.lab.study.campaign import StudyOptions, run
+    from edgegossip.lab.study.cases import Plan, parse_seeds, parse_sweep, read_file
 
     def warn(text: str) -> None:
         click.echo(text, err=True)
 
-    document, code = run(chosen(options, StudyOptions), warn if options.as_json else click.echo, warn)
+    asked = chosen(
+        options,
+        StudyOptions,
+        recipe=recipes.load(options.recipe, options.settings),
+        sweeps=[parse_sweep(text) for text in options.sweeps],
+        listed=read_file(options.sweep_file) if options.sweep_file else Plan(),
+        seeds=parse_seeds(options.seeds) if options.seeds else (),
+    )
+    document, code = run(asked, warn if options.as_json else click.echo, warn)
     if options.as_json:
         click.echo(json.dumps(document))
     return code

@@ -62,8 +62,9 @@ class Campaign(ABC, Generic[C]):
         self.folder, self.cases, self.plots, self.say, self.warn = folder, cases, plots, say, warn
         self.results: dict[str, Result] = {}  # by the case's key, also of cases that are not asked for
 
-    def run(self) -> tuple[dict[str, Any], int]:
-        """Run, tabulate, plot; return the document for --json and the exit code.
+    def run(self, *, show: bool = True) -> tuple[dict[str, Any], int]:
+        """Run, tabulate, plot; return the document for --json and the exit code. `show`: say the
+        table and where everything is.
 
         The code is EXIT_DEGRADED when cases failed. Raises EdgegossipError for what no case can be
         blamed for, and KeyboardInterrupt, with a word on how to go on.
@@ -84,7 +85,7 @@ class Campaign(ABC, Generic[C]):
                 raise
             document = self.tabulate()
             document["wall_s"] = time.monotonic() - begun_s
-            self._show(document)
+            self._conclude(document, self.say if show else lambda line: None)
         return document, EXIT_DEGRADED if document["failed"] else EXIT_OK
 
     def sources(self) -> list[Any]:
@@ -117,19 +118,25 @@ class Campaign(ABC, Generic[C]):
         """Write the plots. Raises HostError without matplotlib."""
 
     @abstractmethod
-    def show(self, document: Mapping[str, Any]) -> None:
-        """Say the table, and warn of what failed."""
+    def text(self, document: Mapping[str, Any]) -> str:
+        """Return the table as people read it."""
 
-    def _show(self, document: Mapping[str, Any]) -> None:
-        self.say("")
-        self.show(document)
+    @abstractmethod
+    def failures(self, document: Mapping[str, Any]) -> list[str]:
+        """Return a sentence for each case that failed."""
+
+    def _conclude(self, document: Mapping[str, Any], say: Say) -> None:
+        say("")
+        say(self.text(document))
+        for failure in self.failures(document):
+            self.warn(failure)
         if self.plots:
             try:
                 for path in self.draw(document):
-                    self.say(f"plot {path}")
+                    say(f"plot {path}")
             except HostError as error:
                 self.warn(f"no plots: {error}")
-        self.say(f"{self.FOLDER} {self.folder}")
+        say(f"{self.FOLDER} {self.folder}")
 
 
 Runner: TypeAlias = Callable[[C, Callable[[Round], None]], Result]

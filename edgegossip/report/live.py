@@ -1,5 +1,5 @@
-"""The display while a run goes on, and `edgegossip top`: bars and a line a board on a terminal,
-plain lines anywhere else.
+"""The display while a run goes on, and `edgegossip top`: bars and a line a board on a terminal, a
+few lines that change in place below a notebook's cell, plain lines anywhere else.
 
 Plain lines (no terminal, NO_COLOR, TERM=dumb, or no rich) come at most every two seconds, and at
 once for what a person should know: a lost board, a peer out of reach, who waits for whom. On a
@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,6 +28,8 @@ from edgegossip.telemetry.sinks import RecordSink
 from edgegossip.types import NodeId, Round
 
 PLAIN_EVERY_S = 2.0
+NOTEBOOK_EVERY_S = 1.0
+NOTEBOOK_LINES = 12  # the newest sentences, which stay until others come
 QUIET_S = 10.0  # nothing new for so long, and nobody there to write it: the run was stopped
 
 
@@ -62,7 +65,10 @@ class Live:
         self._lock = threading.Lock()
         self._screen: Screen | None = None
         if enabled:
-            self._screen = _rich_screen(stream) if can_draw(stream, environ) else PlainScreen(stream, clock)
+            if (show := notebook_output()) is not None:
+                self._screen = NotebookScreen(show, clock)
+            else:
+                self._screen = _rich_screen(stream) if can_draw(stream, environ) else PlainScreen(stream, clock)
 
     def update(self, record: MetricsRecord) -> None:
         """Take in a board's measurements of one round."""
@@ -145,6 +151,57 @@ class PlainScreen(Screen):
             self._stream.flush()
         except (OSError, ValueError):
             pass  # whoever read the display has gone; the run is not the display's to end
+
+
+class NotebookScreen(Screen):
+    """Replaces the text below the cell: the newest sentences, and the fleet in a line."""
+
+    def __init__(self, show: Callable[[str], None], clock: Callable[[], float]) -> None:
+        self._show, self._clock = show, clock
+        self._next_s = clock()
+        self._said: deque[str] = deque(maxlen=NOTEBOOK_LINES)
+
+    @override
+    def refresh(self, fleet: Fleet) -> None:
+        if self._clock() >= self._next_s:
+            self.close(fleet)
+
+    @override
+    def say(self, fleet: Fleet, t_s: float, text: str, alarm: bool) -> None:
+        self._said.append(f"{seconds_text(t_s)}  {'!! ' if alarm else ''}{text}")
+        self.refresh(fleet)
+
+    @override
+    def close(self, fleet: Fleet) -> None:
+        self._next_s = self._clock() + NOTEBOOK_EVERY_S
+        self._show("\n".join([*self._said, progress_line(fleet)]))
+
+
+def notebook_output() -> Callable[[str], None] | None:
+    """Return a function that replaces the text below the notebook's cell that runs now, from any
+    thread; None where there is no notebook."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if not hasattr(shell, "kernel"):  # IPython in a terminal has none
+        return None
+    from IPython.display import display
+
+    handle = display({"text/plain": ""}, raw=True, display_id=True)
+    return lambda text: handle.update({"text/plain": text}, raw=True)
+
+
+def line_output() -> Callable[[str], None]:
+    """Return a function that shows a line of progress: on standard error, or in a notebook in place
+    of those before the last few."""
+    show = notebook_output()
+    if show is None:
+        return lambda line: print(line, file=sys.stderr, flush=True)
+    lines: deque[str] = deque(maxlen=NOTEBOOK_LINES)
+
+    def say(line: str) -> None:
+        lines.append(line)
+        show("\n".join(lines))
+
+    return say
 
 
 def progress_line(fleet: Fleet) -> str:

@@ -5,8 +5,10 @@ matplotlib is imported when something is drawn, never before, and draws without 
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +29,7 @@ def write_plots(run_dir: Path) -> list[Path]:
     from edgegossip.report.draw import draw_learning, draw_partition, draw_time
 
     run = read_run(run_dir)
-    reader = SeriesReader()
-    summary = summarise(run, reader.watch(run.metrics()))  # one pass over what may be a hundred megabytes
-    curves = _curves(reader.series())
+    summary, curves = read_curves(run)
     if curves.t_s.size == 0 and run.partition is None:
         raise DataError(f"{run_dir} has no records to draw yet")
     title, folder = run_title(run, summary), Path(run_dir) / "plots"
@@ -43,6 +43,24 @@ def write_plots(run_dir: Path) -> list[Path]:
         nodes, classes, counts = (run.partition[key] for key in ("nodes", "classes", "counts"))
         written.append(draw_partition(nodes, classes, counts, title, folder / "partition.png"))
     return written
+
+
+def read_curves(run: RunData) -> tuple[Mapping[str, Any], Curves]:
+    """Return a run's summary and its curves, in one pass over what may be a hundred megabytes."""
+    reader = SeriesReader()
+    summary = summarise(run, reader.watch(run.metrics()))
+    return summary, _curves(reader.series())
+
+
+def learning_png(run: RunData, summary: Mapping[str, Any], curves: Curves) -> bytes | None:
+    """Draw how a run learned, as `write_plots` does, and return the picture; None without
+    matplotlib or records."""
+    if curves.t_s.size == 0 or find_spec("matplotlib") is None:
+        return None
+    from edgegossip.report.draw import draw_learning
+
+    with tempfile.TemporaryDirectory() as folder:
+        return draw_learning(curves, run_title(run, summary), Path(folder) / "learning.png", summary).read_bytes()
 
 
 def run_title(run: RunData, summary: Mapping[str, Any]) -> str:

@@ -107,7 +107,7 @@ TAKEN = [
     ("bench.Int8", "lab.bench.int8.Options", ""),
     ("bench.Server", "lab.bench.server.Options", ""),
     ("sim.Sim", "lab.sim.command.SimOptions", ""),
-    ("study.Study", "lab.study.campaign.StudyOptions", ""),
+    ("study.Study", "lab.study.campaign.StudyOptions", "listed"),
     ("scale.Scale", "lab.scale.campaign.ScaleOptions", "security"),
     ("scale.Scale", "lab.scale.follow.FollowOptions", "operator runs_dir"),
     ("node.Node", "node.main.NodeOptions", "members joined make_runtime"),

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import io
+import sys
+import types
 
 import pytest
 
-from edgegossip.report.live import Live, LiveSink, progress_line
+from edgegossip.report.live import Live, LiveSink, line_output, progress_line
 from edgegossip.report.progress import Fleet
 from edgegossip.telemetry.records import EventRecord, MetricsRecord
 
@@ -251,3 +253,57 @@ def test_times_are_on_the_clock_of_the_first_board():
     live.update(_round("b", 0))
     live.close()
     assert stream.getvalue().startswith("13.5 s  !! b: lost a\n") and "13.5 s wall" in stream.getvalue()
+
+
+class Notebook:
+    """What IPython offers in a kernel: a text below the cell that is replaced."""
+
+    def __init__(self, monkeypatch):
+        self.shown, here = [], self
+
+        class Handle:
+            def update(self, data, raw):
+                assert raw
+                here.shown[-1] = data["text/plain"]
+
+        def display(data, raw, display_id):
+            assert raw and display_id
+            here.shown.append(data["text/plain"])
+            return Handle()
+
+        shell = types.SimpleNamespace(kernel=object())
+        monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))
+        monkeypatch.setitem(sys.modules, "IPython.display", types.SimpleNamespace(display=display))
+
+
+def test_in_a_notebook_a_few_lines_are_replaced(monkeypatch):
+    notebook, stream, clock = Notebook(monkeypatch), io.StringIO(), Clock()
+    live = Live(["a", "b"], 1000, stream=stream, environ={}, clock=clock)
+    for step in range(100):
+        clock.s += 0.1
+        live.update(_round("a", step))
+        live.event(_event("a", "notice", f"sentence {step}"))
+    live.close()
+    (text,) = notebook.shown
+    *said, last = text.splitlines()
+    assert [line.split("  ")[1] for line in said] == [f"a: sentence {k}" for k in range(88, 100)]
+    assert "round 0/1000" in last and stream.getvalue() == ""
+
+
+def test_lines_of_a_study_are_replaced_in_a_notebook(monkeypatch, capsys):
+    line_output()("outside")
+    assert capsys.readouterr().err == "outside\n"
+    notebook = Notebook(monkeypatch)
+    say = line_output()
+    for k in range(30):
+        say(f"line {k}")
+    assert notebook.shown == ["\n".join(f"line {k}" for k in range(18, 30))] and capsys.readouterr().err == ""
+
+
+def test_ipython_in_a_terminal_is_no_notebook(monkeypatch):
+    Notebook(monkeypatch)
+    monkeypatch.setattr(sys.modules["IPython"], "get_ipython", lambda: types.SimpleNamespace())
+    stream = io.StringIO()
+    live = Live(["a"], 2, stream=stream, environ={}, clock=Clock())
+    live.close()
+    assert "round 0/2" in stream.getvalue()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from edgegossip.report.live import Live, LiveSink
 from edgegossip.telemetry.run_folder import RunFolder, read_run
 from edgegossip.telemetry.sinks import Tee
 from edgegossip.telemetry.summary import summarise
-from edgegossip.types import ConfigError, DataError, EdgegossipError, NodeId
+from edgegossip.types import ConfigError, DataError, NodeId
 
 
 def run_fleet(recipe: Recipe, runs_dir: Path, *, plots: bool, as_json: bool) -> int:
@@ -54,10 +54,13 @@ def planned(recipe: Recipe, runs_dir: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def trained(recipe: Recipe, runs_dir: Path, *, quiet: bool, as_json: bool = False) -> Iterator[RunFolder]:
+def trained(
+    recipe: Recipe, runs_dir: Path, *, quiet: bool, as_json: bool = False, lasting: bool = True
+) -> Iterator[RunFolder]:
     """Train on local processes, and yield the folder of the run that has ended. Raises an
     EdgegossipError when nothing was trained. Nothing is written before the recipe has been checked.
-    `quiet`: nothing is printed either, but with `as_json` the summary of a run that failed."""
+    `quiet`: nothing is printed either, but with `as_json` the summary of a run that failed.
+    `lasting`: its script will still be there when somebody wants to go on with it."""
     members = default_members(recipe.run.nodes)
     preflight(recipe, members)
     run_id = secrets.token_bytes(RUN_ID_BYTES)
@@ -68,10 +71,8 @@ def trained(recipe: Recipe, runs_dir: Path, *, quiet: bool, as_json: bool = Fals
             click.echo(f"{recipe.run.name}: {len(members)} boards, {recipe.run.rounds} rounds, into {folder.path}")
             for notice in notices(recipe):
                 click.echo(f"!! {notice}", err=True)
-        with (
-            _page_when_interrupted(folder, recipe, quiet),
-            shown_when_it_fails(folder, as_json=as_json, quiet=quiet and not as_json),
-        ):
+        resumable = lasting and recipe.checkpoint.every > 0
+        with shown_when_it_fails(folder, as_json=as_json, quiet=quiet and not as_json, resumable=resumable):
             _train(recipe, members, run_id, folder, quiet=quiet)
         yield folder
     finally:
@@ -79,40 +80,29 @@ def trained(recipe: Recipe, runs_dir: Path, *, quiet: bool, as_json: bool = Fals
 
 
 def resume_fleet(path: Path, *, plots: bool, as_json: bool) -> int:
-    """Go on with a run of this machine that ended early, each board from its newest checkpoint.
-    Returns the exit code; raises an EdgegossipError when there is nothing to go on with."""
+    """Go on with a run and show the result. Returns the exit code; raises as `resumed` does."""
+    with resumed(path, quiet=as_json, as_json=as_json) as folder:
+        return conclude(folder, plots=plots, as_json=as_json)
+
+
+@contextmanager
+def resumed(path: Path, *, quiet: bool, as_json: bool = False) -> Iterator[RunFolder]:
+    """Go on with a run of this machine that ended early, each board from its newest checkpoint, and
+    yield its folder when it has ended. Raises an EdgegossipError when there is nothing to go on
+    with. `quiet` is as for `trained`."""
     recipe, members, run_id = _resumable(path)
     preflight(recipe, members)
     folder = RunFolder.reopen(path)
     try:
-        if not as_json:
+        if not quiet:
             click.echo(f"{recipe.run.name}: {len(members)} boards go on with {folder.path}")
         for name in members:
             folder.event(name, "restarted", f"{name} is started again: the run is resumed")
-        with _page_when_interrupted(folder, recipe, as_json), shown_when_it_fails(folder, as_json=as_json):
-            _train(recipe, members, run_id, folder, quiet=as_json, resumed=True)
-        return conclude(folder, plots=plots, as_json=as_json)
+        with shown_when_it_fails(folder, as_json=as_json, quiet=quiet and not as_json, resumable=True):
+            _train(recipe, members, run_id, folder, quiet=quiet, resumed=True)
+        yield folder
     finally:
         folder.close()
-
-
-@contextmanager
-def _page_when_interrupted(folder: RunFolder, recipe: Recipe, quiet: bool) -> Iterator[None]:
-    """Let Ctrl-C leave the page of what was trained, and say how to go on; then it goes on its
-    way."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        if not quiet:
-            from edgegossip.report.web.page import write_page
-
-            with suppress(EdgegossipError):  # such as nothing to show yet
-                click.echo(f"page {write_page([folder.path], folder.path / 'report.html')}", err=True)
-            if recipe.checkpoint.every:
-                click.echo(f"go on with: edgegossip run --resume {folder.path}", err=True)
-            else:
-                click.echo("it cannot be gone on with: checkpoint.every = 0", err=True)
-        raise
 
 
 def _resumable(path: Path) -> tuple[Recipe, tuple[NodeId, ...], bytes]:

@@ -121,11 +121,25 @@ def conclude(folder: RunFolder, *, plots: bool, as_json: bool) -> int:
 
 
 @contextmanager
-def shown_when_it_fails(folder: RunFolder, *, as_json: bool, quiet: bool = False) -> Iterator[None]:
+def shown_when_it_fails(
+    folder: RunFolder, *, as_json: bool, quiet: bool = False, resumable: bool = False
+) -> Iterator[None]:
     """Let a run that fails after boards have trained still show what they reached, before its error
-    goes on. `quiet`: it is only written to summary.json."""
+    goes on. `quiet`: it is only written to summary.json. A run that was interrupted says where it
+    is, with its page, and if it is `resumable` how to go on with it."""
     try:
         yield
+    except KeyboardInterrupt:
+        with suppress(EdgegossipError):
+            folder.write_summary(summarise(read_run(folder.path)))
+            if not quiet and not as_json:
+                from edgegossip.report.web.page import write_page
+
+                click.echo(f"page {write_page([folder.path], folder.path / 'report.html')}", err=True)
+        python = f"in Python edgegossip.resume({str(folder.path)!r})"
+        cure = f"; go on with it: edgegossip run --resume {folder.path}, or {python}" if resumable else ""
+        click.echo(f"stopped: what there is lies in {folder.path}{cure}", err=True)
+        raise
     except EdgegossipError:
         data = read_run(folder.path)
         if any(True for _ in data.metrics()):

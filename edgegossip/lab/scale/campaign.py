@@ -229,10 +229,13 @@ class ScaleCampaign(Campaign[Cell]):
         return document
 
     @override
-    def show(self, document: Mapping[str, Any]) -> None:
-        self.say((self.folder / "table.txt").read_text().rstrip())
-        for failure in document["failed"]:
-            self.warn(f"{failure['scheme']} on {failure['devices']} failed: {printable(failure['reason'])}")
+    def text(self, document: Mapping[str, Any]) -> str:
+        return (self.folder / "table.txt").read_text().rstrip()
+
+    @override
+    def failures(self, document: Mapping[str, Any]) -> list[str]:
+        failed = document["failed"]
+        return [f"{one['scheme']} on {one['devices']} failed: {printable(one['reason'])}" for one in failed]
 
     @override
     def draw(self, document: Mapping[str, Any]) -> list[Path]:

@@ -375,24 +375,26 @@ def encode_message(name: str, params: dict[str, Any], layout: Layout, x: Vec) ->
 
 def plan_text(plan: Mapping[str, Any]) -> str:
     """Return the document of `plan --json` as a page for people."""
+    title, *lines = facts(plan)
+    return "\n".join([title, "", *lines, "", *in_columns(kinds_table(plan)), "", *advice(plan)])
+
+
+def facts(plan: Mapping[str, Any]) -> list[str]:
+    """Return what is planned, and the bytes and seconds of it, a line each."""
     way = "peer to peer" if plan["mode"] == "gossip" else "through a coordinator"
-    lines = [
+    return [
         f"{plan['recipe']} on fleet {plan['fleet']}: {plan['boards']} boards, {way}. Modelled: nothing has run.",
-        "",
         f"a message   {bytes_text(plan['message_bytes'])}: {plan['values']} values in {plan['codec']}, "
         f"{plan['bits_per_value']:.2f} bits each (encoded here)",
         *_down(plan),
         f"a round     {seconds_text(plan['round_s'])}, {bytes_text(plan['round_bytes'])} over all links",
         f"the run     {seconds_text(plan['run_s'])}, {bytes_text(plan['run_bytes'])}",
-        "",
-        _table(plan["kinds"]),
-        "",
-        _limit(plan),
-        *_memory(plan["kinds"]),
-        *_short(plan["step_s"]),
-        _faster(plan),
     ]
-    return "\n".join(lines)
+
+
+def advice(plan: Mapping[str, Any]) -> list[str]:
+    """Return what limits the run and what to do about it, a line each."""
+    return [_limit(plan), *_memory(plan["kinds"]), *_short(plan["step_s"]), _faster(plan)]
 
 
 def _down(plan: Mapping[str, Any]) -> list[str]:
@@ -401,7 +403,8 @@ def _down(plan: Mapping[str, Any]) -> list[str]:
     return [f"one down    {bytes_text(plan['down_bytes'])}: the model in {plan['downlink']}"]
 
 
-def _table(kinds: list[Mapping[str, Any]]) -> str:
+def kinds_table(plan: Mapping[str, Any]) -> list[list[str]]:
+    """Return the parts of a round and the memory of each kind of board, under a head."""
     head = ["board", "number", *(name for name, _ in _COLUMNS), "memory"]
     rows = [
         [
@@ -410,9 +413,9 @@ def _table(kinds: list[Mapping[str, Any]]) -> str:
             *(seconds_text(kind[key]) for _, key in _COLUMNS),
             f"{bytes_text(kind['memory_bytes'])} of {bytes_text(kind['has_bytes'])}",
         ]
-        for kind in kinds
+        for kind in plan["kinds"]
     ]
-    return "\n".join(in_columns([head, *rows]))
+    return [head, *rows]
 
 
 def _limit(plan: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Runs a whole study, as `edgegossip study` asks for it."""
+"""Runs a whole study, as `edgegossip study` and `edgegossip.study` ask for it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ from typing import Any
 
 from typing_extensions import override
 
-from edgegossip import recipe as recipes
 from edgegossip.lab.campaign import Campaign, Say, run_cases
 from edgegossip.lab.results import Result
-from edgegossip.lab.study import cases as planning
 from edgegossip.lab.study import summary
-from edgegossip.lab.study.cases import Case, Plan
+from edgegossip.lab.study.cases import Case, Plan, make_cases, product
 from edgegossip.lab.study.run_case import DataSetCache, check, run_case
 from edgegossip.lab.table import write_tables
 from edgegossip.recipe import Recipe
@@ -27,13 +25,12 @@ SAY_S = 30.0  # between two lines on the cases in progress
 
 @dataclass(frozen=True, slots=True)
 class StudyOptions:
-    """Holds what the command line asks of a study."""
+    """Holds what is asked of a study."""
 
-    recipe: str
-    settings: tuple[str, ...] = ()
-    sweeps: tuple[str, ...] = ()
-    sweep_file: str = ""
-    seeds: str = ""
+    recipe: Recipe
+    sweeps: Sequence[tuple[str, Sequence[Any]]] = ()  # recipe key, and its values
+    listed: Plan = Plan()  # cases that `sweeps` multiply
+    seeds: tuple[int, ...] = ()
     out: Path | None = None
     jobs: int = 1
     target: float = 0.0
@@ -41,25 +38,17 @@ class StudyOptions:
     plots: bool = True
 
 
-def run(options: StudyOptions, say: Say, warn: Say) -> tuple[dict[str, Any], int]:
+def run(options: StudyOptions, say: Say, warn: Say, *, show: bool = True) -> tuple[dict[str, Any], int]:
     """Run a study: what is missing, then the table and the plots of all that was asked for.
 
-    `say` gets progress and the table, line by line; `warn` what went wrong. Returns the document
-    for --json and the exit code: EXIT_DEGRADED when runs diverged. Raises EdgegossipError.
+    `say` gets progress and, with `show`, the table, line by line; `warn` what went wrong. Returns
+    the document of table.json and the exit code: EXIT_DEGRADED when runs diverged. Raises
+    EdgegossipError.
     """
-    base, cases = plan(options)
-    cases = _valid(cases, options.skip_invalid, warn)
-    folder = options.out or Path("runs") / f"{base.run.name}-study"
-    return Study(folder, cases, options.plots, say, warn, options.jobs, options.target).run()
-
-
-def plan(options: StudyOptions) -> tuple[Recipe, list[Case]]:
-    """Return the base recipe and the cases. Raises ConfigError."""
-    base = recipes.load(options.recipe, options.settings)
-    listed = planning.read_file(options.sweep_file) if options.sweep_file else Plan()
-    points = planning.product(planning.parse_sweep(text) for text in options.sweeps)
-    seeds = planning.parse_seeds(options.seeds) if options.seeds else ()
-    return base, planning.make_cases(base, listed, points, seeds)
+    points = product(options.sweeps)
+    cases = _valid(make_cases(options.recipe, options.listed, points, options.seeds), options.skip_invalid, warn)
+    folder = options.out or Path("runs") / f"{options.recipe.run.name}-study"
+    return Study(folder, cases, options.plots, say, warn, options.jobs, options.target).run(show=show)
 
 
 def _valid(cases: Sequence[Case], skip: bool, warn: Say) -> list[Case]:
@@ -146,10 +135,12 @@ class Study(Campaign[Case]):
         return document
 
     @override
-    def show(self, document: Mapping[str, Any]) -> None:
-        self.say(summary.as_text(document["rows"]))
-        for failure in document["failed"]:
-            self.warn(f"{failure['case']}, seed {failure['seed']} failed: {printable(failure['reason'])}")
+    def text(self, document: Mapping[str, Any]) -> str:
+        return summary.as_text(document["rows"])
+
+    @override
+    def failures(self, document: Mapping[str, Any]) -> list[str]:
+        return [f"{one['case']}, seed {one['seed']} failed: {printable(one['reason'])}" for one in document["failed"]]
 
     @override
     def draw(self, document: Mapping[str, Any]) -> list[Path]:

@@ -156,9 +156,24 @@ def read_file(source: str) -> Plan:
             reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
             raise ConfigError(f"cannot read the sweep file {path}: {reason}") from None
     try:
-        return _plan(tomllib.loads(text), source)
+        return plan_of(tomllib.loads(text), source)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{source} is not valid TOML: {error}") from None
+
+
+def plan_of(document: Mapping[str, Any], source: str) -> Plan:
+    """Check a parsed sweep file; `source` names it in errors. Raises ConfigError."""
+    for key in document:
+        if key not in _FILE_KEYS:
+            raise ConfigError(
+                f"unknown key {key} in {source}{did_you_mean(key, _FILE_KEYS)} (there are: {', '.join(_FILE_KEYS)})"
+            )
+    cases = document.get("case", [{}])
+    if not isinstance(cases, list) or not cases or not all(isinstance(case, dict) for case in cases):
+        raise ConfigError(f"{source}: cases are written as [[case]] sections")
+    variants = [v for number, case in enumerate(cases, 1) for v in _variants(case, f"{source}, case {number}")]
+    common = _table(document.get("set", {}), f"{source}: [set]")
+    return Plan(common, tuple(variants), _seeds(document.get("seeds", []), source))
 
 
 def make_cases(base: Recipe, plan: Plan, sweeps: Iterable[Settings] = ({},), seeds: Sequence[int] = ()) -> list[Case]:
@@ -217,20 +232,6 @@ def _digest(recipe: Recipe, *around: object) -> str:
 
 def _packaged() -> Any:
     return resources.files("edgegossip") / "recipes" / "studies"
-
-
-def _plan(document: Mapping[str, Any], source: str) -> Plan:
-    for key in document:
-        if key not in _FILE_KEYS:
-            raise ConfigError(
-                f"unknown key {key} in {source}{did_you_mean(key, _FILE_KEYS)} (there are: {', '.join(_FILE_KEYS)})"
-            )
-    cases = document.get("case", [{}])
-    if not isinstance(cases, list) or not cases or not all(isinstance(case, dict) for case in cases):
-        raise ConfigError(f"{source}: cases are written as [[case]] sections")
-    variants = [v for number, case in enumerate(cases, 1) for v in _variants(case, f"{source}, case {number}")]
-    common = _table(document.get("set", {}), f"{source}: [set]")
-    return Plan(common, tuple(variants), _seeds(document.get("seeds", []), source))
 
 
 def _variants(case: Mapping[str, Any], where: str) -> Iterator[Variant]:

@@ -160,31 +160,37 @@ def _mean_and_std(known: Sequence[float]) -> tuple[float | None, float | None]:
 
 def as_text(rows: Sequence[Row]) -> str:
     """Return the table as aligned columns, with notes."""
-    return table.as_text(_cells(rows), NOTES)
+    return table.as_text(cells(rows), NOTES)
 
 
 def as_markdown(rows: Sequence[Row]) -> str:
     """Return the table in Markdown, with notes."""
-    return table.as_markdown(_cells(rows), NOTES).replace("+-", "±")
+    return table.as_markdown(cells(rows), NOTES).replace("+-", "±")
 
 
 def as_csv(rows: Sequence[Row]) -> str:
-    """Return all figures as CSV: every setting of the study has a column of its own; unknown values
-    are empty."""
+    """Return all figures as CSV; unknown values are empty."""
+    return table.as_csv(figures(rows))
+
+
+def figures(rows: Sequence[Row]) -> list[list[Any]]:
+    """Return all figures as rows under a head: every setting of the study has a column of its own;
+    None is unknown."""
     keys = list(dict.fromkeys(key for row in rows for key in row["settings"]))
-    figures = [key for figure in _figures(rows) for key in (figure.key, f"{figure.key}_std")]
+    measured = [key for figure in _figures(rows) for key in (figure.key, f"{figure.key}_std")]
     scores = _other_scores(rows)
     heads = [head for name in scores for head in (name, f"{name}_std")]
-    lines: list[list[Any]] = [["case", *keys, "seeds", "failed", *figures, *heads]]
+    lines: list[list[Any]] = [["case", *keys, "seeds", "failed", *measured, *heads]]
     for row in rows:
-        settings = [row["settings"].get(key, "") for key in keys]
+        settings = [row["settings"].get(key) for key in keys]
         seeds = " ".join(map(str, row["seeds"]))
         more = [row[of].get(name) for name in scores for of in ("scores", "scores_std")]
-        lines.append([row["case"], *settings, seeds, row["failed"], *(row[key] for key in figures), *more])
-    return table.as_csv(lines)
+        lines.append([row["case"], *settings, seeds, row["failed"], *(row[key] for key in measured), *more])
+    return lines
 
 
-def _cells(rows: Sequence[Row]) -> list[list[str]]:
+def cells(rows: Sequence[Row]) -> list[list[str]]:
+    """Return the table as people read it, its head first."""
     scores = _other_scores(rows)
     asked = _figures(rows)
     shown = [f for f in asked if f not in _ACCURACY or not scores or any(row[f.key] is not None for row in rows)]

@@ -16,6 +16,8 @@ import pytest
 from edgegossip.cli.main import main
 from edgegossip.lab.results import ResultStore, read_results
 from edgegossip.lab.study.campaign import Study, StudyOptions, run
+from edgegossip.lab.study.cases import parse_seeds, parse_sweep
+from edgegossip.recipe import load
 from edgegossip.types import ConfigError, HostError
 
 FILE = Study.FILE
@@ -24,9 +26,9 @@ SMALL = ("data.train_examples=400", "data.test_examples=100", "model.params.hidd
 SETS = tuple(word for setting in SMALL for word in ("--set", setting))
 
 
-def asked(out, **more):
-    given = {"settings": (*SMALL, "run.rounds=6"), "sweeps": ("codec.name=fp32,minmax8",), "seeds": "1,2"}
-    return StudyOptions("quickstart-gossip", out=out, plots=False, **{**given, **more})
+def asked(out, settings=(*SMALL, "run.rounds=6"), sweeps=("codec.name=fp32,minmax8",), seeds="1,2", **more):
+    recipe, points = load("quickstart-gossip", settings), [parse_sweep(text) for text in sweeps]
+    return StudyOptions(recipe, points, seeds=parse_seeds(seeds), out=out, plots=False, **more)
 
 
 def quiet(text):
