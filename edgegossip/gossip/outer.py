@@ -47,6 +47,7 @@ from typing_extensions import override
 from edgegossip.choices import choose
 from edgegossip.gossip.around import Around
 from edgegossip.gossip.base import Action, GossipAlgorithm, NodeView, Topology
+from edgegossip.gossip.order import BOTH, THEN, WITH, with_order
 from edgegossip.gossip.weights import Matrix, is_symmetric
 from edgegossip.layout import Layout
 from edgegossip.types import ConfigError, LocalUpdate, Vec
@@ -161,11 +162,16 @@ def with_outer(algorithm: GossipAlgorithm[Any], optimizer: OuterOptimizer | None
             f"outer.optimizer = adam cannot be around {algorithm.name}: its steps do not shrink with the way between boards, "
             "which would never agree; use gossip.algorithm = parallel-sgd, run.mode = server, or outer.optimizer = nesterov"
         )
-    if algorithm.name == "dpsgd":
-        from edgegossip.gossip.symmetric import after
+    if algorithm.name in BOTH:
+        from edgegossip.gossip.symmetric import before
 
-        rounds = cast("Any", algorithm)  # `rounds.Synchronous` around a `Symmetric`
-        algorithm = replace(rounds, scheme=replace(rounds.scheme, rule=after))
+        scheme = cast("Any", algorithm).scheme
+        if scheme.ordered and scheme.rule is before:
+            raise ConfigError(
+                f"gossip.order = {WITH} does not go with outer.optimizer = {optimizer.kind}: momentum would drive boards "
+                f"apart by what is a round old; say gossip.order = {THEN}"
+            )
+        algorithm = with_order(algorithm, THEN)
     gamma = optimizer.consensus or optimizer.lr
     return WithOuter(algorithm, replace(optimizer, lr=gamma), optimizer.lr / gamma)
 

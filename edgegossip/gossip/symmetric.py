@@ -326,6 +326,7 @@ class Symmetric(Scheme[Mixing]):
     zero_start: bool = False  # replicas start at zero rather than at the initial model
     malicious: int = 0  # neighbours that may lie: what each adds is bounded (robust.py)
     malicious_rule: str = "nearest"
+    ordered: bool = False  # whether `rule` was asked for (order.py)
 
     totals = False
 
