@@ -230,6 +230,13 @@ class GossipSection:
     topology_file: str = option("", "topology = file: a JSON or edge-list file, or the JSON itself")
     topology_params: Mapping[str, Any] = option({}, "parameters of the topology, such as degree = 3")
     params: Mapping[str, Any] = option({}, "parameters of the algorithm")
+    order: str = option(
+        "auto",
+        "dpsgd, choco-sgd: whether models travel before the local step, which is added to what mixing made of "
+        "them, or after it; auto: as in the algorithm's paper",
+        choices=("auto", "adapt-with-combine", "adapt-then-combine"),
+        later=True,
+    )
     momentum: str = option(
         "none",
         "momentum around the algorithm, in place of training.momentum",

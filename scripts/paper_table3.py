@@ -14,7 +14,10 @@ import argparse
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from math import nan
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -41,19 +44,62 @@ _ROUNDS = 1000.0  # an epoch of one board; any number gives the same table
 _MINUTE_S = 60.0
 _NO_LIMIT_BPS = 1e15
 
-# (Cp, En, Tx) in minutes, for 2, 4 and 7 boards; SGD encodes nothing.
-PAPER: Mapping[str, Mapping[str, tuple[tuple[float, float, float], ...]]] = {
+
+class Printed(NamedTuple):
+    """A cell as the paper prints it, minutes an epoch. T is not always the sum of its parts."""
+
+    cp: float
+    en: float
+    tx: float
+    t: float
+    sp: float = nan  # T less that of the number of boards before; nan on 2
+
+
+# For 2, 4 and 7 boards; SGD encodes nothing.
+PAPER: Mapping[str, Mapping[str, tuple[Printed, ...]]] = {
     "ResNet-34": {
-        "SGD": ((16.06, 0.0, 17.93), (10.47, 0.0, 20.62), (15.34, 0.0, 26.84)),
-        "8-bit-ElastiQuant": ((14.61, 4.15, 16.16), (7.98, 4.04, 11.92), (10.05, 4.04, 10.26)),
-        "4-bit-ElastiQuant": ((15.75, 0.93, 15.55), (11.19, 1.25, 9.32), (9.64, 1.34, 7.47)),
-        "E-ElastiQuant": ((14.72, 1.34, 15.24), (10.57, 1.55, 8.29), (8.91, 1.35, 6.01)),
+        "SGD": (
+            Printed(16.06, 0.0, 17.93, 33.99),
+            Printed(10.47, 0.0, 20.62, 31.09, -2.9),
+            Printed(15.34, 0.0, 26.84, 42.18, 11.09),
+        ),
+        "8-bit-ElastiQuant": (
+            Printed(14.61, 4.15, 16.16, 34.92),
+            Printed(7.98, 4.04, 11.92, 23.94, -10.98),
+            Printed(10.05, 4.04, 10.26, 25.35, 1.41),
+        ),
+        "4-bit-ElastiQuant": (
+            Printed(15.75, 0.93, 15.55, 32.23),
+            Printed(11.19, 1.25, 9.32, 21.76, -10.47),
+            Printed(9.64, 1.34, 7.47, 18.45, -3.31),
+        ),
+        "E-ElastiQuant": (
+            Printed(14.72, 1.34, 15.24, 31.3),
+            Printed(10.57, 1.55, 8.29, 20.41, -10.89),
+            Printed(8.91, 1.35, 6.01, 16.27, -4.14),
+        ),
     },
     "ResNet-50": {
-        "SGD": ((177.23, 0.0, 222.53), (167.9, 0.0, 265.17), (85.28, 0.0, 465.06)),
-        "8-bit-ElastiQuant": ((179.21, 38.65, 190.55), (145.25, 39.97, 145.25), (99.94, 38.64, 183.89)),
-        "4-bit-ElastiQuant": ((179.89, 9.33, 183.89), (142.58, 8.12, 118.59), (110.6, 6.66, 126.59)),
-        "E-ElastiQuant": ((169.23, 21.32, 171.9), (126.59, 18.66, 103.93), (119.93, 19.99, 78.62)),
+        "SGD": (
+            Printed(177.23, 0.0, 222.53, 399.76),
+            Printed(167.9, 0.0, 265.17, 433.07, 33.31),
+            Printed(85.28, 0.0, 465.06, 550.34, 117.27),
+        ),
+        "8-bit-ElastiQuant": (
+            Printed(179.21, 38.65, 190.55, 409.09),
+            Printed(145.25, 39.97, 145.25, 330.49, -78.62),
+            Printed(99.94, 38.64, 183.89, 322.47, -8.02),
+        ),
+        "4-bit-ElastiQuant": (
+            Printed(179.89, 9.33, 183.89, 373.11),
+            Printed(142.58, 8.12, 118.59, 269.17, -103.94),
+            Printed(110.6, 6.66, 126.59, 243.85, -25.32),
+        ),
+        "E-ElastiQuant": (
+            Printed(169.23, 21.32, 171.9, 362.45),
+            Printed(126.59, 18.66, 103.93, 249.18, -113.27),
+            Printed(119.93, 19.99, 78.62, 218.54, -30.64),
+        ),
     },
 }
 
@@ -79,25 +125,21 @@ class Line:
     cp: float
     en: float  # encoding and decoding
     tx: float  # transmitting and waiting
-    paper: tuple[float, float, float]
+    paper: Printed
 
     @property
     def t(self) -> float:
         return self.cp + self.en + self.tx
-
-    @property
-    def paper_t(self) -> float:
-        return sum(self.paper)
 
 
 def fit(network: str) -> Calibration:
     """The five numbers of one network."""
     table = PAPER[network]
     counts = np.array(COUNTS, float)
-    every = [(k, cells[i][0]) for cells in table.values() for i, k in enumerate(COUNTS)]
+    every = [(k, cells[i].cp) for cells in table.values() for i, k in enumerate(COUNTS)]
     batch, peer = _fit([[1 / k, 1.0] for k, _ in every], [cp for _, cp in every])
-    fixed, gradient = _fit([[1 / k, k - 1] for k in counts], [tx for _, _, tx in table["SGD"]])
-    message = float(np.mean([en for _, en, _ in table[BASE]]))
+    fixed, gradient = _fit([[1 / k, k - 1] for k in counts], [cell.tx for cell in table["SGD"]])
+    message = float(np.mean([cell.en for cell in table[BASE]]))
     return Calibration(batch, peer, fixed, gradient, message)
 
 
@@ -106,7 +148,7 @@ def _fit(rows: Sequence[Sequence[float]], values: Sequence[float]) -> tuple[floa
     return float(first), float(second)
 
 
-def table(network: str, bits: Mapping[str, float], device: DeviceProfile) -> list[Line]:
+def lines_of(network: str, bits: Mapping[str, float], device: DeviceProfile) -> list[Line]:
     """The network's twelve cells. `bits`: a value, of real frames of each scheme; `device`: whose
     encoding rates."""
     fitted = fit(network)
@@ -157,28 +199,77 @@ def bits_of(model: str, folder: str) -> dict[str, float]:
     return found
 
 
-def rows(lines: list[Line]) -> Iterator[str]:
-    before: Line | None = None
+def speedups(lines: Sequence[Line]) -> Iterator[tuple[Line, float]]:
+    """Yield every cell that has fewer boards before it, and how T changed from there."""
+    for before, line in pairwise(lines):
+        if before.scheme == line.scheme:
+            yield line, line.t - before.t
+
+
+def rows(lines: Sequence[Line]) -> Iterator[str]:
+    ours = dict(speedups(lines))
     for line in lines:
-        ours, theirs, same = "", "", ""
-        if before is not None and before.scheme == line.scheme:
-            step, paper_step = line.t - before.t, line.paper_t - before.paper_t
-            ours, theirs = f"{step:+.2f}", f"{paper_step:+.2f}"
-            same = "yes" if (step < 0) == (paper_step < 0) else "**no**"
-        pairs = zip((line.cp, line.en, line.tx, line.t), (*line.paper, line.paper_t), strict=True)
-        cells = [
-            line.scheme,
-            str(line.devices),
-            *(f"{a:.2f} / {b:.2f}" for a, b in pairs),
-            f"{ours} / {theirs}" if ours else "",
-            same,
-        ]
+        pairs = zip((line.cp, line.en, line.tx, line.t), line.paper[:4], strict=True)
+        cells = [line.scheme, str(line.devices), *(f"{a:.2f} / {b:.2f}" for a, b in pairs)]
+        if line in ours:
+            same = (ours[line] < 0) == (line.paper.sp < 0)
+            cells += [f"{ours[line]:+.2f} / {line.paper.sp:+.2f}", "yes" if same else "**no**"]
+        else:
+            cells += ["", ""]
         yield f"| {' | '.join(cells)} |"
-        before = line
+
+
+def errors(lines: Sequence[Line]) -> dict[str, list[float]]:
+    """How far cells are from the paper's, by what was fitted to them and what was not."""
+    coded = [line for line in lines if line.scheme != "SGD"]
+    return {
+        "predicted, Tx of the quantised schemes": [_off(line.tx, line.paper.tx) for line in coded],
+        "predicted, En of the other two schemes": [
+            _off(line.en, line.paper.en) for line in coded if line.scheme != BASE
+        ],
+        "fitted, Cp": [_off(line.cp, line.paper.cp) for line in lines],
+        "fitted, Tx of SGD": [_off(line.tx, line.paper.tx) for line in lines if line.scheme == "SGD"],
+        f"fitted, En of {BASE}": [_off(line.en, line.paper.en) for line in lines if line.scheme == BASE],
+        "of both, T": [_off(line.t, line.paper.t) for line in lines],
+    }
+
+
+def _off(ours: float, theirs: float) -> float:
+    return abs(ours / theirs - 1.0)
+
+
+def findings(network: str, lines: Sequence[Line]) -> Iterator[str]:
+    """What the numbers say, each sentence made of them."""
+    steps = list(speedups(lines))
+    other = [line for line, ours in steps if (ours < 0) != (line.paper.sp < 0)]
+    names = " and ".join(f"{line.scheme} on {line.devices}" for line in other) or "none"
+    yield f"The sign of Sp is the paper's in {len(steps) - len(other)} of {len(steps)} steps; not of: {names}."
+    for line, ours in steps:
+        if line in other:
+            share, paper = ours / (line.t - ours), line.paper.sp / (line.paper.t - line.paper.sp)
+            yield f"{line.scheme} on {line.devices}: T changes by {share:+.1%} here, by {paper:+.1%} in the paper."
+    for count in COUNTS:
+        cells = [line for line in lines if line.devices == count]
+        ours = [line.scheme for line in sorted(cells, key=lambda line: -line.t)]
+        theirs = [line.scheme for line in sorted(cells, key=lambda line: -line.paper.t)]
+        verdict = "as in the paper" if ours == theirs else f"in the paper {', '.join(theirs)}"
+        spread = max(line.t for line in cells) / min(line.t for line in cells) - 1.0
+        yield f"On {count} boards, slowest first: {', '.join(ours)} ({spread:.0%} apart); {verdict}."
+    share = fit(network).round_min / COUNTS[0]
+    yield (
+        f"On {COUNTS[0]} boards {share:.2f} of SGD's {PAPER[network]['SGD'][0].tx:.2f} minutes of Tx are a / K, "
+        "which no codec changes."
+    )
+    parts = [line for line in lines if abs(line.paper.t - sum(line.paper[:3])) > 0.03]
+    if parts:
+        sums = [f"{p.scheme} on {p.devices} {p.paper.t:.2f}, parts {sum(p.paper[:3]):.2f}" for p in parts]
+        yield f"The paper's T is not the sum of its parts for: {'; '.join(sums)}."
 
 
 def report(network: str, bits: Mapping[str, float], device: DeviceProfile) -> Iterator[str]:
-    fitted, lines = fit(network), table(network, bits, device)
+    fitted, lines = fit(network), lines_of(network, bits, device)
+    yield f"## {network}"
+    yield ""
     yield (
         f"Fitted, minutes an epoch of one board: computing c = {fitted.batch_min:.2f} and d = {fitted.peer_min:.2f}, "
         f"exchange "
@@ -190,17 +281,28 @@ def report(network: str, bits: Mapping[str, float], device: DeviceProfile) -> It
     yield "| --- | ---: | ---: | ---: | ---: | ---: | ---: | :---: |"
     yield from rows(lines)
     yield ""
-    errors = [abs(line.t / line.paper_t - 1) for line in lines]
-    yield f"T is off by {100 * sum(errors) / len(errors):.1f} % in the mean and {100 * max(errors):.1f} % at most."
+    yield "| what is compared | cells | off in the mean | at most |"
+    yield "| --- | ---: | ---: | ---: |"
+    for what, off in errors(lines).items():
+        yield f"| {what} | {len(off)} | {sum(off) / len(off):.1%} | {max(off):.1%} |"
+    yield ""
+    for sentence in findings(network, lines):
+        yield f"- {sentence}"
+
+
+def table(document: Any) -> str:
+    """Return both networks' part of the page (`scripts/results.py`), from bits by network and
+    scheme."""
+    device = load_device(DEVICE)
+    return "\n\n".join("\n".join(report(network, bits, device)) for network, bits in document["bits"].items())
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", required=True, metavar="DIR")
     folder = parser.parse_args().data
-    device = load_device(DEVICE)
-    output = ["\n".join(report(network, bits_of(model, folder), device)) for network, model in MODELS.items()]
-    document = {"source": result_source(), "output": output}
+    bits = {network: bits_of(model, folder) for network, model in MODELS.items()}
+    document = {"source": result_source(), "bits": bits}
     RESULTS.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 

@@ -40,6 +40,7 @@ SCRIPTS = {  # whose `table` shows the results
     "flower-examples": "flower_examples",
     "nlp": "text_runs",
     "rate-error": "rate_error",
+    "scale-paper": "paper_table3",
 }
 _BENCHMARKS = {"mesh": mesh, "server": server, "codecs": run_codecs}
 

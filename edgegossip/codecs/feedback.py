@@ -1,9 +1,9 @@
 """`error-feedback`: what a codec loses of one message is added to the next.
 
 Seide et al. 2014; Karimireddy et al. 2019 (EF-SGD, Algorithm 2); CO3's Algorithm 1 with its memory
-decay gamma: a = x + gamma m; the message is Q(a); m' = a - Q(a). The memory is float32, so x +
-gamma m and a - Q(a) are each rounded once: Q(a) + m' equals x + gamma m within two roundings. Only
-the sender remembers: bodies are those of the inner codec.
+decay gamma: a = x + gamma m; the message is Q(a); m' = a - Q(a). The memory is float32, so gamma
+m, its sum with x and a - Q(a) are each rounded once: Q(a) + m' equals x + gamma m within three
+roundings, two with gamma = 1. Only the sender remembers: bodies are those of the inner codec.
 
 The memory stays bounded when Q loses less than it is given, gamma^2 E||Q(a) - a||^2 < ||a||^2:
 nearest and sparse codecs do. Stochastic levels do where they are many for the bucket. Few levels of

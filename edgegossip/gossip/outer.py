@@ -49,6 +49,7 @@ from edgegossip.choices import choose
 from edgegossip.gossip.around import Around
 from edgegossip.gossip.base import Action, GossipAlgorithm, NodeView, Topology
 from edgegossip.gossip.fragments import turn
+from edgegossip.gossip.order import BOTH, THEN, WITH, with_order
 from edgegossip.gossip.weights import Matrix, is_symmetric
 from edgegossip.layout import Layout
 from edgegossip.types import ConfigError, LocalUpdate, Vec
@@ -197,11 +198,16 @@ def with_outer(algorithm: GossipAlgorithm[Any], optimizer: OuterOptimizer | None
             f"outer.{optimizer.streams} cannot be around {algorithm.name}: what it mixes are no plain models; use "
             f"gossip.algorithm = {', '.join(_STREAMING[:-1])} or {_STREAMING[-1]}"
         )
-    if algorithm.name == "dpsgd":
-        from edgegossip.gossip.symmetric import after
+    if algorithm.name in BOTH:
+        from edgegossip.gossip.symmetric import before
 
-        rounds = cast("Any", algorithm)  # `rounds.Synchronous` around a `Symmetric`
-        algorithm = replace(rounds, scheme=replace(rounds.scheme, rule=after))
+        scheme = cast("Any", algorithm).scheme
+        if scheme.ordered and scheme.rule is before:
+            raise ConfigError(
+                f"gossip.order = {WITH} does not go with outer.optimizer = {optimizer.kind}: momentum would drive boards "
+                f"apart by what is a round old; say gossip.order = {THEN}"
+            )
+        algorithm = with_order(algorithm, THEN)
     if optimizer.fragments > 1:
         rounds = cast("Any", algorithm)
         algorithm = replace(rounds, scheme=replace(rounds.scheme, fragments=optimizer.fragments))

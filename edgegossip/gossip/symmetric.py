@@ -339,6 +339,7 @@ class Symmetric(Scheme[Mixing]):
     malicious: int = 0  # neighbours that may lie: what each adds is bounded (robust.py)
     malicious_rule: str = "nearest"
     fragments: int = 1  # of the model, of which a round exchanges one
+    ordered: bool = False  # whether `rule` was asked for (order.py)
 
     totals = False
 

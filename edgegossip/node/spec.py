@@ -15,6 +15,7 @@ from edgegossip.frame import HEADER_BYTES, Limits
 from edgegossip.gossip import topologies
 from edgegossip.gossip.base import GossipAlgorithm, NodeView, Says, Topology
 from edgegossip.gossip.momentum import with_momentum
+from edgegossip.gossip.order import with_order
 from edgegossip.gossip.robust import with_robust_mixing
 from edgegossip.layout import Layout
 from edgegossip.mesh.base import MeshLimits
@@ -130,9 +131,9 @@ def frame_limit(layout: Layout, bodies: int = 1) -> int:
 
 
 def make_algorithm(recipe: Recipe) -> GossipAlgorithm[Any]:
-    """Return the recipe's gossip algorithm, with robust mixing, momentum and outer optimiser around
-    it. Raises ConfigError on an unknown name or parameter, and when the local optimiser is not what
-    the algorithm takes it for."""
+    """Return the recipe's gossip algorithm in its order, with robust mixing, momentum and outer
+    optimiser around it. Raises ConfigError on an unknown name or parameter, and when the local
+    optimiser is not what the algorithm takes it for."""
     section, training = recipe.gossip, recipe.training
     if not recipe.run.script:  # a script's optimiser is seen when it joins
         require_gradient_steps(section, training.optimizer, training.momentum)
@@ -141,9 +142,8 @@ def make_algorithm(recipe: Recipe) -> GossipAlgorithm[Any]:
             "gossip.algorithm = k-gt corrects each step of a recipe's own training, and a script takes its steps itself: "
             "use gt-dsgd, which corrects the whole round at its end"
         )
-    algorithm = with_robust_mixing(
-        gossip.get(section.algorithm, **section.params), section.malicious_nodes, section.malicious_rule
-    )
+    algorithm = with_order(gossip.get(section.algorithm, **section.params), section.order)
+    algorithm = with_robust_mixing(algorithm, section.malicious_nodes, section.malicious_rule)
     if "none" not in (section.momentum, recipe.outer.optimizer):
         raise ConfigError(
             f"gossip.momentum = {section.momentum} and outer.optimizer = {recipe.outer.optimizer}: a run has one of the "

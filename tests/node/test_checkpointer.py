@@ -149,20 +149,29 @@ def fleet(folder: Path, **settings: Any) -> list[Board]:
     return [Board(name, folder, recipe_of(**settings)) for name in MEMBERS]
 
 
-def test_boards_go_on_as_if_nothing_had_been(tmp_path: Path) -> None:
-    whole = fleet(tmp_path / "whole")
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"gossip.order": "adapt-with-combine"},
+        {"gossip.algorithm": "dpsgd", "gossip.order": "adapt-then-combine"},
+    ],
+    ids=["choco-sgd", "choco-sgd with", "dpsgd then"],
+)
+def test_boards_go_on_as_if_nothing_had_been(settings: dict[str, Any], tmp_path: Path) -> None:
+    whole = fleet(tmp_path / "whole", **settings)
     for board in whole:
         assert board.load() is None
         board.begin(None)
     play(whole, 12)
-    first = fleet(tmp_path)
+    first = fleet(tmp_path, **settings)
     for board in first:
         assert board.load() is None
         board.begin(None)
     play(first, 5)
     for board in first:
         board.checkpointer.close(LEAVE_S)
-    second = fleet(tmp_path)
+    second = fleet(tmp_path, **settings)
     for board in second:
         restored = board.load()
         assert restored is not None and restored.round == 5 and board.workload.momentum.any()

@@ -29,6 +29,14 @@ def test_momentum_is_put_around_the_algorithm() -> None:
     assert make_algorithm(recipes.load("quickstart-gossip")).name == "dpsgd"
 
 
+def test_step_and_mixing_go_in_the_order_that_the_recipe_says() -> None:
+    sets = ["gossip.order=adapt-then-combine", "gossip.momentum=quasi-global", "training.momentum=0"]
+    assert make_algorithm(recipes.load("quickstart-gossip", sets)).name == "dpsgd+quasi-global"
+    sets = ["gossip.order=adapt-with-combine", "gossip.algorithm=sgp"]
+    with pytest.raises(ConfigError, match="gossip.order = adapt-with-combine is not for sgp: the mass .* say auto"):
+        make_algorithm(recipes.load("quickstart-gossip", sets))
+
+
 def test_two_momenta_are_refused_with_the_way_out() -> None:
     chosen = recipes.load("quickstart-gossip", ["gossip.momentum=nesterov"])
     with pytest.raises(

@@ -107,9 +107,7 @@ def _check_fits(bundle: ProvisioningBundle, about: Mapping[str, Any], base: Path
         return
     own = BOARDS.get(bundle.board)
     if own is None:
-        raise ConfigError(
-            f"{bundle.name} is a {bundle.board}, which starts from no image of ours: see docs/deploy.md"
-        )
+        raise ConfigError(f"{bundle.name} is a {bundle.board}, which starts from no image of ours: see docs/deploy.md")
     # Boards of one Debian start from the same files.
     if about["debian"] not in {debian.version for debian in own.debians}:
         raise ConfigError(

@@ -40,6 +40,8 @@ def fixed_by(recipe: Recipe, options: Options) -> Options:
     if (around := asdict(recipe.outer)).pop("optimizer") != "none":
         name = f"{name}+{OUTER}{recipe.outer.optimizer}"
         params |= {f"outer_{key}": value for key, value in around.items()}
+    if gossip.order != "auto":
+        params |= {"order": gossip.order}
     if gossip.malicious_nodes:
         params |= {"malicious_nodes": gossip.malicious_nodes, "malicious_rule": gossip.malicious_rule}
     places = dict(gossip.topology_params)

@@ -14,6 +14,7 @@ from edgegossip.files import text_of
 from edgegossip.gossip import outer, topologies
 from edgegossip.gossip.base import GossipAlgorithm, Topology
 from edgegossip.gossip.momentum import with_momentum
+from edgegossip.gossip.order import with_order
 from edgegossip.gossip.robust import with_robust_mixing
 from edgegossip.types import ConfigError
 
@@ -111,7 +112,8 @@ def codec_of(named: Named) -> Any:
 def algorithm_of(named: Named) -> GossipAlgorithm[Any]:
     """Return the algorithm of `name`, `name+momentum` or `name+outer-optimizer`; the parameter
     `momentum_factor` is the momentum's, `outer_lr` and so on the outer optimiser's,
-    `malicious_nodes` and `malicious_rule` those of robust mixing. Raises ConfigError."""
+    `malicious_nodes` and `malicious_rule` those of robust mixing, `order` that of step and mixing.
+    Raises ConfigError."""
     name, plus, kind = named.name.partition("+")
     values = named.values
     if kind.startswith(OUTER):
@@ -120,7 +122,8 @@ def algorithm_of(named: Named) -> GossipAlgorithm[Any]:
         return outer.with_outer(algorithm_of(Named.of(name, values)), around)
     factor = values.pop("momentum_factor", 0.9) if plus else 0.9
     malicious, rule = int(values.pop("malicious_nodes", 0)), str(values.pop("malicious_rule", "nearest"))
-    algorithm = with_robust_mixing(gossip.get(name, **values), malicious, rule)
+    order = str(values.pop("order", "auto"))
+    algorithm = with_robust_mixing(with_order(gossip.get(name, **values), order), malicious, rule)
     return with_momentum(algorithm, kind, factor) if plus else algorithm
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from edgegossip import codecs, gossip
+from edgegossip.gossip.order import THEN, WITH, with_order
 from edgegossip.gossip.robust import with_robust_mixing
 from tests.gossip.paper import graphs, references
 from tests.gossip.paper.compression import Compression
@@ -53,6 +54,7 @@ class Case:
     rule: str = "nearest"  # that bears them
     repeats: bool = False  # a round's rounding comes again in every later round
     steps: int = 1  # local steps of a round
+    order: str = "auto"  # of step and mixing
 
 
 ALL = (*LOSSLESS, *FINE, *SPARSE, *COARSE)
@@ -99,6 +101,12 @@ PLAIN: Mapping[str, Case] = {
     "dpsgd": Case("dpsgd", references.dpsgd, graphs.DOUBLY, (*LOSSLESS, *FINE)),
     "deep-squeeze": Case("deep-squeeze", references.deep_squeeze, graphs.DOUBLY, ALL),
     "choco-sgd": Case("choco-sgd", references.choco_sgd, graphs.SYMMETRIC, ALL, public_copies=True),
+    "dpsgd, adapt then combine": Case(
+        "dpsgd", references.dpsgd_after_the_step, graphs.DOUBLY, (*LOSSLESS, *FINE), order=THEN
+    ),
+    "choco-sgd, adapt with combine": Case(
+        "choco-sgd", references.parallel_choco, graphs.SYMMETRIC, ALL, public_copies=True, order=WITH
+    ),
     "sgp": Case("sgp", references.sgp, graphs.COLUMN, (*LOSSLESS, *FINE)),
     "sparse-push": Case("sparse-push", references.sparse_push, graphs.COLUMN, ALL),
     "quant-sgp": Case("quant-sgp", references.quant_sgp, graphs.COLUMN, ALL, public_copies=True),
@@ -118,6 +126,12 @@ PLAIN: Mapping[str, Case] = {
 }
 CASES: Mapping[str, Case] = {
     **PLAIN,
+    "dpsgd, adapt then combine, nearest": robust(
+        references.dpsgd_after_the_step, "nearest", 1, PLAIN["dpsgd, adapt then combine"]
+    ),
+    "choco-sgd, adapt with combine, clipped": robust(
+        references.parallel_choco, "clip", 1, PLAIN["choco-sgd, adapt with combine"]
+    ),
     "dpsgd, clipped": robust(references.dpsgd, "clip", 1, PLAIN["dpsgd"]),
     "deep-squeeze, clipped": robust(references.deep_squeeze, "clip", 1, PLAIN["deep-squeeze"]),
     "choco-sgd, clipped": robust(references.choco_sgd, "clip", 1, PLAIN["choco-sgd"]),
@@ -166,7 +180,8 @@ def compare(
         **({"zero_start": zero_start} if case.public_copies else {}),
         **case.params,
     }
-    algorithm = with_robust_mixing(gossip.get(case.algorithm, **params), case.malicious, case.rule)
+    algorithm = with_order(gossip.get(case.algorithm, **params), case.order)
+    algorithm = with_robust_mixing(algorithm, case.malicious, case.rule)
     problem = Problem.of(nodes, N, seed, case.lr if lr is None else lr, decay_at)
     fleet = Fleet(wrap(algorithm), topology, codecs.get(codec_name, **codec_params), x0, seed, case.steps)
     fleet.run(rounds, problem, rng)

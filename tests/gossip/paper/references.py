@@ -130,6 +130,31 @@ def dpsgd(run: Run, *, mix: Mix = gossip) -> Iterator[Point]:
         yield plain(x)
 
 
+def dpsgd_after_the_step(run: Run, *, mix: Mix = gossip) -> Iterator[Point]:
+    """Lin et al. 2021, "Quasi-global momentum", algorithm 1 (adapt-then-combine): x_(t+1/2) = x -
+    gamma g(x); x_(t+1) = sum_j W_ij x_(t+1/2),j. With a codec as in `dpsgd`."""
+    x = run.x0
+    for t in range(run.rounds):
+        half = x - run.local(t, x)
+        x = run.mixed(t, x, half + run.eta * mix(run.w(t), run.compress(t, half)))
+        yield plain(x)
+
+
+def parallel_choco(run: Run, *, mix: Mix = gossip) -> Iterator[Point]:
+    """Koloskova, Lin, Stich, Jaggi 2020, the authors' `ParallelCHOCO.step` (epfml/ChocoSGD,
+    dl_code/pcode/optim/parallel_choco.py), line by line: apply the gradient; mix by the public
+    copies of the step before; compress and send x - xhat, for the next step. Deviation: what is
+    sent before the first step is the initial model, where theirs sends nothing."""
+    x, (hat, *_) = run.x0, run.hats()
+    hat = run.held(hat + run.compress(0, x - hat))
+    for t in range(run.rounds):
+        half = x - run.local(t, x)  # apply_gradient
+        x = run.mixed(t, x, half + run.eta * mix(run.w(t), hat))  # update_params_from_neighbor
+        yield plain(x)
+        if t + 1 < run.rounds:
+            hat = run.held(hat + run.compress(t + 1, x - hat))  # compressor.pipeline
+
+
 def deep_squeeze(run: Run, *, mix: Mix = gossip) -> Iterator[Point]:
     """Tang et al. 2019; LP algorithm 2."""
     x, delta = run.x0, np.zeros_like(run.x0)

@@ -224,6 +224,8 @@ def wrong_key(run: Run) -> Iterator[Point]:
 
 WRONG: dict[str, tuple[str, Callable[[Run], Iterator[Point]]]] = {
     "gradient after mixing": ("dpsgd", lambda run: references.deep_squeeze(run)),
+    "adapt with combine": ("dpsgd, adapt then combine", references.dpsgd),
+    "adapt then combine": ("choco-sgd, adapt with combine", references.choco_sgd),
     "another averaging rate": ("dpsgd", lambda run: references.dpsgd(replace(run, eta=run.eta * 0.999))),
     "another learning rate": ("dpsgd", lambda run: references.dpsgd(replace(run, lr=lambda t: 1.0001 * run.lr(t)))),
     "the columns for the rows": ("dpsgd", lambda run: references.dpsgd(replace(run, w=lambda t: run.w(t).T))),

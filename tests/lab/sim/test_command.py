@@ -132,6 +132,10 @@ def test_a_recipe_fixes_its_parts() -> None:
     sets = ["gossip.momentum=nesterov", "training.momentum=0", "gossip.momentum_factor=0.5"]
     named = (fixed_by(recipes.load("quickstart-gossip", sets), Options()).algorithms or ())[0]
     assert str(named) == "dpsgd+nesterov:momentum_factor=0.5"
+    sets = ["gossip.order=adapt-then-combine", "run.nodes=3", "gossip.deadline_s=2"]
+    schedule = draw(1, fixed_by(recipes.load("quickstart-gossip", sets), Options(rounds=6)))
+    assert str(schedule.algorithm) == "dpsgd:order=adapt-then-combine"
+    assert not run_schedule(schedule).violations
     with pytest.raises(ConfigError, match="server recipe"):
         fixed_by(recipes.load("quickstart-server"), Options())
     done = invoke("quickstart-gossip", "--rounds", "3", "--json", "--faults", "none", "--deadline", "2")

@@ -9,7 +9,7 @@ import pytest
 from edgegossip import frame as wire
 from edgegossip import gossip, training
 from edgegossip.gossip.base import Adopted, RoundDone, Send
-from edgegossip.lab.study.cases import Plan, make_cases
+from edgegossip.lab.study.cases import Plan, make_cases, product
 from edgegossip.lab.study.measure import Recorder, measure_rounds
 from edgegossip.lab.study.run_case import DataSetCache, run_case
 from edgegossip.lab.study.virtual import VirtualFleet
@@ -54,6 +54,15 @@ def test_dpsgd_over_virtual_nodes_is_the_matrix_recursion(base):
     np.testing.assert_allclose(np.stack(fleet.models), models, atol=2e-6)
     np.testing.assert_allclose([d for _, d in recorder.distances], distances, rtol=1e-3, atol=1e-5)
     assert fleet.train_loss == pytest.approx(np.mean([u.loss for u in updates]), rel=1e-4)
+
+
+def test_a_study_sweeps_the_order_of_step_and_mixing(base):
+    """From equal models, of one round: W (x + delta), where Lian's order has W x + delta."""
+    base = with_settings(base, {"run.rounds": 1, "data.partition": "sorted"})
+    cases = make_cases(base, Plan(), product([("gossip.order", ["auto", "adapt-with-combine", "adapt-then-combine"])]))
+    found = [run_case(case, DataSetCache()) for case in cases]
+    apart = [r["consensus_distance"][-1][1] for r in found]
+    assert 0 < apart[2] < apart[1] == apart[0]
 
 
 @pytest.mark.parametrize("algorithm", gossip.names())

@@ -1,0 +1,73 @@
+"""Says in which order a round's local step and its mixing go, for algorithms that are used in both.
+The names are BlueFog's, and those of diffusion strategies (Sayed, "Adaptation, learning, and
+optimization over networks", 2014).
+
+- `adapt-with-combine`: models travel as they are before the step, which is added to what mixing
+  made of them. Messages and training need not wait for each other.
+- `adapt-then-combine`: models travel after the step. Boards end a round closer together, by what
+  mixing takes off the steps of that round.
+
+`dpsgd`: x <- sum_j W_ij x_j - gamma g(x_i) (Lian et al. 2017, algorithm 1; its own), or x <- sum_j
+W_ij (x_j - gamma g(x_j)) (Lin et al. 2021, "Quasi-global momentum", algorithm 1; what most programs
+call D-PSGD). `choco-sgd`: its own is adapt-then-combine (Koloskova et al. 2019, algorithm 2); the
+other is what the authors' deep learning code does (`ParallelCHOCO`): q = C[x - xhat]; xhat <- xhat
++ q; x <- x - gamma g(x) + eta sum_j W_ij (xhat_j - xhat_i)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, cast
+
+from edgegossip.choices import choose
+from edgegossip.gossip.base import GossipAlgorithm
+from edgegossip.types import ConfigError
+
+WITH, THEN = "adapt-with-combine", "adapt-then-combine"
+ORDERS = ("auto", WITH, THEN)
+BOTH = ("dpsgd", "choco-sgd")
+
+_MASS = "the mass that it hands over has the step in it"
+_ONE: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {  # algorithm -> its order, and why it has no other
+        "deep-squeeze": (THEN, "what its memory owes is of models after the step"),
+        "sgp": (THEN, _MASS),
+        "sparse-push": (THEN, _MASS),
+        "quant-sgp": (THEN, _MASS),
+        "d2": (THEN, "it takes off what mixing made of the last step"),
+        "gt-dsgd": (THEN, "its correction is for models that travel after the step"),
+        "k-gt": (THEN, "its correction is for models that travel after the step"),
+        "motef": (WITH, "its direction is of the models that were said before the step"),
+        "bagua-lp": (WITH, "step and mixing travel in one difference"),
+        "parallel-sgd": ("none", "updates travel, and there are no models to combine"),
+        "ad-psgd": ("none", "steps and exchanges wait for no round"),
+    }
+)
+
+
+def with_order(algorithm: GossipAlgorithm[Any], order: str) -> GossipAlgorithm[Any]:
+    """Return `algorithm` with local step and mixing in one of ORDERS; itself for "auto". Raises
+    ConfigError for another, and where the algorithm does not have it.
+
+    Example:
+        algorithm = with_order(gossip.get("dpsgd"), "adapt-then-combine")
+    """
+    choose("gossip.order", order, dict.fromkeys(ORDERS))
+    if order == "auto":
+        return algorithm
+    if algorithm.name in BOTH:
+        from edgegossip.gossip.symmetric import after, before
+
+        rounds = cast("Any", algorithm)  # `rounds.Synchronous` around a `Symmetric`
+        scheme = replace(rounds.scheme, rule=before if order == WITH else after, ordered=True)
+        ordered: GossipAlgorithm[Any] = replace(rounds, scheme=scheme)
+        return ordered
+    own, why = _ONE[algorithm.name]
+    if order != own:
+        cure = "auto" if own == "none" else f"auto, which is {own} there"
+        raise ConfigError(
+            f"gossip.order = {order} is not for {algorithm.name}: {why}; say {cure}, or use gossip.algorithm = "
+            f"{' or '.join(BOTH)}"
+        )
+    return algorithm
