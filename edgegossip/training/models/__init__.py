@@ -49,6 +49,7 @@ _ENTRIES = {
     "resnet50v2": Entry("vision", "resnet50v2"),
     "densenet121": Entry("vision", "densenet121"),
     "vgg11": Entry("vision", "vgg11", ("hidden",)),
+    "nasnet-mobile": Entry("nasnet", "nasnet_mobile"),
     "distilbert": Entry(
         "distilbert",
         "distilbert",
