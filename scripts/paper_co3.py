@@ -62,7 +62,7 @@ class Run:
 # The authors' wasserstein_distance.py has their tensors 95, 326 and 695 as upper, middle and lower,
 # so upper is near the images. Of NASNetMobile's 742 these are the next large 1x1 convolutions.
 RUNS = {
-    "cnn": Run(1500, 50, (1, 2, 3), {"upper": "3.weight", "middle": "6.weight", "lower": "10.weight"}),
+    "cnn": Run(900, 30, (1, 2, 3), {"upper": "3.weight", "middle": "6.weight", "lower": "10.weight"}),
     "nasnet-mobile": Run(
         240,
         8,
