@@ -81,11 +81,13 @@ def characters(file: Path, length: int = 64) -> tuple[nn.Module, Batches]:
     return Characters(alphabet.size), batches()
 
 
-def gradient(model: nn.Module, batches: Batches) -> None:
-    """Leave one batch's gradient in the model's parameters."""
+def gradient(model: nn.Module, batches: Batches) -> float:
+    """Leave one batch's gradient in the model's parameters; return its loss."""
     inputs, labels = next(batches)
     model.zero_grad()
-    F.cross_entropy(model(inputs), labels).backward()
+    loss = F.cross_entropy(model(inputs), labels)
+    loss.backward()
+    return loss.item()
 
 
 def flat(model: nn.Module) -> tuple[Vec, np.ndarray]:

@@ -27,14 +27,12 @@ import make_gennorm_tables as gennorm
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from resumable import heading
+from resumable import heading, keep_part
 
 from edgegossip import codecs
 from edgegossip.codecs import co3
 from edgegossip.codecs.gennorm_tables import OPTIMA
-from edgegossip.files import write_atomic
 from edgegossip.recipe import ModelSection
-from edgegossip.telemetry.machine import environment, result_source
 from edgegossip.training.vector import ModelVector
 from edgegossip.types import Vec
 
@@ -211,21 +209,6 @@ def trained(name: str, seed: int, folder: Path) -> Iterator[list[Row]]:
 # -- the document
 
 
-def keep(part: str, rows: Sequence[Row]) -> None:
-    """Put a part's rows into the document in place of its former ones."""
-    document = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {"sources": [], "rows": []}
-    source = {"part": part, "command": environment()["command"], **SOURCE}
-    document["sources"] = [s for s in document["sources"] if s["part"] != part] + [source]
-    document["rows"] = [r for r in document["rows"] if r["part"] != part] + [{"part": part, **r} for r in rows]
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    lines = ",\n  ".join(json.dumps(row) for row in document["rows"])
-    sources = ",\n  ".join(json.dumps(source) for source in document["sources"])
-    write_atomic(RESULTS, f'{{\n "sources": [\n  {sources}\n ],\n "rows": [\n  {lines}\n ]\n}}\n'.encode())
-
-
-SOURCE = result_source()
-
-
 def _of(document: Any, part: str) -> list[Row]:
     return [row for row in document["rows"] if row["part"] == part]
 
@@ -325,7 +308,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.part == "bias":
-        keep("bias", bias())
+        keep_part(RESULTS, "bias", bias())
     elif options.part == "pictures":
         pictures()
     else:
@@ -333,7 +316,7 @@ def main() -> None:
         for seed in RUNS[options.part].seeds:
             for found in trained(options.part, seed, options.data):
                 rows += found
-                keep(options.part, rows)
+                keep_part(RESULTS, options.part, rows)
 
 
 if __name__ == "__main__":
