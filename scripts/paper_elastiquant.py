@@ -1,13 +1,14 @@
 """docs/results/papers/elastiquant.json: variances of ElastiQuant (Sudharsan et al., SAC 2022).
 
     python scripts/paper_elastiquant.py bounds
-    python scripts/paper_elastiquant.py fp32 qsgd qsgd-v 4-bit-elastiquant 8-bit-elastiquant --data DIR
+    python scripts/paper_elastiquant.py SCHEME... --data DIR
     python scripts/paper_elastiquant.py pictures
     python scripts/results.py papers-figures
 
-DIR holds CIFAR-10. `bounds` computes section 3.6.2. A scheme's name trains ResNet-20 with it on
-virtual boards that all send all their gradients, and measures the variance of what they send
-(Figures 1 e-f and 2 d) as it goes; what is there when it is stopped counts. On fp32's way all
+DIR holds CIFAR-10. `bounds` computes section 3.6.2. A SCHEME (fp32, qsgd, qsgd-v,
+4-bit-elastiquant, 8-bit-elastiquant) trains ResNet-20 on virtual boards that send each other their
+gradients, and the variance of what they send (Figures 1 e-f and 2 d) is measured as it goes; what
+is there when it is stopped counts. On fp32's way all
 schemes encode the same gradients too. `pictures` draws docs/images/papers-elastiquant-*.png.
 """
 
@@ -72,8 +73,8 @@ def bounds() -> list[Row]:
 def displayed_bound(levels: Sequence[float] | np.ndarray, d: int) -> float:
     """Return the largest value of section 3.6.1's sum, over counts d_j that add up to d.
 
-    Each term is concave in its count, so the dual is tight: min over m of m d + sum_j max (h_j - m
-    d_j), where the largest h_j - m d_j lies at a kink or where tau (1 / (2 sqrt(d_j)) - l_j) = m."""
+    Each term h_j is concave in its count, so the dual is tight: min over m of m d + sum_j
+    max (h_j - m d_j), whose maxima lie at a kink or where tau (1 / (2 sqrt(d_j)) - l_j) = m."""
     grid = np.asarray(levels, np.float64)
     low, width = grid[:-1], np.diff(grid)
 
