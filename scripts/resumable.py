@@ -47,7 +47,8 @@ def keep_part(path: Path, part: str, rows: Sequence[Result]) -> None:
     """Put the rows of a part into a document of several parts, in place of its former ones, with
     the command and the source of each part."""
     document = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"sources": [], "rows": []}
-    made = {"sources": [{"part": part, "command": environment()["command"], **SOURCE}], "rows": rows}
+    command = ["DIR" if Path(word).is_dir() else word for word in environment()["command"]]
+    made = {"sources": [{"part": part, "command": command, **SOURCE}], "rows": rows}
     for key, new in made.items():
         document[key] = [one for one in document[key] if one["part"] != part] + [{"part": part, **one} for one in new]
     lists = (",\n  ".join(json.dumps(one) for one in document[key]) for key in made)
