@@ -52,19 +52,21 @@ class Characters(nn.Module):
         return self.head(self.layers(x, mask=self.mask, is_causal=True)).flatten(0, 1)
 
 
-def images(name: str, folder: Path, model: str) -> tuple[nn.Module, Batches]:
-    """A model of the package with batches of a data set."""
+def images(
+    name: str, folder: Path, model: ModelSection, seed: int = 1, batch: int = BATCH
+) -> tuple[nn.Module, Batches]:
+    """A model of the package with batches of a data set; the model is drawn from torch's state."""
     data = open_data(DataSection(name, dir=str(folder)))
-    about, part, rng = data.about, data.train, np.random.default_rng(1)
+    about, part, rng = data.about, data.train, np.random.default_rng(seed)
     mean, deviation = (np.asarray(v, np.float32).reshape(-1, 1, 1) for v in (about.mean, about.std))
 
     def batches() -> Batches:
         while True:
-            rows = rng.integers(0, len(part), BATCH)
+            rows = rng.integers(0, len(part), batch)
             inputs = (part.inputs.take(rows).astype(np.float32) - mean) / deviation
             yield torch.from_numpy(inputs), torch.from_numpy(np.asarray(part.labels)[rows].astype(np.int64))
 
-    return models.build(ModelSection(model), about.shape, about.classes), batches()
+    return models.build(model, about.shape, about.classes), batches()
 
 
 def characters(file: Path, length: int = 64) -> tuple[nn.Module, Batches]:
@@ -81,11 +83,13 @@ def characters(file: Path, length: int = 64) -> tuple[nn.Module, Batches]:
     return Characters(alphabet.size), batches()
 
 
-def gradient(model: nn.Module, batches: Batches) -> None:
-    """Leave one batch's gradient in the model's parameters."""
+def gradient(model: nn.Module, batches: Batches) -> float:
+    """Leave one batch's gradient in the model's parameters; return its loss."""
     inputs, labels = next(batches)
     model.zero_grad()
-    F.cross_entropy(model(inputs), labels).backward()
+    loss = F.cross_entropy(model(inputs), labels)
+    loss.backward()
+    return loss.item()
 
 
 def layout_of(model: nn.Module) -> Layout:
@@ -148,11 +152,11 @@ def main() -> None:
         ("resnet20", "cifar10", "resnet20"),
     ):
         torch.manual_seed(1)
-        trained(name, *images(data, options.data, model), options.out)
+        trained(name, *images(data, options.data, ModelSection(model)), options.out)
     if options.text:
         torch.manual_seed(1)
         trained("characters", *characters(options.text), options.out)
-    gossiped(lambda: images("cifar10", options.data, "cnn"), options.out)
+    gossiped(lambda: images("cifar10", options.data, ModelSection("cnn")), options.out)
 
 
 if __name__ == "__main__":

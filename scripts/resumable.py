@@ -4,6 +4,7 @@ was stopped is resumed, and a run that was made is not made again."""
 from __future__ import annotations
 
 import datetime
+import json
 import os
 import platform
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from edgegossip.files import write_atomic
 from edgegossip.lab.results import Result, read_list, write_list
-from edgegossip.telemetry.machine import result_source
+from edgegossip.telemetry.machine import environment, result_source
 
 SOURCE = result_source()  # of the code that is loaded, not of what comes to lie there meanwhile
 
@@ -40,6 +41,19 @@ def write_page(out: Path, results: Sequence[Result], page: str) -> None:
     write_list(out.with_suffix(".json"), [{**result, "source": result.get("source", SOURCE)} for result in results])
     if not out.with_suffix(".md.in").exists():
         write_atomic(out, page.encode())
+
+
+def keep_part(path: Path, part: str, rows: Sequence[Result]) -> None:
+    """Put the rows of a part into a document of several parts, in place of its former ones, with
+    the command and the source of each part."""
+    document = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"sources": [], "rows": []}
+    command = ["DIR" if Path(word).is_dir() else word for word in environment()["command"]]
+    made = {"sources": [{"part": part, "command": command, **SOURCE}], "rows": rows}
+    for key, new in made.items():
+        document[key] = [one for one in document[key] if one["part"] != part] + [{"part": part, **one} for one in new]
+    lists = (",\n  ".join(json.dumps(one) for one in document[key]) for key in made)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, '{{\n "sources": [\n  {}\n ],\n "rows": [\n  {}\n ]\n}}\n'.format(*lists).encode())
 
 
 def heading(columns: str) -> list[str]:

@@ -50,6 +50,7 @@ _ENTRIES = {
     "resnet50v2": Entry("ResNet with activations first, 24 M", "vision", "resnet50v2"),
     "densenet121": Entry("DenseNet, 7 M", "vision", "densenet121"),
     "vgg11": Entry("VGG, 9.5 M with hidden = 512", "vision", "vgg11", ("hidden",)),
+    "nasnet-mobile": Entry("NASNet-A (mobile), 4.2 M values and the head", "nasnet", "nasnet_mobile"),
     "distilbert": Entry(
         "transformer for text, 66 M as published",
         "distilbert",
