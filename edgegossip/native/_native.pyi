@@ -14,6 +14,7 @@ def first_nonfinite(x: ReadBuffer, offsets: ReadBuffer, isa: str | None = None) 
 def steps_bits(
     x: ReadBuffer,
     offsets: ReadBuffer,
+    columns: ReadBuffer,
     key: int | None,
     step: float,
     eighths: ReadBuffer,
@@ -22,17 +23,25 @@ def steps_bits(
 def steps_error(
     x: ReadBuffer,
     offsets: ReadBuffer,
+    columns: ReadBuffer,
     key: int | None,
     step: float,
     eighths: ReadBuffer,
     isa: str | None = None,
 ) -> float: ...
 def steps_encode(
-    x: ReadBuffer, offsets: ReadBuffer, key: int | None, step: float, eighths: ReadBuffer, isa: str | None = None
+    x: ReadBuffer,
+    offsets: ReadBuffer,
+    columns: ReadBuffer,
+    key: int | None,
+    step: float,
+    eighths: ReadBuffer,
+    isa: str | None = None,
 ) -> bytes: ...
 def steps_decode(
     body: ReadBuffer,
     offsets: ReadBuffer,
+    columns: ReadBuffer,
     dithered: bool,
     n: int,
     out: WriteBuffer | None = None,
