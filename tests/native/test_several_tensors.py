@@ -1,6 +1,9 @@
 """Sections of the ans and huffman coders of several tensors, whose blocks are decoded side by side:
 as one by one, whatever lies between them."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -158,3 +161,25 @@ def test_tensors_before_a_zstd_section_are_done(body):
     assert decoded(Q, made, offsets, out) == (3, starts[3])
     np.testing.assert_array_equal(out[: offsets[3]], wanted[: offsets[3]])
     assert not out[offsets[3] :].any()
+
+
+ALONE = """
+import numpy as np
+from edgegossip import codecs
+from edgegossip.layout import Layout, TensorSpec
+sizes = [968, 800, 550, 550, 484, 484, 352, 352, 352, 352, 275, 121, 121, 121, 99, 99, 22, 22, 11, 11]
+layout = Layout.of([TensorSpec(f"t{k}", (n,)) for k, n in enumerate(sizes)])
+codec, rng = codecs.get("e-elastiquant"), np.random.default_rng(0)
+for key in range(200):
+    x = rng.standard_normal(layout.size).astype(np.float32)
+    body, _ = codec.encode(x, codec.init(layout), codecs.Ctx(key, key))
+    assert np.linalg.norm(codec.decode(body, layout) - x) < np.linalg.norm(x)
+    beside = [bytes(size) for size in range(0, 4000, 37)]  # whose memory is just behind
+    assert not any(map(any, beside))
+"""
+
+
+def test_short_tensors_side_by_side_stay_within_their_room():
+    """In a process that has decoded nothing larger: memory for longer tensors is kept."""
+    done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr

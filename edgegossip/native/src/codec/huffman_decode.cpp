@@ -75,7 +75,10 @@ void HuffmanWork::decode(Group group, Group next, const DecodeTable& table, Reac
     const Tensor& any = tensors_[group.begin->tensor];
     const Quantiser& q = any.target.q;
     Slot& slot = slot_of_thread();
-    slot.need(q, GROUP_BLOCKS * group.begin->n);
+    int64_t room = 0;
+    for (const Block* b = group.begin; b != group.end; b++) room += symbol_bytes(b->n, q.bits);
+    slot.need(q, group.begin->n);  // for the longest block's scales
+    slot.symbols.need(room);
     CodedBlock coded[HUFFMAN_MOST_STREAMS];
     uint8_t* symbols = slot.symbols.data();
     for (const Block* b = group.begin; b != group.end; b++) {
