@@ -24,6 +24,7 @@ from typing import Any
 
 import gradients
 import make_gennorm_tables as gennorm
+import mpmath as mp
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -32,6 +33,7 @@ from resumable import heading, keep_part
 from edgegossip import codecs
 from edgegossip.codecs import co3
 from edgegossip.codecs.gennorm_tables import OPTIMA
+from edgegossip.layout import Layout, TensorSpec
 from edgegossip.recipe import ModelSection
 from edgegossip.training.vector import ModelVector
 from edgegossip.types import Vec
@@ -83,8 +85,8 @@ def bias() -> list[Row]:
     optima = {row[0]: row[3] for row in OPTIMA}
     rows: list[Row] = []
     for beta in BETAS:
-        b = gennorm.mp.mpf(repr(beta))
-        sigma = float(gennorm.mp.sqrt(gennorm.moment(b, 2)))  # in alpha
+        b = mp.mpf(repr(beta))
+        sigma = float(mp.sqrt(gennorm.moment(b, 2)))  # in alpha
         best, polynomial = optima[beta], _polynomial(beta)
         scales = {"optimum": best, "eq9_alpha": polynomial, "eq9_sigma": polynomial / sigma}
         errors = {f"error_{name}": _error(b, k) for name, k in scales.items()}
@@ -99,7 +101,7 @@ def _polynomial(beta: float) -> float:
 
 def _error(beta: Any, k_alpha: float) -> float | None:
     """The relative error of the grid at this k; None where the polynomial gives no scale at all."""
-    return math.sqrt(gennorm.error(beta, 1 / gennorm.mp.mpf(k_alpha))) if k_alpha > 0 else None
+    return math.sqrt(gennorm.error(beta, 1 / mp.mpf(k_alpha))) if k_alpha > 0 else None
 
 
 # -- Figure 2
@@ -172,7 +174,7 @@ def trained(name: str, seed: int, folder: Path) -> Iterator[list[Row]]:
     ends = np.cumsum([0, *(p.numel() for p in parameters)])
     assert ends[-1] == size
     sent = codecs.get("co3", gamma=0.0)
-    tensors = codecs.Layout.of(codecs.TensorSpec(key, (p.numel(),)) for key, p in zip(names, parameters, strict=True))
+    tensors = Layout.of(TensorSpec(key, (p.numel(),)) for key, p in zip(names, parameters, strict=True))
     memory, state = np.zeros(size, np.float32), sent.init(tensors)
     where = {tensor: layer for layer, tensor in run.shown.items()}
     for step in range(1, run.steps + 1):
@@ -250,8 +252,9 @@ def norm_table(document: Any) -> str:
     """Return Figure 3: what the error is of the gradient, by thirds of the run."""
     lines = heading("model, layer, steps, ||m|| / ||g|| in the first third, second, last, ||g|| first, last")
     for name, run in RUNS.items():
-        of = [r for r in _of(document, name) if r["step"] > 1]
-        steps = max((r["step"] for r in of), default=0)
+        if not (of := [r for r in _of(document, name) if r["step"] > 1]):
+            continue
+        steps = max(r["step"] for r in of)
         for layer in LAYERS:
             rows = [r for r in of if r["layer"] == layer]
             thirds = [[r for r in rows if k < 3 * r["step"] / steps <= k + 1] for k in range(3)]
@@ -279,7 +282,7 @@ def pictures() -> None:
     series = [Series("scale of the smallest error", name, "", points) for name, points in curves.items()]
     fig = panels(series, "CO3, Figure 1", DOCS / "images" / "papers-co3-bias.png", Axis("beta"), Axis("k"), "curves")
     print(fig)
-    for name in RUNS:
+    for name in {row["part"] for row in document["rows"]} & set(RUNS):
         shown = {
             "w2": ({law: law for law in LAWS}, "CO3, Figure 2", Axis("W2 distance, in deviations", log=10)),
             "l1": ({"l1_gradient": "gradient", "l1_error": "error"}, "CO3, Figure 3", Axis("L1 norm", log=10)),

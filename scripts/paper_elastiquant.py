@@ -29,6 +29,7 @@ from resumable import heading, keep_part
 
 from edgegossip import codecs
 from edgegossip.codecs.levels import geometric_levels, variance_bound, worst_case_variance
+from edgegossip.layout import Layout
 from edgegossip.recipe import ModelSection
 from edgegossip.training.vector import ModelVector
 
@@ -108,7 +109,7 @@ def trained(name: str, folder: Path) -> Iterator[list[Row]]:
     torch.manual_seed(SEED)
     model, batches = gradients.images("cifar10", folder, ModelSection("resnet20", norm="batchnorm"), SEED, BATCH)
     parameters = list(model.parameters())
-    layout = codecs.Layout.of(ModelVector(model).layout.tensors[: len(parameters)])
+    layout = Layout.of(ModelVector(model).layout.tensors[: len(parameters)])
     coded = {key: codecs.get(codec, **params) for key, (codec, params) in SCHEMES.items()}
     states = {key: codec.init(layout) for key, codec in coded.items()}
     velocity = np.zeros(layout.size, np.float32)

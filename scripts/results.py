@@ -7,8 +7,10 @@ NAME.md.in is a string.Template that holds the prose; figures of tables stand in
 ${source} is the machine, the instruction set and the commit of the results, ${page} a benchmark's
 document as `bench -o` shows it, ${table} the table of a study or of the script that made the
 results, ${settings} the script's own settings, ${study_NAME} the table of the study NAME.json,
-${table_1}, ${table_2}, ... those of "tables", ${count_1}, ... how many rows they have, and
-${output_1}, ... what commands printed, of "output". What was not recorded is said to be so.
+${table_1}, ${table_2}, ... those of "tables", ${count_1}, ... how many rows they have,
+${output_1}, ... what commands printed, of "output", and ${paper_NAME_PART} a table that
+scripts/paper_NAME.py makes of papers/NAME.json, or its source. What was not recorded is said to be
+so.
 With --check nothing is written; the exit code is 1 when a page is not what this command writes.
 """
 
@@ -50,7 +52,8 @@ def page(name: str, folder: Path = RESULTS) -> str:
 
     Raises KeyError where the template asks for what there is not."""
     template = string.Template((folder / f"{name}.md.in").read_text(encoding="utf-8"))
-    document = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+    file = folder / f"{name}.json"
+    document = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     return "\n".join(wrapped(template.substitute(Figures(name, document, folder)))) + "\n"
 
 
@@ -61,6 +64,12 @@ class Figures(Mapping[str, str]):
         self._name, self._document, self._folder = name, document, folder
 
     def __getitem__(self, key: str) -> str:
+        if paper := re.fullmatch(r"paper_([a-z0-9]+)_(\w+)", key):
+            name, part = paper.groups()
+            document = json.loads((self._folder / "papers" / f"{name}.json").read_text(encoding="utf-8"))
+            if part == "source":
+                return source(document)
+            return str(importlib.import_module(f"paper_{name}").TABLES[part](document))
         if key == "source":
             return source(self._document)
         if key == "page":
