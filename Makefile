@@ -26,7 +26,7 @@ LOCKED := $(PIP) install --require-hashes --no-deps
 JOBS ?= 3
 SECONDS ?= 60
 
-.PHONY: help demo test test-slow image-smoke fuzz lint types format install wheel sbom locks clean
+.PHONY: help demo docs test test-slow image-smoke fuzz lint types format install wheel sbom locks clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -53,6 +53,10 @@ test-slow: $(NATIVE) ## the tests that take long or need a developer's tools (cr
 
 image-smoke: $(NATIVE) ## an image from nothing to a training board, emulated; needs root; goes on at the stage where it stopped
 	@$(BIN)/python -m tests.fleet.image.smoke $(SMOKE)
+
+docs: ## build the documentation as a site: site/index.html, which needs no server
+	@test -x $(VENV)/bin/zensical || $(PIP) install "zensical>=0.1.3,<0.2"
+	@$(BIN)/zensical build --strict
 
 fuzz: $(NATIVE) ## fuzz the native decoders under clang's sanitizers; SECONDS=60
 	@$(BIN)/python -m tests.fuzz.native.run --seconds $(SECONDS)
