@@ -78,6 +78,11 @@ class Stepped(StatelessCodec):
         given = [name for name in ("error", "bytes", "step") if getattr(self, name)]
         if len(given) > 1:
             raise ConfigError(f"codec {self.name}: {' and '.join(given)} are both given; give one of them")
+        if not self.dithered and self.error >= 1.0:
+            raise ConfigError(
+                f"codec {self.name}: error = {self.error:g} is out of range: a dead zone with an error of 1 sends nothing; "
+                "the nearest is 0.99"
+            )
         if not given:
             object.__setattr__(self, "error", _DEFAULT_ERROR)
 

@@ -124,6 +124,12 @@ def test_quiet_parts_cost_next_to_nothing() -> None:
     assert sent("deadzone", quiet, layout, step=0.5)[0] <= alone + 200
 
 
+def test_a_dead_zone_that_would_send_nothing_is_refused() -> None:
+    with pytest.raises(ConfigError, match="error = 1 is out of range: .* sends nothing; the nearest is 0.99"):
+        codecs.get("deadzone", error=1.0)
+    assert codecs.get("deadzone", error=0.99).error == 0.99 and codecs.get("dither", error=16.0).error == 16.0
+
+
 @pytest.mark.parametrize("name", ["dither", "deadzone"])
 def test_one_parameter_says_how_fine(name: str) -> None:
     with pytest.raises(ConfigError, match=f"codec {name}: error and bytes are both given; give one of them"):
