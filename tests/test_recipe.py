@@ -94,11 +94,14 @@ def test_broken_toml_names_the_line(tmp_path) -> None:
         recipe.load(str(tmp_path / "r.toml"))
 
 
+GOSSIP_PAPERS = ("bagua", "choco", "deep-squeeze", "low-precision")
+
+
 @pytest.mark.parametrize("name", recipe.names())
 def test_packaged_recipes_load(name: str) -> None:
     made = recipe.load(name)
     assert made.run.name == name
-    assert made.run.mode == ("gossip" if name.endswith(("gossip", "table3", "loco")) else "server")
+    assert made.run.mode == ("gossip" if name.endswith(("gossip", "table3", "loco", *GOSSIP_PAPERS)) else "server")
 
 
 def test_run_id_depends_on_the_run_and_not_on_the_board() -> None:

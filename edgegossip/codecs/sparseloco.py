@@ -14,6 +14,8 @@ which needs no law, and each level is a mean, as there.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -22,7 +24,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from edgegossip.codecs.base import Body, Ctx, StatelessCodec
-from edgegossip.codecs.checks import flat, require_input, require_out, write
+from edgegossip.codecs.checks import chunks, flat, require_input, require_out
 from edgegossip.codecs.registry import Family, Param, check_fields, without_params
 from edgegossip.codecs.sparse import encode_topk
 from edgegossip.codecs.stepped import DeadZone
@@ -58,23 +60,24 @@ class SparseLoCo(StatelessCodec):
     @override
     def decode(self, body: Body, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
         require_out(layout, out, weight, body)
-        integers, magnitudes = self._parts(body, layout)
-        sent = np.flatnonzero(integers)
-        size = np.abs(integers[sent]).astype(np.intp) - 1
-        values = np.zeros(layout.size, np.float32)
-        values[sent] = np.copysign(magnitudes[_tensor_of(sent, layout), size], integers[sent])
-        if out is None:
+        values = np.empty(layout.size, np.float32) if out is None or weight is not None else out
+        magnitudes = self._integers(body, layout, values)
+        for part, (low, high) in _pieces(values, magnitudes, layout):
+            large = np.abs(part) > 1
+            np.copysign(low, part, out=part, where=(part != 0) & ~large)
+            np.copysign(high, part, out=part, where=large)
+        if out is None or weight is None:
             return values
-        if weight is None:
-            write(values, out, None)
-        else:
+        for piece in chunks(layout.size):
             with np.errstate(over="ignore", invalid="ignore"):  # whether a sum overflows is the caller's matter
-                out[sent] += np.float32(weight) * values[sent]
+                sent = values[piece] != 0
+                values[piece] *= np.float32(weight)
+                np.add(out[piece], values[piece], out=out[piece], where=sent)
         return out
 
     def check(self, body: Body, layout: Layout) -> None:
         """Raise DecodeError unless it can be decoded; writes nothing."""
-        self._parts(body, layout)
+        self._integers(body, layout, np.empty(layout.size, np.float32))
 
     def _largest(self, x: Vec, layout: Layout) -> Vec:
         """x where it is among the largest of its chunk, zero elsewhere."""
@@ -82,8 +85,9 @@ class SparseLoCo(StatelessCodec):
         encode_topk(x, _in_chunks(layout, self.chunk), self.ratio, "fp32", rest=rest)
         return x - rest
 
-    def _parts(self, body: Body, layout: Layout) -> tuple[Vec, Vec]:
-        """The integers, float32[n], and the magnitudes, float32[tensors, 2]. Raises DecodeError."""
+    def _integers(self, body: Body, layout: Layout, out: Vec) -> Vec:
+        """Write the integers into `out`; return the magnitudes, float32[tensors, 2]. Raises
+        DecodeError."""
         data, count = flat(body), 2 * len(layout.tensors)
         if len(data) < 4 * count:
             raise DecodeError(f"the {self.name} body ends within its magnitudes")
@@ -91,12 +95,20 @@ class SparseLoCo(StatelessCodec):
         if not (np.isfinite(magnitudes) & (magnitudes >= 0)).all():
             raise DecodeError(f"the {self.name} body has magnitudes that are no sizes")
         try:
-            integers = _INTEGERS.decode(data[4 * count :], layout)
+            _INTEGERS.decode(data[4 * count :], layout, out)
         except DecodeError as error:
             raise DecodeError(f"{self.name}: {error}") from None
-        if not ((np.abs(integers) <= 2) & (integers == np.rint(integers))).all():
-            raise DecodeError(f"the {self.name} body has a value that is none of its two magnitudes")
-        return integers, magnitudes
+        for piece in chunks(layout.size):
+            if np.abs(out[piece]).max(initial=0) > 2 or (np.rint(out[piece]) != out[piece]).any():
+                raise DecodeError(f"the {self.name} body has a value that is none of its two magnitudes")
+        return magnitudes
+
+
+def _pieces(values: Vec, magnitudes: Vec, layout: Layout) -> Iterator[tuple[Vec, Vec]]:
+    """Views of the values, each with the two magnitudes of its tensor."""
+    for (begin, end), sizes in zip(itertools.pairwise(layout.offsets), magnitudes, strict=True):
+        for piece in chunks(int(end - begin)):
+            yield values[begin:end][piece], sizes
 
 
 def _in_two_bits(largest: Vec, layout: Layout) -> tuple[Vec, NDArray[np.float64]]:

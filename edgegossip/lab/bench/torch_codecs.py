@@ -123,6 +123,35 @@ class TopK(TorchCodec):
         return torch.zeros(shape.numel()).index_copy_(0, index.long(), values.float()).view(shape)
 
 
+class SparseLoCo(TorchCodec):
+    """torch.topk in each chunk; a value is a sign and one of the tensor's two mean magnitudes."""
+
+    def __init__(self, share: float, chunk: int) -> None:
+        self.share, self.chunk = share, chunk
+
+    @override
+    def encode(self, v: Tensor, k: int) -> Parts:
+        flat = v.reshape(-1)
+        parts = [
+            torch.topk(part.abs(), kept(self.share, part.numel()), sorted=False).indices + at * self.chunk
+            for at, part in enumerate(torch.split(flat, self.chunk))
+        ]
+        index = torch.cat(parts)
+        sent = flat[index]
+        size = sent.abs()
+        large = size > size.mean()
+        levels = torch.stack(
+            [size[~large].sum() / (~large).sum().clamp(min=1), size[large].sum() / large.sum().clamp(min=1)]
+        )
+        return levels, index.int(), ((1 + large.to(torch.int8)) * sent.sign()).to(torch.int8)
+
+    @override
+    def decode(self, parts: Parts, shape: torch.Size) -> Tensor:
+        levels, index, q = parts
+        values = torch.cat([torch.zeros(1), levels])[q.abs().long()] * q.sign()
+        return torch.zeros(shape.numel()).index_copy_(0, index.long(), values).view(shape)
+
+
 class Steps(TorchCodec):
     """Whole steps of a tensor for a relative error, as int16: with subtractive dither, which the
     tensor's number gives both ends, or with a dead zone and the mean of what becomes 1, 2, 3 or
@@ -440,6 +469,7 @@ _RIVALS: dict[str, Callable[[Params], TorchCodec]] = {
     "topk": lambda p: TopK(p["ratio"], _dtype(p)),
     "randk": lambda p: RandK(p["ratio"], _dtype(p), unbiased=p.get("unbiased", True)),
     "dgc": lambda p: Dgc(p["ratio"], p["momentum"], _dtype(p)),
+    "sparseloco": lambda p: SparseLoCo(p["ratio"], p["chunk"]),
     "dither": lambda p: Steps(p["error"], dithered=True),
     "deadzone": lambda p: Steps(p["error"], dithered=False),
     "atomo": lambda p: Atomo(p.get("rank", 3)),
@@ -453,6 +483,7 @@ _LACKS: dict[str, dict[str, Any]] = {
     "powersgd": {"values": "fp32"},
     "dither": {"bytes": 0, "step": 0.0, "allocation": 0.0},
     "deadzone": {"bytes": 0, "step": 0.0, "allocation": 0.0},
+    "elasticl": {"interval_bits": 0.0},
 }
 
 

@@ -240,15 +240,15 @@ def measure_frames(recipe: Recipe, layout: Layout, local: LocalUpdate, initial: 
     ConfigError for a recipe that cannot run."""
     members, run_id = default_members(recipe.run.nodes), recipes.run_id(recipe)
     views = [make_view(NodeSpec(recipe, name, members, run_id), layout) for name in members]
-    updates = [replace(local) for _ in members]
-    timed = _Timed(make_algorithm(recipe), {id(update): k for k, update in enumerate(updates)})
+    timed = _Timed(make_algorithm(recipe))
     rounds = FIRST + max(_ROUNDS, make_topology(recipe, members).period)
-    fleet = VirtualFleet(timed, views, [_Given(layout, update, initial) for update in updates], rounds)
+    fleet = VirtualFleet(timed, views, [_Given(layout, local, initial) for _ in members], rounds)
     fleet.play(initial, Recorder(len(members), frozenset(), frozenset(), _no_evaluation, lambda: 0))
     index = {name: k for k, name in enumerate(members)}
     counted = [timed.sent[round] for round in range(FIRST, rounds)]
     messages = [
-        tuple(Message(sender, index[to], wire_bytes(size)) for sender, to, size, _ in of_round) for of_round in counted
+        tuple(Message(index[sender], index[to], wire_bytes(size)) for sender, to, size, _ in of_round)
+        for of_round in counted
     ]
     payload = sum(body for of_round in counted for *_, body in of_round)
     whole = sum(size for of_round in counted for _, _, size, _ in of_round)
@@ -303,13 +303,11 @@ class _Given:
 
 @dataclass(slots=True)
 class _Timed:
-    """An algorithm, with a stop watch and a list of what it sends in a step. A node is known by its
-    update."""
+    """An algorithm, with a stop watch and a list of what it sends in a step."""
 
     inner: GossipAlgorithm[Any]
-    nodes: Mapping[int, int]  # id of a node's update -> its index
     seconds: dict[str, float] = field(default_factory=lambda: {"step": 0.0, "receive": 0.0})
-    sent: dict[Round, list[tuple[int, str, int, int]]] = field(default_factory=lambda: defaultdict(list))
+    sent: dict[Round, list[tuple[str, str, int, int]]] = field(default_factory=lambda: defaultdict(list))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
@@ -322,7 +320,7 @@ class _Timed:
         for action in actions:
             if isinstance(action, Send):
                 size = sum(len(part) for part in wire.build(action.frame))
-                self.sent[round].append((self.nodes[id(local)], action.to, size, len(action.frame.body)))
+                self.sent[round].append((s.view.node, action.to, size, len(action.frame.body)))
         return after, actions
 
     def receive(self, s: Any, m: Received) -> Any:

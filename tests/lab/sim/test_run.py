@@ -140,7 +140,7 @@ def test_the_command_of_a_schedule_gives_it_again(seed: int) -> None:
         algorithms=(given["--algorithm"],),
         topology=given["--topology"],
         codec=given["--codec"],
-        nodes=int(given["--nodes"]),
+        nodes=int(given["--boards"]),
         rounds=int(given["--rounds"]),
         workload=given["--workload"],
         deadline_s=float(given["--deadline"]),

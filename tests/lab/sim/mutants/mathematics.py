@@ -17,14 +17,26 @@ MUTANTS = (
         "error-dropped",
         "what compression loses is not kept",
         ("deep-squeeze", "sparse-push"),
-        (Edit(SYMMETRIC + "Compensated.publish", "ErrorMemory(codec, error)", "ErrorMemory(codec, None)"),),
+        (
+            Edit(
+                SYMMETRIC + "Compensated.publish",
+                "ErrorMemory(codec, fragment.within(error, rest))",
+                "ErrorMemory(codec, None)",
+            ),
+        ),
         TOPK,
     ),
     Mutant(
         "error-sign",
         "what compression loses is taken off the next message",
         ("deep-squeeze", "sparse-push"),
-        (Edit(SYMMETRIC + "Compensated.publish", "v + memory.error", "v - memory.error"),),
+        (
+            Edit(
+                SYMMETRIC + "Compensated.publish",
+                "part + fragment.of(memory.error)",
+                "part - fragment.of(memory.error)",
+            ),
+        ),
         TOPK,
     ),
     Mutant(
@@ -43,7 +55,7 @@ MUTANTS = (
         "difference-to-nothing",
         "the vector itself is sent as the difference",
         ("choco-sgd", "quant-sgp"),
-        (Edit(SYMMETRIC + "Difference.publish", "meant = v - copy", "meant = v"),),
+        (Edit(SYMMETRIC + "Difference.publish", "meant = part - fragment.of(copy)", "meant = part"),),
     ),
     Mutant(
         "adoption-keeps-public-copy",
@@ -69,7 +81,7 @@ MUTANTS = (
         (
             Edit(
                 SYMMETRIC + "Symmetric.take",
-                "copy = moved(m.copies.get(key, m.start), frame.body, ctx)",
+                "copy = moved(m.copies.get(key, m.start), frame.body, ctx, ctx.fragment_of(frame))",
                 "copy = m.copies.get(key, m.start)",
             ),
         ),
@@ -81,7 +93,7 @@ MUTANTS = (
         (
             Edit(
                 SYMMETRIC + "Symmetric.take",
-                "copy = moved(m.copies.get(key, m.start), frame.body, ctx)",
+                "copy = moved(m.copies.get(key, m.start), frame.body, ctx, ctx.fragment_of(frame))",
                 "copy = (m.copies.get(key, m.start) + moved(m.copies.get(key, m.start), frame.body, ctx)) / np.float32(2)",
             ),
         ),
@@ -144,7 +156,7 @@ pull *= np.float32(m.eta)""",
         "own-public-forgotten",
         "neighbours' public copies are compared with the model instead of with the own public copy",
         ("deep-squeeze",),
-        (Edit(SYMMETRIC + "Symmetric.mix", "_gathered(m, m.public)", "_gathered(m, m.x)"),),
+        (Edit(SYMMETRIC + "Symmetric.mix", "of(total), x, public)", "of(total), x, x)"),),
         {"codec": "fp32", "workload": "quadratic", "faults": "delay=0.2"},
     ),
     Mutant(
