@@ -39,6 +39,8 @@ class Auto(StatelessCodec):
         if self.error and (self.bytes or self.seconds):
             other = "bytes" if self.bytes else "seconds"
             raise ConfigError(f"codec auto: error and {other} are both given, and error fixes the rate; leave out one")
+        if self.repaired:
+            self._at(0)  # an error that is too large for a dead zone is refused before a run
 
     @property
     @override

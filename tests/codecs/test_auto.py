@@ -58,3 +58,9 @@ def test_it_may_be_the_codec_of_most_tensors_and_has_no_feedback_of_its_own() ->
     assert codecs.leaves_rate(codecs.get("small-tensors", codec="auto")) and not codecs.leaves_rate(codecs.get("topk"))
     with pytest.raises(ConfigError, match="codec error-feedback: auto has a rate of its own .* take deadzone"):
         codecs.get("error-feedback", codec="auto")
+
+
+def test_a_fixed_error_that_no_dead_zone_has_is_refused_before_a_run() -> None:
+    with pytest.raises(ConfigError, match="error = 2 is out of range"):
+        auto.for_scheme(codecs.get("auto", error=2.0), repaired=True)
+    assert auto.for_scheme(codecs.get("auto", error=2.0), repaired=False) == codecs.get("auto", error=2.0)
