@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from edgegossip.codecs.base import Body, Ctx, StatelessCodec
-from edgegossip.codecs.checks import chunks, flat, require_input, require_out
+from edgegossip.codecs.checks import flat, require_input, require_out
 from edgegossip.codecs.registry import Family, Param, check_fields, without_params
 from edgegossip.codecs.sparse import encode_topk
 from edgegossip.codecs.stepped import DeadZone
@@ -32,6 +32,7 @@ from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import DecodeError, Vec
 
 _INTEGERS = DeadZone(step=1.0)  # whole numbers come out as they went in
+_AT_ONCE = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ class SparseLoCo(StatelessCodec):
             np.copysign(high, part, out=part, where=large)
         if out is None or weight is None:
             return values
-        for piece in chunks(layout.size):
+        for piece in _slices(layout.size):
             with np.errstate(over="ignore", invalid="ignore"):  # whether a sum overflows is the caller's matter
                 sent = values[piece] != 0
                 values[piece] *= np.float32(weight)
@@ -98,16 +99,21 @@ class SparseLoCo(StatelessCodec):
             _INTEGERS.decode(data[4 * count :], layout, out)
         except DecodeError as error:
             raise DecodeError(f"{self.name}: {error}") from None
-        for piece in chunks(layout.size):
+        for piece in _slices(layout.size):
             if np.abs(out[piece]).max(initial=0) > 2 or (np.rint(out[piece]) != out[piece]).any():
                 raise DecodeError(f"the {self.name} body has a value that is none of its two magnitudes")
         return magnitudes
 
 
+def _slices(size: int) -> Iterator[slice]:
+    """Yield slices of few values each: what is computed of them takes no memory to speak of."""
+    return (slice(at, min(at + _AT_ONCE, size)) for at in range(0, size, _AT_ONCE))
+
+
 def _pieces(values: Vec, magnitudes: Vec, layout: Layout) -> Iterator[tuple[Vec, Vec]]:
     """Views of the values, each with the two magnitudes of its tensor."""
     for (begin, end), sizes in zip(itertools.pairwise(layout.offsets), magnitudes, strict=True):
-        for piece in chunks(int(end - begin)):
+        for piece in _slices(int(end - begin)):
             yield values[begin:end][piece], sizes
 
 
