@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgegossip.cli.options import JSON, command, listed, parse_params
+from edgegossip.cli.options import JSON, Listing, command, listed, parse_params
 from edgegossip.options import option, options_of
 from edgegossip.types import EXIT_OK, EXIT_RUN, ConfigError, UsageError
 
@@ -26,15 +26,8 @@ def codec() -> None:
     """List the codecs, and verify that one keeps what it claims."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class List:
-    """Options of `edgegossip codec list`."""
-
-    as_json: bool = JSON()
-
-
-@command(List, codec, name="list")
-def list_(options: List) -> None:
+@command(Listing, codec, name="list")
+def list_(options: Listing) -> None:
     """Show every codec with its parameters, their ranges and defaults."""
     from edgegossip.codecs import REGISTRY
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from edgegossip.cli.options import JSON, command, first_sentence, listed, parse_params
+from edgegossip.cli.options import JSON, Listing, command, first_sentence, listed, parse_params
 from edgegossip.files import text_of
 from edgegossip.options import REQUIRED, Option, option, options_of
 from edgegossip.types import ConfigError
@@ -20,15 +20,8 @@ def algorithm() -> None:
     """List the gossip algorithms."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class List:
-    """Options of `edgegossip algorithm list`."""
-
-    as_json: bool = JSON()
-
-
-@command(List, algorithm, name="list")
-def list_(options: List) -> None:
+@command(Listing, algorithm, name="list")
+def list_(options: Listing) -> None:
     """Show every algorithm with its own parameters, for gossip.algorithm and gossip.params.
 
     docs/gossip.md says which topologies and codecs each works with, and docs/choosing.md which to

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgegossip.cli.options import JSON, OUTPUT, command
+from edgegossip.cli.options import JSON, OUTPUT, Listing, command
 from edgegossip.options import REQUIRED, option
 from edgegossip.telemetry.records import score_text
 
@@ -39,15 +39,8 @@ def model() -> None:
     """List the models that recipes may name; write a run's model to a file, or convert one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class List:
-    """Options of `edgegossip model list`."""
-
-    as_json: bool = JSON()
-
-
-@command(List, model, name="list")
-def list_(options: List) -> None:
+@command(Listing, model, name="list")
+def list_(options: Listing) -> None:
     """Show the models, for model.name and model.params; module:function names your own."""
     from edgegossip.training import models
 

@@ -18,7 +18,7 @@ import inspect
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin
 
@@ -160,6 +160,15 @@ RUNS = functools.partial(option, Path("runs"), "Folder that the run folder is ma
 FLEET = functools.partial(option, Path("fleet"), "The fleet's folder.", flag="--fleet", path="folder")
 INSECURE = functools.partial(option, False, "Allow plain, unauthenticated traffic outside the loopback interface.")
 JSON = functools.partial(option, False, "Print one JSON document and nothing else.", flag="--json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """Options of a command that lists something."""
+
+    as_json: bool = JSON()
+
+
 TOGETHER = functools.partial(
     option, False, "The folders are of boards of one run, such as those of `node`: show them as one."
 )

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 import click
 
 from edgegossip import recipe as recipes
-from edgegossip.cli.options import JSON, SETTINGS, command
+from edgegossip.cli.options import JSON, SETTINGS, Listing, command
 from edgegossip.options import REQUIRED, option
 
 
@@ -17,15 +17,8 @@ def recipe() -> None:
     """List the packaged recipes, show one resolved, list every key."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class List:
-    """Options of `edgegossip recipe list` and `recipe keys`."""
-
-    as_json: bool = JSON()
-
-
-@command(List, recipe, name="list")
-def list_(options: List) -> None:
+@command(Listing, recipe, name="list")
+def list_(options: Listing) -> None:
     """List the recipes that come with the package."""
     loaded = {name: recipes.load(name) for name in recipes.names()}
     if options.as_json:
@@ -55,8 +48,8 @@ def show(options: Show) -> None:
     click.echo(json.dumps(asdict(made)) if options.as_json else recipes.to_toml(made), nl=options.as_json)
 
 
-@command(List, recipe)
-def keys(options: List) -> None:
+@command(Listing, recipe)
+def keys(options: Listing) -> None:
     """List every recipe key with its default and what is allowed."""
     rows = recipes.describe_keys()
     if options.as_json:
