@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from edgegossip import __version__
+
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
@@ -43,6 +45,15 @@ def test_everything_installed_is_pinned():
     pinned = {line.split("==")[0].lower().replace("_", "-") for line in pins}
     for group in [PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()]:
         assert names(group) <= pinned
+
+
+def test_the_changelog_has_this_version_as_keep_a_changelog_has_it():
+    text = (ROOT / "CHANGELOG.md").read_text()
+    versions = re.findall(r"^## \[([^]]+)\](?: - \d{4}-\d\d-\d\d)?$", text, re.MULTILINE)
+    assert versions[:2] == ["Unreleased", __version__], "a release takes what is under Unreleased"
+    assert len(versions) == len(re.findall(r"^## ", text, re.MULTILINE))
+    kinds = set(re.findall(r"^### (.+)$", text, re.MULTILINE))
+    assert kinds <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
 
 
 LOCKS = sorted((ROOT / "locks").glob("*.txt"))
