@@ -10,6 +10,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
+
+from edgegossip import __version__
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -43,6 +46,30 @@ def test_everything_installed_is_pinned():
     pinned = {line.split("==")[0].lower().replace("_", "-") for line in pins}
     for group in [PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()]:
         assert names(group) <= pinned
+
+
+def test_the_changelog_has_this_version_as_keep_a_changelog_has_it():
+    text = (ROOT / "CHANGELOG.md").read_text()
+    versions = re.findall(r"^## \[([^]]+)\](?: - \d{4}-\d\d-\d\d)?$", text, re.MULTILINE)
+    assert versions[:2] == ["Unreleased", __version__], "a release takes what is under Unreleased"
+    assert len(versions) == len(re.findall(r"^## ", text, re.MULTILINE))
+    kinds = set(re.findall(r"^### (.+)$", text, re.MULTILINE))
+    assert kinds <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+
+
+def test_a_tag_has_the_notes_of_its_version(tmp_path):
+    """By the very lines of the workflow that makes the release."""
+    steps = yaml.safe_load((ROOT / ".github/workflows/wheels.yml").read_text())["jobs"]["release"]["steps"]
+    (script,) = [s["run"] for s in steps if "CHANGELOG.md" in s.get("run", "")]
+    (tmp_path / "dist").mkdir()
+    (tmp_path / "dist/edgegossip.whl").touch()
+    for name in ("CHANGELOG.md", "edgegossip"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    env = os.environ | {"GITHUB_REF_NAME": f"v{__version__}"}
+    subprocess.run(["bash", "-euc", script], cwd=tmp_path, env=env, check=True)
+    notes = (tmp_path / "notes.md").read_text()
+    assert "### Added" in notes and "### Security" in notes and "## [" not in notes
+    assert subprocess.run(["bash", "-euc", script], cwd=tmp_path, env=env | {"GITHUB_REF_NAME": "v9.9"}).returncode
 
 
 LOCKS = sorted((ROOT / "locks").glob("*.txt"))
