@@ -11,8 +11,9 @@ from pathlib import Path
 
 import click
 
-from edgegossip.cli.options import JSON, OUTPUT, PLOTS, SETTINGS, chosen, command
+from edgegossip.cli.options import JSON, OUTPUT, SETTINGS, chosen, command
 from edgegossip.options import REQUIRED, option
+from edgegossip.report.style import Figures
 from edgegossip.types import HostError
 
 
@@ -88,7 +89,7 @@ class Scale:
     identity: Path | None = option(
         None, "With --follow: this board's folder of `edgegossip fleet add`.", path="folder", metavar="DIR"
     )
-    plots: bool = PLOTS()
+    figures: Figures
     as_json: bool = JSON()
 
 
