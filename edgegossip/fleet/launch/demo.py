@@ -38,7 +38,9 @@ def run_demo(runs_dir: Path, settings: Sequence[str], *, plots: bool) -> int:
     with the results. Returns the worse exit code of both; raises as `trained` does. Without Flower
     only the first way is gone, and the code says so."""
     chosen = [recipes.load(name, settings) for name in _WAYS]
-    code, folders, said = EXIT_OK, [], []
+    code = EXIT_OK
+    folders: list[Path] = []
+    said: list[str] = []
     for recipe, way in zip(chosen, _WAYS.values(), strict=True):
         try:
             with trained(recipe, runs_dir, quiet=False) as folder:
