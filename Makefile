@@ -32,14 +32,7 @@ help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
 
 demo: $(NATIVE) ## train on this machine, both ways, and show where the results lie
-	@$(BIN)/edgegossip run quickstart-gossip
-	@$(BIN)/edgegossip run quickstart-server
-	@for mode in gossip server; do \
-	  folder=$$(ls -dt runs/*quickstart-$$mode* | head -n 1); \
-	  echo "$$mode run: $$folder"; \
-	  find "$$folder" -name '*.png' | sort | sed 's/^/  plot: /'; \
-	  echo "  page: $$folder/report.html"; \
-	done
+	@$(BIN)/edgegossip demo
 
 # Tests start some hundred processes: each would compile all of the package again if it could not keep bytecode.
 test: lint types ## formatting, lint, types, import rule, tests and branch coverage

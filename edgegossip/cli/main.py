@@ -29,6 +29,7 @@ class _Entry(NamedTuple):
 
 COMMANDS = {
     "Train": {
+        "demo": _Entry("run", "Train both ways on this machine, and say what to try next"),
         "run": _Entry("run", "Train on boards that are processes of this machine"),
         "coordinator": _Entry("coordinator", "Start Flower's server for a run and wait for its boards"),
         "node": _Entry("node", "Be one board of a run"),
@@ -104,8 +105,8 @@ def cli() -> None:
     to peer.
 
     \b
-    Start here:   edgegossip run quickstart-gossip
-                  edgegossip run quickstart-server
+    Start here:   edgegossip demo
+                  edgegossip run quickstart-gossip
     """
 
 

@@ -1,4 +1,4 @@
-"""`edgegossip run`: a whole fleet as processes of this machine."""
+"""`edgegossip run` and `demo`: a whole fleet as processes of this machine."""
 
 from __future__ import annotations
 
@@ -92,3 +92,29 @@ def _say(plan: Mapping[str, Any], as_json: bool) -> None:
     for notice in plan["notices"]:
         click.echo(f"!! {notice}")
     click.echo("nothing is wrong with it; `edgegossip plan` predicts its seconds and bytes on boards")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demo:
+    """Options of `edgegossip demo`."""
+
+    settings: tuple[str, ...] = SETTINGS()
+    runs: Path = RUNS()
+    plots: bool = PLOTS()
+
+
+@command(Demo)
+def demo(options: Demo) -> int:
+    """Train four boards on this machine in both ways, peer to peer and through a coordinator; then
+    say what came of it, where the pages lie, and what to try next.
+
+    Takes about half a minute. --set changes both runs.
+
+    \b
+    Examples:
+      edgegossip demo
+      edgegossip demo --set codec.name=minmax8
+    """
+    from edgegossip.fleet.launch.demo import run_demo
+
+    return run_demo(options.runs, options.settings, plots=options.plots)
