@@ -26,6 +26,8 @@ from edgegossip.codecs import levels
 from edgegossip.codecs.convergence import Run, convex_bound, nonconvex_bound, nonconvex_rate
 from edgegossip.gossip import topologies
 from edgegossip.layout import Layout, TensorSpec
+from edgegossip.recipe import ModelSection
+from edgegossip.training import models
 from edgegossip.training.partition import by_skew
 
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results" / "papers" / "computed.json"
@@ -56,6 +58,8 @@ def sizes() -> Iterator[Row]:
         settings = [f"model.name={name}", f"model.norm={norm}", "training.precision=fp32"]
         layout = training.layout_of(recipes.load("low-precision", settings))
         yield {"model": name, "norm": norm, "values": layout.trainable_size}
+    encoder = models.build(ModelSection("distilbert"), (128,), 4)
+    yield {"model": "distilbert", "norm": "layernorm", "values": sum(p.numel() for p in encoder.parameters())}
 
 
 def gaps() -> Iterator[Row]:
