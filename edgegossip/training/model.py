@@ -83,8 +83,8 @@ def _module(recipe: Recipe, about: Description) -> nn.Module:
 
 def _inner(recipe: Recipe, about: Description) -> nn.Module:
     """The recipe's model with the layers that its precision asks for. A model of the package is
-    built with Range EvoNorm where int8 would replace its norm, so that what surrounds the norm
-    suits it too."""
+    built with Range EvoNorm where int8 would replace its EvoNorm-S0, so that what surrounds the
+    norm suits it too."""
     section, training, outputs = recipe.model, recipe.training, outputs_of(recipe.training, about)
     if training.precision != "int8":
         module = models.build(section, about.shape, outputs)
@@ -95,7 +95,7 @@ def _inner(recipe: Recipe, about: Description) -> nn.Module:
     from edgegossip.int8.norms import RangeEvoNorm
 
     norm = section.norm
-    if not is_custom_function(section.name) and norm in ("batchnorm", "evonorm-s0"):
+    if not is_custom_function(section.name) and norm == "evonorm-s0":
         section = replace(section, norm="range-evonorm")
     module = models.build(section, about.shape, outputs)
     if norm != section.norm and any(isinstance(m, RangeEvoNorm) for m in module.modules()):
