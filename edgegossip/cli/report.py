@@ -44,7 +44,7 @@ def report(options: Report) -> int:
       edgegossip report pi-*/runs/* --together --html fleet.html
       edgegossip report runs/* --verify
 
-    The page is one file that asks nobody for anything; open it in a browser (docs/report.md).
+    The page is one file without network requests; open it in a browser (docs/report.md).
     --verify ends with 6 when a run's figures contradict each other.
     """
     if options.verify:

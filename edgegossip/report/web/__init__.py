@@ -1,5 +1,5 @@
-"""A run as one web page that asks nobody for anything: its data, its script and its style are
-inside (docs/report.md).
+"""A run as one web page without network requests: its data, its script and its style are inside
+(docs/report.md).
 
 view.py     what the page shows of a run, as columns of numbers and a document
 page.py     the page as a file

@@ -1,4 +1,4 @@
-"""The page of one or several runs as a file that needs no other one and asks nobody for anything: a
+"""The page of one or several runs as one self-contained file, without network requests: a
 Content-Security-Policy in it says so to the browser."""
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ function ganttView(app) {
     note.textContent = !rows.length
       ? ""
       : (exact
-          ? "Stretches as they were."
+          ? "Exact recorded intervals."
           : "Of this round only the sums of the parts were recorded; they are drawn in their usual order (‹ › go to rounds with all stretches).") +
         (run.nodes.every((node) => node in run.doc.clocks)
           ? ""

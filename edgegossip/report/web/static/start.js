@@ -89,7 +89,7 @@ async function main() {
   window.edgegossip = app;
   themed(app);
   document.getElementById("foot").textContent =
-    `Made by edgegossip ${made.version}, ${made.made}. Nothing on this page is asked from anywhere else. Drag across a plot to zoom, double click to see all.`;
+    `Made by edgegossip ${made.version}, ${made.made}. ${made.live ? "Its requests go to this server only." : "This page makes no network requests."} Drag across a plot to zoom, double click to see all.`;
   const all = await Promise.all(made.live ? made.runs.map((_, k) => fetched(k)) : packed("run-data").map(unpack));
   app.runs = all.map((one) => {
     const run = new Run();
