@@ -172,21 +172,21 @@ class TorchWorkload(Workload):
         return cls(recipe, 0, replace(data, train=data.test), np.zeros(1, np.int64))
 
     @classmethod
-    def build_all(cls, recipe: Recipe, data: DataSet | None = None) -> list[TorchWorkload]:
+    def build_all(cls, recipe: Recipe, data: DataSet | None = None, lanes: int = 1) -> list[TorchWorkload]:
         """Build every board of the recipe in this process, each equal to what `build` makes. They
-        share one module and one test set, so only one of them can compute at a time. `data` is what
-        `open_data(recipe.data)` gave."""
+        share one test set, and those of a lane, k modulo `lanes`, a module: one of them can compute
+        at a time. `data` is what `open_data(recipe.data)` gave."""
         boards = boards_of(recipe.run.nodes)
         data = _prepare(recipe, data, boards[0])
-        shared = _SharedModule.of(recipe, data)
+        modules = [_SharedModule.of(recipe, data) for _ in range(lanes)]
         shares = shares_of(data, recipe)
         if shares is not None:
-            return [cls(recipe, k, data, share, shared) for k, share in enumerate(shares)]
+            return [cls(recipe, k, data, share, modules[k % lanes]) for k, share in enumerate(shares)]
         others = [_prepare(recipe, None, board) for board in boards[1:]]
         for board, own in zip(boards[1:], others, strict=True):
             if problem := difference(Agreement(data.about.facts()), Agreement(own.about.facts())):
                 raise ConfigError(f"{boards[0].name} and {board.name} cannot train together: {problem}")
-        return [cls(recipe, k, own, None, shared) for k, own in enumerate([data, *others])]
+        return [cls(recipe, k, own, None, modules[k % lanes]) for k, own in enumerate([data, *others])]
 
     @property
     def about(self) -> Description:
