@@ -37,7 +37,7 @@ from typing_extensions import override
 from edgegossip.agreement import Agreement
 from edgegossip.layout import Layout
 from edgegossip.recipe import GuardSection
-from edgegossip.telemetry.records import Sink, Value
+from edgegossip.telemetry.records import Sink
 from edgegossip.training.base import Workload
 from edgegossip.types import LocalUpdate, Metrics, NodeId, Round, Vec
 

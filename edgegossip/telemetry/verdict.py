@@ -517,7 +517,8 @@ class Evidence:
 
     def _sends_updates(self) -> bool:
         """Whether all boards' updates are averaged, or their gradients."""
-        return self._plan.get("run", "mode") == "server" or self._plan.get("gossip", "algorithm") == "parallel-sgd"
+        plan = self._plan
+        return bool(plan.get("run", "mode") == "server" or plan.get("gossip", "algorithm") == "parallel-sgd")
 
 
 def _groups(nodes: Iterable[NodeId], pairs: Collection[tuple[NodeId, NodeId]]) -> list[list[NodeId]]:
