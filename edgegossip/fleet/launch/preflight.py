@@ -73,7 +73,8 @@ def preflight_server(recipe: Recipe, members: Sequence[NodeId], here: bool = Fal
 def notices(recipe: Recipe) -> list[str]:
     """Return what a user should know before the run, a sentence each."""
     every = (unused_notice, data_notice, topology_notice, codec_notice, memory_notice, momentum_notice, eta_notice)
-    return [notice for look in every if (notice := look(recipe))]
+    said = [notice for look in every if (notice := look(recipe))]
+    return said + training.conversion_notices(recipe)
 
 
 def unused_notice(recipe: Recipe) -> str:
