@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from edgegossip.agreement import Agreement
 from edgegossip.training import names
 from edgegossip.training.base import Workload
-from edgegossip.training.check import check
+from edgegossip.training.check import check, check_data, check_parts
 from edgegossip.types import ConfigError
 
 if TYPE_CHECKING:
@@ -55,6 +55,8 @@ __all__ = [
     "build_workloads",
     "can_be_together",
     "check",
+    "check_data",
+    "check_parts",
     "first_model",
     "initial_model",
     "is_custom",
