@@ -18,7 +18,6 @@ constexpr int SHIFTS = 3;             // of magnitudes 1, 2, 3 and more
 constexpr uint8_t OWN = 1, SORTED = 2;  // flags of a body
 constexpr int64_t ROWS = 8;           // that a matrix has, at least
 constexpr int64_t SORTED_FROM = 64;   // columns: a block's values
-constexpr float STEPS_ZONE = 1.0f / 3;
 constexpr uint8_t MOST_CLASSES = 16;  // of columns
 constexpr int64_t A_STEP = 256;       // to which a column's loudness is told
 constexpr double EIGHTHS[8] = {1.0,
