@@ -56,7 +56,8 @@ def control_of_board(own: Vec, control: Vec, sent: Vec, steps_rate: float, way: 
         own = control_of_board(own, control, codec.decode(body, layout), 20 * 0.05)
     """
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        after: Vec = own - np.float32(way) * (control + sent[: len(own)] / np.float32(steps_rate))
+        change: Vec = control + sent[: len(own)] / np.float32(steps_rate)
+        after: Vec = own - np.float32(way) * change
     return after if all_finite(after) else own
 
 
