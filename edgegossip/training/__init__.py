@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from edgegossip.agreement import Agreement
 from edgegossip.training import names
 from edgegossip.training.base import Workload
-from edgegossip.training.check import check
+from edgegossip.training.check import check, check_data, check_parts
 from edgegossip.types import ConfigError
 
 if TYPE_CHECKING:
@@ -56,6 +56,8 @@ __all__ = [
     "build_workloads",
     "can_be_together",
     "check",
+    "check_data",
+    "check_parts",
     "conversion_notices",
     "first_model",
     "initial_model",
