@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from edgegossip.training.script import Run, join
     from edgegossip.types import ConfigError, DataError, EdgegossipError, HostError, PeerError, RunError, UsageError
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "ConfigError",
     "DataError",

@@ -408,6 +408,37 @@ class CheckpointSection:
 
 
 @dataclass(frozen=True, slots=True)
+class GuardSection:
+    """How a board spares itself before its kernel does: each board's own matter."""
+
+    least: float = option(
+        1.0,
+        "the least share of a round's work that a board does while it is hot, throttled or on a low battery; "
+        "1: it does all of it, and only says when memory or battery run low",
+        low=0.05,
+        high=1.0,
+        later=True,
+    )
+    temperature_c: float = option(
+        75.0, "from here on it does less, and guard.least of it 5 degrees above", low=20.0, high=150.0, later=True
+    )
+    battery_percent: float = option(
+        20.0,
+        "on battery, with less charge than this, it does less, and guard.least of it at a quarter; 0: never",
+        low=0.0,
+        high=100.0,
+        later=True,
+    )
+    memory_mb: int = option(
+        64,
+        "with less than so many MB available it says so, and with guard.least below 1 takes its batches in parts; 0: never",
+        low=0,
+        high=1_000_000,
+        later=True,
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Recipe:
     """One run, fully resolved."""
 
@@ -422,6 +453,7 @@ class Recipe:
     evaluation: EvaluationSection = field(default_factory=EvaluationSection)
     network: NetworkSection = field(default_factory=NetworkSection)
     checkpoint: CheckpointSection = field(default_factory=CheckpointSection)
+    guard: GuardSection = field(default_factory=GuardSection)
 
 
 def evaluation_rounds(recipe: Recipe) -> frozenset[int]:
@@ -514,7 +546,7 @@ def to_toml(recipe: Recipe) -> str:
 def run_id(recipe: Recipe) -> bytes:
     """Return 16 bytes that boards started separately from the same recipe agree on. What is each
     board's own matter (its data folder, script, threads, device, addresses, evaluations,
-    checkpoints) does not count."""
+    checkpoints, guard) does not count."""
     shared = portable(recipe)
     shared = replace(
         shared,
@@ -522,6 +554,7 @@ def run_id(recipe: Recipe) -> bytes:
         training=replace(shared.training, device="auto", deterministic=False),
         evaluation=EvaluationSection(),
         network=NetworkSection(),
+        guard=GuardSection(),
     )
     return hashlib.sha256(canonical_toml(shared).encode()).digest()[:16]
 

@@ -118,6 +118,7 @@ class LocalUpdate:
     consumable: bool = False  # delta may be written over: whoever made it has no further use for it
     corrected: bool = False  # every step followed the correction that was asked for
     last: bool = False  # of the run: nothing will be computed while it is exchanged
+    rested_s: float = 0.0  # wall seconds, of those that it took, in which the board spared itself
 
     @property
     def weight(self) -> int:

@@ -9,8 +9,9 @@ document as `bench -o` shows it, ${table} the table of a study or of the script 
 results, ${settings} the script's own settings, ${study_NAME} the table of the study NAME.json,
 ${table_1}, ${table_2}, ... those of "tables", ${count_1}, ... how many rows they have,
 ${output_1}, ... what commands printed, of "output", and ${paper_NAME_PART} a table that
-scripts/paper_NAME.py makes of papers/NAME.json, or its source. What was not recorded is said to be
-so.
+scripts/paper_NAME.py makes of papers/NAME.json, or its source, and ${rows_PAPER} the rows of
+docs/papers.md (scripts/papers.py), which is made of docs/papers.md.in. What was not recorded is
+said to be so.
 With --check nothing is written; the exit code is 1 when a page is not what this command writes.
 """
 
@@ -38,19 +39,22 @@ SCRIPTS = {  # whose `table` shows the results
     "gossip-runs": "gossip_runs",
     "low-precision": "low_precision_runs",
     "low-precision-long": "low_precision_runs",
+    "low-precision-resnet20": "low_precision_runs",
     "examples": "example_runs",
     "flower-examples": "flower_examples",
     "nlp": "text_runs",
     "rate-error": "rate_error",
     "scale-paper": "paper_table3",
 }
+OUTSIDE = {"papers": RESULTS.parent}  # pages that lie elsewhere
 _BENCHMARKS = {"mesh": mesh, "server": server, "codecs": run_codecs}
 
 
-def page(name: str, folder: Path = RESULTS) -> str:
+def page(name: str, folder: Path | None = None) -> str:
     """Return a page as its JSON and its template make it.
 
     Raises KeyError where the template asks for what there is not."""
+    folder = folder or OUTSIDE.get(name, RESULTS)
     template = string.Template((folder / f"{name}.md.in").read_text(encoding="utf-8"))
     file = folder / f"{name}.json"
     document = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
@@ -70,6 +74,8 @@ class Figures(Mapping[str, str]):
             if part == "source":
                 return source(document)
             return str(importlib.import_module(f"paper_{name}").TABLES[part](document))
+        if key.startswith("rows_"):
+            return str(importlib.import_module("papers").TABLES[key.removeprefix("rows_")]())
         if key == "source":
             return source(self._document)
         if key == "page":
@@ -136,8 +142,9 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="write nothing, tell which pages differ")
     options = parser.parse_args()
     differ = 0
-    for name in options.names or sorted(path.name.removesuffix(".md.in") for path in RESULTS.glob("*.md.in")):
-        path, text = RESULTS / f"{name}.md", page(name)
+    every = sorted([*OUTSIDE, *(path.name.removesuffix(".md.in") for path in RESULTS.glob("*.md.in"))])
+    for name in options.names or every:
+        path, text = OUTSIDE.get(name, RESULTS) / f"{name}.md", page(name)
         if path.exists() and path.read_text(encoding="utf-8") == text:
             continue
         differ += 1

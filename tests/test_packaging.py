@@ -1,15 +1,21 @@
 """The package: what a wheel carries, and that it runs where there is no compiler."""
 
 import json
+import lzma
 import os
 import re
 import subprocess
 import sys
 import tomllib
 import zipfile
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
+import yaml
+
+from edgegossip import __version__
+from edgegossip.fleet.image.boards import BOARDS
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -43,6 +49,30 @@ def test_everything_installed_is_pinned():
     pinned = {line.split("==")[0].lower().replace("_", "-") for line in pins}
     for group in [PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()]:
         assert names(group) <= pinned
+
+
+def test_the_changelog_has_this_version_as_keep_a_changelog_has_it():
+    text = (ROOT / "CHANGELOG.md").read_text()
+    versions = re.findall(r"^## \[([^]]+)\](?: - \d{4}-\d\d-\d\d)?$", text, re.MULTILINE)
+    assert versions[:2] == ["Unreleased", __version__], "a release takes what is under Unreleased"
+    assert len(versions) == len(re.findall(r"^## ", text, re.MULTILINE))
+    kinds = set(re.findall(r"^### (.+)$", text, re.MULTILINE))
+    assert kinds <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+
+
+def test_a_tag_has_the_notes_of_its_version(tmp_path):
+    """By the very lines of the workflow that makes the release."""
+    steps = yaml.safe_load((ROOT / ".github/workflows/wheels.yml").read_text())["jobs"]["release"]["steps"]
+    (script,) = [s["run"] for s in steps if "CHANGELOG.md" in s.get("run", "")]
+    (tmp_path / "dist").mkdir()
+    (tmp_path / "dist/edgegossip.whl").touch()
+    for name in ("CHANGELOG.md", "edgegossip"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    env = os.environ | {"GITHUB_REF_NAME": f"v{__version__}"}
+    subprocess.run(["bash", "-euc", script], cwd=tmp_path, env=env, check=True)
+    notes = (tmp_path / "notes.md").read_text()
+    assert "### Added" in notes and "### Security" in notes and "## [" not in notes
+    assert subprocess.run(["bash", "-euc", script], cwd=tmp_path, env=env | {"GITHUB_REF_NAME": "v9.9"}).returncode
 
 
 LOCKS = sorted((ROOT / "locks").glob("*.txt"))
@@ -99,6 +129,33 @@ def test_a_bill_of_materials_of_an_image(tmp_path):
     first = (tmp_path / "out.json").read_bytes()
     subprocess.run(command, check=True, capture_output=True, timeout=60)
     assert (tmp_path / "out.json").read_bytes() == first
+
+
+def test_a_repository_for_raspberry_pi_imager(tmp_path):
+    """Imager writes no card whose hash is not `extract_sha256`, and takes fields by these names."""
+    card = bytes(range(256)) * 4096
+    about = {"board": "raspberry-pi-zero-2-w", "debian": 13, "release": "0.2.0-abc", "epoch": 1767225600}
+    about |= {"sha256": sha256(card).hexdigest(), "size": len(card)}
+    (tmp_path / "base.img.json").write_text(json.dumps(about))
+    (tmp_path / "base.img.xz").write_bytes(lzma.compress(card))
+    (tmp_path / "base.img").write_bytes(card)
+    command = [sys.executable, ROOT / "scripts/imager.py", "https://boards.example/", "base.img.xz", "base.img"]
+    done = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, timeout=60)
+    packed, plain = json.loads(done.stdout)["os_list"]
+    assert packed["url"] == "https://boards.example/base.img.xz" and packed["devices"] == ["pi3-64bit"]
+    for found, file in ((packed, "base.img.xz"), (plain, "base.img")):
+        data = (tmp_path / file).read_bytes()
+        assert found["image_download_size"] == len(data)
+        assert found["image_download_sha256"] == sha256(data).hexdigest()
+        assert (found["extract_size"], found["extract_sha256"]) == (len(card), sha256(card).hexdigest())
+        # What doc/json-schema/os-list-schema.json of raspberrypi/rpi-imager asks of an entry.
+        texts = {"name", "description", "icon", "url", "extract_sha256", "release_date", "init_format"}
+        assert all(isinstance(found[key], str) for key in texts) and found["release_date"] == "2026-01-01"
+
+
+def test_imager_has_a_device_for_each_board_with_an_image():
+    text = (ROOT / "scripts/imager.py").read_text()
+    assert all(f'"{board}": "pi' in text for board in BOARDS)
 
 
 def without_tools(venv):

@@ -48,6 +48,7 @@ COMMANDS = {
         "image": _Entry("image", "Build and configure images of boards' cards"),
         "flash": _Entry("image", "Write an image to a card"),
         "doctor": _Entry("doctor", "Check this machine before it trains"),
+        "accept": _Entry("accept", "Measure all of a board, beside what was predicted"),
         "calibrate": _Entry("scale", "Measure this machine, for plan and scale"),
         "completion": _Entry("completion", "Let the shell complete commands and options"),
     },

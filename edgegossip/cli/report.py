@@ -4,14 +4,15 @@ the boards of a run are doing, now."""
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
 
-from edgegossip.cli.options import JSON, PLOTS, RUNS, TOGETHER, command
+from edgegossip.cli.options import JSON, RUNS, TOGETHER, command
 from edgegossip.options import REQUIRED, option
 from edgegossip.report.exports import Exports
+from edgegossip.report.style import Figures
 from edgegossip.types import EXIT_OK, EXIT_RUN, ConfigError
 from edgegossip.untrusted import printable
 
@@ -23,7 +24,7 @@ class Report:
     runs: tuple[Path, ...] = option(REQUIRED, argument=True, path="folder", exists=True, metavar="RUN...")
     exports: Exports
     together: bool = TOGETHER()
-    plots: bool = PLOTS()
+    figures: Figures
     verify: bool = option(False, "Print what contradicts in the run folders (docs/run-folder.md), and nothing else.")
     as_json: bool = JSON()
 
@@ -39,6 +40,7 @@ def report(options: Report) -> int:
       edgegossip report runs/20260102-030405-quickstart-gossip
       edgegossip report runs/*-table3-* --html table3.html
       edgegossip report RUN --trace trace.json --csv out
+      edgegossip report RUN --plot-format pdf --no-plot-titles
       edgegossip report pi-*/runs/* --together --html fleet.html
       edgegossip report runs/* --verify
 
@@ -58,7 +60,7 @@ def report(options: Report) -> int:
     else:
         for summary, view in zip(summaries, views, strict=True):
             # Plots are of one folder's records.
-            show(summary, view.folder, plots=options.plots and not options.together)
+            show(summary, view.folder, replace(options.figures, plots=options.figures.plots and not options.together))
     for written in write_exports(views, options.exports, page=not options.as_json):
         click.echo(written, err=options.as_json)
     return EXIT_OK

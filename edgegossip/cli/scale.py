@@ -11,8 +11,9 @@ from pathlib import Path
 
 import click
 
-from edgegossip.cli.options import JSON, OUTPUT, PLOTS, SETTINGS, chosen, command
+from edgegossip.cli.options import JSON, OUTPUT, SETTINGS, chosen, command
 from edgegossip.options import REQUIRED, option
+from edgegossip.report.style import Figures
 from edgegossip.types import HostError
 
 
@@ -88,7 +89,7 @@ class Scale:
     identity: Path | None = option(
         None, "With --follow: this board's folder of `edgegossip fleet add`.", path="folder", metavar="DIR"
     )
-    plots: bool = PLOTS()
+    figures: Figures
     as_json: bool = JSON()
 
 
@@ -207,6 +208,11 @@ class Calibrate:
     relay: bool = option(False, "With --serve: also measure to third machines when asked (doctor --matrix).")
     seconds: float = option(600.0, "With --serve: seconds until it ends.", flag="--for", low=0.1, high=31 * 86_400.0)
     recipe: str = option("cifar10-gossip", "Whose model is trained.")
+    profile: str | None = option(
+        None,
+        "A profile of devices/ or a file: what is measured here replaces what it says, the rest stays.",
+        metavar="NAME",
+    )
     settings: tuple[str, ...] = SETTINGS()
     as_json: bool = JSON()
 
@@ -220,6 +226,7 @@ def calibrate(options: Calibrate) -> int:
     Examples:
       edgegossip calibrate -o pi.toml
       edgegossip calibrate -o pi.toml --recipe elastiquant   as exact as it gets for its model
+      edgegossip calibrate -o nano.toml --profile jetson-nano   keeps what is not measured: its GPU
       edgegossip calibrate --serve 7733                         on another board, and on this one:
       edgegossip calibrate -o pi.toml --peer 192.168.1.20:7733
 
@@ -241,11 +248,14 @@ def calibrate(options: Calibrate) -> int:
     link = link_test.measure(*link_test.parse_address(options.peer)) if options.peer else None
     from edgegossip import recipe as recipes
     from edgegossip.lab.scale.calibrate import calibrate as measure
-    from edgegossip.lab.scale.devices import to_toml
+    from edgegossip.lab.scale.calibrate import replaced
+    from edgegossip.lab.scale.devices import load_device, to_toml
 
+    known = None if options.profile is None else load_device(options.profile)
     loaded = recipes.load(options.recipe, options.settings)
     name = options.name or (options.output.stem if options.output else "this-machine")
     profile = measure(name, loaded, link, lambda text: click.echo(f"measuring: {text}", err=True))
+    profile = profile if known is None else replaced(known, profile)
     if options.output:
         try:
             options.output.write_text(to_toml(profile), encoding="utf-8")

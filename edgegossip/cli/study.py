@@ -9,8 +9,9 @@ from pathlib import Path
 
 import click
 
-from edgegossip.cli.options import JSON, OUTPUT, PLOTS, SETTINGS, chosen, command
+from edgegossip.cli.options import JSON, OUTPUT, SETTINGS, chosen, command
 from edgegossip.options import REQUIRED, option
+from edgegossip.report.style import Figures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +47,7 @@ class Study:
         high=1.0,
     )
     skip_invalid: bool = option(False, "Leave out combinations that cannot run, instead of stopping.")
-    plots: bool = PLOTS()
+    figures: Figures
     as_json: bool = JSON()
 
 

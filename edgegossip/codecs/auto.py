@@ -8,6 +8,7 @@ travels. Where nobody asks for bytes, as for `error`, the error is fixed.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -16,10 +17,12 @@ from typing_extensions import override
 from edgegossip.codecs.base import Body, Codec, Ctx, StatelessCodec
 from edgegossip.codecs.per_tensor import PerTensor
 from edgegossip.codecs.registry import Family, Param, check_fields
-from edgegossip.codecs.stepped import DeadZone, Dither, Stepped
+from edgegossip.codecs.stepped import DeadZone, Dither, Stepped, require_bytes
 from edgegossip.layout import Layout
 from edgegossip.types import ConfigError, Vec
 
+_LEAST_BITS = 1 / 4  # a value of dither: what stays must not be all noise
+_LEAST_BYTES = 64
 NOMINAL_ERROR = 0.5  # where nobody asks for bytes; the averaging rate of gossip follows from it
 
 
@@ -53,8 +56,18 @@ class Auto(StatelessCodec):
         return not self.error
 
     @override
+    def init(self, layout: Layout) -> Layout:
+        require_bytes(self, layout)
+        return layout
+
+    def least_bytes(self, layout: Layout) -> int:
+        """Return the fewest bytes of a message about such a model, whatever is asked for."""
+        bits = DeadZone.least_bits if self.repaired else _LEAST_BITS
+        return max(_LEAST_BYTES, math.ceil(bits * layout.size / 8))
+
+    @override
     def encode(self, x: Vec, state: Layout, ctx: Ctx) -> tuple[Body, Layout]:
-        limits = [limit for limit in (self.bytes, ctx.bytes) if limit]
+        limits = [max(limit, self.least_bytes(state)) for limit in (self.bytes, ctx.bytes) if limit]
         return self._at(min(limits, default=0)).encode(x, state, ctx)
 
     @override

@@ -7,8 +7,9 @@ the caller passes in and gets back.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from typing_extensions import override
 
@@ -59,7 +60,8 @@ class Codec(Protocol[S]):
         rebuilds a codec that decodes this one's bodies."""
 
     def init(self, layout: Layout) -> S:
-        """Return the state before the first message."""
+        """Return the state before the first message. Raises ConfigError where the codec can say
+        next to nothing of such a model."""
 
     def encode(self, x: Vec, state: S, ctx: Ctx) -> tuple[Body, S]:
         """Encode float32[layout.size]; the body and the next state. Neither x nor `state` is
@@ -90,3 +92,11 @@ class StatelessCodec(Codec[Layout]):
     @override
     def init(self, layout: Layout) -> Layout:
         return layout
+
+
+def inside(codec: Codec[Any]) -> Iterator[Codec[Any]]:
+    """Yield a codec, and those that it wraps: `codec` of one, `codecs` of a choice."""
+    yield codec
+    for inner in (getattr(codec, "codec", None), *getattr(codec, "codecs", ())):
+        if inner is not None:
+            yield from inside(inner)

@@ -23,7 +23,6 @@ model, learning rate included.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
@@ -31,7 +30,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from typing_extensions import override
 
-from edgegossip.codecs.base import Body, Codec, Ctx
+from edgegossip.codecs.base import Body, Codec, Ctx, inside
 from edgegossip.codecs.checks import add_own, all_finite, chunks, require_sound
 from edgegossip.codecs.levels import normal_variance
 from edgegossip.codecs.registry import Family, Param, check_fields
@@ -64,7 +63,7 @@ class ErrorFeedback(Codec[FeedbackState[S]], Generic[S]):
 
     def __post_init__(self) -> None:
         check_fields(self, "error-feedback", (_DECAY,))
-        for codec in _with_all_inside(self.codec):
+        for codec in inside(self.codec):
             if fault := _fault(codec, self.decay):
                 raise ConfigError(f"codec error-feedback: {codec.name} {fault}")
 
@@ -105,14 +104,6 @@ class ErrorFeedback(Codec[FeedbackState[S]], Generic[S]):
     def check(self, body: Body, layout: Layout) -> None:
         """Raises DecodeError unless it can be decoded."""
         require_sound(self.codec, body, layout)
-
-
-def _with_all_inside(codec: Codec[Any]) -> Iterator[Codec[Any]]:
-    """A codec, and those that it wraps: `codec` of one, `codecs` of a choice."""
-    yield codec
-    for inner in (getattr(codec, "codec", None), *getattr(codec, "codecs", ())):
-        if inner is not None:
-            yield from _with_all_inside(inner)
 
 
 def _fault(codec: Codec[Any], decay: float) -> str:

@@ -31,7 +31,6 @@ from edgegossip.types import ConfigError, DecodeError, UsageError, Vec
 _LENGTH = struct.Struct("<I")
 _ENTRY = struct.Struct("<HH")  # wire id, bytes of parameters
 _MAX_CODECS = 8
-_LEAST_BYTES = 64  # of a run whose codec is told how many bytes it may take
 
 Choose = Callable[[TensorSpec], int]  # index into the codecs
 
@@ -133,7 +132,7 @@ class PerTensor(Codec[PerTensorState]):
         for k in sorted(range(len(state.runs)), key=lambda k: not state.runs[k].codec):
             run, own = state.runs[k], replace(ctx, key=tensor_key(ctx.key, k), bytes=None)
             if left is not None and not run.codec:
-                own = replace(own, bytes=max(_LEAST_BYTES, left * run.layout.size // max(1, values)))
+                own = replace(own, bytes=max(1, left * run.layout.size // max(1, values)))
             bodies[k], states[k] = self.codecs[run.codec].encode(run.of(x), state.states[k], own)
             if left is not None and run.codec:
                 left -= memoryview(bodies[k]).nbytes

@@ -18,8 +18,8 @@ from 3 on, so ||x' - x|| <= ||x||. Biased, for error feedback and differences.
 The step of a tensor with deviation s (about zero) is `step` (s / that of all)^`allocation`, in
 eighths of an octave: 0 is one step for all, 1 the same relative error in every tensor. Exactly one
 of three parameters says how fine it is: `error`, the relative error ||x' - x|| / ||x||; `bytes`,
-that a body never exceeds; or `step`. A step is at least 2^-21 of the largest value, which is then
-at most so many steps.
+that a body never exceeds, and that must hold more than noise; or `step`. A step is at least 2^-21
+of the largest value, which is then at most so many steps.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from edgegossip.codecs.keys import tensor_key
 from edgegossip.codecs.registry import Family, Param, check_fields, without_params
 from edgegossip.layout import Layout
 from edgegossip.native import coding, quantise, stepped
-from edgegossip.types import ConfigError, DecodeError, UsageError, Vec
+from edgegossip.types import ConfigError, DecodeError, Vec
 
 _DEFAULT_ERROR = 0.25
 _SMALLEST_STEP = 2.0**-126  # its reciprocal is finite
@@ -48,6 +48,7 @@ _FULL = 0.98  # of the bytes that were asked for
 _TRIES = 12
 _ENCODINGS = 6
 _MOST_EIGHTHS = 96
+_HEAD = 24  # bytes: step, flags, means and a table
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,7 @@ class Stepped(StatelessCodec):
     name: ClassVar[str]
     wire_id: ClassVar[int]
     dithered: ClassVar[bool]
+    least_bits: ClassVar[float]  # a value, of `bytes`: with fewer the error is beyond what `error` may ask for
 
     def __post_init__(self) -> None:
         check_fields(self, self.name, PARAMS)
@@ -85,6 +87,16 @@ class Stepped(StatelessCodec):
             )
         if not given:
             object.__setattr__(self, "error", _DEFAULT_ERROR)
+
+    @override
+    def init(self, layout: Layout) -> Layout:
+        require_bytes(self, layout)
+        return layout
+
+    def least_bytes(self, layout: Layout) -> int:
+        """Return the fewest `bytes` that hold something of such a model."""
+        own = len(layout.tensors) if self.allocation else 0
+        return _HEAD + own + math.ceil(self.least_bits * layout.size / 8)
 
     @override
     def encode(self, x: Vec, state: Layout, ctx: Ctx) -> tuple[Body, Layout]:
@@ -159,9 +171,8 @@ class Stepped(StatelessCodec):
         return search.now
 
     def _within(self, x: Vec, layout: Layout, scale: Scale, key: int | None) -> Body:
-        """The body with about the smallest step that `bytes` hold. Raises UsageError where none
-        fits."""
-        body = best = stepped.encode(x, layout.offsets, layout.columns, key, 0.0, scale.eighths)  # of zeros
+        """The body with about the smallest step that `bytes` hold."""
+        best = stepped.encode(x, layout.offsets, layout.columns, key, 0.0, scale.eighths)  # of zeros
         step = math.sqrt(scale.squares / scale.weight) if scale.squares else 0.0
         target = 8.0 * (self.bytes - len(best))
         for _ in range(_ENCODINGS):
@@ -175,10 +186,6 @@ class Stepped(StatelessCodec):
                 break
             # The estimate was off by as much as it will be next time.
             target = max(target + 8.0 * (self.bytes - len(body)) - 0.004 * abs(target), -64.0)
-        if len(best) > self.bytes:
-            raise UsageError(
-                f"codec {self.name}: bytes = {self.bytes} do not hold a message of this model; allow {len(body)} or more"
-            )
         return best
 
     def _step_for_bits(self, x: Vec, layout: Layout, scale: Scale, first: float, target: float) -> float:
@@ -192,6 +199,17 @@ class Stepped(StatelessCodec):
                 return step
             search.tell((target - bits) / max(target, 64.0))
         return search.high if search.high < math.inf else search.now
+
+
+def require_bytes(codec: Any, layout: Layout) -> None:
+    """Raise ConfigError where the `bytes` of a codec are fewer than its `least_bytes`: boards would
+    send each other next to nothing, in every round."""
+    least = codec.least_bytes(layout)
+    if 0 < codec.bytes < least:
+        raise ConfigError(
+            f"codec {codec.name}: bytes = {codec.bytes} hold next to nothing of {layout.size:,} values; "
+            f"the smallest that do are {least}"
+        )
 
 
 class _Search(Iterator[float]):
@@ -242,6 +260,7 @@ class Dither(Stepped):
     name: ClassVar[str] = "dither"
     wire_id: ClassVar[int] = 17
     dithered: ClassVar[bool] = True
+    least_bits: ClassVar[float] = 1 / 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +270,7 @@ class DeadZone(Stepped):
     name: ClassVar[str] = "deadzone"
     wire_id: ClassVar[int] = 18
     dithered: ClassVar[bool] = False
+    least_bits: ClassVar[float] = 1 / 32
 
 
 PARAMS = (

@@ -318,7 +318,7 @@ class NodeEngine:
         self._alone_since_s = self._now_s - self._peers.gone_for_s(self._now_s)
         self.view, self._limits = view, wire.Limits.of(view.layout, self.algorithm.bodies)
         if codecs.leaves_rate(view.codec):
-            self._rates = rates_for(view.codec, view.layout.size, self.algorithm.says)
+            self._rates = rates_for(view.codec, view.layout, self.algorithm.says)
         if event.state is not None:
             self.state = self.algorithm.resume(event.state, view)
         elif event.x is not None:

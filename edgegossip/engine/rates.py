@@ -46,13 +46,12 @@ from typing import Any
 from edgegossip import codecs
 from edgegossip.codecs.base import Codec
 from edgegossip.gossip.base import Says
+from edgegossip.layout import Layout
 from edgegossip.types import NodeId
 
 COARSEST = 0.8  # error of a repaired message, which the averaging rate has to bear, too
 FIRST_BITS = 1.0  # a value, before anything is measured
-_LEAST_BITS = {Says.REPAIRED: 1 / 32, Says.UPDATES: 1 / 4, Says.MODELS: 1 / 4}  # what stays must not be all noise
 _MOST_BITS = 8.0
-_LEAST_BYTES = 64  # that hold a message of nothing
 _GROWTH = 2.0  # in a round, at most
 _DEAD_BAND = 1.1  # a smaller change is none
 _HEADROOM = 0.9  # of the seconds that are allowed: within the dead band they are kept
@@ -73,7 +72,8 @@ class Goal:
 
     values: int  # of the model
     says: Says
-    most_bytes: int = 0  # of a message; 0: as many as pay
+    least_bytes: int = 1  # of a message, whatever the links allow
+    most_bytes: int = 0  # 0: as many as pay
     seconds: float = 0.0  # that a round's messages may be under way; 0: as many as pay
 
 
@@ -241,12 +241,12 @@ class Rates:
         return 1.0 + squared / (1.0 - squared) / BEARS[Says.REPAIRED]
 
     def _held(self, size: float) -> float:
-        values = self.goal.values
-        most = min(_MOST_BITS * values / 8, self.goal.most_bytes or math.inf)
-        return min(max(size, _LEAST_BITS[self.goal.says] * values / 8, _LEAST_BYTES), max(most, _LEAST_BYTES))
+        least = self.goal.least_bytes
+        most = min(_MOST_BITS * self.goal.values / 8, self.goal.most_bytes or math.inf)
+        return min(max(size, least), max(most, least))
 
 
-def rates_for(codec: Codec[Any], values: int, says: Says) -> Rates | None:
+def rates_for(codec: Codec[Any], layout: Layout, says: Says) -> Rates | None:
     """Return the control of a board's rates, where the codec of its messages leaves them to it;
     else None."""
     if not codecs.leaves_rate(codec):
@@ -254,4 +254,6 @@ def rates_for(codec: Codec[Any], values: int, says: Says) -> Rates | None:
     from edgegossip.codecs import auto  # here: a board has in memory what its run needs
 
     wanted = auto.chosen(codec)
-    return None if wanted is None else Rates(Goal(values, says, wanted.bytes, wanted.seconds))
+    if wanted is None:
+        return None
+    return Rates(Goal(layout.size, says, wanted.least_bytes(layout), wanted.bytes, wanted.seconds))

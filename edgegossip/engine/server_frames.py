@@ -282,7 +282,7 @@ class Uplink:
         self.channel, self._board = channel, board
         self.state = channel.codec.init(channel.layout)
         self.sequence = 0
-        self.rates = rates_for(channel.codec, channel.layout.size, Says.UPDATES)
+        self.rates = rates_for(channel.codec, channel.layout, Says.UPDATES)
         self.control: Vec | None = None
         self._of_all: Vec | None = None  # as it came with the model of the round
 

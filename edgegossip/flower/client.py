@@ -428,6 +428,7 @@ class Board:
                 correction = self._uplink.correction(self._replica.control)
                 more = () if correction is None else (correction,)
                 update = self.workload.local_update(x, self.round, *more)
+                clock.charge("wait", update.rested_s)
             update = self._uplink.with_rate(update, time.monotonic() - since_s)
             del x, more, correction  # so may what comes next
             content = self._encoded(update, crc, aux, clock)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
-from typing import Annotated, Any, TypeAlias, cast
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 
@@ -42,11 +42,16 @@ def on_probe(codec: Codec[Any], values: int) -> Codec[Any]:
     Example:
         eta = default_eta(on_probe(codec, layout.size))
     """
-    budget = getattr(codec, "bytes", 0)
-    if not budget:
-        return codec
-    scaled: Codec[Any] = replace(cast("Any", codec), bytes=max(1, round(budget * _PROBE.size / values)))
-    return scaled
+    own: Any = codec
+    found = codec
+    if budget := getattr(own, "bytes", 0):
+        share = round(budget * _PROBE.size / max(1, values))
+        found = replace(own, bytes=min(max(own.least_bytes(_PROBE), share), 8 * _PROBE.size))
+    elif hasattr(own, "codecs"):
+        found = replace(own, codecs=tuple(on_probe(inner, values) for inner in own.codecs))
+    elif hasattr(own, "codec"):
+        found = replace(own, codec=on_probe(own.codec, values))
+    return found
 
 
 def default_eta(codec: Codec[Any]) -> float:
@@ -113,10 +118,7 @@ def _measured_with_memory(codec: Any) -> float:
 
 
 def _measured(codec: Any) -> float:
-    try:
-        kept = max(_kept(codec, _draw(1).standard_normal(_PROBE.size, np.float32)), 0.0)
-    except UsageError:  # no room for a message
-        return SMALLEST
+    kept = max(_kept(codec, _draw(1).standard_normal(_PROBE.size, np.float32)), 0.0)
     if kept >= NEARLY_EXACT:
         rate = 1.0
     else:

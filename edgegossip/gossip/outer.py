@@ -246,8 +246,12 @@ def require_agreement(optimizer: OuterOptimizer, topology: Topology) -> None:
 
     if holds(optimizer.momentum):
         return
-    best = next((m for m in range(int(100 * optimizer.momentum), -1, -1) if holds(m / 100)), None)
-    cure = "outer.lr must be lower there" if best is None else f"at most {best / 100:g} holds there"
+    tenth = next((m for m in range(int(10 * optimizer.momentum), -1, -1) if holds(m / 10)), None)
+    if tenth is None:
+        cure = "outer.lr must be lower there"
+    else:
+        best = next(m for m in range(10 * tenth + 9, 10 * tenth - 1, -1) if holds(m / 100))
+        cure = f"at most {best / 100:g} holds there"
     raise ConfigError(
         f"outer.momentum = {optimizer.momentum:g} of {optimizer.kind} drives boards apart on topology {topology.name!r}: {cure}"
     )

@@ -17,7 +17,9 @@ from edgegossip.types import ConfigError
 
 def require_doubly_stochastic(name: str, view: NodeView) -> None:
     """Raise ConfigError unless rows and columns of W sum to 1 in every round."""
-    cure = f"use an undirected one with metropolis weights or one of: {_those_with(is_doubly_stochastic, view)}"
+    cure = (
+        f"use an undirected one with metropolis weights or one of: {_those_with(is_doubly_stochastic, view.topology.n)}"
+    )
     _in_every_round(name, view.topology, is_doubly_stochastic, "rows and columns", cure)
 
 
@@ -32,7 +34,7 @@ def require_symmetric(
     if _first_without(topology, _doubly_and_symmetric) is not None:  # type: ignore[arg-type]
         raise ConfigError(
             f"{name} needs symmetric weights whose rows sum to 1, and those of topology {topology.name!r} are not; use "
-            f"metropolis weights and one of: {_those_with(_doubly_and_symmetric, view)}; {directed}"
+            f"metropolis weights and one of: {_those_with(_doubly_and_symmetric, view.topology.n)}; {directed}"
         )
 
 
@@ -48,7 +50,7 @@ def require_undirected(name: str, view: NodeView) -> None:
     if _first_without(topology, _goes_both_ways) is not None:  # type: ignore[arg-type]
         raise ConfigError(
             f"{name} averages in pairs and needs an undirected graph, which topology {topology.name!r} is not; "
-            f"use one of: {_those_with(_goes_both_ways, view)}"
+            f"use one of: {_those_with(_goes_both_ways, view.topology.n)}"
         )
 
 
@@ -101,9 +103,9 @@ def _first_without(topology: Any, holds: Callable[[Matrix], bool]) -> int | None
     return next((r for r in range(topology.period) if not holds(topology.matrix(r))), None)
 
 
-def _those_with(holds: Callable[[Matrix], bool], view: NodeView) -> str:
-    """Return the names of topologies whose weights for so many nodes are so in every round."""
-    n = view.topology.n
+@lru_cache(maxsize=256)
+def _those_with(holds: Callable[[Matrix], bool], n: int) -> str:
+    """Return the names of topologies whose weights for n nodes are so in every round."""
     rules = [name for name in topologies.names() if name != "file"]
     return ", ".join(name for name in rules if _first_without(topologies.get(name, n), holds) is None)
 

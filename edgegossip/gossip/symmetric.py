@@ -380,7 +380,7 @@ class Symmetric(Scheme[Mixing]):
     def init(self, x: Vec, ctx: RoundContext) -> Mixing:
         x = x.copy()
         start = np.zeros_like(x) if self.zero_start else x
-        eta = self.eta or self.publisher.rate(on_probe(ctx.view.codec, len(x)))
+        eta = self.eta or self.publisher.rate(on_probe(ctx.view.codec, len(x) // self.fragments))
         return Mixing(x, self.publisher.init(start, ctx), start, zlib.crc32(start.data) + 1, eta)
 
     @override

@@ -1,14 +1,15 @@
 """`convert(model)`: the layers of a model become int8 layers.
 
-Parameters stay the same objects, so an optimizer made before still trains them; only a batchnorm
-becomes another layer, whose v is new (gamma and beta, too, where it had no weight and bias): such
-an optimizer does not know it and leaves it as it is. Norms whose statistics need more than 8 bits
-are replaced, with a notice: batchnorm by Range EvoNorm (its scale and shift become gamma and beta;
-a ReLU that follows it in an nn.Sequential goes, because the norm contains its activation),
-EvoNorm-S0 by the same (same parameters), nn.LayerNorm by range layer norm (same parameters). What
-is frozen stays frozen, and hooks go over to the layer in their module's place. Layers that cannot
-be converted stay as they are and are named. A module at several places of the model is one module
-afterwards, too, and is named at each.
+Parameters stay the same objects, so an optimizer made before still trains them. Batch norm and
+group norm stay what they are, on int8 values. Replaced are, with a notice, EvoNorm-S0 by Range
+EvoNorm and nn.LayerNorm by range layer norm, with the same parameters. With `norms = "range"`
+batch norm is replaced, too, by Range EvoNorm, which is faster: its scale and shift become gamma and
+beta, and a ReLU that follows it in an nn.Sequential goes, because the norm contains its activation.
+That is another layer, whose v is new (gamma and beta, too, where it had no weight and bias): an
+optimizer made before does not know it and leaves it as it is. What is frozen stays frozen, and
+hooks go over to the layer in their module's place. Layers that cannot be converted stay as they are
+and are named. A module at several places of the model is one module afterwards, too, and is named
+at each.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from torch import nn
 from edgegossip.int8 import attention, layers, memory, norms
 from edgegossip.types import ConfigError
 
+NORMS = ("keep", "range")
 _LARGEST_SUM = 65536  # values of a group that a sum of int8 products can span in an int32
 _LARGEST_HEAD = 16384  # features of a head, of which differences of scores fit into an int32
 _HARMLESS = (nn.Identity, nn.Flatten, nn.Dropout, nn.Dropout2d, nn.Unflatten)
@@ -67,15 +69,16 @@ class ConversionNotice(UserWarning):
     """Warns that `convert` replaced a norm, or left a layer in fp32."""
 
 
-def convert(model: nn.Module, dw: int = 16) -> nn.Module:
+def convert(model: nn.Module, dw: int = 16, norms: str = "keep") -> nn.Module:
     """Change the layers of `model` in place, and return it (another module only if `model` itself
-    is a batchnorm layer).
+    is a batchnorm layer that is replaced).
 
-    `dw` is the bits of the gradients that weight gradients are made of: 16, or 8, which is faster
-    on some machines and coarser; a model that is converted already gets the new one. Make the
-    optimizer afterwards, where there are batchnorm layers. Warns with `ConversionNotice`;
-    `conversion(model)` says the same in full, also of what an earlier call replaced. Raises
-    ConfigError for another `dw`.
+    `norms = "range"` replaces batch norm by Range EvoNorm, see above. `dw` is the bits of the
+    gradients that weight gradients are made of: 16, or 8, which is faster on some machines and
+    coarser; a model that is converted already gets the new one. Make the optimizer afterwards,
+    where batchnorm layers are replaced. Warns with `ConversionNotice`; `conversion(model)` says the
+    same in full, also of what an earlier call replaced. Raises ConfigError for another `dw` or
+    `norms`.
 
     Example:
         model = edgegossip.int8.convert(model)
@@ -83,7 +86,9 @@ def convert(model: nn.Module, dw: int = 16) -> nn.Module:
     """
     if dw not in (8, 16):
         raise ConfigError(f"dw = {dw!r}: weight gradients are made of 8 or 16 bits (choices: 16, 8)")
-    plan = _Plan()
+    if norms not in NORMS:
+        raise ConfigError(f"norms = {norms!r}: batch norm is kept or replaced (choices: {', '.join(NORMS)})")
+    plan = _Plan(norms == "range")
     model = _planned(model, "", None, (), plan)
     _carry_out(plan)
     layers.fuse_conv_norms(model)
@@ -110,6 +115,7 @@ class _Plan:
     """What becomes of a model. Nothing is changed while it is made: a module may stand at several
     places, with another neighbour at each, and all of them must see what it was."""
 
+    replaces_batchnorm: bool
     int8: list[str] = field(default_factory=list)
     replaced: list[tuple[str, str]] = field(default_factory=list)
     dropped: list[str] = field(default_factory=list)
@@ -118,6 +124,10 @@ class _Plan:
     classes: dict[nn.Module, type[nn.Module]] = field(default_factory=dict)  # modules that get another class
     instead: dict[nn.Module, nn.Module] = field(default_factory=dict)  # of a replaced module: one, at all these places
     moves: list[tuple[nn.Module, str, nn.Module]] = field(default_factory=list)  # parent, key, who is to stand there
+
+    def makes_evonorm_of(self, module: nn.Module | None) -> bool:
+        """Whether this is a batch norm that is replaced."""
+        return self.replaces_batchnorm and type(module) is nn.BatchNorm2d and _batchnorm_problem(module) is None
 
 
 def _shortened(names: list[str]) -> str:
@@ -139,7 +149,7 @@ def _planned(
         _recall(module, shown, plan)
     elif problem is not None:
         plan.fp32.append((shown, problem))
-    elif type(module) is nn.ReLU and type(before) is nn.BatchNorm2d and _target(before)[1] is None:
+    elif type(module) is nn.ReLU and plan.makes_evonorm_of(before):
         plan.dropped.append(shown)
         return _instead(module, _nothing_for, plan)
     elif target is None:
@@ -147,9 +157,9 @@ def _planned(
     else:
         plan.int8.append(shown)
         was = _REPLACED.get(type(module))
-        if was is not None:
+        if was is not None and (plan.replaces_batchnorm or type(module) is not nn.BatchNorm2d):
             plan.replaced.append((shown, was))
-        if type(module) is nn.BatchNorm2d:
+        if plan.makes_evonorm_of(module) and isinstance(module, nn.BatchNorm2d):
             return _instead(module, _evonorm_of, plan)
         plan.classes[module] = target
     return module
@@ -187,7 +197,7 @@ def _instead(module: _M, make: Callable[[_M], nn.Module], plan: _Plan) -> nn.Mod
 
 def _carry_out(plan: _Plan) -> None:
     for module, target in plan.classes.items():
-        if type(module) in _REPLACED:
+        if type(module) in _REPLACED and type(module) is not nn.BatchNorm2d:
             module.__dict__[_WAS] = _REPLACED[type(module)]
         module.__class__ = target
     for old, new in plan.instead.items():
@@ -289,7 +299,8 @@ _TARGETS: tuple[tuple[type[nn.Module], type[nn.Module], Callable[..., str | None
     (nn.Embedding, layers.Embedding, _embedding_problem),
     (norms.RangeEvoNorm, layers.RangeEvoNorm, _none),
     (norms.EvoNormS0, layers.RangeEvoNorm, _none),
-    (nn.BatchNorm2d, layers.RangeEvoNorm, _batchnorm_problem),
+    (nn.BatchNorm2d, layers.BatchNorm2d, _batchnorm_problem),
+    (nn.GroupNorm, layers.GroupNorm, _none),
     (norms.RangeLayerNorm, layers.RangeLayerNorm, _layernorm_problem),
     (nn.LayerNorm, layers.RangeLayerNorm, _layernorm_problem),
     (attention.DotProductAttention, layers.DotProductAttention, _none),

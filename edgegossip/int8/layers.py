@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from torch.nn.modules import module as torch_module
 from typing_extensions import override
 
-from edgegossip.int8 import attention, functional, norms
-from edgegossip.int8.tensor import refuse_recording
+from edgegossip.int8 import attention, exact_norms, functional, norms
+from edgegossip.int8.tensor import quantise_maps, refuse_recording
 from edgegossip.types import UsageError
 
 Pair = tuple[int, int]
@@ -92,6 +92,22 @@ class RangeEvoNorm(norms.RangeEvoNorm):
     @override
     def forward(self, y: Tensor) -> Tensor:
         return norms.range_evonorm(y, *self.norm_parameters(), self.groups)
+
+
+class BatchNorm2d(nn.BatchNorm2d):
+    """Takes int8 or float32, gives int8."""
+
+    @override
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(quantise_maps(input))
+
+
+class GroupNorm(nn.GroupNorm):
+    """Takes int8 or float32, gives int8; of float32 that are no maps, torch's."""
+
+    @override
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(quantise_maps(input) if input.dim() == 4 else input)
 
 
 class RangeLayerNorm(norms.RangeLayerNorm):
@@ -235,16 +251,16 @@ def conv_norm(conv: nn.Module, after: nn.Module, x: Tensor) -> Tensor:
 
     An int8 convolution and a Range EvoNorm that nobody looks between are computed in one step:
     sample by sample, while the convolution's result is in the cache, and with one step of the
-    backward pass. The bits are those of the two layers."""
-    if (
-        type(conv) is Conv2d
-        and type(after) is RangeEvoNorm
-        and torch.is_grad_enabled()
-        and _is_bare(conv)
-        and _is_bare(after)
-        and not _has_any_global_hook()
-    ):
-        return norms.conv_range_evonorm(x, conv.convolution(), after.norm_parameters(), after.groups)
+    backward pass. The bits are those of the two layers. A batch norm in evaluation mode becomes
+    part of the convolution's weights, which saves its result one rounding."""
+    if type(conv) is Conv2d and _is_bare(conv) and _is_bare(after) and not _has_any_global_hook():
+        with_gradients, own = torch.is_grad_enabled(), conv.convolution()
+        if type(after) is RangeEvoNorm and with_gradients:
+            return norms.conv_range_evonorm(x, own, after.norm_parameters(), after.groups)
+        if type(after) is BatchNorm2d and not (with_gradients or after.training):
+            weights = exact_norms.folded(own.weight, own.bias, after)
+            if weights is not None:
+                return functional.conv2d(x, *own._replace(weight=weights[0], bias=weights[1]))
     made: Tensor = after(conv(x))
     return made
 
@@ -281,10 +297,11 @@ def is_int8(module: nn.Module) -> bool:
 
 
 def fuse_conv_norms(model: nn.Module) -> None:
-    """Make a `Sequential` of every nn.Sequential that has a convolution before a Range EvoNorm."""
+    """Make a `Sequential` of every nn.Sequential that has a convolution before a Range EvoNorm or a
+    batch norm."""
     for module in model.modules():
         if type(module) is nn.Sequential:
             parts = list(module._modules.values())
             pairs = itertools.pairwise(parts)
-            if any(type(a) is Conv2d and type(b) is RangeEvoNorm for a, b in pairs):
+            if any(type(a) is Conv2d and type(b) in (RangeEvoNorm, BatchNorm2d) for a, b in pairs):
                 module.__class__ = Sequential

@@ -243,6 +243,9 @@ class _QdqLayer(nn.Module):
             return F.relu(x)
         if issubclass(self.kind, layers.RangeEvoNorm):
             return _range_evonorm(layer, x)
+        if issubclass(self.kind, layers.BatchNorm2d):
+            running = layer.running_mean, layer.running_var
+            return F.batch_norm(x, *running, self.weight, self.bias, layer.running_mean is None, 0.0, layer.eps)
         plain: Any = self.kind.__mro__[1]  # the float32 class that the int8 one is made of
         y: Tensor = plain.forward(layer, x)
         return y

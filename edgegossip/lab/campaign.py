@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
 
 from edgegossip.lab.results import Result, ResultStore, read_results
+from edgegossip.report.style import Figures
 from edgegossip.telemetry.machine import result_source
 from edgegossip.types import EXIT_DEGRADED, EXIT_OK, EdgegossipError, HostError, Round, UsageError
 
@@ -57,9 +58,9 @@ class Campaign(ABC, Generic[C]):
     WHAT: ClassVar[str]  # what people call such work
     FOLDER: ClassVar[str]  # what they call its folder
 
-    def __init__(self, folder: Path, cases: Sequence[C], plots: bool, say: Say, warn: Say) -> None:
+    def __init__(self, folder: Path, cases: Sequence[C], figures: Figures, say: Say, warn: Say) -> None:
         """`say` gets progress and the table, line by line; `warn` what went wrong."""
-        self.folder, self.cases, self.plots, self.say, self.warn = folder, cases, plots, say, warn
+        self.folder, self.cases, self.figures, self.say, self.warn = folder, cases, figures, say, warn
         self.results: dict[str, Result] = {}  # by the case's key, also of cases that are not asked for
 
     def run(self, *, show: bool = True) -> tuple[dict[str, Any], int]:
@@ -130,7 +131,7 @@ class Campaign(ABC, Generic[C]):
         say(self.text(document))
         for failure in self.failures(document):
             self.warn(failure)
-        if self.plots:
+        if self.figures.plots:
             try:
                 for path in self.draw(document):
                     say(f"plot {path}")

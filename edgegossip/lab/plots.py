@@ -1,8 +1,9 @@
 """The figures of a campaign, drawn with matplotlib, which is imported here and nowhere else in lab.
 
 `panels` draws what depends on something, problem by problem. The others show where time and bytes
-go: `stacked_bars`, `speedups`, `losses`, `timelines` and `traffic`. Each writes one PNG and returns
-its path. `require_matplotlib` (report/plots.py) says what to install where this cannot be imported.
+go: `stacked_bars`, `speedups`, `losses`, `timelines` and `traffic`. Each writes one file, of the
+kind that its name ends with, and returns its path; an empty title is none. `require_matplotlib`
+(report/plots.py) says what to install where this cannot be imported.
 """
 
 from __future__ import annotations
@@ -24,14 +25,15 @@ from matplotlib.ticker import EngFormatter, FuncFormatter, LogFormatter, LogLoca
 from edgegossip.report.draw import (
     INK,
     MUTED,
-    PALETTE,
-    STYLE,
-    class_colors,
     legend_columns,
     legend_text,
     new_figure,
+    part_style,
     save,
+    scheme_colors,
+    share_limits,
 )
+from edgegossip.report.style import MATPLOTLIB
 from edgegossip.report.units import printable
 
 Point: TypeAlias = tuple[float, float]
@@ -41,7 +43,6 @@ _LINES: tuple[Any, ...] = ("-", "--", ":", "-.", (0, (5, 1)), (0, (1, 1)), (0, (
 _WIDTH_IN, _HEIGHT_IN = 4.2, 3.4  # of a panel
 _COLUMNS = 3
 _LEGEND_LETTERS = 130  # in a line below the panels
-_EDGE: dict[str, Any] = {"edgecolor": "white", "linewidth": 0.6}
 
 
 # -- panels
@@ -76,10 +77,10 @@ def panels(
     point where those are few, "lines" have none."""
     names = [list(dict.fromkeys(words)) for words in zip(*((s.panel, s.color, s.mark) for s in series), strict=True)]
     problems, colors, marks = names
-    paint = dict(zip(colors, class_colors(len(colors)), strict=True))
+    paint = scheme_colors(colors)
     columns = min(_COLUMNS, len(problems))
     rows = math.ceil(len(problems) / columns)
-    with matplotlib.rc_context(STYLE):
+    with matplotlib.rc_context(MATPLOTLIB):
         figure = new_figure(max(6.4, _WIDTH_IN * columns), 0.9 + _HEIGHT_IN * rows, title)
         grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
         for k, axes in enumerate(grid.flat):
@@ -93,9 +94,9 @@ def panels(
             axes.set_title(printable(problems[k], 60), fontsize=9.5, color=INK)
             axes.grid(True)
             axes.label_outer()
-        if not y.log:
-            lowest = min((value for s in series for _, value in s.points if math.isfinite(value)), default=0.0)
-            _from_zero(grid.flat[0], lowest, y, kind)
+        values = [value for s in series for _, value in s.points if math.isfinite(value)]
+        if values and not y.log:
+            _from_zero(grid.flat[0], values, y)
         _legend(figure, paint, marks, lines=kind != "points")
         return save(figure, path)
 
@@ -134,15 +135,12 @@ def _finish(drawn: DrawnAxis, axis: Axis) -> None:
         drawn.set_minor_formatter(LogFormatter())
 
 
-def _from_zero(axes: Axes, lowest: float, y: Axis, kind: str) -> None:
-    """Let all panels begin at 0, as far as nothing is below, and a percentage end at 100: what
-    changes little must not look like a collapse. Single results are to be compared with each
-    other: their axis may be as short as 20 points."""
-    low, high = axes.get_ylim()
+def _from_zero(axes: Axes, values: Sequence[float], y: Axis) -> None:
+    """Let all panels begin at 0, as far as nothing is below: what changes little must not look like
+    a collapse. Percentages of which all are high say nothing that way, and begin later."""
     if y.unit == "%":
-        high = min(high, 1.0) if kind == "points" else 1.0
-        axes.set_ylim(max(0.0, min(low, high - 0.2)) if kind == "points" else 0.0, max(high, 0.2))
-    elif lowest >= 0:
+        axes.set_ylim(*share_limits(min(values), max(values)))
+    elif min(values) >= 0:
         axes.set_ylim(bottom=0)
 
 
@@ -171,17 +169,17 @@ def stacked_bars(
 ) -> Path:
     """Draw a panel a group, and in it a bar a label, stacked of its parts, with their sum on top.
 
-    `groups` are lists of (label, seconds by part); parts are keys of `report.draw.PALETTE`, the
-    same for all bars.
+    `groups` are lists of (label, seconds by part); parts are those of a round, the same
+    for all bars.
     """
-    with matplotlib.rc_context(STYLE):
+    with matplotlib.rc_context(MATPLOTLIB):
         figure = new_figure(max(6.4, 1.2 + 1.75 * len(groups)), 4.2, title)
         grid = figure.subplots(1, len(groups), sharey=True, squeeze=False)
         for axes, (name, bars) in zip(grid[0], groups.items(), strict=True):
             bottom = np.zeros(len(bars))
             for part in bars[0][1]:
                 heights = np.array([parts[part] for _, parts in bars])
-                axes.bar(range(len(bars)), heights, bottom=bottom, color=PALETTE[part], label=part, width=0.78, **_EDGE)
+                axes.bar(range(len(bars)), heights, bottom=bottom, label=part, width=0.78, **part_style(part))
                 bottom += heights
             for k, total in enumerate(bottom):
                 axes.text(k, total, f"{total:.3g}", ha="center", va="bottom", fontsize=8, fontweight="bold")
@@ -198,16 +196,16 @@ def stacked_bars(
 def speedups(curves: Mapping[str, Sequence[Point]], counts: Sequence[int], title: str, path: Path) -> Path:
     """Draw (boards, times as fast as on the fewest) of each curve, with the line on which no board
     is wasted. `counts`: of boards, from few to many."""
-    with matplotlib.rc_context(STYLE):
+    with matplotlib.rc_context(MATPLOTLIB):
         figure = new_figure(7.2, 4.6, title)
         axes = figure.subplots()
         ideal = [count / counts[0] for count in counts]
         axes.plot(counts, ideal, color=MUTED, linestyle="--", linewidth=1.2, label="ideal")
-        for k, ((name, points), color) in enumerate(zip(curves.items(), class_colors(len(curves)), strict=True)):
+        paint = scheme_colors(list(curves))
+        for k, (name, points) in enumerate(curves.items()):
             xs, ys = [x for x, _ in points], [y for _, y in points]
-            axes.plot(
-                xs, ys, color=color, marker=_MARKERS[k % len(_MARKERS)], markersize=5, label=legend_text(name, 40)
-            )
+            style: dict[str, Any] = {"marker": _MARKERS[k % len(_MARKERS)], "markersize": 5, "color": paint[name]}
+            axes.plot(xs, ys, label=legend_text(name, 40), **style)
         axes.set_xticks(counts)
         axes.set_xlabel("boards")
         axes.set_ylabel(f"times as fast as {counts[0]} boards")
@@ -220,17 +218,17 @@ def speedups(curves: Mapping[str, Sequence[Point]], counts: Sequence[int], title
 def losses(curves: Sequence[tuple[str, Sequence[Sequence[float | None]]]], title: str, path: Path) -> Path:
     """Draw training loss against seconds and against bytes; a curve is (name, list of [seconds,
     bytes, loss]), and a loss that nobody told is None."""
-    with matplotlib.rc_context(STYLE):
+    with matplotlib.rc_context(MATPLOTLIB):
         figure = new_figure(9.6, 4.2, title)
-        grid = figure.subplots(1, 2, sharey=True)
+        grid, paint = figure.subplots(1, 2, sharey=True), scheme_colors([name for name, _ in curves])
         for column, axes in enumerate(grid):
-            for k, ((name, curve), color) in enumerate(zip(curves, class_colors(len(curves)), strict=True)):
+            for k, (name, curve) in enumerate(curves):
                 shown = [p for p in curve if column == 0 or (p[1] or 0) > 0]  # no zero on a logarithmic axis
                 points = np.array(shown, np.float64)  # None becomes nan
                 if not len(points):
                     continue
                 style: dict[str, Any] = {"marker": _MARKERS[k % len(_MARKERS)], "markersize": 3.5, "linewidth": 1.4}
-                axes.plot(points[:, column], points[:, 2], color=color, label=legend_text(name, 40), **style)
+                axes.plot(points[:, column], points[:, 2], color=paint[name], label=legend_text(name, 40), **style)
             axes.grid(True)
         grid[0].set_xlabel("seconds of training")
         grid[0].set_xlim(left=0)
@@ -245,13 +243,13 @@ def losses(curves: Sequence[tuple[str, Sequence[Sequence[float | None]]]], title
         return save(figure, path)
 
 
-Bar: TypeAlias = tuple[float, float, str]  # where it begins and how long it is, seconds; a part of PALETTE
+Bar: TypeAlias = tuple[float, float, str]  # where it begins and how long it is, seconds; a part of a round
 
 
 def timelines(rounds: Sequence[tuple[str, Mapping[str, Sequence[Bar]]]], title: str, path: Path) -> Path:
     """Draw a Gantt chart of each round: (name, bars by board). All boards have bars of the same
     parts, in order; transmitting is called exchange, as it is of all boards together."""
-    with matplotlib.rc_context(STYLE):
+    with matplotlib.rc_context(MATPLOTLIB):
         most = max(len(boards) for _, boards in rounds)
         figure = new_figure(9.6, 1.6 + len(rounds) * (0.7 + 0.17 * most), title)
         grid = figure.subplots(len(rounds), 1, squeeze=False)
@@ -259,7 +257,7 @@ def timelines(rounds: Sequence[tuple[str, Mapping[str, Sequence[Bar]]]], title: 
             for y, bars in enumerate(boards.values()):
                 for left, width, part in bars:
                     label = ("exchange" if part == "transmit" else part) if y == 0 else None
-                    axes.barh(y, width, left=left, color=PALETTE[part], height=0.8, label=label)
+                    axes.barh(y, width, left=left, height=0.8, label=label, **part_style(part))
             axes.set_yticks(range(len(boards)), [printable(board, 20) for board in boards], fontsize=6.5)
             axes.set_ylim(len(boards) - 0.4, -0.6)
             axes.set_title(printable(name, 60), fontsize=9.5, color=INK)
@@ -274,7 +272,7 @@ def timelines(rounds: Sequence[tuple[str, Mapping[str, Sequence[Bar]]]], title: 
 def traffic(tables: Sequence[tuple[str, Mapping[str, Mapping[str, float]]]], title: str, path: Path) -> Path:
     """Draw bytes from board to board as a matrix, one for each (name, bytes by sender and
     receiver)."""
-    with matplotlib.rc_context(STYLE):
+    with matplotlib.rc_context(MATPLOTLIB):
         figure = new_figure(5.0 * len(tables) + 0.6, 4.8, title)
         grid = figure.subplots(1, len(tables), squeeze=False)
         for axes, (name, links) in zip(grid[0], tables, strict=True):

@@ -4,10 +4,11 @@ disk and a model.
 torch is imported only once every neighbour is there, so that a board that waits for others stays
 small.
 
-Every second of a round belongs to one of six parts. The local update is [compute]; the algorithm's
-`step` is [encode]; blocked time is [transmit] while a frame of ours is not acknowledged yet, [wait]
-after that; parsing and `receive` are [decode]. What is done between them belongs to what it follows
-from, so that nothing of this loop is [other]; evaluations are.
+Every second of a round belongs to one of six parts. The local update is [compute], but for the
+seconds in which its guard has the board rest, which are [wait]; the algorithm's `step` is [encode];
+blocked time is [transmit] while a frame of ours is not acknowledged yet, [wait] after that; parsing
+and `receive` are [decode]. What is done between them belongs to what it follows from, so that
+nothing of this loop is [other]; evaluations are.
 
 While an algorithm that does not listen computes nobody takes frames: they stay in the transport,
 which bounds them and slows their senders down. One that does (asynchronous, or with overlapping
@@ -213,7 +214,8 @@ class GossipNode:
             case Train(model, round, correction):
                 given = (model, round) if correction is None else (model, round, correction)
                 with self._clock.span("compute"):
-                    local = self._run_beside("compute", partial(self._workload.local_update, *given))
+                    local = self._run_beside(partial(self._workload.local_update, *given))
+                    self._clock.charge("wait", local.rested_s)
                 with self._clock.span("encode"):
                     self._handle(UpdateReady(local))
                 if self.engine.stage is Stage.EXCHANGING:
@@ -314,23 +316,21 @@ class GossipNode:
                 else:
                     self._sink.event(self._spec.name, "notice", text, **known)
 
-    def _run_beside(self, part: str, work: Callable[[], T]) -> T:
-        """Return what `work` gives; the time is `part`'s. An algorithm that listens is
-        served meanwhile."""
-        with self._clock.span(part):
-            if self._worker is None:
-                return work()
-            future = self._worker.submit(work)
-            future.add_done_callback(lambda _: self._transport.wake())
-            self._in_worker = True
-            try:
-                while not future.done():
-                    self._clock.beside(bool(self.traffic.in_flight))
-                    self._step()
-            finally:
-                self._in_worker = False
-                self._clock.beside(False)
-            return future.result()
+    def _run_beside(self, work: Callable[[], T]) -> T:
+        """Return what `work` gives. An algorithm that listens is served meanwhile."""
+        if self._worker is None:
+            return work()
+        future = self._worker.submit(work)
+        future.add_done_callback(lambda _: self._transport.wake())
+        self._in_worker = True
+        try:
+            while not future.done():
+                self._clock.beside(bool(self.traffic.in_flight))
+                self._step()
+        finally:
+            self._in_worker = False
+            self._clock.beside(False)
+        return future.result()
 
     def _span(self, part: str) -> AbstractContextManager[object]:
         return nullcontext() if self._in_worker else self._clock.span(part)
@@ -429,7 +429,8 @@ class GossipNode:
 
     def _evaluate(self, state: Any, last: bool) -> dict[str, Value]:
         limit, model = None if last else self._spec.recipe.evaluation.examples or None, self._algorithm.model(state)
-        metrics = self._run_beside("other", lambda: self._workload.evaluate(model, limit))
+        with self._clock.span("other"):
+            metrics = self._run_beside(lambda: self._workload.evaluate(model, limit))
         if last:
             self._final, self._evaluated_last = metrics, True
         return {} if metrics is None else dict(metrics.records())

@@ -26,6 +26,7 @@ from edgegossip.engine.joining import RemoteMembers
 from edgegossip.memory import Spool
 from edgegossip.mesh import address as addresses
 from edgegossip.mesh.base import MeshLimits, Transport
+from edgegossip.node.guard import GuardedWorkload
 from edgegossip.node.meters import NodeMeters
 from edgegossip.node.spec import NodeSpec, default_members, make_topology, mesh_limits
 from edgegossip.recipe import Recipe
@@ -250,7 +251,8 @@ def _gossip(
 
         def load() -> gossip_node.Model:
             model = loaded or gossip_node.load(spec, sink, checkpoints, spool)
-            return replace(model, workload=runtime.workload(model.workload))
+            guarded = GuardedWorkload.of(model.workload, spec.recipe.guard, spec.name, meters.readings, sink)
+            return replace(model, workload=runtime.workload(guarded))
 
         node = gossip_node.GossipNode(
             spec,

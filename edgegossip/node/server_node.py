@@ -12,6 +12,7 @@ from edgegossip.flower import BoardCheckpointer, NodeClient
 from edgegossip.flower.connection import BoardCredentials
 from edgegossip.layout import Layout
 from edgegossip.memory import Spool
+from edgegossip.node.guard import GuardedWorkload
 from edgegossip.node.meters import NodeMeters
 from edgegossip.node.notify import service
 from edgegossip.node.spec import NodeSpec
@@ -49,7 +50,8 @@ def run_client(
     def make_workload() -> Workload:
         meters.begin()
         made.clear()  # before the next one is made: there may be no room for two
-        made.append(build_workload(spec.recipe, spec.index, spec.name, sink))
+        workload = build_workload(spec.recipe, spec.index, spec.name, sink)
+        made.append(GuardedWorkload.of(workload, spec.recipe.guard, spec.name, meters.readings, sink))
         return made[0]
 
     def make_checkpointer(folder: Path, layout: Layout, run_id: bytes) -> BoardCheckpointer:

@@ -83,20 +83,12 @@ def make_topology(recipe: Recipe, members: Sequence[NodeId]) -> Topology:
 def make_view(spec: NodeSpec, layout: Layout) -> NodeView:
     """Return what the gossip algorithm gets to know. Raises ConfigError on an unknown codec or
     topology."""
-    codec = codecs.get(spec.recipe.codec.name, **spec.recipe.codec.params)
-    if codecs.leaves_rate(codec):
-        outer = spec.recipe.outer
-        if key := "overlap" if outer.overlap else "fragments" if outer.fragments > 1 else "":
-            raise ConfigError(
-                f"codec.name = auto does not go with outer.{key}: it measures what a round waits for; choose the codec dither"
-            )
-        codec = _for_gossip(codec, gossip.get(spec.recipe.gossip.algorithm, **spec.recipe.gossip.params))
     return NodeView(
         node=spec.name,
         members=spec.members,
         topology=make_topology(spec.recipe, spec.members),
         layout=layout,
-        codec=codecs.for_layout(codec, layout),
+        codec=codecs.for_layout(make_codec(spec.recipe), layout),
         run_id=spec.run_id,
         seed=spec.recipe.run.seed,
         deadline_s=spec.recipe.gossip.deadline_s,
@@ -104,11 +96,19 @@ def make_view(spec: NodeSpec, layout: Layout) -> NodeView:
     )
 
 
-def _for_gossip(codec: Codec[Any], algorithm: GossipAlgorithm[Any]) -> Codec[Any]:
-    """Return the codec whose rate the engine chooses, as the algorithm's messages need it. Raises
-    ConfigError where it cannot choose."""
+def make_codec(recipe: Recipe) -> Codec[Any]:
+    """Return the codec of the recipe's gossip; one whose rate the engine chooses as the algorithm's
+    messages need it. Raises ConfigError on an unknown one, and where the engine cannot choose."""
+    codec = codecs.get(recipe.codec.name, **recipe.codec.params)
+    if not codecs.leaves_rate(codec):
+        return codec
     from edgegossip.codecs import auto
 
+    if key := "overlap" if recipe.outer.overlap else "fragments" if recipe.outer.fragments > 1 else "":
+        raise ConfigError(
+            f"codec.name = auto does not go with outer.{key}: it measures what a round waits for; choose the codec dither"
+        )
+    algorithm = gossip.get(recipe.gossip.algorithm, **recipe.gossip.params)
     if algorithm.asynchronous or algorithm.bodies > 1:
         why = "answer each other" if algorithm.asynchronous else "hold more than one vector"
         raise ConfigError(

@@ -1,10 +1,11 @@
-"""The figures of a run, with matplotlib, and how every figure of the package looks: drawn off
-screen, with colours of Okabe and Ito, which people with any kind of colour vision tell apart
-(M. Okabe, K. Ito, "Color Universal Design", 2008).
+"""The figures of a run, with matplotlib, and what all figures of the package have in common: they
+are drawn off screen, in the colours of style.py, as PNG, SVG or PDF, with a title or without, and
+their panels are labelled (a), (b), ...
 """
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,66 +20,72 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from edgegossip.report.series import Curves, Numbers, column_mean, column_range, smooth, thin
+from edgegossip.report.style import LIGHT, MATPLOTLIB, SERIES, TEST, TEXTURES, TRAIN, places
 from edgegossip.report.units import bytes_text, printable, seconds_text
 from edgegossip.telemetry.records import EVALUATED, PARTS, score_text
 from edgegossip.telemetry.summary import evaluated_by
 
-INK, MUTED, GRID = "#22272E", "#667079", "#E4E7EA"
-CATEGORIES = (
-    "#0072B2",
-    "#E69F00",
-    "#009E73",
-    "#CC79A7",
-    "#56B4E9",
-    "#D55E00",
-    "#F0E442",
-    "#7F7F7F",
-    "#332288",
-    "#882255",
-)
-
-STYLE: Any = {
-    "font.size": 9.5,
-    "font.family": "DejaVu Sans",
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "axes.edgecolor": MUTED,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "grid.color": GRID,
-    "legend.frameon": False,
-    "text.parse_math": False,  # names may hold any character, a "$" too
-}
+INK, MUTED = LIGHT["ink"], LIGHT["muted"]
 
 
 def class_colors(count: int) -> list[str]:
     """Return one colour a class: a palette that can be told apart up to ten, an even scale
     beyond."""
-    if count <= len(CATEGORIES):
-        return list(CATEGORIES[:count])
+    if count <= len(SERIES):
+        return list(SERIES[:count])
     scale = matplotlib.colormaps["viridis"]
     return [matplotlib.colors.to_hex(scale(k / (count - 1))) for k in range(count)]
 
 
+def scheme_colors(names: Sequence[str]) -> dict[str, str]:
+    """Return the colour of each scheme, the same in all figures as far as they can be told apart;
+    an even scale beyond ten."""
+    if len(names) > len(SERIES):
+        return dict(zip(names, class_colors(len(names)), strict=True))
+    return {name: SERIES[place] for name, place in places(names).items()}
+
+
 def new_figure(width_in: float, height_in: float, title: str) -> Figure:
-    """Return an empty figure, made without pyplot: no global state, no display."""
+    """Return an empty figure, made without pyplot: no global state, no display. Without a title
+    where that is empty."""
     layout = ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08, hspace=0.04, wspace=0.03)  # inches, inches, shares
     figure = Figure(figsize=(width_in, height_in), layout=layout, facecolor="white")
     FigureCanvasAgg(figure)
-    figure.suptitle(printable(title, 160), x=0.012, ha="left", fontsize=11, fontweight="bold")
+    if title:
+        figure.suptitle(printable(title, 160), x=0.012, ha="left", fontsize=11, fontweight="bold")
     return figure
 
 
 def save(figure: Figure, path: Path) -> Path:
-    """Write a figure as a PNG file, and return where it is. A box stands for each character of a
-    name that the font lacks, and no warning."""
+    """Label the panels of a figure, write it as what the path's name ends with (.png, .svg, .pdf),
+    and return where it is. A box stands for each character of a name that the font lacks, and no
+    warning."""
+    panels = [axes for axes in figure.axes if axes.axison and axes.get_label() != "<colorbar>"]
+    for k, axes in enumerate(panels if len(panels) > 1 else ()):
+        axes.set_title(
+            f"({chr(ord('a') + k)})" if k < 26 else f"({k + 1})", loc="left", fontsize=9.5, fontweight="bold"
+        )
+    undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from")
-        figure.savefig(path, dpi=150)
+        figure.savefig(path, dpi=150, metadata=undated)
     return path
+
+
+def share_limits(low: float, high: float) -> tuple[float, float]:
+    """Return the axis of shares, such as accuracies, that lie from low to high: from 0 to 1 where
+    they use most of that, else as much as they do, and 5 points at least, in steps of 5. The same
+    as in chart.js.
+
+    Example:
+        share_limits(0.1, 0.93)   # (0.0, 1.0)
+        share_limits(0.91, 0.975)  # (0.9, 1.0)
+    """
+    if not 0 <= low <= high <= 1 or low < 0.25:
+        return (min(0.0, low), max(1.0, high))
+    bottom = math.floor(20 * low - 0.2) / 20
+    top = math.ceil(20 * high + 0.2) / 20
+    return max(0.0, bottom), min(1.0, top)
 
 
 def legend_text(text: str, most: int) -> str:
@@ -92,18 +99,14 @@ def legend_columns(labels: Sequence[str], most: int, letters: int) -> int:
     return max(1, min(most, len(labels), letters // (max(map(len, labels), default=0) + 8)))
 
 
-PALETTE = {
-    "compute": "#0072B2",
-    "encode": "#E69F00",
-    "transmit": "#D55E00",
-    "decode": "#F0E442",
-    "wait": "#B8BDC4",
-    "other": "#E4E7EA",
-}
-TRAIN, TEST = "#0072B2", "#D55E00"
 MOST_POINTS = 1500  # of a line; more cannot be seen
 
 _EDGE: dict[str, Any] = {"edgecolor": "white", "linewidth": 0.6}  # keeps neighbouring pieces of a bar apart
+
+
+def part_style(part: str) -> dict[str, Any]:
+    """Return the colour and texture of a part of a round, as arguments of a bar."""
+    return {"color": LIGHT[part], "hatch": TEXTURES.get(part), **_EDGE}
 
 
 def draw_learning(curves: Curves, title: str, path: Path, summary: Mapping[str, Any]) -> Path:
@@ -111,7 +114,7 @@ def draw_learning(curves: Curves, title: str, path: Path, summary: Mapping[str, 
     sent by all boards; without a score the loss alone. Where a board's process ended too early is
     marked. `summary` is the run's."""
     score, boards = summary["score"], _of_boards(summary)
-    with matplotlib.rc_context(STYLE):
+    with matplotlib.rc_context(MATPLOTLIB):
         figure = new_figure(10.0, 6.2 if score else 3.7, title)
         axes = figure.subplots(2 if score else 1, 2, sharex="col", sharey="row", squeeze=False)
         for column, x in enumerate((curves.t_s, curves.sent_bytes)):
@@ -132,7 +135,6 @@ def draw_learning(curves: Curves, title: str, path: Path, summary: Mapping[str, 
 
 
 _LOSSES = {"training": "train/loss", "test": "eval/loss"}
-_ALARM = "#B3261E"
 
 
 def _of_boards(summary: Mapping[str, Any]) -> str:
@@ -145,13 +147,13 @@ def _whose(summary: Mapping[str, Any]) -> str:
 
 def _marks(axes: Axes, x: Numbers, curves: Curves, interruptions: Sequence[Mapping[str, Any]]) -> None:
     """A line down the plot, at the last round that the board had done."""
-    for kind, words in (("lost", "a board was lost"), ("restarted", "a board was started again")):
+    kinds = {"lost": ("a board was lost", "alarm", "--"), "restarted": ("a board was started again", "again", ":")}
+    for kind, (words, color, style) in kinds.items():
         label: str | None = words
         for one in interruptions:
             if (one["event"] == "restarted") == (kind == "restarted"):
                 at = max(0, int(np.searchsorted(curves.steps, one["rounds"] - 1, side="right")) - 1)
-                style = ":" if kind == "restarted" else "--"
-                axes.axvline(x[at], color=_ALARM, linewidth=1.1, linestyle=style, label=label)
+                axes.axvline(x[at], color=LIGHT[color], linewidth=1.2, linestyle=style, label=label)
                 label = None
 
 
@@ -175,7 +177,7 @@ def _loss(axes: Axes, x: Numbers, curves: Curves, boards: str, whose: str) -> No
 
 
 def _score(axes: Axes, x: Numbers, curves: Curves, name: str) -> None:
-    """The boards' mean and range of a score; an accuracy is in per cent, from 0 to 100."""
+    """The boards' mean and range of a score; an accuracy is in per cent."""
     found, percent = curves.values.get(f"{EVALUATED}{name}"), name == "accuracy"
     mean = _evaluations(axes, x, found, "")
     axes.grid(axis="y")
@@ -187,12 +189,12 @@ def _score(axes: Axes, x: Numbers, curves: Curves, name: str) -> None:
     at = np.flatnonzero(np.isfinite(low))
     axes.fill_between(x[at], low[at], high[at], color=TEST, alpha=0.16, linewidth=0)
     last = np.flatnonzero(np.isfinite(mean))[-1]
-    middle = 0.5 if percent else 0.5 * float(np.nanmax(high) + np.nanmin(low))
+    middle = 0.5 * float(np.nanmax(high) + np.nanmin(low))
     offset = (-2, -14) if mean[last] > middle else (-2, 8)
     style: dict[str, Any] = {"textcoords": "offset points", "ha": "right", "fontweight": "bold", "color": TEST}
     axes.annotate(score_text(name, mean[last]), (x[last], mean[last]), offset, **style)
     if percent:
-        axes.set_ylim(0, 1)
+        axes.set_ylim(*share_limits(float(np.nanmin(low)), float(np.nanmax(high))))
         for drawn in axes.lines:
             drawn.set_clip_on(False)  # a line along 100 % has its whole width
     elif axes.dataLim.y0 >= 0:
@@ -215,7 +217,7 @@ def _evaluations(axes: Axes, x: Numbers, matrix: Numbers | None, label: str) -> 
 def draw_time(summary: Mapping[str, Any], title: str, path: Path) -> Path:
     """Draw what each board's seconds went to, one stacked bar a board."""
     rows = [row for row in summary["boards"] if any(v is not None for v in row["time_s"].values())]
-    with matplotlib.rc_context(STYLE):
+    with matplotlib.rc_context(MATPLOTLIB):
         figure = new_figure(10.0, 1.7 + 0.36 * len(rows), title)
         axes = figure.subplots()
         totals = np.array([sum(row["time_s"][part] or 0.0 for part in PARTS) for row in rows])
@@ -223,8 +225,8 @@ def draw_time(summary: Mapping[str, Any], title: str, path: Path) -> Path:
         left = np.zeros(len(rows))
         for part in PARTS:
             seconds = np.array([row["time_s"][part] or 0.0 for row in rows])
-            axes.barh(range(len(rows)), seconds, left=left, color=PALETTE[part], label=part, height=0.72, **_EDGE)
-            _inside(axes, left, seconds, longest, "white" if part in ("compute", "transmit") else INK)
+            axes.barh(range(len(rows)), seconds, left=left, label=part, height=0.72, **part_style(part))
+            _inside(axes, left, seconds, longest, part)
             left += seconds
         for y, total in enumerate(totals):
             axes.text(total + 0.008 * longest, y, seconds_text(total), va="center", fontweight="bold")
@@ -238,11 +240,13 @@ def draw_time(summary: Mapping[str, Any], title: str, path: Path) -> Path:
         return save(figure, path)
 
 
-def _inside(axes: Axes, left: Numbers, seconds: Numbers, longest: float, color: str) -> None:
-    """Write the seconds into the pieces that have room for them."""
+def _inside(axes: Axes, left: Numbers, seconds: Numbers, longest: float, part: str) -> None:
+    """Write the seconds into the pieces that have room for them, with no texture behind them."""
+    style: dict[str, Any] = {"ha": "center", "va": "center", "color": _ink_on(LIGHT[part]), "fontsize": 8.5}
+    style["bbox"] = {"facecolor": LIGHT[part], "edgecolor": "none", "pad": 1.0}
     for y, (start, width) in enumerate(zip(left, seconds, strict=True)):
         if width > 0.075 * longest:
-            axes.text(start + width / 2, y, seconds_text(width), ha="center", va="center", color=color, fontsize=8.5)
+            axes.text(start + width / 2, y, seconds_text(width), **style)
 
 
 def _board_label(row: Mapping[str, Any]) -> str:
@@ -256,7 +260,7 @@ def draw_partition(nodes: Sequence[str], classes: Sequence[str], counts: Any, ti
     """Draw who has which training examples: one stacked bar a board, one colour a class; counts
     int[nodes, classes]."""
     table = np.asarray(counts)
-    with matplotlib.rc_context(STYLE):
+    with matplotlib.rc_context(MATPLOTLIB):
         figure = new_figure(10.0, 1.9 + 0.36 * len(nodes), title)
         axes = figure.subplots()
         left = np.zeros(len(nodes))

@@ -1,4 +1,4 @@
-"""The plots of a run as PNG files: how it learned, where its time went, who had which data.
+"""The plots of a run as files: how it learned, where its time went, who had which data.
 
 matplotlib is imported when something is drawn, never before, and draws without a screen.
 """
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from edgegossip.report.series import Curves, Series, SeriesReader, align
+from edgegossip.report.style import Figures
 from edgegossip.telemetry.run_folder import RunData, read_run
 from edgegossip.telemetry.summary import COORDINATOR, recipe_of, summarise
 from edgegossip.types import DataError, HostError, NodeId
@@ -22,9 +23,10 @@ from edgegossip.types import DataError, HostError, NodeId
 _COUNTED = (("nodes", "board"), ("rounds", "round"))
 
 
-def write_plots(run_dir: Path) -> list[Path]:
-    """Draw learning.png, time.png and partition.png into `<run_dir>/plots`; those without data are
-    left out. Raises HostError without matplotlib, DataError for a folder without records."""
+def write_plots(run_dir: Path, figures: Figures = Figures()) -> list[Path]:
+    """Draw learning.png, time.png and partition.png into `<run_dir>/plots`, or what `figures` says;
+    those without data are left out. Raises HostError without matplotlib, DataError for a folder
+    without records."""
     require_matplotlib()
     from edgegossip.report.draw import draw_learning, draw_partition, draw_time
 
@@ -32,16 +34,16 @@ def write_plots(run_dir: Path) -> list[Path]:
     summary, curves = read_curves(run)
     if curves.t_s.size == 0 and run.partition is None:
         raise DataError(f"{run_dir} has no records to draw yet")
-    title, folder = run_title(run, summary), Path(run_dir) / "plots"
+    title, folder = figures.title(run_title(run, summary)), Path(run_dir) / "plots"
     folder.mkdir(exist_ok=True)
     written: list[Path] = []
     if curves.t_s.size:
-        written.append(draw_learning(curves, title, folder / "learning.png", summary))
+        written.append(draw_learning(curves, title, figures.path(folder, "learning"), summary))
     if any(seconds is not None for row in summary["boards"] for seconds in row["time_s"].values()):
-        written.append(draw_time(summary, title, folder / "time.png"))
+        written.append(draw_time(summary, title, figures.path(folder, "time")))
     if run.partition is not None:
         nodes, classes, counts = (run.partition[key] for key in ("nodes", "classes", "counts"))
-        written.append(draw_partition(nodes, classes, counts, title, folder / "partition.png"))
+        written.append(draw_partition(nodes, classes, counts, title, figures.path(folder, "partition")))
     return written
 
 

@@ -47,6 +47,14 @@ LAST_LOOK = 0.02  # of all bytes: what the last look at the sockets came too ear
 UNDER_WAY = 4  # messages to one neighbour that may be on their way when it looks at its sockets last
 AFTERWARDS = frozenset({"compared", "averaged"})  # a look at the models, when all boards' processes have ended
 _SIGNED = frozenset({"train/loss", "eval/loss", "sys/temperature_c"})
+_SHARES = {
+    "eval/accuracy": 1.0,
+    "train/share": 1.0,
+    "sys/throttled": 1.0,
+    "sys/on_battery": 1.0,
+    "sys/machine_percent": 100.0,
+    "sys/battery_percent": 100.0,
+}
 _NUMBERS = frozenset(METRICS)
 _MEASURES = ("time/", "cpu/", "net/", "link/", "rate/", "codec/", "gossip/", "sys/")
 _SPAN = re.compile(r"([cetdwoCO])([0-9]+)")
@@ -121,8 +129,9 @@ def nothing_is_negative(run: Run, record: MetricsRecord) -> Broken:
 
 
 def shares_are_shares(run: Run, record: MetricsRecord) -> Broken:
-    """Accuracy lies in 0..1, the machine's load in 0..100; throttled is 0 or 1."""
-    for name, most in (("eval/accuracy", 1.0), ("sys/machine_percent", 100.0), ("sys/throttled", 1.0)):
+    """Accuracy and the share of work lie in 0..1, load and charge in 0..100; throttled is 0 or
+    1."""
+    for name, most in _SHARES.items():
         if (value := record.number(name)) is not None and not 0.0 <= value <= most * (1 + CLOSE):
             yield f"{_of(record)} has {name} = {value:g}, which is not in 0..{most:g}"
 

@@ -251,8 +251,8 @@ SENSORS_EVERY_S = 1.0  # temperature and clock change no faster than matters
 
 
 class MachineSampler:
-    """`sample` gives sys/temperature_c, sys/frequency_hz, sys/throttled, sys/power_w and
-    sys/energy_j as far as there are sensors. Not thread-safe."""
+    """`sample` gives what the sensors of sensors.py say, and sys/energy_j, as far as there are any.
+    Not thread-safe."""
 
     def __init__(self, root: Path = Path("/"), clock: Callable[[], float] = time.monotonic) -> None:
         self._root, self._clock = root, clock
@@ -269,14 +269,19 @@ class MachineSampler:
     def sample(self) -> dict[str, float]:
         """Return what there are sensors for; energy is of the time since the last call, or
         `begin`."""
-        self.begin()
-        now_s = self._clock()
-        values = dict(self._read(now_s) if now_s - self._sampled_s >= SENSORS_EVERY_S else self._last)
+        values = dict(self.readings())
         if self._energy is not None:
             watts, joules = self._energy.take()
             found = {"sys/power_w": watts, "sys/energy_j": joules}
             values |= {name: value for name, value in found.items() if value is not None}
         return values
+
+    def readings(self) -> Mapping[str, float]:
+        """Return the same without power and energy, which go on being counted. They are at most
+        SENSORS_EVERY_S old."""
+        self.begin()
+        now_s = self._clock()
+        return self._read(now_s) if now_s - self._sampled_s >= SENSORS_EVERY_S else self._last
 
     def _find(self) -> None:
         from edgegossip.telemetry.sensors import detect, powers, watts_of

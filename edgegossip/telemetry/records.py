@@ -35,6 +35,7 @@ METRICS = (
     "train/loss",
     "train/lr",
     "train/examples",
+    "train/share",  # of a round's work, where the board does less to spare itself (node/guard.py)
     "eval/loss",
     "eval/accuracy",
     *(f"time/{part}_s" for part in PARTS),
@@ -59,10 +60,14 @@ METRICS = (
     "sys/threads",
     "sys/descriptors",
     "sys/tasks",  # coroutines under way on the mesh's loop
-    # Of the whole machine, where it has a sensor for it (sensors/):
+    # Of the whole machine, where it has a sensor for it (sensors.py):
     "sys/temperature_c",  # the hottest zone
     "sys/frequency_hz",  # mean clock of the cores
     "sys/throttled",  # 1 while heat or a weak supply holds the clock down, else 0
+    "sys/battery_percent",  # charge of its emptiest battery, or of its UPS
+    "sys/on_battery",  # 1 while that drains, else 0
+    "sys/available_bytes",  # memory that programs can have before it swaps
+    "sys/swap_bytes",  # swapped out
     "sys/power_w",  # at the end of the round
     "sys/energy_j",  # in the round
 )

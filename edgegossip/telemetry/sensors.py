@@ -1,5 +1,5 @@
-"""What a board's own sensors say: temperature, clock frequency, throttling, power. From sysfs,
-without vcgencmd.
+"""What a board's own sensors say: temperature, clock frequency, throttling, power, battery, memory.
+From sysfs and /proc, without vcgencmd.
 
     sensors = detect()      those that are there
     sample(sensors)         one value of each metric
@@ -20,6 +20,10 @@ rail), those of JetPack 4 as an iio device of NVIDIA's driver ina3221x (rail_nam
 in_power<n>_input in mW). INA219, INA226 and their like on I2C or USB: hwmon driver ina2xx
 (Documentation/hwmon/ina2xx.rst: power1_input in uW). In what a board takes, a rail that feeds
 others counts alone.
+
+*Battery.* A laptop's, or a UPS whose fuel gauge has a driver: Documentation/ABI/testing/
+sysfs-class-power. *Memory.* /proc/meminfo: Documentation/filesystems/proc.rst; MemAvailable is what
+programs can have before the machine swaps.
 
 *NVIDIA's `tegrastats`*, for a Jetson whose current sensors cannot be read from here, as in most
 containers, writes one line a second, such as (JetPack 4, then 5; shortened)
@@ -210,6 +214,58 @@ class CpuCooling:
         """sys/throttled: 1 while any of them is at work."""
         states = numbers_of(self.files)
         return {"sys/throttled": float(any(state > 0 for state in states))} if states else {}
+
+
+_HAVE_CHARGE = ("Battery", "UPS")  # types of power supplies
+_DRAINS = ("Discharging", "Unknown", None)  # a gauge that does not see the charger says nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Batteries:
+    """Reads the charge of the machine's batteries, or of its UPS; those of its mouse do not
+    count."""
+
+    supplies: tuple[Path, ...]
+    name: str = "battery"
+
+    @classmethod
+    def find(cls, root: Path) -> Batteries | None:
+        """Look for supplies that say their charge; None without any."""
+        every = found(root, "sys/class/power_supply/*")
+        own = [s for s in every if text_of(s / "type") in _HAVE_CHARGE and text_of(s / "scope") != "Device"]
+        readable = tuple(s for s in own if number_of(s / "capacity") is not None)
+        return cls(readable) if readable else None
+
+    def read(self) -> Mapping[str, float]:
+        """sys/battery_percent, of the emptiest; sys/on_battery, 1 while one of them drains."""
+        known = [(p, text_of(s / "status")) for s in self.supplies if (p := number_of(s / "capacity")) is not None]
+        percents = [percent for percent, _ in known if 0.0 <= percent <= 100.0]
+        if not percents:
+            return {}
+        return {"sys/battery_percent": min(percents), "sys/on_battery": float(any(s in _DRAINS for _, s in known))}
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Reads how much memory is left, and how much was swapped out."""
+
+    file: Path
+    name: str = "memory"
+
+    @classmethod
+    def find(cls, root: Path) -> Memory | None:
+        """Look for the kernel's figures; None where they are not those of Linux."""
+        sensor = cls(root / "proc/meminfo")
+        return sensor if sensor.read() else None
+
+    def read(self) -> Mapping[str, float]:
+        """sys/available_bytes; sys/swap_bytes, where there is swap."""
+        lines = (line.split() for line in (text_of(self.file) or "").splitlines())
+        sizes = {words[0]: 1024.0 * int(words[1]) for words in lines if len(words) == 3 and words[1].isdigit()}
+        values = {"sys/available_bytes": sizes["MemAvailable:"]} if "MemAvailable:" in sizes else {}
+        if sizes.get("SwapTotal:") and "SwapFree:" in sizes:
+            values["sys/swap_bytes"] = max(0.0, sizes["SwapTotal:"] - sizes["SwapFree:"])
+        return values
 
 
 POWER = "sys/power_w"
@@ -406,6 +462,8 @@ FINDERS: tuple[Callable[[Path], Sensor | None], ...] = (
     PiThrottled.find,
     UnderVoltage.find,
     CpuCooling.find,
+    Batteries.find,
+    Memory.find,
     find_ina3221,
     find_ina2xx,
 )

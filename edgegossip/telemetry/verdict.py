@@ -16,6 +16,7 @@ second run reads no warning, so each rule waits for evidence, and short runs are
   they are further from the average than that is long. A hint where they are merely far from it.
 - `split` (ruin): boards that finished fall into groups that exchanged nothing in the last third of
   the run, or all of them mixed with nobody.
+- `mute` (hint): what gossip sends has next to nothing of what was meant, so boards learn alone.
 - `alone` (hint): a board mixed with nobody in most of its rounds.
 - `stalled` (hint): the training loss did not fall.
 - `gap` (hint): the accuracy is not half of what the training loss promises: boards that know only
@@ -52,8 +53,19 @@ MANY_ROUNDS = 100  # after which less than one pass over the data is enough
 FEW_LOSSES = 5  # a curve of fewer rounds is none
 LATE = 2 / 3  # the last third of a run: who has not exchanged in it, does not any more
 FAR = 0.3  # from the average, in lengths of it: boards with even data are at 0.01 to 0.05
+COARSE = 0.5  # relative error of a message from which on whole models suffer
+MUTE = 0.99  # ... and nothing is said
 BEYOND = 1.0  # there the boards' models have less in common than they have not
 MOST_NAMED = 4
+
+# Algorithms that send whole models, each with the one of its kind that sends differences.
+_BY_DIFFERENCES = {
+    **dict.fromkeys(("dpsgd", "d2", "ad-psgd", "deep-squeeze"), "choco-sgd"),
+    **dict.fromkeys(("sgp", "sparse-push"), "quant-sgp"),
+    **dict.fromkeys(("gt-dsgd", "k-gt"), "motef"),
+}
+_FINENESS = {"error": "lower", "step": "lower", "bytes": "raise", "ratio": "raise", "bits": "raise"}  # a codec's
+_FINE = ("fp32", "fp16", "bf16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +137,7 @@ class _Node:
     rounds: int = 0
     alone: int = 0  # rounds that ended without news of any neighbour
     mixed: int = 0  # rounds that ended with some
+    lost: float = 0.0  # relative error of its last message
     last: float | None = math.nan  # training loss of the last round; None: no number
     score: float | None = None
     loss: float | None = None  # of the last evaluation
@@ -208,6 +221,7 @@ class Evidence:
             node.last = record.number("train/loss")
             if node.last is not None:
                 self._curve.add(record.step, node.last)
+        node.lost = record.number("codec/relative_error") or node.lost
         if "gossip/consensus_distance" in record.values:
             far = record.number("gossip/consensus_distance")
             node.alone, node.mixed = node.alone + (far is None), node.mixed + (far is not None)
@@ -227,7 +241,7 @@ class Evidence:
         nodes = {name: node for name, node in self._nodes.items() if name in finished}
         found = [*self._diverged(nodes)] or [*self._chance(nodes)]
         found += self._apart(nodes)
-        found += self._split(nodes)
+        found += [*self._split(nodes), *self._mute(nodes)]
         if not any(f.ruin for f in found):
             found += [*self._stalled(nodes), *self._gap(nodes)]
         found += self._outliers()
@@ -267,7 +281,7 @@ class Evidence:
         lr, where = self._plan.lr, f" in {self._plan.script}" if self._plan.script else ""
         lower = f"lower the learning rate{where}" if lr is None else f"training.lr = {lr:g}: try a tenth of it"
         eta = self._rate()
-        cure = lower + (f"; or a lower gossip.params.eta than {eta:g}" if eta else "")
+        cure = self._finer_first(nodes) + lower + (f"; or a lower gossip.params.eta than {eta:g}" if eta else "")
         broken = [name for name, node in nodes.items() if node.last is None]
         if broken:
             yield Finding("diverged", f"the training loss of {_names(broken)} ended as no number", cure, True)
@@ -292,7 +306,7 @@ class Evidence:
         explained = [node.r2 for node in nodes.values() if node.r2 is not None]
         if explained and (r2 := sum(explained) / len(explained)) <= 0.0:
             text = f"r2, {r2:.3g}, is not better than that of always predicting the mean"
-            yield Finding("chance", text, self._cure_of_chance(), True)
+            yield Finding("chance", text, self._cure_of_chance(nodes), True)
         if self._score != "accuracy":
             return
         reached = sum(scores.values()) / len(scores)
@@ -306,7 +320,7 @@ class Evidence:
             guess = math.exp(-ends[2])  # a guess among k classes has a loss of log k
             if abs(reached - guess) <= _noise(guess, tested):
                 text = f"the accuracy, {_percent(reached)}, is that of guessing: so is the training loss, {ends[2]:.3g}"
-                yield Finding("chance", f"{text}, which hardly fell", self._cure_of_chance(), True)
+                yield Finding("chance", f"{text}, which hardly fell", self._cure_of_chance(nodes), True)
             return
         exact = reached <= guess + _noise(guess, tested)
         near = reached <= guess + min(0.1 * (1.0 - guess), guess)
@@ -314,7 +328,7 @@ class Evidence:
         if exact or (near and beaten):
             count = len(self._plan.classes)
             text = f"the accuracy, {_percent(reached)}, is that of guessing among {count} classes ({_percent(guess)})"
-            yield Finding("chance", text, self._cure_of_chance(), True)
+            yield Finding("chance", text, self._cure_of_chance(nodes), True)
 
     def _apart(self, nodes: Mapping[NodeId, _Node]) -> Iterable[Finding]:
         floor, scores = self._plan.guess, self._scores(nodes)
@@ -370,6 +384,12 @@ class Evidence:
                 return
             yield Finding("alone", f"{_names(alone)} mixed with no neighbour in most rounds", cure)
 
+    def _mute(self, nodes: Mapping[NodeId, _Node]) -> Iterable[Finding]:
+        lost = _median([node.lost for node in nodes.values()]) if nodes else 0.0
+        if not self._sends_updates() and lost >= MUTE and (finer := self._finer()):
+            text = f"messages hold next to nothing: they lose {lost:.3g} times the length of what was meant"
+            yield Finding("mute", text, finer)
+
     def _stalled(self, nodes: Mapping[NodeId, _Node]) -> Iterable[Finding]:
         ends = self._curve.ends()
         if ends is None or self._curve.rounds < 2 * ENOUGH_ROUNDS or not self._enough(nodes):
@@ -377,7 +397,7 @@ class Evidence:
         start, _, end = ends
         if abs(start) > 0.05 and end > start - 0.02 * abs(start):
             text = f"the training loss did not fall: {start:.3g} at the start, {end:.3g} at the end"
-            yield Finding("stalled", text, self._cure_of_chance())
+            yield Finding("stalled", text, self._cure_of_chance(nodes))
 
     def _gap(self, nodes: Mapping[NodeId, _Node]) -> Iterable[Finding]:
         ends, scores = self._curve.ends(), self._scores(nodes)
@@ -445,19 +465,60 @@ class Evidence:
         eta = params.get("eta") if isinstance(params, Mapping) else None
         return float(eta) if isinstance(eta, float | int) and eta else None
 
-    def _cure_of_chance(self) -> str:
+    def _cure_of_chance(self, nodes: Mapping[NodeId, _Node]) -> str:
         lr, script = self._plan.lr, self._plan.script
         said = f" in {script}" if script else "" if lr is None else f" (training.lr = {lr:g})"
-        return f"look at the learning rate{said}, the labels and the inputs' scale; train one board alone first"
+        look = f"look at the learning rate{said}, the labels and the inputs' scale; train one board alone first"
+        return self._finer_first(nodes) + look
 
     def _cure_of_apart(self) -> str:
-        eta, codec = self._rate(), self._plan.get("codec", "name")
-        if eta is not None:
-            return f"leave gossip.params.eta = {eta:g} out: it then goes by the codec; or take a finer codec"
-        if codec not in (None, "fp32", "fp16", "bf16"):
-            return f"take a finer codec than {codec}, such as 8-bit-elastiquant, or choco-sgd, which sends differences"
-        lower = "learning rate" if self._plan.script else "training.lr"
+        """What was set comes first, and nothing that is so already."""
+        eta, plan = self._rate(), self._plan
+        cures = [] if eta is None else [f"leave gossip.params.eta = {eta:g} out: it then goes by the codec"]
+        around = plan.get("outer", "optimizer")
+        key = "momentum" if around in ("heavy-ball", "nesterov") and plan.get("outer", "momentum") else "lr"
+        if around not in (None, "none"):
+            cures.append(f"lower outer.{key} = {plan.get('outer', key):g}")
+        elif plan.get("gossip", "momentum") not in (None, "none"):
+            cures.append(f"lower gossip.momentum_factor = {plan.get('gossip', 'momentum_factor'):g}")
+        if finer := self._finer():
+            cures.append(finer)
+        if cures:
+            return "; or ".join(cures)
+        lower = "learning rate" if plan.script else "training.lr"
         return f"take a denser topology, a lower {lower}, or more rounds; gossip.momentum for uneven data"
+
+    def _finer_first(self, nodes: Mapping[NodeId, _Node]) -> str:
+        """The beginning of a cure where messages lose more than training bears; else empty."""
+        lost = max((node.lost for node in nodes.values()), default=0.0)
+        bears = COARSE if self._by_differences() else MUTE
+        if self._sends_updates():  # whose errors average out
+            bears = math.sqrt(len(nodes))
+        finer = self._finer() if lost > bears else ""
+        return finer and f"{finer}: a message loses {lost:.2g} times its length; then "
+
+    def _finer(self) -> str:
+        """How messages become finer; empty where they are exact, or nearly."""
+        codec, params = self._plan.get("codec", "name"), self._plan.get("codec", "params")
+        if codec in (None, *_FINE):
+            return ""
+        given = params if isinstance(params, Mapping) else {}
+        key, instead = next((key for key in _FINENESS if given.get(key)), ""), self._by_differences()
+        if key:
+            finer = f"{_FINENESS[key]} codec.params.{key} = {given[key]:g}"
+        else:
+            such = "fp16" if str(codec).startswith(("8-bit", "minmax8")) else "8-bit-elastiquant"
+            finer = f"take a finer codec than {codec}, such as {such}"
+        return finer + (f", or take {instead}, which sends differences" if instead else "")
+
+    def _by_differences(self) -> str:
+        """The algorithm that sends differences where this run's sends whole models; else empty."""
+        return "" if self._sends_updates() else _BY_DIFFERENCES.get(str(self._plan.get("gossip", "algorithm")), "")
+
+    def _sends_updates(self) -> bool:
+        """Whether all boards' updates are averaged, or their gradients."""
+        plan = self._plan
+        return bool(plan.get("run", "mode") == "server" or plan.get("gossip", "algorithm") == "parallel-sgd")
 
 
 def _groups(nodes: Iterable[NodeId], pairs: Collection[tuple[NodeId, NodeId]]) -> list[list[NodeId]]:

@@ -53,6 +53,7 @@ __all__ = [
     "build_model",
     "build_workload",
     "build_workloads",
+    "can_be_together",
     "check",
     "first_model",
     "initial_model",
@@ -107,17 +108,38 @@ def is_custom(recipe: Recipe) -> bool:
     return bool(recipe.run.script) or names.is_custom_function(recipe.model.name) or data.is_custom(recipe.data)
 
 
-def build_workloads(recipe: Recipe, data: DataSet | None = None) -> Sequence[Workload]:
+def build_workloads(recipe: Recipe, data: DataSet | None = None, lanes: int = 1) -> Sequence[Workload]:
     """Build the workloads of all boards, for a process that holds the whole fleet. Each gives what
-    `build_workload` of that board gives, but they share the module's memory and the test set: only
-    one may be at work at a time.
+    `build_workload` of that board gives, but they share the test set, and those of a lane (board k
+    is in lane k modulo `lanes`) a module's memory: only one of a lane may be at work at a time, and
+    several lanes only where `can_be_together`.
 
     `data` is what `data.open_data(recipe.data)` gave, where it is at hand. Raises as
     `build_workload` does."""
     _require_recipe(recipe)
     from edgegossip.training.workload import TorchWorkload
 
-    return TorchWorkload.build_all(recipe, data)
+    return TorchWorkload.build_all(recipe, data, lanes)
+
+
+def can_be_together(recipe: Recipe) -> bool:
+    """Tell whether boards of a process may compute at the same time, in threads, with the results
+    of one after the other.
+
+    Not on a GPU, which does one thing at a time; not where random numbers are drawn (int8's
+    rounding, dropout), for torch has one generator; and not with code of a user's, of which nobody
+    knows."""
+    from edgegossip.training import data, models
+
+    training = recipe.training
+    users = (recipe.model.name, training.task, training.optimizer)
+    if recipe.run.script or data.is_custom(recipe.data) or any(map(names.is_custom_function, users)):
+        return False
+    if training.precision == "int8" or models.draws(recipe.model):
+        return False
+    from edgegossip.training.device import select_device
+
+    return select_device(training).type == "cpu"
 
 
 def build_evaluator(recipe: Recipe) -> Callable[[Vec, int | None], Metrics]:

@@ -83,8 +83,8 @@ def _module(recipe: Recipe, about: Description) -> nn.Module:
 
 def _inner(recipe: Recipe, about: Description) -> nn.Module:
     """The recipe's model with the layers that its precision asks for. A model of the package is
-    built with Range EvoNorm where int8 would replace its norm, so that what surrounds the norm
-    suits it too."""
+    built with Range EvoNorm where int8 would replace its EvoNorm-S0, so that what surrounds the
+    norm suits it too."""
     section, training, outputs = recipe.model, recipe.training, outputs_of(recipe.training, about)
     if training.precision != "int8":
         module = models.build(section, about.shape, outputs)
@@ -95,7 +95,7 @@ def _inner(recipe: Recipe, about: Description) -> nn.Module:
     from edgegossip.int8.norms import RangeEvoNorm
 
     norm = section.norm
-    if not is_custom_function(section.name) and norm in ("batchnorm", "evonorm-s0"):
+    if not is_custom_function(section.name) and norm == "evonorm-s0":
         section = replace(section, norm="range-evonorm")
     module = models.build(section, about.shape, outputs)
     if norm != section.norm and any(isinstance(m, RangeEvoNorm) for m in module.modules()):
@@ -114,15 +114,21 @@ def build(recipe: Recipe, about: Description, seed: int = 0) -> nn.Module:
         return _module(recipe, about)
 
 
+def layer_over_batch(module: nn.Module) -> str | None:
+    """Return the first layer that takes statistics over the batch, by its name or kind; None where
+    examples do not see each other, and a batch may come in parts."""
+    norms = (n or type(layer).__name__ for n, layer in module.named_modules() if isinstance(layer, _BatchNorm))
+    return next(norms, None)
+
+
 def _require_independent(module: nn.Module) -> None:
-    """Raise ConfigError, naming the first layer of the kind, when a layer takes statistics over the
-    batch: micro-batches need examples that do not see each other."""
-    for name, layer in module.named_modules():
-        if isinstance(layer, _BatchNorm):
-            raise ConfigError(
-                f'training.memory = "low" trains on {MICRO_BATCH} examples at a time, and {name or type(layer).__name__} takes '
-                'statistics of the whole batch: choose model.norm = "evonorm-s0", "range-evonorm" or "groupnorm"'
-            )
+    """Raise ConfigError where a layer takes statistics over the batch: micro-batches need examples
+    that do not see each other."""
+    if (name := layer_over_batch(module)) is not None:
+        raise ConfigError(
+            f'training.memory = "low" trains on {MICRO_BATCH} examples at a time, and {name} takes '
+            'statistics of the whole batch: choose model.norm = "evonorm-s0", "range-evonorm" or "groupnorm"'
+        )
 
 
 class Standardise(nn.Module):

@@ -33,14 +33,14 @@ from edgegossip.training.base import KEPT, Workload
 from edgegossip.training.check import check_augmentation, task_of
 from edgegossip.training.data import Board, DataSet, Description, boards_of, open_data
 from edgegossip.training.loader import DataLoader, Normalize, in_order, make_loader, shares_of
-from edgegossip.training.model import MICRO_BATCH, Standardised, build, vector_of
+from edgegossip.training.model import MICRO_BATCH, Standardised, build, layer_over_batch, vector_of
 from edgegossip.training.names import call_custom, is_custom_function
 from edgegossip.training.rng import Purpose, words
 from edgegossip.training.schedule import Plateau, learning_rate
 from edgegossip.training.vector import ModelVector, plain_array, whole_state
 from edgegossip.types import ConfigError, LocalUpdate, Metrics, Round, UsageError, Vec
 
-_EVALUATION_BATCH = {"normal": 250, "low": 25}  # examples at a time, by training.memory
+_EVALUATION_BATCH, _IN_PARTS = 250, 25  # examples at a time; the less where memory is spared
 _FORWARD, _BACKWARD, _OPTIMISER = range(len(STAGES))
 
 
@@ -146,6 +146,7 @@ class TorchWorkload(Workload):
         self.loader: DataLoader = make_loader(data, recipe, node_index, share)
         self._normalise = Normalize.of(data.about)  # with data of its own, perhaps by a board's own statistics
         self._stages_ns = [0] * len(STAGES)
+        self._share, self._in_parts = 1.0, settings.memory == "low"  # see `pace`
         self._seen = 0  # examples in this round
         self._add: Callable[[], None] | None = None  # what is added to each step's gradient in it
 
@@ -171,21 +172,21 @@ class TorchWorkload(Workload):
         return cls(recipe, 0, replace(data, train=data.test), np.zeros(1, np.int64))
 
     @classmethod
-    def build_all(cls, recipe: Recipe, data: DataSet | None = None) -> list[TorchWorkload]:
+    def build_all(cls, recipe: Recipe, data: DataSet | None = None, lanes: int = 1) -> list[TorchWorkload]:
         """Build every board of the recipe in this process, each equal to what `build` makes. They
-        share one module and one test set, so only one of them can compute at a time. `data` is what
-        `open_data(recipe.data)` gave."""
+        share one test set, and those of a lane, k modulo `lanes`, a module: one of them can compute
+        at a time. `data` is what `open_data(recipe.data)` gave."""
         boards = boards_of(recipe.run.nodes)
         data = _prepare(recipe, data, boards[0])
-        shared = _SharedModule.of(recipe, data)
+        modules = [_SharedModule.of(recipe, data) for _ in range(lanes)]
         shares = shares_of(data, recipe)
         if shares is not None:
-            return [cls(recipe, k, data, share, shared) for k, share in enumerate(shares)]
+            return [cls(recipe, k, data, share, modules[k % lanes]) for k, share in enumerate(shares)]
         others = [_prepare(recipe, None, board) for board in boards[1:]]
         for board, own in zip(boards[1:], others, strict=True):
             if problem := difference(Agreement(data.about.facts()), Agreement(own.about.facts())):
                 raise ConfigError(f"{boards[0].name} and {board.name} cannot train together: {problem}")
-        return [cls(recipe, k, own, None, shared) for k, own in enumerate([data, *others])]
+        return [cls(recipe, k, own, None, modules[k % lanes]) for k, own in enumerate([data, *others])]
 
     @property
     def about(self) -> Description:
@@ -210,6 +211,12 @@ class TorchWorkload(Workload):
         return vector_of(self._recipe, build(self._recipe, self._about, seed)).read()
 
     @override
+    def pace(self, share: float, *, spare_memory: bool = False) -> None:
+        self._share = share
+        spares = spare_memory and layer_over_batch(self._shared.vector.module) is None
+        self._in_parts = spares or self._recipe.training.memory == "low"
+
+    @override
     def local_update(self, x: Vec, round: Round, correction: Vec | None = None) -> LocalUpdate:
         recipe, vector, module = self._recipe, self._shared.vector, self._shared.vector.module
         self._stages_ns = [0] * len(STAGES)
@@ -229,8 +236,9 @@ class TorchWorkload(Workload):
             devices.seeded(self._shared.device, seed),
             devices.explain_errors(f"board {self._node}", self._shared.device),
         ):
-            losses = [self._step(round * steps + k) for k in range(steps)]
-        loss = sum(float(value) for value in losses) / steps  # here a GPU is waited for
+            taken = max(1, int(self._share * steps + 0.5))
+            losses = [self._step(round * steps + k) for k in range(taken)]
+        loss = sum(float(value) for value in losses) / taken  # here a GPU is waited for
         if not math.isfinite(loss):
             raise UsageError(
                 f"board {self._node}: the training loss became {loss} in round {round}, at learning rate {lr:g}; "
@@ -244,7 +252,7 @@ class TorchWorkload(Workload):
             lr=lr,
             loss=loss,
             examples=self._seen,
-            steps=steps,
+            steps=taken,
             stages_s={stage: ns / 1e9 for stage, ns in zip(STAGES, self._stages_ns, strict=True)},
             holds=self.loader.holds,
             corrected=correction is not None,
@@ -277,7 +285,7 @@ class TorchWorkload(Workload):
         inputs, targets = self.loader.batch(step)
         self._seen += len(inputs)
         self._optimizer.zero_grad()
-        low = self._recipe.training.memory == "low"
+        low = self._in_parts
         at_a_time = MICRO_BATCH if low else len(inputs)
         total: Tensor | None = None  # terms of the whole batch's loss, where it comes in parts
         if at_a_time < len(inputs):
@@ -348,7 +356,7 @@ class TorchWorkload(Workload):
 
     def _evaluated_at_a_time(self) -> int:
         """Examples; those with an output at every place are large."""
-        settings, most = self._recipe.training, _EVALUATION_BATCH[self._recipe.training.memory]
+        settings, most = self._recipe.training, _IN_PARTS if self._in_parts else _EVALUATION_BATCH
         return min(most, settings.batch_size) if self._about.target in ("places", "tokens") else most
 
     @override

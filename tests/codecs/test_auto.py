@@ -34,6 +34,19 @@ def test_its_own_limit_holds_whatever_is_asked_for() -> None:
         assert len(body) <= min(300, asked or 300)
 
 
+@pytest.mark.parametrize(("repaired", "bits"), [(False, 1 / 4), (True, 1 / 32)])
+def test_a_message_is_never_all_noise(repaired: bool, bits: float) -> None:
+    """Whatever a link allows; less than that is refused where the user asks for it."""
+    layout = Layout.of([TensorSpec("w", (200, 500)), TensorSpec("mean", (500,), trainable=False)])
+    x = np.random.default_rng(3).standard_normal(layout.size).astype(np.float32)
+    least, codec = int(bits * layout.size / 8) + 1, auto.for_scheme(codecs.get("auto"), repaired)
+    for sent in (codec, codecs.for_layout(codec, layout)):
+        body, _ = sent.encode(x, sent.init(layout), Ctx(key=5, round=2, bytes=70))
+        assert len(body) >= 0.9 * least
+    with pytest.raises(ConfigError, match=f"codec auto: bytes = 70 hold next to nothing .* that do are {least}"):
+        auto.for_scheme(codecs.get("auto", bytes=70), repaired).init(layout)
+
+
 def test_an_error_is_fixed_whatever_is_asked_for() -> None:
     codec = codecs.get("auto", error=0.1)
     bodies = {bytes(codec.encode(X, codec.init(LAYOUT), Ctx(key=5, round=2, bytes=b))[0]) for b in (None, 100)}

@@ -13,7 +13,7 @@ from edgegossip import codecs
 from edgegossip.codecs import claims
 from edgegossip.codecs.claims import entropy_bits
 from edgegossip.layout import Layout, TensorSpec
-from edgegossip.types import ConfigError, UsageError, Vec
+from edgegossip.types import ConfigError, Vec
 
 LARGE = 1 << 18
 
@@ -49,20 +49,33 @@ def vectors(draw: st.DrawFn) -> tuple[Layout, Vec]:
 @given(vectors(), st.sampled_from(["dither", "deadzone"]), st.integers(200, 6000), st.sampled_from([0.0, 0.5, 1.0]))
 def test_bytes_are_never_exceeded(drawn: tuple[Layout, Vec], name: str, most: int, allocation: float) -> None:
     layout, x = drawn
+    most = max(most, codecs.get(name, bytes=1, allocation=allocation).least_bytes(layout))
     assert sent(name, x, layout, bytes=most, allocation=allocation)[0] <= most
 
 
 def test_bytes_are_used() -> None:
     layout, x = layout_of(LARGE), heavy(LARGE)
     for name in ("dither", "deadzone"):
-        for most in (3000, 40_000, 150_000):
+        for most in (4500, 40_000, 150_000):
             assert 0.97 * most <= sent(name, x, layout, bytes=most)[0] <= most
 
 
-def test_too_few_bytes_are_refused_with_what_would_do() -> None:
-    layout, x = layout_of(*[5] * 40), heavy(200)
-    with pytest.raises(UsageError, match=r"bytes = 20 do not hold a message of this model; allow \d+ or more"):
-        sent("dither", x, layout, bytes=20, allocation=1.0)
+@pytest.mark.parametrize("values", [200, 9000, 200_000])
+@pytest.mark.parametrize("allocation", [0.0, 1.0])
+@pytest.mark.parametrize(("name", "worst"), [("dither", 16.0), ("deadzone", 0.99)])
+def test_too_few_bytes_are_refused_with_the_fewest_that_say_something(
+    name: str, worst: float, allocation: float, values: int
+) -> None:
+    """As soon as the model is known; with that many the error is one that `error` may ask for,
+    too."""
+    layout, x = layout_of(*[values // 40] * 40), heavy(values)
+    for few in (1, 10, 12):
+        with pytest.raises(ConfigError, match=f"bytes = {few} hold next to nothing of {values:,} values") as refused:
+            codecs.get(name, bytes=few, allocation=allocation).init(layout)
+        least = int(str(refused.value).rsplit(" ", 1)[1])
+    assert codecs.relative_error(x, sent(name, x, layout, bytes=least, allocation=allocation)[1]) < worst
+    with pytest.raises(ConfigError, match=f"the smallest that do are {least}"):
+        codecs.get(name, bytes=least - 1, allocation=allocation).init(layout)
 
 
 @pytest.mark.parametrize("allocation", [0.0, 0.3, 1.0])

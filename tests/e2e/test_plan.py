@@ -35,8 +35,8 @@ shared_bits_per_s = {rate}
 latency_s = 0.0001
 [sources]
 boards = "measured: by `calibrate` here"
-"link.shared_bits_per_s" = "published: by whoever shapes it"
-"link.latency_s" = "assumed: one kernel"
+"link.shared_bits_per_s" = "vendor: by whoever shapes it"
+"link.latency_s" = "predicted: one kernel"
 """
 
 

@@ -6,15 +6,20 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgegossip import codecs
+from edgegossip.codecs import auto
 from edgegossip.engine.rates import BEARS, COARSEST, Goal, Rates, rates_for
 from edgegossip.gossip.base import Says
+from edgegossip.layout import Layout, TensorSpec
 
 VALUES = 200_000
+LAYOUT = Layout.of([TensorSpec("w", (500, VALUES // 500))])
+NORMAL = np.random.default_rng(0).standard_normal(VALUES, np.float32)
 Speeds = Mapping[str, float]  # bytes/s of each link by itself
 
 
@@ -69,12 +74,12 @@ class Network:
 
 
 def goal(repaired: bool = True, apart: bool = False, seconds: float = 0.0, most_bytes: int = 0) -> Goal:
-    says = Says.REPAIRED if repaired else Says.UPDATES
-    return Goal(VALUES, Says.MODELS if apart else says, most_bytes, seconds)
+    says = Says.MODELS if apart else Says.REPAIRED if repaired else Says.UPDATES
+    return Goal(VALUES, says, least(says), most_bytes, seconds)
 
 
-def least(wanted: Goal) -> int:
-    return VALUES // (256 if wanted.says is Says.REPAIRED else 32)
+def least(says: Says) -> int:
+    return VALUES // (256 if says is Says.REPAIRED else 32)
 
 
 speeds = st.floats(2e3, 2e7)
@@ -107,7 +112,7 @@ def cost(size: float, says: Says, speed: float, compute_s: float) -> float:
 
 
 def least_cost(says: Says, *args: Any) -> float:
-    smallest = VALUES / (256 if says is Says.REPAIRED else 32)
+    smallest = least(says)
     return min(cost(min(VALUES, smallest * 2 ** (k / 16)), says, *args) for k in range(129))
 
 
@@ -136,7 +141,7 @@ def test_it_never_stalls_and_never_floods(before: float, after: float, wanted: G
     network = Network(wanted)
     for speed in (before, after):
         for _ in range(5):
-            assert least(wanted) <= network.round({"b": speed})["b"] <= VALUES
+            assert least(wanted.says) <= network.round({"b": speed})["b"] <= VALUES
 
 
 @given(st.integers(2, 8), st.floats(1e5, 1e6), st.booleans(), st.sampled_from((0.0, 0.5)))
@@ -246,7 +251,23 @@ def test_a_message_that_says_nothing_is_followed_by_a_finer_one() -> None:
 
 
 def test_only_a_codec_that_leaves_the_rate_has_a_control() -> None:
-    made = rates_for(codecs.get("auto", seconds=2.0), VALUES, Says.UPDATES)
-    assert made is not None and made.goal == Goal(VALUES, Says.UPDATES, 0, 2.0)
+    made = rates_for(codecs.get("auto", seconds=2.0), LAYOUT, Says.UPDATES)
+    assert made is not None and made.goal == Goal(VALUES, Says.UPDATES, VALUES // 32, 0, 2.0)
     for codec in (codecs.get("fp32"), codecs.get("auto", error=0.5)):
-        assert rates_for(codec, VALUES, Says.UPDATES) is None
+        assert rates_for(codec, LAYOUT, Says.UPDATES) is None
+
+
+@settings(max_examples=10)
+@given(st.booleans(), st.integers(VALUES // 32, VALUES // 2), st.floats(1e3, 1e7))
+def test_what_is_planned_is_what_is_sent(repaired: bool, most_bytes: int, speed: float) -> None:
+    """However few bytes are allowed: they are never above those of the codec, nor below its
+    least."""
+    codec = auto.for_scheme(codecs.get("auto", bytes=most_bytes), repaired)
+    rates = rates_for(codec, LAYOUT, Says.REPAIRED if repaired else Says.UPDATES)
+    assert rates is not None
+    for k in range(3):
+        planned = rates.plan(["b"], 0.1)["b"]
+        body, _ = codec.encode(NORMAL, codec.init(LAYOUT), codecs.Ctx(key=1, round=k, bytes=planned))
+        assert 0.9 * planned <= len(body) <= planned <= most_bytes
+        rates.told(len(body), 0.5)
+        rates.arrived("b", len(body), 10.0 * k, 10.0 * k + len(body) / speed)

@@ -127,9 +127,22 @@ def test_a_budget_of_bytes_is_measured_against_the_model(values: int) -> None:
         default_eta(on_probe(codecs.get("deadzone", bytes=round(share * 4 * values)), values)) for share in (0.01, 0.3)
     )
     assert 0.05 < small < 0.15 and large == 1.0
-    assert default_eta(on_probe(codecs.get("deadzone", bytes=4), values)) == SMALLEST  # nothing fits
+    least = codecs.get("deadzone", bytes=1).least_bytes(Layout.of([TensorSpec("x", (values,))]))
+    assert SMALLEST <= default_eta(on_probe(codecs.get("deadzone", bytes=least), values)) < 0.02
     topk = codecs.get("topk", ratio=0.1)
     assert on_probe(topk, values) is topk
+
+
+@pytest.mark.parametrize("name", ["deadzone", "dither", "auto"])
+def test_a_budget_is_measured_whatever_model_and_wherever_it_is_given(name: str) -> None:
+    """It is also that of a codec inside another, as with statistics of batch norm, which stay
+    exact."""
+    layout = Layout.of([TensorSpec("w", (500, 400)), TensorSpec("mean", (400,), trainable=False)])
+    plain = codecs.get(name, bytes=8000)
+    rates = [default_eta(on_probe(codec, layout.size)) for codec in (plain, codecs.for_layout(plain, layout))]
+    assert rates[0] == rates[1] < 1.0
+    for values in (1, 10**9):
+        default_eta(on_probe(plain, values))
 
 
 def test_a_dead_zone_has_a_rate_by_the_share_of_values_outside_of_it() -> None:

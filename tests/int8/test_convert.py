@@ -56,11 +56,11 @@ def test_models_of_the_package_convert_whole_and_learn_like_fp32(name):
     assert torch.stack(similar).mean() > 0.93  # through the whole depth; layer by layer in test_layers
 
 
-def test_a_batchnorm_model_becomes_range_evonorm_with_a_notice():
+def test_a_batchnorm_model_becomes_range_evonorm_where_that_is_asked_for():
     model = build("resnet20", "batchnorm")
     weight = model[1][0].weight
     with pytest.warns(ConversionNotice, match="batchnorm became Range EvoNorm.* the ReLU after 10 of them"):
-        int8.convert(model)
+        int8.convert(model, norms="range")
     assert isinstance(model[1][0], layers.RangeEvoNorm) and isinstance(model[1][1], nn.Identity)
     assert model[1][0].gamma is weight
     assert not any(isinstance(m, nn.BatchNorm2d) for m in model.modules())
@@ -78,7 +78,7 @@ def test_what_cannot_be_converted_stays_and_is_named():
     model = nn.Sequential(
         nn.Conv2d(3, 4, 3, padding=1, dilation=2),
         nn.Conv2d(4, 4, 3, padding="same"),
-        nn.GroupNorm(2, 4),
+        nn.InstanceNorm2d(4),
         nn.SiLU(),
         nn.Conv2d(4, 4, 3, padding=1, padding_mode="reflect"),
         nn.AdaptiveAvgPool2d(2),
@@ -86,7 +86,7 @@ def test_what_cannot_be_converted_stays_and_is_named():
         nn.Linear(16, 2),
     )
     with pytest.warns(
-        ConversionNotice, match="stay fp32: 0 .dilation.; 1 .padding = 'same'.*2 .GroupNorm has no int8 form"
+        ConversionNotice, match="stay fp32: 0 .dilation.; 1 .padding = 'same'.*2 .InstanceNorm2d has no int8 form"
     ):
         int8.convert(model)
     assert [name for name, _ in int8.conversion(model).fp32] == ["0", "1", "2", "3", "4", "5"]
@@ -97,6 +97,11 @@ def test_what_cannot_be_converted_stays_and_is_named():
 def test_dw_other_than_8_and_16_is_refused():
     with pytest.raises(ConfigError, match="dw = 4"):
         int8.convert(nn.Linear(2, 2), dw=4)
+
+
+def test_other_norms_than_kept_or_range_are_refused():
+    with pytest.raises(ConfigError, match="norms = 'drop'.*choices: keep, range"):
+        int8.convert(nn.Linear(2, 2), norms="drop")
 
 
 def test_converting_again_changes_dw_alone():

@@ -20,7 +20,7 @@ X = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 def quiet(model, dw=16):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConversionNotice)
-        return int8.convert(model, dw)
+        return int8.convert(model, dw, norms="range")
 
 
 def kinds(model):
@@ -40,7 +40,7 @@ def test_a_shared_relu_goes_after_every_batchnorm():
     act = nn.ReLU(inplace=True)
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), act, nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8), act)
     with pytest.warns(ConversionNotice, match="in 1, 4; the ReLU after 2 of them"):
-        int8.convert(model)
+        int8.convert(model, norms="range")
     assert kinds(model) == ["Conv2d", "RangeEvoNorm", "Identity"] * 2
     assert model[2] is model[5] and int8.conversion(model).dropped == ("2", "5")
 
@@ -60,7 +60,7 @@ def test_a_batchnorm_at_two_places_of_a_sequential_is_one_norm_and_named_at_both
     bn = nn.BatchNorm2d(8)
     model = nn.Sequential(nn.Conv2d(3, 8, 3), bn, nn.Conv2d(8, 8, 3), bn, nn.ReLU())
     with pytest.warns(ConversionNotice, match="became Range EvoNorm in 1, 3; the ReLU after 1 of them"):
-        int8.convert(model)
+        int8.convert(model, norms="range")
     assert kinds(model) == ["Conv2d", "RangeEvoNorm", "Conv2d", "RangeEvoNorm", "Identity"]
     assert model[1] is model[3] and int8.conversion(model).int8 == ("0", "1", "2", "3")
 
@@ -159,7 +159,7 @@ def test_a_batchnorm_whose_weight_is_computed_stays_and_is_named():
     model = nn.Sequential(nn.BatchNorm2d(8), nn.ReLU())
     prune.l1_unstructured(model[0], "weight", 0.5)
     with pytest.warns(ConversionNotice, match="stay fp32: 0 .its weight or bias is no parameter of its own"):
-        int8.convert(model)
+        int8.convert(model, norms="range")
     assert kinds(model) == ["BatchNorm2d", "ReLU"] and int8.conversion(model).dropped == ()
 
 
@@ -197,6 +197,6 @@ def test_a_model_with_a_converted_part_tells_of_all_and_warns_of_the_rest():
     part = quiet(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU()))
     model = Two(part, nn.Sequential(nn.Conv2d(8, 8, 1), nn.BatchNorm2d(8)))
     with pytest.warns(ConversionNotice, match="became Range EvoNorm in second.1$"):
-        int8.convert(model)
+        int8.convert(model, norms="range")
     assert int8.conversion(model).replaced == (("first.1", "batchnorm"), ("second.1", "batchnorm"))
     assert int8.conversion(model).dropped == ("first.2",)

@@ -46,10 +46,19 @@ def test_layout_and_start_are_those_of_fp32():
     np.testing.assert_array_equal(x, y)
 
 
-@pytest.mark.parametrize("norm", ["batchnorm", "evonorm-s0"])
-def test_another_norm_becomes_range_evonorm_with_a_notice(norm):
+@pytest.mark.parametrize("norm", ["batchnorm", "groupnorm"])
+def test_batch_norm_and_group_norm_are_kept(norm):
     chosen = recipe(model={"name": "resnet20", "norm": norm}, training=INT8)
-    with pytest.warns(ConversionNotice, match=f'"{norm}" became "range-evonorm"'):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        board = training.build_workload(chosen, 0)
+    plain = recipe(model={"name": "resnet20", "norm": norm})
+    assert training.layout_of(plain).hash == board.layout.hash
+
+
+def test_evonorm_s0_becomes_range_evonorm_with_a_notice():
+    chosen = recipe(model={"name": "resnet20", "norm": "evonorm-s0"}, training=INT8)
+    with pytest.warns(ConversionNotice, match='"evonorm-s0" became "range-evonorm"'):
         board = training.build_workload(chosen, 0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from edgegossip.report.plots import run_title, write_plots
+from edgegossip.report.style import LIGHT, Figures
 from edgegossip.telemetry.records import EventRecord, MetricsRecord
 from edgegossip.telemetry.run_folder import RunFolder, read_run
 from edgegossip.telemetry.summary import summarise
@@ -28,16 +29,25 @@ def test_all_plots_are_drawn_and_show_something(drawn):
         assert np.unique(image @ np.array([65536, 256, 1], dtype=np.uint32)).size > 100
 
 
-@pytest.mark.parametrize(
-    "color", [(0, 0x72, 0xB2), (0xD5, 0x5E, 0), (0xB8, 0xBD, 0xC4)], ids=["compute", "transmit", "wait"]
-)
-def test_the_length_of_a_bar_is_its_time(drawn, color):
+@pytest.mark.parametrize("part", ["compute", "transmit", "wait"])
+def test_the_length_of_a_bar_is_its_time(drawn, part):
     """Three boards spent 0.2 s in each part, the lost one 0.1 s: its pieces are half as long."""
     image = np.round(255 * _pixels(drawn["time.png"])[..., :3]).astype(int)
-    lengths = (np.abs(image - color).max(axis=2) <= 1).sum(axis=1)  # pixels of that colour in each row of the picture
-    long = lengths.max()
-    short = lengths[lengths < 0.75 * long].max()
-    assert 150 < long < 260 and abs(short - long / 2) <= 3
+    color = [int(LIGHT[part][k : k + 2], 16) for k in (1, 3, 5)]
+    there = np.abs(image - color).max(axis=2) <= 1  # [rows, columns]
+    lengths = np.array([_longest(np.flatnonzero(row)) for row in there])
+    rows = np.flatnonzero(lengths > 60)  # more than the legend's
+    bars = [lengths[bar].max() for bar in np.split(rows, np.flatnonzero(np.diff(rows) > 5) + 1)]
+    long, short = max(bars), min(bars)
+    assert 150 < long < 260 and abs(short - long / 2) <= 3 and len(bars) == 4
+
+
+def _longest(columns, gap=12):
+    """Of columns that belong together: a texture leaves gaps."""
+    if not columns.size:
+        return 0
+    pieces = np.split(columns, np.flatnonzero(np.diff(columns) > gap) + 1)
+    return max(piece[-1] - piece[0] + 1 for piece in pieces)
 
 
 def test_the_title_says_what_was_run(run_dir):
@@ -97,18 +107,18 @@ def test_a_run_is_drawn_with_the_score_that_it_goes_by_or_none(tmp_path, scores)
 def figure(tmp_path, monkeypatch):
     """Draws learning.png of records and events, and returns its figure."""
     pytest.importorskip("matplotlib", reason="an extra: pip install 'edgegossip[report]'")
-    from edgegossip.report import draw
+    from matplotlib.figure import Figure
 
     drawn = {}
-    monkeypatch.setattr(draw, "save", lambda figure, path: drawn.setdefault(path.name, figure) and path)
+    monkeypatch.setattr(Figure, "savefig", lambda figure, path, **_: drawn.setdefault(path.name, figure))
 
-    def make(*records):
+    def make(*records, titles=True):
         folder = RunFolder.create(tmp_path, "x", '[run]\nname = "x"\nmode = "server"\n', {})
         folder.write_partition("ab", ["0"], [[1], [1]])
         for record in records:
             folder.write(record)
         folder.close()
-        write_plots(folder.path)
+        write_plots(folder.path, Figures(plot_titles=titles))
         return drawn["learning.png"]
 
     return make
@@ -123,12 +133,46 @@ def _legend(figure):
     return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
 
 
-def test_an_accuracy_is_drawn_from_0_to_100_and_bytes_are_the_boards(figure):
+@pytest.mark.parametrize(
+    ("low", "high", "limits"),
+    [
+        (0.1, 0.93, (0, 1)),
+        (0.91, 0.975, (0.9, 1)),
+        (0.62, 0.71, (0.6, 0.75)),
+        (0.5, 0.5, (0.45, 0.55)),
+        (1, 1, (0.95, 1)),
+    ],
+)
+def test_an_axis_of_accuracies_tells_them_apart(low, high, limits):
+    pytest.importorskip("matplotlib", reason="an extra: pip install 'edgegossip[report]'")
+    from edgegossip.report.draw import share_limits
+
+    assert share_limits(low, high) == pytest.approx(limits)
+
+
+@pytest.mark.parametrize("form", ["svg", "pdf"])
+def test_plots_for_a_paper(run_dir, form):
+    pytest.importorskip("matplotlib", reason="an extra: pip install 'edgegossip[report]'")
+    named, plain = (write_plots(run_dir, Figures(plot_format=form, plot_titles=t)) for t in (True, False))
+    assert [p.name for p in plain] == [f"{name}.{form}" for name in ("learning", "time", "partition")]
+    assert named == plain  # written over
+    assert plain[0].read_bytes().startswith(b"%PDF" if form == "pdf" else b"<?xml")
+    before = [p.read_bytes() for p in plain]
+    assert [p.read_bytes() for p in write_plots(run_dir, Figures(plot_format=form, plot_titles=False))] == before
+
+
+def test_a_title_is_left_out_and_panels_have_letters(figure):
+    drawn = figure(*(_round("a", k, train_loss=1.0, eval_accuracy=0.5) for k in range(4)), titles=False)
+    assert drawn.get_suptitle() == ""
+    assert [axes.get_title(loc="left") for axes in drawn.axes] == ["(a)", "(b)", "(c)", "(d)"]
+
+
+def test_an_accuracy_is_in_per_cent_and_bytes_are_the_boards(figure):
     records = [_round(node, k, train_loss=1.0) for node in "ab" for k in range(4)]
     records += [_round("coordinator", k, eval_loss=0.1, eval_accuracy=1.0 - 0.01 * (k % 2)) for k in range(4)]
     drawn = figure(*records)
     loss, _, accuracy, against = drawn.axes
-    assert accuracy.get_ylim() == (0, 1) and loss.get_ylim()[0] == 0
+    assert accuracy.get_ylim() == pytest.approx((0.95, 1)) and loss.get_ylim()[0] == 0
     assert "(8.00 kB in all)" in against.get_xlabel() and accuracy.get_xlabel() == "seconds of training"
     assert loss.get_ylabel() == "training and test loss"
     assert _legend(drawn) == ["training, every board", "training, mean of 2 boards", "test, by the coordinator"]

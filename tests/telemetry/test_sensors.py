@@ -59,6 +59,32 @@ def test_a_sensor_that_goes_away_or_talks_nonsense_gives_no_value(name, tmp_path
     assert sample(found) == {}
 
 
+def supply(root: Path, name: str, **files: str) -> None:
+    folder = root / "sys/class/power_supply" / name
+    folder.mkdir(parents=True)
+    for file, content in files.items():
+        (folder / file).write_text(content + "\n")
+
+
+@pytest.mark.parametrize(
+    ("status", "drains"), [("Discharging", 1.0), ("Unknown", 1.0), ("Charging", 0.0), ("Full", 0.0)]
+)
+def test_the_emptiest_battery_counts_and_a_mouse_has_none(tmp_path, status, drains):
+    supply(tmp_path, "BAT0", type="Battery", capacity="80", status="Full")
+    supply(tmp_path, "ups", type="UPS", capacity="31", status=status)
+    supply(tmp_path, "hid-mouse", type="Battery", scope="Device", capacity="3", status="Discharging")
+    supply(tmp_path, "AC", type="Mains", online="1")
+    assert sample(detect(tmp_path)) == {"sys/battery_percent": 31.0, "sys/on_battery": drains}
+
+
+@pytest.mark.parametrize(("total", "swap"), [(102396, {"sys/swap_bytes": 1024.0 * 102000}), (0, {})])
+def test_memory_is_what_may_still_be_had(tmp_path, total, swap):
+    (tmp_path / "proc").mkdir()
+    lines = f"MemTotal: 437716 kB\nMemAvailable: 61440 kB\nSwapTotal: {total} kB\nSwapFree: 396 kB\nHugePages_Free: 0\n"
+    (tmp_path / "proc/meminfo").write_text(lines)
+    assert sample(detect(tmp_path)) == {"sys/available_bytes": 1024.0 * 61440, **swap}
+
+
 def test_a_sum_of_rails_that_lacks_one_is_no_sum(tmp_path):
     found = detect(plant("jetson-agx-xavier", tmp_path))
     next(tmp_path.rglob("in_power1_input")).write_text("broken")

@@ -45,12 +45,14 @@ def told(
     r2: float | None = None,
     partition: Mapping[str, Any] | None = PARTITION,
     far: Callable[[str, int], Mapping[str, float]] = lambda node, step: {},
+    codec_error: float = 0.0,
 ) -> list[tuple[str, bool, str]]:
     """Kind, ruin and sentence of what is said of such a run of four boards on a ring."""
     metrics = []
     for node in BOARDS:
         for step in range(rounds):
             values: dict[str, Any] = {"train/loss": loss(step), "train/examples": examples}
+            values["codec/relative_error"] = codec_error
             values["gossip/consensus_distance"] = 0.1 if mixed(node, step) else math.nan
             values |= {f"far/{peer}": times for peer, times in far_beyond(far(node, step)).items()}
             for x, y in RING:
@@ -218,6 +220,67 @@ def test_the_cure_for_different_models_names_what_was_set() -> None:
     coarse = {**RECIPE, "codec": {"name": "signsgd"}}
     assert "a finer codec than signsgd" in told(events=events, recipe=coarse)[0][2]
     assert "denser topology" in told(events=events)[0][2]
+
+
+@pytest.mark.parametrize(
+    ("gossip", "codec", "outer", "cure", "never"),
+    [
+        ("choco-sgd", {"name": "signsgd"}, {}, "take a finer codec than signsgd, such as 8-bit-elastiquant", "choco"),
+        ("quant-sgp", {"name": "deadzone", "params": {"error": 0.95}}, {}, "lower codec.params.error = 0.95", "sgp"),
+        (
+            "sgp",
+            {"name": "topk", "params": {"ratio": 0.01}},
+            {},
+            "raise codec.params.ratio = 0.01, or take quant-sgp",
+            "choco",
+        ),
+        ("dpsgd", {"name": "8-bit-elastiquant"}, {}, "such as fp16, or take choco-sgd", "as 8-bit"),
+        (
+            "choco-sgd",
+            {"name": "fp32"},
+            {"optimizer": "nesterov", "momentum": 0.9},
+            "lower outer.momentum = 0.9",
+            "codec",
+        ),
+        ("dpsgd", {"name": "fp32"}, {"optimizer": "adam", "lr": 0.5}, "lower outer.lr = 0.5", "gossip.momentum"),
+    ],
+)
+def test_the_cure_for_different_models_is_nothing_that_is_so_already(
+    gossip: str, codec: dict[str, Any], outer: dict[str, Any], cure: str, never: str
+) -> None:
+    recipe = {**RECIPE, "gossip": {"algorithm": gossip, "params": {}}, "codec": codec, "outer": outer}
+    found = told(events=compared(0.4), recipe=recipe)[0][2].split(": ", 1)[1]
+    assert cure in found and never not in found
+
+
+@pytest.mark.parametrize(
+    ("mode", "gossip", "error", "first"),
+    [
+        ("gossip", "dpsgd", 5.9, True),
+        ("gossip", "dpsgd", 0.1, False),
+        ("gossip", "choco-sgd", 0.6, False),
+        ("gossip", "choco-sgd", 1.0, True),
+        ("server", "dpsgd", 1.5, False),  # of four boards
+        ("server", "dpsgd", 4.0, True),
+    ],
+)
+def test_a_codec_that_loses_too_much_comes_before_the_learning_rate(
+    mode: str, gossip: str, error: float, first: bool
+) -> None:
+    codec = {"name": "dither", "params": {"bytes": 300}}
+    recipe = {**RECIPE, "run": {"mode": mode}, "gossip": {"algorithm": gossip, "params": {}}, "codec": codec}
+    (kind, _, text), *_ = told(lambda k: 2.3 + 0.2 * k, recipe=recipe, codec_error=error)
+    assert kind == "diverged" and "training.lr = 0.1: try a tenth" in text
+    assert first == ("raise codec.params.bytes = 300" in text.split("training.lr")[0])
+
+
+def test_messages_that_hold_nothing_are_a_hint() -> None:
+    recipe = {**RECIPE, "codec": {"name": "topk", "params": {"ratio": 1e-6}}}
+    ((kind, ruin, text),) = told(recipe=recipe, codec_error=0.999)
+    assert (kind, ruin) == ("mute", False) and "they lose 0.999 times" in text and "raise codec.params.ratio" in text
+    assert told(recipe=recipe, codec_error=0.95) == [] == told(codec_error=0.999)
+    assert told(recipe={**recipe, "run": {"mode": "server"}}, codec_error=2.0) == []
+    assert told(recipe={**recipe, "gossip": {"algorithm": "parallel-sgd"}}, codec_error=2.0) == []
 
 
 def test_a_fleet_that_split_is_told_with_both_sides() -> None:

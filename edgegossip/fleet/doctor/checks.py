@@ -34,6 +34,7 @@ _PI_BITS = (
     (2, "the processor is throttled", "give it a heat sink or a fan"),
     (3, "the processor is at its soft temperature limit", "give it a heat sink or a fan"),
 )
+_CAPPED = 0.95  # share of its clock that a processor may use
 _TORCH = ((2, 9), (2, 13))
 _OLD_ARM = re.compile(r"Raspberry Pi (3|4|Zero 2|Compute Module [34])|Jetson Nano|Coral|Phanbell", re.IGNORECASE)
 
@@ -116,6 +117,10 @@ def governor(facts: Facts) -> Iterator[Finding]:
         yield Finding("warning", "governor", text)
     elif facts.governors:
         yield Finding("good", "governor", f"the clock goes by {', '.join(sorted(set(facts.governors)))}")
+    if facts.allowed_hz and facts.highest_hz and facts.allowed_hz < _CAPPED * facts.highest_hz:
+        clocks = f"{facts.allowed_hz / 1e6:.0f} of {facts.highest_hz / 1e6:.0f} MHz"
+        text = f"the clock may not go above {clocks}: write the higher number, in kHz, into scaling_max_freq of cpufreq"
+        yield Finding("warning", "governor", text)
 
 
 def wear(facts: Facts) -> Iterator[Finding]:

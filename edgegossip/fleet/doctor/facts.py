@@ -44,6 +44,8 @@ class Facts:
     throttled: int | None = None  # the firmware's bits, see edgegossip.telemetry.sensors
     temperature_c: float | None = None
     governors: tuple[str, ...] = ()  # of cpufreq
+    allowed_hz: float | None = None  # highest clock that cpufreq may choose, of the slowest policy by its share
+    highest_hz: float | None = None  # that the same policy's cores have
     wear: tuple[tuple[str, int], ...] = ()  # (block device, eMMC life time estimate: 1 is up to 10 % used, 11 is over)
     spares: tuple[tuple[str, int], ...] = ()  # (block device, eMMC pre_eol_info: 1 normal, 2 80 % used, 3 90 %)
     memory_bytes: int | None = None
@@ -60,6 +62,7 @@ def gather(root: Path = Path("/"), folder: Path = Path(".")) -> Facts:
     real = root == Path("/")
     memory = _meminfo(root)
     zones = ThermalZones.find(root)
+    allowed_hz, highest_hz = _clock_limits(root)
     return Facts(
         board=board_name(root / "proc/device-tree"),
         machine=platform.machine(),
@@ -70,6 +73,8 @@ def gather(root: Path = Path("/"), folder: Path = Path(".")) -> Facts:
         throttled=next((bits for f in found(root, *THROTTLED) if (bits := throttled_bits(f)) is not None), None),
         temperature_c=zones.read().get("sys/temperature_c") if zones else None,
         governors=_governors(root),
+        allowed_hz=allowed_hz,
+        highest_hz=highest_hz,
         wear=_emmc(root, "life_time"),
         spares=_emmc(root, "pre_eol_info"),
         memory_bytes=memory.get("MemTotal"),
@@ -100,6 +105,17 @@ def _governors(root: Path) -> tuple[str, ...]:
     policies = found(root, "sys/devices/system/cpu/cpufreq/policy*")
     names = [text_of(p / "scaling_governor") for p in policies if text_of(p / "scaling_driver") not in _OWN_CLOCK]
     return tuple(dict.fromkeys(name for name in names if name))
+
+
+def _clock_limits(root: Path) -> tuple[float | None, float | None]:
+    """Return what cpufreq may choose and what the cores have, Hz; of several policies (big and
+    little cores) that which is held down most."""
+    limits = []
+    for policy in found(root, "sys/devices/system/cpu/cpufreq/policy*"):
+        allowed, highest = number_of(policy / "scaling_max_freq"), number_of(policy / "cpuinfo_max_freq")
+        if allowed and highest:
+            limits.append((1000 * allowed, 1000 * highest))
+    return min(limits, key=lambda pair: pair[0] / pair[1], default=(None, None))
 
 
 def _emmc(root: Path, name: str) -> tuple[tuple[str, int], ...]:

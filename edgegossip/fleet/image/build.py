@@ -46,7 +46,8 @@ _NEEDS = ("mmdebstrap", "arch-test", "qemu-aarch64-static", "aarch64-linux-gnu-g
           "debugfs", "tar")  # fmt: skip
 _METADATA = ("pyproject.toml", "README.md", "LICENSE")  # of which a wheel's metadata is made
 _MODULES = ("nanobind", "cmake", "ninja", "scikit_build_core", "uv")
-_BINFMT = Path("/proc/sys/fs/binfmt_misc/qemu-aarch64")
+_BINFMT = Path("/proc/sys/fs/binfmt_misc")
+_EMULATOR = Path("/usr/lib/binfmt.d/qemu-aarch64.conf")  # of Debian's qemu-user-static
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,12 +210,25 @@ def _check_machine() -> None:
     if os.geteuid():
         again = tools.with_sudo("image ... --cache DIR")
         raise HostError(f"building a root file system needs root, for the owners of its files: say it again as {again}")
-    if os.uname().machine != "aarch64" and not _BINFMT.exists():
+    if os.uname().machine != "aarch64":
+        register_emulator(_BINFMT, _EMULATOR)
+
+
+def register_emulator(binfmt: Path, emulator: Path) -> None:
+    """Let this machine run programs of aarch64 by themselves, as systemd does when it starts: a
+    container or a machine that has just installed the emulator does not yet. It lasts until the
+    machine is switched off. Raises HostError."""
+    if (binfmt / emulator.stem).exists():
+        return
+    try:
+        if not (binfmt / "register").exists():
+            tools.run(["mount", "-t", "binfmt_misc", "none", binfmt], 20.0)
+        (binfmt / "register").write_text(emulator.read_text().strip())
+    except OSError as error:
         raise HostError(
-            "this machine does not run programs of aarch64 by itself yet: systemctl restart systemd-binfmt "
-            "(without systemd: mount -t binfmt_misc none /proc/sys/fs/binfmt_misc; "
-            "tr -d '\\n' </usr/lib/binfmt.d/qemu-aarch64.conf >/proc/sys/fs/binfmt_misc/register)"
-        )
+            f"this machine runs no programs of aarch64, and {emulator} cannot be registered in {binfmt} "
+            f"({error.strerror}): in a container, register it on its host: systemctl restart systemd-binfmt"
+        ) from None
 
 
 def plan(request: Request) -> tuple[Step, ...]:

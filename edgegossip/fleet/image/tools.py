@@ -23,6 +23,7 @@ PACKAGES = {
     "aarch64-linux-gnu-objdump": "binutils-aarch64-linux-gnu",
     "mkfs.vfat": "dosfstools",
     "mcopy": "mtools",
+    "mmd": "mtools",
     "mke2fs": "e2fsprogs",
     "debugfs": "e2fsprogs",
     "apt-get": "apt",

@@ -7,16 +7,20 @@ import importlib.util
 import socket
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
+from typing import Any
 
 import numpy as np
 
 from edgegossip import codecs, training
+from edgegossip.codecs import auto
+from edgegossip.codecs.base import Codec, inside
 from edgegossip.gossip import outer, topologies
 from edgegossip.gossip.averaging import default_eta, memory_eta, on_probe
+from edgegossip.gossip.fragments import cut
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.mesh.address import Address
-from edgegossip.node.spec import NodeSpec, make_algorithm, make_view
+from edgegossip.node.spec import NodeSpec, make_algorithm, make_codec, make_view
 from edgegossip.recipe import Recipe, run_id
 from edgegossip.telemetry.summary import COORDINATOR
 from edgegossip.training.check import data_notice
@@ -91,9 +95,8 @@ def eta_notice(recipe: Recipe) -> str:
     if recipe.run.mode != "gossip" or section.algorithm not in _ETA_BY_CODEC or section.params.get("eta"):
         return ""
     rate = memory_eta if section.algorithm in _WITH_MEMORY else default_eta
-    codec = codecs.get(recipe.codec.name, **recipe.codec.params)
-    eta = rate(codec)
-    if eta == 1.0 or on_probe(codec, 1) != codec:  # what bytes keep of a model, its size decides
+    codec = make_codec(recipe)
+    if _is_limited(codec) or (eta := rate(codec)) == 1.0:  # what bytes keep of a model, its size decides
         return ""
     return (
         f"{section.algorithm} averages at the rate gossip.params.eta = {eta:.2g}, after what codec "
@@ -126,8 +129,11 @@ def memory_notice(recipe: Recipe) -> str:
     algorithm = recipe.gossip.algorithm
     if recipe.run.mode != "gossip" or algorithm not in _ETA_BY_CODEC:
         return ""
+    codec = codecs.get(recipe.codec.name, **recipe.codec.params)
+    if codecs.leaves_rate(codec):  # a dead zone there, which fits
+        return ""
     try:
-        codecs.error_feedback(codecs.get(recipe.codec.name, **recipe.codec.params))
+        codecs.error_feedback(codec)
     except ConfigError as error:
         why = str(error).removeprefix("codec error-feedback: ")
         if algorithm not in _WITH_MEMORY and "memory of its own" not in why:
@@ -154,7 +160,13 @@ def codec_notice(recipe: Recipe) -> str:
     updates may be coarse."""
     if recipe.run.mode != "gossip" or recipe.gossip.algorithm not in _WHOLE_MODELS:
         return ""
-    codec = codecs.get(recipe.codec.name, **recipe.codec.params)
+    codec = make_codec(recipe)
+    if _is_limited(codec):
+        if recipe.run.script or (is_custom(recipe.data) and not is_declared(recipe.data)):
+            return ""  # the model is not known here
+        codec = on_probe(codec, training.layout_of(recipe).size // recipe.outer.fragments)
+    elif auto.chosen(codec):  # as fine as links allow
+        return ""
     layout = Layout.of([TensorSpec("sample", (64, 64))])
     x = np.random.default_rng(0).standard_normal(layout.size).astype(np.float32)
     body, _ = codec.encode(x, codec.init(layout), codecs.Ctx(key=0, round=0))
@@ -230,14 +242,17 @@ def _own_boards(recipe: Recipe, members: Sequence[NodeId]) -> list[Board]:
 
 def _check_model(recipe: Recipe, name: NodeId) -> None:
     """Build a model with parameters, or a user's own, once: that takes torch, and finds every
-    mistake in it. `name`: whose data say what an example is, where the recipe does not."""
-    section = recipe.model
+    mistake in it. So do limits of bytes, which are held against it. `name`: whose data say what an
+    example is, where the recipe does not."""
+    section, limited = recipe.model, any(map(_is_limited, _codecs_of(recipe)))
     if recipe.run.script:  # which has its own
         return
-    if not (section.params or section.share or section.keep or ":" in section.name or is_custom(recipe.data)):
+    if not (
+        limited or section.params or section.share or section.keep or ":" in section.name or is_custom(recipe.data)
+    ):
         return
     try:
-        training.layout_of(recipe, Board(name, 0 if name != COORDINATOR else -1))
+        layout = training.layout_of(recipe, Board(name, 0 if name != COORDINATOR else -1))
     except UsageError as error:
         if name != COORDINATOR or is_declared(recipe.data):
             raise
@@ -245,6 +260,24 @@ def _check_model(recipe: Recipe, name: NodeId) -> None:
             f"the coordinator has no data of its own from which it could see what the model takes ({error}); declare "
             "data.shape and data.classes (or data.target and data.target_shape)"
         ) from error
+    for codec in _codecs_of(recipe):
+        if recipe.run.mode == "gossip" or layout.has_sums:
+            codec = codecs.for_layout(codec, layout)
+        for part in cut(layout, recipe.outer.fragments):
+            codec.init(part.layout)
+
+
+def _codecs_of(recipe: Recipe) -> list[Codec[Any]]:
+    """The codecs of all messages that have values."""
+    if recipe.run.mode == "gossip":
+        return [make_codec(recipe)]
+    server = recipe.server
+    return [codecs.get(recipe.codec.name, **recipe.codec.params), codecs.get(server.downlink, **server.downlink_params)]
+
+
+def _is_limited(codec: Codec[Any]) -> bool:
+    """Whether the bytes of a message are given: the model's size says whether they are enough."""
+    return any(getattr(one, "bytes", 0) for one in inside(codec))
 
 
 def _check_server(recipe: Recipe) -> None:
@@ -265,4 +298,5 @@ def _check_gossip(recipe: Recipe, members: Sequence[NodeId]) -> None:
     of a value for each fragment."""
     spec = NodeSpec(recipe, members[0], tuple(members), run_id(recipe))
     view = make_view(spec, Layout.of(TensorSpec(f"probe {k}", (1,)) for k in range(recipe.outer.fragments)))
+    view = replace(view, codec=on_probe(view.codec, 1))  # whether a real model fits is not said by this one
     make_algorithm(recipe).init(np.zeros(view.layout.size, np.float32), view)

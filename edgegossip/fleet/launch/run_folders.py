@@ -15,6 +15,7 @@ from edgegossip import recipe as recipes
 from edgegossip import training
 from edgegossip.mesh.membership.manifest import is_instance
 from edgegossip.recipe import Recipe
+from edgegossip.report.style import Figures
 from edgegossip.telemetry.machine import environment
 from edgegossip.telemetry.run_folder import RunFolder, read_run
 from edgegossip.telemetry.summary import summarise
@@ -110,7 +111,7 @@ def conclude(folder: RunFolder, *, plots: bool, as_json: bool) -> int:
     if as_json:
         click.echo(json.dumps(summary))
     else:
-        show(summary, folder.path, plots=plots and trouble is None)
+        show(summary, folder.path, Figures(plots=plots and trouble is None))
         if plots and trouble is None:
             from edgegossip.report.web.page import write_page
 
@@ -151,15 +152,15 @@ def shown_when_it_fails(
         raise
 
 
-def show(summary: Mapping[str, Any], folder: Path, *, plots: bool) -> None:
+def show(summary: Mapping[str, Any], folder: Path, figures: Figures) -> None:
     """Print the table, and draw the plots when matplotlib is there."""
     from edgegossip.report.plots import write_plots  # here: a board that waits has no use for them
     from edgegossip.report.table import run_table
 
     click.echo(run_table(summary))
-    if plots:
+    if figures.plots:
         try:
-            for path in write_plots(folder):
+            for path in write_plots(folder, figures):
                 click.echo(f"plot {path}")
         except HostError as error:
             click.echo(f"no plots: {error}", err=True)

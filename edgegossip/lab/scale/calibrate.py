@@ -19,6 +19,7 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -67,7 +68,14 @@ _EXAMPLES = 256
 Note = Callable[[str], None]
 
 
-def calibrate(name: str, recipe: Recipe, link: LinkRate | None = None, note: Note = lambda text: None) -> DeviceProfile:
+def calibrate(
+    name: str,
+    recipe: Recipe,
+    link: LinkRate | None = None,
+    note: Note = lambda text: None,
+    names: Sequence[str] = CODECS,
+    codec_s: float = 1.0,
+) -> DeviceProfile:
     """Measure this machine.
 
     Args:
@@ -75,6 +83,8 @@ def calibrate(name: str, recipe: Recipe, link: LinkRate | None = None, note: Not
         recipe: whose model, batch and precision are trained.
         link: what a peer measured; without one the interface's nominal rate counts.
         note: gets a sentence before each part.
+        names: of the codecs that are timed.
+        codec_s: seconds that each of them takes, each way.
 
     Raises:
         ConfigError: for a recipe that cannot be built.
@@ -90,7 +100,7 @@ def calibrate(name: str, recipe: Recipe, link: LinkRate | None = None, note: Not
             rates[precision, threads] = _four(flops * recipe.training.local_steps / statistics.median(seconds))
             spread = spread_of(seconds) if (precision, threads) == ("fp32", 1) else spread
     note("codecs")
-    rates_of = codec_rates(CODECS)
+    rates_of = codec_rates(names, codec_s)
     encode, decode = (
         {DEFAULT: min(r[k] for r in rates_of.values()), **{c: r[k] for c, r in rates_of.items()}} for k in (0, 1)
     )
@@ -128,6 +138,23 @@ def calibrate(name: str, recipe: Recipe, link: LinkRate | None = None, note: Not
             "link_bits_per_s": link_source,
         },
     )
+
+
+def replaced(known: DeviceProfile, measured: DeviceProfile) -> DeviceProfile:
+    """Return the profile `known` with all that was measured in the place of what it said, under the
+    new one's name. What no measurement has (a GPU's rate, codecs that were not timed) stays, and
+    says what it said; so does its link where only the interface's nominal rate is known."""
+    values = {f.name: getattr(measured, f.name) for f in fields(measured)}
+    sources = {**known.sources, **measured.sources}
+    for key in ("encode_bytes_per_s", "decode_bytes_per_s"):
+        values[key] = {**getattr(known, key), **values[key]}
+        if more := sorted(getattr(known, key).keys() - getattr(measured, key).keys()):
+            sources[key] += f"; {', '.join(more)} as before, {known.sources[key]}"
+    if measured.kind("link_bits_per_s") != "measured":
+        values["link_bits_per_s"], sources["link_bits_per_s"] = known.link_bits_per_s, known.sources["link_bits_per_s"]
+    kept = {"title": known.title, "accelerator_flops": known.accelerator_flops, "sources": sources}
+    sensors = tuple(dict.fromkeys((*measured.power_sensors, *known.power_sensors)))
+    return DeviceProfile(**{**values, **kept, "power_sensors": sensors})
 
 
 def _machine() -> str:
@@ -169,8 +196,8 @@ def _four(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def _best(work: Callable[[], Any], clock: Callable[[], float], budget_s: float) -> float:
-    """The shortest of some runs."""
+def best(work: Callable[[], Any], clock: Callable[[], float], budget_s: float) -> float:
+    """Return the seconds of the shortest of some runs, of which one more warms up."""
     return min(_timed(work, clock, budget_s))
 
 
@@ -186,8 +213,9 @@ def _timed(work: Callable[[], Any], clock: Callable[[], float], budget_s: float)
     return seconds
 
 
-def codec_rates(names: Sequence[str]) -> dict[str, tuple[float, float]]:
-    """Return float32 bytes/s into and out of each of these codecs, one thread."""
+def codec_rates(names: Sequence[str], budget_s: float = 1.0) -> dict[str, tuple[float, float]]:
+    """Return float32 bytes/s into and out of each of these codecs, one thread; each way takes about
+    `budget_s` seconds."""
     layout = Layout.of([TensorSpec("w", (1024, VALUES // 1024))])
     x, ctx = in_layout(layout, 1), Ctx(key=1, round=0, loss=1.0, lr=0.1)
     rates: dict[str, tuple[float, float]] = {}
@@ -195,8 +223,8 @@ def codec_rates(names: Sequence[str]) -> dict[str, tuple[float, float]]:
         codec = codecs.get(name)
         state = codec.init(layout)
         body, _ = codec.encode(x, state, ctx)
-        encode_s = _best(partial(codec.encode, x, state, ctx), time.process_time, 1.0)
-        decode_s = _best(partial(codec.decode, body, layout), time.process_time, 1.0)
+        encode_s = best(partial(codec.encode, x, state, ctx), time.process_time, budget_s)
+        decode_s = best(partial(codec.decode, body, layout), time.process_time, budget_s)
         rates[name] = _four(x.nbytes / encode_s), _four(x.nbytes / decode_s)
     return rates
 
@@ -204,7 +232,7 @@ def codec_rates(names: Sequence[str]) -> dict[str, tuple[float, float]]:
 def _memory_rate() -> float:
     size = min(_COPIED_BYTES, psutil.virtual_memory().available // 4) // 4 * 4
     source, target = np.ones(size // 4, np.float32), np.empty(size // 4, np.float32)
-    return _four(source.nbytes / _best(lambda: np.copyto(target, source), time.process_time, 2.0))
+    return _four(source.nbytes / best(lambda: np.copyto(target, source), time.process_time, 2.0))
 
 
 def _is_hardware(interface: str) -> bool:
@@ -227,5 +255,5 @@ def _link(link: LinkRate | None) -> tuple[float, str]:
     if speeds:
         return max(
             speeds
-        ) * 1e6 * 0.941, "derived: nominal rate of the interface * 0.941; measure it with --peer HOST:PORT"
-    return 100e6, "assumed: the interface names no rate; measure it with --peer HOST:PORT"
+        ) * 1e6 * 0.941, "predicted: nominal rate of the interface * 0.941; measure it with --peer HOST:PORT"
+    return 100e6, "predicted: the interface names no rate; measure it with --peer HOST:PORT"

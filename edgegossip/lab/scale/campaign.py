@@ -19,6 +19,7 @@ from edgegossip.lab.scale.cells import DEFAULT_SCHEMES, Backend, Cell, make_cell
 from edgegossip.lab.scale.devices import load_device, load_fleet, parse_rate, rate_text
 from edgegossip.lab.table import as_markdown, as_text, write_tables
 from edgegossip.recipe import Recipe
+from edgegossip.report.style import Figures
 from edgegossip.report.units import printable, seconds_text
 from edgegossip.telemetry.machine import environment
 from edgegossip.types import ConfigError, DataError, EdgegossipError, HostError
@@ -40,7 +41,7 @@ class ScaleOptions:
     link: str
     rounds: int  # counted ones a cell at most; 0: an epoch
     out: Path | None
-    plots: bool
+    figures: Figures
     slower: float | None = None  # netns, model: than this machine's cores the boards are; None: as the profile says
     device: str = ""  # netns, model: whose profile; empty: emulated.BOARD, unless `slower` or a fleet is given
     fleet: str = ""  # model: a fleet's profile
@@ -163,7 +164,7 @@ class ScaleCampaign(Campaign[Cell]):
         self, folder: Path, cells: Sequence[Cell], say: Say, warn: Say, options: ScaleOptions, base: Recipe
     ) -> None:
         """`base`: the recipe that all cells are made of."""
-        super().__init__(folder, cells, options.plots, say, warn)
+        super().__init__(folder, cells, options.figures, say, warn)
         self._options, self._base = options, base
         self._number = 0  # cells that are done or failed
 
@@ -240,7 +241,9 @@ class ScaleCampaign(Campaign[Cell]):
     @override
     def draw(self, document: Mapping[str, Any]) -> list[Path]:
         done = [r for cell in self.cases if (r := self.results.get(cell.key, {})).get("state") == "done"]
-        return summary.write_plots(self.folder, document["recipe"], document["rows"], done) if done else []
+        return (
+            summary.write_plots(self.folder, document["recipe"], document["rows"], done, self.figures) if done else []
+        )
 
 
 def _backend(options: ScaleOptions, folder: Path, results: Mapping[str, Mapping[str, Any]], say: Say) -> Backend:

@@ -4,14 +4,13 @@ boards share which link.
 The packaged profiles are the files devices/*.toml and devices/fleets/*.toml. Every number in them
 has an entry in [sources] that begins with one of
 
-    published:   where it can be read
-    derived:     the formula, and the published figures that went in
-    measured:    on which machine, with which command
-    assumed:     that nobody says it, and why this value
+    measured:    on which machine, by whom, with which command
+    vendor:      what the data sheet says
+    predicted:   the formula and what went in, or that nobody says it, and why this value
 
-None of the boards has been at hand, so none of the packaged numbers is `measured` on its board:
-`edgegossip calibrate` on a board writes a profile that is. Rates are of plain float32 bytes:
-encoding takes 4 bytes a value in, decoding gives 4 bytes a value out.
+None of the boards has been at hand, so what is `measured` in the packaged profiles was measured by
+others. `edgegossip calibrate --profile NAME` on a board puts its own numbers in their place. Rates
+are of plain float32 bytes: encoding takes 4 bytes a value in, decoding gives 4 bytes a value out.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from edgegossip.choices import did_you_mean
 from edgegossip.types import ConfigError
 
 DEFAULT = "default"  # rate of every codec that is not named
-SOURCES = ("published:", "derived:", "measured:", "assumed:")
+SOURCES = ("measured:", "vendor:", "predicted:")
 MAX_BOARDS = 64
 
 SHORT_STEP_S = (
@@ -66,6 +65,10 @@ class DeviceProfile:
     accelerator_flops: float | None = None  # as fp32_flops, on its GPU; None: nothing that trains
     power_sensors: tuple[str, ...] = ()  # what edgegossip.telemetry.sensors finds on it
     sources: Mapping[str, str] = field(default_factory=dict)  # key -> where the number comes from
+
+    def kind(self, key: str) -> str:
+        """Return whether the number of that key is "measured", the "vendor"'s or "predicted"."""
+        return self.sources[key].partition(":")[0]
 
     def encode_rate(self, codec: str) -> float:
         """Return the float32 bytes/s that go into `codec` on one thread."""

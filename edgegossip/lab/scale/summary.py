@@ -22,6 +22,7 @@ from typing import Any, TypeAlias
 from edgegossip.lab.scale.cells import WARM_UP, Cell
 from edgegossip.lab.scale.devices import SHORT_STEP, SHORT_STEP_S
 from edgegossip.report.plots import require_matplotlib
+from edgegossip.report.style import Figures
 from edgegossip.report.units import UNKNOWN, bytes_text, printable
 from edgegossip.telemetry.records import MetricsRecord
 from edgegossip.types import NodeId, Round
@@ -323,10 +324,12 @@ _GANTT = (
 )  # fmt: skip
 
 
-def write_plots(folder: Path, name: str, rows: Sequence[Row], results: Sequence[Row]) -> list[Path]:
-    """Draw time.png, speedup.png, loss.png, round.png and links.png into `folder`; those without
-    data are left out. `name`: of the recipe; `results`: of the cells that did not fail. Raises
-    HostError without matplotlib."""
+def write_plots(
+    folder: Path, name: str, rows: Sequence[Row], results: Sequence[Row], figures: Figures = Figures()
+) -> list[Path]:
+    """Draw time.png, speedup.png, loss.png, round.png and links.png into `folder`, or what
+    `figures` says; those without data are left out. `name`: of the recipe; `results`: of the cells
+    that did not fail. Raises HostError without matplotlib."""
     require_matplotlib()
     from edgegossip.lab import plots
 
@@ -340,7 +343,9 @@ def write_plots(folder: Path, name: str, rows: Sequence[Row], results: Sequence[
         for scheme, own in by_scheme.items()
     }
     title = f"{what}: where the seconds of an epoch go"
-    written = [plots.stacked_bars(bars, title, folder / "time.png", "boards", "seconds an epoch")]
+    written = [
+        plots.stacked_bars(bars, figures.title(title), figures.path(folder, "time"), "boards", "seconds an epoch")
+    ]
     faster = {
         scheme: [
             (row["devices"], row["speedup"])
@@ -350,20 +355,24 @@ def write_plots(folder: Path, name: str, rows: Sequence[Row], results: Sequence[
         for scheme, own in by_scheme.items()
     }
     counts = sorted({int(row["devices"]) for row in done})
-    written.append(plots.speedups(faster, counts, f"{what}: speed-up", folder / "speedup.png"))
+    written.append(plots.speedups(faster, counts, figures.title(f"{what}: speed-up"), figures.path(folder, "speedup")))
     if long := [result for result in results if len(result.get("curve", ())) > 1]:  # more than one round to see
         most = max(result["devices"] for result in long)
         curves = [(result["scheme"], result["curve"]) for result in long if result["devices"] == most]
-        written.append(plots.losses(curves, f"{what}: training loss on {most} boards", folder / "loss.png"))
+        written.append(
+            plots.losses(curves, figures.title(f"{what}: training loss on {most} boards"), figures.path(folder, "loss"))
+        )
     largest = max(row["devices"] for row in done)
     shown = sorted((r for r in results if r["devices"] == largest), key=lambda r: -float(r["row"]["t_s"]))
     ends = [
         (f"{r['scheme']} on {r['devices']} boards", r) for r in (shown if len(shown) < 2 else [shown[0], shown[-1]])
     ]
     if rounds := [(words, _timeline(result["marks"])) for words, result in ends if result.get("marks")]:
-        written.append(plots.timelines(rounds, f"{what}: one round", folder / "round.png"))
+        written.append(plots.timelines(rounds, figures.title(f"{what}: one round"), figures.path(folder, "round")))
     if links := [(words, result["links"]) for words, result in ends if result.get("links")]:
-        written.append(plots.traffic(links, f"{what}: what went over which link", folder / "links.png"))
+        written.append(
+            plots.traffic(links, figures.title(f"{what}: what went over which link"), figures.path(folder, "links"))
+        )
     return written
 
 

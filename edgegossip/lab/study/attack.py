@@ -18,6 +18,7 @@ run with a coordinator they send the way from its model. Accuracy is that of hon
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,6 +28,7 @@ from typing_extensions import override
 
 from edgegossip.choices import choose, did_you_mean
 from edgegossip.gossip.base import Neighbours, Topology
+from edgegossip.lab.study.lanes import Lanes
 from edgegossip.recipe import Recipe
 from edgegossip.training.base import Workload
 from edgegossip.training.data.base import Batch
@@ -70,10 +72,11 @@ class Attack:
 class Boards:
     """Trains the boards of a run, of whom the last ones may lie."""
 
-    def __init__(self, workloads: Sequence[Workload], attack: Attack | None = None) -> None:
-        """Raises ConfigError for labels that cannot be flipped."""
-        self._workloads, self._attack = workloads, attack
+    def __init__(self, workloads: Sequence[Workload], attack: Attack | None = None, lanes: Lanes | None = None) -> None:
+        """`lanes`: those of the workloads. Raises ConfigError for labels that cannot be flipped."""
+        self._workloads, self._attack, self._lanes = workloads, attack, lanes or Lanes()
         self.honest = len(workloads) - (attack.boards if attack else 0)
+        self._begun: dict[int, Future[LocalUpdate]] = {}  # the boards' last
         self._trained: dict[int, tuple[Vec, Vec, LocalUpdate]] = {}  # y_k, delta_k of honest boards' last round
         if attack is not None and attack.kind == "label-flip":
             for workload in workloads[self.honest :]:
@@ -83,19 +86,27 @@ class Boards:
         """Tell whether this board steers by what the honest ones did, after they did it."""
         return board >= self.honest and self._attack is not None and self._attack.kind != "label-flip"
 
-    def local_update(self, board: int, x: Vec, round: Round, correction: Vec | None = None) -> LocalUpdate:
-        """Return what a board says that it learnt from x; of a liar what leads it where the attack
-        wants."""
+    def local_update(self, board: int, x: Vec, round: Round, correction: Vec | None = None) -> Future[LocalUpdate]:
+        """Begin what makes a board say that it learnt something from x; of a liar it is what leads
+        it where the attack wants, by what the others have begun."""
         if self.lies(board):
-            return self._lie(x)
-        given = (x, round) if correction is None else (x, round, correction)
+            return Lanes().submit(board, self._lie, x)
+        update = self._lanes.submit(
+            board, self._train, board, (x, round) if correction is None else (x, round, correction)
+        )
+        self._begun[board] = update
+        return update
+
+    def _train(self, board: int, given: tuple[Any, ...]) -> LocalUpdate:
         update = self._workloads[board].local_update(*given)
         if self._attack is not None and board < self.honest:
-            self._trained[board] = (x + update.delta, update.delta.copy(), update)
+            self._trained[board] = (given[0] + update.delta, update.delta.copy(), update)
         return update
 
     def _lie(self, x: Vec) -> LocalUpdate:
         assert self._attack is not None
+        for update in self._begun.values():
+            update.result()
         known = [self._trained[board] for board in sorted(self._trained)]
         after = np.stack([y for y, _, _ in known])
         if self._attack.kind == "alie":

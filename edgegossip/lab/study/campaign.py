@@ -17,6 +17,7 @@ from edgegossip.lab.study.cases import Case, Plan, make_cases, product
 from edgegossip.lab.study.run_case import DataSetCache, check, run_case
 from edgegossip.lab.table import write_tables
 from edgegossip.recipe import Recipe
+from edgegossip.report.style import Figures
 from edgegossip.report.units import printable, seconds_text
 from edgegossip.types import ConfigError, Round
 
@@ -35,7 +36,7 @@ class StudyOptions:
     jobs: int = 1
     target: float = 0.0
     skip_invalid: bool = False
-    plots: bool = True
+    figures: Figures = Figures()
 
 
 def run(options: StudyOptions, say: Say, warn: Say, *, show: bool = True) -> tuple[dict[str, Any], int]:
@@ -48,7 +49,7 @@ def run(options: StudyOptions, say: Say, warn: Say, *, show: bool = True) -> tup
     points = product(options.sweeps)
     cases = _valid(make_cases(options.recipe, options.listed, points, options.seeds), options.skip_invalid, warn)
     folder = options.out or Path("runs") / f"{options.recipe.run.name}-study"
-    return Study(folder, cases, options.plots, say, warn, options.jobs, options.target).run(show=show)
+    return Study(folder, cases, options.figures, say, warn, options.jobs, options.target).run(show=show)
 
 
 def _valid(cases: Sequence[Case], skip: bool, warn: Say) -> list[Case]:
@@ -78,11 +79,11 @@ class Study(Campaign[Case]):
     FILE, WHAT, FOLDER = "study.jsonl", "study", "study folder"
 
     def __init__(
-        self, folder: Path, cases: Sequence[Case], plots: bool, say: Say, warn: Say, jobs: int, target: float
+        self, folder: Path, cases: Sequence[Case], figures: Figures, say: Say, warn: Say, jobs: int, target: float
     ) -> None:
         """`jobs`: so many runs at a time, each in a process of its own. `target`: see
         `summary.rows`."""
-        super().__init__(folder, cases, plots, say, warn)
+        super().__init__(folder, cases, figures, say, warn)
         self._jobs = jobs
         self._target = target
         self._left = 0
@@ -144,7 +145,7 @@ class Study(Campaign[Case]):
 
     @override
     def draw(self, document: Mapping[str, Any]) -> list[Path]:
-        return summary.write_plots(self.folder, self.cases, self.results)
+        return summary.write_plots(self.folder, self.cases, self.results, self.figures)
 
 
 class _CaseRunner:

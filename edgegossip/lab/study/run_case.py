@@ -16,6 +16,7 @@ from edgegossip.engine.server_frames import Channel
 from edgegossip.gossip import outer
 from edgegossip.lab.results import Result, plain
 from edgegossip.lab.study.cases import Case
+from edgegossip.lab.study.lanes import Lanes, lanes_of
 from edgegossip.lab.study.measure import Recorder, Traffic, average, measure_rounds
 from edgegossip.lab.study.server import VirtualServer
 from edgegossip.lab.study.virtual import VirtualFleet
@@ -64,22 +65,24 @@ def run_case(case: Case, data: DataSetCache, progress: Progress = lambda round: 
     start_s, start_cpu_s = time.perf_counter(), time.process_time()
     recipe = case.recipe
     local = recipe.data.partition == "local"  # then each virtual board opens its own
-    workloads = training.build_workloads(recipe, None if local else data.get(recipe.data))
+    count, board_recipe = lanes_of(recipe)
+    lanes = Lanes(count)
+    workloads = training.build_workloads(board_recipe, None if local else data.get(recipe.data), count)
     make = _Gossip if recipe.run.mode == "gossip" else _Server
-    run = make(case, workloads, progress)
+    run = make(case, workloads, progress, lanes)
     recorder = Recorder(
         nodes=recipe.run.nodes - (case.attack.boards if case.attack else 0),
         evaluate_after=recipes.evaluation_rounds(recipe) - {recipe.run.rounds - 1},
         measure_after=measure_rounds(recipe.run.rounds) if recipe.run.mode == "gossip" else frozenset(),
-        evaluate=lambda x: workloads[0].evaluate(x, recipe.evaluation.examples or None),
+        evaluate=lambda x: lanes.submit(0, workloads[0].evaluate, x, recipe.evaluation.examples or None).result(),
         sent_bytes=lambda: run.sent.total_bytes,
         now_s=lambda: run.now_s,
     )
     outcome: Result = {"state": "done", "reason": ""}
     try:
-        with np.errstate(over="ignore", invalid="ignore"):  # a run that diverges is told by what comes out
+        with lanes, np.errstate(over="ignore", invalid="ignore"):  # a run that diverges is told by what comes out
             run.play(recorder)
-        outcome |= _reached(workloads, run.models)
+            outcome |= _reached(workloads, run.models, lanes)
     except (ConfigError, DataError, HostError):
         raise
     except (UsageError, PeerError) as error:
@@ -106,12 +109,12 @@ def run_case(case: Case, data: DataSetCache, progress: Progress = lambda round: 
 
 
 class _Gossip:
-    def __init__(self, case: Case, workloads: Sequence[Workload], progress: Progress) -> None:
+    def __init__(self, case: Case, workloads: Sequence[Workload], progress: Progress, lanes: Lanes) -> None:
         recipe = case.recipe
         views = [make_view(spec, workloads[0].layout) for spec in _specs(recipe)]
         self._initial = workloads[0].initial(recipe.run.seed)
         self._fleet = VirtualFleet(
-            make_algorithm(recipe), views, workloads, recipe.run.rounds, progress, case.attack, case.link
+            make_algorithm(recipe), views, workloads, recipe.run.rounds, progress, case.attack, case.link, lanes
         )
         self._recipe = recipe
 
@@ -136,7 +139,7 @@ class _Gossip:
 
 
 class _Server:
-    def __init__(self, case: Case, workloads: Sequence[Workload], progress: Progress) -> None:
+    def __init__(self, case: Case, workloads: Sequence[Workload], progress: Progress, lanes: Lanes) -> None:
         recipe = case.recipe
         layout = workloads[0].layout
         codec = codecs.get(recipe.codec.name, **recipe.codec.params)
@@ -156,6 +159,7 @@ class _Server:
             _combiner(recipe, Channel.of(layout, recipes.run_id(recipe), codec)),
             case.attack,
             case.link,
+            lanes,
         )
         self._recipe = recipe
 
@@ -205,12 +209,13 @@ def _specs(recipe: Recipe) -> list[NodeSpec]:
     return [NodeSpec(recipe, name, members, run_id) for name in members]
 
 
-def _reached(workloads: Sequence[Workload], models: Sequence[Vec]) -> Result:
+def _reached(workloads: Sequence[Workload], models: Sequence[Vec], lanes: Lanes) -> Result:
     """The final models on the whole test set, each with what its node has of its own (model.keep).
     Models of a server run are all the same one: the first node's stands for them."""
-    found = [workload.evaluate(x) for workload, x in zip(workloads, models, strict=False)]
-    nodes = [metrics for metrics in found if metrics is not None]
-    averaged = workloads[0].evaluate(average(models)) if len(models) > 1 else found[0]
+    begun = [lanes.submit(k, workloads[k].evaluate, x) for k, x in enumerate(models)]
+    of_mean = lanes.submit(0, workloads[0].evaluate, average(models)) if len(models) > 1 else begun[0]
+    nodes = [metrics for one in begun if (metrics := one.result()) is not None]
+    averaged = of_mean.result()
     if averaged is None:
         return {"accuracy": None, "score": None, "scores": {}, "loss": None, "test_examples": 0}
     scores = {name: _over_nodes(value, [m.scores[name] for m in nodes]) for name, value in averaged.scores.items()}

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
@@ -43,11 +44,12 @@ from edgegossip.engine.server_events import (
 from edgegossip.engine.server_frames import FULL, Channel, Replica, Uplink
 from edgegossip.frame import Aux
 from edgegossip.lab.study.attack import Attack, Boards
+from edgegossip.lab.study.lanes import Lanes
 from edgegossip.lab.study.link import LinkModel
 from edgegossip.lab.study.measure import Recorder, Traffic
 from edgegossip.layout import Layout
 from edgegossip.training.base import Workload
-from edgegossip.types import NodeId, Round, UsageError, Vec
+from edgegossip.types import LocalUpdate, NodeId, Round, UsageError, Vec
 
 
 class VirtualServer:
@@ -68,8 +70,9 @@ class VirtualServer:
         combiner: Combiner | None = None,
         attack: Attack | None = None,
         link: LinkModel | None = None,
+        lanes: Lanes | None = None,
     ) -> None:
-        """`combiner`: other than FedAvg's mean."""
+        """`combiner`: other than FedAvg's mean. `lanes`: those of the workloads."""
         down = downlink or codecs.get(FULL)
         self._plan = ServerPlan(
             boards=tuple(members),
@@ -83,7 +86,8 @@ class VirtualServer:
         self._replica = Replica(layout, run_id, down)  # of all nodes: they hold the same
         self._uplinks = [Uplink(Channel.of(layout, run_id, codec), name) for name in members]
         self._link = link
-        self._members, self._boards, self._combiner = members, Boards(workloads, attack), combiner
+        self._lanes = lanes or Lanes()
+        self._members, self._boards, self._combiner = members, Boards(workloads, attack, self._lanes), combiner
         self._progress = progress
         self._losses = [math.nan] * len(members)  # of each node's last round
         self._reason = "nobody answered"  # of the last refusal
@@ -138,6 +142,7 @@ class VirtualServer:
         """Let the nodes answer, in the order of their names; liars when they know what the others
         did."""
         answers, opened, built = [], None, dict[int, bytes]()
+        begun: deque[tuple[Question, Future[LocalUpdate], float]] = deque()  # updates, and when they are there
         began_s = self.now_s
         for question in sorted(questions, key=lambda q: (self._boards.lies(q.address), self._members[q.address])):
             if isinstance(question.instruction, Hello):
@@ -155,14 +160,22 @@ class VirtualServer:
                 trained_s = began_s
                 if self._link is not None:
                     trained_s = self._link.through_s(began_s, len(data)) + self._link.latency_s + self._link.compute_s
-                answers.append(Answered(question.number, self._train(question.address, *opened, began_s, trained_s)))
+                asked, x = opened
+                correction = self._uplinks[question.address].correction(self._replica.control)
+                update = self._boards.local_update(question.address, x, asked.round, correction)
+                begun.append((question, update, trained_s))
+                while len(begun) > 2 * (self._lanes.count - 1):  # not all of them: each is as large as the model
+                    answers.append(self._answer(asked, *begun.popleft(), began_s))
+        while begun and opened is not None:
+            answers.append(self._answer(opened[0], *begun.popleft(), began_s))
         return answers
 
-    def _train(self, node: int, asked: wire.Frame, x: Vec, began_s: float, trained_s: float) -> Result:
-        """Let a node train, which is asked at `began_s` and has trained at `trained_s`."""
+    def _answer(
+        self, asked: wire.Frame, question: Question, begun: Future[LocalUpdate], trained_s: float, began_s: float
+    ) -> Answered:
+        """What a node answers, which was asked at `began_s` and had trained at `trained_s`."""
+        node, update = question.address, begun.result()
         uplink = self._uplinks[node]
-        correction = uplink.correction(self._replica.control)
-        update = self._boards.local_update(node, x, asked.round, correction)
         self._losses[node] = update.loss
         update = uplink.with_rate(update, trained_s - began_s)
         frame = uplink.frame(update, asked.round, asked.aux)
@@ -174,4 +187,4 @@ class VirtualServer:
             if uplink.rates is not None:
                 lost = relative_error(update.delta, uplink.channel.codec.decode(frame.body, uplink.channel.layout))
                 uplink.arrived(len(frame.body), lost, trained_s, there_s + self._link.latency_s)
-        return Result(data)
+        return Answered(question.number, Result(data))

@@ -18,6 +18,7 @@ from edgegossip.lab import table
 from edgegossip.lab.study import attack, link
 from edgegossip.lab.study.cases import Case, say
 from edgegossip.report.plots import require_matplotlib
+from edgegossip.report.style import Figures
 from edgegossip.report.units import UNKNOWN, bytes_text, number_text, printable, seconds_text
 
 Result = Mapping[str, Any]
@@ -359,9 +360,11 @@ def _lookup(case: Case, key: str) -> Any:
     return value
 
 
-def write_plots(folder: Path, cases: Sequence[Case], results: Mapping[str, Result]) -> list[Path]:
-    """Draw accuracy-bits.png, accuracy-bytes.png, loss-bits.png and consensus.png into `folder`;
-    those without data are left out. Raises HostError without matplotlib."""
+def write_plots(
+    folder: Path, cases: Sequence[Case], results: Mapping[str, Result], figures: Figures = Figures()
+) -> list[Path]:
+    """Draw accuracy-bits.png, accuracy-bytes.png, loss-bits.png and consensus.png into `folder`, or
+    what `figures` says; those without data are left out. Raises HostError without matplotlib."""
     require_matplotlib()
     from edgegossip.lab import plots
 
@@ -376,23 +379,23 @@ def write_plots(folder: Path, cases: Sequence[Case], results: Mapping[str, Resul
 
     if shown := [v for v in found if v.bits_per_value > 0]:
         points = [series(v, [(v.bits_per_value, v.value)], v.std) for v in shown]
-        title, path = f"{study}: {_scores(shown)} against bits", folder / "accuracy-bits.png"
+        title, path = f"{study}: {_scores(shown)} against bits", figures.path(folder, "accuracy-bits")
         axis = plots.Axis("bits a value", log=2)
-        written.append(plots.panels(points, title, path, axis, axis_of(shown), "points"))
+        written.append(plots.panels(points, figures.title(title), path, axis, axis_of(shown), "points"))
     if shown := [v for v in found if v.by_bytes]:
         curves = [series(v, v.by_bytes) for v in shown]
-        title, path = f"{study}: {_scores(shown)} against bytes sent", folder / "accuracy-bytes.png"
+        title, path = f"{study}: {_scores(shown)} against bytes sent", figures.path(folder, "accuracy-bytes")
         axis = plots.Axis("bytes sent by a node", log=10, unit="B")
-        written.append(plots.panels(curves, title, path, axis, axis_of(shown), "curves"))
+        written.append(plots.panels(curves, figures.title(title), path, axis, axis_of(shown), "curves"))
     if curves := [series(v, v.loss_by_bits) for v in found if v.loss_by_bits]:  # as ElastiCL's Figure 1
-        title, path = f"{study}: training loss against bits sent", folder / "loss-bits.png"
+        title, path = f"{study}: training loss against bits sent", figures.path(folder, "loss-bits")
         axis = plots.Axis("bits sent by a node", log=10, unit="bit")
-        written.append(plots.panels(curves, title, path, axis, plots.Axis("training loss"), "curves"))
+        written.append(plots.panels(curves, figures.title(title), path, axis, plots.Axis("training loss"), "curves"))
     apart = [(v, [(x, y) for x, y in v.by_round if y > 0]) for v in found]
     if lines := [series(v, points) for v, points in apart if points]:
-        title, path = f"{study}: consensus distance", folder / "consensus.png"
+        title, path = f"{study}: consensus distance", figures.path(folder, "consensus")
         distance = plots.Axis("consensus distance", log=10)
-        written.append(plots.panels(lines, title, path, plots.Axis("round"), distance, "lines"))
+        written.append(plots.panels(lines, figures.title(title), path, plots.Axis("round"), distance, "lines"))
     return written
 
 

@@ -2,7 +2,8 @@
 virtual clock.
 
 A discrete-event loop. Nodes compute for a while, frames take a while, timers are due: all in
-virtual seconds, so the order of events is a pure function of the recipe. Frames are built and
+virtual seconds, so the order of events is a pure function of the recipe, whatever real seconds
+they take: local updates may be computed at the same time. Frames are built and
 parsed as on the wire. Nothing is lost; whoever wants that, wants the simulator.
 
 The clock: a local update takes COMPUTE_S, and a frame LATENCY_S, or what `link` says. Under an
@@ -19,6 +20,7 @@ import itertools
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -49,10 +51,11 @@ from edgegossip.engine.joining import Patience
 from edgegossip.engine.node import NodeConfig, NodeEngine
 from edgegossip.gossip.base import GossipAlgorithm, NodeView, Send
 from edgegossip.lab.study.attack import Attack, Boards, Deaf
+from edgegossip.lab.study.lanes import Lanes
 from edgegossip.lab.study.link import LinkModel
 from edgegossip.lab.study.measure import Recorder, Traffic
 from edgegossip.training.base import Workload
-from edgegossip.types import NodeId, PeerError, Round, UsageError, Vec
+from edgegossip.types import LocalUpdate, NodeId, PeerError, Round, UsageError, Vec
 
 COMPUTE_S, JITTER, LATENCY_S, HELLO_S = 1.0, 0.5, 0.01, 1.0
 STALLED_AFTER = 100  # deadlines without a finished round
@@ -67,10 +70,15 @@ class _Node:
     held: deque[Event] = field(default_factory=deque)  # what came while it did not listen
     joining: bool = True  # its first round has not begun
     timers: dict[Timer, int] = field(default_factory=dict)  # numbers of those in force; what was replaced has another
-    loss: float = math.nan
+    update: Future[LocalUpdate] | None = None  # the last that it began
     sends_until_s: float = 0.0  # when all that it has sent is on its way
     shut: set[NodeId] = field(default_factory=set)  # liars that it takes nothing from any more
     finished: bool = False
+
+    @property
+    def loss(self) -> float:
+        """Of its last local update, which is waited for."""
+        return math.nan if self.update is None else self.update.result().loss
 
 
 class VirtualFleet:
@@ -86,12 +94,13 @@ class VirtualFleet:
         progress: Callable[[Round], None] = lambda round: None,
         attack: Attack | None = None,
         link: LinkModel | None = None,
+        lanes: Lanes | None = None,
     ) -> None:
         """`views` are of one run, one a node, in the order of its members; their boots are replaced
-        by ones that the seed gives."""
+        by ones that the seed gives. `lanes`: those of the workloads."""
         self._algorithm, self._rounds, self._progress, self._link = algorithm, rounds, progress, link
         self._compute_s = COMPUTE_S if link is None else link.compute_s
-        self._boards = Boards(workloads, attack)
+        self._boards = Boards(workloads, attack, lanes)
         views = [replace(v, topology=Deaf(v.topology)) if self._boards.lies(k) else v for k, v in enumerate(views)]
         self._nodes = [
             _Node(
@@ -212,9 +221,8 @@ class VirtualFleet:
                     if self._boards.lies(board):  # by what the others do meanwhile
                         self._after(after_s, lambda model=model, round=round: self._lie(node, model, round))  # type: ignore[misc]
                         continue
-                    local = self._boards.local_update(board, model, round, correction)
-                    node.loss, ready = local.loss, UpdateReady(local)
-                    self._after(after_s, lambda ready=ready: self._answer(node, ready))  # type: ignore[misc]
+                    update = node.update = self._boards.local_update(board, model, round, correction)
+                    self._after(after_s, lambda update=update: self._answer(node, UpdateReady(update.result())))  # type: ignore[misc]
                 case Poll():
                     self._poll(node)
                 case RoundEnded():
@@ -231,7 +239,7 @@ class VirtualFleet:
                     node.finished = True
 
     def _lie(self, node: _Node, model: Vec, round: Round) -> None:
-        self._answer(node, UpdateReady(self._boards.local_update(node.view.index, model, round)))
+        self._answer(node, UpdateReady(self._boards.local_update(node.view.index, model, round).result()))
 
     def _poll(self, node: _Node) -> None:
         """What has come is taken in, and before the first round all Hellos."""

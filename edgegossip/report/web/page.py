@@ -6,7 +6,7 @@ from __future__ import annotations
 import base64
 import html
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from importlib.resources import files
 from pathlib import Path
@@ -15,18 +15,22 @@ from typing import Any
 from edgegossip import __version__
 from edgegossip.files import write_atomic
 from edgegossip.report.progress import ALARMS
+from edgegossip.report.style import DARK, LIGHT, SERIES, SERIES_DARK, places
 from edgegossip.report.web.view import RunView
 
 SCRIPTS = (
     "data.js",
     "format.js",
+    "state.js",
     "chart.js",
+    "export.js",
     "bars.js",
     "learning.js",
     "gantt.js",
     "links.js",
     "rates.js",
     "compare.js",
+    "across.js",
     "events.js",
     "head.js",
     "controls.js",
@@ -64,9 +68,12 @@ def page(views: Sequence[RunView], *, live: bool = False) -> str:
         "live": live,
         "alarms": sorted({*ALARMS, "error"}),
         "runs": [v.data.name for v in views],
+        "places": places(v.scheme for v in views),
+        "series": {"light": SERIES, "dark": SERIES_DARK},
     }
     scripts = ['"use strict";', _read("uPlot.iife.min.js"), *map(_read, SCRIPTS)]
-    parts = [f"<style>{_read('uPlot.min.css')}{''.join(map(_read, STYLES))}</style>", _read("body.html")]
+    styles = [_read("uPlot.min.css"), _colors(":root", LIGHT), _colors(':root[data-theme="dark"]', DARK)]
+    parts = [f"<style>{''.join([*styles, *map(_read, STYLES)])}</style>", _read("body.html")]
     parts.append(_json("page-made", made))
     packs = [] if live else [view.whole() for view in views]
     parts += [_blob("run-data", first) for first, _ in packs]
@@ -81,6 +88,10 @@ def page(views: Sequence[RunView], *, live: bool = False) -> str:
 
 def _read(name: str) -> str:
     return (files("edgegossip.report.web") / "static" / name).read_text("utf-8")
+
+
+def _colors(selector: str, theme: Mapping[str, str]) -> str:
+    return f"{selector} {{ {' '.join(f'--{name}: {color};' for name, color in theme.items())} }}\n"
 
 
 def _json(name: str, document: Any) -> str:

@@ -121,6 +121,11 @@ class RunView:
         """Return the document of summary.json for what has been read."""
         return self._summary.document(head_of(self.data))
 
+    @property
+    def scheme(self) -> str:
+        """What the run does, see `scheme_of`."""
+        return scheme_of(recipe_of(self.data), head_of(self.data)["mode"])
+
     def links(self) -> list[tuple[str, str, int, float]]:
         """Return sender, receiver, bytes, seconds in which something was under way."""
         links = self.tables.shown_links(head_of(self.data)["mode"], COORDINATOR)
@@ -128,12 +133,12 @@ class RunView:
 
     def document(self, known: PageState = PageState()) -> dict[str, Any]:
         """Return all but the columns; of events and spans what is not known yet."""
-        summary, recipe = self.summary(), recipe_of(self.data)
-        mode = summary["mode"]
+        summary = self.summary()
         return {
             "name": self.data.name,
             "title": run_title(self.data, summary),
-            "scheme": scheme_of(recipe, mode),
+            "scheme": self.scheme,
+            "settings": flat(recipe_of(self.data)),
             "coordinator": COORDINATOR,
             "summary": summary,
             "env": _picked(self.data.env, _ENV),
@@ -212,6 +217,17 @@ def scheme_of(recipe: Mapping[str, Any], mode: str | None) -> str:
     how = recipe.get(mode or "", {})
     words = [how.get("algorithm" if mode == "gossip" else "strategy"), recipe.get("codec", {}).get("name")]
     return ", ".join(str(word) for word in words if word) or (mode or "run")
+
+
+def flat(table: Mapping[str, Any], before: str = "") -> dict[str, str]:
+    """Return the keys of a recipe with their values as text: {"training.lr": "0.1"}."""
+    found: dict[str, str] = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping) and value:
+            found |= flat(value, f"{before}{key}.")
+        else:
+            found[before + key] = value if isinstance(value, str) else json.dumps(value, default=str)
+    return found
 
 
 def _picked(document: Mapping[str, Any] | None, names: Sequence[str]) -> dict[str, Any] | None:

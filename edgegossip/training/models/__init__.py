@@ -65,6 +65,11 @@ def described() -> list[tuple[str, str, tuple[str, ...]]]:
     return [(name, entry.help, entry.params) for name, entry in _ENTRIES.items()]
 
 
+def draws(section: ModelSection) -> bool:
+    """Tell whether a model of the package draws random numbers while it trains."""
+    return "dropout" in _ENTRIES[section.name].params
+
+
 def check(section: ModelSection) -> None:
     """Raise ConfigError for an unknown model or parameter. Imports no torch, except through a
     user's own module."""

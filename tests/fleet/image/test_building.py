@@ -326,6 +326,26 @@ def test_what_is_missing_is_named_with_its_package():
         tools.need("no-such-program", "mkfs.none")
 
 
+def test_each_program_that_a_build_needs_has_its_package():
+    assert {tools.PACKAGES.get(program) for program in build._NEEDS} <= {
+        *("mmdebstrap", "arch-test", "qemu-user-static", "g++-aarch64-linux-gnu", "dosfstools", "mtools"),
+        *("e2fsprogs", "tar"),
+    }
+    page = (ROOT / "docs" / "images.md").read_text()
+    assert all(tools.PACKAGES[program] in page for program in build._NEEDS)
+
+
+def test_the_emulator_is_registered_once(tmp_path):
+    (line := tmp_path / "qemu-aarch64.conf").write_text(":qemu-aarch64:M::\\x7fELF:\\xff:/usr/bin/qemu-aarch64:\n")
+    (register := tmp_path / "register").write_text("")
+    build.register_emulator(tmp_path, line)
+    assert register.read_text() == line.read_text().strip()
+    (tmp_path / "qemu-aarch64").write_text("enabled")
+    build.register_emulator(tmp_path, tmp_path / "not there" / "qemu-aarch64.conf")
+    with pytest.raises(HostError, match="cannot be registered in .*No such file.*on its host"):
+        build.register_emulator(tmp_path, tmp_path / "none.conf")
+
+
 def test_a_program_that_fails_says_why(tmp_path):
     with pytest.raises(HostError, match="sh failed with 3: this is why"):
         tools.run(["sh", "-c", "echo this is why >&2; exit 3"], 20)

@@ -19,6 +19,19 @@ def test_coarse_codecs_are_named_where_whole_models_travel(name: str, coarse: bo
     assert not codec_notice(recipes.load("quickstart-gossip", [f"codec.name={name}", "gossip.algorithm=choco-sgd"]))
 
 
+@pytest.mark.parametrize(
+    ("settings", "coarse"),
+    [
+        (["codec.name=dither", "codec.params.bytes=100000"], False),  # of which the sample would take a part
+        (["codec.name=dither", "codec.params.bytes=1000"], True),
+        (["codec.name=auto"], False),  # as fine as links allow
+        (["codec.name=auto", "codec.params.error=2"], True),
+    ],
+)
+def test_a_codec_is_as_coarse_as_it_will_be(settings: list[str], coarse: bool) -> None:
+    assert bool(codec_notice(recipes.load("quickstart-gossip", settings))) == coarse
+
+
 def test_keys_of_the_other_mode_are_named():
     assert notices(recipes.load("quickstart-server")) == notices(recipes.load("quickstart-gossip")) == []
     (notice,) = notices(recipes.load("quickstart-server", ["gossip.algorithm=choco-sgd", "gossip.momentum=nesterov"]))
@@ -68,6 +81,30 @@ def test_what_a_recipe_says_of_training_is_looked_at_before_the_run(
         preflight(recipes.load("quickstart-gossip", settings), MEMBERS)
 
 
+@pytest.mark.parametrize(
+    ("recipe", "settings", "least"),
+    [
+        ("gossip", ["gossip.algorithm=choco-sgd", "codec.name=deadzone", "codec.params.bytes=10"], 62),
+        ("gossip", ["gossip.algorithm=choco-sgd", "codec.name=auto", "codec.params.bytes=1"], 64),
+        ("gossip", ["codec.name=auto", "codec.params.bytes=100"], 301),
+        (
+            "gossip",
+            ["codec.name=error-feedback", *(f"codec.params.codec.{p}" for p in ("name=deadzone", "bytes=50"))],
+            62,
+        ),
+        ("server", ["codec.name=dither", "codec.params.bytes=10"], 175),
+        ("server", ["server.downlink=deadzone", "server.downlink_params.bytes=10"], 62),
+    ],
+)
+def test_messages_that_would_hold_nothing_are_refused_before_the_run(
+    recipe: str, settings: list[str], least: int
+) -> None:
+    with pytest.raises(ConfigError, match=f"hold next to nothing of 9,610 values; the smallest that do are {least}"):
+        preflight(recipes.load(f"quickstart-{recipe}", settings), MEMBERS)
+    enough = settings[-1].split("=")[0] + f"={least}"
+    preflight(recipes.load(f"quickstart-{recipe}", [*settings[:-1], enough]), MEMBERS)
+
+
 def test_a_gpu_that_is_not_there_is_missed_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
@@ -105,6 +142,12 @@ def test_the_rate_with_a_memory_is_its_own() -> None:
         (notice,) = notices(recipes.load("quickstart-gossip", settings))
         told[algorithm] = notice.split("gossip.params.eta = ")[1].split(",")[0]
     assert told == {"deep-squeeze": "0.19", "sparse-push": "0.19", "choco-sgd": "0.83", "quant-sgp": "0.83"}
+
+
+@pytest.mark.parametrize("error", [0, 0.4])
+def test_auto_is_a_dead_zone_where_there_is_a_memory(error: float) -> None:
+    settings = ["gossip.algorithm=deep-squeeze", "codec.name=auto", f"codec.params.error={error}"]
+    assert not any("remembers" in notice for notice in notices(recipes.load("quickstart-gossip", settings)))
 
 
 def test_a_codec_that_outgrows_the_memory_is_told() -> None:

@@ -17,6 +17,7 @@ from edgegossip.lab.scale.cells import Cell
 from edgegossip.lab.scale.follow import FollowOptions, JobClient
 from edgegossip.lab.scale.job_server import BoardsBackend, JobServer
 from edgegossip.lab.scale.summary import PARTS
+from edgegossip.report.style import Figures
 from edgegossip.types import PeerError, RunError
 
 
@@ -31,7 +32,7 @@ def boards() -> Iterator[BoardsBackend]:
 def asked(tmp_path_factory: pytest.TempPathFactory) -> campaign.ScaleOptions:
     return campaign.ScaleOptions(
         recipe="quickstart-gossip", settings=(), devices="2", schemes="sgd", on="boards", rate="", link="shared", rounds=1,
-        out=tmp_path_factory.mktemp("out"), plots=False, boards="a,b", security=(None, True),
+        out=tmp_path_factory.mktemp("out"), figures=Figures(plots=False), boards="a,b", security=(None, True),
     )  # fmt: skip
 
 

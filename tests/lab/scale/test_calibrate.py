@@ -22,14 +22,14 @@ def test_a_profile_of_this_machine(monkeypatch, tmp_path):
     assert len(notes) >= 4 and profile.link_bits_per_s == 20e6
     assert profile.fp32_flops >= profile.one_thread_flops > 1e6
     assert set(profile.encode_bytes_per_s) == set(profile.decode_bytes_per_s) == {"default", *calibrate.CODECS}
-    assert all(source.startswith(("measured:", "derived:")) for source in profile.sources.values())
+    assert all(source.startswith(("measured:", "predicted:")) for source in profile.sources.values())
     (tmp_path / "mine.toml").write_text(to_toml(profile))
     assert load_device(str(tmp_path / "mine.toml")) == profile
 
 
 def test_a_machine_that_names_no_rate_of_its_network_says_so(monkeypatch):
     monkeypatch.setattr(calibrate.psutil, "net_if_stats", dict)
-    assert calibrate._link(None) == (100e6, "assumed: the interface names no rate; measure it with --peer HOST:PORT")
+    assert calibrate._link(None) == (100e6, "predicted: the interface names no rate; measure it with --peer HOST:PORT")
 
 
 def test_operations_are_those_of_the_products():

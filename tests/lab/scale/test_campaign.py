@@ -15,6 +15,7 @@ from edgegossip import recipe as recipes
 from edgegossip.lab.scale import campaign, devices, emulated, summary
 from edgegossip.lab.scale.campaign import ScaleOptions
 from edgegossip.lab.scale.cells import Backend, Cell
+from edgegossip.report.style import Figures
 from edgegossip.types import EXIT_DEGRADED, ConfigError, EdgegossipError, HostError, RunError
 
 
@@ -53,7 +54,7 @@ class Paper(Backend):
 def _asked(out: Path, **more: Any) -> ScaleOptions:
     given: dict[str, Any] = {
         "recipe": "table3", "settings": (), "devices": "2,4,7", "schemes": "sgd,co3", "on": "netns", "rate": "20mbit",
-        "link": "shared", "rounds": 0, "out": out, "plots": False,
+        "link": "shared", "rounds": 0, "out": out, "figures": Figures(plots=False),
     }  # fmt: skip
     return ScaleOptions(**(given | more))
 
@@ -127,7 +128,7 @@ def test_verdicts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_plots(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="an extra: pip install 'edgegossip[report]'")
-    _run(monkeypatch, Paper(fails=("co3", 7)), _asked(tmp_path, plots=True))
+    _run(monkeypatch, Paper(fails=("co3", 7)), _asked(tmp_path, figures=Figures()))
     made = sorted(path.name for path in tmp_path.glob("*.png"))
     assert made == ["links.png", "loss.png", "round.png", "speedup.png", "time.png"]
     assert all(path.stat().st_size > 5000 for path in tmp_path.glob("*.png"))

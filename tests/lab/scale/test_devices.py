@@ -32,14 +32,14 @@ link_bits_per_s = 1e8
 encode_bytes_per_s = {default = 1e8, fp32 = 1e9}
 decode_bytes_per_s = {default = 2e8}
 [sources]
-cores = "assumed: x"
-memory_bytes = "assumed: x"
-fp32_flops = "assumed: x"
-int8_ops = "assumed: x"
-memory_bytes_per_s = "assumed: x"
-link_bits_per_s = "assumed: x"
-encode_bytes_per_s = "assumed: x"
-decode_bytes_per_s = "assumed: x"
+cores = "predicted: x"
+memory_bytes = "predicted: x"
+fp32_flops = "predicted: x"
+int8_ops = "predicted: x"
+memory_bytes_per_s = "predicted: x"
+link_bits_per_s = "predicted: x"
+encode_bytes_per_s = "predicted: x"
+decode_bytes_per_s = "predicted: x"
 """
 
 
@@ -111,8 +111,8 @@ def test_a_fleet_of_ones_own_finds_its_boards_beside_it(board, tmp_path):
         ("cores = 2", "cores = 0", "cores = 0: must be a whole number of at least 1"),
         ("fp32_flops = 4e9", "fp32_flops = nan", "must be a number above 0"),
         ("default = 1e8, ", "", "encode_bytes_per_s has no 'default'"),
-        ('cores = "assumed: x"\n', "", "does not say where cores comes from"),
-        ('cores = "assumed: x"', 'cores = "somewhere"', "begins with one of published:"),
+        ('cores = "predicted: x"\n', "", "does not say where cores comes from"),
+        ('cores = "predicted: x"', 'cores = "somewhere"', "begins with one of measured:"),
         ('title = "A board"', "title = 3", "must be text"),
     ],
 )

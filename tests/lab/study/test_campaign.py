@@ -18,6 +18,7 @@ from edgegossip.lab.results import ResultStore, read_results
 from edgegossip.lab.study.campaign import Study, StudyOptions, run
 from edgegossip.lab.study.cases import parse_seeds, parse_sweep
 from edgegossip.recipe import load
+from edgegossip.report.style import Figures
 from edgegossip.types import ConfigError, HostError
 
 FILE = Study.FILE
@@ -28,7 +29,7 @@ SETS = tuple(word for setting in SMALL for word in ("--set", setting))
 
 def asked(out, settings=(*SMALL, "run.rounds=6"), sweeps=("codec.name=fp32,minmax8",), seeds="1,2", **more):
     recipe, points = load("quickstart-gossip", settings), [parse_sweep(text) for text in sweeps]
-    return StudyOptions(recipe, points, seeds=parse_seeds(seeds), out=out, plots=False, **more)
+    return StudyOptions(recipe, points, seeds=parse_seeds(seeds), out=out, figures=Figures(plots=False), **more)
 
 
 def quiet(text):

@@ -8,7 +8,7 @@ class App {
     this.alarms = new Set(made.alarms);
     this.runs = [];
     this.views = [];
-    this.state = { run: 0, x: "round", from: 0, to: 0, whole: true, chosen: new Set(), every: false };
+    this.state = null; // see state.js
     this.zoomed = (a, b) => this.zoom(a, b);
     this.xText = (v, tick, more) =>
       this.state.x === "seconds"
@@ -32,7 +32,7 @@ class App {
   }
 
   get run() {
-    return this.runs[this.state.run];
+    return this.state && this.runs[this.state.run];
   }
   // A board without rounds cannot be chosen, and is not left out: what became of it is what people look for.
   picked(node) {
@@ -56,8 +56,25 @@ class App {
       to: this.state.to,
       whole: this.state.x === "round",
       xLabel: X_LABELS[this.state.x],
-      marks: this.run.marks.filter(({ node }) => this.picked(node)).map((mark) => ({ at: mark.at, text: markText(mark) })),
+      log: this.state.log,
+      marks: [
+        ...this.run.changes
+          .filter(({ nodes }) => [...nodes].some((node) => this.picked(node)))
+          .map(({ at, texts }) => ({ at, kind: "rate", text: texts.slice(0, 3).join("; ") + (texts.length > 3 ? `; and ${texts.length - 3} more` : "") })),
+        ...this.run.marks.filter(({ node }) => this.picked(node)).map((mark) => ({ at: mark.at, kind: mark.event, text: markText(mark) })),
+      ],
     };
+  }
+
+  // Something else is chosen: the address says so, and all is drawn anew.
+  set(changes) {
+    Object.assign(this.state, changes);
+    this.told();
+    this.dirty();
+  }
+  told() {
+    const address = toAddress(this);
+    if (address !== location.hash.slice(1)) history.replaceState(null, "", address ? `#${address}` : location.pathname + location.search);
   }
 
   card(id, title, size, ...body) {
@@ -67,19 +84,29 @@ class App {
   }
 
   start() {
-    document.getElementById("controls").hidden = false;
-    this.select(this.state.run);
+    this.goTo(location.hash.slice(1));
+    document.documentElement.dataset.started = "1";
+    addEventListener("hashchange", () => this.goTo(location.hash.slice(1)));
     addEventListener("resize", () => {
       clearTimeout(this.resizing);
       this.resizing = setTimeout(() => this.dirty(), 120);
     });
   }
 
-  select(k) {
-    this.state.run = k;
-    this.state.chosen = new Set(this.run.nodes);
+  goTo(address) {
+    this.state = fromAddress(address, this.runs);
+    this.themed();
+    this.show();
+  }
+
+  select(run) {
+    Object.assign(this.state, { run, from: 0, to: this.runs[run].length - 1, whole: true, chosen: new Set(this.runs[run].nodes), step: null });
+    this.told();
+    this.show();
+  }
+
+  show() {
     this.offered = new Set(this.run.nodes);
-    Object.assign(this.state, { from: 0, to: this.run.length - 1, whole: true });
     this.shape = this.signature();
     renderHead(this);
     renderControls(this);
@@ -97,7 +124,9 @@ class App {
       has = (name) => run.has(name);
     this.across = many
       ? [
+          goalTable(this),
           compareTable(this),
+          differencesView(this),
           speedView(this),
           runsBars(this),
           runsMetric(this, "train/loss", "Training loss, all runs"),
@@ -129,10 +158,16 @@ class App {
     views.push(boardsView(this), partitionView(this), recipeView(this));
     this.seen.disconnect();
     this.views = views;
+    for (const view of views) view.element.querySelector(".card-head").append(saveButtons(this, view));
     fillRows(views.map((v) => v.element));
     document.getElementById("main").replaceChildren(...views.map((v) => v.element));
-    views.forEach((v) => this.seen.observe(v.element));
-    this.dirty();
+    for (const view of views) view.stale = true;
+    for (const view of views) {
+      view.visible = view.element.getBoundingClientRect().top < innerHeight; // drawn at once, so that nothing moves when it is
+      if (view.visible) this.draw((v) => v === view);
+      this.seen.observe(view.element);
+    }
+    this.drawSoon();
   }
 
   dirty(views = this.views) {
@@ -165,6 +200,7 @@ class App {
     const [from, to] =
       a === null ? [0, last] : [Math.max(0, Math.min(a, last - 1)), Math.min(last, Math.max(b, a + 1))];
     Object.assign(this.state, { from: Math.max(0, from), to, whole: from <= 0 && to >= last });
+    this.told();
     this.onZoom();
     this.dirty();
   }

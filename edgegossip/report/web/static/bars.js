@@ -4,7 +4,7 @@ const partLegend = () =>
   h(
     "div",
     { class: "legend", "aria-hidden": "true" },
-    PARTS.map((part) => h("span", {}, h("i", { class: `${part} swatch-${part}` }), part)),
+    PARTS.map((part) => h("span", {}, h("i", { class: part }), part)),
   );
 
 const STAGES = ["forward", "backward", "optimiser"]; // of compute, where the workload tells
@@ -16,10 +16,8 @@ function partSums(run, k, from, to, clock = "time") {
 }
 
 function barsView(app) {
-  let mode = "round",
-    clock = "time";
-  const body = h("div", { class: "bars", role: "list" }),
-    more = h("div", {});
+  const body = h("div", { class: "bars", role: "list", style: { minHeight: `${23 * app.run.nodes.length}px` } }),
+    more = h("div", { class: "more" });
   const card = app.card("time", "Where each board’s seconds went", "half", partLegend(), body, more);
   const both =
     app.run.has("cpu/compute_s") &&
@@ -29,11 +27,8 @@ function barsView(app) {
         ["time", "wall"],
         ["cpu", "CPU"],
       ],
-      clock,
-      (c) => {
-        clock = c;
-        draw();
-      },
+      app.state.clock,
+      (clock) => app.set({ clock }),
     );
   card.head.append(
     h(
@@ -47,17 +42,15 @@ function barsView(app) {
           ["sum", "in all"],
           ["share", "share"],
         ],
-        mode,
-        (m) => {
-          mode = m;
-          draw();
-        },
+        app.state.bars,
+        (bars) => app.set({ bars }),
       ),
     ),
   );
   const draw = () => {
     const run = app.run,
-      { from, to } = app.state,
+      { from, to, bars: mode } = app.state,
+      clock = run.has("cpu/compute_s") ? app.state.clock : "time",
       stages = clock === "time" ? STAGES.filter((s) => run.has(`time/${s}_s`)) : [];
     const rows = run.nodes
       .map((node, k) => ({
@@ -147,6 +140,7 @@ function partsView(app) {
           kind: "mean",
           color: css(`--${part}`),
           fill: css(`--${part}`),
+          texture: PAINTED.includes(part) ? part : null,
           width: 0.5,
           dots: false,
           value: (i) => stacked.means[p][i],
@@ -155,9 +149,10 @@ function partsView(app) {
     chart.draw({
       ...app.axis(),
       series,
+      stacked: true,
     });
   };
-  return { element: card.element, draw };
+  return { element: card.element, draw, chart };
 }
 
 // Each part's mean over the boards, and those on top of one another.

@@ -1,12 +1,35 @@
 // Line plots: uPlot draws, and this file thins, colours, zooms, explains. What a plot shows is a list of series
-// {label, y, color, dash, fill, kind}: y is as long as x; kind says what stands for many points in one place.
+// {label, y, color, dash, fill, texture, kind}: y is as long as x; kind says what stands for many points in one place.
 
-const LIGHT = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#332288", "#882255", "#117733"];
-const DARK = ["#56B4E9", "#FF8A4C", "#2FC79A", "#E29CC7", "#F2B632", "#9AD0F5", "#A99BFF", "#E5739B", "#8FD18F"];
-
+const MADE = JSON.parse(document.getElementById("page-made").textContent); // style.py has the colours
 const isDark = () => document.documentElement.dataset.theme === "dark";
-const boardColor = (k) => (isDark() ? DARK : LIGHT)[k % LIGHT.length];
-const boardDash = (k) => (Math.floor(k / LIGHT.length) % 2 ? [6, 4] : []);
+const DASHES = [[], [6, 4], [2, 3], [9, 3, 2, 3]];
+const ink = (k) => MADE.series[isDark() ? "dark" : "light"][k % MADE.series.light.length];
+const inkDash = (k) => DASHES[Math.floor(k / MADE.series.light.length) % DASHES.length];
+
+// Transmitting is dotted and waiting is hatched, on bars (page.css) and here.
+function textured(part) {
+  const canvas = document.createElement("canvas"),
+    unit = devicePixelRatio || 1,
+    size = (canvas.width = canvas.height = Math.round(5 * unit)),
+    at = canvas.getContext("2d");
+  at.fillStyle = css(`--${part}`);
+  at.fillRect(0, 0, size, size);
+  at.fillStyle = at.strokeStyle = css("--card");
+  at.beginPath();
+  if (part === "transmit") at.arc(size / 2, size / 2, 0.9 * unit, 0, 7);
+  else {
+    at.globalAlpha = 0.6;
+    at.lineWidth = 1.2 * unit;
+    for (const shift of [-size, 0, size]) {
+      at.moveTo(shift, size);
+      at.lineTo(shift + size, 0);
+    }
+    at.stroke();
+  }
+  at.fill();
+  return at.createPattern(canvas, "repeat");
+}
 
 // Indices from..to cut into stretches: the last index of each, as few as `most`.
 function stretches(from, to, most) {
@@ -96,6 +119,7 @@ class Chart {
     this.box = box;
     this.spec = { height: 230, ...spec };
     this.plot = null;
+    box.style.minHeight = `${this.spec.height}px`;
     box.tabIndex = 0;
     box.setAttribute("role", "img");
     box.setAttribute("aria-label", `${spec.label}. Left and right arrows read values, plus and minus zoom.`);
@@ -103,11 +127,14 @@ class Chart {
     box.addEventListener("blur", hideTip);
   }
 
-  // data: {x, series, from, to, bands, most, free, marks}; bands [[high, low]] are filled between two of the series, marks [{at, text}] are
-  // lines down the plot at places of x.
+  // data: {x, series, from, to, bands, most, free, log, marks}; bands [[high, low]] are filled between two of the series, marks
+  // [{at, kind, text}] are lines down the plot at places of x. log: "x", "y" or "xy", axes on which there is nothing at or below 0.
   draw(data) {
     const width = Math.max(160, this.box.clientWidth);
-    if (!data.series.length || data.to < data.from) {
+    data.log = (data.log || "").replace(data.free || data.share || data.stacked ? "y" : "", "");
+    if (data.log.includes("x")) while (data.from < data.to && !(data.x[data.from] > 0)) data.from++;
+    this.empty = !data.series.length || data.to < data.from;
+    if (this.empty) {
       this.clear();
       this.box.replaceChildren(
         h("p", { class: "empty" }, data.empty || (edgegossip.run.pending ? "" : "nothing measured")),
@@ -117,6 +144,8 @@ class Chart {
     this.data = data;
     this.base = data.from;
     const points = thinned(data.x, data.series, data.from, data.to, width);
+    if (data.log.includes("y"))
+      points.slice(1).forEach((y, k) => y.forEach((v, i) => v <= 0 && (points[k + 1][i] = null)));
     this.clear();
     this.box.replaceChildren();
     this.plot = new uPlot(this.options(width, data, points), points, this.box);
@@ -134,14 +163,18 @@ class Chart {
     const font = "12px system-ui, sans-serif",
       axis = { stroke: muted, font, grid, ticks };
     const single = points[0].length < 60,
-      marks = (data.marks || []).filter(({ at }) => at >= data.from && at <= data.to);
+      marks = inSight(data);
     return {
       width,
       height: this.spec.height,
       legend: { show: false },
       scales: {
-        x: { time: false, range: (u, lo, hi) => (lo === hi ? [lo - 0.5, hi + 0.5] : [lo, hi]) },
-        y: { range: (u, lo, hi) => yRange(lo, hi, data) },
+        x: {
+          time: false,
+          distr: data.log.includes("x") ? 3 : 1,
+          range: (u, lo, hi) => data.log.includes("x") ? uPlot.rangeLog(lo, hi, 10, false) : lo === hi ? [lo - 0.5, hi + 0.5] : [lo, hi],
+        },
+        y: { distr: data.log.includes("y") ? 3 : 1, range: (u, lo, hi) => yRange(lo, hi, data) },
       },
       cursor: {
         drag: { x: true, y: false, setScale: false },
@@ -155,7 +188,7 @@ class Chart {
           values: (u, at) => tickTexts(at, (v, more) => this.spec.xText(v, true, more)),
           space: 62,
           size: 26,
-          incrs: data.whole ? WHOLE : undefined,
+          incrs: data.whole && !data.log.includes("x") ? WHOLE : undefined,
           label: data.xLabel,
           labelSize: data.xLabel ? 17 : 0,
           labelFont: font,
@@ -173,9 +206,10 @@ class Chart {
         ...data.series.map((s) => ({
           label: s.label,
           stroke: s.color,
+          alpha: s.faint ? 0.3 : 1,
           width: s.width ?? 1.4,
           dash: s.dash,
-          fill: s.fill,
+          fill: s.texture ? () => textured(s.texture) : s.fill,
           spanGaps: s.spanGaps || false,
           points: { show: s.dots ?? (single && !s.fill), size: 4, fill: s.color, stroke: s.color },
         })),
@@ -216,7 +250,7 @@ class Chart {
       this.spec.xText(u.data[0][i], false),
       rows
         .map(({ s, v }) => [s.color, s.label, this.spec.yText(s.value ? s.value(this.indexOf(u.data[0][i])) : v)])
-        .concat((this.data.marks || []).filter(near).map(({ text, color }) => [color || css("--alarm"), text, ""])),
+        .concat(inSight(this.data).filter(near).map((mark) => [markStyle(mark).color, mark.text, ""])),
     );
   }
 
@@ -263,34 +297,51 @@ const WHOLE = [1, 2, 5].flatMap((m) => Array.from({ length: 9 }, (_, e) => m * 1
 // From 0, so that a small change does not look like a large one, unless some are below, or 0 means nothing (`free`); up to `most` where there
 // can be no more.
 function yRange(low, high, data) {
+  if (data.log?.includes("y")) return low === null ? [0.1, 1] : uPlot.rangeLog(low, high, 10, false);
   if (low === null || high === null) return [0, data.most ?? 1];
+  if (data.share) return shareLimits(low, high);
   if (low >= 0 && !data.free) low = 0;
   const room = (high - low) * 0.06 || Math.abs(high) * 0.1 || 1;
   return [low === 0 ? 0 : low - room, data.most !== undefined && high <= data.most ? data.most : high + room];
 }
 
-// Where a board's process ended too early: a dashed line down the plot, and a cross on top of it.
+// The axis of shares that lie from low to high: as draw.py's share_limits.
+function shareLimits(low, high) {
+  if (!(low >= 0.25 && high <= 1)) return [Math.min(0, low), Math.max(1, high)];
+  return [Math.max(0, Math.floor(20 * low - 0.2) / 20), Math.min(1, Math.ceil(20 * high + 0.2) / 20)];
+}
+
+const inSight = (data) => (data.marks || []).filter(({ at }) => at >= data.from && at <= data.to);
+
+// Where a board's process ended too early: a dashed line down the plot, and a cross on top of it; where it was started again: a dotted one and
+// a triangle; where a link's rate changed: a tick below.
+const markStyle = ({ kind, color }) => ({
+  color: color || css({ restarted: "--again", rate: "--ink" }[kind] || "--alarm"),
+  dash: { restarted: [1, 3], rate: [] }[kind] || [4, 3],
+  low: kind === "rate",
+});
+
 function drawMarks(u, marks, x) {
   const { ctx, bbox } = u,
-    unit = devicePixelRatio || 1;
+    unit = devicePixelRatio || 1,
+    bottom = bbox.top + bbox.height,
+    arm = 3 * unit;
+  const stroke = (dash, ...points) => {
+    ctx.setLineDash(dash.map((length) => length * unit));
+    ctx.beginPath();
+    points.forEach(([x, y], k) => (k ? ctx.lineTo(x, y) : ctx.moveTo(x, y)));
+    ctx.stroke();
+  };
   ctx.save();
-  for (const { at, color } of marks) {
-    const left = Math.round(u.valToPos(x[at], "x", true)),
-      arm = 3 * unit;
-    ctx.strokeStyle = color || css("--alarm");
+  for (const mark of marks) {
+    const left = Math.round(u.valToPos(x[mark.at], "x", true)),
+      { color, dash, low } = markStyle(mark);
+    ctx.strokeStyle = color;
     ctx.lineWidth = 2 * Math.round(unit);
-    ctx.setLineDash([4 * unit, 3 * unit]);
-    ctx.beginPath();
-    ctx.moveTo(left, bbox.top + 2 * arm);
-    ctx.lineTo(left, bbox.top + bbox.height);
-    ctx.stroke();
-    ctx.setLineDash([]);
-    ctx.beginPath();
-    for (const way of [-1, 1]) {
-      ctx.moveTo(left - arm, bbox.top + arm - way * arm);
-      ctx.lineTo(left + arm, bbox.top + arm + way * arm);
-    }
-    ctx.stroke();
+    stroke(dash, [left, low ? bottom - 3 * arm : bbox.top + 2 * arm], [left, bottom]);
+    const top = bbox.top;
+    if (mark.kind === "restarted") stroke([], [left - arm, top + 2 * arm], [left, top], [left + arm, top + 2 * arm], [left - arm, top + 2 * arm]);
+    else if (!low) for (const way of [-1, 1]) stroke([], [left - arm, top + arm - way * arm], [left + arm, top + arm + way * arm]);
   }
   ctx.restore();
 }

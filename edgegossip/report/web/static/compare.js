@@ -1,4 +1,5 @@
-// Several runs side by side: a table, speed-up over the number of boards, their learning, their seconds.
+// Several runs side by side in tables: what came out, how soon and with how many bytes each reached a goal, and where their recipes differ.
+// All are held against one of them, the base.
 
 function workOf(run) {
   const last = run.length - 1,
@@ -26,222 +27,154 @@ function scoreNames(runs) {
 // Without the time that a run folder's name begins with.
 const shortName = (run) => run.doc.name.replace(/^\d{8}-\d{6}-/, "");
 
+
+// What a run has more or less than the base: of seconds and bytes how many times as much, of scores the difference.
+const times = (v, base) => (known(v) && base > 0 ? numberText(v / base, 0, 3) : "–");
+const more = (name) => (v, base) => {
+  if (!known(v) || !known(base)) return "–";
+  const text = name === "accuracy" ? `${Math.abs(100 * (v - base)).toFixed(2)} points` : numberText(Math.abs(v - base), 0, 3);
+  return `${v < base ? "−" : "+"}${text}`;
+};
+
+// A table of the runs: columns [header, of a run, its text, how it is held against the base's; null: not at all].
+function against(app, columns) {
+  const base = app.runs[app.state.base] ? app.state.base : 0,
+    header = columns.flatMap(([name, , , delta]) => (delta ? [name, `${delta === times ? "÷" : "−"} run ${base + 1}`] : [name]));
+  const rows = app.runs.map((run, k) => ({
+    cells: columns.flatMap(([, of, text, delta]) => {
+      const value = of(run, k);
+      return delta ? [text(value), k === base ? "" : delta(value, of(app.runs[base], base))] : [text(value)];
+    }),
+  }));
+  return table(header, rows);
+}
+
+const plain = (v) => v;
+
+function baseChoice(app) {
+  const choose = h(
+    "select",
+    { onchange: () => app.set({ base: +choose.value }) },
+    app.runs.map((run, k) => h("option", { value: k, selected: k === app.state.base }, `${k + 1}. ${shortName(run)}`)),
+  );
+  return h("label", { class: "field" }, "held against", choose);
+}
+
 function compareTable(app) {
-  const box = h("div", {});
+  const box = h("div", { style: { minHeight: `${28 * (app.runs.length + 1)}px` } });
   const card = app.card("runs", "The runs", "full", box);
+  card.head.append(baseChoice(app));
   const draw = () => {
-    const scores = headlines(app.runs);
-    const rows = app.runs.map((run, k) => {
-      const d = run.doc.summary,
-        work = workOf(run),
-        time = PARTS.map((part) => d.time_s[part] || 0),
+    const part = (p) => (run) => {
+      const time = PARTS.map((name) => run.doc.summary.time_s[name] || 0),
         sum = time.reduce((a, b) => a + b, 0);
-      return {
-        cells: [
-          `${k + 1}. ${shortName(run)}`,
-          run.doc.scheme,
-          d.failed_nodes.length ? `${d.nodes - d.failed_nodes.length} of ${d.nodes}` : d.nodes,
-          d.rounds,
-          ...scores.map((name) => scoreText(name)(d.scores[name]?.mean)),
-          numberText(d.loss),
-          secondsText(work.seconds),
-          secondsText(work.seconds / d.rounds),
-          known(work.rate) ? `${numberText(work.rate)}/s` : "–",
-          bytesText(d.sent_bytes.socket),
-          known(d.bits_per_value) ? d.bits_per_value.toFixed(2) : "–",
-          ...[0, 2, 4].map((p) => percentText(sum ? time[p] / sum : null)),
-        ],
-      };
-    });
+      return sum ? time[p] / sum : null;
+    };
+    const boards = ({ doc: { summary: d } }) => (d.failed_nodes.length ? `${d.nodes - d.failed_nodes.length} of ${d.nodes}` : d.nodes);
     box.replaceChildren(
-      table(
-        [
-          "run",
-          "scheme",
-          "boards",
-          "rounds",
-          ...scores,
-          "test loss",
-          "training time",
-          "a round",
-          workOf(app.runs[0]).unit,
-          "sent",
-          "bits/value",
-          "compute",
-          "transmit",
-          "wait",
-        ],
-        rows,
-      ),
+      against(app, [
+        ["run", (run, k) => `${k + 1}. ${shortName(run)}`, plain],
+        ["scheme", (run) => run.doc.scheme, plain],
+        ["boards", boards, plain],
+        ["rounds", (run) => run.doc.summary.rounds, plain],
+        ...headlines(app.runs).map((name) => [name, (run) => run.doc.summary.scores[name]?.mean, scoreText(name), more(name)]),
+        ["test loss", (run) => run.doc.summary.loss, numberText],
+        ["training time", (run) => workOf(run).seconds, secondsText, times],
+        ["a round", (run) => workOf(run).seconds / run.doc.summary.rounds, secondsText],
+        [workOf(app.runs[0]).unit, (run) => workOf(run).rate, (v) => (known(v) ? `${numberText(v)}/s` : "–"), times],
+        ["sent", (run) => run.doc.summary.sent_bytes.socket, bytesText, times],
+        ["bits/value", (run) => run.doc.summary.bits_per_value, (v) => (known(v) ? v.toFixed(2) : "–")],
+        ...[0, 2, 4].map((p) => [PARTS[p], part(p), percentText]),
+      ]),
     );
   };
   return { element: card.element, draw };
 }
 
-// Training speed over boards: {counts, lines: [{name, y}], without}. Against the smallest count of all that there are, as the tables
-// have it: one ideal line is then right for all. Schemes without a run on so few have no speed-up, and are named.
-function speedUps(works) {
-  const counts = [...new Set(works.map((w) => w.boards))].sort((a, b) => a - b);
-  const rate = (scheme, n) => {
-    const same = works.filter((w) => w.scheme === scheme && w.boards === n);
-    return same.length ? same.reduce((a, w) => a + w.rate, 0) / same.length : NaN;
-  };
-  const all = [...new Set(works.map((w) => w.scheme))].map((name) => ({
-    name,
-    y: counts.map((n) => rate(name, n) / rate(name, counts[0])),
-  }));
-  return { counts, lines: all.filter((l) => known(l.y[0])), without: all.filter((l) => !known(l.y[0])).map((l) => l.name) };
+// What the runs are to reach: {name, value, text, rises}: the score that they go by or, without one, the training loss. If nobody says a value, it is
+// the best that all of them reached, a little less.
+function goalOf(app) {
+  const score = headlines(app.runs)[0],
+    name = score ? `eval/${score}` : "train/loss",
+    curves = app.runs.map((run) => meanOf(run, name).filter(known)).filter((curve) => curve.length);
+  if (!curves.length) return null;
+  const rises = curves.reduce((a, curve) => a + curve.at(-1) - curve[0], 0) > 0 || (score === "accuracy" && curves.every((c) => c.length === 1)),
+    best = (curve) => curve.reduce((a, v) => ((rises ? v > a : v < a) ? v : a)),
+    all = curves.map(best).reduce((a, v) => ((rises ? v < a : v > a) ? v : a)),
+    percent = score === "accuracy",
+    step = percent ? 0.01 : 10 ** Math.floor(Math.log10(Math.abs(all) || 1) - 1),
+    easy = +((rises ? Math.floor(all / step) : Math.ceil(all / step)) * step).toPrecision(6),
+    value = app.state.target === null ? easy : percent ? app.state.target / 100 : app.state.target;
+  return { name, value, rises, percent, best, text: unitOf(name)(value) };
 }
 
-function speedView(app) {
-  const box = h("div", { class: "plot" }),
-    legend = h("div", { class: "legend" }),
-    note = h("p", { class: "note" });
-  const card = app.card(
-    "speed",
-    "Speed-up with more boards",
-    "half",
-    note,
-    legend,
-    box,
-  );
-  const chart = new Chart(box, {
-    label: "Speed-up over boards",
-    xText: (v, tick) => (tick ? String(v) : `${v} boards`),
-    yText: (v, more) => `${numberText(v, more, 3)}×`,
-  });
+const meanOf = (run, name) => {
+  const rows = run.shown(name, new Set(run.nodes));
+  if (!rows.length) return new Float64Array(0);
+  const { mean } = run.spread(name, rows);
+  return name.startsWith("eval/") ? mean : run.smoothed(`${name} of all`, mean, 20); // a loss of one batch says little
+};
+
+// The first round after which the mean of the boards was there, and what had been spent by then; null where that never was.
+function reached(run, goal) {
+  const i = meanOf(run, goal.name).findIndex((v) => known(v) && (goal.rises ? v >= goal.value : v <= goal.value));
+  return i < 0 ? null : { round: run.steps[i] + 1, seconds: run.seconds()[i], bytes: run.bytes()[i] };
+}
+
+function goalTable(app) {
+  const box = h("div", { style: { minHeight: `${28 * (app.runs.length + 1)}px` } }),
+    note = h("p", { class: "note" }),
+    number = h("input", { type: "number", step: "any", "aria-label": "what is to be reached", onchange: () => app.set({ target: number.value === "" ? null : +number.value }) }),
+    unit = h("span", {});
+  const card = app.card("goal", "Seconds and bytes to a goal", "full", note, box);
+  card.head.append(h("div", { class: "field" }, "reach", number, unit));
   const draw = () => {
-    const works = app.runs.map((run) => ({ scheme: run.doc.scheme, ...workOf(run) })).filter((w) => w.rate > 0),
-      { counts, lines, without } = speedUps(works),
-      x = Float64Array.from(counts);
+    const goal = goalOf(app);
+    if (!goal) {
+      note.textContent = "";
+      box.replaceChildren(h("p", { class: "empty" }, app.run.pending ? "" : "no run was evaluated"));
+      return;
+    }
+    number.value = +(goal.percent ? 100 * goal.value : goal.value).toPrecision(6);
+    unit.textContent = goal.percent ? "%" : "";
     note.textContent =
-      "training examples a second of the whole fleet, against the same scheme on " +
-      (counts.length ? `${counts[0]} ${counts[0] === 1 ? "board" : "boards"}, the fewest of these runs` : "the fewest boards") +
-      (without.length ? `; with no run on so few: ${without.join("; ")}` : "");
-    const series = lines.map(({ name, y }, k) => ({
-      label: name,
-      y,
-      color: boardColor(k),
-      dash: boardDash(k),
-      width: 2,
-      dots: true,
-      spanGaps: true,
-    }));
-    if (counts.length > 1)
-      series.push({
-        label: "ideal",
-        y: counts.map((n) => n / counts[0]),
-        color: css("--muted"),
-        dash: [3, 4],
-        width: 1.2,
-        dots: false,
-      });
-    legend.replaceChildren(...legendOf(series));
-    chart.draw({
-      x,
-      from: 0,
-      to: counts.length - 1,
-      whole: true,
-      xLabel: "boards",
-      series: counts.length > 1 ? series : [],
-      empty: "the runs all have equally many boards",
-    });
-  };
-  return { element: card.element, draw };
-}
-
-function runsBars(app) {
-  const body = h("div", { class: "bars wide", role: "list" });
-  const card = app.card(
-    "runs-time",
-    "Seconds of a round, run by run",
-    "half",
-    h("p", { class: "note" }, "mean of the boards"),
-    partLegend(),
-    body,
-  );
-  const draw = () => {
-    const rows = app.runs.map((run, k) => {
-      const per = run.boards
-        .map((b) => [partSums(run, b, 0, run.length - 1), run.rounds(b, 0, run.length - 1)])
-        .filter(([sums, n]) => sums && n);
-      return {
-        node: `${k + 1}. ${run.doc.summary.nodes} × ${run.doc.scheme}`,
-        sums: PARTS.map((_, p) => per.reduce((a, [sums, n]) => a + sums[p] / n, 0) / (per.length || 1)),
+      `the first ${goal.name === "train/loss" ? "round after which the training loss, over 20 rounds," : "evaluation at which the test " + goal.name.slice(5)}, mean of the boards, was ${goal.text} or ${goal.rises ? "more" : "less"}; seconds of training, bytes sent by all boards`;
+    const spent = (what) => (run) => reached(run, goal)?.[what] ?? null,
+      best = (run) => {
+        const curve = meanOf(run, goal.name).filter(known);
+        return curve.length ? goal.best(curve) : null;
       };
-    });
-    const total = (row) => row.sums.reduce((a, b) => a + b, 0),
-      widest = Math.max(...rows.map(total), 1e-12);
-    body.replaceChildren(...rows.flatMap((row) => barRow(app, row, (v) => v, total(row), widest, secondsText)));
+    box.replaceChildren(
+      against(app, [
+        ["run", (run, k) => `${k + 1}. ${shortName(run)}`, plain],
+        ["scheme", (run) => run.doc.scheme, plain],
+        ["boards", (run) => run.doc.summary.nodes, plain],
+        ["seconds", spent("seconds"), (v) => (known(v) ? secondsText(v) : "never"), times],
+        ["bytes", spent("bytes"), bytesText, times],
+        ["rounds", spent("round"), (v) => v ?? "–", times],
+        ["at best", best, unitOf(goal.name)],
+      ]),
+    );
   };
   return { element: card.element, draw };
 }
 
-// A metric of all runs on one axis. Runs have rounds of their own, so each is drawn at its own places of a common axis.
-function runsMetric(app, name, title) {
-  const box = h("div", { class: "plot" }),
-    legend = h("div", { class: "legend" });
-  const card = app.card(`all-${name.replace("/", "-")}`, title, "half", legend, box);
-  const chart = new Chart(box, { label: title, xText: app.xText, yText: unitOf(name), zoomed: null, height: 240 });
+// The keys of the recipes whose values are not the same in all runs.
+function differencesView(app) {
+  const box = h("div", {});
+  const card = app.card("differences", "Where the recipes differ", "full", box);
   const draw = () => {
-    const kind = app.state.x,
-      curves = app.runs.map((run) => thinCurve(run, name, kind)),
-      places = [...new Set(curves.flatMap((c) => c.map(([x]) => x)))].sort((a, b) => a - b);
-    const at = new Map(places.map((x, i) => [x, i]));
-    const series = curves
-      .map((curve, k) => {
-        const y = new Float64Array(places.length).fill(NaN);
-        for (const [x, v] of curve) y[at.get(x)] = v;
-        return {
-          label: `${k + 1}. ${app.runs[k].doc.summary.nodes} × ${app.runs[k].doc.scheme}`,
-          y,
-          color: boardColor(k),
-          dash: boardDash(k),
-          width: 1.8,
-          spanGaps: true,
-          dots: false,
-          kind: "last",
-          empty: !curve.length,
-        };
-      })
-      .filter((one) => !one.empty);
-    legend.replaceChildren(...legendOf(series));
-    chart.draw({
-      x: Float64Array.from(places),
-      from: 0,
-      to: places.length - 1,
-      series,
-      ...limitsOf(name),
-      marks: app.runs.flatMap((run, k) =>
-        run.marks.map((mark) => ({
-          at: nearest(places, run.x(kind)[mark.at]),
-          text: `${k + 1}. ${markText(mark)}`,
-          color: boardColor(k),
-        })),
-      ),
-      whole: kind === "round",
-      xLabel: X_LABELS[kind],
-    });
+    const keys = [...new Set(app.runs.flatMap((run) => Object.keys(run.doc.settings)))],
+      value = (run, key) => (Object.hasOwn(run.doc.settings, key) ? run.doc.settings[key] : "–"),
+      differ = keys.filter((key) => key !== "run.name" && new Set(app.runs.map((run) => value(run, key))).size > 1);
+    box.replaceChildren(
+      differ.length
+        ? table(
+            ["key", ...app.runs.map((run, k) => `${k + 1}. ${shortName(run)}`)],
+            differ.map((key) => ({ cells: [key, ...app.runs.map((run) => value(run, key))] })),
+          )
+        : h("p", { class: "empty" }, "nowhere but in the name"),
+    );
   };
   return { element: card.element, draw };
-}
-
-const nearest = (places, x) => places.reduce((best, v, i) => (Math.abs(v - x) < Math.abs(places[best] - x) ? i : best), 0);
-
-function thinCurve(run, name, kind, most = 400) {
-  const rows = run.shown(name, new Set(run.nodes)),
-    x = run.x(kind);
-  if (!rows.length) return [];
-  const { mean } = run.spread(name, rows),
-    sparse = name.startsWith("eval/"),
-    out = [];
-  for (
-    let b = 0, a = 0, ends = stretches(0, run.length - 1, sparse ? run.length : most);
-    b < ends.length;
-    a = ends[b] + 1, b++
-  ) {
-    const [v] = REDUCE[sparse ? "last" : "mean"](mean, a, ends[b]);
-    if (v !== null) out.push([x[ends[b]], v]);
-  }
-  return out;
 }

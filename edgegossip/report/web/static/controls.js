@@ -7,7 +7,7 @@ function renderControls(app) {
     chips
       .querySelectorAll(".chip[data-node]")
       .forEach((c) => c.setAttribute("aria-pressed", String(state.chosen.has(c.dataset.node))));
-    app.dirty();
+    app.set({});
   };
   const toggle = (node, only) => {
     if (only) state.chosen = new Set([node]);
@@ -40,7 +40,7 @@ function renderControls(app) {
           onclick: () => toggle(run.nodes[k], false),
           ondblclick: () => toggle(run.nodes[k], true),
         },
-        h("i", { class: boardDash(i).length ? "dashed" : "", style: { borderTopColor: boardColor(i) } }),
+        h("i", { class: inkDash(i).length ? "dashed" : "", style: { borderTopColor: ink(i) } }),
         run.nodes[k],
       ),
     ),
@@ -51,10 +51,7 @@ function renderControls(app) {
     h("input", {
       type: "checkbox",
       checked: state.every,
-      onchange: (e) => {
-        state.every = e.target.checked;
-        app.dirty();
-      },
+      onchange: (e) => app.set({ every: e.target.checked }),
     }),
     "a line a board",
   );
@@ -66,7 +63,7 @@ function renderControls(app) {
       "run",
       h(
         "select",
-        { onchange: (e) => app.select(Number(e.target.value)) },
+        { onchange: (e) => app.select(Number(e.target.value)), "aria-label": "run" },
         app.runs.map((r, k) => h("option", { value: k, selected: k === state.run }, `${k + 1}. ${shortName(r)}`)),
       ),
     );
@@ -82,13 +79,48 @@ function renderControls(app) {
         ["bytes", "bytes"],
       ],
       state.x,
-      (x) => {
-        state.x = x;
-        app.dirty();
-      },
+      (x) => app.set({ x }),
     ),
   );
-  document.getElementById("controls").replaceChildren(h("div", {}, which, axis, brush(app), every, chips));
+  const log = h(
+    "div",
+    { class: "field" },
+    "log",
+    h(
+      "div",
+      { class: "seg", role: "group", "aria-label": "logarithmic axes" },
+      [
+        ["x", "across"],
+        ["y", "up"],
+      ].map(([way, text]) =>
+        h(
+          "button",
+          {
+            type: "button",
+            "data-log": way,
+            "aria-pressed": String(state.log.includes(way)),
+            onclick: (e) => {
+              const log = ["x", "y"].filter((one) => state.log.includes(one) !== (one === way)).join("");
+              e.currentTarget.setAttribute("aria-pressed", String(log.includes(way)));
+              app.set({ log });
+            },
+          },
+          text,
+        ),
+      ),
+    ),
+  );
+  const smooth = h(
+    "label",
+    { class: "field" },
+    "smooth",
+    h(
+      "select",
+      { id: "smooth", onchange: (e) => app.set({ smooth: e.target.value }) },
+      CHOICES.smooth.map((n) => h("option", { value: n, selected: n === state.smooth }, n === "0" ? "off" : `${n} rounds`)),
+    ),
+  );
+  document.getElementById("controls").replaceChildren(h("div", {}, which, axis, log, smooth, brush(app), every, chips));
 }
 
 // From which round to which: two sliders on one track, two numbers, and back to all.
@@ -133,19 +165,19 @@ function brush(app) {
 function themed(app) {
   const root = document.documentElement,
     system = matchMedia("(prefers-color-scheme: dark)");
-  const set = (dark) => {
-    root.dataset.theme = dark ? "dark" : "light";
+  app.themed = () => {
+    root.dataset.theme = app.state?.theme || (system.matches ? "dark" : "light");
     if (app.run) {
       renderControls(app);
       app.dirty();
     }
   };
-  let chosen = null;
-  set(system.matches);
-  system.addEventListener("change", () => chosen === null && set(system.matches));
+  app.themed();
+  system.addEventListener("change", app.themed);
   document.getElementById("theme").addEventListener("click", () => {
-    chosen = !isDark();
-    set(chosen);
+    const dark = !isDark();
+    app.set({ theme: dark === system.matches ? "" : dark ? "dark" : "light" });
+    app.themed();
   });
   addEventListener("beforeprint", () => {
     Object.assign(root.dataset, { theme: "light", print: "1" });
@@ -154,6 +186,6 @@ function themed(app) {
   });
   addEventListener("afterprint", () => {
     delete root.dataset.print;
-    set(chosen ?? system.matches);
+    app.themed();
   });
 }

@@ -98,6 +98,22 @@ class Run {
       .sort((a, b) => a.t_s - b.t_s);
     // Each time that a board's process ended too early, at the last round that it had done.
     this.marks = (this.doc.summary.interruptions || []).map((one) => ({ ...one, at: this.placeOf(one.rounds - 1) }));
+    this.changes = this.rateChanges();
+  }
+
+  // What the codec `auto` changed, at the round in which it did: {at, nodes, text}, those of one round together.
+  rateChanges() {
+    const found = new Map();
+    for (const { node, t_s, event, text } of this.doc.events) {
+      const k = this.nodes.indexOf(node);
+      if (event !== "rate" || k < 0) continue;
+      const row = this.tables[node].t_s.findIndex((t) => t >= t_s),
+        at = this.at[k].at(row); // the last one of all where it came after all
+      if (!found.has(at)) found.set(at, { at, nodes: new Set(), texts: [] });
+      found.get(at).nodes.add(node);
+      found.get(at).texts.push(text);
+    }
+    return [...found.values()];
   }
 
   // A node's own time on the clock of all, as clocks.py has it.
@@ -159,6 +175,25 @@ class Run {
     const boards = this.boards.filter((k) => chosen.has(this.nodes[k]) && some(k));
     if (boards.length) return boards;
     return this.boards.some(some) ? [] : this.nodes.map((_, k) => k).filter(some);
+  }
+
+  // The centred moving mean over so many rounds, nan passed over: as series.py's smooth.
+  smoothed(key, y, window) {
+    return this.cached(`w ${key} ${window}`, () => {
+      const n = y.length,
+        sums = new Float64Array(n + 1),
+        counts = new Float64Array(n + 1);
+      for (let i = 0; i < n; i++) {
+        const there = y[i] === y[i];
+        sums[i + 1] = sums[i] + (there ? y[i] : 0);
+        counts[i + 1] = counts[i] + there;
+      }
+      return sums.slice(1).map((_, i) => {
+        const low = Math.max(i - (window >> 1), 0),
+          high = Math.min(i + ((window + 1) >> 1), n);
+        return (sums[high] - sums[low]) / (counts[high] - counts[low]);
+      });
+    });
   }
 
   spread(name, rows) {

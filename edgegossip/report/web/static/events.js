@@ -3,7 +3,6 @@
 const SHOWN_EVENTS = 400;
 
 function eventsView(app) {
-  let which = "all";
   const box = h("div", { class: "events", tabindex: 0, role: "region", "aria-label": "events" }),
     note = h("p", { class: "note" });
   const card = app.card("events", "Events", "half", note, box);
@@ -14,15 +13,13 @@ function eventsView(app) {
         ["all", "all"],
         ["alarms", "alarms"],
       ],
-      which,
-      (w) => {
-        which = w;
-        draw();
-      },
+      app.state.events,
+      (events) => app.set({ events }),
     ),
   );
   const draw = () => {
-    const all = app.run.events.filter((e) => app.picked(e.node)),
+    const which = app.state.events,
+      all = app.run.events.filter((e) => app.picked(e.node)),
       found = which === "alarms" ? all.filter((e) => app.alarms.has(e.event)) : all,
       shown = found.slice(-SHOWN_EVENTS);
     note.textContent =
@@ -114,11 +111,11 @@ function partitionView(app) {
     }
     const sums = p.counts.map((row) => row.reduce((a, b) => a + b, 0)),
       widest = Math.max(...sums, 1),
-      ink = (c) => (isDark() ? DARK : LIGHT)[c % LIGHT.length];
+      opacity = (c) => (c < MADE.series.light.length ? 1 : 0.55);
     legend.replaceChildren(
       ...(p.classes.length <= 12
         ? p.classes.map((name, c) =>
-            h("span", {}, h("i", { style: { background: ink(c), opacity: c < LIGHT.length ? 1 : 0.55 } }), name),
+            h("span", {}, h("i", { style: { background: ink(c), opacity: opacity(c) } }), name),
           )
         : [h("span", {}, `${p.classes.length} classes`)]),
     );
@@ -149,7 +146,7 @@ function partitionView(app) {
                   },
                   p.counts[k].map((n, c) =>
                     h("span", {
-                      style: { flex: `${n} 0 0`, background: ink(c), opacity: c < LIGHT.length ? 1 : 0.55 },
+                      style: { flex: `${n} 0 0`, background: ink(c), opacity: opacity(c) },
                     }),
                   ),
                 ),

@@ -58,9 +58,10 @@ const unitOf = (name) =>
   name.startsWith("eval/") ? scoreText(name.slice(5)) : (UNITS.find(([end]) => name.endsWith(end)) || [null, numberText])[1];
 
 // What its axis may show: an accuracy or a share ends at 100 %, and 0 means nothing in degrees and hertz. See yRange.
-const MOST = { "eval/accuracy": 1, "sys/throttled": 1, "sys/machine_percent": 100 };
+const MOST = { "sys/throttled": 1, "sys/machine_percent": 100 };
 const limitsOf = (name) => ({
   most: Object.hasOwn(MOST, name) ? MOST[name] : undefined,
+  share: name === "eval/accuracy",
   free: name === "sys/temperature_c" || name === "sys/frequency_hz",
 });
 
@@ -70,10 +71,11 @@ const markText = ({ node, event, rounds, t_s, why }) =>
 
 // The ticks of an axis, with as many digits as tell them apart.
 function tickTexts(values, text) {
+  const shown = values.filter(known); // a logarithmic axis has lines without a text
   let texts = [];
   for (let more = 0; more < 5; more++) {
-    texts = values.map((v) => text(v, more));
-    if (new Set(texts).size === texts.length) break;
+    texts = values.map((v) => (known(v) ? text(v, more) : ""));
+    if (new Set(texts.filter((t) => t)).size === shown.length) break;
   }
   return texts;
 }
@@ -188,7 +190,7 @@ function later(summary, make) {
   const box = h(
     "details",
     {
-      class: "no-print",
+      class: "no-print later",
       ontoggle: () => {
         if (box.open && box.children.length === 1) box.append(make());
       },

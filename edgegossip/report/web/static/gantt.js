@@ -42,10 +42,10 @@ function roundOf(run, node, step) {
 }
 
 function ganttView(app) {
-  let step = null;
   const box = h("div", { class: "plot gantt" }),
     note = h("p", { class: "note" }),
-    more = h("div", {});
+    more = h("div", { class: "more" });
+  box.style.minHeight = `${ganttHeight(app.run.doc.summary.boards.length)}px`;
   const card = app.card("gantt", "One round, board by board", "full", note, partLegend(), box, more);
   const number = h("input", {
     type: "number",
@@ -54,14 +54,12 @@ function ganttView(app) {
     onchange: () => go(Number(number.value) - 1),
   });
   const move = (way) => {
-    const all = recorded(app.run);
+    const all = recorded(app.run),
+      step = shownStep(app);
     const at = all.findIndex((v) => v >= step);
     go(way > 0 ? (all.find((v) => v > step) ?? step) : (all[(at < 0 ? all.length : at) - 1] ?? step));
   };
-  const go = (to) => {
-    step = to;
-    draw();
-  };
+  const go = (step) => app.set({ step });
   card.head.append(
     h(
       "div",
@@ -74,10 +72,8 @@ function ganttView(app) {
   );
   const draw = () => {
     const run = app.run,
-      steps = run.steps;
-    if (step === null || step < steps[0] || step > steps.at(-1)) step = middle(run);
-    if (!steps.includes(step))
-      step = steps.reduce((a, b) => (Math.abs(b - step) < Math.abs(a - step) ? b : a), steps[0]);
+      steps = run.steps,
+      step = shownStep(app);
     number.value = step + 1;
     number.max = steps.at(-1) + 1;
     const shown = run.doc.summary.boards.map((b) => b.node).filter((node) => app.picked(node)),
@@ -131,13 +127,24 @@ const middle = (run) => {
   return all[Math.floor(all.length / 2)] ?? run.steps[0];
 };
 
+const ganttRow = (boards) => (boards > 10 ? 19 : 25);
+const ganttHeight = (boards) => 4 + 22 + ganttRow(boards) * boards;
+
+// The round that is chosen, or the nearest that there is.
+function shownStep(app) {
+  const { steps } = app.run,
+    asked = app.state.step,
+    step = asked === null || asked < steps[0] || asked > steps.at(-1) ? middle(app.run) : asked;
+  return steps.includes(step) ? step : steps.reduce((a, b) => (Math.abs(b - step) < Math.abs(a - step) ? b : a), steps[0]);
+}
+
 // `found` are all boards; those without this round have a row that says why.
 function ganttSvg(app, found, rows, width) {
   const names = width < 520 ? 64 : 108,
-    row = found.length > 10 ? 19 : 25,
+    row = ganttRow(found.length),
     top = 4,
     bottom = 22,
-    height = top + bottom + row * found.length;
+    height = ganttHeight(found.length);
   const first = Math.min(...rows.map((r) => r.start)),
     last = Math.max(...rows.map((r) => r.start + r.spans.reduce((a, [, v]) => a + v, 0)));
   const x = (t) => names + ((t - first) / (last - first || 1)) * (width - names - 14);
@@ -148,6 +155,7 @@ function ganttSvg(app, found, rows, width) {
     role: "img",
     "aria-label": "Each board’s round from left to right",
   });
+  svg.append(textures());
   for (const t of ticks(last - first, width < 520 ? 4 : 9)) {
     svg.append(
       s("line", { x1: x(first + t), x2: x(first + t), y1: top, y2: height - bottom }),

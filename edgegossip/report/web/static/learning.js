@@ -1,44 +1,52 @@
-// Any metric against rounds, seconds or bytes: the chosen boards as lines, or their mean in the band between the least and the greatest.
+// Any metric against rounds, seconds or bytes: the mean of the chosen boards in the band between the least and the greatest, or each as a
+// line.
 
-const LINES = 6; // up to so many boards are lines without asking
+const LINES = 2; // up to so many boards are lines without asking
 
-function metricSeries(app, run, name, { color, label = "", dots = false } = {}) {
+// Series and bands of a metric; where it is asked for, smoothed over some rounds. Evaluations are few, and stay as they are.
+function metricSeries(app, run, name, { dots = false } = {}) {
   const rows = run.shown(name, app.state.chosen);
   if (!rows.length) return { series: [], bands: [] };
   const sparse = name.startsWith("eval/"),
-    lead = label ? `${label}: ` : "";
-  if (rows.length === 1 || ((app.state.every || rows.length <= LINES) && !label)) {
+    window = sparse ? 0 : +app.state.smooth,
+    smooth = (key, y) => (window ? run.smoothed(`${name} ${key}`, y, window) : y),
+    how = window ? `, over ${window} rounds` : "";
+  if (rows.length === 1 || app.state.every || rows.length <= LINES) {
     const m = run.matrix(name);
-    const series = rows.map((k) => ({
-      label: run.nodes[k],
-      y: m[k],
-      kind: sparse ? "last" : "both",
-      color: boardColor(run.boards.indexOf(k) < 0 ? 0 : run.boards.indexOf(k)),
-      dash: boardDash(Math.max(0, run.boards.indexOf(k))),
-      spanGaps: sparse,
-      dots: dots || undefined,
-      width: rows.length > 3 ? 1.1 : 1.5,
-    }));
-    return { series, bands: [], sorted: true };
+    const lines = rows.map((k) => {
+      const place = Math.max(0, run.boards.indexOf(k));
+      return {
+        label: run.nodes[k] + how,
+        y: smooth(k, m[k]),
+        kind: sparse ? "last" : "both",
+        color: ink(place),
+        dash: inkDash(place),
+        spanGaps: sparse,
+        dots: dots || undefined,
+        width: rows.length > 3 ? 1.1 : 1.5,
+      };
+    });
+    const raw = window && rows.length <= LINES ? lines.map((line, k) => ({ ...line, y: m[rows[k]], faint: true, quiet: true })) : [];
+    return { series: [...raw, ...lines], bands: [], sorted: true };
   }
   const { mean, low, high } = run.spread(name, rows),
-    ink = color || css("--accent");
-  const edge = { width: 0, color: "transparent", dots: false, spanGaps: sparse };
+    color = css("--accent"),
+    edge = { width: 0, color: "transparent", dots: false, spanGaps: sparse };
   return {
     series: [
-      { ...edge, label: `${lead}greatest`, y: high, kind: sparse ? "last" : "max" },
-      { ...edge, label: `${lead}least`, y: low, kind: sparse ? "last" : "min" },
+      { ...edge, label: "greatest", y: high, kind: sparse ? "last" : "max" },
+      { ...edge, label: "least", y: low, kind: sparse ? "last" : "min" },
       {
-        label: `${lead}mean of ${rows.length} boards`,
-        y: mean,
+        label: `mean of ${rows.length} boards${how}`,
+        y: smooth(`mean ${app.key()}`, mean),
         kind: sparse ? "last" : "mean",
-        color: ink,
+        color,
         width: 1.8,
         spanGaps: sparse,
         dots: dots || undefined,
       },
     ],
-    bands: [{ series: [1, 2], fill: `${ink}33` }],
+    bands: [{ series: [1, 2], fill: `${color}33` }],
   };
 }
 
@@ -72,7 +80,7 @@ function metricView(app, name, size, extra = {}) {
     legend.replaceChildren(...legendOf(data.series));
     chart.draw(data);
   };
-  return { element: card.element, draw };
+  return { element: card.element, draw, chart };
 }
 
 // The test loss over the training loss: a dot an evaluation.
@@ -95,8 +103,8 @@ function addTest(app, data, name) {
 }
 
 function legendOf(series) {
-  const shown = series.filter((s) => s.width !== 0);
-  if (shown.length > 10) return [];
+  const shown = series.filter((s) => s.width !== 0 && !s.faint);
+  if (shown.length > 10) return [h("span", {}, `${shown.length} lines, in the colours of their boards above`)];
   const entries = shown.map((s) =>
     h(
       "span",
@@ -105,7 +113,7 @@ function legendOf(series) {
       s.label,
     ),
   );
-  if (shown.length < series.length)
+  if (series.some((s) => s.width === 0))
     entries.push(h("span", {}, h("i", { style: { background: `${shown[0].color}33` } }), "least to greatest board"));
   return entries;
 }
@@ -147,27 +155,24 @@ function sensorNames(run) {
 function anyView(app) {
   const box = h("div", { class: "plot" }),
     legend = h("div", { class: "legend" });
-  const choose = h("select", { "aria-label": "metric", onchange: () => draw() });
+  const choose = h("select", { "aria-label": "metric", onchange: () => app.set({ metric: choose.value }) });
   const card = app.card("any", "Any metric", "full", legend, box);
   card.head.append(choose);
-  let chart = null;
+  const chart = new Chart(box, {
+    label: "Any metric",
+    xText: app.xText,
+    yText: (v, more) => unitOf(choose.value)(v, more),
+    zoomed: app.zoomed,
+    sync: "x",
+    height: 250,
+  });
   const draw = () => {
     const names = [...app.run.names].filter((n) => !["step", "t_s", "rounds"].includes(n)).sort(),
-      now = names.includes(choose.value) ? choose.value : names.includes("time/round_s") ? "time/round_s" : names[0];
+      now = [app.state.metric, "time/round_s"].find((name) => names.includes(name)) ?? names[0];
     choose.replaceChildren(...names.map((name) => h("option", { value: name, selected: name === now }, name)));
-    chart =
-      chart ||
-      new Chart(box, {
-        label: "Any metric",
-        xText: app.xText,
-        yText: (v, more) => unitOf(choose.value)(v, more),
-        zoomed: app.zoomed,
-        sync: "x",
-        height: 250,
-      });
     const drawn = metricSeries(app, app.run, now);
     legend.replaceChildren(...legendOf(drawn.series));
     chart.draw({ ...app.axis(), ...drawn, ...limitsOf(now) });
   };
-  return { element: card.element, draw };
+  return { element: card.element, draw, chart };
 }

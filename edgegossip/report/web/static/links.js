@@ -7,18 +7,15 @@ const LINK_MODES = [
 ];
 
 function linksView(app) {
-  let mode = "bytes";
   const box = h("div", { class: "links" }),
     note = h("p", { class: "note" });
   const card = app.card("links", "Links", "half", note, box);
   card.head.append(
-    segmented("of each link", LINK_MODES, mode, (m) => {
-      mode = m;
-      draw();
-    }),
+    segmented("of each link", LINK_MODES, app.state.links, (links) => app.set({ links })),
   );
   const draw = () => {
     const doc = app.run.doc,
+      mode = app.state.links,
       cells = new Map(
         doc.links.map(([from, to, bytes, seconds]) => [
           `${from}\n${to}`,
@@ -105,7 +102,10 @@ const scale = (text, low, high) =>
     "div",
     { class: "scale" },
     text(low),
-    h("i", { style: { background: `linear-gradient(90deg, ${shade(0, 0, 1)}, ${shade(1, 0, 1)})` } }),
+    h("i", {
+      "data-shades": [0, 0.25, 0.5, 0.75, 1].map((v) => shade(v, 0, 1)).join("|"),
+      style: { background: `linear-gradient(90deg, ${shade(0, 0, 1)}, ${shade(1, 0, 1)})` },
+    }),
     text(high),
   );
 

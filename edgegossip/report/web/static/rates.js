@@ -20,19 +20,20 @@ function ratesView(app, [end, title, words, text]) {
     height: 210,
   });
   const draw = () => {
-    const series = [];
+    const series = [],
+      window = +app.state.smooth;
     for (const name of [...app.run.names].filter((n) => n.startsWith("rate/") && n.endsWith(end)).sort())
       for (const k of app.run.shown(name, app.state.chosen))
         series.push({
           label: `${app.run.nodes[k]} → ${name.slice(5, -end.length)}`,
-          y: app.run.matrix(name)[k],
+          y: window ? app.run.smoothed(`${name} ${k}`, app.run.matrix(name)[k], window) : app.run.matrix(name)[k],
           kind: "both",
-          color: boardColor(series.length),
-          dash: boardDash(series.length),
+          color: ink(series.length),
+          dash: inkDash(series.length),
           width: 1.3,
         });
     legend.replaceChildren(...legendOf(series));
     chart.draw({ ...app.axis(), series, bands: [] });
   };
-  return { element: card.element, draw };
+  return { element: card.element, draw, chart };
 }

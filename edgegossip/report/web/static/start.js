@@ -14,19 +14,24 @@ async function fetched(k, known = {}) {
 
 async function follow(app) {
   const badge = document.getElementById("live-badge"),
-    text = document.getElementById("live-text");
+    text = document.getElementById("live-text"),
+    eta = document.getElementById("eta");
   const many = app.runs.length > 1,
     goesOn = (run) => run.doc.summary.unfinished_nodes.length || !run.length,
     pause = () => new Promise((done) => setTimeout(done, 1000 * POLL_S));
   badge.hidden = false;
   for (let failed = []; ; ) {
-    if (!failed.length) text.textContent = app.runs.some(goesOn) ? "live" : many ? "the runs are over" : "the run is over";
+    if (!failed.length) {
+      text.textContent = app.runs.some(goesOn) ? "live" : many ? "the runs are over" : "the run is over";
+      eta.textContent = etaText(app.run);
+    }
     await pause();
     if (document.hidden) continue;
     failed = await askedAll(app);
     badge.classList.toggle("stale", failed.length > 0);
     if (failed.length) {
       text.textContent = failedText(app, failed);
+      eta.textContent = "";
       await pause();
     }
   }
@@ -50,6 +55,23 @@ function failedText(app, failed) {
   return app.runs.length > 1 ? `run ${k + 1} is not followed: ${error.message}` : error.message;
 }
 
+// How far a run is and how long it still takes, if its last board goes on as in its last rounds.
+const ETA_ROUNDS = 20;
+
+function etaText(run) {
+  const { rounds_asked: asked, unfinished_nodes: unfinished } = run.doc.summary,
+    tables = unfinished.map((node) => run.tables[node]).filter((table) => table?.step?.length);
+  if (!asked || !tables.length) return "";
+  const done = Math.min(...tables.map(({ step }) => step.at(-1))) + 1,
+    left = tables.map(({ step, t_s }) => {
+      const from = Math.max(0, step.length - 1 - ETA_ROUNDS),
+        rounds = step.at(-1) - step[from];
+      return rounds > 0 ? ((t_s.at(-1) - t_s[from]) / rounds) * (asked - 1 - step.at(-1)) : NaN;
+    });
+  const longest = Math.max(...left.filter(known));
+  return `round ${done} of ${asked}` + (longest >= 0 && done < asked ? `, about ${secondsText(longest)} left` : "");
+}
+
 const loaded = () =>
   new Promise((done) =>
     document.readyState === "loading" ? addEventListener("DOMContentLoaded", done, { once: true }) : done(),
@@ -62,7 +84,7 @@ const packed = (kind) =>
   });
 
 async function main() {
-  const made = JSON.parse(document.getElementById("page-made").textContent),
+  const made = MADE,
     app = new App(made);
   window.edgegossip = app;
   themed(app);
@@ -93,6 +115,7 @@ async function main() {
 }
 
 main().catch((error) => {
+  document.documentElement.dataset.started = "1";
   document.getElementById("title").textContent = "This page cannot show its run";
   document.getElementById("subtitle").textContent = String(error.message || error);
   throw error;

@@ -1,0 +1,141 @@
+#!/usr/bin/env python3
+"""Train a CNN on CIFAR-10 in fp32 and in int8 with the norm that its user chose.
+
+    python scripts/int8_norms.py DATA_DIR [--seeds N] [--epochs N] [--train-examples N]
+        [--norm NAME] [--out docs/results/int8-norms.md]
+
+As a user does: plain torch, `int8.convert`, SGD. Each line is one run; "range" is int8 with batch
+norm replaced by Range EvoNorm (`convert(norms="range")`). A run that is in the output's JSON
+already is not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import resumable
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from edgegossip import int8
+from edgegossip.lab.results import Result
+
+NORMS = {"batchnorm": nn.BatchNorm2d, "groupnorm": lambda channels: nn.GroupNorm(8, channels)}
+FORMS = ("fp32", "int8", "range")
+PLAN = ((3, 16, 1), (16, 32, 2), (32, 64, 2), (64, 64, 1))  # channels in, out, stride
+BATCH, LR = 64, 0.1
+MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+
+
+def network(norm: str) -> nn.Module:
+    """Four convolutions of 3 x 3, each with its norm and a ReLU."""
+    layers: list[nn.Module] = []
+    for inputs, outputs, stride in PLAN:
+        layers += [nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), NORMS[norm](outputs), nn.ReLU()]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(PLAN[-1][1], 10))
+
+
+def images(files: list[Path]) -> tuple[Tensor, Tensor]:
+    """Images float32[n, 3, 32, 32] and labels of CIFAR-10's binary files."""
+    rows = np.concatenate([np.fromfile(file, np.uint8).reshape(-1, 3073) for file in files])
+    pixels = torch.from_numpy(rows[:, 1:].reshape(-1, 3, 32, 32)).float() / 255
+    mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in (MEAN, STD))
+    order = torch.channels_last
+    return ((pixels - mean) / std).contiguous(memory_format=order), torch.from_numpy(rows[:, 0].astype(np.int64))
+
+
+def made(norm: str, form: str) -> nn.Module:
+    if form == "fp32":
+        return network(norm).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", int8.ConversionNotice)
+        return int8.convert(network(norm), norms="range" if form == "range" else "keep")
+
+
+def run(case: tuple[int, str, str], train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], epochs: int) -> Result:
+    """One run: accuracy on all test images, 0..1, and CPU seconds of training."""
+    seed, norm, form = case
+    torch.manual_seed(seed)
+    model = made(norm, form)
+    optimizer = torch.optim.SGD(model.parameters(), LR, momentum=0.9, nesterov=True, weight_decay=5e-4)
+    x, labels = train
+    steps = epochs * (len(x) // BATCH)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LR, total_steps=steps, pct_start=0.2)
+    order, start = torch.Generator().manual_seed(seed), time.process_time()
+    for _ in range(epochs):
+        for rows in torch.randperm(len(x), generator=order)[: len(x) // BATCH * BATCH].split(BATCH):
+            flipped = torch.rand(BATCH, generator=order) < 0.5
+            batch = torch.where(flipped[:, None, None, None], x[rows].flip(3), x[rows])
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(batch), labels[rows])
+            torch.autograd.backward(loss)
+            optimizer.step()
+            schedule.step()
+    seconds = time.process_time() - start
+    model.eval()
+    with torch.no_grad():
+        right = sum(
+            int((model(part).argmax(1) == of).sum())
+            for part, of in zip(test[0].split(500), test[1].split(500), strict=True)
+        )
+    return {"seed": seed, "norm": norm, "form": form, "accuracy": right / len(test[0]), "seconds": round(seconds, 1)}
+
+
+def table(lines: list[Result]) -> str:
+    """A row a norm and form: mean and range over seeds, and how far from fp32."""
+    rows = resumable.heading("norm, form, seeds, accuracy, lowest, highest, less fp32 (same seeds), CPU seconds")
+    for norm, form in itertools.product(NORMS, FORMS):
+        of = {n["seed"]: n for n in lines if (n["norm"], n["form"]) == (norm, form)}
+        plain = {n["seed"]: n for n in lines if (n["norm"], n["form"]) == (norm, "fp32")}
+        if not of:
+            continue
+        percent = [100 * n["accuracy"] for n in of.values()]
+        both = [100 * (of[s]["accuracy"] - plain[s]["accuracy"]) for s in of.keys() & plain.keys()]
+        less = f"{statistics.mean(both):+.2f}" if both and form != "fp32" else ""
+        seconds = statistics.mean(n["seconds"] for n in of.values())
+        cells = (
+            f"{statistics.mean(percent):.2f} %",
+            f"{min(percent):.2f}",
+            f"{max(percent):.2f}",
+            less,
+            f"{seconds:.0f}",
+        )
+        rows.append(f"| {norm} | {form} | {len(of)} | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("data", type=Path, help="folder with CIFAR-10's binary files")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--train-examples", type=int, default=12_500)
+    parser.add_argument("--norm", choices=list(NORMS), action="append", help="only this one; may be repeated")
+    parser.add_argument("--out", type=Path, default=Path("docs/results/int8-norms.md"))
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    train = images(sorted(options.data.glob("data_batch_*.bin")))
+    train = (train[0][: options.train_examples], train[1][: options.train_examples])
+    test = images([options.data / "test_batch.bin"])
+    setting = {"epochs": options.epochs, "train_examples": len(train[0])}
+    lines = resumable.finished(options.out)
+    for case in itertools.product(range(1, options.seeds + 1), options.norm or NORMS, FORMS):
+        known = [(n["seed"], n["norm"], n["form"]) for n in lines if setting.items() <= n.items()]
+        if case in known or case[1:] == ("groupnorm", "range"):  # which replaces batch norm alone
+            continue
+        lines.append(run(case, train, test, options.epochs) | setting)
+        print(lines[-1], flush=True)
+        resumable.write(options.out, lines, "int8 with the user's own norm", "int8_norms.py", table(lines))
+    return resumable.exit_code(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

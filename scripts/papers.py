@@ -1,0 +1,150 @@
+"""docs/papers.md: every table and figure of the five papers, beside what was measured here.
+
+    python scripts/papers.py keep NAME FOLDER
+    python scripts/papers.py pictures
+    python scripts/papers.py check
+    python scripts/results.py papers
+
+`keep` puts the runs of a study, seed by seed, into docs/results/papers/NAME.json. `pictures` draws
+all of docs/images/papers-*.png. `check` makes the page anew from the JSON, means and intervals
+included, and its exit code is 1 where the page says something else, or where a row has a figure
+that was typed. Rows are in rows_*.py; they take what they say of ours from JSON only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import rows_bagua
+import rows_co3
+import rows_elasticl
+import rows_elastiquant
+import rows_low_precision
+from claims import ONE_RUN, RESULTS, Kept, Row
+
+from edgegossip.files import write_atomic
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+ROWS: Mapping[str, Sequence[Row]] = {
+    "co3": rows_co3.ROWS,
+    "elasticl": rows_elasticl.ROWS,
+    "elastiquant": rows_elastiquant.ROWS,
+    "low-precision": rows_low_precision.ROWS,
+    "bagua": rows_bagua.ROWS,
+}
+STATES = ("agrees", "does not agree", "cannot be told", "not done")
+
+
+def table(paper: str, kept: Kept | None = None) -> str:
+    """Return the rows of a paper in Markdown."""
+    known = kept or Kept()
+    head = ("table or figure", "the paper", "ours", "agrees?", "size", "command and data")
+    lines = [head, ("---",) * len(head), *(row.cells(known) for row in ROWS[paper])]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def counts(kept: Kept | None = None) -> str:
+    """Return how many rows of each paper ended how, in Markdown."""
+    known = kept or Kept()
+    found = {paper: Counter(row.state(known) for row in ROWS[paper]) for paper in ROWS}
+    found["all"] = sum(found.values(), Counter())
+    lines = [("", "rows", "done", *STATES), ("---", *("---:",) * (len(STATES) + 2))]
+    for paper, states in found.items():
+        total = sum(states[state] for state in STATES)
+        done = total - states["not done"]
+        lines.append((paper, str(total), f"{done} ({done / total:.0%})", *(str(states[state]) for state in STATES)))
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+TABLES: Mapping[str, Callable[[], str]] = {"counts": counts, "one_run": lambda: f"{ONE_RUN:g} points"} | {
+    paper.replace("-", "_"): (lambda paper=paper: table(paper)) for paper in ROWS
+}
+
+
+# -- commands
+
+
+def keep(name: str, folder: Path) -> Path:
+    """Write a study's runs, seed by seed, as docs/results/papers/NAME.json; return its path."""
+    results = [json.loads(line) for line in (folder / "study.jsonl").read_text(encoding="utf-8").splitlines()]
+    sources = {json.dumps(result["source"], sort_keys=True): result["source"] for result in results}
+    document = {"sources": list(sources.values()), "rows": [_run(result) for result in results]}
+    parts = (",\n  ".join(json.dumps(one) for one in document[key]) for key in ("sources", "rows"))
+    path = RESULTS / "papers" / f"{name}.json"
+    write_atomic(path, '{{\n "sources": [\n  {}\n ],\n "rows": [\n  {}\n ]\n}}\n'.format(*parts).encode())
+    return path
+
+
+def _run(result: Mapping[str, Any]) -> dict[str, Any]:
+    accuracy = result.get("accuracy") or {}
+    return {
+        "case": result["name"],
+        "seed": result["seed"],
+        "state": result["state"],
+        "reason": result["reason"],
+        "rounds": result["rounds"],
+        "accuracy": accuracy.get("averaged"),
+        "nodes": accuracy.get("mean"),
+        "bits": result["bits_per_value"],
+        "curve": [[point["round"] + 1, point["accuracy"]] for point in result["curve"]],
+        "consensus": [[round + 1, distance] for round, distance in result["consensus_distance"]],
+    }
+
+
+def typed(text: str) -> list[str]:
+    """Return figures of a template that no JSON stands behind: decimals, and numbers with a unit.
+    Names such as ResNet-20 and `dw` 16 are none."""
+    return re.findall(r"\d+\.\d+|\d+ ?(?:%|points|times|MB)", re.sub(r"\{[^}]*\}|`[^`]*`|\]\([^)]*\)", "", text))
+
+
+def faults(kept: Kept | None = None) -> Iterable[str]:
+    """Yield what is wrong with the page."""
+    known = kept or Kept()
+    for paper in ROWS:
+        for row in ROWS[paper]:
+            where = f"{paper}, {row.figure}"
+            if row.find is not None:
+                if row.run is None or not all(row.run):
+                    yield f"{where}: data, command and size are to be named"
+                if found := typed(row.find(known).template):
+                    yield f"{where}: typed into what is ours: {', '.join(found)}"
+            if found := typed(row.why):
+                yield f"{where}: typed into the reason: {', '.join(found)}"
+    if found := typed((DOCS / "papers.md.in").read_text(encoding="utf-8")):
+        yield f"papers.md.in: typed: {', '.join(found)}"
+    if (DOCS / "papers.md").read_text(encoding="utf-8") != importlib.import_module("results").page("papers"):
+        yield "docs/papers.md is not what its JSON says: python scripts/results.py papers"
+
+
+def pictures() -> None:
+    """Draw every picture that is made of docs/results/papers."""
+    for name in ("paper_co3", "paper_elastiquant", "paper_divergence"):
+        importlib.import_module(name).pictures()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=("keep", "pictures", "check"))
+    parser.add_argument("of", nargs="*", metavar="NAME FOLDER")
+    options = parser.parse_args()
+    if options.command == "keep":
+        print(keep(options.of[0], Path(options.of[1])))
+    elif options.command == "pictures":
+        pictures()
+    else:
+        found = list(faults())
+        print("\n".join(found) or "every figure of ours is in its JSON")
+        return int(bool(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

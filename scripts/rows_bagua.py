@@ -1,0 +1,20 @@
+"""Bagua's page on low-precision decentralised SGD: what it claims, for docs/papers.md."""
+
+from __future__ import annotations
+
+from claims import Row, study
+from rows_low_precision import FASHION, messages
+
+_FASHION = FASHION._replace(size="CNN, Fashion-MNIST, eight boards, 600 rounds, three seeds; not in the paper")
+_CLAIM = -1.0  # points that "the same" may be behind
+
+
+ROWS = (
+    Row("Steps 1 to 5", "8 bits a value instead of 32", messages, _FASHION),
+    Row(
+        "The claim, Fashion-MNIST",
+        "converges as decentralised SGD does: read as at most a point behind",
+        study("study-fashion", "bagua-lp, 8 bits, skew=0.0", "dpsgd, skew=0.0", _CLAIM),
+        _FASHION,
+    ),
+)

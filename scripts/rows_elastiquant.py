@@ -1,0 +1,262 @@
+"""ElastiQuant (Sudharsan et al., SAC 2022): its tables and figures, for docs/papers.md."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from typing import Any
+
+import paper_table3 as table3
+from claims import COMPUTED, NO_DATA, TOO_LONG, Find, Finding, Kept, Row, Run, Sample, if_holds, interval
+
+from edgegossip.codecs.levels import variance_bound
+
+_SCALE = Run(
+    "scale-paper",
+    "python scripts/paper_table3.py --data DIR",
+    "modelled, 5 numbers a network fitted to the table; 2 to 7 Xaviers",
+)
+
+_SAME = Run(
+    "papers/elastiquant",
+    "python scripts/paper_elastiquant.py fp32 --data DIR",
+    "ResNet-20, six boards, 100 iterations, one seed; 18 boards, length not in the paper",
+)
+_WAYS = _SAME._replace(command="python scripts/paper_elastiquant.py fp32 qsgd qsgd-v 4-bit-elastiquant --data DIR")
+_BOUNDS = Run("papers/elastiquant", "python scripts/paper_elastiquant.py bounds", "exact; the same")
+
+
+def _lines(kept: Kept, network: str) -> list[table3.Line]:
+    return table3.lines_of(network, kept("scale-paper")["bits"][network], table3.load_device(table3.DEVICE))
+
+
+def _transmission(network: str) -> Find:
+    def find(kept: Kept) -> Finding:
+        off = table3.errors(_lines(kept, network))["predicted, Tx of the quantised schemes"]
+        text = "predicted from real frames, {:.1%} off in the mean, {:.1%} at most"
+        return Finding(if_holds(statistics.fmean(off) < 0.1), text, (statistics.fmean(off), max(off)))
+
+    return find
+
+
+def _speedup(network: str) -> Find:
+    def find(kept: Kept) -> Finding:
+        steps = list(table3.speedups(_lines(kept, network)))
+        other = [line for line, ours in steps if (ours < 0) != (line.paper.sp < 0)]
+        names = ", ".join(f"{line.scheme} on {line.devices} boards" for line in other) or "none"
+        text = "the sign of Sp is the paper's in {} of {} steps; not of: {}"
+        return Finding(if_holds(not other), text, (len(steps) - len(other), len(steps), names))
+
+    return find
+
+
+def _order(network: str) -> Find:
+    def find(kept: Kept) -> Finding:
+        last = [line for line in _lines(kept, network) if line.devices == table3.COUNTS[-1]]
+        ours = [line.scheme for line in sorted(last, key=lambda line: -line.t)]
+        theirs = [line.scheme for line in sorted(last, key=lambda line: -line.paper.t)]
+        return Finding(if_holds(ours == theirs), "{}", (", ".join(ours),))
+
+    return find
+
+
+def _variance(rows: Iterable[Mapping[str, Any]], part: str, low: int = 2, high: int = 10**9) -> float:
+    of = [row for row in rows if row["scheme"] == part and low <= row["step"] < high]
+    return statistics.fmean(row["sampling"] + row["quantisation"] for row in of)
+
+
+def _way(scheme: str) -> Find:
+    """Whether a scheme on its own way varies less than FP-SGD on its own."""
+
+    def find(kept: Kept) -> Finding:
+        a, b = (_variance(kept.rows("papers/elastiquant", part=name), name) for name in (scheme, "fp32"))
+        return Finding(if_holds(a < b), "{:.3f}, fp32 {:.3f}", (a, b))
+
+    return find
+
+
+def _smallest(kept: Kept) -> Finding:
+    names = ("fp32", "qsgd-v", "4-bit-elastiquant", "8-bit-elastiquant", "qsgd")
+    found = {name: _variance(kept.rows("papers/elastiquant", part=name), name) for name in names}
+    text = "; ".join(f"{name} {{:.3f}}" for name in names)
+    holds = min(found, key=lambda name: found[name]) == "fp32" and max(found, key=lambda name: found[name]) == "qsgd"
+    return Finding(if_holds(holds), text, tuple(found.values()))
+
+
+def _falls(kept: Kept) -> Finding:
+    rows = kept.rows("papers/elastiquant", part="4-bit-elastiquant")
+    before, after = _variance(rows, "4-bit-elastiquant", high=70), _variance(rows, "4-bit-elastiquant", low=70)
+    return Finding(if_holds(after < before), "{:.3f} before the drop of the rate, {:.3f} after", (before, after))
+
+
+def _rounding(kept: Kept, scheme: str) -> float:
+    return statistics.fmean(row["quantisation"] for row in kept.rows("papers/elastiquant", part="fp32", scheme=scheme))
+
+
+def _less(other: str) -> Find:
+    def find(kept: Kept) -> Finding:
+        a, b = _rounding(kept, "4-bit-elastiquant"), _rounding(kept, other)
+        return Finding(if_holds(a < b), "quantisation alone {:.4f}, {} {:.4f}", (a, other, b))
+
+    return find
+
+
+def _same_values(kept: Kept) -> Finding:
+    rows = {
+        name: kept.rows("papers/elastiquant", part="fp32", scheme=name)
+        for name in ("4-bit-elastiquant", "e-elastiquant")
+    }
+    plain, coded = (statistics.fmean(row["bits"] for row in of) for of in rows.values())
+    same = _rounding(kept, "4-bit-elastiquant") == _rounding(kept, "e-elastiquant")
+    return Finding(if_holds(same and coded < plain), "the same values in {:.2f} bits instead of {:.2f}", (coded, plain))
+
+
+def _equation_2(kept: Kept) -> Finding:
+    limits = {"4-bit-elastiquant": variance_bound(6, 512), "8-bit-elastiquant": variance_bound(126, 512, 0.9)}
+    worst = {
+        name: max(row["quantisation"] for row in kept.rows("papers/elastiquant", part="fp32", scheme=name)) / limit
+        for name, limit in limits.items()
+    }
+    text = "measured at most {:.2f} of the bound with 4 bits, {:.2f} with 8"
+    return Finding(if_holds(max(worst.values()) <= 1), text, tuple(worst.values()))
+
+
+def _equation_3(kept: Kept) -> Finding:
+    rows = kept.rows("papers/computed", part="lengths")
+    worst = max(row["bits"] / row["bound"] for row in rows)
+    return Finding(if_holds(worst <= 1), "real Elias streams at most {:.2f} of the bound, {} cases", (worst, len(rows)))
+
+
+def _converges(section: str) -> Find:
+    def find(kept: Kept) -> Finding:
+        rows = kept.rows("papers/computed", part="convergence", section=section)
+        ways = [[row for row in rows if row["nesterov"] == nesterov] for nesterov in (False, True)]
+        means = [interval(Sample.of([row["found"] / row["bound"] for row in way])) for way in ways]
+        text = "{:.4f} ± {:.4f} of the bound with heavy ball, {:.4f} ± {:.4f} with Nesterov, {} seeds"
+        figures = (means[0].mean, means[0].reach, means[1].mean, means[1].reach, len(ways[0]))
+        return Finding(if_holds(max(one.high for one in means) <= 1), text, figures)
+
+    return find
+
+
+def _worst(setup: str, key: str, rising: bool) -> Find:
+    """The best p, or the worst case there, by s or by d."""
+
+    def find(kept: Kept) -> Finding:
+        rows = kept.rows("papers/elastiquant", part="bounds", setup=setup)
+        axis = sorted({row[setup] for row in rows})
+        best = [min((row for row in rows if row[setup] == at), key=lambda row: row["worst"])[key] for at in axis]
+        steps = [b - a for a, b in pairwise(best)]
+        holds = all(step >= 0 for step in steps) if rising else all(step <= 0 for step in steps)
+        text = f"from {{:.2f}} at {setup} = {{:,}} to {{:.2f}} at {setup} = {{:,}}"
+        return Finding(if_holds(holds and any(steps)), text, (best[0], axis[0], best[-1], axis[-1]))
+
+    return find
+
+
+ROWS = (
+    Row("Table 1", "which papers prove and measure what"),
+    Row("Table 2", "what the symbols are called"),
+    *(
+        row
+        for network in table3.MODELS
+        for row in (
+            Row(
+                f"Table 3, {network}, Tx",
+                "minutes an epoch of the quantised schemes; read as within 10 % in the mean",
+                _transmission(network),
+                _SCALE,
+            ),
+            Row(
+                f"Table 3, {network}, Sp",
+                "SGD gets slower from 4 to 7 boards, 4-bit and E faster",
+                _speedup(network),
+                _SCALE,
+                why="The paper's own two networks disagree in the sign of that step",
+            ),
+            Row(
+                f"Table 3, {network}, T on 7 boards",
+                "slowest first: SGD, 8-bit, 4-bit, E-ElastiQuant",
+                _order(network),
+                _SCALE,
+                why="The first gradients of a network are coded in nearly 4 bits, and the coder costs more to run",
+            ),
+        )
+    ),
+    Row(
+        "Table 4, ResNet-20, CIFAR-10", "Atomo 87.6, TernGrad none, FP-SGD 90.5, 4-bit-ElastiQuant 86.3 %", why=TOO_LONG
+    ),
+    Row("Table 4, ResNet-18, CIFAR-10", "DGC 87.36 to 91.25, FP-SGD 92.72, 4-bit-ElastiQuant 91.96 %", why=TOO_LONG),
+    Row("Table 4, ResNet-18, CIFAR-100", "DGC 72.69 and 74.41, FP-SGD 74.33, 4-bit-ElastiQuant 73.63 %", why=TOO_LONG),
+    Row(
+        "Table 4, ResNet-110, CIFAR-10",
+        "SGD 89.76, QSGD 89.22, QSGD-V 90.10, FP-SGD 92.03, TernGrad 91.33, 4-bit-ElastiQuant 90.80 %",
+        why=TOO_LONG,
+    ),
+    Row("Figure 1 a, c, f", "loss, accuracy and variance on ImageNet", why=NO_DATA),
+    Row("Figure 1 b, d", "loss and accuracy on CIFAR-10, 18 boards", why=TOO_LONG),
+    Row("Figure 1 e", "FP-SGD varies least, QSGD most", _smallest, _WAYS),
+    Row(
+        "Figure 1 e",
+        "ElastiQuant varies less than SGD throughout",
+        _way("4-bit-elastiquant"),
+        _WAYS,
+        why="Rounding comes on top of what a batch varies, on the same gradient",
+    ),
+    Row("Figure 1 e", "QSGD-V varies less than SGD throughout", _way("qsgd-v"), _WAYS, why="As above"),
+    Row(
+        "Figure 1 e",
+        "the variance falls where the learning rate drops",
+        _falls,
+        _WAYS,
+        why="The paper does not define its normalised variance; here the norm of a board's gradient is what divides",
+    ),
+    Row("Figure 2 a", "ResNet-50 on ImageNet: accuracy against time", why=NO_DATA),
+    Row("Figure 2 b, c", "ResNet-110: loss and accuracy beside DGC of 12 %", why=TOO_LONG),
+    Row("Figure 2 d", "4-bit-ElastiQuant varies less than TernGrad", _less("terngrad"), _SAME),
+    Row("Figure 2 d", "and less than QSGD", _less("qsgd"), _SAME),
+    Row(
+        "Figure 2 d",
+        "and less than QSGD-V",
+        _less("qsgd-v"),
+        _SAME,
+        why="Levels are made for the L2 norm of a bucket; QSGD-V divides by its largest value",
+    ),
+    Row("Section 4.3", "E-ElastiQuant is 4-bit-ElastiQuant in fewer bits", _same_values, _SAME),
+    Row("Equation 2", "bounds the variance of quantisation", _equation_2, _SAME),
+    Row(
+        "Equation 3",
+        "bounds the length of a bucket's code",
+        _equation_3,
+        COMPUTED._replace(size="buckets of 65,536 values, three laws; any"),
+    ),
+    Row(
+        "Section 3.4.1",
+        "bounds the distance from the optimum, convex",
+        _converges("3.4.1"),
+        COMPUTED._replace(size="32 values, four boards, 200 steps; any"),
+    ),
+    Row(
+        "Section 3.4.2",
+        "bounds the smallest slope, not convex",
+        _converges("3.4.2"),
+        COMPUTED._replace(size="32 values, four boards, 200 steps; any"),
+    ),
+    Row("Section 3.6.2, d fixed", "the worst case falls with s", _worst("s", "worst", rising=False), _BOUNDS),
+    Row(
+        "Section 3.6.2, d fixed",
+        "the best p moves left as s grows",
+        _worst("s", "p", rising=False),
+        _BOUNDS,
+        why="The paper's own displayed sum moves as ours does",
+    ),
+    Row("Section 3.6.2, s fixed", "the worst case rises with d", _worst("d", "worst", rising=True), _BOUNDS),
+    Row(
+        "Section 3.6.2, s fixed",
+        "the best p moves right as d grows",
+        _worst("d", "p", rising=True),
+        _BOUNDS,
+        why="As above",
+    ),
+)

@@ -1,0 +1,415 @@
+"""Low-precision decentralised training (Aketi, Kodge, Roy 2021): its tables and figures, for
+docs/papers.md."""
+
+from __future__ import annotations
+
+import math
+import statistics
+
+from claims import (
+    COMPUTED,
+    ONE_RUN,
+    TOO_LONG,
+    Find,
+    Finding,
+    Interval,
+    Kept,
+    Row,
+    Run,
+    Sample,
+    compared,
+    if_holds,
+    judge,
+    paired,
+    study,
+)
+
+_BOARDS = Run(
+    "low-precision",
+    "python scripts/low_precision_runs.py DIR",
+    "ResNet-8, Fashion-MNIST, eight boards, 800 rounds, one seed; ResNet-20, CIFAR-10, 200 epochs",
+)
+_RESNET20 = Run(
+    "low-precision-resnet20",
+    "python scripts/low_precision_runs.py DIR --rounds 400",
+    "ResNet-20, Fashion-MNIST, eight boards, 400 rounds, one seed; CIFAR-10, 200 epochs",
+)
+FASHION = Run(
+    "study-fashion",
+    "edgegossip study fashion-gossip --sweep-file fashion-gossip --set data.dir=DIR",
+    "CNN, Fashion-MNIST, eight boards, 600 rounds; ResNet-20, CIFAR-10, 200 epochs",
+)
+_NORMS = Run(
+    "int8-norms",
+    "edgegossip study cifar10-gossip --sweep-file norms --set data.dir=DIR",
+    "ResNet-20, eight boards, skew 0.8, two epochs, one seed; 200 epochs",
+)
+_STEP = Run(
+    "papers/int8",
+    "edgegossip bench int8 --batch 32 --dw 16",
+    "ResNet-20, batch 32, one thread, AVX2, a busy machine; not in the paper",
+)
+_PREDICT = _STEP._replace(command="edgegossip bench int8 --inference --batch 32")
+_VNNI = "AVX2 has at most twice float32's rate for bytes; AVX-512 VNNI has more ([int8.md](results/int8.md))"
+
+
+def _pair(name: str, skew: float, left_out: int, algorithm: str | None = None, **claim: float) -> Find:
+    """int8 less fp32 of real processes. Without an algorithm: of both, whose fp32 runs are one."""
+
+    def find(kept: Kept) -> Finding:
+        wanted = {"skew": skew, "left_out": left_out} | ({"algorithm": algorithm} if algorithm else {})
+        of = {
+            p: [100 * r["accuracy"]["mean"] for r in kept.rows(name, precision=p, **wanted)] for p in ("int8", "fp32")
+        }
+        one = (Sample(statistics.fmean(values), 0.0, 1) for values in of.values())
+        return compared(*one, **claim)
+
+    return find
+
+
+def _parameters(model: str, printed: float, digits: int) -> Find:
+    def find(kept: Kept) -> Finding:
+        [row] = kept.rows("papers/computed", part="sizes", model=model)
+        millions = row["values"] / 1e6
+        return Finding(if_holds(round(millions, digits) == printed), "{:.3f} million", (millions,))
+
+    return find
+
+
+def _gap(kept: Kept) -> Finding:
+    [directed] = kept.rows("papers/computed", part="gaps", topology="directed-ring")
+    [ring] = kept.rows("papers/computed", part="gaps", topology="ring")
+    holds = abs(directed["gap"] / ring["gap"] - 1) < 0.05
+    return Finding(
+        if_holds(holds), "{:.4f} and {:.4f}, with weights of 1 / (degree + 1)", (directed["gap"], ring["gap"])
+    )
+
+
+def _degrees(figure: str) -> Find:
+    def find(kept: Kept) -> Finding:
+        rows = kept.rows("papers/computed", part="partitions", figure=figure)
+        off = max(abs(row["degree"] - row["skew"]) for row in rows)
+        text = "classes are so far from even as the degree says, sorted being 1: off by at most {:.3f}"
+        return Finding(if_holds(off < 0.02), text, (off,))
+
+    return find
+
+
+def _impact(kept: Kept) -> Finding:
+    [cifar] = kept.rows("papers/computed", part="partitions", figure="2", skew=0.8)
+    [images] = kept.rows("papers/computed", part="partitions", figure="5", boards=8)
+    holds = abs(cifar["distance"] - images["distance"]) < 0.05
+    text = "total variation distance {:.2f} of CIFAR-10 at {:g}, {:.2f} of Imagenette at {:g}, both on eight boards"
+    return Finding(if_holds(holds), text, (cifar["distance"], cifar["skew"], images["distance"], images["skew"]))
+
+
+def _ratio(top: str, bottom: str, noun: str, least: float, most: float, part: str = "training") -> Find:
+    def find(kept: Kept) -> Finding:
+        [row] = kept.rows("papers/int8", part=part)
+        share = row[top] / row[bottom]
+        unit = 1e6 if top.endswith("bytes") else 1.0
+        name = "MB" if top.endswith("bytes") else "ms"
+        text = f"{{:.2f}}, {noun}: {{:.1f}} and {{:.1f}} {name}"
+        return Finding(judge(Interval(share, 0.0), least, most), text, (share, row[top] / unit, row[bottom] / unit))
+
+    return find
+
+
+def messages(kept: Kept) -> Finding:
+    """Return how many times fewer bits than float32 real messages of 8 bits have."""
+    [row] = kept.rows("study-fashion", case="bagua-lp, 8 bits, skew=0.0")
+    share = 32 / row["bits_per_value"]
+    return Finding(
+        judge(Interval(share, 0.0), 3.5, 4.5), "{:.2f} times fewer than float32, heads of frames left out", (share,)
+    )
+
+
+def _text(kept: Kept) -> Finding:
+    last = {
+        case: {row["seed"]: 100 * row["accuracy"][-1] for row in kept.rows("nlp", case=case)}
+        for case in ("int8, dw 16", "fp32")
+    }
+    seeds = sorted(set(last["int8, dw 16"]) & set(last["fp32"]))
+    a, b = ([of[seed] for seed in seeds] for of in last.values())
+    found = paired(a, b, ONE_RUN)
+    text = "{:.2f} against {:.2f} %: {:+.2f} ± {:.2f} points, {} seeds in pairs"
+    return Finding(
+        judge(found, -1.0), text, (statistics.fmean(a), statistics.fmean(b), found.mean, found.reach, len(seeds))
+    )
+
+
+ROWS = (
+    Row(
+        "Table 1, ResNet-20",
+        "fp32 91.25, int8 91.12 %; claim: less than a point lost",
+        study("int8-cifar10", "resnet20, int8, dw 16", "resnet20, fp32", -1.0),
+        Run(
+            "int8-cifar10",
+            "edgegossip study cifar10-gossip --sweep-file int8 --set data.dir=DIR",
+            "ResNet-20, one machine, eight epochs, half the paper's learning rate, one seed; 200 epochs",
+        ),
+    ),
+    Row(
+        "Table 1, ResNet-20, learning rate 0.1",
+        "the same",
+        study("int8-cifar10-fast", "resnet20, int8, dw 16", "resnet20, fp32", -1.0),
+        Run(
+            "int8-cifar10-fast",
+            "edgegossip study cifar10-gossip --sweep-file int8 --set training.lr=0.1 --set data.dir=DIR",
+            "ResNet-20, one machine, eight epochs, one seed; 200 epochs",
+        ),
+        why="Without a warm-up both all but diverge in their first rounds, and int8 stays behind; results of commit 106f018e",
+    ),
+    Row(
+        "Table 1, its claim on another model",
+        "less than a point lost",
+        study("int8-fashion", "cnn, int8, dw 16", "cnn, fp32", -1.0),
+        Run(
+            "int8-fashion",
+            "edgegossip study fashion-gossip --sweep-file int8-fashion --set data.dir=DIR",
+            "CNN, Fashion-MNIST, five epochs, three seeds; not in the paper",
+        ),
+    ),
+    Row("Table 1, ResNet-54, VGG-11", "91.99 and 91.66; 89.59 and 89.78 %", why=TOO_LONG),
+    Row(
+        "Table 1, Imagenette",
+        "ResNet-18 87.26 and 87.26; VGG-11 89.58 and 87.39 %",
+        why="Its data are not at hand",
+    ),
+    Row("Table 1, AG News", "DistilBERT 94.47 and 93.89 %", why="Pretrained weights are not at hand"),
+    Row(
+        "Table 1, Sentlen",
+        "DistilBERT 99.17 and 99.36 %",
+        _text,
+        Run(
+            "nlp",
+            "python scripts/text_runs.py DIR --threads 1 --epochs 2 --seeds 1,2,3",
+            "encoder of 2 layers from nothing, 19,728 sentences, 2 epochs; 6 layers pretrained, 100,000, 5 epochs",
+        ),
+    ),
+    *(
+        Row(
+            f"Table 1, parameters, {shown}",
+            f"{printed} million",
+            _parameters(model, printed, digits),
+            COMPUTED._replace(size="the package's models; the same"),
+        )
+        for shown, model, printed, digits in (
+            ("ResNet-20", "resnet20", 0.27, 2),
+            ("ResNet-54", "resnet54", 0.76, 2),
+            ("VGG-11", "vgg11", 9.49, 2),
+            ("ResNet-18", "resnet18", 11.2, 1),
+            ("DistilBERT", "distilbert", 66.7, 1),
+        )
+    ),
+    Row(
+        "Figure 1",
+        "EvoNorm errs less than batch norm",
+        study("int8-norms", "fp32, norm=evonorm-s0", "fp32, norm=batchnorm", 0.0),
+        _NORMS,
+        why="A run of this length does not show where batch norm falls behind",
+    ),
+    Row(
+        "Figure 1",
+        "EvoNorm errs less than group norm",
+        study("int8-norms", "fp32, norm=evonorm-s0", "fp32, norm=groupnorm", 0.0),
+        _NORMS,
+    ),
+    Row(
+        "Figure 1",
+        "Range EvoNorm is EvoNorm's equal: read as within a point",
+        study("int8-norms", "fp32, norm=range-evonorm", "fp32, norm=evonorm-s0", -1.0, 1.0),
+        _NORMS,
+    ),
+    Row("Figure 4", "a directed ring of 8 and a torus of 4 x 4: the topologies `directed-ring` and `torus`"),
+    Row(
+        "Figure 2",
+        "classes of eight boards at skew 0 to 0.9: bars without figures",
+        _degrees("2"),
+        COMPUTED._replace(size="50,000 labels, eight boards; the same"),
+    ),
+    Row(
+        "Table 2, ResNet-20, 8 boards, 0 %, skew 0",
+        "int8 less fp32: +0.01 and -0.66; claim: less than a point lost",
+        _pair("low-precision", 0.0, 0, least=-1.0),
+        _BOARDS,
+    ),
+    Row(
+        "Table 2, ResNet-20, 8 boards, 0 %, skew 0.8",
+        "+0.11 and -0.81; claim: less than a point lost",
+        _pair("low-precision", 0.8, 0, least=-1.0),
+        _BOARDS,
+    ),
+    Row(
+        "Table 2, 99 %, skew 0, Deep-Squeeze",
+        "-1.09; claim: 1 to 2 points lost",
+        _pair("low-precision", 0.0, 99, "Deep-Squeeze", least=-2.0, most=-1.0),
+        _BOARDS,
+    ),
+    Row(
+        "Table 2, 99 %, skew 0, CHOCO",
+        "-0.98; claim: 1 to 2 points lost",
+        _pair("low-precision", 0.0, 99, "CHOCO", least=-2.0, most=-1.0),
+        _BOARDS,
+    ),
+    Row(
+        "Table 2, 99 %, skew 0.8, Deep-Squeeze",
+        "-0.99; claim: 1 to 2 points lost",
+        _pair("low-precision", 0.8, 99, "Deep-Squeeze", least=-2.0, most=-1.0),
+        _BOARDS,
+    ),
+    Row(
+        "Table 2, 99 %, skew 0.8, CHOCO",
+        "-0.99; claim: 1 to 2 points lost",
+        _pair("low-precision", 0.8, 99, "CHOCO", least=-2.0, most=-1.0),
+        _BOARDS,
+        why="Neither has got far after so few rounds",
+    ),
+    Row(
+        "Table 2, ResNet-20, 0 %, skew 0, Deep-Squeeze",
+        "+0.01; claim: less than a point lost",
+        _pair("low-precision-resnet20", 0.0, 0, "Deep-Squeeze", least=-1.0),
+        _RESNET20,
+    ),
+    Row(
+        "Table 2, ResNet-20, 0 %, skew 0.8, Deep-Squeeze",
+        "+0.11; claim: less than a point lost",
+        _pair("low-precision-resnet20", 0.8, 0, "Deep-Squeeze", least=-1.0),
+        _RESNET20,
+    ),
+    Row(
+        "Table 2, ResNet-20, 99 %, skew 0, Deep-Squeeze",
+        "-1.09; claim: 1 to 2 points lost",
+        _pair("low-precision-resnet20", 0.0, 99, "Deep-Squeeze", least=-2.0, most=-1.0),
+        _RESNET20,
+    ),
+    Row("Table 2, skew 0.4 and 0.9 in int8", "at 0.9 and 0 % CHOCO gains 0.56", why=TOO_LONG),
+    Row("Table 2, ResNet-20, 16 boards", "77.16 to 90.26 % at 0 %, 73.69 to 88.43 % at 90 %", why=TOO_LONG),
+    Row("Table 2, ResNet-54, 8 boards", "84.06 to 92.09 % at 0 %, 81.87 to 90.23 % at 99 %", why=TOO_LONG),
+    Row("Table 2, VGG-11, torus of 16", "85.15 to 90.21 % at 0 %, 72.89 to 86.72 % at 99 %", why=TOO_LONG),
+    Row(
+        "Table 2, fp32: 99 % against 0 %",
+        "CHOCO at skew 0: 1.75 points lost; read as at most two",
+        study("study-fashion", "choco 99 %, eta=0.05, skew=0.0", "choco 0 %, skew=0.0", -2.0),
+        FASHION,
+        why="In so few rounds the models have hardly met",
+    ),
+    Row(
+        "Table 2, fp32: CHOCO against Deep-Squeeze",
+        "CHOCO is the better where something is left out",
+        study("study-fashion", "choco 90 %, skew=0.0", "deep-squeeze 90 %, skew=0.0", 0.0),
+        FASHION,
+    ),
+    Row(
+        "Table 2, fp32: skew 0.9 against 0",
+        "CHOCO at 0 %: 7.87 points lost; claim: accuracy falls with skew",
+        study("study-fashion", "choco 0 %, skew=0.9", "choco 0 %, skew=0.0", most=0.0),
+        FASHION,
+    ),
+    Row(
+        "Table 3, 0 %, skew 0.9, fp32",
+        "momentum QGM gains 1.40; claim: 1 to 2 points",
+        study("study-fashion", "choco 0 %, quasi-global, skew=0.9", "choco 0 %, skew=0.9", 0.0),
+        FASHION,
+    ),
+    Row(
+        "Table 3, 99 %, skew 0.9, fp32",
+        "momentum QGM gains 0.93",
+        study("study-fashion", "choco 99 %, quasi-global, skew=0.9", "choco 99 %, eta=0.05, skew=0.9", 0.0),
+        FASHION,
+        why="Two of three runs without QGM diverged: next rows",
+    ),
+    Row("Table 3, LP-CHOCO with QGM", "83.68 to 90.20 %", why=TOO_LONG),
+    Row("Table 4, Imagenette", "82.25 to 89.76 %", why="Its data are not at hand"),
+    Row(
+        "Table 5, AG News, Sentlen on boards",
+        "91.21 to 94.54, 97.28 to 99.55 %",
+        why="Pretrained weights are not at hand",
+    ),
+    Row(
+        "Figure 3, memory",
+        "3.5 times less; read as 3 and more",
+        _ratio("fp32_saved_bytes", "saved_bytes", "what is kept for the backward pass in fp32 and int8", 3.0, math.inf),
+        _STEP,
+    ),
+    Row(
+        "Figure 3, memory at its peak",
+        "the same",
+        _ratio("fp32_peak_bytes", "peak_bytes", "peak above the process in fp32 and int8", 3.0, math.inf),
+        _STEP,
+    ),
+    Row(
+        "Figure 3, compute",
+        "about 4 times less: counted, here timed; read as 3 and more",
+        _ratio("fp32_evonorm_ms", "step_ms", "a step with EvoNorm in fp32, with Range EvoNorm in int8", 3.0, math.inf),
+        _STEP,
+    ),
+    Row(
+        "Figure 3, compute",
+        "the same, beside batch norm",
+        _ratio(
+            "fp32_batchnorm_ms", "step_ms", "a step with batch norm in fp32, with Range EvoNorm in int8", 3.0, math.inf
+        ),
+        _STEP,
+        why=_VNNI,
+    ),
+    Row("Figure 3, communication", "about 4 times less", messages, FASHION),
+    Row(
+        "Section 5, inference",
+        "latency 4 times less; read as 3 and more",
+        _ratio(
+            "fp32_evonorm_ms",
+            "predict_ms",
+            "a batch with EvoNorm in fp32, with Range EvoNorm in int8",
+            3.0,
+            math.inf,
+            "inference",
+        ),
+        _PREDICT,
+    ),
+    Row(
+        "Section 5, inference",
+        "the same, beside batch norm",
+        _ratio(
+            "fp32_batchnorm_ms",
+            "predict_ms",
+            "a batch with batch norm in fp32, with Range EvoNorm in int8",
+            3.0,
+            math.inf,
+            "inference",
+        ),
+        _PREDICT,
+        why=_VNNI,
+    ),
+    Row(
+        "Figure 5",
+        "classes of Imagenette at skew 0.6: bars without figures",
+        _degrees("5"),
+        COMPUTED._replace(size="9,469 labels, four and eight boards; the same"),
+    ),
+    Row(
+        "Section 4.1, Figure 5",
+        "0.6 of Imagenette is like 0.8 of CIFAR-10",
+        _impact,
+        COMPUTED._replace(size="the same"),
+    ),
+    Row(
+        "Figure 6",
+        "classes of AG News at skew 0.5 and 0.9: bars without figures",
+        _degrees("6"),
+        COMPUTED._replace(size="120,000 labels, four boards; the same"),
+    ),
+    Row(
+        "Figure 7",
+        "classes of Sentlen at skew 0.5 and 0.9: bars without figures",
+        _degrees("7"),
+        COMPUTED._replace(size="100,000 labels, four boards; the same"),
+    ),
+    Row(
+        "Section 4.1, graphs",
+        "a directed ring of 16 has the spectral gap of a ring of 32",
+        _gap,
+        COMPUTED._replace(size="the same"),
+        why="With weights of 1/2, 1/4, 1/4 the ring's would be half of the other",
+    ),
+)

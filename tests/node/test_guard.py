@@ -1,0 +1,213 @@
+"""The guard of a small board: laws of its policy, and a workload that does as it says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgegossip import training
+from edgegossip.node.guard import BAND_C, CALM_S, MB, RECOVERY_S, SLACK, Guard, GuardedWorkload
+from edgegossip.recipe import GuardSection
+from edgegossip.types import LocalUpdate
+from tests import one_thread
+from tests.node.fakes import ListSink, Quadratic
+from tests.training.fakes import recipe
+
+_one_thread = one_thread.one_thread
+
+LEAST = 0.25
+ACTS = GuardSection(least=LEAST)
+HOT = "sys/temperature_c"
+
+# (seconds since the last look, degrees, is it throttled, charge, megabytes): all at once
+LOOKS = st.lists(
+    st.tuples(
+        st.floats(0.0, 120.0), st.floats(20.0, 110.0), st.booleans(), st.floats(0.0, 100.0), st.floats(1.0, 300.0)
+    ),
+    max_size=40,
+)
+Looks = list[tuple[float, float, bool, float, float]]
+
+
+def readings(look: tuple[float, float, bool, float, float]) -> dict[str, float]:
+    _, degrees, throttled, charge, free = look
+    battery = {"sys/battery_percent": charge, "sys/on_battery": 1.0, "sys/available_bytes": free * MB}
+    return {HOT: degrees, "sys/throttled": float(throttled), **battery}
+
+
+def played(looks: Looks, section: GuardSection = ACTS) -> tuple[list[float], list[list[Any]]]:
+    """The share after each look, and what was said."""
+    guard, now_s, shares, said = Guard(section), 0.0, [], []
+    for look in looks:
+        now_s += look[0]
+        said.append(guard.take(readings(look), now_s))
+        shares.append(guard.share)
+    return shares, said
+
+
+@given(LOOKS)
+def test_a_share_lies_between_the_least_and_all(looks: Looks) -> None:
+    assert all(LEAST <= share <= 1.0 for share in played(looks)[0])
+
+
+@given(LOOKS, st.floats(0.0, 50.0), st.floats(0.0, 50.0), st.booleans())
+def test_a_board_that_is_worse_off_all_the_time_never_does_more(
+    looks: Looks, hotter: float, emptier: float, throttled: bool
+) -> None:
+    worse = [(s, t + hotter, b or throttled, max(0.0, c - emptier), m) for s, t, b, c, m in looks]
+    assert all(one >= other for one, other in zip(played(looks)[0], played(worse)[0], strict=True))
+
+
+@given(LOOKS)
+def test_a_share_that_fell_comes_back_no_faster_than_it_may(looks: Looks) -> None:
+    shares = [1.0, *played(looks)[0]]
+    for (passed_s, *_), before, after in zip(looks, shares, shares[1:], strict=False):
+        assert after <= before + (1.0 - LEAST) * passed_s / RECOVERY_S + 1e-9
+
+
+@given(st.floats(75.0, 80.0), st.lists(st.tuples(st.floats(0.0, 600.0), st.floats(0.0, 1.0)), max_size=30))
+def test_a_temperature_that_wanders_by_less_than_the_slack_moves_nothing(
+    peak: float, looks: list[tuple[float, float]]
+) -> None:
+    shares, _ = played([(0.0, peak, False, 100.0, 300.0)])
+    wandering = [(s, peak - BAND_C * SLACK * (1 - 1e-6) * down, False, 100.0, 300.0) for s, down in looks]
+    after, _ = played([(0.0, peak, False, 100.0, 300.0), *wandering])
+    assert after == pytest.approx([shares[0]] * len(after))
+
+
+@given(LOOKS)
+def test_strain_is_said_seldom_and_its_end_once(looks: Looks) -> None:
+    _, said = played(looks)
+    seconds, flat = sum(look[0] for look in looks), [strain for one in said for strain in one]
+    for of_memory in (False, True):
+        own = [strain for strain in flat if (strain.cause == "short of memory") == of_memory]
+        assert [strain.over for strain in own] == [k % 2 == 1 for k in range(len(own))]
+        assert sum(not strain.over for strain in own) <= 1 + seconds / CALM_S
+
+
+@given(LOOKS)
+def test_a_guard_that_only_tells_leaves_all_work_alone(looks: Looks) -> None:
+    shares, said = played(looks, GuardSection())
+    assert shares == [1.0] * len(looks)
+    assert {strain.cause for one in said for strain in one} <= {"battery", "short of memory"}
+
+
+@given(st.lists(st.floats(-20.0, 75.0), max_size=20))
+def test_a_cool_board_does_all_of_it(degrees: list[float]) -> None:
+    guard = Guard(ACTS)
+    for k, one in enumerate(degrees):
+        assert guard.take({HOT: one, "sys/throttled": 0.0, "sys/battery_percent": 3.0, "sys/on_battery": 0.0}, k) == []
+        assert guard.share == 1.0
+
+
+def test_without_sensors_nothing_is_held_back() -> None:
+    guard = Guard(ACTS)
+    assert guard.take({}, 0.0) == [] and guard.take({}, 1e6) == [] and guard.share == 1.0
+
+
+@pytest.mark.parametrize(
+    ("now", "share"),
+    [
+        ({HOT: 77.5}, 0.625),
+        ({HOT: 80.0}, LEAST),
+        ({HOT: 99.0}, LEAST),
+        ({"sys/battery_percent": 12.5, "sys/on_battery": 1.0}, 0.625),
+        ({"sys/battery_percent": 5.0, "sys/on_battery": 1.0, HOT: 76.0}, LEAST),
+    ],
+)
+def test_the_share_of_a_reading(now: Mapping[str, float], share: float) -> None:
+    guard = Guard(ACTS)
+    ((strain),) = guard.take(now, 0.0)
+    assert guard.share == pytest.approx(share) and not strain.over and strain.value in now.values()
+
+
+def test_a_throttled_processor_presses_harder_the_longer_it_is() -> None:
+    guard, shares = Guard(ACTS), []
+    for now_s in range(0, 91, 30):
+        guard.take({"sys/throttled": 1.0}, float(now_s))
+        shares.append(guard.share)
+    assert shares == pytest.approx([1.0, 0.625, LEAST, LEAST])
+
+
+def test_memory_that_ran_low_is_spared_until_there_is_twice_as_much() -> None:
+    guard, found = Guard(ACTS), []
+    for now_s, free in ((0, 300), (1, 60), (200, 100), (400, 200), (430, 200), (470, 200)):
+        guard.take({"sys/available_bytes": free * MB}, float(now_s))
+        found.append(guard.short_of_memory)
+    assert found == [False, True, True, False, False, False] and guard.share == 1.0
+
+
+class Clock:
+    """Virtual seconds; a workload's step takes one."""
+
+    def __init__(self) -> None:
+        self.now_s, self.rests = 0.0, list[float]()
+
+    def rest(self, seconds: float) -> None:
+        self.rests.append(seconds)
+        self.now_s += seconds
+
+
+class Steps(Quadratic):
+    """Four steps a round."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(np.ones(4, np.float32))
+        self.clock, self.share, self.spared = clock, 1.0, False
+
+    def pace(self, share: float, *, spare_memory: bool = False) -> None:
+        self.share, self.spared = share, spare_memory
+
+    def local_update(self, x: Any, round: int) -> LocalUpdate:
+        self.clock.now_s += 4 * self.share
+        return super().local_update(x, round)
+
+
+def test_a_held_back_round_takes_what_it_took_and_says_so() -> None:
+    clock, sink, now = Clock(), ListSink(), {HOT: 60.0}
+    inner = Steps(clock)
+    guarded = GuardedWorkload.of(inner, ACTS, "pi", lambda: now, sink)  # type: ignore[arg-type]
+    guarded._now, guarded._rest = lambda: clock.now_s, clock.rest
+    x = guarded.initial(1)
+    cool = guarded.local_update(x, 0)
+    assert (cool.rested_s, dict(cool.metrics), clock.rests, clock.now_s) == (0.0, {}, [], 4.0)
+    now[HOT] = 77.5
+    hot = guarded.local_update(x, 1)
+    assert inner.share == 0.625 and clock.now_s == pytest.approx(8.0)
+    assert hot.rested_s == pytest.approx(1.5) and hot.metrics == {"share": 0.625}
+    now.update({HOT: 40.0, "sys/available_bytes": 10.0 * MB})
+    for round in range(2, 150):
+        guarded.local_update(x, round)
+    assert inner.share == 1.0 and inner.spared
+    assert [(name, text) for _, name, text in sink.events] == [
+        ("strained", "pi is at 78 C: it does less of each round's work for a while"),
+        ("strained", "pi has 10 MB of memory left, and is about to swap: it takes its batches in parts for a while"),
+        ("relieved", "pi has cooled down"),
+    ]
+
+
+@pytest.mark.parametrize(("share", "steps"), [(1.0, 8), (0.6, 5), (0.25, 2), (0.05, 1)])
+def test_fewer_steps_are_the_first_of_the_round_and_counted(share: float, steps: int) -> None:
+    few = training.build_workload(recipe(training={"local_steps": 8, "batch_size": 10}), 0)
+    plain = training.build_workload(recipe(training={"local_steps": steps, "batch_size": 10}), 0)
+    few.pace(share)
+    x = few.initial(3)
+    update, expected = few.local_update(x, 0), plain.local_update(x, 0)
+    assert (update.steps, update.examples) == (steps, 10 * steps)
+    np.testing.assert_array_equal(update.delta, expected.delta)
+
+
+@pytest.mark.parametrize("norm", ["groupnorm", "batchnorm"])
+def test_a_batch_in_parts_is_the_batch_and_layers_that_see_it_whole_keep_it(norm: str) -> None:
+    settings: dict[str, Any] = {"model": {"name": "resnet20", "norm": norm}, "training": {"batch_size": 10}}
+    spared, plain = (training.build_workload(recipe(**settings), 0) for _ in range(2))
+    spared.pace(1.0, spare_memory=True)
+    x = plain.initial(3)
+    one, other = spared.local_update(x, 0).delta, plain.local_update(x, 0).delta
+    np.testing.assert_allclose(one, other, atol=1e-4)
+    assert np.array_equal(one, other) == (norm == "batchnorm")
