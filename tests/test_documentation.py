@@ -1,8 +1,10 @@
-"""What the documentation says can be typed exists, and what it links to is there."""
+"""What the documentation links to is there, and its site needs neither server nor network."""
 
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -41,3 +43,31 @@ def test_every_page_is_in_the_site() -> None:
     pages = {str(page.relative_to(ROOT / "docs")) for page in CURRENT if page.name != "README.md"}
     assert {page for page in pages if not page.startswith("decisions/")} == {p for p in listed if "results/" not in p}
     assert all((ROOT / "docs" / page).is_file() for page in listed)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_site_is_searched_without_server_and_network() -> None:
+    from tests.report.web.chromium import Chromium, missing
+
+    program = Path(sys.executable).with_name("zensical")
+    if not program.exists() or missing():
+        pytest.skip(missing() or "no Zensical here: make docs")
+    built = subprocess.run([program, "build", "--strict"], cwd=ROOT, capture_output=True, text=True, timeout=200)
+    assert not built.returncode and "No issues found" in built.stdout + built.stderr, built.stdout + built.stderr
+    with Chromium() as browser:
+        browser.open(ROOT / "site/tutorials/first-run.html")
+        browser.until("return document.querySelector('.md-search__button')")
+        browser.run("document.querySelector('.md-search__button').click(); return 1")
+        browser.until(
+            "const inside = (e) => [e, ...(e.shadowRoot ? all(e.shadowRoot) : [])];"
+            "const all = (root) => [...root.querySelectorAll('*')].flatMap(inside);"
+            "window.everything = all(document);"
+            "const field = everything.find((e) => e.ariaLabel === 'Search' && e.tagName === 'INPUT');"
+            "if (!field) return false;"
+            "if (field.value !== 'deadzone') {"
+            "  field.value = 'deadzone'; field.dispatchEvent(new Event('input', {bubbles: true, composed: true})); }"
+            "return everything.some((e) => /^\\d+ results$/.test(e.textContent));"
+        )
+        assert not browser.console()
+        assert all(url.startswith("file:") for url in browser.requests())
