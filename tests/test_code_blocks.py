@@ -40,7 +40,7 @@ from tests.test_documentation import CURRENT, ROOT
 # What ends at once and changes nothing outside its folder.
 AT_ONCE = re.compile(
     r"(report|model (list|save)|runs|topology|sim|recipe|doctor|completion|algorithm|codec (list|verify \w+ -)|"
-    r"fleet (init|add|kit|list|set|revoke|release status))\b(?!.*--(campaign|resume|identity)\b)"
+    r"fleet (init|add|kit|list|set|revoke|release status))\b(?!.*--(campaign|identity|recipe)\b)"
 )
 SHELL = re.compile(
     r"(\$ )?(edgegossip|sudo|make|python3?|pip|apt|scp|ssh|rsync|source|for|cd|cp|pkill|flwr|flower-\w+|jupyter|podman|"
@@ -128,12 +128,12 @@ def unknown(line: str) -> str:
 
 def call(line: str, is_slow: bool) -> None:
     """Run a command of edgegossip here, if it is one of those that end at once; `run` only where
-    that may be slow, and else, as runs to be killed, with `--dry-run`."""
+    that may be slow, and else, as runs that a reader is to kill, with `--dry-run`."""
     words = shlex.split(line, comments=True)
     if words[0] == "run" and "--resume" not in words:
         is_killed = "run.rounds=3000" in words
-        if not is_slow and words[1].endswith(".py"):  # there is no --dry-run of scripts
-            return
+        if not words[1].startswith("quickstart") and (not is_slow or words[1] != "train.py"):
+            return  # there is no --dry-run of scripts, and others want data
         words[1:1] = ["--dry-run"] if is_killed or not is_slow else []
     elif not AT_ONCE.match(line):
         return
@@ -263,6 +263,13 @@ def test_scripts_parse_and_name_files_that_are_there(name: str) -> None:
     modules = re.findall(r"python -m ((?:tests|edgegossip)[\w.]+)", script)
     paths += [f"{module.replace('.', '/')}.py" for module in modules]
     assert not [path for path in paths if not (ROOT / path).exists()]
+
+
+def test_all_code_is_fenced() -> None:
+    """What is only indented nobody would run."""
+    for page in CURRENT:
+        prose = re.sub(r"^( *)```.*?^ *```$|^<!--.*?-->", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+        assert not re.findall(r"\n\n    .*", prose), page
 
 
 @pytest.mark.parametrize("page", CURRENT, ids=lambda page: str(page.relative_to(ROOT)))
