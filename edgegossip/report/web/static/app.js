@@ -192,6 +192,7 @@ class App {
       .forEach((v) => {
         v.stale = false;
         v.draw();
+        for (const box of v.element.querySelectorAll(".scroll")) box.tabIndex = box.scrollWidth > box.clientWidth ? 0 : -1;
       });
   }
 

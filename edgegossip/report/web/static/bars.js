@@ -68,7 +68,7 @@ function barsView(app) {
     body.replaceChildren(
       ...rows.flatMap((row) => barRow(app, row, (s) => value(row, s), value(row, total(row)), widest, text)),
     );
-    if (!rows.length) body.replaceChildren(h("p", { class: "empty" }, "no seconds measured in these rounds"));
+    if (!rows.length) body.replaceChildren(h("p", { class: "empty", role: "listitem" }, "no seconds measured in these rounds"));
     more.replaceChildren(
       later("as a table", () =>
         table(

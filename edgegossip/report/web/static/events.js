@@ -3,7 +3,7 @@
 const SHOWN_EVENTS = 400;
 
 function eventsView(app) {
-  const box = h("div", { class: "events", tabindex: 0, role: "region", "aria-label": "events" }),
+  const box = h("div", { class: "events", tabindex: 0, role: "region", "aria-label": "list of events" }),
     note = h("p", { class: "note" });
   const card = app.card("events", "Events", "half", note, box);
   card.head.append(
@@ -105,7 +105,7 @@ function partitionView(app) {
   const draw = () => {
     const p = app.run.doc.partition;
     if (!p) {
-      body.replaceChildren(h("p", { class: "empty" }, "not recorded"));
+      body.replaceChildren(h("p", { class: "empty", role: "listitem" }, "not recorded"));
       legend.replaceChildren();
       return;
     }

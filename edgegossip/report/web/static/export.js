@@ -11,7 +11,7 @@ function saveButtons(app, view) {
           class: "save",
           "aria-label": `${title} as ${text}`,
           title: `download as ${text}`,
-          onclick: () => download(`${file}.${text.toLowerCase()}`, make(), kind),
+          onclick: async () => download(`${file}.${text.toLowerCase()}`, await make(), kind),
         },
         text,
       );
@@ -62,11 +62,12 @@ function csvText(rows) {
 
 // Figures
 
-function inLight(view, make) {
+async function inLight(view, make) {
   const root = document.documentElement.dataset,
     theme = root.theme;
   root.theme = "light";
   view.draw();
+  await null; // uPlot places its axes in a microtask
   try {
     return make();
   } finally {
@@ -185,7 +186,7 @@ function lines({ plot: u, data }, at) {
     out.append(s("text", { ...font, x: box.left - 7, y: Y(v) + 4, "text-anchor": "end" }, ys._values[k]));
   });
   if (data.xLabel) out.append(s("text", { ...font, x: box.left + box.width / 2, y: box.top + box.height + 32, "text-anchor": "middle" }, data.xLabel));
-  const points = (k) => u.data[0].map((x, i) => [x, u.data[k][i]]);
+  const points = (k) => Array.from(u.data[0], (x, i) => [x, u.data[k][i]]);
   const path = (pairs, gaps) => {
     let on = false;
     return pairs
@@ -200,11 +201,11 @@ function lines({ plot: u, data }, at) {
       })
       .join("");
   };
-  const there = (k) => Array.from(points(k)).filter(([, y]) => known(y));
+  const there = (k) => points(k).filter(([, y]) => known(y));
   for (const { series: [high, low], fill } of data.bands || [])
     inner.append(s("path", { d: `${path([...there(high), ...there(low).reverse()], true)}Z`, fill: fill.slice(0, 7), "fill-opacity": 0.2 }));
   data.series.forEach((one, k) => {
-    const own = Array.from(points(k + 1)),
+    const own = points(k + 1),
       some = there(k + 1);
     if (one.fill && some.length) {
       const area = { d: `${path(some, true)}L${X(some.at(-1)[0])} ${Y(0)}L${X(some[0][0])} ${Y(0)}Z` };
