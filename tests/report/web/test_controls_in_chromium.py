@@ -18,7 +18,7 @@ from edgegossip.report.series import smooth
 from edgegossip.report.style import LIGHT
 from edgegossip.report.web.page import page_of, write_page
 from edgegossip.report.web.view import RunView
-from edgegossip.telemetry.records import EventRecord, MetricsRecord
+from edgegossip.telemetry.records import PARTS, EventRecord, MetricsRecord
 from edgegossip.telemetry.run_folder import RunFolder
 from tests.report.web.chromium import Chromium, missing, quiet, show
 from tests.report.web.synthetic import write_run
@@ -287,6 +287,11 @@ def test_every_card_is_saved_as_figure_and_as_numbers(desktop, pages, tmp_path):
     numbers = list(csv.reader(io.StringIO(saved(desktop, tmp_path, "m-train-loss", "CSV"))))
     assert numbers[0][:4] == ["seconds of training", "greatest", "least", "mean of 3 boards"] and len(numbers) == 61
     assert float(numbers[2][3]) == pytest.approx(1.1, rel=1e-4) and float(numbers[-1][0]) == 60
+    lines = dict(desktop.run("return edgegossip.views.map(v => [v.element.id, rowsOf(v).length])"))
+    assert {card for card, count in lines.items() if count < 2} == {"links", "partition"}  # which were not recorded
+    bars = list(csv.reader(io.StringIO(saved(desktop, tmp_path, "time", "CSV"))))
+    assert bars[0] == ["board", *(f"{part}_s" for part in (*PARTS, "sum")), "rounds"]
+    assert [float(cell) for cell in bars[1][1:]] == pytest.approx([0.5, 0.2, 0.2, 0, 0.1, 0, 1, 60], rel=1e-3)
     table = list(csv.reader(io.StringIO(saved(desktop, tmp_path, "differences", "CSV"))))
     assert table[1] == ["training.lr", "0.1", "0.2", "0.1"]
     quiet(desktop, pages["three"])
