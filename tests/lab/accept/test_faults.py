@@ -8,7 +8,7 @@ from edgegossip import native
 from edgegossip import recipe as recipes
 from edgegossip.fleet.link_test import LinkRate
 from edgegossip.lab.accept import probes
-from edgegossip.lab.accept.run import Asked, accept
+from edgegossip.lab.accept.run import Options, accept
 from edgegossip.native import int8
 from tests.lab.accept.conftest import SOUND, Clock
 
@@ -16,7 +16,7 @@ from tests.lab.accept.conftest import SOUND, Clock
 def wrong(machine, *only, profile="raspberry-pi-4", peer=None):
     """What is not in order, as one text; the report's own format is in order in any case."""
     recipe = recipes.load("cifar10-gossip")
-    report = accept(machine, Asked(recipe, profile, peer, only, isa="a name"))
+    report = accept(machine, Options(recipe, profile, peer, only, isa="a name"))
     found = [f"{f['about']}: {f['text']}" for f in report["findings"] if f["level"] != "good"]
     return "\n".join(found)
 

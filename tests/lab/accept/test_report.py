@@ -14,7 +14,7 @@ from edgegossip import recipe as recipes
 from edgegossip.cli.main import cli
 from edgegossip.lab.accept import bits, document, run, verdict
 from edgegossip.lab.accept.page import page
-from edgegossip.lab.accept.run import Asked, accept, measured_profile, prediction_of
+from edgegossip.lab.accept.run import Options, accept, measured_profile, prediction_of
 from edgegossip.lab.scale.calibrate import replaced
 from edgegossip.lab.scale.devices import load_device
 from edgegossip.types import ConfigError, DataError
@@ -27,13 +27,13 @@ REPORTS = sorted((ROOT / "devices/reports").glob("*.json"))
 def report(board, monkeypatch):
     """Of a sound board, its rates those of a profile."""
     monkeypatch.setattr(run, "calibrate", lambda *_: load_device("raspberry-pi-4"))
-    asked = Asked(
+    options = Options(
         recipes.load("cifar10-gossip"),
         "raspberry-pi-4",
         ("pi-2", 7733),
         ("isa", "facts", "sensors", "storage", "link", "rates"),
     )
-    return accept(board(), asked)
+    return accept(board(), options)
 
 
 def test_a_report_is_of_its_format_and_measures_a_profile(report):

@@ -306,7 +306,7 @@ def test_numbers_that_a_spreadsheet_would_calculate_are_text(desktop, pages):
 
 
 @pytest.fixture(
-    scope="module", params=[(360, 740, True), (820, 1100, False), (1400, 900, False)], ids=["phone", "tablet", "desk"]
+    scope="module", params=[(360, 740, True), (820, 1100, False), (1400, 900, False)], ids=["phone", "tablet", "wide"]
 )
 def sized(request):
     width, height, phone = request.param
