@@ -55,10 +55,11 @@ def text(samples: Iterable[Sample], *, openmetrics: bool = False) -> str:
     metrics: dict[str, tuple[str, list[str]]] = {}
     for name, kind, labels, value in samples:
         metrics.setdefault(name, (kind, []))[1].append(f"{name}{{{labels}}} {value!r}\n")
-    return "".join(
-        f"# TYPE {name.removesuffix('_total') if openmetrics else name} {kind}\n" + "".join(lines)
-        for name, (kind, lines) in sorted(metrics.items())
-    ) + ("# EOF\n" if openmetrics else "")
+    parts = []
+    for name, (kind, lines) in sorted(metrics.items()):
+        family = name.removesuffix("_total") if openmetrics else name
+        parts += [f"# HELP {family} {_HELP[name]}\n", f"# TYPE {family} {kind}\n", *lines]
+    return "".join(parts) + ("# EOF\n" if openmetrics else "")
 
 
 def content_type(*, openmetrics: bool) -> str:
@@ -103,6 +104,23 @@ def metric_name(name: str) -> str:
             name = name.removesuffix(short) + unit
             break
     return f"edgegossip_{name.replace('/', '_')}"
+
+
+_HELP = {
+    "edgegossip_build_info": "The version that serves this.",
+    "edgegossip_target_rounds": "Rounds that the run is to do.",
+    "edgegossip_rounds": "Rounds that the board has done.",
+    "edgegossip_state": "1 for the state that the board is in, 0 for the others.",
+    "edgegossip_events_total": "How often it happened, by its name in events.jsonl.",
+    "edgegossip_energy_rounds": "Rounds of which sys/energy_j is known.",
+    "edgegossip_link_bytes_total": "Bytes that the board sent to this peer, frames and what carries them.",
+    "edgegossip_link_seconds_total": "Seconds in which something was under way to this peer.",
+    "edgegossip_rate_bits": "Bits a value of the last message to this peer.",
+    "edgegossip_rate_mbit": "Mbit/s that the link to this peer is taken to carry.",
+    "edgegossip_value": "The last value of what has this name in metrics.jsonl.",
+    **{metric_name(name): f"The last value of {name} in metrics.jsonl." for name in METRICS if name not in _ADDED},
+    **{f"{metric_name(name)}_total": f"The sum of {name} over all rounds so far." for name in _ADDED},
+}
 
 
 def _escaped(label: str) -> str:

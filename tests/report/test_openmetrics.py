@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.client
 import math
+import shutil
+import subprocess
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
@@ -16,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_pro
 
 from edgegossip.report import openmetrics
 from edgegossip.report.openmetrics import Exporter, Totals, text
-from edgegossip.telemetry.records import EventRecord, MetricsRecord
+from edgegossip.telemetry.records import METRICS, EventRecord, MetricsRecord
 from edgegossip.types import HostError
 
 RUN = "20260102-030405-fleet"
@@ -141,3 +143,17 @@ def test_a_board_cannot_fill_the_memory_with_names(monkeypatch: pytest.MonkeyPat
     found = list(totals.samples())
     assert len(found) < 100
     assert ("edgegossip_train_loss", "gauge", f'run="{RUN}",node="pi-01"', 49.0) in found
+
+
+@pytest.mark.slow
+def test_prometheus_own_tool_has_nothing_to_say_but_of_bits() -> None:
+    if shutil.which("promtool") is None:
+        pytest.skip("needs promtool of Debian's package prometheus")
+    totals = Totals(RUN, 1)
+    totals.take(MetricsRecord("pi-01", 0, 0.0, VALUES | dict.fromkeys(METRICS, 1.0) | {"rate/pi-02_mbit": 10.0}))
+    totals.take(EventRecord("pi-01", 0.0, "started", ""))
+    body = text(totals.samples()).encode()
+    said = subprocess.run(
+        ["promtool", "check", "metrics"], input=body, capture_output=True, check=False
+    ).stderr.decode()
+    assert all('use base unit "bytes" instead of "bits"' in line for line in said.splitlines()), said
