@@ -543,6 +543,11 @@ def to_toml(recipe: Recipe) -> str:
     return tomli_w.dumps(asdict(recipe))
 
 
+def flat(recipe: Recipe) -> dict[str, Any]:
+    """Return the resolved recipe by dotted keys: {"run.nodes": 4, ...}."""
+    return {f"{section}.{key}": value for section, table in asdict(recipe).items() for key, value in table.items()}
+
+
 def run_id(recipe: Recipe) -> bytes:
     """Return 16 bytes that boards started separately from the same recipe agree on. What is each
     board's own matter (its data folder, script, threads, device, addresses, evaluations,

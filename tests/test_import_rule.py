@@ -90,8 +90,11 @@ MAY = {
     "export": {"files", "types", "recipe", "modelfile", "telemetry", "int8", "training", "report"},
     "lab": {*PURE_MAY, "files", "telemetry", "report"},
     "lab.study": {"lab", "files", *PURE_MAY, "recipe", "telemetry", "training", "node", "report", "flower"},
+    "integrations": {"types", "recipe", "telemetry", "training"},
     "fleet.launch": {
         *PURE_MAY,
+        "options",
+        "integrations",
         "files",
         "security",
         "fleet",
@@ -143,7 +146,6 @@ MAY = {
 MAY["result"] = {"types", "recipe", "modelfile", "telemetry", "training", "export", "report"}
 MAY["research"] = {"types", "recipe", "report", "result", "lab.study", "lab.scale"}
 MAY["notebook"] = {"types", "recipe", "fleet.launch", "telemetry", "result"}
-MAY["integrations"] = {"types", "training"}
 MAY["cli"] = set(MAY)
 
 # What each part may import from outside, besides the standard library, numpy and the package.
@@ -169,7 +171,7 @@ OUTSIDE = {
     "lab.scale": {"tomli_w", "torch", "psutil"},
     "fleet.image": {"nanobind"},
     "fleet.launch": {"click", "psutil", "setproctitle"},
-    "integrations": {"torch", "transformers", "lightning", "pytorch_lightning"},
+    "integrations": {"torch", "transformers", "lightning", "pytorch_lightning", "mlflow", "wandb"},
     "cli": {"click"},
 }
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from edgegossip.cli.options import INSECURE, JSON, PLOTS, RUNS, SCRIPT_ARGS, SETTINGS, chosen, command, with_script_args
+from edgegossip.fleet.launch.outputs import Outputs
 from edgegossip.options import option
 
 
@@ -43,6 +44,7 @@ class Coordinator:
     insecure: bool = INSECURE()
     fresh: bool = option(False, "Begin anew even if this run was begun before and not finished.")
     runs_dir: Path = RUNS()
+    outputs: Outputs = Outputs()
     plots: bool = PLOTS()
     as_json: bool = JSON()
 
@@ -86,7 +88,10 @@ def coordinator(options: Coordinator) -> int:
             _check_count(int(boards), options.fleet)
         settings, boards = (*settings, f"run.nodes={boards}"), ""
     names = tuple(filter(None, boards.split(",")))
-    return run_coordinator(load(recipe, settings), chosen(options, CoordinatorOptions, boards=names))
+    return run_coordinator(
+        load(recipe, settings),
+        chosen(options, CoordinatorOptions, boards=names, as_json=options.as_json or options.outputs.as_json),
+    )
 
 
 def _check_count(wanted: int, fleet: Path | None) -> None:

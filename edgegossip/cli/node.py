@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from edgegossip.cli.options import INSECURE, RUNS, SCRIPT_ARGS, SETTINGS, chosen, command, with_script_args
+from edgegossip.fleet.launch.outputs import Outputs
 from edgegossip.options import option
 
 IDENTITY = Path("identity")
@@ -57,6 +58,7 @@ class Node:
     )
     insecure: bool = INSECURE()
     runs_dir: Path = RUNS()
+    outputs: Outputs = Outputs()
     resume: Path | None = option(
         None,
         "Gossip: go on from the checkpoint in this run folder; default: that of the same run, if it is not over.",
@@ -122,14 +124,16 @@ def node(options: Node) -> int:
         script = load(recipe).run.script  # the rest of the recipe is the run's
         recipe, settings = None, (*settings, f"run.script={json.dumps(script)}")
     if seeds or options.founding is not None:
-        return run_member(recipe, settings, options.founding, seeds, board, fresh=options.fresh)
+        return run_member(
+            recipe, settings, options.founding, seeds, board, fresh=options.fresh, outputs=options.outputs
+        )
     if recipe is None and coordinator is not None:
-        return run_follower(coordinator, settings, board, fresh=options.fresh)
+        return run_follower(coordinator, settings, board, fresh=options.fresh, outputs=options.outputs)
     if recipe is None:
         raise click.UsageError(
             "say which RECIPE to run, or --join HOST:PORT of a board that runs one already, or --coordinator HOST:PORT"
         )
-    return run_board(load(recipe, settings), board, fresh=options.fresh)
+    return run_board(load(recipe, settings), board, fresh=options.fresh, outputs=options.outputs)
 
 
 def _name_of(identity: Path | None) -> str:

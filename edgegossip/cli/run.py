@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from edgegossip.cli.options import JSON, PLOTS, RUNS, SCRIPT_ARGS, SETTINGS, command, with_script_args
+from edgegossip.fleet.launch.outputs import Outputs
 from edgegossip.options import option
 from edgegossip.types import EXIT_OK
 
@@ -33,6 +34,7 @@ class Run:
     )
     dry_run: bool = option(False, "Check all that can be checked, say what would run, and end.")
     runs: Path = RUNS()
+    outputs: Outputs = Outputs()
     plots: bool = PLOTS()
     as_json: bool = JSON()
 
@@ -70,7 +72,7 @@ def run(options: Run) -> int:
             raise click.UsageError(
                 "--resume goes on with the recipe of the run folder: leave --set, --boards and --dry-run out"
             )
-        return resume_fleet(options.resume, plots=options.plots, as_json=options.as_json)
+        return resume_fleet(options.resume, plots=options.plots, as_json=options.as_json, outputs=options.outputs)
     assert options.recipe is not None
     if options.nodes is not None:
         settings = (*settings, f"run.nodes={options.nodes}")
@@ -78,7 +80,7 @@ def run(options: Run) -> int:
     if options.dry_run:
         _say(planned(recipe, options.runs), options.as_json)
         return EXIT_OK
-    return run_fleet(recipe, options.runs, plots=options.plots, as_json=options.as_json)
+    return run_fleet(recipe, options.runs, plots=options.plots, as_json=options.as_json, outputs=options.outputs)
 
 
 def _say(plan: Mapping[str, Any], as_json: bool) -> None:

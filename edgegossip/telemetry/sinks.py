@@ -10,6 +10,9 @@ that comes seldom never waits. (Writing in the caller's thread would lose none, 
 thread from a write to a disk that hangs.) When a write takes longer nobody waits for it: records
 queue up until the sink has caught up. A full queue takes no more; what is missing is counted, and
 told to the sink when it is back.
+
+A fault of a sink ends the run, as a full disk does; one of a sink that is not `needed`, a tracker's
+server say, costs its records and is told once.
 """
 
 from __future__ import annotations
@@ -37,6 +40,7 @@ class RecordSink(ABC):
     of the same clock."""
 
     what = ""  # of a sink that may hang: what it is, for sentences. Such a one belongs into a Tee
+    needed = True  # in a Tee: a fault of it is the run's
 
     def __init__(self, start_s: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -162,6 +166,8 @@ class Queued(RecordSink):
         self._queue: deque[Record] = deque()
         self._thread: threading.Thread | None = None
         self._since_s: float | None = None  # when the present write began
+        self._fell = ""  # what a sink that is not needed said when it failed first; not told yet
+        self._fails = False
         self._hangs = self._told = self._closed = False
         self._waiting, self._lost = 0, 0
         self._fault: BaseException | None = None
@@ -187,7 +193,11 @@ class Queued(RecordSink):
                 self._news.notify_all()
 
     def trouble(self) -> str | None:
-        """Return a sentence for the others, once each time that the sink hangs."""
+        """Return a sentence for the others, once each time that the sink hangs, and once when it
+        fails."""
+        if self._fell:
+            fell, self._fell = self._fell, ""
+            return f"{self.what}: {fell}; the run goes on, and records are missing there"
         since_s = self._since_s
         if self._told or since_s is None or time.monotonic() - since_s < HANGS_S:
             return None
@@ -203,7 +213,7 @@ class Queued(RecordSink):
             self._closed = True
             self._news.notify_all()
         if self._thread is None:
-            self._sink.close()
+            self._do(self._sink.close)
         else:
             self._thread.join(CLOSE_S)
             if self._thread.is_alive():
@@ -211,6 +221,8 @@ class Queued(RecordSink):
                 print(f"!! {text} there", file=sys.stderr)
         if self._fault is not None:
             raise self._fault
+        if self._fell:  # on its last records: nobody else hears of it
+            print(f"!! {self.trouble()}", file=sys.stderr)
 
     @property
     def _busy(self) -> bool:
@@ -227,14 +239,23 @@ class Queued(RecordSink):
         try:
             while (record := self._next()) is not None:
                 if self._lost:
-                    self._sink.write(self._missing(record))
-                self._sink.write(record)
-            self._sink.close()
+                    self._do(self._sink.write, self._missing(record))
+                self._do(self._sink.write, record)
+            self._do(self._sink.close)
         except BaseException as error:  # a mistake of the caller's, such as a value that is no scalar: it hears of it
             with self._news:
                 self._fault, self._since_s = error, None
                 self._queue.clear()
                 self._news.notify_all()
+
+    def _do(self, act: Callable[..., None], *record: Record) -> None:
+        try:
+            act(*record)
+        except Exception as error:
+            if self._sink.needed:
+                raise
+            if not self._fails:
+                self._fails, self._fell = True, " ".join(str(error).split())[:300] or type(error).__name__
 
     def _next(self) -> Record | None:
         with self._news:

@@ -52,7 +52,7 @@ _SUMMED = (
 )
 _LAST = ("train/loss", "eval/loss")
 # event -> state of its node from then on
-_ENDS = {"finished": "finished", "lost": "lost", "error": "lost", "restarted": "unfinished"}
+ENDS = {"finished": "finished", "lost": "lost", "error": "lost", "restarted": "unfinished"}
 _INTERRUPTED = ("lost", "error", "restarted", "loading")  # a process of the node is gone
 
 
@@ -193,7 +193,7 @@ class Summary:
             totals.take(record)
         else:
             self._clocks.take(record)
-            totals.state = _ENDS.get(record.name, totals.state)
+            totals.state = ENDS.get(record.name, totals.state)
             if record.name in _INTERRUPTED:
                 totals.interrupted(record)
             if record.name in ("error", "lost"):

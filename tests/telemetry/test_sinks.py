@@ -137,3 +137,33 @@ def test_a_mistake_in_a_record_is_its_callers():
     tee.metrics("a", 0, {})
     with pytest.raises(UsageError, match="holds numbers"):
         tee.metrics("a", 1, {})
+
+
+class Tracker(Kept):
+    """A sink that is not needed: it fails before round 20."""
+
+    what, needed = "the tracker", False
+
+    def write(self, record):
+        if record.step < 20:
+            raise ConnectionError("no route\nto host")
+        super().write(record)
+
+
+def test_a_sink_that_is_not_needed_costs_its_records_alone_and_is_told_once():
+    tracker, other = Tracker(), Kept()
+    tee = Tee(tracker, other)
+    for step in range(21):
+        tee.metrics("a", step, {})
+    tee.close()
+    [told] = [r for r in other.records if isinstance(r, EventRecord)]
+    assert told.text == "the tracker: no route to host; the run goes on, and records are missing there"
+    assert [r.step for r in tracker.records] == [20] and tracker.closed
+    assert [r.step for r in other.records if isinstance(r, MetricsRecord)] == [*range(21)]
+
+
+def test_a_sink_that_is_not_needed_may_fail_at_the_end(capsys):
+    tee = Tee(Tracker())
+    tee.metrics("a", 0, {})
+    tee.close()
+    assert "!! the tracker: no route to host" in capsys.readouterr().err

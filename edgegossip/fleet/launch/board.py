@@ -14,6 +14,7 @@ import click
 
 from edgegossip import codecs, training
 from edgegossip import recipe as recipes
+from edgegossip.fleet.launch.outputs import Outputs
 from edgegossip.fleet.launch.preflight import FLEET, FLOWER_HINT, TORCH_HINT, notices, require
 from edgegossip.fleet.launch.run_folders import conclude, instance_of, kept_unix_s, unfinished
 from edgegossip.mesh import address as addresses
@@ -29,10 +30,9 @@ from edgegossip.node.main import (
 from edgegossip.node.notify import ServiceSink, service
 from edgegossip.node.spec import NodeSpec, check_names, default_members, make_algorithm
 from edgegossip.recipe import Recipe
-from edgegossip.report.live import Live, LiveSink
 from edgegossip.telemetry.machine import environment
 from edgegossip.telemetry.run_folder import RunFolder
-from edgegossip.telemetry.sinks import RecordSink, Tee
+from edgegossip.telemetry.sinks import RecordSink
 from edgegossip.training.check import data_notice
 from edgegossip.training.data import Board
 from edgegossip.types import EXIT_OK, EXIT_RUIN, ConfigError, NodeId
@@ -56,6 +56,7 @@ def run_member(
     options: NodeOptions,
     *,
     fresh: bool = False,
+    outputs: Outputs = Outputs(),
 ) -> int:
     """Found a run of `recipe`, or join one through `seeds`; then be a board of it. As
     `run_board`."""
@@ -73,10 +74,17 @@ def run_member(
         entry = bootstrap.found(recipes.load(recipe, settings), options.name, names, security, instance)
         for notice in notices(entry.recipe):
             click.echo(f"!! {notice}", err=True)
-    return run_board(entry.recipe, replace(options, joined=entry), fresh=fresh)
+    return run_board(entry.recipe, replace(options, joined=entry), fresh=fresh, outputs=outputs)
 
 
-def run_follower(coordinator: str, settings: Sequence[str], options: NodeOptions, *, fresh: bool = False) -> int:
+def run_follower(
+    coordinator: str,
+    settings: Sequence[str],
+    options: NodeOptions,
+    *,
+    fresh: bool = False,
+    outputs: Outputs = Outputs(),
+) -> int:
     """Be a board of whatever the coordinator at HOST:PORT runs: it tells the recipe. As
     `run_board`."""
     from edgegossip.node.bootstrap import follow
@@ -90,7 +98,7 @@ def run_follower(coordinator: str, settings: Sequence[str], options: NodeOptions
     options = _with_identity(options)
     check_coordinator(coordinator, options)
     recipe, members = follow(coordinator, options.name, load_identity(options), settings, _waits, PATIENCE_S)
-    return run_board(recipe, replace(options, members=members), fresh=fresh)
+    return run_board(recipe, replace(options, members=members), fresh=fresh, outputs=outputs)
 
 
 def _instance(members: Sequence[NodeId], options: NodeOptions, fresh: bool, run_id: bytes) -> str:
@@ -136,7 +144,7 @@ def _check_names(options: NodeOptions) -> None:
     check_names("--peer", parse_peers(options.peers))
 
 
-def run_board(recipe: Recipe, options: NodeOptions, *, fresh: bool = False) -> int:
+def run_board(recipe: Recipe, options: NodeOptions, *, fresh: bool = False, outputs: Outputs = Outputs()) -> int:
     """Be one board until the run is over, then show what it did; go on where an earlier process of
     this command did not finish, unless `fresh`. Returns the exit code; raises an
     EdgegossipError."""
@@ -162,14 +170,13 @@ def run_board(recipe: Recipe, options: NodeOptions, *, fresh: bool = False) -> i
         folders[0].write_run(
             spec.run_id, spec.members, "" if options.joined is None else options.joined.manifest.instance
         )
-        live = LiveSink(Live((spec.name,), recipe.run.rounds))
         start_s = None if before is None else folders[0].start_s
         heard = (ServiceSink(service()),) if service().listens else ()
         save_to = folders[0].checkpoint_dir / f"{spec.name}.{recipe.checkpoint.format}"
-        return Tee(folders[0], live, *heard, start_s=start_s), save_to
+        return outputs.open(folders[0], recipe, (spec.name,), *heard, start_s=start_s), save_to
 
     run_node(recipe, options, open_output)
-    code = conclude(folders[0], plots=False, as_json=False)
+    code = conclude(folders[0], plots=False, as_json=outputs.as_json)
     return EXIT_OK if code == EXIT_RUIN else code  # who started it asked for a board, and that did its part
 
 

@@ -5,7 +5,6 @@ whose boards are children of it, too, and of `coordinator`, whose boards are sta
 from __future__ import annotations
 
 import queue
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from edgegossip.choices import did_you_mean
 from edgegossip.fleet.launch.fork_server import ForkServer
 from edgegossip.fleet.launch.gossip import LocalRun, spawn_board, start_fork_server
 from edgegossip.fleet.launch.identities import credentials, find_fleet
+from edgegossip.fleet.launch.outputs import Outputs
 from edgegossip.fleet.launch.preflight import FLEET, check_exposure, preflight_server, wait_for_port
 from edgegossip.fleet.launch.run_folders import conclude, make_folder, shown_when_it_fails, unfinished
 from edgegossip.fleet.launch.supervisor import BoardProcess, Message, Supervisor, stop_all
@@ -30,9 +30,8 @@ from edgegossip.layout import Layout
 from edgegossip.node.spec import check_names, default_members
 from edgegossip.node.storage import DiskFull, about_model, save_model
 from edgegossip.recipe import Recipe, run_id
-from edgegossip.report.live import Live, LiveSink
 from edgegossip.telemetry.run_folder import RunFolder
-from edgegossip.telemetry.sinks import RecordSink, Tee
+from edgegossip.telemetry.sinks import RecordSink
 from edgegossip.telemetry.summary import COORDINATOR
 from edgegossip.training.data import Board
 from edgegossip.types import ConfigError, NodeId, RunError, UsageError, Vec
@@ -55,6 +54,7 @@ class CoordinatorOptions:
     fresh: bool = False  # begin anew although an earlier process left a run unfinished
     fleet: Path | None = None  # folder of `edgegossip fleet init`
     identity: Path | None = None  # folder of `edgegossip fleet add --role coordinator`
+    outputs: Outputs = Outputs()
 
 
 def run_coordinator(recipe: Recipe, options: CoordinatorOptions) -> int:
@@ -130,8 +130,8 @@ def _serve(
     secure: ServerCredentials | None,
     superlink: SuperLink,
 ) -> None:
-    live = Live(members, recipe.run.rounds, stream=sys.stderr, enabled=not options.as_json)
-    sink = Tee(folder, LiveSink(live), start_s=folder.start_s if resumed else None)
+    start_s = folder.start_s if resumed else None
+    sink = options.outputs.open(folder, recipe, members, quiet=options.as_json, start_s=start_s)
     first = training.first_model(recipe, Board(COORDINATOR, -1), partial(sink.event, COORDINATOR, "slow"))
     checkpointer = _coordinator_checkpointer(recipe, first.layout, members, run_id(recipe), folder, sink)
     coordinator = Coordinator(

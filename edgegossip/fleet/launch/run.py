@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,22 +14,22 @@ from edgegossip import recipe as recipes
 from edgegossip import training
 from edgegossip.fleet.launch.gossip import LocalRun, run_gossip
 from edgegossip.fleet.launch.identities import identities
+from edgegossip.fleet.launch.outputs import Outputs
 from edgegossip.fleet.launch.preflight import notices, preflight
 from edgegossip.fleet.launch.run_folders import conclude, make_folder, shown_when_it_fails
 from edgegossip.frame import RUN_ID_BYTES
 from edgegossip.node.spec import default_members
 from edgegossip.recipe import Recipe
-from edgegossip.report.live import Live, LiveSink
 from edgegossip.telemetry.run_folder import RunFolder, read_run
-from edgegossip.telemetry.sinks import Tee
 from edgegossip.telemetry.summary import summarise
 from edgegossip.types import ConfigError, DataError, NodeId
 
 
-def run_fleet(recipe: Recipe, runs_dir: Path, *, plots: bool, as_json: bool) -> int:
+def run_fleet(recipe: Recipe, runs_dir: Path, *, plots: bool, as_json: bool, outputs: Outputs = Outputs()) -> int:
     """Train on local processes and show the result. Returns the exit code; raises as `trained`
     does."""
-    with trained(recipe, runs_dir, quiet=as_json, as_json=as_json) as folder:
+    as_json = as_json or outputs.as_json
+    with trained(recipe, runs_dir, quiet=as_json, as_json=as_json, outputs=outputs) as folder:
         return conclude(folder, plots=plots, as_json=as_json)
 
 
@@ -55,7 +54,13 @@ def planned(recipe: Recipe, runs_dir: Path) -> dict[str, Any]:
 
 @contextmanager
 def trained(
-    recipe: Recipe, runs_dir: Path, *, quiet: bool, as_json: bool = False, lasting: bool = True
+    recipe: Recipe,
+    runs_dir: Path,
+    *,
+    quiet: bool,
+    as_json: bool = False,
+    lasting: bool = True,
+    outputs: Outputs = Outputs(),
 ) -> Iterator[RunFolder]:
     """Train on local processes, and yield the folder of the run that has ended. Raises an
     EdgegossipError when nothing was trained. Nothing is written before the recipe has been checked.
@@ -73,20 +78,21 @@ def trained(
                 click.echo(f"!! {notice}", err=True)
         resumable = lasting and recipe.checkpoint.every > 0
         with shown_when_it_fails(folder, as_json=as_json, quiet=quiet and not as_json, resumable=resumable):
-            _train(recipe, members, run_id, folder, quiet=quiet)
+            _train(recipe, members, run_id, folder, outputs, quiet=quiet)
         yield folder
     finally:
         folder.close()
 
 
-def resume_fleet(path: Path, *, plots: bool, as_json: bool) -> int:
+def resume_fleet(path: Path, *, plots: bool, as_json: bool, outputs: Outputs = Outputs()) -> int:
     """Go on with a run and show the result. Returns the exit code; raises as `resumed` does."""
-    with resumed(path, quiet=as_json, as_json=as_json) as folder:
+    as_json = as_json or outputs.as_json
+    with resumed(path, quiet=as_json, as_json=as_json, outputs=outputs) as folder:
         return conclude(folder, plots=plots, as_json=as_json)
 
 
 @contextmanager
-def resumed(path: Path, *, quiet: bool, as_json: bool = False) -> Iterator[RunFolder]:
+def resumed(path: Path, *, quiet: bool, as_json: bool = False, outputs: Outputs = Outputs()) -> Iterator[RunFolder]:
     """Go on with a run of this machine that ended early, each board from its newest checkpoint, and
     yield its folder when it has ended. Raises an EdgegossipError when there is nothing to go on
     with. `quiet` is as for `trained`."""
@@ -99,7 +105,7 @@ def resumed(path: Path, *, quiet: bool, as_json: bool = False) -> Iterator[RunFo
         for name in members:
             folder.event(name, "restarted", f"{name} is started again: the run is resumed")
         with shown_when_it_fails(folder, as_json=as_json, quiet=quiet and not as_json, resumable=True):
-            _train(recipe, members, run_id, folder, quiet=quiet, resumed=True)
+            _train(recipe, members, run_id, folder, outputs, quiet=quiet, resumed=True)
         yield folder
     finally:
         folder.close()
@@ -128,12 +134,18 @@ def _resumable(path: Path) -> tuple[Recipe, tuple[NodeId, ...], bytes]:
 
 
 def _train(
-    recipe: Recipe, members: tuple[NodeId, ...], run_id: bytes, folder: RunFolder, *, quiet: bool, resumed: bool = False
+    recipe: Recipe,
+    members: tuple[NodeId, ...],
+    run_id: bytes,
+    folder: RunFolder,
+    outputs: Outputs,
+    *,
+    quiet: bool,
+    resumed: bool = False,
 ) -> None:
     """Train with a live display. Records are in the folder as they come, however it ends."""
     with identities(recipe, members) as folders:
-        live = Live(members, recipe.run.rounds, stream=sys.stderr, enabled=not quiet)
-        sink = Tee(folder, LiveSink(live), start_s=folder.start_s if resumed else None)
+        sink = outputs.open(folder, recipe, members, quiet=quiet, start_s=folder.start_s if resumed else None)
         try:
             run = LocalRun(recipe, members, run_id, folder, sink, resumed, folders)
             if recipe.run.mode == "gossip":

@@ -110,6 +110,8 @@ def test_prometheus_gets_counters_and_gauges(served):
     sample = re.compile(r'([a-z_]+)\{run="[^"]+",node="([^"]+)"(,[a-z]+="[^"]*")?\} (\S+)')
     found = {}
     for line in lines:
+        if line.startswith("# HELP"):
+            continue
         if line.startswith("# TYPE"):
             (name,) = re.fullmatch(r"# TYPE ([a-z_]+) (?:counter|gauge)", line).groups()
         else:
