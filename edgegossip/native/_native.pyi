@@ -319,6 +319,32 @@ def int8_evonorm_backward(
     isa: str | None = None,
     threads: int | None = None,
 ) -> None: ...
+def evonorm_s0(
+    shape: Sequence[int],
+    y: ReadBuffer,
+    v: ReadBuffer,
+    gamma: ReadBuffer,
+    beta: ReadBuffer,
+    z: WriteBuffer,
+    moments: WriteBuffer,
+    isa: str | None = None,
+    threads: int | None = None,
+) -> None: ...
+def evonorm_s0_backward(
+    shape: Sequence[int],
+    y: ReadBuffer,
+    v: ReadBuffer,
+    gamma: ReadBuffer,
+    beta: ReadBuffer,
+    moments: ReadBuffer,
+    g: ReadBuffer,
+    dy: WriteBuffer,
+    dv: WriteBuffer,
+    dgamma: WriteBuffer,
+    dbeta: WriteBuffer,
+    isa: str | None = None,
+    threads: int | None = None,
+) -> None: ...
 def int8_conv_evonorm(
     shape: Sequence[int],
     x_q: ReadBuffer,

@@ -256,6 +256,37 @@ def evonorm_backward(
     _native.int8_evonorm_backward(shape, *y, *by, g, dy, *out, isa, threads)
 
 
+def evonorm_s0(
+    shape: NormShape,
+    y: Floats,
+    by: NormParameters,
+    z: Floats,
+    moments: Floats,
+    isa: str | None = None,
+    threads: int | None = None,
+) -> None:
+    """Compute z = gamma y sigmoid(v y) / sqrt(var + 1e-5) + beta of float32 maps, var the biased
+    variance of a (sample, group). `moments` float32[batch * 2 * groups] is for the backward pass:
+    of each sample the groups' means, then their 1 / sqrt(var + 1e-5). The shape's chunks do not
+    matter."""
+    _native.evonorm_s0(shape, y, *by, z, moments, isa, threads)
+
+
+def evonorm_s0_backward(
+    shape: NormShape,
+    y: Floats,
+    by: NormParameters,
+    moments: Floats,
+    g: Floats,
+    dy: Floats,
+    out: NormParameters,
+    isa: str | None = None,
+    threads: int | None = None,
+) -> None:
+    """Compute the gradients of y and of the parameters from g, that of z."""
+    _native.evonorm_s0_backward(shape, y, *by, moments, g, dy, *out, isa, threads)
+
+
 def conv_evonorm(
     shape: ConvShape,
     x: Maps,

@@ -62,7 +62,7 @@ def _prepare(recipe: Recipe, data: DataSet | None, board: Board | None = None) -
 
 @dataclass(slots=True, eq=False)
 class _SharedModule:
-    """Holds what the boards of one process share: the module with its gradients. Each call loads
+    """Holds what the boards of a lane share: the module with its gradients. Each call loads
     the model anew; of what does not travel, `holder` has its own in the module, and every other
     board keeps its own aside."""
 

@@ -147,6 +147,37 @@ def test_a_tap_outside_the_map_is_refused():
                 int8.max_pool_backward(shape, taps, np.ones(4, F), np.empty(9, F))
 
 
+def s0_of(shape, y, by, g, isa, threads):
+    """What the kernels of EvoNorm-S0 make of float32 maps, and the gradients of y, v, gamma and
+    beta."""
+    z, moments, dy = np.empty_like(y), np.empty(shape.batch * 2 * shape.groups, F), np.empty_like(y)
+    grads = int8.NormParameters(*(np.empty(shape.channels, F) for _ in range(3)))
+    int8.evonorm_s0(shape, y, by, z, moments, isa, threads)
+    int8.evonorm_s0_backward(shape, y, by, moments, g, dy, grads, isa, threads)
+    return z, dy, *grads
+
+
+@pytest.mark.parametrize("channels", [1, 6, 16, 100])
+def test_evonorm_s0_has_the_same_bits_everywhere_on_any_number_of_threads(channels):
+    rng = np.random.default_rng(channels)
+    shape = int8.NormShape(3, 35, channels, groups_of(channels), 1)
+    y, g = (rng.normal(0.1, scale, 3 * 35 * channels).astype(F) for scale in (4.0, 1.0))
+    by = int8.NormParameters(*(rng.normal(1, 0.5, channels).astype(F) for _ in range(3)))
+    first, *others = (s0_of(shape, y, by, g, isa, threads) for isa in ISAS for threads in (1, 3))
+    for other in others:
+        for one, same in zip(first, other, strict=True):
+            np.testing.assert_array_equal(one, same)
+
+
+def test_evonorm_s0_of_values_that_are_not_finite_is_not_finite():
+    shape, by = int8.NormShape(2, 16, 8, 8, 1), int8.NormParameters(*(np.ones(8, F) for _ in range(3)))
+    y = np.ones(256, F)
+    y[[3, 5, 6]] = [np.nan, np.inf, -np.inf]
+    z, dy, *_ = s0_of(shape, y, by, np.ones(256, F), None, 1)
+    lost = np.isnan(z.reshape(2, 16, 8))
+    assert lost[0, 0, [3, 5, 6]].all() and not lost[1].any() and np.isfinite(dy[128:]).all()
+
+
 @on_every_isa
 def test_a_constant_map_has_no_range_and_a_finite_gradient(isa):
     maps, _ = maps_of(np.full((1, 64, 8), 2.0, F))

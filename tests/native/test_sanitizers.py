@@ -53,6 +53,8 @@ INT8 = [
     "int8_conv_evonorm_backward",
     "int8_shaping",
     "int8_program",
+    "evonorm_s0",
+    "evonorm_s0_backward",
 ]
 
 

@@ -1,11 +1,14 @@
 """EvoNorms against their definitions, written out with loops, and their gradients by finite
 differences."""
 
+import copy
 import math
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from edgegossip.training.models.layers import EvoNormS0, RangeEvoNorm, groups_of, plain
 
@@ -97,3 +100,62 @@ def test_a_constant_map_stays_finite():
 def test_eight_groups_or_fewer(channels, groups):
     assert groups_of(channels) == groups
     assert plain("groupnorm", channels).num_groups == groups
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.sampled_from([1, 3, 6, 8, 16, 24, 40, 64, 100]),
+    st.integers(1, 3),
+    st.integers(1, 9),
+    st.integers(1, 9),
+    st.sampled_from([torch.contiguous_format, torch.channels_last]),
+    st.sampled_from([1e-3, 1.0, 30.0]),
+    st.integers(0, 10**6),
+)
+def test_the_kernels_of_evonorm_s0_give_its_values_and_gradients(channels, batch, height, width, order, scale, seed):
+    norm = layer(EvoNormS0, channels).float()
+    generator = torch.Generator().manual_seed(seed)
+    y = (torch.randn(batch, channels, height, width, generator=generator) * scale + 0.3).contiguous(memory_format=order)
+    g = torch.randn(y.shape, generator=generator)
+    wanted = (norm.v, norm.gamma, norm.beta)
+    exact_y = y.double().requires_grad_()
+    norm.double()
+    exact = norm(exact_y)
+    of_exact = torch.autograd.grad(exact, (exact_y, norm.v, norm.gamma, norm.beta), g.double())
+    norm.float()
+    y.requires_grad_()
+    made = norm(y)
+    found = torch.autograd.grad(made, (y, *wanted), g)
+    for one, other in zip((made, *found), (exact, *of_exact), strict=True):
+        largest = float(other.detach().abs().max())
+        torch.testing.assert_close(one.double(), other, rtol=2e-5, atol=1e-5 * largest + 1e-7)
+
+
+def test_evonorm_s0_has_derivatives_under_torch_func():
+    norm, y = layer(EvoNormS0, 8).float(), torch.randn(3, 8, 4, 4)
+    weights = {name: p.detach() for name, p in norm.named_parameters()}
+
+    def loss(weights, one):
+        return torch.func.functional_call(norm, weights, (one[None],)).square().sum()
+
+    each = torch.func.vmap(torch.func.grad(loss), (None, 0))(weights, y)
+    norm(y).square().sum().backward()
+    for name, p in norm.named_parameters():
+        torch.testing.assert_close(each[name].sum(0), p.grad, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("follow", [torch.jit.trace, lambda norm, y: torch.export.export(norm, (y,)).module()])
+def test_programs_made_of_evonorm_s0_have_torch_operations_alone(follow):
+    norm, y = layer(EvoNormS0, 8).float(), torch.randn(2, 8, 4, 4)
+    program = follow(norm, y)
+    torch.testing.assert_close(program(y), norm(y))
+    assert "_EvoNormS0" not in str(program.graph)  # the function of the kernels
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_evonorm_s0_of_halves_is_near(dtype):
+    norm, y = layer(EvoNormS0, 8).float(), torch.randn(2, 8, 4, 4)
+    near = copy.deepcopy(norm).to(dtype)(y.to(dtype))
+    assert near.dtype == dtype
+    torch.testing.assert_close(near.float(), norm(y), rtol=0.05, atol=0.05)

@@ -1,5 +1,7 @@
 #include "int8.hpp"
 
+#include "int8/evonorm_s0.hpp"
+
 namespace {
 
 using namespace edgegossip;
@@ -64,9 +66,31 @@ void run_norm(const Isa& isa) {
     drive::report(isa, "int8_add", add_hash);
 }
 
+void run_evonorm_s0(const Isa& isa) {
+    drive::Random random;
+    drive::Hash forward_hash, backward_hash;
+    for (const NormShape& s : NORMS)
+        for (const float width : WIDTHS) {
+            const std::vector<float> y = floats(random, s.batch * s.size(), width), g = floats(random, s.batch * s.size(), 1.0f),
+                                     v = floats(random, s.channels, 2.0f), gamma = floats(random, s.channels, 1.0f),
+                                     beta = floats(random, s.channels, 1.0f);
+            const NormParameters with{v.data(), gamma.data(), beta.data()};
+            std::vector<float> z(y.size()), moments(size_t(s.batch * 2 * s.groups));
+            evonorm_s0_forward(*isa.int8, s, y.data(), with, z.data(), moments.data(), 2);
+            for (std::vector<float>* values : {&z, &moments}) add(forward_hash, *values);
+            std::vector<float> dy(y.size()), dv(v.size()), dgamma(v.size()), dbeta(v.size());
+            evonorm_s0_backward(*isa.int8, s, y.data(), with, moments.data(), g.data(),
+                                {dy.data(), dv.data(), dgamma.data(), dbeta.data()}, 2);
+            for (std::vector<float>* values : {&dy, &dv, &dgamma, &dbeta}) add(backward_hash, *values);
+        }
+    drive::report(isa, "evonorm_s0", forward_hash);
+    drive::report(isa, "evonorm_s0_backward", backward_hash);
+}
+
 void run(const Isa& isa) {
     run_conv(isa);
     run_norm(isa);
+    run_evonorm_s0(isa);
 }
 
 const drive::Part part(run);

@@ -3,6 +3,7 @@
 // in int8/. What a map is, is three arguments: q, scale and zero.
 #include "bind/gil.hpp"
 #include "bind/int8_shapes.hpp"
+#include "int8/evonorm_s0.hpp"
 
 namespace edgegossip {
 namespace {
@@ -104,6 +105,37 @@ void evonorm_back(const Numbers& numbers, nb::handle y_q, nb::handle y_scale, nb
     DefaultFloatEnv env;
     evonorm_backward(kernels, s, y.view(), {with.v.data(), with.gamma.data(), with.beta.data()}, g.data(),
                      {dy.data(), out.v.data(), out.gamma.data(), out.beta.data()}, threads);
+}
+
+void evonorm_s0(const Numbers& numbers, nb::handle y_object, nb::handle v, nb::handle gamma, nb::handle beta, nb::handle z_object,
+                nb::handle moments_object, const Name& isa_name, std::optional<int> threads_argument) {
+    const Int8& kernels = kernels_of(isa_name);
+    const int threads = choose_threads(threads_argument);
+    const NormShape s = norm_shape(numbers);
+    const Buffer<float> y(y_object, "y", false), z(z_object, "z", true), moments(moments_object, "moments", true);
+    for (const Buffer<float>* b : {&y, &z}) b->expect_size(s.batch * s.size());
+    moments.expect_size(s.batch * 2 * s.groups);
+    const NormBuffers with(v, gamma, beta, false, s.channels);
+    WithoutGil unlocked;
+    DefaultFloatEnv env;
+    evonorm_s0_forward(kernels, s, y.data(), {with.v.data(), with.gamma.data(), with.beta.data()}, z.data(), moments.data(), threads);
+}
+
+void evonorm_s0_back(const Numbers& numbers, nb::handle y_object, nb::handle v, nb::handle gamma, nb::handle beta,
+                     nb::handle moments_object, nb::handle g_object, nb::handle dy_object, nb::handle dv, nb::handle dgamma,
+                     nb::handle dbeta, const Name& isa_name, std::optional<int> threads_argument) {
+    const Int8& kernels = kernels_of(isa_name);
+    const int threads = choose_threads(threads_argument);
+    const NormShape s = norm_shape(numbers);
+    const Buffer<float> y(y_object, "y", false), g(g_object, "g", false), dy(dy_object, "dy", true),
+        moments(moments_object, "moments", false);
+    for (const Buffer<float>* b : {&y, &g, &dy}) b->expect_size(s.batch * s.size());
+    moments.expect_size(s.batch * 2 * s.groups);
+    const NormBuffers with(v, gamma, beta, false, s.channels), out(dv, dgamma, dbeta, true, s.channels);
+    WithoutGil unlocked;
+    DefaultFloatEnv env;
+    evonorm_s0_backward(kernels, s, y.data(), {with.v.data(), with.gamma.data(), with.beta.data()}, moments.data(), g.data(),
+                        {dy.data(), out.v.data(), out.gamma.data(), out.beta.data()}, threads);
 }
 
 NormShape norm_shape_of_output(const Numbers& numbers, const ConvShape& s) {
@@ -264,6 +296,10 @@ void bind_int8(nb::module_& m) {
           "beta"_a.none(), "q"_a.none(), "scale"_a.none(), "zero"_a.none(), isa, threads);
     m.def("int8_evonorm_backward", &evonorm_back, "shape"_a, "y_q"_a.none(), "y_scale"_a.none(), "y_zero"_a.none(), "v"_a.none(),
           "gamma"_a.none(), "beta"_a.none(), "g"_a.none(), "dy"_a.none(), "dv"_a.none(), "dgamma"_a.none(), "dbeta"_a.none(), isa, threads);
+    m.def("evonorm_s0", &evonorm_s0, "shape"_a, "y"_a.none(), "v"_a.none(), "gamma"_a.none(), "beta"_a.none(), "z"_a.none(),
+          "moments"_a.none(), isa, threads);
+    m.def("evonorm_s0_backward", &evonorm_s0_back, "shape"_a, "y"_a.none(), "v"_a.none(), "gamma"_a.none(), "beta"_a.none(),
+          "moments"_a.none(), "g"_a.none(), "dy"_a.none(), "dv"_a.none(), "dgamma"_a.none(), "dbeta"_a.none(), isa, threads);
     m.def("int8_conv_evonorm", &conv_evonorm, "shape"_a, "x_q"_a.none(), "x_scale"_a.none(), "x_zero"_a.none(), "weight"_a.none(),
           "bias"_a.none(), "y_q"_a.none(), "y_scale"_a.none(), "y_zero"_a.none(), "norm"_a, "v"_a.none(), "gamma"_a.none(), "beta"_a.none(),
           "q"_a.none(), "scale"_a.none(), "zero"_a.none(), isa, threads);

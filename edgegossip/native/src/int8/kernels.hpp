@@ -162,6 +162,22 @@ struct Int8 {
     // d += the gradient of the chunks' ranges.
     void (*range_gradient)(const RangeTies& of, float* d);
 
+    // EvoNorm-S0 of float32 maps [pixels][channels]. Sums over pixels, float[channels * times], the lanes of `times` pixels apart:
+    // of y, and of (y - shift)^2.
+    void (*map_sums)(const float* y, int64_t pixels, const PerChannel& per, float* sums);
+    void (*map_squares)(const float* y, int64_t pixels, const PerChannel& per, float* sums);
+
+    // z = scale y sigmoid(slope y) + shift.
+    void (*evonorm_s0)(const float* y, int64_t pixels, const PerChannel& per, const float* slope, float* z);
+
+    // With s = sigmoid(slope y) and w = y s (1 - s): d = g scale (s + slope w), and the sums over pixels of g, g y s and
+    // g scale y w, float[3][channels * times].
+    void (*evonorm_s0_backward)(const float* y, const float* g, int64_t pixels, const PerChannel& per, const float* slope, float* d,
+                                float* sums);
+
+    // d -= scale (y - shift).
+    void (*subtract_centred)(const float* y, int64_t pixels, const PerChannel& per, float* d);
+
     // q[c] = the largest of from[k][c], k < count, and tap[c] = places[k] of the first such k. With count 0: -128 and 0.
     void (*largest)(const int8_t* const* from, const uint8_t* places, int64_t count, int64_t channels, int8_t* q, uint8_t* tap);
 

@@ -123,9 +123,10 @@ struct EvoNorm {
     }
 };
 
-// Sums over samples, in order, of float[batch][3][channels].
-void add_rows(const NormShape& s, const std::vector<float>& rows, float* v, float* gamma, float* beta) {
-    float* const to[] = {v, gamma, beta};
+}  // namespace
+
+void add_rows(const NormShape& s, const std::vector<float>& rows, const NormGradients& out) {
+    float* const to[] = {out.v, out.gamma, out.beta};
     for (int64_t which = 0; which < 3; which++)
         for (int64_t c = 0; c < s.channels; c++) {
             float total = 0.0f;
@@ -133,8 +134,6 @@ void add_rows(const NormShape& s, const std::vector<float>& rows, float* v, floa
             to[which][c] = total;
         }
 }
-
-}  // namespace
 
 void evonorm_forward(const Int8& kernels, const NormShape& s, const Maps& y, const NormParameters& with, int8_t* q, float* scale,
                      int32_t* zero, int threads) {
@@ -149,7 +148,7 @@ void evonorm_backward(const Int8& kernels, const NormShape& s, const Maps& y, co
     parallel_for(s.batch, threads, [&](int64_t n) {
         norm.backward(n, g + n * s.size(), out.y + n * s.size(), rows.data() + n * 3 * s.channels);
     });
-    add_rows(s, rows, out.v, out.gamma, out.beta);
+    add_rows(s, rows, out);
 }
 
 struct EvoNormGradient::Parts {
@@ -178,6 +177,8 @@ const float* EvoNormGradient::sample(int64_t n) const {
     return to.data();
 }
 
-void EvoNormGradient::parameters(float* v, float* gamma, float* beta) const { add_rows(parts_->shape, parts_->rows, v, gamma, beta); }
+void EvoNormGradient::parameters(float* v, float* gamma, float* beta) const {
+    add_rows(parts_->shape, parts_->rows, {nullptr, v, gamma, beta});
+}
 
 }  // namespace edgegossip

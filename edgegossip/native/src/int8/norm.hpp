@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "int8/conv.hpp"
 
@@ -30,6 +31,9 @@ struct NormGradients {
     float* y;  // [batch][pixels][channels]
     float *v, *gamma, *beta;
 };
+
+// Sums over samples, in order, of float[batch][3][channels]: the gradients of the parameters.
+void add_rows(const NormShape& shape, const std::vector<float>& rows, const NormGradients& out);
 
 void evonorm_backward(const Int8& kernels, const NormShape& shape, const Maps& y, const NormParameters& with, const float* g,
                       const NormGradients& out, int threads);
