@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import math
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -405,6 +406,18 @@ class CheckpointSection:
         low=0.0,
         high=3600.0,
     )
+    gb_a_day: float = option(
+        0.0,
+        "a board writes at most so many GB of checkpoints a day, because cards wear; 0: no bound",
+        low=0.0,
+        high=1e6,
+        later=True,
+    )
+
+    @property
+    def daily_bytes(self) -> float:
+        """Bytes that checkpoints of one board may take in a day."""
+        return self.gb_a_day * 1e9 or math.inf
 
 
 @dataclass(frozen=True, slots=True)
