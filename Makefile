@@ -48,7 +48,7 @@ image-smoke: $(NATIVE) ## an image from nothing to a training board, emulated; n
 	@$(BIN)/python -m tests.fleet.image.smoke $(SMOKE)
 
 docs: ## build the documentation as a site: site/index.html, which needs no server
-	@test -x $(VENV)/bin/zensical || $(PIP) install "zensical>=0.1.3,<0.2"
+	@test -x $(VENV)/bin/zensical || $(PIP) install "zensical>=0.0.73,<0.2"
 	@$(BIN)/zensical build --strict
 
 fuzz: $(NATIVE) ## fuzz the native decoders under clang's sanitizers; SECONDS=60

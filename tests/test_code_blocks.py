@@ -1,263 +1,312 @@
-"""The code in README.md and docs/ runs, or all that it names is there: Python, TOML, JSON and
-shell. What was typed for docs/results stays as it was; docs/python.md has a test of its own."""
+"""The code in README.md and docs/ runs, page by page and from top to bottom, in an empty folder.
+
+Python is executed, one namespace a page. TOML and JSON are read by those who read a user's. Of the
+shell, every `edgegossip` command is parsed with its recipe keys, and those that end at once are
+run; `run` and `report` are spared what takes long. A page may say, in a comment before a block:
+
+    <!-- not run: why -->      parsed, and no more
+    <!-- slow: why -->         run by `make test-slow` alone
+    <!-- given: code -->       what a reader has by then: Python or commands, run before the block
+
+What was typed for docs/results stays as it was; docs/python.md has tests/test_python_page.py.
+"""
 
 from __future__ import annotations
 
-import ast
-import builtins
-import importlib
-import importlib.util
-import inspect
+import glob
 import json
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
+import click
 import pytest
-import tomli_w
+from click.testing import CliRunner
 
+import edgegossip
 from edgegossip import recipe
+from edgegossip.cli.main import cli
 from edgegossip.lab.scale.devices import load_fleet
-from edgegossip.lab.study.cases import read_file
+from edgegossip.lab.study.cases import Plan, make_cases, parse_sweep, product, read_file
+from edgegossip.types import EdgegossipError
 from tests.test_documentation import CURRENT, ROOT
-from tests.test_python_page import cell
 
-# What a page leaves to its reader: names in its Python that no block of the page makes.
-READERS = {
-    "docs/checkpoints.md": "run_id codec_state momentum",
-    "docs/data.md": "np y",
-    "docs/int8.md": "F model x y example nn hidden batches",
-    "docs/mesh.md": "run_id head body",
-    "docs/models.md": "model inputs",
-    "docs/scripts.md": "edgegossip torch model loss text train train_step module accuracy test test_loader loader "
-    "loss_of batches Trainer TrainingArguments run",
-    "docs/simulator.md": "my_variant MyDisk",
-}
-PAGES = [page for page in CURRENT if page != ROOT / "docs/reference.md"]
+# What ends at once and changes nothing outside its folder.
+AT_ONCE = re.compile(
+    r"(report|model (list|save)|runs|topology|sim|recipe|doctor|completion|algorithm|codec (list|verify \w+ -)|"
+    r"fleet (init|add|kit|list|set|revoke|release status))\b(?!.*--(campaign|identity|recipe)\b)"
+)
 SHELL = re.compile(
     r"(\$ )?(edgegossip|sudo|make|python3?|pip|apt|scp|ssh|rsync|source|for|cd|cp|pkill|flwr|flower-\w+|jupyter|podman|"
-    r"buildah|useradd|systemctl|docker|printf|/opt/\S+) "
+    r"buildah|useradd|systemctl|docker|printf|xz|/opt/\S+) "
 )
+TOKEN = re.compile(r"^<!-- (not run|slow|given):\s(.*?)-->$|^( *)```(\w*)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
+LANGUAGES = {"", "sh", "python", "toml", "json", "diff", "hex"}
 
 
-def name(page: Path) -> str:
-    return page.relative_to(ROOT).as_posix()
+class Block(NamedTuple):
+    """A block of code; `notes` are the comments before it: kind -> text."""
+
+    line: int
+    language: str
+    code: str
+    notes: dict[str, str]
 
 
-def blocks(text: str, *languages: str) -> Iterator[str]:
-    """Yield the code blocks of these languages; "" are those that name none."""
-    for indent, language, code in re.findall(r"^( *)```(\w*)\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE):
-        if language in languages:
-            yield re.sub(f"^{indent}", "", code, flags=re.MULTILINE)
-
-
-def pages_with(*languages: str) -> list[Any]:
-    return [
-        pytest.param(page, id=name(page)) for page in PAGES if any(True for _ in blocks(page.read_text(), *languages))
-    ]
-
-
-# --- Python --------------------------------------------------------------------------------------
-
-
-def bound(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id
-        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
-            yield node.name
-        elif isinstance(node, ast.alias):
-            yield (node.asname or node.name).partition(".")[0]
-        elif isinstance(node, ast.arg):
-            yield node.arg
-        elif isinstance(node, ast.ExceptHandler) and node.name:
-            yield node.name
-
-
-def imported(tree: ast.AST) -> Iterator[tuple[str, Any]]:
-    """Yield what the imports of a block bind, and import it: of ours all, of others what is
-    installed. The integrations load what they are for, so a look into their files does."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                if importlib.util.find_spec(alias.name.partition(".")[0]):
-                    yield alias.asname or alias.name.partition(".")[0], importlib.import_module(alias.name)
-        elif isinstance(node, ast.ImportFrom) and (module := node.module or "").startswith("edgegossip.integrations."):
-            made = {*bound(ast.parse((ROOT / f"{module.replace('.', '/')}.py").read_text()))}
-            assert {alias.name for alias in node.names} <= made
-        elif isinstance(node, ast.ImportFrom) and importlib.util.find_spec(module.partition(".")[0]):
-            for alias in node.names:
-                owner = importlib.import_module(module)
-                if not hasattr(owner, alias.name):
-                    importlib.import_module(f"{module}.{alias.name}")
-                yield alias.asname or alias.name, getattr(owner, alias.name)
-
-
-def resolve(node: ast.expr, known: Mapping[str, Any]) -> Any:
-    """What a dotted name of our own modules is; None where nobody can know.
-    Raises AttributeError."""
-    if isinstance(node, ast.Name):
-        return known.get(node.id)
-    if isinstance(node, ast.Attribute):
-        owner = resolve(node.value, known)
-        if isinstance(owner, ModuleType) and owner.__name__.startswith("edgegossip"):
-            return getattr(owner, node.attr)
-    return None
-
-
-def faults(tree: ast.AST, known: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what the code uses of our modules and is not there: names, and keywords of calls."""
-    for node in ast.walk(tree):
-        try:
-            if isinstance(node, ast.Attribute):
-                resolve(node, known)
-            called = resolve(node.func, known) if isinstance(node, ast.Call) else None
-        except AttributeError as error:
-            yield str(error)
+def blocks(text: str) -> Iterator[Block]:
+    notes: dict[str, str] = {}
+    end = 0
+    for token in TOKEN.finditer(text):
+        kind, note, indent, language, code = token.groups()
+        if text[end : token.start()].strip():
+            assert not notes, f"a comment with no block after it: {notes}"
+        end = token.end()
+        if kind:
+            notes[kind] = note
             continue
-        if (
-            isinstance(node, ast.Call)
-            and callable(called)
-            and getattr(called, "__module__", "").startswith("edgegossip")
-        ):
-            takes = inspect.signature(called).parameters.values()
-            if not any(one.kind is one.VAR_KEYWORD for one in takes):
-                yield from (
-                    f"{called.__name__} takes no {keyword.arg}"
-                    for keyword in node.keywords
-                    if keyword.arg and keyword.arg not in {one.name for one in takes}
-                )
+        line = text[: token.start()].count("\n") + 2
+        yield Block(line, language, re.sub(f"^{indent}", "", code, flags=re.MULTILINE), notes)
+        notes = {}
+    assert not notes, f"a comment with no block after it: {notes}"
 
 
-def of_page(text: str, readers: str) -> list[str]:
-    """Return what is wrong with the Python of a page."""
-    given, known, wrong, used = {*dir(builtins), *readers.split()}, {}, [], set()
-    for block in blocks(text, "python"):
-        tree = ast.parse(block)
-        known |= dict(imported(tree))
-        given |= {*bound(tree)}
-        loaded = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-        used |= loaded
-        wrong += [f"nobody makes {unknown}" for unknown in sorted(loaded - given)]
-        wrong += faults(tree, known)
-    return wrong + [f"the page does without {word}" for word in readers.split() if word not in used]
+def typed(block: Block) -> str:
+    """What a reader types of a block: its lines after "$ ", or all of one that begins with a
+    command."""
+    if block.language not in ("", "sh"):
+        return ""
+    if "\n$ " in f"\n{block.code}":
+        return "\n".join(line[2:] for line in block.code.splitlines() if line.startswith("$ "))
+    return block.code if SHELL.match(re.sub(r"^(#.*\n|\s)*", "", block.code)) else ""
 
 
-@pytest.mark.parametrize("page", pages_with("python"))
-def test_what_python_blocks_use_is_there(page: Path) -> None:
-    assert not of_page(page.read_text(), READERS.get(name(page), ""))
+def commands(script: str) -> Iterator[str]:
+    """Yield the calls of edgegossip, without the program's name; continued lines are joined."""
+    for line in script.replace("\\\n", " ").splitlines():
+        for part in re.split(r" (?:&&|\||>|;) ", line):
+            if found := re.match(r"(?:sudo )?(?:\$\(which edgegossip\)|edgegossip) (.+)", part.strip()):
+                yield found[1]
 
 
-def test_the_check_of_python_finds_what_is_not_there() -> None:
-    page = "```python\nimport edgegossip\nedgegossip.encode(x, 'fp32')\nedgegossip.rum()\nedgegossip.decode(1, lik=2)\n```\n"
-    wrong = of_page(page, "")
-    assert wrong[0] == "nobody makes x" and "rum" in wrong[1] and wrong[2] == "decode takes no lik"
+def unknown(line: str) -> str:
+    """Name what is wrong with a call, as the command line itself would: a command, an option, a
+    value, a recipe key. Empty where nothing is. Paths need not be there."""
+    words = shlex.split(line, comments=True)
+    command: click.Command = cli
+    context = click.Context(command, info_name="edgegossip")
+    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+        inner = command.get_command(context, words[0])
+        if inner is None and command is not cli:  # a word for the command's default, such as a run folder
+            return ""
+        if inner is None:
+            return f"command {words[0]}"
+        command, words = inner, words[1:]
+        context = click.Context(command, info_name=context.info_name, parent=context)
+    if "-h" in words or "--help" in words or isinstance(command, click.Group):
+        return ""
+    is_whole = words[-1:] != ["..."]
+    try:
+        context = command.make_context(command.name, words if is_whole else words[:-1], resilient_parsing=not is_whole)
+        named = str(context.params.get("recipe"))
+        known = named if named in recipe.names() else "quickstart-gossip"
+        if any("--set" in param.opts for param in command.params):
+            chosen = recipe.load(known, context.params.get("settings") or ())
+            if "sweeps" in context.params:
+                file = context.params["sweep_file"]
+                plan = read_file(file) if file and not file.endswith(".toml") else Plan()
+                make_cases(chosen, plan, product(map(parse_sweep, context.params["sweeps"])))
+    except (click.UsageError, EdgegossipError) as error:
+        return str(error)
+    return ""
 
 
-@pytest.fixture
-def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], dict[str, Any]]:
-    """Runs a script as `python FILE` does, in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["train.py", "--rounds", "8"])
+def call(line: str, is_slow: bool) -> None:
+    """Run a command of edgegossip here, if it is one of those that end at once; `run` only where
+    that may be slow, and else, as runs that a reader is to kill, with `--dry-run`."""
+    words = shlex.split(line, comments=True)
+    if words[0] == "run" and "--resume" not in words:
+        is_killed = "run.rounds=3000" in words
+        if not words[1].startswith("quickstart") and (not is_slow or words[1] != "train.py"):
+            return  # there is no --dry-run of scripts, and others want data
+        words[1:1] = ["--dry-run"] if is_killed or not is_slow else []
+    elif not AT_ONCE.match(line):
+        return
+    if "--tell" in words:  # nobody listens
+        at = words.index("--tell")
+        del words[at : at + 2]
+    if words[0] == "report" and not is_slow:
+        words.append("--no-plots")
+    if any("*" in word and not glob.glob(word) for word in words):  # folders fetched from boards
+        return
+    words = [one for word in words for one in sorted(glob.glob(word)) or [word]]
+    done = CliRunner().invoke(cli, words)
+    assert done.exit_code == 0, f"edgegossip {line}: {done.output}{done.exception or ''}"
 
-    def run(source: str) -> dict[str, Any]:
-        names: dict[str, Any] = {"__name__": "__main__"}
-        exec(compile(source, "train.py", "exec"), names)
-        return names
 
+def read(block: Block, folder: Path) -> None:
+    """TOML is a recipe; a fleet's profile where it names boards; a study's sweep where it names
+    cases."""
+    if block.language == "json":
+        for line in block.code.splitlines():
+            json.loads(line)
+        return
+    document = tomllib.loads(block.code)
+    file = folder / "file.toml"
+    file.write_text(block.code)
+    reader = load_fleet if "boards" in document else read_file if "case" in document else recipe.load
+    for name, _ in document.get("boards", ()):
+        if name.endswith(".toml"):  # a board of the reader's
+            shutil.copy(ROOT / "devices/raspberry-pi-4.toml", folder / name)
+    reader(str(file))
+
+
+def play(page: Path, folder: Path, is_slow: bool) -> dict[str, Any]:
+    """Run all blocks of a page, and return what its Python made."""
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for block in blocks(page.read_text()):
+        where = f"{page.name}, line {block.line}"
+        assert block.language in LANGUAGES, f"{where}: who runs {block.language}?"
+        if given := [*commands(block.notes.get("given", ""))]:
+            for line in given:
+                call(line, is_slow)
+        elif "given" in block.notes:
+            exec(compile(block.notes["given"], f"{where}, given", "exec"), names)
+        is_run = not block.notes.keys() & ({"not run"} if is_slow else {"not run", "slow"})
+        if block.language == "python":
+            code = compile("\n" * (block.line - 1) + block.code, str(page), "exec")
+            if is_run:
+                exec(code, names)
+                if "edgegossip.join(" in block.code:
+                    (folder / "train.py").write_text(block.code)
+        elif block.language in ("toml", "json"):
+            read(block, folder)
+        else:
+            for line in commands(typed(block)):
+                assert not (fault := unknown(line)), f"{where}: {line}: {fault}"
+                if is_run:
+                    call(line, is_slow)
+    return names
+
+
+PAGES = {
+    page.relative_to(ROOT).as_posix(): page
+    for page in CURRENT
+    if [*blocks(page.read_text())] and page.name not in ("reference.md", "python.md")
+}
+SLOW = [name for name, page in PAGES.items() if any("slow" in block.notes for block in blocks(page.read_text()))]
+TUTORIALS = [name for name in PAGES if "tutorials/" in name]
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a short run that has ended."""
+    folder = tmp_path_factory.mktemp("finished")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        edgegossip.run("quickstart-gossip", nodes=2, rounds=2)
+    [run] = (folder / "runs").iterdir()
     return run
 
 
-def test_the_script_of_the_readme_trains(alone: Callable[[str], dict[str, Any]]) -> None:
-    import torch
-
-    [script] = blocks((ROOT / "README.md").read_text(), "python")
-    assert len([line for line in script.splitlines() if line.strip()]) <= 14
-    names = alone(script.replace("state=[optimizer])", "state=[optimizer], rounds=60)"))
-    assert torch.allclose(names["model"].weight, torch.ones(1, 8), atol=0.2)
-
-
-def test_the_scripts_of_the_tutorial_train(alone: Callable[[str], dict[str, Any]]) -> None:
-    data, script, _ = blocks((ROOT / "docs/tutorials/own-model.md").read_text(), "python")
-    alone(data)
-    assert {path.stem for path in Path("data").iterdir()} == {*(f"board-{k}" for k in range(4)), "test"}
-    names = alone(script)
-    assert names["test"]()["accuracy"] > 0.8
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(click.Path, "convert", lambda self, value, *_: Path(value))
+    monkeypatch.setattr(sys, "argv", ["train.py"])
+    monkeypatch.setenv("EDGEGOSSIP_WIFI_PASSWORD", "of the garden")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
-def test_the_page_of_codecs_runs_from_top_to_bottom() -> None:
-    names: dict[str, Any] = {"__name__": "__main__"}
-    for number, block in enumerate(blocks((ROOT / "docs/codecs.md").read_text(), "python")):
-        cell(block, names, f"docs/codecs.md, block {number + 1}")
-    assert names["Mine"]().claims(None, None).unbiased
+def with_runs(page: Path, folder: Path, request: pytest.FixtureRequest) -> None:
+    """Put the runs that a page names where it has them."""
+    code = "".join(block.code for block in blocks(page.read_text()))
+    for run in re.findall(r"runs/(\d{8}-\d{6}-[\w-]+)", code.replace("runs/*-", "runs/20260102-030405-")):
+        shutil.copytree(request.getfixturevalue("finished"), folder / "runs" / run, dirs_exist_ok=True)
 
 
-# --- TOML and JSON -------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_runs_from_top_to_bottom(name: str, folder: Path, request: pytest.FixtureRequest) -> None:
+    with_runs(PAGES[name], folder, request)
+    names = play(PAGES[name], folder, is_slow=False)
+    if name == "README.md":
+        assert (names["loss"] < 20) and names["run"].round > 1
+    if name == "docs/tutorials/own-model.md":
+        assert names["test"]()["accuracy"] > 0.8
+    if name == "docs/codecs.md":
+        assert names["Mine"]().claims(None, None).unbiased
 
 
-@pytest.mark.parametrize("page", pages_with("toml"))
-def test_toml_blocks_load(page: Path, tmp_path: Path) -> None:
-    """As recipes; as a fleet's profile where they name boards; as a study's sweep where they name
-    cases."""
-    for block in blocks(page.read_text(), "toml"):
-        document = tomllib.loads(block)
-        file = tmp_path / "file.toml"
-        if "boards" in document:
-            document["boards"] = [
-                ["raspberry-pi-4", count] for _, count in document["boards"]
-            ]  # no file of the reader's
-            file.write_text(tomli_w.dumps(document))
-            load_fleet(str(file))
-        else:
-            file.write_text(block)
-            (read_file if "case" in document else recipe.load)(str(file))
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", sorted({*SLOW, *TUTORIALS}))
+def test_a_page_runs_with_all_that_it_trains(name: str, folder: Path, request: pytest.FixtureRequest) -> None:
+    with_runs(PAGES[name], folder, request)
+    play(PAGES[name], folder, is_slow=True)
 
 
-@pytest.mark.parametrize("page", pages_with("json"))
-def test_json_blocks_load(page: Path) -> None:
-    for block in blocks(page.read_text(), "json"):
-        for line in block.splitlines():
-            json.loads(line)
-
-
-# --- the shell -----------------------------------------------------------------------------------
-
-
-def scripts(text: str) -> Iterator[str]:
-    """Yield what a reader types into a shell: lines after "$ ", or blocks that begin with a
-    command."""
-    for block in blocks(text, "", "sh"):
-        if "\n$ " in f"\n{block}":
-            yield "\n".join(line[2:] for line in block.splitlines() if line.startswith("$ "))
-        elif SHELL.match(re.sub(r"^(#.*\n|\s)*", "", block)):
-            yield block
-
-
-@pytest.mark.parametrize("page", [pytest.param(page, id=name(page)) for page in PAGES if [*scripts(page.read_text())]])
-def test_shell_blocks_parse_and_name_files_that_are_there(page: Path) -> None:
+@pytest.mark.parametrize("name", PAGES)
+def test_scripts_parse_and_name_files_that_are_there(name: str) -> None:
     """A placeholder such as <folder> would redirect something."""
-    script = "\n".join(scripts(page.read_text()))
+    script = "\n".join(typed(block) for block in blocks(PAGES[name].read_text()))
     done = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, timeout=30)
     assert not done.returncode, done.stderr
     assert not re.findall(r"<[a-z]+>", script)
     targets = {*re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)}
     assert {*re.findall(r"^make ([a-z-]+)", script, re.MULTILINE)} <= targets
-    named = re.findall(r"\b(?:scripts|examples|locks|deploy)/[\w./-]+\.(?:py|txt|toml|service|sh)", script)
-    modules = [
-        f"{module.replace('.', '/')}.py" for module in re.findall(r"python -m ((?:tests|edgegossip)[\w.]+)", script)
-    ]
-    assert not [path for path in (*named, *modules) if not (ROOT / path).exists()]
+    paths = re.findall(r"\b(?:scripts|examples|locks|deploy)/[\w./-]+\.(?:py|txt|toml|service|sh)", script)
+    modules = re.findall(r"python -m ((?:tests|edgegossip)[\w.]+)", script)
+    paths += [f"{module.replace('.', '/')}.py" for module in modules]
+    assert not [path for path in paths if not (ROOT / path).exists()]
 
 
-@pytest.mark.parametrize("page", [pytest.param(page, id=name(page)) for page in PAGES])
+def test_all_code_is_fenced() -> None:
+    """What is only indented nobody would run."""
+    for page in CURRENT:
+        prose = re.sub(r"^( *)```.*?^ *```$|^<!--.*?-->", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+        assert not re.findall(r"\n\n    .*", prose), page
+
+
+@pytest.mark.parametrize("page", CURRENT, ids=lambda page: str(page.relative_to(ROOT)))
 def test_extras_that_are_to_be_installed_exist(page: Path) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    said = re.findall(
-        r"'(?:\.|edgegossip)\[([\w,]+)\]'", re.sub(r"```python.*?```", "", page.read_text(), flags=re.DOTALL)
-    )
+    text = re.sub(r"```python.*?```", "", page.read_text(), flags=re.DOTALL)
+    said = re.findall(r"'(?:\.|edgegossip)\[([\w,]+)\]'", text)
     assert {extra for one in said for extra in one.split(",")} <= {*project["optional-dependencies"]}
+
+
+# --- that the check can fail ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("page", "fault"),
+    [
+        ("```python\nimport edgegossip\nedgegossip.rum()\n```\n", "rum"),
+        ("```\nedgegossip runn quickstart-gossip\n```\n", "command runn"),
+        ("```\nedgegossip runs && edgegossip run x --bords 3\n```\n", "--bords"),
+        ("```\n$ edgegossip node x --set run.nods=3\n```\n", "run.nods"),
+        ("```\nedgegossip run x --boards \\\n    four\n```\n", "four"),
+        ("```\nedgegossip study quickstart-gossip --sweep codec.nam=fp32\n```\n", "codec.nam"),
+        ("```\nedgegossip topology file --params path=nowhere.txt\n```\n", "nowhere.txt"),
+        ("```toml\n[data]\nnam = 'csv'\n```\n", "data.nam"),
+        ("```yaml\na: 1\n```\n", "yaml"),
+        ("<!-- not run: why -->\n\nProse.\n\n```\nmake\n```\n", "no block after it"),
+    ],
+)
+def test_the_check_finds_what_is_not_there(page: str, fault: str, folder: Path) -> None:
+    file = folder / "page.md"
+    file.write_text(page)
+    with pytest.raises((AssertionError, AttributeError, EdgegossipError), match=re.escape(fault)):
+        play(file, folder, is_slow=False)
+
+
+def test_comments_belong_to_the_block_after_them() -> None:
+    text = "<!-- given:\na = 1\n-->\n<!-- slow: it trains -->\n\n```python\nb = a\n```\n\n  ```\n  $ ls\n  out\n  ```\n"
+    first, second = blocks(text)
+    assert first.line == 7 and first.notes == {"given": "a = 1\n", "slow": "it trains "}
+    assert not second.notes and second.code == "$ ls\nout\n" and typed(second) == "ls"

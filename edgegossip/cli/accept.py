@@ -68,12 +68,12 @@ def accept(options: Accept) -> int:
     from edgegossip.fleet.link_test import parse_address
     from edgegossip.lab.accept.machine import Machine
     from edgegossip.lab.accept.page import page
-    from edgegossip.lab.accept.run import Asked, measured_profile
+    from edgegossip.lab.accept.run import Options, measured_profile
     from edgegossip.lab.accept.run import accept as measure
     from edgegossip.lab.scale.devices import to_toml
 
     folder = options.output.absolute().parent
-    asked = Asked(
+    wanted = Options(
         recipe=recipes.load(options.recipe, options.settings),
         profile=options.profile,
         peer=None if options.peer is None else parse_address(options.peer),
@@ -81,7 +81,7 @@ def accept(options: Accept) -> int:
         emulated=options.emulated,
         isa=os.environ.get("EDGEGOSSIP_ISA"),
     )
-    report = measure(Machine(folder=folder), asked, lambda text: click.echo(f"measuring: {text}", err=True))
+    report = measure(Machine(folder=folder), wanted, lambda text: click.echo(f"measuring: {text}", err=True))
     write_json(options.output, report)
     write_atomic(options.output.with_suffix(".html"), page(report).encode())
     profile = measured_profile(report, options.output.stem)

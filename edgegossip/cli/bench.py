@@ -246,7 +246,7 @@ class Profiling:
 @command(Profiling, bench)
 def profiling(options: Profiling) -> int:
     """Measure the CPU time that profiling costs a board: the same rounds with it and without it,
-    turn and turn about.
+    alternating.
 
     \b
     Examples:

@@ -79,6 +79,7 @@ def topology(options: Topology) -> None:
     """
     from edgegossip.gossip import topologies
     from edgegossip.gossip.topologies import gap_table, summarise, table
+    from edgegossip.node.spec import default_members
 
     name, params = options.name, dict(parse_params(options.settings))
     if name is None and params:
@@ -88,7 +89,11 @@ def topology(options: Topology) -> None:
             raise ConfigError("topology 'file' needs the parameter 'path'")
         params["text"], params["source"] = text_of(str(params.pop("path")), "topology file")
     names = [name] if name is not None else [known for known in topologies.names() if known != "file"]
-    found = [summarise(topologies.get(one, n, **params)) for one in names for n in options.sizes or SIZES]
+    found = [
+        summarise(topologies.get(one, n, **params, **({"members": default_members(n)} if one == "file" else {})))
+        for one in names
+        for n in options.sizes or SIZES
+    ]
     if options.as_json:
         click.echo(json.dumps({"topologies": [asdict(one) for one in found]}))
     else:

@@ -48,7 +48,7 @@ def test_parameters_and_json(command: Command, tmp_path: Path) -> None:
     (row,) = json.loads(out)["topologies"]
     assert row["period"] == 4 and row["directed"] and row["most_messages"] == 1 and row["spectral_gap"] == 1.0
     path = tmp_path / "my.topology"
-    path.write_text("directed\n0 1\n1 2\n2 0\n")
+    path.write_text("directed\n0 1\n1 board-2  # by index or by name\nboard-2 0\n")
     code, out, _ = command("topology", "file", "--nodes", "3", "--params", f"path={path}", "--json")
     assert code == 0 and json.loads(out)["topologies"][0]["spectral_gap"] == pytest.approx(0.5)
 

@@ -1,4 +1,4 @@
-"""A report as one HTML file that needs no other one, no script, and asks nobody for anything."""
+"""A report as one HTML file without scripts and network requests."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ Note = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Options:
     """Is what is to be done: on which sections, beside which profile, with which peer; `emulated`
     says of a machine that it is, where it does not give itself away."""
 
@@ -62,25 +62,25 @@ def _is_fleet_file(name: str) -> bool:
         return False  # `load_device` says what is wrong with it
 
 
-def accept(machine: Machine, asked: Asked, note: Note = lambda text: None) -> dict[str, Any]:
+def accept(machine: Machine, options: Options, note: Note = lambda text: None) -> dict[str, Any]:
     """Probe a machine, and return its report. A section that fails is a finding, and so is one for
     which ten minutes were not enough; the others go on. Raises ConfigError for an unknown
     profile."""
-    predicted = None if asked.profile is None else prediction_of(asked.profile)
+    predicted = None if options.profile is None else prediction_of(options.profile)
     start = machine.clock()
     known = probes.facts(machine)
-    kind = "emulated" if asked.emulated else machine.kind()
+    kind = "emulated" if options.emulated else machine.kind()
     measured: list[DeviceProfile] = []
 
     def rates() -> probes.Section:
-        measured.append(calibrate("measured", asked.recipe, None, note, codecs.names(), _CODEC_S))
+        measured.append(calibrate("measured", options.recipe, None, note, codecs.names(), _CODEC_S))
         return asdict(measured[0])
 
     def sensors() -> probes.Section:
         return {**probes.sensors(machine), "needed": kind == "board"}
 
     work: dict[str, Callable[[], probes.Section]] = {
-        "isa": lambda: probes.instruction_sets(machine, asked.isa),
+        "isa": lambda: probes.instruction_sets(machine, options.isa),
         "facts": lambda: probes.facts_section(known),
         "sensors": sensors,
         "bits": probes.right_bits,
@@ -91,12 +91,12 @@ def accept(machine: Machine, asked: Asked, note: Note = lambda text: None) -> di
         "load": lambda: probes.load(machine, probes.cores()),
         "rates": rates,
     }
-    if (peer := asked.peer) is not None:
+    if (peer := options.peer) is not None:
         work["link"] = lambda: probes.link(machine, *peer)
     sections: dict[str, probes.Section] = {}
     found: list[Finding] = []
     for name, probe in work.items():
-        if asked.only and name not in asked.only:
+        if options.only and name not in options.only:
             continue
         if machine.clock() - start > BUDGET_S:
             found.append(Finding("warning", name, f"{name} was left out: ten minutes were over; run --only {name}"))
@@ -106,7 +106,7 @@ def accept(machine: Machine, asked: Asked, note: Note = lambda text: None) -> di
             sections[name] = probe()
         except (EdgegossipError, OSError, ValueError, ArithmeticError, RuntimeError, MemoryError) as error:
             found.append(Finding("bad", name, f"{name} could not be measured: {type(error).__name__}: {error}"))
-    if not asked.only or "facts" in asked.only:
+    if not options.only or "facts" in options.only:
         found += examine(known)
     found = ordered([*found, *judge(sections, measured[0] if measured else None, predicted)])
     environs = environment()
@@ -115,7 +115,7 @@ def accept(machine: Machine, asked: Asked, note: Note = lambda text: None) -> di
         "made": datetime.fromtimestamp(known.unix_s, UTC).isoformat(timespec="seconds"),
         "kind": kind,
         "board": known.board or environs["cpu"] or known.machine,
-        "profile": asked.profile,
+        "profile": options.profile,
         "seconds": round(machine.clock() - start, 1),
         "software": {key: environs[key] for key in ("python", "system", "commit", "dirty", "packages")},
         "sections": sections,
@@ -130,4 +130,8 @@ def accept(machine: Machine, asked: Asked, note: Note = lambda text: None) -> di
 def measured_profile(document: Mapping[str, Any], name: str) -> DeviceProfile | None:
     """Return the profile that a report measured; None where it left that out."""
     values = document["sections"].get("rates")
-    return None if values is None else DeviceProfile(**{**values, "name": name})
+    return (
+        None
+        if values is None
+        else DeviceProfile(**{**values, "name": name, "power_sensors": tuple(values["power_sensors"])})
+    )

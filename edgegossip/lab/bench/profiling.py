@@ -1,4 +1,4 @@
-"""What profiling costs a board: rounds with it and without it, turn and turn about in one process.
+"""What profiling costs a board: rounds with it and without it, alternating in one process.
 
 A round is what a gossip board does between two exchanges, without the network: a local update of
 the recipe's model, its encoding, and the decoding of two neighbours' messages. With profiling, the

@@ -386,7 +386,7 @@ class EventDelegate:
             self._log(f"member-{kind}", text, peer)
         elif self._troubles.worth(("too much", member), now_s, member):
             what = "moves or is restarted" if limit else "comes and goes"
-            self._log("notice", f"{peer} {what}, by its own or others' word, too often: not every time is told", peer)
+            self._log("notice", f"{peer} {what} too often: some of these lines are left out for a while", peer)
 
     def _what_was_said_of_us(self, by: int, was: Entry) -> str:
         if not was.accusers:
