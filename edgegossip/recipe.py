@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import math
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -405,6 +406,18 @@ class CheckpointSection:
         low=0.0,
         high=3600.0,
     )
+    gb_a_day: float = option(
+        0.0,
+        "a board writes at most so many GB of checkpoints a day, because cards wear; 0: no bound",
+        low=0.0,
+        high=1e6,
+        later=True,
+    )
+
+    @property
+    def daily_bytes(self) -> float:
+        """Bytes that checkpoints of one board may take in a day."""
+        return self.gb_a_day * 1e9 or math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,18 +426,22 @@ class GuardSection:
 
     least: float = option(
         1.0,
-        "the least share of a round's work that a board does while it is hot, throttled or on a low battery; "
-        "1: it does all of it, and only says when memory or battery run low",
+        "a board that is hot, throttled or on a low battery takes down to this share of a round's steps, then computes "
+        "down to this share of the time; 1: it goes on, and only says when memory or battery run low",
         low=0.05,
         high=1.0,
         later=True,
     )
     temperature_c: float = option(
-        75.0, "from here on it does less, and guard.least of it 5 degrees above", low=20.0, high=150.0, later=True
+        75.0,
+        "from here on it takes fewer steps; 5 degrees above guard.least of them, and from there on it rests",
+        low=20.0,
+        high=150.0,
+        later=True,
     )
     battery_percent: float = option(
         20.0,
-        "on battery, with less charge than this, it does less, and guard.least of it at a quarter; 0: never",
+        "on battery, with less charge than this, likewise; at a quarter of it guard.least of the steps; 0: never",
         low=0.0,
         high=100.0,
         later=True,

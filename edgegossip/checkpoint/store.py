@@ -107,16 +107,16 @@ class Store:
             raise DataError(unread)
         return None
 
-    def save(self, value: Any, **meta: Any) -> None:
-        """Make `value` durable. `meta`: how far it is, such as its round. A full disk is given a
-        second try without the older checkpoints. Raises OSError with what was there before
-        untouched, UsageError on a value that cannot be kept."""
+    def save(self, value: Any, **meta: Any) -> int:
+        """Make `value` durable, and return its bytes on the disk. `meta`: how far it is, such as
+        its round. A full disk is given a second try without the older checkpoints. Raises OSError
+        with what was there before untouched, UsageError on a value that cannot be kept."""
         try:
-            self._save(value, meta)
+            return self._save(value, meta)
         except OSError as error:
             if error.errno not in _FULL or not self.make_room():
                 raise
-            self._save(value, meta)
+            return self._save(value, meta)
 
     def make_room(self) -> bool:
         """Remove all but the newest; return whether there were others."""
@@ -166,7 +166,7 @@ class Store:
             if _PART.fullmatch(name):
                 self._remove(f"{self.folder}/{name}")
 
-    def _save(self, value: Any, meta: Mapping[str, Any]) -> None:
+    def _save(self, value: Any, meta: Mapping[str, Any]) -> int:
         contents = pieces({**meta, **self._identity}, value, self._classes)
         first = next(contents)  # what cannot be kept is refused before anything is touched
         self._files.make_folder(self.folder)
@@ -176,7 +176,7 @@ class Store:
         number = self._next
         part = f"{self.folder}/.{number:010d}.part"
         try:
-            self._write(part, first, contents)
+            size = self._write(part, first, contents)
             self._files.rename(part, self._path(number))
         except BaseException:
             self._remove(part)
@@ -185,15 +185,18 @@ class Store:
         self._files.sync_folder(self.folder)
         self._good.insert(0, number)
         self._prune(self._keep)
+        return size
 
-    def _write(self, part: str, first: bytes | memoryview, rest: Iterable[bytes | memoryview]) -> None:
-        file = self._files.create(part)
+    def _write(self, part: str, first: bytes | memoryview, rest: Iterable[bytes | memoryview]) -> int:
+        file, size = self._files.create(part), 0
         try:
             for piece in _coalesced(chain((first,), rest)):
                 self._files.write(file, piece)
+                size += memoryview(piece).nbytes
             self._files.sync(file)
         finally:
             self._files.close(file)
+        return size
 
     def _prune(self, keep: int) -> bool:
         """Keep so many: those known to be whole before those that nobody has read, newest first.

@@ -7,7 +7,9 @@ progress and at most one that was finished; where rounds are shorter than `slack
 than the rounds, `ready` before a round is called finished (and an offer, of those before it) waits
 until what was offered is durable, for PATIENCE_S at most. Short rounds are not written one by one:
 a write begins PACE_S after the one before it, or a quarter of the slack if that is less, so 40
-rounds a second are 4 files a second. A disk that is full, broken or hangs is said once, then every
+rounds a second are 4 files a second. With a bound on the bytes of a day, for cards that wear, a
+write also leaves time for what it took of them, and that time may be lost, too; what is offered
+last is written whatever it takes. A disk that is full, broken or hangs is said once, then every
 WARN_S at most, and holds nobody: the training goes on without.
 """
 
@@ -28,6 +30,7 @@ WARN_S = 600.0  # between two warnings of a disk that fails
 RETRY_S, MOST_RETRY_S = 5.0, 300.0  # between two tries on such a disk: twice as long each time
 PATIENCE_S = 30.0  # for a disk that does not answer
 ANNOUNCE_S = 5.0
+DAY_S = 86_400.0
 PACE_S = 0.25  # from the beginning of a write to that of the next, where rounds are shorter
 
 Say = Callable[[str, str], None]  # (event, sentence)
@@ -45,7 +48,7 @@ class Writer:
 
     `say(event, sentence)` hears of what goes wrong; it is called on either thread and must not
     raise. `slack_s`: so many seconds of finished rounds may be lost; `patience_s`: for a disk that
-    does not answer.
+    does not answer; `daily_bytes`: at most so many are written in a day, beside one checkpoint.
     """
 
     def __init__(
@@ -54,10 +57,11 @@ class Writer:
         say: Say,
         slack_s: float = 1.0,
         patience_s: float = PATIENCE_S,
+        daily_bytes: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store, self._say, self._slack_s, self._patience_s = store, say, slack_s, patience_s
-        self._clock = clock
+        self._clock, self._daily_bytes = clock, daily_bytes
         self._condition = threading.Condition()
         self._waiting: _Offer | None = None  # the newest that nobody writes yet
         self._writing: _Offer | None = None
@@ -65,6 +69,7 @@ class Writer:
         self._closing = self._hangs = self._broken = False
         self._flushing = 0  # calls of `flush` that wait
         self._next_write_s = -math.inf  # not before, for the sake of short rounds
+        self._spent_until_s = -math.inf  # nor before that, for the sake of the bytes of a day
         self._thread: threading.Thread | None = None
         self._failures, self._retry_at_s, self._retry_s, self._warned_s = 0, 0.0, RETRY_S, -WARN_S
         self._durable: int | None = None
@@ -133,7 +138,7 @@ class Writer:
         announce_s = began_s + ANNOUNCE_S
         while not self._hangs and self._pending and self._pending[0][0] != but:
             now = self._clock()
-            overdue_s = self._pending[0][1] + self._slack_s
+            overdue_s = max(self._pending[0][1], self._spent_until_s) + self._slack_s
             if now < overdue_s:
                 return
             if now >= began_s + self._patience_s:
@@ -150,7 +155,7 @@ class Writer:
     def _work(self) -> None:
         while (offer := self._next()) is not None:
             try:
-                self._store.save(offer.value, round=offer.round, **offer.meta)
+                size = self._store.save(offer.value, round=offer.round, **offer.meta)
             except OSError as error:
                 self._ended(offer, error.strerror or str(error))
             except EdgegossipError as error:  # a state that no table knows, or a folder that is another's: so it stays
@@ -164,7 +169,7 @@ class Writer:
                 self._broken = True
                 self._ended(offer, f"{type(error).__name__}: {error}")
             else:
-                self._ended(offer, None)
+                self._ended(offer, None, size)
             del offer
 
     def _next(self) -> _Offer | None:
@@ -180,11 +185,14 @@ class Writer:
     def _pause_s(self) -> float:
         """Return how long the next write may wait for a newer state; 0 when somebody waits for
         it."""
-        return 0.0 if self._closing or self._flushing else self._next_write_s - self._clock()
+        until_s = max(self._next_write_s, self._spent_until_s)
+        return 0.0 if self._closing or self._flushing else until_s - self._clock()
 
-    def _ended(self, offer: _Offer, fault: str | None) -> None:
+    def _ended(self, offer: _Offer, fault: str | None, size: int = 0) -> None:
         with self._condition:
             self._writing = None
+            if pause_s := size / self._daily_bytes * DAY_S:
+                self._spent_until_s = self._clock() + pause_s
             while self._pending and self._pending[0][0] <= offer.round:
                 self._pending.popleft()
             if fault is None:

@@ -49,7 +49,7 @@ class _Checkpointer:
     ) -> None:
         self._name, self._sink, self._every = name, sink, section.every
         self._store = Store(folder, identity, keep=section.keep)
-        self._writer = Writer(self._store, self._say, section.slack_s)
+        self._writer = Writer(self._store, self._say, section.slack_s, daily_bytes=section.daily_bytes)
 
     def close(self, *, over: bool) -> None:
         """Write what was offered last. `over`: nobody will go on from here, so nothing is left."""

@@ -1,25 +1,25 @@
-"""Spares a small board before its kernel does: hot, throttled or on a low battery it does less of
-each round's work, and with little memory left it says so before the machine swaps.
+"""Spares a small board before its kernel does: hot, throttled or on a low battery it takes fewer of
+each round's steps and then rests, and with little memory left it says so before the machine swaps.
 
-`Guard` is the policy, pure: readings of sensors and the time go in, a share of the work comes out.
-`GuardedWorkload` puts it around what a board trains.
+`Guard` is the policy, pure: readings of sensors and the time go in, shares of steps and of time
+come out. `GuardedWorkload` puts it around what a board trains.
 
-*How hard pressed.* Each reading has a pressure: 0 where [guard] of the recipe has its key, 1 where
-the board is to do `guard.least` of its work, BAND_C above a temperature and at a quarter of a
-charge. A processor that is throttled right now adds to the pressure, 1 in ONSET_S: its kernel was
-quicker. The highest counts, cut to 0..1, and the share is 1 - (1 - least) * pressure.
+*How hard pressed.* Each reading has a pressure: 0 where [guard] of the recipe has its key, 1 at
+BAND_C above a temperature and at a quarter of a charge, and so on. A processor that is throttled
+right now adds to the pressure, 1 in ONSET_S, up to 1: its kernel was quicker. The highest counts.
+
+*Steps first, rest last.* Up to a pressure of 1 the share of a round's steps falls to `guard.least`.
+A board that has fewer of them waits for the others, and cools meanwhile; nobody waits for it as
+they would once its clock is held down. Where all are hot nobody waits: their kernels then hold the
+clocks down, which takes less power for the same work than resting at full clock does. Only where
+that is not enough, from a pressure of 1 to 2, the board rests, until it computes `guard.least` of
+the time. A workload whose steps are not the guard's to leave out (a script's) has the rest alone.
 
 *Hysteresis.* Pressure goes up at once. It goes down only once the readings are SLACK below it, and
-no faster than 1 in RECOVERY_S: a share that has fallen because of its own effect on the temperature
-does not come back with it. This is the play operator (Visintin, "Differential models of
-hysteresis", 1994, section III.2) with a bounded rate; both are monotone in the readings, so a board
-that was hotter all the time never does more. What is said goes by CALM_S besides.
-
-*A share of the work* is that of the time: a board that takes `share` of its steps then rests, so
-that it computes for `share` of what the update takes. Fewer steps alone would not cool boards that
-are all hot: their rounds would be as much shorter. With the rest a round of theirs takes what it
-took before, and nobody waits for them. Where steps cannot be left out (one a round, or a script's)
-the round is longer.
+no faster than 1 in RECOVERY_S: what has fallen because of its own effect on the temperature does
+not come back with it. This is the play operator (Visintin, "Differential models of hysteresis",
+1994, section III.2) with a bounded rate; both are monotone in the readings, so a board that was
+hotter all the time never does more. What is said goes by CALM_S besides.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ from edgegossip.types import LocalUpdate, Metrics, NodeId, Round, Vec
 
 BAND_C = 5.0  # above guard.temperature_c
 SLACK = 0.6  # of a pressure: 3 degrees
+MOST = 2.0
 ONSET_S, RECOVERY_S, CALM_S = 60.0, 300.0, 60.0
 ENOUGH = 2.0  # times guard.memory_mb: a board that has as much again is not short of it any more
 MB, SHORT = 1_000_000, "short of memory"
@@ -81,7 +82,7 @@ class Guard:
     Example:
         guard = Guard(GuardSection(least=0.25))
         guard.take({"sys/temperature_c": 77.5}, now_s=0.0)  # [Strain("heat", 77.5)]
-        guard.share  # 0.625
+        guard.steps, guard.pace  # 0.625, 1.0
     """
 
     def __init__(self, section: GuardSection) -> None:
@@ -91,9 +92,14 @@ class Guard:
         self._work, self._memory = _Track(), _Track()
 
     @property
-    def share(self) -> float:
-        """The share of its work that the board should do, in [guard.least, 1]."""
-        return 1.0 - (1.0 - self._section.least) * self._pressure
+    def steps(self) -> float:
+        """The share of a round's steps that the board should take, in [guard.least, 1]."""
+        return 1.0 - (1.0 - self._section.least) * min(1.0, self._pressure)
+
+    @property
+    def pace(self) -> float:
+        """The share of the time in which it should compute, in [guard.least, 1]."""
+        return 1.0 - (1.0 - self._section.least) * max(0.0, self._pressure - 1.0)
 
     @property
     def short_of_memory(self) -> bool:
@@ -110,18 +116,18 @@ class Guard:
         pressure, value = pressures.get(cause, (-math.inf, math.nan))
         before = self._pressure
         released = max(pressure + SLACK, before - passed_s / RECOVERY_S)
-        self._pressure = min(1.0, max(0.0, pressure, min(before, released)))
+        self._pressure = min(MOST, max(0.0, pressure, min(before, released)))
         news = self._work.take(cause, value, pressed=self._pressure > 0.0, now_s=now_s)
         return news + self._take_memory(readings.get("sys/available_bytes"), now_s)
 
     def _pressures(self, readings: Mapping[str, float], passed_s: float) -> dict[str, tuple[float, float]]:
-        """Each cause's pressure, not cut to 0..1, and the reading that it is of."""
+        """Each cause's pressure, not cut to 0..MOST, and the reading that it is of."""
         section, found = self._section, {}
         degrees, percent = readings.get("sys/temperature_c"), readings.get("sys/battery_percent")
         if self._acts and degrees is not None:
             found["heat"] = ((degrees - section.temperature_c) / BAND_C, degrees)
         if self._acts and readings.get("sys/throttled"):
-            found["throttled"] = (self._pressure + passed_s / ONSET_S, 1.0)
+            found["throttled"] = (min(1.0, self._pressure + passed_s / ONSET_S), 1.0)
         if percent is not None and readings.get("sys/on_battery") and section.battery_percent:
             found["battery"] = ((section.battery_percent - percent) / (0.75 * section.battery_percent), percent)
         return found
@@ -171,19 +177,21 @@ class GuardedWorkload(Workload):
         guard = self._guard
         for strain in guard.take(self._readings(), self._now()):
             self._say(strain)
-        share, given = guard.share, (x, round) if correction is None else (x, round, correction)
-        self._workload.pace(share, spare_memory=guard.short_of_memory)
+        given = (x, round) if correction is None else (x, round, correction)
+        taken, pace = self._workload.pace(guard.steps, spare_memory=guard.short_of_memory), guard.pace
         began_s = self._now()
         local = self._workload.local_update(*given)
-        if share == 1.0:
+        if taken * pace == 1.0:
             return local
-        computed_s = self._now()
-        self._rest((computed_s - began_s) * (1.0 - share) / share)
-        return replace(local, rested_s=self._now() - computed_s, metrics={**local.metrics, "share": share})
+        computed_s = self._now() - began_s
+        if pace < 1.0:
+            self._rest(computed_s * (1.0 - pace) / pace)
+        rested_s = self._now() - began_s - computed_s
+        return replace(local, rested_s=rested_s, metrics={**local.metrics, "share": taken * pace})
 
     @override
-    def pace(self, share: float, *, spare_memory: bool = False) -> None:
-        self._workload.pace(share, spare_memory=spare_memory)
+    def pace(self, share: float, *, spare_memory: bool = False) -> float:
+        return self._workload.pace(share, spare_memory=spare_memory)
 
     @override
     def initial(self, seed: int) -> Vec:

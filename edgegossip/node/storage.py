@@ -66,7 +66,7 @@ class Checkpointer:
             "run": spec.run_id,
         }
         self._store = Store(folder, identity, keep=section.keep)
-        self._writer = Writer(self._store, self._say, section.slack_s)
+        self._writer = Writer(self._store, self._say, section.slack_s, daily_bytes=section.daily_bytes)
 
     def load(self, algorithm: GossipAlgorithm[Any]) -> Restored | None:
         """Return the state to go on from, with the workload's own put back; None when there is

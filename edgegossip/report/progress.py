@@ -42,6 +42,7 @@ ALARMS = frozenset(
         "checkpoint-failed",
         "checkpoint-skipped",
         "records-lost",
+        "strained",
     }
 )
 _ROUTINE = frozenset({"stragglers", "late"})  # may come every round: said at most every ROUTINE_S

@@ -453,11 +453,12 @@ def ends_and_returns_alternate(run: Run) -> Broken:
 
 
 def outages_end_once(run: Run) -> Broken:
-    """What comes back was away: peers, checkpoints, boards in quarantine."""
+    """What comes back was away: peers, checkpoints, boards in quarantine or under strain."""
     pairs = {
         "peer-up": ("peer-down", "peer-left"),
         "readmitted": ("quarantine",),
         "checkpoint-back": ("checkpoint-failed",),
+        "relieved": ("strained",),
     }
     for node in run.nodes.values():
         seen: Counter[tuple[str, Any]] = Counter()

@@ -146,7 +146,7 @@ class TorchWorkload(Workload):
         self.loader: DataLoader = make_loader(data, recipe, node_index, share)
         self._normalise = Normalize.of(data.about)  # with data of its own, perhaps by a board's own statistics
         self._stages_ns = [0] * len(STAGES)
-        self._share, self._in_parts = 1.0, settings.memory == "low"  # see `pace`
+        self._steps, self._in_parts = settings.local_steps, settings.memory == "low"  # see `pace`
         self._seen = 0  # examples in this round
         self._add: Callable[[], None] | None = None  # what is added to each step's gradient in it
 
@@ -211,10 +211,12 @@ class TorchWorkload(Workload):
         return vector_of(self._recipe, build(self._recipe, self._about, seed)).read()
 
     @override
-    def pace(self, share: float, *, spare_memory: bool = False) -> None:
-        self._share = share
+    def pace(self, share: float, *, spare_memory: bool = False) -> float:
+        steps = self._recipe.training.local_steps
+        self._steps = max(1, int(share * steps + 0.5))
         spares = spare_memory and layer_over_batch(self._shared.vector.module) is None
         self._in_parts = spares or self._recipe.training.memory == "low"
+        return self._steps / steps
 
     @override
     def local_update(self, x: Vec, round: Round, correction: Vec | None = None) -> LocalUpdate:
@@ -236,9 +238,8 @@ class TorchWorkload(Workload):
             devices.seeded(self._shared.device, seed),
             devices.explain_errors(f"board {self._node}", self._shared.device),
         ):
-            taken = max(1, int(self._share * steps + 0.5))
-            losses = [self._step(round * steps + k) for k in range(taken)]
-        loss = sum(float(value) for value in losses) / taken  # here a GPU is waited for
+            losses = [self._step(round * steps + k) for k in range(self._steps)]
+        loss = sum(float(value) for value in losses) / self._steps  # here a GPU is waited for
         if not math.isfinite(loss):
             raise UsageError(
                 f"board {self._node}: the training loss became {loss} in round {round}, at learning rate {lr:g}; "
@@ -252,7 +253,7 @@ class TorchWorkload(Workload):
             lr=lr,
             loss=loss,
             examples=self._seen,
-            steps=taken,
+            steps=self._steps,
             stages_s={stage: ns / 1e9 for stage, ns in zip(STAGES, self._stages_ns, strict=True)},
             holds=self.loader.holds,
             corrected=correction is not None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,31 @@ def test_short_rounds_are_not_written_one_by_one() -> None:
         writer.offer(round, "more")
     assert writer.close(PATIENCE_S)
     assert kept(disk) == [1, 9]
+
+
+def test_a_day_takes_no_more_bytes_than_it_may_and_they_are_those_on_the_disk() -> None:
+    disk = FakeDisk()
+    store, writer = make(disk, slack_s=0.0, daily_bytes=10_000 * writers.DAY_S)  # in a second
+    began_s, round, value = time.monotonic(), 0, b"x" * 200
+    while time.monotonic() < began_s + 0.4:
+        round += 1
+        writer.offer(round, value)
+        writer.ready()
+    took_s = time.monotonic() - began_s
+    assert writer.close(PATIENCE_S)
+    sizes = [disk.open(f"{FOLDER}/{name}").size for name in sorted(disk.names(str(FOLDER)))]
+    assert store.save(value, round=1) == sizes[0] > 200
+    assert kept(disk)[-2] == round and len(sizes) >= 3
+    assert sum(sizes[:-2]) <= 10_000 * took_s
+
+
+def test_no_round_waits_for_bytes_that_are_spent_and_the_last_one_is_written() -> None:
+    disk = FakeDisk()
+    _, writer = make(disk, slack_s=0.0, daily_bytes=1.0)
+    for round in range(1, 10):
+        writer.offer(round, "more")
+        writer.ready()
+    assert writer.durable == 1 and writer.close(PATIENCE_S) and kept(disk) == [1, 9]
 
 
 def test_an_offer_waits_until_the_one_before_is_durable() -> None:

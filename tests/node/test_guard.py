@@ -40,19 +40,21 @@ def readings(look: tuple[float, float, bool, float, float]) -> dict[str, float]:
     return {HOT: degrees, "sys/throttled": float(throttled), **battery}
 
 
-def played(looks: Looks, section: GuardSection = ACTS) -> tuple[list[float], list[list[Any]]]:
-    """The share after each look, and what was said."""
-    guard, now_s, shares, said = Guard(section), 0.0, [], []
+def played(looks: Looks, section: GuardSection = ACTS) -> tuple[list[tuple[float, float]], list[list[Any]]]:
+    """The shares of steps and of time after each look, and what was said."""
+    guard, now_s, shares, said = Guard(section), 0.0, list[tuple[float, float]](), list[list[Any]]()
     for look in looks:
         now_s += look[0]
         said.append(guard.take(readings(look), now_s))
-        shares.append(guard.share)
+        shares.append((guard.steps, guard.pace))
     return shares, said
 
 
 @given(LOOKS)
-def test_a_share_lies_between_the_least_and_all(looks: Looks) -> None:
-    assert all(LEAST <= share <= 1.0 for share in played(looks)[0])
+def test_shares_lie_between_the_least_and_all_and_steps_go_before_rest(looks: Looks) -> None:
+    for steps, pace in played(looks)[0]:
+        assert LEAST <= steps <= 1.0 and LEAST <= pace <= 1.0
+        assert pace == 1.0 or steps == LEAST
 
 
 @given(LOOKS, st.floats(0.0, 50.0), st.floats(0.0, 50.0), st.booleans())
@@ -60,24 +62,25 @@ def test_a_board_that_is_worse_off_all_the_time_never_does_more(
     looks: Looks, hotter: float, emptier: float, throttled: bool
 ) -> None:
     worse = [(s, t + hotter, b or throttled, max(0.0, c - emptier), m) for s, t, b, c, m in looks]
-    assert all(one >= other for one, other in zip(played(looks)[0], played(worse)[0], strict=True))
+    for (steps, pace), (fewer, slower) in zip(played(looks)[0], played(worse)[0], strict=True):
+        assert steps >= fewer and pace >= slower
 
 
 @given(LOOKS)
 def test_a_share_that_fell_comes_back_no_faster_than_it_may(looks: Looks) -> None:
-    shares = [1.0, *played(looks)[0]]
+    shares = [2.0, *(steps + pace for steps, pace in played(looks)[0])]
     for (passed_s, *_), before, after in zip(looks, shares, shares[1:], strict=False):
         assert after <= before + (1.0 - LEAST) * passed_s / RECOVERY_S + 1e-9
 
 
-@given(st.floats(75.0, 80.0), st.lists(st.tuples(st.floats(0.0, 600.0), st.floats(0.0, 1.0)), max_size=30))
+@given(st.floats(75.0, 85.0), st.lists(st.tuples(st.floats(0.0, 600.0), st.floats(0.0, 1.0)), max_size=30))
 def test_a_temperature_that_wanders_by_less_than_the_slack_moves_nothing(
     peak: float, looks: list[tuple[float, float]]
 ) -> None:
     shares, _ = played([(0.0, peak, False, 100.0, 300.0)])
     wandering = [(s, peak - BAND_C * SLACK * (1 - 1e-6) * down, False, 100.0, 300.0) for s, down in looks]
     after, _ = played([(0.0, peak, False, 100.0, 300.0), *wandering])
-    assert after == pytest.approx([shares[0]] * len(after))
+    assert np.asarray(after) == pytest.approx(np.asarray([shares[0]] * len(after)))
 
 
 @given(LOOKS)
@@ -93,7 +96,7 @@ def test_strain_is_said_seldom_and_its_end_once(looks: Looks) -> None:
 @given(LOOKS)
 def test_a_guard_that_only_tells_leaves_all_work_alone(looks: Looks) -> None:
     shares, said = played(looks, GuardSection())
-    assert shares == [1.0] * len(looks)
+    assert shares == [(1.0, 1.0)] * len(looks)
     assert {strain.cause for one in said for strain in one} <= {"battery", "short of memory"}
 
 
@@ -102,36 +105,39 @@ def test_a_cool_board_does_all_of_it(degrees: list[float]) -> None:
     guard = Guard(ACTS)
     for k, one in enumerate(degrees):
         assert guard.take({HOT: one, "sys/throttled": 0.0, "sys/battery_percent": 3.0, "sys/on_battery": 0.0}, k) == []
-        assert guard.share == 1.0
+        assert guard.steps == guard.pace == 1.0
 
 
 def test_without_sensors_nothing_is_held_back() -> None:
     guard = Guard(ACTS)
-    assert guard.take({}, 0.0) == [] and guard.take({}, 1e6) == [] and guard.share == 1.0
+    assert guard.take({}, 0.0) == [] and guard.take({}, 1e6) == []
+    assert guard.steps == guard.pace == 1.0
 
 
 @pytest.mark.parametrize(
-    ("now", "share"),
+    ("now", "steps", "pace"),
     [
-        ({HOT: 77.5}, 0.625),
-        ({HOT: 80.0}, LEAST),
-        ({HOT: 99.0}, LEAST),
-        ({"sys/battery_percent": 12.5, "sys/on_battery": 1.0}, 0.625),
-        ({"sys/battery_percent": 5.0, "sys/on_battery": 1.0, HOT: 76.0}, LEAST),
+        ({HOT: 77.5}, 0.625, 1.0),
+        ({HOT: 80.0}, LEAST, 1.0),
+        ({HOT: 82.5}, LEAST, 0.625),
+        ({HOT: 99.0}, LEAST, LEAST),
+        ({"sys/battery_percent": 12.5, "sys/on_battery": 1.0}, 0.625, 1.0),
+        ({"sys/battery_percent": 5.0, "sys/on_battery": 1.0, HOT: 76.0}, LEAST, 1.0),
     ],
 )
-def test_the_share_of_a_reading(now: Mapping[str, float], share: float) -> None:
+def test_the_shares_of_a_reading(now: Mapping[str, float], steps: float, pace: float) -> None:
     guard = Guard(ACTS)
-    ((strain),) = guard.take(now, 0.0)
-    assert guard.share == pytest.approx(share) and not strain.over and strain.value in now.values()
+    (strain,) = guard.take(now, 0.0)
+    assert (guard.steps, guard.pace) == pytest.approx((steps, pace)) and not strain.over
+    assert strain.value in now.values()
 
 
-def test_a_throttled_processor_presses_harder_the_longer_it_is() -> None:
+def test_a_throttled_processor_takes_fewer_steps_the_longer_it_is_and_never_rests_for_that_alone() -> None:
     guard, shares = Guard(ACTS), []
-    for now_s in range(0, 91, 30):
+    for now_s in range(0, 121, 30):
         guard.take({"sys/throttled": 1.0}, float(now_s))
-        shares.append(guard.share)
-    assert shares == pytest.approx([1.0, 0.625, LEAST, LEAST])
+        shares.append(guard.steps)
+    assert shares == pytest.approx([1.0, 0.625, LEAST, LEAST, LEAST]) and guard.pace == 1.0
 
 
 def test_memory_that_ran_low_is_spared_until_there_is_twice_as_much() -> None:
@@ -139,7 +145,7 @@ def test_memory_that_ran_low_is_spared_until_there_is_twice_as_much() -> None:
     for now_s, free in ((0, 300), (1, 60), (200, 100), (400, 200), (430, 200), (470, 200)):
         guard.take({"sys/available_bytes": free * MB}, float(now_s))
         found.append(guard.short_of_memory)
-    assert found == [False, True, True, False, False, False] and guard.share == 1.0
+    assert found == [False, True, True, False, False, False] and guard.steps == guard.pace == 1.0
 
 
 class Clock:
@@ -158,17 +164,18 @@ class Steps(Quadratic):
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(np.ones(4, np.float32))
-        self.clock, self.share, self.spared = clock, 1.0, False
+        self.clock, self.share, self.spared, self.step_s = clock, 1.0, False, 1.0
 
-    def pace(self, share: float, *, spare_memory: bool = False) -> None:
+    def pace(self, share: float, *, spare_memory: bool = False) -> float:
         self.share, self.spared = share, spare_memory
+        return share
 
     def local_update(self, x: Any, round: int) -> LocalUpdate:
-        self.clock.now_s += 4 * self.share
+        self.clock.now_s += 4 * self.share * self.step_s
         return super().local_update(x, round)
 
 
-def test_a_held_back_round_takes_what_it_took_and_says_so() -> None:
+def test_a_hot_board_takes_fewer_steps_then_rests_and_says_so() -> None:
     clock, sink, now = Clock(), ListSink(), {HOT: 60.0}
     inner = Steps(clock)
     guarded = GuardedWorkload.of(inner, ACTS, "pi", lambda: now, sink)  # type: ignore[arg-type]
@@ -178,10 +185,12 @@ def test_a_held_back_round_takes_what_it_took_and_says_so() -> None:
     assert (cool.rested_s, dict(cool.metrics), clock.rests, clock.now_s) == (0.0, {}, [], 4.0)
     now[HOT] = 77.5
     hot = guarded.local_update(x, 1)
-    assert inner.share == 0.625 and clock.now_s == pytest.approx(8.0)
-    assert hot.rested_s == pytest.approx(1.5) and hot.metrics == {"share": 0.625}
+    assert (hot.rested_s, hot.metrics, clock.rests, clock.now_s) == (0.0, {"share": 0.625}, [], 6.5)
+    now[HOT] = 82.5
+    hotter = guarded.local_update(x, 2)
+    assert hotter.rested_s == pytest.approx(0.6) and hotter.metrics == {"share": 0.25 * 0.625}
     now.update({HOT: 40.0, "sys/available_bytes": 10.0 * MB})
-    for round in range(2, 150):
+    for round in range(3, 300):
         guarded.local_update(x, round)
     assert inner.share == 1.0 and inner.spared
     assert [(name, text) for _, name, text in sink.events] == [
@@ -195,7 +204,7 @@ def test_a_held_back_round_takes_what_it_took_and_says_so() -> None:
 def test_fewer_steps_are_the_first_of_the_round_and_counted(share: float, steps: int) -> None:
     few = training.build_workload(recipe(training={"local_steps": 8, "batch_size": 10}), 0)
     plain = training.build_workload(recipe(training={"local_steps": steps, "batch_size": 10}), 0)
-    few.pace(share)
+    assert few.pace(share) == steps / 8
     x = few.initial(3)
     update, expected = few.local_update(x, 0), plain.local_update(x, 0)
     assert (update.steps, update.examples) == (steps, 10 * steps)

@@ -37,7 +37,10 @@ MODULES = [
     "reset_raspberrypi", "xhci_pci", "dwc2", "phy_generic", "usb_storage", "uas", "virtio_pci",
     "virtio_mmio", "virtio_blk",
 ]  # fmt: skip
-UNITS = ("systemd-networkd", "systemd-networkd-wait-online", "systemd-resolved", "systemd-timesyncd", "ssh")
+UNITS = (
+    "systemd-networkd", "systemd-networkd-wait-online", "systemd-resolved", "systemd-timesyncd", "ssh",
+    "fstrim.timer",
+)  # fmt: skip
 # A board has no LVM, nobody at its keyboard, and a radio that another unit (wpa_supplicant@wlan0)
 # looks after.
 QUIET = ("e2scrub_all.timer", "e2scrub_reap.service", "wpa_supplicant.service")

@@ -28,8 +28,9 @@ from pathlib import Path
 from typing import Any
 
 from edgegossip.choices import did_you_mean
-from edgegossip.lab.study import attack, link
+from edgegossip.lab.study import attack, heat, link
 from edgegossip.lab.study.attack import Attack
+from edgegossip.lab.study.heat import HeatModel
 from edgegossip.lab.study.link import LinkModel
 from edgegossip.recipe import NetworkSection, Recipe, canonical_toml, parse_value, with_settings
 from edgegossip.types import ConfigError
@@ -60,6 +61,7 @@ class Case:
     name: str  # for tables; the same for all seeds
     attack: Attack | None = None  # boards that lie
     link: LinkModel | None = None  # None: messages take a moment
+    heat: HeatModel | None = None  # None: boards stay cool
 
     @property
     def seed(self) -> int:
@@ -70,12 +72,12 @@ class Case:
     def key(self) -> str:
         """Return 16 hex digits of all that decides the result; where the data lies, threads and
         addresses do not count."""
-        return _digest(self.recipe, self.attack, self.link)
+        return _digest(self.recipe, self.attack, self.link, self.heat)
 
     @property
     def group(self) -> str:
         """Return what is the same for the cases that differ in the seed only."""
-        return _digest(replace(self.recipe, run=replace(self.recipe.run, seed=0)), self.attack, self.link)
+        return _digest(replace(self.recipe, run=replace(self.recipe.run, seed=0)), self.attack, self.link, self.heat)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,13 +192,14 @@ def make_cases(base: Recipe, plan: Plan, sweeps: Iterable[Settings] = ({},), see
         for rank, seed in enumerate(seeds or variant.seeds or plan.seeds or (base.run.seed,)):
             try:
                 chosen = {**plan.common, **settings, "run.seed": seed}
-                around = (attack.PREFIX, link.PREFIX)
+                around = (attack.PREFIX, link.PREFIX, heat.PREFIX)
                 recipe = with_settings(base, {k: v for k, v in chosen.items() if not k.startswith(around)})
                 liars = Attack.of({k: v for k, v in chosen.items() if k.startswith(attack.PREFIX)}, recipe)
                 links = LinkModel.of({k: v for k, v in chosen.items() if k.startswith(link.PREFIX)})
+                hot = HeatModel.of({k: v for k, v in chosen.items() if k.startswith(heat.PREFIX)}, recipe)
             except ConfigError as error:
                 raise ConfigError(f"{error} (case {name})" if settings else str(error)) from None
-            ranked.append((rank, Case(settings, recipe, name, liars, links)))
+            ranked.append((rank, Case(settings, recipe, name, liars, links, hot)))
     for _, case in sorted(ranked, key=lambda pair: pair[0]):
         found.setdefault(case.key, case)
     if len(found) > MOST_CASES:

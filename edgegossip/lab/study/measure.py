@@ -64,7 +64,7 @@ class Recorder:
     that round.
 
     A node that was left behind and skips rounds stands in them with the model of the round it
-    comes to."""
+    comes to; one that is gone counts no more."""
 
     nodes: int
     evaluate_after: frozenset[Round]
@@ -76,6 +76,7 @@ class Recorder:
     distances: list[tuple[Round, float]] = field(default_factory=list)
     _models: dict[Round, dict[int, tuple[Vec, float]]] = field(default_factory=dict)
     _next: list[Round] = field(default_factory=list)  # per node, the first round not seen yet
+    _gone: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self._next = [0] * self.nodes
@@ -88,8 +89,17 @@ class Recorder:
             if r in self.evaluate_after or r in self.measure_after:
                 waiting = self._models.setdefault(r, {})
                 waiting[node] = (model, train_loss)
-                if len(waiting) == self.nodes:
-                    self._complete(r, list(self._models.pop(r).values()))
+                self._complete_where_all_came(r)
+
+    def gone(self, node: int) -> None:
+        """Take note that a node will come to no further round."""
+        self._gone.add(node)
+        for r in sorted(self._models):
+            self._complete_where_all_came(r)
+
+    def _complete_where_all_came(self, round: Round) -> None:
+        if len(self._models[round].keys() | self._gone) == self.nodes:
+            self._complete(round, list(self._models.pop(round).values()))
 
     def _complete(self, round: Round, entries: Sequence[tuple[Vec, float]]) -> None:
         models = [model for model, _ in entries]

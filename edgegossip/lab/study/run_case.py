@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -82,7 +82,7 @@ def run_case(case: Case, data: DataSetCache, progress: Progress = lambda round: 
     try:
         with lanes, np.errstate(over="ignore", invalid="ignore"):  # a run that diverges is told by what comes out
             run.play(recorder)
-            outcome |= _reached(workloads, run.models, lanes)
+            outcome |= _reached(workloads, dict(zip(run.here, run.models, strict=True)), lanes)
     except (ConfigError, DataError, HostError):
         raise
     except (UsageError, PeerError) as error:
@@ -96,9 +96,11 @@ def run_case(case: Case, data: DataSetCache, progress: Progress = lambda round: 
             "seed": case.seed,
             **({"attack": asdict(case.attack)} if case.attack else {}),
             **({"link": asdict(case.link)} if case.link else {}),
+            **({"heat": asdict(case.heat)} if case.heat else {}),
             **outcome,
             **run.figures(),
             **_curves(recorder),
+            **({} if math.isnan(run.now_s) else {"virtual_s": run.now_s}),
             "seconds": time.perf_counter() - start_s,
             "cpu_seconds": time.process_time() - start_cpu_s,
             "version": __version__,
@@ -114,7 +116,16 @@ class _Gossip:
         views = [make_view(spec, workloads[0].layout) for spec in _specs(recipe)]
         self._initial = workloads[0].initial(recipe.run.seed)
         self._fleet = VirtualFleet(
-            make_algorithm(recipe), views, workloads, recipe.run.rounds, progress, case.attack, case.link, lanes
+            make_algorithm(recipe),
+            views,
+            workloads,
+            recipe.run.rounds,
+            progress,
+            case.attack,
+            case.link,
+            lanes,
+            case.heat,
+            recipe.guard,
         )
         self._recipe = recipe
 
@@ -130,12 +141,21 @@ class _Gossip:
     def models(self) -> list[Vec]:
         return self._fleet.models
 
+    @property
+    def here(self) -> Sequence[int]:
+        return self._fleet.here
+
     def play(self, recorder: Recorder) -> None:
         self._fleet.play(self._initial, recorder)
 
     def figures(self) -> Result:
         figures = _bytes(self._recipe, self.sent, self.sent.total_bytes)
-        return figures | {"train_loss": self._fleet.train_loss, "suspected": self._fleet.suspected}
+        figures |= {"train_loss": self._fleet.train_loss, "suspected": self._fleet.suspected}
+        if self._fleet.heat:
+            heat = self._fleet.heat.items()
+            figures["heated"] = {k: {"hottest_c": b.hottest_c, "throttled_s": b.throttled_s} for k, b in heat}
+            figures["lost"] = self._fleet.lost
+        return figures
 
 
 class _Server:
@@ -175,6 +195,10 @@ class _Server:
     def models(self) -> list[Vec]:
         return [self._server.model]
 
+    @property
+    def here(self) -> Sequence[int]:
+        return [0]  # it stands for all
+
     def play(self, recorder: Recorder) -> None:
         self._server.play(self._initial, recorder)
 
@@ -209,11 +233,12 @@ def _specs(recipe: Recipe) -> list[NodeSpec]:
     return [NodeSpec(recipe, name, members, run_id) for name in members]
 
 
-def _reached(workloads: Sequence[Workload], models: Sequence[Vec], lanes: Lanes) -> Result:
+def _reached(workloads: Sequence[Workload], models: Mapping[int, Vec], lanes: Lanes) -> Result:
     """The final models on the whole test set, each with what its node has of its own (model.keep).
     Models of a server run are all the same one: the first node's stands for them."""
-    begun = [lanes.submit(k, workloads[k].evaluate, x) for k, x in enumerate(models)]
-    of_mean = lanes.submit(0, workloads[0].evaluate, average(models)) if len(models) > 1 else begun[0]
+    begun = [lanes.submit(k, workloads[k].evaluate, x) for k, x in models.items()]
+    mean = average(list(models.values()))
+    of_mean = lanes.submit(0, workloads[0].evaluate, mean) if len(models) > 1 else begun[0]
     nodes = [metrics for one in begun if (metrics := one.result()) is not None]
     averaged = of_mean.result()
     if averaged is None:

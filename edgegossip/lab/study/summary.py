@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from edgegossip.lab import table
-from edgegossip.lab.study import attack, link
+from edgegossip.lab.study import attack, heat, link
 from edgegossip.lab.study.cases import Case, say
 from edgegossip.report.plots import require_matplotlib
 from edgegossip.report.style import Figures
@@ -106,6 +106,29 @@ _TO_TARGET = (  # in studies that name a target
         lambda mean, std: bytes_text(mean) + ("" if std is None else f" +- {bytes_text(std)}"),
     ),
 )
+_HEAT = (  # of boards that heat up, also where all were lost
+    _Figure(
+        "lost",
+        "lost",
+        lambda result: len(result["lost"]) if "lost" in result else None,
+        lambda mean, std: f"{mean:.3g}",
+    ),
+    _Figure(
+        "hottest_c",
+        "hottest C",
+        lambda result: max((board["hottest_c"] for board in result.get("heated", {}).values()), default=None),
+        lambda mean, std: f"{mean:.1f}",
+    ),
+)
+_WHERE_KNOWN = (
+    *_HEAT,
+    _Figure(  # in virtual seconds
+        "target_s",
+        "time to target",
+        lambda result: result.get("target_s"),
+        lambda mean, std: seconds_text(mean) + ("" if std is None else f" +- {seconds_text(std)}"),
+    ),
+)
 
 NOTES = (
     "accuracy: of the mean of the nodes' models, on the whole test set; nodes, worst, best: of the nodes' own models;",
@@ -134,9 +157,11 @@ def _row(group: Sequence[Case], results: Sequence[Result], target: float) -> Row
     if target:
         done = [{**result, **_to_target(result, target)} for result in done]
         row["reached"] = sum("target_bytes" in result for result in done)
-    for figure in (*_FIGURES, *(_TO_TARGET if target else ())):
-        known = [value for result in done if (value := figure.find(result)) is not None]
-        row[figure.key], row[f"{figure.key}_std"] = _mean_and_std(known)
+    for figure in (*_FIGURES, *(_TO_TARGET if target else ()), *_WHERE_KNOWN):
+        over = results if figure in _HEAT else done
+        known = [value for result in over if (value := figure.find(result)) is not None]
+        if known or figure not in _WHERE_KNOWN:
+            row[figure.key], row[f"{figure.key}_std"] = _mean_and_std(known)
     row["scores"], row["scores_std"] = {}, {}
     for name in dict.fromkeys(name for result in done for name in scores_of(result)):
         found = (scores_of(result).get(name, {}).get("averaged") for result in done)
@@ -147,11 +172,14 @@ def _row(group: Sequence[Case], results: Sequence[Result], target: float) -> Row
 
 def _to_target(result: Result, target: float) -> Result:
     """What a run took up to its first test at which the averaged model had the accuracy."""
-    rounds = [*(entry["round"] + 1 for entry in result["curve"]), result["rounds"]]
-    tests = zip(rounds, _learning(result, "accuracy"), strict=True)
-    for round, (sent_bytes, accuracy) in tests:
+    points = [*result["curve"], {"round": result["rounds"] - 1, "virtual_s": result.get("virtual_s")}]
+    for point, (sent_bytes, accuracy) in zip(points, _learning(result, "accuracy"), strict=True):
         if accuracy >= target:
-            return {"target_rounds": round, "target_bytes": sent_bytes}
+            return {
+                "target_rounds": point["round"] + 1,
+                "target_bytes": sent_bytes,
+                "target_s": point.get("virtual_s"),
+            }
     return {}
 
 
@@ -186,7 +214,7 @@ def figures(rows: Sequence[Row]) -> list[list[Any]]:
         settings = [row["settings"].get(key) for key in keys]
         seeds = " ".join(map(str, row["seeds"]))
         more = [row[of].get(name) for name in scores for of in ("scores", "scores_std")]
-        lines.append([row["case"], *settings, seeds, row["failed"], *(row[key] for key in measured), *more])
+        lines.append([row["case"], *settings, seeds, row["failed"], *(row.get(key) for key in measured), *more])
     return lines
 
 
@@ -200,7 +228,7 @@ def cells(rows: Sequence[Row]) -> list[list[str]]:
         runs = len(row["seeds"]) - row["failed"]
         seeds = str(runs) if not row["failed"] else f"{runs} ({row['failed']} failed)"
         more = (_score_text(row["scores"].get(name), row["scores_std"].get(name)) for name in scores)
-        figures = (UNKNOWN if _missing(row[f.key]) else f.show(row[f.key], row[f"{f.key}_std"]) for f in shown)
+        figures = (UNKNOWN if _missing(row.get(f.key)) else f.show(row[f.key], row[f"{f.key}_std"]) for f in shown)
         lines.append([printable(row["case"], 80), seeds, *more, *figures])
         if 0 < row.get("reached", runs) < runs:
             lines[-1][-1] += f" ({row['reached']} of {runs})"
@@ -208,7 +236,8 @@ def cells(rows: Sequence[Row]) -> list[list[str]]:
 
 
 def _figures(rows: Sequence[Row]) -> tuple[_Figure, ...]:
-    return (*_FIGURES, *_TO_TARGET) if rows and "reached" in rows[0] else _FIGURES
+    to_target = _TO_TARGET if rows and "reached" in rows[0] else ()
+    return (*_FIGURES, *(f for f in _WHERE_KNOWN if any(f.key in row for row in rows)), *to_target)
 
 
 def _other_scores(rows: Sequence[Row]) -> list[str]:
@@ -229,7 +258,7 @@ def _missing(value: float | None) -> bool:
 Point = tuple[float, float]
 
 MOST_PANELS = 9
-_PROBLEM = ("data.", "model.", "gossip.topology", "run.nodes", attack.PREFIX, link.PREFIX)
+_PROBLEM = ("data.", "model.", "gossip.topology", "run.nodes", attack.PREFIX, link.PREFIX, heat.PREFIX)
 _METHOD = ("gossip.algorithm", "run.mode")
 
 
@@ -350,10 +379,10 @@ def _words(keys: Iterable[str], row: Mapping[str, Any]) -> str:
 
 
 def _lookup(case: Case, key: str) -> Any:
-    """The value of a key in the resolved recipe, attack or link; None for a parameter that this
-    case does not set, and for all of an attack where nobody lies."""
+    """The value of a key in the resolved recipe, attack, link or heat; None for a parameter that
+    this case does not set, and for all of an attack where nobody lies."""
     section, name, *inside = key.split(".")
-    around = {attack.PREFIX: case.attack, link.PREFIX: case.link}
+    around = {attack.PREFIX: case.attack, link.PREFIX: case.link, heat.PREFIX: case.heat}
     value = getattr(around[f"{section}."] if f"{section}." in around else getattr(case.recipe, section), name, None)
     for part in inside:
         value = value.get(part) if isinstance(value, Mapping) else None

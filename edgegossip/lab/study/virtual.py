@@ -8,10 +8,11 @@ parsed as on the wire. Nothing is lost; whoever wants that, wants the simulator.
 
 The clock: a local update takes COMPUTE_S, and a frame LATENCY_S, or what `link` says. Under an
 asynchronous algorithm nodes are not in step: an update takes a uniform share of it, between 1 -
-JITTER and 1 + JITTER, drawn from (seed, node, round). All nodes are there from the beginning, and
-exchange Hellos HELLO_S before they begin to train, as boards do while they wait for their peers. As
-on a board, frames that come while a node computes wait until it has stepped, unless the algorithm
-is asynchronous."""
+JITTER and 1 + JITTER, drawn from (seed, node, round). A board that heats up (`heat.py`) takes
+longer while its kernel holds its clock down, and is lost where that does not help. All nodes are
+there from the beginning, and exchange Hellos HELLO_S before they begin to train, as boards do while
+they wait for their peers. As on a board, frames that come while a node computes wait until it has
+stepped, unless the algorithm is asynchronous."""
 
 from __future__ import annotations
 
@@ -51,9 +52,12 @@ from edgegossip.engine.joining import Patience
 from edgegossip.engine.node import NodeConfig, NodeEngine
 from edgegossip.gossip.base import GossipAlgorithm, NodeView, Send
 from edgegossip.lab.study.attack import Attack, Boards, Deaf
+from edgegossip.lab.study.heat import HeatModel, HotBoard
 from edgegossip.lab.study.lanes import Lanes
 from edgegossip.lab.study.link import LinkModel
 from edgegossip.lab.study.measure import Recorder, Traffic
+from edgegossip.node.guard import Guard
+from edgegossip.recipe import GuardSection
 from edgegossip.training.base import Workload
 from edgegossip.types import LocalUpdate, NodeId, PeerError, Round, UsageError, Vec
 
@@ -73,7 +77,9 @@ class _Node:
     update: Future[LocalUpdate] | None = None  # the last that it began
     sends_until_s: float = 0.0  # when all that it has sent is on its way
     shut: set[NodeId] = field(default_factory=set)  # liars that it takes nothing from any more
+    heat: HotBoard | None = None  # None: it stays cool
     finished: bool = False
+    gone: bool = False  # it became too hot
 
     @property
     def loss(self) -> float:
@@ -95,9 +101,12 @@ class VirtualFleet:
         attack: Attack | None = None,
         link: LinkModel | None = None,
         lanes: Lanes | None = None,
+        heat: HeatModel | None = None,
+        guard: GuardSection = GuardSection(),
     ) -> None:
         """`views` are of one run, one a node, in the order of its members; their boots are replaced
-        by ones that the seed gives. `lanes`: those of the workloads."""
+        by ones that the seed gives. `lanes`: those of the workloads. `guard` is that of the boards
+        that heat up."""
         self._algorithm, self._rounds, self._progress, self._link = algorithm, rounds, progress, link
         self._compute_s = COMPUTE_S if link is None else link.compute_s
         self._boards = Boards(workloads, attack, lanes)
@@ -111,6 +120,10 @@ class VirtualFleet:
             for k, v in enumerate(views)
         ]
         self._index = {v.node: k for k, v in enumerate(views)}
+        if heat is not None:
+            for node in self._nodes[: heat.boards]:
+                node.heat = HotBoard(heat, Guard(guard))
+        self._timed = link is not None or heat is not None
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count(1)
         self._now = self._progressed_at = 0.0
@@ -120,18 +133,41 @@ class VirtualFleet:
 
     @property
     def models(self) -> list[Vec]:
-        """Return the honest nodes' models, float32[n] each, in the order of the members."""
-        return [node.engine.model for node in self._nodes[: self._boards.honest]]
+        """Return the honest nodes' models, float32[n] each, in the order of the members; those of
+        lost boards are left out."""
+        return [self._nodes[k].engine.model for k in self.here]
+
+    @property
+    def here(self) -> list[int]:
+        """Return the places among the members of the honest nodes that are not lost."""
+        return [k for k, node in enumerate(self._honest) if not node.gone]
+
+    @property
+    def lost(self) -> list[NodeId]:
+        """Return the boards that became too hot."""
+        return [node.view.node for node in self._nodes if node.gone]
+
+    @property
+    def heat(self) -> dict[NodeId, HotBoard]:
+        """Return the boards that heat up, by name."""
+        return {node.view.node: node.heat for node in self._nodes if node.heat is not None}
 
     @property
     def now_s(self) -> float:
-        """Return the virtual seconds that have passed; nan where the links have no speed."""
-        return math.nan if self._link is None else self._now
+        """Return the virtual seconds that have passed; nan where neither links nor heat take
+        any."""
+        return self._now if self._timed else math.nan
 
     @property
     def train_loss(self) -> float:
-        """Return the mean over the honest nodes of their last round's training loss."""
-        return sum(node.loss for node in self._nodes[: self._boards.honest]) / self._boards.honest
+        """Return the mean over the honest nodes, lost ones left out, of their last round's training
+        loss."""
+        losses = [self._nodes[k].loss for k in self.here]
+        return sum(losses) / len(losses) if losses else math.nan
+
+    @property
+    def _honest(self) -> list[_Node]:
+        return self._nodes[: self._boards.honest]
 
     @property
     def traffic(self) -> Traffic:
@@ -146,17 +182,19 @@ class VirtualFleet:
     def play(self, x: Vec, recorder: Recorder) -> None:
         """Play all rounds from model x, float32[n].
 
-        Raises UsageError when training diverges or nobody gets any further, PeerError when a
-        message cannot be used: nobody lies here, so its values have grown without bound."""
+        Raises UsageError when training diverges, nobody gets any further or all are lost, PeerError
+        when a message cannot be used: nobody lies here, so its values have grown without bound."""
         self._recorder, self._x = recorder, x
         for node in self._nodes:
             self._boot(node)
         patience_s = STALLED_AFTER * max(self._nodes[0].view.deadline_s, COMPUTE_S)
-        while not all(node.finished for node in self._nodes[: self._boards.honest]):
+        while not all(node.finished or node.gone for node in self._honest):
             if not self._events or self._now - self._progressed_at > patience_s:
                 raise UsageError(self._stalled())
             self._now, _, event = heapq.heappop(self._events)
             event()
+        if all(node.gone for node in self._honest):
+            raise UsageError("every board became too hot, and is lost")
 
     def _engine_of(self, view: NodeView) -> NodeEngine:
         config = NodeConfig.of(view.node, view.members, view.topology, self._rounds)
@@ -183,6 +221,8 @@ class VirtualFleet:
     def _take(self, node: _Node, event: Event) -> None:
         """Take an event from the network: at once where the engine listens, else once it does
         again."""
+        if node.gone:
+            return
         if node.held or not node.engine.listens:
             node.held.append(event)
         else:
@@ -190,6 +230,8 @@ class VirtualFleet:
 
     def _answer(self, node: _Node, event: Event) -> None:
         """Answer a question of the engine; then what was held back comes."""
+        if node.gone:
+            return
         self._handle(node, event)
         while node.held and node.engine.listens:
             self._handle(node, node.held.popleft())
@@ -216,13 +258,8 @@ class VirtualFleet:
                     self._after(after_s, lambda timer=timer, number=number: self._due(node, timer, number))  # type: ignore[misc]
                 case Load():
                     self._after(0.0, lambda: self._answer(node, Loaded(node.view, self._x)))
-                case Train(model, round, correction):
-                    board, after_s = node.view.index, self._duration_s(node, round)
-                    if self._boards.lies(board):  # by what the others do meanwhile
-                        self._after(after_s, lambda model=model, round=round: self._lie(node, model, round))  # type: ignore[misc]
-                        continue
-                    update = node.update = self._boards.local_update(board, model, round, correction)
-                    self._after(after_s, lambda update=update: self._answer(node, UpdateReady(update.result())))  # type: ignore[misc]
+                case Train():
+                    self._train(node, effect)
                 case Poll():
                     self._poll(node)
                 case RoundEnded():
@@ -237,6 +274,30 @@ class VirtualFleet:
                     raise PeerError(f"{node.view.node} refused a message from {peer}: {reason}")
                 case Finished():
                     node.finished = True
+
+    def _train(self, node: _Node, asked: Train) -> None:
+        board, after_s = node.view.index, self._duration_s(node, asked.round)
+        if self._boards.lies(board):  # by what the others do meanwhile
+            self._after(after_s, lambda: self._lie(node, asked.model, asked.round))
+            return
+        if node.heat is not None:
+            node.heat.begin(self._now)
+            ends_s, gone = node.heat.compute(after_s * self._boards.pace(board, node.heat.guard.steps))
+            after_s = ends_s - self._now
+            if gone:
+                self._after(after_s, lambda: self._lose(node))
+                return
+            after_s /= node.heat.guard.pace  # and rests
+        update = node.update = self._boards.local_update(board, asked.model, asked.round, asked.correction)
+        self._after(after_s, lambda: self._answer(node, UpdateReady(update.result())))
+
+    def _lose(self, node: _Node) -> None:
+        """It is gone, and those it talked with notice."""
+        assert self._recorder is not None
+        node.gone, self._progressed_at = True, self._now
+        self._recorder.gone(node.view.index)
+        for peer in sorted(node.engine.config.neighbours):
+            self._take(self._nodes[self._index[peer]], PeerDown(node.view.node, "it became too hot"))
 
     def _lie(self, node: _Node, model: Vec, round: Round) -> None:
         self._answer(node, UpdateReady(self._boards.local_update(node.view.index, model, round).result()))
@@ -271,7 +332,7 @@ class VirtualFleet:
         index, round = node.view.index, ended.done.round
         if index < self._boards.honest:
             self._recorder.done(index, round, self._algorithm.model(ended.state), node.loss)
-        if index == self._boards.honest - 1:
+        if index == self.here[-1]:
             self._progress(round + 1)
 
     def _stalled(self) -> str:
@@ -279,6 +340,6 @@ class VirtualFleet:
             f"{node.view.node} waits in round {node.engine.round} for "
             f"{', '.join(self._algorithm.waiting_for(node.engine.state)) or 'nobody'}"
             for node in self._nodes
-            if not node.finished
+            if not (node.finished or node.gone)
         ]
         return f"{self._algorithm.name} does not get any further: {'; '.join(waits)}"

@@ -2,11 +2,13 @@
 wheel, what a machine lacks."""
 
 import base64
+import configparser
 import csv
 import hashlib
 import io
 import os
 import py_compile
+import re
 import tarfile
 import zipfile
 from pathlib import Path
@@ -319,6 +321,19 @@ def test_another_debian_is_built(keys, monkeypatch, part):
     assert "debian" in changed(before, keys())
     command = rootfs.inputs(BOOKWORM, Mirrors("http://a", ""), 0)["command"]
     assert "--variant=minbase" in command and any("systemctl enable" in word for word in command)
+
+
+def test_a_card_is_trimmed_and_the_log_stays_off_it(tmp_path):
+    command = rootfs.inputs(BOOKWORM, Mirrors("http://a", ""), 0)["command"]
+    (enabled,) = (word for word in command if "systemctl enable" in word)
+    assert "fstrim.timer" in enabled.split()
+    rootfs.write_files(tmp_path, {"etc/systemd/system/other": "x", "boot/firmware/config.txt": "x", "usr/lib/x": "x"})
+    rootfs.settle(tmp_path, tmp_path.with_name("boot"))
+    rootfs.overlay(ROOT / "deploy/rootfs", tmp_path)
+    assert re.search(r"^LABEL=\S+ / ext4 rw,noatime ", (tmp_path / "etc/fstab").read_text(), re.MULTILINE)
+    journal = configparser.ConfigParser()
+    journal.read(tmp_path / "etc/systemd/journald.conf.d/60-edgegossip.conf")
+    assert dict(journal["Journal"]) == {"storage": "volatile", "runtimemaxuse": "16M"}
 
 
 def test_what_is_missing_is_named_with_its_package():

@@ -38,7 +38,7 @@ def test_a_liar_sends_what_its_attack_says(kind, scale, target):
     boards = Boards([_Steps(step) for step in (*HONEST, [0.0, 0.0])], Attack(kind, 1, scale))
     x = np.full(2, 10.0, np.float32)
     for k in range(boards.honest):
-        np.testing.assert_array_equal(boards.local_update(k, x, 0).delta, HONEST[k])
+        np.testing.assert_array_equal(boards.local_update(k, x, 0).result().delta, HONEST[k])
     own = np.array([-4.0, 8.0], np.float32)  # wherever it is itself
     lie = boards.local_update(3, own, 0)
     np.testing.assert_allclose(own + lie.delta, target, rtol=1e-6)

@@ -58,7 +58,7 @@ const unitOf = (name) =>
   name.startsWith("eval/") ? scoreText(name.slice(5)) : (UNITS.find(([end]) => name.endsWith(end)) || [null, numberText])[1];
 
 // What its axis may show: an accuracy or a share ends at 100 %, and 0 means nothing in degrees and hertz. See yRange.
-const MOST = { "sys/throttled": 1, "sys/machine_percent": 100 };
+const MOST = { "train/share": 1, "sys/throttled": 1, "sys/on_battery": 1, "sys/machine_percent": 100, "sys/battery_percent": 100 };
 const limitsOf = (name) => ({
   most: Object.hasOwn(MOST, name) ? MOST[name] : undefined,
   share: name === "eval/accuracy",
@@ -90,6 +90,11 @@ const TITLES = {
   "net/sent_bytes": "Bytes sent a round",
   "sys/temperature_c": "Temperature",
   "sys/throttled": "Throttled (share of boards)",
+  "train/share": "Share of the work of boards that spare themselves",
+  "sys/battery_percent": "Battery",
+  "sys/on_battery": "On battery (share of boards)",
+  "sys/available_bytes": "Memory left",
+  "sys/swap_bytes": "Swapped out",
   "sys/rss_bytes": "Resident memory",
   "sys/peak_rss_bytes": "Peak memory",
   "sys/cpu_percent": "CPU load of the process",

@@ -117,6 +117,8 @@ const FIRST = ["codec/bits_per_value", "codec/relative_error", "gossip/consensus
 const SENSORS = [
   "sys/temperature_c",
   "sys/throttled",
+  "train/share",
+  "sys/battery_percent",
   "sys/frequency_hz",
   "sys/power_w",
   "sys/energy_j",
@@ -141,7 +143,7 @@ const DULL = new Set([
 
 // Metrics that the run has and that nobody named yet: whatever sensors write is drawn.
 function sensorNames(run) {
-  const found = [...run.names].filter((name) => name.startsWith("sys/") && !DULL.has(name));
+  const found = [...run.names].filter((name) => SENSORS.includes(name) || (name.startsWith("sys/") && !DULL.has(name)));
   const place = (name) => (SENSORS.indexOf(name) < 0 ? 99 : SENSORS.indexOf(name));
   return found.sort((a, b) => place(a) - place(b) || a.localeCompare(b));
 }
