@@ -312,6 +312,7 @@ def test_the_live_page_grows_with_its_run(desktop, tmp_path):
             play(0, "b")  # one that comes late
             desktop.until("return edgegossip.run.length === 3 && edgegossip.run.nodes.join() === 'a,b'")
             desktop.until("return document.querySelectorAll('#time .bar').length === 2")
+            desktop.until("return document.getElementById('eta').textContent === 'round 1 of 9, about 6.00 s left'")
             for node in "ab":
                 folder.write(EventRecord(node, 4.0, "finished", f"{node} finished"))
             desktop.until("return document.getElementById('live-text').textContent === 'the run is over'")
