@@ -53,7 +53,6 @@ AS_NAMES = {
     "expel": "evict",
     "gate": "admission middleware",
     "greet": "mark alive",
-    "guard": "TLS security",
     "kit": "provisioning bundle",
     "life": "incarnation",
     "pace": "emulated device",

@@ -82,7 +82,7 @@ class Guard:
     Example:
         guard = Guard(GuardSection(least=0.25))
         guard.take({"sys/temperature_c": 77.5}, now_s=0.0)  # [Strain("heat", 77.5)]
-        guard.steps, guard.pace  # 0.625, 1.0
+        guard.steps, guard.duty  # 0.625, 1.0
     """
 
     def __init__(self, section: GuardSection) -> None:
@@ -97,7 +97,7 @@ class Guard:
         return 1.0 - (1.0 - self._section.least) * min(1.0, self._pressure)
 
     @property
-    def pace(self) -> float:
+    def duty(self) -> float:
         """The share of the time in which it should compute, in [guard.least, 1]."""
         return 1.0 - (1.0 - self._section.least) * max(0.0, self._pressure - 1.0)
 
@@ -178,20 +178,20 @@ class GuardedWorkload(Workload):
         for strain in guard.take(self._readings(), self._now()):
             self._say(strain)
         given = (x, round) if correction is None else (x, round, correction)
-        taken, pace = self._workload.pace(guard.steps, spare_memory=guard.short_of_memory), guard.pace
+        taken, duty = self._workload.take_share(guard.steps, spare_memory=guard.short_of_memory), guard.duty
         began_s = self._now()
         local = self._workload.local_update(*given)
-        if taken * pace == 1.0:
+        if taken * duty == 1.0:
             return local
         computed_s = self._now() - began_s
-        if pace < 1.0:
-            self._rest(computed_s * (1.0 - pace) / pace)
+        if duty < 1.0:
+            self._rest(computed_s * (1.0 - duty) / duty)
         rested_s = self._now() - began_s - computed_s
-        return replace(local, rested_s=rested_s, metrics={**local.metrics, "share": taken * pace})
+        return replace(local, rested_s=rested_s, metrics={**local.metrics, "share": taken * duty})
 
     @override
-    def pace(self, share: float, *, spare_memory: bool = False) -> float:
-        return self._workload.pace(share, spare_memory=spare_memory)
+    def take_share(self, share: float, *, spare_memory: bool = False) -> float:
+        return self._workload.take_share(share, spare_memory=spare_memory)
 
     @override
     def initial(self, seed: int) -> Vec:

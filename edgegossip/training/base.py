@@ -40,7 +40,7 @@ class Workload(Protocol):
         added to the gradient of each step; None: nothing. Neither is written to. Raises UsageError
         when the loss is not finite."""
 
-    def pace(self, share: float, *, spare_memory: bool = False) -> float:
+    def take_share(self, share: float, *, spare_memory: bool = False) -> float:
         """Take this share, in (0, 1], of a round's steps from the next local update on, and at
         least one step; with `spare_memory` a few examples at a time, where the model's layers allow
         it. Return the share that will be taken: 1 where the steps are not the workload's own, as in

@@ -146,7 +146,7 @@ class TorchWorkload(Workload):
         self.loader: DataLoader = make_loader(data, recipe, node_index, share)
         self._normalise = Normalize.of(data.about)  # with data of its own, perhaps by a board's own statistics
         self._stages_ns = [0] * len(STAGES)
-        self._steps, self._in_parts = settings.local_steps, settings.memory == "low"  # see `pace`
+        self._steps, self._in_parts = settings.local_steps, settings.memory == "low"  # see `take_share`
         self._seen = 0  # examples in this round
         self._add: Callable[[], None] | None = None  # what is added to each step's gradient in it
 
@@ -211,7 +211,7 @@ class TorchWorkload(Workload):
         return vector_of(self._recipe, build(self._recipe, self._about, seed)).read()
 
     @override
-    def pace(self, share: float, *, spare_memory: bool = False) -> float:
+    def take_share(self, share: float, *, spare_memory: bool = False) -> float:
         steps = self._recipe.training.local_steps
         self._steps = max(1, int(share * steps + 0.5))
         spares = spare_memory and layer_over_batch(self._shared.vector.module) is None

@@ -46,15 +46,15 @@ def played(looks: Looks, section: GuardSection = ACTS) -> tuple[list[tuple[float
     for look in looks:
         now_s += look[0]
         said.append(guard.take(readings(look), now_s))
-        shares.append((guard.steps, guard.pace))
+        shares.append((guard.steps, guard.duty))
     return shares, said
 
 
 @given(LOOKS)
 def test_shares_lie_between_the_least_and_all_and_steps_go_before_rest(looks: Looks) -> None:
-    for steps, pace in played(looks)[0]:
-        assert LEAST <= steps <= 1.0 and LEAST <= pace <= 1.0
-        assert pace == 1.0 or steps == LEAST
+    for steps, duty in played(looks)[0]:
+        assert LEAST <= steps <= 1.0 and LEAST <= duty <= 1.0
+        assert duty == 1.0 or steps == LEAST
 
 
 @given(LOOKS, st.floats(0.0, 50.0), st.floats(0.0, 50.0), st.booleans())
@@ -62,13 +62,13 @@ def test_a_board_that_is_worse_off_all_the_time_never_does_more(
     looks: Looks, hotter: float, emptier: float, throttled: bool
 ) -> None:
     worse = [(s, t + hotter, b or throttled, max(0.0, c - emptier), m) for s, t, b, c, m in looks]
-    for (steps, pace), (fewer, slower) in zip(played(looks)[0], played(worse)[0], strict=True):
-        assert steps >= fewer and pace >= slower
+    for (steps, duty), (fewer, slower) in zip(played(looks)[0], played(worse)[0], strict=True):
+        assert steps >= fewer and duty >= slower
 
 
 @given(LOOKS)
 def test_a_share_that_fell_comes_back_no_faster_than_it_may(looks: Looks) -> None:
-    shares = [2.0, *(steps + pace for steps, pace in played(looks)[0])]
+    shares = [2.0, *(steps + duty for steps, duty in played(looks)[0])]
     for (passed_s, *_), before, after in zip(looks, shares, shares[1:], strict=False):
         assert after <= before + (1.0 - LEAST) * passed_s / RECOVERY_S + 1e-9
 
@@ -105,17 +105,17 @@ def test_a_cool_board_does_all_of_it(degrees: list[float]) -> None:
     guard = Guard(ACTS)
     for k, one in enumerate(degrees):
         assert guard.take({HOT: one, "sys/throttled": 0.0, "sys/battery_percent": 3.0, "sys/on_battery": 0.0}, k) == []
-        assert guard.steps == guard.pace == 1.0
+        assert guard.steps == guard.duty == 1.0
 
 
 def test_without_sensors_nothing_is_held_back() -> None:
     guard = Guard(ACTS)
     assert guard.take({}, 0.0) == [] and guard.take({}, 1e6) == []
-    assert guard.steps == guard.pace == 1.0
+    assert guard.steps == guard.duty == 1.0
 
 
 @pytest.mark.parametrize(
-    ("now", "steps", "pace"),
+    ("now", "steps", "duty"),
     [
         ({HOT: 77.5}, 0.625, 1.0),
         ({HOT: 80.0}, LEAST, 1.0),
@@ -125,10 +125,10 @@ def test_without_sensors_nothing_is_held_back() -> None:
         ({"sys/battery_percent": 5.0, "sys/on_battery": 1.0, HOT: 76.0}, LEAST, 1.0),
     ],
 )
-def test_the_shares_of_a_reading(now: Mapping[str, float], steps: float, pace: float) -> None:
+def test_the_shares_of_a_reading(now: Mapping[str, float], steps: float, duty: float) -> None:
     guard = Guard(ACTS)
     (strain,) = guard.take(now, 0.0)
-    assert (guard.steps, guard.pace) == pytest.approx((steps, pace)) and not strain.over
+    assert (guard.steps, guard.duty) == pytest.approx((steps, duty)) and not strain.over
     assert strain.value in now.values()
 
 
@@ -137,7 +137,7 @@ def test_a_throttled_processor_takes_fewer_steps_the_longer_it_is_and_never_rest
     for now_s in range(0, 121, 30):
         guard.take({"sys/throttled": 1.0}, float(now_s))
         shares.append(guard.steps)
-    assert shares == pytest.approx([1.0, 0.625, LEAST, LEAST, LEAST]) and guard.pace == 1.0
+    assert shares == pytest.approx([1.0, 0.625, LEAST, LEAST, LEAST]) and guard.duty == 1.0
 
 
 def test_memory_that_ran_low_is_spared_until_there_is_twice_as_much() -> None:
@@ -145,7 +145,7 @@ def test_memory_that_ran_low_is_spared_until_there_is_twice_as_much() -> None:
     for now_s, free in ((0, 300), (1, 60), (200, 100), (400, 200), (430, 200), (470, 200)):
         guard.take({"sys/available_bytes": free * MB}, float(now_s))
         found.append(guard.short_of_memory)
-    assert found == [False, True, True, False, False, False] and guard.steps == guard.pace == 1.0
+    assert found == [False, True, True, False, False, False] and guard.steps == guard.duty == 1.0
 
 
 class Clock:
@@ -166,7 +166,7 @@ class Steps(Quadratic):
         super().__init__(np.ones(4, np.float32))
         self.clock, self.share, self.spared, self.step_s = clock, 1.0, False, 1.0
 
-    def pace(self, share: float, *, spare_memory: bool = False) -> float:
+    def duty(self, share: float, *, spare_memory: bool = False) -> float:
         self.share, self.spared = share, spare_memory
         return share
 
@@ -204,7 +204,7 @@ def test_a_hot_board_takes_fewer_steps_then_rests_and_says_so() -> None:
 def test_fewer_steps_are_the_first_of_the_round_and_counted(share: float, steps: int) -> None:
     few = training.build_workload(recipe(training={"local_steps": 8, "batch_size": 10}), 0)
     plain = training.build_workload(recipe(training={"local_steps": steps, "batch_size": 10}), 0)
-    assert few.pace(share) == steps / 8
+    assert few.duty(share) == steps / 8
     x = few.initial(3)
     update, expected = few.local_update(x, 0), plain.local_update(x, 0)
     assert (update.steps, update.examples) == (steps, 10 * steps)
@@ -215,7 +215,7 @@ def test_fewer_steps_are_the_first_of_the_round_and_counted(share: float, steps:
 def test_a_batch_in_parts_is_the_batch_and_layers_that_see_it_whole_keep_it(norm: str) -> None:
     settings: dict[str, Any] = {"model": {"name": "resnet20", "norm": norm}, "training": {"batch_size": 10}}
     spared, plain = (training.build_workload(recipe(**settings), 0) for _ in range(2))
-    spared.pace(1.0, spare_memory=True)
+    spared.duty(1.0, spare_memory=True)
     x = plain.initial(3)
     one, other = spared.local_update(x, 0).delta, plain.local_update(x, 0).delta
     np.testing.assert_allclose(one, other, atol=1e-4)

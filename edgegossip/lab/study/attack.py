@@ -86,9 +86,9 @@ class Boards:
         """Tell whether this board steers by what the honest ones did, after they did it."""
         return board >= self.honest and self._attack is not None and self._attack.kind != "label-flip"
 
-    def pace(self, board: int, share: float) -> float:
+    def take_share(self, board: int, share: float) -> float:
         """Have a board take this share of its steps; return the share that it takes."""
-        return self._workloads[board].pace(share)
+        return self._workloads[board].take_share(share)
 
     def local_update(self, board: int, x: Vec, round: Round, correction: Vec | None = None) -> Future[LocalUpdate]:
         """Begin what makes a board say that it learnt something from x; of a liar it is what leads

@@ -282,12 +282,12 @@ class VirtualFleet:
             return
         if node.heat is not None:
             node.heat.begin(self._now)
-            ends_s, gone = node.heat.compute(after_s * self._boards.pace(board, node.heat.guard.steps))
+            ends_s, gone = node.heat.compute(after_s * self._boards.take_share(board, node.heat.guard.steps))
             after_s = ends_s - self._now
             if gone:
                 self._after(after_s, lambda: self._lose(node))
                 return
-            after_s /= node.heat.guard.pace  # and rests
+            after_s /= node.heat.guard.duty  # and rests
         update = node.update = self._boards.local_update(board, asked.model, asked.round, asked.correction)
         self._after(after_s, lambda: self._answer(node, UpdateReady(update.result())))
 
