@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Train a CNN on CIFAR-10 in fp32 and in int8 with the norm that its user chose.
+"""Train networks on CIFAR-10 in fp32 and in int8 with the norm that their user chose.
 
     python scripts/int8_norms.py DATA_DIR [--seeds N] [--epochs N] [--train-examples N]
-        [--norm NAME] [--out docs/results/int8-norms.md]
+        [--model NAME] [--norm NAME] [--out docs/results/int8-kept-norms.md]
 
-As a user does: plain torch, `int8.convert`, SGD. Each line is one run; "range" is int8 with batch
-norm replaced by Range EvoNorm (`convert(norms="range")`). A run that is in the output's JSON
+As a user does: plain torch, `int8.convert`, SGD; `cnn` is three convolutions, `resnet20` the
+package's. Each line is one run; "range" is int8 with batch norm replaced by Range EvoNorm
+(`convert(norms="range")`). A run that is in the output's JSON
 already is not run again.
 """
 
@@ -25,18 +26,27 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from edgegossip import int8
+from edgegossip import int8, training
 from edgegossip.lab.results import Result
+from edgegossip.recipe import Recipe, with_settings
 
 NORMS = {"batchnorm": nn.BatchNorm2d, "groupnorm": lambda channels: nn.GroupNorm(8, channels)}
 FORMS = ("fp32", "int8", "range")
-PLAN = ((3, 16, 1), (16, 32, 2), (32, 64, 2), (64, 64, 1))  # channels in, out, stride
+PLAN = ((3, 16, 2), (16, 32, 1), (32, 64, 2))  # channels in, out, stride
 BATCH, LR = 64, 0.1
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 
 
-def network(norm: str) -> nn.Module:
-    """Four convolutions of 3 x 3, each with its norm and a ReLU."""
+MODELS = ("cnn", "resnet20")
+
+
+def network(model: str, norm: str) -> nn.Module:
+    """A network with this norm; "cnn": three convolutions of 3 x 3, each with its norm and a
+    ReLU."""
+    if model == "resnet20":
+        return training.build_model(
+            with_settings(Recipe(), {"data.name": "cifar10", "model.name": model, "model.norm": norm})
+        )
     layers: list[nn.Module] = []
     for inputs, outputs, stride in PLAN:
         layers += [nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), NORMS[norm](outputs), nn.ReLU()]
@@ -52,19 +62,21 @@ def images(files: list[Path]) -> tuple[Tensor, Tensor]:
     return ((pixels - mean) / std).contiguous(memory_format=order), torch.from_numpy(rows[:, 0].astype(np.int64))
 
 
-def made(norm: str, form: str) -> nn.Module:
+def made(model: str, norm: str, form: str) -> nn.Module:
     if form == "fp32":
-        return network(norm).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return network(model, norm).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", int8.ConversionNotice)
-        return int8.convert(network(norm), norms="range" if form == "range" else "keep")
+        return int8.convert(network(model, norm), norms="range" if form == "range" else "keep")
 
 
-def run(case: tuple[int, str, str], train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], epochs: int) -> Result:
+def run(
+    case: tuple[int, str, str, str], train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], epochs: int
+) -> Result:
     """One run: accuracy on all test images, 0..1, and CPU seconds of training."""
-    seed, norm, form = case
+    seed, name, norm, form = case
     torch.manual_seed(seed)
-    model = made(norm, form)
+    model = made(name, norm, form)
     optimizer = torch.optim.SGD(model.parameters(), LR, momentum=0.9, nesterov=True, weight_decay=5e-4)
     x, labels = train
     steps = epochs * (len(x) // BATCH)
@@ -86,15 +98,22 @@ def run(case: tuple[int, str, str], train: tuple[Tensor, Tensor], test: tuple[Te
             int((model(part).argmax(1) == of).sum())
             for part, of in zip(test[0].split(500), test[1].split(500), strict=True)
         )
-    return {"seed": seed, "norm": norm, "form": form, "accuracy": right / len(test[0]), "seconds": round(seconds, 1)}
+    return {
+        "seed": seed,
+        "model": name,
+        "norm": norm,
+        "form": form,
+        "accuracy": right / len(test[0]),
+        "seconds": round(seconds, 1),
+    }
 
 
 def table(lines: list[Result]) -> str:
     """A row a norm and form: mean and range over seeds, and how far from fp32."""
-    rows = resumable.heading("norm, form, seeds, accuracy, lowest, highest, less fp32 (same seeds), CPU seconds")
-    for norm, form in itertools.product(NORMS, FORMS):
-        of = {n["seed"]: n for n in lines if (n["norm"], n["form"]) == (norm, form)}
-        plain = {n["seed"]: n for n in lines if (n["norm"], n["form"]) == (norm, "fp32")}
+    rows = resumable.heading("model, norm, form, seeds, accuracy, lowest, highest, less fp32 (same seeds), CPU seconds")
+    for model, norm, form in itertools.product(MODELS, NORMS, FORMS):
+        of = {n["seed"]: n for n in lines if (n["model"], n["norm"], n["form"]) == (model, norm, form)}
+        plain = {n["seed"]: n for n in lines if (n["model"], n["norm"], n["form"]) == (model, norm, "fp32")}
         if not of:
             continue
         percent = [100 * n["accuracy"] for n in of.values()]
@@ -108,7 +127,7 @@ def table(lines: list[Result]) -> str:
             less,
             f"{seconds:.0f}",
         )
-        rows.append(f"| {norm} | {form} | {len(of)} | {' | '.join(cells)} |")
+        rows.append(f"| {model} | {norm} | {form} | {len(of)} | {' | '.join(cells)} |")
     return "\n".join(rows)
 
 
@@ -116,10 +135,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", type=Path, help="folder with CIFAR-10's binary files")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--epochs", type=int, default=4)
-    parser.add_argument("--train-examples", type=int, default=12_500)
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--train-examples", type=int, default=10_000)
+    parser.add_argument("--model", choices=MODELS, action="append", help="only this one; may be repeated")
     parser.add_argument("--norm", choices=list(NORMS), action="append", help="only this one; may be repeated")
-    parser.add_argument("--out", type=Path, default=Path("docs/results/int8-norms.md"))
+    parser.add_argument("--out", type=Path, default=Path("docs/results/int8-kept-norms.md"))
     options = parser.parse_args()
     torch.set_num_threads(1)
     train = images(sorted(options.data.glob("data_batch_*.bin")))
@@ -127,9 +147,9 @@ def main() -> int:
     test = images([options.data / "test_batch.bin"])
     setting = {"epochs": options.epochs, "train_examples": len(train[0])}
     lines = resumable.finished(options.out)
-    for case in itertools.product(range(1, options.seeds + 1), options.norm or NORMS, FORMS):
-        known = [(n["seed"], n["norm"], n["form"]) for n in lines if setting.items() <= n.items()]
-        if case in known or case[1:] == ("groupnorm", "range"):  # which replaces batch norm alone
+    for case in itertools.product(range(1, options.seeds + 1), options.model or MODELS, options.norm or NORMS, FORMS):
+        known = [(n["seed"], n["model"], n["norm"], n["form"]) for n in lines if setting.items() <= n.items()]
+        if case in known or case[2:] == ("groupnorm", "range"):  # which replaces batch norm alone
             continue
         lines.append(run(case, train, test, options.epochs) | setting)
         print(lines[-1], flush=True)

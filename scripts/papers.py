@@ -93,6 +93,7 @@ def _run(result: Mapping[str, Any]) -> dict[str, Any]:
         "rounds": result["rounds"],
         "accuracy": accuracy.get("averaged"),
         "nodes": accuracy.get("mean"),
+        "train_loss": result["train_loss"],
         "bits": result["bits_per_value"],
         "curve": [[point["round"] + 1, point["accuracy"]] for point in result["curve"]],
         "consensus": [[round + 1, distance] for round, distance in result["consensus_distance"]],

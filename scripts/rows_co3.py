@@ -11,13 +11,13 @@ from claims import (
     TOO_LONG,
     Find,
     Finding,
-    Interval,
     Kept,
     Row,
     Run,
     Sample,
     compared,
     if_holds,
+    interval,
     judge,
     paired,
     percent,
@@ -74,15 +74,18 @@ def _norms(layer: str, least: float, most: float) -> Find:
         rows = [row for row in kept.rows("papers/co3", part="cnn", layer=layer) if row["step"] > 1]
         end = max(row["step"] for row in rows)
 
-        def ratio(third: int) -> Sample:
-            part = [row for row in rows if third < 3 * row["step"] / end <= third + 1]
-            ratios = [{**row, "ratio": row["l1_error"] / row["l1_gradient"]} for row in part]
-            return Sample.of([_mean(ratios, "ratio", seed) for seed in sorted({row["seed"] for row in part})])
+        seeds = sorted({row["seed"] for row in rows})
 
-        first, second, last = ratio(0), ratio(1), ratio(2)
-        share = Interval(last.mean / second.mean, 0.0)
-        text = "error over gradient {:.2f}, {:.2f}, {:.2f} in the thirds of the run: the last is {:.2f} of the second"
-        return Finding(judge(share, least, most), text, (first.mean, second.mean, last.mean, share.mean))
+        def ratios(third: int) -> list[float]:
+            part = [row for row in rows if third < 3 * row["step"] / end <= third + 1]
+            shares = [{**row, "ratio": row["l1_error"] / row["l1_gradient"]} for row in part]
+            return [_mean(shares, "ratio", seed) for seed in seeds]
+
+        thirds = [ratios(third) for third in range(3)]
+        share = interval(Sample.of([last / second for second, last in zip(*thirds[1:], strict=True)]))
+        text = "error over gradient {:.2f}, {:.2f}, {:.2f} in the thirds of the run: the last is {:.2f} ± {:.2f} of the second"
+        figures = (*(statistics.fmean(third) for third in thirds), share.mean, share.reach)
+        return Finding(judge(share, least, most), text, figures)
 
     return find
 

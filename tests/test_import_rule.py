@@ -126,6 +126,18 @@ MAY = {
         "lab.study",
         "fleet.launch",
     },
+    "lab.accept": {
+        "lab",
+        *PURE_MAY,
+        "files",
+        "fleet",
+        "recipe",
+        "telemetry",
+        "training",
+        "lab.bench",
+        "lab.scale",
+        "report",
+    },
     "fleet.image": {"files", "types", "untrusted", "choices", "security", "mesh", "fleet", "update"},
 }
 MAY["result"] = {"types", "recipe", "modelfile", "telemetry", "training", "export", "report"}
@@ -142,6 +154,7 @@ OUTSIDE = {
     "telemetry": {"psutil"},
     "int8": {"torch", "onnx", "onnxruntime", "onnxscript"},
     "training": {"torch", "tomli_w", "PIL", "pyarrow", "datasets", "flwr_datasets"},
+    "lab.accept": {"torch"},
     "lab.bench": {"torch", "grpc", "psutil"},
     "mesh": {"grpc", "grpc_health", "grpc_reflection", "google"},
     "security": {"cryptography"},

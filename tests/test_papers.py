@@ -90,7 +90,8 @@ def test_a_verdict_goes_by_the_whole_interval(mean: float, reach: float, verdict
 
 def test_a_study_is_kept_seed_by_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = {"machine": "a Pi", "isa": "neon", "commit": "0123456789ab", "dirty": False}
-    run = {"name": "a", "seed": 1, "state": "done", "reason": "", "rounds": 2, "bits_per_value": 8.0, "source": source}
+    run = {"name": "a", "seed": 1, "state": "done", "reason": "", "rounds": 2, "train_loss": 1.0, "source": source}
+    run |= {"bits_per_value": 8.0}
     run |= {"accuracy": {"averaged": 0.5, "mean": 0.4}, "curve": [{"round": 0, "accuracy": 0.1}]}
     run |= {"consensus_distance": [[0, 1.5]]}
     failed = run | {"seed": 2, "state": "failed", "reason": "too large", "accuracy": None, "curve": []}

@@ -24,14 +24,16 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from edgegossip.codecs.base import Body, Ctx, StatelessCodec
-from edgegossip.codecs.checks import flat, require_input, require_out
+from edgegossip.codecs.checks import flat, require_input, require_out, write
 from edgegossip.codecs.registry import Family, Param, check_fields, without_params
 from edgegossip.codecs.sparse import encode_topk
 from edgegossip.codecs.stepped import DeadZone
 from edgegossip.layout import Layout, TensorSpec
+from edgegossip.native import coding, stepped
 from edgegossip.types import DecodeError, Vec
 
 _INTEGERS = DeadZone(step=1.0)  # whole numbers come out as they went in
+_LARGE = 2  # the integer of the larger magnitude
 _AT_ONCE = 4096
 
 
@@ -61,24 +63,16 @@ class SparseLoCo(StatelessCodec):
     @override
     def decode(self, body: Body, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
         require_out(layout, out, weight, body)
-        values = np.empty(layout.size, np.float32) if out is None or weight is not None else out
-        magnitudes = self._integers(body, layout, values)
-        for part, (low, high) in _pieces(values, magnitudes, layout):
-            large = np.abs(part) > 1
-            np.copysign(low, part, out=part, where=(part != 0) & ~large)
-            np.copysign(high, part, out=part, where=large)
-        if out is None or weight is None:
-            return values
-        for piece in _slices(layout.size):
-            with np.errstate(over="ignore", invalid="ignore"):  # whether a sum overflows is the caller's matter
-                sent = values[piece] != 0
-                values[piece] *= np.float32(weight)
-                np.add(out[piece], values[piece], out=out[piece], where=sent)
-        return out
+        integers, magnitudes = self._integers(body, layout)
+        values = np.empty(layout.size, np.float32) if out is None else out
+        for piece, (low, high) in _pieces(magnitudes, layout):
+            decoded = np.array([0, low, high, -high, -low], np.float32)[integers[piece]]
+            write(decoded, values[piece], weight)
+        return values
 
     def check(self, body: Body, layout: Layout) -> None:
         """Raise DecodeError unless it can be decoded; writes nothing."""
-        self._integers(body, layout, np.empty(layout.size, np.float32))
+        self._integers(body, layout)
 
     def _largest(self, x: Vec, layout: Layout) -> Vec:
         """x where it is among the largest of its chunk, zero elsewhere."""
@@ -86,35 +80,25 @@ class SparseLoCo(StatelessCodec):
         encode_topk(x, _in_chunks(layout, self.chunk), self.ratio, "fp32", rest=rest)
         return x - rest
 
-    def _integers(self, body: Body, layout: Layout, out: Vec) -> Vec:
-        """Write the integers into `out`; return the magnitudes, float32[tensors, 2]. Raises
-        DecodeError."""
+    def _integers(self, body: Body, layout: Layout) -> tuple[NDArray[np.int8], Vec]:
+        """The integers, int8[n], and the magnitudes, float32[tensors, 2]. Raises DecodeError."""
         data, count = flat(body), 2 * len(layout.tensors)
         if len(data) < 4 * count:
             raise DecodeError(f"the {self.name} body ends within its magnitudes")
         magnitudes = np.frombuffer(data[: 4 * count], "<f4").astype(np.float32).reshape(-1, 2)
         if not (np.isfinite(magnitudes) & (magnitudes >= 0)).all():
             raise DecodeError(f"the {self.name} body has magnitudes that are no sizes")
-        try:
-            _INTEGERS.decode(data[4 * count :], layout, out)
-        except DecodeError as error:
-            raise DecodeError(f"{self.name}: {error}") from None
-        for piece in _slices(layout.size):
-            if np.abs(out[piece]).max(initial=0) > 2 or (np.rint(out[piece]) != out[piece]).any():
-                raise DecodeError(f"the {self.name} body has a value that is none of its two magnitudes")
-        return magnitudes
+        integers = np.empty(layout.size, np.int8)
+        if fault := stepped.integers(data[4 * count :], layout.offsets, layout.columns, _LARGE, integers):
+            raise DecodeError(f"the {self.name} body is invalid: {coding.FAULTS[fault]}")
+        return integers, magnitudes
 
 
-def _slices(size: int) -> Iterator[slice]:
-    """Yield slices of few values each: what is computed of them takes no memory to speak of."""
-    return (slice(at, min(at + _AT_ONCE, size)) for at in range(0, size, _AT_ONCE))
-
-
-def _pieces(values: Vec, magnitudes: Vec, layout: Layout) -> Iterator[tuple[Vec, Vec]]:
-    """Views of the values, each with the two magnitudes of its tensor."""
-    for (begin, end), sizes in zip(itertools.pairwise(layout.offsets), magnitudes, strict=True):
-        for piece in _slices(int(end - begin)):
-            yield values[begin:end][piece], sizes
+def _pieces(magnitudes: Vec, layout: Layout) -> Iterator[tuple[slice, Vec]]:
+    """Slices of the values, few each, with the two magnitudes of their tensor."""
+    for (begin, end), sizes in zip(itertools.pairwise(layout.offsets.tolist()), magnitudes, strict=True):
+        for at in range(begin, end, _AT_ONCE):
+            yield slice(at, min(at + _AT_ONCE, end)), sizes
 
 
 def _in_two_bits(largest: Vec, layout: Layout) -> tuple[Vec, NDArray[np.float64]]:

@@ -20,7 +20,7 @@ from typing_extensions import override
 
 from edgegossip.codecs.checks import all_finite
 from edgegossip.engine.plausible import NormFilter, length
-from edgegossip.engine.scaffold import control_of_all
+from edgegossip.engine.scaffold import control_of_all, way_of
 from edgegossip.engine.server_boards import Address
 from edgegossip.engine.server_frames import Channel
 from edgegossip.frame import Aux, Frame
@@ -238,19 +238,20 @@ class WithOuter(Combiner):
         self._combiner.restore({path: array for path, array in snapshot.items() if path not in parts})
 
 
-def with_control(combiner: Combiner, strategy: str, layout: Layout, boards: int) -> Combiner:
+def with_control(combiner: Combiner, strategy: str, channel: Channel, boards: int) -> Combiner:
     """Return `combiner`, the mean, with SCAFFOLD's control variate where that is the strategy of
-    the recipe; itself for any other. `boards`: how many the run has."""
-    return WithControl(combiner, layout, boards) if strategy == "scaffold" else combiner
+    the recipe; itself for any other. `channel`: that of updates. `boards`: how many the run has."""
+    return WithControl(combiner, channel, boards) if strategy == "scaffold" else combiner
 
 
 class WithControl(Combiner):
     """Keeps the control variate of SCAFFOLD beside the mean that `combiner` takes (`scaffold.py`),
     one vector of the model's size. `boards`: how many the run has."""
 
-    def __init__(self, combiner: Combiner, layout: Layout, boards: int) -> None:
+    def __init__(self, combiner: Combiner, channel: Channel, boards: int) -> None:
+        layout = channel.layout
         self._combiner, self._trained, self._boards = combiner, layout.trainable_size, boards
-        self._control = np.zeros(layout.size, np.float32)
+        self._control, self._way = np.zeros(layout.size, np.float32), way_of(channel.codec, layout.size)
 
     @override
     def choose(self, round: Round, x: Vec, boards: Sequence[Address]) -> list[Address]:
@@ -269,7 +270,7 @@ class WithControl(Combiner):
         rates = sorted(
             share.frame.aux.get(Aux.LEARNING_RATE, 0.0) * share.frame.aux.get(Aux.STEPS, 1.0) for share in used
         )
-        moved, share = made.model[:trained] - x[:trained], len(used) / self._boards
+        moved, share = made.model[:trained] - x[:trained], self._way * len(used) / self._boards
         control = np.zeros_like(self._control)  # the one before is on its way to boards and disks
         control[:trained] = control_of_all(self._control[:trained], moved, rates[len(rates) // 2], share)
         self._control = control

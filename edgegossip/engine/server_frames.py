@@ -29,7 +29,7 @@ from edgegossip.codecs.base import Body, Codec, Ctx
 from edgegossip.codecs.floats import Fp32
 from edgegossip.codecs.keys import derive_key
 from edgegossip.engine.rates import rates_for
-from edgegossip.engine.scaffold import control_of_board
+from edgegossip.engine.scaffold import control_of_board, way_of
 from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.gossip.base import Says
 from edgegossip.gossip.messages import bodies
@@ -341,5 +341,6 @@ class Uplink:
             trained = self.channel.layout.trainable_size
             own = np.zeros(trained, np.float32) if self.control is None else self.control
             sent = self.channel.codec.decode(frame.body, self.channel.layout)
-            self.control = control_of_board(own, self._of_all[:trained], sent, update.lr * update.steps)
+            way = way_of(self.channel.codec, self.channel.layout.size)
+            self.control = control_of_board(own, self._of_all[:trained], sent, update.lr * update.steps, way)
         return frame

@@ -335,7 +335,7 @@ class Coordinator:
         clock = RoundClock()
         channel = Channel.of(plan.layout, plan.run_id, plan.codec)
         combine = combiner(self._strategy, channel, plan.weighting == "uniform")
-        combine = with_control(combine, self._recipe.server.strategy, plan.layout, len(plan.boards))
+        combine = with_control(combine, self._recipe.server.strategy, channel, len(plan.boards))
         combine = with_outer(combine, self._outer, plan.layout)
         hooks = Hooks(
             check=superlink.check,

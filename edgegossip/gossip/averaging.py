@@ -71,6 +71,12 @@ def default_eta(codec: Codec[Any]) -> float:
     return float(_once(_measured, codec))
 
 
+def lost_of_probe(codec: Codec[Any], values: int) -> float:
+    """Return E||C[v] - v||^2 / ||v||^2 of a normal vector, with what `codec` would do to a model
+    with so many values."""
+    return 1.0 - float(_once(_kept_of_normal, on_probe(codec, values)))
+
+
 def memory_eta(codec: Codec[Any]) -> float:
     """Return the rate for whole models that go with a memory of what was lost: 0.1 / s^(3/4), at
     most 1/8 / s, where s is how far a message strays from the model, in lengths of the model; 1
@@ -118,7 +124,7 @@ def _measured_with_memory(codec: Any) -> float:
 
 
 def _measured(codec: Any) -> float:
-    kept = max(_kept(codec, _draw(1).standard_normal(_PROBE.size, np.float32)), 0.0)
+    kept = max(_kept_of_normal(codec), 0.0)
     if kept >= NEARLY_EXACT:
         rate = 1.0
     else:
@@ -152,7 +158,8 @@ def _if_it_overshoots(codec: Codec[Any]) -> float:
     return float(max(0.0, 1.0 - mean**2) ** 2)
 
 
-def _kept(codec: Codec[Any], x: Vec) -> float:
+def _kept_of_normal(codec: Codec[Any]) -> float:
+    x = _draw(1).standard_normal(_PROBE.size, np.float32)
     error = x - _through(codec, x)
     return 1.0 - float(np.dot(error, error)) / float(np.dot(x, x))
 

@@ -264,8 +264,8 @@ class QuantisedTensor(torch.Tensor):
         refuse_reading("values")
         wide = (-1, *[1] * (self.q.dim() - 1))
         q = self.q.permute(0, 3, 1, 2) if self.q.dim() == 4 else self.q
-        made: Tensor = (q.to(torch.int32) - self.zero.view(wide)).to(torch.float32) * self.scale.view(wide)
-        return made
+        made: Tensor = q.to(torch.float32)  # the difference of two bytes is exact
+        return made.sub_(self.zero.view(wide)).mul_(self.scale.view(wide))
 
     @classmethod
     def __torch_function__(

@@ -1,9 +1,10 @@
-"""What surrounds the engines to learn about them, and never runs on a board.
+"""What surrounds the engines to learn about them; no run needs it.
 
 sim     the engines in virtual time, under faults drawn from a seed (docs/simulator.md)
 study   accuracy of many runs over virtual nodes in one process (docs/study.md)
 scale   what training costs by the number of boards: planned, modelled, emulated (docs/scale.md)
 bench   our parts beside their best alternatives in the same run (docs/benchmarks.md)
+accept  all of one machine, beside what its profile predicts (docs/boards.md)
 
 Studies and scalability runs are campaigns over many cases:
 

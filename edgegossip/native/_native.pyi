@@ -48,6 +48,14 @@ def steps_decode(
     weight: float | None = None,
     isa: str | None = None,
 ) -> int: ...
+def steps_integers(
+    body: ReadBuffer,
+    offsets: ReadBuffer,
+    columns: ReadBuffer,
+    most: int,
+    out: WriteBuffer,
+    isa: str | None = None,
+) -> int: ...
 def minmax8_encode(x: ReadBuffer, offsets: ReadBuffer, out: WriteBuffer, isa: str | None = None) -> int: ...
 def minmax8_decode(
     body: ReadBuffer, offsets: ReadBuffer, out: WriteBuffer, weight: float | None = None, isa: str | None = None

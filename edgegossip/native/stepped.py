@@ -80,3 +80,15 @@ def decode(
     tables of 16 KiB for every 1024 of them, at most 64.
     """
     return _native.steps_decode(body, offsets, columns, dithered, n, out, weight, isa)
+
+
+def integers(
+    body: ReadBuffer, offsets: ReadBuffer, columns: ReadBuffer, most: int, out: NDArray[np.int8], isa: str | None = None
+) -> int:
+    """Write the integers of a body without dither into `out`, int8[n]; of steps and means nothing
+    counts.
+
+    Returns 0, or a key of `coding.FAULTS`, also where one is beyond `most`, at most 127; `out` may
+    then be half written. Memory is bounded as in `decode`.
+    """
+    return _native.steps_integers(body, offsets, columns, most, out.view(np.uint8), isa)

@@ -2,8 +2,9 @@
 
 A node's `t_s` counts from the start of its own process, and `started` tells the time of day. A
 board that comes back by itself goes on where it was, and tells the time of day again. What the
-starter of a run says of its boards (OF_THE_RUN) is by its own clock, which begins with the first
-board, or is the coordinator's; a process that it started again goes on by that clock.
+starter of a run says of its boards (OF_THE_RUN) is by its own clock, which begins about when the
+first board does, or is the coordinator's; a process that it started again goes on by that clock,
+and tells how far it is from the others'.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ COORDINATOR = "coordinator"  # the node name under which a coordinator writes; i
 AFTERWARDS = frozenset({"compared", "averaged"})  # a look at the models, when all boards' processes have ended
 OF_THE_RUN = frozenset({"lost", "restarted", "silent", *AFTERWARDS})
 BELIEVED_S = 86_400.0  # a time of day that is further from most others' is a wrong one
+NEAR_S = 10.0  # a run's clock that seems further from its first board's: the time of day was set meanwhile
 
 
 class Clocks:
@@ -40,7 +42,10 @@ class Clocks:
             zero, since_s = float(unix_s) - event.t_s, self._loads_s.pop(event.node, event.t_s)
             if not zeros:
                 self._settle(event.node, [(0.0, zero)])
-            elif (last := zeros[-1][1]) is not None and 0 < zero - last < BELIEVED_S:  # it was away so long
+            elif (last := zeros[-1][1]) is None:
+                if abs(zero - self.began_unix_s) < NEAR_S:
+                    self._settle(event.node, [*zeros, (since_s, zero)])
+            elif 0 < zero - last < BELIEVED_S:  # it was away so long
                 self._settle(event.node, [*zeros, (since_s, zero)])
 
     def _settle(self, node: NodeId, zeros: list[tuple[float, float | None]]) -> None:

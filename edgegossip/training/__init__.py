@@ -14,6 +14,7 @@ Public functions, each taking a resolved `Recipe`:
     build_model(recipe)                the model itself, a torch module
     layout_of(recipe)                  the model's Layout, without data and without initialising
                                        weights
+    conversion_notices(recipe)         what int8 replaces in the model, a sentence each
     partition_counts(recipe)           examples of each class on each board, where they are known
                                        beforehand
 """
@@ -33,7 +34,7 @@ from numpy.typing import NDArray
 from edgegossip.agreement import Agreement
 from edgegossip.training import names
 from edgegossip.training.base import Workload
-from edgegossip.training.check import check
+from edgegossip.training.check import check, check_data, check_parts
 from edgegossip.types import ConfigError
 
 if TYPE_CHECKING:
@@ -55,6 +56,9 @@ __all__ = [
     "build_workloads",
     "can_be_together",
     "check",
+    "check_data",
+    "check_parts",
+    "conversion_notices",
     "first_model",
     "initial_model",
     "is_custom",
@@ -223,6 +227,18 @@ def layout_of(recipe: Recipe, board: Board | None = None) -> Layout:
     from edgegossip.training import model
 
     return model.layout_of(recipe, board)
+
+
+def conversion_notices(recipe: Recipe) -> list[str]:
+    """Return what int8 replaces in the recipe's model and what it leaves in fp32, a sentence each;
+    none for a script, or where an example's shape is known on the boards alone."""
+    from edgegossip.training.data import is_declared
+
+    if recipe.run.script or not is_declared(recipe.data):
+        return []
+    from edgegossip.training import model
+
+    return model.conversion_notices(recipe)
 
 
 def initial_model(recipe: Recipe) -> tuple[Layout, Vec]:

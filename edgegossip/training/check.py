@@ -46,14 +46,16 @@ _DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d{1,3})?")
 
 
 def check(recipe: Recipe, boards: Sequence[Board] = ()) -> None:
-    """Raise ConfigError for an unknown model, data set, task, optimiser, device or parameter of
-    one of these (with the nearest valid choice), and DataError for a data set whose files are not
-    there. Reads no data; contents are checked when a board loads them.
+    """Raise what `check_parts` and `check_data` do."""
+    check_parts(recipe)
+    check_data(recipe, boards)
 
-    `boards`: whose data are looked for on this machine; none: those that all share out."""
+
+def check_parts(recipe: Recipe) -> None:
+    """Raise ConfigError for an unknown model, data set, task, optimiser, device or parameter of
+    one of these (with the nearest valid choice), and where they do not go together. Looks at no
+    file."""
     if recipe.run.script:
-        if not Path(recipe.run.script).is_file():
-            raise ConfigError(f"run.script = {recipe.run.script}: there is no such file")
         return
     models.check(recipe.model)
     check_task(recipe.training)
@@ -63,12 +65,24 @@ def check(recipe: Recipe, boards: Sequence[Board] = ()) -> None:
     check_device(recipe.training)
     _check_evaluator(recipe)
     _check_together(recipe)
-    for board in boards or (None,):
-        locate(recipe.data, board)
     if not is_custom(recipe.data):
         about = describe(recipe.data)
         check_augmentation(recipe, about)
         task_of(recipe.training, about)
+
+
+def check_data(recipe: Recipe, boards: Sequence[Board] = ()) -> None:
+    """Raise ConfigError for a script that is not there and for keys of data that contradict each
+    other, DataError for files that are not there. Reads no data; contents are checked when a board
+    loads them.
+
+    `boards`: whose data are looked for on this machine; none: those that all share out."""
+    if recipe.run.script:
+        if not Path(recipe.run.script).is_file():
+            raise ConfigError(f"run.script = {recipe.run.script}: there is no such file")
+        return
+    for board in boards or (None,):
+        locate(recipe.data, board)
 
 
 def check_augmentation(recipe: Recipe, about: Description) -> None:

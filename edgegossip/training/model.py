@@ -48,10 +48,27 @@ def layout_of(recipe: Recipe, board: Board | None = None) -> Layout:
     about = describe(recipe.data, board)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a board says it when it builds the model
-        if is_custom_function(recipe.model.name):
-            return vector_of(recipe, build(recipe, about)).layout
-        with torch.device("meta"):
-            return vector_of(recipe, _module(recipe, about)).layout
+        return vector_of(recipe, _without_values(recipe, about)).layout
+
+
+def conversion_notices(recipe: Recipe) -> list[str]:
+    """Return what int8 replaces in the recipe's model and what it leaves in fp32, a sentence each;
+    built as for `layout_of`."""
+    if recipe.training.precision != "int8":
+        return []
+    from edgegossip.int8 import ConversionNotice
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        _without_values(recipe, describe(recipe.data))
+    return [str(one.message) for one in caught if issubclass(one.category, ConversionNotice)]
+
+
+def _without_values(recipe: Recipe, about: Description) -> nn.Module:
+    if is_custom_function(recipe.model.name):
+        return build(recipe, about)
+    with torch.device("meta"):
+        return _module(recipe, about)
 
 
 def initial_values(

@@ -80,7 +80,7 @@ CASES: tuple[Case, ...] = (
     case("deadzone", {"bytes": 300}, bound=own_size_times(1.25)),
     case("deadzone", {"step": 0.01, "allocation": 1.0}, bound=own_size_times(1.25)),
     case("sparseloco", norm_bound=own_norm_times(1.001)),
-    case("sparseloco", {"ratio": 0.05, "chunk": 64}, norm_bound=own_norm_times(1.001)),
+    case("sparseloco", {"ratio": 0.3, "chunk": 16}, norm_bound=own_norm_times(1.001)),
     *(
         case("eden", {"bits": bits} if bits != 2 else {}, norm_bound=a_rotation_and(share), unbiased=True, random=True)
         for bits, share in ((2, 0.7), (1, 1.4), (3, 0.4), (4, 0.25))

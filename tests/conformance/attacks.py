@@ -310,7 +310,7 @@ ATTACKS: Mapping[str, tuple[bytes, str]] = {
     ),
     "sparseloco-without-integers": (
         raw_frame(codec_id=20, body=bytes(24)),
-        "sparseloco: the deadzone body is invalid: it ends early",
+        "the sparseloco body is invalid: it ends early",
     ),
     "sparseloco-negative-magnitude": (
         raw_frame(codec_id=20, body=_sparseloco(1.0, sizes=(1.0, 2.0, -1.0, 2.0, 1.0, 2.0))),
@@ -322,12 +322,19 @@ ATTACKS: Mapping[str, tuple[bytes, str]] = {
     ),
     "sparseloco-three": (
         raw_frame(codec_id=20, body=_sparseloco(1.0, -3.0)),
-        "the sparseloco body has a value that is none of its two magnitudes",
+        "the sparseloco body is invalid: a code is none of this codec's",
     ),
-    "sparseloco-half": (
-        raw_frame(codec_id=20, body=_sparseloco(1.0)[:24] + struct.pack("<f", 0.5) + _sparseloco(1.0)[28:]),
-        "the sparseloco body has a value that is none of its two magnitudes",
-    ),
+    **{
+        f"sparseloco-{name}": (
+            raw_frame(codec_id=20, body=_sparseloco(1.0)[:at] + part + _sparseloco(1.0)[to:]),
+            "the sparseloco body is invalid: a code is none of this codec's",
+        )
+        for name, at, part, to in (
+            ("half", 24, struct.pack("<f", 0.5), 28),
+            ("eighths", 28, b"\1\0\0\0", 29),
+            ("shifted", 29, b"\x81", 30),
+        )
+    },
     **lowrank.ATTACKS,
     **stepped.ATTACKS,
     **{

@@ -186,7 +186,7 @@ PARAMS: Mapping[str, tuple[dict[str, Any], ...]] = {
     "terngrad": ({"stage": "raw"}, {"stage": "elias", "clip": 0.0}, _HUFFMAN, _RUNS),
     "co3": (_HUFFMAN, _RUNS, _ANS, {"stage": "raw", "decode_only": True}),
     "signsgd": ({"stage": "raw"},),
-    "dither": ({}, {"step": 2.0}, {"step": 0.00005, "allocation": 0.5}),
+    "dither": ({}, {"error": 4.0}, {"step": 2.0}, {"step": 0.00005, "allocation": 0.5}),
     "sparseloco": ({}, {"ratio": 0.25, "chunk": 8}),
     "deadzone": ({"step": 0.3}, {"step": 0.00005, "allocation": 1.0}),
 }

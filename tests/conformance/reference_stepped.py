@@ -64,18 +64,30 @@ def unfolded(z: int) -> int:
     return (z + 1) // 2 if z & 1 else -(z // 2)
 
 
-def place(p: int) -> int:
-    return p % 8 // 2
+ONE, PLACES, MAGNITUDES, MIRRORED = range(4)  # what tables a model has
+
+
+def tables_of(shape: int) -> int:
+    return 4 if shape in (PLACES, MIRRORED) else 1
+
+
+def place(p: int, shape: int) -> int:
+    return min(p % 8, 7 - p % 8) if shape == MIRRORED else p % 8 // 2
+
+
+def mirrored(p: int, s: int) -> int:
+    return folded(-unfolded(s)) if p % 8 >= 4 and s != ESCAPE else s
 
 
 # Which models a string has.
 
 
-def cost(count: list[list[int]], tables: int, magnitudes: bool) -> tuple[int, int]:
+def cost(count: list[list[int]], shape: int) -> tuple[int, int]:
     """Bits in 2^-16, and the largest magnitude of a model for counts[table][symbol]."""
     tail = [sum(sum(c[max(0, 2 * m - 1) :]) for c in count) for m in range(129)]
     if tail[1] == 0:
         return 16 * BIT, 0
+    tables, magnitudes = tables_of(shape), shape == MAGNITUDES
     rows, everything = joined(count, tables), sum(map(sum, count))
     per, best, slots = 5 * BIT * tables * (1 if magnitudes else 2), (2**63, 0), 0
     for h in range(1, 128):
@@ -109,12 +121,12 @@ def level(count: int, total: int) -> int:
     return min((2 * (log2(total) - min(log2(count), log2(total))) + BIT // 2) >> FRACTION, ABSENT - 1)
 
 
-def model(count: list[list[int]], tables: int, magnitudes: bool) -> Model:
-    h = cost(count, tables, magnitudes)[1]
+def model(count: list[list[int]], shape: int) -> Model:
+    h, magnitudes = cost(count, shape)[1], shape == MAGNITUDES
     if h == 0:
         return 0, 0, []
     levels, escapes = [], 0
-    for c in joined(count, tables):
+    for c in joined(count, tables_of(shape)):
         total = sum(c[: 2 * h + 1])
         escapes += sum(c[2 * h + 1 :])
         row = [level(c[0], total)]
@@ -126,17 +138,17 @@ def model(count: list[list[int]], tables: int, magnitudes: bool) -> Model:
     return h, min(max(SLOTS * escapes // everything, 1), 255) if escapes else 0, levels
 
 
-def models_for(symbols: list[int], kinds: list[tuple[int, int]], tables: int, magnitudes: bool):
+def models_for(symbols: list[int], kinds: list[tuple[int, int]], shape: int):
     """Bits, the models and which one each block has."""
-    blocks, most = len(kinds), min(max((1 + len(symbols) // 1024) // tables, 1), 16)
+    blocks, most = len(kinds), min(max((1 + len(symbols) // 1024) // tables_of(shape), 1), 16)
     counts = {k: [[0] * 256 for _ in range(4)] for k in sorted(set(kinds))}
     for p, s in enumerate(symbols):
-        counts[kinds[p // BLOCK]][place(p)][s] += 1
+        counts[kinds[p // BLOCK]][place(p, shape)][s] += 1
     group_of = {k: i for i, k in enumerate(counts)}
     groups = [(count, kinds.count(k)) for k, count in counts.items()]
 
     def price(group: tuple[list[list[int]], int]) -> int:
-        return cost(group[0], tables, magnitudes)[0] + group[1] * (log2(blocks) - log2(group[1]))
+        return cost(group[0], shape)[0] + group[1] * (log2(blocks) - log2(group[1]))
 
     def both(k: int) -> tuple[list[list[int]], int]:
         (a, i), (b, j) = groups[k : k + 2]
@@ -153,10 +165,10 @@ def models_for(symbols: list[int], kinds: list[tuple[int, int]], tables: int, ma
     if len(groups) > 1:
         bits += 64
         whole = [[sum(each) for each in zip(*rows, strict=True)] for rows in zip(*(g[0] for g in groups), strict=True)]
-        one = cost(whole, tables, magnitudes)[0] >> FRACTION
+        one = cost(whole, shape)[0] >> FRACTION
         if one <= bits:
             bits, groups, group_of = one, [(whole, blocks)], dict.fromkeys(group_of, 0)
-    return bits, tables, [model(g[0], tables, magnitudes) for g in groups], [group_of[k] for k in kinds]
+    return bits, shape, [model(g[0], shape) for g in groups], [group_of[k] for k in kinds]
 
 
 def kind(block: list[int], skewed: bool) -> tuple[int, int]:
@@ -169,23 +181,27 @@ def kind(block: list[int], skewed: bool) -> tuple[int, int]:
 
 
 def choose(symbols: list[int], places: bool, signed: bool):
-    blocks = [symbols[first : first + BLOCK] for first in range(0, len(symbols), BLOCK)]
-    found = (*models_for(symbols, [kind(b, places or signed) for b in blocks], 1, False), False)
+    def blocks(skewed: bool, of: list[int] = symbols) -> list[tuple[int, int]]:
+        return [kind(of[first : first + BLOCK], skewed) for first in range(0, len(of), BLOCK)]
+
+    found = models_for(symbols, blocks(places or signed), ONE)
     if places and 1 + len(symbols) // 1024 >= 4:
-        four = (*models_for(symbols, [kind(b, True) for b in blocks], 4, False), False)
-        found = min(found, four, key=lambda f: f[0])
+        found = min(found, models_for(symbols, blocks(True), PLACES), key=lambda f: f[0])
+        if 2 * found[0] < len(symbols):
+            turned = [mirrored(p, s) for p, s in enumerate(symbols)]
+            found = min(found, models_for(turned, blocks(False, turned), MIRRORED), key=lambda f: f[0])
     if signed:
-        plain = (*models_for(symbols, [kind(b, False) for b in blocks], 1, True), True)
-        found = min(plain, found, key=lambda f: f[0])
+        found = min(models_for(symbols, blocks(False), MAGNITUDES), found, key=lambda f: f[0])
     return found
 
 
-def shares(m: Model, table: int, tables: int, magnitudes: bool) -> Table:
+def shares(m: Model, table: int, shape: int) -> Table:
     h, escapes, levels = m
-    row = levels[len(levels) // tables * table :][: len(levels) // tables]
+    each = len(levels) // tables_of(shape)
+    row = levels[each * table :][:each]
     weights = [0] * 256
     for s in range(2 * h + 1):
-        k = row[(s + 1) // 2 if magnitudes else s]
+        k = row[(s + 1) // 2 if shape == MAGNITUDES else s]
         weights[s] = 0 if k == ABSENT else (741455 if k & 1 else 1 << 20) >> (k >> 1)
     slots, total = SLOTS - escapes, sum(weights)
     above = [max(w * slots - total, 1) if w else 0 for w in weights]
@@ -220,17 +236,19 @@ def nested(values: list[int], depth: int) -> bytes:
 
 def coded(values: list[int], places: bool, signed: bool, depth: int) -> bytes:
     symbols = [min(folded(v), ESCAPE) for v in values]
-    size, tables, models, index, magnitudes = choose(symbols, places, signed)
-    share = [[shares(m, t, tables, magnitudes) for t in range(tables)] if m[0] else [] for m in models]
+    size, shape, models, index = choose(symbols, places, signed)
+    share = [[shares(m, t, shape) for t in range(tables_of(shape))] if m[0] else [] for m in models]
     escapes = []
     for p, v in enumerate(values):
         h = models[index[p // BLOCK]][0]
         if abs(v) > h:
             escapes.append(v - h if v > 0 else v + h)
             symbols[p] = ESCAPE
+    if shape == MIRRORED:
+        symbols = [mirrored(p, s) for p, s in enumerate(symbols)]
     many = size >= 1 << 16
     bits = low_first(CODED, 2) + low_first(len(models) - 1, 4)
-    bits += "".join("01"[flag] for flag in (tables == 4, magnitudes, many, bool(escapes)))
+    bits += low_first(shape, 2) + "".join("01"[flag] for flag in (many, bool(escapes)))
     for h, e, levels in models:
         bits += low_first(h, 7)
         if h:
@@ -246,7 +264,7 @@ def coded(values: list[int], places: bool, signed: bool, depth: int) -> bytes:
         of = share[index[p // BLOCK]]
         if not of:
             continue
-        row = of[place(p) if tables == 4 else 0]
+        row = of[place(p, shape) if tables_of(shape) == 4 else 0]
         f, first, x = row[symbols[p]], sum(row[: symbols[p]]), state[p % lanes]
         if f == SLOTS:
             continue
@@ -295,12 +313,11 @@ def read_string(data: bytes, n: int) -> list[int]:
         width = bits.take(5)
         return [unfolded(bits.take(width)) for _ in range(n)]
     count = bits.take(4) + 1
-    four, magnitudes, many, has_escapes = (bits.take(1) for _ in range(4))
-    tables, models = 4 if four else 1, []
+    shape, many, has_escapes, models = bits.take(2), bits.take(1), bits.take(1), []
     for _ in range(count):
         h = bits.take(7)
         e = bits.take(8) if h and has_escapes else 0
-        levels = tables * (h + 1 if magnitudes else 2 * h + 1) if h else 0
+        levels = tables_of(shape) * (h + 1 if shape == MAGNITUDES else 2 * h + 1) if h else 0
         models.append((h, e, [bits.take(5) for _ in range(levels)]))
     data, escapes, index = bits.rest(), [], [0] * -(-n // BLOCK)
     if has_escapes:
@@ -312,7 +329,7 @@ def read_string(data: bytes, n: int) -> list[int]:
     lanes = 32 if many else 1
     state = list(struct.unpack_from(f"<{lanes}I", data))
     words = list(struct.unpack(f"<{len(data) // 2 - 2 * lanes}H", data[4 * lanes :]))
-    share = [[shares(m, t, tables, bool(magnitudes)) for t in range(tables)] if m[0] else [] for m in models]
+    share = [[shares(m, t, shape) for t in range(tables_of(shape))] if m[0] else [] for m in models]
     slots = [[[s for s, f in enumerate(row) for _ in range(f)] for row in of] for of in share]
     values, taken, escaped = [], 0, iter(escapes)
     for p in range(n):
@@ -320,7 +337,7 @@ def read_string(data: bytes, n: int) -> list[int]:
         if not share[k]:
             values.append(0)
             continue
-        t = place(p) if four else 0
+        t = place(p, shape) if tables_of(shape) == 4 else 0
         x = state[p % lanes]
         s = slots[k][t][x % SLOTS]
         row = share[k][t]
@@ -332,7 +349,7 @@ def read_string(data: bytes, n: int) -> list[int]:
             v, h = next(escaped), models[k][0]
             values.append(v + h if v > 0 else v - h)
         else:
-            values.append(unfolded(s))
+            values.append(unfolded(mirrored(p, s) if shape == MIRRORED else s))
     return values
 
 

@@ -4,7 +4,7 @@ c_i."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from edgegossip import codecs
 from edgegossip import frame as wire
 from edgegossip.engine.combine import Mean, WeightedUpdate, with_control, with_outer
+from edgegossip.engine.scaffold import way_of
 from edgegossip.engine.server_frames import Channel, Downlink, Replica, Uplink
 from edgegossip.frame import Aux
 from edgegossip.gossip.outer import OuterOptimizer
@@ -58,10 +59,11 @@ class Run:
     down: str = "fp32"
     strategy: str = "scaffold"
     outer: OuterOptimizer | None = None
+    params: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        channel = Channel.of(LAYOUT, RUN, codecs.get(self.codec))
-        mean = with_control(Mean(channel, uniform=True), self.strategy, LAYOUT, N)
+        channel = Channel.of(LAYOUT, RUN, codecs.get(self.codec, **self.params))
+        mean = with_control(Mean(channel, uniform=True), self.strategy, channel, N)
         self.combiner = with_outer(mean, self.outer, LAYOUT)
         self.downlink = Downlink(LAYOUT, RUN, codecs.get(self.down))
         self.boards = [(Replica(LAYOUT, RUN, codecs.get(self.down)), Uplink(channel, f"b{k}")) for k in range(N)]
@@ -134,6 +136,26 @@ def test_it_comes_to_the_optimum_where_fedavg_stays_away() -> None:
             run.play(sample)
     assert corrected.off() < 1e-5 and compressed.off() < 0.01 and plain.off() > 0.03
     assert plain.combiner.control() is None
+
+
+@pytest.mark.parametrize("error", [1.0, 1.5, 2.0])
+def test_updates_that_lose_more_than_they_hold_do_not_run_away(error: float) -> None:
+    """Their noise would go into the control variates, and make the next updates longer. What stays
+    is that of the statistics, which change in every round here."""
+    run, plain = (Run("dither", strategy=name, params={"error": error}) for name in ("scaffold", "fedavg"))
+    for sample in drawn(300, N):
+        run.play(sample)
+        plain.play(sample)
+    assert run.off() < 0.15 and run.off() < 0.5 * plain.off()
+
+
+def test_control_variates_go_as_far_as_the_codec_allows() -> None:
+    """1 / (1 + e^2), and both ends know it before a message has come."""
+    assert way_of(codecs.get("fp32"), 5000) == 1.0
+    assert way_of(codecs.get("dither", error=2.0), 5000) == pytest.approx(1 / 5, rel=0.05)
+    assert way_of(codecs.get("auto", error=2.0), 5000) == way_of(codecs.get("dither", error=2.0), 5000)
+    coarsest = way_of(codecs.get("auto"), 5000)
+    assert 0 < coarsest < 0.1 and coarsest == way_of(codecs.get("auto", bytes=3000), 5000)
 
 
 def test_differences_carry_the_control_variate_too() -> None:

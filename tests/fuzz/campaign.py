@@ -1,4 +1,5 @@
-"""Millions of mutated frames: `python -m tests.fuzz.campaign --frames 2000000 --seed 1`.
+"""Millions of mutated frames: `python -m tests.fuzz.campaign --frames 2000000 --seed 1`, or of some
+decoders' alone: `--decoders dither eden`.
 
 The work is cut into chunks; what chunk k does depends on the seed and k alone. Every finished chunk
 is one JSON line of the log, so a campaign that was stopped goes on where it was, and a failure is
@@ -26,6 +27,7 @@ from pathlib import Path
 
 import numpy as np
 
+from edgegossip import codecs
 from tests.fuzz.frames import LAYOUTS, Seed, mutate, seeds
 from tests.fuzz.trial import SPARE_BYTES, TIMES_HONEST, attempt, honest_seconds, peak_bytes, seconds
 
@@ -41,6 +43,7 @@ class Report:
 
     seed: int
     chunk: int
+    of: list[str] = field(default_factory=list)  # decoders whose frames are mutated; all without
     frames: int = 0
     decoded: dict[str, int] = field(default_factory=dict)
     accepted: dict[str, int] = field(default_factory=dict)
@@ -71,12 +74,13 @@ def prepared() -> tuple[list[Seed], dict[int, float]]:
     return honest, honest_seconds(honest, starts())
 
 
-def run_chunk(seed: int, chunk: int, frames: int, timed: bool = True) -> Report:
-    """Mutate and attempt this many frames. `timed`: the limit on time is checked too, which a busy
-    machine may break."""
+def run_chunk(seed: int, chunk: int, frames: int, timed: bool = True, of: Sequence[str] = ()) -> Report:
+    """Mutate and attempt this many frames, of all decoders or some. `timed`: the limit on time is
+    checked too, which a busy machine may break."""
     rng = random.Random(f"{seed} {chunk}")
     honest, limits = prepared()
-    report = Report(seed, chunk)
+    honest = [one for one in honest if one.decoder in of] if of else honest
+    report = Report(seed, chunk, list(of))
     decoded, accepted, refusals = Counter[str](), Counter[str](), Counter[str]()
     for k in range(frames):
         parent = rng.choice(honest)
@@ -109,7 +113,7 @@ def run_chunk(seed: int, chunk: int, frames: int, timed: bool = True) -> Report:
     return report
 
 
-def finished(log: Path, seed: int, chunk_frames: int) -> dict[int, Report]:
+def finished(log: Path, seed: int, chunk_frames: int, of: Sequence[str] = ()) -> dict[int, Report]:
     """The chunks of this campaign that the log holds; a last line that was cut short is left
     out."""
     found = {}
@@ -118,7 +122,7 @@ def finished(log: Path, seed: int, chunk_frames: int) -> dict[int, Report]:
             report = Report(**json.loads(line))
         except ValueError:
             continue
-        if report.seed == seed and report.frames == chunk_frames:
+        if report.seed == seed and report.frames == chunk_frames and report.of == list(of):
             found[report.chunk] = report
     return found
 
@@ -127,13 +131,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.campaign", description="Fuzz the decoders.")
     parser.add_argument("--frames", type=int, default=2_000_000)
     parser.add_argument("--seed", type=int, default=1)
+    decoders = sorted(family.name for family in codecs.REGISTRY.by_wire_id.values())
+    parser.add_argument("--decoders", nargs="+", default=[], choices=decoders)
     parser.add_argument("--chunk", type=int, default=10_000, help="frames a chunk")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--untimed", action="store_true", help="do not check the time of a frame")
     parser.add_argument("--log", type=Path, default=Path("fuzz-campaign.jsonl"))
     options = parser.parse_args(arguments)
     chunks = range(-(-options.frames // options.chunk))
-    done = finished(options.log, options.seed, options.chunk)
+    done = finished(options.log, options.seed, options.chunk, options.decoders)
     todo = [chunk for chunk in chunks if chunk not in done]
     try:
         for report in _reports(options, todo):
@@ -141,7 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenProcessPool:
         print(f"a process died in one of the chunks {[c for c in chunks if c not in done]}; run with --processes 1")
         return 1
-    total = Report(options.seed, -1)
+    total = Report(options.seed, -1, options.decoders)
     for chunk in chunks:
         total.add(done[chunk])
     _print(total)
@@ -163,10 +169,11 @@ def _reports(options: argparse.Namespace, todo: list[int]) -> list[Report]:
 
         if options.processes == 1:
             for chunk in todo:
-                keep(run_chunk(options.seed, chunk, options.chunk, not options.untimed))
+                keep(run_chunk(options.seed, chunk, options.chunk, not options.untimed, options.decoders))
             return made
         with ProcessPoolExecutor(options.processes) as pool:
-            work = [pool.submit(run_chunk, options.seed, c, options.chunk, not options.untimed) for c in todo]
+            timed = not options.untimed
+            work = [pool.submit(run_chunk, options.seed, c, options.chunk, timed, options.decoders) for c in todo]
             for future in as_completed(work):
                 keep(future.result())
     return made

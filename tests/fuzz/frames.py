@@ -15,14 +15,16 @@ from tests.codecs.cases import CASES
 from tests.conformance.pipeline import RUN_ID, reseal
 
 # Models: one in which every byte of a frame is soon hit, one with whole buckets, matrices and long
-# streams of codes, and one with a tensor that is large enough for the entropy coder ans, for the
-# lines of that coder alone.
+# streams of codes, and one with a tensor that is large enough for the entropy coder ans and for
+# columns to be sorted, for the lines that have these alone.
 SMALL = Layout.of([TensorSpec("fc.weight", (2, 3)), TensorSpec("fc.bias", (3,)), TensorSpec("bn.mean", (1,), False)])
 LARGE = Layout.of(
     [TensorSpec("a", (24, 50)), TensorSpec("b", (0, 4)), TensorSpec("c", (1100,)), TensorSpec("d", (3, 2, 3))]
 )
 LONG = Layout.of([TensorSpec("a", (3,)), TensorSpec("b", (91, 91)), TensorSpec("c", (1100,))])
 LAYOUTS = (SMALL, LARGE, LONG)
+LOUD = np.concatenate([np.ones(3), np.where(np.arange(91 * 91) % 91 % 3, 1, 64), np.ones(1100)])  # LONG's columns
+SORTS_COLUMNS = ("dither", "deadzone", "sparseloco")
 
 INTERESTING = (
     0,
@@ -47,9 +49,11 @@ STEPS = (-9, -4, -1, 1, 4, 9)
 
 @dataclass(frozen=True)
 class Seed:
-    """An honest frame, the line of the conformance list that it comes from, and its model."""
+    """An honest frame, the line of the conformance list that it comes from, the decoder that it
+    names, and its model."""
 
     name: str
+    decoder: str
     layout: Layout
     data: bytes
 
@@ -59,15 +63,18 @@ def seeds() -> list[Seed]:
     and mostly zeros."""
     rng, made = np.random.default_rng(5), []
     for case in CASES:
-        for layout in LAYOUTS if case.params.get("stage") == "ans" else (SMALL, LARGE):
+        long = case.params.get("stage") == "ans" or case.codec().name in SORTS_COLUMNS
+        for layout in LAYOUTS if long else (SMALL, LARGE):
             for share, aux in ((1.0, {}), (0.03, {1: 0.25, 2: 1.5, 200: -3.0})):
                 x = rng.standard_normal(layout.size) ** 3 * (rng.random(layout.size) < share)
+                x *= LOUD if layout is LONG else 1
                 codec = case.codec()
                 body, _ = codec.encode(x.astype(np.float32), codec.init(layout), codecs.Ctx(9, 2, 0.5, 0.1))
                 message = frame.Frame(
                     frame.Kind.MODEL, codec.wire_id, codec.wire_params(), layout.hash, RUN_ID, 2, 1, 9, body, aux
                 )
-                made.append(Seed(str(case), layout, b"".join(frame.build(message))))
+                decoder = codecs.from_wire(codec.wire_id, codec.wire_params()).name
+                made.append(Seed(str(case), decoder, layout, b"".join(frame.build(message))))
     return made
 
 

@@ -21,7 +21,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -103,8 +103,14 @@ def _values(layout: Layout, share: float) -> Vec:
     return x
 
 
+def _codec(case: Case, layout: Layout) -> codecs.Codec[Any]:
+    """Its codec; one that is given bytes gets as many as hold something of the model."""
+    codec: Any = case.codec()
+    return replace(codec, bytes=codec.least_bytes(layout)) if getattr(codec, "bytes", 0) else codec
+
+
 def _body(case: Case, layout: Layout, x: Vec) -> bytes:
-    codec = case.codec()
+    codec = _codec(case, layout)
     body, _ = codec.encode(x, codec.init(layout), codecs.Ctx(9, 2, 0.5, 0.1))
     return bytes(body)
 

@@ -43,6 +43,13 @@ def test_seeds_have_sections_of_stage_ans() -> None:
     assert len(bodies) == 2 and all(body[0] == 0 and body[5] == 5 for body in bodies)
 
 
+def test_seeds_have_sorted_columns() -> None:
+    for name, flags in (("dither", 12), ("deadzone", 4), ("sparseloco", 8 * len(LONG.tensors) + 4)):
+        frames = [s.data for s in seeds() if s.decoder == name and s.layout is LONG]
+        bodies = [frame.parse(data, frame.Limits.of(LONG)).body for data in frames]
+        assert any(bytes(body)[flags] & 2 for body in bodies), name
+
+
 def test_memory_of_honest_frames() -> None:
     begin = starts()
     for seed in seeds():
@@ -59,6 +66,14 @@ def test_mutated_frames() -> None:
     assert sum(accepted.values()) > 500
     assert decoders <= set(report.decoded), decoders - set(report.decoded)
     assert len(report.refusals) > 20, report.refusals
+
+
+def test_a_campaign_of_some_decoders_mutates_no_other_frames() -> None:
+    report = run_chunk(seed=1, chunk=0, frames=1500, timed=False, of=["dither", "eden"])
+    assert report.failures == [] and report.of == ["dither", "eden"]
+    bodies = Counter(report.decoded)
+    assert min(bodies["dither"], bodies["eden"]) > 100
+    assert bodies.total() - bodies["dither"] - bodies["eden"] - bodies[""] < 150  # another decoder, by a mutation
 
 
 def test_a_frame_is_as_slow_as_its_fastest_try(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,6 +129,27 @@ def test_a_class_of_columns_that_is_none(isa):
         assert stepped.decode(cut, offsets, columns, False, 128, isa=isa) == -2
 
 
+@pytest.mark.parametrize("isa", ISAS)
+def test_integers_of_a_body_are_its_values(isa):
+    """Of step 1, in sorted columns too; what holds others, or other steps, is refused."""
+    x, out = np.clip(np.rint(vector()), -2, 2), np.empty(N, np.int8)
+    body = stepped.encode(x, OFFSETS, COLUMNS, None, 1.0)
+    assert body[4] == 2  # sorted
+    assert stepped.integers(body, OFFSETS, COLUMNS, 2, out, isa) == 0
+    np.testing.assert_array_equal(out, x)
+    assert stepped.integers(body, OFFSETS, COLUMNS, 1, out, isa) == -7
+    assert stepped.integers(body[:-1], OFFSETS, COLUMNS, 2, out, isa) != 0
+    for other in (
+        stepped.encode(2 * x, OFFSETS, COLUMNS, None, 2.0),
+        stepped.encode(x, OFFSETS, COLUMNS, None, 1.0, EIGHTHS),
+        stepped.encode(np.float32(1.1) * x, OFFSETS, COLUMNS, None, 1.0),  # its means are no integers
+    ):
+        assert stepped.decode(other, OFFSETS, COLUMNS, False, N, isa=isa) == 0
+        assert stepped.integers(other, OFFSETS, COLUMNS, 2, out, isa) == -7
+    zeros = stepped.encode(0 * x, OFFSETS, COLUMNS, None, 0.0)
+    assert stepped.integers(zeros, OFFSETS, COLUMNS, 2, out, isa) == 0 and not out.any()
+
+
 @pytest.mark.parametrize("columns", [-1, 3])
 def test_columns_that_cannot_be(columns):
     x = np.zeros(16, np.float32)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -237,3 +238,16 @@ def test_a_board_that_comes_back_by_itself_was_away_meanwhile():
         clocks.take(event)
     assert [clocks.at(event) for event in events] == [1.0, 6.0, 7.0, 102.5, 103.0]
     assert [clocks.of("a", t_s) for t_s in (2.0, 4.0)] == [2.0, 104.0]
+
+
+@pytest.mark.parametrize(("set_by_s", "away_s"), [(0.0, 0.25), (3600.0, 0.0)], ids=["exact", "time of day set"])
+def test_a_process_that_was_started_again_is_on_the_clock_of_all(set_by_s, away_s):
+    """By the clock of the run, which began 0.25 s after the first board, unless the time of day was
+    set meanwhile."""
+    clocks = Clocks()
+    for event in (_started("a", 1.0, 1001.0), _started("b", 1.0, 1001.5)):
+        clocks.take(event)
+    clocks.take(EventRecord("b", 5.0, "restarted", "b is started again: it was killed by SIGKILL"))
+    clocks.take(EventRecord("b", 5.5, "loading", "b loads its model"))
+    clocks.take(_started("b", 6.0, 1006.25 + set_by_s))
+    assert [clocks.of("b", t_s) for t_s in (4.0, 5.5, 7.0)] == [4.5, 5.5 + away_s, 7.0 + away_s]

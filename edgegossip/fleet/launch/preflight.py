@@ -42,8 +42,8 @@ def preflight(recipe: Recipe, members: Sequence[NodeId]) -> None:
     started here."""
     if recipe.run.mode == "gossip":
         require("torch", TORCH_HINT)
-        _check_gossip(recipe, members)
-        training.check(recipe, _own_boards(recipe, members))
+        check_parts(recipe, members)
+        training.check_data(recipe, _own_boards(recipe, members))
         _check_model(recipe, members[0])
     else:
         preflight_server(recipe, members, here=True)
@@ -56,24 +56,34 @@ def preflight_server(recipe: Recipe, members: Sequence[NodeId], here: bool = Fal
     machine."""
     if recipe.run.mode != "server":
         raise ConfigError(f"run.mode = {recipe.run.mode}: {recipe.run.name} has no coordinator; the nearest is server")
-    if recipe.network.restarts:
-        raise ConfigError(f"network.restarts = {recipe.network.restarts}: only gossip boards are started again; say 0")
     require("torch", TORCH_HINT)
     require("flwr", FLOWER_HINT)
+    check_parts(recipe, members)
+    training.check_data(recipe, _own_boards(recipe, members) if here else ())
+    _check_model(recipe, members[0] if here else COORDINATOR)
+
+
+def check_parts(recipe: Recipe, members: Sequence[NodeId]) -> None:
+    """Raise ConfigError where the recipe's parts do not go together, on whatever machines."""
+    training.check_parts(recipe)
+    if recipe.run.mode == "gossip":
+        _check_gossip(recipe, members)
+        return
+    if recipe.network.restarts:
+        raise ConfigError(f"network.restarts = {recipe.network.restarts}: only gossip boards are started again; say 0")
     codecs.get(recipe.codec.name, **recipe.codec.params)
     for key in ("min_nodes", "quorum"):
         if (asked := getattr(recipe.server, key)) > len(members):
             limit = len(members)
             raise ConfigError(f"server.{key} = {asked}: the run has {limit} boards; the nearest is {limit}")
     _check_server(recipe)
-    training.check(recipe, _own_boards(recipe, members) if here else ())
-    _check_model(recipe, members[0] if here else COORDINATOR)
 
 
 def notices(recipe: Recipe) -> list[str]:
     """Return what a user should know before the run, a sentence each."""
     every = (unused_notice, data_notice, topology_notice, codec_notice, memory_notice, momentum_notice, eta_notice)
-    return [notice for look in every if (notice := look(recipe))]
+    said = [notice for look in every if (notice := look(recipe))]
+    return said + training.conversion_notices(recipe)
 
 
 def unused_notice(recipe: Recipe) -> str:
@@ -285,11 +295,13 @@ def _check_server(recipe: Recipe) -> None:
     made."""
     from edgegossip.engine.combine import check_outer
     from edgegossip.engine.server_frames import check_downlink
-    from edgegossip.flower.combine import make_strategy
 
     optimizer = outer.make(**asdict(recipe.outer))
     check_outer(optimizer)
-    make_strategy(recipe.server.strategy, recipe.server.strategy_params, optimizer)
+    if importlib.util.find_spec("flwr") is not None:  # whoever only plans may have none
+        from edgegossip.flower.combine import make_strategy
+
+        make_strategy(recipe.server.strategy, recipe.server.strategy_params, optimizer)
     check_downlink(codecs.get(recipe.server.downlink, **recipe.server.downlink_params))
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from edgegossip.files import MAX_TEXT_BYTES
@@ -17,6 +18,7 @@ from edgegossip.untrusted import printable
 FORMAT = 1
 KINDS = ("board", "virtual machine", "emulated")
 LEVELS = ("bad", "warning", "good")
+EDGES = 5  # samples at either end of the load
 _LONGEST = 600  # characters of a text
 _MOST = 2000  # members of a list or a table
 
@@ -199,11 +201,16 @@ def figures(report: Report) -> dict[str, float]:
         rest = {key: value for key, value in section.items() if key not in ("samples", "unix_s")}
         found |= dict(_numbers(name, rest))
     if samples := report["sections"].get("load", {}).get("samples"):
-        found["load.first_products_per_s"] = samples[0]["products_per_s"]
-        found["load.last_products_per_s"] = samples[-1]["products_per_s"]
+        found["load.first_products_per_s"], found["load.last_products_per_s"] = edge_rates(samples)
         if degrees := [s["temperature_c"] for s in samples if "temperature_c" in s]:
             found["load.hottest_c"] = max(degrees)
     return found
+
+
+def edge_rates(samples: Sequence[Mapping[str, float]]) -> tuple[float, float]:
+    """Return the mean rate of the load's first and of its last samples."""
+    first, last = (mean(s["products_per_s"] for s in part) for part in (samples[:EDGES], samples[-EDGES:]))
+    return first, last
 
 
 def _numbers(where: str, value: Any) -> Iterator[tuple[str, float]]:

@@ -130,4 +130,8 @@ def accept(machine: Machine, asked: Asked, note: Note = lambda text: None) -> di
 def measured_profile(document: Mapping[str, Any], name: str) -> DeviceProfile | None:
     """Return the profile that a report measured; None where it left that out."""
     values = document["sections"].get("rates")
-    return None if values is None else DeviceProfile(**{**values, "name": name})
+    return (
+        None
+        if values is None
+        else DeviceProfile(**{**values, "name": name, "power_sensors": tuple(values["power_sensors"])})
+    )

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import mean
 from typing import Any
 
 from edgegossip.fleet.doctor.checks import CLOCK_S, Finding
+from edgegossip.lab.accept.document import EDGES, edge_rates
 from edgegossip.lab.scale.devices import DEFAULT, DeviceProfile, FleetProfile, LinkProfile
 
 Sections = Mapping[str, Any]
@@ -20,7 +20,6 @@ SLOW_WRITE = 10e6  # bytes/s; the least that a card of speed class 10 writes (SD
 SLOW_SYNC_S = 0.1  # a board syncs a few times a round
 SLOWER_UNDER_LOAD = 0.9  # share of its first rate that a cooled board keeps
 SAME_DIRECTION = 0.95  # cosine of an int8 and a float32 gradient of the same batch
-_EDGES = 5  # samples at the beginning and at the end of the load
 _SYNCED_EVERY = "checkpoint.every = 10 writes less"
 
 
@@ -135,9 +134,9 @@ def _load(section: Sections) -> Iterator[Finding]:
         )
     hottest = max((s["temperature_c"] for s in samples if "temperature_c" in s), default=None)
     heat = "" if hottest is None else f", at most {hottest:.0f} C"
-    if len(samples) < 2 * _EDGES:
+    if len(samples) < 2 * EDGES:
         return
-    first, last = (mean(s["products_per_s"] for s in part) for part in (samples[:_EDGES], samples[-_EDGES:]))
+    first, last = edge_rates(samples)
     if last < SLOWER_UNDER_LOAD * first:
         text = (
             f"after {samples[-1]['s']:.0f} s of load it computes at {last / first:.0%} of its first rate{heat}: it throttles, or "

@@ -281,6 +281,9 @@ class _Given:
     def local_update(self, x: Vec, round: Round, correction: Vec | None = None) -> LocalUpdate:
         return self.local
 
+    def pace(self, share: float, *, spare_memory: bool = False) -> None:
+        """Nothing is computed that could be less."""
+
     def evaluate(self, x: Vec, examples: int | None = None) -> Metrics:
         return _no_evaluation(x)
 

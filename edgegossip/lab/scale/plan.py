@@ -20,6 +20,7 @@ from typing import Any
 from edgegossip import codecs, frame
 from edgegossip.codecs.base import Codec, Ctx
 from edgegossip.engine.server_frames import check_downlink
+from edgegossip.fleet.launch.preflight import check_parts
 from edgegossip.lab.bench.inputs import in_layout
 from edgegossip.lab.scale.devices import SHORT_STEP, SHORT_STEP_S, DeviceProfile, FleetProfile, LinkProfile, devices_of
 from edgegossip.lab.scale.predict import (
@@ -275,6 +276,7 @@ def plan(recipe: Recipe, fleet: FleetProfile, count: int | None = None) -> dict[
     layout, cost = of_recipe(recipe)
     case = Case.of(recipe, fleet, layout, cost.flops, count)
     recipe = case.recipe
+    check_parts(recipe, default_members(recipe.run.nodes))
     x = in_layout(layout, 1)
     up = encode_message(recipe.codec.name, dict(recipe.codec.params), layout, x)
     down = (

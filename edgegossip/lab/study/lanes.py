@@ -37,7 +37,7 @@ class Lanes:
         it is done here, and raises here."""
         if self._threads:
             context = contextvars.copy_context()  # what numpy makes of an overflow
-            return self._threads[node % self.count].submit(context.run, function, *args, **kwargs)
+            return self._threads[node % self.count].submit(lambda: context.run(function, *args, **kwargs))
         done: Future[T] = Future()
         done.set_result(function(*args, **kwargs))
         return done

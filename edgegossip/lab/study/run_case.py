@@ -194,7 +194,7 @@ def _combiner(recipe: Recipe, channel: Channel) -> Combiner:
         )
     optimizer, uniform = outer.make(**asdict(recipe.outer)), server.weighting == "uniform"
     if server.strategy in ("fedavg", "scaffold"):
-        mean = with_control(Mean(channel, uniform=uniform), server.strategy, channel.layout, recipe.run.nodes)
+        mean = with_control(Mean(channel, uniform=uniform), server.strategy, channel, recipe.run.nodes)
         return with_outer(mean, optimizer, channel.layout)
     from edgegossip.flower.combine import check_enough, combiner_of_a_study, make_strategy
 

@@ -173,3 +173,12 @@ def test_keys_that_a_script_does_not_go_by_are_named(tmp_path):
     keys = "model.keep and training.momentum and training.lr and training.device"
     assert len(said) == 1 and all(key in said[0] for key in keys.split(" and "))
     assert said[0].startswith("train.py says itself what it trains: ")
+
+
+@pytest.mark.parametrize(
+    ("norm", "said"), [("evonorm-s0", 'model.norm = "evonorm-s0" became "range-evonorm"'), ("batchnorm", "")]
+)
+def test_what_int8_replaces_is_said_before_the_run(norm, said):
+    settings = ["training.precision=int8", "model.name=resnet20", f"model.norm={norm}"]
+    found = notices(recipes.load("cifar10-gossip", settings))
+    assert len(found) == bool(said) and said in "".join(found)

@@ -1,5 +1,7 @@
 // libFuzzer target: every native decoder, without Python, as the Python layer calls it. run.py builds it with sanitizers.
 
+#include <algorithm>
+
 #include "codec/quantised.hpp"
 #include "codec/sparse.hpp"
 #include "codec/stepped.hpp"
@@ -50,6 +52,10 @@ void fuzz_stepped(const Input& in, bool dithered) {
     const int64_t checked = decode(nullptr), decoded = decode(target.data());
     if (checked != decoded) std::abort();
     target.check(decoded == 0, dithered ? "dither" : "deadzone");
+    if (dithered) return;
+    std::vector<int8_t> integers(size_t(in.offsets.back()), 0);
+    if (decode_integers(*in.kernels, in.body.get(), in.body_bytes, in.offsets.data(), columns.data(), in.tensors(), 2, integers.data()) != 0) return;
+    if (decoded != 0 || std::any_of(integers.begin(), integers.end(), [](int8_t q) { return q < -2 || q > 2; })) std::abort();
 }
 
 // Weights of CO3's codes, sign << 3 | level, in two rows as different as the product's.

@@ -10,10 +10,12 @@ from click.testing import CliRunner
 
 from edgegossip import recipe as recipes
 from edgegossip.cli.main import cli
+from edgegossip.fleet.launch.preflight import preflight
 from edgegossip.lab.bench.inputs import in_layout
 from edgegossip.lab.scale import devices
 from edgegossip.lab.scale.devices import SHORT_STEP, SHORT_STEP_S, FleetProfile, LinkProfile, load_fleet
 from edgegossip.lab.scale.plan import plan, plan_text
+from edgegossip.node.spec import default_members
 from edgegossip.training import layout_of
 from edgegossip.types import ConfigError
 
@@ -106,6 +108,30 @@ def test_what_cannot_be_planned_is_said(gossip):
         plan(gossip, fleet(), 9)
     with pytest.raises(ConfigError, match="at least 2 boards"):
         plan(gossip, replace(fleet(), boards=(("raspberry-pi-4", 1),)))
+
+
+@pytest.mark.parametrize(
+    ("recipe", "settings"),
+    [
+        ("gossip", {"gossip.topology": "directed-ring", "gossip.algorithm": "choco-sgd"}),
+        ("gossip", {"codec.name": "auto", "gossip.algorithm": "motef"}),
+        ("gossip", {"outer.optimizer": "adam"}),
+        ("gossip", {"training.optimizer": "adamm"}),
+        ("gossip", {"codec.name": "deadzone", "codec.params": {"bytes": 10}}),
+        ("server", {"server.quorum": 9}),
+        ("server", {"network.restarts": 2}),
+        ("server", {"training.task": "language-model"}),
+        ("server", {"server.downlink": "co3"}),
+        ("server", {"server.strategy": "scaffold"}),
+    ],
+)
+def test_what_a_run_refuses_is_not_planned(recipe, settings):
+    chosen = recipes.with_settings(recipes.load(f"quickstart-{recipe}"), settings)
+    with pytest.raises(ConfigError) as refused:
+        preflight(chosen, default_members(4))
+    with pytest.raises(ConfigError) as unplanned:
+        plan(chosen, fleet())
+    assert str(unplanned.value) == str(refused.value)
 
 
 def test_the_command_prints_a_page_or_one_document():

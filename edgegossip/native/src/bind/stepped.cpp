@@ -82,6 +82,19 @@ int64_t steps_decode(nb::handle body_object, nb::handle offsets_object, nb::hand
     return decode(out.data());
 }
 
+int64_t steps_integers(nb::handle body_object, nb::handle offsets_object, nb::handle columns_object, int64_t most, nb::handle out_object,
+                       const Name& isa_name) {
+    const Kernels& kernels = *choose(isa_name).kernels;
+    const Buffer<uint8_t> out(out_object, "out", true);  // int8
+    const std::vector<int64_t> offsets = read_offsets(offsets_object, out.size());
+    const std::vector<int64_t> columns = read_columns(columns_object, offsets);
+    const Buffer<uint8_t> body(body_object, "body", false);
+    if (most < 0 || most > 127) throw nb::value_error("most must be from 0 to 127");
+    WithoutGil unlocked;
+    return decode_integers(kernels, body.data(), body.size(), offsets.data(), columns.data(), int64_t(offsets.size()) - 1, int32_t(most),
+                           reinterpret_cast<int8_t*>(out.data()));
+}
+
 }  // namespace
 
 void bind_stepped(nb::module_& m) {
@@ -94,6 +107,8 @@ void bind_stepped(nb::module_& m) {
           "isa"_a.none() = nb::none());
     m.def("steps_decode", &steps_decode, "body"_a.none(), "offsets"_a.none(), "columns"_a.none(), "dithered"_a, "n"_a, "out"_a.none() = nb::none(),
           "weight"_a.none() = nb::none(), "isa"_a.none() = nb::none());
+    m.def("steps_integers", &steps_integers, "body"_a.none(), "offsets"_a.none(), "columns"_a.none(), "most"_a, "out"_a.none(),
+          "isa"_a.none() = nb::none());
 }
 
 }  // namespace edgegossip

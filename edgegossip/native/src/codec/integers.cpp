@@ -39,7 +39,7 @@ bool get_number(const uint8_t** p, const uint8_t* end, int64_t* v) {
 template <class Table>
 RansModel<Table> model_at(const Models& all, size_t k, const Table* tables) {
     RansModel<Table> m{tables, {}, all.models[k].largest == 0};
-    for (int place = 0; place < RANS_ROW; place++) m.at[place] = int32_t(k) * all.tables() + (all.places ? table_of(place) : 0);
+    for (int place = 0; place < RANS_ROW; place++) m.at[place] = int32_t(k) * all.tables() + (all.tables() > 1 ? table_of(all.kind, place) : 0);
     return m;
 }
 
@@ -87,8 +87,7 @@ void write_models(const Models& all, bool lanes, bool escapes, std::vector<uint8
     Bits bits{out};
     bits.put(CODED, 2);
     bits.put(uint64_t(all.models.size() - 1), 4);
-    bits.put(all.places, 1);
-    bits.put(all.magnitudes, 1);
+    bits.put(uint64_t(all.kind), 2);
     bits.put(lanes, 1);
     bits.put(escapes, 1);
     for (const Model& m : all.models) {
@@ -127,7 +126,7 @@ void write_coded(const Rans& kernels, const Integers& integers, StringShape shap
     std::vector<RansModel<RansSymbols>> models;
     for (size_t k = 0; k < all.models.size(); k++) models.push_back(model_at(all, k, room.data()));
     std::vector<int32_t> beyond;  // of escapes
-    std::vector<uint8_t> marked;  // symbols, escapes among them
+    std::vector<uint8_t> marked;  // symbols, where they are not as they were: escapes among them, mirrored
     size_t wide = 0;
     for (int64_t first = 0; first < n; first += RANS_BLOCK) {
         const int largest = all.models[all.index[size_t(first / RANS_BLOCK)]].largest;
@@ -143,6 +142,10 @@ void write_coded(const Rans& kernels, const Integers& integers, StringShape shap
             beyond.push_back(v > 0 ? v - largest : v + largest);
             marked[size_t(first + i)] = RANS_ESCAPE;
         }
+    }
+    if (all.kind == Tables::MIRRORED) {
+        if (marked.empty()) marked = integers.symbols;
+        mirror(marked.data(), n);
     }
     const uint8_t* const symbols = marked.empty() ? integers.symbols.data() : marked.data();
     const bool lanes = all.bits >= LANES_FROM;
@@ -233,8 +236,7 @@ int64_t make_slots(const Models& all, RansSlots* slots) {
 int64_t read_coded(const Rans& kernels, Header* header, int64_t n, int depth, Integers* out) {
     Models all{};
     all.models.resize(header->take(4) + 1);
-    all.places = header->take(1);
-    all.magnitudes = header->take(1);
+    all.kind = Tables(header->take(2));
     const bool lanes = header->take(1), has_escapes = header->take(1);
     const int64_t tables = int64_t(all.models.size()) * all.tables();
     if (tables > 1 + n / VALUES_A_TABLE) return BAD_TABLE;
@@ -282,6 +284,7 @@ int64_t read_coded(const Rans& kernels, Header* header, int64_t n, int depth, In
     for (int k = 0; k < (lanes ? RANS_LANES : 1); k++)
         if (stream.state[k] != RANS_LOW) return BAD_STREAM;
     if (stream.words != stream.end) return BAD_STREAM;
+    if (all.kind == Tables::MIRRORED) mirror(out->symbols.data(), n);
     size_t escape = 0;
     for (int64_t first = 0; has_escapes && first < n; first += RANS_BLOCK) {
         const Model& model = all.models[index.symbols[size_t(first / RANS_BLOCK)]];
@@ -314,6 +317,14 @@ void get_integers(const Integers& integers, int64_t first, int64_t n, size_t* wi
     for (int64_t i = 0; i < n; i++) {
         const uint8_t s = integers.symbols[size_t(first + i)];
         values[i] = s == RANS_ESCAPE ? integers.wide[(*wide)++] : unfolded(s);
+    }
+}
+
+void mirror(uint8_t* symbols, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        const uint8_t s = symbols[i];
+        const bool change = (i & 4) != 0 && s != 0 && s != RANS_ESCAPE;
+        symbols[i] = uint8_t(change ? ((s - 1) ^ 1) + 1 : s);
     }
 }
 

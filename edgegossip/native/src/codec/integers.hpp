@@ -1,8 +1,8 @@
 // A string of integers, most of them small: blocks of 64 values, each coded with one of a few models. A model has a table of shares, or four
-// of them for the places of a row of 8 (places 0 and 1, 2 and 3, ...). Where values are quiet or loud in turn, or most are of one sign,
-// blocks of each kind have models that suit them; what tensor a value belongs to does not matter.
+// of them for the places of a row of 8. Where values are quiet or loud in turn, or most are of one sign, blocks of each kind have models that
+// suit them; what tensor a value belongs to does not matter.
 //
-//   bits: 2 kind; of a coded one: 4 models - 1 | 1 four tables a model | 1 tables for magnitudes | 1 32 lanes, not 1 | 1 escapes
+//   bits: 2 kind; of a coded one: 4 models - 1 | 2 tables | 1 32 lanes, not 1 | 1 escapes
 //   models: 7 largest magnitude | 8 share of escapes, if there are any | 5 for each table and symbol: half octaves that its share is below 1
 //   escapes: count, size; their string     models of blocks: size; their string     states, u32 each     words, u16 each
 //
@@ -41,11 +41,18 @@ enum class StringShape {
     DITHERED,  // which place of a row a value has says something about it
 };
 
-// What the models of a string have.
-struct TableShape {
-    bool places;      // four tables
-    bool magnitudes;  // a level for each magnitude, of both signs
+// What tables a model has, as it travels.
+enum class Tables : uint8_t {
+    ONE,         // with a level for each symbol
+    PLACES,      // four of them: for places 0 and 1 of a row, 2 and 3, ...
+    MAGNITUDES,  // one with a level for each magnitude, of both signs
+    MIRRORED,    // four: for places 0 and 7, 1 and 6, ..., of symbols as `mirror` has them
 };
+
+constexpr int tables_of(Tables kind) { return kind == Tables::PLACES || kind == Tables::MIRRORED ? 4 : 1; }
+
+// The table of a place, where there are four.
+constexpr int table_of(Tables kind, int place) { return kind == Tables::MIRRORED ? (place < 4 ? place : 7 - place) : place / 2; }
 
 // Of one model, as it travels.
 struct Model {
@@ -57,17 +64,18 @@ struct Model {
 constexpr uint8_t NO_LEVEL = 31;
 
 struct Models {
-    bool places, magnitudes;
+    Tables kind;
     std::vector<Model> models;
     std::vector<uint8_t> index;  // of blocks
     uint64_t bits;               // that all symbols and tables take, about
 
-    int tables() const { return places ? 4 : 1; }
-    int levels(const Model& m) const { return m.largest == 0 ? 0 : tables() * (magnitudes ? m.largest + 1 : 2 * m.largest + 1); }
+    int tables() const { return tables_of(kind); }
+    int levels(const Model& m) const { return m.largest == 0 ? 0 : tables() * (kind == Tables::MAGNITUDES ? m.largest + 1 : 2 * m.largest + 1); }
 };
 
-// The table of a place.
-constexpr int table_of(int place) { return place / 2; }
+// Changes the signs of the symbols at places 4 to 7 of each row: dither pushes those up that it pushes down at the places across, and where
+// steps are much larger than values nothing else says what is not zero.
+void mirror(uint8_t* symbols, int64_t n);
 
 // What models suit these symbols best.
 Models choose_models(const uint8_t* symbols, int64_t n, StringShape shape);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <utility>
 
 #include "codec/integers.hpp"
 #include "codec/log2.hpp"
@@ -62,8 +63,9 @@ struct Cost {
 };
 
 // What a model of two groups' counts (or of one's) costs, tables and all, and the magnitude beyond which values had better be escapes.
-Cost cost_of(const Counts& c, const Counts* more, TableShape shape) {
-    const int tables = shape.places ? 4 : 1, end = more == nullptr ? c.end : std::max(c.end, more->end);
+Cost cost_of(const Counts& c, const Counts* more, Tables kind) {
+    const bool magnitudes = kind == Tables::MAGNITUDES;
+    const int tables = tables_of(kind), end = more == nullptr ? c.end : std::max(c.end, more->end);
     uint32_t joined[4][257];  // by table
     for (int t = 0; t < tables; t++) std::fill(joined[t], joined[t] + end + 1, 0u);
     for (int t = 0; t < 4; t++) {
@@ -81,14 +83,14 @@ Cost cost_of(const Counts& c, const Counts* more, TableShape shape) {
     }
     for (int m = std::min(end / 2, MOST_MAGNITUDE); m >= 0; m--) tail[m] += tail[m + 1];  // of magnitude m or more
     if (tail[1] == 0) return {MODEL_BITS * BIT, 0};
-    const uint64_t a_level = LEVEL_BITS * BIT * uint64_t(tables) * (shape.magnitudes ? 1 : 2);
+    const uint64_t a_level = LEVEL_BITS * BIT * uint64_t(tables) * (magnitudes ? 1 : 2);
     Cost best{UINT64_MAX, 0};
     uint64_t slots = 0;  // what slots of rare symbols cost all others
     for (int h = 1; h <= MOST_MAGNITUDE; h++) {
         for (int t = 0; t < tables; t++) {
             const uint32_t *const count = joined[t] + 2 * h - 1, both = count[0] + count[1];
             for (int sign = 0; sign < 2; sign++) {
-                const uint64_t twice = shape.magnitudes ? both : 2 * uint64_t(count[sign]);
+                const uint64_t twice = magnitudes ? both : 2 * uint64_t(count[sign]);
                 if (twice > 0 && RANS_SLOTS / 2 * twice < total[t]) slots += (total[t] - RANS_SLOTS / 2 * twice) * A_SLOT;
             }
         }
@@ -102,7 +104,7 @@ Cost cost_of(const Counts& c, const Counts* more, TableShape shape) {
         uint64_t known = 0, sum = 0;
         for (int s = 0; s <= 2 * best.largest; s++) {
             uint64_t count = joined[t][s];
-            if (shape.magnitudes && s > 0) {  // each sign is half of both
+            if (magnitudes && s > 0) {  // each sign is half of both
                 count += joined[t][++s];
                 bits += count * BIT;
             }
@@ -127,11 +129,12 @@ uint8_t level_of(uint64_t count, uint64_t total) {
     return uint8_t(std::min<uint64_t>((below + BIT / 2) >> LOG2_FRACTION, NO_LEVEL - 1));
 }
 
-Model model_of(const Counts& c, TableShape shape) {
+Model model_of(const Counts& c, Tables kind) {
+    const bool magnitudes = kind == Tables::MAGNITUDES;
     Model m;
-    m.largest = cost_of(c, nullptr, shape).largest;
+    m.largest = cost_of(c, nullptr, kind).largest;
     if (m.largest == 0) return m;
-    const int tables = shape.places ? 4 : 1, symbols = 2 * m.largest + 1;
+    const int tables = tables_of(kind), symbols = 2 * m.largest + 1;
     uint64_t all = 0, escapes = 0;
     for (int t = 0; t < tables; t++) {
         uint64_t count[256] = {}, total = 0;
@@ -143,41 +146,75 @@ Model model_of(const Counts& c, TableShape shape) {
         m.levels.push_back(level_of(count[0], total));
         for (int h = 1; h <= m.largest; h++) {
             const uint64_t plus = count[2 * h - 1], minus = count[2 * h];
-            if (shape.magnitudes) {
+            if (magnitudes) {
                 m.levels.push_back(level_of(plus + minus, 2 * total));
             } else {
                 m.levels.push_back(level_of(plus, total));
                 m.levels.push_back(level_of(minus, total));
             }
         }
-        if (total == 0) m.levels[m.levels.size() - size_t(shape.magnitudes ? m.largest + 1 : symbols)] = 0;
+        if (total == 0) m.levels[m.levels.size() - size_t(magnitudes ? m.largest + 1 : symbols)] = 0;
     }
     if (escapes > 0) m.escapes = int(std::clamp<uint64_t>(RANS_SLOTS * escapes / all, 1, 255));
     return m;
 }
 
-// Of each class its counts, null where no block is of it.
-using Classes = std::array<const Counts*, CLASSES>;
+// The blocks of a string.
+struct Blocks {
+    std::vector<Counts> room;                // of classes that occur: most do not
+    std::array<Counts*, CLASSES> counts{};  // of each class, null where no block is of it
+    std::vector<uint8_t> classes;            // of each block
 
-// of_block: the class of each block.
-Models models_for(const Classes& classes, const std::vector<uint8_t>& of_block, int64_t n, TableShape shape) {
-    const int64_t blocks = int64_t(of_block.size());
-    const int most = int(std::clamp<int64_t>((1 + n / VALUES_A_TABLE) / (shape.places ? 4 : 1), 1, MOST_MODELS));
+    Blocks(const uint8_t* symbols, int64_t n, bool skewed, Tables kind) {
+        room.reserve(CLASSES);
+        classes.reserve(size_t((n + RANS_BLOCK - 1) / RANS_BLOCK));
+        int table[RANS_ROW];
+        for (int place = 0; place < RANS_ROW; place++) table[place] = table_of(kind, place);
+        for (int64_t first = 0; first < n; first += RANS_BLOCK) {
+            const int64_t count = std::min<int64_t>(RANS_BLOCK, n - first);
+            const uint8_t* const block = symbols + first;
+            classes.push_back(uint8_t(class_of(block, count, skewed)));
+            Counts*& at = counts[classes.back()];
+            if (at == nullptr) at = &room.emplace_back();
+            at->blocks++;
+            for (int64_t i = 0; i < count; i++) at->of[table[i % RANS_ROW]][block[i]]++;
+        }
+        for (Counts& c : room) c.finish();
+    }
+
+    // Blocks of one sign are as those of none.
+    void join_signs() {
+        for (int k = 0; k < CLASSES; k++) {
+            if (k == unskewed(k) || counts[size_t(k)] == nullptr) continue;
+            Counts*& to = counts[size_t(unskewed(k))];
+            if (to == nullptr)
+                to = counts[size_t(k)];
+            else
+                to->add(*counts[size_t(k)]);
+            counts[size_t(k)] = nullptr;
+        }
+        for (uint8_t& k : classes) k = uint8_t(unskewed(k));
+    }
+};
+
+Models models_for(const Blocks& string, int64_t n, Tables kind) {
+    const int64_t blocks = int64_t(string.classes.size());
+    const int most = int(std::clamp<int64_t>((1 + n / VALUES_A_TABLE) / tables_of(kind), 1, MOST_MODELS));
     std::vector<Counts> counts;
     std::vector<size_t> groups;  // their counts, in order
     std::vector<uint64_t> costs;
     uint8_t group_of[CLASSES] = {};
     for (int k = 0; k < CLASSES; k++) {
-        if (classes[size_t(k)] == nullptr) continue;
+        if (string.counts[size_t(k)] == nullptr) continue;
         group_of[k] = uint8_t(groups.size());
         groups.push_back(groups.size());
-        counts.push_back(*classes[size_t(k)]);
-        costs.push_back(cost_of(counts.back(), nullptr, shape).bits + naming(counts.back().blocks, blocks));
+        counts.push_back(*string.counts[size_t(k)]);
+        costs.push_back(cost_of(counts.back(), nullptr, kind).bits + naming(counts.back().blocks, blocks));
     }
     // What joining groups k and k + 1 costs more.
     const auto joint = [&](size_t k) {
         const Counts &a = counts[groups[k]], &b = counts[groups[k + 1]];
-        return int64_t(cost_of(a, &b, shape).bits + naming(a.blocks + b.blocks, blocks)) - int64_t(costs[k] + costs[k + 1]);
+        return int64_t(cost_of(a, &b, kind).bits + naming(a.blocks + b.blocks, blocks)) - int64_t(costs[k] + costs[k + 1]);
     };
     std::vector<int64_t> joints;
     for (size_t k = 0; k + 1 < groups.size(); k++) joints.push_back(joint(k));
@@ -193,14 +230,14 @@ Models models_for(const Classes& classes, const std::vector<uint8_t>& of_block, 
         if (k < joints.size()) joints[k] = joint(k);
         if (k > 0) joints[k - 1] = joint(k - 1);
     }
-    Models m{shape.places, shape.magnitudes, {}, {}, 0};
+    Models m{kind, {}, {}, 0};
     for (const uint64_t c : costs) m.bits += c >> LOG2_FRACTION;
     // Where nothing but chance makes blocks loud, one model is best, though no step on the way to it was worth taking.
     if (groups.size() > 1) {
         m.bits += INDEX_BITS;
         Counts all;
         for (const size_t g : groups) all.add(counts[g]);
-        const uint64_t one = cost_of(all, nullptr, shape).bits >> LOG2_FRACTION;
+        const uint64_t one = cost_of(all, nullptr, kind).bits >> LOG2_FRACTION;
         if (one <= m.bits) {
             counts[0] = all;
             groups.assign(1, 0);
@@ -208,54 +245,31 @@ Models models_for(const Classes& classes, const std::vector<uint8_t>& of_block, 
             std::fill(group_of, group_of + CLASSES, uint8_t(0));
         }
     }
-    for (const size_t g : groups) m.models.push_back(model_of(counts[g], shape));
-    m.index.reserve(of_block.size());
-    for (const uint8_t k : of_block) m.index.push_back(group_of[k]);
+    for (const size_t g : groups) m.models.push_back(model_of(counts[g], kind));
+    m.index.reserve(string.classes.size());
+    for (const uint8_t k : string.classes) m.index.push_back(group_of[k]);
     return m;
 }
 
 }  // namespace
 
 Models choose_models(const uint8_t* symbols, int64_t n, StringShape shape) {
-    Classes classes{};
-    std::array<Counts*, CLASSES> counts{};
-    std::vector<Counts> room;  // for those that occur: most do not
-    room.reserve(CLASSES);
-    std::vector<uint8_t> of_block;
-    of_block.reserve(size_t((n + RANS_BLOCK - 1) / RANS_BLOCK));
-    for (int64_t first = 0; first < n; first += RANS_BLOCK) {
-        const int64_t count = std::min<int64_t>(RANS_BLOCK, n - first);
-        const uint8_t* const block = symbols + first;
-        of_block.push_back(uint8_t(class_of(block, count, shape != StringShape::NUMBERS)));
-        Counts*& at = counts[of_block.back()];
-        if (at == nullptr) at = &room.emplace_back();
-        Counts& c = *at;
-        c.blocks++;
-        for (int64_t i = 0; i < (count & -RANS_ROW); i += RANS_ROW)
-            for (int place = 0; place < RANS_ROW; place++) c.of[table_of(place)][block[i + place]]++;
-        for (int64_t i = count & -RANS_ROW; i < count; i++) c.of[table_of(int(i & 7))][block[i]]++;
-    }
-    for (Counts& c : room) c.finish();
-    std::copy(counts.begin(), counts.end(), classes.begin());
-    Models best = models_for(classes, of_block, n, {false, false});
+    Blocks blocks(symbols, n, shape != StringShape::NUMBERS, Tables::PLACES);
+    Models best = models_for(blocks, n, Tables::ONE);
+    const auto consider = [&](Models other, bool when_equal) {
+        if (other.bits < best.bits + when_equal) best = std::move(other);
+    };
     if (shape == StringShape::DITHERED && 1 + n / VALUES_A_TABLE >= 4) {
-        Models four = models_for(classes, of_block, n, {true, false});
-        if (four.bits < best.bits) return four;
+        consider(models_for(blocks, n, Tables::PLACES), false);
+        if (2 * best.bits < uint64_t(n)) {  // with more bits a value blocks of one sign say more
+            std::vector<uint8_t> mirrored(symbols, symbols + n);
+            mirror(mirrored.data(), n);
+            consider(models_for(Blocks(mirrored.data(), n, false, Tables::MIRRORED), n, Tables::MIRRORED), false);
+        }
     }
     if (shape == StringShape::SIGNED) {
-        for (int k = 0; k < CLASSES; k++) {
-            if (k == unskewed(k) || counts[size_t(k)] == nullptr) continue;
-            Counts*& to = counts[size_t(unskewed(k))];
-            if (to == nullptr)
-                to = counts[size_t(k)];
-            else
-                to->add(*counts[size_t(k)]);
-            counts[size_t(k)] = nullptr;
-        }
-        std::copy(counts.begin(), counts.end(), classes.begin());
-        for (uint8_t& k : of_block) k = uint8_t(unskewed(k));
-        Models plain = models_for(classes, of_block, n, {false, true});
-        if (plain.bits <= best.bits) return plain;
+        blocks.join_signs();
+        consider(models_for(blocks, n, Tables::MAGNITUDES), true);
     }
     return best;
 }
@@ -266,7 +280,7 @@ bool shares_of(const Models& all, const Model& m, int table, uint32_t shares[256
     const uint32_t slots = RANS_SLOTS - uint32_t(m.escapes);
     uint64_t weight[256] = {}, sum = 0;
     for (int s = 0; s < symbols; s++) {
-        const uint8_t level = m.levels[size_t(table * row + (all.magnitudes ? magnitude_of(s) : s))];
+        const uint8_t level = m.levels[size_t(table * row + (all.kind == Tables::MAGNITUDES ? magnitude_of(s) : s))];
         if (level != NO_LEVEL) sum += weight[s] = HALF_OCTAVES[level & 1] >> (level >> 1);
     }
     if (sum == 0) return false;

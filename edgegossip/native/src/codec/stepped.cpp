@@ -4,6 +4,7 @@
 #include <cfloat>
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 
 #include "codec/integers.hpp"
 #include "codec/log2.hpp"
@@ -18,7 +19,6 @@ constexpr int SHIFTS = 3;             // of magnitudes 1, 2, 3 and more
 constexpr uint8_t OWN = 1, SORTED = 2;  // flags of a body
 constexpr int64_t ROWS = 8;           // that a matrix has, at least
 constexpr int64_t SORTED_FROM = 64;   // columns: a block's values
-constexpr float STEPS_ZONE = 1.0f / 3;
 constexpr uint8_t MOST_CLASSES = 16;  // of columns
 constexpr int64_t A_STEP = 256;       // to which a column's loudness is told
 constexpr double EIGHTHS[8] = {1.0,
@@ -153,11 +153,10 @@ public:
 
     const float* take(const float* x, int64_t first, int64_t count) {
         if (order_.empty()) return x + first;
-        runs(first, count, [&](float* values, int64_t n, int64_t row, const int32_t* order) {
-            if (order == nullptr)
-                std::copy(x + row, x + row + n, values);
-            else
-                for (int64_t i = 0; i < n; i++) values[i] = x[row + order[i]];
+        runs(first, count, [&](int64_t at, int64_t n, int64_t row, const int32_t* order) {
+            float* const values = values_ + at;
+            if (order == nullptr) return void(std::copy(x + row, x + row + n, values));
+            for (int64_t i = 0; i < n; i++) values[i] = x[row + order[i]];
         });
         return values_;
     }
@@ -165,7 +164,8 @@ public:
     void put(const Steps& kernels, const int32_t* q, const float* steps, int64_t count, const StepSpec& spec, bool accumulate, float weight, float* out) {
         if (order_.empty()) return kernels.restore(q, steps, count, spec, accumulate, weight, out + spec.first);
         kernels.restore(q, steps, count, spec, false, 1, values_);
-        runs(spec.first, count, [&](const float* values, int64_t n, int64_t row, const int32_t* order) {
+        runs(spec.first, count, [&](int64_t at, int64_t n, int64_t row, const int32_t* order) {
+            const float* const values = values_ + at;
             float* const to = out + row;
             if (order == nullptr)
                 for (int64_t i = 0; i < n; i++) to[i] = accumulate ? to[i] + weight * values[i] : values[i];
@@ -176,15 +176,23 @@ public:
         });
     }
 
+    void put(const int32_t* q, int64_t first, int64_t count, int8_t* out) {
+        if (order_.empty()) return void(std::transform(q, q + count, out + first, [](int32_t v) { return int8_t(v); }));
+        runs(first, count, [&](int64_t at, int64_t n, int64_t row, const int32_t* order) {
+            for (int64_t i = 0; i < n; i++) out[row + (order == nullptr ? i : order[i])] = int8_t(q[at + i]);
+        });
+    }
+
 private:
-    // Calls then(values, n, row, order): n values are those of x + row at order[0 ..], or where it is null one after the other.
+    // Calls then(at, n, row, order): n values of the piece from `at` on are those of x + row at order[0 ..], or where it is null one after
+    // the other.
     template <class Then>
     void runs(int64_t first, int64_t count, Then then) {
         for (int64_t i = 0, n; i < count; i += n) {
             for (; s_.offsets[tensor_ + 1] <= first + i; tensor_++) at_ += columns_of(s_, tensor_);
             const int64_t columns = columns_of(s_, tensor_), column = columns == 0 ? 0 : (first + i - s_.offsets[tensor_]) % columns;
             n = std::min(count - i, columns == 0 ? s_.offsets[tensor_ + 1] - first - i : columns - column);
-            then(values_ + i, n, first + i - column, columns == 0 ? nullptr : order_.data() + at_ + column);
+            then(i, n, first + i - column, columns == 0 ? nullptr : order_.data() + at_ + column);
         }
     }
 
@@ -263,31 +271,86 @@ int64_t find_chunks(const uint8_t* p, const uint8_t* end, int64_t n, bool dither
     return p == end ? 0 : int64_t(BAD_STREAM);
 }
 
-int64_t decode_chunk(const Kernels& kernels, const Chunk& chunk, const Stepped& s, Walk* steps, Places* places, bool accumulate, float weight,
-                     float* out) {
+// Those of a chunk, kept for the next message: the system would clear its memory anew.
+Integers& kept() {
+    static thread_local Integers integers;
+    return integers;
+}
+
+// Calls then(q, n, spec) for the integers of a chunk, piece by piece; with null it is only checked.
+template <class Then>
+int64_t decode_chunk(const Kernels& kernels, const Chunk& chunk, const Stepped& s, Then then) {
     const uint8_t* p = chunk.p;
     StepSpec spec{s.dithered, s.key, chunk.first, {}};
     if (!s.dithered)
         for (int k = 1; k <= SHIFTS; k++) spec.shift[k] = shift_of(*p++);
     const int64_t padded = (chunk.count + STEPS_ROW - 1) & -STEPS_ROW;
-    static thread_local Integers integers;
+    Integers& integers = kept();
     if (const int64_t error = read_string(kernels.rans, p, chunk.end, padded, 0, &integers)) return error;
-    if (out == nullptr) return 0;
-    alignas(64) int32_t q[PIECE];
-    size_t wide = 0;
-    for (int64_t at = 0; at < chunk.count; at += PIECE) {
-        const int64_t n = std::min(PIECE, chunk.count - at), rows = (n + STEPS_ROW - 1) & -STEPS_ROW;
-        const uint8_t* const symbols = integers.symbols.data() + at;
-        kernels.steps.unfold(symbols, rows, q);
-        for (int64_t i = 0; wide < integers.wide.size() && i < rows; i++) {
-            const void* const found = std::memchr(symbols + i, RANS_ESCAPE, size_t(rows - i));
-            if (found == nullptr) break;
-            i = static_cast<const uint8_t*>(found) - symbols;
-            q[i] = integers.wide[wide++];
+    if constexpr (!std::is_null_pointer_v<Then>) {
+        alignas(64) int32_t q[PIECE];
+        size_t wide = 0;
+        for (int64_t at = 0; at < chunk.count; at += PIECE) {
+            const int64_t n = std::min(PIECE, chunk.count - at), rows = (n + STEPS_ROW - 1) & -STEPS_ROW;
+            const uint8_t* const symbols = integers.symbols.data() + at;
+            kernels.steps.unfold(symbols, rows, q);
+            for (int64_t i = 0; wide < integers.wide.size() && i < rows; i++) {
+                const void* const found = std::memchr(symbols + i, RANS_ESCAPE, size_t(rows - i));
+                if (found == nullptr) break;
+                i = static_cast<const uint8_t*>(found) - symbols;
+                q[i] = integers.wide[wide++];
+            }
+            spec.first = chunk.first + at;
+            then(q, n, spec);
         }
-        spec.first = chunk.first + at;
-        places->put(kernels.steps, q, steps->next(spec.first, n), n, spec, accumulate, weight, out);
     }
+    return 0;
+}
+
+// A body, as far as its chunks. `s` is made with what is known of the model.
+struct Parsed {
+    Stepped s;
+    std::vector<int32_t> order;
+    std::vector<Chunk> chunks;  // none where all values are 0
+};
+
+int64_t read_body(const Kernels& kernels, const uint8_t* body, int64_t size, Parsed* to) {
+    Stepped& s = to->s;
+    const int64_t key_bytes = s.dithered ? 8 : 0;
+    if (size < key_bytes + 5) return ENDS_EARLY;
+    if (s.dithered) s.key = get<uint64_t>(body);
+    s.step = get<float>(body + key_bytes);
+    const uint8_t flags = body[key_bytes + 4], own = flags & OWN;
+    if (flags > (s.step == 0 ? OWN : OWN | SORTED)) return BAD_CODER;
+    const uint8_t *p = body + key_bytes + 5, *const end = body + size;
+    if (own) {
+        if (end - p < s.tensors) return ENDS_EARLY;
+        s.eighths = reinterpret_cast<const int8_t*>(p);
+        p += s.tensors;
+    }
+    for (int64_t k = 0; k < (own ? s.tensors : 1); k++) {
+        const float step = step_of(s.step, own ? s.eighths[k] : 0);
+        if (!(step >= 0 && step <= FLT_MAX)) return BAD_SCALE;
+    }
+    if (s.step == 0) return p == end ? 0 : int64_t(BAD_STREAM);
+    Integers classes;
+    if (flags & SORTED) {
+        const int64_t count = all_columns(s);
+        if (count == 0) return BAD_CODER;
+        if (end - p < 4 || end - p - 4 < get<uint32_t>(p)) return ENDS_EARLY;
+        const uint8_t* const first = p + 4;
+        p = first + get<uint32_t>(p);
+        if (const int64_t error = read_string(kernels.rans, first, p, count, 0, &classes)) return error;
+        if (*std::max_element(classes.symbols.begin(), classes.symbols.end()) >= MOST_CLASSES) return BAD_CODE;
+    }
+    to->order = order_of(classes.symbols, s);
+    return find_chunks(p, end, s.n(), s.dithered, &to->chunks);
+}
+
+template <class Then>
+int64_t decode_chunks(const Kernels& kernels, const Parsed& body, Then then) {
+    for (const Chunk& chunk : body.chunks)
+        if (const int64_t error = decode_chunk(kernels, chunk, body.s, then)) return error;
     return 0;
 }
 
@@ -301,11 +364,10 @@ double bits_of_steps(const Kernels& kernels, const float* x, const Stepped& s) {
     const std::vector<int32_t> order = order_of(classes, s);
     Walk inverse(s, true);
     Places places(s, order);
-    static thread_local Integers integers;  // kept for the next message: the system would clear its memory anew
     for (int64_t first = 0; first < s.n(); first += CHUNK) {
         StepRests rests{};
-        quantise_chunk(kernels, x, s, first, std::min(CHUNK, s.n() - first), &inverse, &places, &integers, &rests);
-        bits += double(choose_models(integers.symbols.data(), int64_t(integers.symbols.size()), shape_of(s.dithered)).bits);
+        quantise_chunk(kernels, x, s, first, std::min(CHUNK, s.n() - first), &inverse, &places, &kept(), &rests);
+        bits += double(choose_models(kept().symbols.data(), int64_t(kept().symbols.size()), shape_of(s.dithered)).bits);
     }
     return bits;
 }
@@ -369,17 +431,16 @@ std::vector<uint8_t> encode_steps(const Kernels& kernels, const float* x, const 
     }
     Walk inverse(s, true);
     Places places(s, order);
-    static thread_local Integers integers;  // kept for the next message: the system would clear its memory anew
     for (int64_t first = 0; first < s.n(); first += CHUNK) {
         const int64_t count = std::min(CHUNK, s.n() - first);
         const size_t before = out.size();
         if (first + count < s.n()) put32(0, &out);
         const size_t start = out.size();
         StepRests rests{};
-        quantise_chunk(kernels, x, s, first, count, &inverse, &places, &integers, &rests);
+        quantise_chunk(kernels, x, s, first, count, &inverse, &places, &kept(), &rests);
         if (!s.dithered)
             for (int k = 1; k <= SHIFTS; k++) out.push_back(shift_for(rests, k));
-        write_string(kernels.rans, integers, shape_of(s.dithered), &out);
+        write_string(kernels.rans, kept(), shape_of(s.dithered), &out);
         if (start > before) {
             const uint32_t size = uint32_t(out.size() - start);
             std::memcpy(out.data() + before, &size, sizeof size);
@@ -390,52 +451,34 @@ std::vector<uint8_t> encode_steps(const Kernels& kernels, const float* x, const 
 
 int64_t decode_steps(const Kernels& kernels, const uint8_t* body, int64_t size, const int64_t* offsets, const int64_t* columns, int64_t tensors,
                      bool dithered, bool accumulate, float weight, float* out) {
-    const int64_t key_bytes = dithered ? 8 : 0;
-    if (size < key_bytes + 5) return ENDS_EARLY;
-    Stepped s{offsets, columns, tensors, dithered, dithered ? get<uint64_t>(body) : 0, get<float>(body + key_bytes), nullptr};
-    const uint8_t flags = body[key_bytes + 4], own = flags & OWN;
-    if (flags > (s.step == 0 ? OWN : OWN | SORTED)) return BAD_CODER;
-    const uint8_t *p = body + key_bytes + 5, *const end = body + size;
-    if (own) {
-        if (end - p < tensors) return ENDS_EARLY;
-        s.eighths = reinterpret_cast<const int8_t*>(p);
-        p += tensors;
-    }
-    for (int64_t k = 0; k < (own ? tensors : 1); k++) {
-        const float step = step_of(s.step, own ? s.eighths[k] : 0);
-        if (!(step >= 0 && step <= FLT_MAX)) return BAD_SCALE;
-    }
-    if (s.step == 0) {
-        if (p != end) return BAD_STREAM;
-        if (out != nullptr && !accumulate) std::fill(out, out + s.n(), 0.0f);
-        return 0;
-    }
-    Integers classes;
-    if (flags & SORTED) {
-        const int64_t count = all_columns(s);
-        if (count == 0) return BAD_CODER;
-        if (end - p < 4 || end - p - 4 < get<uint32_t>(p)) return ENDS_EARLY;
-        const uint8_t* const first = p + 4;
-        p = first + get<uint32_t>(p);
-        if (const int64_t error = read_string(kernels.rans, first, p, count, 0, &classes)) return error;
-        if (*std::max_element(classes.symbols.begin(), classes.symbols.end()) >= MOST_CLASSES) return BAD_CODE;
-    }
-    const std::vector<int32_t> order = order_of(classes.symbols, s);
-    std::vector<Chunk> chunks;
-    if (const int64_t error = find_chunks(p, end, s.n(), dithered, &chunks)) return error;
+    Parsed read{{offsets, columns, tensors, dithered, 0, 0, nullptr}, {}, {}};
+    if (const int64_t error = read_body(kernels, body, size, &read)) return error;
     // A sum changes only where all is good.
-    if (accumulate || out == nullptr) {
-        Walk steps(s, false);
-        Places places(s, order);
-        for (const Chunk& chunk : chunks)
-            if (const int64_t error = decode_chunk(kernels, chunk, s, &steps, &places, false, 1, nullptr)) return error;
-        if (out == nullptr) return 0;
-    }
-    Walk steps(s, false);
-    Places places(s, order);
-    for (const Chunk& chunk : chunks)
-        if (const int64_t error = decode_chunk(kernels, chunk, s, &steps, &places, accumulate, weight, out)) return error;
-    return 0;
+    if (accumulate || out == nullptr)
+        if (const int64_t error = decode_chunks(kernels, read, nullptr)) return error;
+    if (out == nullptr) return 0;
+    if (read.chunks.empty() && !accumulate) std::fill(out, out + read.s.n(), 0.0f);
+    Walk steps(read.s, false);
+    Places places(read.s, read.order);
+    return decode_chunks(kernels, read, [&](const int32_t* q, int64_t n, const StepSpec& spec) {
+        places.put(kernels.steps, q, steps.next(spec.first, n), n, spec, accumulate, weight, out);
+    });
+}
+
+int64_t decode_integers(const Kernels& kernels, const uint8_t* body, int64_t size, const int64_t* offsets, const int64_t* columns, int64_t tensors,
+                        int32_t most, int8_t* out) {
+    Parsed read{{offsets, columns, tensors, false, 0, 0, nullptr}, {}, {}};
+    if (const int64_t error = read_body(kernels, body, size, &read)) return error;
+    if (read.s.eighths != nullptr || (read.s.step != 0 && read.s.step != 1)) return BAD_CODE;
+    if (read.chunks.empty()) std::fill(out, out + read.s.n(), int8_t(0));
+    Places places(read.s, read.order);
+    bool good = true;
+    const int64_t error = decode_chunks(kernels, read, [&](const int32_t* q, int64_t n, const StepSpec& spec) {
+        for (const float shift : spec.shift) good &= shift == 0;
+        for (int64_t i = 0; i < n; i++) good &= -most <= q[i] && q[i] <= most;
+        places.put(q, spec.first, n, out);
+    });
+    return error || good ? error : int64_t(BAD_CODE);
 }
 
 }  // namespace edgegossip::coding

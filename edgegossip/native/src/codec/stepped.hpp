@@ -42,4 +42,9 @@ std::vector<uint8_t> encode_steps(const Kernels& kernels, const float* x, const 
 int64_t decode_steps(const Kernels& kernels, const uint8_t* body, int64_t size, const int64_t* offsets, const int64_t* columns, int64_t tensors,
                      bool dithered, bool accumulate, float weight, float* out);
 
+// Writes the values of a body without dither that are all integers, none beyond `most`, at most 127: it has step 1 (or 0) and no shifts. 0 or
+// a SectionError.
+int64_t decode_integers(const Kernels& kernels, const uint8_t* body, int64_t size, const int64_t* offsets, const int64_t* columns, int64_t tensors,
+                        int32_t most, int8_t* out);
+
 }  // namespace edgegossip::coding

@@ -75,7 +75,6 @@ function speedView(app) {
       whole: true,
       xLabel: "boards",
       series: counts.length > 1 ? series : [],
-      empty: "the runs all have equally many boards",
       log: app.state.log,
     });
   };
@@ -83,7 +82,9 @@ function speedView(app) {
 }
 
 function runsBars(app) {
-  const body = h("div", { class: "bars wide", role: "list", style: { minHeight: `${23 * app.runs.length}px` } });
+  const body = h("div", { class: "bars wide", role: "list", style: { minHeight: `${23 * app.runs.length}px` } }),
+    more = h("div", { class: "more" });
+  let numbers = [];
   const card = app.card(
     "runs-time",
     "Seconds of a round, run by run",
@@ -91,6 +92,7 @@ function runsBars(app) {
     h("p", { class: "note" }, "mean of the boards"),
     partLegend(),
     body,
+    more,
   );
   const draw = () => {
     const rows = app.runs.map((run, k) => {
@@ -105,8 +107,17 @@ function runsBars(app) {
     const total = (row) => row.sums.reduce((a, b) => a + b, 0),
       widest = Math.max(...rows.map(total), 1e-12);
     body.replaceChildren(...rows.flatMap((row) => barRow(app, row, (v) => v, total(row), widest, secondsText)));
+    numbers = [["run", ...PARTS.map((part) => `${part}_s`), "sum_s"], ...rows.map((row) => [row.node, ...row.sums, total(row)])];
+    more.replaceChildren(
+      later("as a table", () =>
+        table(
+          ["run", ...PARTS, "sum"],
+          numbers.slice(1).map(([run, ...seconds]) => ({ cells: [run, ...seconds.map((v) => secondsText(v))] })),
+        ),
+      ),
+    );
   };
-  return { element: card.element, draw };
+  return { element: card.element, draw, rows: () => numbers };
 }
 
 // A metric of all runs on one axis. Runs have rounds of their own, so each is drawn at its own places of a common axis.
@@ -138,7 +149,7 @@ function runsMetric(app, name, title) {
       })
       .filter((one) => !one.empty);
     if (goal?.name === name && series.length)
-      series.push({ label: `${goal.text}, which is to be reached`, y: places.map(() => goal.value), color: css("--muted"), dash: [2, 3], width: 1, dots: false, quiet: true });
+      series.push({ label: `goal: ${goal.text}`, y: places.map(() => goal.value), color: css("--muted"), dash: [2, 3], width: 1, dots: false, quiet: true });
     legend.replaceChildren(...legendOf(series));
     chart.draw({
       x: Float64Array.from(places),

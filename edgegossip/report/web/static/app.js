@@ -127,7 +127,7 @@ class App {
           goalTable(this),
           compareTable(this),
           differencesView(this),
-          speedView(this),
+          ...(new Set(this.runs.map((one) => one.doc.summary.nodes)).size > 1 ? [speedView(this)] : []),
           runsBars(this),
           runsMetric(this, "train/loss", "Training loss, all runs"),
           ...scoreNames(this.runs).map((name) => runsMetric(this, name, `${titleOf(name)}, all runs`)),
@@ -192,6 +192,7 @@ class App {
       .forEach((v) => {
         v.stale = false;
         v.draw();
+        for (const box of v.element.querySelectorAll(".scroll")) box.tabIndex = box.scrollWidth > box.clientWidth ? 0 : -1;
       });
   }
 

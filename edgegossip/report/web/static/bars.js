@@ -18,6 +18,7 @@ function partSums(run, k, from, to, clock = "time") {
 function barsView(app) {
   const body = h("div", { class: "bars", role: "list", style: { minHeight: `${23 * app.run.nodes.length}px` } }),
     more = h("div", { class: "more" });
+  let numbers = [];
   const card = app.card("time", "Where each board’s seconds went", "half", partLegend(), body, more);
   const both =
     app.run.has("cpu/compute_s") &&
@@ -68,7 +69,14 @@ function barsView(app) {
     body.replaceChildren(
       ...rows.flatMap((row) => barRow(app, row, (s) => value(row, s), value(row, total(row)), widest, text)),
     );
-    if (!rows.length) body.replaceChildren(h("p", { class: "empty" }, "no seconds measured in these rounds"));
+    const unit = mode === "share" ? "" : "_s";
+    numbers = [
+      ["board", ...[...PARTS, "sum", ...stages].map((name) => name + unit), "rounds"],
+      ...rows.map((row) => [
+        row.node, ...[...row.sums, total(row), ...row.stages.map(([, s]) => s)].map((s) => value(row, s)), row.rounds,
+      ]),
+    ];
+    if (!rows.length) body.replaceChildren(h("p", { class: "empty", role: "listitem" }, "no seconds measured in these rounds"));
     more.replaceChildren(
       later("as a table", () =>
         table(
@@ -87,7 +95,7 @@ function barsView(app) {
       ),
     );
   };
-  return { element: card.element, draw };
+  return { element: card.element, draw, rows: () => numbers };
 }
 
 function barRow(app, row, value, sum, widest, text) {

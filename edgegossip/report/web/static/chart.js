@@ -137,7 +137,7 @@ class Chart {
     if (this.empty) {
       this.clear();
       this.box.replaceChildren(
-        h("p", { class: "empty" }, data.empty || (edgegossip.run.pending ? "" : "nothing measured")),
+        h("p", { class: "empty" }, edgegossip.run.pending ? "" : "nothing measured"),
       );
       return;
     }
@@ -321,27 +321,31 @@ const markStyle = ({ kind, color }) => ({
   low: kind === "rate",
 });
 
+// The lines of a mark at `left`, from top to bottom: [dashes, ...points]. `arm` is half the height of a cross.
+function markLines(mark, left, top, bottom, arm) {
+  const { dash, low } = markStyle(mark),
+    out = [[dash, [left, low ? bottom - 3 * arm : top + 2 * arm], [left, bottom]]];
+  if (mark.kind === "restarted")
+    out.push([[], [left - arm, top + 2 * arm], [left, top], [left + arm, top + 2 * arm], [left - arm, top + 2 * arm]]);
+  else if (!low)
+    for (const way of [-1, 1]) out.push([[], [left - arm, top + arm - way * arm], [left + arm, top + arm + way * arm]]);
+  return out;
+}
+
 function drawMarks(u, marks, x) {
   const { ctx, bbox } = u,
-    unit = devicePixelRatio || 1,
-    bottom = bbox.top + bbox.height,
-    arm = 3 * unit;
-  const stroke = (dash, ...points) => {
-    ctx.setLineDash(dash.map((length) => length * unit));
-    ctx.beginPath();
-    points.forEach(([x, y], k) => (k ? ctx.lineTo(x, y) : ctx.moveTo(x, y)));
-    ctx.stroke();
-  };
+    unit = devicePixelRatio || 1;
   ctx.save();
+  ctx.lineWidth = 2 * Math.round(unit);
   for (const mark of marks) {
-    const left = Math.round(u.valToPos(x[mark.at], "x", true)),
-      { color, dash, low } = markStyle(mark);
-    ctx.strokeStyle = color;
-    ctx.lineWidth = 2 * Math.round(unit);
-    stroke(dash, [left, low ? bottom - 3 * arm : bbox.top + 2 * arm], [left, bottom]);
-    const top = bbox.top;
-    if (mark.kind === "restarted") stroke([], [left - arm, top + 2 * arm], [left, top], [left + arm, top + 2 * arm], [left - arm, top + 2 * arm]);
-    else if (!low) for (const way of [-1, 1]) stroke([], [left - arm, top + arm - way * arm], [left + arm, top + arm + way * arm]);
+    const left = Math.round(u.valToPos(x[mark.at], "x", true));
+    ctx.strokeStyle = markStyle(mark).color;
+    for (const [dash, ...points] of markLines(mark, left, bbox.top, bbox.top + bbox.height, 3 * unit)) {
+      ctx.setLineDash(dash.map((length) => length * unit));
+      ctx.beginPath();
+      points.forEach(([x, y], k) => (k ? ctx.lineTo(x, y) : ctx.moveTo(x, y)));
+      ctx.stroke();
+    }
   }
   ctx.restore();
 }

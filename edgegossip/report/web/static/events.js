@@ -3,7 +3,7 @@
 const SHOWN_EVENTS = 400;
 
 function eventsView(app) {
-  const box = h("div", { class: "events", tabindex: 0, role: "region", "aria-label": "events" }),
+  const box = h("div", { class: "events", tabindex: 0, role: "region", "aria-label": "list of events" }),
     note = h("p", { class: "note" });
   const card = app.card("events", "Events", "half", note, box);
   card.head.append(
@@ -100,13 +100,15 @@ function boardsView(app) {
 // Which board has which classes: shares of its examples.
 function partitionView(app) {
   const body = h("div", { class: "bars", role: "list" }),
+    more = h("div", { class: "more" }),
     legend = h("div", { class: "legend" });
-  const card = app.card("partition", "Who has which training examples", "half", legend, body);
+  const card = app.card("partition", "Who has which training examples", "half", legend, body, more);
   const draw = () => {
     const p = app.run.doc.partition;
     if (!p) {
-      body.replaceChildren(h("p", { class: "empty" }, "not recorded"));
+      body.replaceChildren(h("p", { class: "empty", role: "listitem" }, "not recorded"));
       legend.replaceChildren();
+      more.replaceChildren();
       return;
     }
     const sums = p.counts.map((row) => row.reduce((a, b) => a + b, 0)),
@@ -156,6 +158,14 @@ function partitionView(app) {
           : [],
       ),
     );
+    more.replaceChildren(
+      later("as a table", () =>
+        table(
+          ["board", ...p.classes, "sum"],
+          p.nodes.map((node, k) => ({ gone: app.gone(node), cells: [node, ...p.counts[k], sums[k]] })),
+        ),
+      ),
+    );
   };
   return { element: card.element, draw };
 }
@@ -190,5 +200,6 @@ function recipeView(app) {
       h("details", {}, h("summary", {}, "the recipe, resolved"), h("pre", {}, recipe || "not recorded")),
     );
   };
-  return { element: card.element, draw };
+  const rows = () => [["key", "value"], ...Object.entries(app.run.doc.settings)];
+  return { element: card.element, draw, rows };
 }

@@ -11,7 +11,7 @@ function saveButtons(app, view) {
           class: "save",
           "aria-label": `${title} as ${text}`,
           title: `download as ${text}`,
-          onclick: () => download(`${file}.${text.toLowerCase()}`, make(), kind),
+          onclick: async () => download(`${file}.${text.toLowerCase()}`, await make(), kind),
         },
         text,
       );
@@ -32,6 +32,7 @@ function download(name, text, kind) {
 // Numbers
 
 const rowsOf = (view) => {
+  if (view.rows) return view.rows();
   if (!view.chart?.data || view.chart.empty) return tableRows(view.element);
   const { x, from, to, series, xLabel } = view.chart.data,
     shown = series.filter((s) => !s.quiet),
@@ -43,17 +44,13 @@ const rowsOf = (view) => {
   return rows;
 };
 
-function tableRows(card) {
-  for (const box of card.querySelectorAll("details.later")) box.open = true;
-  const tables = [...card.querySelectorAll("table:not(.heat)")];
-  return tables.flatMap((one) => [...one.rows].map((row) => [...row.cells].map((cell) => cell.textContent)));
-}
+const tableRows = (card) => [...card.querySelectorAll("tr")].map((row) => [...row.cells].map((cell) => cell.textContent));
 
 // Text that a spreadsheet would calculate begins with ', as in `report --csv`.
 function csvText(rows) {
   const cell = (v) => {
     if (!known(v)) return "";
-    if (typeof v === "number") return String(+v.toPrecision(9));
+    if (typeof v === "number") return String(Number.isInteger(v) ? v : +v.toPrecision(7));
     const text = /^[=+\-@]./.test(v) && !Number.isFinite(+v) ? `'${v}` : String(v);
     return /[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
   };
@@ -62,11 +59,12 @@ function csvText(rows) {
 
 // Figures
 
-function inLight(view, make) {
+async function inLight(view, make) {
   const root = document.documentElement.dataset,
     theme = root.theme;
   root.theme = "light";
   view.draw();
+  await null; // uPlot places its axes in a microtask
   try {
     return make();
   } finally {
@@ -79,11 +77,13 @@ function inLight(view, make) {
 function picture(view) {
   const card = view.element.getBoundingClientRect(),
     top = view.element.querySelector(".card-head").getBoundingClientRect().bottom,
-    out = s("svg", { xmlns: SVG, width: card.width, height: card.bottom - top, viewBox: `0 0 ${card.width} ${card.bottom - top}` });
+    shown = [...view.element.children].filter((child) => child.offsetHeight && !child.matches(".card-head, .more")),
+    height = Math.max(...shown.map((child) => child.getBoundingClientRect().bottom)) - top + 8,
+    out = s("svg", { xmlns: SVG, width: card.width, height, viewBox: `0 0 ${card.width} ${height}` });
   out.append(s("title", {}, view.element.querySelector("h2").textContent), textures());
   out.append(s("rect", { width: "100%", height: "100%", fill: css("--card") }));
   const walk = (element) => {
-    if (element.matches(".card-head, details, button, [hidden]")) return;
+    if (element.matches("details, button, [hidden]")) return;
     const box = element.getBoundingClientRect(),
       at = { x: box.left - card.left, y: box.top - top, width: box.width, height: box.height };
     if (element.matches(".uplot")) out.append(lines(view.chart, at));
@@ -92,10 +92,10 @@ function picture(view) {
       out.append(...boxOf(element, at));
       for (const node of element.childNodes)
         if (node.nodeType === Node.ELEMENT_NODE) walk(node);
-        else if (node.nodeType === Node.TEXT_NODE && node.data.trim()) out.append(words(node, card.left, top));
+        else if (node.nodeType === Node.TEXT_NODE && node.data.trim()) out.append(...words(node, card.left, top));
     }
   };
-  for (const child of view.element.children) walk(child);
+  shown.forEach(walk);
   return new XMLSerializer().serializeToString(out);
 }
 
@@ -140,16 +140,26 @@ function boxOf(element, at) {
 const shades = (at, colors) =>
   (colors || "").split("|").filter((c) => c).map((fill, k, all) => s("rect", { ...at, x: at.x + (k * at.width) / all.length, width: at.width / all.length, fill }));
 
+// A text in the lines that the browser broke it into.
 function words(node, left, top) {
-  const range = document.createRange();
-  range.selectNodeContents(node);
-  const box = range.getBoundingClientRect(),
-    style = getComputedStyle(node.parentElement),
+  const style = getComputedStyle(node.parentElement),
     upright = style.writingMode === "vertical-rl",
-    x = box.left - left + (upright ? box.width * 0.75 : 0),
-    y = upright ? box.bottom - top : box.bottom - top - box.height * 0.24;
-  const text = { x, y, fill: style.color, "font-size": style.fontSize, "font-weight": style.fontWeight, "font-family": "sans-serif" };
-  return s("text", upright ? { ...text, transform: `rotate(-90 ${x} ${y})` } : text, node.data.trim());
+    font = { fill: style.color, "font-size": style.fontSize, "font-weight": style.fontWeight, "font-family": "sans-serif" },
+    range = document.createRange(),
+    broken = [];
+  for (const { index, 0: word } of node.data.matchAll(upright ? /\S(.*\S)?/gs : /\S+/g)) {
+    range.setStart(node, index);
+    range.setEnd(node, index + word.length);
+    const box = range.getBoundingClientRect(),
+      last = broken.at(-1);
+    if (last && Math.abs(last.box.bottom - box.bottom) < 2) last.text += ` ${word}`;
+    else broken.push({ text: word, box });
+  }
+  return broken.map(({ text, box }) => {
+    const x = box.left - left + (upright ? box.width * 0.75 : 0),
+      y = box.bottom - top - (upright ? 0 : box.height * 0.24);
+    return s("text", { x, y, ...font, ...(upright && { transform: `rotate(-90 ${x} ${y})` }) }, text);
+  });
 }
 
 // A drawing of the page with the colours that its style sheet gives it.
@@ -185,7 +195,7 @@ function lines({ plot: u, data }, at) {
     out.append(s("text", { ...font, x: box.left - 7, y: Y(v) + 4, "text-anchor": "end" }, ys._values[k]));
   });
   if (data.xLabel) out.append(s("text", { ...font, x: box.left + box.width / 2, y: box.top + box.height + 32, "text-anchor": "middle" }, data.xLabel));
-  const points = (k) => u.data[0].map((x, i) => [x, u.data[k][i]]);
+  const points = (k) => Array.from(u.data[0], (x, i) => [x, u.data[k][i]]);
   const path = (pairs, gaps) => {
     let on = false;
     return pairs
@@ -200,11 +210,11 @@ function lines({ plot: u, data }, at) {
       })
       .join("");
   };
-  const there = (k) => Array.from(points(k)).filter(([, y]) => known(y));
+  const there = (k) => points(k).filter(([, y]) => known(y));
   for (const { series: [high, low], fill } of data.bands || [])
     inner.append(s("path", { d: `${path([...there(high), ...there(low).reverse()], true)}Z`, fill: fill.slice(0, 7), "fill-opacity": 0.2 }));
   data.series.forEach((one, k) => {
-    const own = Array.from(points(k + 1)),
+    const own = points(k + 1),
       some = there(k + 1);
     if (one.fill && some.length) {
       const area = { d: `${path(some, true)}L${X(some.at(-1)[0])} ${Y(0)}L${X(some[0][0])} ${Y(0)}Z` };
@@ -219,11 +229,14 @@ function lines({ plot: u, data }, at) {
       );
     if (one.dots) for (const [x, y] of some) inner.append(s("circle", { cx: X(x), cy: Y(y), r: 2, fill: one.color }));
   });
-  for (const mark of inSight(data)) {
-    const x = X(data.x[mark.at]),
-      { color, dash, low } = markStyle(mark);
-    inner.append(s("line", { x1: x, x2: x, y1: low ? box.top + box.height - 8 : box.top, y2: box.top + box.height, stroke: color, "stroke-width": 1.5, "stroke-dasharray": dash.join(" ") || "none" }));
-  }
+  for (const mark of inSight(data))
+    for (const [dash, ...points] of markLines(mark, X(data.x[mark.at]), box.top, box.top + box.height, 3))
+      inner.append(
+        s("path", {
+          d: `M${points.map((point) => point.join(" ")).join("L")}`, fill: "none", stroke: markStyle(mark).color, "stroke-width": 1.5,
+          "stroke-dasharray": dash.join(" ") || "none",
+        }),
+      );
   out.append(inner);
   return out;
 }

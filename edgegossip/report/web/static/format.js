@@ -190,7 +190,7 @@ function later(summary, make) {
   const box = h(
     "details",
     {
-      class: "no-print later",
+      class: "no-print",
       ontoggle: () => {
         if (box.open && box.children.length === 1) box.append(make());
       },

@@ -45,6 +45,7 @@ function ganttView(app) {
   const box = h("div", { class: "plot gantt" }),
     note = h("p", { class: "note" }),
     more = h("div", { class: "more" });
+  let numbers = [];
   box.style.minHeight = `${ganttHeight(app.run.doc.summary.boards.length)}px`;
   const card = app.card("gantt", "One round, board by board", "full", note, partLegend(), box, more);
   const number = h("input", {
@@ -93,23 +94,19 @@ function ganttView(app) {
         ? ganttSvg(app, found, rows, Math.max(280, box.clientWidth))
         : h("p", { class: "empty" }, "no seconds measured in this round"),
     );
+    const first = Math.min(...rows.map((r) => r.start)),
+      partsOf = (r) => PARTS.map((part) => r.spans.reduce((a, [p, v]) => a + (p === part[0] ? v : 0), 0));
+    numbers = [["board", "began_s", ...PARTS.map((part) => `${part}_s`)], ...rows.map((r) => [r.node, r.start - first, ...partsOf(r)])];
     more.replaceChildren(
       later("as a table", () =>
         table(
           ["board", "began", ...PARTS],
-          rows.map((r) => ({
-            gone: app.gone(r.node),
-            cells: [
-              r.node,
-              secondsText(r.start - Math.min(...rows.map((q) => q.start))),
-              ...PARTS.map((part) => secondsText(r.spans.reduce((a, [p, v]) => a + (p === part[0] ? v : 0), 0))),
-            ],
-          })),
+          numbers.slice(1).map(([node, ...seconds]) => ({ gone: app.gone(node), cells: [node, ...seconds.map((v) => secondsText(v))] })),
         ),
       ),
     );
   };
-  return { element: card.element, draw };
+  return { element: card.element, draw, rows: () => numbers };
 }
 
 // Rounds of which the stretches of the most boards are known.

@@ -52,11 +52,11 @@ function renderHead(app) {
     .replaceChildren(
       ...tiles.map(([term, value, note, alarm]) =>
         h(
-          "dl",
-          { class: `tile ${alarm ? "bad" : ""}`, style: { margin: 0 } },
+          "div",
+          { class: `tile ${alarm ? "bad" : ""}` },
           h("dt", {}, term),
           h("dd", {}, value),
-          h("small", {}, note),
+          h("dd", { class: "note" }, note),
         ),
       ),
     );

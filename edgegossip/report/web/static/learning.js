@@ -102,17 +102,12 @@ function addTest(app, data, name) {
   ];
 }
 
+const swatch = ({ color, dash }) => h("i", { class: `line ${dash?.length ? "dashed" : ""}`, style: { borderTopColor: color } });
+
 function legendOf(series) {
   const shown = series.filter((s) => s.width !== 0 && !s.faint);
   if (shown.length > 10) return [h("span", {}, `${shown.length} lines, in the colours of their boards above`)];
-  const entries = shown.map((s) =>
-    h(
-      "span",
-      {},
-      h("i", { class: `line ${s.dash && s.dash.length ? "dashed" : ""}`, style: { borderTopColor: s.color } }),
-      s.label,
-    ),
-  );
+  const entries = shown.map((s) => h("span", {}, swatch(s), s.label));
   if (series.some((s) => s.width === 0))
     entries.push(h("span", {}, h("i", { style: { background: `${shown[0].color}33` } }), "least to greatest board"));
   return entries;

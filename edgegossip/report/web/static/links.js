@@ -44,7 +44,8 @@ function linksView(app) {
       linkTable(cells, mode, text),
     );
   };
-  return { element: card.element, draw };
+  const rows = () => [["sender", "receiver", "bytes", "seconds"], ...app.run.doc.links];
+  return { element: card.element, draw, rows };
 }
 
 const shade = (v, low, high) =>

@@ -7,6 +7,7 @@ namespace edgegossip {
 
 constexpr int64_t STEPS_ROW = 8;
 constexpr int64_t STEPS_PIECE = 1024;     // values that one call takes at most
+constexpr float STEPS_ZONE = 1.0f / 3;   // with a dead zone a magnitude is rounded up from so much below the next integer
 constexpr int32_t STEPS_MOST = 1 << 22;  // a value is at most so many steps
 
 // What a chunk is coded with. Values `first` on of a vector; first is a multiple of STEPS_ROW.
