@@ -124,6 +124,7 @@ PATIENCE_S = 0.1  # for the record before, once; a card that erases a block take
 MOST_RECORDS = 4096  # that wait: some 10 MB at worst
 HANGS_S = 5.0  # a sink that takes so long for one record is said to hang
 CLOSE_S = 5.0  # for what waits at the end
+SEND_S = 60.0  # the same, of a sink that is not needed: its server may be far, and nothing else waits any more
 
 
 class Tee(RecordSink):
@@ -206,7 +207,7 @@ class Queued(RecordSink):
 
     @override
     def close(self) -> None:
-        """End the thread and the sink; waits CLOSE_S at most. Idempotent."""
+        """End the thread and the sink; waits CLOSE_S or SEND_S at most. Idempotent."""
         with self._news:
             if self._closed:
                 return
@@ -215,9 +216,10 @@ class Queued(RecordSink):
         if self._thread is None:
             self._do(self._sink.close)
         else:
-            self._thread.join(CLOSE_S)
+            patience_s = CLOSE_S if self._sink.needed else SEND_S
+            self._thread.join(patience_s)
             if self._thread.is_alive():
-                text = f"{self.what} has not answered for {CLOSE_S:.0f} s: {len(self._queue) + 1} records or more are missing"
+                text = f"{self.what} has not answered for {patience_s:.0f} s: {len(self._queue) + 1} records or more are missing"
                 print(f"!! {text} there", file=sys.stderr)
         if self._fault is not None:
             raise self._fault
