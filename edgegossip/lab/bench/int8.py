@@ -46,7 +46,7 @@ _STEP_HEAD = (
     "   peak MB  (fp32)  low: peak MB       ms"
 )
 _STEP_NOTES = (
-    "ms: forward, backward and update, medians in turn; batchnorm, evonorm: torch fp32, channels last",
+    "ms: forward, backward and update, medians in turn; batchnorm: torch fp32, channels last; evonorm: so, norm by our kernels",
     "saved: what autograd keeps for the backward pass; peak: resident memory of two steps above the process with its model",
     f"low: training.memory = low, {MICRO_BATCH} examples at a time",
 )
@@ -402,7 +402,7 @@ PREDICTION_HEAD = (
 PREDICTION_NOTES = (
     "ms: one prediction of the batch, medians in turn, onnxruntime after the others",
     "int8: a predictor (int8.predictor), layers: the same model layer by layer",
-    "batchnorm, evonorm: torch, fp32, channels last; speed-up: of int8 over batchnorm",
+    "batchnorm: torch, fp32, channels last; evonorm: so, norm by our kernels; speed-up: of int8 over batchnorm",
     "onnx: onnxruntime, of the int8 model as QDQ and of the batchnorm model in fp32",
 )
 _OWN = ("int8", "batchnorm", "evonorm-s0")
