@@ -44,7 +44,7 @@ def test_instruction_sets_and_threads_do_not_matter(case: Case, monkeypatch: pyt
     x[70_001:90_000] = 0  # blocks that differ in what suits them
     codec = case.codec()
     if "bytes" in case.params:  # for the models of the other laws, which are smaller
-        codec = dataclasses.replace(codec, bytes=8 * case.params["bytes"])
+        codec = dataclasses.replace(codec, bytes=40 * case.params["bytes"])
     state = codec.init(LAYOUT)
     bodies, values, sums = set(), set(), set()
     for isa, threads in [(isa, 1) for isa in native.available_isas()] + [(native.isa(), t) for t in (2, 3, 7)]:
