@@ -73,6 +73,7 @@ CASES: tuple[Case, ...] = (
     ),
     case("dither", bound=half_a_common_step(0.25), unbiased=True, random=True),
     case("dither", {"error": 1.0, "allocation": 0.5}, unbounded="tensors differ in steps", unbiased=True, random=True),
+    case("dither", {"error": 4.0}, bound=half_a_common_step(4.0), unbiased=True, random=True),
     case("dither", {"bytes": 400}, unbounded="as fine as the bytes allow", random=True),
     case("auto", bound=half_a_common_step(0.5), unbiased=True, random=True),
     case("auto", {"bytes": 300}, unbounded="as fine as the bytes allow", random=True),
