@@ -226,3 +226,13 @@ def study(name: str, case: str, other: str, least: float = -math.inf, most: floa
         return compared(percent(a), percent(b), least, most)
 
     return find
+
+
+def beside(name: str, case: str, other: str, least: float = -math.inf, most: float = math.inf) -> Find:
+    """Compare two cases of a study that `papers.py keep` wrote."""
+
+    def find(kept: Kept) -> Finding:
+        a, b = (by_seed(kept, name, of) for of in (case, other))
+        return compared(Sample.of(list(a.values())), Sample.of(list(b.values())), least, most)
+
+    return find

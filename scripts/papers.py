@@ -97,6 +97,7 @@ def _run(result: Mapping[str, Any]) -> dict[str, Any]:
         "bits": result["bits_per_value"],
         "curve": [[point["round"] + 1, point["accuracy"]] for point in result["curve"]],
         "consensus": [[round + 1, distance] for round, distance in result["consensus_distance"]],
+        **({"levels": result["levels"]} if result.get("levels") else {}),  # ElastiCL's, by round
     }
 
 
