@@ -43,6 +43,7 @@ SCRIPTS = {  # whose `table` shows the results
     "examples": "example_runs",
     "flower-examples": "flower_examples",
     "nlp": "text_runs",
+    "int8-kept-norms": "int8_norms",
     "rate-error": "rate_error",
     "scale-paper": "paper_table3",
 }
