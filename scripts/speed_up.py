@@ -12,7 +12,8 @@ from pathlib import Path
 
 import matplotlib
 
-from edgegossip.report.draw import CATEGORIES, INK, MUTED, STYLE, new_figure
+from edgegossip.report.draw import INK, MUTED, new_figure
+from edgegossip.report.style import MATPLOTLIB, SERIES
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 TITLE = "Speed-up over one 100 Mbit/s access point, against 2 boards"
@@ -38,11 +39,11 @@ def speed_ups(results: Path = DOCS / "results" / "scale.json") -> dict[str, dict
 
 def draw(curves: dict[str, dict[int, float]], path: Path) -> None:
     """Draw a line a scheme, named where it ends. The same curves give the same file."""
-    style = {**STYLE, "svg.fonttype": "none", "svg.hashsalt": "edgegossip", "font.size": 11}
+    style = {**MATPLOTLIB, "svg.fonttype": "none", "svg.hashsalt": "edgegossip", "font.size": 11}
     with matplotlib.rc_context(style):
         figure = new_figure(9.0, 4.2, TITLE)
         axes = figure.subplots()
-        for (scheme, curve), color in zip(curves.items(), CATEGORIES, strict=False):
+        for (scheme, curve), color in zip(curves.items(), SERIES, strict=False):
             boards, values = list(curve), list(curve.values())
             color = MUTED if scheme == "sgd" else color
             axes.plot(boards, values, color=color, marker="o", markersize=5, linewidth=2.2, clip_on=False)

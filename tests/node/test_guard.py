@@ -166,7 +166,7 @@ class Steps(Quadratic):
         super().__init__(np.ones(4, np.float32))
         self.clock, self.share, self.spared, self.step_s = clock, 1.0, False, 1.0
 
-    def duty(self, share: float, *, spare_memory: bool = False) -> float:
+    def take_share(self, share: float, *, spare_memory: bool = False) -> float:
         self.share, self.spared = share, spare_memory
         return share
 
@@ -204,7 +204,7 @@ def test_a_hot_board_takes_fewer_steps_then_rests_and_says_so() -> None:
 def test_fewer_steps_are_the_first_of_the_round_and_counted(share: float, steps: int) -> None:
     few = training.build_workload(recipe(training={"local_steps": 8, "batch_size": 10}), 0)
     plain = training.build_workload(recipe(training={"local_steps": steps, "batch_size": 10}), 0)
-    assert few.duty(share) == steps / 8
+    assert few.take_share(share) == steps / 8
     x = few.initial(3)
     update, expected = few.local_update(x, 0), plain.local_update(x, 0)
     assert (update.steps, update.examples) == (steps, 10 * steps)
@@ -215,7 +215,7 @@ def test_fewer_steps_are_the_first_of_the_round_and_counted(share: float, steps:
 def test_a_batch_in_parts_is_the_batch_and_layers_that_see_it_whole_keep_it(norm: str) -> None:
     settings: dict[str, Any] = {"model": {"name": "resnet20", "norm": norm}, "training": {"batch_size": 10}}
     spared, plain = (training.build_workload(recipe(**settings), 0) for _ in range(2))
-    spared.duty(1.0, spare_memory=True)
+    spared.take_share(1.0, spare_memory=True)
     x = plain.initial(3)
     one, other = spared.local_update(x, 0).delta, plain.local_update(x, 0).delta
     np.testing.assert_allclose(one, other, atol=1e-4)

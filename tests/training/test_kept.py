@@ -13,6 +13,7 @@ from torch import nn
 from edgegossip import codecs, training
 from edgegossip import recipe as recipes
 from edgegossip.lab.study.cases import Case
+from edgegossip.lab.study.lanes import Lanes
 from edgegossip.lab.study.measure import Recorder
 from edgegossip.lab.study.run_case import _Gossip
 from edgegossip.training.workload import TorchWorkload
@@ -134,7 +135,7 @@ def test_frozen_parameters_have_the_same_bits_after_a_run_with_any_codec(codec: 
     boards: list[Any] = list(training.build_workloads(chosen))
     vector = boards[0]._shared.vector
     before = vector.base_hash()
-    run = _Gossip(Case({}, chosen, ""), boards, lambda round: None)
+    run = _Gossip(Case({}, chosen, ""), boards, lambda round: None, Lanes())
     run.play(Recorder(3, frozenset(), frozenset(), lambda x: None, lambda: 0))
     assert all(model.size == vector.layout.size for model in run.models)
     for board, model in zip(boards, run.models, strict=True):

@@ -40,7 +40,7 @@ def test_a_liar_sends_what_its_attack_says(kind, scale, target):
     for k in range(boards.honest):
         np.testing.assert_array_equal(boards.local_update(k, x, 0).result().delta, HONEST[k])
     own = np.array([-4.0, 8.0], np.float32)  # wherever it is itself
-    lie = boards.local_update(3, own, 0)
+    lie = boards.local_update(3, own, 0).result()
     np.testing.assert_allclose(own + lie.delta, target, rtol=1e-6)
     assert boards.lies(3) and not boards.lies(2) and (lie.examples, lie.loss) == (7, 0.5)
 
