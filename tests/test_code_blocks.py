@@ -219,6 +219,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(click.Path, "convert", lambda self, value, *_: Path(value))
     monkeypatch.setattr(sys, "argv", ["train.py"])
     monkeypatch.setenv("EDGEGOSSIP_WIFI_PASSWORD", "of the garden")
+    monkeypatch.setenv("SHELL", "/bin/bash")
+    monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -53,8 +53,6 @@ class Outputs:
         """Return a sink of all these, the folder among them, and `more`. `quiet`: no display.
         Raises ConfigError for an address that is none, HostError where nothing can listen there or
         the tracker does not answer."""
-        from edgegossip.report.json_log import JsonLog
-        from edgegossip.report.live import Live, LiveSink
         from edgegossip.telemetry.sinks import Tee
 
         name, rounds = folder.path.name, recipe.run.rounds
@@ -66,9 +64,13 @@ class Outputs:
             if self.track is not None:
                 sinks.append(_tracker(self.track, name, recipe))
             unless_all_are_there.pop_all()
-        if self.as_json:
+        if self.as_json:  # a board that waits has in memory what it needs
+            from edgegossip.report.json_log import JsonLog
+
             sinks.append(JsonLog(name, sys.stderr))
         else:
+            from edgegossip.report.live import Live, LiveSink
+
             sinks.append(LiveSink(Live(members, rounds, stream=sys.stderr, enabled=not quiet)))
         return Tee(*sinks, *more, start_s=start_s)
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,11 +15,13 @@ from edgegossip import recipe as recipes
 from edgegossip import training
 from edgegossip.mesh.membership.manifest import is_instance
 from edgegossip.recipe import Recipe
-from edgegossip.report.style import Figures
 from edgegossip.telemetry.machine import environment
 from edgegossip.telemetry.run_folder import RunFolder, read_run
 from edgegossip.telemetry.summary import summarise
 from edgegossip.types import EXIT_DEGRADED, EXIT_OK, EXIT_RUIN, EXIT_RUN, EdgegossipError, HostError, NodeId
+
+if TYPE_CHECKING:
+    from edgegossip.report.style import Figures
 
 
 def make_folder(recipe: Recipe, runs_dir: Path, members: tuple[NodeId, ...]) -> RunFolder:
@@ -111,6 +113,8 @@ def conclude(folder: RunFolder, *, plots: bool, as_json: bool) -> int:
     if as_json:
         click.echo(json.dumps(summary))
     else:
+        from edgegossip.report.style import Figures  # here: a board that waits needs none
+
         show(summary, folder.path, Figures(plots=plots and trouble is None))
         if plots and trouble is None:
             from edgegossip.report.web.page import write_page

@@ -140,5 +140,7 @@ class HotBoard:
         self.temperature_c = final + (self.temperature_c - final) * left
         self.hottest_c = max(self.hottest_c, self.temperature_c)
         self._at_s += max(0.0, seconds)
-        if self.temperature_c <= self._model.throttle_c - CLEARS_C:
+        if self.temperature_c >= self._model.throttle_c:
+            self.throttled = True
+        elif self.temperature_c <= self._model.throttle_c - CLEARS_C:
             self.throttled = False
