@@ -27,14 +27,16 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edgegossip.telemetry.clocks import AFTERWARDS, OF_THE_RUN, Clocks
 from edgegossip.telemetry.clocks import COORDINATOR as COORDINATOR
 from edgegossip.telemetry.records import EVALUATED, PARTS, EventRecord, MetricsRecord, Record, scores_in
 from edgegossip.telemetry.run_folder import RunData
-from edgegossip.telemetry.verdict import Evidence, RunPlan
 from edgegossip.types import NodeId
+
+if TYPE_CHECKING:
+    from edgegossip.telemetry.verdict import RunPlan
 
 _SENT_METRICS = {
     "payload": "net/payload_bytes",
@@ -142,6 +144,8 @@ def members_of(run: RunData) -> Sequence[NodeId]:
 
 def plan_of(run: RunData) -> RunPlan:
     """Return what the verdict goes by beside the records, as far as the folder tells."""
+    from edgegossip.telemetry.verdict import RunPlan  # here: a board that waits judges nothing
+
     return RunPlan.of(recipe_of(run), run.partition, run.topology)
 
 
@@ -178,6 +182,8 @@ class Summary:
     def __init__(self, members: Sequence[NodeId] = (), plan: RunPlan | None = None) -> None:
         self._members = len(members)  # the first of the nodes, in their order
         self._nodes = {name: _Totals() for name in members}
+        from edgegossip.telemetry.verdict import Evidence
+
         self._evidence = Evidence(plan)
         self._clocks = Clocks()
         self._last_s: dict[NodeId, float] = {}  # of what a node said itself
