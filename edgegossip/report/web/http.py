@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
@@ -60,7 +61,7 @@ class OpenServer(MemberServer):
         return [name, f"{label}.local"] if not self.is_on_loopback and label not in ("", "localhost") else [name]
 
 
-class OpenHandler(MemberHandler):
+class OpenHandler(MemberHandler, ABC):
     """Answers GET and HEAD; a subclass has `look`."""
 
     server: OpenServer
@@ -76,9 +77,9 @@ class OpenHandler(MemberHandler):
 
     do_HEAD = do_GET
 
+    @abstractmethod
     def look(self) -> None:
         """Answer one request, by `send`."""
-        raise NotImplementedError
 
     def send(self, status: HTTPStatus, body: bytes, kind: str = "text/plain; charset=utf-8") -> None:
         """Send a whole answer, or its head alone where that is asked for."""
