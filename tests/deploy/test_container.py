@@ -1,4 +1,4 @@
-"""The trial of the container image: it looks inside, and fails where the image is not as it should be."""
+"""The trial of the container image: it looks inside, and fails at an image that is not right."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 SMOKE = Path(__file__).parents[2] / "deploy/oci/smoke.sh"
-# Like podman and docker, it gives a container standard input only where it is told to. Its container is this machine.
+# Like podman and docker, it gives a container standard input only where it is told to. Its
+# container is this machine.
 ENGINE = """#!/bin/sh
 case "$*" in
 *--version) echo "edgegossip, version 0" ;;
