@@ -25,8 +25,11 @@ LOCKED := $(PIP) install --require-hashes --no-deps
 # Workers of the test suite: one more than the cores of a small machine, as tests of processes and networks wait half of their time.
 JOBS ?= 3
 SECONDS ?= 60
+# Empty systems in which wheels are tried: made once by debootstrap.
+SUITES ?= bookworm trixie
+ROOTS = $(SUITES:%=build/roots/%)
 
-.PHONY: help demo docs test test-slow image-smoke fuzz lint types format install wheel sbom locks clean
+.PHONY: help demo docs test test-slow image-smoke fuzz lint types format install wheel wheel-smoke sbom locks clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -68,6 +71,14 @@ install: $(NATIVE) ## only make .venv and build the kernels
 
 wheel: $(NATIVE) ## dist/*.whl for this machine's Python and architecture
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m build --wheel --no-isolation --outdir dist .
+
+wheel-smoke: $(ROOTS:%=%/etc/debian_version) ## install what is in dist/ into empty Debians 12 and 13 (SUITES), and train; needs root
+	@for root in $(ROOTS); do scripts/wheel_smoke.sh dist $$root; done
+
+build/roots/%/etc/debian_version:
+	@command -v debootstrap >/dev/null || { echo "wheels are tried in systems that debootstrap makes: apt install debootstrap" >&2; exit 1; }
+	@mkdir -p build/roots && debootstrap --variant=minbase --include=python3-venv,ca-certificates $* build/roots/$* >build/roots/$*.log || \
+	  { tail -n 3 build/roots/$*.log >&2; exit 1; }
 
 sbom: $(NATIVE) ## dist/*.cdx.json (CycloneDX): what the wheel needs and, with IMAGE=base.img, what that image has
 	@mkdir -p dist && $(BIN)/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible --of JSON -o dist/edgegossip.cdx.json locks/laptop.txt
