@@ -96,11 +96,12 @@ $(DEPENDENCIES): $(LOCKS)
 	@[ -n "$(PYTHON)" ] || { echo "edgegossip needs Python 3.11, 3.12 or 3.13, and none was found; set PYTHON=/path/to/python3" >&2; exit 1; }
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV) || \
 	  { rm -rf $(VENV); echo "$(PYTHON) cannot make a virtual environment; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
-	@echo "installing dependencies into $(VENV) (once)"
+	@echo "installing dependencies into $(VENV) (once; some minutes, during which nothing is printed)"
 	@$(LOCKED) -r locks/developer.txt
+	@echo "installing PyTorch"
 	@$(LOCKED) -r locks/torch-cpu.txt 2>/dev/null || $(LOCKED) -r locks/torch.txt
 	@if $(BIN)/python -c 'import sys; from importlib.metadata import requires; sys.exit(not any("nvidia" in r or "cuda" in r for r in requires("torch")))'; \
-	  then $(LOCKED) -r locks/cuda.txt; fi
+	  then echo "installing CUDA, which this PyTorch wants (4 GB of disk; docs/howto/install.md says how to do without)"; $(LOCKED) -r locks/cuda.txt; fi
 	@touch $@
 
 # The package itself, editable: Python changes are live, C++ changes are built by the next make.
@@ -111,6 +112,6 @@ $(NATIVE): $(DEPENDENCIES) $(MODULES) $(NATIVE_SOURCES)
 	@[ -n "$(CXX_FOUND)" ] || { echo "edgegossip builds its C++ kernels here and found no C++ compiler; on Debian and Ubuntu: apt install g++" >&2; exit 1; }
 	@$(BIN)/python -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))' || \
 	  { echo "edgegossip builds its C++ kernels here and found no Python.h; on Debian and Ubuntu: apt install python3-dev" >&2; exit 1; }
-	@echo "building the kernels"
+	@echo "building the C++ kernels (once; some minutes)"
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) install --no-build-isolation --no-deps --editable .
 	@touch $@

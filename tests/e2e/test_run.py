@@ -151,7 +151,7 @@ def test_ctrl_c_leaves_no_process(mode: str, tmp_path: Path) -> None:
     rounds = {s.labels["node"]: s.value for s in families["edgegossip_rounds"]}
     assert rounds.keys() - {"coordinator"} == {"board-0", "board-1"} and min(rounds.values()) >= 1, rounds
     assert code == 130 and "Traceback" not in out + err
-    assert f"edgegossip run --resume {running.folder()}" in err
+    assert f"  edgegossip run --resume {running.folder()}" in err.splitlines()  # to copy as a line
     assert (running.folder() / "report.html").is_file() and "report.html" in err
 
 
