@@ -25,8 +25,9 @@ LOCKED := $(PIP) install --require-hashes --no-deps
 # Workers of the test suite: one more than the cores of a small machine, as tests of processes and networks wait half of their time.
 JOBS ?= 3
 SECONDS ?= 60
+CORE ?= a72
 
-.PHONY: help demo docs test test-slow image-smoke fuzz lint types format install wheel sbom locks clean
+.PHONY: help demo docs test test-slow image-smoke fuzz arm-cost lint types format install wheel sbom locks clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -53,6 +54,9 @@ docs: ## build the documentation as a site: site/index.html, which needs no serv
 
 fuzz: $(NATIVE) ## fuzz the native decoders under clang's sanitizers; SECONDS=60
 	@$(BIN)/python -m tests.fuzz.native.run --seconds $(SECONDS)
+
+arm-cost: $(NATIVE) ## predict cycles of int8 and the codecs on an Arm core, beside torch; CORE=a72 or a76
+	@$(BIN)/python scripts/arm_cost.py $(CORE)
 
 lint: $(NATIVE)
 	@$(BIN)/ruff check .
