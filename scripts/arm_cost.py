@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
 """Predict what int8 training and the codecs cost on an Arm core, beside torch's fp32, without one.
 
-    python scripts/arm_cost.py a72|a76 [--measure NAME]... [--batch N] [--values N] [--top N] [--caches]
-        [--work build/arm] [--out docs/results/arm-cost.json]
+    python scripts/arm_cost.py a72|a76 [--measure NAME]... [--batch N] [--values N] [--top N]
+        [--caches] [--again] [--work build/arm] [--out docs/results/arm-cost.json]
 
-A Python of Debian for arm64 with torch's own wheel and our kernels, cross-compiled, runs in QEMU's user mode. A plugin
-counts how often every block of instructions is executed in one step (scripts/arm/guest.py says of what). llvm-mca says what
-a block costs on the core's schedule; the sum over all blocks is the prediction. Predictions they are: no figure is a time.
+A Python of Debian for arm64 with torch's own wheel and our kernels, cross-compiled, runs in QEMU's
+user mode. A plugin counts how often every block of instructions is executed in one step
+(scripts/arm/guest.py says of what). llvm-mca says what a block costs on the core's schedule; the
+sum over all blocks is the prediction. Predictions they are: no figure is a time.
 
-Needs, from Debian: apt install llvm-22 qemu-user g++-aarch64-linux-gnu libglib2.0-dev pkg-config. The first run fetches some
-250 MB (packages for arm64, torch's wheel, QEMU's source) and takes 10 minutes more. --top shows the dearest blocks.
+Needs, from Debian:
+    apt install llvm-22 qemu-user g++-aarch64-linux-gnu libglib2.0-dev pkg-config
+The first run fetches some 250 MB (packages for arm64, torch's wheel, QEMU's source) and compiles
+the kernels. --top shows the dearest blocks; --again predicts anew from the counts of the last run.
 """
 
 from __future__ import annotations
@@ -30,12 +33,11 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 PARTS = Path(__file__).parent / "arm"
 DEBIAN = ("python3.11", "libpython3.11-dev", "libstdc++6", "libgomp1", "zlib1g")
-# torch 2.9.1 is what a Cortex-A72 runs: the wheels of 2.10.0 have atomic instructions that it lacks in libc10, and those of
-# 2.13.0 are built for CUDA.
-PACKAGES = (
+# torch: as scripts/lock_boards.py says, the last build on PyPI for the CPU that a Cortex-A72 runs.
+PACKAGES = shlex.split(
     "torch==2.9.1 numpy==2.4.6 filelock typing_extensions sympy mpmath networkx jinja2 markupsafe fsspec zstandard "
     "setproctitle psutil tomli-w click"
-).split()
+)
 PLATFORMS = ("manylinux_2_28_aarch64", "manylinux_2_27_aarch64", "manylinux2014_aarch64", "manylinux_2_17_aarch64")
 
 
@@ -54,8 +56,8 @@ class Core:
     caches: str  # of QEMU's cache plugin
 
 
-# LLVM gives Cortex-A72 the schedule of A57, with the same ports, and knows A76 as Neoverse N1, which is that core for servers.
-# The dispatch width of A76 is that of its decoder, of Arm's guide; LLVM's own for N1, 3, is less.
+# LLVM gives Cortex-A72 the schedule of A57, with the same ports, and knows A76 as Neoverse N1,
+# which is that core for servers. The width of A76 is its decoder's, of Arm's guide; LLVM's is 3.
 CORES = {
     "a72": Core(
         "Cortex-A72", "Raspberry Pi 4", "cortex-a72", 0x410FD083, "cortex-a72", 3, ("A57UnitL",), ("A57UnitS",),
@@ -68,10 +70,22 @@ CORES = {
 }  # fmt: skip
 
 STEPS = tuple(f"step/{variant}/resnet20" for variant in ("batchnorm", "int8-dw16", "int8-dw8"))
-CONVOLUTIONS = tuple(f"conv/{variant}/{layer}" for layer in ("16x32", "64x8") for variant in ("fp32", "int8-dw16", "int8-dw8"))
+CONVOLUTIONS = tuple(
+    f"conv/{variant}/{layer}" for layer in ("16x32", "64x8") for variant in ("fp32", "int8-dw16", "int8-dw8")
+)
 CODECS = tuple(
     f"codec/{name}/{way}"
-    for name in ("minmax8/-", "fp16/-", "eden/-", "topk/-", "qsgd8/raw", "qsgd4/raw", "qsgd4/huffman", "qsgd4/ans", "qsgd4/elias")
+    for name in (
+        "minmax8/-",
+        "fp16/-",
+        "eden/-",
+        "topk/-",
+        "qsgd8/raw",
+        "qsgd4/raw",
+        "qsgd4/huffman",
+        "qsgd4/ans",
+        "qsgd4/elias",
+    )
     for way in ("encode", "decode")
 )
 MEASURES = STEPS + CONVOLUTIONS + CODECS
@@ -86,7 +100,7 @@ def run(*command: str | Path, **more: Any) -> str:
 
 
 class Machine:
-    """Makes, once, what runs on the emulated core: Debian's files, torch, our package, the plugins."""
+    """Makes, once, what runs on the emulated core: Debian's files, torch, our package, plugins."""
 
     def __init__(self, work: Path) -> None:
         self.work, self.root = work.resolve(), work.resolve() / "root"
@@ -107,11 +121,13 @@ class Machine:
         for folder in ("lists/partial", "cache/archives/partial", "sources"):
             (place / folder).mkdir(parents=True, exist_ok=True)
         (place / "status").touch()
-        release = "deb http://deb.debian.org/debian bookworm main\ndeb http://deb.debian.org/debian-security bookworm-security main\n"
-        (place / "sources/debian.list").write_text(release.replace("deb ", f"{kind} "))
+        parts = ("debian bookworm", "debian-security bookworm-security")
+        sources = "".join(f"{kind} http://deb.debian.org/{part} main\n" for part in parts)
+        (place / "sources/debian.list").write_text(sources)
         conf = place / "apt.conf"
         conf.write_text(
-            f'APT::Architecture "{architecture}"; APT::Architectures {{"{architecture}";}}; APT::Sandbox::User "root";\n'
+            f'APT::Architecture "{architecture}"; APT::Architectures {{"{architecture}";}};\n'
+            'APT::Sandbox::User "root";\n'
             f'Dir::State "{place}"; Dir::State::status "{place}/status"; Dir::Cache "{place}/cache";\n'
             f'Dir::Etc::sourcelist "/dev/null"; Dir::Etc::sourceparts "{place}/sources";\n'
         )
@@ -137,9 +153,13 @@ class Machine:
         wanted = ("*/contrib/plugins/cache.c", "*/include/qemu/qemu-plugin.h")
         run("tar", "-xf", archive, "-C", self.work, "--strip-components=1", "--wildcards", *wanted)
         cache = (self.work / "contrib/plugins/cache.c").read_text()
-        cache = cache.replace("QEMU_PLUGIN_EXPORT\nint qemu_plugin_install", f"{MARKED}QEMU_PLUGIN_EXPORT\nint qemu_plugin_install")
+        cache = cache.replace(
+            "QEMU_PLUGIN_EXPORT\nint qemu_plugin_install", f"{MARKED}QEMU_PLUGIN_EXPORT\nint qemu_plugin_install"
+        )
         registers = "qemu_plugin_register_vcpu_tb_trans_cb(id, vcpu_tb_trans);"
-        (self.work / "cache.c").write_text(cache.replace(registers, f"qemu_plugin_register_vcpu_syscall_cb(id, marked);\n    {registers}"))
+        (self.work / "cache.c").write_text(
+            cache.replace(registers, f"qemu_plugin_register_vcpu_syscall_cb(id, marked);\n    {registers}")
+        )
         flags = shlex.split(run("pkg-config", "--cflags", "--libs", "glib-2.0"))
         for source in (PARTS / "blocks.c", self.work / "cache.c"):
             made = self.work / f"{source.stem}.so"
@@ -163,7 +183,17 @@ class Machine:
                 "Python_INCLUDE_DIR": include / "python3.11",
                 "nanobind_DIR": nanobind,
             }
-            run("cmake", "-S", ROOT, "-B", build, "-G", "Ninja", *(f"-D{k}={v}" for k, v in options.items()), env=environment)
+            run(
+                "cmake",
+                "-S",
+                ROOT,
+                "-B",
+                build,
+                "-G",
+                "Ninja",
+                *(f"-D{k}={v}" for k, v in options.items()),
+                env=environment,
+            )
         run("cmake", "--build", build, env=environment)
         ours = self.packages / "edgegossip"
         ignored = shutil.ignore_patterns("src", "__pycache__", "*.so")
@@ -198,8 +228,9 @@ static void marked(qemu_plugin_id_t id, unsigned int cpu, int64_t number, uint64
             all[i]->accesses = all[i]->misses = 0;
         }
     } else {
-        g_autofree char *line = g_strdup_printf("mark %d %lu %lu %lu %lu %lu %lu\\n", (int)(7000000 - mark), l1_dcaches[0]->accesses,
-            l1_dcaches[0]->misses, l1_icaches[0]->accesses, l1_icaches[0]->misses, l2_ucaches[0]->accesses, l2_ucaches[0]->misses);
+        Cache *d = l1_dcaches[0], *i = l1_icaches[0], *l2 = l2_ucaches[0];
+        g_autofree char *line = g_strdup_printf("mark %d %lu %lu %lu %lu %lu %lu\\n", (int)(7000000 - mark), d->accesses,
+            d->misses, i->accesses, i->misses, l2->accesses, l2->misses);
         qemu_plugin_outs(line);
     }
 }
@@ -229,7 +260,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Cost:
-    """Holds cycles of one execution of a block, and the least that loads, stores and width allow."""
+    """Holds a block's cycles, and the least that its loads, stores and width allow."""
 
     cycles: float
     bound: float
@@ -346,9 +377,15 @@ def predicted(blocks: list[tuple[int, Block]], model: Model, top: int = 0) -> di
     )
     for count, block, cost in sorted(costs, key=lambda each: -each[0] * each[2].cycles)[:top]:
         share = count * cost.cycles / cycles
-        print(f"    {share:.1%} of cycles: {count} times {len(block.words)} instructions, {cost.cycles:.1f} cycles, least {cost.bound:.1f}, loop: {block.is_loop}")
+        what = f"{count} times {len(block.words)} instructions, {cost.cycles:.1f} cycles, least {cost.bound:.1f}"
+        print(f"    {share:.1%} of cycles: {what}{', a loop' if block.is_loop else ''}")
         print("\n".join(f"        {line}" for line in cost.text[:80]))
-    return {"instructions": total, "classes": {k: round(v) for k, v in sorted(by_class.items())}, "cycles": round(cycles), "bound": round(bound)}
+    return {
+        "instructions": total,
+        "classes": {k: round(v) for k, v in sorted(by_class.items())},
+        "cycles": round(cycles),
+        "bound": round(bound),
+    }
 
 
 # The page.
@@ -423,7 +460,10 @@ def main() -> None:
     model, found = Model(core), dict[str, Any]()
     for number, name in enumerate(measures, 1):
         found[name] = predicted(read_blocks(folder / f"{number}.blocks"), model, options.top)
-        print(f"{name}: {found[name]['instructions'] / 1e6:.1f} M instructions, {found[name]['cycles'] / 1e6:.1f} M cycles", flush=True)
+        print(
+            f"{name}: {found[name]['instructions'] / 1e6:.1f} M instructions, {found[name]['cycles'] / 1e6:.1f} M cycles",
+            flush=True,
+        )
     if options.caches:
         machine.guest(core, f"{machine.work}/cache.so,{core.caches}", folder, arguments)
         for line in re.findall(r"^mark (.*)$", (folder / "plugin.log").read_text(), re.MULTILINE):

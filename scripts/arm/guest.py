@@ -56,31 +56,36 @@ def codec(name: str, coder: str, way: str, n: int) -> Work:
     offsets, out = np.array([0, n]), np.empty(n, np.float32)
     room = np.empty(8 * n + 4096, np.uint8)
     if name == "minmax8":
-        encode: Work = lambda: native.minmax8_encode(x, offsets, room[: n + 8])
-        decode: Work = lambda: native.minmax8_decode(room[: n + 8], offsets, out)
-    elif name in ("fp16", "bf16"):
-        encode = lambda: half.encode(name, x, offsets, room[: 2 * n])
-        decode = lambda: half.decode(name, room[: 2 * n], out)
+        body = room[: n + 8]
+        ways: tuple[Work, Work] = (
+            lambda: native.minmax8_encode(x, offsets, body),
+            lambda: native.minmax8_decode(body, offsets, out),
+        )
+    elif name == "fp16":
+        body = room[: 2 * n]
+        ways = lambda: half.encode("fp16", x, offsets, body), lambda: half.decode("fp16", body, out)
     elif name == "eden":
-        size = eden.size(offsets, n, 2)
-        encode = lambda: eden.encode(x, offsets, [1], 2, room[:size])
-        decode = lambda: eden.decode(room[:size], offsets, [1], 2, out)
+        body = room[: eden.size(offsets, n, 2)]
+        ways = lambda: eden.encode(x, offsets, [1], 2, body), lambda: eden.decode(body, offsets, [1], 2, out)
     elif name == "topk":
         counts = np.array([n // 100])
-        body = np.empty(sparse.capacity(offsets, counts, "fp32"), np.uint8)
-        size = sparse.topk_encode(x, offsets, counts, "fp32", body)
-        encode = lambda: sparse.topk_encode(x, offsets, counts, "fp32", body)
-        decode = lambda: sparse.topk_decode(body[:size], offsets, out)
+        size = sparse.topk_encode(x, offsets, counts, "fp32", room)
+        ways = (
+            lambda: sparse.topk_encode(x, offsets, counts, "fp32", room),
+            lambda: sparse.topk_decode(room[:size], offsets, out),
+        )
     else:
         bits = int(name[-1])
         quantiser = Quantiser(Kind.UNIFORM, bits, 2 ** (bits - 1) - 1, 512)
         state = coding.new_state()
         body = np.empty(coding.bound(n, quantiser, coder), np.uint8)
-        encode = lambda: coding.encode(quantiser, x, 1, coder, state, body)
         size = coding.encode(quantiser, x, 1, coder, state, body)
-        decode = lambda: coding.decode(quantiser, body[:size], 0, n, state, out)
-    encode()
-    return encode if way == "encode" else decode
+        ways = (
+            lambda: coding.encode(quantiser, x, 1, coder, state, body),
+            lambda: coding.decode(quantiser, body[:size], 0, n, state, out),
+        )
+    ways[0]()
+    return ways[way == "decode"]
 
 
 def work_of(measure: str, batch: int, n: int) -> Work:
