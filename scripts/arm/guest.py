@@ -69,10 +69,11 @@ def codec(name: str, coder: str, way: str, n: int) -> Work:
         ways = lambda: eden.encode(x, offsets, [1], 2, body), lambda: eden.decode(body, offsets, [1], 2, out)
     elif name == "topk":
         counts = np.array([n // 100])
-        size = sparse.topk_encode(x, offsets, counts, "fp32", room)
+        body = room[: sparse.capacity(offsets, counts, "fp32")]
+        size = sparse.topk_encode(x, offsets, counts, "fp32", body)
         ways = (
-            lambda: sparse.topk_encode(x, offsets, counts, "fp32", room),
-            lambda: sparse.topk_decode(room[:size], offsets, out),
+            lambda: sparse.topk_encode(x, offsets, counts, "fp32", body),
+            lambda: sparse.topk_decode(body[:size], offsets, out),
         )
     else:
         bits = int(name[-1])
