@@ -1,4 +1,6 @@
-/* A plugin of QEMU's user mode: how often every block of instructions was executed, between two marks of the guest.
+/* SPDX-License-Identifier: GPL-2.0-or-later
+ *
+ * A plugin of QEMU's user mode: how often every block of instructions was executed, between two marks of the guest.
  *
  * Of contrib/plugins/hotblocks.c (Alex Bennée, GPL-2.0-or-later), which has no marks and prints no instructions. A guest marks
  * with the system call getsid: of START, all counts become 0; of a smaller number n below it, the counts go to the file
