@@ -28,8 +28,10 @@ SECONDS ?= 60
 # Empty systems in which wheels are tried: made once by debootstrap.
 SUITES ?= bookworm trixie
 ROOTS = $(SUITES:%=build/roots/%)
+# The Arm core whose cycles are predicted: a72 or a76.
+CORE ?= a72
 
-.PHONY: help demo docs test test-slow image-smoke fuzz lint types format install wheel wheel-smoke sbom locks clean
+.PHONY: help demo docs test test-slow image-smoke fuzz arm-cost lint types format install wheel wheel-smoke sbom locks clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -56,6 +58,9 @@ docs: ## build the documentation as a site: site/index.html, which needs no serv
 
 fuzz: $(NATIVE) ## fuzz the native decoders under clang's sanitizers; SECONDS=60
 	@$(BIN)/python -m tests.fuzz.native.run --seconds $(SECONDS)
+
+arm-cost: $(NATIVE) ## predict cycles of int8 and the codecs on an Arm core, beside torch; CORE=a72 or a76
+	@$(BIN)/python scripts/arm_cost.py $(CORE)
 
 lint: $(NATIVE)
 	@$(BIN)/ruff check .
