@@ -9,7 +9,7 @@ user mode. A plugin counts how often every block of instructions is executed in 
 (scripts/arm/guest.py says of what). llvm-mca says what a block costs on the core's schedule; the
 sum over all blocks is the prediction. Predictions they are: no figure is a time.
 
-Needs, from Debian:
+Needs Debian 12, and of its packages:
     apt install llvm-22 qemu-user g++-aarch64-linux-gnu libglib2.0-dev pkg-config
 The first run fetches some 250 MB (packages for arm64, torch's wheel, QEMU's source) and compiles
 the kernels. --top shows the dearest blocks; --again predicts anew from the counts of the last run.
@@ -121,8 +121,10 @@ class Machine:
         for folder in ("lists/partial", "cache/archives/partial", "sources"):
             (place / folder).mkdir(parents=True, exist_ok=True)
         (place / "status").touch()
-        parts = ("debian bookworm", "debian-security bookworm-security")
-        sources = "".join(f"{kind} http://deb.debian.org/{part} main\n" for part in parts)
+        known = run("apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE)", "Created-By: Packages")
+        sources = "".join(f"{kind} {one} main\n" for one in sorted({*known.splitlines()}) if " bookworm" in one)
+        if not sources:
+            sys.exit("apt knows no source of Debian 12 (bookworm), whose Python for arm64 is counted")
         (place / "sources/debian.list").write_text(sources)
         conf = place / "apt.conf"
         conf.write_text(
