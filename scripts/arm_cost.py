@@ -30,6 +30,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from edgegossip.telemetry.machine import result_source
+
 ROOT = Path(__file__).resolve().parents[1]
 PARTS = Path(__file__).parent / "arm"
 DEBIAN = ("python3.11", "libpython3.11-dev", "libstdc++6", "libgomp1", "zlib1g")
@@ -475,6 +477,8 @@ def main() -> None:
     document = json.loads(options.out.read_text()) if options.out.exists() else {"cores": {}}
     here = document["cores"].setdefault(options.core, {"measures": {}})
     here |= {"batch": options.batch, "values": options.values, "measures": here["measures"] | found}
+    source = {**result_source(), "machine": "Cortex-A72 and A76, emulated", "isa": "neon, dotprod"}
+    document["sources"] = [source]
     options.out.write_text(json.dumps(document, indent=1) + "\n")
 
 
