@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import os
 import platform
+import re
 import subprocess
 import sys
 import threading
@@ -46,6 +47,7 @@ def environment(argv: Sequence[str] | None = None) -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release()}",
         "machine": platform.machine(),
         "board": board_name(),
+        "power_mode": power_mode(),
         "cpu": cpu_name(),
         "cores": psutil.cpu_count(logical=False),
         "threads": psutil.cpu_count(),
@@ -87,6 +89,30 @@ def board_name(device_tree: Path = Path("/proc/device-tree")) -> str | None:
         return (device_tree / "model").read_text(errors="replace").strip("\0 \n") or None
     except OSError:
         return None
+
+
+def power_mode(root: Path = Path("/")) -> str | None:
+    """Return the name of a Jetson's power mode, such as "MAXN_SUPER", or its number where it has no
+    name; None on other machines. Both are in what NVIDIA's `nvpmodel` leaves behind for everybody
+    to read: the number in its status, names in its configuration."""
+    try:
+        number = re.search(r"pmode:(\d+)", (root / "var/lib/nvpmodel/status").read_text(errors="replace"))
+    except OSError:
+        return None
+    if number is None:
+        return None
+    modes = power_modes(root)
+    return next((name for mode, name in modes if mode == int(number[1])), str(int(number[1])))
+
+
+def power_modes(root: Path = Path("/")) -> tuple[tuple[int, str], ...]:
+    """Return number and name of each power mode that a Jetson has; () on other machines."""
+    try:
+        text = (root / "etc/nvpmodel.conf").read_text(errors="replace")
+    except OSError:
+        return ()
+    found = re.findall(r"^\s*<\s*POWER_MODEL\s+ID=(\d+)\s+NAME=([\w.+-]+)", text, re.MULTILINE)
+    return tuple((int(number), name) for number, name in found)
 
 
 def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str | None:

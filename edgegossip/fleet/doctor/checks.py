@@ -123,6 +123,16 @@ def governor(facts: Facts) -> Iterator[Finding]:
         yield Finding("warning", "governor", text)
 
 
+def power(facts: Facts) -> Iterator[Finding]:
+    """Say in which power mode a Jetson is: it sets how many cores there are and their clocks, and
+    which one is right depends on supply and cooling."""
+    if facts.power_mode is None:
+        return
+    others = ", ".join(f"{name} ({number})" for number, name in facts.power_modes if name != facts.power_mode)
+    change = f"; others: {others}, by `sudo nvpmodel -m NUMBER`" if others else ""
+    yield Finding("good", "power", f"the power mode is {facts.power_mode}{change}")
+
+
 def wear(facts: Facts) -> Iterator[Finding]:
     """Look at what an eMMC says of its life (eMMC 5.0, JEDEC JESD84-B50, EXT_CSD[267..269])."""
     for device, life in facts.wear:
@@ -205,7 +215,7 @@ def versions(facts: Facts) -> Iterator[Finding]:
 
 
 CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
-    clock, throttling, heat, governor, wear, storage, memory, network, versions,
+    clock, throttling, heat, governor, power, wear, storage, memory, network, versions,
 )  # fmt: skip
 
 

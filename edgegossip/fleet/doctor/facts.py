@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edgegossip.telemetry.machine import board_name, package_version
+from edgegossip.telemetry.machine import board_name, package_version, power_mode, power_modes
 from edgegossip.telemetry.sensors import THROTTLED, ThermalZones, found, number_of, text_of, throttled_bits
 
 PACKAGES = ("edgegossip", "numpy", "torch", "grpcio", "protobuf", "psutil", "flwr")
@@ -41,6 +41,8 @@ class Facts:
     packages: Mapping[str, str | None] = field(default_factory=dict)
     unix_s: float = 0.0
     clock_synchronised: bool | None = None
+    power_mode: str | None = None  # of a Jetson, such as "15W"
+    power_modes: tuple[tuple[int, str], ...] = ()  # all that it has: number, name
     throttled: int | None = None  # the firmware's bits, see edgegossip.telemetry.sensors
     temperature_c: float | None = None
     governors: tuple[str, ...] = ()  # of cpufreq
@@ -70,6 +72,8 @@ def gather(root: Path = Path("/"), folder: Path = Path(".")) -> Facts:
         packages={name: package_version(name, sys.path) for name in PACKAGES},
         unix_s=time.time(),
         clock_synchronised=_clock_synchronised() if real else None,
+        power_mode=power_mode(root),
+        power_modes=power_modes(root),
         throttled=next((bits for f in found(root, *THROTTLED) if (bits := throttled_bits(f)) is not None), None),
         temperature_c=zones.read().get("sys/temperature_c") if zones else None,
         governors=_governors(root),

@@ -76,6 +76,8 @@ SECTIONS: Mapping[str, Any] = {
         "packages": Each(Optional(str)),
         "unix_s": _NUMBER,
         "clock_synchronised": Optional(bool),
+        "power_mode": Optional(str),
+        "power_modes": [[(str, int)]],
         "throttled": Optional(int),
         "governors": [str],
         **dict.fromkeys(("temperature_c", "allowed_hz", "highest_hz"), Optional(_NUMBER)),

@@ -50,6 +50,7 @@ from edgegossip.types import DataError, NodeId
 _ENV = (
     "started",
     "board",
+    "power_mode",
     "cpu",
     "cores",
     "usable_threads",

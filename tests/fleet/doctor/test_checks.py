@@ -68,6 +68,22 @@ def test_each_trouble_has_one_sentence(changed, level, about, said):
     assert said in wrong[0].text and "\n" not in wrong[0].text
 
 
+def test_a_jetson_says_in_which_power_mode_it_is(tmp_path: Path) -> None:
+    for file, text in (
+        ("var/lib/nvpmodel/status", "pmode:0002\n"),
+        ("etc/nvpmodel.conf", "# < POWER_MODEL ID=9 NAME=OLD >\n< POWER_MODEL ID=0 NAME=15W >\nCPU_ONLINE CORE_0 1\n"
+         "< POWER_MODEL ID=2 NAME=MAXN_SUPER >\n"),
+    ):  # fmt: skip
+        (tmp_path / file).parent.mkdir(parents=True)
+        (tmp_path / file).write_text(text)
+    facts = gather(tmp_path, tmp_path)
+    assert facts.power_mode == "MAXN_SUPER" and facts.power_modes == ((0, "15W"), (2, "MAXN_SUPER"))
+    [said] = [finding.text for finding in checks.examine(facts) if finding.about == "power"]
+    assert said == "the power mode is MAXN_SUPER; others: 15W (0), by `sudo nvpmodel -m NUMBER`"
+    (tmp_path / "etc/nvpmodel.conf").unlink()
+    assert gather(tmp_path, tmp_path).power_mode == "2"
+
+
 def test_the_worst_comes_first():
     found = checks.examine(replace(SOUND, temperature_c=90.0, throttled=1))
     assert [f.level for f in found][:2] == ["bad", "warning"]
@@ -123,7 +139,13 @@ def test_facts_come_from_the_tree(tmp_path):
 
 def test_a_machine_that_tells_nothing_is_no_trouble(tmp_path):
     facts = gather(tmp_path, tmp_path)
-    assert facts.throttled is None and facts.wear == () and facts.interfaces == () and facts.memory_bytes is None
+    assert (
+        facts.power_mode is None
+        and facts.throttled is None
+        and facts.wear == ()
+        and facts.interfaces == ()
+        and facts.memory_bytes is None
+    )
 
 
 @pytest.mark.parametrize("driver", ["intel_pstate", "amd-pstate-epp"])
