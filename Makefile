@@ -25,8 +25,13 @@ LOCKED := $(PIP) install --require-hashes --no-deps
 # Workers of the test suite: one more than the cores of a small machine, as tests of processes and networks wait half of their time.
 JOBS ?= 3
 SECONDS ?= 60
+# Empty systems in which wheels are tried: made once by debootstrap.
+SUITES ?= bookworm trixie
+ROOTS = $(SUITES:%=build/roots/%)
+# The Arm core whose cycles are predicted: a72 or a76.
+CORE ?= a72
 
-.PHONY: help demo docs test test-slow image-smoke fuzz lint types format install wheel sbom locks clean
+.PHONY: help demo docs test test-slow image-smoke fuzz arm-cost lint types format install wheel wheel-smoke sbom locks clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -54,6 +59,9 @@ docs: ## build the documentation as a site: site/index.html, which needs no serv
 fuzz: $(NATIVE) ## fuzz the native decoders under clang's sanitizers; SECONDS=60
 	@$(BIN)/python -m tests.fuzz.native.run --seconds $(SECONDS)
 
+arm-cost: $(NATIVE) ## predict cycles of int8 and the codecs on an Arm core, beside torch; CORE=a72 or a76
+	@$(BIN)/python scripts/arm_cost.py $(CORE)
+
 lint: $(NATIVE)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check --quiet . || { echo "run: make format"; exit 1; }
@@ -68,6 +76,14 @@ install: $(NATIVE) ## only make .venv and build the kernels
 
 wheel: $(NATIVE) ## dist/*.whl for this machine's Python and architecture
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m build --wheel --no-isolation --outdir dist .
+
+wheel-smoke: $(ROOTS:%=%/etc/debian_version) ## install what is in dist/ into empty Debians 12 and 13 (SUITES), and train; needs root
+	@for root in $(ROOTS); do scripts/wheel_smoke.sh dist $$root; done
+
+build/roots/%/etc/debian_version:
+	@command -v debootstrap >/dev/null || { echo "wheels are tried in systems that debootstrap makes: apt install debootstrap" >&2; exit 1; }
+	@mkdir -p build/roots && debootstrap --variant=minbase --include=python3-venv,ca-certificates $* build/roots/$* >build/roots/$*.log || \
+	  { tail -n 3 build/roots/$*.log >&2; exit 1; }
 
 sbom: $(NATIVE) ## dist/*.cdx.json (CycloneDX): what the wheel needs and, with IMAGE=base.img, what that image has
 	@mkdir -p dist && $(BIN)/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible --of JSON -o dist/edgegossip.cdx.json locks/laptop.txt
@@ -85,11 +101,12 @@ $(DEPENDENCIES): $(LOCKS)
 	@[ -n "$(PYTHON)" ] || { echo "edgegossip needs Python 3.11, 3.12 or 3.13, and none was found; set PYTHON=/path/to/python3" >&2; exit 1; }
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV) || \
 	  { rm -rf $(VENV); echo "$(PYTHON) cannot make a virtual environment; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
-	@echo "installing dependencies into $(VENV) (once)"
+	@echo "installing dependencies into $(VENV) (once; some minutes, during which nothing is printed)"
 	@$(LOCKED) -r locks/developer.txt
+	@echo "installing PyTorch"
 	@$(LOCKED) -r locks/torch-cpu.txt 2>/dev/null || $(LOCKED) -r locks/torch.txt
 	@if $(BIN)/python -c 'import sys; from importlib.metadata import requires; sys.exit(not any("nvidia" in r or "cuda" in r for r in requires("torch")))'; \
-	  then $(LOCKED) -r locks/cuda.txt; fi
+	  then echo "installing CUDA, which this PyTorch wants (4 GB of disk; docs/howto/install.md says how to do without)"; $(LOCKED) -r locks/cuda.txt; fi
 	@touch $@
 
 # The package itself, editable: Python changes are live, C++ changes are built by the next make.
@@ -100,6 +117,6 @@ $(NATIVE): $(DEPENDENCIES) $(MODULES) $(NATIVE_SOURCES)
 	@[ -n "$(CXX_FOUND)" ] || { echo "edgegossip builds its C++ kernels here and found no C++ compiler; on Debian and Ubuntu: apt install g++" >&2; exit 1; }
 	@$(BIN)/python -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))' || \
 	  { echo "edgegossip builds its C++ kernels here and found no Python.h; on Debian and Ubuntu: apt install python3-dev" >&2; exit 1; }
-	@echo "building the kernels"
+	@echo "building the C++ kernels (once; some minutes)"
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) install --no-build-isolation --no-deps --editable .
 	@touch $@

@@ -156,7 +156,7 @@ def encode(
         codec: a name (`edgegossip.codecs.names()`), or a codec, such as one of
             `edgegossip.codecs.get`.
         after: the message before this one. A codec with a memory (error feedback, `co3`, `dgc`,
-            `powersgd`, `elasticl`) goes on from there: what was lost then is made up for now.
+            `powersgd`, `elasticl`) goes on from there, and makes up for what was lost then.
         seed: of stochastic codecs. Same x, codec, seed and place in the stream: same bytes, on
             every CPU.
         loss: training loss, for codecs whose levels follow it (`elasticl`).

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
-ONE_RUN = 2.0  # points of accuracy that a difference of two single runs may be off
+ONE_RUN = 5.0  # points of accuracy that a difference of two single runs may be off: see `apart`
 
 Verdict: TypeAlias = Literal["agrees", "does not agree", "cannot be told"]
 
@@ -178,6 +178,12 @@ class Row:
             return self.find(kept).verdict
         return "not done" if self.why else "nothing to repeat"
 
+    def of_one_seed(self, kept: Kept) -> bool:
+        """Return whether the row agrees or does not by runs of one seed."""
+        if self.find is None or self.run is None or self.state(kept) == "cannot be told":
+            return False
+        return "one seed" in f"{self.find(kept)} {self.run.size}"
+
     def cells(self, kept: Kept) -> tuple[str, ...]:
         """Return the row's cells."""
         ours, size, source = "", "", ""
@@ -204,10 +210,19 @@ def percent(row: Mapping[str, Any], key: str = "accuracy") -> Sample:
     return Sample(row[key], row[f"{key}_std"] or 0.0, runs).scaled(100)
 
 
-def by_seed(kept: Kept, name: str, case: str) -> dict[int, float]:
-    """Return accuracies of a study's runs that ended, in percent, from the JSON of `keep`."""
+def apart(kept: Kept, name: str) -> float:
+    """Return how many points two single runs of a study lie apart, nineteen times in twenty, by
+    the spread of the seeds within its cases."""
+    of = [percent(row) for row in kept.rows(name) if row["accuracy_std"]]
+    pooled = sum((one.count - 1) * one.deviation**2 for one in of) / sum(one.count - 1 for one in of)
+    return 1.96 * math.sqrt(2 * pooled)
+
+
+def by_seed(kept: Kept, name: str, case: str, key: str = "accuracy", scale: float = 100.0) -> dict[int, float]:
+    """Return accuracies of a study's runs that ended, in percent, from the JSON of `keep`; or
+    what else `key` names."""
     of = kept.rows(name, case=case)
-    return {row["seed"]: 100 * row["accuracy"] for row in of if row["accuracy"] is not None}
+    return {row["seed"]: scale * row[key] for row in of if row["accuracy"] is not None}
 
 
 def compared(a: Sample, b: Sample, least: float = -math.inf, most: float = math.inf) -> Finding:
@@ -224,6 +239,21 @@ def study(name: str, case: str, other: str, least: float = -math.inf, most: floa
     def find(kept: Kept) -> Finding:
         [a], [b] = kept.rows(name, case=case), kept.rows(name, case=other)
         return compared(percent(a), percent(b), least, most)
+
+    return find
+
+
+def losses(name: str, case: str, other: str) -> Find:
+    """Compare training losses of two cases of a study that `papers.py keep` wrote; the claim is
+    that of the first is the smaller. How far single losses may be off nobody has measured."""
+
+    def find(kept: Kept) -> Finding:
+        a, b = (Sample.of(list(by_seed(kept, name, of, "train_loss", 1.0).values())) for of in (case, other))
+        found = difference(a, b)
+        runs = f"{min(a.count, b.count)} seeds" if min(a.count, b.count) > 1 else "one seed"
+        reach = f"{found.mean:+.3f} ± {found.reach:.3f}" if math.isfinite(found.reach) else f"{found.mean:+.3f}"
+        text = "training loss {:.3f} against {:.3f}: {}, " + runs
+        return Finding(judge(found, most=0.0), text, (a.mean, b.mean, reach))
 
     return find
 

@@ -1,11 +1,10 @@
-"""The table of docs/codecs.md, section "Measured", from the results of `edgegossip bench codecs`:
-its rows of synthetic values.
+"""Print or write the table of docs/codecs.md: bits and errors of synthetic values, from the results
+of `edgegossip bench codecs`. Speeds depend on machine and day, and stand in docs/results alone.
 
     python scripts/codecs_table.py docs/results/codecs-100mb-zen4.json
     python scripts/codecs_table.py docs/results/codecs-100mb-zen4.json --write docs/codecs.md
 
-The first prints it, the second puts it there. Writing also puts in memcpy's speeds and the link to
-the results. The processor's name is the author's.
+The first prints it, the second puts it there, with the link to the results.
 """
 
 from __future__ import annotations
@@ -20,11 +19,10 @@ from typing import Any
 Row = dict[str, Any]
 
 HEAD = (
-    "| codec | coder | bits a value | entropy of its codes | relative error | encode | decode |",
-    "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
+    "| codec | coder | bits a value | relative error |",
+    "| --- | --- | ---: | ---: |",
 )
 LINK = re.compile(r"\[results/(codecs-[\w-]+\.json)\]\(results/\1\)")
-MEMCPY = re.compile(r"memcpy \d+(\.\d+)? to \d+(\.\d+)? GB/s")
 TABLE = re.compile(re.escape("\n".join(HEAD)) + r"\n(\|.*\n)+")
 
 
@@ -41,23 +39,8 @@ def table(document: dict[str, Any]) -> str:
 
 
 def _line(row: Row) -> str:
-    entropy = "" if row["entropy_bits"] is None else f"{row['entropy_bits']:.2f}"
-    cells = (
-        row["codec"],
-        row["stage"] or "",
-        f"{row['bits_per_value']:.2f}",
-        entropy,
-        f"{row['relative_error']:.3g}",
-        f"{row['encode_mb_s']:.0f}",
-        f"{row['decode_mb_s']:.0f}",
-    )
+    cells = (row["codec"], row["stage"] or "", f"{row['bits_per_value']:.2f}", f"{row['relative_error']:.3g}")
     return f"| {' | '.join(cells)} |"
-
-
-def memcpy(document: dict[str, Any]) -> str:
-    """The slowest and the fastest of the rows' medians."""
-    speeds = [row["memcpy_mb_s"] / 1000 for row in rows_of(document)]
-    return f"memcpy {min(speeds):.1f} to {max(speeds):.1f} GB/s"
 
 
 def linked(page: str) -> str:
@@ -69,13 +52,8 @@ def linked(page: str) -> str:
 
 
 def written(page: str, document: dict[str, Any], name: str) -> str:
-    """The page with table, speeds of memcpy and link of these results. ValueError where it has no
-    place for one."""
-    for pattern, text in (
-        (TABLE, table(document)),
-        (MEMCPY, memcpy(document)),
-        (LINK, f"[results/{name}](results/{name})"),
-    ):
+    """The page with table and link of these results. ValueError where it has no place for one."""
+    for pattern, text in ((TABLE, table(document)), (LINK, f"[results/{name}](results/{name})")):
         page, count = pattern.subn(lambda _, text=text: text, page)
         if count != 1:
             raise ValueError(f"{count} places for {text.splitlines()[0]!r} on the page")
@@ -89,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     document = json.loads(options.results.read_text(encoding="utf-8"))
     if options.write is None:
-        print(memcpy(document), table(document), sep="\n\n", end="")
+        print(table(document), end="")
     else:
         page = options.write.read_text(encoding="utf-8")
         options.write.write_text(written(page, document, options.results.name), encoding="utf-8")

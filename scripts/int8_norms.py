@@ -1,20 +1,23 @@
 #!/usr/bin/env python3
-"""Train networks on CIFAR-10 in fp32 and in int8 with the norm that their user chose.
+"""Train networks in fp32 and in int8 with the norm that their user chose.
 
     python scripts/int8_norms.py DATA_DIR [--seeds N] [--epochs N] [--train-examples N]
         [--model NAME] [--norm NAME] [--out docs/results/int8-kept-norms.md]
 
-As a user does: plain torch, `int8.convert`, SGD; `cnn` is three convolutions, `resnet20` the
-package's. Each line is one run; "range" is int8 with batch norm replaced by Range EvoNorm
-(`convert(norms="range")`). A run that is in the output's JSON
-already is not run again.
+As a user does: plain torch, `int8.convert`, SGD. `cnn` is three convolutions and `resnet20` the
+package's, both on CIFAR-10; `speech` is four convolutions on the log-mel spectrograms of spoken
+words, which espeak-ng speaks into DATA_DIR/words.npz at the first run. Each line is one run;
+"range" is int8 with batch norm replaced by Range EvoNorm (`convert(norms="range")`). A run that is
+in the output's JSON already is not run again.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import math
 import statistics
+import subprocess
 import sys
 import time
 import warnings
@@ -32,34 +35,94 @@ from edgegossip.recipe import Recipe, with_settings
 
 NORMS = {"batchnorm": nn.BatchNorm2d, "groupnorm": lambda channels: nn.GroupNorm(8, channels)}
 FORMS = ("fp32", "int8", "range")
-PLAN = ((3, 16, 2), (16, 32, 1), (32, 64, 2))  # channels in, out, stride
+PLANS = {  # channels in, channels out and stride of each convolution
+    "cnn": ((3, 16, 2), (16, 32, 1), (32, 64, 2)),
+    "speech": ((1, 16, 2), (16, 32, 2), (32, 64, 2), (64, 64, 1)),
+}
+MODELS = ("cnn", "resnet20", "speech")
 BATCH, LR = 64, 0.1
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 
+WORDS = (
+    *("yes", "no", "up", "down", "left", "right", "on", "off", "stop", "go"),
+    *("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"),
+)
+ACCENTS = ("en-gb", "en-us", "en-gb-scotland", "en-gb-x-rp")
+TRAIN_VOICES = [f"{sex}{number}" for sex, count in (("m", 6), ("f", 4)) for number in range(1, count + 1)]
+TEST_VOICES = ["m7", "m8", "f5", "croak", "klatt2"]  # espeak-ng's variants, none of them among the others
+RATE, WINDOW, HOP, MELS = 22050, 512, 220, 40  # of sound: samples a second, of a spectrum, between two; bands
 
-MODELS = ("cnn", "resnet20")
+Part = tuple[Tensor, Tensor]  # inputs float32[n, channels, height, width], labels int64[n]
 
 
 def network(model: str, norm: str) -> nn.Module:
-    """A network with this norm; "cnn": three convolutions of 3 x 3, each with its norm and a
-    ReLU."""
+    """A network with this norm, for 10 classes of images or for 20 words."""
     if model == "resnet20":
         return training.build_model(
             with_settings(Recipe(), {"data.name": "cifar10", "model.name": model, "model.norm": norm})
         )
-    layers: list[nn.Module] = []
-    for inputs, outputs, stride in PLAN:
+    plan, layers = PLANS[model], list[nn.Module]()
+    for inputs, outputs, stride in plan:
         layers += [nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), NORMS[norm](outputs), nn.ReLU()]
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(PLAN[-1][1], 10))
+    classes = len(WORDS) if model == "speech" else 10
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(plan[-1][1], classes))
 
 
-def images(files: list[Path]) -> tuple[Tensor, Tensor]:
-    """Images float32[n, 3, 32, 32] and labels of CIFAR-10's binary files."""
+def images(files: list[Path]) -> Part:
+    """Images and labels of CIFAR-10's binary files."""
     rows = np.concatenate([np.fromfile(file, np.uint8).reshape(-1, 3073) for file in files])
     pixels = torch.from_numpy(rows[:, 1:].reshape(-1, 3, 32, 32)).float() / 255
     mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in (MEAN, STD))
     order = torch.channels_last
     return ((pixels - mean) / std).contiguous(memory_format=order), torch.from_numpy(rows[:, 0].astype(np.int64))
+
+
+def spoken(word: str, voice: str, speed: int, pitch: int) -> Tensor:
+    """A second of sound, float32[RATE], of a word; `speed` in words a minute, `pitch` 0..99."""
+    command = ["espeak-ng", "-v", voice, "-s", str(speed), "-p", str(pitch), "--stdout", word]
+    wav = subprocess.run(command, check=True, capture_output=True).stdout
+    samples = np.frombuffer(wav[44:], "<i2")[:RATE].astype(np.float32) / 32768  # 44: the head of a WAV file
+    return torch.from_numpy(np.pad(samples, (0, RATE - len(samples))))
+
+
+def log_mel(sound: Tensor) -> Tensor:
+    """The logarithm of a sound's energy, float32[MELS, times], in bands alike on the mel scale."""
+    power = torch.stft(sound, WINDOW, HOP, window=torch.hann_window(WINDOW), return_complex=True).abs() ** 2
+    highest = 2595 * math.log10(1 + RATE / 2 / 700)
+    edges = 700 * (10 ** (torch.linspace(0, highest, MELS + 2) / 2595) - 1)
+    frequencies = torch.linspace(0, RATE / 2, WINDOW // 2 + 1)
+    low, middle, high = (edges[at : at + MELS, None] for at in range(3))
+    bands = torch.minimum((frequencies - low) / (middle - low), (high - frequencies) / (high - middle)).clamp(min=0)
+    return torch.log(bands @ power + 1e-6)
+
+
+def words(file: Path) -> tuple[Part, Part]:
+    """Words in noise of 5 to 25 dB, to train on and, from other voices, to test on. Made once."""
+    if not file.exists():
+        random, made = np.random.default_rng(1), {}
+        for part, voices, times in (("train", TRAIN_VOICES, 8), ("test", TEST_VOICES, 4)):
+            cases = list(itertools.product(range(len(WORDS)), ACCENTS, voices, range(times)))
+            sounds = []
+            for word, accent, voice, _ in cases:
+                sound = spoken(
+                    WORDS[word], f"{accent}+{voice}", int(random.integers(120, 220)), int(random.integers(100))
+                )
+                sound = torch.roll(sound, int(random.integers(RATE // 5)))
+                noise = torch.from_numpy(random.standard_normal(RATE).astype(np.float32))
+                level = float(sound.square().mean().sqrt()) * 10 ** (-random.uniform(5, 25) / 20)
+                sounds.append(log_mel(sound + level * noise).half().numpy())
+            made |= {f"{part}_x": np.stack(sounds), f"{part}_y": np.array([word for word, *_ in cases])}
+        np.savez(file, **made)
+    kept = np.load(file)
+    mean, std = kept["train_x"].astype(np.float32).mean(), kept["train_x"].astype(np.float32).std()
+    train, test = (
+        (
+            torch.from_numpy((kept[f"{part}_x"].astype(np.float32) - mean) / std)[:, None],
+            torch.from_numpy(kept[f"{part}_y"]),
+        )
+        for part in ("train", "test")
+    )
+    return train, test
 
 
 def made(model: str, norm: str, form: str) -> nn.Module:
@@ -70,9 +133,7 @@ def made(model: str, norm: str, form: str) -> nn.Module:
         return int8.convert(network(model, norm), norms="range" if form == "range" else "keep")
 
 
-def run(
-    case: tuple[int, str, str, str], train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], epochs: int
-) -> Result:
+def run(case: tuple[int, str, str, str], train: Part, test: Part, epochs: int) -> Result:
     """One run: accuracy on all test images, 0..1, and CPU seconds of training."""
     seed, name, norm, form = case
     torch.manual_seed(seed)
@@ -84,7 +145,7 @@ def run(
     order, start = torch.Generator().manual_seed(seed), time.process_time()
     for _ in range(epochs):
         for rows in torch.randperm(len(x), generator=order)[: len(x) // BATCH * BATCH].split(BATCH):
-            flipped = torch.rand(BATCH, generator=order) < 0.5
+            flipped = torch.rand(BATCH, generator=order) < (0 if name == "speech" else 0.5)
             batch = torch.where(flipped[:, None, None, None], x[rows].flip(3), x[rows])
             optimizer.zero_grad()
             loss = F.cross_entropy(model(batch), labels[rows])
@@ -142,18 +203,24 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("docs/results/int8-kept-norms.md"))
     options = parser.parse_args()
     torch.set_num_threads(1)
-    train = images(sorted(options.data.glob("data_batch_*.bin")))
-    train = (train[0][: options.train_examples], train[1][: options.train_examples])
-    test = images([options.data / "test_batch.bin"])
-    setting = {"epochs": options.epochs, "train_examples": len(train[0])}
     lines = resumable.finished(options.out)
-    for case in itertools.product(range(1, options.seeds + 1), options.model or MODELS, options.norm or NORMS, FORMS):
-        known = [(n["seed"], n["model"], n["norm"], n["form"]) for n in lines if setting.items() <= n.items()]
-        if case in known or case[2:] == ("groupnorm", "range"):  # which replaces batch norm alone
-            continue
-        lines.append(run(case, train, test, options.epochs) | setting)
-        print(lines[-1], flush=True)
-        resumable.write(options.out, lines, "int8 with the user's own norm", "int8_norms.py", table(lines))
+    for model in options.model or MODELS:
+        if model == "speech":
+            train, test = words(options.data / "words.npz")
+        else:
+            train, test = (
+                images(sorted(options.data.glob("data_batch_*.bin"))),
+                images([options.data / "test_batch.bin"]),
+            )
+            train = (train[0][: options.train_examples], train[1][: options.train_examples])
+        setting = {"epochs": options.epochs, "train_examples": len(train[0])}
+        for case in itertools.product(range(1, options.seeds + 1), [model], options.norm or NORMS, FORMS):
+            known = [(n["seed"], n["model"], n["norm"], n["form"]) for n in lines if setting.items() <= n.items()]
+            if case in known or case[2:] == ("groupnorm", "range"):  # which replaces batch norm alone
+                continue
+            lines.append(run(case, train, test, options.epochs) | setting)
+            print(lines[-1], flush=True)
+            resumable.write(options.out, lines, "int8 with the user's own norm", "int8_norms.py", table(lines))
     return resumable.exit_code(lines)
 
 

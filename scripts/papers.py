@@ -28,7 +28,7 @@ import rows_co3
 import rows_elasticl
 import rows_elastiquant
 import rows_low_precision
-from claims import ONE_RUN, RESULTS, Kept, Row
+from claims import ONE_RUN, RESULTS, Kept, Row, apart
 
 from edgegossip.files import write_atomic
 
@@ -55,18 +55,23 @@ def counts(kept: Kept | None = None) -> str:
     """Return how many rows of each paper ended how, in Markdown."""
     known = kept or Kept()
     found = {paper: Counter(row.state(known) for row in ROWS[paper]) for paper in ROWS}
+    for paper in ROWS:
+        found[paper]["one seed"] = sum(row.of_one_seed(known) for row in ROWS[paper])
     found["all"] = sum(found.values(), Counter())
-    lines = [("", "rows", "done", *STATES), ("---", *("---:",) * (len(STATES) + 2))]
+    lines = [("", "rows", "done", *STATES, "told by one seed"), ("---", *("---:",) * (len(STATES) + 3))]
     for paper, states in found.items():
         total = sum(states[state] for state in STATES)
         done = total - states["not done"]
-        lines.append((paper, str(total), f"{done} ({done / total:.0%})", *(str(states[state]) for state in STATES)))
+        shown = [str(states[state]) for state in (*STATES, "one seed")]
+        lines.append((paper, str(total), f"{done} ({done / total:.0%})", *shown))
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-TABLES: Mapping[str, Callable[[], str]] = {"counts": counts, "one_run": lambda: f"{ONE_RUN:g} points"} | {
-    paper.replace("-", "_"): (lambda paper=paper: table(paper)) for paper in ROWS
-}
+TABLES: Mapping[str, Callable[[], str]] = {
+    "counts": counts,
+    "one_run": lambda: f"{ONE_RUN:g} points",
+    "apart": lambda: f"{apart(Kept(), 'study-co3'):.1f}",
+} | {paper.replace("-", "_"): (lambda paper=paper: table(paper)) for paper in ROWS}
 
 
 # -- commands

@@ -46,6 +46,7 @@ SCRIPTS = {  # whose `table` shows the results
     "int8-kept-norms": "int8_norms",
     "rate-error": "rate_error",
     "scale-paper": "paper_table3",
+    "arm-cost": "arm_cost",
 }
 OUTSIDE = {"papers": RESULTS.parent}  # pages that lie elsewhere
 _BENCHMARKS = {"mesh": mesh, "server": server, "codecs": run_codecs}

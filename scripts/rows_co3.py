@@ -133,14 +133,14 @@ ROWS = (
     ),
     Row(
         "Figure 3, upper",
-        "L1 norms: error over gradient is stable",
+        "L1 norms: error over gradient is stable; read as its last third within 0.8 to 1.25 of its second",
         _norms("upper", 0.8, 1.25),
         _CNN,
     ),
     Row("Figure 3, middle", "the same", _norms("middle", 0.8, 1.25), _CNN),
     Row(
         "Figure 3, lower",
-        "the error vanishes beside the gradient",
+        "the error vanishes beside the gradient; read as its last third at most half of its second",
         _norms("lower", 0.0, 0.5),
         _CNN,
         why="The lower layer of the CNN is linear, that of NASNetMobile a convolution",

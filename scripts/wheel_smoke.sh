@@ -4,30 +4,24 @@
 #   scripts/wheel_smoke.sh dist         in this system, such as an empty container
 #   scripts/wheel_smoke.sh dist ROOT    in the system that lies in ROOT, such as one of debootstrap; needs root
 #
-# The system needs python3 with venv and nothing else of ours; of the wheels in `dist` it takes the one for its Python. Packages are
-# at the versions of constraints.txt, and pip goes by what PIP_... says here (PIP_FIND_LINKS: folders with a build of torch).
+# The system needs python3 with venv and nothing else of ours; of the wheels in `dist` it takes the one for its Python and machine.
+# Packages are at the versions of constraints.txt, and pip goes by what PIP_... says here (PIP_FIND_LINKS: folders with a build of
+# torch). TORCH=torch==2.9.1 takes another torch than constraints.txt names.
 set -eu
 here=$(cd "$(dirname "$0")/.." && pwd)
 dist=$(cd "$1" && pwd)
 
 if [ $# -gt 1 ]; then
     root=$(cd "$2" && pwd)
-    mounted=""
+    # What is mounted goes with the namespace, however this ends.
+    [ "${WHEEL_SMOKE_ALONE:-}" ] || exec env WHEEL_SMOKE_ALONE=1 unshare --mount --propagation private sh "$0" "$dist" "$root"
     work=$(mktemp -d "$root/tmp/wheel-smoke.XXXXXX")
-    # shellcheck disable=SC2329
-    leave() {
-        for place in $mounted; do umount "$place"; done
-        rm -rf "$work"
-    }
-    trap leave EXIT
+    trap 'rm -rf "$work"' EXIT
     trap 'exit 130' INT TERM
-    attach() {
-        if [ -d "$1" ]; then mkdir -p "$root$1"; else mkdir -p "$root$(dirname "$1")" && touch "$root$1"; fi
-        mount --bind "$1" "$root$1"
-        mounted="$root$1 $mounted"
-    }
     for place in /proc /dev /dev/shm /etc/resolv.conf "${PIP_CERT:-}" ${PIP_FIND_LINKS:-}; do
-        if [ -e "$place" ]; then attach "$place"; fi
+        [ -e "$place" ] || continue
+        if [ -d "$place" ]; then mkdir -p "$root$place"; else mkdir -p "$root${place%/*}" && touch "$root$place"; fi
+        mount --bind "$place" "$root$place"
     done
     mkdir "$work/scripts" "$work/dist"
     cp "$0" "$work/scripts/wheel_smoke.sh"
@@ -35,7 +29,7 @@ if [ $# -gt 1 ]; then
     cp "$dist"/edgegossip-*.whl "$work/dist"
     inside=${work#"$root"}
     chroot "$root" /usr/bin/env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 OMP_NUM_THREADS=1 \
-        PIP_CERT="${PIP_CERT:-}" PIP_FIND_LINKS="${PIP_FIND_LINKS:-}" \
+        PIP_CERT="${PIP_CERT:-}" PIP_FIND_LINKS="${PIP_FIND_LINKS:-}" PIP_EXTRA_INDEX_URL="${PIP_EXTRA_INDEX_URL:-}" TORCH="${TORCH:-}" \
         sh "$inside/scripts/wheel_smoke.sh" "$inside/dist"
     exit
 fi
@@ -48,19 +42,23 @@ found=$(find "$dist" -name "edgegossip-*-$tag-*_$(uname -m).whl")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 [ -n "${PIP_CERT:-}" ] || unset PIP_CERT
+torch=${TORCH:-$(grep '^torch==' "$here/constraints.txt")}
+grep -v '^torch==' "$here/constraints.txt" >"$work/constraints.txt"
 "$python" -m venv "$work/venv"
 "$work/venv/bin/pip" install --quiet --disable-pip-version-check --no-cache-dir --only-binary :all: \
-    --constraint "$here/constraints.txt" "$found" torch
+    --constraint "$work/constraints.txt" "$found" "$torch"
 cd "$work"
 "$work/venv/bin/edgegossip" codec verify qsgd
 "$work/venv/bin/edgegossip" run quickstart-gossip --json >summary.json
 "$work/venv/bin/python" - "$found" <<'CHECK'
 import json, platform, sys
+from importlib.metadata import version
 
 summary = json.load(open("summary.json"))
 accuracy = summary["accuracy"]["mean"]
 if summary["failed_nodes"] or summary["verdict"] or accuracy < 0.9:
     sys.exit(f"it does not train as it should: {accuracy:.3f}, {summary['failed_nodes']}, {summary['verdict']}")
 system = platform.freedesktop_os_release()["PRETTY_NAME"]
-print(f"{sys.argv[1].rpartition('/')[2]} trains on {system}, Python {platform.python_version()}: {accuracy:.1%}")
+on = f"{system}, {platform.machine()}, Python {platform.python_version()}, torch {version('torch')}"
+print(f"{sys.argv[1].rpartition('/')[2]} trains on {on}: {accuracy:.1%} in {summary['seconds']:.0f} s")
 CHECK

@@ -80,6 +80,23 @@ def test_one_run_is_as_uncertain_as_one_says() -> None:
     assert difference(Sample.of([5.0]), Sample(4.0, 0.1, 3), alone=2.0) == Interval(1.0, 2.0)
 
 
+def test_single_runs_lie_as_far_apart_as_seeds_do(tmp_path: Path) -> None:
+    """1.96 sqrt(2) times the pooled deviation; cases of one run say nothing."""
+    shared = {"failed": 0, "accuracy": 0.5}
+    rows = [{**shared, "case": "a", "seeds": [1, 2, 3], "accuracy_std": 0.01}]
+    rows += [{**shared, "case": "b", "seeds": [1, 2, 3], "accuracy_std": 0.03}]
+    rows += [{**shared, "case": "c", "seeds": [1], "accuracy_std": None}]
+    (tmp_path / "study.json").write_text(json.dumps(rows))
+    assert claims.apart(Kept(tmp_path), "study") == pytest.approx(1.96 * (2 * (1 + 9) / 2) ** 0.5)
+
+
+def test_a_verdict_of_one_seed_is_counted_as_such() -> None:
+    kept = Kept()
+    rows = [row for rows in papers.ROWS.values() for row in rows if row.of_one_seed(kept)]
+    assert rows and all(row.state(kept) in ("agrees", "does not agree") for row in rows)
+    assert int(papers.counts(kept).splitlines()[-1].split("|")[-2]) == len(rows)
+
+
 @pytest.mark.parametrize(
     ("mean", "reach", "verdict"),
     [(0.0, 0.5, "agrees"), (-0.8, 0.5, "cannot be told"), (-2.0, 0.5, "does not agree"), (2.0, 0.5, "does not agree")],

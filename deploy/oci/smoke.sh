@@ -13,7 +13,7 @@ isolated() {
 }
 
 isolated "$image" --version
-isolated --entrypoint python "$image" - <<'CHECK'
+isolated --interactive --entrypoint python "$image" - <<'CHECK'
 import os, shutil
 
 assert os.getuid() == 990 and not os.access("/opt/edgegossip", os.W_OK)
@@ -25,6 +25,7 @@ except OSError:
     pass
 else:
     raise SystemExit("the image can be written to")
+print("user 990, nothing to write on but the volume and /tmp, no shell and no package manager")
 CHECK
 for recipe in quickstart-gossip quickstart-server; do
     isolated "$image" run "$recipe" --no-plots

@@ -45,7 +45,10 @@ def completion(options: Completion) -> None:
 
     shell = options.shell or Path(os.environ.get("SHELL", "")).name
     if shell not in _PLACES:
-        raise ConfigError(f"no completion for the shell {shell!r}; valid: {', '.join(_PLACES)}")
+        valid = f"valid: {', '.join(_PLACES)}"
+        if not shell:
+            raise ConfigError(f"$SHELL is not set: name the shell, as in `edgegossip completion bash`; {valid}")
+        raise ConfigError(f"no completion for the shell {shell!r}; {valid}")
     kind = get_completion_class(shell)
     assert kind is not None
     script = kind(cli, {}, "edgegossip", "_EDGEGOSSIP_COMPLETE").source()

@@ -91,6 +91,9 @@ class _Option(click.Option):
         finally:
             self.opts = every
 
+    def get_error_hint(self, ctx: click.Context | None) -> str:
+        return " / ".join(repr(flag) for flag in self.shown)
+
     @property
     def shown(self) -> list[str]:
         """Its flags, without the old ones."""

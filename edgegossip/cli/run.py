@@ -93,7 +93,9 @@ def _say(plan: Mapping[str, Any], as_json: bool) -> None:
     )
     for notice in plan["notices"]:
         click.echo(f"!! {notice}")
-    click.echo("nothing is wrong with it; `edgegossip plan` predicts its seconds and bytes on boards")
+    click.echo(
+        "nothing is wrong with it; `edgegossip plan RECIPE --profile pi4-wifi` predicts seconds and bytes on boards"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -161,7 +161,7 @@ class Plan:
     recipe: str = option(REQUIRED, argument=True)
     fleet: str = option(
         REQUIRED,
-        "Of the fleet: one of the package, such as paper-18, or a TOML file.",
+        "Boards and their link: mixed-home, paper-7-xaviers, paper-18, pi4-wifi, pi5-switch, or a TOML file.",
         flag="--profile",
         old="--fleet",
         metavar="NAME|FILE",

@@ -114,6 +114,8 @@ def _fault(codec: Codec[Any], decay: float) -> str:
         return "has a rate of its own for each message, and an error that feedback cannot foresee; take deadzone"
     if codec.name in _SCALED_UP and getattr(codec, "unbiased", True):
         return f"scales its values up to be unbiased, and the error would grow without end; {_SCALED_UP[codec.name]}"
+    if getattr(codec, "dithered", False) and getattr(codec, "bytes", 0):
+        return "has an error that follows from its bytes, and would grow without end where they are few; take deadzone"
     if getattr(codec, "dithered", False) and decay * getattr(codec, "error", 0.0) >= 1.0:
         return "adds an error as large as what it sends, which would grow without end; take an error below 1"
     if _grows(codec, decay):

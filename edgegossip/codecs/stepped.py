@@ -18,8 +18,9 @@ from 3 on, so ||x' - x|| <= ||x||. Biased, for error feedback and differences.
 The step of a tensor with deviation s (about zero) is `step` (s / that of all)^`allocation`, in
 eighths of an octave: 0 is one step for all, 1 the same relative error in every tensor. Exactly one
 of three parameters says how fine it is: `error`, the relative error ||x' - x|| / ||x||; `bytes`,
-that a body never exceeds, and that must hold more than noise; or `step`. A step is at least 2^-21
-of the largest value, which is then at most so many steps.
+that a body never exceeds, and that must hold more than noise; or `step`. A tensor's step is at
+least 2^-21 of its largest value, which is then at most so many steps, and at least 2^-126. Tensors
+with a deviation below 2^-100 have the common one.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ _FULL = 0.98  # of the bytes that were asked for
 _TRIES = 12
 _ENCODINGS = 6
 _MOST_EIGHTHS = 96
+_LEAST_SQUARE = 2.0**-200  # mean square of a tensor with a step of its own, whose reciprocal is finite then
 _HEAD = 24  # bytes: step, flags, means and a table
 
 
@@ -56,7 +58,7 @@ class Scale:
     """What a vector's steps follow from."""
 
     squares: float  # sum of x^2
-    largest: float  # magnitude
+    smallest: float  # common step, with which no value is too many steps of its tensor
     eighths: stepped.Eighths  # of an octave, that tensors' steps are above the common one; or none
     weight: float  # sum over values of the square of their step over the common one
 
@@ -130,23 +132,25 @@ class Stepped(StatelessCodec):
         moments = quantise.moments_of(x, layout.offsets)
         if bad := next((k for k, m in enumerate(moments, 1) if not math.isfinite(m.largest)), 0):
             raise nonfinite(layout, bad - 1)
-        squares, largest = math.fsum(m.squares for m in moments), max(m.largest for m in moments)
+        squares = math.fsum(m.squares for m in moments)
         if not self.allocation or not squares:
-            return Scale(squares, largest, stepped.ONE_STEP, float(layout.size))
+            smallest = max(m.largest for m in moments) / stepped.MOST_STEPS
+            return Scale(squares, smallest, stepped.ONE_STEP, float(layout.size))
         mean = squares / layout.size
         eighths = [
-            self._eighths(m.squares / t.size / mean) if t.size else 0
+            self._eighths(m.squares / t.size, mean) if t.size else 0
             for m, t in zip(moments, layout.tensors, strict=True)
         ]
         weight = math.fsum(t.size * 2.0 ** (e / 4) for e, t in zip(eighths, layout.tensors, strict=True))
-        return Scale(squares, largest, np.array(eighths, np.int8), weight)
+        smallest = max(m.largest * 2.0 ** (-e / 8) for m, e in zip(moments, eighths, strict=True)) / stepped.MOST_STEPS
+        return Scale(squares, smallest, np.array(eighths, np.int8), weight)
 
-    def _eighths(self, ratio: float) -> int:
-        """How many eighths of an octave the step of a tensor with this mean square, as a multiple
-        of that of all, is above the common one."""
-        if ratio == 0.0:
+    def _eighths(self, square: float, mean: float) -> int:
+        """How many eighths of an octave the step of a tensor with this mean square is above the
+        common one, where `mean` is that of all."""
+        if square < _LEAST_SQUARE:
             return 0
-        return max(-_MOST_EIGHTHS, min(_MOST_EIGHTHS, round(4 * self.allocation * math.log2(ratio))))
+        return max(-_MOST_EIGHTHS, min(_MOST_EIGHTHS, round(4 * self.allocation * math.log2(square / mean))))
 
     def step_of(self, x: Vec, layout: Layout, scale: Scale) -> float:
         """Return the common step for float32[layout.size] where `error` or `step` is given; 0 where
@@ -168,7 +172,7 @@ class Stepped(StatelessCodec):
             if target / _CLOSE**2 <= found <= target * _CLOSE**2:
                 return step
             search.tell(math.sqrt(found / target) - 1.0)
-        return search.now
+        return search.low or search.now  # where no step has that error, one that has less
 
     def _within(self, x: Vec, layout: Layout, scale: Scale, key: int | None) -> Body:
         """The body with about the smallest step that `bytes` hold."""
@@ -247,10 +251,7 @@ class _Search(Iterator[float]):
 
 def _held(step: float, scale: Scale) -> float:
     """A float32 that no value is too many steps of."""
-    smallest = scale.largest / stepped.MOST_STEPS
-    if scale.eighths.size:
-        smallest *= 2.0 ** (-int(scale.eighths.min()) / 8)
-    return float(np.float32(min(max(step, smallest, _SMALLEST_STEP), _LARGEST_STEP)))
+    return float(np.float32(min(max(step, scale.smallest, _SMALLEST_STEP), _LARGEST_STEP)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ import numpy as np
 from edgegossip import codecs
 from edgegossip.codecs.base import Codec
 from edgegossip.codecs.checks import all_finite
-from edgegossip.gossip.averaging import lost_of_probe
+from edgegossip.gossip.averaging import lost_of_normal, on_probe
 from edgegossip.types import Vec
 
 
@@ -44,7 +44,7 @@ def way_of(codec: Codec[Any], values: int) -> float:
         from edgegossip.codecs import auto  # here: a board has in memory what its run needs
 
         codec = codec if auto.chosen(codec) is None else auto.Auto(bytes=1)  # as few as there may be
-    return 1.0 / (1.0 + lost_of_probe(codec, values))
+    return 1.0 / (1.0 + lost_of_normal(on_probe(codec, values)))
 
 
 def control_of_board(own: Vec, control: Vec, sent: Vec, steps_rate: float, way: float = 1.0) -> Vec:

@@ -71,10 +71,9 @@ def default_eta(codec: Codec[Any]) -> float:
     return float(_once(_measured, codec))
 
 
-def lost_of_probe(codec: Codec[Any], values: int) -> float:
-    """Return E||C[v] - v||^2 / ||v||^2 of a normal vector, with what `codec` would do to a model
-    with so many values."""
-    return 1.0 - float(_once(_kept_of_normal, on_probe(codec, values)))
+def lost_of_normal(codec: Codec[Any]) -> float:
+    """Return E||C[v] - v||^2 / ||v||^2 of a normal vector."""
+    return 1.0 - float(_once(_kept_of_normal, codec))
 
 
 def memory_eta(codec: Codec[Any]) -> float:

@@ -98,6 +98,15 @@ def test_old_flags_work_and_are_not_shown() -> None:
     shown = run("topology", "--help").stdout
     assert "--boards" in shown and "--nodes" not in shown
     assert run("topology", "ring", "--nodes", "5").stdout == run("topology", "ring", "--boards", "5").stdout != ""
+    missing = run("plan", "quickstart-gossip").stderr
+    assert "'--profile'" in missing and "--fleet" not in missing
+
+
+def test_plan_names_the_fleets_that_it_knows() -> None:
+    from edgegossip.lab.scale.devices import fleet_names
+
+    shown = run("plan", "--help").stdout
+    assert [name for name in fleet_names() if name not in shown] == []
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -125,6 +134,8 @@ def test_completion_knows_the_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHELL", "/bin/tcsh")
     monkeypatch.delenv("_EDGEGOSSIP_COMPLETE")
     assert "valid: bash, fish, zsh" in run("completion").stderr
+    monkeypatch.delenv("SHELL")
+    assert "edgegossip completion bash" in run("completion").stderr
 
 
 def test_a_board_s_folder_has_the_same_name_wherever_it_is_shown() -> None:

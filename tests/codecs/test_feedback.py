@@ -126,6 +126,7 @@ def test_a_bad_inner_codec(value: object, message: str) -> None:
         ("randk", "randk scales its values up to be unbiased"),
         ("atomo", "atomo scales its values up to be unbiased"),
         ({"name": "dither", "error": 1.0}, "dither adds an error as large as what it sends"),
+        ({"name": "dither", "bytes": 4000}, "dither has an error that follows from its bytes"),
         ("2-bit-qsgd", "qsgd has too few levels for buckets of 512 values"),
     ],
 )
@@ -197,6 +198,15 @@ def test_codecs_whose_memory_stays_small_are_taken(name: str, params: dict[str, 
     codec = codecs.get(name, **params)
     assert error_feedback(codec).codec is codec
     assert max(relative_memory(codec, 60)) < most
+
+
+def test_dither_in_so_many_bytes_is_refused_as_its_error_is_open() -> None:
+    few = codecs.get("dither", bytes=300)
+    assert relative_memory(few, 12)[11] > 1e3
+    with pytest.raises(ConfigError, match="dither has an error that follows from its bytes, .*; take deadzone"):
+        error_feedback(few)
+    for bounded in (codecs.get("dither", step=1.0), codecs.get("deadzone", bytes=300)):
+        assert max(relative_memory(error_feedback(bounded).codec, 60)) < 8
 
 
 def test_a_smaller_decay_bounds_what_would_grow() -> None:

@@ -88,6 +88,53 @@ def test_the_error_is_what_was_asked_for(error: float, allocation: float) -> Non
         assert codecs.relative_error(x, y) == pytest.approx(error, rel=0.03), name
 
 
+def coarse(n: int) -> dict[str, Vec]:
+    """Vectors for which no step gives just any error: a value more or less is much of it."""
+    rng = np.random.default_rng(3)
+    spike = np.eye(1, n, n // 2, dtype=np.float32)[0]
+    signs = rng.choice([-1, 1], n).astype(np.float32)
+    return {
+        "one loud value": spike,
+        "one among quiet ones": spike + np.float32(1e-30) * heavy(n),
+        "all alike": np.full(n, 0.1, np.float32),
+        "signs": signs,
+        "small integers": np.round(3 * rng.standard_normal(n)).astype(np.float32),
+    }
+
+
+@pytest.mark.parametrize("n", [1, 60, 5000])
+@pytest.mark.parametrize("allocation", [0.0, 0.5])
+@pytest.mark.parametrize("error", [1e-3, 0.1, 0.5, 0.9])
+def test_where_no_step_gives_the_error_of_a_dead_zone_it_is_smaller(error: float, allocation: float, n: int) -> None:
+    """Above all not 1: nothing would be said, in no round."""
+    layout = layout_of(n)
+    for what, x in coarse(n).items():
+        _, y = sent("deadzone", x, layout, error=error, allocation=allocation)
+        assert codecs.relative_error(x, y) <= 1.011 * error, what
+
+
+@pytest.mark.parametrize("name", ["dither", "deadzone"])
+def test_a_quiet_tensor_does_not_make_loud_ones_coarse(name: str) -> None:
+    """A value is at most 2^21 of its own tensor's steps."""
+    layout = layout_of(LARGE // 8, 600)
+    x = heavy(layout.size)
+    x[-600:] *= np.float32(1e-3)
+    _, y = sent(name, x, layout, error=1e-4, allocation=1.0)
+    for part, arrived in zip(layout.views(x).values(), layout.views(y).values(), strict=True):
+        assert codecs.relative_error(part, arrived) == pytest.approx(1e-4, rel=0.1)
+
+
+@pytest.mark.parametrize("error", [1e-3, 0.25])
+@pytest.mark.parametrize("name", ["dither", "deadzone"])
+def test_steps_of_tiny_tensors_have_a_reciprocal(name: str, error: float) -> None:
+    """An error is below the smallest normal number, or what was asked for."""
+    layout = layout_of(4096, 64)
+    x = heavy(layout.size) * np.repeat([1e-35, 1e-40], [4096, 64]).astype(np.float32)
+    _, y = sent(name, x, layout, error=error, allocation=1.0)
+    away = np.linalg.norm(y.astype(np.float64) - x)
+    assert away <= 1.1 * error * np.linalg.norm(x.astype(np.float64)) + 2.0**-126 * np.sqrt(layout.size)
+
+
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(st.floats(0.01, 8), st.sampled_from([0.5, 1.0, 3.0]))
 def test_the_error_of_dither_is_uniform_whatever_a_value_is(value: float, step: float) -> None:

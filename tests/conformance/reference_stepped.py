@@ -381,8 +381,8 @@ def eighths_of(x: np.ndarray, shapes: Shapes, allocation: float) -> list[int]:
     parts = list(split(x, shapes))
     squares = [moments(part)[1] for part in parts]
     mean = math.fsum(squares) / max(x.size, 1)
-    ratios = [s / part.size / mean if part.size else 0.0 for s, part in zip(squares, parts, strict=True)]
-    return [max(-96, min(96, round(4 * allocation * math.log2(r)))) if r else 0 for r in ratios]
+    means = [s / part.size if part.size else 0.0 for s, part in zip(squares, parts, strict=True)]
+    return [max(-96, min(96, round(4 * allocation * math.log2(m / mean)))) if m >= 2.0**-200 else 0 for m in means]
 
 
 def matrices(shapes: Shapes) -> Iterator[tuple[int, int, int]]:
@@ -460,7 +460,8 @@ def head(x: np.ndarray, shapes: Shapes, error: float, step: float, allocation: f
     eighths = eighths_of(x, shapes, allocation) if allocation else []
     weight = math.fsum(n * 2.0 ** (e / 4) for n, e in zip(sizes, eighths, strict=True)) if eighths else float(x.size)
     wanted = step or error * math.sqrt(12 * squares / weight)
-    smallest = float(np.abs(x).max()) / 2**21 * (2.0 ** (-min(eighths) / 8) if eighths else 1.0)
+    largest = [float(np.abs(part).max(initial=0)) for part in split(x, shapes)]
+    smallest = max(v * 2.0 ** (-e / 8) for v, e in zip(largest, eighths or [0] * len(sizes), strict=True)) / 2**21
     common = F(min(max(wanted, smallest, 2.0**-126), float(np.finfo(F).max) / 2**13))
     own = [F(math.ldexp(float(common) * 2 ** (e % 8 / 8), e // 8)) for e in eighths or [0] * len(sizes)]
     packed = struct.pack(f"<fB{len(eighths)}b", common, bool(eighths), *eighths)

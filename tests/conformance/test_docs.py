@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,11 @@ import pytest
 from edgegossip import codecs, frame
 from edgegossip.codecs.base import MAX_PARAMS_BYTES
 from edgegossip.layout import Layout, TensorSpec
+from tests.conformance import reference_ans as ans
+from tests.conformance import reference_coders as coders
+from tests.conformance import reference_eden, reference_quantised, reference_sparse
+from tests.conformance import reference_stepped as stepped
+from tests.native import reference_entropy as entropy
 
 DOCS = Path(__file__).parents[2] / "docs"
 TEXT = (DOCS / "wire-format.md").read_text()
@@ -70,6 +76,65 @@ def test_the_tables_of_tags_kinds_limits_and_codecs_are_complete() -> None:
     assert ", ".join(f"{int(kind)} {kind.name.lower()}" for kind in frame.Kind) in TEXT
     assert f"0 to {MAX_PARAMS_BYTES} |" in TEXT
     assert f"at most {9 * frame.MAX_AUX_ENTRIES} |" in TEXT
+
+
+@pytest.fixture(scope="module")
+def page() -> dict[str, Any]:
+    """What the page's programs define."""
+    names: dict[str, Any] = {}
+    for program in re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL):
+        exec(compile(program, "docs/wire-format.md", "exec"), names)
+    return names
+
+
+def test_the_programs_draw_what_the_references_draw(page: dict[str, Any]) -> None:
+    for key in (0, 1, 0x0123456789ABCDEF, 2**64 - 1):
+        own = page["tensor_key"](key, 3)
+        assert own == reference_quantised.tensor_key(key, 3)
+        assert all(page["number"](own, i) == reference_quantised.uniform32(own, i) for i in range(40))
+    for i, (u, place) in enumerate(stepped.dither(200)):
+        assert (place, u) == (
+            page["place_and_offset"](stepped.MIXED, i)[0],
+            np.float32(page["place_and_offset"](stepped.MIXED, i)[1]),
+        )
+    v = np.arange(32, dtype=np.float32) ** 2
+    np.testing.assert_array_equal(page["transform"](v.copy()), reference_eden.hadamard(v))
+
+
+def test_the_programs_read_what_the_references_write(page: dict[str, Any]) -> None:
+    for k in (1, 2, 3, 4, 8, 16, 1000, 65535):
+        assert page["read_omega"]("1" + coders.omega(k), 1) == (k, 1 + len(coders.omega(k)))
+    for largest in (1, 7, 8, 127, 255, 256, 32767):
+        levels = {*range(1, min(largest, 300) + 1), largest}
+        assert all(page["level_class"](level, largest) == coders.level_class(level, largest) for level in levels)
+    rng = np.random.default_rng(1)
+    for n, k in ((10, 1), (5000, 70), (5000, 1500), (2**24, 3)):
+        positions = sorted(rng.choice(n, k, replace=False).tolist())
+        assert page["read_positions"](reference_sparse.gap_bits(positions, n), n, k) == positions
+
+
+@pytest.mark.parametrize(("bits", "largest", "rows"), [(4, 7, 1), (2, 1, 1), (4, 5, 1), (8, 100, 2)])
+def test_the_programs_make_the_references_tables(page: dict[str, Any], bits: int, largest: int, rows: int) -> None:
+    alphabet, width = (coders.symbol_bytes(bits, largest), bits) if rows == 1 else (coders.tokens(largest), 4)
+    sent = bytes(range(1, 256, 7))
+    marginals, rest = entropy.read_marginals(sent, alphabet, width, rows)
+    counted = [value for row in marginals for value in row if value]
+    assert [page["marginal"](b) for b in sent[: len(sent) - len(rest)]] == counted
+    weights = page["weights"](alphabet, width, marginals)
+    assert weights == entropy.weights_of(alphabet, width, marginals)
+    lengths = page["lengths"](weights)
+    assert lengths == entropy.lengths_from(weights)
+    assert page["words"](lengths) == coders.canonical(lengths)
+
+
+def test_the_programs_share_as_the_references_do(page: dict[str, Any]) -> None:
+    codes = np.random.default_rng(2).choice([0, 0, 0, 1, 9, 2, 10, 7], 9000).tolist()
+    shares = ans.shares_of(codes, 4, 7)
+    assert page["states"](shares) == ans.table(shares)
+    levels = [0, 3, 31, 5, 8, 30, 1]
+    found = stepped.shares((3, 17, levels), 0, stepped.ONE)
+    assert page["slots"](levels, 17) == [*found[:7], found[255]]
+    assert sum(page["slots"](levels, 17)) == 4096
 
 
 def test_the_codec_guide_names_every_codec_and_its_examples_run() -> None:

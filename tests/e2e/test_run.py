@@ -7,14 +7,17 @@ import json
 import signal
 import statistics
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from edgegossip import recipe as recipes
 from edgegossip.telemetry.run_folder import read_run
 from edgegossip.training import layout_of
 from tests.e2e.command import Running, edgegossip
+from tests.e2e.test_tls import free_port
 
 MODES = ("gossip", "server")
 ROUNDS = 6
@@ -136,13 +139,19 @@ def test_board_killed_before_the_first_round_holds_up_nobody(moment: str, tmp_pa
 
 @pytest.mark.parametrize("mode", ["gossip", pytest.param("server", marks=pytest.mark.slow)])
 def test_ctrl_c_leaves_no_process(mode: str, tmp_path: Path) -> None:
-    with edgegossip("run", f"quickstart-{mode}", *LONG, *TWO[mode], runs=tmp_path) as running:
+    """Until then Prometheus can read what each board measured."""
+    where = f"127.0.0.1:{free_port()}"
+    with edgegossip("run", f"quickstart-{mode}", *LONG, *TWO[mode], "--metrics", where, runs=tmp_path) as running:
         running.wait_until(lambda: running.rounds_done(2, boards=2))
+        with urllib.request.urlopen(f"http://{where}/metrics", timeout=10) as answer:
+            families = {f.name: f.samples for f in text_string_to_metric_families(answer.read().decode())}
         running.process.send_signal(signal.SIGINT)
         code, out, err = running.finish(30)
         assert running.nobody_left()
+    rounds = {s.labels["node"]: s.value for s in families["edgegossip_rounds"]}
+    assert rounds.keys() - {"coordinator"} == {"board-0", "board-1"} and min(rounds.values()) >= 1, rounds
     assert code == 130 and "Traceback" not in out + err
-    assert f"edgegossip run --resume {running.folder()}" in err
+    assert f"  edgegossip run --resume {running.folder()}" in err.splitlines()  # to copy as a line
     assert (running.folder() / "report.html").is_file() and "report.html" in err
 
 

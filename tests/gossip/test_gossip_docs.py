@@ -65,6 +65,8 @@ def test_the_default_averaging_rates_are_those_of_the_code() -> None:
     for name, (params, said) in rates.items():
         assert f"{default_eta(codecs.get(name, **params)):.2g}" == said and said in TEXT
     assert f"{default_eta(codecs.get('topk', ratio=0.01)):.2g}" == "0.028" and "| topk 1 % | 0.028 |" in TEXT
+    for rate, said in ((default_eta, "0.56, 0.13"), (memory_eta, "0.11, 0.061")):
+        assert ", ".join(f"{rate(codecs.get('deadzone', error=e)):.2g}" for e in (0.5, 0.8)) == said and said in TEXT
     with_memory = {"4-bit-elastiquant": ({}, "0.19"), "topk": ({"ratio": 0.1}, "0.053"), "signsgd": ({}, "0.051")}
     for name, (params, said) in with_memory.items():
         assert f"{memory_eta(codecs.get(name, **params)):.2g}" == said and said in TEXT

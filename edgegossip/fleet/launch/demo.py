@@ -24,7 +24,7 @@ _WAYS = {"quickstart-gossip": "peer to peer", "quickstart-server": "through a co
 _NEXT = (
     (
         "edgegossip run quickstart-gossip --set gossip.algorithm=choco-sgd --set codec.name=deadzone",
-        "the same accuracy for a thirtieth of the bytes",
+        "the same accuracy for a sixteenth of the bytes",
     ),
     (
         "edgegossip run quickstart-gossip --set run.rounds=3000 --set network.restarts=3",

@@ -237,7 +237,10 @@ def _become_subreaper() -> None:
     descends from us, so we learn how a board ends."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
-        raise HostError(f"cannot start boards: {os.strerror(ctypes.get_errno())}")
+        raise HostError(
+            f"cannot start boards: this kernel, or what emulates it, makes no subreaper of a process "
+            f"({os.strerror(ctypes.get_errno()).lower()}): start each board by `edgegossip node`"
+        )
 
 
 def _serve(channel: socket.socket) -> list[str]:

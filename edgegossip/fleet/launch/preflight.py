@@ -16,7 +16,7 @@ from edgegossip import codecs, training
 from edgegossip.codecs import auto
 from edgegossip.codecs.base import Codec, inside
 from edgegossip.gossip import outer, topologies
-from edgegossip.gossip.averaging import default_eta, memory_eta, on_probe
+from edgegossip.gossip.averaging import default_eta, lost_of_normal, memory_eta, on_probe
 from edgegossip.gossip.fragments import cut
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.mesh.address import Address
@@ -146,10 +146,15 @@ def memory_notice(recipe: Recipe) -> str:
         codecs.error_feedback(codec)
     except ConfigError as error:
         why = str(error).removeprefix("codec error-feedback: ")
-        if algorithm not in _WITH_MEMORY and "memory of its own" not in why:
-            return ""  # differences shrink, whatever a message loses of them
-        return f"{algorithm} remembers what a message loses, as error-feedback does: {why}"
-    return ""
+        if algorithm in _WITH_MEMORY or "memory of its own" in why:
+            return f"{algorithm} remembers what a message loses, as error-feedback does: {why}"
+    on_model = _on_model(recipe)
+    if algorithm in _WITH_MEMORY or on_model is None or (lost := lost_of_normal(on_model)) < 1.0:
+        return ""
+    return (
+        f"codec {recipe.codec.name} changes a vector by {100 * lost**0.5:.0f} % of its length; {algorithm} sends differences, "
+        "which may grow from round to round where that is 100 % or more; deadzone, topk and 4-bit-elastiquant fit"
+    )
 
 
 def momentum_notice(recipe: Recipe) -> str:
@@ -170,12 +175,8 @@ def codec_notice(recipe: Recipe) -> str:
     updates may be coarse."""
     if recipe.run.mode != "gossip" or recipe.gossip.algorithm not in _WHOLE_MODELS:
         return ""
-    codec = make_codec(recipe)
-    if _is_limited(codec):
-        if recipe.run.script or (is_custom(recipe.data) and not is_declared(recipe.data)):
-            return ""  # the model is not known here
-        codec = on_probe(codec, training.layout_of(recipe).size // recipe.outer.fragments)
-    elif auto.chosen(codec):  # as fine as links allow
+    codec = _on_model(recipe)
+    if codec is None or auto.chosen(codec):  # as fine as links allow
         return ""
     layout = Layout.of([TensorSpec("sample", (64, 64))])
     x = np.random.default_rng(0).standard_normal(layout.size).astype(np.float32)
@@ -288,6 +289,17 @@ def _codecs_of(recipe: Recipe) -> list[Codec[Any]]:
 def _is_limited(codec: Codec[Any]) -> bool:
     """Whether the bytes of a message are given: the model's size says whether they are enough."""
     return any(getattr(one, "bytes", 0) for one in inside(codec))
+
+
+def _on_model(recipe: Recipe) -> Codec[Any] | None:
+    """Return a codec that loses of the vectors that rates are measured on what the recipe's does of
+    its model; None where the size of that counts, and is not known here."""
+    codec = make_codec(recipe)
+    if not _is_limited(codec):
+        return codec
+    if recipe.run.script or (is_custom(recipe.data) and not is_declared(recipe.data)):
+        return None
+    return on_probe(codec, training.layout_of(recipe).size // recipe.outer.fragments)
 
 
 def _check_server(recipe: Recipe) -> None:

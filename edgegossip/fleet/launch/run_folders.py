@@ -141,9 +141,10 @@ def shown_when_it_fails(
                 from edgegossip.report.web.page import write_page
 
                 click.echo(f"page {write_page([folder.path], folder.path / 'report.html')}", err=True)
-        python = f"in Python edgegossip.resume({str(folder.path)!r})"
-        cure = f"; go on with it: edgegossip run --resume {folder.path}, or {python}" if resumable else ""
-        click.echo(f"stopped: what there is lies in {folder.path}{cure}", err=True)
+        click.echo(f"stopped: what there is lies in {folder.path}{'; go on with it:' if resumable else ''}", err=True)
+        if resumable:
+            click.echo(f"  edgegossip run --resume {folder.path}", err=True)
+            click.echo(f"  edgegossip.resume({str(folder.path)!r})  # in Python", err=True)
         raise
     except EdgegossipError:
         data = read_run(folder.path)

@@ -236,7 +236,7 @@ def _index_bits(product: _Product, data: Input, params: dict[str, Any]) -> float
 
 
 # Order-0 entropy of the symbols that a quantised codec sends, counted in a body that is not entropy
-# coded (`raw`). This reads the wire format on its own (docs/wire-format.md: "Quantised codecs"), so
+# coded (`raw`). This reads the wire format on its own (docs/wire-format.md: "Quantised bodies"), so
 # that the figure does not rest on the code that it judges. With the same key and state all entropy
 # coders are given the same symbols.
 

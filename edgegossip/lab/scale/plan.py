@@ -21,6 +21,7 @@ from edgegossip import codecs, frame
 from edgegossip.codecs.base import Codec, Ctx
 from edgegossip.engine.server_frames import check_downlink
 from edgegossip.fleet.launch.preflight import check_parts
+from edgegossip.gossip.fragments import cut
 from edgegossip.lab.bench.inputs import in_layout
 from edgegossip.lab.scale.devices import SHORT_STEP, SHORT_STEP_S, DeviceProfile, FleetProfile, LinkProfile, devices_of
 from edgegossip.lab.scale.predict import (
@@ -144,7 +145,7 @@ class Case:
         work = work_of(
             board,
             flops=self.flops,
-            values=self.layout.size,
+            values=self.layout.size // self.recipe.outer.fragments,
             codec=codec,
             precision=training.precision,
             threads=self.recipe.run.threads,
@@ -231,7 +232,7 @@ def alternatives_to(case: Case) -> tuple[Alternative, ...]:
     found = []
     for name in ALTERNATIVES:
         small = encode_message(name, {}, layout, x)
-        payload = round(small.payload_bytes * case.layout.size / layout.size)
+        payload = round(small.payload_bytes * case.layout.size / layout.size / case.recipe.outer.fragments)
         whole = replace(small, payload_bytes=payload, message_bytes=payload + small.message_bytes - small.payload_bytes)
         downs = [_plain(case.layout, whole), whole] if case.server else [None]
         for down in downs[: 2 if _goes_down(name) else 1]:
@@ -278,7 +279,7 @@ def plan(recipe: Recipe, fleet: FleetProfile, count: int | None = None) -> dict[
     recipe = case.recipe
     check_parts(recipe, default_members(recipe.run.nodes))
     x = in_layout(layout, 1)
-    up = encode_message(recipe.codec.name, dict(recipe.codec.params), layout, x)
+    up = _fragment_message(recipe, layout, x)
     down = (
         encode_message(recipe.server.downlink, dict(recipe.server.downlink_params), layout, x) if case.server else None
     )
@@ -296,6 +297,8 @@ def plan(recipe: Recipe, fleet: FleetProfile, count: int | None = None) -> dict[
         "mode": recipe.run.mode,
         "boards": len(case.boards),
         "values": layout.size,
+        "fragments": recipe.outer.fragments,
+        "overlap": recipe.outer.overlap,
         "codec": up.codec,
         "bits_per_value": up.bits_per_value,
         "message_bytes": up.message_bytes,
@@ -375,6 +378,24 @@ def encode_message(name: str, params: dict[str, Any], layout: Layout, x: Vec) ->
     return EncodedMessage(name, len(body), whole, 8 * len(body) / max(1, layout.size), encode_s, decode_s)
 
 
+def _fragment_message(recipe: Recipe, layout: Layout, x: Vec) -> EncodedMessage:
+    """What a round sends: the model, or in the mean one of its fragments."""
+    codec, params, count = recipe.codec.name, dict(recipe.codec.params), recipe.outer.fragments
+    if count == 1:
+        return encode_message(codec, params, layout, x)
+    found = [encode_message(codec, params, f.layout, x[f.span]) for f in cut(layout, count)]
+
+    payload, message = sum(one.payload_bytes for one in found), sum(one.message_bytes for one in found)
+    return EncodedMessage(
+        codec,
+        round(payload / count),
+        round(message / count),
+        8 * payload / layout.size,
+        sum(one.encode_s for one in found) / count,
+        sum(one.decode_s for one in found) / count,
+    )
+
+
 def plan_text(plan: Mapping[str, Any]) -> str:
     """Return the document of `plan --json` as a page for people."""
     title, *lines = facts(plan)
@@ -384,9 +405,10 @@ def plan_text(plan: Mapping[str, Any]) -> str:
 def facts(plan: Mapping[str, Any]) -> list[str]:
     """Return what is planned, and the bytes and seconds of it, a line each."""
     way = "peer to peer" if plan["mode"] == "gossip" else "through a coordinator"
+    part = f"1/{plan['fragments']} of " if plan["fragments"] > 1 else ""
     return [
         f"{plan['recipe']} on fleet {plan['fleet']}: {plan['boards']} boards, {way}. Modelled: nothing has run.",
-        f"a message   {bytes_text(plan['message_bytes'])}: {plan['values']} values in {plan['codec']}, "
+        f"a message   {bytes_text(plan['message_bytes'])}: {part}{plan['values']} values in {plan['codec']}, "
         f"{plan['bits_per_value']:.2f} bits each (encoded here)",
         *_down(plan),
         f"a round     {seconds_text(plan['round_s'])}, {bytes_text(plan['round_bytes'])} over all links",
@@ -396,7 +418,7 @@ def facts(plan: Mapping[str, Any]) -> list[str]:
 
 def advice(plan: Mapping[str, Any]) -> list[str]:
     """Return what limits the run and what to do about it, a line each."""
-    return [_limit(plan), *_memory(plan["kinds"]), *_short(plan["step_s"]), _faster(plan)]
+    return [_limit(plan), *_overlap(plan), *_memory(plan["kinds"]), *_short(plan["step_s"]), _faster(plan)]
 
 
 def _down(plan: Mapping[str, Any]) -> list[str]:
@@ -426,6 +448,11 @@ def _limit(plan: Mapping[str, Any]) -> str:
         return "limited by the link's latency: no faster board and no faster link would shorten a round by a hundredth"
     name = f"the {what}" if "link" in what else f"computing on {what}"
     return f"limited by {name}: twice as fast, a round would be {saves:.0%} shorter"
+
+
+def _overlap(plan: Mapping[str, Any]) -> list[str]:
+    text = "outer.overlap sends beside the next round's steps, which is not modelled: rounds will be shorter than this"
+    return [text] if plan["overlap"] else []
 
 
 def _short(step_s: float) -> list[str]:

@@ -82,7 +82,7 @@ class NodeEnvironment(Protocol):
         """Return the local update of a model, float32[n]."""
 
     def enough(self, node: Node) -> bool:
-        """Tell whether the node has done all rounds that are wanted for now."""
+        """Tell whether the node has done all rounds that this part of the schedule wants."""
 
     def booted(self, node: Node, saved: Saved | None, state: Any) -> None:
         """Hear that a process has joined, and begins with this state."""

@@ -3,6 +3,8 @@ it."""
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
 import signal
 import subprocess
@@ -15,6 +17,7 @@ import psutil
 import pytest
 
 from edgegossip import __version__
+from edgegossip.fleet.launch import fork_server as module
 from edgegossip.fleet.launch.fork_server import MODULES, ForkServer
 from edgegossip.types import HostError
 
@@ -111,3 +114,19 @@ def test_one_that_cannot_load_says_where_to_look(tmp_path: Path) -> None:
     assert (
         "no.such.module" in (tmp_path / "log").read_text() or "No module named 'no'" in (tmp_path / "log").read_text()
     )
+
+
+def test_where_a_process_cannot_adopt_others_boards_are_to_be_started_one_by_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As under qemu's user-mode emulation."""
+
+    class Emulated:
+        @staticmethod
+        def prctl(*_: int) -> int:
+            ctypes.set_errno(errno.EINVAL)
+            return -1
+
+    monkeypatch.setattr(module.ctypes, "CDLL", lambda *_, **__: Emulated)
+    with pytest.raises(HostError, match=r"subreaper.*\(invalid argument\): start each board by `edgegossip node`"):
+        ForkServer(MODULES["gossip"], 1, tmp_path / "fork-server.log")

@@ -162,6 +162,28 @@ def test_a_second_memory_is_told_where_differences_are_one(codec: str, told: boo
     assert any("has a memory of its own" in notice for notice in said) == told
 
 
+@pytest.mark.parametrize(
+    ("codec", "told"),
+    [
+        (["dither", "error=2"], True),
+        (["dither", "error=0.9"], False),
+        (["dither", "bytes=350"], True),
+        (["randk", "ratio=0.1"], True),
+        (["2-bit-qsgd"], True),
+        (["deadzone", "error=0.99"], False),
+        (["auto"], False),
+    ],
+)
+@pytest.mark.parametrize("algorithm", ["choco-sgd", "quant-sgp", "motef"])
+def test_a_codec_with_which_differences_grow_is_told(algorithm: str, codec: list[str], told: bool) -> None:
+    name, *params = codec
+    if algorithm == "motef" and name == "auto":
+        return  # refused
+    settings = [f"gossip.algorithm={algorithm}", f"codec.name={name}", *(f"codec.params.{p}" for p in params)]
+    said = notices(recipes.load("quickstart-gossip", [*settings, "training.momentum=0"]))
+    assert any("differences, which may grow from round to round" in notice for notice in said) == told, said
+
+
 def test_keys_that_a_script_does_not_go_by_are_named(tmp_path):
     script = tmp_path / "train.py"
     script.write_text("")

@@ -46,6 +46,18 @@ def test_bytes_are_those_of_a_frame_and_seconds_go_with_the_shared_link(gossip):
     assert "shared link" in plan_text(slow) and slow["faster_codec"]["codec"] in plan_text(slow)
 
 
+def test_a_round_sends_one_fragment_and_overlap_is_said_to_be_left_out(gossip):
+    sets = {"gossip.algorithm": "choco-sgd", "codec.name": "fp32", "outer.optimizer": "nesterov"}
+    whole = recipes.with_settings(gossip, sets)
+    parted = recipes.with_settings(whole, {"outer.fragments": 2, "outer.overlap": True})
+    link = fleet(shared_bits_per_s=1e5, latency_s=0.0)
+    before, after = plan(whole, link), plan(parted, link)
+    assert after["message_bytes"] == pytest.approx(before["message_bytes"] / 2, rel=0.01)
+    assert after["bits_per_value"] == pytest.approx(32, rel=0.01) and after["round_s"] < 0.6 * before["round_s"]
+    assert "1/2 of" in plan_text(after) and "outer.overlap" in plan_text(after)
+    assert "1/2 of" not in plan_text(before) and "outer.overlap" not in plan_text(before)
+
+
 def test_two_kinds_of_boards_that_are_equally_slow_limit_a_round_together(gossip, tmp_path):
     """Neither of them alone shortens it, and it is not the latency."""
     folder = Path(devices.__file__).parents[3] / "devices"

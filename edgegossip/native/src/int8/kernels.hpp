@@ -138,6 +138,7 @@ struct Int8 {
     // sums[i] = sum over rows of g[row][i].
     void (*column_sums)(const int8_t* g, int64_t rows, int64_t width, int32_t* sums);
     void (*quad_products)(const QuadProducts& of);
+    bool quads_of_words;  // whether that takes gradients of 16 bits, as two bytes
 
     // sums[c] = sum over pixels in order of g[p][c].
     void (*channel_sums)(const float* g, int64_t pixels, int64_t channels, float* sums);

@@ -158,8 +158,8 @@ struct Quads {
 
 }  // namespace
 
-bool takes_quads(const Int8& kernels, const ConvShape& s) {
-    return kernels.quad_products != nullptr && s.group_in() >= FEWEST_INPUTS && s.pixels() > 1 && s.pixels() <= MOST_PIXELS;
+bool takes_quads(const Int8& kernels, const ConvShape& s, bool wide) {
+    return kernels.quad_products != nullptr && (!wide || kernels.quads_of_words) && s.group_in() >= FEWEST_INPUTS && s.pixels() > 1 && s.pixels() <= MOST_PIXELS;
 }
 
 void add_quads(const Int8& kernels, const ConvShape& s, const Maps& x, bool wide, int64_t first, int64_t samples, ConvWork& work,

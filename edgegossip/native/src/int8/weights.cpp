@@ -93,7 +93,7 @@ void add_weight_gradients(const Int8& kernels, const ConvShape& shape, const Map
     std::vector<float>& factor = work.factor;
     factor.resize(size_t(samples));
     for (int64_t n = 0; n < samples; n++) factor[size_t(n)] = x.scale[first + n] * (wide ? scales[n].wide : scales[n].narrow);
-    if (takes_quads(kernels, shape)) {
+    if (takes_quads(kernels, shape, wide)) {
         add_quads(kernels, shape, x, wide, first, samples, work, sums, fresh);
         return;
     }

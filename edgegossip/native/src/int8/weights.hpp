@@ -15,7 +15,7 @@ void add_weight_gradients(const Int8& kernels, const ConvShape& shape, const Map
 
 // Weight gradients of products of bytes (kernels/quads.inc): the same integer sums as of products of 16 bits.
 // Whether there are such products, and they pay: a group has at least some channels, a sample several pixels.
-bool takes_quads(const Int8& kernels, const ConvShape& shape);
+bool takes_quads(const Int8& kernels, const ConvShape& shape, bool wide);
 
 // As add_weight_gradients(), with work.factor filled.
 void add_quads(const Int8& kernels, const ConvShape& shape, const Maps& x, bool wide, int64_t first, int64_t samples, ConvWork& work,
