@@ -233,6 +233,21 @@ def compared(a: Sample, b: Sample, least: float = -math.inf, most: float = math.
     return Finding(judge(found, least, most), text, (a.mean, b.mean, found.mean, found.reach))
 
 
+def compared_by_seed(
+    a: Mapping[int, float], b: Mapping[int, float], least: float = -math.inf, most: float = math.inf
+) -> Finding:
+    """Return the finding that accuracies `a` lie `least` to `most` points above `b`, seed by seed;
+    what one seed has only is left out."""
+    seeds = sorted(set(a) & set(b))
+    of_a, of_b = ([of[seed] for seed in seeds] for of in (a, b))
+    found = paired(of_a, of_b, ONE_RUN)
+    runs = f"{len(seeds)} seeds in pairs" if len(seeds) > 1 else "one seed"
+    text = "{:.2f} against {:.2f} %: {:+.2f} ± {:.2f} points, " + runs
+    return Finding(
+        judge(found, least, most), text, (statistics.fmean(of_a), statistics.fmean(of_b), found.mean, found.reach)
+    )
+
+
 def study(name: str, case: str, other: str, least: float = -math.inf, most: float = math.inf) -> Find:
     """Compare two cases of a study of docs/results."""
 
@@ -266,3 +281,9 @@ def beside(name: str, case: str, other: str, least: float = -math.inf, most: flo
         return compared(Sample.of(list(a.values())), Sample.of(list(b.values())), least, most)
 
     return find
+
+
+def beside_by_seed(name: str, case: str, other: str, least: float = -math.inf, most: float = math.inf) -> Find:
+    """Compare two cases of a study that `papers.py keep` wrote, seed by seed: both begin with the
+    same model and the same partition."""
+    return lambda kept: compared_by_seed(by_seed(kept, name, case), by_seed(kept, name, other), least, most)

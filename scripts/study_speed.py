@@ -1,23 +1,27 @@
 #!/usr/bin/env python3
 """Measure how fast a study trains its virtual nodes, beside torch alone.
 
-    python scripts/study_speed.py DATA_DIR [--rounds 4] [--threads 1,2] [--model M:NORM] [-o FILE]
+    python scripts/study_speed.py DATA_DIR [--rounds 4] [--threads 1,2] [--model M:NORM]
+        [--repeats 3] [-o FILE]
 
 Eight nodes of CIFAR-10 on a ring, D-PSGD in fp32, one local step of 32 images a round; DATA_DIR
 holds cifar-10-batches-bin. For each model a study of so many rounds, three or more, the first and
 the last left out, with each number of threads; then the same number of steps of the same module by
 a loop that does nothing else: inputs at hand, no message, torch.optim.SGD. Models with evonorm-s0
 are measured a second time in the plain way: the norm of torch's operations, and a study's threads
-within them, not across nodes. Milliseconds a step, by the wall and of CPU time, on the mean of the
-rounds.
+within them, not across nodes. All of it is measured in turn and several times over, as a shared
+machine's speed changes by the minute. Milliseconds a step, by the wall and of CPU time: a mean over
+rounds, and the median of the repeats.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -99,24 +103,31 @@ def of_loop(recipe: Recipe) -> dict[str, float]:
     return clock.figures()
 
 
-def measure(folder: str, rounds: int, threads: list[int], models: list[str], say: Callable[[str], None]) -> list[Any]:
+def measure(
+    folder: str, rounds: int, threads: list[int], models: list[str], repeats: int, say: Callable[[str], None]
+) -> list[Any]:
     """Measure all of it, and return a row for each."""
-    rows: list[Mapping[str, Any]] = []
+    samples: dict[tuple[str, str, bool, int], list[dict[str, float]]] = {}
+    data = DataSetCache()
 
-    def add(figures: Mapping[str, float], **what: Any) -> None:
-        rows.append({**what, **figures})
-        named = ", ".join(f"{key} {value}" for key, value in what.items())
-        say(f"{named}: {figures['wall_ms']:.1f} ms a step, {figures['cpu_ms']:.1f} of CPU time")
+    def add(model: str, what: str, plain: bool, threads: int, figures: dict[str, float]) -> None:
+        samples.setdefault((model, what, plain, threads), []).append(figures)
+        how = "in the plain way, " if plain else ""
+        say(f"{model}, {what}, {how}threads {threads}: {figures['wall_ms']:.1f} ms a step")
 
-    for model in models:
-        recipes, data = [recipe_of(model, folder, rounds, n) for n in threads], DataSetCache()
+    for _, model in itertools.product(range(repeats), models):
+        recipes = [recipe_of(model, folder, rounds, n) for n in threads]
         for plain in (True, False) if model.endswith(":evonorm-s0") else (False,):
             with plainly() if plain else nullcontext():
                 for recipe in recipes:
-                    figures = of_study(recipe, data)
-                    add(figures, model=model, what="study", plain=plain, threads=recipe.run.threads)
-                add(of_loop(recipes[0]), model=model, what="torch alone", plain=plain, threads=1)
-    return rows
+                    add(model, "study", plain, recipe.run.threads, of_study(recipe, data))
+                add(model, "torch alone", plain, 1, of_loop(recipes[0]))
+    return [
+        {"model": model, "what": what, "plain": plain, "threads": threads}
+        | {key: statistics.median(one[key] for one in found) for key in found[0]}
+        | {"wall_ms_of_each": [one["wall_ms"] for one in found]}
+        for (model, what, plain, threads), found in samples.items()
+    ]
 
 
 def main() -> None:
@@ -125,12 +136,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--model", action="append")
+    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("-o", "--output", type=Path)
     given = parser.parse_args()
     threads = [int(n) for n in given.threads.split(",")]
-    rows = measure(
-        given.folder, given.rounds, threads, given.model or list(MODELS), lambda line: print(line, flush=True)
-    )
+    models = given.model or list(MODELS)
+    rows = measure(given.folder, given.rounds, threads, models, given.repeats, lambda line: print(line, flush=True))
     if given.output:
         given.output.write_text(
             json.dumps({"source": result_source(), "rows": rows}, indent=1) + "\n", encoding="utf-8"
