@@ -103,7 +103,7 @@ def resumed(path: Path, *, quiet: bool, as_json: bool = False, outputs: Outputs 
         if not quiet:
             click.echo(f"{recipe.run.name}: {len(members)} boards go on with {folder.path}")
         for name in members:
-            folder.event(name, "restarted", f"{name} is started again: the run is resumed")
+            folder.event(name, "resumed", f"{name} goes on: the run is resumed")
         with shown_when_it_fails(folder, as_json=as_json, quiet=quiet and not as_json, resumable=True):
             _train(recipe, members, run_id, folder, outputs, quiet=quiet, resumed=True)
         yield folder
