@@ -91,7 +91,7 @@ def _notes(summary: Mapping[str, Any]) -> list[str]:
     notes = [
         "overhead: what carried the payload, such as frame heads; socket: all TCP bytes as the kernel counted them, polls,",
         "acknowledgements and keep-alives included; link: with the headers of TCP, IP and Ethernet",
-        "round time: seconds in a board's own rounds; wall: of the whole run, with what is before, between and after",
+        "round time: seconds in a board's own rounds; wall: from the first board's start to the last one's end",
     ]
     if any(row["role"] == "coordinator" for row in summary["boards"]):
         notes.append(
