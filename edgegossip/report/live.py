@@ -24,6 +24,7 @@ from edgegossip.report.progress import COLUMNS, Fleet, Notice, Watcher, cells, d
 from edgegossip.report.table import aligned
 from edgegossip.report.units import bytes_text, number_text, printable, seconds_text
 from edgegossip.telemetry.records import EventRecord, MetricsRecord, Record, score_text
+from edgegossip.telemetry.run_folder import RunData
 from edgegossip.telemetry.sinks import RecordSink
 from edgegossip.types import NodeId, Round
 
@@ -48,7 +49,8 @@ class Screen(Protocol):
 
 class Live:
     """Shows a run of `rounds` rounds by `members` on `stream` (standard error by default).
-    Thread-safe. With `enabled=False` it shows nothing, at no cost."""
+    `before`: what earlier processes wrote of it, which is not said again. Thread-safe. With
+    `enabled=False` it shows nothing, at no cost."""
 
     def __init__(
         self,
@@ -57,6 +59,7 @@ class Live:
         *,
         stream: TextIO | None = None,
         enabled: bool = True,
+        before: RunData | None = None,
         environ: Mapping[str, str] = os.environ,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -65,6 +68,8 @@ class Live:
         self._lock = threading.Lock()
         self._screen: Screen | None = None
         if enabled:
+            if before is not None:
+                self._fleet.resume(before)
             if (show := notebook_output()) is not None:
                 self._screen = NotebookScreen(show, clock)
             else:

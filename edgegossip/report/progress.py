@@ -14,7 +14,7 @@ from typing import Any
 from edgegossip.report.units import UNKNOWN, brief_text, bytes_text, number_text, printable, seconds_text
 from edgegossip.telemetry.clocks import AFTERWARDS, OF_THE_RUN, Clocks
 from edgegossip.telemetry.records import EVALUATED, PARTS, EventRecord, MetricsRecord, Record, score_text, scores_in
-from edgegossip.telemetry.run_folder import Follower, is_written, read_run
+from edgegossip.telemetry.run_folder import Follower, RunData, is_written, read_run
 from edgegossip.telemetry.summary import COORDINATOR, head_of, members_of
 from edgegossip.types import DataError, NodeId, Round
 
@@ -26,6 +26,7 @@ _STATES = {
     "lost": "lost",
     "error": "failed",
     "restarted": "starting",
+    "resumed": "starting",
 }
 # They change a board's line, or are for the verdict, and say nothing.
 _QUIET = frozenset({*_STATES, "waiting", "compared", "averaged"} - {"lost", "restarted"})
@@ -137,6 +138,18 @@ class Fleet:
         if board.state in ("starting", "loading", "training") and not said_later:
             board.state = board.doing = "training"
             board.waits = False
+
+    def resume(self, before: RunData) -> None:
+        """Take in what earlier processes wrote of the run; now all of its boards start again."""
+        for event in before.events():
+            self.event(event)
+        for record in before.metrics():
+            self.update(record)
+        for board in self.boards.values():
+            board.state = board.doing = "starting"
+            board.waits = False
+        self._known_down.clear()
+        self._routine.clear()
 
     def event(self, record: EventRecord) -> Notice | None:
         """Take in an event; returns what should be said of it, or None."""

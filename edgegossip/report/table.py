@@ -91,7 +91,7 @@ def _notes(summary: Mapping[str, Any]) -> list[str]:
     notes = [
         "overhead: what carried the payload, such as frame heads; socket: all TCP bytes as the kernel counted them, polls,",
         "acknowledgements and keep-alives included; link: with the headers of TCP, IP and Ethernet",
-        "round time: seconds in a board's own rounds; wall: of the whole run, with what is before, between and after",
+        "round time: seconds in a board's own rounds; wall: from the first board's start to the last one's end",
     ]
     if any(row["role"] == "coordinator" for row in summary["boards"]):
         notes.append(
@@ -106,6 +106,8 @@ def _notes(summary: Mapping[str, Any]) -> list[str]:
         again = [row for row in summary["boards"] if row["restarts"]]
         names = ", ".join(f"{row['node']} ({row['restarts']}x:{_when(row, summary, again=True)})" for row in again)
         notes.append(f"started again: {printable(names)}; figures are of all its processes together")
+    for one in summary.get("resumes") or ():
+        notes.append(f"resumed{_moment(one)}; figures are of the whole run")
     if summary.get("unfinished_nodes"):
         notes.append(f"not finished: {printable(', '.join(summary['unfinished_nodes']))}")
     return notes
@@ -140,11 +142,15 @@ def _name_and_why(row: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
 def _when(row: Mapping[str, Any], summary: Mapping[str, Any], again: bool = False) -> str:
     """When a board's processes ended too early, of which it was started again or not."""
     found = [
-        f" after {one['rounds']} round{'' if one['rounds'] == 1 else 's'}, at {seconds_text(one['t_s'])} wall"
+        _moment(one)
         for one in summary["interruptions"]
         if one["node"] == row["node"] and (one["event"] == "restarted") == again
     ]
     return ",".join(found)
+
+
+def _moment(one: Mapping[str, Any]) -> str:
+    return f" after {one['rounds']} round{'' if one['rounds'] == 1 else 's'}, at {seconds_text(one['t_s'])} wall"
 
 
 def _name(row: Mapping[str, Any]) -> str:

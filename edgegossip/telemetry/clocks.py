@@ -15,7 +15,7 @@ from edgegossip.types import NodeId
 COORDINATOR = "coordinator"  # the node name under which a coordinator writes; it is not a board
 # Events about a node that another process writes: who started the run.
 AFTERWARDS = frozenset({"compared", "averaged"})  # a look at the models, when all boards' processes have ended
-OF_THE_RUN = frozenset({"lost", "restarted", "silent", *AFTERWARDS})
+OF_THE_RUN = frozenset({"lost", "restarted", "resumed", "silent", *AFTERWARDS})
 BELIEVED_S = 86_400.0  # a time of day that is further from most others' is a wrong one
 NEAR_S = 10.0  # a run's clock that seems further from its first board's: the time of day was set meanwhile
 
@@ -36,7 +36,7 @@ class Clocks:
         unix_s, zeros = event.fields.get("unix_s"), self._zeros.get(event.node, [])
         if event.name in ("loading", "listening"):
             self._loads_s.setdefault(event.node, event.t_s)
-        elif event.name == "restarted":
+        elif event.name in ("restarted", "resumed"):
             self._settle(event.node, [*zeros, (event.t_s, None)])
         elif isinstance(unix_s, float | int):
             zero, since_s = float(unix_s) - event.t_s, self._loads_s.pop(event.node, event.t_s)

@@ -54,7 +54,7 @@ class Node:
     @property
     def whole(self) -> bool:
         """Whether all that it did is in its records: one process, from its start to its end."""
-        return len(self.starts_s) == 1 and bool(self.said("finished")) and not self.said("lost", "restarted")
+        return len(self.starts_s) == 1 and bool(self.said("finished")) and not self.said("lost", "restarted", "resumed")
 
     @property
     def values(self) -> int | None:

@@ -374,7 +374,7 @@ def clocks_go_forward(run: Run) -> Broken:
 def _slack_of(node: Node, what: str) -> float:
     """Who runs the boards says of them that they are lost or started again, by its own clock, which
     began with theirs."""
-    return JITTER_S if what == "events" and node.said("lost", "restarted", "silent") else 0.0
+    return JITTER_S if what == "events" and node.said("lost", "restarted", "resumed", "silent") else 0.0
 
 
 def rounds_fit_between_their_records(run: Run) -> Broken:
@@ -412,9 +412,8 @@ def boards_start_before_they_train(run: Run) -> Broken:
             if row.stretch < 0:
                 yield f"{node.name} has round {row.step} at {row.t_s:.3f} s, and started at {node.starts_s[0]:.3f} s"
         for end in node.said("finished", "lost"):
-            until_s = min(
-                (event.t_s for event in node.said("restarted", "started") if event.t_s > end.t_s), default=math.inf
-            )
+            begins = node.said("restarted", "resumed", "started")
+            until_s = min((event.t_s for event in begins if event.t_s > end.t_s), default=math.inf)
             late = [row for row in node.rows if end.t_s + JITTER_S < row.t_s < until_s]
             if late:
                 yield f"{node.name} has round {late[0].step} at {late[0].t_s:.3f} s, and {end.name} at {end.t_s:.3f} s"
@@ -446,7 +445,7 @@ def ends_and_returns_alternate(run: Run) -> Broken:
                 if ended:
                     yield f"{node.name} has {event.name} after {ended}, and was not started again between"
                 ended = event.name
-            elif event.name in ("restarted", "listening", "started", "loading"):
+            elif event.name in ("restarted", "resumed", "listening", "started", "loading"):
                 if ended and event.name == "started":
                     yield f"{node.name} started after {ended}, and nobody started it again"
                 ended = "" if event.name != "started" else ended

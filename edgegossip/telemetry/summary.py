@@ -14,7 +14,8 @@ What is not known is null, never 0. A board that was lost keeps its own figures 
 - `seconds`: wall time, from the start of the first board to the last record, on the clock of all
   boards (clocks.py).
 - `interruptions`: each time that a board's process ended before it had finished: when, on that
-  clock, and after how many rounds.
+  clock, and after how many rounds. Not where the whole run was stopped, and `resumes` has when it
+  went on, and how many rounds all boards had done.
 - `bits_per_value`: all payload bits of the boards divided by all values they stood for.
 - `verdict`: what is not as it should be, see verdict.py; empty while boards are at work.
 """
@@ -54,8 +55,8 @@ _SUMMED = (
 )
 _LAST = ("train/loss", "eval/loss")
 # event -> state of its node from then on
-ENDS = {"finished": "finished", "lost": "lost", "error": "lost", "restarted": "unfinished"}
-_INTERRUPTED = ("lost", "error", "restarted", "loading")  # a process of the node is gone
+ENDS = {"finished": "finished", "lost": "lost", "error": "lost", "restarted": "unfinished", "resumed": "unfinished"}
+_INTERRUPTED = ("lost", "error", "restarted", "resumed", "loading")  # a process of the node is gone
 
 
 @dataclass(slots=True)
@@ -75,7 +76,9 @@ class _Totals:
     encoded_values: float = 0.0
     peak_rss_bytes: float | None = None
     restarts: int = 0
-    loads: int = 0  # processes that went on where one had ended
+    starts: int = 0  # of processes that go on where one had ended
+    loads: int = 0  # of such processes, as they say themselves
+    resumes: list[EventRecord] = field(default_factory=list)
     interruptions: list[tuple[str, EventRecord]] = field(default_factory=list)  # what it came to, who told first
     times_s: array[float] = field(default_factory=lambda: array("d"))  # of its rounds, as they came
     steps: array[int] = field(default_factory=lambda: array("q"))
@@ -106,19 +109,29 @@ class _Totals:
 
     def interrupted(self, event: EventRecord) -> None:
         """Note the end of a process. Of one end two may tell: the board itself, and who started
-        it. One that nobody told is known by the next process, which loads what was kept."""
-        self.restarts += event.name == "restarted"
+        it. One that nobody told is known by the next process, which loads what was kept. A board
+        that was well when all of them were stopped was not interrupted."""
         self.loads += event.name == "loading"
-        if event.name == "loading":
-            if self.loads <= self.restarts:
-                return
+        if event.name == "loading" and self.loads <= self.starts:
+            return
+        ended = bool(self.interruptions) and self.interruptions[-1][0] != "restarted"
+        if event.name not in ("lost", "error"):
+            self.starts += 1
+            if event.name == "resumed":
+                self.resumes.append(event)
+                if not ended:
+                    return
             self.restarts += 1
         came_to = event.name if event.name in ("lost", "error") else "restarted"
-        if self.interruptions and self.interruptions[-1][0] != "restarted":
+        if ended:
             before, told = self.interruptions.pop()
             self.interruptions.append((came_to if came_to == "restarted" else before, told))
         else:
             self.interruptions.append((came_to, event))
+
+    def done(self, rows: int) -> int:
+        """Return how many rounds the first `rows` records are of."""
+        return max(self.steps[:rows], default=-1) + 1
 
     def bytes(self, name: str) -> int | None:
         return round(self.sums[name]) if name in self.sums else None
@@ -221,17 +234,25 @@ class Summary:
         return {
             **_document(head, nodes, seconds),
             "interruptions": sorted(self._interruptions(nodes), key=lambda one: one["t_s"]),
+            "resumes": [*self._resumes(nodes)],
             "verdict": self._verdict(),
         }
 
     def _interruptions(self, nodes: Mapping[NodeId, _Totals]) -> Iterable[dict[str, Any]]:
         for node, totals in nodes.items():
             for name, event in totals.interruptions:
-                at_s = self._clocks.at(event)
+                at_s, why = self._clocks.at(event), event.text.partition(": ")[2]
                 rows = bisect_right(totals.times_s, at_s, key=lambda own_s: self._clocks.of(node, own_s))
-                rounds = max(totals.steps[:rows], default=-1) + 1
-                why = event.text.partition(": ")[2]
-                yield {"node": node, "event": name, "t_s": at_s, "rounds": rounds, "why": why}
+                yield {"node": node, "event": name, "t_s": at_s, "rounds": totals.done(rows), "why": why}
+
+    def _resumes(self, nodes: Mapping[NodeId, _Totals]) -> Iterable[dict[str, Any]]:
+        """Each time that the run went on: the first board's moment, and the slowest one's rounds.
+        It goes on later than any clock had come."""
+        boards = [totals for totals in nodes.values() if totals.resumes]
+        for events in zip(*(totals.resumes for totals in boards), strict=False):
+            of_each = zip(boards, events, strict=True)
+            rounds = [totals.done(bisect_right(totals.times_s, event.t_s)) for totals, event in of_each]
+            yield {"t_s": min(map(self._clocks.at, events)), "rounds": min(rounds)}
 
     def _verdict(self) -> list[dict[str, Any]]:
         """Of a run that is over: while boards are at work it may still come right."""

@@ -49,7 +49,7 @@ def test_run_trains_and_accounts_for_bytes_and_seconds(
     assert code == 0, err
     _check_accounts(folder, mode, codec, nodes)
     _check_folder(folder, plots=0 if more else 3)
-    for word in ("board-0", f"board-{nodes - 1}", "compute", "transmit", "payload"):
+    for word in ("board-0", f"board-{nodes - 1}", "compute", "transmit", "payload", "this command took"):
         assert word in out
     assert "\x1b[" not in out + err and "Traceback" not in out + err
 

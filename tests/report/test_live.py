@@ -9,6 +9,7 @@ import pytest
 from edgegossip.report.live import Live, LiveSink, line_output, progress_line
 from edgegossip.report.progress import Fleet
 from edgegossip.telemetry.records import EventRecord, MetricsRecord
+from edgegossip.telemetry.run_folder import RunFolder, read_run
 
 
 class Terminal(io.StringIO):
@@ -226,6 +227,25 @@ def test_the_display_goes_by_the_runs_own_score():
             fleet.update(_round(name, 0, **{"eval/loss": 1.0, **{f"eval/{k}": v for k, v in scores.items()}}))
         line = progress_line(fleet)
         assert said in line and ("accuracy" in line) == ("accuracy" in scores) and "f1" not in line
+
+
+def test_a_run_that_goes_on_does_not_begin_at_round_0(tmp_path):
+    """What was said before is not said again; whom neighbours had lost they can lose again."""
+    folder = RunFolder.create(tmp_path, "r", "", {})
+    for node in ("a", "b"):
+        for step in range(4):
+            folder.write(_round(node, step, t_s=step + 1.0))
+    folder.write(_event("a", "peer-down", "lost b", peer="b"))
+    folder.write(_event("b", "error", "b: out of memory"))
+    folder.close()
+    stream, clock = io.StringIO(), Clock()
+    live = Live(["a", "b"], 10, stream=stream, environ={}, clock=clock, before=read_run(folder.path))
+    live.event(EventRecord("a", 5.0, "peer-down", "lost b", {"peer": "b"}))
+    clock.s = 3.0
+    live.event(EventRecord("a", 6.0, "listening", "a listens"))
+    lost, line = stream.getvalue().splitlines()
+    assert lost == "5.00 s  !! a: lost b"
+    assert line == "6.00 s wall  round 4/10  training loss 0.5000  sent 8.00 kB"
 
 
 def test_bytes_of_a_server_run_count_once():

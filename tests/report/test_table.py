@@ -111,3 +111,11 @@ def test_the_table_says_when_boards_were_lost_and_started_again():
     text = run_table(summarise_records({"run": "r"}, ["a", "b"], records, events))
     assert "lost: b after 4 rounds, at 4.50 s wall: it was killed" in text
     assert "started again: a (1x: after 2 rounds, at 2.50 s wall)" in text
+
+
+def test_the_table_says_that_a_run_was_resumed_and_names_no_board_for_it():
+    records = [MetricsRecord(node, k, k + 1.0, {"net/sent_bytes": 1}) for node in ("a", "b") for k in range(4)]
+    events = [EventRecord(node, 2.5, "resumed", f"{node} goes on: the run is resumed") for node in ("a", "b")]
+    text = run_table(summarise_records({"run": "r"}, ["a", "b"], records, events))
+    assert "resumed after 2 rounds, at 2.50 s wall; figures are of the whole run" in text
+    assert "started again" not in text

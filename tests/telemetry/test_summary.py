@@ -220,6 +220,26 @@ def test_each_interruption_is_told_once_with_its_time_and_rounds():
     assert live.document(HEAD)["interruptions"] == document["interruptions"]
 
 
+def test_a_run_that_was_stopped_and_goes_on_interrupted_only_the_board_that_was_lost():
+    """b is lost, then all are stopped, and resumed when a had done four rounds."""
+    rounds = [_round("a", k, 1.0 + k) for k in range(6)]
+    rounds += [_round("b", 0, 1.5), *(_round("b", k, 4.5 + k / 4) for k in range(1, 6))]
+    events = [EventRecord("b", 2.0, "lost", "lost b: it was killed by SIGKILL")]
+    events += [EventRecord(node, 4.25, "resumed", f"{node} goes on: the run is resumed") for node in "ab"]
+    events += [EventRecord(node, 4.5, "loading", f"{node} loads") for node in "ab"]
+    events += [_end("a", t_s=7.0), _end("b", t_s=7.0)]
+    document = summarise_records(HEAD, ["a", "b"], rounds, events)
+    assert document["resumes"] == [{"t_s": 4.25, "rounds": 1}]
+    assert document["interruptions"] == [
+        {"node": "b", "event": "restarted", "t_s": 2.0, "rounds": 1, "why": "it was killed by SIGKILL"}
+    ]
+    assert document["restarted_nodes"] == ["b"] and [row["restarts"] for row in document["boards"]] == [0, 1]
+    assert (
+        document["failed_nodes"] == []
+        and document["sent_bytes"] == summarise_records(HEAD, "ab", rounds, [])["sent_bytes"]
+    )
+
+
 def test_a_board_that_comes_back_by_itself_was_away_meanwhile():
     """Its records go on where they ended, and the time of day says how long it was away: 100 s.
     A coordinator that began 5 s after it says that it was lost."""

@@ -52,7 +52,7 @@ class Outputs:
     ) -> Tee:
         """Return a sink of all these, the folder among them, and `more`. `quiet`: no display.
         Raises ConfigError for an address that is none, HostError where nothing can listen there or
-        the tracker does not answer."""
+        the tracker does not answer. `start_s`: of a run that goes on, when it began."""
         from edgegossip.telemetry.sinks import Tee
 
         name, rounds = folder.path.name, recipe.run.rounds
@@ -70,8 +70,10 @@ class Outputs:
             sinks.append(JsonLog(name, sys.stderr))
         else:
             from edgegossip.report.live import Live, LiveSink
+            from edgegossip.telemetry.run_folder import read_run
 
-            sinks.append(LiveSink(Live(members, rounds, stream=sys.stderr, enabled=not quiet)))
+            before = None if start_s is None else read_run(folder.path)
+            sinks.append(LiveSink(Live(members, rounds, stream=sys.stderr, enabled=not quiet, before=before)))
         return Tee(*sinks, *more, start_s=start_s)
 
 

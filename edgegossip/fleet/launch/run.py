@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
+import psutil
 
 from edgegossip import recipe as recipes
 from edgegossip import training
@@ -20,6 +22,7 @@ from edgegossip.fleet.launch.run_folders import conclude, make_folder, shown_whe
 from edgegossip.frame import RUN_ID_BYTES
 from edgegossip.node.spec import default_members
 from edgegossip.recipe import Recipe
+from edgegossip.report.units import seconds_text
 from edgegossip.telemetry.run_folder import RunFolder, read_run
 from edgegossip.telemetry.summary import summarise
 from edgegossip.types import ConfigError, DataError, NodeId
@@ -30,7 +33,7 @@ def run_fleet(recipe: Recipe, runs_dir: Path, *, plots: bool, as_json: bool, out
     does."""
     as_json = as_json or outputs.as_json
     with trained(recipe, runs_dir, quiet=as_json, as_json=as_json, outputs=outputs) as folder:
-        return conclude(folder, plots=plots, as_json=as_json)
+        return _concluded(folder, plots=plots, as_json=as_json)
 
 
 def planned(recipe: Recipe, runs_dir: Path) -> dict[str, Any]:
@@ -88,7 +91,16 @@ def resume_fleet(path: Path, *, plots: bool, as_json: bool, outputs: Outputs = O
     """Go on with a run and show the result. Returns the exit code; raises as `resumed` does."""
     as_json = as_json or outputs.as_json
     with resumed(path, quiet=as_json, as_json=as_json, outputs=outputs) as folder:
-        return conclude(folder, plots=plots, as_json=as_json)
+        return _concluded(folder, plots=plots, as_json=as_json)
+
+
+def _concluded(folder: RunFolder, *, plots: bool, as_json: bool) -> int:
+    """Show the result, and how long a user waited for it. Returns the exit code."""
+    code = conclude(folder, plots=plots, as_json=as_json)
+    if not as_json:
+        took = seconds_text(time.time() - psutil.Process().create_time())
+        click.echo(f"this command took {took}, with loading before the boards' start and what came after their end")
+    return code
 
 
 @contextmanager
@@ -103,7 +115,7 @@ def resumed(path: Path, *, quiet: bool, as_json: bool = False, outputs: Outputs 
         if not quiet:
             click.echo(f"{recipe.run.name}: {len(members)} boards go on with {folder.path}")
         for name in members:
-            folder.event(name, "restarted", f"{name} is started again: the run is resumed")
+            folder.event(name, "resumed", f"{name} goes on: the run is resumed")
         with shown_when_it_fails(folder, as_json=as_json, quiet=quiet and not as_json, resumable=True):
             _train(recipe, members, run_id, folder, outputs, quiet=quiet, resumed=True)
         yield folder
