@@ -191,6 +191,12 @@ def check_device(section: TrainingSection) -> None:
             f'training.precision = "int8" computes on the CPU, and training.device = "{section.device}": '
             'set training.device = "cpu", or training.precision = "bf16"'
         )
+    for key, of in (("precision", ("int8", "fp16")), ("memory", ("low",))):
+        if section.cuda_graph and getattr(section, key) in of:
+            raise ConfigError(
+                f'training.cuda_graph records whole steps, which training.{key} = "{getattr(section, key)}" '
+                f"has not: leave one of them out{', or take bf16' if key == 'precision' else ''}"
+            )
 
 
 def _check_params(key: str, name: str, params: Mapping[str, object], allowed: tuple[str, ...] | list[str]) -> None:

@@ -71,6 +71,7 @@ class _SharedModule:
     device: torch.device
     fresh: dict[str, Tensor]  # copies of ModelVector.personal_state as it was before anybody trained
     holder: TorchWorkload | None = field(default=None)
+    recorded: dict[tuple[torch.Size, ...], devices.RecordedGradient] = field(default_factory=dict)  # by shapes
 
     @classmethod
     def of(cls, recipe: Recipe, data: DataSet) -> _SharedModule:
@@ -148,6 +149,7 @@ class TorchWorkload(Workload):
         self._stages_ns = [0] * len(STAGES)
         self._steps, self._in_parts = settings.local_steps, settings.memory == "low"  # see `take_share`
         self._seen = 0  # examples in this round
+        self._records = settings.cuda_graph and shared.device.type == "cuda"
         self._add: Callable[[], None] | None = None  # what is added to each step's gradient in it
 
     @classmethod
@@ -309,7 +311,12 @@ class TorchWorkload(Workload):
         """Adds what these examples give to the gradient of the batch's loss, a mean over `total`
         terms (None: they are the batch); their part of that loss."""
         began_ns = perf_counter_ns()
-        loss = self._shared.task.loss(*self._forward(inputs, targets))
+        batch = self._taken(inputs, targets)
+        if total is None and self._records:
+            loss = self._recorded(*batch)
+            self._stages_ns[_FORWARD] += perf_counter_ns() - began_ns  # with the backward pass
+            return loss
+        loss = self._loss(*batch)
         if total is not None:
             loss = loss * (float(self._terms(inputs, targets)) / max(float(total), 1e-12))
         forward_ns = perf_counter_ns()
@@ -318,15 +325,34 @@ class TorchWorkload(Workload):
         self._stages_ns[_BACKWARD] += perf_counter_ns() - forward_ns
         return loss.detach()
 
-    def _forward(self, inputs: NDArray[Any], targets: NDArray[Any] | None) -> tuple[Tensor, Tensor]:
-        """Stored inputs [batch, *shape] and targets -> what the task takes, on the device. Where
-        the data have no targets they are the inputs, as the model takes them."""
+    def _recorded(self, batch: Tensor, targets: Tensor | None) -> Tensor:
+        """Sets the gradients as `_gradient` adds them, and gives the loss."""
+        shared = self._shared
+        shapes = (batch.shape, *(() if targets is None else (targets.shape,)))
+        if shapes not in shared.recorded:
+            shared.recorded[shapes] = devices.RecordedGradient(
+                shared.vector.module, self._loss, self._precision.backward, batch, targets
+            )
+        return shared.recorded[shapes](batch, targets)
+
+    def _loss(self, batch: Tensor, targets: Tensor | None) -> Tensor:
+        return self._shared.task.loss(*self._forward(batch, targets))
+
+    def _taken(self, inputs: NDArray[Any], targets: NDArray[Any] | None) -> tuple[Tensor, Tensor | None]:
+        """Stored inputs [batch, *shape] and targets on the device; no targets where the task takes
+        inputs for them."""
         shared = self._shared
         batch = as_taken(inputs, self._normalise).to(shared.device)
+        if targets is None or shared.task.of_inputs:
+            return batch, None
+        return batch, torch.from_numpy(targets).to(shared.device)
+
+    def _forward(self, batch: Tensor, wanted: Tensor | None) -> tuple[Tensor, Tensor]:
+        """A batch [batch, *shape] and targets -> what the task takes. Where there are no targets
+        they are the inputs, as the model takes them."""
+        shared = self._shared
         name, module = self._recipe.model.name, shared.vector.module
-        if targets is not None and not shared.task.of_inputs:
-            wanted = torch.from_numpy(targets).to(shared.device)
-        else:
+        if wanted is None:
             wanted = module.standardise(batch) if isinstance(module, Standardised) else batch
         with self._precision.forward():
             outputs = _tensor_in(call_custom(name, module, batch) if is_custom_function(name) else module(batch))
@@ -350,7 +376,7 @@ class TorchWorkload(Workload):
         found: dict[str, NDArray[np.float64]] = {}
         with torch.inference_mode(), devices.explain_errors(f"board {self._node}", shared.device):
             for batch in in_order(self._data.name, test, self._about, count, self._evaluated_at_a_time()):
-                for name, value in shared.task.sums(*self._forward(*batch)).items():
+                for name, value in shared.task.sums(*self._forward(*self._taken(*batch))).items():
                     found[name] = found.get(name, 0.0) + value.cpu().double().numpy()
         loss, scores = shared.task.scores(found)
         return Metrics(loss, count, scores)

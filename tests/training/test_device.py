@@ -59,6 +59,68 @@ def test_int8_on_a_gpu_is_refused() -> None:
         check_device(TrainingSection(device="cuda", precision="int8"))
 
 
+@pytest.mark.parametrize("settings", [{"precision": "int8"}, {"precision": "fp16"}, {"memory": "low"}])
+def test_what_cannot_be_recorded_is_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="training.cuda_graph records whole steps, which training"):
+        check_device(TrainingSection(cuda_graph=True, **settings))
+
+
+def test_a_recorded_step_is_the_gpus_alone() -> None:
+    plain, asked = board(), board(cuda_graph=True)
+    x = plain.initial(1)
+    np.testing.assert_array_equal(asked.local_update(x, 0).delta, plain.local_update(x, 0).delta)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize(
+    "model", [{"name": "resnet8", "norm": "batchnorm"}, {"name": "resnet8", "norm": "evonorm-s0"}, CNN]
+)
+def test_a_recorded_step_is_the_plain_one(model: dict[str, Any], precision: str) -> None:
+    """Two boards share a module, as in a study; the second has its own statistics and numbers."""
+    of = {"device": "cuda", "precision": precision, "lr": 0.05, "clip": 1.0, "local_steps": 3}
+    plain, recorded = (
+        training.build_workloads(recipe(model=model, training={**of, "cuda_graph": graph})) for graph in (False, True)
+    )
+    x = plain[0].initial(1)
+    for t in range(3):
+        for node in (0, 1):
+            expected, found = plain[node].local_update(x, t), recorded[node].local_update(x, t)
+            np.testing.assert_allclose(found.delta, expected.delta, atol=2e-3 if precision == "bf16" else 1e-4)
+            assert found.loss == pytest.approx(expected.loss, rel=1e-2 if precision == "bf16" else 1e-4)
+        x = x + expected.delta
+    before, after = (made[1].evaluate(x) for made in (plain, recorded))
+    assert after.loss == pytest.approx(before.loss, rel=1e-3)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+def test_recording_leaves_statistics_and_random_numbers_as_they_were() -> None:
+    torch.cuda.manual_seed(3)
+    expected = torch.rand(4, device="cuda")
+    net = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Dropout(0.5)).cuda()
+    inputs = torch.randn(6, 5, device="cuda")
+    torch.cuda.manual_seed(3)
+    gradient = devices.RecordedGradient(net, lambda x, _: net(x).square().mean(), torch.autograd.backward, inputs, None)
+    assert torch.equal(torch.rand(4, device="cuda"), expected)
+    assert int(net[1].num_batches_tracked) == 0 and not net[1].running_mean.any()
+    gradient(inputs, None)
+    assert int(net[1].num_batches_tracked) == 1 and net[1].running_mean.any()
+    drawn = {float(gradient(inputs, None)) for _ in range(4)}
+    assert len(drawn) > 1  # dropout draws anew each time
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+def test_a_model_that_waits_for_the_gpu_cannot_be_recorded() -> None:
+    net = nn.Linear(5, 1).cuda()
+
+    def loss_of(inputs: torch.Tensor, _: Any) -> torch.Tensor:
+        made = net(inputs).sum()
+        return made * made.item()
+
+    with pytest.raises(ConfigError, match=r"cannot be recorded .*set training.cuda_graph = false"):
+        devices.RecordedGradient(net, loss_of, torch.autograd.backward, torch.ones(2, 5, device="cuda"), None)
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_every_precision_learns_and_resumes_bit_for_bit(precision: str, device: str) -> None:
