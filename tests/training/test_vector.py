@@ -225,9 +225,10 @@ def test_a_vector_of_another_size_or_type_is_refused() -> None:
 
 
 def test_on_the_meta_device_there_is_a_layout_and_no_memory() -> None:
+    here = ModelVector(module()).layout.hash
     with torch.device("meta"):
         there = shared_tensors(module())
-        assert ModelVector(module()).layout.hash == ModelVector(module().to_empty(device="cpu")).layout.hash
+        assert ModelVector(module()).layout.hash == here
     assert all(t.is_meta for _, t, _ in there)
 
 
