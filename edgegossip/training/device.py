@@ -173,6 +173,8 @@ class RecordedGradient:
             try:
                 with torch.cuda.graph(self._graph):
                     self._loss = gradient()
+            except torch.OutOfMemoryError:
+                raise
             except RuntimeError as error:
                 first = str(error).strip().partition("\n")[0]
                 raise ConfigError(
