@@ -318,7 +318,7 @@ ROWS = (
         "CHOCO is the better where something is left out; here 90 %",
         study("study-fashion", "choco 90 %, skew=0.0", "deep-squeeze 90 %, skew=0.0", 0.0),
         FASHION,
-        why="Each with the averaging rate that the package has for it; the paper does not say which it took",
+        why="Both with what was the package's averaging rate then; today's are lower ([study-fashion.md](results/study-fashion.md))",
     ),
     Row(
         "Table 2, fp32: CHOCO against Deep-Squeeze",
