@@ -388,7 +388,7 @@ ROWS = (
             0.0,
         ),
         _SENTLEN,
-        why="CHOCO has the higher averaging rate, which Deep-Squeeze would not bear; the paper does not say which it took",
+        why="CHOCO has the higher averaging rate; the paper does not say which it took",
     ),
     Row(
         "Table 5, Sentlen, fp32: skew 0.9 against 0",
