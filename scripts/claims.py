@@ -234,9 +234,7 @@ def by_seed(kept: Kept, name: str, case: str, key: str = "accuracy", scale: floa
     return {row["seed"]: scale * row[key] for row in of if row["accuracy"] is not None}
 
 
-def compared(
-    a: Sample, b: Sample, least: float = -math.inf, most: float = math.inf, alone: float = ONE_RUN
-) -> Finding:
+def compared(a: Sample, b: Sample, least: float = -math.inf, most: float = math.inf, alone: float = ONE_RUN) -> Finding:
     """Return the finding that accuracy `a` lies `least` to `most` points above `b`; `alone` is what
     the difference may be off where either has one run only."""
     found = difference(a, b, alone)

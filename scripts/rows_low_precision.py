@@ -62,15 +62,13 @@ _SENTLEN = Run(
     "6 layers of 768 pretrained, 100,000, 5 epochs",
 )
 _PREDICT = _STEP._replace(command="edgegossip bench int8 --inference --batch 32", parts=("inference",))
-_OWN_NORM = (
-    "EvoNorm in fp32 has kernels of its own here; made of torch's operators, as elsewhere, a step takes about twice as long"
-)
+_OWN_NORM = "EvoNorm in fp32 has kernels of its own here; made of torch's operators, as elsewhere, a step takes about twice as long"
 _VNNI = "AVX2 has at most twice float32's rate for bytes; AVX-512 VNNI has more ([int8.md](results/int8.md))"
 
 
 def _pair(name: str, skew: float, left_out: int, algorithm: str | None = None, **claim: float) -> Find:
-    """int8 less fp32 of real processes, one seed. Without an algorithm: of both, whose fp32 runs are
-    one."""
+    """int8 less fp32 of real processes, one seed. Without an algorithm: of both, whose fp32 runs
+    are one."""
 
     def find(kept: Kept) -> Finding:
         wanted = {"skew": skew, "left_out": left_out} | ({"algorithm": algorithm} if algorithm else {})
@@ -318,7 +316,7 @@ ROWS = (
         "CHOCO is the better where something is left out; here 90 %",
         study("study-fashion", "choco 90 %, skew=0.0", "deep-squeeze 90 %, skew=0.0", 0.0),
         FASHION,
-        why="Both with what was the package's averaging rate then; today's are lower ([study-fashion.md](results/study-fashion.md))",
+        why="Both with the package's averaging rate of then; today's are lower ([study-fashion.md](results/study-fashion.md))",
     ),
     Row(
         "Table 2, fp32: CHOCO against Deep-Squeeze",
@@ -348,7 +346,9 @@ ROWS = (
     Row(
         "Table 3, 99 %, skew 0.9, fp32",
         "momentum QGM gains 0.93; read as a gain",
-        study("study-fashion", "choco 99 %, quasi-global, skew=0.9", "choco 99 %, eta=0.05, skew=0.9", 0.0, alone=CHANCE),
+        study(
+            "study-fashion", "choco 99 %, quasi-global, skew=0.9", "choco 99 %, eta=0.05, skew=0.9", 0.0, alone=CHANCE
+        ),
         FASHION,
         why="Two of the three runs without QGM diverged",
     ),
