@@ -62,7 +62,9 @@ _SENTLEN = Run(
     "6 layers of 768 pretrained, 100,000, 5 epochs",
 )
 _PREDICT = _STEP._replace(command="edgegossip bench int8 --inference --batch 32", parts=("inference",))
-_OWN_NORM = "EvoNorm in fp32 has kernels of its own here; made of torch's operators, as elsewhere, a step takes about twice as long"
+_OWN_NORM = (
+    "EvoNorm in fp32 has kernels of its own here; of torch's operators, as elsewhere, a step takes about twice as long"
+)
 _VNNI = "AVX2 has at most twice float32's rate for bytes; AVX-512 VNNI has more ([int8.md](results/int8.md))"
 
 
