@@ -663,10 +663,7 @@ def _parse(text: str, source: str) -> dict[str, Any]:
 
 def _apply(document: dict[str, Any], setting: str) -> None:
     """Put one `a.b=value` (or `a.b.c=value` inside a table of parameters) into the document."""
-    key, equals, text = setting.partition("=")
-    if not equals:
-        raise ConfigError(f"--set {setting}: write it as section.key=value, such as --set training.lr=0.05")
-    _put(document, key.strip(), parse_value(text.strip()), f"--set {setting}")
+    _put(document, *parse_setting(setting), f"--set {setting}")
 
 
 def _put(document: dict[str, Any], key: str, value: Any, what: str) -> None:
@@ -680,6 +677,14 @@ def _put(document: dict[str, Any], key: str, value: Any, what: str) -> None:
         if not isinstance(table, dict):
             raise ConfigError(f"{what}: {'.'.join(path[:depth])} is a value, not a section")
     table[path[-1]] = value
+
+
+def parse_setting(setting: str) -> tuple[str, Any]:
+    """Read `section.key=value` as (key, value). Raises ConfigError."""
+    key, equals, text = setting.partition("=")
+    if not equals:
+        raise ConfigError(f"--set {setting}: write it as section.key=value, such as --set training.lr=0.05")
+    return key.strip(), parse_value(text.strip())
 
 
 def parse_value(text: str) -> Any:

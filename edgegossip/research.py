@@ -142,7 +142,8 @@ def study(
     from edgegossip.lab.study.campaign import StudyOptions, run
     from edgegossip.report.live import line_output
 
-    base = recipes.with_settings(recipes.load(str(recipe)), recipes.keys_of(settings, keys))
+    asked = recipes.keys_of(settings, keys)
+    base = recipes.with_settings(recipes.load(str(recipe)), asked)
     points = recipes.keys_of(sweep, {})
     for key, values in points.items():
         if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Sequence) or not values:
@@ -157,7 +158,7 @@ def study(
     options = StudyOptions(
         base,
         list(points.items()),
-        _listed(cases),
+        _listed(cases).below(asked),
         tuple(dict.fromkeys(seeds)),
         None if out is None else Path(out),
         jobs,

@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
 ONE_RUN = 5.0  # points of accuracy that a difference of two single runs may be off: see `apart`
+CHANCE = math.inf  # the same where seeds are known to lie further apart: one says nothing
 
 Verdict: TypeAlias = Literal["agrees", "does not agree", "cannot be told"]
 
@@ -129,12 +130,19 @@ class Kept:
             raise KeyError(f"{name}.json has no row with {wanted}")
         return found
 
-    def commits(self, name: str) -> str:
-        """Return the commits that the results are of, as they were recorded."""
+    def commits(self, name: str, parts: Sequence[str] = ()) -> str:
+        """Return the commits that the results are of, as they were recorded; of these parts of a
+        document of several."""
         document = self(name)
-        parts = document if isinstance(document, list) else [document]
-        found = [one for part in parts for one in part.get("sources") or [part.get("source")]]
-        return ", ".join(dict.fromkeys((one or {}).get("commit") or "not recorded" for one in found))
+        every = document if isinstance(document, list) else [document]
+        found = [one or {} for part in every for one in part.get("sources") or [part.get("source")]]
+        wanted = [one for one in found if not parts or one["part"] in parts]
+        return ", ".join(dict.fromkeys(_commit(one) for one in wanted))
+
+
+def _commit(source: Mapping[str, Any]) -> str:
+    commit = source.get("commit") or "not recorded"
+    return f"{commit} with changes" if source.get("dirty") else commit
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +167,7 @@ class Run(NamedTuple):
     data: str  # the JSON in docs/results, without .json
     command: str
     size: str = ""  # beside the paper's
+    parts: tuple[str, ...] = ()  # of the JSON, where it has several; none: all
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +199,7 @@ class Row:
         if self.find is not None and self.run is not None:
             ours, size = str(self.find(kept)), self.run.size
             data = f"[{self.run.data}](results/{self.run.data}.json)"
-            source = f"`{self.run.command}`; {data}, commit {kept.commits(self.run.data)}"
+            source = f"`{self.run.command}`; {data}, commit {kept.commits(self.run.data, self.run.parts)}"
         state = self.state(kept)
         marked = f"**{state}**" if state == "does not agree" else state
         return self.figure, self.paper, ours, ". ".join(filter(None, (marked, self.why))), size, source
@@ -225,12 +234,15 @@ def by_seed(kept: Kept, name: str, case: str, key: str = "accuracy", scale: floa
     return {row["seed"]: scale * row[key] for row in of if row["accuracy"] is not None}
 
 
-def compared(a: Sample, b: Sample, least: float = -math.inf, most: float = math.inf) -> Finding:
-    """Return the finding that accuracy `a` lies `least` to `most` points above `b`."""
-    found = difference(a, b, ONE_RUN)
+def compared(a: Sample, b: Sample, least: float = -math.inf, most: float = math.inf, alone: float = ONE_RUN) -> Finding:
+    """Return the finding that accuracy `a` lies `least` to `most` points above `b`; `alone` is what
+    the difference may be off where either has one run only."""
+    found = difference(a, b, alone)
     runs = f"{min(a.count, b.count)} seeds" if min(a.count, b.count) > 1 else "one seed"
-    text = "{:.2f} against {:.2f} %: {:+.2f} ± {:.2f} points, " + runs
-    return Finding(judge(found, least, most), text, (a.mean, b.mean, found.mean, found.reach))
+    reach = " ± {:.2f}" if math.isfinite(found.reach) else ""
+    text = "{:.2f} against {:.2f} %: {:+.2f}" + reach + " points, " + runs
+    figures = (a.mean, b.mean, found.mean, found.reach)
+    return Finding(judge(found, least, most), text, figures if reach else figures[:3])
 
 
 def compared_by_seed(
@@ -248,12 +260,14 @@ def compared_by_seed(
     )
 
 
-def study(name: str, case: str, other: str, least: float = -math.inf, most: float = math.inf) -> Find:
+def study(
+    name: str, case: str, other: str, least: float = -math.inf, most: float = math.inf, alone: float = ONE_RUN
+) -> Find:
     """Compare two cases of a study of docs/results."""
 
     def find(kept: Kept) -> Finding:
         [a], [b] = kept.rows(name, case=case), kept.rows(name, case=other)
-        return compared(percent(a), percent(b), least, most)
+        return compared(percent(a), percent(b), least, most, alone)
 
     return find
 
@@ -273,12 +287,14 @@ def losses(name: str, case: str, other: str) -> Find:
     return find
 
 
-def beside(name: str, case: str, other: str, least: float = -math.inf, most: float = math.inf) -> Find:
+def beside(
+    name: str, case: str, other: str, least: float = -math.inf, most: float = math.inf, alone: float = ONE_RUN
+) -> Find:
     """Compare two cases of a study that `papers.py keep` wrote."""
 
     def find(kept: Kept) -> Finding:
-        a, b = (by_seed(kept, name, of) for of in (case, other))
-        return compared(Sample.of(list(a.values())), Sample.of(list(b.values())), least, most)
+        a, b = (Sample.of(list(by_seed(kept, name, of).values())) for of in (case, other))
+        return compared(a, b, least, most, alone)
 
     return find
 

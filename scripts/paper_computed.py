@@ -11,6 +11,7 @@ whose constants are known (sections 3.4.1 and 3.4.2).
 
 from __future__ import annotations
 
+import argparse
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -154,6 +155,7 @@ def _way(run: Run, rate: float, slope: Slope, seed: int) -> list[NDArray[np.floa
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     for part in (sizes, gaps, partitions, lengths, convergence):
         keep_part(RESULTS, part.__name__, list(part()))
 

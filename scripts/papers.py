@@ -67,8 +67,22 @@ def counts(kept: Kept | None = None) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
+def figures(kept: Kept | None = None) -> tuple[int, int]:
+    """Return how many tables and figures have something to repeat, and in how many of them a row
+    was done."""
+    known = kept or Kept()
+    found: dict[tuple[str, str], bool] = {}
+    for paper in ROWS:
+        for row in ROWS[paper]:
+            if (name := re.match(r"(Table|Figure) \w+", row.figure)) and (state := row.state(known)) in STATES:
+                found[paper, name[0]] = found.get((paper, name[0]), False) or state != "not done"
+    return len(found), sum(found.values())
+
+
 TABLES: Mapping[str, Callable[[], str]] = {
     "counts": counts,
+    "figures": lambda: str(figures()[0]),
+    "touched": lambda: str(figures()[1]),
     "one_run": lambda: f"{ONE_RUN:g} points",
     "apart": lambda: f"{apart(Kept(), 'study-co3'):.1f}",
 } | {paper.replace("-", "_"): (lambda paper=paper: table(paper)) for paper in ROWS}
@@ -119,7 +133,7 @@ def faults(kept: Kept | None = None) -> Iterable[str]:
         for row in ROWS[paper]:
             where = f"{paper}, {row.figure}"
             if row.find is not None:
-                if row.run is None or not all(row.run):
+                if row.run is None or not (row.run.data and row.run.command and row.run.size):
                     yield f"{where}: data, command and size are to be named"
                 if found := typed(row.find(known).template):
                     yield f"{where}: typed into what is ours: {', '.join(found)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 
-from claims import TOO_LONG, Find, Finding, Kept, Row, Run, beside, losses
+from claims import CHANCE, ONE_RUN, TOO_LONG, Find, Finding, Kept, Row, Run, beside, losses
 
 _ELASTICL = Run(
     "papers/elasticl",
@@ -14,11 +14,11 @@ _ELASTICL = Run(
 _OURS, _FIXED, _SORTED = "elasticl, s0=4", "fixed bits, bucket=0, bits={}", ", partition=sorted"
 
 
-def _with_bits(case: str, other: str, least: float) -> Find:
+def _with_bits(case: str, other: str, least: float, alone: float = ONE_RUN) -> Find:
     """Accuracy and bits a value beside each other."""
 
     def find(kept: Kept) -> Finding:
-        found = beside(_ELASTICL.data, case, other, least)(kept)
+        found = beside(_ELASTICL.data, case, other, least, alone=alone)(kept)
         bits = [statistics.fmean(row["bits"] for row in kept.rows(_ELASTICL.data, case=of)) for of in (case, other)]
         return Finding(found.verdict, found.template + "; {:.2f} against {:.2f} bits a value", (*found.figures, *bits))
 
@@ -44,8 +44,9 @@ ROWS = (
     Row(
         "Figure 1, caption",
         "the same by test accuracy, which the paper does not print there",
-        _with_bits(_OURS + _SORTED, _FIXED.format(4) + _SORTED, 0.0),
+        _with_bits(_OURS + _SORTED, _FIXED.format(4) + _SORTED, 0.0, CHANCE),
         _ELASTICL,
+        why="One seed of sorted labels tells nothing; 2, 8 and 16 bits were not run on them",
     ),
     Row(
         "Section 3, CNN",

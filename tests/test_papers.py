@@ -97,6 +97,26 @@ def test_a_verdict_of_one_seed_is_counted_as_such() -> None:
     assert int(papers.counts(kept).splitlines()[-1].split("|")[-2]) == len(rows)
 
 
+def test_where_one_seed_tells_nothing_no_interval_is_given() -> None:
+    found = claims.compared(Sample(50.0, 0.0, 1), Sample(40.0, 0.0, 1), least=0.0, alone=claims.CHANCE)
+    assert found.verdict == "cannot be told" and str(found) == "50.00 against 40.00 %: +10.00 points, one seed"
+
+
+def test_a_row_names_the_commits_of_its_parts_and_that_there_were_changes(tmp_path: Path) -> None:
+    sources = [{"part": "a", "commit": "aaa", "dirty": True}, {"part": "b", "commit": "bbb", "dirty": False}]
+    (tmp_path / "two.json").write_text(json.dumps({"sources": sources, "rows": []}))
+    assert Kept(tmp_path).commits("two") == "aaa with changes, bbb"
+    assert Kept(tmp_path).commits("two", ("b",)) == "bbb"
+
+
+def test_tables_and_figures_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = claims.Row
+    rows = (row("Table 1, a", "", why="too long"), row("Table 1, b", "", why="too long"), row("Table 2", "names"))
+    done = next(row for row in papers.ROWS["low-precision"] if row.run and row.figure.startswith("Figure 3"))
+    monkeypatch.setattr(papers, "ROWS", {"one": rows, "another": (done, row("Section 2", "", why="too long"))})
+    assert papers.figures() == (2, 1)
+
+
 @pytest.mark.parametrize(
     ("mean", "reach", "verdict"),
     [(0.0, 0.5, "agrees"), (-0.8, 0.5, "cannot be told"), (-2.0, 0.5, "does not agree"), (2.0, 0.5, "does not agree")],

@@ -78,7 +78,9 @@ def study(options: Study) -> int:
         StudyOptions,
         recipe=recipes.load(options.recipe, options.settings),
         sweeps=[parse_sweep(text) for text in options.sweeps],
-        listed=read_file(options.sweep_file) if options.sweep_file else Plan(),
+        listed=(read_file(options.sweep_file) if options.sweep_file else Plan()).below(
+            dict(recipes.parse_setting(setting) for setting in options.settings)
+        ),
         seeds=parse_seeds(options.seeds) if options.seeds else (),
     )
     document, code = run(asked, warn if options.as_json else click.echo, warn)

@@ -5,7 +5,7 @@ covers what is asked:
 
     seeds = [1, 2, 3]
 
-    [set]                               # for every case
+    [set]                               # for every case; `--set` goes above it
     run.nodes = 8
 
     [[case]]
@@ -96,6 +96,10 @@ class Plan:
     common: Settings = field(default_factory=dict)
     variants: tuple[Variant, ...] = (Variant(),)
     seeds: tuple[int, ...] = ()
+
+    def below(self, settings: Settings) -> Plan:
+        """Return the plan with these in place of what every case had; a case's own stay above."""
+        return replace(self, common={**self.common, **settings})
 
 
 def parse_sweep(text: str) -> tuple[str, list[Any]]:

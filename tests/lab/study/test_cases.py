@@ -117,6 +117,14 @@ def test_a_file_lists_cases(tmp_path):
     assert swept[1].name == "sparse, skew=0.0, ring, rounds=6"
 
 
+def test_what_is_asked_for_goes_above_a_files_common_settings_and_below_a_cases_own(tmp_path):
+    path = tmp_path / "some.toml"
+    path.write_text(FILE)
+    cases = make_cases(Recipe(), read_file(str(path)).below({"run.nodes": 4, "codec.name": "bf16"}))
+    assert {case.recipe.run.nodes for case in cases} == {4}
+    assert {case.recipe.codec.name for case in cases} == {"topk", "minmax8"}
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
