@@ -2,8 +2,8 @@
 app.
 
 `compressed(strategy, codec)` and `compression_mod(codec)` are the drop-in for existing apps;
-`Coordinator` and `NodeClient` are the two ends of `edgegossip run` in server mode. Needs Flower, which
-the extra `server` brings.
+`Coordinator` and `NodeClient` are the two ends of `edgegossip run` in server mode. Needs Flower,
+which the extra `server` brings.
 """
 
 from __future__ import annotations
