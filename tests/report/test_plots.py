@@ -193,3 +193,11 @@ def test_every_panel_shows_where_a_board_was_lost_and_where_one_was_started_agai
     for axes, x in zip(drawn.axes, ([5.0, 2.0], [10_000, 4_000]) * 2, strict=True):
         marks = [line.get_xdata()[0] for line in axes.lines if line.get_linestyle() in ("--", ":")]
         assert marks == x
+
+
+def test_every_panel_shows_where_the_run_was_resumed(figure):
+    records = [_round(node, k, train_loss=1.0, eval_accuracy=0.5) for node in "ab" for k in range(8)]
+    records += [EventRecord(node, 4.5, "resumed", f"{node} goes on: the run is resumed") for node in "ab"]
+    drawn = figure(*records)
+    assert _legend(drawn)[-1] == "the run was resumed"
+    assert [axes.lines[-1].get_xdata()[0] for axes in drawn.axes] == [4.0, 8_000] * 2

@@ -61,7 +61,11 @@ class App {
         ...this.run.changes
           .filter(({ nodes }) => [...nodes].some((node) => this.picked(node)))
           .map(({ at, texts }) => ({ at, kind: "rate", text: texts.slice(0, 3).join("; ") + (texts.length > 3 ? `; and ${texts.length - 3} more` : "") })),
-        ...this.run.marks.filter(({ node }) => this.picked(node)).map((mark) => ({ at: mark.at, kind: mark.event, text: markText(mark) })),
+        ...[...this.run.resumes, ...this.run.marks.filter(({ node }) => this.picked(node))].map((mark) => ({
+          at: mark.at,
+          kind: mark.event,
+          text: markText(mark),
+        })),
       ],
     };
   }
