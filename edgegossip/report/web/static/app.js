@@ -200,6 +200,14 @@ class App {
       });
   }
 
+  // What is out of sight is drawn when there is time, a card at a time, so that it has its height before it comes into sight.
+  drawRest() {
+    const view = this.views.find((v) => v.stale);
+    if (!view) return;
+    this.draw((v) => v === view);
+    setTimeout(() => this.drawRest(), 20);
+  }
+
   zoom(a, b) {
     const last = this.run.length - 1;
     const [from, to] =
