@@ -102,9 +102,7 @@ def onnx_writer() -> ModuleType:
     try:
         from edgegossip.int8 import onnx_file
     except ImportError as error:
-        raise HostError(
-            f"export needs the package {error.name}: pip install 'edgegossip[export]' from a checkout or a release file"
-        ) from None
+        raise HostError(f"export needs the package {error.name}: pip install onnx onnxruntime onnxscript") from None
     return onnx_file
 
 

@@ -114,9 +114,7 @@ def local(
     try:
         import cloudpickle
     except ImportError:
-        raise HostError(
-            "edgegossip.local needs the package cloudpickle: pip install 'edgegossip[notebook]' from a checkout or a release file"
-        ) from None
+        raise HostError("edgegossip.local needs the package cloudpickle: pip install cloudpickle") from None
 
     with tempfile.TemporaryDirectory(prefix="edgegossip-") as folder:
         script = Path(folder) / "train.py"

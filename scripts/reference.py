@@ -99,7 +99,11 @@ def strategies() -> Iterator[str]:
 
 def table(options: Iterable[Option], prefix: str = "") -> str:
     """Return the options as a table; nothing where there are none."""
-    rows = [(f"`{prefix}{o.name}`", _kind(o), _default(o), f"{o.help}{o.limits}".strip()) for o in options]
+    # A bar in code would need an escape on GitHub that other readers of Markdown show.
+    rows = [
+        (f"`{prefix}{o.name.replace('|', ' or ')}`", _kind(o), _default(o), f"{o.help}{o.limits}".strip())
+        for o in options
+    ]
     if not rows:
         return ""
     lines = [("name", "type", "default", ""), ("---",) * 4, *(tuple(map(_cell, row)) for row in rows)]

@@ -11,7 +11,7 @@ import pytest
 @contextmanager
 def drawn_texts() -> Iterator[dict[str, bool]]:
     """Collect each text that is drawn, and whether it is drawn as mathematics."""
-    agg = pytest.importorskip("matplotlib.backends.backend_agg", reason="an extra: pip install 'edgegossip[report]'")
+    agg = pytest.importorskip("matplotlib.backends.backend_agg", reason="an extra: pip install '.[report]'")
     drawn: dict[str, bool] = {}
     draw = agg.RendererAgg.draw_text
 

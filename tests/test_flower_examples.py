@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("flwr", reason="server mode is an extra: pip install 'edgegossip[server]'")
+pytest.importorskip("flwr", reason="server mode is an extra: pip install '.[server]'")
 
 SERVER = '''"""An app."""
 

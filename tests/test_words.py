@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,6 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
-WHERE = "from a checkout or a release file"  # we are on no package index
 # Former word -> what the field calls it. Nobody needs these words here in any other sense.
 NOWHERE = {
     "door": "TLS front end",
@@ -140,27 +140,45 @@ def test_prose_of_pages_has_at_most_100_columns() -> None:
     assert not wide
 
 
-def installs(text: str) -> list[str]:
-    """What a text has pip fetch by our name and does not say from where; lines break anywhere."""
+def by_our_name(text: str) -> list[str]:
+    """What a text has pip fetch by our name, and so from whoever took it; lines break anywhere."""
     plain = re.sub(r"[\s\"`]+", " ", text)
-    found = re.finditer(r"pip install [^|;.]{0,40}?'?edgegossip(\[[\w,]+\])?'?(?=[ ,;:)]|$)", plain)
-    return [match[0] for match in found if WHERE not in plain[match.end() : match.end() + 2 + len(WHERE)]]
+    return [
+        found[0] for found in re.finditer(r"pip install [^|;.]{0,40}?'?edgegossip(\[[\w,]+\])?'?(?=[ ,;:)]|$)", plain)
+    ]
 
 
 def test_nobody_is_sent_to_a_package_index_on_which_we_are_not() -> None:
-    found = [
-        f"{path.relative_to(ROOT)}: {words}: say {WHERE}"
-        for path in files()
-        if (ROOT / "tests") not in path.parents
-        for words in installs(path.read_text(encoding="utf-8"))
-    ]
+    found = [f"{path.relative_to(ROOT)}: {words}" for path in files() for words in by_our_name(path.read_text())]
     assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize("text", ["`pip install edgegossip`", "needs it: pip install\n'edgegossip[report]'", WHERE])
-def test_where_to_install_from_is_asked_for(text: str) -> None:
-    assert len(installs(text)) == (text != WHERE) and not installs(f"{text} {WHERE}")
-    assert not installs("pip install --no-deps edgegossip-*.whl")
+@pytest.mark.parametrize("text", ["`pip install edgegossip`", "needs it: pip install\n'edgegossip[report]'"])
+def test_our_name_is_found(text: str) -> None:
+    assert by_our_name(text) and not by_our_name("pip install --no-deps edgegossip-*.whl")
+
+
+def strings(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def test_what_messages_have_pip_install_is_what_our_extras_bring() -> None:
+    """As pyproject.toml names it, with its version where that is fixed."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    ours = {re.split(r"[<>=;]", need)[0]: need for needs in extras.values() for need in needs}
+    said = {
+        package
+        for path in (ROOT / "edgegossip").rglob("*.py")
+        for text in strings(ast.parse(path.read_text(encoding="utf-8")))
+        for command in re.findall(r"pip install ((?:[a-z][\w.=-]* ?)+)", text)
+        for package in command.split()
+    }
+    assert {"flwr==1.41.0", "matplotlib", "pillow"} <= said
+    for package in said - {"flwr-datasets", "zstandard", "torch==2.9.1", "grpcio-tools==1.72.2"}:
+        name = package.partition("==")[0]
+        assert name in ours and ("==" not in ours[name] or package == ours[name]), package
 
 
 def test_prose_is_told_from_code_and_tables() -> None:

@@ -2,8 +2,8 @@
 app.
 
 `compressed(strategy, codec)` and `compression_mod(codec)` are the drop-in for existing apps;
-`Coordinator` and `NodeClient` are the two ends of `edgegossip run` in server mode. Needs the extra
-`edgegossip[server]`.
+`Coordinator` and `NodeClient` are the two ends of `edgegossip run` in server mode. Needs Flower,
+which the extra `server` brings.
 """
 
 from __future__ import annotations
@@ -41,6 +41,4 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "flwr":
             raise
-        raise HostError(
-            "server mode needs Flower: pip install 'edgegossip[server]' from a checkout or a release file"
-        ) from None
+        raise HostError("server mode needs Flower: pip install flwr==1.41.0") from None

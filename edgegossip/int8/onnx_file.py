@@ -61,9 +61,7 @@ def exported(module: nn.Module, example: Tensor) -> onnx.ModelProto:
     try:
         importlib.import_module("onnxscript")
     except ImportError as error:
-        raise HostError(
-            f"export needs the package {error.name}: pip install 'edgegossip[export]' from a checkout or a release file"
-        ) from None
+        raise HostError(f"export needs the package {error.name}: pip install onnx onnxruntime onnxscript") from None
     with contextlib.redirect_stdout(io.StringIO()):  # which it fills with its progress
         program = torch.onnx.export(
             module.eval(),

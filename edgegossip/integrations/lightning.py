@@ -20,10 +20,7 @@ else:
         try:
             from pytorch_lightning import Callback
         except ImportError as error:
-            raise HostError(
-                "edgegossip.integrations.lightning needs lightning: "
-                "pip install 'edgegossip[lightning]' from a checkout or a release file"
-            ) from error
+            raise HostError("edgegossip.integrations.lightning needs lightning: pip install lightning") from error
 
 
 class GossipCallback(Callback):

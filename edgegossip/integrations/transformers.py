@@ -18,8 +18,7 @@ else:
         from transformers import TrainerCallback
     except ImportError as error:
         raise HostError(
-            "edgegossip.integrations.transformers needs transformers: "
-            "pip install 'edgegossip[transformers]' from a checkout or a release file"
+            "edgegossip.integrations.transformers needs transformers: pip install transformers accelerate"
         ) from error
 
 _NOT_SCORES = ("runtime", "samples_per_second", "steps_per_second", "model_preparation_time", "epoch")

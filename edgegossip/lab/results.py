@@ -73,7 +73,7 @@ class ResultStore:
             except BlockingIOError:
                 os.close(self._lock)
                 raise HostError(
-                    f"another {what} is at work in {folder}; wait for it, or choose another --out"
+                    f"another {what} is at work in {folder}; wait for it, or choose another folder with --output"
                 ) from None
             self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
             size = os.fstat(self._file).st_size

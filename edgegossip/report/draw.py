@@ -122,7 +122,7 @@ def draw_learning(curves: Curves, title: str, path: Path, summary: Mapping[str, 
             if score:
                 _score(axes[1, column], x, curves, score)
             for row in axes[:, column]:
-                _marks(row, x, curves, summary["interruptions"])
+                _marks(row, x, curves, summary)
         axes[-1, 0].set_xlabel("seconds of training")
         axes[-1, 0].set_xlim(left=0)
         _bytes_axis(axes[-1, 1], curves.sent_bytes)
@@ -145,16 +145,18 @@ def _whose(summary: Mapping[str, Any]) -> str:
     return ", by the coordinator" if evaluated_by(summary) == "coordinator" else _of_boards(summary)
 
 
-def _marks(axes: Axes, x: Numbers, curves: Curves, interruptions: Sequence[Mapping[str, Any]]) -> None:
-    """A line down the plot, at the last round that the board had done."""
-    kinds = {"lost": ("a board was lost", "alarm", "--"), "restarted": ("a board was started again", "again", ":")}
-    for kind, (words, color, style) in kinds.items():
-        label: str | None = words
-        for one in interruptions:
-            if (one["event"] == "restarted") == (kind == "restarted"):
-                at = max(0, int(np.searchsorted(curves.steps, one["rounds"] - 1, side="right")) - 1)
-                axes.axvline(x[at], color=LIGHT[color], linewidth=1.2, linestyle=style, label=label)
-                label = None
+def _marks(axes: Axes, x: Numbers, curves: Curves, summary: Mapping[str, Any]) -> None:
+    """A line down the plot, at the last round that the board, or the slowest one, had done."""
+    again = [one for one in summary["interruptions"] if one["event"] == "restarted"]
+    lost = [one for one in summary["interruptions"] if one["event"] != "restarted"]
+    for found, words, color, style in (
+        (lost, "a board was lost", "alarm", "--"),
+        (again, "a board was started again", "again", ":"),
+        (summary.get("resumes") or (), "the run was resumed", "ink", (0, (9, 4))),
+    ):
+        for k, one in enumerate(found):
+            at = max(0, int(np.searchsorted(curves.steps, one["rounds"] - 1, side="right")) - 1)
+            axes.axvline(x[at], color=LIGHT[color], linewidth=1.2, linestyle=style, label=None if k else words)
 
 
 def _loss(axes: Axes, x: Numbers, curves: Curves, boards: str, whose: str) -> None:

@@ -97,6 +97,4 @@ def require_matplotlib() -> None:
     try:
         import matplotlib  # noqa: F401  # asked for here, so that modules that draw may import it
     except ImportError:
-        raise HostError(
-            "plots need matplotlib: pip install 'edgegossip[report]' from a checkout or a release file"
-        ) from None
+        raise HostError("plots need matplotlib: pip install matplotlib") from None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("flwr", reason="server mode is an extra: pip install 'edgegossip[server]'")
+pytest.importorskip("flwr", reason="server mode is an extra: pip install '.[server]'")
 
 from edgegossip.fleet.store import Fleet
 from tests.cli.conftest import Command

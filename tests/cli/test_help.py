@@ -3,17 +3,21 @@ itself."""
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
 from edgegossip import gossip, recipe
-from edgegossip.cli.main import COMMANDS
+from edgegossip.cli.main import COMMANDS, cli
 
+ROOT = Path(__file__).parents[2]
 NAMES = {name: entry for section in COMMANDS.values() for name, entry in section.items()}
 HEAVY = ("torch", "grpc", "flwr", "matplotlib", "rich")
 PROBE = """
@@ -100,6 +104,43 @@ def test_old_flags_work_and_are_not_shown() -> None:
     assert run("topology", "ring", "--nodes", "5").stdout == run("topology", "ring", "--boards", "5").stdout != ""
     missing = run("plan", "quickstart-gossip").stderr
     assert "'--profile'" in missing and "--fleet" not in missing
+
+
+def flags(command: click.Command, above: click.Context | None = None) -> Iterator[str]:
+    """Yield what a command and those below it take and show; old flags are not shown."""
+    context = click.Context(command, parent=above)
+    for parameter in command.get_params(context):
+        if not getattr(parameter, "hidden", False):
+            yield from [*getattr(parameter, "shown", parameter.opts), *parameter.secondary_opts]
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            assert inner
+            yield from flags(inner, context)
+
+
+def sentences(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield what a module may say to people: its strings of more than a word, docstrings left
+    out."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Constant(value=str(text)) if id(node) not in docstrings and " " in text.strip():
+                yield node.lineno, text
+
+
+def test_every_option_that_messages_name_is_there() -> None:
+    """But for arguments of other programs."""
+    known, named = {*flags(cli)}, set()
+    for path in sorted((ROOT / "edgegossip").rglob("*.py")):
+        for line, text in sentences(path):
+            for flag in re.findall(
+                r"(?<!^)(?<!wipefs )(?<!systemctl start )(?<!tensorboard )(?<![\w-])--[a-z][a-z0-9-]*", text
+            ):
+                named.add(flag)
+                assert flag in known, f"{path.relative_to(ROOT)}, line {line}: there is no {flag}: {text}"
+    assert {"--output", "--set", "--resume"} <= named
 
 
 def test_plan_names_the_fleets_that_it_knows() -> None:

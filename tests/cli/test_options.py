@@ -127,7 +127,7 @@ def test_options_have_what_is_taken_of_them(options: str, taken: str, besides: s
 
 
 def test_the_reference_page_is_up_to_date() -> None:
-    pytest.importorskip("flwr", reason="the page has Flower's strategies: pip install 'edgegossip[server]'")
+    pytest.importorskip("flwr", reason="the page has Flower's strategies: pip install '.[server]'")
     made = subprocess.run(
         [sys.executable, "scripts/reference.py"], cwd=ROOT, capture_output=True, text=True, check=True
     )

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("torch", reason="an extra: pip install 'edgegossip[torch]'")
-pytest.importorskip("flwr", reason="server mode is an extra: pip install 'edgegossip[server]'")
+pytest.importorskip("torch", reason="an extra: pip install '.[torch]'")
+pytest.importorskip("flwr", reason="server mode is an extra: pip install '.[server]'")
 
 from edgegossip.fleet.store import Fleet
 from edgegossip.telemetry.run_folder import read_run

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("torch", reason="an extra: pip install 'edgegossip[torch]'")
-pytest.importorskip("flwr", reason="server mode is an extra: pip install 'edgegossip[server]'")
+pytest.importorskip("torch", reason="an extra: pip install '.[torch]'")
+pytest.importorskip("flwr", reason="server mode is an extra: pip install '.[server]'")
 
 from edgegossip import recipe as recipes
 from edgegossip.fleet.store import Fleet

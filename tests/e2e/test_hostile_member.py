@@ -470,7 +470,7 @@ def flower_requests(address: str, identity: Identity) -> Http:
 
 @many
 def test_a_coordinators_boards_end_their_rounds(tmp_path: Path, count: int) -> None:
-    pytest.importorskip("flwr", reason="server mode is an extra: pip install 'edgegossip[server]'")
+    pytest.importorskip("flwr", reason="server mode is an extra: pip install '.[server]'")
     rounds = 3 * count // 5  # of some 0.17 s: all the while the attack goes on
     settings = (
         *MODEL,

@@ -18,8 +18,8 @@ from tests.e2e.server_fleet import server_fleet
 from tests.e2e.test_restart import FITS, free_ports
 from tests.e2e.test_script import SCRIPT
 
-pytest.importorskip("torch", reason="an extra: pip install 'edgegossip[torch]'")
-pytest.importorskip("flwr", reason="server mode is an extra: pip install 'edgegossip[server]'")
+pytest.importorskip("torch", reason="an extra: pip install '.[torch]'")
+pytest.importorskip("flwr", reason="server mode is an extra: pip install '.[server]'")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 LONG = ("training.local_steps=40", "evaluation.every=20")  # so that boards are killed in the middle

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("torch", reason="an extra: pip install 'edgegossip[torch]'")
+pytest.importorskip("torch", reason="an extra: pip install '.[torch]'")
 
 from edgegossip.telemetry.run_folder import RunData, read_run
 from tests.e2e.command import Running, edgegossip
@@ -130,7 +130,7 @@ def test_one_mesh_of_both(
 def test_a_coordinator_of_one_and_boards_of_the_other(
     server: str, secure: bool, old: Path, fleet: Path, tmp_path: Path
 ) -> None:
-    pytest.importorskip("flwr", reason="server mode is an extra: pip install 'edgegossip[server]'")
+    pytest.importorskip("flwr", reason="server mode is an extra: pip install '.[server]'")
     names = [f"{other(server)}-1", f"{other(server)}-2"]
     port = str(free_port())
     sets = (f"run.rounds={ROUNDS}", "run.nodes=2", "codec.name=8-bit-elastiquant")

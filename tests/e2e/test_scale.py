@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch", reason="an extra: pip install 'edgegossip[torch]'")
+pytest.importorskip("torch", reason="an extra: pip install '.[torch]'")
 
 from edgegossip.lab.scale.devices import parse_rate
 from edgegossip.lab.scale.netns.network import (

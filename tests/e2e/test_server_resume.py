@@ -18,8 +18,8 @@ from edgegossip.telemetry.run_folder import read_run
 from edgegossip.types import Metrics
 from tests.e2e.server_fleet import server_fleet
 
-pytest.importorskip("torch", reason="an extra: pip install 'edgegossip[torch]'")
-pytest.importorskip("flwr", reason="server mode is an extra: pip install 'edgegossip[server]'")
+pytest.importorskip("torch", reason="an extra: pip install '.[torch]'")
+pytest.importorskip("flwr", reason="server mode is an extra: pip install '.[server]'")
 
 SETTINGS = [
     "run.nodes=2",

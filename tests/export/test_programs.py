@@ -75,7 +75,7 @@ def test_an_int8_model_has_no_program_of_torchs(tmp_path: Path) -> None:
         exporter(".pt2")(int8.convert(nn.Sequential(nn.Linear(4, 2))), torch.ones(2, 4), tmp_path / "m.pt2")
 
 
-def test_without_onnxscript_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_onnxscript_what_to_type_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxscript", None)
-    with pytest.raises(HostError, match=r"needs the package onnxscript: pip install 'edgegossip\[export\]'"):
+    with pytest.raises(HostError, match=r"needs the package onnxscript: pip install onnx onnxruntime onnxscript"):
         to_onnx(nn.Linear(2, 2), [torch.ones(2, 2)], tmp_path / "m.onnx")

@@ -41,11 +41,11 @@ def test_batches_with_labels_and_no_batches_are_refused(tmp_path: Path):
     assert not list(tmp_path.iterdir())
 
 
-def test_where_onnx_is_not_installed_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_where_onnx_is_not_installed_what_to_type_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delitem(sys.modules, "edgegossip.int8.onnx_file", raising=False)
     monkeypatch.delattr("edgegossip.int8.onnx_file", raising=False)
     monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(HostError, match=r"needs the package onnx: pip install 'edgegossip\[export\]'"):
+    with pytest.raises(HostError, match=r"needs the package onnx: pip install onnx onnxruntime onnxscript"):
         to_onnx(int8.convert(nn.Linear(2, 2)), [torch.ones(1, 2)], tmp_path / "m.onnx")
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("flwr", reason="server mode is an extra: pip install 'edgegossip[server]'")
+pytest.importorskip("flwr", reason="server mode is an extra: pip install '.[server]'")
 
 from edgegossip.flower._private import runtime
 from edgegossip.types import NodeId, Round

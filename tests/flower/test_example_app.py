@@ -66,7 +66,7 @@ def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.parametrize("strategy", ["fedavg", "fedmedian"])
 def test_it_learns_over_an_eighth_of_the_bytes(strategy: str, example: None, in_run: int, tmp_path: Path) -> None:
-    pytest.importorskip("torch", reason="an extra: pip install 'edgegossip[torch]'")
+    pytest.importorskip("torch", reason="an extra: pip install '.[torch]'")
     from digits_app import client_app, server_app
 
     grid = InProcess(client_app.app, 4)

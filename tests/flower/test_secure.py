@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
-pytest.importorskip("flwr", reason="server mode is an extra: pip install 'edgegossip[server]'")
+pytest.importorskip("flwr", reason="server mode is an extra: pip install '.[server]'")
 
 from flwr.app import Message
 

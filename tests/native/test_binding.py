@@ -128,7 +128,7 @@ def test_a_missing_instruction_set_is_refused():
 def test_flushing_denormals_elsewhere_changes_nothing():
     """torch.set_flush_denormal sets its thread's floating-point mode; kernels must not care, and
     must leave it alone."""
-    torch = pytest.importorskip("torch", reason="an extra: pip install 'edgegossip[torch]'")
+    torch = pytest.importorskip("torch", reason="an extra: pip install '.[torch]'")
     x, offsets = np.array([0, 1e-44, 3e-44, 1e-40], np.float32), np.array([0, 4])
 
     def run():

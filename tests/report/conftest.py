@@ -29,7 +29,7 @@ def run_dir(tmp_path):
 @pytest.fixture(scope="session")
 def drawn(tmp_path_factory):
     """The plots of that run by name, drawn once for all tests."""
-    pytest.importorskip("matplotlib", reason="an extra: pip install 'edgegossip[report]'")
+    pytest.importorskip("matplotlib", reason="an extra: pip install '.[report]'")
     from edgegossip.report.plots import write_plots
 
     return {path.name: path for path in write_plots(_make(tmp_path_factory.mktemp("runs")))}

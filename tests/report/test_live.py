@@ -146,7 +146,7 @@ def test_no_rich_is_plain_lines(monkeypatch):
 
 
 def test_on_a_terminal_every_board_has_a_line_and_events_stay(monkeypatch):
-    pytest.importorskip("rich", reason="an extra: pip install 'edgegossip[report]'")
+    pytest.importorskip("rich", reason="an extra: pip install '.[report]'")
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.delenv("NO_COLOR", raising=False)

@@ -56,7 +56,7 @@ def test_the_title_says_what_was_run(run_dir):
 
 
 def test_a_run_of_one_round_without_evaluation_or_bytes_is_drawn(tmp_path):
-    pytest.importorskip("matplotlib", reason="an extra: pip install 'edgegossip[report]'")
+    pytest.importorskip("matplotlib", reason="an extra: pip install '.[report]'")
     folder = RunFolder.create(tmp_path, "x", "", {})
     folder.metrics("a", 0, {"train/loss": 1.0})
     folder.close()
@@ -64,7 +64,7 @@ def test_a_run_of_one_round_without_evaluation_or_bytes_is_drawn(tmp_path):
 
 
 def test_a_run_without_records_is_one_sentence(tmp_path):
-    pytest.importorskip("matplotlib", reason="an extra: pip install 'edgegossip[report]'")
+    pytest.importorskip("matplotlib", reason="an extra: pip install '.[report]'")
     folder = RunFolder.create(tmp_path, "x", "", {})
     folder.close()
     with pytest.raises(DataError, match="no records to draw"):
@@ -72,7 +72,7 @@ def test_a_run_without_records_is_one_sentence(tmp_path):
 
 
 def test_more_classes_than_the_palette_has_colours():
-    pytest.importorskip("matplotlib", reason="an extra: pip install 'edgegossip[report]'")
+    pytest.importorskip("matplotlib", reason="an extra: pip install '.[report]'")
     from edgegossip.report.draw import class_colors
 
     assert [len(set(class_colors(n))) for n in (1, 2, 10, 11, 100)] == [1, 2, 10, 11, 100]
@@ -80,7 +80,7 @@ def test_more_classes_than_the_palette_has_colours():
 
 def test_without_matplotlib_the_sentence_says_what_to_install(run_dir, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(HostError, match=r"pip install 'edgegossip\[report\]'"):
+    with pytest.raises(HostError, match="pip install matplotlib"):
         write_plots(run_dir)
 
 
@@ -94,7 +94,7 @@ def test_importing_the_reports_imports_no_heavy_library():
 
 @pytest.mark.parametrize("scores", [{}, {"eval/mae": 0.5}, {"eval/accuracy": 0.5, "eval/f1": 0.25}])
 def test_a_run_is_drawn_with_the_score_that_it_goes_by_or_none(tmp_path, scores):
-    pytest.importorskip("matplotlib", reason="an extra: pip install 'edgegossip[report]'")
+    pytest.importorskip("matplotlib", reason="an extra: pip install '.[report]'")
     folder = RunFolder.create(tmp_path, "x", "", {})
     for step in range(4):
         folder.metrics("a", step, {"train/loss": 1.0, "eval/loss": 1.0, "net/sent_bytes": 10, **scores})
@@ -106,7 +106,7 @@ def test_a_run_is_drawn_with_the_score_that_it_goes_by_or_none(tmp_path, scores)
 @pytest.fixture
 def figure(tmp_path, monkeypatch):
     """Draws learning.png of records and events, and returns its figure."""
-    pytest.importorskip("matplotlib", reason="an extra: pip install 'edgegossip[report]'")
+    pytest.importorskip("matplotlib", reason="an extra: pip install '.[report]'")
     from matplotlib.figure import Figure
 
     drawn = {}
@@ -144,7 +144,7 @@ def _legend(figure):
     ],
 )
 def test_an_axis_of_accuracies_tells_them_apart(low, high, limits):
-    pytest.importorskip("matplotlib", reason="an extra: pip install 'edgegossip[report]'")
+    pytest.importorskip("matplotlib", reason="an extra: pip install '.[report]'")
     from edgegossip.report.draw import share_limits
 
     assert share_limits(low, high) == pytest.approx(limits)
@@ -152,7 +152,7 @@ def test_an_axis_of_accuracies_tells_them_apart(low, high, limits):
 
 @pytest.mark.parametrize("form", ["svg", "pdf"])
 def test_plots_for_a_paper(run_dir, form):
-    pytest.importorskip("matplotlib", reason="an extra: pip install 'edgegossip[report]'")
+    pytest.importorskip("matplotlib", reason="an extra: pip install '.[report]'")
     named, plain = (write_plots(run_dir, Figures(plot_format=form, plot_titles=t)) for t in (True, False))
     assert [p.name for p in plain] == [f"{name}.{form}" for name in ("learning", "time", "partition")]
     assert named == plain  # written over
@@ -193,3 +193,11 @@ def test_every_panel_shows_where_a_board_was_lost_and_where_one_was_started_agai
     for axes, x in zip(drawn.axes, ([5.0, 2.0], [10_000, 4_000]) * 2, strict=True):
         marks = [line.get_xdata()[0] for line in axes.lines if line.get_linestyle() in ("--", ":")]
         assert marks == x
+
+
+def test_every_panel_shows_where_the_run_was_resumed(figure):
+    records = [_round(node, k, train_loss=1.0, eval_accuracy=0.5) for node in "ab" for k in range(8)]
+    records += [EventRecord(node, 4.5, "resumed", f"{node} goes on: the run is resumed") for node in "ab"]
+    drawn = figure(*records)
+    assert _legend(drawn)[-1] == "the run was resumed"
+    assert [axes.lines[-1].get_xdata()[0] for axes in drawn.axes] == [4.0, 8_000] * 2

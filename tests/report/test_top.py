@@ -135,7 +135,7 @@ def test_without_a_folder_it_is_the_newest_of_all_runs(folder, tmp_path):
 
 
 def test_on_a_terminal_it_draws_in_place_and_ends_with_the_run(folder):
-    pytest.importorskip("rich", reason="needs rich: pip install 'edgegossip[report]'")
+    pytest.importorskip("rich", reason="needs rich: pip install '.[report]'")
     play(folder, 0)
     main, terminal = pty.openpty()
     environ = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "190", "LINES": "30"}

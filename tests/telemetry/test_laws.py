@@ -14,7 +14,7 @@ from edgegossip.telemetry.laws import law_names, verify
 from edgegossip.telemetry.run_folder import read_run
 from tests.e2e.command import run_json
 
-pytest.importorskip("torch", reason="an extra: pip install 'edgegossip[torch]'")
+pytest.importorskip("torch", reason="an extra: pip install '.[torch]'")
 
 SETTINGS = ("--set", "run.nodes=3", "--set", "run.rounds=6", "--no-plots")
 
@@ -55,7 +55,7 @@ Edit = Callable[[Planted], None]
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A run of each mode."""
-    pytest.importorskip("flwr", reason="server mode is an extra: pip install 'edgegossip[server]'")
+    pytest.importorskip("flwr", reason="server mode is an extra: pip install '.[server]'")
     found = {}
     for mode in ("gossip", "server"):
         parent = tmp_path_factory.mktemp(mode)

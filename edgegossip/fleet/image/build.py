@@ -204,9 +204,7 @@ def _check_machine(*programs: str) -> None:
     tools.need(*_NEEDS, *programs)
     missing = [name for name in _MODULES if importlib.util.find_spec(name) is None]
     if missing:
-        raise HostError(
-            f"this needs {', '.join(missing)}: pip install 'edgegossip[image]' from a checkout or a release file"
-        )
+        raise HostError(f"this needs {', '.join(missing)}: pip install {' '.join(missing)}")
     if os.geteuid():
         again = tools.with_sudo("image ... --cache DIR")
         raise HostError(f"building a root file system needs root, for the owners of its files: say it again as {again}")

@@ -28,7 +28,7 @@ _NEXT = (
     ),
     (
         "edgegossip run quickstart-gossip --set run.rounds=3000 --set network.restarts=3",
-        "then, in a second terminal, kill a board: pkill -9 -f -- '--name board-2'",
+        "then, in a second terminal, kill a board: pkill -9 -n -f 'quickstart-gossip.*--name board-2'",
     ),
 )
 

@@ -33,7 +33,7 @@ _ETA_BY_CODEC = (*_WITH_MEMORY, "choco-sgd", "quant-sgp", "motef")
 _PORT_S = 5.0  # that a process which was just killed may still hold a port
 _COARSE = 0.5  # relative error of a codec from which on whole models suffer
 FLEET = "fleet"  # where `edgegossip fleet init` puts one
-FLOWER_HINT = "pip install 'edgegossip[server]' from a checkout or a release file"
+FLOWER_HINT = "pip install flwr==1.41.0"
 TORCH_HINT = "pip install torch (any of 2.9 to 2.13 with CPU support will do)"
 
 

@@ -84,7 +84,7 @@ def run(options: Options, arguments: Sequence[str], out: Print) -> tuple[Row, in
 def require_flower() -> None:
     """Raise HostError unless Flower is installed."""
     if find_spec("flwr") is None:
-        raise HostError("bench server needs Flower: pip install 'edgegossip[server]' from a checkout or a release file")
+        raise HostError("bench server needs Flower: pip install flwr==1.41.0")
 
 
 def measure(options: Options, nodes: int, values: int) -> Row:

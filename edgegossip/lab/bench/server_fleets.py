@@ -171,9 +171,7 @@ def _follow(times: Path, load: Load, fleet: Sequence[psutil.Popen]) -> tuple[lis
 def _stock(program: str, arguments: Sequence[str], folder: Path, environment: Mapping[str, str]) -> psutil.Popen:
     path = Path(sys.executable).with_name(program)
     if not path.exists():
-        raise HostError(
-            f"{program} is not installed beside this Python: pip install 'edgegossip[server]' from a checkout or a release file"
-        )
+        raise HostError(f"{program} is not installed beside this Python: pip install flwr==1.41.0")
     environment = {**environment, "PATH": f"{path.parent}{os.pathsep}{os.environ.get('PATH', '')}"}
     return processes.start([str(path), *arguments], folder / f"{program}.log", environment)
 

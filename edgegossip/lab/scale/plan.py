@@ -276,7 +276,7 @@ def plan(recipe: Recipe, fleet: FleetProfile, count: int | None = None) -> dict[
 
     layout, cost = of_recipe(recipe)
     case = Case.of(recipe, fleet, layout, cost.flops, count)
-    recipe = case.recipe
+    own_boards, recipe = recipe.run.nodes, case.recipe
     check_parts(recipe, default_members(recipe.run.nodes))
     x = in_layout(layout, 1)
     up = _fragment_message(recipe, layout, x)
@@ -296,6 +296,7 @@ def plan(recipe: Recipe, fleet: FleetProfile, count: int | None = None) -> dict[
         "fleet": fleet.name,
         "mode": recipe.run.mode,
         "boards": len(case.boards),
+        "recipe_boards": own_boards,
         "values": layout.size,
         "fragments": recipe.outer.fragments,
         "overlap": recipe.outer.overlap,
@@ -408,6 +409,7 @@ def facts(plan: Mapping[str, Any]) -> list[str]:
     part = f"1/{plan['fragments']} of " if plan["fragments"] > 1 else ""
     return [
         f"{plan['recipe']} on fleet {plan['fleet']}: {plan['boards']} boards, {way}. Modelled: nothing has run.",
+        *_own_boards(plan),
         f"a message   {bytes_text(plan['message_bytes'])}: {part}{plan['values']} values in {plan['codec']}, "
         f"{plan['bits_per_value']:.2f} bits each (encoded here)",
         *_down(plan),
@@ -419,6 +421,12 @@ def facts(plan: Mapping[str, Any]) -> list[str]:
 def advice(plan: Mapping[str, Any]) -> list[str]:
     """Return what limits the run and what to do about it, a line each."""
     return [_limit(plan), *_overlap(plan), *_memory(plan["kinds"]), *_short(plan["step_s"]), _faster(plan)]
+
+
+def _own_boards(plan: Mapping[str, Any]) -> list[str]:
+    """A plan is of the fleet's boards: say so where `run` on this machine would start fewer."""
+    own, boards = plan["recipe_boards"], plan["boards"]
+    return [f"boards      {boards} of the fleet; the recipe alone has {own}: --boards {own}"] if own < boards else []
 
 
 def _down(plan: Mapping[str, Any]) -> list[str]:

@@ -77,9 +77,7 @@ def write_parquet(views: Sequence[RunView], folder: Path) -> list[Path]:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        raise HostError(
-            "Parquet files need pyarrow: pip install 'edgegossip[parquet]' from a checkout or a release file"
-        ) from None
+        raise HostError("Parquet files need pyarrow: pip install pyarrow") from None
     types = {
         "step": pyarrow.int64(),
         **dict.fromkeys(("run", "node", "event", "text", "sender", "receiver"), pyarrow.string()),

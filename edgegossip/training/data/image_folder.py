@@ -34,9 +34,7 @@ def check(section: DataSection) -> None:
     """Raise ConfigError for unknown or contradicting parameters, HostError without Pillow."""
     _size(section)
     if find_spec("PIL") is None:
-        raise HostError(
-            "data.name = image-folder needs Pillow: pip install 'edgegossip[images]' from a checkout or a release file"
-        )
+        raise HostError("data.name = image-folder needs Pillow: pip install pillow")
 
 
 def locate(section: DataSection, folder: str) -> None:

@@ -30,8 +30,8 @@ from edgegossip.training.names import unknown
 from edgegossip.types import ConfigError, DataError, HostError
 
 _NEEDS = {
-    "parquet": ("pyarrow", "pip install 'edgegossip[parquet]' from a checkout or a release file"),
-    "huggingface": ("datasets", "pip install 'edgegossip[huggingface]' from a checkout or a release file"),
+    "parquet": ("pyarrow", "pip install pyarrow"),
+    "huggingface": ("datasets", "pip install datasets"),
 }
 Columns = Mapping[str, list[Any]]  # name -> a value a row
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("flwr", reason="server mode is an extra: pip install 'edgegossip[server]'")
+pytest.importorskip("flwr", reason="server mode is an extra: pip install '.[server]'")
 
 from edgegossip import recipe as recipes
 from edgegossip.fleet.launch.coordinator import CoordinatorOptions, _with_names

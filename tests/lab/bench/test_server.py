@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-pytest.importorskip("flwr", reason="server mode is an extra: pip install 'edgegossip[server]'")
+pytest.importorskip("flwr", reason="server mode is an extra: pip install '.[server]'")
 
 from edgegossip.lab.bench import server
 from edgegossip.lab.bench.server_board import layout_of
@@ -65,7 +65,7 @@ def test_the_layout_has_all_values_in_nearly_equal_tensors():
 
 
 def test_averaging_compares_the_same_updates(monkeypatch):
-    pytest.importorskip("torch", reason="an extra: pip install 'edgegossip[torch]'")
+    pytest.importorskip("torch", reason="an extra: pip install '.[torch]'")
     monkeypatch.setattr(server, "AVERAGED_MODEL", {"data": {"name": "digits"}, "model": {"name": "mlp"}})
     row = server.measure_averaging(3, "co3", 1)
     assert row["updates"] == 3 and row["seconds"] > 0 and row["flower_fp32_seconds"] > 0
@@ -75,6 +75,6 @@ def test_averaging_compares_the_same_updates(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_real_row_beside_stock_flower():
-    pytest.importorskip("torch", reason="an extra: pip install 'edgegossip[torch]'")
+    pytest.importorskip("torch", reason="an extra: pip install '.[torch]'")
     row = server.measure(replace(OPTIONS, stock=True, rounds=4), 2, 25_000)
     assert row["ratio"] > 1 and row["cpu_s"] > 0 and row["stock_client_rss_bytes"] > row["client_rss_bytes"] > 1e8

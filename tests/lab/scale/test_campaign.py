@@ -127,7 +127,7 @@ def test_verdicts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_plots(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="an extra: pip install 'edgegossip[report]'")
+    pytest.importorskip("matplotlib", reason="an extra: pip install '.[report]'")
     _run(monkeypatch, Paper(fails=("co3", 7)), _asked(tmp_path, figures=Figures()))
     made = sorted(path.name for path in tmp_path.glob("*.png"))
     assert made == ["links.png", "loss.png", "round.png", "speedup.png", "time.png"]
@@ -208,7 +208,7 @@ def test_the_table_says_which_boards_were_played(monkeypatch: pytest.MonkeyPatch
 
 def test_a_slower_profile_is_played_slower(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Of profiles of which one is a tenth as fast."""
-    pytest.importorskip("torch", reason="an extra: pip install 'edgegossip[torch]'")
+    pytest.importorskip("torch", reason="an extra: pip install '.[torch]'")
     recipe = recipes.load("quickstart-gossip", ("model.params.hidden=[1024]",))
     text = (Path(devices.__file__).parents[3] / "devices" / "raspberry-pi-4.toml").read_text()
     slow = tmp_path / "slow.toml"
@@ -239,7 +239,7 @@ def test_messages_are_handled_as_the_profile_encodes_and_decodes() -> None:
 
 def test_batches_that_are_timed_are_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their operations are counted for `training.batch_size` examples."""
-    pytest.importorskip("torch", reason="an extra: pip install 'edgegossip[torch]'")
+    pytest.importorskip("torch", reason="an extra: pip install '.[torch]'")
     from edgegossip.lab.scale import calibrate
     from edgegossip.training.data import DataSet
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch", reason="an extra: pip install 'edgegossip[torch]'")
+pytest.importorskip("torch", reason="an extra: pip install '.[torch]'")
 
 from edgegossip.lab.scale.emulated import EmulatedDevice
 from edgegossip.lab.scale.netns.dilation import DilatedClock, DilatedRuntime

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-pytest.importorskip("torch", reason="an extra: pip install 'edgegossip[torch]'")
+pytest.importorskip("torch", reason="an extra: pip install '.[torch]'")
 
 from edgegossip import recipe as recipes
 from edgegossip.lab.scale import cells, emulated

@@ -154,6 +154,13 @@ def test_the_command_prints_a_page_or_one_document():
     assert document["boards"] == 3 and document["fleet"] == "pi5-switch"
 
 
+def test_a_fleet_of_more_boards_than_the_recipe_is_explained(gossip):
+    more, same = plan(gossip, fleet(6)), plan(gossip, fleet(6), gossip.run.nodes)
+    assert (more["boards"], more["recipe_boards"]) == (6, 4)
+    assert "6 of the fleet; the recipe alone has 4: --boards 4" in plan_text(more)
+    assert same["boards"] == 4 and "the recipe alone" not in plan_text(same)
+
+
 def test_no_rival_goes_down_that_a_coordinator_refuses():
     recipe = recipes.load("quickstart-server", ("codec.name=e-elastiquant",))
     document = plan(recipe, fleet())

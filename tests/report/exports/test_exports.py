@@ -75,7 +75,7 @@ def test_times_are_on_one_clock_and_events_in_their_order(tmp_path):
 
 
 def test_parquet_has_the_same_columns_with_types(view, records, tmp_path):
-    parquet = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow: pip install 'edgegossip[parquet]'")
+    parquet = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow: pip install '.[parquet]'")
     paths = {path.name: path for path in write_parquet([view], tmp_path)}
     table = parquet.read_table(paths["metrics.parquet"])
     assert table.num_rows == len(records) and str(table.schema.field("step").type) == "int64"

@@ -33,9 +33,11 @@ NOTHING, MINUS = "\N{EN DASH}", "\N{MINUS SIGN}"
 AXE = Path(os.environ.get("AXE", Path(__file__).parents[3] / "node_modules" / "axe-core" / "axe.min.js"))
 
 
-def made(parent, name, *, codec="fp32", lr=0.1, boards=("a", "b", "c"), rounds=60, gain=1.0, bytes_=1000):
+def made(
+    parent, name, *, codec="fp32", lr=0.1, boards=("a", "b", "c"), rounds=60, gain=1.0, bytes_=1000, resumed_s=None
+):
     """A run whose accuracy rises by `gain` per cent a round. a is killed and started again, and b
-    changes its rate."""
+    changes its rate; all are stopped and go on at `resumed_s`."""
     recipe = f'[run]\nname = "{name}"\nmode = "gossip"\nrounds = {rounds}\n[training]\nlr = {lr}\n'
     recipe += f'[gossip]\nalgorithm = "dpsgd"\n[codec]\nname = "{codec}"\n'
     folder = RunFolder.create(parent, name, recipe, {})
@@ -47,6 +49,8 @@ def made(parent, name, *, codec="fp32", lr=0.1, boards=("a", "b", "c"), rounds=6
             folder.write(MetricsRecord(node, step, step + 1.0, values))
     folder.write(EventRecord("a", 20.5, "restarted", "a is started again: it was killed"))
     folder.write(EventRecord("b", 30.5, "rate", "b sends a 2 bits a value: its link carries 1 Mbit/s"))
+    for node in boards if resumed_s else ():
+        folder.write(EventRecord(node, resumed_s, "resumed", f"{node} goes on: the run is resumed"))
     for node in boards:
         folder.write(EventRecord(node, rounds + 1.0, "finished", f"{node} finished"))
     folder.close()
@@ -66,7 +70,12 @@ def runs(tmp_path_factory):
 @pytest.fixture(scope="module")
 def pages(runs, tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
-    return {"one": write_page(runs[:1], folder / "one.html"), "three": write_page(runs, folder / "three.html")}
+    resumed = made(folder, "resumed", resumed_s=40.5)
+    return {
+        "one": write_page(runs[:1], folder / "one.html"),
+        "three": write_page(runs, folder / "three.html"),
+        "resumed": write_page([resumed], folder / "resumed.html"),
+    }
 
 
 def at(browser, page, address):
@@ -200,6 +209,18 @@ def test_restarts_and_changes_of_rate_are_marked(desktop, pages):
     assert desktop.run("return edgegossip.axis().marks") == []
 
 
+def test_where_a_run_was_resumed_is_marked_whichever_board_is_shown(desktop, pages):
+    at(desktop, pages["resumed"], "board=c")
+    marks = desktop.run("return edgegossip.axis().marks.map(m => [m.kind, edgegossip.run.steps[m.at] + 1, m.text])")
+    assert marks == [["resumed", 40, "the run was resumed after 40 rounds, at 40.5 s wall"]]
+    kinds = "['resumed', 'restarted', 'rate', 'lost']"
+    styles = desktop.run(f"return {kinds}.map(kind => JSON.stringify(markStyle({{kind}})))")
+    assert len(set(styles)) == 4
+    at(desktop, pages["resumed"], "")
+    assert "restarted" in desktop.run("return edgegossip.axis().marks.map(m => m.kind)")
+    assert desktop.run("return edgegossip.run.marks.map(m => m.event)") == ["restarted"]  # no board has a fate by it
+
+
 def rows(browser, card):
     cells = "return [...document.querySelectorAll(`#${arguments[0]} table tr`)].map(r => [...r.cells].map(c => c.textContent))"
     header, *found = browser.run(cells, card)
@@ -322,11 +343,12 @@ def test_nothing_is_wider_than_the_page_and_nothing_moves_when_it_is_drawn(sized
         sized.open("about:blank")
         sized.open(page)
         sized.until("return document.documentElement.dataset.ready")
+        sized.until("return !edgegossip.views.some(v => v.stale)")  # what is out of sight is drawn as well, a bit later
         sized.run(watch)
         height = sized.run("return document.documentElement.scrollHeight")
         for top in range(0, height, 500):
             sized.run(f"scrollTo(0, {top})")
-            sized.until("return !edgegossip.views.some(v => v.visible && v.stale)")
+            sized.run("return new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
         moved = sized.run("return window.moved.reduce((a, e) => a + e.value, 0)")
         assert moved < 0.1, sized.run(
             "return window.moved.map(e => [e.value, e.sources.map(s => s.node?.outerHTML?.slice(0, 80))])"

@@ -158,7 +158,7 @@ function runsMetric(app, name, title) {
       series,
       ...limitsOf(name),
       marks: app.runs.flatMap((run, k) =>
-        run.marks.map((mark) => ({
+        [...run.resumes, ...run.marks].map((mark) => ({
           at: nearest(places, run.x(kind)[mark.at]),
           kind: mark.event,
           text: `${k + 1}. ${markText(mark)}`,

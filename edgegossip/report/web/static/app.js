@@ -61,7 +61,11 @@ class App {
         ...this.run.changes
           .filter(({ nodes }) => [...nodes].some((node) => this.picked(node)))
           .map(({ at, texts }) => ({ at, kind: "rate", text: texts.slice(0, 3).join("; ") + (texts.length > 3 ? `; and ${texts.length - 3} more` : "") })),
-        ...this.run.marks.filter(({ node }) => this.picked(node)).map((mark) => ({ at: mark.at, kind: mark.event, text: markText(mark) })),
+        ...[...this.run.resumes, ...this.run.marks.filter(({ node }) => this.picked(node))].map((mark) => ({
+          at: mark.at,
+          kind: mark.event,
+          text: markText(mark),
+        })),
       ],
     };
   }
@@ -194,6 +198,14 @@ class App {
         v.draw();
         for (const box of v.element.querySelectorAll(".scroll")) box.tabIndex = box.scrollWidth > box.clientWidth ? 0 : -1;
       });
+  }
+
+  // What is out of sight is drawn when there is time, a card at a time, so that it has its height before it comes into sight.
+  drawRest() {
+    const view = this.views.find((v) => v.stale);
+    if (!view) return;
+    this.draw((v) => v === view);
+    setTimeout(() => this.drawRest(), 20);
   }
 
   zoom(a, b) {

@@ -314,10 +314,10 @@ function shareLimits(low, high) {
 const inSight = (data) => (data.marks || []).filter(({ at }) => at >= data.from && at <= data.to);
 
 // Where a board's process ended too early: a dashed line down the plot, and a cross on top of it; where it was started again: a dotted one and
-// a triangle; where a link's rate changed: a tick below.
+// a triangle; where the whole run was resumed: long dashes and a triangle; where a link's rate changed: a tick below.
 const markStyle = ({ kind, color }) => ({
-  color: color || css({ restarted: "--again", rate: "--ink" }[kind] || "--alarm"),
-  dash: { restarted: [1, 3], rate: [] }[kind] || [4, 3],
+  color: color || css({ restarted: "--again", resumed: "--ink", rate: "--ink" }[kind] || "--alarm"),
+  dash: { restarted: [1, 3], resumed: [9, 4], rate: [] }[kind] || [4, 3],
   low: kind === "rate",
 });
 
@@ -325,7 +325,7 @@ const markStyle = ({ kind, color }) => ({
 function markLines(mark, left, top, bottom, arm) {
   const { dash, low } = markStyle(mark),
     out = [[dash, [left, low ? bottom - 3 * arm : top + 2 * arm], [left, bottom]]];
-  if (mark.kind === "restarted")
+  if (["restarted", "resumed"].includes(mark.kind))
     out.push([[], [left - arm, top + 2 * arm], [left, top], [left + arm, top + 2 * arm], [left - arm, top + 2 * arm]]);
   else if (!low)
     for (const way of [-1, 1]) out.push([[], [left - arm, top + arm - way * arm], [left + arm, top + arm + way * arm]]);

@@ -97,7 +97,9 @@ class Run {
       .map((event) => ({ ...event, t_s: this.clock(event.own ? event.node : this.doc.coordinator, event.t_s) }))
       .sort((a, b) => a.t_s - b.t_s);
     // Each time that a board's process ended too early, at the last round that it had done.
-    this.marks = (this.doc.summary.interruptions || []).map((one) => ({ ...one, at: this.placeOf(one.rounds - 1) }));
+    const placed = (one) => ({ ...one, at: this.placeOf(one.rounds - 1) });
+    this.marks = (this.doc.summary.interruptions || []).map(placed);
+    this.resumes = (this.doc.summary.resumes || []).map((one) => placed({ ...one, event: "resumed" }));
     this.changes = this.rateChanges();
   }
 

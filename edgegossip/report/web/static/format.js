@@ -65,9 +65,10 @@ const limitsOf = (name) => ({
   free: name === "sys/temperature_c" || name === "sys/frequency_hz",
 });
 
-// What became of a board in one sentence: an entry of the summary's interruptions.
-const markText = ({ node, event, rounds, t_s, why }) =>
-  `${node} ${event === "restarted" ? "started again" : "lost"} after ${rounds} ${rounds === 1 ? "round" : "rounds"}, at ${secondsText(t_s)} wall${why && `: ${why}`}`;
+// What became of a board, or of the run, in one sentence: an entry of the summary's interruptions, or resumes.
+const markText = ({ node = "the run", event, rounds, t_s, why = "" }) =>
+  `${node} ${{ restarted: "started again", resumed: "was resumed" }[event] || "lost"} after ${rounds} ${rounds === 1 ? "round" : "rounds"}, ` +
+  `at ${secondsText(t_s)} wall${why && `: ${why}`}`;
 
 // The ticks of an axis, with as many digits as tell them apart.
 function tickTexts(values, text) {

@@ -102,6 +102,7 @@ async function main() {
   performance.mark("usable");
   if (made.live) {
     document.documentElement.dataset.ready = "1";
+    app.drawRest();
     await follow(app);
     return;
   }
@@ -112,6 +113,7 @@ async function main() {
   app.dirty();
   await nextFrame();
   document.documentElement.dataset.ready = "1";
+  app.drawRest();
 }
 
 main().catch((error) => {
