@@ -103,6 +103,7 @@ def test_a_board_whose_answer_was_lost_is_asked_again_after_a_while() -> None:
     assert run.boards[2].trained[:6] == list(range(6)) and run.boards[2].trained[-1] == 39
 
 
+@pytest.mark.no_cover
 def test_a_board_that_loses_all_answers_is_given_up_on_after_ever_longer_times() -> None:
     run = Run(rounds=2000, quorum=3, every=2000, deadline_s=0.1)
     run.boards[2].lost = frozenset(range(1, 2000))
