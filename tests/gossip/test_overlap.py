@@ -85,7 +85,7 @@ def crossed() -> Iterator[Any]:
 
 
 @pytest.mark.no_cover
-@pytest.mark.parametrize(("name", "inner", "fragments", "alpha"), crossed())
+@pytest.mark.parametrize(("name", "inner", "fragments", "alpha"), [*crossed()])
 def test_on_a_complete_graph_it_is_streaming_diloco(name: str, inner: str, fragments: int, alpha: float | None) -> None:
     nodes, rounds, start, outer = 4, 20, alike(4), {"lr": 0.7, "momentum": 0.6}
     streaming = {"overlap": False} if alpha is None else {"merge": alpha}
