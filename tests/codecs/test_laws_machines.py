@@ -39,6 +39,7 @@ every_codec = pytest.mark.parametrize("case", CASES, ids=str)
 
 # Other parameters of a codec are slow, a third of a second each; on smaller models the next law
 # takes any line.
+@pytest.mark.no_cover
 @pytest.mark.parametrize("case", [*FIRST, *(pytest.param(case, marks=pytest.mark.slow) for case in MORE)], ids=str)
 def test_instruction_sets_and_threads_do_not_matter(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(3)
