@@ -123,9 +123,10 @@ def test_killed_board_is_named_within_10_s_and_the_others_finish(mode: str, tmp_
     assert result["accuracy"]["min"] > 0.5
 
 
-@pytest.mark.parametrize(
-    "moment", [*(pytest.param(m, marks=pytest.mark.slow) for m in ("listening", "joined")), "started"]
-)
+EARLIER = [pytest.param(moment, marks=pytest.mark.slow) for moment in ("listening", "joined")]
+
+
+@pytest.mark.parametrize("moment", [*EARLIER, "started"])  # then there is most to undo
 def test_board_killed_before_the_first_round_holds_up_nobody(moment: str, tmp_path: Path) -> None:
     settings = ("--set", "run.rounds=30", "--set", "run.nodes=3", "--no-plots", "--json")
     with edgegossip("run", "quickstart-gossip", *settings, runs=tmp_path) as running:

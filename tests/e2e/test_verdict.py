@@ -62,7 +62,7 @@ def test_runs_that_train_have_none(settings: tuple[str, ...], ran: Ran) -> None:
     assert ran(*SHORT, *settings)[:2] == (0, [])
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # what too few rounds say is tests/telemetry/test_verdict.py's
 def test_a_run_of_two_rounds_has_none(ran: Ran) -> None:
     assert ran("run.rounds=2")[:2] == (0, [])
 
