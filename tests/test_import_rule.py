@@ -198,9 +198,17 @@ def imports(path):
     return list(_imports(path))
 
 
+def statements(node):
+    """All statements below, and no expressions, of which there are ten times as many."""
+    for block in ("body", "orelse", "finalbody", "handlers", "cases"):
+        for child in getattr(node, block, ()):
+            yield child
+            yield from statements(child)
+
+
 def _imports(path):
     package = ["edgegossip", *path.parts[:-1]]
-    for node in ast.walk(tree(path)):
+    for node in statements(tree(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

@@ -55,6 +55,7 @@ def test_the_page_runs_from_top_to_bottom(names: dict[str, Any], capsys: pytest.
     assert np.array_equal(names["again"], names["decoded"])
 
 
+@pytest.mark.slow  # the page, above, calls what they call
 @pytest.mark.timeout(500)
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_from_top_to_bottom(path: Path, names: dict[str, Any]) -> None:

@@ -68,7 +68,9 @@ def test_cases_need_not_be_a_product(tmp_path: Path) -> None:
         {"name": "plain"},
         {"codec": {"name": "topk", "params": {"ratio": 0.1}}, "gossip.algorithm": "choco-sgd", "seeds": [3]},
     ]
-    result = edgegossip.study("quickstart-gossip", {"nodes": [2, 3]}, SMALL, cases=cases, out=tmp_path, quiet=True)
+    result = edgegossip.study(
+        "quickstart-gossip", {"nodes": [2, 3]}, {**SMALL, "rounds": 1}, cases=cases, out=tmp_path, quiet=True
+    )
     rows = result.summary["rows"]
     assert [(row["case"], row["seeds"]) for row in rows] == [
         ("plain, nodes=2", [1]),

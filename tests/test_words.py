@@ -87,8 +87,9 @@ def prose(page: str) -> Iterator[tuple[int, str]]:
 
 
 def former(text: str) -> Iterator[str]:
+    small = text.lower()
     for word in NOWHERE:
-        if re.search(
+        if word.lower() in small and re.search(
             rf"(?<![a-zA-Z]){word}(s|ed|ing)?(?![a-zA-Z])", text, 0 if word == "LocalError" else re.IGNORECASE
         ):
             yield word
@@ -97,8 +98,10 @@ def former(text: str) -> Iterator[str]:
 def test_former_words_are_gone() -> None:
     found = []
     for path in files():
-        place = str(path.relative_to(ROOT))
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        place, text = str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")
+        if not any((place, word) not in KEPT for word in former(text)):
+            continue
+        for number, line in enumerate(text.splitlines(), 1):
             found += [
                 f"{place}:{number}: {word}: say {NOWHERE[word]}" for word in former(line) if (place, word) not in KEPT
             ]
@@ -116,8 +119,10 @@ def names(tree: ast.AST) -> Iterator[tuple[int, str]]:
 def test_names_say_what_the_field_says() -> None:
     found = []
     for path in (p for p in files() if p.suffix == ".py"):
-        place = path.relative_to(ROOT)
-        for line, name in names(ast.parse(path.read_text(encoding="utf-8"))):
+        place, text = path.relative_to(ROOT), path.read_text(encoding="utf-8")
+        if AS_NAMES.keys().isdisjoint(word.strip("_") for word in re.findall(r"\w+", text)):
+            continue  # parsing takes a hundred times as long
+        for line, name in names(ast.parse(text)):
             if (word := name.strip("_")) in AS_NAMES and (str(place), word) not in KEPT:
                 found.append(f"{place}:{line}: {name}: say {AS_NAMES[word]}")
     assert not found, "\n".join(found)

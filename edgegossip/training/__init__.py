@@ -231,10 +231,11 @@ def layout_of(recipe: Recipe, board: Board | None = None) -> Layout:
 
 def conversion_notices(recipe: Recipe) -> list[str]:
     """Return what int8 replaces in the recipe's model and what it leaves in fp32, a sentence each;
-    none for a script, or where an example's shape is known on the boards alone."""
+    none for a script, or where an example's shape is known on the boards alone. Imports torch for
+    int8 only."""
     from edgegossip.training.data import is_declared
 
-    if recipe.run.script or not is_declared(recipe.data):
+    if recipe.training.precision != "int8" or recipe.run.script or not is_declared(recipe.data):
         return []
     from edgegossip.training import model
 

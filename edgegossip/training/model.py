@@ -54,8 +54,6 @@ def layout_of(recipe: Recipe, board: Board | None = None) -> Layout:
 def conversion_notices(recipe: Recipe) -> list[str]:
     """Return what int8 replaces in the recipe's model and what it leaves in fp32, a sentence each;
     built as for `layout_of`."""
-    if recipe.training.precision != "int8":
-        return []
     from edgegossip.int8 import ConversionNotice
 
     with warnings.catch_warnings(record=True) as caught:

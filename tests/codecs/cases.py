@@ -89,6 +89,10 @@ CASES: tuple[Case, ...] = (
     *(c for c in QUANTISED if c.name in codecs.names()),
 )
 
+# The first line of each codec, and what other parameters there are.
+FIRST = tuple({case.name: case for case in reversed(CASES)}.values())[::-1]
+MORE = tuple(case for case in CASES if case not in FIRST)
+
 SCALES = (1e-44, 1e-38, 1e-6, 1.0, 300.0, 1e6, 1e30, 3.4e38)
 OFFSETS = (0.0, 0.0, 0.0, 1.0, -1e3, 1e6, 1e37)
 SHAPES = (

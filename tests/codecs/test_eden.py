@@ -55,6 +55,7 @@ def few_values(kind: str, n: int) -> Vec:
     return x.astype(np.float32)
 
 
+@pytest.mark.no_cover
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(
     bits=st.integers(1, 4),
@@ -100,6 +101,7 @@ def test_a_model_takes_its_bits_and_little_else() -> None:
         assert codecs.bits_per_value(body, layout) == pytest.approx(bits + 32 / 4096 + 64 / 36864, abs=1e-12)
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("bits", [1, 2, 3, 4])
 def test_what_it_claims_holds_for_the_smallest_blocks(bits: int) -> None:
     layout = Layout.of([TensorSpec("t", (32,))])

@@ -60,6 +60,7 @@ def test_the_key_decides_the_bytes_where_the_codec_draws_and_only_there(case: Ca
         assert len(bodies) == 1
 
 
+@pytest.mark.no_cover
 @every_unbiased_codec
 def test_the_mean_over_keys_is_the_input(case: Case) -> None:
     """The decoded vector less x, summed with weights in a dozen ways (gain, plain sums by size of

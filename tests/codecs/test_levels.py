@@ -65,6 +65,7 @@ def test_quotients_beyond_float64(rule: LevelRule, loss: float, lr: float, expec
 _positive = st.floats(min_value=5e-324, allow_nan=False, allow_infinity=False)
 
 
+@pytest.mark.no_cover
 @settings(max_examples=500, deadline=None)
 @given(s0=st.integers(1, 32767), eta0=_positive, f0=_positive, loss=st.one_of(_positive, st.just(0.0)), lr=_positive)
 def test_the_level_rule_has_an_answer_for_all_that_it_takes(
@@ -147,6 +148,7 @@ _lists = st.one_of(
 )
 
 
+@pytest.mark.no_cover
 @settings(max_examples=300, deadline=None)
 @given(grid=_lists, d=st.integers(1, 3000), seed=st.integers(0, 2**32 - 1), tail=st.floats(0.2, 5))
 def test_no_vector_is_worse_than_the_worst_case(grid: np.ndarray, d: int, seed: int, tail: float) -> None:
@@ -214,6 +216,7 @@ def test_qsgd_lies_below_its_own_lemma() -> None:
         assert levels.worst_case_variance(levels.uniform_levels(s), d) <= min(d / s**2, math.sqrt(d) / s)
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize(("s", "d"), [(2, 100), (6, 512), (8, 10**4), (126, 512)])
 def test_the_optimal_ratio_beats_every_other(s: int, d: int) -> None:
     best = levels.optimal_ratio(s, d)
@@ -222,6 +225,7 @@ def test_the_optimal_ratio_beats_every_other(s: int, d: int) -> None:
         assert bound <= levels.worst_case_variance(levels.geometric_levels(s, float(p)), d) * (1 + 1e-3)
 
 
+@pytest.mark.no_cover
 def test_the_optimal_ratio_falls_with_d_and_rises_with_s() -> None:
     by_d = [levels.optimal_ratio(6, d) for d in (10**2, 10**4, 10**6)]
     by_s = [levels.optimal_ratio(s, 10**4) for s in (2, 5, 8)]

@@ -103,6 +103,7 @@ def gradient() -> Input:
     return synthetic(2_000_000, seed=1)
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("stage", ["huffman", "auto"])
 @pytest.mark.parametrize("name", ["qsgd", "elastiquant", "e-elastiquant", "qsgd-inf"])
 def test_bodies_are_near_the_entropy_of_the_codes_alone(gradient: Input, name: str, stage: str) -> None:

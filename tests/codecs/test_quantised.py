@@ -263,6 +263,7 @@ def entropy_of(codec_name: str, bits: int, x: np.ndarray) -> float:
     return float(-(share * np.log2(share)).sum() + 8 * scales / x.size)
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("stage", ["huffman", "auto"])
 @pytest.mark.parametrize(("name", "bits"), of_all_widths(*range(2, 13)))
 def test_sizes_are_near_the_entropy(name: str, bits: int, stage: str) -> None:

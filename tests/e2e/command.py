@@ -17,6 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
+
+from edgegossip.cli.main import main
 
 TIMEOUT_S = 180.0
 
@@ -99,6 +102,19 @@ def edgegossip(
             with suppress(psutil.Error):
                 p.send_signal(signal.SIGKILL)
         process.communicate()
+
+
+def in_this_process(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error of a command in this process, which has loaded
+    most of what it needs: for tests of what is said, not of processes."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return int(ended.value.code or 0), *capfd.readouterr()
 
 
 def run_json(*arguments: str, runs: Path) -> dict[str, Any]:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import signal
 import socket
 from pathlib import Path
 
 import pytest
 
-from edgegossip.cli.main import main
-from tests.e2e.command import edgegossip
+from tests.e2e.command import edgegossip, in_this_process
 
 CASES = [
     (["quickstart-gosip"], 2, "did you mean quickstart-gossip"),
@@ -40,19 +38,6 @@ def test_one_sentence_and_nothing_written(
     assert (got, out) == (code, ""), err
     assert words in err.replace("'", "") and err.count("\n") == 1 and err.startswith("edgegossip: ")
     assert not runs.exists()
-
-
-def in_this_process(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    """Exit code, standard output and standard error of a command that starts nothing: it ends
-    before it would."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        with pytest.raises(SystemExit) as ended:
-            main(arguments)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    return int(ended.value.code or 0), *capfd.readouterr()
 
 
 @pytest.mark.parametrize(
@@ -118,10 +103,12 @@ def test_a_board_started_by_hand_with_a_mistake(
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_run_that_fails_shows_what_was_reached_and_why(tmp_path: Path) -> None:
-    settings = ("--set", "training.lr=1000", "--set", "run.rounds=40", "--set", "run.nodes=2", "--no-plots")
-    with edgegossip("run", "quickstart-server", *settings, runs=tmp_path) as running:
-        code, out, err = running.finish()
+def test_a_run_that_fails_shows_what_was_reached_and_why(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    pairs = ("network.tls=off", "training.lr=1000", "run.rounds=40", "run.nodes=2")
+    settings = [word for pair in pairs for word in ("--set", pair)]
+    code, out, err = in_this_process(
+        capfd, "run", "quickstart-server", *settings, "--no-plots", "--runs", str(tmp_path)
+    )
     # Either a board cannot go on, or the coordinator cannot use what boards send before that.
     last = err.splitlines()[-1]
     assert code == 6 and "board-0" in out, err

@@ -123,7 +123,10 @@ def test_killed_board_is_named_within_10_s_and_the_others_finish(mode: str, tmp_
     assert result["accuracy"]["min"] > 0.5
 
 
-@pytest.mark.parametrize("moment", ["listening", pytest.param("joined", marks=pytest.mark.slow), "started"])
+EARLIER = [pytest.param(moment, marks=pytest.mark.slow) for moment in ("listening", "joined")]
+
+
+@pytest.mark.parametrize("moment", [*EARLIER, "started"])  # then there is most to undo
 def test_board_killed_before_the_first_round_holds_up_nobody(moment: str, tmp_path: Path) -> None:
     settings = ("--set", "run.rounds=30", "--set", "run.nodes=3", "--no-plots", "--json")
     with edgegossip("run", "quickstart-gossip", *settings, runs=tmp_path) as running:
@@ -169,7 +172,8 @@ def test_ctrl_c_after_a_loss_names_the_board(mode: str, tmp_path: Path) -> None:
     assert "board-2" in out + err and "SIGKILL" in out + err and "Traceback" not in out + err
 
 
-@pytest.mark.parametrize("mode", MODES)
+# In server mode the coordinator's own processes have to end, too.
+@pytest.mark.parametrize("mode", [pytest.param("gossip", marks=pytest.mark.slow), "server"])
 def test_parent_killed_leaves_no_process(mode: str, tmp_path: Path) -> None:
     with edgegossip("run", f"quickstart-{mode}", *LONG, *TWO[mode], runs=tmp_path) as running:
         running.wait_until(lambda: running.rounds_done(2, boards=2))

@@ -89,6 +89,9 @@ def metrics(data: RunData, node: str, name: str) -> list[float]:
 def test_a_script_trains_on_boards_of_this_machine(
     mode: str, more: tuple[str, ...], script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And what it forks ends with its board: nobody waits for it, and it does not stay."""
+    fork = "import os, time\n        if round == 2 and os.fork() == 0:\n            time.sleep(600)\n        "
+    script.write_text(script.read_text().replace("for _ in range(5):", fork + "for _ in range(5):"))
     monkeypatch.chdir(tmp_path)  # the script saves the model where it is
     sets = [part for key in (f"run.mode={mode}", "run.rounds=20", *more) for part in ("--set", key)]
     runs = tmp_path / "runs"
@@ -149,27 +152,22 @@ def check_that_a_script_holds(saved: Path, model: Any) -> None:
 
 
 def test_boards_join_one_that_founds_the_run(script: Path, tmp_path: Path) -> None:
+    """Who joins says its own script: what a peer sends names no program that this board would
+    run."""
     [port] = free_ports(1)
     where = ("--members", "pi-1,pi-2", "--listen", f"127.0.0.1:{port}", "--set", "run.rounds=8")
     with ExitStack() as stack:
         first = stack.enter_context(board(script, "pi-1", tmp_path / "one", *where))
+        first.wait_until(lambda: any((tmp_path / "one").glob("runs/*/events.jsonl")))
+        nothing = ("--join", f"127.0.0.1:{port}", "--name", "pi-2")
+        with edgegossip("node", *nothing, runs=tmp_path / "runs", cwd=tmp_path) as refused:
+            code, _, err = refused.finish()
+        assert code == 2 and "the run trains with train.py: name this board's own" in err
         second = stack.enter_context(board(script, "pi-2", tmp_path / "two", "--join", f"127.0.0.1:{port}"))
         finished([first, second])
     for name, folder in (("pi-1", "one"), ("pi-2", "two")):
         kept = np.load(next((tmp_path / folder / "runs").glob(f"*/checkpoint/{name}.npz")))
         check_that_a_script_holds(tmp_path / folder / f"{name}.pt", kept)
-
-
-def test_who_joins_says_its_own_script(script: Path, tmp_path: Path) -> None:
-    """What a peer sends names no program that this board would run."""
-    [port] = free_ports(1)
-    where = ("--members", "pi-1,pi-2", "--listen", f"127.0.0.1:{port}", "--set", "run.rounds=8")
-    with board(script, "pi-1", tmp_path / "one", *where) as first:
-        first.wait_until(lambda: any((tmp_path / "one").glob("runs/*/events.jsonl")))
-        where = ("--join", f"127.0.0.1:{port}", "--name", "pi-2")
-        with edgegossip("node", *where, runs=tmp_path / "runs", cwd=tmp_path) as second:
-            code, _, err = second.finish()
-    assert code == 2 and "the run trains with train.py: name this board's own" in err
 
 
 def test_boards_train_through_a_coordinator(script: Path, tmp_path: Path) -> None:
@@ -204,12 +202,3 @@ def test_a_script_that_raises_is_named_and_the_others_go_on(script: Path, tmp_pa
     ), out
     log = next(runs.glob("*/logs/board-1.log")).read_text()
     assert "Traceback" in log and "train.py" in log
-
-
-def test_what_a_script_forks_ends_with_its_board(script: Path, tmp_path: Path) -> None:
-    """Nobody waits for it, and it does not stay."""
-    fork = "import os, time\n        if round == 2 and os.fork() == 0:\n            time.sleep(600)\n        "
-    script.write_text(script.read_text().replace("for _ in range(5):", fork + "for _ in range(5):"))
-    sets = ("--set", "run.rounds=4", "--no-plots")
-    summary = run_json("run", str(script), "--nodes", "2", *sets, runs=tmp_path / "runs")
-    assert summary["failed_nodes"] == [] and summary["rounds"] == 4

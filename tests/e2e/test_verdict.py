@@ -4,24 +4,34 @@ not."""
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.e2e.command import Running, edgegossip
+from tests.e2e.command import Running, edgegossip, in_this_process
 from tests.e2e.test_tls import free_port
 
 RUIN = 8
 SHORT = ("run.rounds=100", "evaluation.every=100")
 
+Ran = Callable[..., tuple[int, list[dict[str, Any]], str]]
 
-def ran(tmp_path: Path, *settings: str, recipe: str = "quickstart-gossip") -> tuple[int, list[dict[str, Any]], str]:
+
+@pytest.fixture
+def ran(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Ran:
+    return partial(run, tmp_path, capfd)
+
+
+def run(
+    runs: Path, capfd: pytest.CaptureFixture[str], *settings: str, recipe: str = "quickstart-gossip"
+) -> tuple[int, list[dict[str, Any]], str]:
     """Exit code, verdict and what was printed."""
-    sets = [word for setting in settings for word in ("--set", setting)]
-    with edgegossip("run", recipe, "--no-plots", *sets, runs=tmp_path) as running:
-        code, out, err = running.finish()
-        folder = running.folder()
+    sets = [word for setting in ("network.tls=off", *settings) for word in ("--set", setting)]
+    code, out, err = in_this_process(capfd, "run", recipe, "--no-plots", *sets, "--runs", str(runs))
+    (folder,) = runs.iterdir()
     assert "Traceback" not in out + err
     verdict = json.loads((folder / "summary.json").read_text())["verdict"]
     for finding in verdict:
@@ -30,60 +40,56 @@ def ran(tmp_path: Path, *settings: str, recipe: str = "quickstart-gossip") -> tu
 
 
 @pytest.mark.parametrize("recipe", ["quickstart-gossip", pytest.param("quickstart-server", marks=pytest.mark.slow)])
-def test_the_quickstarts_as_they_are_have_none(recipe: str, tmp_path: Path) -> None:
-    code, verdict, out = ran(tmp_path, recipe=recipe)
+def test_the_quickstarts_as_they_are_have_none(recipe: str, ran: Ran) -> None:
+    code, verdict, out = ran(recipe=recipe)
     assert (code, verdict) == (0, []) and "RUIN" not in out and "look:" not in out
 
 
+# A whole run each; the rules themselves are tests/telemetry/test_verdict.py's.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [
-        pytest.param(("data.partition=sorted",), marks=pytest.mark.slow),
-        pytest.param(("gossip.algorithm=deep-squeeze", "codec.name=4-bit-elastiquant"), marks=pytest.mark.slow),
+        ("data.partition=sorted",),
+        ("gossip.algorithm=deep-squeeze", "codec.name=4-bit-elastiquant"),
         ("gossip.algorithm=sparse-push", "gossip.topology=directed-ring", "codec.name=signsgd"),
-        pytest.param(("gossip.algorithm=ad-psgd",), marks=pytest.mark.slow),
-        pytest.param(
-            (
-                "model.name=resnet8",
-                "model.norm=batchnorm",
-                "gossip.algorithm=deep-squeeze",
-                "codec.name=4-bit-elastiquant",
-            ),
-            marks=pytest.mark.slow,
-        ),
+        ("gossip.algorithm=ad-psgd",),
+        ("model.name=resnet8", "model.norm=batchnorm", "gossip.algorithm=deep-squeeze", "codec.name=4-bit-elastiquant"),
     ],
     ids=["sorted", "4 bits", "signs", "asynchronous", "batch norm"],
 )
-def test_runs_that_train_have_none(settings: tuple[str, ...], tmp_path: Path) -> None:
-    assert ran(tmp_path, *SHORT, *settings)[:2] == (0, [])
+def test_runs_that_train_have_none(settings: tuple[str, ...], ran: Ran) -> None:
+    assert ran(*SHORT, *settings)[:2] == (0, [])
 
 
-def test_a_run_of_two_rounds_has_none(tmp_path: Path) -> None:
-    assert ran(tmp_path, "run.rounds=2")[:2] == (0, [])
+@pytest.mark.slow  # what too few rounds say is tests/telemetry/test_verdict.py's
+def test_a_run_of_two_rounds_has_none(ran: Ran) -> None:
+    assert ran("run.rounds=2")[:2] == (0, [])
 
 
-def test_an_averaging_rate_that_is_too_large_for_the_codec_is_a_ruin(tmp_path: Path) -> None:
+def test_an_averaging_rate_that_is_too_large_for_the_codec_is_a_ruin(ran: Ran) -> None:
     coarse = ("gossip.algorithm=deep-squeeze", "codec.name=signsgd", "gossip.params.eta=0.9")
-    code, verdict, out = ran(tmp_path, *SHORT, *coarse)
+    code, verdict, out = ran(*SHORT, *coarse)
     assert code == RUIN and [f["kind"] for f in verdict if f["ruin"]] == ["apart"]
     assert "leave gossip.params.eta = 0.9 out" in verdict[0]["cure"] and "RUIN: the boards hold different models" in out
 
 
-def test_a_rate_with_which_boards_merely_stray_is_a_hint(tmp_path: Path) -> None:
+@pytest.mark.slow  # ruin, above, is the same measure beyond another bound
+def test_a_rate_with_which_boards_merely_stray_is_a_hint(ran: Ran) -> None:
     """What was the default of deep-squeeze with this codec once."""
     coarse = ("gossip.algorithm=deep-squeeze", "codec.name=4-bit-elastiquant", "gossip.params.eta=0.83")
-    code, verdict, out = ran(tmp_path, *SHORT, *coarse)
+    code, verdict, out = ran(*SHORT, *coarse)
     assert code == 0 and [(f["kind"], f["ruin"]) for f in verdict] == [("apart", False)] and "look: " in out
 
 
-def test_a_learning_rate_beyond_all_measure_is_a_ruin(tmp_path: Path) -> None:
-    code, verdict, _ = ran(tmp_path, *SHORT, "training.lr=50")
+def test_a_learning_rate_beyond_all_measure_is_a_ruin(ran: Ran) -> None:
+    code, verdict, _ = ran(*SHORT, "training.lr=50")
     assert code == RUIN and verdict[0]["kind"] in ("diverged", "chance") and "training.lr = 50" in verdict[0]["cure"]
 
 
 @pytest.mark.parametrize("recipe", ["quickstart-gossip", pytest.param("quickstart-server", marks=pytest.mark.slow)])
-def test_a_model_that_learnt_nothing_is_a_ruin(recipe: str, tmp_path: Path) -> None:
-    code, verdict, out = ran(tmp_path, *SHORT, "training.lr=1e-7", recipe=recipe)
+def test_a_model_that_learnt_nothing_is_a_ruin(recipe: str, ran: Ran) -> None:
+    code, verdict, out = ran(*SHORT, "training.lr=1e-7", recipe=recipe)
     assert code == RUIN and verdict[0]["kind"] == "chance" and "guessing among 10 classes" in out
 
 

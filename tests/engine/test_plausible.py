@@ -315,6 +315,7 @@ def _played(lie: Callable[[int, float], Frame | None], honest: int, planned: flo
     return levels
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("planned", [0.1, 0.3, None])
 @pytest.mark.parametrize("honest", [2, 10])
 @pytest.mark.parametrize(("loss", "rate"), [(1e-25, 0.1), (0.0, 0.1), (1e20, 0.1), (None, 1e6), (None, 1e-20)])

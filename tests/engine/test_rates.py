@@ -116,6 +116,7 @@ def least_cost(says: Says, *args: Any) -> float:
     return min(cost(min(VALUES, smallest * 2 ** (k / 16)), says, *args) for k in range(129))
 
 
+@pytest.mark.no_cover
 @given(st.booleans(), st.booleans(), st.floats(2e5, 1e6), st.floats(0.1, 2.0))
 def test_ten_times_slower_and_back(repaired: bool, apart: bool, fast: float, compute_s: float) -> None:
     """Within ten rounds it is where it should be."""
@@ -180,6 +181,7 @@ def test_where_all_get_the_same_the_slowest_decides() -> None:
     assert found["fast"] == found["slow"] == pytest.approx(5e4, rel=0.2)
 
 
+@pytest.mark.no_cover
 @given(st.booleans(), st.floats(1e4, 1e6), st.floats(0.1, 3.0))
 def test_without_a_limit_it_finds_what_is_quickest(repaired: bool, speed: float, compute_s: float) -> None:
     """Within 5 % of the best number of bytes that there is."""

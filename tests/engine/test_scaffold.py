@@ -116,6 +116,7 @@ def test_it_is_the_papers_algorithm(count: int, step: float) -> None:
         np.testing.assert_allclose(run.x[:40], x, atol=2e-5)
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("codec", ["fp32", "qsgd", "topk", "deadzone"])
 @pytest.mark.parametrize("down", ["fp32", "fp16", "minmax8"])
 @pytest.mark.parametrize("count", [N, 2])
@@ -138,6 +139,7 @@ def test_it_comes_to_the_optimum_where_fedavg_stays_away() -> None:
     assert plain.combiner.control() is None
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("error", [1.0, 1.5, 2.0])
 def test_updates_that_lose_more_than_they_hold_do_not_run_away(error: float) -> None:
     """Their noise would go into the control variates, and make the next updates longer. What stays

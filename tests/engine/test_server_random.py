@@ -55,6 +55,7 @@ def make(seed: int) -> Run:
     return run
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("first", range(0, 80, 20))
 def test_runs_end_and_say_why(first: int) -> None:
     complete = 0

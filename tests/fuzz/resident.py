@@ -1,5 +1,5 @@
 """How much memory decoding takes of the system, native allocations included:
-`python -m tests.fuzz.resident dense`, `sparse` or `attacks`.
+`python -m tests.fuzz.resident first`, `dense`, `sparse` or `attacks`.
 
 tracemalloc sees what Python and numpy allocate, and nothing of the kernels. Here the system counts:
 every attempt runs in a fork of a process that has only ever worked on small models, so that no
@@ -19,7 +19,7 @@ import random
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cache
@@ -32,7 +32,7 @@ from edgegossip import codecs
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import PeerError, Vec
 from tests.codecs.case import Case
-from tests.codecs.cases import CASES
+from tests.codecs.cases import CASES, FIRST
 from tests.conformance.pipeline import LAYOUT, raw_frame, receive
 from tests.fuzz.frames import LONG
 from tests.fuzz.trial import SPARE_BYTES
@@ -46,6 +46,7 @@ MODEL = Layout.of(
     ]
 )
 SHARES = {"dense": 1.0, "sparse": 0.03}  # of the values that are not zero
+TOGETHER = 16  # attacks in one process
 
 
 @dataclass(frozen=True)
@@ -58,12 +59,12 @@ class Attempt:
     limit: int
 
 
-def decodings(share: float) -> Iterator[Attempt]:
-    """Every line of the conformance list, in all ways to decode, and of a body that was cut."""
+def decodings(cases: Iterable[Case], share: float) -> Iterator[Attempt]:
+    """These lines of the conformance list, in all ways to decode, and of a body that was cut."""
     with tempfile.TemporaryDirectory() as folder:
         values, body = Path(folder) / "values", Path(folder) / "body"
         _forked(lambda: values.write_bytes(_values(MODEL, share)))
-        for case in CASES:
+        for case in cases:
             _forked(lambda case=case: body.write_bytes(_body(case, MODEL, np.fromfile(values, np.float32))))
             for what, (out_bytes, decode) in _WAYS.items():
                 taken = _forked(lambda case=case, decode=decode: _decoding(case, body, decode))
@@ -71,10 +72,15 @@ def decodings(share: float) -> Iterator[Attempt]:
 
 
 def attacks() -> Iterator[Attempt]:
-    """Every frame of the attack folder, as a sum and as new values."""
-    for file in sorted(ATTACKS.glob("*.bin")):
-        taken = _forked(lambda file=file: _attack(file.read_bytes()))
-        yield Attempt(file.stem, "attack", taken, 4 * LAYOUT.size + SPARE_BYTES)
+    """Every frame of the attack folder, as a sum and as new values. What some of them take one
+    after the other, each of them takes at most; where that is too much, each is tried alone."""
+    files, limit = sorted(ATTACKS.glob("*.bin")), 4 * LAYOUT.size + SPARE_BYTES
+    for k in range(0, len(files), TOGETHER):
+        some = files[k : k + TOGETHER]
+        together = _forked(lambda some=some: _attack(some))
+        for file in some:
+            taken = together if together <= limit else _forked(lambda file=file: _attack([file]))
+            yield Attempt(file.stem, "attack", taken, limit)
 
 
 Decode = Callable[[codecs.Codec[Any], bytes, Layout, np.ndarray], object]
@@ -121,17 +127,19 @@ def _decoding(case: Case, file: Path, decode: Decode) -> int:
     return growth(lambda: decode(codec, body, MODEL, out))
 
 
-def _attack(data: bytes) -> int:
+def _attack(files: Sequence[Path]) -> int:
+    frames = [file.read_bytes() for file in files]
     out = np.ones(LAYOUT.size, np.float32)
     receive(raw_frame(), out, 0.25)
     for name in _small():
         _load(name)
 
     def attempt() -> None:
-        with suppress(PeerError):
-            receive(data, out, 0.25)
-        with suppress(PeerError):
-            receive(data)
+        for data in frames:
+            with suppress(PeerError):
+                receive(data, out, 0.25)
+            with suppress(PeerError):
+                receive(data)
 
     return growth(attempt)
 
@@ -203,7 +211,8 @@ def main(what: str) -> None:
         print(json.dumps({"missing": reason}))
         return
     _small()  # here, so that encoding leaves nothing in the forks
-    for attempt in attacks() if what == "attacks" else decodings(SHARES[what]):
+    found = attacks() if what == "attacks" else decodings(FIRST if what == "first" else CASES, SHARES.get(what, 1.0))
+    for attempt in found:
         print(json.dumps(asdict(attempt)), flush=True)
 
 

@@ -52,6 +52,7 @@ def bad_weather(fleet: Any, rng: np.random.Generator, loss: float) -> None:
     assert not any(fleet.timers.values())  # and nobody's is left running
 
 
+@pytest.mark.no_cover
 @settings(max_examples=60, deadline=None)
 @given(
     st.integers(0, 2**32 - 1),

@@ -22,7 +22,7 @@ from edgegossip.types import PeerError
 
 N = 12
 BOUNDS = (-1.0, 0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 2.0**32, 2.0**48 - 1, 2.0**53, 1e308)
-SEEDS, MESSAGES = 8, 200
+SEEDS, MANY_SEEDS, MESSAGES = 3, 24, 200
 ROUNDS = (0, 1, 19, 20, 21, 22, 40, 2**32 - 1)
 CASES = [(name, "complete") for name in gossip.names()] + [
     (name, "one-peer-exponential") for name in ("dpsgd", "sgp", "quant-sgp")
@@ -127,10 +127,22 @@ def begin_anew(fleet: Any, liar: Liar, kept: Any) -> None:
                 fleet.hand(to, message)
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize(("name", "topology"), CASES)
 def test_nothing_but_a_peer_error_leaves_an_algorithm(make_fleet: Any, name: str, topology: str) -> None:
+    hear_lies(make_fleet, name, topology, range(SEEDS))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("name", "topology"), CASES)
+def test_nothing_but_a_peer_error_leaves_an_algorithm_at_length(make_fleet: Any, name: str, topology: str) -> None:
+    hear_lies(make_fleet, name, topology, range(MANY_SEEDS))
+
+
+def hear_lies(make_fleet: Any, name: str, topology: str, seeds: range) -> None:
     refused = taken = 0
-    for seed in range(SEEDS):
+    for seed in seeds:
         fleet, liar = played(make_fleet, name, topology, seed)
         kept = fleet.states[0]
         for k in range(MESSAGES):

@@ -33,6 +33,7 @@ def start_of(seed: int) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=(NODES, N)).astype(np.float32)
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("name", HOLDS_FOR)
 @settings(max_examples=15)
@@ -74,6 +75,7 @@ def test_without_a_bound_one_liar_takes_the_others_with_it() -> None:
         assert (moved >= least).all() and (malicious == 0 or (moved < 10).all())
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("name", HOLDS_FOR)
 def test_honest_boards_still_average(name: str, rule: str) -> None:

@@ -60,6 +60,7 @@ def test_a_restart_in_the_middle_of_a_round(fleet: Any) -> None:
     check(fleet)
 
 
+@pytest.mark.no_cover
 def test_a_lost_disk(fleet: Any) -> None:
     """What the node held is gone; the rest stays consistent, and the models agree again."""
     fleet.restart(1)

@@ -122,6 +122,7 @@ def test_random_regular_draws_again_until_it_is_connected(monkeypatch: pytest.Mo
     assert verdicts == [False, True]
 
 
+@pytest.mark.no_cover
 @given(st.integers(2, 24), st.integers(4, 40), st.integers(0, 2**64 - 1))
 def test_random_pairs_are_matchings_that_join_all_and_the_same_for_the_same_seed(
     n: int, rounds: int, seed: int
@@ -137,6 +138,7 @@ def test_random_pairs_are_matchings_that_join_all_and_the_same_for_the_same_seed
         assert len({topology.edges(r) for r in range(rounds)}) > 1
 
 
+@pytest.mark.no_cover
 @given(st.integers(2, 24), st.integers(1, 23), st.integers(4, 24), st.integers(0, 2**64 - 1))
 def test_epidemic_draws_as_many_out_peers_for_all_and_the_same_for_the_same_seed(
     n: int, peers: int, rounds: int, seed: int
@@ -167,8 +169,10 @@ def test_epidemic_draws_all_others_equally_often_and_each_round_anew() -> None:
     ]
 
 
-def test_epidemic_that_joins_not_all_nodes_says_so() -> None:
-    with pytest.raises(ConfigError, match="4 rounds of 1 peers join all of them in none of 100 draws; raise rounds"):
+def test_epidemic_that_joins_not_all_nodes_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 500 nodes nine a draw are heard by nobody."""
+    monkeypatch.setattr(topologies, "_DRAWS", 3)
+    with pytest.raises(ConfigError, match="4 rounds of 1 peers join all of them in none of 3 draws; raise rounds"):
         topologies.get("epidemic", 500, peers=1, rounds=4)
 
 

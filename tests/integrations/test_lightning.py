@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import numpy as np
 import pytest
 
 from edgegossip.types import UsageError
 from tests.integrations.conftest import Start, play
 
-pytest.importorskip("lightning")
+# It is not imported here: that takes seconds, in every worker that collects tests.
+pytestmark = pytest.mark.skipif(find_spec("lightning") is None, reason="lightning is not installed")
 
 SCRIPT = """
     import sys

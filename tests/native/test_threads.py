@@ -138,7 +138,8 @@ print("done", flush=True)
 SANITIZERS = {"": [], "alone": ["-fsanitize=address,undefined", "-g1"], "never": ["-fsanitize=thread", "-g1"]}
 
 
-@pytest.mark.parametrize("forks", SANITIZERS)
+# A compiler takes some ten seconds for what has sanitizers in it.
+@pytest.mark.parametrize("forks", ["", *(pytest.param(f, marks=pytest.mark.slow) for f in SANITIZERS if f)])
 def test_every_task_runs_once_whoever_calls(tmp_path, forks):
     compiler = shutil.which("clang++") or (None if forks else shutil.which("c++"))
     if compiler is None:

@@ -113,9 +113,15 @@ def sums_of(layout, vec):
 # -- the statistics are those of all examples ------------------------------------------------------
 
 
-@pytest.mark.parametrize("codec", ["fp32", "bf16", "fp16", "4-bit-elastiquant"])
-@pytest.mark.parametrize("algorithm", ["dpsgd", "choco-sgd"])
-@pytest.mark.parametrize("topology", ["complete", "ring"])
+def gossips():
+    """Both algorithms with every codec, on both topologies in turn; the other one is slow."""
+    for a, algorithm in enumerate(("dpsgd", "choco-sgd")):
+        for b, codec in enumerate(("fp32", "bf16", "fp16", "4-bit-elastiquant")):
+            for c, topology in enumerate(("complete", "ring")):
+                yield pytest.param(topology, algorithm, codec, marks=pytest.mark.slow if (a + b + c) % 2 else ())
+
+
+@pytest.mark.parametrize(("topology", "algorithm", "codec"), [*gossips()])
 def test_gossip_brings_every_board_to_the_statistics_of_all_examples(topology, algorithm, codec):
     settings = {"gossip.topology": topology, "gossip.algorithm": algorithm, "codec.name": codec}
     recipe = recipe_with(settings | {"run.rounds": 40 if codec != "4-bit-elastiquant" else 80})

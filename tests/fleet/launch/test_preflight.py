@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from edgegossip import recipe as recipes
@@ -38,6 +41,22 @@ def test_keys_of_the_other_mode_are_named():
     assert notice == "gossip.algorithm and gossip.momentum have no effect with run.mode = server"
     (notice,) = notices(recipes.load("quickstart-gossip", ["server.min_nodes=2"]))
     assert notice == "server.min_nodes has no effect with run.mode = gossip"
+
+
+def test_a_command_looks_at_a_recipe_without_torch() -> None:
+    """Which takes seconds to import, and which only what it starts needs."""
+    look = """
+import sys
+from edgegossip import recipe as recipes
+from edgegossip.fleet.launch.preflight import notices, preflight
+for name in ("quickstart-gossip", "quickstart-server"):
+    recipe = recipes.load(name)
+    preflight(recipe, ("a", "b", "c", "d"))
+    assert notices(recipe) == []
+    print("torch" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, timeout=100)
+    assert done.stdout == "False\nFalse\n", done.stderr
 
 
 def test_the_averaging_rate_is_told_where_the_codec_decides_it():

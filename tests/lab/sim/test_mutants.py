@@ -16,7 +16,11 @@ from tests.lab.sim.mutants.search import replay, search
 RECORDED = json.loads(KILLED.read_text())
 
 
-@pytest.mark.parametrize("name", RECORDED)
+# One in four; the others are slow. A change that blinds a checker lets many survive.
+FOURTH = [pytest.param(name, marks=pytest.mark.slow if k % 4 else ()) for k, name in enumerate(RECORDED)]
+
+
+@pytest.mark.parametrize("name", FOURTH)
 def test_killed(name: str) -> None:
     mutant, seed = MUTANTS[name], RECORDED[name]["seed"]
     again = f"python -m tests.lab.sim.mutants --mutant {name} --record"
@@ -30,8 +34,8 @@ def test_every_mutant_is_killed_or_explained() -> None:
     assert len(RECORDED) >= 25
 
 
-@pytest.mark.parametrize("name", [m.name for m in MUTANTS.values() if m.equivalent])
-def test_the_explained_still_apply(name: str) -> None:
+@pytest.mark.parametrize("name", MUTANTS)
+def test_all_still_apply(name: str) -> None:
     with MUTANTS[name].applied():
         pass
 

@@ -99,12 +99,13 @@ STREAMING = (
 )
 
 
+@pytest.mark.parametrize("seeds", [3, pytest.param(40, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
 @pytest.mark.parametrize("algorithm", STREAMING, ids=str)
-def test_fragments_and_overlap_bear_what_boards_and_links_do(algorithm: Named) -> None:
+def test_fragments_and_overlap_bear_what_boards_and_links_do(algorithm: Named, seeds: int) -> None:
     """Kills, lost disks, old checkpoints, lost messages, liars: what each neighbour holds of the
     others stays the same, nobody stalls, and all end near each other."""
-    result = campaign(range(8), Options(algorithms=(algorithm,), rounds=6))
-    assert result.schedules == 8 and result.violations == 0, result.failures
+    result = campaign(range(seeds), Options(algorithms=(algorithm,), rounds=6))
+    assert result.schedules == seeds and result.violations == 0, result.failures
     schedule = draw(3, Options(algorithms=(algorithm,), nodes=4, faults="crash=2,old-checkpoint,loss=0.1"))
     one, two = run_schedule(schedule), run_schedule(schedule, make_disk=StoredDisk)
     assert (one.digest, one.violations) == (two.digest, ()) and one.seen["crash"]

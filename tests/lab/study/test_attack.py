@@ -77,7 +77,7 @@ ATTACKS = ("attack.kind", ["none", "sign-flip", "scaled", "alie", "label-flip"])
 
 def test_a_study_that_sweeps_attacks_runs_and_plots(base, tmp_path):
     pytest.importorskip("matplotlib", reason="an extra: pip install '.[report]'")
-    base = with_settings(base, {"run.nodes": 5, "gossip.topology": "complete"})
+    base = with_settings(base, {"run.nodes": 5, "gossip.topology": "complete", "run.rounds": 3})
     cases = cases_of(base, ("gossip.malicious_nodes", [0, 1]), ATTACKS)
     cache = DataSetCache()
     results = {case.key: run_case(case, cache) for case in cases}

@@ -101,23 +101,23 @@ def test_two_processes_give_what_one_gives(whole, tmp_path):
 def test_killed_in_the_middle_it_goes_on_with_what_is_missing(tmp_path, jobs):
     """It ends with the very results of a study that was not killed."""
     command = [sys.executable, "-m", "edgegossip", "study", "quickstart-gossip", *SETS, "--set", "run.rounds=25"]
-    command += ["--sweep", "codec.name=fp32,minmax8,bf16", "--seeds", "1,2", "--no-plots", "--jobs", jobs]
+    command += ["--sweep", "codec.name=fp32,minmax8", "--seeds", "1,2", "--no-plots", "--jobs", jobs]
     folder = tmp_path / "killed"
     killed = subprocess.Popen([*command, "--out", folder], stdout=subprocess.DEVNULL, start_new_session=True)
     until = time.monotonic() + 60
-    while len(read_results(folder / FILE)) < 2 and time.monotonic() < until and killed.poll() is None:
+    while len(read_results(folder / FILE)) < 1 and time.monotonic() < until and killed.poll() is None:
         time.sleep(0.01)
     killed.send_signal(signal.SIGKILL)
     killed.wait()
     there = set(read_results(folder / FILE))
-    assert 2 <= len(there) < 6
+    assert 1 <= len(there) < 4
     with (folder / FILE).open("ab") as file:
         file.write(b'{"key": "torn", "state": "do')
     said = []
-    again = asked(folder, settings=(*SMALL, "run.rounds=25"), sweeps=("codec.name=fp32,minmax8,bf16",), jobs=int(jobs))
+    again = asked(folder, settings=(*SMALL, "run.rounds=25"), jobs=int(jobs))
     document, code = run(again, said.append, quiet)
-    assert f"{len(there)} done, {6 - len(there)} to go" in said[0]
-    assert code == 0 and document["runs"] == 6
+    assert f"{len(there)} done, {4 - len(there)} to go" in said[0]
+    assert code == 0 and document["runs"] == 4
     run(dataclasses.replace(again, out=tmp_path / "whole", jobs=1), quiet, quiet)
     assert results_without_time(folder) == results_without_time(tmp_path / "whole")
     until = time.monotonic() + 30

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,11 @@ from tests.mesh.membership.world import World, refutations
 NAMED_S = 10.0  # the promise
 
 
+def seeds(count: int) -> list[Any]:
+    """So many; all but the first are slow, as a fleet of eighteen takes a second or two."""
+    return [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, count))]
+
+
 def all_alive(world: World) -> bool:
     return all(e.status is Status.ALIVE for node in world.nodes.values() for e in node.table)
 
@@ -38,7 +44,7 @@ def check_named(world: World, *dead: int) -> None:
     assert all(when >= killed_s for when, _, _ in world.named_dead)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 @pytest.mark.parametrize("refuses", [False, True], ids=["silent", "refuses"])
 def test_three_of_eighteen_that_die_at_once_are_named_by_all(seed: int, refuses: bool) -> None:
     check_named(World(18, seed, refuses=refuses), 3, 7, 8)
@@ -49,7 +55,7 @@ def test_three_neighbours_that_die_at_once_are_named_by_all() -> None:
 
 
 @pytest.mark.parametrize("members", [2, 3, 4, 8])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_a_dead_member_is_named_in_small_fleets_too(members: int, seed: int) -> None:
     check_named(World(members, seed), 1)
 
@@ -84,7 +90,7 @@ def test_a_fleet_that_is_slow_altogether_is_not_dead() -> None:
     assert not world.named_dead
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", seeds(2))
 @pytest.mark.parametrize(("members", "dead"), [(2, (1,)), (8, (3,)), (18, (3, 7, 8))])
 def test_a_fleet_that_was_slow_once_names_its_dead_in_time(members: int, dead: tuple[int, ...], seed: int) -> None:
     world = World(members, seed, delay_s=(0.4, 1.0))  # all start at once, on a busy machine
@@ -267,7 +273,7 @@ def test_a_member_that_tells_everybody_that_they_are_suspected_delays_no_verdict
     assert not world.false_deaths([5])
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", seeds(2))
 @pytest.mark.parametrize("members", [3, 18])
 def test_changes_of_the_fleet_are_not_taken_for_stalls_of_ones_own(members: int, seed: int) -> None:
     world = World(members, seed)
@@ -295,7 +301,7 @@ def test_with_better_health_members_are_asked_sooner_which_is_no_stall() -> None
     assert not any(isinstance(output, Stalled) for _, _, output in world.outputs)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_who_dies_when_its_neighbours_have_just_left_is_named_in_time(seed: int) -> None:
     world = World(18, seed)
     world.run(120.0)
@@ -304,7 +310,7 @@ def test_who_dies_when_its_neighbours_have_just_left_is_named_in_time(seed: int)
     check_named(world, 5)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_who_dies_when_its_neighbours_have_just_come_back_is_named_in_time(seed: int) -> None:
     world = World(18, seed)
     world.kill(4, 6)
