@@ -1,4 +1,5 @@
-"""Make deploy/locks: every Python package of a board's image with its hashes, for aarch64.
+"""Make deploy/locks: every Python package of a board with its hashes, for aarch64: of the images,
+and of a Jetson, whose system is NVIDIA's.
 
     python scripts/lock_boards.py
 
@@ -17,9 +18,10 @@ from edgegossip.fleet.image.boards import BOARDS
 
 ROOT = Path(__file__).parents[1]
 TORCH = "torch==2.9.1"
+JETPACK = {"ubuntu-24.04-python3.12-aarch64.txt": ("Ubuntu 24.04 (JetPack 7.2)", "3.12")}
 
 
-def lock(debian) -> str:
+def lock(system: str, python: str) -> str:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = [*project["dependencies"], *project["optional-dependencies"]["server"], TORCH]
     pins = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not re.match("(?i)torch=|#", line)]
@@ -36,18 +38,20 @@ def lock(debian) -> str:
             "--quiet",
             "--no-config",
             "--python-version",
-            debian.python,
+            python,
         ]
         command += ["--python-platform", "aarch64-manylinux_2_28", "--generate-hashes", "--only-binary", ":all:"]
         command += ["--no-header", "--no-annotate", "--constraints", constraints, requirements]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     if done.returncode:
         sys.exit(done.stderr)
-    return f"# Python packages of a board with Debian {debian.version}, made by scripts/lock_boards.py.\n{done.stdout}"
+    return f"# Python packages of a board with {system}, made by scripts/lock_boards.py.\n{done.stdout}"
 
 
 if __name__ == "__main__":
-    for debian in dict.fromkeys(d for board in BOARDS.values() for d in board.debians):
-        file = ROOT / "deploy" / "locks" / debian.lock
-        file.write_text(lock(debian))
+    debians = dict.fromkeys(d for board in BOARDS.values() for d in board.debians)
+    systems = {d.lock: (f"Debian {d.version}", d.python) for d in debians}
+    for name, (system, python) in {**systems, **JETPACK}.items():
+        file = ROOT / "deploy" / "locks" / name
+        file.write_text(lock(system, python))
         print(f"{file.relative_to(ROOT)}: {file.read_text().count('==')} packages")

@@ -36,6 +36,16 @@ _PI_BITS = (
 )
 _CAPPED = 0.95  # share of its clock that a processor may use
 _TORCH = ((2, 9), (2, 13))
+# Of the board's name: the number of its GPU's architecture (developer.nvidia.com/cuda/gpus)
+_JETSON_GPUS = (("Thor", 110), ("Orin", 87), ("Xavier", 72), ("Nano", 53))
+_JETPACKS = {32: "4", 34: "5", 35: "5", 36: "6", 38: "7", 39: "7"}  # by Jetson Linux
+_FIRST_CUDA_13 = 38  # Jetson Linux; of earlier ones NVIDIA's torch ends at 2.8
+_JETSON_TORCH = "docs/training.md, Jetson"
+# What a torch that cannot be imported lacks, with the cure.
+_LACKS = (
+    (re.compile(r"libnvpl|libcudss"), "pip install nvpl-blas nvpl-lapack nvidia-cudss-cu13"),
+    (re.compile(r"lib\w+\.so\.1[12]\b"), "it is for JetPack 6 or older, take one for CUDA 13"),
+)
 _OLD_ARM = re.compile(r"Raspberry Pi (3|4|Zero 2|Compute Module [34])|Jetson Nano|Coral|Phanbell", re.IGNORECASE)
 
 
@@ -133,6 +143,54 @@ def power(facts: Facts) -> Iterator[Finding]:
     yield Finding("good", "power", f"the power mode is {facts.power_mode}{change}")
 
 
+def jetson(facts: Facts) -> Iterator[Finding]:
+    """Look whether a Jetson's JetPack and torch let it train on its GPU."""
+    if facts.jetson_linux is None:
+        return
+    linux = int(facts.jetson_linux.partition(".")[0])
+    jetpack = f"JetPack {_JETPACKS[linux]}" if linux in _JETPACKS else "a JetPack that nobody tried here"
+    jetpack += f" (Jetson Linux {facts.jetson_linux})"
+    if facts.torch_build is not None and facts.torch_build.cuda is None and linux < _FIRST_CUDA_13:
+        board = facts.board or ""
+        cure = "JetPack 7.2 has one for the GPU" if "Orin" in board else "no newer JetPack takes this board"
+        text = f"{jetpack} trains on its CPU, as NVIDIA's torch for its GPU ends before 2.9: {cure}"
+        yield Finding("warning", "jetson", text)
+        return
+    yield Finding("good", "jetson", f"the system is {jetpack}")
+    yield from _torch_of_jetson(facts)
+
+
+def _torch_of_jetson(facts: Facts) -> Iterator[Finding]:
+    build, torch = facts.torch_build, f"torch {facts.packages.get('torch')}"
+    own = next((number for word, number in _JETSON_GPUS if word in (facts.board or "")), None)
+    if build is None:
+        return  # `versions` says so
+    if build.trouble is not None:
+        cure = next((cure for sign, cure in _LACKS if sign.search(build.trouble)), f"install another ({_JETSON_TORCH})")
+        yield Finding("bad", "jetson", f"{torch} cannot be imported ({build.trouble}): {cure}")
+    elif build.cuda is None:
+        text = f"{torch} is built without CUDA, so this board trains on its CPU: install one that has "
+        yield Finding("warning", "jetson", f"{text}{f'sm_{own}' if own else 'its GPU'} ({_JETSON_TORCH})")
+    elif not build.architectures:
+        cure = {
+            "missing": "its devices are missing; switch the board off and on, or start the container with the GPU",
+            "closed": "this user may not open it; `sudo usermod -aG video,render $USER`, and log in again",
+        }.get(facts.gpu or "", f"take one for this JetPack's CUDA ({_JETSON_TORCH})")
+        yield Finding("warning", "jetson", f"{torch}, built for CUDA {build.cuda}, sees no GPU: {cure}")
+    elif own and not _has_kernels(build.architectures, own):
+        text = f"{torch} is built for {', '.join(build.architectures)}, and this GPU is sm_{own}, so a run ends at its first "
+        yield Finding("bad", "jetson", f'{text}product: install another ({_JETSON_TORCH}), or training.device = "cpu"')
+    else:
+        yield Finding("good", "jetson", f"{torch} is built for this GPU, with CUDA {build.cuda}")
+
+
+def _has_kernels(architectures: Sequence[str], own: int) -> bool:
+    """Return whether the GPU runs one of these: a Jetson no other binary than its own, and what was
+    left in PTX for it or an older one (CUDA C++ Programming Guide, binary compatibility)."""
+    ptx = [int(name.removeprefix("compute_")) for name in architectures if re.fullmatch(r"compute_\d+", name)]
+    return f"sm_{own}" in architectures or any(number <= own for number in ptx)
+
+
 def wear(facts: Facts) -> Iterator[Finding]:
     """Look at what an eMMC says of its life (eMMC 5.0, JEDEC JESD84-B50, EXT_CSD[267..269])."""
     for device, life in facts.wear:
@@ -215,7 +273,7 @@ def versions(facts: Facts) -> Iterator[Finding]:
 
 
 CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
-    clock, throttling, heat, governor, power, wear, storage, memory, network, versions,
+    clock, throttling, heat, governor, power, jetson, wear, storage, memory, network, versions,
 )  # fmt: skip
 
 

@@ -26,7 +26,8 @@ class Debian:
 
 # It has glibc 2.36; the same wheel is for JetPack 6, which is Ubuntu 22.04.
 BOOKWORM = Debian("bookworm", 12, "3.11", (2, 35))
-TRIXIE = Debian("trixie", 13, "3.13", (2, 41))
+# It has glibc 2.41; the same wheel, by the stable ABI, is for JetPack 7.2, which is Ubuntu 24.04.
+TRIXIE = Debian("trixie", 13, "3.13", (2, 39))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +65,18 @@ _ALL = (
 BOARDS = MappingProxyType({board.name: board for board in _ALL})
 
 
-# Boards with a system of their own that takes the wheel, and the releases, of one of these
-_ALSO = MappingProxyType({"jetson-orin-nano": "raspberry-pi-4"})
+# Boards with a system of their own that takes the wheel of one of these: JetPack 7.2 that of
+# Debian 13, JetPack 6 that of Debian 12
+_ALSO = (Board("jetson-orin-nano", "NVIDIA Jetson Orin", (TRIXIE, BOOKWORM), "nothing"),)
+_CLIENTS = MappingProxyType({**BOARDS, **{board.name: board for board in _ALSO}})
 
 
 def client_board(name: str) -> Board:
     """Return the board whose client a board of this name runs: also boards that start from no image
     of ours. Raises ConfigError."""
-    if name not in {*BOARDS, *_ALSO}:
-        choices = (*BOARDS, *_ALSO)
-        raise ConfigError(f"no client for board {name!r}: one of {', '.join(choices)}{did_you_mean(name, choices)}")
-    return BOARDS[_ALSO.get(name, name)]
+    if name not in _CLIENTS:
+        raise ConfigError(f"no client for board {name!r}: one of {', '.join(_CLIENTS)}{did_you_mean(name, _CLIENTS)}")
+    return _CLIENTS[name]
 
 
 def board(name: str) -> Board:

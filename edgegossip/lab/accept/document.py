@@ -32,6 +32,10 @@ class Optional:
         self.shape = shape
 
 
+class Newer(Optional):
+    """Marks what may be null, and what reports of earlier versions lack."""
+
+
 class Each:
     """Marks a table of values of one shape under any names."""
 
@@ -78,6 +82,9 @@ SECTIONS: Mapping[str, Any] = {
         "clock_synchronised": Optional(bool),
         "power_mode": Optional(str),
         "power_modes": [[(str, int)]],
+        "jetson_linux": Newer(str),
+        "gpu": Newer(("open", "closed", "missing")),
+        "torch_build": Newer({"cuda": Optional(str), "architectures": [str], "trouble": Optional(str)}),
         "throttled": Optional(int),
         "governors": [str],
         **dict.fromkeys(("temperature_c", "allowed_hz", "highest_hz"), Optional(_NUMBER)),
@@ -110,6 +117,7 @@ SECTIONS: Mapping[str, Any] = {
         **dict.fromkeys(("one_thread_flops", "one_thread_int8_ops", "update_spread"), Optional(_NUMBER)),
         "accelerator_flops": Optional(_NUMBER),
         "power_sensors": [str],
+        "power_mode": Newer(str),
         "sources": Each(str),
     },
     "link": {
@@ -162,7 +170,7 @@ def _faults(where: str, value: Any, shape: Any) -> Iterator[str]:
         if not isinstance(value, Mapping):
             yield f"{where} is no table"
             return
-        yield from (f"{where} lacks {key}" for key in shape if key not in value)
+        yield from (f"{where} lacks {key}" for key in shape if key not in value and not isinstance(shape[key], Newer))
         yield from (
             f"{where} has {printable(str(key), 40)}, which belongs to no report" for key in value if key not in shape
         )

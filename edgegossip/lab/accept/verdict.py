@@ -53,6 +53,7 @@ def judge(sections: Sections, measured: DeviceProfile | None, predicted: Predict
     if predicted is not None:
         found += list(_memory(sections, predicted.device))
         found += list(_power_sensors(sections, predicted.device))
+        found += list(_power_mode(sections, predicted.device))
         found += list(_link_beside(sections, predicted))
         if measured is not None:
             found += list(beside(measured, predicted.device))
@@ -202,6 +203,17 @@ def _power_sensors(sections: Sections, device: DeviceProfile) -> Iterator[Findin
     if names is not None and (missing := [name for name in device.power_sensors if name not in names]):
         text = f"{', '.join(missing)}, which {device.name} has, does not answer: joules will be missing; look at its driver"
         yield Finding("warning", "sensors", text)
+
+
+def _power_mode(sections: Sections, device: DeviceProfile) -> Iterator[Finding]:
+    """A Jetson's modes differ in cores and clocks, so its profile holds in one of them."""
+    mode = sections.get("facts", {}).get("power_mode")
+    if mode is not None and device.power_mode not in (None, mode):
+        text = (
+            f"it is in the power mode {mode}, and the numbers of {device.name} are of {device.power_mode}: choose that by "
+            "`sudo nvpmodel -m NUMBER`, or write a profile with `edgegossip calibrate`"
+        )
+        yield Finding("warning", "power", text)
 
 
 def _link_beside(sections: Sections, predicted: Prediction) -> Iterator[Finding]:

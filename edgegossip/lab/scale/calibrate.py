@@ -38,7 +38,7 @@ from edgegossip.lab.scale.devices import DEFAULT, DeviceProfile
 from edgegossip.lab.scale.summary import spread_of
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.recipe import Recipe, with_settings
-from edgegossip.telemetry.machine import board_name, cpu_name
+from edgegossip.telemetry.machine import board_name, cpu_name, power_mode
 from edgegossip.telemetry.sensors import detect, powers
 from edgegossip.training.data import DataSet, Description, describe
 from edgegossip.training.data.base import Examples, InMemory
@@ -107,6 +107,7 @@ def calibrate(
     note("memory")
     memory = _memory_rate()
     bits, link_source = _link(link)
+    mode = power_mode()
     how = f"measured: {datetime.now(UTC):%Y-%m-%d} on {_machine()}, torch {torch.__version__}, edgegossip calibrate"
     training = (
         f"{how}; {recipe.model.name} with {recipe.model.norm}, batch {recipe.training.batch_size}, {layout.size} values"
@@ -126,7 +127,9 @@ def calibrate(
         one_thread_int8_ops=rates["int8", 1],
         update_spread=spread,
         power_sensors=tuple(sensor.name for sensor in powers(detect())),
+        power_mode=mode,
         sources={
+            **({"power_mode": f"{how}, as nvpmodel says"} if mode else {}),
             **dict.fromkeys(("cores", "memory_bytes"), how),
             **dict.fromkeys(("fp32_flops", "int8_ops"), f"{training}, the better of {cores} threads and one"),
             **dict.fromkeys(("one_thread_flops", "one_thread_int8_ops"), f"{training}, one thread, CPU time"),
@@ -146,6 +149,8 @@ def replaced(known: DeviceProfile, measured: DeviceProfile) -> DeviceProfile:
     says what it said; so does its link where only the interface's nominal rate is known."""
     values = {f.name: getattr(measured, f.name) for f in fields(measured)}
     sources = {**known.sources, **measured.sources}
+    if measured.power_mode is None:  # nobody told in which one this was
+        sources.pop("power_mode", None)
     for key in ("encode_bytes_per_s", "decode_bytes_per_s"):
         values[key] = {**getattr(known, key), **values[key]}
         if more := sorted(getattr(known, key).keys() - getattr(measured, key).keys()):

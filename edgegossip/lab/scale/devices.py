@@ -64,6 +64,7 @@ class DeviceProfile:
     update_spread: float | None = None
     accelerator_flops: float | None = None  # as fp32_flops, on its GPU; None: nothing that trains
     power_sensors: tuple[str, ...] = ()  # what edgegossip.telemetry.sensors finds on it
+    power_mode: str | None = None  # of a Jetson: in which these numbers hold, as nvpmodel names it
     sources: Mapping[str, str] = field(default_factory=dict)  # key -> where the number comes from
 
     def kind(self, key: str) -> str:
@@ -228,10 +229,10 @@ def _read(source: str, folder: Path, what: str, known: list[str]) -> tuple[dict[
 
 
 def _check_sources(what: str, document: Mapping[str, Any], sources: Mapping[str, str]) -> None:
-    """Every number says where it comes from, and nothing else does."""
+    """Every number says where it comes from, and so does the power mode to which they belong."""
     for key, value in document.items():
         is_number = not isinstance(value, (bool, str, list)) and key != "sources"
-        if is_number and key not in sources:
+        if (is_number or key == "power_mode") and key not in sources:
             raise ConfigError(f"{what}: [sources] does not say where {key} comes from")
     for key, text in sources.items():
         if key not in document:
@@ -354,6 +355,7 @@ _DEVICE: Mapping[str, _Check] = {
     **dict.fromkeys(("encode_bytes_per_s", "decode_bytes_per_s"), _table_of(_positive)),
     "update_spread": _share,
     "power_sensors": _texts,
+    "power_mode": _text,
     "sources": _table_of(_text),
 }
 _LINK: Mapping[str, _Check] = {

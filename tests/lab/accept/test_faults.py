@@ -141,5 +141,15 @@ def test_a_power_sensor_that_is_missing_is_named(board):
     )
 
 
+def test_a_power_mode_that_is_not_the_profiles_is_named(board):
+    def in_mode(number):
+        modes = "< POWER_MODEL ID=0 NAME=15W >\n< POWER_MODEL ID=2 NAME=MAXN_SUPER >"
+        files = {"etc/nvpmodel.conf": modes, "var/lib/nvpmodel/status": f"pmode:{number:04}"}
+        return wrong(board(files), "facts", profile="jetson-orin-nano")
+
+    said = "power: it is in the power mode MAXN_SUPER, and the numbers of jetson-orin-nano are of 15W: choose that by"
+    assert said in in_mode(2) and "power" not in in_mode(0)
+
+
 def test_what_takes_too_long_is_left_out_and_said(board):
     assert "isa: isa was left out: ten minutes were over; run --only isa" in wrong(board(clock=Clock(700.0)), "isa")

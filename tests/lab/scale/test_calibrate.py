@@ -1,6 +1,7 @@
 """A profile of this machine can be read back, and is of this machine. How fast it is nobody knows
 beforehand."""
 
+import dataclasses
 import tomllib
 
 import pytest
@@ -55,3 +56,15 @@ def test_memory_grows_with_what_a_board_keeps():
 def test_a_sources_table_is_written_for_every_number(tmp_path):
     profile = load_device("jetson-nano")
     assert device_of(tomllib.loads(to_toml(profile)), "jetson-nano") == profile
+
+
+def test_a_profile_holds_in_the_power_mode_in_which_it_was_measured():
+    known = load_device("jetson-orin-nano")
+    again = dataclasses.replace(known, name="mine", power_mode="MAXN_SUPER")
+    measured = dataclasses.replace(again, sources={**known.sources, "power_mode": "measured: here"})
+    for mode, profile in (("MAXN_SUPER", measured), (None, dataclasses.replace(known, power_mode=None, sources={}))):
+        mine = calibrate.replaced(
+            known, dataclasses.replace(profile, sources={**profile.sources, "link_bits_per_s": "measured: here"})
+        )
+        assert mine.power_mode == mode
+        assert device_of(tomllib.loads(to_toml(mine)), mine.name) == mine

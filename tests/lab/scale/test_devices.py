@@ -114,6 +114,7 @@ def test_a_fleet_of_ones_own_finds_its_boards_beside_it(board, tmp_path):
         ("fp32_flops = 4e9", "fp32_flops = nan", "must be a number above 0"),
         ("default = 1e8, ", "", "encode_bytes_per_s has no 'default'"),
         ('cores = "predicted: x"\n', "", "does not say where cores comes from"),
+        ("cores = 2", 'cores = 2\npower_mode = "15W"', "does not say where power_mode comes from"),
         ('cores = "predicted: x"', 'cores = "somewhere"', "begins with one of measured:"),
         ('title = "A board"', "title = 3", "must be text"),
     ],
