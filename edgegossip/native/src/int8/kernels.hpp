@@ -29,6 +29,22 @@ struct Placement {
     int64_t above, below, before, after;
 };
 
+// Weight gradients of one row of taps: out[o][i] += factor (sum over pixels of g x) over samples in order, i < run. Pixel
+// (y, 2 k + b) of a sample's x starts at y * x_row + (2 k + b) * x_pixel; its g is int16[rows][pairs][outs][2].
+struct PairProducts {
+    int64_t samples, rows, pairs;
+    const int16_t* x;
+    int64_t x_sample, x_row, x_pixel;
+    const int16_t* g;
+    int64_t g_sample;
+    int64_t limit;        // so many pairs cannot overflow an int32
+    const float* factor;  // [samples]
+    int64_t outs, run;
+    float* out;
+    int64_t out_stride;
+    bool fresh;           // sums begin at -0, which changes nothing that is added, not at `out`
+};
+
 // Quads of a row of `width` columns, every `stride`th of them.
 constexpr int64_t quads_of(int64_t width, int64_t stride) { return ((width + stride - 1) / stride + 3) / 4; }
 
@@ -123,10 +139,7 @@ struct Int8 {
     void (*gemm_bytes)(const int8_t* x, const int64_t* at, int64_t pixels, int64_t rows, int64_t row_step, int64_t quads, int64_t taps,
                        const int8_t* weights, int64_t panels, int32_t* acc, int64_t stride);
 
-    // out[o][i] += scale * sum over pixels p of g[p][o] x[p][i], i < run; = where `fresh`. Pixel (y, 2 k + b) of x starts at y * row_step +
-    // (2 k + b) * pixel_step; g is int16[rows][pairs][outs][2]. `limit` pairs cannot overflow an int32.
-    void (*products)(const int16_t* x, int64_t row_step, int64_t pixel_step, const int16_t* g, int64_t rows, int64_t pairs,
-                     int64_t outs, int64_t run, int64_t limit, float scale, float* out, int64_t out_stride, bool fresh);
+    void (*products)(const PairProducts& of);
 
     // The same of bytes, four pixels at a time; null where gemm_bytes is.
     // Inputs: int8[height][stride][quads][channels taken, padded to panels][4], bytes as spread() makes them, 0 outside the map.

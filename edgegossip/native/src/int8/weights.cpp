@@ -50,9 +50,10 @@ struct Pairs {
             for (int64_t c = 0; c < count; c++)
                 for (int64_t b = 0; b < 2; b++)
                     work.pairs.data()[(k * count + c) * 2 + b] = work.together.data()[(2 * k + b) * count + c];
+        const float all = std::isfinite(scale) ? scale : std::numeric_limits<float>::quiet_NaN();
         for (int64_t kh = 0; kh < shape.kernel_h; kh++)
-            kernels.products(work.wide.data() + kh * row, 0, size, work.pairs.data(), 1, pairs, count, run, PAIRS_16,
-                             std::isfinite(scale) ? scale : std::numeric_limits<float>::quiet_NaN(), sums + kh * run, shape.kernel_h * run, false);
+            kernels.products({1, 1, pairs, work.wide.data() + kh * row, 0, 0, size, work.pairs.data(), 0, PAIRS_16, &all, count, run, sums + kh * run,
+                              shape.kernel_h * run, false});
     }
 
     void add(int64_t group, float* sums) const {
@@ -72,17 +73,18 @@ struct Pairs {
             single_pixels(group, size, sums);
             return;
         }
-        const int64_t pairs = (shape.out_width() + 1) / 2;
-        work.pairs.need(shape.out_height() * pairs * count * 2);
+        const int64_t pairs = (shape.out_width() + 1) / 2, of_sample = shape.out_height() * pairs * count * 2;
+        work.pairs.need(samples * of_sample);
         for (int64_t n = 0; n < samples; n++) {
+            int16_t* const to = work.pairs.data() + n * of_sample;
             if (wide)
-                pair_up(work.g16.data() + n * shape.out_size(), group, work.pairs.data());
+                pair_up(work.g16.data() + n * shape.out_size(), group, to);
             else
-                pair_up(work.g8.data() + n * shape.out_size(), group, work.pairs.data());
-            for (int64_t kh = 0; kh < shape.kernel_h; kh++)
-                kernels.products(work.wide.data() + n * size + kh * row, shape.stride_h * row, shape.stride_w * inputs, work.pairs.data(),
-                                 shape.out_height(), pairs, count, run, wide ? PAIRS_16 : PAIRS_8, factor[n], sums + kh * run, step, false);
+                pair_up(work.g8.data() + n * shape.out_size(), group, to);
         }
+        for (int64_t kh = 0; kh < shape.kernel_h; kh++)
+            kernels.products({samples, shape.out_height(), pairs, work.wide.data() + kh * row, size, shape.stride_h * row, shape.stride_w * inputs,
+                              work.pairs.data(), of_sample, wide ? PAIRS_16 : PAIRS_8, factor, count, run, sums + kh * run, step, false});
     }
 };
 
