@@ -29,14 +29,17 @@ struct Placement {
     int64_t above, below, before, after;
 };
 
+constexpr int64_t PAIR_ROOM = 64;
+
 // Weight gradients of one row of taps: out[o][i] += factor (sum over pixels of g x) over samples in order, i < run. Pixel
-// (y, 2 k + b) of a sample's x starts at y * x_row + (2 k + b) * x_pixel; its g is int16[rows][pairs][outs][2].
+// (y, 2 k + b) of a sample's x starts at y * x_row + (2 k + b) * x_pixel; its g is what Int8::pair_up makes.
 struct PairProducts {
     int64_t samples, rows, pairs;
     const int16_t* x;
     int64_t x_sample, x_row, x_pixel;
     const int16_t* g;
     int64_t g_sample;
+    int16_t* room;        // for PAIR_ROOM values of every pair
     int64_t limit;        // so many pairs cannot overflow an int32
     const float* factor;  // [samples]
     int64_t outs, run;
@@ -140,6 +143,10 @@ struct Int8 {
                        const int8_t* weights, int64_t panels, int32_t* acc, int64_t stride);
 
     void (*products)(const PairProducts& of);
+
+    // Two neighbours of g, int16[rows][width][channels], side by side, with those of a tile of outputs behind one another:
+    // int16[tiles][rows][pairs][outputs of a tile][2] of the first `outs` channels. An odd width ends with zeros.
+    void (*pair_up)(const int16_t* g, int64_t rows, int64_t width, int64_t channels, int64_t outs, int16_t* out);
 
     // The same of bytes, four pixels at a time; null where gemm_bytes is.
     // Inputs: int8[height][stride][quads][channels taken, padded to panels][4], bytes as spread() makes them, 0 outside the map.

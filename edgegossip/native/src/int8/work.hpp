@@ -78,7 +78,7 @@ private:
 
 // Scratch memory of one thread; it stays for the thread's next call.
 struct ConvWork {
-    coding::Scratch<int16_t> wide, pairs, together;  // wide and bytes: maps of a block, laid out for products
+    coding::Scratch<int16_t> wide, pairs, strips, together;  // wide and bytes: maps of a block, laid out for products
     coding::Scratch<int8_t> bytes;
     coding::Scratch<int32_t> acc, group_acc;
     coding::Scratch<float> values, scaled_g;
