@@ -123,6 +123,8 @@ struct Int8 {
     // Four rows of weights, `step` apart, as bytes c = w inverse[i] rounded to nearest even: words[i] = the four, the first in
     // the lowest byte, sums[i] += all four. |w inverse| < 128.
     void (*words)(const float* w, int64_t step, const float* inverse, int64_t n, uint32_t* words, int32_t* sums);
+    // The same of two rows, as 16 bits each, without sums.
+    void (*pair_words)(const float* w, int64_t step, const float* inverse, int64_t n, uint32_t* words);
 
     // out[above + y][before + x][c] = map[y][x][first + c] - zero; 0 around it, and in INT8_SLACK values behind.
     void (*widen)(const int8_t* map, const Placement& at, int32_t zero, int16_t* out);
