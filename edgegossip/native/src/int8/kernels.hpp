@@ -134,6 +134,15 @@ struct Int8 {
     void (*gemm)(const int16_t* x, const int64_t* at, int64_t pixels, int64_t rows, int64_t row_step, int64_t pairs, const int16_t* weights,
                  int64_t panels, int32_t* acc, int64_t stride);
 
+    // Products by tiles of two by two outputs, of 3x3 taps (kernels/winograd.inc). Weights: from int16[panels][9][pairs][16][2] to
+    // int16[16][panels][pairs][16][2].
+    void (*winograd_weights)(const int16_t* values, int64_t panels, int64_t pairs, int16_t* out);
+    // Tiles of 4x4 pixels of a map, from x[at[t]] on, rows `row` and pixels `channels` values apart: int16[16][tiles][channels].
+    void (*winograd_inputs)(const int16_t* x, const int64_t* at, int64_t tiles, int64_t row, int64_t channels, int16_t* out);
+    // From the products' sums int32[16][tiles][channels] to acc[pixel][channels], a tile's pixels being pixels[t], the next, and those
+    // `width` after them.
+    void (*winograd_outputs)(const int32_t* sums, int64_t tiles, const int64_t* pixels, int64_t width, int64_t channels, int32_t* acc);
+
     // The same with operands of 8 bits, four at a time, where one instruction multiplies and adds those; elsewhere null. Maps are
     // bytes q + byte_bias (x86-64 takes unsigned ones), so every weight counts byte_bias + zero times too much.
     int32_t byte_bias;

@@ -8,6 +8,7 @@
 
 #include "runtime/parallel.hpp"
 #include "runtime/scratch.hpp"
+#include "int8/winograd.hpp"
 
 namespace edgegossip {
 
@@ -176,6 +177,7 @@ void pack_forward(const Int8& kernels, const ConvShape& s, const float* weight, 
                        out.of_bytes() ? out.sums.data() + begin : nullptr, to + out.channel(begin));
         });
     });
+    if (s.stride_h == 1 && s.stride_w == 1 && takes_tiles(kernels, out, s.kernel_w, s.group_in(), s.out_height(), s.out_width())) tile_weights(kernels, out);
 }
 
 namespace {
@@ -225,10 +227,8 @@ void pack_words(const Int8& kernels, const ConvShape& s, const float* weight, co
         }
 }
 
-}  // namespace
-
-void pack_backward(const Int8& kernels, const ConvShape& s, const float* weight, const float* scale, int64_t group, const Phase& down, const Phase& across,
-                   Panels& out, int threads) {
+void pack_phase(const Int8& kernels, const ConvShape& s, const float* weight, const float* scale, int64_t group, const Phase& down, const Phase& across,
+                Panels& out, int threads) {
     const int64_t inputs = s.group_in(), outputs = s.group_out(), taps = s.kernel_h * s.kernel_w;
     make_room(kernels, out, down.taps, across.taps, outputs, inputs);
     with_values(out, [&](auto* to) { std::fill_n(to, out.size(), std::decay_t<decltype(*to)>(0)); });
@@ -261,6 +261,14 @@ void pack_backward(const Int8& kernels, const ConvShape& s, const float* weight,
                     }
                 }
     });
+}
+
+}  // namespace
+
+void pack_backward(const Int8& kernels, const ConvShape& s, const float* weight, const float* scale, int64_t group, const Phase& down, const Phase& across,
+                   Panels& out, int threads) {
+    pack_phase(kernels, s, weight, scale, group, down, across, out, threads);
+    if (s.stride_h == 1 && s.stride_w == 1 && takes_tiles(kernels, out, across.taps, s.group_out(), down.count, across.count)) tile_weights(kernels, out);
 }
 
 }  // namespace edgegossip
