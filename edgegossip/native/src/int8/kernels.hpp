@@ -31,20 +31,21 @@ struct Placement {
 
 constexpr int64_t PAIR_ROOM = 64;
 
-// Weight gradients of one row of taps: out[o][i] += factor (sum over pixels of g x) over samples in order, i < run. Pixel
-// (y, 2 k + b) of a sample's x starts at y * x_row + (2 k + b) * x_pixel; its g is what Int8::pair_up makes.
+// Weight gradients: out[o][t][i] += factor (sum over pixels of g x) over samples in order, i < run, for `taps` rows of taps, one row
+// of x after the other. Pixel (y, 2 k + b) of a sample's x starts at (y + t) * x_row + (2 k + b) * x_pixel; its g is what
+// Int8::pair_up makes.
 struct PairProducts {
-    int64_t samples, rows, pairs;
+    int64_t samples, taps, rows, pairs;
     const int16_t* x;
     int64_t x_sample, x_row, x_pixel;
     const int16_t* g;
     int64_t g_sample;
-    int16_t* room;        // for PAIR_ROOM values of every pair
+    int16_t* room;        // for PAIR_ROOM values of every pair of x
     int64_t limit;        // so many pairs cannot overflow an int32
     const float* factor;  // [samples]
     int64_t outs, run;
     float* out;
-    int64_t out_stride;
+    int64_t out_stride, out_tap;
     bool fresh;           // sums begin at -0, which changes nothing that is added, not at `out`
 };
 

@@ -71,8 +71,8 @@ void LinearRows::write(int64_t first_out, int64_t outs, float scale, float* out,
     else
         std::fill_n(work.together.data(), size, int16_t(0));
     kernels_.pair_up(work.together.data(), 1, rows_, outs, outs, work.pairs.data());
-    kernels_.products({1, 1, (rows_ + 1) / 2, inputs_.data(), 0, 0, width_, work.pairs.data(), 0, work.strips.data(), PAIRS, &scale, outs, shape_.in,
-                       out + first_out * shape_.in, shape_.in, fresh});
+    kernels_.products({1, 1, 1, (rows_ + 1) / 2, inputs_.data(), 0, 0, width_, work.pairs.data(), 0, work.strips.data(), PAIRS, &scale, outs, shape_.in,
+                       out + first_out * shape_.in, shape_.in, 0, fresh});
 }
 
 }  // namespace edgegossip

@@ -31,12 +31,11 @@ struct Pairs {
         std::fill_n(work.together.data(), samples * count, int16_t(0));
         if (std::isfinite(most)) kernels.round16(work.scaled_g.data(), samples * count, 1.0f / scale, work.together.data());
         work.pairs.need(2 * pairs * count);
-        work.strips.need(pairs * PAIR_ROOM);
+        work.strips.need(shape.kernel_h * pairs * PAIR_ROOM);
         kernels.pair_up(work.together.data(), 1, samples, count, count, work.pairs.data());
         const float all = std::isfinite(scale) ? scale : std::numeric_limits<float>::quiet_NaN();
-        for (int64_t kh = 0; kh < shape.kernel_h; kh++)
-            kernels.products({1, 1, pairs, work.wide.data() + kh * row, 0, 0, size, work.pairs.data(), 0, work.strips.data(), PAIRS_16, &all, count, run, sums + kh * run,
-                              shape.kernel_h * run, false});
+        kernels.products({1, shape.kernel_h, 1, pairs, work.wide.data(), 0, row, size, work.pairs.data(), 0, work.strips.data(), PAIRS_16, &all,
+                          count, run, sums, shape.kernel_h * run, run, false});
     }
 
     void add(int64_t group, float* sums) const {
@@ -58,7 +57,6 @@ struct Pairs {
         }
         const int64_t pairs = (shape.out_width() + 1) / 2, of_sample = shape.out_height() * pairs * count * 2;
         work.pairs.need(samples * of_sample);
-        work.strips.need(samples * shape.out_height() * pairs * PAIR_ROOM);
         if (!wide) {
             work.g16.need(samples * shape.out_size());
             std::copy_n(work.g8.data(), samples * shape.out_size(), work.g16.data());
@@ -66,9 +64,13 @@ struct Pairs {
         for (int64_t n = 0; n < samples; n++)
             kernels.pair_up(work.g16.data() + n * shape.out_size() + group * count, shape.out_height(), shape.out_width(), shape.out, count,
                             work.pairs.data() + n * of_sample);
-        for (int64_t kh = 0; kh < shape.kernel_h; kh++)
-            kernels.products({samples, shape.out_height(), pairs, work.wide.data() + kh * row, size, shape.stride_h * row, shape.stride_w * inputs,
-                              work.pairs.data(), of_sample, work.strips.data(), wide ? PAIRS_16 : PAIRS_8, factor, count, run, sums + kh * run, step, false});
+        // Rows of taps share what is laid out where one begins a row after the other.
+        const int64_t taps = shape.stride_h == 1 ? shape.kernel_h : 1;
+        work.strips.need(samples * (shape.out_height() + taps - 1) * pairs * PAIR_ROOM);
+        for (int64_t kh = 0; kh < shape.kernel_h; kh += taps)
+            kernels.products({samples, taps, shape.out_height(), pairs, work.wide.data() + kh * row, size, shape.stride_h * row,
+                              shape.stride_w * inputs, work.pairs.data(), of_sample, work.strips.data(), wide ? PAIRS_16 : PAIRS_8, factor, count,
+                              run, sums + kh * run, step, run, false});
     }
 };
 
