@@ -130,6 +130,8 @@ def test_convolutions_are_the_reference_bit_for_bit(shape, seed, isa, threads):
         int8.ConvShape(2, 5, 19, 16, 16, 3, 3, 1, 1, 1, 1, 1),  # rows of a strip and some pixels
         int8.ConvShape(2, 4, 37, 8, 36, 3, 3, 1, 1, 0, 2, 1),  # the same for three panels, and more padding
         int8.ConvShape(3, 9, 41, 12, 20, 5, 5, 2, 2, 2, 2, 1),  # backward: phases of three taps and of two
+        int8.ConvShape(3, 8, 10, 32, 48, 3, 3, 1, 1, 1, 1, 1),  # by tiles of two by two outputs
+        int8.ConvShape(2, 12, 10, 80, 72, 3, 3, 1, 1, 0, 1, 2),  # the same, of two groups and not backward
     ],
 )
 def test_special_shapes(shape, isa):
@@ -209,6 +211,18 @@ def test_integer_sums_at_their_largest_do_not_overflow(isa):
     out = np.empty(1, F)
     int8.conv(shape, x, np.ones(65536, F), None, out, isa)
     assert out[0] == F(65536 * 255 * 127) * F(F(1) / F(127))
+    shape = int8.ConvShape(1, 8, 8, 1024, 32, 3, 3, 1, 1, 1, 1, 1)  # by tiles, whose parts are larger than their sums
+    signs = np.where(np.arange(8 * 8)[:, None] % 2, np.int8(127), np.int8(-128))
+    x = int8.Maps(np.tile(signs, (1, 1024)).ravel(), np.ones(1, F), np.array([-128], np.int32))
+    weight = np.ones((32, 1024, 3, 3), F)
+    weight[::2, :, :, 1] = -1
+    out = np.empty(8 * 8 * 32, F)
+    int8.conv(shape, x, weight.ravel(), None, out, isa)
+    centred = np.zeros((10, 10), np.int64)
+    centred[1:9, 1:9] = np.where(np.arange(8) % 2, 255, 0)
+    windows = np.lib.stride_tricks.sliding_window_view(centred, (3, 3))
+    sums = 1024 * 127 * np.einsum("yxab,oab->yxo", windows, np.sign(weight[:, 0]).astype(np.int64))
+    np.testing.assert_array_equal(out, (sums.astype(F) * F(F(1) / F(127))).ravel())
 
 
 HARD = {

@@ -7,12 +7,13 @@ namespace {
 using namespace edgegossip;
 using drive::Batch, drive::add, drive::floats, drive::quantised;
 
-// Kernels of 1, 3, 5 and 7, strides, groups and depthwise, odd sizes, single pixels, maps on which 16-bit sums are spilt, and rows
-// that are cut into strips.
+// Kernels of 1, 3, 5 and 7, strides, groups and depthwise, odd sizes, single pixels, maps on which 16-bit sums are spilt, rows
+// that are cut into strips, and maps that are cut into tiles.
 constexpr ConvShape SHAPES[] = {
     {2, 7, 5, 3, 16, 3, 3, 1, 1, 1, 1, 1}, {3, 8, 8, 16, 33, 3, 3, 2, 2, 1, 1, 1}, {2, 6, 9, 8, 8, 5, 5, 1, 2, 2, 2, 8},
     {1, 13, 13, 6, 4, 7, 7, 2, 2, 3, 3, 2}, {40, 1, 1, 50, 21, 1, 1, 1, 1, 0, 0, 1}, {301, 1, 1, 50, 70, 1, 1, 1, 1, 0, 0, 1}, {1, 33, 31, 2, 3, 1, 1, 1, 1, 0, 0, 1},
     {2, 4, 4, 4, 5, 1, 1, 3, 3, 0, 0, 1}, {300, 3, 4, 20, 37, 3, 3, 1, 1, 1, 1, 1}, {2, 9, 21, 16, 36, 3, 3, 1, 1, 1, 1, 1},
+    {2, 8, 10, 32, 48, 3, 3, 1, 1, 1, 1, 1}, {1, 12, 10, 80, 72, 3, 3, 1, 1, 0, 1, 2},
 };
 constexpr NormShape NORMS[] = {{2, 64, 16, 8, 16}, {3, 15, 20, 5, 3}, {1, 1, 3, 3, 1}, {2, 16, 96, 8, 4}, {2, 256, 64, 8, 16}, {2, 48, 32, 8, 3}};
 constexpr float WIDTHS[] = {1.0f, 1e-38f, 3e37f};

@@ -56,21 +56,9 @@ void pack_columns(const int16_t* from, int64_t depth, int64_t columns,
     }
 }
 
-// int16[pairs of rows][columns][2], as Int8::products takes it, of rows `pitch` apart.
-void pair_rows(const int16_t* from, int64_t rows, int64_t pitch, int64_t columns,
-               coding::Scratch<int16_t>& pairs) {
-    pairs.need(pairs_of(rows) * columns * 2);
-    int16_t* to = pairs.data();
-    for (int64_t n = 0; n < rows; n += 2, from += 2 * pitch, to += 2 * columns)
-        for (int64_t o = 0; o < columns; o++) {
-            to[2 * o] = from[o];
-            to[2 * o + 1] = n + 1 < rows ? from[pitch + o] : int16_t(0);
-        }
-}
-
 // What one thread needs for a head of a sample.
 struct HeadWork {
-    coding::Scratch<int16_t> q, k, v, g, e, dropped, scores, panels, pairs;
+    coding::Scratch<int16_t> q, k, v, g, e, dropped, scores, panels, pairs, strips;
     coding::Scratch<int32_t> acc, keep;
     coding::Scratch<float> values;
     coding::Scratch<int8_t> codes;
@@ -125,7 +113,7 @@ public:
         pack_columns(w_.k.data(), s_.keys, s_.width, w_.panels);
         multiply(w_.scores.data(), w_.by_keys, pairs_of(s_.keys), s_.width);
         for (int64_t i = 0; i < s_.queries; i++) put_row(i, of_scores * of_.k.scale[sample_], dq);
-        pair_rows(w_.scores.data(), s_.queries, padded_, s_.keys, w_.pairs);
+        pair_up(w_.scores.data());
         products(w_.q.data(), of_scores * of_.q.scale[sample_], dk);
     }
 
@@ -183,7 +171,7 @@ private:
         }
         const GradientScales scales = round8(size, of_.key + STREAM);
         widen_codes(w_.codes.data(), 0, s_.width, s_.queries, s_.width, 0, w_.g);
-        pair_rows(w_.dropped.data(), s_.queries, padded_, s_.keys, w_.pairs);
+        pair_up(w_.dropped.data());
         products(w_.g.data(), scales.narrow, dv);
     }
 
@@ -249,10 +237,18 @@ private:
         for (int64_t c = 0; c < s_.width; c++) to[c] = float(from[c]) * factor;
     }
 
-    // out[key] = factor times the sum over queries of w_.pairs[query][key] x[query].
+    // Rows of scores, as products() takes them.
+    void pair_up(const int16_t* rows) const {
+        w_.pairs.need(pairs_of(s_.queries) * s_.keys * 2);
+        kernels_.pair_up(rows, 1, s_.queries, padded_, s_.keys, w_.pairs.data());
+    }
+
+    // out[key] = factor times the sum over queries of what pair_up() took [query][key] x[query].
     void products(const int16_t* x, float factor, float* out) const {
-        kernels_.products(x, 0, s_.width, w_.pairs.data(), 1, pairs_of(s_.queries), s_.keys,
-                          s_.width, PAIRS, factor, out + head_ * s_.width, s_.features(), true);
+        const int64_t pairs = pairs_of(s_.queries);
+        w_.strips.need(pairs * PAIR_ROOM);
+        kernels_.products({1, 1, 1, pairs, x, 0, 0, s_.width, w_.pairs.data(), 0, w_.strips.data(), PAIRS,
+                           &factor, s_.keys, s_.width, out + head_ * s_.width, s_.features(), 0, true});
     }
 
     void fill(float* out, int64_t rows, float value) const {

@@ -96,7 +96,7 @@ struct Backward {
             const Panels& p = phase.panels;
             const int64_t padded = p.panels * INT8_PANEL, pixels = d.count * a.count;
             work.acc.need(samples * pixels * padded);
-            multiply(kernels, p, work, places[which], samples * pixels, row, work.acc.data(), padded);
+            multiply(kernels, p, work, places[which], samples * pixels, a.count, row, work.acc.data());
             if (p.of_bytes()) per.set_offset(p.sums.data(), kernels.byte_bias);
             for (int64_t n = 0; n < samples; n++) {
                 per.set_scale(input_scale + group * shape.group_in(), scales[size_t(n)].narrow);

@@ -45,8 +45,7 @@ void PackedConv::sums(const Maps& x, int64_t first, int64_t samples, int64_t gro
     lay_out(kernels_, p, x.q + first * s.in_size(), samples, s.in_size(), placement(s, group), [&](int64_t n) { return x.zero[first + n]; },
             map_of(s), work);
     const int64_t per_group = p.panels * INT8_PANEL;
-    multiply(kernels_, p, work, places_, pixels, row_of(s), s.groups == 1 ? work.acc.data() : work.group_acc.data(),
-             s.groups == 1 ? padded : per_group);
+    multiply(kernels_, p, work, places_, pixels, s.out_width(), row_of(s), s.groups == 1 ? work.acc.data() : work.group_acc.data());
     if (s.groups == 1) return;
     for (int64_t k = 0; k < pixels; k++)
         std::copy_n(work.group_acc.data() + k * per_group, s.group_out(), work.acc.data() + k * padded + group * s.group_out());

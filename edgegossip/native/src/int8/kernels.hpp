@@ -29,6 +29,26 @@ struct Placement {
     int64_t above, below, before, after;
 };
 
+constexpr int64_t PAIR_ROOM = 64;
+
+// Weight gradients: out[o][t][i] += factor (sum over pixels of g x) over samples in order, i < run, for `taps` rows of taps, one row
+// of x after the other. Pixel (y, 2 k + b) of a sample's x starts at (y + t) * x_row + (2 k + b) * x_pixel; its g is what
+// Int8::pair_up makes.
+struct PairProducts {
+    int64_t samples, taps, rows, pairs;
+    const int16_t* x;
+    int64_t x_sample, x_row, x_pixel;
+    const int16_t* g;
+    int64_t g_sample;
+    int16_t* room;        // for PAIR_ROOM values of every pair of x
+    int64_t limit;        // so many pairs cannot overflow an int32
+    const float* factor;  // [samples]
+    int64_t outs, run;
+    float* out;
+    int64_t out_stride, out_tap;
+    bool fresh;           // sums begin at -0, which changes nothing that is added, not at `out`
+};
+
 // Quads of a row of `width` columns, every `stride`th of them.
 constexpr int64_t quads_of(int64_t width, int64_t stride) { return ((width + stride - 1) / stride + 3) / 4; }
 
@@ -104,6 +124,8 @@ struct Int8 {
     // Four rows of weights, `step` apart, as bytes c = w inverse[i] rounded to nearest even: words[i] = the four, the first in
     // the lowest byte, sums[i] += all four. |w inverse| < 128.
     void (*words)(const float* w, int64_t step, const float* inverse, int64_t n, uint32_t* words, int32_t* sums);
+    // The same of two rows, as 16 bits each, without sums.
+    void (*pair_words)(const float* w, int64_t step, const float* inverse, int64_t n, uint32_t* words);
 
     // out[above + y][before + x][c] = map[y][x][first + c] - zero; 0 around it, and in INT8_SLACK values behind.
     void (*widen)(const int8_t* map, const Placement& at, int32_t zero, int16_t* out);
@@ -112,6 +134,15 @@ struct Int8 {
     // int16[rows][pairs][16][2].
     void (*gemm)(const int16_t* x, const int64_t* at, int64_t pixels, int64_t rows, int64_t row_step, int64_t pairs, const int16_t* weights,
                  int64_t panels, int32_t* acc, int64_t stride);
+
+    // Products by tiles of two by two outputs, of 3x3 taps (kernels/winograd.inc). Weights: from int16[panels][9][pairs][16][2] to
+    // int16[16][panels][pairs][16][2].
+    void (*winograd_weights)(const int16_t* values, int64_t panels, int64_t pairs, int16_t* out);
+    // Tiles of 4x4 pixels of a map, from x[at[t]] on, rows `row` and pixels `channels` values apart: int16[16][tiles][channels].
+    void (*winograd_inputs)(const int16_t* x, const int64_t* at, int64_t tiles, int64_t row, int64_t channels, int16_t* out);
+    // From the products' sums int32[16][tiles][channels] to acc[pixel][channels], a tile's pixels being pixels[t], the next, and those
+    // `width` after them.
+    void (*winograd_outputs)(const int32_t* sums, int64_t tiles, const int64_t* pixels, int64_t width, int64_t channels, int32_t* acc);
 
     // The same with operands of 8 bits, four at a time, where one instruction multiplies and adds those; elsewhere null. Maps are
     // bytes q + byte_bias (x86-64 takes unsigned ones), so every weight counts byte_bias + zero times too much.
@@ -123,10 +154,11 @@ struct Int8 {
     void (*gemm_bytes)(const int8_t* x, const int64_t* at, int64_t pixels, int64_t rows, int64_t row_step, int64_t quads, int64_t taps,
                        const int8_t* weights, int64_t panels, int32_t* acc, int64_t stride);
 
-    // out[o][i] += scale * sum over pixels p of g[p][o] x[p][i], i < run; = where `fresh`. Pixel (y, 2 k + b) of x starts at y * row_step +
-    // (2 k + b) * pixel_step; g is int16[rows][pairs][outs][2]. `limit` pairs cannot overflow an int32.
-    void (*products)(const int16_t* x, int64_t row_step, int64_t pixel_step, const int16_t* g, int64_t rows, int64_t pairs,
-                     int64_t outs, int64_t run, int64_t limit, float scale, float* out, int64_t out_stride, bool fresh);
+    void (*products)(const PairProducts& of);
+
+    // Two neighbours of g, int16[rows][width][channels], side by side, with those of a tile of outputs behind one another:
+    // int16[tiles][rows][pairs][outputs of a tile][2] of the first `outs` channels. An odd width ends with zeros.
+    void (*pair_up)(const int16_t* g, int64_t rows, int64_t width, int64_t channels, int64_t outs, int16_t* out);
 
     // The same of bytes, four pixels at a time; null where gemm_bytes is.
     // Inputs: int8[height][stride][quads][channels taken, padded to panels][4], bytes as spread() makes them, 0 outside the map.

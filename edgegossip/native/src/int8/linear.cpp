@@ -12,15 +12,6 @@ constexpr int64_t LINE = 32;       // int16 of a cache line
 
 int64_t in_lines(int64_t values) { return (values + LINE - 1) / LINE * LINE; }
 
-// int16[pairs][outs][2] from [rows][outs]; an odd number of rows ends with a zero.
-void pair_up(const int16_t* from, int64_t rows, int64_t outs, int16_t* to) {
-    for (int64_t n = 0; n < rows; n += 2, from += 2 * outs, to += 2 * outs)
-        for (int64_t o = 0; o < outs; o++) {
-            to[2 * o] = from[o];
-            to[2 * o + 1] = n + 1 < rows ? from[outs + o] : int16_t(0);
-        }
-}
-
 }  // namespace
 
 bool is_linear(const ConvShape& s) {
@@ -72,15 +63,16 @@ void LinearRows::write(int64_t first_out, int64_t outs, float scale, float* out,
     const int64_t size = rows_ * outs;
     work.scaled_g.need(size);
     work.together.need(size);
-    work.pairs.need(size + outs);
+    work.strips.need((rows_ + 1) / 2 * PAIR_ROOM);
+    work.pairs.need(size + outs);  // an odd row has a pair, too
     for (int64_t n = 0; n < rows_; n++) std::copy_n(gradients_.data() + n * shape_.out + first_out, outs, work.scaled_g.data() + n * outs);
     if (std::isfinite(scale))
         kernels_.round16(work.scaled_g.data(), size, 1.0f / scale, work.together.data());
     else
         std::fill_n(work.together.data(), size, int16_t(0));
-    pair_up(work.together.data(), rows_, outs, work.pairs.data());
-    kernels_.products(inputs_.data(), 0, width_, work.pairs.data(), 1, (rows_ + 1) / 2, outs, shape_.in, PAIRS, scale,
-                      out + first_out * shape_.in, shape_.in, fresh);
+    kernels_.pair_up(work.together.data(), 1, rows_, outs, outs, work.pairs.data());
+    kernels_.products({1, 1, 1, (rows_ + 1) / 2, inputs_.data(), 0, 0, width_, work.pairs.data(), 0, work.strips.data(), PAIRS, &scale, outs, shape_.in,
+                       out + first_out * shape_.in, shape_.in, 0, fresh});
 }
 
 }  // namespace edgegossip

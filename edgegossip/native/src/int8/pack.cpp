@@ -8,6 +8,7 @@
 
 #include "runtime/parallel.hpp"
 #include "runtime/scratch.hpp"
+#include "int8/winograd.hpp"
 
 namespace edgegossip {
 
@@ -176,6 +177,7 @@ void pack_forward(const Int8& kernels, const ConvShape& s, const float* weight, 
                        out.of_bytes() ? out.sums.data() + begin : nullptr, to + out.channel(begin));
         });
     });
+    if (s.stride_h == 1 && s.stride_w == 1 && takes_tiles(kernels, out, s.kernel_w, s.group_in(), s.out_height(), s.out_width())) tile_weights(kernels, out);
 }
 
 namespace {
@@ -185,15 +187,15 @@ bool all_finite(const float* values, int64_t n) {
 }
 
 // Every `step`th word, to where words lie side by side.
-void every(const uint32_t* from, int64_t step, int64_t count, int8_t* to) {
+void every(const uint32_t* from, int64_t step, int64_t count, uint8_t* to) {
     if (step == 1 && count == INT8_PANEL)  // a copy whose size is known costs no call
         std::memcpy(to, from, size_t(INT8_PANEL * WORD));
     else
         for (int64_t k = 0; k < count; k++) std::memcpy(to + k * WORD, from + k * step, WORD);
 }
 
-// Inputs `first` .. `last` - 1, of whole panels, and four outputs at a time, which a word of a panel of bytes takes; the outputs'
-// number is a multiple of four.
+// Inputs `first` .. `last` - 1, of whole panels, and as many outputs at a time as a word of a panel takes, two or four; the outputs'
+// number is a multiple of that.
 void pack_words(const Int8& kernels, const ConvShape& s, const float* weight, const float* scale, const Phase& down, const Phase& across,
                 int64_t first, int64_t last, Panels& out) {
     const int64_t outputs = s.group_out(), taps = s.kernel_h * s.kernel_w, each = s.group_in() * taps, size = (last - first) * taps;
@@ -201,16 +203,23 @@ void pack_words(const Int8& kernels, const ConvShape& s, const float* weight, co
     std::vector<uint32_t> words(static_cast<size_t>(size));
     std::vector<int32_t> sums(size_t(size), 0);
     for (int64_t j = 0; j < size; j++) inverse[size_t(j)] = 1.0f / scale[first + j / taps];
-    for (int64_t o = 0; o < outputs; o += 4) {
-        kernels.words(weight + o * each + first * taps, each, inverse.data(), size, words.data(), sums.data());
+    uint8_t* const panels = out.of_bytes() ? reinterpret_cast<uint8_t*>(out.bytes.data()) : reinterpret_cast<uint8_t*>(out.values.data());
+    const int64_t value = WORD / out.together;  // bytes
+    for (int64_t o = 0; o < outputs; o += out.together) {
+        const float* const of_outputs = weight + o * each + first * taps;
+        if (out.of_bytes())
+            kernels.words(of_outputs, each, inverse.data(), size, words.data(), sums.data());
+        else
+            kernels.pair_words(of_outputs, each, inverse.data(), size, words.data());
         for (int64_t a = 0; a < down.taps; a++)
             for (int64_t b = 0; b < across.taps; b++) {
                 const uint32_t* from = words.data() + (down.tap - a * s.stride_h) * s.kernel_w + across.tap - b * s.stride_w;
-                int8_t* const to = out.bytes.data() + out.place(a, b * outputs + o);
+                uint8_t* const to = panels + value * out.place(a, b * outputs + o);
                 for (int64_t i = first; i < last; i += INT8_PANEL, from += INT8_PANEL * taps)
-                    every(from, taps, std::min(INT8_PANEL, last - i), to + out.channel(i));
+                    every(from, taps, std::min(INT8_PANEL, last - i), to + value * out.channel(i));
             }
     }
+    if (!out.of_bytes()) return;
     for (int64_t a = 0; a < down.taps; a++)
         for (int64_t b = 0; b < across.taps; b++) {
             const int64_t tap = (down.tap - a * s.stride_h) * s.kernel_w + across.tap - b * s.stride_w;
@@ -218,14 +227,12 @@ void pack_words(const Int8& kernels, const ConvShape& s, const float* weight, co
         }
 }
 
-}  // namespace
-
-void pack_backward(const Int8& kernels, const ConvShape& s, const float* weight, const float* scale, int64_t group, const Phase& down, const Phase& across,
-                   Panels& out, int threads) {
+void pack_phase(const Int8& kernels, const ConvShape& s, const float* weight, const float* scale, int64_t group, const Phase& down, const Phase& across,
+                Panels& out, int threads) {
     const int64_t inputs = s.group_in(), outputs = s.group_out(), taps = s.kernel_h * s.kernel_w;
     make_room(kernels, out, down.taps, across.taps, outputs, inputs);
     with_values(out, [&](auto* to) { std::fill_n(to, out.size(), std::decay_t<decltype(*to)>(0)); });
-    if (out.of_bytes() && outputs % 4 == 0 && all_finite(scale + group * inputs, inputs)) {
+    if (outputs % out.together == 0 && all_finite(scale + group * inputs, inputs)) {
         const int64_t some = inputs_together(taps), tasks = (inputs + some - 1) / some;
         parallel_for(tasks, out.size() >= PACKED_TOGETHER ? threads : 1, [&](int64_t k) {
             pack_words(kernels, s, weight + group * outputs * inputs * taps, scale + group * inputs, down, across, k * some,
@@ -254,6 +261,14 @@ void pack_backward(const Int8& kernels, const ConvShape& s, const float* weight,
                     }
                 }
     });
+}
+
+}  // namespace
+
+void pack_backward(const Int8& kernels, const ConvShape& s, const float* weight, const float* scale, int64_t group, const Phase& down, const Phase& across,
+                   Panels& out, int threads) {
+    pack_phase(kernels, s, weight, scale, group, down, across, out, threads);
+    if (s.stride_h == 1 && s.stride_w == 1 && takes_tiles(kernels, out, across.taps, s.group_out(), down.count, across.count)) tile_weights(kernels, out);
 }
 
 }  // namespace edgegossip

@@ -15,21 +15,6 @@ struct Pairs {
     const float* factor;  // by sample: scale of x times that of its gradient
     ConvWork& work;
 
-    // int16[rows][pairs][channels][2] of one group's channels of a sample; an odd row ends with a zero.
-    template <class T>
-    void pair_up(const T* from, int64_t group, int16_t* to) const {
-        const int64_t count = shape.group_out(), width = shape.out_width();
-        from += group * count;
-        for (int64_t y = 0; y < shape.out_height(); y++, from += width * shape.out)
-            for (int64_t k = 0; k < width; k += 2, to += 2 * count) {
-                const T *const a = from + k * shape.out, *const b = a + shape.out;
-                if (k + 1 < width)
-                    for (int64_t c = 0; c < count; c++) to[2 * c] = a[c], to[2 * c + 1] = b[c];
-                else
-                    for (int64_t c = 0; c < count; c++) to[2 * c] = a[c], to[2 * c + 1] = 0;
-            }
-    }
-
     // Where a sample has one pixel, samples take the place of pixels: their gradients times scales get one 16-bit scale together.
     void single_pixels(int64_t group, int64_t size, float* sums) const {
         const int64_t count = shape.group_out(), pairs = (samples + 1) / 2, run = shape.kernel_w * shape.group_in();
@@ -42,17 +27,15 @@ struct Pairs {
         }
         const float most = kernels.magnitude(work.scaled_g.data(), samples * count);
         const float scale = std::isfinite(most) ? std::max(most * (1.0f / 32512.0f), GRADIENT_SCALE_FLOOR) : most;
-        work.together.need(2 * pairs * count);
-        std::fill_n(work.together.data(), 2 * pairs * count, int16_t(0));
+        work.together.need(samples * count);
+        std::fill_n(work.together.data(), samples * count, int16_t(0));
         if (std::isfinite(most)) kernels.round16(work.scaled_g.data(), samples * count, 1.0f / scale, work.together.data());
         work.pairs.need(2 * pairs * count);
-        for (int64_t k = 0; k < pairs; k++)
-            for (int64_t c = 0; c < count; c++)
-                for (int64_t b = 0; b < 2; b++)
-                    work.pairs.data()[(k * count + c) * 2 + b] = work.together.data()[(2 * k + b) * count + c];
-        for (int64_t kh = 0; kh < shape.kernel_h; kh++)
-            kernels.products(work.wide.data() + kh * row, 0, size, work.pairs.data(), 1, pairs, count, run, PAIRS_16,
-                             std::isfinite(scale) ? scale : std::numeric_limits<float>::quiet_NaN(), sums + kh * run, shape.kernel_h * run, false);
+        work.strips.need(shape.kernel_h * pairs * PAIR_ROOM);
+        kernels.pair_up(work.together.data(), 1, samples, count, count, work.pairs.data());
+        const float all = std::isfinite(scale) ? scale : std::numeric_limits<float>::quiet_NaN();
+        kernels.products({1, shape.kernel_h, 1, pairs, work.wide.data(), 0, row, size, work.pairs.data(), 0, work.strips.data(), PAIRS_16, &all,
+                          count, run, sums, shape.kernel_h * run, run, false});
     }
 
     void add(int64_t group, float* sums) const {
@@ -72,17 +55,22 @@ struct Pairs {
             single_pixels(group, size, sums);
             return;
         }
-        const int64_t pairs = (shape.out_width() + 1) / 2;
-        work.pairs.need(shape.out_height() * pairs * count * 2);
-        for (int64_t n = 0; n < samples; n++) {
-            if (wide)
-                pair_up(work.g16.data() + n * shape.out_size(), group, work.pairs.data());
-            else
-                pair_up(work.g8.data() + n * shape.out_size(), group, work.pairs.data());
-            for (int64_t kh = 0; kh < shape.kernel_h; kh++)
-                kernels.products(work.wide.data() + n * size + kh * row, shape.stride_h * row, shape.stride_w * inputs, work.pairs.data(),
-                                 shape.out_height(), pairs, count, run, wide ? PAIRS_16 : PAIRS_8, factor[n], sums + kh * run, step, false);
+        const int64_t pairs = (shape.out_width() + 1) / 2, of_sample = shape.out_height() * pairs * count * 2;
+        work.pairs.need(samples * of_sample);
+        if (!wide) {
+            work.g16.need(samples * shape.out_size());
+            std::copy_n(work.g8.data(), samples * shape.out_size(), work.g16.data());
         }
+        for (int64_t n = 0; n < samples; n++)
+            kernels.pair_up(work.g16.data() + n * shape.out_size() + group * count, shape.out_height(), shape.out_width(), shape.out, count,
+                            work.pairs.data() + n * of_sample);
+        // Rows of taps share what is laid out where one begins a row after the other.
+        const int64_t taps = shape.stride_h == 1 ? shape.kernel_h : 1;
+        work.strips.need(samples * (shape.out_height() + taps - 1) * pairs * PAIR_ROOM);
+        for (int64_t kh = 0; kh < shape.kernel_h; kh += taps)
+            kernels.products({samples, taps, shape.out_height(), pairs, work.wide.data() + kh * row, size, shape.stride_h * row,
+                              shape.stride_w * inputs, work.pairs.data(), of_sample, work.strips.data(), wide ? PAIRS_16 : PAIRS_8, factor, count,
+                              run, sums + kh * run, step, run, false});
     }
 };
 

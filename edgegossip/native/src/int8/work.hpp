@@ -9,6 +9,7 @@
 
 #include "int8/conv.hpp"
 #include "int8/pack.hpp"
+#include "int8/winograd.hpp"
 #include "runtime/scratch.hpp"
 
 namespace edgegossip {
@@ -78,7 +79,9 @@ private:
 
 // Scratch memory of one thread; it stays for the thread's next call.
 struct ConvWork {
-    coding::Scratch<int16_t> wide, pairs, together;  // wide and bytes: maps of a block, laid out for products
+    coding::Scratch<int16_t> wide, pairs, strips, together;  // wide and bytes: maps of a block, laid out for products
+    coding::Scratch<int16_t> tiles;  // of inputs, for products by tiles
+    coding::Scratch<int32_t> tile_sums;
     coding::Scratch<int8_t> bytes;
     coding::Scratch<int32_t> acc, group_acc;
     coding::Scratch<float> values, scaled_g;
@@ -108,10 +111,14 @@ void lay_out(const Int8& kernels, const Panels& panels, const int8_t* first, int
     }
 }
 
-// Int8::gemm or gemm_bytes of what lay_out() made.
-inline void multiply(const Int8& kernels, const Panels& p, const ConvWork& work, const std::vector<int64_t>& places, int64_t pixels, int64_t row,
-                     int32_t* acc, int64_t stride) {
-    if (p.of_bytes())
+// Int8::gemm or gemm_bytes of what lay_out() made, or the same by tiles: rows of `width` outputs, `pixels` in all; a row of acc has
+// whole panels.
+inline void multiply(const Int8& kernels, const Panels& p, ConvWork& work, const std::vector<int64_t>& places, int64_t pixels, int64_t width,
+                     int64_t row, int32_t* acc) {
+    const int64_t stride = p.panels * INT8_PANEL;
+    if (p.tiled.data() != nullptr)
+        multiply_tiles(kernels, p, work, places, pixels, width, row, acc);
+    else if (p.of_bytes())
         kernels.gemm_bytes(work.bytes.data(), places.data(), pixels, p.rows, row, p.steps, p.taps, p.bytes.data(), p.panels, acc, stride);
     else
         kernels.gemm(work.wide.data(), places.data(), pixels, p.rows, row, p.steps, p.values.data(), p.panels, acc, stride);
