@@ -92,6 +92,11 @@ def gradient(model: nn.Module, batches: Batches) -> float:
     return loss.item()
 
 
+def flat(model: nn.Module) -> Vec:
+    """Return the gradient that a model's parameters hold, as one vector."""
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]).numpy()
+
+
 def layout_of(model: nn.Module) -> Layout:
     """Of what the model trains."""
     return Layout.of(TensorSpec(name, tuple(p.shape)) for name, p in model.named_parameters())
@@ -106,8 +111,7 @@ def trained(name: str, model: nn.Module, batches: Batches, out: Path) -> None:
     for step in range(1, KEPT[-1] + 1):
         gradient(model, batches)
         if step in KEPT:
-            x = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]).numpy()
-            keep(out / f"{name}-{step}.npz", x, layout_of(model))
+            keep(out / f"{name}-{step}.npz", flat(model), layout_of(model))
         optimiser.step()
 
 

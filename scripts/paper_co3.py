@@ -179,7 +179,7 @@ def trained(name: str, seed: int, folder: Path) -> Iterator[list[Row]]:
     where = {tensor: layer for layer, tensor in run.shown.items()}
     for step in range(1, run.steps + 1):
         gradients.gradient(model, batches)
-        gradient, _ = gradients.flat(model)
+        gradient = gradients.flat(model)
         corrected = gradient + np.float32(GAMMA) * memory
         if step % run.every == 0 or step == 1:
             rows: list[Row] = []

@@ -117,7 +117,7 @@ def trained(name: str, folder: Path) -> Iterator[list[Row]]:
         mine, sent, losses = [], [], []
         for board in range(BOARDS):
             losses.append(gradients.gradient(model, batches))
-            mine.append(gradients.flat(model)[0].copy())
+            mine.append(gradients.flat(model))
             body, states[name] = coded[name].encode(mine[-1], states[name], codecs.Ctx(step * BOARDS + board, step))
             sent.append((memoryview(body).nbytes, coded[name].decode(body, layout)))
         if step % EVERY == 0 or step == 1:
