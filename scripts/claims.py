@@ -237,27 +237,31 @@ def by_seed(kept: Kept, name: str, case: str, key: str = "accuracy", scale: floa
 def compared(a: Sample, b: Sample, least: float = -math.inf, most: float = math.inf, alone: float = ONE_RUN) -> Finding:
     """Return the finding that accuracy `a` lies `least` to `most` points above `b`; `alone` is what
     the difference may be off where either has one run only."""
-    found = difference(a, b, alone)
-    runs = f"{min(a.count, b.count)} seeds" if min(a.count, b.count) > 1 else "one seed"
-    reach = " ± {:.2f}" if math.isfinite(found.reach) else ""
-    text = "{:.2f} against {:.2f} %: {:+.2f}" + reach + " points, " + runs
-    figures = (a.mean, b.mean, found.mean, found.reach)
-    return Finding(judge(found, least, most), text, figures if reach else figures[:3])
+    count = min(a.count, b.count)
+    return _compared(
+        a.mean, b.mean, difference(a, b, alone), f"{count} seeds" if count > 1 else "one seed", least, most
+    )
 
 
 def compared_by_seed(
-    a: Mapping[int, float], b: Mapping[int, float], least: float = -math.inf, most: float = math.inf
+    a: Mapping[int, float],
+    b: Mapping[int, float],
+    least: float = -math.inf,
+    most: float = math.inf,
+    alone: float = ONE_RUN,
 ) -> Finding:
     """Return the finding that accuracies `a` lie `least` to `most` points above `b`, seed by seed;
-    what one seed has only is left out."""
+    what one seed has only is left out. `alone` is as in `compared`."""
     seeds = sorted(set(a) & set(b))
     of_a, of_b = ([of[seed] for seed in seeds] for of in (a, b))
-    found = paired(of_a, of_b, ONE_RUN)
     runs = f"{len(seeds)} seeds in pairs" if len(seeds) > 1 else "one seed"
-    text = "{:.2f} against {:.2f} %: {:+.2f} ± {:.2f} points, " + runs
-    return Finding(
-        judge(found, least, most), text, (statistics.fmean(of_a), statistics.fmean(of_b), found.mean, found.reach)
-    )
+    return _compared(statistics.fmean(of_a), statistics.fmean(of_b), paired(of_a, of_b, alone), runs, least, most)
+
+
+def _compared(a: float, b: float, found: Interval, runs: str, least: float, most: float) -> Finding:
+    reach = " ± {:.2f}" if math.isfinite(found.reach) else ""
+    text = "{:.2f} against {:.2f} %: {:+.2f}" + reach + " points, " + runs
+    return Finding(judge(found, least, most), text, (a, b, found.mean, *([found.reach] if reach else [])))
 
 
 def study(
@@ -299,7 +303,9 @@ def beside(
     return find
 
 
-def beside_by_seed(name: str, case: str, other: str, least: float = -math.inf, most: float = math.inf) -> Find:
+def beside_by_seed(
+    name: str, case: str, other: str, least: float = -math.inf, most: float = math.inf, alone: float = ONE_RUN
+) -> Find:
     """Compare two cases of a study that `papers.py keep` wrote, seed by seed: both begin with the
     same model and the same partition."""
-    return lambda kept: compared_by_seed(by_seed(kept, name, case), by_seed(kept, name, other), least, most)
+    return lambda kept: compared_by_seed(by_seed(kept, name, case), by_seed(kept, name, other), least, most, alone)

@@ -46,7 +46,15 @@ def test_other_json_is_another_row_and_another_verdict(tmp_path: Path) -> None:
     assert row.state(Kept(tmp_path)) == "agrees"
     document["rows"][1]["accuracy"] -= 0.05
     (tmp_path / "int8-fashion.json").write_text(json.dumps(document))
-    assert row.state(Kept(tmp_path)) == "does not agree" and "-5.09" in str(row.find(Kept(tmp_path)))
+    assert row.state(Kept(tmp_path)) == "does not agree" and "-5.08" in str(row.find(Kept(tmp_path)))
+
+
+def test_one_pair_says_as_much_as_single_runs_are_known_to() -> None:
+    pair = {1: 80.0}, {1: 77.0}
+    known = claims.compared_by_seed(*pair, 0.0, alone=2.0)
+    assert known.verdict == "agrees" and str(known) == "80.00 against 77.00 %: +3.00 ± 2.00 points, one seed"
+    unknown = claims.compared_by_seed(*pair, 0.0, alone=claims.CHANCE)
+    assert unknown.verdict == "cannot be told" and str(unknown) == "80.00 against 77.00 %: +3.00 points, one seed"
 
 
 def test_what_is_typed_is_found() -> None:
