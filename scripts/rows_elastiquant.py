@@ -44,6 +44,8 @@ _SAME = Run(
 )
 _TRAINED = ("fp32", "4-bit-elastiquant", "qsgd", "qsgd-v", "8-bit-elastiquant")
 _WAYS = _SAME._replace(command=f"python scripts/paper_elastiquant.py {' '.join(_TRAINED)} --data DIR", parts=_TRAINED)
+# What a run's mean may be off: that of fp32 was 0.901 with AVX2 and 0.913 with AVX-512.
+_ANOTHER_WAY = 0.02
 _BOUNDS = Run("papers/elastiquant", "python scripts/paper_elastiquant.py bounds", "exact; the same", ("bounds",))
 
 _BOARDS = Run(
@@ -128,8 +130,11 @@ def _smallest(kept: Kept) -> Finding:
     names = ("fp32", "qsgd-v", "4-bit-elastiquant", "8-bit-elastiquant", "qsgd")
     found = {name: statistics.fmean(_variance(_steps(kept, name, name))) for name in names}
     text = "means: " + "; ".join(f"{name} {{:.3f}}" for name in names)
-    holds = min(found, key=lambda name: found[name]) == "fp32" and max(found, key=lambda name: found[name]) == "qsgd"
-    return Finding(if_holds(holds), text, tuple(found.values()))
+    above = min(found[name] for name in names[1:]) - found["fp32"]
+    verdict = (
+        judge(Interval(above, _ANOTHER_WAY), 0.0) if max(found, key=found.__getitem__) == "qsgd" else if_holds(False)
+    )
+    return Finding(verdict, text, tuple(found.values()))
 
 
 def _falls(kept: Kept) -> Finding:
@@ -333,7 +338,14 @@ ROWS = (
         _BOARDS,
         why=_FAR_APART,
     ),
-    Row("Figure 1 e", "FP-SGD varies least, QSGD most", _smallest, _WAYS),
+    Row(
+        "Figure 1 e",
+        "FP-SGD varies least, QSGD most",
+        _smallest,
+        _WAYS,
+        why="QSGD does; of the others 8 bits are no further from fp32 than the same run on two machines, whose float32 rounds "
+        "differently",
+    ),
     Row(
         "Figure 1 e",
         "ElastiQuant varies less than SGD throughout; read as FP-SGD, which its next sentence names",
