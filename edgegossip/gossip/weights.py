@@ -23,7 +23,9 @@ Links: TypeAlias = NDArray[np.bool_]
 Edge: TypeAlias = tuple[int, int]  # (sender, receiver)
 
 TOLERANCE = 1e-9  # of a row or column sum
-VANISHING = 1e-12  # an eigenvalue of this size is rounding, not a slow mode
+# An eigenvalue of this size is rounding, not a slow mode: a double 0 of a matrix that is not
+# symmetric comes out as the root of what was rounded, and each processor rounds in its own way.
+VANISHING = 1e-9
 
 
 def links_of(n: int, edges: Iterable[Edge], directed: bool) -> Links:

@@ -176,6 +176,11 @@ def test_epidemic_that_joins_not_all_nodes_says_so(monkeypatch: pytest.MonkeyPat
         topologies.get("epidemic", 500, peers=1, rounds=4)
 
 
+def test_a_double_zero_is_no_slow_mode() -> None:
+    """Eigenvalues of its period are 1, 0, 0, 0, in fractions; in floats two come out as 1e-11."""
+    assert topologies.get("epidemic", 4).spectral_gap() == 1.0
+
+
 @pytest.mark.parametrize("n", SIZES)
 def test_spectral_gaps_have_their_closed_forms(n: int) -> None:
     angle = 2 * math.pi * np.arange(1, n) / n
