@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from edgegossip import codecs, training
-from edgegossip.codecs import auto
 from edgegossip.codecs.base import Codec, inside
 from edgegossip.gossip import outer, topologies
 from edgegossip.gossip.averaging import default_eta, lost_of_normal, memory_eta, on_probe
@@ -176,8 +175,13 @@ def codec_notice(recipe: Recipe) -> str:
     if recipe.run.mode != "gossip" or recipe.gossip.algorithm not in _WHOLE_MODELS:
         return ""
     codec = _on_model(recipe)
-    if codec is None or auto.chosen(codec):  # as fine as links allow
+    if codec is None:
         return ""
+    if codecs.leaves_rate(codec):
+        from edgegossip.codecs import auto  # here: a board has in memory what its run needs
+
+        if auto.chosen(codec):  # as fine as links allow
+            return ""
     layout = Layout.of([TensorSpec("sample", (64, 64))])
     x = np.random.default_rng(0).standard_normal(layout.size).astype(np.float32)
     body, _ = codec.encode(x, codec.init(layout), codecs.Ctx(key=0, round=0))
