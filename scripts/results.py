@@ -45,6 +45,7 @@ SCRIPTS = {  # whose `table` shows the results
     "nlp": "text_runs",
     "int8-kept-norms": "int8_norms",
     "rate-error": "rate_error",
+    "study-speed": "study_speed",
     "scale-paper": "paper_table3",
     "arm-cost": "arm_cost",
 }

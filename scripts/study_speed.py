@@ -2,7 +2,8 @@
 """Measure how fast a study trains its virtual nodes, beside torch alone.
 
     python scripts/study_speed.py DATA_DIR [--rounds 4] [--threads 1,2] [--model M:NORM]
-        [--repeats 3] [-o FILE]
+        [--repeats 3] [-o docs/results/study-speed.json]
+    python scripts/results.py study-speed
 
 Eight nodes of CIFAR-10 on a ring, D-PSGD in fp32, one local step of 32 images a round; DATA_DIR
 holds cifar-10-batches-bin. For each model a study of so many rounds, three or more, the first and
@@ -27,6 +28,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import resumable
 import torch
 
 from edgegossip import training
@@ -128,6 +130,19 @@ def measure(
         | {"wall_ms_of_each": [one["wall_ms"] for one in found]}
         for (model, what, plain, threads), found in samples.items()
     ]
+
+
+def table(document: dict[str, Any]) -> str:
+    """A row a way: the median step, the spread of the repeats, and rounds a second of all nodes."""
+    lines = resumable.heading("model, what trains, threads, ms a step, least, most, CPU ms a step, rounds a second")
+    for row in document["rows"]:
+        what = f"{row['what']}, plain" if row["plain"] else row["what"]
+        each = row["wall_ms_of_each"]
+        lines.append(
+            f"| {row['model'].replace(':', ', ')} | {what} | {row['threads']} | {row['wall_ms']:.1f} | {min(each):.1f} "
+            f"| {max(each):.1f} | {row['cpu_ms']:.1f} | {1e3 / (NODES * row['wall_ms']):.2f} |"
+        )
+    return "\n".join(lines)
 
 
 def main() -> None:
