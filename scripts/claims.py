@@ -104,7 +104,7 @@ def _quantile(freedom: float) -> float:
 
 # -- rows of the page
 
-TOO_LONG = "It takes more hours of a CPU than were to be had"
+TOO_LONG = "It takes more hours than were to be had"
 NO_DATA = "Its data are not to be had freely"
 
 Document: TypeAlias = Any

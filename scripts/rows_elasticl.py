@@ -30,7 +30,7 @@ ROWS = (
     Row("Figure 1 a, b", "ResNet-18: a loss of 0.036 in 0.297 GB, with 2 bits in 1.78 GB", why=TOO_LONG),
     Row(
         "Figure 1 c",
-        "CNN: slightly behind 4 bits; read as at most two points",
+        "CNN: slightly behind 4 bits; read as at most two points behind, or ahead, in accuracy after as many rounds",
         _with_bits(_OURS, _FIXED.format(4), -2.0),
         _ELASTICL,
     ),

@@ -21,7 +21,7 @@ from claims import (
     Sample,
     Verdict,
     beside,
-    compared,
+    beside_by_seed,
     if_holds,
     interval,
     judge,
@@ -36,14 +36,17 @@ _SCALE = Run(
     "modelled, 5 numbers a network fitted to the table, all of SGD among them; 2 to 7 Xaviers",
 )
 
-_SAME = Run(
-    "papers/elastiquant",
-    "python scripts/paper_elastiquant.py fp32 --data DIR",
-    "ResNet-20, six boards, 100 iterations, one seed; 18 boards, length not in the paper",
-    ("fp32",),
-)
 _TRAINED = ("fp32", "4-bit-elastiquant", "qsgd", "qsgd-v", "8-bit-elastiquant")
-_WAYS = _SAME._replace(command=f"python scripts/paper_elastiquant.py {' '.join(_TRAINED)} --data DIR", parts=_TRAINED)
+_WAYS = Run(
+    "papers/elastiquant",
+    f"python scripts/paper_elastiquant.py {' '.join(_TRAINED)} --data DIR",
+    "ResNet-20, six boards, 100 iterations, one seed; 18 boards, length not in the paper",
+    _TRAINED,
+)
+_SAME = _WAYS._replace(
+    size="ResNet-20, six boards, 100 iterations, one seed; ResNet-110, up to six boards, length not in the paper",
+    parts=("fp32",),
+)
 # What a run's mean may be off: that of fp32 was 0.901 with AVX2 and 0.913 with AVX-512.
 _ANOTHER_WAY = 0.02
 _BOUNDS = Run("papers/elastiquant", "python scripts/paper_elastiquant.py bounds", "exact; the same", ("bounds",))
@@ -52,6 +55,12 @@ _BOARDS = Run(
     "papers/elastiquant-18",
     "edgegossip study elastiquant --sweep-file docs/results/papers/elastiquant-18.toml --set data.dir=DIR",
     "CNN, 18 boards, 200 iterations; ResNet, until convergence",
+)
+
+_SMALL = Run(
+    "papers/table4-cnn",
+    "edgegossip study elastiquant --sweep-file docs/results/papers/table4-cnn.toml --set data.dir=DIR",
+    "CNN, CIFAR-10, two boards, 15 epochs, three seeds; length not in the paper",
 )
 
 _FAR_APART = "Seeds differ far more than schemes in so short a run"
@@ -76,25 +85,40 @@ def _speedup(network: str, stalled: bool) -> Find:
     """The sign of Sp: of 8-bit-ElastiQuant from 4 to 7 boards, or of all other steps."""
 
     def find(kept: Kept) -> Finding:
+        lines = _lines(kept, network)
         steps = [
             (line, ours)
-            for line, ours in table3.speedups(_lines(kept, network))
-            if stalled == (line.scheme.startswith("8-bit") and line.devices == table3.COUNTS[-1])
+            for line, ours in table3.speedups(lines)
+            if line.scheme != "SGD"
+            and stalled == (line.scheme.startswith("8-bit") and line.devices == table3.COUNTS[-1])
         ]
         same = sum((ours < 0) == (line.paper.sp < 0) for line, ours in steps)
-        if stalled:
-            return Finding(if_holds(same == len(steps)), "{:+.2f} minutes", (steps[0][1],))
-        return Finding(if_holds(same == len(steps)), "the sign of {} of {} steps", (same, len(steps)))
+        if not stalled:
+            return Finding(if_holds(same == len(steps)), "the sign of {} of {} steps", (same, len(steps)))
+        [(line, ours)], off = steps, _off(lines)
+        known = abs(ours) > off * line.t
+        text = "{:+.2f} of {:.1f} minutes, where T is {:.1%} off in the mean"
+        return Finding(if_holds(same == 1) if known else "cannot be told", text, (ours, line.t, off))
 
     return find
 
 
+def _off(lines: Sequence[table3.Line]) -> float:
+    """How far T of the model is from the paper's in the mean, as a share."""
+    return statistics.fmean(table3.errors(lines)["of both, T"])
+
+
 def _order(network: str) -> Find:
+    """The schemes' order; not told where two lie closer together than the model is exact."""
+
     def find(kept: Kept) -> Finding:
-        last = [line for line in _lines(kept, network) if line.devices == table3.COUNTS[-1]]
-        ours = [line.scheme for line in sorted(last, key=lambda line: -line.t)]
-        theirs = [line.scheme for line in sorted(last, key=lambda line: -line.paper.t)]
-        return Finding(if_holds(ours == theirs), "{}", (", ".join(ours),))
+        lines = _lines(kept, network)
+        last = sorted((line for line in lines if line.devices == table3.COUNTS[-1]), key=lambda line: -line.t)
+        apart, off = min(slow.t / fast.t - 1 for slow, fast in pairwise(last)), _off(lines)
+        same = last == sorted(last, key=lambda line: -line.paper.t)
+        text = "{}; two of them {:.1%} apart, where T is {:.1%} off in the mean"
+        figures = (", ".join(line.scheme for line in last), apart, off)
+        return Finding(if_holds(same) if apart > off else "cannot be told", text, figures)
 
     return find
 
@@ -109,9 +133,11 @@ def _variance(rows: Iterable[Mapping[str, Any]]) -> list[float]:
 
 
 def _throughout(ours: Sequence[float], theirs: Sequence[float]) -> tuple[Verdict, int, int]:
-    """Whether ours is the smaller in all of the steps, or in none."""
+    """Whether ours is the smaller in all of the steps, or not even in half of them. One step tells
+    little."""
     less = sum(a < b for a, b in zip(ours, theirs, strict=True))
-    return judge(Interval(less / len(ours), 0.0), 1.0) if less in (0, len(ours)) else "cannot be told", less, len(ours)
+    told = less == len(ours) or 2 * less < len(ours)
+    return if_holds(less == len(ours)) if told else "cannot be told", less, len(ours)
 
 
 def _way(scheme: str) -> Find:
@@ -139,9 +165,9 @@ def _smallest(kept: Kept) -> Finding:
 
 def _falls(kept: Kept) -> Finding:
     rows = _steps(kept, "4-bit-elastiquant", "4-bit-elastiquant")
-    halves = [[row for row in rows if (row["step"] >= DROP) == late] for late in (False, True)]
+    halves = [[row for row in rows if (row["step"] > DROP) == late] for late in (False, True)]
     before, after = (statistics.fmean(_variance(half)) for half in halves)
-    return Finding(if_holds(after < before), "{:.3f} before the drop of the rate, {:.3f} after", (before, after))
+    return Finding("cannot be told", "{:.3f} before the drop of the rate, {:.3f} after", (before, after))
 
 
 def _rounding(kept: Kept, scheme: str) -> list[float]:
@@ -216,20 +242,11 @@ def _worst(setup: str, key: str, rising: bool) -> Find:
     return find
 
 
-def _terngrad(kept: Kept) -> Finding:
-    """Accuracies at the end, a run a row, of the study of bytes to an accuracy."""
-    table, *_ = kept("codec-training")["tables"]
-    of = {
-        codec: Sample.of([float(row[3]) for row in table["rows"] if (row[0], row[1]) == (codec, "0.1")])
-        for codec in ("terngrad", "fp32")
-    }
-    return compared(of["terngrad"], of["fp32"], least=-1.0)
-
-
 def _diverges(kept: Kept) -> Finding:
+    """Without a run in full precision beside them, runs that diverge tell nothing of TernGrad."""
     rows = kept.rows("papers/table4-terngrad")
     lost = sum(row["state"] == "failed" for row in rows)
-    return Finding(if_holds(lost == len(rows)), "{} of {} runs end in values that are not finite", (lost, len(rows)))
+    return Finding("cannot be told", "{} of {} runs end in values that are not finite", (lost, len(rows)))
 
 
 ROWS = (
@@ -255,7 +272,7 @@ ROWS = (
             ),
             Row(
                 f"Table 3, {network}, Sp",
-                "the sign of all steps but 8-bit-ElastiQuant's from 4 to 7 boards",
+                "the sign of the quantised schemes' steps but 8-bit-ElastiQuant's from 4 to 7 boards",
                 _speedup(network, stalled=False),
                 _SCALE,
             ),
@@ -272,9 +289,6 @@ ROWS = (
                 "slowest first: SGD, 8-bit, 4-bit, E-ElastiQuant",
                 _order(network),
                 _SCALE,
-                why="E-ElastiQuant and 4 bits lie close: the one's coder costs here what its fewer bits save"
-                if network == "ResNet-34"
-                else "",
             ),
         )
     ),
@@ -288,6 +302,7 @@ ROWS = (
             "edgegossip study elastiquant --sweep-file docs/results/papers/table4-terngrad.toml --set data.dir=DIR",
             "ResNet-20, two boards, 40 epochs asked for, three seeds; length not in the paper",
         ),
+        why="Full precision was not run with these settings, whose learning rate is ours",
     ),
     Row("Table 4, ResNet-18, CIFAR-10", "DGC 87.36 to 91.25, FP-SGD 92.72, 4-bit-ElastiQuant 91.96 %", why=TOO_LONG),
     Row("Table 4, ResNet-18, CIFAR-100", "DGC 72.69 and 74.41, FP-SGD 74.33, 4-bit-ElastiQuant 73.63 %", why=TOO_LONG),
@@ -299,13 +314,14 @@ ROWS = (
     Row(
         "Table 4, its claim on another model",
         "TernGrad comes near FP-SGD (ResNet-110: 0.70 behind): read as at most a point",
-        _terngrad,
-        Run(
-            "codec-training",
-            "edgegossip study cifar10-server --sweep-file codecs-server --set data.dir=DIR",
-            "CNN, CIFAR-10, eight boards with momentum of their own, 240 rounds of five steps, three seeds and one; "
-            "length not in the paper",
-        ),
+        beside_by_seed(_SMALL.data, "terngrad", "fp-sgd", -1.0),
+        _SMALL,
+    ),
+    Row(
+        "Table 4, its claim on another model",
+        "4-bit-ElastiQuant is behind FP-SGD: by 4.2 points (ResNet-20), 0.76 (ResNet-18), 1.23 (ResNet-110)",
+        beside_by_seed(_SMALL.data, "4-bit-elastiquant", "fp-sgd", most=0.0),
+        _SMALL,
     ),
     Row("Figure 1 a, c, f", "loss, accuracy and variance on ImageNet", why=NO_DATA),
     Row(
@@ -340,7 +356,7 @@ ROWS = (
     ),
     Row(
         "Figure 1 e",
-        "FP-SGD varies least, QSGD most",
+        "FP-SGD varies least; read as QSGD most, as the text puts the others below it",
         _smallest,
         _WAYS,
         why="QSGD does; of the others 8 bits are no further from fp32 than the same run on two machines, whose float32 rounds "
@@ -360,31 +376,41 @@ ROWS = (
         "the variance falls where the learning rate drops",
         _falls,
         _WAYS,
-        why="The paper does not define its normalised variance; here the norm of a board's gradient is what divides",
+        why="One seed, and no run without the drop beside it. The paper does not define its normalised variance; here the "
+        "norm of a board's gradient is what divides",
     ),
     Row("Figure 2 a", "ResNet-50 on ImageNet: accuracy against time", why=NO_DATA),
     Row("Figure 2 b, c", "ResNet-110: loss and accuracy beside DGC of 12 %", why=TOO_LONG),
     Row("Figure 2 d", "4-bit-ElastiQuant varies less than TernGrad", _less("terngrad"), _SAME),
-    Row("Figure 2 d", "and less than QSGD", _less("qsgd"), _SAME),
+    Row("Figure 2 d", "and less than the others: read as QSGD", _less("qsgd"), _SAME),
     Row(
         "Figure 2 d",
-        "and less than QSGD-V",
+        "the same, read as QSGD-V",
         _less("qsgd-v"),
         _SAME,
         why="Levels are made for the L2 norm of a bucket; QSGD-V divides by its largest value",
     ),
-    Row("Section 4.3", "E-ElastiQuant is 4-bit-ElastiQuant in fewer bits", _same_values, _SAME),
+    Row(
+        "Section 4.3",
+        "E-ElastiQuant adds Huffman codes: read as the values of 4-bit-ElastiQuant in fewer bits",
+        _same_values,
+        _SAME._replace(size="gradients of ResNet-20, 100 iterations, one seed; two to seven boards"),
+    ),
     Row(
         "Equation 2",
         "bounds the variance of quantisation; of 8 bits, whose p is 0.9, section 3.6's bound",
         _equation_2,
-        _SAME,
+        _SAME._replace(size="gradients of ResNet-20 in buckets of 512, 100 iterations, one seed; any vector"),
+        why="Not of any vector: for buckets of 2 to 9/4 times 4^s values the printed one is too small, and "
+        "[another](codecs.md#what-theory-promises) stands for it here. These buckets are smaller",
     ),
     Row(
         "Equation 3",
         "bounds the length of a bucket's code",
         _equation_3,
         COMPUTED._replace(size="buckets of 65,536 values, three laws; any"),
+        why="With [constants of this package](codecs.md#what-theory-promises) in place of the paper's 1 + o(1), which no "
+        "measurement can test",
     ),
     Row(
         "Section 3.4.1",

@@ -49,7 +49,8 @@ SETTINGS = [  # recipe, section of its paper, key, value
     ("elasticl", "3", "training.lr", 0.1),
     ("elasticl", "3", "training.local_steps", 10),
     ("elasticl", "3", "run.nodes", 10),
-    ("elasticl", "3", "training.step_factor", 0.9),
+    ("elasticl", "3: every 100 rounds", "training.step_rounds", 100),
+    ("elasticl", "3: times 0.9", "training.step_factor", 0.9),
     ("bagua", "steps 1 to 5", "gossip.algorithm", "bagua-lp"),
     ("bagua", "its quantisation function", "codec.name", "minmax8"),
     ("bagua", "step 2: the gradient alone", "training.momentum", 0.0),
@@ -131,6 +132,21 @@ def test_qsgds_levels() -> None:
     them and 0, with a sign."""
     found = magnitudes("qsgd", SPREAD)
     np.testing.assert_allclose(found, np.arange(7) / 7, rtol=2**-8)
+
+
+@pytest.mark.parametrize(("loss", "lr"), [(2.0, 0.1), (0.5, 0.1), (0.125, 0.09), (0.02, 0.05)])
+def test_elasticls_levels(loss: float, lr: float) -> None:
+    """ElastiCL, equation 4: s_k = s_0 lr_k / lr_0 sqrt(f(w_0) / f(w_k)), to the nearest integer;
+    its section 3: uniform levels of the L2 norm of the whole vector."""
+    section = recipes.load("elasticl").codec
+    codec = codecs.get(section.name, **{**section.params, "smoothing": 0.0})
+    layout = Layout.of([TensorSpec("a", (SPREAD.size,))])
+    _, state = codec.encode(SPREAD, codec.init(layout), Ctx(1, 0, 2.0, 0.1))
+    s = round(section.params["s0"] * lr / 0.1 * (2.0 / loss) ** 0.5)
+    bodies = [codec.encode(SPREAD, state, Ctx(key, 1, loss, lr))[0] for key in range(60)]
+    found = np.unique(np.abs([codec.decode(body, layout) for body in bodies])) * s
+    np.testing.assert_allclose(found, np.round(found), atol=1e-3)
+    assert abs(found[-1] - SPREAD[0] * s) < 1
 
 
 def test_baguas_levels() -> None:
