@@ -58,7 +58,7 @@ async def serve(kind: str, folder: Path) -> None:
             security.start(limits, lambda peer, text: None, lambda: None), security.server_credentials()
         )
         await server.start()
-        port = security.open_front_end(Address("127.0.0.1", 0)).port
+        port = security.listen(Address("127.0.0.1", 0)).port
     print(port, flush=True)
     await server.wait_for_termination()
 

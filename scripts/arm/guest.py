@@ -95,7 +95,8 @@ def work_of(measure: str, batch: int, n: int) -> Work:
     if kind == "codec":
         name, coder, way = rest
         return codec(name, coder, way, n)
-    return {"step": step, "conv": convolution}[kind](*rest, batch)
+    makers: dict[str, Callable[..., Work]] = {"step": step, "conv": convolution}
+    return makers[kind](*rest, batch)
 
 
 def main() -> None:
