@@ -68,7 +68,7 @@ lint: $(NATIVE)
 
 types: $(NATIVE)
 	@$(BIN)/mypy
-	@cd scripts && ../$(BIN)/mypy --config-file mypy.ini .
+	@cd scripts && $(abspath $(BIN))/mypy --config-file mypy.ini .
 
 format: $(NATIVE) ## format the Python files
 	@$(BIN)/ruff check --fix-only --quiet . && $(BIN)/ruff format .
