@@ -401,7 +401,7 @@ ROWS = (
         "bounds the variance of quantisation; of 8 bits, whose p is 0.9, section 3.6's bound",
         _equation_2,
         _SAME._replace(size="gradients of ResNet-20 in buckets of 512, 100 iterations, one seed; any vector"),
-        why="Not of any vector: for buckets of 2 to 9/4 times 4^s values the printed one is too small, and "
+        why="Not of any vector: for buckets of 2 * 4^s to 9/4 * 4^s values the printed one is too small, and "
         "[another](codecs.md#what-theory-promises) stands for it here. These buckets are smaller",
     ),
     Row(
