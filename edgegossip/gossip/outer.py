@@ -59,6 +59,16 @@ MAX_MERGE = 0.95
 MAX_FRAGMENTS = 64
 Memory: TypeAlias = tuple[Vec, ...]  # what an optimiser keeps, float32[trainable_size] each
 
+_STREAMING = ("dpsgd", "choco-sgd", "deep-squeeze")  # which mix models, by a matrix, of which parts may stay behind
+_ALIKE = ("parallel-sgd", "ad-psgd")  # which mix by no matrix
+_WHY_NOT = {
+    "d2": "it takes off in every round what it takes for the gradient of the one before, which an outer step is not",
+    **dict.fromkeys(
+        ("gt-dsgd", "k-gt", "motef"), "it takes what a round did for the gradient, which an outer step is not"
+    ),
+    "bagua-lp": "it mixes models from before the local steps, by which momentum drives boards apart",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class OuterOptimizer:
@@ -218,18 +228,6 @@ def with_outer(algorithm: GossipAlgorithm[Any], optimizer: OuterOptimizer | None
     from edgegossip.gossip.overlap import Overlapped
 
     return Overlapped(around, optimizer.merge)
-
-
-_STREAMING = ("dpsgd", "choco-sgd", "deep-squeeze")  # which mix models, by a matrix, of which parts may stay behind
-
-_ALIKE = ("parallel-sgd", "ad-psgd")  # which mix by no matrix
-_WHY_NOT = {
-    "d2": "it takes off in every round what it takes for the gradient of the one before, which an outer step is not",
-    **dict.fromkeys(
-        ("gt-dsgd", "k-gt", "motef"), "it takes what a round did for the gradient, which an outer step is not"
-    ),
-    "bagua-lp": "it mixes models from before the local steps, by which momentum drives boards apart",
-}
 
 
 def require_agreement(optimizer: OuterOptimizer, topology: Topology) -> None:
