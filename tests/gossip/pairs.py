@@ -65,7 +65,7 @@ class Net:
         return NodeView(**{**fields, **changes})
 
     def carry_out(self, node: int, outcome: tuple[Any, list[Action]]) -> list[Action]:
-        self.states[node], actions = outcome
+        before, (self.states[node], actions) = self.states[node], outcome
         for action in actions:
             match action:
                 case Send(to, frame):
@@ -76,8 +76,10 @@ class Net:
                     self.timers[node] = after_s or 0.0
                 case RoundDone():
                     self.done.append((node, action))
-                case Adopted():
+                case Adopted():  # a model in the place of another: what they differ by is no update
                     self.adopted.append((node, action))
+                    new, old = (self.algorithm.model(state).astype(np.float64) for state in (self.states[node], before))
+                    self.total += new - old
                 case Suspect(peer):
                     self.suspected.append((node, peer))
         return actions
