@@ -25,9 +25,9 @@ LOCKED := $(PIP) install --require-hashes --no-deps
 # Workers of the test suite: one more than the cores of a small machine, as tests of processes and networks wait half of their time.
 JOBS ?= 3
 SECONDS ?= 60
-# Empty systems in which wheels are tried: made once by debootstrap.
+# Empty systems in which wheels are tried: made once by debootstrap. ARCH=arm64 tries those of boards, emulated.
 SUITES ?= bookworm trixie
-ROOTS = $(SUITES:%=build/roots/%)
+ROOTS = $(SUITES:%=build/roots/%$(ARCH:%=-%))
 # The Arm core whose cycles are predicted: a72 or a76.
 CORE ?= a72
 
@@ -78,12 +78,13 @@ install: $(NATIVE) ## only make .venv and build the kernels
 wheel: $(NATIVE) ## dist/*.whl for this machine's Python and architecture
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m build --wheel --no-isolation --outdir dist .
 
-wheel-smoke: $(ROOTS:%=%/etc/debian_version) ## install what is in dist/ into empty Debians 12 and 13 (SUITES), and train; needs root
+wheel-smoke: $(ROOTS:%=%/etc/debian_version) ## install what is in dist/ into empty Debians 12 and 13 (SUITES, ARCH), and train; needs root
 	@for root in $(ROOTS); do scripts/wheel_smoke.sh dist $$root; done
 
 build/roots/%/etc/debian_version:
 	@command -v debootstrap >/dev/null || { echo "wheels are tried in systems that debootstrap makes: apt install debootstrap" >&2; exit 1; }
-	@mkdir -p build/roots && debootstrap --variant=minbase --include=python3-venv,ca-certificates $* build/roots/$* >build/roots/$*.log || \
+	@mkdir -p build/roots && debootstrap $(ARCH:%=--arch=%) --variant=minbase --include=python3-venv,ca-certificates \
+	    $(*:%-$(ARCH)=%) build/roots/$* >build/roots/$*.log || \
 	  { tail -n 3 build/roots/$*.log >&2; exit 1; }
 
 sbom: $(NATIVE) ## dist/*.cdx.json (CycloneDX): what the wheel needs and, with IMAGE=base.img, what that image has

@@ -59,13 +59,19 @@ class Board:
     rounds: Round = 0  # done
     loss: float | None = None  # of the training in the last round
     score: float | None = None  # of the last evaluation, see Fleet.score
-    sent_bytes: float = 0.0
+    frames_bytes: float = 0.0  # payload and what carried it
+    sockets_bytes: float | None = None  # None: the system does not tell
     round_s: float | None = None
     busiest: str = ""  # the part that took most of the last round
     doing: str = "starting"
     state: str = "starting"
     waits: bool = False
     waits_since_s: float = 0.0  # when it said so
+
+    @property
+    def sent_bytes(self) -> float:
+        """What its sockets have sent so far, or its frames where that is not known."""
+        return self.frames_bytes if self.sockets_bytes is None else self.sockets_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +137,9 @@ class Fleet:
             board.score = record.number(f"{EVALUATED}{self.score}")
         elif "eval/loss" in record.values:
             self.score = ""
-        board.sent_bytes += record.number("net/sent_bytes") or 0.0
+        board.frames_bytes += sum(record.number(f"net/{part}_bytes") or 0.0 for part in ("payload", "overhead"))
+        if "net/sent_bytes" in record.values:
+            board.sockets_bytes = (board.sockets_bytes or 0.0) + (record.number("net/sent_bytes") or 0.0)
         board.round_s = record.number("time/round_s")
         board.busiest = max(PARTS, key=lambda part: record.number(f"time/{part}_s") or 0.0)
         said_later = board.waits and record.t_s < board.waits_since_s  # a reader of a folder sees events first

@@ -256,6 +256,17 @@ def test_bytes_of_a_server_run_count_once():
     assert "sent 2.00 kB" in progress_line(fleet)
 
 
+def test_frames_stand_in_where_the_system_does_not_tell_what_sockets_sent():
+    fleet = Fleet(["a"], 4)
+    frames = {"net/payload_bytes": 1000, "net/overhead_bytes": 20}
+    for step in range(2):
+        fleet.update(MetricsRecord("a", step, 0.0, {"train/loss": 0.5, **frames}))
+    assert "sent 2.04 kB" in progress_line(fleet)
+    fleet.update(_round("a", 2, **frames, **{"net/sent_bytes": 5000}))
+    fleet.update(MetricsRecord("a", 3, 0.0, frames))  # its sockets were not read in this round
+    assert "sent 5.00 kB" in progress_line(fleet)
+
+
 def test_the_run_ends_with_its_boards_and_not_with_a_look_at_their_models():
     fleet = Fleet(["a"], 1)
     fleet.event(EventRecord("a", 2.0, "finished", "a finished"))

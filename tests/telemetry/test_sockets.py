@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from edgegossip.telemetry import sockets
 from edgegossip.telemetry.sockets import SocketMeter, SocketReader, SocketTotals, parse_tcp_info
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -110,6 +111,15 @@ def test_an_inode_used_again_is_a_new_socket(monkeypatch):
 
 def test_elsewhere_there_is_nothing(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
+    assert SocketReader().read() is None
+    assert SocketMeter().sample() is None
+
+
+def test_where_the_kernel_says_less_there_is_nothing(monkeypatch):
+    """As under QEMU's user-mode emulation: a zero would be a measurement."""
+    monkeypatch.setattr(sockets, "_is_told", sockets._is_told.__wrapped__)
+    assert SocketReader().read() is not None
+    monkeypatch.setattr(sockets, "_tcp_info", lambda _: b"\1\0\0\0")
     assert SocketReader().read() is None
     assert SocketMeter().sample() is None
 

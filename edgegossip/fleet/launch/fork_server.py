@@ -7,10 +7,13 @@ opens no connection and has a single thread, which is what makes forking it safe
 to the process that asked for them: they are its children, in sessions of their own, and live on
 when the fork server ends.
 
-`python -m edgegossip.fleet.launch.fork_server TITLE CHANNEL FOLDERS MODULE...` is that process.
-TITLE is room for a board's command line, which `ps` shows in its place; FOLDERS are where its
-starter imports from. It ends when the other end of CHANNEL is closed, so it cannot outlive who
-started it.
+That takes a subreaper, which some emulators do not have (QEMU 7.2's user mode): there each board is
+started for itself and loads for itself, one after the other.
+
+`python -m edgegossip.fleet.launch.fork_server TITLE CHANNEL FORKS FOLDERS MODULE...` is that
+process. TITLE is room for a board's command line, which `ps` shows in its place; FORKS says whether
+it forks boards, or becomes one; FOLDERS are where its starter imports from. It ends when the
+other end of CHANNEL is closed, so it cannot outlive who started it.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import IO, Protocol
 
@@ -88,10 +91,8 @@ class ForkedProcess(Process):
     number, so no signal can reach a stranger.
     """
 
-    def __init__(self, pid: int, stdin: IO[bytes], stdout: IO[bytes]) -> None:
-        self.pid = pid
-        self.stdin: IO[bytes] | None = stdin
-        self.stdout: IO[bytes] | None = stdout
+    def __init__(self, pid: int, stdin: IO[bytes] | None = None, stdout: IO[bytes] | None = None) -> None:
+        self.pid, self.stdin, self.stdout = pid, stdin, stdout
         self._handle = os.pidfd_open(pid)
         self._lock = threading.Lock()
         self._code: int | None = None
@@ -154,69 +155,86 @@ class ForkServer:
     def __init__(self, modules: Sequence[str], threads: int, log: Path) -> None:
         """Start it; it loads `modules` while this process goes on. `threads`: each board computes
         with so many. What it itself prints, which is nothing unless it fails, goes to `log`. This
-        process becomes the parent of all that its descendants leave behind. Raises HostError."""
-        _become_subreaper()
-        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._channel.settimeout(LOAD_S)
-        self._log = log
+        process becomes the parent of all that its descendants leave behind, if it can. Raises
+        HostError."""
+        self._modules, self._threads, self._log = modules, threads, log
+        self._forks = _become_subreaper()
         log.parent.mkdir(parents=True, exist_ok=True)
+        self._server = self._start() if self._forks else None
+
+    def _start(self) -> tuple[ForkedProcess, socket.socket]:
+        """Start the process that loads; return it and our end of its channel."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.settimeout(LOAD_S)
         command = [sys.executable, "-m", "edgegossip.fleet.launch.fork_server", _TITLE, str(theirs.fileno())]
         # A program or a notebook may have added the folder of the modules that it gives its boards.
-        command += [json.dumps([os.path.abspath(folder) for folder in sys.path]), *modules]
-        with theirs, log.open("ab") as out:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                env=environment_of(threads),
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-            )
+        folders = json.dumps([os.path.abspath(folder) for folder in sys.path])
+        command += [json.dumps(self._forks), folders, *self._modules]
+        with theirs, open(os.devnull, "rb") as nothing, self._log.open("ab") as out:
+            given = ((nothing, 0), (out, 1), (out, 2), (theirs, theirs.fileno()))
+            files = [(os.POSIX_SPAWN_DUP2, file.fileno(), number) for file, number in given]
+            environment = environment_of(self._threads)
+            pid = os.posix_spawn(sys.executable, command, environment, file_actions=files, setsid=True)
+        return ForkedProcess(pid), ours
 
     def spawn(self, arguments: Sequence[str], log: Path, namespace: str = "") -> ForkedProcess:
         """Start a process that runs `edgegossip ARGUMENTS`, with pipes to its standard input and
         output, and the end of `log` for its errors; in this network namespace of iproute2, if one
-        is named. Returns when it runs, the first time when the fork server has loaded. Raises
-        HostError."""
+        is named. Returns when it runs, the first time when the fork server has loaded; where boards
+        load by themselves, each time. Raises HostError."""
         log.parent.mkdir(parents=True, exist_ok=True)
         their_input, our_output = os.pipe()
         our_input, their_output = os.pipe()
         stdin, stdout = os.fdopen(our_output, "wb"), os.fdopen(our_input, "rb")
+        server, answer = None, b""
         try:
             request = json.dumps([namespace, *arguments]).encode()
             if len(request) > _REQUEST_BYTES:
                 raise OSError(f"its command line is longer than {_REQUEST_BYTES} bytes")
-            with log.open("ab") as errors:
-                socket.send_fds(self._channel, [request], [their_input, their_output, errors.fileno()])
-            answer = self._channel.recv(_REQUEST_BYTES)
+            server, channel = self._server or self._start()
+            done = nullcontext() if self._forks else channel
+            with log.open("ab") as errors, done, suppress(ConnectionError):  # it ended
+                socket.send_fds(channel, [request], [their_input, their_output, errors.fileno()])
+                answer = channel.recv(_REQUEST_BYTES)
             if answer in (b"", _NO_CHILD):
                 raise OSError("it could not load what boards need" if not answer else "no room for another process")
-            return ForkedProcess(int(answer), stdin, stdout)
+            if self._forks:
+                return ForkedProcess(int(answer), stdin, stdout)
+            server.stdin, server.stdout = stdin, stdout
+            return server
         except OSError as error:
             _close(stdin, stdout)
-            self._await_log()
+            if server is not None:
+                self._await_log(server)
             raise HostError(f"cannot start a board: {error}; see {self._log}") from None
         finally:
             os.close(their_input)
             os.close(their_output)
 
-    def _await_log(self) -> None:
+    def _await_log(self, server: ForkedProcess) -> None:
         """Give one that is ending the time to say why."""
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(2.0)
+            server.wait(2.0)
+        if not self._forks:
+            _end_now(server)
 
     def close(self) -> None:
         """End it. Idempotent."""
-        self._channel.close()
-        self._process.kill()  # nothing in it is worth waiting for, and it may still be loading
-        self._process.wait()
+        if self._server is not None:
+            process, channel = self._server
+            channel.close()
+            _end_now(process)  # nothing in it is worth waiting for, and it may still be loading
 
     def __enter__(self) -> ForkServer:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def _end_now(process: ForkedProcess) -> None:
+    process.kill()
+    process.wait()
 
 
 def _close(*files: IO[bytes]) -> None:
@@ -232,39 +250,45 @@ def environment_of(threads: int) -> Mapping[str, str]:
     return {**os.environ, **dict.fromkeys(names, str(threads)), "PYTHONUNBUFFERED": "1", "SPT_NOENV": "1"}
 
 
-def _become_subreaper() -> None:
+def _become_subreaper() -> bool:
     """Adopt what our descendants leave behind: a process whose parent ends becomes ours if it
-    descends from us, so we learn how a board ends."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
-        raise HostError(
-            f"cannot start boards: this kernel, or what emulates it, makes no subreaper of a process "
-            f"({os.strerror(ctypes.get_errno()).lower()}): start each board by `edgegossip node`"
-        )
+    descends from us, so we learn how a board ends. Returns False where that cannot be."""
+    return bool(ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
 
 
-def _serve(channel: socket.socket) -> list[str]:
+def _serve(channel: socket.socket, forks: bool) -> list[str]:
     """Fork whenever asked to, in the fork server. Returns in each board, with its arguments, and
-    never in the fork server itself."""
+    never in the fork server itself. Unless it `forks`, this process becomes the board."""
     while True:
         request, files, _, _ = socket.recv_fds(channel, _REQUEST_BYTES, 3)
         if not request:
             os._exit(0)  # who started us has gone
         namespace, *arguments = map(str, json.loads(request))
-        reported, report = os.pipe()
-        between = os.fork()  # ends at once, so that the board gets another parent
-        if between == 0 and _fork_board(report):
-            channel.close()
-            os.close(reported)
-            _become_board(files)
-            if namespace:
-                _enter_namespace(namespace)
-            return arguments
-        os.close(report)
-        os.waitpid(between, 0)
-        channel.send(os.read(reported, 20) or _NO_CHILD)
-        for file in (reported, *files):
-            os.close(file)
+        if not forks:
+            channel.send(str(os.getpid()).encode())
+        elif not _fork(channel, files):
+            continue
+        channel.close()
+        _become_board(files)
+        if namespace:
+            _enter_namespace(namespace)
+        return arguments
+
+
+def _fork(channel: socket.socket, files: Sequence[int]) -> bool:
+    """Fork a board and tell its number. Returns True in the board."""
+    reported, report = os.pipe()
+    between = os.fork()  # ends at once, so that the board gets another parent
+    if between == 0 and _fork_board(report):
+        os.close(reported)
+        os.setsid()
+        return True
+    os.close(report)
+    os.waitpid(between, 0)
+    channel.send(os.read(reported, 20) or _NO_CHILD)
+    for file in (reported, *files):
+        os.close(file)
+    return False
 
 
 def _fork_board(report: int) -> bool:
@@ -282,8 +306,7 @@ def _fork_board(report: int) -> bool:
 
 
 def _become_board(files: Sequence[int]) -> None:
-    """Give this new process its own session and standard streams."""
-    os.setsid()
+    """Give this process the board's standard streams."""
     for target, file in enumerate(files):
         os.dup2(file, target)
         os.close(file)
@@ -305,13 +328,14 @@ def _load(modules: Sequence[str]) -> None:
     gc.freeze()  # what is loaded stays: looking at it again and again would copy its pages into every board
 
 
-def main(channel: int, folders: Sequence[str], modules: Sequence[str]) -> None:
-    """Be the fork server, and in each process that it forks a board: `python -m edgegossip`."""
+def main(channel: int, forks: bool, folders: Sequence[str], modules: Sequence[str]) -> None:
+    """Be the fork server, and in each process that it forks a board, or itself unless it `forks`:
+    `python -m edgegossip`."""
     sys.path[:] = [*(folder for folder in sys.path if folder not in folders), *folders]
     with socket.socket(fileno=channel) as line:
         setproctitle("edgegossip fork-server")
         _load(modules)
-        arguments = _serve(line)
+        arguments = _serve(line, forks)
     setproctitle(" ".join([sys.executable, "-m", "edgegossip", *arguments]))  # for ps and kill
     setthreadtitle("edgegossip")
     sys.argv = ["edgegossip", *arguments]
@@ -334,4 +358,4 @@ def _end(code: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[2]), json.loads(sys.argv[3]), sys.argv[4:])
+    main(int(sys.argv[2]), json.loads(sys.argv[3]), json.loads(sys.argv[4]), sys.argv[5:])
