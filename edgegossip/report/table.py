@@ -3,6 +3,7 @@ text, no colours."""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,13 +19,15 @@ _RUIN = {  # verdict.py's word -> how the run ended
 }
 MOST_SCORES = 4  # columns of the table
 _TIME = ("board", *PARTS, "sum")
+_SHOWN = tuple(part for part in SENT if part != "overhead")  # which is little, and socket has it
+_COLUMNS = 80  # of a terminal
 
 
 def run_table(summary: Mapping[str, Any]) -> str:
     """Return the tables for a document of `summary.summarise`: scores, test loss, bytes sent
-    (payload, overhead, what the sockets saw, what that is on the link), bytes received and bits
-    per value; seconds by part; below them all boards together, unless there is only one. Unknown
-    values are "-"."""
+    (payload, what the sockets saw, what that is on the link), bytes received and bits per value;
+    seconds by part; below them all boards together, unless there is only one. Unknown values are
+    "-"."""
     rows = summary["boards"]
     scores = list(summary["scores"])[:MOST_SCORES]
     reached = [_reached(_name(row), {name: row["scores"].get(name) for name in scores}, row) for row in rows]
@@ -33,7 +36,7 @@ def run_table(summary: Mapping[str, Any]) -> str:
     if whole:
         reached.append(_reached("all", {name: summary["scores"][name]["mean"] for name in scores}, summary))
         times.append(_times("mean", summary))
-    head = ("board", *(printable(name, 32) for name in scores), "test loss", *SENT, "received", "bits/value")
+    head = ("board", *(printable(name, 32) for name in scores), "test loss", *_SHOWN, "received", "bits/value")
     return "\n".join(
         [
             _title(summary),
@@ -42,8 +45,7 @@ def run_table(summary: Mapping[str, Any]) -> str:
             "",
             *_aligned(_TIME, times, {"compute": "round time"}, whole),
             "",
-            *_notes(summary),
-            *verdict_lines(summary),
+            *(line for note in [*_notes(summary), *verdict_lines(summary)] for line in _wrapped(note)),
         ]
     )
 
@@ -73,9 +75,14 @@ def _end(summary: Mapping[str, Any]) -> str:
     if ruin := [finding["kind"] for finding in summary["verdict"] if finding["ruin"]]:
         return _RUIN.get(ruin[0], str(ruin[0]))
     if unfinished := len(summary.get("unfinished_nodes") or ()):
-        return f"{unfinished} board{' has' if unfinished == 1 else 's have'} not finished"
+        whole = unfinished == summary["nodes"]
+        return "not finished" if whole else f"{unfinished} board{'' if unfinished == 1 else 's'} not finished"
     lost = len(summary["failed_nodes"])
     return f"{lost} board{' was' if lost == 1 else 's were'} lost" if lost else "finished"
+
+
+def _wrapped(note: str) -> list[str]:
+    return textwrap.wrap(note, _COLUMNS, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def verdict_lines(summary: Mapping[str, Any]) -> list[str]:
@@ -89,7 +96,7 @@ def verdict_lines(summary: Mapping[str, Any]) -> list[str]:
 
 def _notes(summary: Mapping[str, Any]) -> list[str]:
     notes = [
-        "overhead: what carried the payload, such as frame heads; socket: all TCP bytes as the kernel counted them, polls,",
+        "payload: what the models took; socket: all TCP bytes as the kernel counted them, those of questions, "
         "acknowledgements and keep-alives included; link: with the headers of TCP, IP and Ethernet",
         "round time: seconds in a board's own rounds; wall: from the first board's start to the last one's end",
     ]
@@ -160,7 +167,7 @@ def _name(row: Mapping[str, Any]) -> str:
 
 
 def _reached(name: str, scores: Mapping[str, float | None], row: Mapping[str, Any]) -> tuple[str, ...]:
-    sent = (bytes_text(row["sent_bytes"][part]) for part in SENT)
+    sent = (bytes_text(row["sent_bytes"][part]) for part in _SHOWN)
     received, bits = bytes_text(row["received_bytes"]), number_text(row["bits_per_value"], 2)
     figures = (score_text(score, value) for score, value in scores.items())
     return (name, *figures, number_text(row["loss"], 4), *sent, received, bits)

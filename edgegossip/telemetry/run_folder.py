@@ -276,6 +276,8 @@ def read_run(path: Path) -> RunData:
     `path` is no run folder or one of its documents is not what it should be."""
     path = Path(path)
     if not (path / "metrics.jsonl").is_file() and not (path / "recipe.toml").is_file():
+        if not path.exists():
+            raise DataError(f"there is no folder {path}; `edgegossip runs` lists your runs")
         raise DataError(f"{path} is not a run folder: it has neither metrics.jsonl nor recipe.toml{_nearest(path)}")
     recipe = path / "recipe.toml"
     return RunData(

@@ -104,6 +104,11 @@ def edgegossip(
         process.communicate()
 
 
+def unwrapped(out: str) -> str:
+    """Output with each note on one line, which a terminal's width had cut."""
+    return out.replace("\n  ", " ")
+
+
 def in_this_process(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
     """Exit code, standard output and standard error of a command in this process, which has loaded
     most of what it needs: for tests of what is said, not of processes."""

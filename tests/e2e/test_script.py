@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from edgegossip.telemetry.run_folder import RunData, read_run
-from tests.e2e.command import Running, edgegossip, run_json
+from tests.e2e.command import Running, edgegossip, run_json, unwrapped
 from tests.e2e.test_restart import free_ports, steps
 
 # Each board draws data of its own, from one law: y = x W. No two boards see the same example.
@@ -198,7 +198,7 @@ def test_a_script_that_raises_is_named_and_the_others_go_on(script: Path, tmp_pa
     assert code == 7, (out, err)
     assert re.search(r"lost board-1: train\.py, line 2\d: ZeroDivisionError", err), err
     assert re.search(
-        r"^lost: board-1 after \d+ rounds?, at .* wall: train\.py, line 2\d: ZeroDivisionError", out, re.M
+        r"^lost: board-1 after \d+ rounds?, at .* wall: train\.py, line 2\d: ZeroDivisionError", unwrapped(out), re.M
     ), out
     log = next(runs.glob("*/logs/board-1.log")).read_text()
     assert "Traceback" in log and "train.py" in log

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.command import Running, edgegossip, in_this_process
+from tests.e2e.command import Running, edgegossip, in_this_process, unwrapped
 from tests.e2e.test_tls import free_port
 
 RUIN = 8
@@ -109,7 +109,7 @@ def test_a_founder_says_who_was_refused_and_why(tmp_path: Path) -> None:
         code, out, err = founder.finish()
     assert code == 0 and "refused pi-9 at 127.0.0.1:" in err, (code, err)
     assert "of 2 boards it is a ring" in err
-    (line,) = [line for line in out.splitlines() if line.startswith("look: ")]
+    (line,) = [line for line in unwrapped(out).splitlines() if line.startswith("look: ")]
     assert "took no part: pi-9 at 127.0.0.1:" in line and "pi-9 is not a member of this run" in line
 
 

@@ -241,8 +241,10 @@ def test_a_folder_that_is_opened_again_goes_on_where_it_was(tmp_path):
     data = read_run(folder.path)
     assert [r.step for r in data.metrics()] == [0, 1] and data.run == {"run_id": "0102", "members": ["a", "b"]}
     assert 42.0 <= list(data.metrics())[1].t_s < 50.0
-    with pytest.raises(DataError, match="is not a run folder"):
+    with pytest.raises(DataError, match=r"there is no folder .*nothing; `edgegossip runs` lists your runs"):
         RunFolder.reopen(tmp_path / "nothing")
+    with pytest.raises(DataError, match="is not a run folder"):
+        RunFolder.reopen(tmp_path)
 
 
 def test_atomic_write_keeps_the_old_file_when_it_fails(tmp_path, monkeypatch):

@@ -54,7 +54,7 @@ def run_demo(runs_dir: Path, settings: Sequence[str], *, plots: bool) -> int:
         folders.append(folder.path)
         click.echo("")
     summaries = [read_run(path).summary or {} for path in folders]
-    said = [*map(_in_short, _WAYS.values(), summaries), *said, _judged(summaries)]
+    said = [*map(_in_short, _WAYS.values(), summaries), *said, _judged(summaries, len(folders) == len(_WAYS))]
     click.echo("\n".join([*said, "", *_where(folders), "", *_next(folders)]))
     return code
 
@@ -69,13 +69,13 @@ def _in_short(way: str, summary: Mapping[str, Any]) -> str:
     return f"{way}: {reached} on digits it never saw, in {seconds}, with {sent} sent{share}"
 
 
-def _judged(summaries: Sequence[Mapping[str, Any]]) -> str:
+def _judged(summaries: Sequence[Mapping[str, Any]], whole: bool) -> str:
     """The first thing to mend, or that there is none."""
     if findings := [line for summary in summaries for line in verdict_lines(summary)]:
         return findings[0]
     if lost := [node for summary in summaries for node in summary["failed_nodes"]]:
         return f"lost on the way: {', '.join(lost)}; the tables above say why"
-    return "verdict: every board finished, and nothing is wrong"
+    return f"verdict: every board finished, and nothing is wrong{'' if whole else ' with what could run here'}"
 
 
 def _where(folders: Sequence[Path]) -> Iterator[str]:

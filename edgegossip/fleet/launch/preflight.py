@@ -15,7 +15,7 @@ import numpy as np
 from edgegossip import codecs, training
 from edgegossip.codecs.base import Codec, inside
 from edgegossip.gossip import outer, topologies
-from edgegossip.gossip.averaging import default_eta, lost_of_normal, memory_eta, on_probe
+from edgegossip.gossip.averaging import lost_of_normal, on_probe
 from edgegossip.gossip.fragments import cut
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.mesh.address import Address
@@ -80,7 +80,7 @@ def check_parts(recipe: Recipe, members: Sequence[NodeId]) -> None:
 
 def notices(recipe: Recipe) -> list[str]:
     """Return what a user should know before the run, a sentence each."""
-    every = (unused_notice, data_notice, topology_notice, codec_notice, memory_notice, momentum_notice, eta_notice)
+    every = (unused_notice, data_notice, topology_notice, codec_notice, memory_notice, momentum_notice)
     said = [notice for look in every if (notice := look(recipe))]
     return said + training.conversion_notices(recipe)
 
@@ -96,21 +96,6 @@ def unused_notice(recipe: Recipe) -> str:
     if not changed:
         return ""
     return f"{' and '.join(changed)} {'have' if changed[1:] else 'has'} no effect with run.mode = {recipe.run.mode}"
-
-
-def eta_notice(recipe: Recipe) -> str:
-    """Name the averaging rate where the codec decides it and it is not 1; empty otherwise."""
-    section = recipe.gossip
-    if recipe.run.mode != "gossip" or section.algorithm not in _ETA_BY_CODEC or section.params.get("eta"):
-        return ""
-    rate = memory_eta if section.algorithm in _WITH_MEMORY else default_eta
-    codec = make_codec(recipe)
-    if _is_limited(codec) or (eta := rate(codec)) == 1.0:  # what bytes keep of a model, its size decides
-        return ""
-    return (
-        f"{section.algorithm} averages at the rate gossip.params.eta = {eta:.2g}, after what codec "
-        f"{recipe.codec.name} keeps of a vector; larger mixes faster and may diverge"
-    )
 
 
 def topology_notice(recipe: Recipe) -> str:
