@@ -99,7 +99,7 @@ def _concluded(folder: RunFolder, *, plots: bool, as_json: bool) -> int:
     code = conclude(folder, plots=plots, as_json=as_json)
     if not as_json:
         took = seconds_text(time.time() - psutil.Process().create_time())
-        click.echo(f"this command took {took}, with loading before the boards' start and what came after their end")
+        click.echo(f"this command took {took}, start and end included")
     return code
 
 
