@@ -40,7 +40,9 @@ def test_gossip_goes_on_without_boards_whose_data_lack_two_classes(
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["failed_nodes"] == list(odd)
     lines = unwrapped(out)
-    assert all(re.search(rf"^lost: {name} after \d+ rounds?, at .* wall: {name} .*fit", lines, re.M) for name in odd), out
+    assert all(re.search(rf"^lost: {name} after \d+ rounds?, at .* wall: {name} .*fit", lines, re.M) for name in odd), (
+        out
+    )
     told = [e for e in events(folder) if e["event"] == "disagrees"]
     assert {("board-1", "board-2"), ("board-4", "board-3")} <= {(e["node"], e["peer"]) for e in told}
     assert all((e["node"] in odd) != (e["peer"] in odd) for e in told)

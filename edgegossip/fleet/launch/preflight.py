@@ -15,7 +15,7 @@ import numpy as np
 from edgegossip import codecs, training
 from edgegossip.codecs.base import Codec, inside
 from edgegossip.gossip import outer, topologies
-from edgegossip.gossip.averaging import lost_of_normal, on_probe
+from edgegossip.gossip.averaging import default_eta, lost_of_normal, memory_eta, on_probe
 from edgegossip.gossip.fragments import cut
 from edgegossip.layout import Layout, TensorSpec
 from edgegossip.mesh.address import Address
@@ -96,6 +96,19 @@ def unused_notice(recipe: Recipe) -> str:
     if not changed:
         return ""
     return f"{' and '.join(changed)} {'have' if changed[1:] else 'has'} no effect with run.mode = {recipe.run.mode}"
+
+
+def remark(recipe: Recipe) -> str:
+    """Name the averaging rate where the codec decides it and it is not 1; empty otherwise. It is no
+    warning: what was chosen suits the codec."""
+    section = recipe.gossip
+    if recipe.run.mode != "gossip" or section.algorithm not in _ETA_BY_CODEC or section.params.get("eta"):
+        return ""
+    rate = memory_eta if section.algorithm in _WITH_MEMORY else default_eta
+    codec = make_codec(recipe)
+    if _is_limited(codec) or (eta := rate(codec)) == 1.0:  # what bytes keep of a model, its size decides
+        return ""
+    return f"{section.algorithm} averages at gossip.params.eta = {eta:.2g}, as suits codec {recipe.codec.name}"
 
 
 def topology_notice(recipe: Recipe) -> str:

@@ -17,7 +17,7 @@ from edgegossip import training
 from edgegossip.fleet.launch.gossip import LocalRun, run_gossip
 from edgegossip.fleet.launch.identities import identities
 from edgegossip.fleet.launch.outputs import Outputs
-from edgegossip.fleet.launch.preflight import notices, preflight
+from edgegossip.fleet.launch.preflight import notices, preflight, remark
 from edgegossip.fleet.launch.run_folders import conclude, make_folder, shown_when_it_fails
 from edgegossip.frame import RUN_ID_BYTES
 from edgegossip.node.spec import default_members
@@ -79,6 +79,8 @@ def trained(
             click.echo(f"{recipe.run.name}: {len(members)} boards, {recipe.run.rounds} rounds, into {folder.path}")
             for notice in notices(recipe):
                 click.echo(f"!! {notice}", err=True)
+            if said := remark(recipe):
+                click.echo(said, err=True)
         resumable = lasting and recipe.checkpoint.every > 0
         with shown_when_it_fails(folder, as_json=as_json, quiet=quiet and not as_json, resumable=resumable):
             _train(recipe, members, run_id, folder, outputs, quiet=quiet)

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from edgegossip import recipe as recipes
-from edgegossip.fleet.launch.preflight import codec_notice, notices, preflight
+from edgegossip.fleet.launch.preflight import codec_notice, notices, preflight, remark
 from edgegossip.types import ConfigError, EdgegossipError, HostError
 
 
@@ -61,10 +61,10 @@ for name in ("quickstart-gossip", "quickstart-server"):
 
 def test_the_averaging_rate_is_told_where_the_codec_decides_it():
     choco = ["gossip.algorithm=choco-sgd", "codec.name=topk"]
-    (notice,) = notices(recipes.load("quickstart-gossip", [*choco, "codec.params.ratio=0.1"]))
-    assert "gossip.params.eta = 0.15," in notice
-    assert not notices(recipes.load("quickstart-gossip", [*choco, "gossip.params.eta=0.05"]))
-    assert not notices(recipes.load("quickstart-gossip", ["gossip.algorithm=choco-sgd"]))
+    recipe = recipes.load("quickstart-gossip", [*choco, "codec.params.ratio=0.1"])
+    assert "gossip.params.eta = 0.15," in remark(recipe) and not notices(recipe)
+    assert not remark(recipes.load("quickstart-gossip", [*choco, "gossip.params.eta=0.05"]))
+    assert not remark(recipes.load("quickstart-gossip", ["gossip.algorithm=choco-sgd"]))
 
 
 @pytest.mark.parametrize(
@@ -158,8 +158,8 @@ def test_the_rate_with_a_memory_is_its_own() -> None:
     told = {}
     for algorithm in ("deep-squeeze", "sparse-push", "choco-sgd", "quant-sgp"):
         settings = [f"gossip.algorithm={algorithm}", "codec.name=4-bit-elastiquant"]
-        (notice,) = notices(recipes.load("quickstart-gossip", settings))
-        told[algorithm] = notice.split("gossip.params.eta = ")[1].split(",")[0]
+        said = remark(recipes.load("quickstart-gossip", settings))
+        told[algorithm] = said.split("gossip.params.eta = ")[1].split(",")[0]
     assert told == {"deep-squeeze": "0.19", "sparse-push": "0.19", "choco-sgd": "0.83", "quant-sgp": "0.83"}
 
 
