@@ -147,7 +147,7 @@ ROWS = (
         "Table 1, ResNet-20",
         "fp32 91.25, int8 91.12 %; read as less than a point lost, its claim for boards",
         _table_1(0.05),
-        _MACHINE._replace(size=f"{_MACHINE.size}, half the paper's learning rate"),
+        _MACHINE._replace(size=f"half the paper's learning rate; {_MACHINE.size}"),
     ),
     Row(
         "Table 1, ResNet-20, learning rate 0.1",
