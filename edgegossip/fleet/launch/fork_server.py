@@ -281,7 +281,6 @@ def _fork(channel: socket.socket, files: Sequence[int]) -> bool:
     between = os.fork()  # ends at once, so that the board gets another parent
     if between == 0 and _fork_board(report):
         os.close(reported)
-        os.setsid()
         return True
     os.close(report)
     os.waitpid(between, 0)
@@ -292,13 +291,13 @@ def _fork(channel: socket.socket, files: Sequence[int]) -> bool:
 
 
 def _fork_board(report: int) -> bool:
-    """Fork the board and end, after its number has been written to `report`. Returns True in the
-    board."""
+    """Fork the board and end. Returns True in the board, which tells its number once it has a
+    session of its own: what ends the fork server's group must not hit it."""
     try:
-        pid = os.fork()
-        if pid:
-            os.write(report, str(pid).encode())
+        if os.fork():
             os._exit(0)
+        os.setsid()
+        os.write(report, str(os.getpid()).encode())
         os.close(report)
         return True
     except OSError:
