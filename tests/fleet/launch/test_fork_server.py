@@ -114,12 +114,14 @@ def test_one_that_cannot_load_says_where_to_look(tmp_path: Path) -> None:
     )
 
 
-def test_a_board_outlives_a_fork_server_that_ends_at_once(tmp_path: Path) -> None:
+def test_a_board_outlives_a_fork_server_that_ends_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Its session is its own before it is told of: the server's whole group ends with it."""
-    for _ in range(20):
-        with ForkServer([], 1, tmp_path / "fork-server.log") as alone:
-            board = alone.spawn(["--version"], tmp_path / "board.log")
-        assert board.stdout.read().decode().split()[-1] == __version__ and board.wait(20) == 0
+    monkeypatch.syspath_prepend(tmp_path)
+    slow = "import os, time\n\nat_once = os.setsid\nos.setsid = lambda: (time.sleep(0.3), at_once())\n"
+    (tmp_path / "a_slow_session.py").write_text(slow)
+    with ForkServer(["a_slow_session"], 1, tmp_path / "fork-server.log") as alone:
+        board = alone.spawn(["--version"], tmp_path / "board.log")
+    assert board.stdout.read().decode().split()[-1] == __version__ and board.wait(20) == 0
 
 
 def test_where_a_process_cannot_adopt_others_each_board_loads_for_itself(
