@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -44,16 +45,21 @@ def test_a_command_runs_with_pipes_and_a_log_and_ends_with_its_status(fork_serve
     assert bad.wait(20) == bad.poll() == 2 and "no-such-recipe" in (tmp_path / "bad.log").read_text()
 
 
-def test_a_board_is_our_child_in_a_session_of_its_own_under_its_own_name(
-    fork_server: ForkServer, tmp_path: Path
-) -> None:
-    board = fork_server.spawn(BOARD, tmp_path / "board.log")
+def is_our_own_child(board: Any) -> None:
+    """A board that listens, in a session of its own and under its own name."""
     while b"listening" not in board.stdout.readline():
         pass
     process = psutil.Process(board.pid)
     assert process.ppid() == os.getpid() and os.getsid(board.pid) == board.pid
     assert process.environ()["OMP_NUM_THREADS"] == "3"
     assert "--name board-0" in " ".join(process.cmdline()) and process.name() == "edgegossip"
+
+
+def test_a_board_is_our_child_in_a_session_of_its_own_under_its_own_name(
+    fork_server: ForkServer, tmp_path: Path
+) -> None:
+    board = fork_server.spawn(BOARD, tmp_path / "board.log")
+    is_our_own_child(board)
     with pytest.raises(subprocess.TimeoutExpired):
         board.wait(0.05)
     assert board.poll() is None
@@ -138,12 +144,7 @@ def test_where_a_process_cannot_adopt_others_each_board_loads_for_itself(
     with ForkServer(MODULES["gossip"], 3, tmp_path / "fork-server.log") as alone:
         board = alone.spawn(BOARD, tmp_path / "board.log")
         other = alone.spawn(["--version"], tmp_path / "other.log")
-    while b"listening" not in board.stdout.readline():
-        pass
-    process = psutil.Process(board.pid)
-    assert process.ppid() == os.getpid() and os.getsid(board.pid) == board.pid
-    assert process.environ()["OMP_NUM_THREADS"] == "3"
-    assert "--name board-0" in " ".join(process.cmdline()) and process.name() == "edgegossip"
+    is_our_own_child(board)
     assert other.stdout.read().decode().split()[-1] == __version__ and other.wait(20) == 0
     assert board.poll() is None
     board.kill()
