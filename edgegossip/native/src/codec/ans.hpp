@@ -1,5 +1,5 @@
-// The entropy coder that AVX-512 VBMI decodes fastest: asymmetric numeral systems by table (tANS; Duda 2013), codes of 3 or 4 bits, for tensors that are not
-// small. Opt-in: elsewhere Huffman codes are faster.
+// The entropy coder that AVX-512 VBMI decodes fastest: asymmetric numeral systems by table (tANS; Duda 2013), codes of 3 or 4 bits, for
+// tensors that are not small. Opt-in: elsewhere Huffman codes are decoded faster.
 //
 //   shares, u8 for each existing code; blocks of up to 65536 values:
 //   u16 words; u16 strays; u8 state[64]; u8 used[8]; u16 stray[strays]; of each string its first word without the used / 8 bytes that
