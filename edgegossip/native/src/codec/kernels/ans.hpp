@@ -58,7 +58,8 @@ struct Ans {
     int64_t (*strays)(const uint8_t* symbols, int64_t n, const AnsCodes& codes, uint16_t* out, int64_t most);
 
     // From where a reader is to stand after rows of symbols to where it stands before them. The words that it takes between are written
-    // before `end`, ANS_ROW bytes a row at most, and 8 bytes from there on are looked at; where they start. 32 bytes before that may change.
+    // before `end`, ANS_ROW bytes a row at most, and 8 bytes from there on are looked at; where they start. Up to 32 bytes below
+    // that may be written over.
     uint8_t* (*write)(const uint8_t* symbols, int64_t rows, const AnsCodes& codes, uint8_t* end, AnsPlace* place);
 
     // Reads so many rows of each of at most ANS_AT_ONCE blocks, side by side. Nothing outside is read or written, whatever they hold.
