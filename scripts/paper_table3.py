@@ -180,6 +180,14 @@ def _line(
     return Line(network, scheme, count, cp, en, tx, PAPER[network][scheme][COUNTS.index(count)])
 
 
+def kept_lines(document: Any, network: str) -> list[Line]:
+    """The network's cells as scale-paper.json has them."""
+    return [
+        Line(network, scheme, count, cp, en, tx, PAPER[network][scheme][COUNTS.index(count)])
+        for scheme, count, cp, en, tx in document["cells"][network]
+    ]
+
+
 def bits_of(model: str, folder: str) -> dict[str, float]:
     """Bits a value of real frames, scheme by scheme, of one gradient."""
     sets = [
@@ -266,8 +274,8 @@ def findings(network: str, lines: Sequence[Line]) -> Iterator[str]:
         yield f"The paper's T is not the sum of its parts for: {'; '.join(sums)}."
 
 
-def report(network: str, bits: Mapping[str, float], device: DeviceProfile) -> Iterator[str]:
-    fitted, lines = fit(network), lines_of(network, bits, device)
+def report(network: str, bits: Mapping[str, float], lines: Sequence[Line]) -> Iterator[str]:
+    fitted = fit(network)
     yield f"## {network}"
     yield ""
     yield (
@@ -291,10 +299,10 @@ def report(network: str, bits: Mapping[str, float], device: DeviceProfile) -> It
 
 
 def table(document: Any) -> str:
-    """Return both networks' part of the page (`scripts/results.py`), from bits by network and
-    scheme."""
-    device = load_device(DEVICE)
-    return "\n\n".join("\n".join(report(network, bits, device)) for network, bits in document["bits"].items())
+    """Return both networks' part of the page (`scripts/results.py`)."""
+    return "\n\n".join(
+        "\n".join(report(network, bits, kept_lines(document, network))) for network, bits in document["bits"].items()
+    )
 
 
 def main() -> None:
@@ -302,7 +310,14 @@ def main() -> None:
     parser.add_argument("--data", required=True, metavar="DIR")
     folder = parser.parse_args().data
     bits = {network: bits_of(model, folder) for network, model in MODELS.items()}
-    document = {"source": result_source(), "bits": bits}
+    device = load_device(DEVICE)
+    cells = {
+        network: [
+            [line.scheme, line.devices, line.cp, line.en, line.tx] for line in lines_of(network, bits[network], device)
+        ]
+        for network in MODELS
+    }
+    document = {"source": result_source(), "bits": bits, "cells": cells}
     RESULTS.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 

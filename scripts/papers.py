@@ -28,7 +28,7 @@ import rows_co3
 import rows_elasticl
 import rows_elastiquant
 import rows_low_precision
-from claims import ONE_RUN, RESULTS, Kept, Row, apart
+from claims import ONE_RUN, RESULTS, Kept, Row, Run, apart
 
 from edgegossip.files import write_atomic
 
@@ -126,6 +126,25 @@ def typed(text: str) -> list[str]:
     return re.findall(r"\d+\.\d+|\d+ ?(?:%|points|times|MB)", re.sub(r"\{[^}]*\}|`[^`]*`|\]\([^)]*\)", "", text))
 
 
+_COUNTS = {"one": 1, "two": 2, "three": 3}
+
+
+def missized(run: Run, kept: Kept) -> Iterable[str]:
+    """Yield the seeds and rounds that a row's size names and its JSON has not."""
+    document = kept(run.data)
+    rows = document if isinstance(document, list) else document.get("rows", [])
+    rows = [row for row in rows if not run.parts or row.get("part") in run.parts]
+    seeds = {seed for row in rows for seed in row.get("seeds") or ([row["seed"]] if "seed" in row else [])}
+    rounds = {row["rounds"] for row in rows if "rounds" in row}
+    size = run.size.partition(";")[0]  # the paper's follows
+    for word in re.findall(r"(\w+) seeds?\b", size):
+        if seeds and _COUNTS.get(word) != len(seeds):
+            yield f"{word} seeds, {len(seeds)} in {run.data}.json"
+    for number in re.findall(r"([\d,]+) rounds\b", size):
+        if rounds and int(number.replace(",", "")) not in rounds:
+            yield f"{number} rounds, {rounds} in {run.data}.json"
+
+
 def faults(kept: Kept | None = None) -> Iterable[str]:
     """Yield what is wrong with the page."""
     known = kept or Kept()
@@ -135,6 +154,9 @@ def faults(kept: Kept | None = None) -> Iterable[str]:
             if row.find is not None:
                 if row.run is None or not (row.run.data and row.run.command and row.run.size):
                     yield f"{where}: data, command and size are to be named"
+                    continue
+                for wrong in missized(row.run, known):
+                    yield f"{where}: its size says {wrong}"
                 if found := typed(row.find(known).template):
                     yield f"{where}: typed into what is ours: {', '.join(found)}"
             if found := typed(row.why):
