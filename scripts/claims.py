@@ -277,28 +277,19 @@ def study(
 
 
 def losses(name: str, case: str, other: str) -> Find:
-    """Compare training losses of two cases of a study that `papers.py keep` wrote; the claim is
-    that of the first is the smaller. How far single losses may be off nobody has measured."""
+    """Compare training losses of two cases of a study that `papers.py keep` wrote, seed by seed;
+    the claim is that of the first is the smaller. How far single losses may be off nobody has
+    measured."""
 
     def find(kept: Kept) -> Finding:
-        a, b = (Sample.of(list(by_seed(kept, name, of, "train_loss", 1.0).values())) for of in (case, other))
-        found = difference(a, b)
-        runs = f"{min(a.count, b.count)} seeds" if min(a.count, b.count) > 1 else "one seed"
+        a, b = (by_seed(kept, name, of, "train_loss", 1.0) for of in (case, other))
+        seeds = sorted(set(a) & set(b))
+        of_a, of_b = ([of[seed] for seed in seeds] for of in (a, b))
+        found = paired(of_a, of_b)
+        runs = f"{len(seeds)} seeds in pairs" if len(seeds) > 1 else "one seed"
         reach = f"{found.mean:+.3f} ± {found.reach:.3f}" if math.isfinite(found.reach) else f"{found.mean:+.3f}"
         text = "training loss {:.3f} against {:.3f}: {}, " + runs
-        return Finding(judge(found, most=0.0), text, (a.mean, b.mean, reach))
-
-    return find
-
-
-def beside(
-    name: str, case: str, other: str, least: float = -math.inf, most: float = math.inf, alone: float = ONE_RUN
-) -> Find:
-    """Compare two cases of a study that `papers.py keep` wrote."""
-
-    def find(kept: Kept) -> Finding:
-        a, b = (Sample.of(list(by_seed(kept, name, of).values())) for of in (case, other))
-        return compared(a, b, least, most, alone)
+        return Finding(judge(found, most=0.0), text, (statistics.fmean(of_a), statistics.fmean(of_b), reach))
 
     return find
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 
-from claims import Finding, Interval, Kept, Row, Run, beside, beside_by_seed, judge
+from claims import Finding, Interval, Kept, Row, Run, beside_by_seed, judge
 from rows_low_precision import FASHION
 
 _FASHION = FASHION._replace(size="CNN, Fashion-MNIST, eight boards, 600 rounds, three seeds; not in the paper")
@@ -51,7 +51,7 @@ ROWS = (
     Row(
         "The claim, one machine",
         "and as centralised SGD in full precision",
-        beside("papers/bagua", "bagua-lp, 8 bits, skew=0.0", "one machine", _CLAIM),
+        beside_by_seed("papers/bagua", "bagua-lp, 8 bits, skew=0.0", "one machine", _CLAIM),
         _CIFAR,
     ),
 )

@@ -165,8 +165,8 @@ ROWS = (
         "2.15e12 bits for fp4",
         _payload,
         Run("papers/computed", "python scripts/paper_computed.py", "computed; 150 epochs in batches of 64"),
-        why="That is near if R counts one user, and bits before the Huffman code; its equation 6 says neither. Nor does the paper "
-        "say which head it put on NASNetMobile",
+        why="That is near if R counts one user, and bits before the Huffman code; its equation 6 says neither. Nor does it say "
+        "which head is on NASNetMobile",
     ),
     Row("Figure 4, NASNetMobile", "test accuracy of 150 epochs", why=TOO_LONG),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 
-from claims import CHANCE, ONE_RUN, TOO_LONG, Find, Finding, Kept, Row, Run, beside, losses
+from claims import CHANCE, ONE_RUN, TOO_LONG, Find, Finding, Kept, Row, Run, beside_by_seed, losses
 
 _ELASTICL = Run(
     "papers/elasticl",
@@ -18,7 +18,7 @@ def _with_bits(case: str, other: str, least: float, alone: float = ONE_RUN) -> F
     """Accuracy and bits a value beside each other."""
 
     def find(kept: Kept) -> Finding:
-        found = beside(_ELASTICL.data, case, other, least, alone=alone)(kept)
+        found = beside_by_seed(_ELASTICL.data, case, other, least, alone=alone)(kept)
         bits = [statistics.fmean(row["bits"] for row in kept.rows(_ELASTICL.data, case=of)) for of in (case, other)]
         return Finding(found.verdict, found.template + "; {:.2f} against {:.2f} bits a value", (*found.figures, *bits))
 

@@ -48,7 +48,9 @@ _NORMS = Run(
     "edgegossip study cifar10-gossip --sweep-file norms --set data.dir=DIR",
     "ResNet-20, eight boards, skew 0.8, two epochs, one seed; 200 epochs",
 )
-_ONE_SEED_OF_NORMS = "Other rounding alone moves one seed of so short a run by some points ([int8-accuracy.md](results/int8-accuracy.md))"
+_ONE_SEED_OF_NORMS = (
+    "Rounding alone moves one seed of so short a run by some points ([int8-accuracy.md](results/int8-accuracy.md))"
+)
 _STEP = Run(
     "papers/int8",
     "edgegossip bench int8 --batch 32 --dw 16 --repeat 3",
