@@ -129,7 +129,7 @@ def typed(text: str) -> list[str]:
 _COUNTS = {"one": 1, "two": 2, "three": 3}
 
 
-def missized(run: Run, kept: Kept) -> Iterable[str]:
+def wrong_sizes(run: Run, kept: Kept) -> Iterable[str]:
     """Yield the seeds and rounds that a row's size names and its JSON has not."""
     document = kept(run.data)
     rows = document if isinstance(document, list) else document.get("rows", [])
@@ -155,7 +155,7 @@ def faults(kept: Kept | None = None) -> Iterable[str]:
                 if row.run is None or not (row.run.data and row.run.command and row.run.size):
                     yield f"{where}: data, command and size are to be named"
                     continue
-                for wrong in missized(row.run, known):
+                for wrong in wrong_sizes(row.run, known):
                     yield f"{where}: its size says {wrong}"
                 if found := typed(row.find(known).template):
                     yield f"{where}: typed into what is ours: {', '.join(found)}"

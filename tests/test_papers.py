@@ -62,6 +62,14 @@ def test_what_is_typed_is_found() -> None:
     assert papers.typed("{:.2f} % on ResNet-20 with `--dw 16 %`, 4-bit-ElastiQuant, [a](b-1.5.json)") == []
 
 
+def test_a_size_is_that_of_its_json() -> None:
+    run = next(row.run for row in papers.ROWS["bagua"] if row.run and row.run.data == "papers/fashion")
+    assert "600 rounds, three seeds" in run.size and not list(papers.wrong_sizes(run, Kept()))
+    for said, found in (("three seeds", "ninety seeds"), ("three seeds", "one seed"), ("600 rounds", "60,000 rounds")):
+        other = run._replace(size=run.size.replace(said, found))
+        assert len(list(papers.wrong_sizes(other, Kept()))) == 1
+
+
 def test_rows_that_count_say_what_was_run_or_why_not() -> None:
     kept = Kept()
     for paper, rows in papers.ROWS.items():
