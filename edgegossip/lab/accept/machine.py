@@ -56,15 +56,17 @@ class Machine:
         return frozenset()
 
     def kind(self) -> Kind:
-        """Tell a board from what imitates one, as far as the machine gives itself away: a processor
-        of another architecture in /proc/cpuinfo (QEMU for one program), QEMU's own board, or a
+        """Tell a board from what imitates one, as far as the machine gives itself away: a kernel or
+        a processor of another architecture (QEMU for one program), QEMU's own board, or a
         hypervisor. A whole imitated Raspberry Pi cannot be told: `accept --emulated` says so."""
+        kernel = text_of(self.root / "proc/sys/kernel/arch")  # since Linux 6.1; no emulator feigns it
+        foreign = kernel is not None and kernel != self.architecture
         arm = self.architecture == "aarch64"
         of_pc = any(line.startswith("vendor_id") for line in self._cpuinfo())
         firmware = " ".join(
             text_of(self.root / f"sys/class/dmi/id/{name}") or "" for name in ("sys_vendor", "product_name")
         )
-        if (arm and of_pc) or board_name(self.root / "proc/device-tree") in _EMULATED_BOARDS:
+        if foreign or (arm and of_pc) or board_name(self.root / "proc/device-tree") in _EMULATED_BOARDS:
             return "emulated"
         if "hypervisor" in self.told_flags() or any(word in firmware.lower() for word in _QEMU):
             return "virtual machine"

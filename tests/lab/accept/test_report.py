@@ -126,6 +126,8 @@ def test_a_file_that_is_no_report_is_refused(tmp_path):
     [
         ({}, "aarch64", "board"),
         ({"proc/cpuinfo": "vendor_id\t: AuthenticAMD\nflags\t: fpu avx2"}, "aarch64", "emulated"),
+        ({"proc/sys/kernel/arch": "x86_64\n"}, "aarch64", "emulated"),
+        ({"proc/sys/kernel/arch": "aarch64\n"}, "aarch64", "board"),
         ({"proc/device-tree/model": "linux,dummy-virt"}, "aarch64", "emulated"),
         ({"proc/cpuinfo": "vendor_id\t: AuthenticAMD\nflags\t: fpu hypervisor"}, "x86_64", "virtual machine"),
         ({"sys/class/dmi/id/sys_vendor": "QEMU"}, "x86_64", "virtual machine"),
