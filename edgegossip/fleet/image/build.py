@@ -42,8 +42,8 @@ INSIDE = "/opt/edgegossip/current/site"  # where programs of the board find it
 _MIB = 1 << 20
 _LAST_SECOND = 2**32 - 1  # that FAT and ext4 of a card have a date for
 _BOOT_BYTES = 256 * _MIB
-_NEEDS = ("mmdebstrap", "arch-test", "qemu-aarch64-static", "aarch64-linux-gnu-g++", "tar")
-_CARD_NEEDS = ("mkfs.vfat", "mmd", "mcopy", "mke2fs", "debugfs")
+NEEDS = ("mmdebstrap", "arch-test", "qemu-aarch64-static", "aarch64-linux-gnu-g++", "tar")
+CARD_NEEDS = ("mkfs.vfat", "mmd", "mcopy", "mke2fs", "debugfs")
 _METADATA = ("pyproject.toml", "README.md", "LICENSE")  # of which a wheel's metadata is made
 _MODULES = ("nanobind", "cmake", "ninja", "scikit_build_core", "uv")
 _BINFMT = Path("/proc/sys/fs/binfmt_misc")
@@ -97,7 +97,7 @@ def build_image(
     if fresh:
         for old in (*request.cache.glob("debian-*"), *request.cache.glob("sysroot-*")):
             shutil.rmtree(old) if old.is_dir() else old.unlink()
-    _check_machine(*_CARD_NEEDS)
+    _check_machine(*CARD_NEEDS)
     done = steps.carry_out(plan(request), request.cache, echo)
     about = json.loads((done["card"].folder / "image.json").read_text())
     echo(f"writing {request.output}")
@@ -201,7 +201,7 @@ def epoch() -> int:
 
 def _check_machine(*programs: str) -> None:
     """Raise HostError that names all that this machine lacks, and of these programs."""
-    tools.need(*_NEEDS, *programs)
+    tools.need(*NEEDS, *programs)
     missing = [name for name in _MODULES if importlib.util.find_spec(name) is None]
     if missing:
         raise HostError(f"this needs {', '.join(missing)}: pip install {' '.join(missing)}")

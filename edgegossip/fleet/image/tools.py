@@ -31,6 +31,8 @@ PACKAGES = {
     "xz": "xz-utils",
     "lsblk": "util-linux",
     "arch-test": "arch-test",
+    "qemu-system-aarch64": "qemu-system-arm",
+    "ip": "iproute2",
 }
 _SBIN = ("/usr/local/sbin", "/usr/sbin", "/sbin")  # not on every user's PATH
 _LAST_LINES = 4

@@ -11,8 +11,9 @@ import sys
 import time
 from pathlib import Path
 
+from edgegossip.fleet.image import build
 from edgegossip.fleet.image.tools import need
-from edgegossip.types import EdgegossipError
+from edgegossip.types import EdgegossipError, HostError
 from tests.fleet.image.smoke.machine import GUEST, Stopped
 from tests.fleet.image.smoke.stages import ADDRESSES, STAGES
 
@@ -29,6 +30,11 @@ def main() -> int:
     options = parser.parse_args()
     if os.geteuid():
         print("this needs root: for the root file system's owners, and a network namespace of its own", file=sys.stderr)
+        return 4
+    try:
+        need(*build.NEEDS, *build.CARD_NEEDS, "qemu-system-aarch64", "ip")
+    except HostError as error:
+        print(error, file=sys.stderr)
         return 4
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # through every `finally`: no emulator is left behind
     options.work.mkdir(parents=True, exist_ok=True)
@@ -47,7 +53,6 @@ def main() -> int:
             inside = ["unshare", "--net", "--", sys.executable, "-m", "tests.fleet.image.smoke", *map(str, words)]
             code = subprocess.run(inside, env={**os.environ, _INSIDE: "1"}).returncode
         return code
-    need("qemu-system-aarch64", "ip", "mcopy")
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     for address in ADDRESSES:
         subprocess.run(["ip", "address", "add", f"{address}/32", "dev", "lo"], check=True)

@@ -29,13 +29,15 @@ class Stopped(Exception):
 @dataclass
 class Board:
     """`reaches` are (address, port) of this machine that the board may connect to; `listens` is a
-    port of the board that is at GUEST here."""
+    port of the board that is at GUEST here; `command` is run in place of what the image's services
+    do, and the board switches itself off after it."""
 
     folder: Path
     card: Path
     reaches: Sequence[tuple[str, int]] = ()
     listens: int = 0
     machine: str = "virt"
+    command: str = ""
     boots: int = 0
     spent_s: float = 0.0  # of the CPU by emulators that are off
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
@@ -65,6 +67,14 @@ class Board:
             self.process = None
             started.send_signal(signal.SIGKILL)
             started.wait()
+
+    def wait_for_end(self, timeout_s: float) -> None:
+        """Until the board has switched itself off."""
+        assert self.process is not None
+        try:
+            self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise Stopped(f"still on after {timeout_s:.0f} s; the console's last line: {self._last()}") from None
 
     @property
     def cpu_s(self) -> float:
@@ -111,6 +121,9 @@ class Board:
     def _command(self) -> list[str]:
         boot = boot_files(self.card, self.folder / "boot")
         words = f"root=LABEL=RASPIROOT rw rootwait net.ifnames=0 panic=-1 {_LOUD}"
+        if self.command:
+            off = "systemd.run_success_action=poweroff systemd.run_failure_action=poweroff"
+            words += f' systemd.run="{self.command}" {off}'
         forwards = [
             f"guestfwd=tcp:{a}:{p}-cmd:{sys.executable} -S -E {_RELAY} {a} {p} {GUEST}" for a, p in self.reaches
         ]

@@ -14,7 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from edgegossip.fleet.image import disk
+from edgegossip.fleet.image import configure, disk
+from edgegossip.fleet.image.tools import run
+from edgegossip.lab.accept import document
+from edgegossip.lab.accept.page import page
 from tests.fleet.image import emulated
 from tests.fleet.image.smoke.machine import GUEST, Board, Stopped, new_card
 
@@ -185,6 +188,31 @@ def _joins(work: Path) -> list[str | Path]:
     return [*node, "--identity", work / "fleet/boards" / name, "--runs", work / "runs-b", "--fresh"]
 
 
+def accept(work: Path, cache: Path) -> str:
+    """`edgegossip accept` on the booted image, in place of its services: a report and its page."""
+    card, there = work / "card-accept.img", Path("/var/lib/accept.json")
+    new_card(work / "base.img", card)
+    program = "/usr/bin/env PYTHONPATH=/opt/edgegossip/current/site HOME=/root /usr/bin/python3 -s -m edgegossip"
+    board = Board(work, card, command=f"{program} accept --profile {BOARD} -o {there}")
+    board.plug_in()
+    try:
+        board.wait_for(rf"wrote {there}, and beside it the page", 3600 * SLOW)
+        board.wait_for_end(600 * SLOW)
+    finally:
+        board.unplug()
+    _, root = configure.layout(card)
+    for file in (there, there.with_suffix(".html")):
+        run(["debugfs", "-R", f"dump {file} {work / file.name}", f"{card}?offset={root.start}"], 120)
+    report = document.load(work / there.name)
+    if report["kind"] != "emulated" or report["sections"]["isa"]["used"] != "neon":
+        raise Stopped(f"the report is of a machine that is {report['kind']}: {report['sections']['isa']}")
+    if wrong := report["sections"]["bits"]["wrong"]:
+        raise Stopped(f"bits: {wrong}")
+    if page(report) != (work / "accept.html").read_text():
+        raise Stopped("the page is not the report's")
+    return f"{', '.join(report['sections'])} in {report['seconds']:.0f} s, {report['bad']} to put right"
+
+
 def raspi3b(work: Path, cache: Path) -> str:
     """The same image on an emulated Raspberry Pi 3, from its SD card slot with its device tree, to
     the end of first boot."""
@@ -198,7 +226,7 @@ def raspi3b(work: Path, cache: Path) -> str:
         board.unplug()
 
 
-STAGES: tuple[Callable[[Path, Path], str], ...] = (build, files, bundles, server, mesh, raspi3b)
+STAGES: tuple[Callable[[Path, Path], str], ...] = (build, files, bundles, server, mesh, accept, raspi3b)
 
 
 @contextmanager
