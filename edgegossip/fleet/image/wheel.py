@@ -47,12 +47,11 @@ def compile_native(source: Path, sysroot: Path, debian: Debian, folder: Path) ->
         "EDGEGOSSIP_HOST_PYTHON": sys.executable,
         "nanobind_DIR": nanobind.cmake_dir(),
     }
-    command: list[str | Path] = ["cmake", "-G", "Ninja", "-S", source, "-B", build]
-    command += [f"-D{k}={v}" for k, v in defined.items()]
-    # cmake and ninja of this Python's environment come first
-    env = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"}
-    run(command, _BUILD_S, env=env, log=log)
-    run(["cmake", "--build", build], _BUILD_S, env=env, log=log)
+    cmake = [sys.executable, "-m", "cmake"]  # of this Python's environment, which may not be on PATH
+    env = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"}  # for its ninja
+    set_up: list[str | Path] = [*cmake, "-G", "Ninja", "-S", source, "-B", build]
+    run([*set_up, *(f"-D{k}={v}" for k, v in defined.items())], _BUILD_S, env=env, log=log)
+    run([*cmake, "--build", build], _BUILD_S, env=env, log=log)
     (module,) = build.glob("_native*.so")
     return module.rename(folder / module.name)
 

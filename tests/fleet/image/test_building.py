@@ -349,6 +349,12 @@ def test_each_program_that_a_build_needs_has_its_package():
     assert all(tools.PACKAGES[program] in page for program in (*build.NEEDS, *build.CARD_NEEDS))
 
 
+def test_cmake_is_found_where_it_is_not_on_the_path(monkeypatch, tmp_path):
+    monkeypatch.setattr(tools, "find", lambda program: program if Path(program).is_absolute() else None)
+    with pytest.raises(HostError, match="does not appear to contain CMakeLists"):
+        wheel.compile_native(tmp_path, tmp_path, BOOKWORM, tmp_path)
+
+
 def test_a_wheel_needs_no_program_that_makes_cards(monkeypatch, tmp_path):
     monkeypatch.setattr(tools, "find", lambda program: None if program in build.CARD_NEEDS else f"/bin/{program}")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
