@@ -216,12 +216,11 @@ def register_emulator(binfmt: Path, emulator: Path) -> None:
     """Let this machine run programs of aarch64 by themselves, as systemd does when it starts: a
     container or a machine that has just installed the emulator does not yet. It lasts until the
     machine is switched off. Raises HostError."""
-    if (binfmt / emulator.stem).exists():
-        return
     try:
         if not (binfmt / "register").exists():
             tools.run(["mount", "-t", "binfmt_misc", "none", binfmt], 20.0)
-        (binfmt / "register").write_text(emulator.read_text().strip())
+        if not (binfmt / emulator.stem).exists():
+            (binfmt / "register").write_text(emulator.read_text().strip())
     except OSError as error:
         raise HostError(
             f"this machine runs no programs of aarch64, and {emulator} cannot be registered in {binfmt} "

@@ -67,14 +67,16 @@ def tag(debian: Debian, platform: str) -> str:
 
 
 def package_files(source: Path) -> Iterator[tuple[str, Path]]:
-    """Yield what a wheel carries, as pyproject.toml has it: the package without sources of the
-    native module."""
+    """Yield what a wheel carries, as pyproject.toml and CMakeLists.txt have it: the package without
+    sources of the native module, and the profiles of boards."""
     package = source / "edgegossip"
     for path in sorted(package.rglob("*")):
         inside = path.relative_to(source)
         compiled = "__pycache__" in inside.parts or path.suffix in (".so", ".pyc")
         if path.is_file() and not compiled and inside.parts[:3] != ("edgegossip", "native", "src"):
             yield inside.as_posix(), path
+    for path in sorted((source / "devices").rglob("*.toml")):
+        yield f"edgegossip/{path.relative_to(source).as_posix()}", path
 
 
 def make(source: Path, native: Path, debian: Debian, folder: Path, epoch: int, platform: str) -> Path:

@@ -197,6 +197,7 @@ def test_the_wheel_is_whole(made):
             assert (digest, int(size)) == (f"sha256={told}", len(data)), name
     names = set(archive.namelist())
     assert {"edgegossip/cli/main.py", "edgegossip/py.typed", "edgegossip/recipes/quickstart-server.toml"} <= names
+    assert {"edgegossip/devices/raspberry-pi-4.toml", "edgegossip/devices/fleets/pi4-wifi.toml"} <= names
     assert [n for n in names if n.endswith(".so")] == ["edgegossip/native/_native.cpython-311-aarch64-linux-gnu.so"]
     assert not [n for n in names if "native/src" in n or n.endswith(".pyc")]
     assert "Requires-Dist: numpy" in archive.read(record.replace("RECORD", "METADATA")).decode()
@@ -251,7 +252,7 @@ def test_a_module_must_load_where_its_wheel_goes(monkeypatch):
 
 
 def test_a_release_is_named_after_all_that_is_in_it(tmp_path):
-    for name in ("edgegossip/native/src", "deploy/locks"):
+    for name in ("edgegossip/native/src", "devices", "deploy/locks"):
         (tmp_path / name).mkdir(parents=True)
     lock = tmp_path / "deploy/locks/lock.txt"
     lock.write_text("a==1")
@@ -259,13 +260,14 @@ def test_a_release_is_named_after_all_that_is_in_it(tmp_path):
     for change in (
         "edgegossip/a.py",
         "edgegossip/native/src/a.cpp",
+        "devices/a.toml",
         "deploy/locks/lock.txt",
         "pyproject.toml",
         "README.md",
     ):
         (tmp_path / change).write_text("x")
         names.add(build.release_name(tmp_path, lock))
-    assert len(names) == 6
+    assert len(names) == 7
 
 
 @pytest.fixture
@@ -374,6 +376,15 @@ def test_the_emulator_is_registered_once(tmp_path):
     build.register_emulator(tmp_path, tmp_path / "not there" / "qemu-aarch64.conf")
     with pytest.raises(HostError, match="cannot be registered in .*No such file.*on its host"):
         build.register_emulator(tmp_path, tmp_path / "none.conf")
+
+
+def test_an_emulator_that_another_container_registered_is_seen(monkeypatch, tmp_path):
+    def mount(command, timeout_s):
+        for name in ("register", "qemu-aarch64"):
+            (tmp_path / name).write_text("")
+
+    monkeypatch.setattr(tools, "run", mount)
+    build.register_emulator(tmp_path, tmp_path / "not there" / "qemu-aarch64.conf")
 
 
 def test_a_program_that_fails_says_why(tmp_path):
