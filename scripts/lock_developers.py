@@ -9,7 +9,7 @@ versions of constraints.txt.
     locks/cuda.txt        what that asks for besides where it is built for CUDA
     locks/simulation.txt  Flower's simulation engine (make test-slow)
     locks/laptop.txt      what `edgegossip[server,image,report]` needs
-    locks/container.txt   what `edgegossip[server]` needs, for deploy/oci
+    locks/container.txt   what `edgegossip[server]` and torch need, for deploy/oci
 
 They hold for Python 3.11 to 3.13 on any machine: pip takes those whose markers fit. Boards' locks
 are made by scripts/lock_boards.py."""
@@ -75,6 +75,7 @@ if __name__ == "__main__":
         "Flower's simulation engine",
         resolve([EXTRAS["server"][0].replace("flwr", "flwr[simulation]")]),
     )
-    write("locks/container.txt", "What edgegossip[server] needs", resolve([*NEEDED, *EXTRAS["server"]]))
+    container = [b for b in resolve([*NEEDED, *EXTRAS["server"], *EXTRAS["torch"]]) if b != torch and b not in cuda]
+    write("locks/container.txt", "What edgegossip[server] and torch need", container)
     laptop = [*NEEDED, *EXTRAS["server"], *EXTRAS["image"], *EXTRAS["report"]]
     write("locks/laptop.txt", "What edgegossip[server,image,report] needs", resolve(laptop))

@@ -9,6 +9,7 @@ import sys
 import tomllib
 import zipfile
 from hashlib import sha256
+from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,8 @@ def test_locks_have_all_that_is_asked_for():
         n for n in locked["developer"] if n.startswith(("nvidia", "cuda"))
     ]
     assert all(n.startswith(("nvidia", "cuda", "triton")) for n in locked["cuda"])
+    torch = {normal(n) for n in names(n for n in requires("torch") or () if "extra ==" not in n)} - locked["cuda"]
+    assert "sympy" in torch and torch <= locked["container"], "without them torch.optim ends"
 
 
 def test_what_is_audited_by_hand_is_what_is_installed():

@@ -104,7 +104,7 @@ def accept(machine: Machine, options: Options, note: Note = lambda text: None) -
         note(name)
         try:
             sections[name] = probe()
-        except (EdgegossipError, OSError, ValueError, ArithmeticError, RuntimeError, MemoryError) as error:
+        except (EdgegossipError, OSError, ValueError, ArithmeticError, RuntimeError, MemoryError, ImportError) as error:
             found.append(Finding("bad", name, f"{name} could not be measured: {type(error).__name__}: {error}"))
     if not options.only or "facts" in options.only:
         found += examine(known)

@@ -90,6 +90,14 @@ def test_a_disk_that_fails_is_named(board):
     assert "storage: storage could not be measured: OSError: [Errno 5]" in wrong(board(fsync=fails), "storage")
 
 
+def test_a_package_that_is_missing_is_named(board, monkeypatch):
+    def asks():
+        raise ModuleNotFoundError("No module named 'sympy'")
+
+    monkeypatch.setattr(probes, "against_torch", asks)
+    assert "torch could not be measured: ModuleNotFoundError: No module named 'sympy'" in wrong(board(), "torch")
+
+
 def test_a_kernel_with_a_wrong_bit_is_named(board, monkeypatch):
     right = int8.conv
 
