@@ -132,6 +132,8 @@ def test_convolutions_are_the_reference_bit_for_bit(shape, seed, isa, threads):
         int8.ConvShape(3, 9, 41, 12, 20, 5, 5, 2, 2, 2, 2, 1),  # backward: phases of three taps and of two
         int8.ConvShape(3, 8, 10, 32, 48, 3, 3, 1, 1, 1, 1, 1),  # by tiles of two by two outputs
         int8.ConvShape(2, 12, 10, 80, 72, 3, 3, 1, 1, 0, 1, 2),  # the same, of two groups and not backward
+        int8.ConvShape(3, 16, 20, 16, 36, 3, 3, 1, 1, 1, 1, 1),  # of four by four, and backward of two by two
+        int8.ConvShape(2, 20, 16, 64, 32, 3, 3, 1, 1, 1, 1, 2),  # of four by four both ways, of two groups
     ],
 )
 def test_special_shapes(shape, isa):
@@ -211,17 +213,24 @@ def test_integer_sums_at_their_largest_do_not_overflow(isa):
     out = np.empty(1, F)
     int8.conv(shape, x, np.ones(65536, F), None, out, isa)
     assert out[0] == F(65536 * 255 * 127) * F(F(1) / F(127))
-    shape = int8.ConvShape(1, 8, 8, 1024, 32, 3, 3, 1, 1, 1, 1, 1)  # by tiles, whose parts are larger than their sums
-    signs = np.where(np.arange(8 * 8)[:, None] % 2, np.int8(127), np.int8(-128))
-    x = int8.Maps(np.tile(signs, (1, 1024)).ravel(), np.ones(1, F), np.array([-128], np.int32))
-    weight = np.ones((32, 1024, 3, 3), F)
-    weight[::2, :, :, 1] = -1
-    out = np.empty(8 * 8 * 32, F)
-    int8.conv(shape, x, weight.ravel(), None, out, isa)
-    centred = np.zeros((10, 10), np.int64)
-    centred[1:9, 1:9] = np.where(np.arange(8) % 2, 255, 0)
-    windows = np.lib.stride_tricks.sliding_window_view(centred, (3, 3))
-    sums = 1024 * 127 * np.einsum("yxab,oab->yxo", windows, np.sign(weight[:, 0]).astype(np.int64))
+
+
+@on_every_isa
+@pytest.mark.parametrize(("size", "channels"), [(8, 1024), (16, 32)])  # of tiles of two by two outputs, of four by four
+def test_tiles_at_the_ends_of_their_ranges_are_exact(isa, size, channels):
+    """Values and weights at the ends of their ranges, the same in all channels: parts of tiles are
+    larger than their sums, and these are the largest that there are."""
+    random = np.random.default_rng(3)
+    shape = int8.ConvShape(1, size, size, channels, 32, 3, 3, 1, 1, 1, 1, 1)
+    q = random.choice([np.int8(127), np.int8(-128)], (size, size))
+    q[4:8, 4:8] = 127
+    x = int8.Maps(np.repeat(q.ravel(), channels), np.ones(1, F), np.array([-128], np.int32))
+    signs = random.choice([F(1), F(-1)], (32, 3, 3))
+    signs[0] = 1
+    out = np.empty(size * size * 32, F)
+    int8.conv(shape, x, np.repeat(signs[:, None], channels, 1).ravel(), None, out, isa)
+    windows = np.lib.stride_tricks.sliding_window_view(np.pad(q.astype(np.int64) + 128, 1), (3, 3))
+    sums = channels * 127 * np.einsum("yxab,oab->yxo", windows, signs.astype(np.int64))
     np.testing.assert_array_equal(out, (sums.astype(F) * F(F(1) / F(127))).ravel())
 
 

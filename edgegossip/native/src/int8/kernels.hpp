@@ -22,6 +22,18 @@ struct PerChannel {
     const float* shift;
 };
 
+// Convolutions of 3x3 taps by tiles of side x side outputs: the same sums from products of (side + 2)^2 places (kernels/winograd.inc).
+struct Winograd {
+    int64_t side;
+    // From int16[panels][9][pairs][16][2] to int16[places][panels][pairs][16][2].
+    void (*weights)(const int16_t* values, int64_t panels, int64_t pairs, int16_t* out);
+    // Tiles of a map, from x[at[t]] on, rows `row` and pixels `channels` values apart: int16[places][tiles][channels].
+    void (*inputs)(const int16_t* x, const int64_t* at, int64_t tiles, int64_t row, int64_t channels, int16_t* out);
+    // From the products' sums int32[places][tiles][channels] to acc[pixel][channels], a tile's pixels being from pixels[t] on, its rows
+    // `width` apart.
+    void (*outputs)(const int32_t* sums, int64_t tiles, const int64_t* pixels, int64_t width, int64_t channels, int32_t* acc);
+};
+
 // The place of a map inside a larger map of zeros, and which of its channels it is.
 struct Placement {
     int64_t height, width, channels;  // of the source, int8[height][width][channels]
@@ -135,14 +147,8 @@ struct Int8 {
     void (*gemm)(const int16_t* x, const int64_t* at, int64_t pixels, int64_t rows, int64_t row_step, int64_t pairs, const int16_t* weights,
                  int64_t panels, int32_t* acc, int64_t stride);
 
-    // Products by tiles of two by two outputs, of 3x3 taps (kernels/winograd.inc). Weights: from int16[panels][9][pairs][16][2] to
-    // int16[16][panels][pairs][16][2].
-    void (*winograd_weights)(const int16_t* values, int64_t panels, int64_t pairs, int16_t* out);
-    // Tiles of 4x4 pixels of a map, from x[at[t]] on, rows `row` and pixels `channels` values apart: int16[16][tiles][channels].
-    void (*winograd_inputs)(const int16_t* x, const int64_t* at, int64_t tiles, int64_t row, int64_t channels, int16_t* out);
-    // From the products' sums int32[16][tiles][channels] to acc[pixel][channels], a tile's pixels being pixels[t], the next, and those
-    // `width` after them.
-    void (*winograd_outputs)(const int32_t* sums, int64_t tiles, const int64_t* pixels, int64_t width, int64_t channels, int32_t* acc);
+    // Products by tiles, of 3x3 taps.
+    Winograd tiles_of_2, tiles_of_4;
 
     // The same with operands of 8 bits, four at a time, where one instruction multiplies and adds those; elsewhere null. Maps are
     // bytes q + byte_bias (x86-64 takes unsigned ones), so every weight counts byte_bias + zero times too much.

@@ -177,7 +177,7 @@ void pack_forward(const Int8& kernels, const ConvShape& s, const float* weight, 
                        out.of_bytes() ? out.sums.data() + begin : nullptr, to + out.channel(begin));
         });
     });
-    if (s.stride_h == 1 && s.stride_w == 1 && takes_tiles(kernels, out, s.kernel_w, s.group_in(), s.out_height(), s.out_width())) tile_weights(kernels, out);
+    if (s.stride_h == 1 && s.stride_w == 1) tile_weights(kernels, s.kernel_w, s.group_in(), s.out_height(), s.out_width(), out);
 }
 
 namespace {
@@ -268,7 +268,7 @@ void pack_phase(const Int8& kernels, const ConvShape& s, const float* weight, co
 void pack_backward(const Int8& kernels, const ConvShape& s, const float* weight, const float* scale, int64_t group, const Phase& down, const Phase& across,
                    Panels& out, int threads) {
     pack_phase(kernels, s, weight, scale, group, down, across, out, threads);
-    if (s.stride_h == 1 && s.stride_w == 1 && takes_tiles(kernels, out, across.taps, s.group_out(), down.count, across.count)) tile_weights(kernels, out);
+    if (s.stride_h == 1 && s.stride_w == 1) tile_weights(kernels, across.taps, s.group_out(), down.count, across.count, out);
 }
 
 }  // namespace edgegossip

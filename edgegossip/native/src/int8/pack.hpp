@@ -26,7 +26,8 @@ struct Panels {
     int64_t taps = 1;  // of a row, each a whole number of steps; 1 where they are not
     Pooled<int16_t> values;
     Pooled<int8_t> bytes;
-    Pooled<int16_t> tiled;  // where products are made by tiles: int16[16][panels][pairs][16][2] (winograd.hpp)
+    const Winograd* tile = nullptr;  // where products are made by tiles (winograd.hpp)
+    Pooled<int16_t> tiled;           // and the weights of those: int16[places][panels][pairs][16][2]
     std::vector<int32_t> sums;
 
     bool of_bytes() const { return together == 4; }

@@ -116,7 +116,7 @@ void lay_out(const Int8& kernels, const Panels& panels, const int8_t* first, int
 inline void multiply(const Int8& kernels, const Panels& p, ConvWork& work, const std::vector<int64_t>& places, int64_t pixels, int64_t width,
                      int64_t row, int32_t* acc) {
     const int64_t stride = p.panels * INT8_PANEL;
-    if (p.tiled.data() != nullptr)
+    if (p.tile != nullptr)
         multiply_tiles(kernels, p, work, places, pixels, width, row, acc);
     else if (p.of_bytes())
         kernels.gemm_bytes(work.bytes.data(), places.data(), pixels, p.rows, row, p.steps, p.taps, p.bytes.data(), p.panels, acc, stride);
