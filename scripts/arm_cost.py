@@ -341,7 +341,7 @@ CLASSES = {
     "loads": r"ld|prfm",
     "stores": r"st",
     "products": r"[us]dot|[us]?(q?d?mul|mla|mls|mlal|mull|mlsl)\w*|fm(la|ls|ul|add|sub|al)\w*|[us]mmla",
-    "branches": r"b$|b\.|bl|br|ret|cb|tb",
+    "branches": r"b$|b\.|bl|br|ret|cbn?z|tbn?z",
 }
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 try:
-    from arm_cost import Block, joined
+    from arm_cost import Block, joined, kind_of
 finally:
     sys.path.pop(0)
 
@@ -33,4 +33,12 @@ def test_the_same_code_elsewhere_is_the_same_block():
     assert joined([(2, 0x40, (MUL, RETURN)), (5, 0x80, (MUL, RETURN)), (1, 0x100, (ADD,))]) == [
         (7, Block((MUL, RETURN))),
         (1, Block((ADD,))),
+    ]
+
+
+def test_a_look_up_in_a_table_is_no_branch():
+    assert [kind_of(line) for line in ("tbl\tv0.16b, { v1.16b }, v2.16b", "tbz\tw0, #31, #68", "b.ne\t#-8")] == [
+        "vector",
+        "branches",
+        "branches",
     ]
