@@ -95,6 +95,9 @@ MEASURES = STEPS + CONVOLUTIONS + CODECS
 
 # The emulated machine.
 
+TOOLS = ("llvm-mca-22", "llvm-mc-22", "qemu-aarch64", "aarch64-linux-gnu-g++", "gcc", "pkg-config")
+WITH_TOOLS = "llvm-22 qemu-user g++-aarch64-linux-gnu libglib2.0-dev pkg-config"
+
 
 def run(*command: str | Path, **more: Any) -> str:
     done = subprocess.run([str(part) for part in command], check=True, text=True, stdout=subprocess.PIPE, **more)
@@ -484,6 +487,8 @@ def main() -> None:
     folder = machine.work / options.core
     folder.mkdir(exist_ok=True)
     arguments = [str(options.batch), str(options.values), *measures]
+    if missing := [tool for tool in TOOLS if not shutil.which(tool)]:
+        sys.exit(f"{', '.join(missing)} not found: apt install {WITH_TOOLS} (Debian 12)")
     if not options.again:
         machine.prepare()
         print(machine.guest(core, f"{machine.work}/blocks.so,folder={folder}", folder, arguments))
