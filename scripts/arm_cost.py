@@ -95,6 +95,9 @@ MEASURES = STEPS + CONVOLUTIONS + CODECS
 
 # The emulated machine.
 
+TOOLS = ("llvm-mca-22", "llvm-mc-22", "qemu-aarch64", "aarch64-linux-gnu-g++", "gcc", "pkg-config")
+WITH_TOOLS = "llvm-22 qemu-user g++-aarch64-linux-gnu libglib2.0-dev pkg-config"
+
 
 def run(*command: str | Path, **more: Any) -> str:
     done = subprocess.run([str(part) for part in command], check=True, text=True, stdout=subprocess.PIPE, **more)
@@ -115,6 +118,7 @@ class Machine:
                 print(f"making {name} (once)", file=sys.stderr)
                 getattr(self, f"_{name}")()
                 stamp.touch()
+        self._compiled()
         self._package()
 
     def _apt(self, architecture: str, kind: str) -> dict[str, str]:
@@ -164,6 +168,8 @@ class Machine:
         (self.work / "cache.c").write_text(
             cache.replace(registers, f"qemu_plugin_register_vcpu_syscall_cb(id, marked);\n    {registers}")
         )
+
+    def _compiled(self) -> None:
         flags = shlex.split(run("pkg-config", "--cflags", "--libs", "glib-2.0"))
         for source in (PARTS / "blocks.c", self.work / "cache.c"):
             made = self.work / f"{source.stem}.so"
@@ -338,7 +344,7 @@ CLASSES = {
     "loads": r"ld|prfm",
     "stores": r"st",
     "products": r"[us]dot|[us]?(q?d?mul|mla|mls|mlal|mull|mlsl)\w*|fm(la|ls|ul|add|sub|al)\w*|[us]mmla",
-    "branches": r"b$|b\.|bl|br|ret|cb|tb",
+    "branches": r"b$|b\.|bl|br|ret|cbn?z|tbn?z",
 }
 
 
@@ -351,11 +357,34 @@ def kind_of(line: str) -> str:
     return "vector" if re.match(r"[vqsdhb]\d", operands) else "scalar"
 
 
+BRANCH = r".00101|01010100|.011010|.011011|1101011"  # how b and bl, b.cond, cbz, tbz, br and ret begin
+
+
 def read_blocks(path: Path) -> list[tuple[int, Block]]:
     """Return how often each block was executed, the most instructions first."""
     rows = (line.split() for line in path.read_text().splitlines())
-    found = [(int(count), Block(tuple(words))) for count, *words in rows]
-    return sorted(found, key=lambda each: -each[0] * len(each[1].words))
+    return joined([(int(count), int(start, 16), tuple(words)) for count, start, *words in rows])
+
+
+def joined(found: Iterable[tuple[int, int, tuple[str, ...]]]) -> list[tuple[int, Block]]:
+    """Make blocks of counts, addresses and words.
+
+    QEMU ends a block where a page ends, too. What it cut is joined, or a loop would count as none
+    where it happens to lie on two pages.
+    """
+    rows = sorted(found, key=lambda row: (row[1], row[0]))
+    at = {start: number for number, (_, start, _) in enumerate(rows)}  # of several the one that ran most
+    counts, blocks = [count for count, _, _ in rows], dict[Block, int]()
+    for number, (_, start, words) in enumerate(rows):  # by address: a beginning takes its part of the end's count first
+        count = counts[number]
+        while count > 0 and not re.match(BRANCH, f"{int(words[-1], 16):032b}"):
+            if (rest := at.get(start + 4 * len(words))) is None:
+                break
+            counts[rest] -= count
+            words += rows[rest][2]
+        if count > 0:
+            blocks[Block(words)] = blocks.get(Block(words), 0) + count
+    return sorted(((count, block) for block, count in blocks.items()), key=lambda each: -each[0] * len(each[1].words))
 
 
 def predicted(blocks: list[tuple[int, Block]], model: Model, top: int = 0) -> dict[str, Any]:
@@ -458,6 +487,8 @@ def main() -> None:
     folder = machine.work / options.core
     folder.mkdir(exist_ok=True)
     arguments = [str(options.batch), str(options.values), *measures]
+    if missing := [tool for tool in TOOLS if not shutil.which(tool)]:
+        sys.exit(f"{', '.join(missing)} not found: apt install {WITH_TOOLS} (Debian 12)")
     if not options.again:
         machine.prepare()
         print(machine.guest(core, f"{machine.work}/blocks.so,folder={folder}", folder, arguments))

@@ -4,7 +4,7 @@
  *
  * Of contrib/plugins/hotblocks.c (Alex Bennée, GPL-2.0-or-later), which has no marks and prints no instructions. A guest marks
  * with the system call getsid: of START, all counts become 0; of a smaller number n below it, the counts go to the file
- * FOLDER/n.blocks, one line a block: how often, then its instructions as hexadecimal words.
+ * FOLDER/n.blocks, one line a block: how often; where it starts and its instructions, in hexadecimal.
  */
 #include <glib.h>
 #include <inttypes.h>
@@ -25,12 +25,13 @@ typedef struct {
 } Block;
 
 static GMutex lock;
-static GHashTable *blocks; /* of their words: the same code at another address is the same block */
+static GHashTable *blocks; /* of where they start and their words: QEMU translates a block anew now and then */
 static char *folder;
 
 static void translated(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
 {
     GString *words = g_string_new(NULL);
+    g_string_append_printf(words, " %" PRIx64, qemu_plugin_tb_vaddr(tb));
     for (size_t i = 0; i < qemu_plugin_tb_n_insns(tb); i++) {
         const uint32_t *word = qemu_plugin_insn_data(qemu_plugin_tb_get_insn(tb, i));
         g_string_append_printf(words, " %08" PRIx32, *word);
