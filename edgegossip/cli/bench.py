@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,13 +15,31 @@ import click
 from edgegossip.cli.options import JSON, OUTPUT, SETTINGS, chosen, command
 from edgegossip.lab.bench.mesh import CASES, target_lines
 from edgegossip.options import REQUIRED, option
+from edgegossip.types import ConfigError
 
 _CHECK = "Compare with the targets; exit with 6 when one is missed."
+# What torch, oneDNN and MKL read when they load.
+_TORCH_WITH_AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
 
 
 @click.group()
 def bench() -> None:
     """Measure the package on this machine, beside plain rivals in the same run."""
+
+
+def _hold_to(isa: str | None) -> None:
+    """Hold the kernels of this process and of those that it starts to an instruction set, and
+    torch's where that is AVX2. torch must not be loaded yet. Raises ConfigError for one that this
+    machine lacks."""
+    from edgegossip import native
+
+    if isa is None:
+        return
+    if isa not in native.available_isas():
+        raise ConfigError(f"--isa {isa}: this machine has {', '.join(native.available_isas())}")
+    os.environ["EDGEGOSSIP_ISA"] = isa
+    if isa == "avx2":
+        os.environ.update(_TORCH_WITH_AVX2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +72,9 @@ class Codecs:
         choices=("cold", "warm"),
     )
     seed: int = option(1, "Of the input and the rounding.", low=0)
-    isa: str | None = option(None, "Instruction set of the kernels; default: the best of this machine.")
+    isa: str | None = option(
+        None, "Instruction set of the kernels; default: the best of this machine. torch is held to avx2, too."
+    )
     rivals: bool = option(True, "Measure plain torch and numpy versions too.")
     compiled: bool = option(True, "torch.compile tuned torch, where there is a C++ compiler.", flag="--compile")
     check: bool = option(False, f"{_CHECK} Without --codec and --size, measure what the targets speak of; two minutes.")
@@ -77,6 +98,7 @@ def codecs(options: Codecs) -> int:
 
     The network behind `gradient` is a recipe's; --set changes its [data], [model] and [training].
     """
+    _hold_to(options.isa)
     from edgegossip.lab.bench.run_codecs import Options, run
 
     note: Callable[[str], None] = lambda text: click.echo(text, err=True)  # noqa: E731
@@ -136,6 +158,9 @@ class Int8:
     dws: tuple[str, ...] = option(("16", "8"), "Bits.", flag="--dw", choices=("16", "8"))
     repeat: int = option(5, "Rounds, or more of short steps.", low=1)
     inference: bool = option(False, "Time predictions, also of the exported ONNX models.")
+    isa: str | None = option(
+        None, "Instruction set of the kernels; default: the best of this machine. torch is held to avx2, too."
+    )
     save: Path | None = OUTPUT(None, "Also write int8.json into this folder.", old="--save", path="folder")
     as_json: bool = JSON()
 
@@ -151,8 +176,9 @@ def int8(options: Int8) -> int:
       edgegossip bench int8 --model vgg11 --model resnet18 --batch 32 --threads 2
       edgegossip bench int8 --model "mlp:hidden=[512,1024]" --batch 128
       edgegossip bench int8 --inference
-      EDGEGOSSIP_ISA=portable edgegossip bench int8 --batch 32 --json
+      edgegossip bench int8 --isa avx2 --batch 32 --json
     """
+    _hold_to(options.isa)
     from edgegossip.lab.bench.int8 import Options, run
 
     asked = chosen(options, Options, dws=tuple(map(int, options.dws)))

@@ -73,6 +73,7 @@ def run(options: Options, arguments: Sequence[str], out: Print) -> dict[str, Any
     document: dict[str, Any] = {
         "machine": environment(arguments),
         "command": shlex.join(["edgegossip", *arguments]),
+        "torch_isa": torch.backends.cpu.get_cpu_capability(),
         "repeat": options.repeat,
         "rows": [],
     }

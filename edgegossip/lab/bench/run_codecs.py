@@ -40,7 +40,6 @@ class Options:
     min_seconds: float
     caches: str
     seed: int
-    isa: str | None
     rivals: bool
     compiled: bool
     check: bool
@@ -51,7 +50,7 @@ def run(options: Options, arguments: Sequence[str], out: Print, note: Print) -> 
     """Measure. Rows go to `out` as lines when they are there; what was left out to `note`. The
     document and the exit code. Raises ConfigError for options that make no sense, HostError when
     the folder cannot be written to."""
-    use_kernels(options.isa, options.threads)
+    os.environ["EDGEGOSSIP_THREADS"] = str(options.threads)
     if options.settings and "gradient" not in options.inputs:
         raise ConfigError(
             f"--set {options.settings[0]} changes the recipe behind --input gradient, which is not measured"
@@ -135,16 +134,6 @@ def _plan(options: Options) -> list[_Step]:
         else:
             plan.append(step)
     return plan
-
-
-def use_kernels(isa: str | None, threads: int) -> None:
-    """Set instruction set and threads of this process's kernels. Raises ConfigError for one that
-    this machine lacks."""
-    if isa is not None:
-        if isa not in native.available_isas():
-            raise ConfigError(f"--isa {isa}: this machine has {', '.join(native.available_isas())}")
-        os.environ["EDGEGOSSIP_ISA"] = isa
-    os.environ["EDGEGOSSIP_THREADS"] = str(threads)
 
 
 def _source(name: str, options: Options) -> Callable[[int], Input]:

@@ -2,11 +2,14 @@
 
 import importlib.util
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
 from click.testing import CliRunner
 
+from edgegossip import native
 from edgegossip.cli.bench import bench
 from edgegossip.lab.bench import int8
 from edgegossip.recipe import ModelSection
@@ -40,6 +43,19 @@ def test_rows_have_the_published_fields(monkeypatch):
     assert set(FIELDS) <= set(row)
     assert row["step_ms"] > 0 and row["speedup_vs_batchnorm"] == row["fp32_batchnorm_ms"] / row["step_ms"]
     assert torch.get_num_threads() == before
+
+
+@pytest.mark.skipif("avx2" not in native.available_isas(), reason="needs AVX2")
+def test_with_avx2_torch_is_held_to_it_too():
+    command = [sys.executable, "-m", "edgegossip", "bench", "int8", "--isa", "avx2", "--inference"]
+    asked = ["--model", "cnn", "--batch", "4", "--repeat", "1", "--json"]
+    document = json.loads(subprocess.run([*command, *asked], capture_output=True, check=True).stdout)
+    assert document["torch_isa"] == "AVX2" and document["rows"][0]["isa"] == "avx2"
+
+
+def test_an_unknown_instruction_set_is_named_with_those_that_there_are():
+    with pytest.raises(ConfigError, match="--isa sse9: this machine has portable"):
+        CliRunner().invoke(bench, ["int8", "--isa", "sse9"], standalone_mode=False, catch_exceptions=False)
 
 
 def test_an_unknown_model_is_named_with_the_nearest():
