@@ -19,7 +19,7 @@ from edgegossip.types import ConfigError
 
 _CHECK = "Compare with the targets; exit with 6 when one is missed."
 # What torch, oneDNN and MKL read when they load.
-_TORCH_WITH_AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
+TORCH_WITH_AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
 
 
 @click.group()
@@ -39,7 +39,7 @@ def _hold_to(isa: str | None) -> None:
         raise ConfigError(f"--isa {isa}: this machine has {', '.join(native.available_isas())}")
     os.environ["EDGEGOSSIP_ISA"] = isa
     if isa == "avx2":
-        os.environ.update(_TORCH_WITH_AVX2)
+        os.environ.update(TORCH_WITH_AVX2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from edgegossip import codecs, native
-from edgegossip.cli.bench import bench
+from edgegossip.cli.bench import TORCH_WITH_AVX2, bench
 from edgegossip.lab.bench import run_codecs
 from edgegossip.lab.bench.cases import Case, default_cases, description, parse_case, parse_cases
 from edgegossip.lab.bench.codecs import Settings, measure, numpy_elias
@@ -36,8 +36,8 @@ FIELDS = [
 
 @pytest.fixture(autouse=True)
 def _own_environment(monkeypatch):
-    """The command sets the kernels' environment variables; they go with the test."""
-    for name in ("EDGEGOSSIP_ISA", "EDGEGOSSIP_THREADS"):
+    """The command sets environment variables of the kernels and torch; they go with the test."""
+    for name in ("EDGEGOSSIP_ISA", "EDGEGOSSIP_THREADS", *TORCH_WITH_AVX2):
         monkeypatch.setenv(name, "")
 
 
