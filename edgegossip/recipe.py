@@ -439,7 +439,7 @@ class GuardSection:
         later=True,
     )
     temperature_c: float = option(
-        75.0,
+        78.0,
         "from here on it takes fewer steps; 5 degrees above guard.least of them, and from there on it rests",
         low=20.0,
         high=150.0,

@@ -81,7 +81,7 @@ class Guard:
 
     Example:
         guard = Guard(GuardSection(least=0.25))
-        guard.take({"sys/temperature_c": 77.5}, now_s=0.0)  # [Strain("heat", 77.5)]
+        guard.take({"sys/temperature_c": 80.5}, now_s=0.0)  # [Strain("heat", 80.5)]
         guard.steps, guard.duty  # 0.625, 1.0
     """
 
