@@ -211,10 +211,11 @@ def _free(folder: Path) -> int | None:
 
 
 def _read_only(root: Path) -> bool:
-    """Return whether / is mounted so, as a card does that has failed."""
+    """Return whether / is a card's or disk's and mounted so, as the kernel does when that fails. A
+    container's is no device's, and may be meant so."""
     for line in (text_of(root / "proc/mounts") or "").splitlines():
         words = line.split()
-        if len(words) > 3 and words[1] == "/" and words[0] != "rootfs":
+        if len(words) > 3 and words[1] == "/" and words[0].startswith("/dev/"):
             return "ro" in words[3].split(",")
     return False
 

@@ -210,6 +210,8 @@ def test_facts_come_from_the_tree(tmp_path):
     assert facts.wear == (("mmcblk0", 2), ("mmcblk1", 10)) and facts.spares == (("mmcblk1", 2),)
     assert facts.interfaces == (Interface("wlan0", 1500, -71.0),) and facts.governors == ("powersave",)
     assert facts.root_is_read_only and facts.available_bytes == 204304 * 1024 and facts.swap_used_bytes == 60 * 1024
+    (root / "proc/mounts").write_text("overlay / overlay ro,relatime,lowerdir=/a,upperdir=/b 0 0\n")
+    assert not gather(root, tmp_path).root_is_read_only, "a container's is meant so"
     assert facts.clock_synchronised is None
     wrong = {f.about for f in checks.examine(facts) if f.level != "good"}
     assert wrong >= {"throttling", "governor", "wear", "storage", "memory", "radio"}
