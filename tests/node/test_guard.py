@@ -74,7 +74,9 @@ def test_a_share_that_fell_comes_back_no_faster_than_it_may(looks: Looks) -> Non
         assert after <= before + (1.0 - LEAST) * passed_s / RECOVERY_S + 1e-9
 
 
-@given(st.floats(FROM_C, FROM_C + 2 * BAND_C), st.lists(st.tuples(st.floats(0.0, 600.0), st.floats(0.0, 1.0)), max_size=30))
+@given(
+    st.floats(FROM_C, FROM_C + 2 * BAND_C), st.lists(st.tuples(st.floats(0.0, 600.0), st.floats(0.0, 1.0)), max_size=30)
+)
 def test_a_temperature_that_wanders_by_less_than_the_slack_moves_nothing(
     peak: float, looks: list[tuple[float, float]]
 ) -> None:
