@@ -62,8 +62,9 @@ class Auto(StatelessCodec):
 
     def least_bytes(self, layout: Layout) -> int:
         """Return the fewest bytes of a message about such a model, whatever is asked for."""
-        bits = DeadZone.least_bits if self.repaired else _LEAST_BITS
-        return max(_LEAST_BYTES, math.ceil(bits * layout.size / 8))
+        if self.repaired:
+            return max(_LEAST_BYTES, math.ceil(DeadZone.least_bits * layout.size / 8))
+        return max(_LEAST_BYTES, Dither().least_bytes(layout), math.ceil(_LEAST_BITS * layout.size / 8))
 
     @override
     def encode(self, x: Vec, state: Layout, ctx: Ctx) -> tuple[Body, Layout]:

@@ -45,7 +45,7 @@ class Eden(Codec[Layout]):
 
     bits: int = 2
     name: ClassVar[str] = "eden"
-    wire_id: ClassVar[int] = 19
+    wire_id: ClassVar[int] = 21
 
     def __post_init__(self) -> None:
         check_fields(self, self.name, (_BITS,))

@@ -48,9 +48,13 @@ _CLOSE = 1.01  # an error this near to what was asked for is good enough
 _FULL = 0.98  # of the bytes that were asked for
 _TRIES = 12
 _ENCODINGS = 6
+_SPARE_BYTES = 6
+_PROBES = 6
+_COARSER = 2.0**0.125
+_LEAST_SENT = 0.66667  # steps: a dead zone makes zeros of what is smaller
+_MASK = 2**64 - 1
 _MOST_EIGHTHS = 96
 _LEAST_SQUARE = 2.0**-200  # mean square of a tensor with a step of its own, whose reciprocal is finite then
-_HEAD = 24  # bytes: step, flags, means and a table
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,10 @@ class Stepped(StatelessCodec):
     name: ClassVar[str]
     wire_id: ClassVar[int]
     dithered: ClassVar[bool]
-    least_bits: ClassVar[float]  # a value, of `bytes`: with fewer the error is beyond what `error` may ask for
+    # Of `bytes`, in all and a value: with fewer the error is beyond what `error` may ask for. The step, flags, means and a
+    # table take 24, and what dithers differ by 20.
+    head_bytes: ClassVar[int]
+    least_bits: ClassVar[float]
 
     def __post_init__(self) -> None:
         check_fields(self, self.name, PARAMS)
@@ -98,15 +105,15 @@ class Stepped(StatelessCodec):
     def least_bytes(self, layout: Layout) -> int:
         """Return the fewest `bytes` that hold something of such a model."""
         own = len(layout.tensors) if self.allocation else 0
-        return _HEAD + own + math.ceil(self.least_bits * layout.size / 8)
+        return self.head_bytes + own + math.ceil(self.least_bits * layout.size / 8)
 
     @override
     def encode(self, x: Vec, state: Layout, ctx: Ctx) -> tuple[Body, Layout]:
         scale = self.scale_of(x, state)
-        key = tensor_key(ctx.key, 0) if self.dithered else None
         if self.bytes:
-            return self._within(x, state, scale, key), state
-        return stepped.encode(x, state.offsets, state.columns, key, self.step_of(x, state, scale), scale.eighths), state
+            return self._within(x, state, scale, ctx.key), state
+        step = self.step_of(x, state, scale)
+        return stepped.encode(x, state.offsets, state.columns, self._dither(ctx.key), step, scale.eighths), state
 
     @override
     def decode(self, body: Body, layout: Layout, out: Vec | None = None, weight: float | None = None) -> Vec:
@@ -174,23 +181,64 @@ class Stepped(StatelessCodec):
             search.tell(math.sqrt(found / target) - 1.0)
         return search.low or search.now  # where no step has that error, one that has less
 
-    def _within(self, x: Vec, layout: Layout, scale: Scale, key: int | None) -> Body:
-        """The body with about the smallest step that `bytes` hold."""
-        best = stepped.encode(x, layout.offsets, layout.columns, key, 0.0, scale.eighths)  # of zeros
-        step = math.sqrt(scale.squares / scale.weight) if scale.squares else 0.0
-        target = 8.0 * (self.bytes - len(best))
+    def _within(self, x: Vec, layout: Layout, scale: Scale, key: int) -> Body:
+        """The body with about the smallest step that `bytes` hold. `key` is the message's."""
+        nothing = stepped.encode(x, layout.offsets, layout.columns, self._dither(key), 0.0, scale.eighths)
+        target = 8.0 * (self.bytes - len(nothing))
+        body = self._fitting(x, layout, scale, key, target)
+        if body or self.dithered or not scale.squares:
+            return body or nothing
+        # The largest magnitudes are alike: no step sends some of them, and all are too many. So every second value is sent,
+        # or fourth, and so on, drawn by the key.
+        drawn = np.random.Philox(key=key & _MASK).random_raw(x.size)
+        for halvings in range(1, 64):
+            kept = np.where(drawn >> (64 - halvings), np.float32(0), x)
+            if body := self._fitting(kept, layout, self.scale_of(kept, layout), key, target):
+                return body
+        return nothing
+
+    def _fitting(self, x: Vec, layout: Layout, scale: Scale, key: int, target: float) -> Body | None:
+        """None where no step sends something of x in so few bytes."""
+        if not scale.squares:
+            return None
+        step = self._step_for_bytes(x, layout, scale, target)
+        largest = scale.smallest * stepped.MOST_STEPS / step  # of all values, in steps
+        if not self.dithered and largest < _LEAST_SENT:
+            return None
+        body = stepped.encode(x, layout.offsets, layout.columns, self._dither(key), step, scale.eighths)
+        while len(body) > self.bytes and self.dithered and step < _LARGEST_STEP:  # one dither in some ten thousand
+            step = _held(step * _COARSER, scale)
+            body = stepped.encode(x, layout.offsets, layout.columns, self._dither(key), step, scale.eighths)
+        return body if len(body) <= self.bytes else None
+
+    def _step_for_bytes(self, x: Vec, layout: Layout, scale: Scale, target: float) -> float:
+        """About the smallest step whose bodies `bytes` hold. It does not depend on the message's
+        dither, or the dither would no longer be uniform, and x' biased."""
+        step, found = math.sqrt(scale.squares / scale.weight), math.inf
         for _ in range(_ENCODINGS):
-            if not step:
-                break
             step = self._step_for_bits(x, layout, scale, step, target)
-            body = stepped.encode(x, layout.offsets, layout.columns, key, step, scale.eighths)
-            if len(best) < len(body) <= self.bytes:
-                best = body
-            if self.bytes * _FULL <= len(body) <= self.bytes or step >= _LARGEST_STEP:
+            taken = self._bytes_with(x, layout, scale, step)
+            if taken <= self.bytes:
+                found = min(found, step)
+            if 0 <= self.bytes - taken <= max((1 - _FULL) * self.bytes, _SPARE_BYTES) or step >= _LARGEST_STEP:
                 break
             # The estimate was off by as much as it will be next time.
-            target = max(target + 8.0 * (self.bytes - len(body)) - 0.004 * abs(target), -64.0)
-        return best
+            target = max(target + 8.0 * (self.bytes - taken) - 0.004 * abs(target), -64.0)
+        return found if found < math.inf else step
+
+    def _bytes_with(self, x: Vec, layout: Layout, scale: Scale, step: float) -> int:
+        """How many bytes a body takes, all but one dither in some ten thousand: four deviations
+        above the mean of some other dithers. Where that is too many, at least so many."""
+        sizes: list[int] = []
+        while len(sizes) < (_PROBES if self.dithered else 1) and max(sizes, default=0) <= self.bytes:
+            key = self._dither(len(sizes))
+            sizes.append(len(stepped.encode(x, layout.offsets, layout.columns, key, step, scale.eighths)))
+        mean = sum(sizes) / len(sizes)
+        variance = sum((size - mean) ** 2 for size in sizes) / max(len(sizes) - 1, 1)
+        return math.ceil(mean + 4.0 * math.sqrt(variance))
+
+    def _dither(self, key: int) -> int | None:
+        return tensor_key(key, 0) if self.dithered else None
 
     def _step_for_bits(self, x: Vec, layout: Layout, scale: Scale, first: float, target: float) -> float:
         """About the smallest step with which the integers take at most so many bits, as far as can
@@ -261,6 +309,7 @@ class Dither(Stepped):
     name: ClassVar[str] = "dither"
     wire_id: ClassVar[int] = 17
     dithered: ClassVar[bool] = True
+    head_bytes: ClassVar[int] = 44
     least_bits: ClassVar[float] = 1 / 8
 
 
@@ -271,6 +320,7 @@ class DeadZone(Stepped):
     name: ClassVar[str] = "deadzone"
     wire_id: ClassVar[int] = 18
     dithered: ClassVar[bool] = False
+    head_bytes: ClassVar[int] = 24
     least_bits: ClassVar[float] = 1 / 32
 
 

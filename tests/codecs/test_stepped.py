@@ -57,7 +57,24 @@ def test_bytes_are_used() -> None:
     layout, x = layout_of(LARGE), heavy(LARGE)
     for name in ("dither", "deadzone"):
         for most in (4500, 40_000, 150_000):
-            assert 0.97 * most <= sent(name, x, layout, bytes=most)[0] <= most
+            spread = 160 if name == "dither" else 0  # four deviations of what its dithers take
+            assert 0.97 * most - spread <= sent(name, x, layout, bytes=most)[0] <= most
+
+
+@pytest.mark.parametrize("magnitude", [0.1, 1e-30, 3e38])
+@pytest.mark.parametrize("most", [60, 200, 700])
+def test_a_dead_zone_sends_some_of_what_is_all_alike(most: int, magnitude: float) -> None:
+    """No step sends some of them. Other messages send others, so that error feedback gets to
+    all."""
+    layout = layout_of(5000, 800)
+    x = np.random.default_rng(3).choice([-1, 1], layout.size).astype(np.float32) * np.float32(magnitude)
+    seen, shares = np.zeros(layout.size, bool), []
+    for key in range(1, 40):
+        size, y = sent("deadzone", x, layout, key, bytes=most)
+        assert size <= most and (y != 0).any() and y[y != 0] == pytest.approx(x[y != 0], rel=0.1)
+        seen |= y != 0
+        shares.append((y != 0).mean())
+    assert seen.mean() > 0.8 * (1 - (1 - np.mean(shares)) ** 39)
 
 
 @pytest.mark.parametrize("values", [200, 9000, 200_000])

@@ -239,45 +239,45 @@ ATTACKS: Mapping[str, tuple[bytes, str]] = {
         "the randk body has values not finite, seen at tensor fc.weight",
     ),
     "eden-no-params": (
-        raw_frame(codec_id=19, body=_eden()),
+        raw_frame(codec_id=21, body=_eden()),
         "eden has 1 byte of wire parameters, the frame carries 0",
     ),
     "eden-params-long": (
-        raw_frame(codec_id=19, params=b"\2\0", body=_eden()),
+        raw_frame(codec_id=21, params=b"\2\0", body=_eden()),
         "eden has 1 byte of wire parameters, the frame carries 2",
     ),
-    "eden-0-bits": (raw_frame(codec_id=19, params=b"\0", body=_eden()), "eden with 0 bits does not exist"),
-    "eden-255-bits": (raw_frame(codec_id=19, params=b"\xff", body=_eden()), "eden with 255 bits does not exist"),
+    "eden-0-bits": (raw_frame(codec_id=21, params=b"\0", body=_eden()), "eden with 0 bits does not exist"),
+    "eden-255-bits": (raw_frame(codec_id=21, params=b"\xff", body=_eden()), "eden with 255 bits does not exist"),
     "eden-empty-body": (
-        raw_frame(codec_id=19, params=b"\2", body=b""),
+        raw_frame(codec_id=21, params=b"\2", body=b""),
         "eden needs a body of 44 bytes for this model, got 0",
     ),
     "eden-key-alone": (
-        raw_frame(codec_id=19, params=b"\2", body=bytes(8)),
+        raw_frame(codec_id=21, params=b"\2", body=bytes(8)),
         "eden needs a body of 44 bytes for this model, got 8",
     ),
     "eden-long-body": (
-        raw_frame(codec_id=19, params=b"\2", body=_eden() + b"\0"),
+        raw_frame(codec_id=21, params=b"\2", body=_eden() + b"\0"),
         "eden needs a body of 44 bytes for this model, got 45",
     ),
     "eden-of-other-bits": (
-        raw_frame(codec_id=19, params=b"\1", body=_eden()),
+        raw_frame(codec_id=21, params=b"\1", body=_eden()),
         "eden needs a body of 32 bytes for this model, got 44",
     ),
     "eden-nan-scale": (
-        raw_frame(codec_id=19, params=b"\2", body=_eden(_NAN)),
+        raw_frame(codec_id=21, params=b"\2", body=_eden(_NAN)),
         "the eden body has an invalid scale in tensor fc.weight",
     ),
     "eden-infinite-scale": (
-        raw_frame(codec_id=19, params=b"\2", body=_eden(bytes(4), _INF)),
+        raw_frame(codec_id=21, params=b"\2", body=_eden(bytes(4), _INF)),
         "the eden body has an invalid scale in tensor fc.bias",
     ),
     "eden-negative-scale": (
-        raw_frame(codec_id=19, params=b"\2", body=_eden(bytes(4), bytes(4), struct.pack("<f", -1.0))),
+        raw_frame(codec_id=21, params=b"\2", body=_eden(bytes(4), bytes(4), struct.pack("<f", -1.0))),
         "the eden body has an invalid scale in tensor bn.mean",
     ),
     "eden-negative-zero": (
-        raw_frame(codec_id=19, params=b"\2", body=_eden(struct.pack("<f", -0.0))),
+        raw_frame(codec_id=21, params=b"\2", body=_eden(struct.pack("<f", -0.0))),
         "the eden body has an invalid scale in tensor fc.weight",
     ),
     "minmax8-params": (

@@ -58,12 +58,12 @@ def word(key: int, j: int) -> int:
 def signs(key: int, position: int, d: int) -> Iterator[np.ndarray]:
     """float32[d] of +-1 for each rotation."""
     for r in range(rounds(d)):
-        words = [word(key, position // 8 + r * d // 32 + w) for w in range(d // 32)]
+        words = [word(key, position // 4 + r * d // 32 + w) for w in range(d // 32)]
         yield np.array([-1 if words[i // 32] >> i % 32 & 1 else 1 for i in range(d)], np.float32)
 
 
 def rounds(d: int) -> int:
-    return 2 if d >= 512 else 3
+    return {32: 8, 64: 6, 128: 4, 256: 4, 512: 3}.get(d, 2)
 
 
 def factor(d: int) -> int:

@@ -110,9 +110,7 @@ def round8(g, key):
     each = g[0].size
     for n, sample in enumerate(g):
         scales[n] = max(np.abs(sample).max() * (F(1) / F(127)), FLOOR)
-        u = (uniforms(key, n * (each + each % 2), each) >> np.uint32(8)).astype(F) * F(2.0**-24)
-        t = (sample.ravel() * (F(1) / scales[n]) + u) + F(127)
-        q[n] = (np.clip(t, F(0), F(254)).astype(np.int64) - 127).reshape(sample.shape)
+        q[n] = rounded_at(sample, key, n * (each + each % 2), scales[n]).reshape(sample.shape)
     return q, scales
 
 
@@ -194,9 +192,9 @@ def heads_of(maps, tokens, heads, width):
 
 def rounded_at(values, key, first, scale):
     """round8 of values [n] that lie from element `first` on."""
-    u = (uniforms(key, first, values.size) >> np.uint32(8)).astype(F) * F(2.0**-24)
-    t = (values.ravel() * (F(1) / scale) + u) + F(127)
-    return (np.clip(t, F(0), F(254)).astype(np.int64) - 127).reshape(values.shape)
+    u = (uniforms(key, first, values.size) >> np.uint32(8)).astype(np.int64)
+    steps = np.clip((values.ravel() * (F(1) / scale)) * F(2**24), F(-127 * 2**24), F(127 * 2**24)).astype(np.int64)
+    return ((steps + u) >> 24).reshape(values.shape)
 
 
 def scale8(values):

@@ -121,7 +121,7 @@ struct Int8 {
     // Largest |g|; infinity or NaN when g holds one.
     float (*magnitude)(const float* g, int64_t n);
 
-    // q = trunc(g inverse + u + 127) - 127 at most 127: stochastic rounding, u = the generator's number at first + i, in [0, 1).
+    // q = floor(g inverse + u) within +-127: stochastic rounding, u = the generator's number at first + i, in [0, 1), 24 bits of it.
     void (*round8)(const float* g, int64_t n, float inverse, uint64_t key, int64_t first, int8_t* q);
 
     // q = g inverse rounded to nearest even; |g inverse| < 2^15.
