@@ -32,11 +32,15 @@ class _Form:
     device: Any  # None: a numpy array
 
     def give(self, values: Vec) -> Any:
-        """Return float32 values in this form, in memory of their own."""
-        if self.device is None:
-            return values.reshape(self.shape).astype(self.dtype)
-        torch = sys.modules["torch"]
-        return torch.from_numpy(values.reshape(self.shape).copy()).to(device=self.device, dtype=self.dtype)
+        """Return float32 values in this form, in memory of their own; what is beyond the form's
+        largest number, by what the codec lost, as that."""
+        torch = None if self.device is None else sys.modules["torch"]
+        limits = np.finfo(self.dtype) if torch is None else torch.finfo(self.dtype)
+        most = np.float32(min(float(limits.max), float(np.finfo(np.float32).max)))
+        held = np.clip(values.reshape(self.shape), -most, most)
+        if torch is None:
+            return held.astype(self.dtype, copy=False)
+        return torch.from_numpy(held).to(device=self.device, dtype=self.dtype)
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,8 @@ def to_onnx(model: nn.Module, examples: Iterable[Tensor], path: str | Path) -> i
     """Write any model to `path` as an ONNX file; return the file's size in bytes.
 
     `examples` are batches of its inputs, each [batch, ...], of whole or floating-point numbers. The
-    file takes any batch size as `input` and gives `logits`. A model that `edgegossip.int8.convert`
+    file takes any batch size as `input` and gives `logits`: what the model gives, or the tensor
+    `logits` or `out` of that. A model that `edgegossip.int8.convert`
     converted becomes a QDQ model (docs/int8.md), whose scales all the examples set; of others only
     the first batch is looked at. The model stays as it is.
 
@@ -109,6 +110,7 @@ def onnx_writer() -> ModuleType:
 def _onnx(writer: ModuleType) -> Callable[..., ProgramFile]:
     def write(module: nn.Module, example: Tensor, path: Path, *, quantised: bool = False) -> ProgramFile:
         with traced("ONNX"):
+            module = _of_one_tensor(module.eval(), example)
             model = writer.traced(module, example) if quantised else writer.exported(module, _two(example))
         return ProgramFile(path, writer.save(model, path))
 
@@ -123,7 +125,8 @@ def _pt2(module: nn.Module, example: Tensor, path: Path, *, quantised: bool = Fa
         raise UsageError("the layers of an int8 model are none of torch's: write it as .onnx, or as .safetensors")
     with traced("torch.export"):
         shapes = ({0: torch.export.Dim.DYNAMIC},)
-        program = torch.export.export(module.eval(), (_two(example),), dynamic_shapes=shapes)
+        module = _of_one_tensor(module.eval(), example)
+        program = torch.export.export(module, (_two(example),), dynamic_shapes=shapes)
     try:
         with replacing(path) as file:
             torch.export.save(program, file)
@@ -131,6 +134,32 @@ def _pt2(module: nn.Module, example: Tensor, path: Path, *, quantised: bool = Fa
             return ProgramFile(path, file.tell())
     except OSError as error:
         raise HostError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _of_one_tensor(module: nn.Module, example: Tensor) -> nn.Module:
+    """The module, or where it gives an object with `logits` or `out`, one that gives that tensor
+    alone. Raises UsageError where it gives no tensor."""
+    from torch import Tensor, nn
+
+    from edgegossip.training.workload import tensor_in
+
+    given = module(example)
+    if isinstance(given, Tensor):
+        return module
+    if tensor_in(given) is None:
+        raise UsageError(
+            f"the model gives a {type(given).__name__}: a file holds one tensor, or its logits, or its out"
+        )
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = module
+
+        def forward(self, inputs: Tensor) -> Tensor | None:
+            return tensor_in(self.model(inputs))
+
+    return Model().eval()
 
 
 def _two(example: Tensor) -> Tensor:
@@ -297,11 +326,15 @@ class _SetUp:
         two where the task has no class for each example."""
         import torch
 
+        from edgegossip.training.workload import tensor_in
+
         run, right, right_there, apart = written.runner(), 0, 0, 0.0
         classes = self._task == "classification"
         with torch.inference_mode():
             for inputs, labels in self.test_batches():
-                ours = self.module(inputs).numpy()
+                outputs = tensor_in(self.module(inputs))
+                assert outputs is not None  # or there would be no file
+                ours = outputs.numpy()
                 right += int((ours.argmax(1) == labels).sum()) if classes else 0
                 if run is not None:
                     theirs = run(inputs)

@@ -6,8 +6,9 @@
 
 For each gradient and each codec of the papers: its coded bytes and relative error, and the coded
 bytes of dither (beside unbiased ones) or deadzone (beside the others) at that error. The unbiased
-codecs have their best entropy coder, buckets of 512 values and 2 to 8 bits; the best of a gradient
-is the one that leaves dither the largest share. Messages are whole: tables, scales, heads.
+codecs have their best entropy coder and 2 to 8 bits, with buckets of 512 values, as they come, and
+with one bucket a tensor; the best of a gradient is the one that leaves dither the largest share.
+Messages are whole: tables, scales, heads.
 """
 
 from __future__ import annotations
@@ -28,8 +29,12 @@ from edgegossip.layout import Layout, TensorSpec
 from edgegossip.types import Vec
 
 CTX = codecs.Ctx(key=1, round=0)
+BITS = (2, 3, 4, 6, 8)
+LEVELS = ("qsgd", "qsgd-inf", "elastiquant")
+WHOLE = {"bucket": 0, "stage": "auto"}  # one bucket a tensor
 UNBIASED: tuple[tuple[str, dict[str, Any]], ...] = (
-    *((name, {"bits": bits}) for name in ("qsgd", "qsgd-inf", "elastiquant") for bits in (2, 3, 4, 6, 8)),
+    *((name, {"bits": bits}) for name in LEVELS for bits in BITS),
+    *((name, {"bits": bits, **WHOLE}) for name in LEVELS for bits in BITS),
     ("e-elastiquant", {}),
     ("terngrad", {"clip": 0.0}),
     ("randk", {"ratio": 0.5}),
@@ -39,7 +44,6 @@ BIASED: tuple[tuple[str, dict[str, Any]], ...] = (
     ("topk", {"ratio": 0.01}),
     ("topk", {"ratio": 0.1}),
 )
-BITS = (2, 3, 4, 6, 8)
 ERRORS = (0.001, 1.5)  # outside of them nobody would send a gradient
 
 
@@ -72,7 +76,7 @@ def rows(file: Path) -> list[Result]:
             if not ERRORS[0] <= error <= ERRORS[1]:
                 continue
             mine = at_error(ours, error, x, layout)
-            of = ",".join(f"{key}={value}" for key, value in params.items() if key not in ("gamma", "clip"))
+            of = ",".join(f"{key}={value}" for key, value in params.items() if key not in ("gamma", "clip", "stage"))
             found.append(
                 {
                     "gradient": file.stem,

@@ -40,6 +40,22 @@ def test_every_codec_by_its_name(name: str) -> None:
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
+@pytest.mark.parametrize("name", codecs.names())
+def test_what_fits_a_type_comes_back_finite(name: str) -> None:
+    """A codec may overshoot the largest number of a short type: then that comes back."""
+    values = np.random.default_rng(0).normal(size=1000)
+    values /= np.abs(values).max()
+    for most, x in {
+        "float16": (65504 * values).astype(np.float16),
+        "float32": (3.4e38 * values).astype(np.float32),
+        "torch.float16": torch.tensor(65504 * values).half(),
+        "torch.bfloat16": torch.tensor(3.38e38 * values).bfloat16(),
+    }.items():
+        decoded = edgegossip.decode(edgegossip.encode(x, name, loss=1.0, lr=0.1))
+        assert str(decoded.dtype) == most and decoded.shape == (1000,)
+        assert np.isfinite(np.asarray(decoded, np.float64) if "torch" not in most else decoded.double().numpy()).all()
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_tensors_come_back_as_they_were(dtype: torch.dtype) -> None:
     x = torch.linspace(-1, 1, 12).reshape(3, 4).to(dtype).T.requires_grad_()

@@ -10,8 +10,9 @@ bits (a little less in small blocks). No entropy coder: the codes are as good as
 
 Deviations. The paper's R is uniform; a randomised Hadamard transform, which its code has instead,
 is biased by up to half of x for some x (a value and a tenth of it among zeros). So blocks are
-rotated twice, those below 512 values three times. What is left of that bias is 1 % of the norm in
-blocks of 32 values; from 64 on the messages of `codec verify` do not show it. A tensor is cut into
+rotated twice, those of 512, 256, 128, 64 and 32 values 3, 4, 4, 6 and 8 times: with fewer turns a
+spike among noise is biased by up to 7 % of its norm. What is left is below what 40,000 messages
+show, 0.2 % of the norm with 1 bit. A tensor is cut into
 blocks of 4096 values, the rest as the bits of its length say, at least 32, each with a float32
 scale: at most 31 zeros are sent after it, and 32 / 4096 bits a value.
 """

@@ -6,7 +6,9 @@ do the opposite: they spend as many bits on values that hardly matter.
 
 `dither` (Schuchman 1964; Ziv 1985; Zamir and Feder 1992): q = round(x / step + u), x' = (q - u)
 step, u uniform in [-1/2, 1/2) from the message's key, so that the receiver subtracts it again. The
-error is uniform in +-step / 2 whatever x is: E[x'] = x, and E||x' - x||^2 = n step^2 / 12 exactly.
+error is uniform in +-step / 2 whatever x is: E[x'] = x, and E||x' - x||^2 = n step^2 / 12 exactly,
+as long as the step does not follow from u. So where `bytes` are given it follows from other
+dithers, with room for all but one in some ten thousand.
 Stochastic rounding, which does not subtract, has up to three times that. The eight values of a row
 have one u in each eighth of the interval, in an order that the key turns: each u is uniform, and
 the coder, which knows u, has a table for each pair of eighths.
@@ -79,8 +81,8 @@ class Stepped(StatelessCodec):
     name: ClassVar[str]
     wire_id: ClassVar[int]
     dithered: ClassVar[bool]
-    # Of `bytes`, in all and a value: with fewer the error is beyond what `error` may ask for. The step, flags, means and a
-    # table take 24, and what dithers differ by 20.
+    # Of `bytes`, in all and a value: with fewer the error is beyond what `error` may ask for. The
+    # step, flags, means and a table take 24, and what dithers differ by 20.
     head_bytes: ClassVar[int]
     least_bits: ClassVar[float]
 
@@ -188,8 +190,8 @@ class Stepped(StatelessCodec):
         body = self._fitting(x, layout, scale, key, target)
         if body or self.dithered or not scale.squares:
             return body or nothing
-        # The largest magnitudes are alike: no step sends some of them, and all are too many. So every second value is sent,
-        # or fourth, and so on, drawn by the key.
+        # The largest magnitudes are alike: no step sends some of them, and all are too many. So
+        # every second value is sent, or fourth, and so on, drawn by the key.
         drawn = np.random.Philox(key=key & _MASK).random_raw(x.size)
         for halvings in range(1, 64):
             kept = np.where(drawn >> (64 - halvings), np.float32(0), x)

@@ -30,7 +30,8 @@ through (the board caught up, or adopted another's model) begins with an empty m
 somebody else's model is no update. (3) Values that are not trained (statistics of batch norm) are
 as the algorithm left them. (4) dpsgd shows its neighbours the model from after the local steps, not
 before: that is what DiLoCo averages, and momentum would drive boards apart by what is a round
-old."""
+old. (5) SlowMo's v is of d over the local learning rate, times that of the next round: the same as
+here while the rate is constant."""
 
 from __future__ import annotations
 

@@ -355,7 +355,7 @@ class TorchWorkload(Workload):
         if wanted is None:
             wanted = module.standardise(batch) if isinstance(module, Standardised) else batch
         with self._precision.forward():
-            outputs = _tensor_in(call_custom(name, module, batch) if is_custom_function(name) else module(batch))
+            outputs = tensor_in(call_custom(name, module, batch) if is_custom_function(name) else module(batch))
         if outputs is None:
             raise UsageError(f"model {name} must give a tensor, or something with a tensor named logits or out")
         try:
@@ -421,9 +421,9 @@ class TorchWorkload(Workload):
             shared.holder = None
 
 
-def _tensor_in(given: Any) -> Tensor | None:
-    """The tensor that a model gave, also where it is a field of what it gave: logits
-    (transformers), out (torchvision's segmentation models)."""
+def tensor_in(given: Any) -> Tensor | None:
+    """Return the tensor that a model gave, also where it is a field of what it gave: logits
+    (transformers), out (torchvision's segmentation models). None where there is no such field."""
     if isinstance(given, Tensor):
         return given
     for name in ("logits", "out"):

@@ -4,7 +4,10 @@ and by torch.export."""
 from __future__ import annotations
 
 import sys
+from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -54,6 +57,46 @@ def test_to_onnx_takes_a_model_without_int8_layers(tmp_path: Path) -> None:
     assert run is not None
     with torch.inference_mode():
         np.testing.assert_allclose(run(x[:2]), model(x[:2]).numpy(), atol=1e-5)
+
+
+class Result:
+    """What models of transformers give, without that package."""
+
+    def __init__(self, logits: Tensor) -> None:
+        self.logits = logits
+
+
+class Wrapped(nn.Module):
+    """A model that gives its outputs in an object."""
+
+    def __init__(self, give: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.layer, self.give = nn.Linear(6, 3), give
+
+    def forward(self, x: Tensor) -> Any:
+        return self.give(self.layer(x))
+
+
+@pytest.mark.parametrize("suffix", [".onnx", ".pt2"])
+@pytest.mark.parametrize(
+    "give",
+    [lambda y: OrderedDict(aux=y.sum(), out=y), Result],
+    ids=["out after others", "an object with logits"],
+)
+def test_a_model_that_gives_an_object_is_a_program_of_its_outputs(
+    suffix: str, give: Callable[[Tensor], Any], tmp_path: Path
+) -> None:
+    model, x = Wrapped(give).eval(), torch.randn(4, 6)
+    run = exporter(suffix)(model, x, tmp_path / f"m{suffix}").runner()
+    assert run is not None
+    np.testing.assert_allclose(run(x[:3]), model.layer(x[:3]).detach().numpy(), atol=1e-6)
+
+
+@pytest.mark.parametrize("suffix", [".onnx", ".pt2"])
+def test_a_model_without_one_output_is_refused_and_leaves_no_file(suffix: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="the model gives a tuple: a file holds one tensor"):
+        exporter(suffix)(Wrapped(lambda y: (y, y)).eval(), torch.randn(4, 6), tmp_path / f"m{suffix}")
+    assert list(tmp_path.iterdir()) == []
 
 
 class AsLongAsItTakes(nn.Module):
