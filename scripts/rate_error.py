@@ -31,7 +31,7 @@ from edgegossip.types import Vec
 CTX = codecs.Ctx(key=1, round=0)
 BITS = (2, 3, 4, 6, 8)
 LEVELS = ("qsgd", "qsgd-inf", "elastiquant")
-WHOLE = {"bucket": 0, "stage": "auto"}  # one bucket a tensor
+WHOLE = {"bucket": 0}  # one a tensor
 UNBIASED: tuple[tuple[str, dict[str, Any]], ...] = (
     *((name, {"bits": bits}) for name in LEVELS for bits in BITS),
     *((name, {"bits": bits, **WHOLE}) for name in LEVELS for bits in BITS),
@@ -76,7 +76,7 @@ def rows(file: Path) -> list[Result]:
             if not ERRORS[0] <= error <= ERRORS[1]:
                 continue
             mine = at_error(ours, error, x, layout)
-            of = ",".join(f"{key}={value}" for key, value in params.items() if key not in ("gamma", "clip", "stage"))
+            of = ",".join(f"{key}={value}" for key, value in params.items() if key not in ("gamma", "clip"))
             found.append(
                 {
                     "gradient": file.stem,
@@ -94,21 +94,18 @@ def rows(file: Path) -> list[Result]:
 
 def groups(results: Sequence[Result]) -> dict[str, list[Result]]:
     """What stands beside ours -> of each gradient the codec that leaves ours the largest share."""
-    kinds: dict[str, list[Result]] = {f"the best unbiased codec with {bits} bits": [] for bits in BITS}
-    kinds["the best unbiased codec, errors from 0.1 to 1"] = []
+    kinds: dict[str, list[Result]] = {}
     for _, group in itertools.groupby(results, key=lambda r: str(r["gradient"])):
         each = list(group)
-        unbiased = [r for r in each if r["ours"] == "dither"]
-        for bits in BITS:
-            of = [
-                r
-                for r in unbiased
-                if r["codec"].endswith(f"bits={bits}") or (bits == 4 and r["codec"] == "e-elastiquant")
-            ]
-            kinds[f"the best unbiased codec with {bits} bits"] += _hardest(of)
-        kinds["the best unbiased codec, errors from 0.1 to 1"] += _hardest(
-            [r for r in unbiased if 0.1 <= r["error"] <= 1]
-        )
+        for whole, buckets in ((False, "buckets of 512"), (True, "one bucket a tensor")):
+            of = [r for r in each if r["ours"] == "dither" and ("bucket=0" in r["codec"]) == whole]
+            for bits in BITS:
+                with_bits = [
+                    r for r in of if f"bits={bits}" in r["codec"] or (bits == 4 and r["codec"] == "e-elastiquant")
+                ]
+                kinds.setdefault(f"the best unbiased codec, {buckets}, {bits} bits", []).extend(_hardest(with_bits))
+            usual = [r for r in of if 0.1 <= r["error"] <= 1]
+            kinds.setdefault(f"the best unbiased codec, {buckets}, errors from 0.1 to 1", []).extend(_hardest(usual))
         for r in each:
             if r["ours"] == "deadzone":
                 kinds.setdefault(f"`{r['codec']}`", []).append(r)
@@ -132,7 +129,7 @@ def table(results: Sequence[Result]) -> str:
             f"| {min(ratios):.2f} | {max(ratios):.2f} |"
         )
     lines += ["", *resumable.heading("gradient, values, codec, error, bits a value, ours, bits a value, of its bytes")]
-    shown = found["the best unbiased codec with 4 bits"] + [r for r in results if r["ours"] == "deadzone"]
+    shown = found["the best unbiased codec, buckets of 512, 4 bits"] + [r for r in results if r["ours"] == "deadzone"]
     for r in sorted(shown, key=lambda r: str(r["gradient"])):
         lines.append(
             f"| {r['gradient']} | {r['values']:,} | `{r['codec']}` | {r['error']:.3g} | {r['bits']:.3f} "
