@@ -85,7 +85,6 @@ CODECS = tuple(
         "qsgd8/raw",
         "qsgd4/raw",
         "qsgd4/huffman",
-        "qsgd4/ans",
         "qsgd4/elias",
     )
     for way in ("encode", "decode")

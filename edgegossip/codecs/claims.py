@@ -32,7 +32,7 @@ from edgegossip.codecs.sparse import counts
 from edgegossip.layout import Layout
 from edgegossip.types import Vec
 
-ENTROPY_CODERS = ("huffman", "auto", "ans")
+ENTROPY_CODERS = ("huffman", "auto")
 NORM_ROUNDING = 1 + 2.0**-8  # how much larger than a bucket's norm the one that travels is, at most
 _MIDPOINTS = tuple((low + high) / 2 for low, high in itertools.pairwise(GRID))  # of CO3's magnitudes
 ROUNDING = 2.0**-40  # of a squared norm: float32 arithmetic beside a bound that exact arithmetic reaches

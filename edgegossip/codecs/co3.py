@@ -30,7 +30,7 @@ from edgegossip.codecs.base import Body, Codec, Ctx, StatelessCodec
 from edgegossip.codecs.feedback import ErrorFeedback
 from edgegossip.codecs.gennorm_tables import MARGINALS, OPTIMA
 from edgegossip.codecs.quantised import (
-    CODER_WITH_ANS,
+    CODER,
     EntropyCoder,
     QuantisedBodies,
     Reader,
@@ -204,7 +204,7 @@ def _co3(gamma: float, stage: EntropyCoder) -> Codec[Any]:
     return ErrorFeedback(Co3Grid(stage), gamma, "co3") if gamma else Co3Grid(stage)
 
 
-_CODER = replace(CODER_WITH_ANS, default="huffman")
+_CODER = replace(CODER, default="huffman")
 
 FAMILIES = (
     Family(

@@ -30,12 +30,11 @@ from edgegossip.codecs.base import Body, Ctx
 from edgegossip.codecs.levels import geometric_levels, increases_from_0_to_1
 from edgegossip.codecs.quantised import (
     BUCKET,
-    CODER_WITH_ANS,
+    CODER,
     EntropyCoder,
     QuantisedBodies,
     Reader,
     bucket_error,
-    coder_error,
     encode_body,
     reader_of,
 )
@@ -65,7 +64,7 @@ class ElastiQuant(QuantisedBodies[Layout]):
 
     def __post_init__(self) -> None:
         check_fields(self, self.name, _ALL)
-        fault = bucket_error(self.bucket) or _levels_error(self.levels, self.bits) or coder_error(self.stage, self.bits)
+        fault = bucket_error(self.bucket) or _levels_error(self.levels, self.bits)
         if fault:
             raise ConfigError(f"codec elastiquant: {fault}")
         try:
@@ -165,7 +164,7 @@ _ALL = (
     Param("levels", (), "increasing levels from 0 to 1 instead of a ratio", low=0.0, high=1.0),
     Param("norm", "l2", "norm of a bucket", choices=("l2", "linf")),
     BUCKET,
-    CODER_WITH_ANS,
+    CODER,
 )
 
 _FAMILY = Family(

@@ -2,9 +2,8 @@
 
 A section is the number of an entropy coder, scales (16 bits a bucket, or a float32 a tensor), and
 codes of a few bits a value: as they are (`raw`), Huffman coded in pairs and runs (`huffman`), Elias
-coded (`elias`), by asymmetric numeral systems (`ans`), or as a zstd frame of the raw codes
-(`zstd`); `auto` takes the smallest for each tensor, ans left out. docs/wire-format.md has every
-byte.
+coded (`elias`), or as a zstd frame of the raw codes (`zstd`); `auto` takes the smallest for each
+tensor. docs/wire-format.md has every byte.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -29,20 +28,13 @@ from edgegossip.native import coding, quantise
 from edgegossip.native.quantise import Moments, Quantiser
 from edgegossip.types import DecodeError, Vec
 
-EntropyCoder: TypeAlias = Literal["raw", "huffman", "elias", "zstd", "auto", "ans"]
+EntropyCoder: TypeAlias = Literal["raw", "huffman", "elias", "zstd", "auto"]
 CODER = Param(
     "stage",
     "auto",
     "entropy coding; auto: the smallest for each tensor",
     choices=("raw", "huffman", "elias", "zstd", "auto"),
 )
-# Of codecs whose codes can have 3 or 4 bits.
-CODER_WITH_ANS = replace(
-    CODER,
-    help=CODER.help + "; ans: for receivers with AVX-512 VBMI (3 or 4 bits)",
-    choices=(*CODER.choices, "ans"),
-)
-_ANS_BITS = (3, 4)
 BUCKET = Param(
     "bucket", 512, "values that share a norm: a power of two from 8 to 65536, or 0 for a tensor", low=0, high=65536
 )
@@ -54,14 +46,6 @@ def bucket_error(bucket: int) -> str:
         return ""
     nearest = min((1 << k for k in range(3, 17)), key=lambda size: abs(size - bucket))
     return f"bucket = {bucket} is not a power of two from 8 to 65536, or 0; the nearest is {nearest}"
-
-
-def coder_error(coder: str, bits: int) -> str:
-    """Return what is wrong with this entropy coder for codes of so many bits; empty when nothing
-    is."""
-    if coder != "ans" or bits in _ANS_BITS:
-        return ""
-    return f"stage = 'ans' is for codes of 3 or 4 bits, these have {bits}; use huffman"
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,12 +26,10 @@ from edgegossip.codecs.levels import MAX_LEVELS, LevelRule, levels_for, smooth_l
 from edgegossip.codecs.quantised import (
     BUCKET,
     CODER,
-    CODER_WITH_ANS,
     EntropyCoder,
     QuantisedBodies,
     Reader,
     bucket_error,
-    coder_error,
     encode_body,
     reader_of,
 )
@@ -57,7 +55,7 @@ class Qsgd(QuantisedBodies[Layout]):
 
     def __post_init__(self) -> None:
         check_fields(self, self.name, _ALL)
-        if fault := bucket_error(self.bucket) or coder_error(self.stage, self.bits):
+        if fault := bucket_error(self.bucket):
             raise ConfigError(f"codec {self.name}: {fault}")
 
     @override
@@ -106,7 +104,7 @@ def _from_params(name: str, make: Callable[[int, int], Qsgd]) -> Callable[[bytes
     return from_params
 
 
-_ALL = (Param("bits", 4, "bits a value, sign included", low=_MIN_BITS, high=_MAX_BITS), BUCKET, CODER_WITH_ANS)
+_ALL = (Param("bits", 4, "bits a value, sign included", low=_MIN_BITS, high=_MAX_BITS), BUCKET, CODER)
 
 _QSGD = Family(
     "qsgd",

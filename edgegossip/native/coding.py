@@ -22,13 +22,13 @@ from edgegossip.types import Vec
 if TYPE_CHECKING:
     from edgegossip.native._native import WriteBuffer
 
-Choice: TypeAlias = Literal["raw", "huffman", "elias", "auto", "ans"]
+Choice: TypeAlias = Literal["raw", "huffman", "elias", "auto"]
 
 Offsets: TypeAlias = NDArray[np.int64]
 
 NO_TABLES = np.empty(0, np.uint8)
 NO_PREFERENCE = np.empty(0, np.int64)
-_CHOICES: Mapping[str, int] = {"raw": 0, "huffman": 1, "elias": 2, "auto": 3, "ans": 4}
+_CHOICES: Mapping[str, int] = {"raw": 0, "huffman": 1, "elias": 2, "auto": 3}
 _NO_SCALES = np.empty(0, np.float32)
 _BAD_CODER = -3
 
@@ -121,10 +121,9 @@ def encode_all(
     Without `scales` (float32, one a bucket, tensor by tensor; of buckets they must be as `norms`
     gives them, with 8 bits of mantissa) they are the buckets' L2 or L-infinity norms. "huffman" is
     the smallest of Huffman coded symbols, Huffman coded runs of zeros and raw codes, "auto" of
-    these and Elias codes. "ans" is the smaller of asymmetric numeral systems and raw codes for
-    codes of 3 or 4 bits of tensors from 8192 values on, "huffman" for others. `tables` has rows of
-    2^bits weights, from which both ends make the same Huffman codes; `preferred`, int64[tensors] or
-    empty, names the row that is considered for each, or -1.
+    these and Elias codes. `tables` has rows of 2^bits weights, from which both ends make the same
+    Huffman codes; `preferred`, int64[tensors] or empty, names the row that is considered for each,
+    or -1.
 
     Returns their size in bytes, or -1 - k when tensor k is not finite. With scales given x is not
     looked at for that.

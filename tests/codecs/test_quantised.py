@@ -18,7 +18,7 @@ from edgegossip.layout import Layout, TensorSpec
 from edgegossip.native.quantise import Kind
 from edgegossip.types import ConfigError, DecodeError, UsageError, Vec
 
-RAW, HUFFMAN, RUNS, ELIAS, ZSTD, ANS = range(6)
+RAW, HUFFMAN, RUNS, ELIAS, ZSTD = range(5)
 CTX = codecs.Ctx(key=7, round=0)
 
 
@@ -57,13 +57,7 @@ MANY = tuple(k / 127 for k in range(128))
         ("qsgd", {"bucket": 100}, "codec qsgd: bucket = 100 is not a power of two from 8 to 65536, or 0; the nearest is 128"),
         ("qsgd-inf", {"bucket": 1}, "codec qsgd-inf: bucket = 1 is not a power of two from 8 to 65536, or 0; the nearest is 8"),
         ("qsgd", {"bits": 17}, "codec qsgd: bits = 17 is outside 2 to 16"),
-        ("qsgd", {"stage": "zsdt"}, "codec qsgd: stage = 'zsdt' is not one of raw, huffman, elias, zstd, auto, ans"),
-        ("qsgd", {"bits": 8, "stage": "ans"}, "codec qsgd: stage = 'ans' is for codes of 3 or 4 bits, these have 8; use huffman"),
-        ("qsgd-inf", {"bits": 2, "stage": "ans"}, "codec qsgd-inf: stage = 'ans' is for codes of 3 or 4 bits, these have 2"),
-        ("elastiquant", {"bits": 5, "stage": "ans"}, "codec elastiquant: stage = 'ans' is for codes of 3 or 4 bits"),
-        ("elasticl", {"stage": "ans"}, "codec elasticl: stage = 'ans' is not one of raw, huffman, elias, zstd, auto"),
-        ("terngrad", {"stage": "ans"}, "codec terngrad: stage = 'ans' is not one of raw, huffman, elias, zstd, auto"),
-        ("signsgd", {"stage": "ans"}, "codec signsgd: stage = 'ans' is not one of raw, zstd, auto"),
+        ("qsgd", {"stage": "zsdt"}, "codec qsgd: stage = 'zsdt' is not one of raw, huffman, elias, zstd, auto"),
         ("elastiquant", {"bucket": 48}, "codec elastiquant: bucket = 48 is not a power of two"),
         ("elastiquant", {"bits": 9}, "codec elastiquant: bits = 9 is outside 2 to 8"),
         ("elastiquant", {"ratio": 1.0}, "codec elastiquant: ratio = 1.0 is outside 0.0 to 0.9999"),
@@ -184,15 +178,6 @@ def test_elastiquant_quantisers() -> None:
         ("signsgd", {"stage": "auto"}, np.ones(30_000, np.float32), {ZSTD}),
         ("signsgd", {"stage": "auto"}, normal(30_000), {RAW}),
         ("co3", {}, normal(30_000), {HUFFMAN}),
-        ("qsgd", {"stage": "ans"}, normal(30_000), {ANS}),
-        ("qsgd", {"stage": "ans"}, normal(300_000), {ANS}),
-        ("qsgd", {"bits": 3, "stage": "ans"}, normal(30_000), {ANS}),
-        ("qsgd", {"stage": "ans"}, normal(8191), {HUFFMAN, RUNS}),
-        ("qsgd-inf", {"stage": "ans", "bucket": 0}, sparse(30_000, 0.1), {ANS}),
-        ("elastiquant", {"stage": "ans"}, normal(8192), {ANS}),
-        ("elastiquant", {"bits": 3, "ratio": 0.3, "stage": "ans"}, normal(70_000), {ANS}),
-        ("co3", {"stage": "ans"}, normal(30_000), {ANS}),
-        ("co3", {"stage": "ans", "gamma": 0.0}, np.zeros(30_000, np.float32), {ANS}),
     ],
 )  # fmt: skip
 def test_the_coder_that_is_chosen(name: str, params: dict[str, Any], x: Vec, stages: set[int]) -> None:
@@ -204,24 +189,6 @@ def test_the_coder_that_is_chosen(name: str, params: dict[str, Any], x: Vec, sta
     plain = body_of(raw, x)
     np.testing.assert_array_equal(values, raw.decode(plain, layout_of(x.size)))
     assert params.get("stage") == "elias" or len(body) <= len(plain)
-
-
-def test_ans_comes_as_close_to_huffman_as_promised() -> None:
-    for name in ("qsgd", "qsgd-inf", "elastiquant", "co3"):
-        for x in (normal(100_000), sparse(100_000, 0.3), normal(100_000) ** 3):
-            ans, huffman = (len(body_of(codecs.get(name, stage=s), x)) for s in ("ans", "huffman"))
-            assert ans < 1.05 * huffman, (name, ans, huffman)
-
-
-def test_ans_beside_tensors_that_cannot_have_it() -> None:
-    """Code tables of Huffman coded tensors go past sections of coder ans."""
-    layout, codec = layout_of(1000, 10_000, 0, 1000, 9000, 5), codecs.get("qsgd", stage="ans")
-    x = np.concatenate([normal(k, seed) for seed, k in enumerate((1000, 10_000, 1000, 9000, 5))])
-    body, _ = codec.encode(x, codec.init(layout), CTX)
-    raw = codecs.get("qsgd", stage="raw")
-    plain, _ = raw.encode(x, raw.init(layout), CTX)
-    np.testing.assert_array_equal(codec.decode(body, layout), raw.decode(plain, layout))
-    assert len(body) < 0.9 * len(plain)
 
 
 CODERS = ("raw", "huffman", "elias", "zstd")

@@ -111,10 +111,11 @@ def test_no_vector_has_a_bias(rate: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("size", [*SIZES, 100])
 @pytest.mark.parametrize("rate", RATES)
-def test_no_vector_has_a_bias_at_length(rate: str) -> None:
+def test_no_vector_has_a_bias_at_length(rate: str, size: int) -> None:
     """All vectors, with 400 keys."""
-    assert biased(RATES[rate], list(HOSTILE), 400) == []
+    assert biased(RATES[rate], [name for name, x in HOSTILE.items() if x.size == size], 400) == []
 
 
 @pytest.mark.parametrize("name", ["signsgd", "topk", "deadzone"])

@@ -149,7 +149,6 @@ _SPARSE: tuple[dict[str, Any], ...] = ({}, {"ratio": 0.2, "values": "fp16"}, {"r
 # decoding only.
 _HUFFMAN: dict[str, Any] = {"stage": "huffman", "decode_only": True}
 _RUNS: dict[str, Any] = {"stage": "runs", "decode_only": True}
-_ANS: dict[str, Any] = {"stage": "ans", "decode_only": True}
 _UNIFORM: tuple[dict[str, Any], ...] = (
     {"stage": "raw"},
     {"stage": "elias"},
@@ -158,8 +157,6 @@ _UNIFORM: tuple[dict[str, Any], ...] = (
     _HUFFMAN,
     {**_HUFFMAN, "bits": 3, "bucket": 8},
     {**_RUNS, "bits": 6},
-    _ANS,
-    {**_ANS, "bits": 3, "bucket": 64},
 )
 PARAMS: Mapping[str, tuple[dict[str, Any], ...]] = {
     "topk": _SPARSE,
@@ -179,12 +176,11 @@ PARAMS: Mapping[str, tuple[dict[str, Any], ...]] = {
         {"stage": "raw", "bits": 8, "bucket": 32},
         _HUFFMAN,
         _RUNS,
-        _ANS,
         {"stage": "raw", "levels": (0.0, 0.1, 0.3, 1.0), "norm": "linf"},
     ),
     "elasticl": ({"stage": "raw"}, {"stage": "elias", "s0": 1}, {"stage": "raw", "s0": 1000}),
     "terngrad": ({"stage": "raw"}, {"stage": "elias", "clip": 0.0}, _HUFFMAN, _RUNS),
-    "co3": (_HUFFMAN, _RUNS, _ANS, {"stage": "raw", "decode_only": True}),
+    "co3": (_HUFFMAN, _RUNS, {"stage": "raw", "decode_only": True}),
     "signsgd": ({"stage": "raw"},),
     "dither": ({}, {"error": 4.0}, {"step": 2.0}, {"step": 0.00005, "allocation": 0.5}),
     "sparseloco": ({}, {"ratio": 0.25, "chunk": 8}),

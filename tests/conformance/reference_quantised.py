@@ -2,7 +2,7 @@
 no code with the product.
 
 A body is an optional head and a section for every tensor that has values: coder, scales, payload.
-The coders huffman and runs are in reference_coders.py, ans in reference_ans.py. The arithmetic of
+The coders huffman and runs are in reference_coders.py. The arithmetic of
 norms and moments (lanes and the order of sums) is part of the format, because a scale's last bit
 decides about codes.
 """
@@ -16,7 +16,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tests.conformance.reference_ans import ANS_FROM, ans, ans_codes
 from tests.conformance.reference_coders import (
     OWN_TABLE_FROM,
     bits_to_bytes,
@@ -203,7 +202,7 @@ def value_of(grid: Grid, code: int, scale: np.float32) -> float:
 
 # Sections.
 
-SMALLEST = {"huffman": OWN_TABLE_FROM, "runs": OWN_TABLE_FROM, "ans": ANS_FROM}  # values that a tensor has for a coder
+SMALLEST = {"huffman": OWN_TABLE_FROM, "runs": OWN_TABLE_FROM}  # values that a tensor has for a coder
 
 
 def buckets(x: Sequence[object], bucket: int) -> Iterator[tuple[int, int]]:
@@ -228,7 +227,6 @@ def section(x: np.ndarray, grid: Grid, norm: Callable[[np.ndarray, bool], np.flo
         "huffman": lambda: (b"\1", huffman(codes, grid.bits, grid.largest)),
         "runs": lambda: (b"\2", runs(codes, grid.bits, grid.largest)),
         "elias": lambda: (b"\3", elias(codes, grid)),
-        "ans": lambda: (b"\5", ans(codes, grid.bits, grid.largest)),
     }[stage]()
     return number + head + struct.pack("<I", len(payload)) + payload
 
@@ -287,7 +285,7 @@ def decode(body: bytes, shapes: Shapes, grid: Grid) -> list[float]:
             if stage == 3:
                 codes = codes_of_elias(payload, n, grid)
             else:
-                codes = {1: huffman_codes, 2: runs_codes, 5: ans_codes}[stage](payload, n, grid.bits, grid.largest)
+                codes = {1: huffman_codes, 2: runs_codes}[stage](payload, n, grid.bits, grid.largest)
         at += size
         values += [value_of(grid, c, scales[i // grid.bucket if grid.bucket else 0]) for i, c in enumerate(codes)]
     return values

@@ -60,18 +60,6 @@ def coded_inputs() -> dict[str, tuple[Shapes, np.ndarray]]:
     }
 
 
-def long_inputs() -> dict[str, tuple[Shapes, np.ndarray]]:
-    """The same for the coder that tensors of fewer than 8192 values cannot have; halves, so that
-    the files stay small."""
-    rng = np.random.default_rng(20240302)
-    heavy = np.round(rng.standard_normal(8300) ** 3 * 4) / 8
-    return {
-        "dense": (((3,), (83, 100)), np.float32(np.concatenate([[1.0, -2.0, 0.5], heavy]))),
-        "rare": (((8192,), (2,)), np.float32([*np.where(np.arange(8192) % 1500 == 7, 9, heavy[:8192] > 4), 1, -1])),
-        "zeros": (((64, 129),), np.zeros(8256, np.float32)),
-    }
-
-
 def stepped_inputs() -> dict[str, tuple[Shapes, np.ndarray]]:
     """The first ones, and more for the coder whose models follow quiet and loud blocks; halves, as
     above."""
@@ -99,7 +87,7 @@ def main() -> None:
         cases = []
         for chosen in PARAMS.get(codec, ({},)):
             params = {key: value for key, value in chosen.items() if key != "decode_only"}
-            inputs_of = {"huffman": coded_inputs, "runs": coded_inputs, "ans": long_inputs}
+            inputs_of = {"huffman": coded_inputs, "runs": coded_inputs}
             plain = stepped_inputs if codec in ("dither", "deadzone") else inputs
             for name, (shapes, x) in inputs_of.get(str(params.get("stage")), plain)().items():
                 body = body_of(x, shapes, **params)
@@ -115,11 +103,9 @@ def main() -> None:
                     del case["params"]
                 if "decode_only" in chosen:
                     case |= {"params": params | {"stage": "auto"}, "decode_only": True}
-                if params.get("stage") == "ans" or name.startswith(LONG):
+                if name.startswith(LONG):
                     decoded = bytes.fromhex(str(case.pop("decoded")))
                     case["decoded_sha256"] = hashlib.sha256(decoded).hexdigest()
-                if params.get("stage") == "ans":
-                    del case["x"]
                 cases.append(case)
         (HERE / "golden" / f"{codec}.json").write_text(json.dumps(cases, indent=1) + "\n")
     for stale in (HERE / "attacks").glob("*.bin"):

@@ -32,17 +32,6 @@ def test_seeds_have_every_decoder_and_every_line_of_the_list() -> None:
     assert {case.codec().wire_id for case in CASES} == set(codecs.REGISTRY.by_wire_id)
 
 
-def test_seeds_have_sections_of_stage_ans() -> None:
-    """Behind a tensor of 3 values in 4 bits: entropy coder, a scale of 16 bits, 2 bytes of
-    codes."""
-    bodies = [
-        bytes(frame.parse(s.data, frame.Limits.of(LONG)).body)
-        for s in seeds()
-        if s.name == "qsgd-stage=ans" and s.layout is LONG
-    ]
-    assert len(bodies) == 2 and all(body[0] == 0 and body[5] == 5 for body in bodies)
-
-
 def test_seeds_have_sorted_columns() -> None:
     for name, flags in (("dither", 12), ("deadzone", 4), ("sparseloco", 8 * len(LONG.tensors) + 4)):
         frames = [s.data for s in seeds() if s.decoder == name and s.layout is LONG]

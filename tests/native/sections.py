@@ -15,7 +15,7 @@ CO3_TABLES = np.array([t.weights for t in STATIC_TABLES], np.uint8).reshape(-1)
 FP4 = Quantiser(Kind.FP4, 4)
 SIGN = Quantiser(Kind.SIGN, 1)
 TERNARY = Quantiser(Kind.UNIFORM, 2, 1)
-CHOICES: tuple[coding.Choice, ...] = ("raw", "huffman", "elias", "auto", "ans")
+CHOICES: tuple[coding.Choice, ...] = ("raw", "huffman", "elias", "auto")
 
 
 def uniform(bits, bucket=0):

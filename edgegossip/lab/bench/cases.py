@@ -12,15 +12,13 @@ from typing import Any
 
 from edgegossip import codecs
 from edgegossip.codecs import Codec
-from edgegossip.codecs.quantised import coder_error
 from edgegossip.layout import MAX_VALUES
 from edgegossip.types import ConfigError
 
 _CODERS = ("raw", "huffman", "auto")
 _MORE_CODERS: Mapping[str, tuple[str, ...]] = {
-    "qsgd": ("elias", "zstd", "ans"),
-    "qsgd-inf": ("ans",),
-    "elastiquant": ("elias", "zstd", "ans"),
+    "qsgd": ("elias", "zstd"),
+    "elastiquant": ("elias", "zstd"),
 }
 
 
@@ -84,7 +82,7 @@ def parse_case(text: str) -> Case:
     params = _params(text, rest)
     coder = params.pop("stage", None)
     codecs.get(name, **params, **({} if coder is None else {"stage": coder}))
-    return Case(name, params, (coder,) if coder is not None else _coders(name, params))
+    return Case(name, params, (coder,) if coder is not None else _coders(name))
 
 
 def _params(case: str, text: str) -> dict[str, Any]:
@@ -119,17 +117,15 @@ def _setting(case: str, text: str) -> tuple[str, Any]:
         return key.strip(), value.strip()
 
 
-def _coders(name: str, params: dict[str, Any]) -> tuple[str, ...]:
-    """A preset's own coder; all that make sense of a quantised codec with these parameters; none of
-    others."""
+def _coders(name: str) -> tuple[str, ...]:
+    """A preset's own coder; all that are worth measuring of a quantised codec; none of others."""
     family = codecs.REGISTRY.families[name]
     coder = next((p for p in family.params if p.name == "stage"), None)
     if coder is None:
         return ()
     if family.wire_id is None:
         return (str(coder.default),)
-    wanted = [s for s in coder.choices if s in _CODERS or s in _MORE_CODERS.get(name, ())]
-    return tuple(s for s in wanted if not coder_error(s, params.get("bits", 4)))
+    return tuple(s for s in coder.choices if s in _CODERS or s in _MORE_CODERS.get(name, ()))
 
 
 def description(codec: Codec[Any]) -> tuple[str, dict[str, Any]]:

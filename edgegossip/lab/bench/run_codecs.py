@@ -199,7 +199,7 @@ def _writing(folder: Path) -> Iterator[None]:
 @dataclass(frozen=True, slots=True)
 class Target:
     """Describes one line: a figure of certain rows and its bound. `portable`: the bound for the
-    portable build; None: none. `vbmi`: the bound is for AVX-512 VBMI alone. `plain`: the same
+    portable build; None: none. `plain`: the same
     figure against the rival as a user writes it, which is told and not judged."""
 
     text: str
@@ -209,13 +209,10 @@ class Target:
     at_least: bool = True
     portable: float | None = None
     any_isa: bool = False  # the bound holds for the portable build too
-    vbmi: bool = False
     plain: Callable[[Row], float | None] = lambda row: None
 
     def bound_for(self, row: Row) -> float | None:
         """Return the bound for this row's instruction set; None: it has none."""
-        if self.vbmi and row["isa"] != "avx512vbmi":
-            return None
         return self.bound if self.any_isa or row["isa"] != "portable" else self.portable
 
     def judges(self, step: _Step) -> bool:
@@ -288,10 +285,6 @@ TARGETS = (
     ),
     Target("4 bits and Huffman, encoding to memcpy", _four_bits("huffman", *_BOTH), _field("encode_vs_memcpy"), 0.30),
     Target("4 bits and Huffman, decoding to memcpy", _four_bits("huffman", *_BOTH), _field("decode_vs_memcpy"), 0.65),
-    Target("4 bits and ans, encoding to memcpy", _four_bits("ans", *_BOTH), _field("encode_vs_memcpy"), 0.3, vbmi=True),
-    Target(
-        "4 bits and ans, decoding to memcpy", _four_bits("ans", *_BOTH), _field("decode_vs_memcpy"), 0.65, vbmi=True
-    ),
     Target("Elias, encoding to numpy", lambda r: r["stage"] == "elias", _field("encode_vs_numpy"), 5.0),
     Target("Elias, decoding to numpy", lambda r: r["stage"] == "elias", _field("decode_vs_numpy"), 5.0),
     Target(

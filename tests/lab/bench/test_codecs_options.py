@@ -75,10 +75,6 @@ def test_a_coder_leaves_out_who_cannot_have_it() -> None:
     assert "signsgd" not in stages
 
 
-def test_ans_is_for_codes_of_three_and_four_bits() -> None:
-    assert [case.label for case in parse_cases(("qsgd", "elastiquant:bits=8"), ("ans",))] == ["qsgd"]
-
-
 @pytest.mark.parametrize(("codecs", "stage"), [((), "huffmann"), (("signsgd",), "huffman")])
 def test_a_coder_that_none_has_is_refused(codecs: tuple[str, ...], stage: str) -> None:
     with pytest.raises(ConfigError, match=f"^--stage {stage}: none of these codecs has it$"):

@@ -12,7 +12,7 @@ namespace {
 using namespace coding;
 
 Choice checked_choice(int choice) {
-    if (choice < int(Choice::RAW) || choice > int(Choice::ANS)) throw nb::value_error("choice must be 0 to 4");
+    if (choice < int(Choice::RAW) || choice > int(Choice::AUTO)) throw nb::value_error("choice must be 0 to 3");
     return Choice(choice);
 }
 

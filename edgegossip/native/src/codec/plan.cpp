@@ -19,7 +19,6 @@ constexpr int64_t AROUND_STREAM = 20;     // bits of its size, and what fills it
 
 // Codes are so sparse when this share of the bytes of symbols is 0 that runs are taken without a look at Huffman codes of bytes.
 constexpr int64_t SPARSE_SHARE_OF_3 = 2;
-constexpr int64_t ANS_GLANCE_FROM = 32768;  // bytes
 constexpr int64_t GLANCE_FROM = 4096, GLANCE_PIECE = 512, GLANCE_STEP = 8;  // bytes; one piece of 8 is looked at
 
 int64_t values_of_last(int64_t n) { return (n - 1) % BLOCK_VALUES + 1; }
@@ -208,19 +207,6 @@ Plan make_plan(const Symbols& s, const Source& source, Choice choice, const Stat
         }
     }
     if (choice == Choice::AUTO) contest.consider(CODER_ELIAS, scale * double(in_elias) + 32 + LENGTH_BITS);
-    return plan;
-}
-
-// Of a tensor that is not small some pieces say enough: a code that they lack is sent as a stray.
-Plan make_ans_plan(const Symbols& s, const Source& source) {
-    const Quantiser& q = source.q;
-    const Counts counts(s, q, symbol_bytes(s.count, q.bits) >= ANS_GLANCE_FROM ? GLANCE_STEP : 1);
-    uint64_t codes[16] = {};
-    for (int at = 0; at < 8; at += 4) count_field(counts.bytes, at, 4, codes);
-    const AnsChoice ans = choose_shares(q, codes, double(symbol_bytes(source.n, q.bits)) / double(counts.all), source.n);
-    Plan plan;
-    plan.ans = ans.shape;
-    if (ans.bits + LENGTH_BITS < double(8 * dense_bytes(source.n, q.bits))) plan.coder = CODER_ANS;
     return plan;
 }
 

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "codec/ans.hpp"
 #include "codec/huffman.hpp"
 #include "codec/runs.hpp"
 #include "codec/quantised.hpp"
@@ -43,13 +42,9 @@ struct Plan {
     Coder coder = CODER_RAW;
     TableChoice huffman;
     RunsPlan runs;
-    AnsShape ans;
 };
 
 // Huffman or runs, or raw; Elias too where the choice is AUTO.
 Plan make_plan(const Symbols& symbols, const Source& source, Choice choice, const StaticTables& tables, const TableState& state);
-
-// ans or raw, of a tensor that can have ans.
-Plan make_ans_plan(const Symbols& symbols, const Source& source);
 
 }  // namespace edgegossip::coding

@@ -3,7 +3,7 @@
 //   u8 entropy coder; scales[m], of 2 or 4 bytes; unless raw: u32 payload bytes; payload
 //
 // raw: dense codes. huffman: table, then blocks of 65536 values. runs: u8 k | signs << 4, table, blocks.
-// elias: u32 nonzeros, words. zstd is the caller's. ans: shares, blocks. docs/wire-format.md has every byte.
+// elias: u32 nonzeros, words. zstd is the caller's. docs/wire-format.md has every byte.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +13,10 @@
 
 namespace edgegossip::coding {
 
-enum Coder : uint8_t { CODER_RAW = 0, CODER_HUFFMAN = 1, CODER_RUNS = 2, CODER_ELIAS = 3, CODER_ZSTD = 4, CODER_ANS = 5 };
+enum Coder : uint8_t { CODER_RAW = 0, CODER_HUFFMAN = 1, CODER_RUNS = 2, CODER_ELIAS = 3, CODER_ZSTD = 4 };
 
-// What a caller asks for: HUFFMAN is the smallest of huffman, runs and raw; AUTO of these and elias. ANS is the smaller of ans and raw
-// where a tensor can have ans (ans.hpp), and else HUFFMAN.
-enum class Choice : int32_t { RAW = 0, HUFFMAN = 1, ELIAS = 2, AUTO = 3, ANS = 4 };
+// What a caller asks for: HUFFMAN is the smallest of huffman, runs and raw; AUTO of these and elias.
+enum class Choice : int32_t { RAW = 0, HUFFMAN = 1, ELIAS = 2, AUTO = 3 };
 
 enum SectionError : int64_t {
     NOT_FINITE = -1,      // encode: x holds NaN or infinity

@@ -4,7 +4,6 @@
 #include <cstring>
 #include <vector>
 
-#include "codec/ans_decode.hpp"
 #include "codec/block_tasks.hpp"
 #include "codec/codes.hpp"
 #include "codec/elias.hpp"
@@ -88,7 +87,7 @@ int64_t find_section(const Body& body, int64_t position, const Quantiser& q, int
     section->coder = body.data[position];
     section->scales = position + 1;
     section->payload = section->scales + scales;
-    if (section->coder > CODER_ANS || (section->coder == CODER_ANS && !has_ans(q, n))) return BAD_CODER;
+    if (section->coder > CODER_ZSTD) return BAD_CODER;
     if (section->coder == CODER_HUFFMAN && q.bits > 8) return BAD_CODER;
     if ((section->coder == CODER_HUFFMAN || section->coder == CODER_RUNS || section->coder == CODER_ELIAS) && q.bits == 1) return BAD_CODER;
     uint32_t size = 0;
@@ -106,23 +105,9 @@ int64_t find_section(const Body& body, int64_t position, const Quantiser& q, int
 
 namespace {
 
-// Blocks that wait for others, which are decoded with them.
-struct Later {
-    HuffmanWork huffman;
-    AnsWork ans;
-
-    explicit Later(int threads) : huffman(threads), ans(threads) {}
-
-    // Decodes them. The first tensor with an error and that; the error is 0 where there is none.
-    Reached run() {
-        const Reached of_huffman = huffman.run(), of_ans = ans.run();
-        return of_huffman.position != 0 && (of_ans.position == 0 || of_huffman.tensor < of_ans.tensor) ? of_huffman : of_ans;
-    }
-};
-
 // As decode_sections, of one tensor: some of its blocks may wait.
 int64_t decode_now(const Kernels& kernels, const Body& body, int64_t position, const Quantiser& q, int64_t n, const StaticTables& tables,
-                   TableState* state, Mode mode, float weight, float* out, int threads, int64_t index, Later* later) {
+                   TableState* state, Mode mode, float weight, float* out, int threads, int64_t index, HuffmanWork* later) {
     Section s;
     if (const int64_t error = find_section(body, position, q, n, &s)) return error;
     const Target target{kernels, q, body.data + s.scales, n, mode, weight, out};
@@ -130,10 +115,9 @@ int64_t decode_now(const Kernels& kernels, const Body& body, int64_t position, c
     int64_t error = 0;
     switch (s.coder) {
         case CODER_RAW: error = decode_raw(target, payload.p, threads); break;
-        case CODER_HUFFMAN: error = later->huffman.add(target, payload, body, tables, &state->symbols, index); break;
+        case CODER_HUFFMAN: error = later->add(target, payload, body, tables, &state->symbols, index); break;
         case CODER_RUNS: error = decode_runs(target, payload, body, &state->tokens, threads); break;
         case CODER_ELIAS: error = decode_elias(target, payload); break;
-        case CODER_ANS: error = later->ans.add(target, payload.p, payload.end, index); break;
         default: error = BAD_CODER;
     }
     return error != 0 ? error : s.end;
@@ -143,7 +127,7 @@ int64_t decode_now(const Kernels& kernels, const Body& body, int64_t position, c
 
 Reached decode_sections(const Kernels& kernels, const Body& body, Reached from, const Quantiser& q, const int64_t* offsets, int64_t tensors,
                         const StaticTables& tables, TableState* state, Mode mode, float weight, float* out, int threads) {
-    Later later(threads);
+    HuffmanWork later(threads);
     int64_t position = from.position, tensor = from.tensor;
     for (; tensor < tensors; tensor++) {
         const int64_t start = offsets[tensor], n = offsets[tensor + 1] - start;
@@ -158,7 +142,7 @@ Reached decode_sections(const Kernels& kernels, const Body& body, Reached from, 
 
 int64_t decode_section(const Kernels& kernels, const Body& body, int64_t position, const Quantiser& q, int64_t n,
                        const StaticTables& tables, TableState* state, Mode mode, float weight, float* out, int threads) {
-    Later later(threads);
+    HuffmanWork later(threads);
     const int64_t end = decode_now(kernels, body, position, q, n, tables, state, mode, weight, out, threads, 0, &later);
     const Reached failed = later.run();
     return failed.position != 0 ? failed.position : end;

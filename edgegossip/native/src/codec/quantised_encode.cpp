@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "runtime/parallel.hpp"
-#include "codec/ans.hpp"
 #include "codec/block.hpp"
 #include "codec/codes.hpp"
 #include "codec/elias.hpp"
@@ -122,21 +121,6 @@ int64_t encode_huffman(const Writer& w, const TableChoice& table, uint8_t* out, 
     return bytes <= 0 ? bytes : bytes + table.transport_bytes;
 }
 
-int64_t encode_ans(const Writer& w, const AnsShape& shape, uint8_t* out, int64_t room, int threads) {
-    const AnsCodes codes = ans_codes(shape);
-    const int64_t n = w.source.n, blocks = (n + BLOCK_VALUES - 1) / BLOCK_VALUES, most = std::min(BLOCK_VALUES, n);
-    if (room < ANS_STATES) return 0;
-    const int head = write_shares(shape, w.source.q, out);
-    const int64_t bytes = gather(w, blocks, threads, out + head, room - head, [&](int64_t b, Slot* slot) {
-        const int64_t first = b * BLOCK_VALUES, count = std::min(BLOCK_VALUES, n - first);
-        const uint8_t* symbols = w.quantise(first, count, slot, slot->symbols.data());
-        if (symbols == nullptr) return int64_t(NOT_FINITE);
-        slot->coded.need(ans_block_bound(most));
-        return write_ans_block(w.kernels.ans, symbols, count, codes, slot->coded.data());
-    });
-    return bytes <= 0 ? bytes : bytes + head;
-}
-
 constexpr int64_t OTHER_SIGN = INT64_MIN;  // no SectionError: a sample had none of this sign
 
 int64_t encode_runs_as(const Writer& w, const RunsPlan& plan, const RunShape& shape, uint8_t* out, int64_t room, int threads) {
@@ -233,10 +217,7 @@ int64_t encode_section(const Kernels& kernels, const Source& source, Choice choi
         plan.coder = CODER_ELIAS;
     } else if (choice != Choice::RAW && q.bits > 1) {
         if (!symbols.collect(out + 1)) return NOT_FINITE;
-        if (choice == Choice::ANS && has_ans(q, source.n))
-            plan = make_ans_plan(symbols, source);
-        else
-            plan = make_plan(symbols, source, choice == Choice::ANS ? Choice::HUFFMAN : choice, tables, *state);
+        plan = make_plan(symbols, source, choice, tables, *state);
     }
     const Writer writer{kernels, source, symbols, out + 1};
     uint8_t* const payload = out + head + 4;
@@ -245,7 +226,6 @@ int64_t encode_section(const Kernels& kernels, const Source& source, Choice choi
     const int64_t room = std::min<int64_t>(most, UINT32_MAX);
     int64_t bytes = 0;
     if (plan.coder == CODER_HUFFMAN) bytes = encode_huffman(writer, plan.huffman, payload, room, threads);
-    if (plan.coder == CODER_ANS) bytes = encode_ans(writer, plan.ans, payload, room, threads);
     if (plan.coder == CODER_RUNS) bytes = encode_runs(writer, plan.runs, payload, room, threads);
     if (plan.coder == CODER_ELIAS) bytes = encode_elias(writer, payload, room);
     if (bytes < 0) return bytes;

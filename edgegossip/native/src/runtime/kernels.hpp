@@ -11,7 +11,6 @@
 #include <cfloat>
 #include <cstdint>
 
-#include "codec/kernels/ans.hpp"
 #include "codec/kernels/eden.hpp"
 #include "codec/kernels/entropy.hpp"
 #include "codec/kernels/general.hpp"
@@ -32,7 +31,6 @@ namespace edgegossip {
 struct Kernels {
     General general;
     Entropy entropy;
-    Ans ans;
     Runs runs;
     Half half;
     MinMax8 minmax8;
