@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import median_low
+from statistics import median_high
 from typing import Any, Protocol
 
 import numpy as np
@@ -270,7 +270,7 @@ class WithControl(Combiner):
             return made
         used = _usable(shares, made.refused)
         rates = [s.frame.aux.get(Aux.LEARNING_RATE, 0.0) * s.frame.aux.get(Aux.STEPS, 0.0) for s in used]
-        least = max(0.0, median_low(rates) / RATE_RATIO)
+        least = max(0.0, median_high(rates) / RATE_RATIO)
         scratch = np.empty(self._channel.layout.size, np.float32)
         for share, rate in zip(used, rates, strict=True):
             sent = self._channel.codec.decode(share.frame.body, self._channel.layout, scratch)

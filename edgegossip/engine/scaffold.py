@@ -11,7 +11,7 @@ and then, of the boards S whose updates are used,
     c_i' = c_i - c + (x - y_i) / (K_i gamma_i);   x <- x + sum_S w_i (y_i - x);   c <- sum_N p_i c_i
 
 with p_i = n_i / sum_N n_j by the examples of *all* boards: c is the gradient of what all train. In
-the paper all n_i are alike, and the last line is its c <- c + sum_S (c_i' - c_i) / N.
+the paper all n_i are alike, and the last formula is its c <- c + sum_S (c_i' - c_i) / N.
 
 Who keeps what. The coordinator keeps every c_i, and computes c anew from them, so that it is their
 mean by construction. It can: c_i' = (x - y_i) / (K_i gamma_i) - v_i is the mean of the gradients
@@ -30,11 +30,14 @@ Deviations. (1) w_i is a board's share of the examples in S, unless server.weigh
 w_i = 1 / |S| and p_i = 1 / N as in the paper. How many examples a board has is known once it was
 heard; until then it counts as much as the mean of those that were. (2) The server's step is 1;
 `outer` = heavy-ball with momentum 0 has another. (3) An update whose K gamma is less than a
-thousandth of the round's typical one leaves c_i: it would be divided by next to nothing. (4) Values
-that are not trained (statistics of batch norm) have no correction. (5) A control variate goes only
-a part of the way to c_i', 1 / (1 + e^2), where e is the relative error of the updates' codec: c_i'
-has the noise of an update, and all of it would make the next update longer than the last from e = 1
-on, without end. It is the rule of DIANA (Mishchenko, Gorbunov, Takac, Richtarik 2019)."""
+thousandth of the round's typical one leaves c_i: it would be divided by next to nothing. (4) A
+board of which nothing was used while TURNS updates a board were, as it is gone, left out or always
+late, is again like one that was never heard: its gradient of long ago would pull the model away
+from the optimum of the others, without end. (5) Values that are not trained (statistics of batch
+norm) have no correction. (6) A control variate goes only a part of the way to c_i', 1 / (1 + e^2),
+where e is the relative error of the updates' codec: c_i' has the noise of an update, and all of it
+would make the next update longer than the last from e = 1 on, without end. It is the rule of DIANA
+(Mishchenko, Gorbunov, Takac, Richtarik 2019)."""
 
 from __future__ import annotations
 
@@ -51,7 +54,8 @@ from edgegossip.gossip.averaging import lost_of_normal, on_probe
 from edgegossip.types import NodeId, Vec
 
 RATE_RATIO = 1000.0  # K gamma of boards differ by less
-_OF, _WEIGHT = "of/", "weight/"  # in a snapshot: c_i, and what it counts for
+TURNS = 10  # of N boards drawn at random, one a round or more, hardly any waits so long
+_OF, _HEARD = "of/", "heard/"  # in a snapshot: c_i, what its board counts for, and when it was heard
 
 
 def way_of(codec: Codec[Any], values: int) -> float:
@@ -78,7 +82,7 @@ class ControlVariates:
     def __init__(self, boards: int, size: int, trained: int, way: float) -> None:
         self._boards, self._trained, self._way = boards, trained, way
         self._own: dict[NodeId, Vec] = {}  # c_i, float32[trained]; zero where none is
-        self._weights: dict[NodeId, float] = {}  # of the boards that were heard
+        self._heard: dict[NodeId, tuple[float, int]] = {}  # what a board counts for, and updates used since
         self.mean: Vec = np.zeros(size, np.float32)
 
     def correction(self, board: NodeId) -> Vec:
@@ -92,7 +96,7 @@ class ControlVariates:
     def used(self, board: NodeId, sent: Vec, correction: Vec, steps_rate: float, weight: float) -> None:
         """Take note of an update that is part of the model: `sent` float32[size] as it arrived,
         `correction` float32[size] as the board had it, `steps_rate` K gamma; 0 leaves c_i."""
-        self._weights[board] = weight
+        self._heard[board] = (weight, 0)
         own = self._own.get(board, np.zeros(self._trained, np.float32))
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             after = sent[: self._trained] / np.float32(-steps_rate)
@@ -103,25 +107,31 @@ class ControlVariates:
             self._own[board] = after
 
     def settle(self) -> None:
-        """Make c anew of all c_i."""
+        """Make c anew of all c_i, after a round whose updates were noted."""
+        used = sum(since == 0 for _, since in self._heard.values())
+        self._heard = {
+            name: (weight, since + used)
+            for name, (weight, since) in sorted(self._heard.items())
+            if since + used <= TURNS * self._boards
+        }
+        self._own = {name: own for name, own in self._own.items() if name in self._heard}
+        self._average()
+
+    def _average(self) -> None:
         mean = np.zeros_like(self.mean)  # the one before is on its way to boards
-        if heard := sum(self._weights[name] for name in sorted(self._weights)):
-            total = heard * self._boards / len(self._weights)
-            for name in sorted(self._own):
-                mean[: self._trained] += np.float32(self._weights[name] / total) * self._own[name]
+        total = sum(weight for weight, _ in self._heard.values()) * self._boards / max(1, len(self._heard))
+        for name in sorted(self._own):
+            mean[: self._trained] += np.float32(self._heard[name][0] / total) * self._own[name]
         self.mean = mean
 
     def snapshot(self) -> dict[str, NDArray[Any]]:
         """Return the state; arrays in it are not written to afterwards."""
-        weights = {_WEIGHT + name: np.array([weight]) for name, weight in self._weights.items()}
-        return {**weights, **{_OF + name: own for name, own in self._own.items()}}
+        heard = {_HEARD + name: np.array([weight, since]) for name, (weight, since) in self._heard.items()}
+        return {**heard, **{_OF + name: own for name, own in self._own.items()}}
 
     def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
         """Go on from what `snapshot` gave."""
         self._own = {path.removeprefix(_OF): own for path, own in snapshot.items() if path.startswith(_OF)}
-        self._weights = {
-            path.removeprefix(_WEIGHT): float(weight[0])
-            for path, weight in snapshot.items()
-            if path.startswith(_WEIGHT)
-        }
-        self.settle()
+        heard = {path.removeprefix(_HEARD): pair for path, pair in snapshot.items() if path.startswith(_HEARD)}
+        self._heard = {name: (float(heard[name][0]), int(heard[name][1])) for name in sorted(heard)}
+        self._average()

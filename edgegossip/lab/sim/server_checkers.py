@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from edgegossip import frame as wire
 from edgegossip.codecs.levels import LevelRule, levels_for, smooth_loss
-from edgegossip.engine.scaffold import way_of
+from edgegossip.engine.scaffold import TURNS, way_of
 from edgegossip.engine.server_events import (
     Answer,
     Answered,
@@ -169,6 +169,7 @@ class RunState:
     levels: LevelState
     claimed: Mapping[NodeId, float] = field(default_factory=dict)
     controls: Mapping[NodeId, NDArray[np.float64]] = field(default_factory=dict)  # SCAFFOLD's c_i
+    since: Mapping[NodeId, int] = field(default_factory=dict)  # updates used since a board's own, of those heard
     corrections: Mapping[NodeId, Vec] = field(default_factory=dict)  # that boards were sent last
 
 
@@ -601,25 +602,27 @@ class Ledger:
 
     def _mean_control(self, link: RunState) -> NDArray[np.float64]:
         """Return the weighted mean of the control variates of all boards. Of those that were not
-        heard yet it is zero, and each counts as much as the mean of the others."""
+        heard, or not for long, it is zero, and each counts as much as the mean of the others."""
         uniform = self._plan.weighting == "uniform"
-        weights = {name: 1.0 if uniform else claim for name, claim in link.claimed.items()}
+        weights = {name: 1.0 if uniform else link.claimed[name] for name in link.since}
         total = sum(weights.values()) * len(self._plan.boards) / max(1, len(weights))
-        parts = (weights[name] / total * control for name, control in link.controls.items())
-        return sum(parts, np.zeros(link.model.size))
+        mean = np.zeros(link.model.size)
+        for name, control in link.controls.items():
+            mean += weights[name] / total * control
+        return mean
 
-    def _controls_after(
-        self, link: RunState, shares: Mapping[NodeId, tuple[Frame, Vec]]
-    ) -> Mapping[NodeId, NDArray[np.float64]]:
-        """Return the control variates after a round with these updates: each goes towards the mean
-        gradient that its board stepped along."""
-        after = dict(link.controls)
-        for name, (frame, sent) in shares.items() if self._controlled else ():
+    def _control(self, link: RunState, shares: Mapping[NodeId, tuple[Frame, Vec]]) -> RunState:
+        """Return a state with the control variates after a round with these updates: each goes
+        towards the mean gradient that its board stepped along."""
+        since = {name: k + len(shares) for name, k in link.since.items()} | dict.fromkeys(shares, len(shares))
+        since = {name: k for name, k in since.items() if k <= TURNS * len(self._plan.boards)}
+        after = {name: control for name, control in link.controls.items() if name in since}
+        for name, (frame, sent) in shares.items():
             rate = frame.aux.get(Aux.LEARNING_RATE, 0.0) * frame.aux.get(Aux.STEPS, 0.0)
             if rate > 0.0:  # else a liar does not say it
                 own, gradient = after.get(name, 0.0), -sent.astype(np.float64) / rate - self._corrections[name]
                 after[name] = own + self._way * (gradient - own)
-        return after
+        return replace(link, controls=after, since=since, corrections={**link.corrections, **self._corrections})
 
     # The end of a round
 
@@ -755,9 +758,11 @@ class Ledger:
         if self._momentum and shares:  # what the engine has, rounded as it is
             velocity = model.astype(np.float64) - link.model
         levels = self._levels_after(link.levels, [f for f, _ in shares.values()])
-        corrections = {**link.corrections, **self._corrections}
-        controls, self._corrections = self._controls_after(link, shares), {}
-        self.chain.append(RunState(model, velocity, levels, {**link.claimed, **claims}, controls, corrections))
+        if self._controlled:
+            link, self._corrections = self._control(link, shares), {}
+        self.chain.append(
+            replace(link, model=model, velocity=velocity, levels=levels, claimed={**link.claimed, **claims})
+        )
 
     def _check_proportion(self, claims: Mapping[NodeId, float], shares: Mapping[NodeId, tuple[Frame, Vec]]) -> None:
         known = sorted({**self.chain[-1].claimed, **claims}.values())
