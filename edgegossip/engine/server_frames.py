@@ -184,12 +184,12 @@ class Downlink:
         meant."""
         return {board: held for board, (_, held) in self._corrections.items()}
 
-    def resume(self, reference: Vec, round: Round, corrections: Mapping[NodeId, Vec]) -> None:
+    def resume(self, reference: Vec, round: Round, corrections: Mapping[NodeId, Vec] | None = None) -> None:
         """Go on from a checkpoint: `reference` float32[n] was what boards had in `round`, and they
         had been sent these corrections last."""
         if self.compresses:
             self.reference, self._round = reference.copy(), round
-            self._corrections = {board: (round, held) for board, held in corrections.items()}
+            self._corrections = {board: (round, held) for board, held in (corrections or {}).items()}
 
     def _ctx(self, round: Round) -> Ctx:
         return Ctx(key=frame_key(self._channel.run_id, COORDINATOR, round), round=round)
