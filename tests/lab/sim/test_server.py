@@ -182,6 +182,10 @@ def test_a_recipe_fixes_a_server_run() -> None:
     s = schedule.settings
     assert (s.quorum, s.downlink, s.fraction, s.min_nodes, s.deadline_s) == (3, "fp16", 0.5, 2, 60.0)
     assert schedule.nodes == 4 and not run_server(schedule).violations
+    other = schedule_of(
+        2, fixed_by(recipes.with_settings(recipe, {"server.strategy": "scaffold"}), Options(mode="both"))
+    )
+    assert isinstance(other, ServerSchedule) and other.settings == replace(s, combiner="scaffold", min_nodes=1)
     done = invoke("quickstart-server", "--rounds", "3", "--faults", "none")
     assert done.return_value == 0 and "updates used" in done.output and "round 2 ends with" in done.output
 
