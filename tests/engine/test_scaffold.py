@@ -278,6 +278,15 @@ def test_an_update_that_is_refused_or_says_no_steps_leaves_its_control_variate()
     assert np.abs(run.control()).max() < 10.0
 
 
+def test_updates_of_a_round_that_makes_no_model_leave_all_control_variates() -> None:
+    run = Run(outer=OuterOptimizer("heavy-ball", lr=1e38, momentum=0.0))
+    frame, x = run.ask(0, run.downlink.publish(run.x, 0))
+    far = replace(run.train(0, x, run.boards[0][0].correction), delta=np.full(LAYOUT.size, 1e3, np.float32))
+    share = WeightedUpdate("b0", run.boards[0][1].frame(far, 0, frame.aux), 1.0)
+    assert run.combiner.combine(0, run.x, [share]).model is None
+    assert not run.own(0).any() and not run.control().any()
+
+
 @pytest.mark.no_cover
 @pytest.mark.parametrize("error", [1.0, 1.5, 2.0])
 def test_updates_that_lose_more_than_they_hold_do_not_run_away(error: float) -> None:
