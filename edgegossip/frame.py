@@ -72,6 +72,7 @@ class Aux(IntEnum):
     CHALLENGE = 18  # of a HELLO: a number that the answer to it brings back, below 2^48
     SPLIT = 19  # the body is two, one after the other: bytes of the first
     STAMP = 20  # gradient tracking: which rounds an edge's correction sums up, below 2^48; 0: none
+    CORRECTION = 21  # SCAFFOLD's way down: the second of two bodies corrects this board's steps; bytes of the first
 
 
 @dataclass(frozen=True, slots=True)

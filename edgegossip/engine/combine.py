@@ -4,14 +4,15 @@
 sum_i n_i / n * Q(delta_i), each update decoded straight into the sum. Flower's FedAvg averages the
 models x + delta_i, which is the same number up to rounding and needs a copy of the model for every
 board. Flower's other strategies are behind the same interface in `flower/combine.py`.
-`WithControl` keeps SCAFFOLD's control variate beside the mean; `WithOuter` puts an outer optimiser
-around any of them.
+`WithOuter` puts an outer optimiser around any of them, `WithControl` keeps SCAFFOLD's control
+variates.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median_high
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,7 +21,7 @@ from typing_extensions import override
 
 from edgegossip.codecs.checks import all_finite
 from edgegossip.engine.plausible import NormFilter, length
-from edgegossip.engine.scaffold import control_of_all, way_of
+from edgegossip.engine.scaffold import RATE_RATIO, ControlVariates, way_of
 from edgegossip.engine.server_boards import Address
 from edgegossip.engine.server_frames import Channel
 from edgegossip.frame import Aux, Frame
@@ -30,7 +31,7 @@ from edgegossip.types import ConfigError, NodeId, PeerError, Round, Vec
 
 _SUSPICIOUS = 4.0  # a mean so many times as long as the shortest since we looked makes us look at each update again
 _LENGTHS = "edgegossip/lengths/"  # in a snapshot: how long updates of the run are
-_CONTROL = "edgegossip/control"  # in a snapshot: the control variate of all boards
+_CONTROL = "edgegossip/control"  # in a snapshot: the control variates of all boards
 _OUTER = "edgegossip/outer/"  # in a snapshot: the memory of the outer optimiser
 
 
@@ -42,6 +43,7 @@ class WeightedUpdate:
     frame: Frame
     weight: float  # above 0: examples that the update is from
     address: Address = 0
+    correction: Vec | None = None  # float32[n], what the way down left of `Combiner.correction`; None: all of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +75,9 @@ class Combiner(Protocol):
         """Make the next model from x float32[n], which is not changed, and at least one share, in
         the order of names."""
 
-    def control(self) -> Vec | None:
-        """Return the control variate of all boards, float32[n], that goes down with the model of
-        the round (`scaffold.py`); None: there is none."""
+    def correction(self, board: NodeId) -> Vec | None:
+        """Return what each step of this board is to add to its gradient in the round, float32[n]
+        (`scaffold.py`); None: nothing."""
         return None
 
     def snapshot(self) -> dict[str, NDArray[Any]]:
@@ -211,10 +213,6 @@ class WithOuter(Combiner):
         return self._combiner.choose(round, x, boards)
 
     @override
-    def control(self) -> Vec | None:
-        return self._combiner.control()
-
-    @override
     def combine(self, round: Round, x: Vec, shares: Sequence[WeightedUpdate]) -> Combined:
         made = self._combiner.combine(round, x, shares)
         if made.model is None:
@@ -238,52 +236,60 @@ class WithOuter(Combiner):
         self._combiner.restore({path: array for path, array in snapshot.items() if path not in parts})
 
 
-def with_control(combiner: Combiner, strategy: str, channel: Channel, boards: int) -> Combiner:
-    """Return `combiner`, the mean, with SCAFFOLD's control variate where that is the strategy of
-    the recipe; itself for any other. `channel`: that of updates. `boards`: how many the run has."""
-    return WithControl(combiner, channel, boards) if strategy == "scaffold" else combiner
+def with_control(
+    combiner: Combiner, strategy: str, channel: Channel, boards: int, *, uniform: bool = False
+) -> Combiner:
+    """Return `combiner`, the mean, an outer optimiser around it or not, with SCAFFOLD's control
+    variates where that is the strategy of the recipe; itself for any other. `channel`: that of
+    updates. `boards`: how many the run has. `uniform`: every board counts the same."""
+    return WithControl(combiner, channel, boards, uniform=uniform) if strategy == "scaffold" else combiner
 
 
 class WithControl(Combiner):
-    """Keeps the control variate of SCAFFOLD beside the mean that `combiner` takes (`scaffold.py`),
-    one vector of the model's size. `boards`: how many the run has."""
+    """Keeps the control variates of SCAFFOLD beside what `combiner` makes of the rounds
+    (`scaffold.py`): a vector of the trained values for each board, and their mean."""
 
-    def __init__(self, combiner: Combiner, channel: Channel, boards: int) -> None:
+    def __init__(self, combiner: Combiner, channel: Channel, boards: int, *, uniform: bool = False) -> None:
         layout = channel.layout
-        self._combiner, self._trained, self._boards = combiner, layout.trainable_size, boards
-        self._control, self._way = np.zeros(layout.size, np.float32), way_of(channel.codec, layout.size)
+        self._combiner, self._channel, self._uniform = combiner, channel, uniform
+        way = way_of(channel.codec, layout.size)
+        self.controls = ControlVariates(boards, layout.size, layout.trainable_size, way)
 
     @override
     def choose(self, round: Round, x: Vec, boards: Sequence[Address]) -> list[Address]:
         return self._combiner.choose(round, x, boards)
 
     @override
-    def control(self) -> Vec:
-        return self._control
+    def correction(self, board: NodeId) -> Vec:
+        return self.controls.correction(board)
 
     @override
     def combine(self, round: Round, x: Vec, shares: Sequence[WeightedUpdate]) -> Combined:
-        made, trained = self._combiner.combine(round, x, shares), self._trained
+        made = self._combiner.combine(round, x, shares)
         if made.model is None:
             return made
         used = _usable(shares, made.refused)
-        rates = sorted(
-            share.frame.aux.get(Aux.LEARNING_RATE, 0.0) * share.frame.aux.get(Aux.STEPS, 1.0) for share in used
-        )
-        moved, share = made.model[:trained] - x[:trained], self._way * len(used) / self._boards
-        control = np.zeros_like(self._control)  # the one before is on its way to boards and disks
-        control[:trained] = control_of_all(self._control[:trained], moved, rates[len(rates) // 2], share)
-        self._control = control
+        rates = [s.frame.aux.get(Aux.LEARNING_RATE, 0.0) * s.frame.aux.get(Aux.STEPS, 0.0) for s in used]
+        least = max(0.0, median_high(rates) / RATE_RATIO)
+        scratch = np.empty(self._channel.layout.size, np.float32)
+        for share, rate in zip(used, rates, strict=True):
+            sent = self._channel.codec.decode(share.frame.body, self._channel.layout, scratch)
+            had = self.correction(share.name) if share.correction is None else share.correction
+            weight = 1.0 if self._uniform else share.weight
+            self.controls.used(share.name, sent, had, rate if rate > least else 0.0, weight)
+        self.controls.settle()
         return made
 
     @override
     def snapshot(self) -> dict[str, NDArray[Any]]:
-        return {**self._combiner.snapshot(), _CONTROL: self._control}
+        controls = {f"{_CONTROL}/{path}": array for path, array in self.controls.snapshot().items()}
+        return {**self._combiner.snapshot(), **controls}
 
     @override
     def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
-        self._control = snapshot[_CONTROL]
-        self._combiner.restore({path: array for path, array in snapshot.items() if path != _CONTROL})
+        ours = {path: array for path, array in snapshot.items() if path.startswith(_CONTROL)}
+        self.controls.restore({path.removeprefix(f"{_CONTROL}/"): array for path, array in ours.items()})
+        self._combiner.restore({path: array for path, array in snapshot.items() if path not in ours})
 
 
 def _usable(shares: Sequence[WeightedUpdate], refused: Mapping[NodeId, str]) -> list[WeightedUpdate]:

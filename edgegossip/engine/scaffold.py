@@ -1,40 +1,61 @@
 """Has boards whose data differ step alike, through a coordinator: SCAFFOLD (Karimireddy, Kale,
-Mohri, Reddi, Stich, Suresh 2020), algorithm 1 with option II.
+Mohri, Reddi, Stich, Suresh 2020, arXiv 1910.06378), algorithm 1 with option II.
 
-Board i keeps a control variate c_i and the coordinator their mean c, all zero at first. A round is
-K steps of rate gamma on each board, g the gradient at y,
+Each of N boards has a control variate c_i, all zero at first, and c is their mean. A board that a
+round asks takes K_i steps of rate gamma_i, g the gradient at y, with its *correction* v_i = c - c_i
 
-    y <- y - gamma (g + c - c_i), from y = x;   c_i' = c_i - c + (x - y) / (K gamma)
+    y <- y - gamma_i (g + v_i), from y = x
 
-and then, of the boards S that were heard out of N,
+and then, of the boards S whose updates are used,
 
-    x <- x + sum_S w_i (y_i - x);   c <- c + |S| / N sum_S w_i (c_i' - c_i)
+    c_i' = c_i - c + (x - y_i) / (K_i gamma_i);   x <- x + sum_S w_i (y_i - x);   c <- sum_N p_i c_i
 
-What a board adds to its gradients, c - c_i, is its *correction*. Since c_i' - c_i = (x - y_i) / (K
-gamma) - c, the coordinator knows it from the update: c travels down beside the model, as the model
-does, and nothing but the update goes up. Both ends take what arrived for y_i - x, so with equal
-weights c is the mean of all c_i, whatever the updates' codec loses.
+with p_i = n_i / sum_N n_j by the examples of *all* boards: c is the gradient of what all train. In
+the paper all n_i are alike, and the last formula is its c <- c + sum_S (c_i' - c_i) / N.
 
-Deviations. (1) w_i is a board's share of the examples, unless server.weighting = uniform: the
-paper's 1 / |S|. (2) The server's step is 1; `outer` = heavy-ball with momentum 0 has another. (3)
-The coordinator takes one K gamma for all, the median. (4) An update that is late or refused is in
-c_i and not yet in c: until the board is heard again. (5) Values that are not trained (statistics of
-batch norm) have no correction. (6) Control variates go only a part of the way, 1 / (1 + e^2), where
-e is the relative error of the updates' codec: c_i' - c_i has the noise of an update, e |g + c -
-c_i|, and all of it would make the next update longer than the last from e = 1 on, without end. It
-is the rule of DIANA (Mishchenko, Gorbunov, Takac, Richtarik 2019)."""
+Who keeps what. The coordinator keeps every c_i, and computes c anew from them, so that it is their
+mean by construction. It can: c_i' = (x - y_i) / (K_i gamma_i) - v_i is the mean of the gradients
+that a board stepped along, and both parts have passed through the coordinator's hands. It takes y_i
+- x as the codec of updates left it, and v_i as that of the way down did. A board keeps nothing. It
+is sent its v_i beside each model, from which it trains and which it forgets. So an update that is
+late, lost or refused changes no c_i; neither does a board that lost its disk; and all that a
+coordinator needs to go on is in its own checkpoint.
+
+Were boards to keep c_i, as in the paper, one frame for all could carry c. But a board would have to
+be told which of its updates were used, and one that loses its disk takes a c_i along that is still
+part of c. The price of the other way is a frame for each board, and N vectors of the trained values
+at the coordinator, in memory and in its checkpoint; 2 N where the way down loses something.
+
+Deviations. (1) w_i is a board's share of the examples in S, unless server.weighting = uniform: then
+w_i = 1 / |S| and p_i = 1 / N as in the paper. How many examples a board has is known once it was
+heard; until then it counts as much as the mean of those that were. (2) The server's step is 1;
+`outer` = heavy-ball with momentum 0 has another. (3) An update whose K gamma is less than a
+thousandth of the round's typical one leaves c_i: it would be divided by next to nothing. (4) A
+board of which nothing was used while TURNS updates a board were, as it is gone, left out or always
+late, is again like one that was never heard: its gradient of long ago would pull the model away
+from the optimum of the others, without end. (5) Values that are not trained (statistics of batch
+norm) have no correction. (6) A control variate goes only a part of the way to c_i', 1 / (1 + e^2),
+where e is the relative error of the updates' codec: c_i' has the noise of an update, and all of it
+would make the next update longer than the last from e = 1 on, without end. It is the rule of DIANA
+(Mishchenko, Gorbunov, Takac, Richtarik 2019)."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgegossip import codecs
 from edgegossip.codecs.base import Codec
 from edgegossip.codecs.checks import all_finite
 from edgegossip.gossip.averaging import lost_of_normal, on_probe
-from edgegossip.types import Vec
+from edgegossip.types import NodeId, Vec
+
+RATE_RATIO = 1000.0  # K gamma of boards differ by less
+TURNS = 10  # of N boards drawn at random, one a round or more, hardly any waits so long
+_OF, _HEARD = "of/", "heard/"  # in a snapshot: c_i, what its board counts for, and when it was heard
 
 
 def way_of(codec: Codec[Any], values: int) -> float:
@@ -47,25 +68,70 @@ def way_of(codec: Codec[Any], values: int) -> float:
     return 1.0 / (1.0 + lost_of_normal(on_probe(codec, values)))
 
 
-def control_of_board(own: Vec, control: Vec, sent: Vec, steps_rate: float, way: float = 1.0) -> Vec:
-    """Return c_i', float32[trained], of a board that had c_i (`own`) and c (`control`) in a round,
-    and whose update arrives as `sent`; `steps_rate` is K gamma, `way` the part of the way that it
-    goes. A round without a step leaves c_i.
+class ControlVariates:
+    """Keeps c_i of all boards, and c, their weighted mean. `boards`: how many the run has, N;
+    `size`, `trained`: values of the model, and of those the first so many that are trained; `way`:
+    the part of the way that a control variate goes.
 
     Example:
-        own = control_of_board(own, control, codec.decode(body, layout), 20 * 0.05)
+        correction = controls.correction("board-0")  # what its steps add to their gradients
+        controls.used("board-0", sent, correction, steps_rate=20 * 0.05, weight=60.0)
+        controls.settle()  # once a round
     """
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        change: Vec = control + sent[: len(own)] / np.float32(steps_rate)
-        after: Vec = own - np.float32(way) * change
-    return after if all_finite(after) else own
 
+    def __init__(self, boards: int, size: int, trained: int, way: float) -> None:
+        self._boards, self._trained, self._way = boards, trained, way
+        self._own: dict[NodeId, Vec] = {}  # c_i, float32[trained]; zero where none is
+        self._heard: dict[NodeId, tuple[float, int]] = {}  # what a board counts for, and updates used since
+        self.mean: Vec = np.zeros(size, np.float32)
 
-def control_of_all(control: Vec, moved: Vec, steps_rate: float, share: float) -> Vec:
-    """Return c of the next round, float32[trained], where the updates of a `share` |S| / N of the
-    boards moved the model by `moved` on average; times the part of the way that each goes. A round
-    without a step leaves c."""
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        change: Vec = control + moved[: len(control)] / np.float32(steps_rate)
-        after: Vec = control - np.float32(share) * change
-    return after if all_finite(after) else control
+    def correction(self, board: NodeId) -> Vec:
+        """Return c - c_i, float32[size], not to be written to."""
+        correction = self.mean
+        if board in self._own:
+            correction = correction.copy()
+            correction[: self._trained] -= self._own[board]
+        return correction
+
+    def used(self, board: NodeId, sent: Vec, correction: Vec, steps_rate: float, weight: float) -> None:
+        """Take note of an update that is part of the model: `sent` float32[size] as it arrived,
+        `correction` float32[size] as the board had it, `steps_rate` K gamma; 0 leaves c_i."""
+        self._heard[board] = (weight, 0)
+        own = self._own.get(board, np.zeros(self._trained, np.float32))
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            after = sent[: self._trained] / np.float32(-steps_rate)
+            after -= correction[: self._trained]  # the mean gradient
+            if self._way < 1.0:
+                after = own + np.float32(self._way) * (after - own)
+        if steps_rate > 0.0 and all_finite(after):
+            self._own[board] = after
+
+    def settle(self) -> None:
+        """Make c anew of all c_i, after a round whose updates were noted."""
+        used = sum(since == 0 for _, since in self._heard.values())
+        self._heard = {
+            name: (weight, since + used)
+            for name, (weight, since) in sorted(self._heard.items())
+            if since + used <= TURNS * self._boards
+        }
+        self._own = {name: own for name, own in self._own.items() if name in self._heard}
+        self._average()
+
+    def _average(self) -> None:
+        mean = np.zeros_like(self.mean)  # the one before is on its way to boards
+        total = sum(weight for weight, _ in self._heard.values()) * self._boards / max(1, len(self._heard))
+        for name in sorted(self._own):
+            mean[: self._trained] += np.float32(self._heard[name][0] / total) * self._own[name]
+        self.mean = mean
+
+    def snapshot(self) -> dict[str, NDArray[Any]]:
+        """Return the state; arrays in it are not written to afterwards."""
+        heard = {_HEARD + name: np.array([weight, since]) for name, (weight, since) in self._heard.items()}
+        return {**heard, **{_OF + name: own for name, own in self._own.items()}}
+
+    def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from what `snapshot` gave."""
+        self._own = {path.removeprefix(_OF): own for path, own in snapshot.items() if path.startswith(_OF)}
+        heard = {path.removeprefix(_HEARD): pair for path, pair in snapshot.items() if path.startswith(_HEARD)}
+        self._heard = {name: (float(heard[name][0]), int(heard[name][1])) for name in sorted(heard)}
+        self._average()

@@ -8,8 +8,8 @@ DORE, Liu et al. 2020, and CHOCO's differences do it). A board that does not hol
 newcomer, one that came back, one that was left out of a round - gets r_t itself, exact. With the
 codec fp32 everybody gets x_t exactly and nothing is kept.
 
-With SCAFFOLD (`scaffold.py`) each of these frames has a second body: the control variate of all
-boards, which goes down as the model does.
+With SCAFFOLD (`scaffold.py`) each of these frames has a second body: the correction of the board
+that it goes to. Of that both ends keep a reference as well, which moves when the board is asked.
 
 Up: the change that a board's training made, as its codec encodes it, with its loss and examples.
 """
@@ -27,9 +27,7 @@ from edgegossip import codecs
 from edgegossip import frame as wire
 from edgegossip.codecs.base import Body, Codec, Ctx
 from edgegossip.codecs.floats import Fp32
-from edgegossip.codecs.keys import derive_key
 from edgegossip.engine.rates import rates_for
-from edgegossip.engine.scaffold import control_of_board, way_of
 from edgegossip.frame import Aux, Frame, Kind
 from edgegossip.gossip.base import Says
 from edgegossip.gossip.messages import bodies
@@ -94,13 +92,6 @@ class Channel:
             raise PeerError(f"the frame is of round {frame.round}, this is round {round}")
         return frame
 
-    def with_second(self, frame: Frame, vec: Vec) -> Frame:
-        """Return a frame of this channel with another vector, float32[n], as a second body."""
-        ctx = Ctx(key=derive_key(frame.key, 1), round=frame.round)
-        second, _ = self.frame(frame.kind, vec, self.codec.init(self.layout), ctx, frame.sequence)
-        bodies = [memoryview(f.body).cast("B") for f in (frame, second)]
-        return replace(frame, body=b"".join(bodies), aux={**frame.aux, Aux.SPLIT: len(bodies[0])})
-
 
 def frame_key(run_id: bytes, sender: str, round: Round) -> int:
     """Return a 64-bit key for the codec's generator: another one for every sender and round of a
@@ -132,14 +123,11 @@ class Downlink:
         self._sequence = 0
         self.compresses = codec.wire_id != self._whole.codec.wire_id
         self.reference: Vec | None = None
-        self._control: Vec | None = None  # likewise of the control variate
+        self._corrections: dict[NodeId, tuple[Round, Vec]] = {}  # likewise, where the codec loses something
         self._round: Round | None = None
 
-    def publish(
-        self, x: Vec, round: Round, aux: Mapping[int, float] | None = None, control: Vec | None = None
-    ) -> Frame | None:
-        """Take float32[n] as the model of this round, and as the control variate where there is
-        one.
+    def publish(self, x: Vec, round: Round, aux: Mapping[int, float] | None = None) -> Frame | None:
+        """Take float32[n] as the model of this round.
 
         Return the difference for boards that hold the one before, or None where everybody gets the
         whole model. A round that is asked for again has the same reference, and goes to everybody
@@ -147,11 +135,10 @@ class Downlink:
         if self._round == round:
             return None
         if not self.compresses:
-            self.reference, self._control, self._round = x, control, round
+            self.reference, self._round = x, round
             return None
-        before = self._control
-        if self.reference is None or self._round != round - 1 or (before is None) != (control is None):
-            self.reference, self._control, self._round = x.copy(), control, round
+        if self.reference is None or self._round != round - 1:
+            self.reference, self._round = x.copy(), round
             return None
         channel = self._channel
         difference, self._state = channel.frame(
@@ -159,9 +146,6 @@ class Downlink:
         )
         self.reference = self.reference.copy()  # the one before may be on its way to a disk
         channel.codec.decode(difference.body, channel.layout, self.reference, 1.0)
-        if before is not None and control is not None:
-            difference = channel.with_second(difference, control - before)
-            self._control = before + channel.codec.decode(bodies_of(difference)[1], channel.layout)
         self._round = round
         return difference
 
@@ -175,12 +159,37 @@ class Downlink:
         assert self.reference is not None
         state = self._whole.codec.init(self._whole.layout)
         frame, _ = self._whole.frame(Kind.MODEL, self.reference, state, self._ctx(round), self._next(), aux)
-        return frame if self._control is None else self._whole.with_second(frame, self._control)
+        return frame
 
-    def resume(self, reference: Vec, round: Round) -> None:
-        """Go on from a checkpoint: `reference` float32[n] was what boards had in `round`."""
+    def with_correction(self, frame: Frame, board: NodeId, wanted: Vec) -> Frame:
+        """Return a frame of the round with this board's correction, float32[n], as a second body: a
+        difference beside a difference, else whole. A board that is asked again gets the same."""
+        round, channel, whole = frame.round, self._channel, self._whole
+        ctx = Ctx(key=frame_key(channel.run_id, f"{COORDINATOR} to {board}", round), round=round)
+        since, held = self._corrections.get(board, (round, wanted))
+        second: Body = b""
+        if since != round:
+            second, _ = channel.codec.encode(wanted - held, channel.codec.init(channel.layout), ctx)
+            held = held + channel.codec.decode(second, channel.layout)
+        if self.compresses:
+            self._corrections[board] = (round, held)
+        if frame.kind == Kind.MODEL:
+            second, _ = whole.codec.encode(held, whole.codec.init(whole.layout), ctx)
+        first, second = (memoryview(body).cast("B") for body in (frame.body, second))
+        return replace(frame, body=b"".join((first, second)), aux={**frame.aux, Aux.CORRECTION: len(first)})
+
+    @property
+    def corrections(self) -> dict[NodeId, Vec]:
+        """The corrections that boards were sent last, float32[n], where that is not what was
+        meant."""
+        return {board: held for board, (_, held) in self._corrections.items()}
+
+    def resume(self, reference: Vec, round: Round, corrections: Mapping[NodeId, Vec] | None = None) -> None:
+        """Go on from a checkpoint: `reference` float32[n] was what boards had in `round`, and they
+        had been sent these corrections last."""
         if self.compresses:
             self.reference, self._round = reference.copy(), round
+            self._corrections = {board: (round, held) for board, held in (corrections or {}).items()}
 
     def _ctx(self, round: Round) -> Ctx:
         return Ctx(key=frame_key(self._channel.run_id, COORDINATOR, round), round=round)
@@ -193,15 +202,15 @@ class Downlink:
 class Replica:
     """Opens the frames that come down: a board's end.
 
-    It holds the reference where differences come. `control` is the control variate, float32[n],
-    that came with the last model; None where none did."""
+    It holds the reference where differences come. `correction` is what each step of the round is to
+    add to its gradient, float32[n], as it came with the last model; None where none did."""
 
     def __init__(self, layout: Layout, run_id: bytes, codec: Codec[Any]) -> None:
         check_downlink(codec)
         self._whole = Channel.of(layout, run_id, codecs.get(FULL), bodies=2)
         self._channel = Channel.of(layout, run_id, codec, bodies=2)
         self._keeps = codec.wire_id != self._whole.codec.wire_id
-        self.control: Vec | None = None
+        self.correction: Vec | None = None
         self._model: Vec | None = None
         self._round: Round | None = None
 
@@ -230,19 +239,19 @@ class Replica:
         was."""
         if kind_of(data) != Kind.DIFFERENCE:
             frame = self._whole.check(data, Kind.MODEL, None)
-            x, *control = (self._whole.codec.decode(body, self._whole.layout) for body in bodies_of(frame))
-            self.control = control[0] if control else None
+            x, *correction = (self._whole.codec.decode(body, self._whole.layout) for body in bodies_of(frame))
+            self.correction = correction[0] if correction else None
             if self._keeps:
                 self._model, self._round = x, frame.round
             return frame, x
         frame = self._channel.check(data, Kind.DIFFERENCE, None)
         body, *second = bodies_of(frame)
-        if self._model is None or self._round != frame.round - 1 or (second and self.control is None):
+        if self._model is None or self._round != frame.round - 1 or (second and self.correction is None):
             held = "none" if self._round is None else f"that of round {self._round}"
             raise PeerError(f"the difference of round {frame.round} needs the model before it; this board has {held}")
         changes = [self._channel.codec.decode(part, self._channel.layout) for part in second]
         self._channel.codec.decode(body, self._channel.layout, self._model, 1.0)
-        self.control = self.control + changes[0] if changes and self.control is not None else None
+        self.correction = self.correction + changes[0] if changes and self.correction is not None else None
         if not np.isfinite(self._model).all():
             self._model = self._round = None
             raise PeerError("the model is not finite any more after the coordinator's difference")
@@ -252,7 +261,7 @@ class Replica:
 
 def bodies_of(frame: Frame) -> tuple[Body, ...]:
     """Return the body of a frame that came down, or both. Raises PeerError."""
-    return bodies(frame, 2 if Aux.SPLIT in frame.aux else 1)
+    return bodies(frame, 2 if Aux.CORRECTION in frame.aux else 1, Aux.CORRECTION)
 
 
 def kind_of(data: bytes | memoryview) -> int:
@@ -275,16 +284,13 @@ def check_downlink(codec: Codec[Any]) -> None:
 class Uplink:
     """Makes the frames of one board's updates.
 
-    `state` is the codec's memory, `sequence` counts frames from 1. `control` is the board's own
-    control variate, float32[trained], once the coordinator has sent one of all boards."""
+    `state` is the codec's memory, `sequence` counts frames from 1."""
 
     def __init__(self, channel: Channel, board: NodeId) -> None:
         self.channel, self._board = channel, board
         self.state = channel.codec.init(channel.layout)
         self.sequence = 0
         self.rates = rates_for(channel.codec, channel.layout, Says.UPDATES)
-        self.control: Vec | None = None
-        self._of_all: Vec | None = None  # as it came with the model of the round
 
     def with_rate(self, update: LocalUpdate, compute_s: float) -> LocalUpdate:
         """Return the update with the bytes that its frame may take, where the codec leaves them to
@@ -299,23 +305,13 @@ class Uplink:
             self.rates.told(size_bytes, error)
             self.rates.arrived(COORDINATOR, size_bytes, start_s, end_s)
 
-    def correction(self, of_all: Vec | None) -> Vec | None:
-        """Return what each step of a round is to add to its gradient, float32[n], where the control
-        variate of all boards came with the model; None where none did."""
-        self._of_all = of_all
-        if of_all is None or self.control is None:
-            return of_all
-        correction = of_all.copy()
-        correction[: len(self.control)] -= self.control
-        return correction
-
     def frame(self, update: LocalUpdate, round: Round, down: Mapping[int, float]) -> Frame:
         """Encode a board's change of the model of this round.
 
         Raises UsageError when it is not finite, or was to be corrected and is not.
 
         `down`: what came beside the model; the coordinator may ask for a number of levels there."""
-        if self._of_all is not None and not update.corrected:
+        if Aux.CORRECTION in down and not update.corrected:
             raise UsageError(
                 "server.strategy = scaffold corrects each step, and this board's training does not let it: use server.strategy "
                 "= fedavg"
@@ -337,10 +333,4 @@ class Uplink:
             Aux.STEPS: update.steps,
         }
         frame, self.state = self.channel.frame(Kind.UPDATE, update.delta, self.state, ctx, self.sequence, aux)
-        if self._of_all is not None:
-            trained = self.channel.layout.trainable_size
-            own = np.zeros(trained, np.float32) if self.control is None else self.control
-            sent = self.channel.codec.decode(frame.body, self.channel.layout)
-            way = way_of(self.channel.codec, self.channel.layout.size)
-            self.control = control_of_board(own, self._of_all[:trained], sent, update.lr * update.steps, way)
         return frame

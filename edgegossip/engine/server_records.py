@@ -46,6 +46,7 @@ class Progress:
     instance: str = ""  # which of several runs of the same recipe it is, drawn when it began; empty: not known
     examples: Mapping[NodeId, float] = field(default_factory=dict)  # that each board claimed last
     agreement: Agreement = Agreement({})  # what its boards have alike, as far as they said it
+    corrections: Mapping[NodeId, Vec] = field(default_factory=dict)  # `Downlink.corrections`
 
     def plain(self) -> dict[str, Any]:
         """Return arrays, numbers and texts only."""
@@ -63,6 +64,7 @@ class Progress:
             "examples": dict(self.examples),
             "agreement": dict(self.agreement.facts),
             "records": {name: [round, dict(values)] for name, (round, values) in self.records.items()},
+            "corrections": dict(self.corrections),
         }
 
     @classmethod
@@ -74,9 +76,10 @@ class Progress:
         try:
             if found["format"] != FORMAT:
                 raise DataError(f"the checkpoint has format {found['format']}, this edgegossip reads {FORMAT}")
-            for name in ("model", "reference"):
-                if found[name] is not None:
-                    layout.check(found[name])
+            corrections = dict(found.get("corrections", {}))
+            for vec in (found["model"], found["reference"], *corrections.values()):
+                if vec is not None:
+                    layout.check(vec)
             if levels is not None and found["levels"] is not None:
                 loss, first, count, lr, claims, sent_bits = found["levels"]
                 first_claims = None if claims is None else tuple((float(f), float(eta)) for f, eta in claims)
@@ -96,6 +99,7 @@ class Progress:
                 str(found["instance"]),
                 {name: float(claim) for name, claim in found["examples"].items()},
                 Agreement(found["agreement"]),
+                corrections,
             )
         except (KeyError, TypeError, ValueError, IndexError, AttributeError, UsageError) as error:
             raise DataError(f"the coordinator's checkpoint cannot be used: {error}") from None

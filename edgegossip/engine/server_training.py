@@ -75,7 +75,7 @@ class Training:
         if self._records is not None:
             self._records.resume(progress.records)
         if progress.reference is not None:
-            self._downlink.resume(progress.reference, progress.round - 1)
+            self._downlink.resume(progress.reference, progress.round - 1, progress.corrections)
 
     def progress(self) -> Progress:
         """Return all that another process needs to go on from here."""
@@ -90,6 +90,7 @@ class Training:
             {} if self._records is None else self._records.waiting,
             self._plan.instance,
             dict(self._examples.claimed),
+            corrections=self._downlink.corrections,
         )
 
     # A round begins
@@ -116,9 +117,9 @@ class Training:
     def _frames(self, chosen: Mapping[NodeId, Address]) -> dict[NodeId, Frame]:
         """Encode what each board gets: the difference if it holds the model before, else the whole.
 
-        Either is made once."""
+        Either is made once; beside it goes the board's own correction, if it has one."""
         aux = {} if self._levels is None else self._levels.aux()
-        difference, whole = self._downlink.publish(self.model, self.round, aux, self._combiner.control()), None
+        difference, whole = self._downlink.publish(self.model, self.round, aux), None
         frames: dict[NodeId, Frame] = {}
         for name, address in chosen.items():
             if difference is not None and self._holds.get(name) == (address, self.round - 1):
@@ -126,6 +127,8 @@ class Training:
             else:
                 whole = whole or self._downlink.whole(self.round, aux)
                 frames[name] = whole
+            if (correction := self._combiner.correction(name)) is not None:
+                frames[name] = self._downlink.with_correction(frames[name], name, correction)
         self._sent = sent_values(list(frames.values()), self._plan.layout)
         return frames
 
@@ -156,7 +159,7 @@ class Training:
     def _checked(self, answers: Answers) -> Sequence[WeightedUpdate]:
         """Return updates that can be used, as far as can be said before they are decoded, in the
         order of names."""
-        good: list[WeightedUpdate] = []
+        good, corrections = list[WeightedUpdate](), self._downlink.corrections
         for name in sorted(answers):
             address, answer = answers[name]
             try:
@@ -173,7 +176,7 @@ class Training:
                     raise answer.frame or PeerError("the answer has no update")
                 frame = self._channel.check(answer.frame, Kind.UPDATE, self.round)
                 require_reported(frame, self._levels is not None)
-                good.append(WeightedUpdate(name, frame, frame.aux[Aux.EXAMPLES], address))
+                good.append(WeightedUpdate(name, frame, frame.aux[Aux.EXAMPLES], address, corrections.get(name)))
             except PeerError as error:
                 self._reputation.refused(name, str(error))
         if self._plan.weighting == "examples":

@@ -370,7 +370,7 @@ def _last_words(words: str, failed: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _CachedAnswer:
-    """Keeps what was sent for a round, and for which model."""
+    """Keeps what was sent for a round, and for which model, its correction included."""
 
     round: Round
     model_crc: int
@@ -420,17 +420,16 @@ class Board:
         examples = messages.read_evaluate_request(message.content)
         aux, x = self._open(message, clock)
         found = self._evaluate(examples, x, clock)
-        content = self._cached_answer(x)
+        more = () if self._replica.correction is None else (self._replica.correction,)
+        crc = zlib.crc32(more[0].data, zlib.crc32(x.data)) if more else zlib.crc32(x.data)
+        content = self._cached_answer(crc)
         if content is None:
             self._cached = None  # before the next one is made: each may be as large as the model
-            crc = zlib.crc32(x.data)
             with clock.span("compute"):
-                correction = self._uplink.correction(self._replica.control)
-                more = () if correction is None else (correction,)
                 update = self.workload.local_update(x, self.round, *more)
                 clock.charge("wait", update.rested_s)
             update = self._uplink.with_rate(update, time.monotonic() - since_s)
-            del x, more, correction  # so may what comes next
+            del x, more  # so may what comes next
             content = self._encoded(update, crc, aux, clock)
         return content if found is None else RecordDict({**content, messages.EVALUATION: found})
 
@@ -472,7 +471,6 @@ class Board:
             "training": dict(self.workload.snapshot()),
             "codec": self._uplink.state,
             "sequence": self._uplink.sequence,
-            "control": self._uplink.control,
             "instance": self.instance,
             "answered": None if done is None else [done.round, done.model_crc, done.array.data, done.report],
         }
@@ -484,10 +482,7 @@ class Board:
         layout = self._channel.layout
         check_structure(found["codec"], self._channel.codec.init(layout), layout)
         self.workload.restore(found["training"])
-        if (control := found.get("control")) is not None and control.shape != (layout.trainable_size,):
-            raise UsageError("its control variate is of another model")
         self._uplink.state, self._uplink.sequence = found["codec"], int(found["sequence"])
-        self._uplink.control = control
         self.round = int(found["round"])
         self.instance = str(found.get("instance", ""))
         if found["answered"] is not None:
@@ -509,10 +504,10 @@ class Board:
         self.round = frame.round
         return frame.aux, x
 
-    def _cached_answer(self, x: Vec) -> RecordDict | None:
-        """Return the answer that this round and model had before."""
+    def _cached_answer(self, crc: int) -> RecordDict | None:
+        """Return the answer that this round had before, with what has this checksum."""
         done = self._cached
-        if done is None or done.round != self.round or done.model_crc != zlib.crc32(x.data):
+        if done is None or done.round != self.round or done.model_crc != crc:
             return None
         # No time is spent on training: that was in the round that had the answer first.
         self._report = {name: value for name, value in done.report.items() if not name.startswith("time/")}

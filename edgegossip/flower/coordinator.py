@@ -334,9 +334,9 @@ class Coordinator:
         plan, checkpointer = self._plan, self._checkpointer
         clock = RoundClock()
         channel = Channel.of(plan.layout, plan.run_id, plan.codec)
-        combine = combiner(self._strategy, channel, plan.weighting == "uniform")
-        combine = with_control(combine, self._recipe.server.strategy, channel, len(plan.boards))
-        combine = with_outer(combine, self._outer, plan.layout)
+        uniform = plan.weighting == "uniform"
+        combine = with_outer(combiner(self._strategy, channel, uniform), self._outer, plan.layout)
+        combine = with_control(combine, self._recipe.server.strategy, channel, len(plan.boards), uniform=uniform)
         hooks = Hooks(
             check=superlink.check,
             identity=admission.name_of,

@@ -98,13 +98,13 @@ def number_of(frame: Frame, tag: Aux, low: int, high: int, default: int | None =
     return int(value)
 
 
-def bodies(frame: Frame, count: int) -> tuple[Body, ...]:
+def bodies(frame: Frame, count: int, tag: Aux = Aux.SPLIT) -> tuple[Body, ...]:
     """Return the `count` bodies, 1 or 2, that a frame holds one after the other. Raises PeerError
-    when it does not say where the second begins."""
+    when it does not say, by this tag, where the second begins."""
     if count == 1:
         return (frame.body,)
     whole = memoryview(frame.body)
-    cut = number_of(frame, Aux.SPLIT, 0, len(whole))
+    cut = number_of(frame, tag, 0, len(whole))
     return whole[:cut], whole[cut:]
 
 

@@ -37,10 +37,13 @@ def _board() -> Board:
     return Board("board-0", toy.Toy(1), Channel.of(toy.LAYOUT, RUN, codecs.get("co3")), codecs.get("fp32"))
 
 
-def _asked(round: int, x: Vec, control: Vec | None = None) -> Message:
+def _asked(round: int, x: Vec, correction: Vec | None = None) -> Message:
     down = Downlink(toy.LAYOUT, RUN, codecs.get("fp32"))
-    down.publish(x, round, None, control)
-    return Message(frame_content(frame_array(down.whole(round), toy.LAYOUT)), dst_node_id=3, message_type="train")
+    down.publish(x, round)
+    frame = down.whole(round)
+    if correction is not None:
+        frame = down.with_correction(frame, "board-0", correction)
+    return Message(frame_content(frame_array(frame, toy.LAYOUT)), dst_node_id=3, message_type="train")
 
 
 def _answer(board: Board, round: int, x: Vec = X) -> bytes:
@@ -88,20 +91,23 @@ class Corrected(toy.Toy):
         return replace(update, delta=delta, corrected=correction is not None)
 
 
-def test_another_process_goes_on_with_its_control_variate(in_run: int) -> None:
+def test_an_answer_belongs_to_the_correction_as_well_as_to_the_model(in_run: int) -> None:
+    """Also in another process, which needs nothing but what comes down."""
+    one = np.linspace(-1.0, 1.0, toy.LAYOUT.size, dtype=np.float32)
+
     def new() -> Board:
         return Board("board-0", Corrected(1), Channel.of(toy.LAYOUT, RUN, codecs.get("fp16")), codecs.get("fp32"))
 
-    def answer(board: Board, round: int) -> bytes:
-        asked = _asked(round, X, np.linspace(-1.0, 1.0, toy.LAYOUT.size, dtype=np.float32))
-        return bytes(frame_bytes(board.train(asked, RoundClock())))
+    def answer(board: Board, round: int, correction: Vec = one) -> bytes:
+        return bytes(frame_bytes(board.train(_asked(round, X, correction), RoundClock())))
 
     board, again = new(), new()
-    assert answer(board, 0) == answer(again, 0)
+    first = answer(board, 0)
     again.restore(from_bytes(to_bytes(board.snapshot())))
-    assert answer(again, 1) == answer(board, 1) != answer(new(), 1)
-    with pytest.raises(UsageError, match="control variate is of another model"):
-        new().restore({**board.snapshot(), "control": np.zeros(3, np.float32)})
+    assert answer(board, 0) == answer(again, 0) == first
+    assert answer(board, 0, 2 * one) == answer(again, 0, 2 * one) != first
+    body = [wire.parse(answer(b, 1), wire.Limits()).body for b in (board, again, new())]
+    assert body[0] == body[1] == body[2]
 
 
 def test_a_snapshot_of_another_codec_is_refused() -> None:

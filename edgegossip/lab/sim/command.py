@@ -62,9 +62,10 @@ def _server(recipe: Recipe, options: Options) -> Options:
     server, name = recipe.server, recipe.run.name
     if options.mode == "gossip":
         raise ConfigError(f"{name} is a server recipe: leave --mode gossip away")
-    if server.strategy != "fedavg":
+    combiner = {"fedavg": "mean", "scaffold": "scaffold"}.get(server.strategy)
+    if combiner is None:
         raise ConfigError(
-            f"{name} has server.strategy = {server.strategy}, which is Flower's; the simulator has fedavg"
+            f"{name} has server.strategy = {server.strategy}, which is Flower's; the simulator has fedavg and scaffold"
         )
     if recipe.outer.optimizer != "none":
         raise ConfigError(
@@ -81,7 +82,7 @@ def _server(recipe: Recipe, options: Options) -> Options:
         "join_s": server.join_s or JOIN_S,
         "every": recipe.evaluation.every,
         "evaluates": recipe.evaluation.where,
-        "combiner": "mean",
+        "combiner": combiner,
     }
     words = [f"{key}={value}" for key, value in settings.items()]
     return replace(

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from edgegossip import frame as wire
 from edgegossip.codecs.levels import LevelRule, levels_for, smooth_loss
+from edgegossip.engine.scaffold import TURNS, way_of
 from edgegossip.engine.server_events import (
     Answer,
     Answered,
@@ -63,6 +64,7 @@ FAILED = "the run failed: "  # how the goodbye of a run begins that did
 HELLO_S = 60.0  # how long a board may wait for a second Hello, where the first was lost
 SLACK_S = 5.0
 NEAR = 1e-4  # how far float32 sums may be from float64's, relative to the largest value
+CODED = 0.9  # of a change of a correction that the codec of the way down may lose, at most
 FEW, MANY = 2, 64  # rounds that a board is left out: the first time, and at most
 CAUSES_SILENCE = frozenset(
     (
@@ -98,6 +100,7 @@ SERVER_RULES: Mapping[str, str] = {
     "ends": "a round ends with all answers, with enough of them, or at the deadline: not before and not after",
     "used": "a model is made of all good answers of its round, and of nothing else",
     "mean": "the model is what its combiner makes of those updates",
+    "control": "each board is sent the weighted mean of all control variates less its own, whatever was lost or refused",
     "accepted": "no lie is part of a model that the rules promise to refuse, and nobody joins by another's name",
     "agreement": "boards that do not train the same do not train together: who comes first decides, others are told",
     "refused": "no honest update is refused, unless a liar's claims make it look out of proportion",
@@ -120,6 +123,7 @@ class Note:
     node: int
     lie: str = ""
     data: str = ""  # which wrong data it has; "": the right ones
+    corrected: int = 0  # checksum of the correction that its board holds; 0: none
 
 
 @dataclass(slots=True)
@@ -164,6 +168,9 @@ class RunState:
     velocity: NDArray[np.float64]
     levels: LevelState
     claimed: Mapping[NodeId, float] = field(default_factory=dict)
+    controls: Mapping[NodeId, NDArray[np.float64]] = field(default_factory=dict)  # SCAFFOLD's c_i
+    since: Mapping[NodeId, int] = field(default_factory=dict)  # updates used since a board's own, of those heard
+    corrections: Mapping[NodeId, Vec] = field(default_factory=dict)  # that boards were sent last
 
 
 @dataclass(slots=True)
@@ -191,6 +198,7 @@ class Ledger:
     ) -> None:
         self._plan, self._momentum, self._faults, self._calm_s = plan, combiner == "momentum", faults, calm_s
         self._evaluate, self._violate = evaluate, violate
+        self._controlled, self._way = combiner == "scaffold", way_of(plan.codec, plan.layout.size)
         self._limits = wire.Limits.of(plan.layout)
         self._least = min(plan.min_nodes, len(plan.boards))
         self._wanted = max(math.ceil(plan.fraction * len(plan.boards) - 1e-9), plan.min_nodes)
@@ -230,6 +238,7 @@ class Ledger:
         self._gathering = True
         self._holds: dict[NodeId, tuple[int, Round]] = {}
         self._reference: tuple[Round, Vec] | None = None
+        self._corrections: dict[NodeId, Vec] = {}  # of this round
         self._suspensions: dict[NodeId, Suspension] = {}
         self._refused: dict[NodeId, str] = {}  # in this round
         self._joining: list[tuple[NodeId, Note]] = []  # names that strangers have just said
@@ -551,13 +560,14 @@ class Ledger:
                 self._violate("reference", name, f"is asked for {told} levels, not {link.levels.levels}")
             if id(frame) in models:
                 continue
+            body = self._without_correction(name, frame) if self._controlled else frame.body
             if frame.kind == Kind.MODEL:
-                models[id(frame)] = np.frombuffer(bytes(frame.body), "<f4")
+                models[id(frame)] = np.frombuffer(bytes(body), "<f4")
             elif self._reference is None or self._reference[0] != round - 1:
                 self._violate("reference", name, "gets a difference from a model that nobody has")
             else:
                 models[id(frame)] = self._reference[1].copy()
-                plan.downlink.decode(frame.body, plan.layout, models[id(frame)], 1.0)
+                plan.downlink.decode(body, plan.layout, models[id(frame)], 1.0)
         crcs = {zlib.crc32(np.ascontiguousarray(x).data) for x in models.values()}
         if not models:
             return
@@ -570,6 +580,49 @@ class Ledger:
         if self._references.setdefault(key, min(crcs)) != min(crcs):
             self._violate("reference", None, f"the model that goes out in round {round} is another one than before")
         self._reference, self._holds = (round, model), {}
+
+    def _without_correction(self, name: NodeId, frame: Frame) -> memoryview:
+        """Return the body that is the model; check the other, which is the board's correction."""
+        link, body = self.chain[-1], memoryview(frame.body)
+        cut, before = int(frame.aux.get(Aux.CORRECTION, len(body))), link.corrections.get(name)
+        own = link.controls.get(name, np.zeros(link.model.size))
+        wanted = self._mean_control(link) - own
+        if frame.kind == Kind.MODEL:
+            correction = np.frombuffer(bytes(body[cut:]), "<f4")
+        else:
+            moved = self._plan.downlink.decode(body[cut:], self._plan.layout)
+            correction = moved if before is None else before + moved
+        most = NEAR * max(1.0, float(np.linalg.norm(wanted)), float(np.linalg.norm(own)))
+        if self._compresses and before is not None:
+            most += CODED * float(np.linalg.norm(wanted - before))
+        if correction.size != wanted.size or not (off := float(np.linalg.norm(correction - wanted))) <= most:
+            self._violate("control", name, f"its correction is {off:.3g} off the mean of all less its own")
+        self._corrections[name] = correction
+        return body[:cut]
+
+    def _mean_control(self, link: RunState) -> NDArray[np.float64]:
+        """Return the weighted mean of the control variates of all boards. Of those that were not
+        heard, or not for long, it is zero, and each counts as much as the mean of the others."""
+        uniform = self._plan.weighting == "uniform"
+        weights = {name: 1.0 if uniform else link.claimed[name] for name in link.since}
+        total = sum(weights.values()) * len(self._plan.boards) / max(1, len(weights))
+        mean = np.zeros(link.model.size)
+        for name, control in link.controls.items():
+            mean += weights[name] / total * control
+        return mean
+
+    def _control(self, link: RunState, shares: Mapping[NodeId, tuple[Frame, Vec]]) -> RunState:
+        """Return a state with the control variates after a round with these updates: each goes
+        towards the mean gradient that its board stepped along."""
+        since = {name: k + len(shares) for name, k in link.since.items()} | dict.fromkeys(shares, len(shares))
+        since = {name: k for name, k in since.items() if k <= TURNS * len(self._plan.boards)}
+        after = {name: control for name, control in link.controls.items() if name in since}
+        for name, (frame, sent) in shares.items():
+            rate = frame.aux.get(Aux.LEARNING_RATE, 0.0) * frame.aux.get(Aux.STEPS, 0.0)
+            if rate > 0.0:  # else a liar does not say it
+                own, gradient = after.get(name, 0.0), -sent.astype(np.float64) / rate - self._corrections[name]
+                after[name] = own + self._way * (gradient - own)
+        return replace(link, controls=after, since=since, corrections={**link.corrections, **self._corrections})
 
     # The end of a round
 
@@ -665,6 +718,8 @@ class Ledger:
             why = f"claims of {dict(aux)}"
         elif not np.isfinite(values).all():
             why = "values that are not finite"
+        elif self._controlled and not note.lie and note.corrected != zlib.crc32(self._corrections[name].data):
+            self._violate("control", name, "its update was not corrected by what it was sent")
         if why:
             self._violate("accepted", name, f"{why} are part of round {round}" + (f" ({note.lie})" if note.lie else ""))
             return None
@@ -703,7 +758,11 @@ class Ledger:
         if self._momentum and shares:  # what the engine has, rounded as it is
             velocity = model.astype(np.float64) - link.model
         levels = self._levels_after(link.levels, [f for f, _ in shares.values()])
-        self.chain.append(RunState(model, velocity, levels, {**link.claimed, **claims}))
+        if self._controlled:
+            link, self._corrections = self._control(link, shares), {}
+        self.chain.append(
+            replace(link, model=model, velocity=velocity, levels=levels, claimed={**link.claimed, **claims})
+        )
 
     def _check_proportion(self, claims: Mapping[NodeId, float], shares: Mapping[NodeId, tuple[Frame, Vec]]) -> None:
         known = sorted({**self.chain[-1].claimed, **claims}.values())

@@ -55,7 +55,7 @@ class Settings:
     return_s: float = 120.0
     every: int = 0  # the model is evaluated after every so many rounds; 0: after the last one
     evaluates: str = "boards"  # or "coordinator"
-    combiner: str = "mean"  # or "momentum"
+    combiner: str = "mean"  # or "momentum", "scaffold"
     certified: bool = False  # boards prove their names
     records: bool = False  # of boards, with profiles
     notices: str = "silence"  # tells of a board's end; or "leave" (at once), "launcher"
@@ -74,7 +74,7 @@ def _word(value: Any) -> str:
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "weighting": ("examples", "uniform"),
     "evaluates": ("boards", "coordinator"),
-    "combiner": ("mean", "momentum"),
+    "combiner": ("mean", "momentum", "scaffold"),
     "notices": ("silence", "leave", "launcher"),
 }
 LOW: Mapping[str, float] = {"quorum": 0, "min_nodes": 1, "every": 0, "deadline_s": 0.1, "join_s": 0, "return_s": 0}
@@ -195,7 +195,7 @@ def _settings(seed: int, nodes: int) -> dict[str, Any]:
         "return_s": (0.0, 10.0, 120.0, 120.0)[int(chance() * 4)],
         "every": (0, 1, 2)[int(chance() * 3)],
         "evaluates": "coordinator" if chance() < 0.25 else "boards",
-        "combiner": "momentum" if chance() < 0.4 else "mean",
+        "combiner": ("momentum", "momentum", "mean", "mean", "scaffold")[int(chance() * 5)],
         "certified": chance() < 0.4,
         "records": chance() < 0.4,
         "notices": ("silence", "silence", "leave", "launcher")[int(chance() * 4)],

@@ -24,7 +24,7 @@ from edgegossip import frame as wire
 from edgegossip.agreement import Agreement, difference
 from edgegossip.checkpoint.registry import RunContext
 from edgegossip.checkpoint.store import Store
-from edgegossip.engine.combine import Mean, with_outer
+from edgegossip.engine.combine import Mean, with_control, with_outer
 from edgegossip.engine.plausible import ServerLevels
 from edgegossip.engine.server import ServerEngine
 from edgegossip.engine.server_boards import BoardPresence
@@ -184,7 +184,7 @@ class Board:
                 self._world.reply(
                     self,
                     sent,
-                    Reply(number, answer, sent.process, Note(self.name, sent.question.address, lie, self.data)),
+                    Reply(number, answer, sent.process, self._note(sent, lie)),
                 )
             else:
                 self._world.seen["hang"] += 1
@@ -196,6 +196,11 @@ class Board:
             self._world.heard_goodbye(self, sent.question.instruction)
         else:
             self.go_on()
+
+    def _note(self, sent: Sent, lie: str) -> Note:
+        correction = self.replica.correction
+        corrected = 0 if correction is None else zlib.crc32(correction.data)
+        return Note(self.name, sent.question.address, lie, self.data, corrected)
 
     def _answers(self, sent: Sent) -> list[tuple[Answer, str, int]]:
         """Return answers to send: the answer, which lie it holds, and to which question."""
@@ -239,11 +244,19 @@ class Board:
         found = None if wish.examples is None else Metrics(world.loss(x), wish.examples or 100, {"accuracy": 0.5})
         if isinstance(wish, Evaluate):
             return Result(evaluation=found), None
-        profile, crc = self._profile(), zlib.crc32(x.data)
+        profile, crc, correction = self._profile(), zlib.crc32(x.data), self.replica.correction
+        if correction is not None:
+            crc = zlib.crc32(correction.data, crc)
         if self.answered is None or self.answered[:2] != (frame.round, crc):
             lr = LR / (1.0 + 0.1 * frame.round)
-            gap = self._target - x
-            update = LocalUpdate(np.float32(lr) * gap, lr, float(np.mean(gap * gap)), self._examples, 1)
+            gap, steps = self._target - x, 1
+            delta = np.float32(lr) * gap
+            if correction is not None:  # boards do not all take as many steps
+                steps, delta = 1 + self.index % 3, np.zeros_like(x)
+                for _ in range(steps):
+                    delta += np.float32(lr) * (gap - delta - correction)
+            loss = float(np.mean(gap * gap))
+            update = LocalUpdate(delta, lr, loss, self._examples, steps, corrected=correction is not None)
             made = self.uplink.frame(update, frame.round, frame.aux)
             self.answered = (frame.round, crc, b"".join(wire.build(made)), made)
             self.disk = Saved(self.uplink.state, self.uplink.sequence, self.answered)
@@ -325,10 +338,10 @@ class Coordinator:
             progress = Progress.from_plain(found.value, world.plan.layout, ServerLevels.of(world.plan.codec))
         world.note(None, BOOT, 0 if progress is None else progress.round, "the coordinator starts")
         world.ledger.began(progress, world.clock.now)
-        uniform = world.plan.weighting == "uniform"
-        momentum = world.schedule.settings.combiner == "momentum"
-        optimizer = OuterOptimizer("heavy-ball", lr=1.0, momentum=MOMENTUM) if momentum else None
+        uniform, kind = world.plan.weighting == "uniform", world.schedule.settings.combiner
+        optimizer = OuterOptimizer("heavy-ball", lr=1.0, momentum=MOMENTUM) if kind == "momentum" else None
         combiner = with_outer(Mean(world.channel, uniform=uniform), optimizer, world.channel.layout)
+        combiner = with_control(combiner, kind, world.channel, len(world.boards), uniform=uniform)
         self.engine = ServerEngine(world.plan, world.initial, combiner)
         self._carry(self.engine.start(world.clock.now, progress), looked=False)
         world.clock.after(0.0, self._look, self.process)

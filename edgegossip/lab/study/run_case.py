@@ -218,8 +218,8 @@ def _combiner(recipe: Recipe, channel: Channel) -> Combiner:
         )
     optimizer, uniform = outer.make(**asdict(recipe.outer)), server.weighting == "uniform"
     if server.strategy in ("fedavg", "scaffold"):
-        mean = with_control(Mean(channel, uniform=uniform), server.strategy, channel, recipe.run.nodes)
-        return with_outer(mean, optimizer, channel.layout)
+        mean = with_outer(Mean(channel, uniform=uniform), optimizer, channel.layout)
+        return with_control(mean, server.strategy, channel, recipe.run.nodes, uniform=uniform)
     from edgegossip.flower.combine import check_enough, combiner_of_a_study, make_strategy
 
     strategy = make_strategy(server.strategy, server.strategy_params, optimizer)

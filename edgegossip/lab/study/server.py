@@ -83,7 +83,9 @@ class VirtualServer:
             downlink=down,
             weighting="uniform" if uniform else "examples",
         )
-        self._replica = Replica(layout, run_id, down)  # of all nodes: they hold the same
+        # Nodes hold the same model, but each a correction of its own, if any.
+        self._corrected = combiner is not None and combiner.correction(members[0]) is not None
+        self._replicas = [Replica(layout, run_id, down) for _ in (members if self._corrected else members[:1])]
         self._uplinks = [Uplink(Channel.of(layout, run_id, codec), name) for name in members]
         self._link = link
         self._lanes = lanes or Lanes()
@@ -154,18 +156,19 @@ class VirtualServer:
                     built[id(frame)] = b"".join(wire.build(frame))
                 data = built[id(frame)]
                 self.received.count(len(data), len(frame.body))
-                if opened is None:
-                    opened = self._replica.open(data)
-                    self.levels += [int(asked) for tag, asked in opened[0].aux.items() if tag == Aux.LEVELS]
+                replica = self._replicas[question.address if self._corrected else 0]
+                if opened is None or self._corrected:
+                    opened = replica.open(data)
                 trained_s = began_s
                 if self._link is not None:
                     trained_s = self._link.through_s(began_s, len(data)) + self._link.latency_s + self._link.compute_s
                 asked, x = opened
-                correction = self._uplinks[question.address].correction(self._replica.control)
-                update = self._boards.local_update(question.address, x, asked.round, correction)
+                update = self._boards.local_update(question.address, x, asked.round, replica.correction)
                 begun.append((question, update, trained_s))
                 while len(begun) > 2 * (self._lanes.count - 1):  # not all of them: each is as large as the model
                     answers.append(self._answer(asked, *begun.popleft(), began_s))
+        if opened is not None:
+            self.levels += [int(asked) for tag, asked in opened[0].aux.items() if tag == Aux.LEVELS]
         while begun and opened is not None:
             answers.append(self._answer(opened[0], *begun.popleft(), began_s))
         return answers

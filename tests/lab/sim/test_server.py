@@ -51,6 +51,15 @@ def test_schedules_break_nothing_and_go_the_same_way_again() -> None:
         assert run_server(drawn(seed)).digest == first.digest
 
 
+@pytest.mark.parametrize(
+    "server", ["fraction=0.5", "quorum=2", "downlink=elastiquant", "downlink=minmax8,fraction=0.5"]
+)
+def test_control_variates_have_their_mean_whatever_happens(server: str) -> None:
+    for seed in range(25):
+        outcome = run_server(drawn(seed, server=f"combiner=scaffold,{server}"))
+        assert not outcome.violations, f"{outcome.schedule.command()}: {outcome.violations[0]}"
+
+
 def test_a_command_line_replays_exactly_its_schedule() -> None:
     for seed in range(8):
         schedule = drawn(seed)
@@ -61,7 +70,13 @@ def test_a_command_line_replays_exactly_its_schedule() -> None:
 
 def kills() -> Iterator[Any]:
     """Every codec with every server, killed one way or the other in turn; the rest is slow."""
-    servers = ("combiner=momentum", "downlink=qsgd:bits=8", "weighting=uniform,downlink=fp16")
+    servers = (
+        "combiner=momentum",
+        "downlink=qsgd:bits=8",
+        "weighting=uniform,downlink=fp16",
+        "combiner=scaffold",
+        "combiner=scaffold,downlink=elastiquant",
+    )
     for a, codec in enumerate(("elasticl", "ef-signsgd", "qsgd")):
         for b, server in enumerate(servers):
             for c, kill in enumerate(("coordinator-kill", "coordinator-power-cut")):
@@ -167,6 +182,10 @@ def test_a_recipe_fixes_a_server_run() -> None:
     s = schedule.settings
     assert (s.quorum, s.downlink, s.fraction, s.min_nodes, s.deadline_s) == (3, "fp16", 0.5, 2, 60.0)
     assert schedule.nodes == 4 and not run_server(schedule).violations
+    other = schedule_of(
+        2, fixed_by(recipes.with_settings(recipe, {"server.strategy": "scaffold"}), Options(mode="both"))
+    )
+    assert isinstance(other, ServerSchedule) and other.settings == replace(s, combiner="scaffold", min_nodes=1)
     done = invoke("quickstart-server", "--rounds", "3", "--faults", "none")
     assert done.return_value == 0 and "updates used" in done.output and "round 2 ends with" in done.output
 

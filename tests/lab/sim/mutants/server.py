@@ -11,6 +11,8 @@ AGREEMENTS = "edgegossip.engine.server_boards:Agreements."
 BOARDS = "edgegossip.engine.server_boards:Boards."
 PLAUSIBLE = "edgegossip.engine.plausible:"
 MEAN = "edgegossip.engine.combine:Mean."
+CONTROL = "edgegossip.engine.combine:WithControl."
+CONTROLS = "edgegossip.engine.scaffold:ControlVariates."
 FRAMES = "edgegossip.engine.server_frames:"
 RECORDS = "edgegossip.engine.server_records:"
 GOSSIP = ()  # algorithms that these concern: none
@@ -231,6 +233,41 @@ MUTANTS = (
         options("coordinator-kill=2", "combiner=momentum"),
     ),
     Mutant(
+        "server-control-by-one-rate",
+        "all control variates of a round are made with one learning rate and number of steps",
+        GOSSIP,
+        (Edit(CONTROL + "combine", "rate if rate > least", "median_high(rates) if rate > least"),),
+        options("none", "combiner=scaffold"),
+    ),
+    Mutant(
+        "server-control-of-the-refused",
+        "an update that was refused moves its board's control variate all the same",
+        GOSSIP,
+        (Edit(CONTROL + "combine", "_usable(shares, made.refused)", "list(shares)"),),
+        options("byzantine-huge=3", "combiner=scaffold", codec="fp32"),
+    ),
+    Mutant(
+        "server-correction-of-anybody",
+        "every board is sent the mean control variate, with its own in it",
+        GOSSIP,
+        (Edit(TRAINING + "_frames", "self._combiner.correction(name)", 'self._combiner.correction("")'),),
+        options("none", "combiner=scaffold"),
+    ),
+    Mutant(
+        "server-correction-as-meant",
+        "a control variate is made with the correction that was meant, not with what the way down left of it",
+        GOSSIP,
+        (Edit(TRAINING + "_checked", "corrections.get(name)", "None"),),
+        options("none", "combiner=scaffold,downlink=elastiquant"),
+    ),
+    Mutant(
+        "server-resumes-without-control",
+        "a coordinator that goes on takes the mean of all control variates for zero",
+        GOSSIP,
+        (Edit(CONTROLS + "restore", "self._average()", "pass"),),
+        options("coordinator-kill=2", "combiner=scaffold"),
+    ),
+    Mutant(
         "server-resumes-without-levels",
         "a coordinator that goes on asks for as many levels as at the beginning",
         GOSSIP,
@@ -241,7 +278,13 @@ MUTANTS = (
         "server-resumes-without-reference",
         "a coordinator that goes on sends its own model in place of what boards were sent before",
         GOSSIP,
-        (Edit(TRAINING + "resume", "self._downlink.resume(progress.reference, progress.round - 1)", "pass"),),
+        (
+            Edit(
+                TRAINING + "resume",
+                "self._downlink.resume(progress.reference, progress.round - 1, progress.corrections)",
+                "pass",
+            ),
+        ),
         options("coordinator-kill=3", "downlink=qsgd:bits=8"),
     ),
     Mutant(
