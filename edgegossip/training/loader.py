@@ -177,8 +177,8 @@ class Normalize:
     def __call__(self, inputs: NDArray[Any]) -> Tensor:
         """Return stored inputs [batch, *shape] as a tensor of the same shape, in memory of its
         own."""
-        if inputs.dtype.kind == "u" and inputs.dtype.itemsize > 1:
-            inputs = inputs.astype(np.int64)  # torch has hardly any arithmetic for these
+        if inputs.dtype.kind == "u" and inputs.dtype.itemsize > 1:  # torch has hardly any arithmetic for these
+            inputs = inputs.astype(np.int64 if self.dtype == torch.int64 else np.float32)
         batch = torch.tensor(inputs, dtype=self.dtype)
         return batch.sub_(self.mean).mul_(self.inverse_std) if len(self.mean) else batch
 
@@ -306,7 +306,7 @@ def _look(source: str, inputs: NDArray[Any], targets: NDArray[Any] | None, about
             f"{source}: an input has the shape {list(inputs.shape[1:])}, the first one had "
             f"{list(about.shape)}: pad or resize them"
         )
-    if inputs.dtype.kind == "f" and not np.isfinite(inputs).all():
+    if inputs.dtype.kind == "f" and not schema.finite(inputs).all():
         raise DataError(f"{source}: an input holds a NaN or an infinity")
     if about.target == "tokens":
         _look_at_classes(source, "token", inputs, about.classes)
@@ -314,7 +314,7 @@ def _look(source: str, inputs: NDArray[Any], targets: NDArray[Any] | None, about
         raise DataError(f"{source}: an example has no target, and the first one had")
     if targets is None:
         return
-    if targets.dtype.kind == "f" and not np.isfinite(targets).all():
+    if targets.dtype.kind == "f" and not schema.finite(targets).all():
         raise DataError(f"{source}: a target holds a NaN or an infinity")
     if about.target in ("class", "places"):
         counted = targets if about.target == "class" else targets[targets != IGNORED]

@@ -98,7 +98,7 @@ ARRAYS = "x, y = np.zeros((8, 4), np.float32), np.zeros(8, int)\n"
         ("return x, y.astype(str)", r"targets are <U21; expected whole or real numbers"),
         ("return x[:, 0], y", r"expected inputs \[n, \.\.\.\], found float32\[8\]; reshape them to \[n, 1\]"),
         ("return x, y, x[:, :3], y", r"test inputs float32\[3\]; expected the same"),
-        ("return x, y, x + np.nan, y", "test part: inputs 0 to .* hold a NaN"),
+        ("return x, y, x + np.nan, y", r"test part: inputs\[0\] holds a NaN"),
         ("return x[:0], y[:0], x, y", "at least one"),
     ],
 )

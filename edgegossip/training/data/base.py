@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -45,6 +45,14 @@ class Inputs(Protocol):
         """Return inputs [len(indices), *shape], C-contiguous, in the order asked for."""
 
 
+def native(array: NDArray[Any]) -> NDArray[Any]:
+    """Return the same values as this machine computes with them, C-contiguous: no bytes in another
+    order, and float64 for wider numbers, which torch lacks. As a rule the array itself."""
+    wide = array.dtype.kind == "f" and array.dtype.itemsize > 8
+    # not ascontiguousarray, which makes a scalar a vector
+    return np.asarray(array, np.float64 if wide else array.dtype.newbyteorder("="), order="C")
+
+
 @dataclass(frozen=True, slots=True)
 class InMemory(Inputs):
     """Holds inputs that are one array (or a memory map), [n, *shape]."""
@@ -56,7 +64,7 @@ class InMemory(Inputs):
 
     @override
     def take(self, indices: NDArray[np.int64]) -> NDArray[Any]:
-        return np.ascontiguousarray(self.array[indices])
+        return native(self.array[indices])
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +105,7 @@ class Examples:
         """Return these examples, in this order."""
         return Batch(
             self.inputs.take(indices),
-            None if self.targets is None else np.ascontiguousarray(self.targets[indices]),
+            None if self.targets is None else native(self.targets[indices]),
         )
 
     def only(self, indices: NDArray[np.int64]) -> Examples:
@@ -109,6 +117,10 @@ class Examples:
         """Return these examples alone, read into memory, so that nothing of the others is held."""
         inputs, targets = self.take(indices)
         return Examples(targets, InMemory(inputs))
+
+    def account(self) -> dict[str, Any]:
+        """Return what was read and what was not, by words, where there is something to say."""
+        return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +176,26 @@ class Stream:
 
 
 Part: TypeAlias = Examples | Stream
+
+
+def with_targets(part: Part, turned: Callable[[NDArray[Any]], NDArray[Any]]) -> Part:
+    """Return a part whose targets [n, ...] are `turned` into others, at once where they are at
+    hand, else as they come."""
+
+    def batch(taken: Batch) -> Batch:
+        return taken if taken.targets is None else Batch(taken.inputs, turned(np.asarray(taken.targets)))
+
+    def one(taken: Batch) -> Batch:
+        return taken if taken.targets is None else Batch(taken.inputs, turned(np.asarray(taken.targets)[None])[0])
+
+    if isinstance(part, Stream):
+        change = batch if part.batched else one
+        return replace(part, begin=lambda: map(change, part.begin()))
+    targets = None if part.targets is None else turned(part.targets)
+    if isinstance(part, Items):
+        item = part.inputs.item
+        return replace(part, targets=targets, inputs=ItemInputs(lambda k: one(item(k)), len(part)))
+    return replace(part, targets=targets)
 
 
 @dataclass(frozen=True, slots=True)
