@@ -1,5 +1,5 @@
-"""Writes files that are whole or not there: under another name, synced, then renamed. Reads texts as
-any editor or spreadsheet saves them."""
+"""Writes files that are whole or not there: under another name, synced, then renamed. Reads texts
+as any editor or spreadsheet saves them."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def encoding_of(head: bytes) -> str:
 
 
 def decoded(data: bytes) -> str:
-    """Return a text in UTF-8, or in what its byte order mark says, with its lines ended by a line feed.
+    """Return a text in UTF-8, or in what its byte order mark says; its lines end with a line feed.
 
     Raises ValueError, with the line, for other bytes."""
     try:

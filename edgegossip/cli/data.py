@@ -62,11 +62,17 @@ def describe(options: Describe) -> None:
 
     found = overview(recipes.load(options.recipe, options.settings).data, Board(options.board, options.index))
     if options.as_json:
+        found.pop("ranges", None)  # the least and the largest are values of single examples
         click.echo(json.dumps(found))
         return
+    if found["counts"] and found["labels"]:
+        found["counts"] = dict(zip(found["labels"], found["counts"], strict=True))
     for key, value in found.items():
-        if value not in (None, [], "") and key not in ("count", "sum", "squares"):
-            click.echo(f"{key:14} {value}")
+        if value in (None, [], {}, "") or key in ("count", "sum", "squares"):
+            continue
+        lines = [f"{of}: {what}" for of, what in value.items()] if isinstance(value, dict) else [f"{value}"]
+        for k, line in enumerate(lines):
+            click.echo(f"{'' if k else key:14} {line}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -196,7 +196,12 @@ def test_labels_of_a_table_have_the_declared_numbers(tmp_path):
     ("text", "keys", "error", "message"),
     [
         (CSV, {"params": {"target": "prize"}}, DataError, "no column 'prize'; did you mean price?"),
-        (CSV, {"params": {"target": "price"}}, DataError, r"train\.csv, line 2: column kind holds 'ant', and inputs are numbers"),
+        (
+            CSV,
+            {"params": {"target": "price"}},
+            DataError,
+            r"train\.csv, line 2: column kind holds 'ant', and inputs are numbers",
+        ),
         (CSV, {"params": {"taget": "price"}}, ConfigError, "did you mean target"),
         (CSV, {"params": {"target": 3}}, ConfigError, "name a column or a list of columns"),
         (CSV, {"params": {"delimiter": "::"}}, ConfigError, "it is one character"),
@@ -207,7 +212,12 @@ def test_labels_of_a_table_have_the_declared_numbers(tmp_path):
         ("", {}, DataError, "no column is left for the inputs"),
         ("a,b\n1,1\nnan,1\n", {}, DataError, r"line 3: column a holds 'nan'.* and inputs are numbers"),
         ("a,b,a\n1,2,3\n", {}, DataError, "there are 2 columns 'a'; give each a name of its own"),
-        ("a;b\n1;x\n2;3\n", {"params": {"delimiter": ";", "target": "b"}}, DataError, r"line 3: column b holds '3' among texts"),
+        (
+            "a;b\n1;x\n2;3\n",
+            {"params": {"delimiter": ";", "target": "b"}},
+            DataError,
+            r"line 3: column b holds '3' among texts",
+        ),
     ],
 )
 def test_tables_that_cannot_be_read(tmp_path, text, keys, error, message):

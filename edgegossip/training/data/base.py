@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -39,6 +39,11 @@ class Batch(NamedTuple):
 class Inputs(Protocol):
     """Gives inputs of many examples; they may live on disk."""
 
+    @property
+    def told(self) -> Mapping[str, Any]:
+        """Return what their reader has to say of them, such as the columns that one is made of."""
+        return {}
+
     def __len__(self) -> int: ...
 
     def take(self, indices: NDArray[np.int64]) -> NDArray[Any]:
@@ -58,6 +63,7 @@ class InMemory(Inputs):
     """Holds inputs that are one array (or a memory map), [n, *shape]."""
 
     array: NDArray[Any]
+    told: Mapping[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.array)
@@ -73,6 +79,11 @@ class Selected(Inputs):
 
     inputs: Inputs
     indices: NDArray[np.int64]
+
+    @property
+    @override
+    def told(self) -> Mapping[str, Any]:
+        return self.inputs.told
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -120,7 +131,7 @@ class Examples:
 
     def account(self) -> dict[str, Any]:
         """Return what was read and what was not, by words, where there is something to say."""
-        return {}
+        return dict(self.inputs.told)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +141,7 @@ class ItemInputs(Inputs):
 
     item: Callable[[int], Batch]
     count: int
+    told: Mapping[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return self.count
@@ -154,7 +166,7 @@ class Items(Examples):
     def only(self, indices: NDArray[np.int64]) -> Items:
         targets = None if self.targets is None else self.targets[indices]
         item, kept = self.inputs.item, np.asarray(indices, np.int64)
-        return Items(targets, ItemInputs(lambda k: item(int(kept[k])), len(kept)))
+        return Items(targets, ItemInputs(lambda k: item(int(kept[k])), len(kept), self.inputs.told))
 
     @override
     def apart(self, indices: NDArray[np.int64]) -> Items:
@@ -194,7 +206,7 @@ def with_targets(part: Part, turned: Callable[[NDArray[Any]], NDArray[Any]]) -> 
     targets = None if part.targets is None else turned(part.targets)
     if isinstance(part, Items):
         item = part.inputs.item
-        return replace(part, targets=targets, inputs=ItemInputs(lambda k: one(item(k)), len(part)))
+        return replace(part, targets=targets, inputs=replace(part.inputs, item=lambda k: one(item(k))))
     return replace(part, targets=targets)
 
 
@@ -219,6 +231,7 @@ class Description:
     target: str = "class"
     target_shape: tuple[int, ...] = ()  # one target
     names: tuple[str, ...] = ()  # of the classes, where they have names
+    columns: tuple[str, ...] = ()  # that an input is made of, where it comes from a table
     # where mean and std come from: "none", "board", "declared"; "together": the model has its own
     scale: str = "declared"
 
@@ -248,6 +261,8 @@ class Description:
         }
         if self.names:
             facts["labels"] = names_fact(self.names)
+        if self.columns:
+            facts["columns"] = names_fact(self.columns)
         return facts
 
     def _scale(self) -> str:

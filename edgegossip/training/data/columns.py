@@ -187,8 +187,8 @@ def _are_classes(found: dict[Any, Place], numbers: dict[Any, float], section: Da
         return told or plain
     value, (column, k) = next(iter(found.items()))
     raise DataError(
-        f"{column.at(k)} holds {value!r}, a whole number written as others are, as do all of its rows (from {low:g} to "
-        f'{high:g}): set data.target = "class" or "values"'
+        f"{column.at(k)} holds {value!r}, and all of its numbers, from {low:g} to {high:g}, are whole and written as others "
+        'are: classes or values? set data.target = "class" or "values"'
     )
 
 
@@ -199,7 +199,9 @@ def _names(found: dict[Any, Place], section: DataSection) -> tuple[str, ...]:
     alike: dict[str, str] = {}
     for name, (column, k) in found.items():
         if str(name).casefold() in _MISSING:
-            raise DataError(f"{column.at(k)} holds {name!r}, as where a value is missing; if it is a class, declare data.labels")
+            raise DataError(
+                f"{column.at(k)} holds {name!r}, as where a value is missing; if it is a class, declare data.labels"
+            )
         other = alike.setdefault(" ".join(unicodedata.normalize("NFKC", str(name)).casefold().split()), name)
         if other != name:
             first, m = found[other]
@@ -215,7 +217,9 @@ def _names(found: dict[Any, Place], section: DataSection) -> tuple[str, ...]:
     seems = {_seems(name) for name in names}
     if all(seems) and len(names) > 1 and section.target == "auto" and sum("unit" in s for s in seems) <= 1:
         k = found[names[0]][1]
-        raise DataError(f"{found[names[0]][0].at(k)} holds {names[0]!r}{_seems(names[0])}, and is the target: make it numbers; {cure}")
+        raise DataError(
+            f"{found[names[0]][0].at(k)} holds {names[0]!r}{_seems(names[0])}, and is the target: make it numbers; {cure}"
+        )
     return names
 
 

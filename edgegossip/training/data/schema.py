@@ -133,6 +133,7 @@ def describe(
         target=kind,
         target_shape=() if kind == "class" else target_shape,
         names=class_names(section) or tuple(names),
+        columns=tuple(train.account().get("columns", ())) if isinstance(train, Examples) else (),
     )
     return replace(about, classes=_classes(parts, about, section)), train, test
 
@@ -200,7 +201,7 @@ class Sums:
     def of(cls, examples: Examples) -> Sums:
         """Add up these examples, a few at a time."""
         total: Sums | None = None
-        for inputs, _ in _chunks(examples):
+        for inputs, _ in chunks(examples):
             part = inputs.reshape(len(inputs), inputs.shape[1], -1).astype(np.float64)
             count = part.shape[0] * part.shape[2]
             sums = cls(count, part.sum((0, 2)), np.square(part).sum((0, 2)))
@@ -264,7 +265,8 @@ def _declared_scale(about: Description, section: DataSection) -> Description:
     return replace(about, mean=mean, std=std, scale="declared")
 
 
-def _chunks(examples: Examples) -> Iterator[Batch]:
+def chunks(examples: Examples) -> Iterator[Batch]:
+    """Yield all examples in their order, a few at a time."""
     step = _DECODED if isinstance(examples, Items) else _CHUNK
     for start in range(0, len(examples), step):
         yield examples.take(np.arange(start, min(start + step, len(examples)), dtype=np.int64))
@@ -355,9 +357,9 @@ def _check_numbers(source: str, part: Part, dtype: str) -> None:
             if not (fine := finite(array[start : start + _CHUNK])).all():
                 k = start + int(np.argwhere(~fine)[0][0])
                 raise DataError(f"{source}: {what}[{k}] holds a NaN, an infinity or more than float32 can")
-    if arrays and arrays[0][0] == "inputs" and dtype == "float32" and not isinstance(array := arrays[0][1], np.memmap):
-        if (same := blurred(array)).any():
-            place = np.argwhere(same)[0].tolist()
+    if dtype == "float32" and isinstance(part.inputs, InMemory) and not isinstance(part.inputs.array, np.memmap):
+        array = part.inputs.array
+        for place in np.argwhere(blurred(array))[:1].tolist():
             raise DataError(
                 f"{source}: inputs are {array.dtype}, and float32 cannot tell the values at {place} of an input apart: "
                 "subtract a constant from them"
@@ -416,9 +418,9 @@ def _range(part: Examples, about: Description) -> tuple[int, int]:
     """The smallest and largest label of a part, those that do not count apart."""
     low, high = 0, -1
     if about.target == "tokens":
-        chunks: Iterator[Any] = (batch.inputs for batch in _chunks(part))
+        chunks: Iterator[Any] = (batch.inputs for batch in chunks(part))
     elif part.targets is None:
-        chunks = (batch.targets for batch in _chunks(part))
+        chunks = (batch.targets for batch in chunks(part))
     else:
         targets = part.targets
         chunks = (targets[k : k + _CHUNK] for k in range(0, len(targets), _CHUNK))

@@ -16,20 +16,19 @@ import csv
 import io
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import override
 
 from edgegossip.choices import did_you_mean
 from edgegossip.files import read_text
 from edgegossip.recipe import DataSection
 from edgegossip.training.data import columns
-from edgegossip.training.data.base import Batch, Board, Examples, InMemory, ItemInputs, Items, Selected
+from edgegossip.training.data.base import Batch, Board, Examples, InMemory, ItemInputs, Items
 from edgegossip.training.data.columns import Column
 from edgegossip.training.data.custom import Parts
 from edgegossip.training.data.folders import own_folder
@@ -84,23 +83,6 @@ def load(section: DataSection, folder: str, board: Board) -> Parts:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows(Examples):
-    """Holds the rows of a table; says which columns an input is made of."""
-
-    columns: tuple[str, ...] = ()
-    told: Mapping[str, Any] = field(default_factory=dict)
-
-    @override
-    def only(self, indices: NDArray[np.int64]) -> Rows:
-        targets = None if self.targets is None else self.targets[indices]
-        return Rows(targets, Selected(self.inputs, indices), self.columns, self.told)
-
-    @override
-    def account(self) -> dict[str, Any]:
-        return dict(self.told)
-
-
-@dataclass(frozen=True, slots=True)
 class _Table:
     """Is what was read of a file: the columns of the inputs and of the targets, and what was left
     out."""
@@ -109,9 +91,8 @@ class _Table:
     targets: Sequence[Column]
     told: Mapping[str, Any]
 
-    def examples(self, targets: NDArray[Any] | None) -> Rows:
+    def examples(self, targets: NDArray[Any] | None) -> Examples:
         """Return the rows as examples."""
-        names = tuple(c.name for c in self.inputs)
         wide = next((c for c in self.inputs if np.ndim(c.values) > 1), None)
         if wide is None:
             made: NDArray[Any] = np.stack([c.float32() for c in self.inputs], axis=1)
@@ -122,7 +103,7 @@ class _Table:
         else:
             made = np.asarray(wide.values)
             made = wide.float32() if made.dtype.kind == "f" else made
-        return Rows(targets, InMemory(made), names, self.told)
+        return Examples(targets, InMemory(made, self.told))
 
 
 def _targets(
@@ -131,7 +112,8 @@ def _targets(
     """The targets of the training and the test table, and the names of classes."""
     width = len(tables[0])
     if width < 2:
-        return columns.targets([table[0] for table in tables], section) if width else ([None] * len(tables), ())
+        found, names = columns.targets([table[0] for table in tables], section) if width else ([], ())
+        return list(found) or [None] * len(tables), names
     made = [np.stack([c.float32("values are") for c in table], axis=1) for table in tables]
     if section.target != "labels":
         return list(made), ()
@@ -261,7 +243,9 @@ def _check_header(path: Path, inputs: Sequence[Column]) -> None:
         low, high = float(values.min()), float(values.max())
         if not low - (high - low) <= name <= high + (high - low):
             return
-    raise DataError(f"{path}, line 1: it holds numbers ({named[0].name}) and no names of columns: put a first line with names")
+    raise DataError(
+        f"{path}, line 1: it holds numbers ({named[0].name}) and no names of columns: put a first line with names"
+    )
 
 
 def _typed(path: Path, name: str, found: Any) -> Column:
@@ -310,18 +294,36 @@ def _huggingface(root: Path, section: DataSection) -> Parts:
         if "train" not in opened:
             raise DataError(f'{root}: expected a part named "train" (and "test"), found {", ".join(opened)}')
         train, test = opened["train"], opened.get("test")
-    targets = _wanted(section)
-    feature = train.features.get(targets[0]) if len(targets) == 1 else None
+    parts = [part for part in (train, test) if part is not None]
+    wanted = _wanted(section)
+    feature = train.features.get(wanted[0]) if len(wanted) == 1 else None
     names = tuple(getattr(feature, "names", ()) or ())
-    made = [_rows(root, part, targets, section) for part in (train, test) if part is not None]
+    given = [[_column(root, part, name, names) for name in wanted] for part in parts]
+    if names and not section.labels:  # theirs have an order of their own
+        section = replace(section, labels=list(names))
+    found, names = _targets(given, section)
+    made = [_rows(root, part, targets, section) for part, targets in zip(parts, found, strict=True)]
     return made[0], made[1] if test is not None else None, names
 
 
-def _rows(root: Path, dataset: Any, targets: Sequence[str], section: DataSection) -> Items:
+def _column(root: Path, dataset: Any, name: str, names: Sequence[str]) -> Column:
+    """A column of targets; `names`: of its classes."""
+    _chosen(root, dataset.column_names, DataSection(params={"target": name}))
+    read = _typed(root, name, dataset.select_columns([name]).with_format("arrow")[:][name])
+    if not names:
+        return read
+    numbers = read.values
+    if (bad := next((k for k, v in enumerate(numbers) if not 0 <= int(v) < len(names)), None)) is not None:
+        raise DataError(f"{read.at(bad)} holds {numbers[bad]}, which is none of its {len(names)} classes")
+    return replace(read, values=[names[int(v)] for v in numbers])
+
+
+def _rows(root: Path, dataset: Any, targets: NDArray[Any] | None, section: DataSection) -> Items:
+    wanted = _wanted(section)
     names = _chosen(root, dataset.column_names, section)
-    inputs = names[: len(names) - len(targets)]
+    inputs = names[: len(names) - len(wanted)]
     pictures = {name for name in inputs if type(dataset.features[name]).__name__ == "Image"}
-    rows = dataset.select_columns(names).with_format("numpy")
+    rows = dataset.select_columns(inputs).with_format("numpy")
 
     def value(row: Mapping[str, Any], name: str) -> NDArray[Any]:
         found = np.asarray(row[name])
@@ -332,17 +334,9 @@ def _rows(root: Path, dataset: Any, targets: Sequence[str], section: DataSection
             raise DataError(f"{root}: column {name} holds {found.dtype}, and inputs are numbers: leave it out")
         return found
 
-    def joined(row: Mapping[str, Any], chosen: Sequence[str]) -> NDArray[Any]:
-        found = [value(row, name) for name in chosen]
-        return found[0] if len(found) == 1 else np.stack(found)
-
     def item(k: int) -> Batch:
         row = rows[k]
-        return Batch(joined(row, inputs), joined(row, targets) if targets else None)
+        found = [value(row, name) for name in inputs]
+        return Batch(found[0] if len(found) == 1 else np.stack(found), None if targets is None else targets[k])
 
-    labels = None
-    if len(targets) == 1:
-        column = np.asarray(rows.select_columns(targets)[:][targets[0]])
-        if column.dtype.kind in "iub" and column.ndim == 1 and section.target != "values":
-            labels = column.astype(np.int64)
-    return Items(labels, ItemInputs(item, len(rows)))
+    return Items(targets, ItemInputs(item, len(rows), {"columns": inputs}))
