@@ -418,13 +418,13 @@ def _range(part: Examples, about: Description) -> tuple[int, int]:
     """The smallest and largest label of a part, those that do not count apart."""
     low, high = 0, -1
     if about.target == "tokens":
-        chunks: Iterator[Any] = (batch.inputs for batch in chunks(part))
+        found: Iterator[Any] = (batch.inputs for batch in chunks(part))
     elif part.targets is None:
-        chunks = (batch.targets for batch in chunks(part))
+        found = (batch.targets for batch in chunks(part))
     else:
         targets = part.targets
-        chunks = (targets[k : k + _CHUNK] for k in range(0, len(targets), _CHUNK))
-    for values in chunks:
+        found = (targets[k : k + _CHUNK] for k in range(0, len(targets), _CHUNK))
+    for values in found:
         if about.target == "places":
             values = values[values != IGNORED]
         if values.size:
