@@ -202,7 +202,8 @@ def _names(found: dict[Any, Place], section: DataSection) -> tuple[str, ...]:
             raise DataError(
                 f"{column.at(k)} holds {name!r}, as where a value is missing; if it is a class, declare data.labels"
             )
-        other = alike.setdefault(" ".join(unicodedata.normalize("NFKC", str(name)).casefold().split()), name)
+        key = " ".join(unicodedata.normalize("NFKC", str(name)).casefold().split())
+        other = alike.setdefault(str(int(key)) if _PLAIN.fullmatch(key) else key, name)
         if other != name:
             first, m = found[other]
             raise DataError(

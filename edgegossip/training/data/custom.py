@@ -94,9 +94,10 @@ def _who(function: Callable[..., Any], board: Board) -> dict[str, Any]:
 
 def _array(value: Any) -> NDArray[Any] | None:
     """`value` as an array, or None where it is none: torch tensors, tables of pandas and all that
-    numpy takes for an array. Memory is shared where that can be. Raises DataError for a mask."""
+    numpy takes for an array. Memory is shared where that can be. What is masked becomes NaN, which
+    is refused with its place."""
     if np.ma.is_masked(value):
-        raise DataError(f"{_shown(np.asarray(value))} has masked values: fill them, or leave these examples out")
+        value = value.astype(np.float64).filled(np.nan)
     if isinstance(value, np.memmap):
         return value
     if type(value).__module__.split(".")[0] == "torch" and hasattr(value, "detach"):

@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgegossip.recipe import DataSection
-from edgegossip.training.data.base import Examples, Part, native, with_targets
+from edgegossip.training.data.base import Examples, Part, Stream, native, with_targets
 from edgegossip.types import ConfigError, DataError
 
 _CLASSES = 20  # as many classes, or classes without an example, may always be
+_LOOKED_AT = 64  # examples, where targets come one at a time
 _FEW = 100  # different whole numbers among floats, which may be classes
 
 
@@ -73,11 +74,12 @@ def are_classes(source: str, train: Part, first: NDArray[Any], section: DataSect
     if section.target != "auto" or kind not in "iufb" or first.ndim > 2:
         return section.target == "class" and kind in "iufb"
     told = section.classes or len(section.labels)
-    known = isinstance(train, Examples) and train.targets is not None
-    every = np.asarray(train.targets if known else first)  # type: ignore[union-attr]
-    one_hot = width > 1 and kind != "b" and told in ((0, width) if known else (width,)) and bool(_one_hot(every).all())
+    if kind in "iub" and (first.ndim == 1 or width == 1):
+        return first.ndim == 1 or kind != "b"
+    every = _seen(train, first)
+    one_hot = width > 1 and kind != "b" and told in (0, width) and bool(_one_hot(every).all())
     if kind in "iub":
-        return first.ndim == 1 or (width == 1 and kind != "b") or one_hot
+        return one_hot
     if told:
         if width > 1 and not one_hot:
             raise DataError(
@@ -115,6 +117,19 @@ def check_classes(source: str, labels: Sequence[NDArray[np.int64]], *, named: bo
             f"{source}: {different} different values in {len(every)} examples are hardly classes; {as_values}, else "
             'set data.target = "class"'
         )
+
+
+def _seen(train: Part, first: NDArray[Any]) -> NDArray[Any]:
+    """The targets, as far as they are known: all, or where the first one may be a class some of
+    those that come one at a time."""
+    if isinstance(train, Stream):
+        return first
+    if train.targets is not None:
+        return np.asarray(train.targets)
+    if not np.isfinite(first).all() or (np.rint(first) != first).any():
+        return first
+    targets = train.take(np.unique(np.linspace(0, len(train) - 1, _LOOKED_AT).astype(np.int64))).targets
+    return first if targets is None else targets
 
 
 def _one_hot(targets: NDArray[Any]) -> NDArray[np.bool_]:

@@ -336,7 +336,10 @@ def _check_alike(source: str, train: Batch, test: Batch) -> None:
 
 
 def finite(values: NDArray[Any]) -> NDArray[np.bool_]:
-    """Tell for each value whether float32 has it as a finite number."""
+    """Tell for each value whether float32 has it as a finite number, or of a whole number whether
+    int64 has it."""
+    if values.dtype.kind != "f":
+        return np.asarray(values <= np.iinfo(np.int64).max)
     with np.errstate(over="ignore"):
         return np.isfinite(values.astype(np.float32, copy=False))
 
@@ -351,12 +354,13 @@ def _check_numbers(source: str, part: Part, dtype: str) -> None:
     if part.targets is not None:
         arrays.append(("targets", part.targets))
     for what, array in arrays:
-        if array.dtype.kind != "f" or isinstance(array, np.memmap):
+        tokens = what == "inputs" and dtype == "int64"
+        if not (array.dtype.kind == "f" or tokens) or isinstance(array, np.memmap):
             continue
         for start in range(0, len(array), _CHUNK):
             if not (fine := finite(array[start : start + _CHUNK])).all():
                 k = start + int(np.argwhere(~fine)[0][0])
-                raise DataError(f"{source}: {what}[{k}] holds a NaN, an infinity or more than float32 can")
+                raise DataError(f"{source}: {what}[{k}] holds a NaN, an infinity, or a number too large for its type")
     if dtype == "float32" and isinstance(part.inputs, InMemory) and not isinstance(part.inputs.array, np.memmap):
         array = part.inputs.array
         for place in np.argwhere(blurred(array))[:1].tolist():

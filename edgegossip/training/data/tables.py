@@ -235,8 +235,7 @@ def _check_header(path: Path, inputs: Sequence[Column]) -> None:
     """Raise DataError where the first line is one of the data: where names are numbers, each among
     those of its column. Columns may be numbered: 0, 1, 2."""
     named = [c for c in inputs if not np.isnan(c.number(c.name))]
-    numbered = [str(k) for k in range(int(named[0].number(named[0].name)), len(named) + 1)] if named else []
-    if not named or not named[0].values or [c.name for c in named] == numbered[: len(named)]:
+    if not named or not named[0].values or [c.name for c in named] == [str(k) for k in range(len(named))]:
         return
     for column in named:
         values, name = column.float32(), column.number(column.name)
