@@ -88,3 +88,21 @@ def test_a_board_with_a_folder_of_its_own_is_told_that_it_will_be_shared_out(com
     assert "trains on its share, about 1/3 of them" in err and 'set data.partition = "local"' in err
     code, _, err = command(*arguments, *runs, "--set", "data.partition=local", "--set", "data.classes=2")
     assert code == 2 and "!!" not in err
+
+
+def test_what_is_read_of_a_table_is_said(command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Columns, counts by class, what was left out and passed over, and ranges; these not in what is
+    handed on."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.csv").write_text("id,temp,kind\n1,20.5,002\n\n2,-3,001\n3,7,002\n")
+    (tmp_path / "own.toml").write_text(
+        '[data]\nname = "csv"\ndir = "."\npartition = "local"\nparams = { target = "kind", columns = ["temp"] }\n'
+    )
+    code, out, _ = command("data", "describe", "own.toml")
+    assert code == 0
+    said = {line[:15].strip() or "more": line[15:] for line in out.splitlines()}
+    assert (said["counts"], said["more"]) == ("001: 1", "002: 2")
+    assert (said["columns"], said["left_out"], said["blank_lines"]) == ("['temp']", "['id']", "1")
+    assert said["ranges"] == "temp: -3 to 20.5"
+    document = json.loads(command("data", "describe", "own.toml", "--json")[1])
+    assert (document["columns"], document["counts"], "ranges" in document) == (["temp"], [1, 2], False)

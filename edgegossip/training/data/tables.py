@@ -232,16 +232,18 @@ def _read_csv(path: Path, section: DataSection) -> _Table:
 
 
 def _check_header(path: Path, inputs: Sequence[Column]) -> None:
-    """Raise DataError where the first line is one of the data: where names are numbers, each among
-    those of its column. Columns may be numbered: 0, 1, 2."""
+    """Raise DataError where the first line is one of the data: where names are numbers, and half
+    of them among those of their column. Columns may be numbered: 0, 1, 2."""
     named = [c for c in inputs if not np.isnan(c.number(c.name))]
     if not named or not named[0].values or [c.name for c in named] == [str(k) for k in range(len(named))]:
         return
+    inside = 0
     for column in named:
         values, name = column.float32(), column.number(column.name)
         low, high = float(values.min()), float(values.max())
-        if not low - (high - low) <= name <= high + (high - low):
-            return
+        inside += low - (high - low) <= name <= high + (high - low)
+    if 2 * inside < len(named):  # such as wavelengths
+        return
     raise DataError(
         f"{path}, line 1: it holds numbers ({named[0].name}) and no names of columns: put a first line with names"
     )
@@ -336,6 +338,8 @@ def _rows(root: Path, dataset: Any, targets: NDArray[Any] | None, section: DataS
     def item(k: int) -> Batch:
         row = rows[k]
         found = [value(row, name) for name in inputs]
-        return Batch(found[0] if len(found) == 1 else np.stack(found), None if targets is None else targets[k])
+        return Batch(
+            found[0] if len(found) == 1 and found[0].ndim else np.stack(found), None if targets is None else targets[k]
+        )
 
     return Items(targets, ItemInputs(item, len(rows), {"columns": inputs}))
