@@ -27,7 +27,6 @@ _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _CODE = re.compile(r"0[0-9]+")  # whole, with a leading zero: a name rather than a number
 _PLAIN = re.compile(r"[+-]?[0-9]+")
 _MISSING = {"na", "n/a", "#n/a", "<na>", "nan", "null", "inf", "-inf", "-", "--", "?"}
-_FEW = 100  # different whole numbers with a point, which may be classes
 
 # What a text may be that is no number to us; the first that fits.
 _QUANTITY = r"[+-]?(?:[0-9]+(?:[.,'\u2019 \u00a0\u202f][0-9]+)*|[.,][0-9]+)"
@@ -173,9 +172,10 @@ def _are_classes(found: dict[Any, Place], numbers: dict[Any, float], section: Da
     told = section.target == "class" or section.classes > 0
     low, high = min(numbers.values(), default=0.0), max(numbers.values(), default=0.0)
     for value, number in numbers.items():
-        if number != np.rint(number) or (told and section.classes and not 0 <= number < section.classes):
-            if not told:
-                return False
+        unfit = number != np.rint(number)
+        if unfit and not told:
+            return False
+        if unfit or number >= labels.WHOLE or (section.classes and not 0 <= number < section.classes):
             column, k = found[value]
             most = f" of 0 to {section.classes - 1}" if section.classes else ""
             raise DataError(
@@ -183,7 +183,7 @@ def _are_classes(found: dict[Any, Place], numbers: dict[Any, float], section: Da
                 'on every board, declare data.labels, or set data.target = "values"'
             )
     plain = all(isinstance(v, int) or (isinstance(v, str) and _PLAIN.fullmatch(v)) for v in numbers)
-    if told or plain or low < 0 or len(set(numbers.values())) > _FEW:
+    if told or plain or low < 0 or len(set(numbers.values())) > labels.FEW:
         return told or plain
     value, (column, k) = next(iter(found.items()))
     raise DataError(
