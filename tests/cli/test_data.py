@@ -58,6 +58,7 @@ def test_declared_keys_are_those_of_all_examples_together(command, described: li
     [
         ({"shape": [4, 2]}, r"shape is \[4\] in .*pi-0\.json and \[4, 2\] in .*pi-1\.json"),
         ({"labels": None}, None),
+        ({"columns": ["b", "a"]}, None),
         ({"sum": [1.0]}, "its sums do not fit its shape"),
         ({"count": 0}, "its sums do not fit its shape"),
         ({"sum": [1.0, 2.0, "3", 4.0]}, "its sums do not fit its shape"),
@@ -106,3 +107,18 @@ def test_what_is_read_of_a_table_is_said(command, tmp_path: Path, monkeypatch: p
     assert said["ranges"] == "temp: -3 to 20.5"
     document = json.loads(command("data", "describe", "own.toml", "--json")[1])
     assert (document["columns"], document["counts"], "ranges" in document) == (["temp"], [1, 2], False)
+
+
+def test_boards_whose_columns_stand_in_another_order_are_not_combined(command, tmp_path: Path) -> None:
+    files = []
+    for k, (first, second) in enumerate((("temp", "hum"), ("hum", "temp"))):
+        folder = tmp_path / str(k)
+        folder.mkdir()
+        (folder / "train.csv").write_text(f"{first},{second},y\n1,2,u\n3,4,v\n")
+        own = ("--set", "data.name=csv", "--set", f"data.dir={folder}", "--set", 'data.params={ target = "y" }')
+        code, out, _ = command("data", "describe", "quickstart-gossip", *own, "--set", "data.partition=local", "--json")
+        assert code == 0
+        files.append(tmp_path / f"{k}.json")
+        files[-1].write_text(out, encoding="utf-16")  # as PowerShell's > writes
+    code, _, err = command("data", "combine", *map(str, files))
+    assert code == 3 and "columns is ['temp', 'hum'] in" in err and "data.params.columns" in err

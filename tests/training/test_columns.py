@@ -48,6 +48,7 @@ def of(targets: list[str]) -> str:
         (["10%", "20%"], {"target": "class"}, [0, 1], ("10%", "20%")),
         (["0x10", "0x20"], {}, [0, 1], ("0x10", "0x20")),
         (["+1", "0"], {}, [1, 0], ()),
+        (["9" * 5000, "0"], {"labels": ["0", "9" * 5000]}, [1, 0], ("0", "9" * 5000)),
     ],
 )
 def test_labels_that_look_like_numbers_are_what_is_written(tmp_path, targets, keys, classes, names):
@@ -82,6 +83,8 @@ def test_labels_that_look_like_numbers_are_what_is_written(tmp_path, targets, ke
         (["a", "b"], {"classes": 3}, "column y has 2 names .a, b., and data.classes = 3: declare data.labels"),
         (["ok", "1"], {"labels": ["ok", "worn"]}, "line 3: column y holds '1', which is not one of data.labels"),
         (["3", "0"], {"labels": ["ok", "worn"]}, "line 2: column y holds '3', .* by place they are 0 to 1"),
+        (["9" * 5000, "0"], {}, "line 2: column y holds '9999.* which is no class"),
+        (["9" * 5000, "0"], {"labels": ["a", "b"]}, "line 2: column y holds '9999.* not one of data.labels"),
         (["5", "x"], {"target": "values"}, "line 3: column y holds 'x', and values are numbers"),
     ],
 )  # fmt: skip
@@ -90,6 +93,16 @@ def test_a_target_that_may_be_two_things_is_asked_about(tmp_path, targets, keys,
     with pytest.raises(DataError, match=message) as caught:
         table(tmp_path, text, **keys)
     assert str(tmp_path / "train.csv") in str(caught.value)
+
+
+def test_padded_numbers_are_numbers_where_some_have_a_fraction(tmp_path):
+    data = table(tmp_path, of(["007", "012.5", "001"]))
+    assert (data.about.target, data.train.labels[:3].tolist()) == ("values", [7.0, 12.5, 1.0])
+
+
+def test_values_have_no_classes(tmp_path):
+    with pytest.raises(ConfigError, match="leave data.classes and data.labels out"):
+        table(tmp_path, of(["1.5"]), target="values", classes=3)
 
 
 def test_nearly_as_many_classes_as_examples_are_none(tmp_path):

@@ -86,7 +86,7 @@ class Column:
             k = int(np.argwhere(~np.isfinite(made))[0][0])
             why = f"and {what} numbers" if np.isnan(exact[k]).any() else "and float32 has no such number"
             raise DataError(
-                f"{self.at(k)} holds {self.values[k]!r}{_seems(self.values[k])}, {why}: mend it, or choose other columns"
+                f"{self.at(k)} holds {self.values[k]!r:.80}{_seems(self.values[k])}, {why}: mend it, or choose other columns"
             )
         if schema.blurred(exact).any():
             raise DataError(
@@ -137,14 +137,15 @@ def _declared(found: dict[Any, Place], numbers: dict[Any, float], names: tuple[s
         known = {value: int(number) for value, number in numbers.items() if 0 <= number < len(names)}
         allowed = f"; by place they are 0 to {len(names) - 1}"
     else:
-        words = {v: v if v in places or n != np.rint(n) else str(int(n)) for v, n in numbers.items()}
+        whole = [v for v, n in numbers.items() if v not in places and n == np.rint(n) and abs(n) < labels.WHOLE]
+        words = {v: v for v in numbers} | {v: str(int(numbers[v])) for v in whole}
         known = {value: places[word] for value, word in words.items() if word in places}
         allowed = ""
     for value, (column, k) in found.items():
         if value not in known:
             near = allowed or did_you_mean(value, names)
             raise DataError(
-                f"{column.at(k)} holds {value!r}, which is not one of data.labels{near} (rename it, or add it to "
+                f"{column.at(k)} holds {value!r:.80}, which is not one of data.labels{near} (rename it, or add it to "
                 "data.labels on every board)"
             )
     return known
@@ -156,19 +157,21 @@ def _are_numbers(found: dict[Any, Place], numbers: dict[Any, float], section: Da
     texts = [value for value, number in numbers.items() if np.isnan(number)]
     others = [value for value in numbers if value not in set(texts)]
     if not texts:
-        return not any(isinstance(v, str) and _CODE.fullmatch(v) for v in others)
+        codes = any(isinstance(v, str) and _CODE.fullmatch(v) for v in others)
+        return not codes or any(n != np.rint(n) for n in numbers.values())
     if others and section.target != "class":
         odd, among = (others[0], "texts") if len(others) <= len(texts) else (texts[0], "numbers")
         column, k = found[odd]
         raise DataError(
-            f"{column.at(k)} holds {odd!r}{_seems(odd)} among {among}: mend it; if all of them are names of classes, "
+            f"{column.at(k)} holds {odd!r:.80}{_seems(odd)} among {among}: mend it; if all of them are names of classes, "
             'declare data.labels, or set data.target = "class"'
         )
     return False
 
 
 def _are_classes(found: dict[Any, Place], numbers: dict[Any, float], section: DataSection) -> bool:
-    """Whether numbers are classes, rather than values."""
+    """Whether numbers are classes, rather than values. Raises DataError for what is no class where
+    classes are declared, and for what may be either."""
     told = section.target == "class" or section.classes > 0
     low, high = min(numbers.values(), default=0.0), max(numbers.values(), default=0.0)
     for value, number in numbers.items():
@@ -179,7 +182,7 @@ def _are_classes(found: dict[Any, Place], numbers: dict[Any, float], section: Da
             column, k = found[value]
             most = f" of 0 to {section.classes - 1}" if section.classes else ""
             raise DataError(
-                f"{column.at(k)} holds {value!r}, which is no class{most}: set data.classes = N, one more than the largest, "
+                f"{column.at(k)} holds {value!r:.80}, which is no class{most}: set data.classes = N, one more than the largest, "
                 'on every board, declare data.labels, or set data.target = "values"'
             )
     plain = all(isinstance(v, int) or (isinstance(v, str) and _PLAIN.fullmatch(v)) for v in numbers)
@@ -187,27 +190,28 @@ def _are_classes(found: dict[Any, Place], numbers: dict[Any, float], section: Da
         return told or plain
     value, (column, k) = next(iter(found.items()))
     raise DataError(
-        f"{column.at(k)} holds {value!r}, and all of its numbers, from {low:g} to {high:g}, are whole and written as others "
-        'are: classes or values? set data.target = "class" or "values"'
+        f"{column.at(k)} holds {value!r:.80}; all of its numbers, {low:g} to {high:g}, are whole and not written so: classes or "
+        'values? set data.target = "class" or "values"'
     )
 
 
 def _names(found: dict[Any, Place], section: DataSection) -> tuple[str, ...]:
-    """The names of classes that nobody declared, in alphabetical order."""
+    """The names of classes that nobody declared, in alphabetical order. Raises DataError for what
+    is hardly a name."""
     names = tuple(sorted(map(str, found)))
     cure = 'if they are names of classes, declare data.labels, or set data.target = "class"'
     alike: dict[str, str] = {}
     for name, (column, k) in found.items():
         if str(name).casefold() in _MISSING:
             raise DataError(
-                f"{column.at(k)} holds {name!r}, as where a value is missing; if it is a class, declare data.labels"
+                f"{column.at(k)} holds {name!r:.80}, as where a value is missing; if it is a class, declare data.labels"
             )
         key = " ".join(unicodedata.normalize("NFKC", str(name)).casefold().split())
-        other = alike.setdefault(str(int(key)) if _PLAIN.fullmatch(key) else key, name)
+        other = alike.setdefault(key.lstrip("+0") if _PLAIN.fullmatch(key) else key, name)
         if other != name:
             first, m = found[other]
             raise DataError(
-                f"{column.at(k)} holds {name!r}, and {first.at(m)} {other!r}: write them alike, or declare data.labels"
+                f"{column.at(k)} holds {name!r:.80}, and {first.at(m)} {other!r:.80}: write them alike, or declare data.labels"
             )
     column = next(iter(found.values()))[0]
     if section.classes and section.classes != len(names):
@@ -219,7 +223,7 @@ def _names(found: dict[Any, Place], section: DataSection) -> tuple[str, ...]:
     if all(seems) and len(names) > 1 and section.target == "auto" and sum("unit" in s for s in seems) <= 1:
         k = found[names[0]][1]
         raise DataError(
-            f"{found[names[0]][0].at(k)} holds {names[0]!r}{_seems(names[0])}, and is the target: make it numbers; {cure}"
+            f"{found[names[0]][0].at(k)} holds {names[0]!r:.80}{_seems(names[0])}, and is the target: make it numbers; {cure}"
         )
     return names
 

@@ -80,13 +80,14 @@ def combine(files: Sequence[Path]) -> dict[str, Any]:
     documents = [_read(file) for file in files]
     first = documents[0]
     shaped = ("target_shape",) if first["target"] in ("values", "places") else ()
-    for key in ("shape", "dtype", "target", *shaped, "labels"):
+    for key in ("shape", "dtype", "target", *shaped, "labels", "columns"):
         for file, other in zip(files, documents, strict=True):
-            unnamed = key == "labels" and not (other[key] and first[key])
-            if other[key] != first[key] and not unnamed:
+            ours, theirs = first.get(key), other.get(key)
+            unnamed = key in ("labels", "columns") and not (theirs and ours)
+            if theirs != ours and not unnamed:
                 raise DataError(
-                    f"{key} is {first[key]} in {files[0]} and {other[key]} in {file}; boards train "
-                    "together on one kind of data (declare data.labels to give classes one order)"
+                    f"{key} is {ours} in {files[0]} and {theirs} in {file}; boards train together on one kind of data "
+                    "(declare data.labels to give classes one order, data.params.columns for that of columns)"
                 )
     keys: dict[str, Any] = {key: first[key] for key in ("shape", "dtype", "target")}
     if first["target"] == "values":

@@ -44,6 +44,8 @@ def class_names(section: DataSection) -> tuple[str, ...]:
     twice = next((name for k, name in enumerate(names) if name in names[:k]), None)
     if twice is not None:
         raise ConfigError(f"data.labels names {twice!r} twice; each class has one name")
+    if section.target == "values" and (names or section.classes):
+        raise ConfigError('data.target = "values" has no classes: leave data.classes and data.labels out')
     if names and section.classes and len(names) != section.classes:
         raise ConfigError(
             f"data.classes = {section.classes}, but data.labels has {len(names)} names; "
