@@ -60,7 +60,7 @@ def test_labels_that_look_like_numbers_are_what_is_written(tmp_path, targets, ke
 @pytest.mark.parametrize(
     ("targets", "keys", "message"),
     [
-        (["1,5", "2,25"], {"params": {"delimiter": ";"}}, "line 2: column y holds '1,5', a decimal comma; set data"),
+        (["1,5", "2,25"], {"params": {"delimiter": ";"}}, "line 2: column y holds '1,5', a decimal comma .data.params.decimal"),
         (["1.234,5", "2.000,0"], {"params": {"delimiter": ";"}}, "line 2: .* marks of thousands"),
         (["12%", "7.5%"], {}, "line 2: .* a percent sign, and is the target"),
         (["$5", "$7.50"], {}, "line 2: .* a currency"),
@@ -69,7 +69,7 @@ def test_labels_that_look_like_numbers_are_what_is_written(tmp_path, targets, ke
         (["31.01.2024", "1.2.2024"], {}, "line 3: .* a date"),
         (["12:30", "7:05"], {}, "a time of day"),
         (["\u0661", "\u0662"], {}, "line 2: .* written as no number is"),
-        (["1.5", "2,5", "7.5"], {"params": {"delimiter": ";"}}, "line 3: .* '2,5', a decimal comma; .* among numbers"),
+        (["1.5", "2,5", "7.5"], {"params": {"delimiter": ";"}}, "line 3: .* '2,5', a decimal comma .* among numbers"),
         (["1_1", "11", "12", "13"], {}, "line 2: column y holds '1_1'.* among numbers"),
         (["x", "NA"], {}, "line 3: column y holds 'NA', as where a value is missing"),
         (["Yes", "yes"], {}, "line 3: .* holds 'yes', and .* line 2: .* 'Yes': write them alike"),

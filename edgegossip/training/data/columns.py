@@ -34,7 +34,7 @@ _LOOKS = [
     (re.compile(pattern), words)
     for pattern, words in (
         (r"[+-]?[0-9]{1,3}(?:[.,'\u2019 \u00a0\u202f][0-9]{3})+(?:[.,][0-9]+)?", "marks of thousands"),
-        (r"[+-]?[0-9]*,[0-9]+", 'a decimal comma; set data.params.decimal = ","'),
+        (r"[+-]?[0-9]*,[0-9]+", 'a decimal comma (data.params.decimal = "," reads it)'),
         (rf"{_QUANTITY}\s*[%\u2030]", "a percent sign"),
         (rf"[\u20ac$\u00a3\u00a5\u20b9]\s*{_QUANTITY}|{_QUANTITY}\s*[\u20ac$\u00a3\u00a5\u20b9]", "a currency"),
         (r"[0-9]{4}([-/.])[0-9]{1,2}\1[0-9]{1,2}(?:[T ].*)?", "a date"),
