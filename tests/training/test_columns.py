@@ -206,6 +206,19 @@ def test_labels_of_huggingface_go_by_their_names(tmp_path):
     assert (opened("texts").about.names, opened("texts").train.labels.tolist()) == (("a", "b"), [1, 0])
 
 
+def test_masks_of_huggingface_are_targets_as_they_are_stored(tmp_path):
+    import datasets
+    from PIL import Image
+
+    masks = [np.full((2, 3), k, np.uint8) for k in range(4)]
+    features = datasets.Features({"x": datasets.Sequence(datasets.Value("float32")), "y": datasets.Image()})
+    rows = {"x": [[1.0, 2.0]] * 4, "y": [Image.fromarray(mask) for mask in masks]}
+    datasets.Dataset.from_dict(rows, features=features).save_to_disk(str(tmp_path))
+    data = open_data(DataSection(name="huggingface", dir=str(tmp_path), partition="local", params={"target": "y"}))
+    assert (data.about.target, data.about.target_shape) == ("places", (2, 3))
+    assert (data.train.take(np.arange(4)).targets == np.stack(masks)).all()
+
+
 X, Y = np.arange(48, dtype=np.float32).reshape(24, 2), np.arange(24) % 3
 
 

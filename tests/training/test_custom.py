@@ -90,7 +90,7 @@ ARRAYS = "x, y = np.zeros((8, 4), np.float32), np.zeros(8, int)\n"
         ("return {'train': x}", "must return four numpy arrays.*found dict"),
         ("return (n for n in x)", "must return four numpy arrays.*found generator"),
         ("return x, y[:7], x, y", r"a target for each of 8 inputs, found int64\[7\]"),
-        ("return x, y.astype(float), x, y", r"training targets are float64\[\], test targets int64\[\]"),
+        ("return x, y + 0.5, x, y", r"training targets are float64\[\], test targets int64\[\]"),
         ("return x, y - 1, x, y", "expected labels from 0, found -1"),
         ("return x.astype(float), y, x, y", r"training inputs are float64\[4\], test inputs float32\[4\]"),
         ("return x.astype(complex), y", r"inputs are complex128; expected real numbers"),

@@ -299,10 +299,12 @@ def _huggingface(root: Path, section: DataSection) -> Parts:
     wanted = _wanted(section)
     feature = train.features.get(wanted[0]) if len(wanted) == 1 else None
     names = tuple(getattr(feature, "names", ()) or ())
-    given = [[_column(root, part, name, names) for name in wanted] for part in parts]
     if names and not section.labels:  # theirs have an order of their own
         section = replace(section, labels=list(names))
-    found, names = _targets(given, section)
+    found: list[NDArray[Any] | None] = [None] * len(parts)
+    if not any(type(train.features.get(name)).__name__ == "Image" for name in wanted):  # masks stay on the disk
+        given = [[_column(root, part, name, names) for name in wanted] for part in parts]
+        found, names = _targets(given, section)
     made = [_rows(root, part, targets, section) for part, targets in zip(parts, found, strict=True)]
     return made[0], made[1] if test is not None else None, names
 
@@ -323,8 +325,9 @@ def _rows(root: Path, dataset: Any, targets: NDArray[Any] | None, section: DataS
     wanted = _wanted(section)
     names = _chosen(root, dataset.column_names, section)
     inputs = names[: len(names) - len(wanted)]
+    apart = wanted if targets is None else []  # targets that are read with their inputs
     pictures = {name for name in inputs if type(dataset.features[name]).__name__ == "Image"}
-    rows = dataset.select_columns(inputs).with_format("numpy")
+    rows = dataset.select_columns([*inputs, *apart]).with_format("numpy")
 
     def value(row: Mapping[str, Any], name: str) -> NDArray[Any]:
         found = np.asarray(row[name])
@@ -335,11 +338,12 @@ def _rows(root: Path, dataset: Any, targets: NDArray[Any] | None, section: DataS
             raise DataError(f"{root}: column {name} holds {found.dtype}, and inputs are numbers: leave it out")
         return found
 
+    def joined(row: Mapping[str, Any], chosen: Sequence[str]) -> NDArray[Any]:
+        found = [value(row, name) for name in chosen]
+        return found[0] if len(found) == 1 and found[0].ndim else np.stack(found)
+
     def item(k: int) -> Batch:
         row = rows[k]
-        found = [value(row, name) for name in inputs]
-        return Batch(
-            found[0] if len(found) == 1 and found[0].ndim else np.stack(found), None if targets is None else targets[k]
-        )
+        return Batch(joined(row, inputs), joined(row, apart) if apart else None if targets is None else targets[k])
 
     return Items(targets, ItemInputs(item, len(rows), {"columns": inputs}))
