@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pandas
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from edgegossip.recipe import DataSection
@@ -156,6 +156,7 @@ def test_clean_tables_are_read_as_pandas_reads_them(made):
     """Nothing here is doubtful once it is said whether numbers are classes."""
     written, kind = made
     texts = [row[-1] for row in written.rows]
+    assume(len(set(texts)) > 1)
     classes = kind in ("class", "words", "codes", "pointed", "wells", "case")
     keys: dict = {"target": "class" if classes else "values"}
     if kind in ("wells", "case"):
@@ -246,7 +247,7 @@ def test_parquet_is_read_as_pandas_reads_it_or_refused(table, target):
                 DataSection(name="parquet", dir=folder, partition="local", target=target, params={"target": "kind"})
             )
         except EdgegossipError as error:
-            told(error, str(path))
+            told(error, folder)
             return
         agrees(data, pandas.read_parquet(path), [str(v) for v in table.column("kind").to_pylist()])
 
