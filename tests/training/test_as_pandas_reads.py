@@ -90,7 +90,8 @@ class Written:
 
     def save(self, path: Path) -> None:
         out = io.StringIO()
-        writer = csv.writer(out, delimiter=self.delimiter, quoting=self.quoting, lineterminator=self.end)
+        quoting = csv.QUOTE_ALL if self.end == "\r" else self.quoting  # else it leaves a line feed bare
+        writer = csv.writer(out, delimiter=self.delimiter, quoting=quoting, lineterminator=self.end)
         writer.writerow(self.header)
         for k, row in enumerate(self.rows):
             writer.writerow([*row, "9"] if k == self.ragged else row)
