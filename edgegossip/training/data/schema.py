@@ -7,6 +7,7 @@ model. What it leaves open is found here, on each board by itself, and compared 
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -34,10 +35,15 @@ _DECODED = 64  # the same of pictures
 _MIDDLE = 127.5  # of a byte: images go to -1..1 where nobody has agreed on anything better
 
 
+def composed(name: str) -> str:
+    """Return a name as Unicode composes it (NFC): a Mac writes a letter with an accent as two."""
+    return unicodedata.normalize("NFC", name)
+
+
 def class_names(section: DataSection) -> tuple[str, ...]:
-    """Return the declared names of the classes. Raises ConfigError when they contradict
+    """Return the declared names of the classes, composed. Raises ConfigError when they contradict
     data.classes, or one is there twice."""
-    names = tuple(section.labels)
+    names = tuple(map(composed, section.labels))
     twice = next((name for k, name in enumerate(names) if name in names[:k]), None)
     if twice is not None:
         raise ConfigError(f"data.labels names {twice!r} twice; each class has one name")
@@ -192,6 +198,8 @@ class Sums:
     @classmethod
     def of(cls, examples: Examples) -> Sums:
         """Add up these examples, a few at a time."""
+        if (known := examples.known_sums()) is not None:
+            return cls(*known)
         total: Sums | None = None
         for inputs, _ in _chunks(examples):
             part = inputs.reshape(len(inputs), inputs.shape[1], -1).astype(np.float64)

@@ -12,8 +12,9 @@ which where that is wrong. csv needs nothing, parquet pyarrow, huggingface datas
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 
 from edgegossip.choices import did_you_mean
 from edgegossip.recipe import DataSection
-from edgegossip.training.data import schema
+from edgegossip.training.data import pictures, schema
 from edgegossip.training.data.base import Batch, Board, Examples, InMemory, ItemInputs, Items
 from edgegossip.training.data.custom import Parts
 from edgegossip.training.data.folders import own_folder
@@ -39,10 +40,13 @@ Columns = Mapping[str, list[Any]]  # name -> a value a row
 def check(section: DataSection) -> None:
     """Raise ConfigError for unknown or unfit parameters, HostError without the package that reads
     this kind of table."""
-    allowed = ("target", "columns", *(["delimiter"] if section.name == "csv" else []))
+    more: Mapping[str, Sequence[str]] = {"csv": ("delimiter",), "huggingface": pictures.PARAMS}
+    allowed = ("target", "columns", *more.get(section.name, ()))
     for key, value in section.params.items():
         if key not in allowed:
             raise unknown(f"a key of data.params for {section.name}", key, allowed)
+        if key in pictures.PARAMS:
+            continue  # looked at where a column holds pictures
         texts = isinstance(value, list) and value and all(isinstance(v, str) for v in value)
         if not isinstance(value, str) and not (texts and key != "delimiter"):
             raise ConfigError(
@@ -258,20 +262,24 @@ def _huggingface(root: Path, section: DataSection) -> Parts:
     feature = train.features.get(targets[0]) if len(targets) == 1 else None
     names = tuple(getattr(feature, "names", ()) or ())
     made = [_rows(root, part, targets, section) for part in (train, test) if part is not None]
+    if len(made) > 1:
+        pictures.check_alike([made[0], made[1]], [f"{root}, train", f"{root}, test"])
     return made[0], made[1] if test is not None else None, names
 
 
 def _rows(root: Path, dataset: Any, targets: Sequence[str], section: DataSection) -> Items:
     names = _chosen(root, dataset.column_names, section)
     inputs = names[: len(names) - len(targets)]
-    pictures = {name for name in inputs if type(dataset.features[name]).__name__ == "Image"}
-    rows = dataset.select_columns(names).with_format("numpy")
+    shown = [name for name in inputs if type(dataset.features[name]).__name__ == "Image"]
+    if shown and len(inputs) > 1:
+        raise DataError(
+            f"{root}: column {shown[0]} holds pictures, which cannot stand beside others; make it the only input "
+            "(data.params.columns)"
+        )
+    rows = dataset.select_columns(targets if shown else names).with_format("numpy")
 
     def value(row: Mapping[str, Any], name: str) -> NDArray[Any]:
         found = np.asarray(row[name])
-        if name in pictures:
-            grey = found.ndim == 2
-            return found[None] if grey else np.ascontiguousarray(found.transpose(2, 0, 1))
         if found.dtype.kind not in "iufb":
             raise DataError(f"{root}: column {name} holds {found.dtype}, and inputs are numbers: leave it out")
         return found
@@ -289,4 +297,30 @@ def _rows(root: Path, dataset: Any, targets: Sequence[str], section: DataSection
         column = np.asarray(rows.select_columns(targets)[:][targets[0]])
         if column.dtype.kind in "iub" and column.ndim == 1 and section.target != "values":
             labels = column.astype(np.int64)
+    if shown:
+        target = (lambda k: joined(rows[k], targets)) if targets else None
+        return _shown(root, dataset, shown[0], section, labels, target)
     return Items(labels, ItemInputs(item, len(rows)))
+
+
+def _shown(
+    root: Path,
+    dataset: Any,
+    column: str,
+    section: DataSection,
+    labels: NDArray[np.int64] | None,
+    target: Callable[[int], NDArray[Any]] | None,
+) -> pictures.Pictures:
+    """Pictures of a column: grey where all of them are, unless the recipe says otherwise."""
+    stored = dataset.select_columns([column]).with_format(None)
+    stored = stored.cast_column(column, type(dataset.features[column])(decode=False))
+
+    def file(k: int) -> pictures.File:
+        found = stored[k][column]
+        name = f"{root}: row {k + 1} of {dataset.split or 'the data'}, column {column}"
+        if found is None:
+            raise DataError(f"{name}: there is no picture")
+        return name, Path(found["path"]) if found["bytes"] is None else BytesIO(found["bytes"])
+
+    grey = section.shape[:1] == [1] if section.shape else pictures.all_grey(file(k) for k in range(len(stored)))
+    return pictures.Pictures.of(file, len(stored), pictures.Form.of(section, grey), labels, target)
