@@ -64,9 +64,14 @@ def describe(options: Describe) -> None:
     if options.as_json:
         click.echo(json.dumps(found))
         return
+    if found["counts"] and found["labels"]:
+        found["counts"] = dict(zip(found["labels"], found["counts"], strict=True))
     for key, value in found.items():
-        if value not in (None, [], "") and key not in ("count", "sum", "squares"):
-            click.echo(f"{key:14} {value}")
+        if value in (None, [], {}, "") or key in ("count", "sum", "squares"):
+            continue
+        lines = [f"{of}: {what}" for of, what in value.items()] if isinstance(value, dict) else [f"{value}"]
+        for k, line in enumerate(value if key == "doubts" else lines):
+            click.echo(f"{'' if k else key:14} {line}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

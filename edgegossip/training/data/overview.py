@@ -15,12 +15,14 @@ import tomli_w
 from edgegossip.recipe import DataSection
 from edgegossip.training.data import open_data, schema
 from edgegossip.training.data.base import Board, Examples
+from edgegossip.training.data.doubts import doubts
 from edgegossip.types import DataError
 
 
 def overview(section: DataSection, board: Board) -> dict[str, Any]:
     """Return what `board` holds, as JSON can have it: what one example is, how many there are of
-    each class, and the sums that normalisation is made of. Raises as `open_data` does."""
+    each class, what was read and passed over, what is doubtful, and the sums that normalisation is
+    made of. Raises as `open_data` does."""
     data = open_data(section, board)
     about, train = data.about, data.train
     counts = schema.counts(train, about)
@@ -36,7 +38,12 @@ def overview(section: DataSection, board: Board) -> dict[str, Any]:
         "examples": len(train) if isinstance(train, Examples) else train.length,
         "test_examples": 0 if data.test is None else len(data.test),
         "counts": None if counts is None else counts.tolist(),
+        "doubts": doubts(train, about),
     }
+    if isinstance(train, Examples):
+        read = train.account()
+        tested = {} if data.test is None else data.test.account()
+        document |= read | {f"test_{key}": value for key, value in tested.items() if value != read.get(key)}
     if isinstance(train, Examples) and about.dtype != "int64":
         sums = schema.Sums.of(train)
         document["count"] = sums.count

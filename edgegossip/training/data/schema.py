@@ -370,7 +370,20 @@ def _classes(parts: Sequence[tuple[str, Part]], about: Description, section: Dat
         raise DataError(
             f"{parts[0][0]}: found the label {most}; if these are numbers and no classes, set data.target = values"
         )
+    _check_several(*parts[0], wanted or most + 1, about, section)
     return wanted or most + 1
+
+
+def _check_several(source: str, train: Part, classes: int, about: Description, section: DataSection) -> None:
+    """Raise DataError where all training examples are of one class, those of all boards as far as
+    is known here: then a loss of 0 is no success."""
+    labels = None if isinstance(train, Stream) or about.target != "class" else train.targets
+    same = labels is not None and len(labels) > 1 and bool((labels == labels[0]).all())
+    if about.target in ("class", "places") and (classes == 1 or (same and section.partition != "local")):
+        raise DataError(
+            f"{source}: all examples are of one class, so there is nothing to learn: look at the column or the folders that "
+            "classes are read from (if a board has one class of several, declare data.labels or data.classes)"
+        )
 
 
 def _unread(part: Examples, about: Description) -> bool:
