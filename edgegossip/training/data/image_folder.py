@@ -66,7 +66,7 @@ def load(section: DataSection, folder: str, board: Board) -> Parts:
     check_alike(made, [str(part.folder) for part in parts])
     folders = Counter(_shown(str(p.parent.relative_to(root))) for part in parts for p in part.paths)
     told = {"folders": dict(folders), "skipped": dict(skipped)}
-    train = Pictures(made[0].targets, made[0].inputs, made[0].form, made[0].seen, told)
+    train = Pictures(made[0].targets, made[0].inputs, made[0].form, made[0].statistics, told)
     return train, made[1] if len(made) > 1 else None, tuple(numbers)
 
 

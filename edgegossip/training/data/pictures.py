@@ -167,7 +167,7 @@ def all_grey(files: Iterator[File]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _Statistics:
     """What each picture has in it, as training takes it."""
 
     sums: NDArray[np.int64]  # [n, channels]
@@ -177,7 +177,7 @@ class _Seen:
     sizes: Sequence[tuple[int, int]]
 
     @classmethod
-    def of(cls, found: Sequence[tuple[Any, ...]]) -> _Seen:
+    def of(cls, found: Sequence[tuple[Any, ...]]) -> _Statistics:
         sums, squares, ends, kinds, sizes = zip(*found, strict=True)
         return cls(np.stack(sums), np.stack(squares), np.array(ends, np.uint8), kinds, sizes)
 
@@ -189,7 +189,7 @@ class Pictures(Items):
     `told` is what reading them came to, beside what they have in them."""
 
     form: Form
-    seen: _Seen
+    statistics: _Statistics
     told: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -203,18 +203,18 @@ class Pictures(Items):
     ) -> Pictures:
         """Decode picture 0 to `count` - 1 once. `target`: makes the target of one, where that is
         no label. Raises DataError that names those that cannot be read."""
-        seen, size = _look_through(file, count, form)
+        statistics, size = _look_through(file, count, form)
         form = replace(form, size=size)
 
         def item(k: int) -> Batch:
             given = labels[k] if labels is not None else target(k) if target is not None else None
             return Batch(decode(file(k), form).pixels, given)
 
-        return cls(labels, ItemInputs(item, count), form, seen)
+        return cls(labels, ItemInputs(item, count), form, statistics)
 
     @override
     def only(self, indices: NDArray[np.int64]) -> Pictures:
-        fewer, s = Items.only(self, indices), self.seen
+        fewer, s = Items.only(self, indices), self.statistics
         kept = replace(s, sums=s.sums[indices], squares=s.squares[indices])
         return Pictures(fewer.targets, fewer.inputs, self.form, kept, self.told)
 
@@ -222,16 +222,16 @@ class Pictures(Items):
     def known_sums(self) -> tuple[int, NDArray[np.float64], NDArray[np.float64]]:
         assert self.form.size is not None  # of all that were looked through
         pixels = len(self) * math.prod(self.form.size)
-        return pixels, self.seen.sums.sum(0).astype(np.float64), self.seen.squares.sum(0).astype(np.float64)
+        return pixels, self.statistics.sums.sum(0).astype(np.float64), self.statistics.squares.sum(0).astype(np.float64)
 
     @override
     def account(self) -> dict[str, Any]:
-        sizes = sorted(set(self.seen.sizes), key=math.prod)
+        sizes = sorted(set(self.statistics.sizes), key=math.prod)
         shown = [f"{width}x{height}" for width, height in sizes]
-        least, most = (int(v) for v in (self.seen.ends[:, 0].min(), self.seen.ends[:, 1].max()))
+        least, most = (int(v) for v in (self.statistics.ends[:, 0].min(), self.statistics.ends[:, 1].max()))
         return {
             **self.told,
-            "pictures": dict(Counter(self.seen.kinds).most_common()),
+            "pictures": dict(Counter(self.statistics.kinds).most_common()),
             "sizes": shown[0] if len(shown) == 1 else f"{shown[0]} to {shown[-1]}, {len(shown)} different",
             "range": [least, most],
         }
@@ -251,7 +251,7 @@ def check_alike(parts: Sequence[Items], names: Sequence[str]) -> None:
         )
 
 
-def _look_through(file: Callable[[int], File], count: int, form: Form) -> tuple[_Seen, tuple[int, int]]:
+def _look_through(file: Callable[[int], File], count: int, form: Form) -> tuple[_Statistics, tuple[int, int]]:
     """Decode all, on as many cores as there are, with no more than a few in memory."""
     found, broken, size, first = [], [], form.size, ""
     workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -284,4 +284,4 @@ def _look_through(file: Callable[[int], File], count: int, form: Form) -> tuple[
         more = f" and {len(broken) - _MOST_NAMED} more" if len(broken) > _MOST_NAMED else ""
         raise DataError(f"{broken[0][1]}" + (f" (and so with {also}{more})" if also else ""))
     assert size is not None  # there is a picture
-    return _Seen.of(found), size
+    return _Statistics.of(found), size
