@@ -12,6 +12,9 @@ import click
 from edgegossip.cli.options import JSON, SETTINGS, command
 from edgegossip.options import REQUIRED, option
 
+# Of what `describe` says, names and values that are no matter of others.
+_FOR_ITS_OWNER = ("folders", "skipped", "range", "doubts")
+
 
 @click.group()
 def data() -> None:
@@ -62,7 +65,9 @@ def describe(options: Describe) -> None:
 
     found = overview(recipes.load(options.recipe, options.settings).data, Board(options.board, options.index))
     if options.as_json:
-        click.echo(json.dumps(found))
+        click.echo(
+            json.dumps({key: value for key, value in found.items() if key.removeprefix("test_") not in _FOR_ITS_OWNER})
+        )
         return
     if found["counts"] and found["labels"]:
         found["counts"] = dict(zip(found["labels"], found["counts"], strict=True))

@@ -501,3 +501,14 @@ def test_one_folder_around_the_classes_is_no_class(pair) -> None:
     with pytest.raises(DataError, match=r"/all is the only class, .* set data\.dir = .*/all"):
         opened(pair)
     assert opened(pair, target="none").about.classes == 0
+
+
+@pytest.mark.parametrize("key", ["train_examples", "test_examples"])
+def test_the_first_examples_in_the_order_of_classes_are_no_sample(tmp_path, key) -> None:
+    for part in ("train", "test"):
+        for name in ("ant", "bee"):
+            for k in range(3):
+                put(tmp_path / part / name / f"{k}.png")
+    with pytest.raises(DataError, match="the first 3 of 6 examples are all of one class"):
+        opened(tmp_path, **{key: 3})
+    assert len(getattr(opened(tmp_path, **{key: 4}), key.split("_")[0])) == 4
