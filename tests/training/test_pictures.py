@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -210,6 +210,14 @@ def test_training_gets_what_numpy_makes_of_any_folders(tmp_path_factory, tree, g
         with pytest.raises(DataError, match=re.escape(f"{spoilt} cannot be read as a picture")):
             opened(root, params=params)
         return
+    deep = [
+        pixels.max() for (*_, kind, _, _), (_, pixels) in zip(pictures, expected.values(), strict=True) if "16" in kind
+    ]
+    if deep and max(deep) <= 60:
+        with pytest.raises(DataError, match=f"{re.escape(str(top))}: pictures of 16 bits hold at most"):
+            opened(root, params=params)
+        return
+    assume(not deep or max(deep) > 68)  # bringing them to one size changes the largest value
     data = opened(root, params=params)
     found, labels = everything(data.train)
     assert len(found) == len(expected)
@@ -318,9 +326,25 @@ def test_a_range_says_what_is_black_and_white(tmp_path) -> None:
     put(tmp_path / "b" / "3.tiff", Image.fromarray(np.full((1, 5), np.nan, np.float32)))
     with pytest.raises(DataError, match=r"b/3\.tiff holds a NaN"):
         opened(tmp_path, params={"range": [2000, 4000]})
+    with pytest.raises(ConfigError, match="say true or false"):
+        opened(tmp_path, params={"grey": "no"})
     for wrong in ([1], [2, 1], "16", [0, float("inf")], [True, 2]):
         with pytest.raises(ConfigError, match=r"data\.params\.range = .* say \[black, white\]"):
             opened(tmp_path, params={"range": wrong})
+
+
+def test_16_bits_of_a_camera_that_has_12_need_a_range(tmp_path) -> None:
+    levels = np.array([[0, 2048, 4095]], np.uint16)
+    for name in ("a", "b"):
+        put(tmp_path / name / "0.png", Image.fromarray(levels))
+    with pytest.raises(DataError, match=r"hold at most about 4112 of 65535, .* data\.params\.range = \[0, 4095\]"):
+        opened(tmp_path)
+    grey = everything(opened(tmp_path, params={"range": [0, 4095], "grey": True}).train).inputs
+    assert grey[0].tolist() == [[[0, 128, 255]]]
+    dark = everything(opened(tmp_path, params={"range": [0, 65535], "grey": True}).train).inputs
+    assert dark[0].tolist() == [[[0, 8, 16]]]
+    put(tmp_path / "b" / "1.png", Image.fromarray(levels * 16))
+    assert len(opened(tmp_path).train) == 3, "one is bright"
 
 
 @pytest.mark.parametrize("kind", ["gif", "png", "webp", "tiff"])

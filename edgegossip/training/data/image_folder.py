@@ -28,13 +28,13 @@ from edgegossip.training.data import schema
 from edgegossip.training.data.base import Board
 from edgegossip.training.data.custom import Parts
 from edgegossip.training.data.folders import own_folder
-from edgegossip.training.data.pictures import PARAMS, Form, Pictures, check_alike
+from edgegossip.training.data.pictures import PARAMS, Form, Pictures, check_together
 from edgegossip.training.names import unknown
 from edgegossip.types import DataError
 
 # Whoever has a name of either kind must be a picture: what Pillow cannot read is not passed over.
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".pbm", ".tif", ".tiff")
-_OTHERS = (".jpe", ".jfif", ".heic", ".heif", ".avif", ".jxl", ".jp2", ".pnm", ".tga", ".psd", ".dng")
+_OTHERS = (".jpe", ".jfif", ".heic", ".heif", ".avif", ".jxl", ".jp2", ".pnm", ".pfm", ".tga", ".psd", ".dng")
 _FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "PPM", "TIFF")  # that other names are looked into for
 _TRAIN = ("train", "training")
 _TEST = ("test", "testing", "val", "valid", "validation")  # the first that is there is the test set
@@ -63,7 +63,7 @@ def load(section: DataSection, folder: str, board: Board) -> Parts:
     parts, classes, skipped = _find(root, section)
     numbers = schema.numbered(f"image-folder in {root}", classes, section) if classes else {}
     made = [_pictures(part, numbers, form) for part in parts]
-    check_alike(made, [str(part.folder) for part in parts])
+    check_together(made, [str(part.folder) for part in parts])
     folders = Counter(_shown(str(p.parent.relative_to(root))) for part in parts for p in part.paths)
     told = {"folders": dict(folders), "skipped": dict(skipped)}
     train = Pictures(made[0].targets, made[0].inputs, made[0].form, made[0].statistics, told)

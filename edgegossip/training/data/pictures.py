@@ -38,6 +38,7 @@ File: TypeAlias = tuple[str, Path | BytesIO]  # what an error calls it, and wher
 _GREY = ("1", "L", "LA", "La", "I", "F")  # modes of Pillow, and all that begin with I;16
 _TRANSPARENT = ("LA", "PA", "RGBA", "RGBa")
 _WHITE = 65535.0  # of 16 bits
+_QUARTER = 64  # of 255: what 14 bits come to, if they are taken for 16
 _AT_A_TIME = 64  # files, while they are looked through
 _MOST_NAMED = 4
 
@@ -56,7 +57,9 @@ class Form:
         and HostError without Pillow."""
         if find_spec("PIL") is None:
             raise HostError(f"data.name = {section.name} needs Pillow for pictures: pip install pillow")
-        grey = bool(section.params.get("grey", grey))
+        grey = section.params.get("grey", grey)
+        if type(grey) is not bool:
+            raise ConfigError(f"data.params.grey = {grey!r}: say true or false")
         channels = 1 if grey else 3
         if section.shape and (len(section.shape) != 3 or section.shape[0] != channels):
             raise ConfigError(
@@ -224,6 +227,14 @@ class Pictures(Items):
         pixels = len(self) * math.prod(self.form.size)
         return pixels, self.statistics.sums.sum(0).astype(np.float64), self.statistics.squares.sum(0).astype(np.float64)
 
+    def deep_ends(self) -> list[int]:
+        """Return the largest value of each picture of 16 bits, where no range is declared for
+        them."""
+        if self.form.span is not None:
+            return []
+        ends = zip(self.statistics.kinds, self.statistics.ends[:, 1].tolist(), strict=True)
+        return [end for kind, end in ends if kind.split(" ")[1][0] == "I"]
+
     @override
     def account(self) -> dict[str, Any]:
         sizes = sorted(set(self.statistics.sizes), key=math.prod)
@@ -237,17 +248,23 @@ class Pictures(Items):
         }
 
 
-def check_alike(parts: Sequence[Items], names: Sequence[str]) -> None:
+def check_together(parts: Sequence[Items], names: Sequence[str]) -> None:
     """Raise DataError for pictures of a training and a test part (`names`) that have another size,
-    or other channels."""
-    forms = [part.form for part in parts if isinstance(part, Pictures)]
-    if len({(form.size, form.grey) for form in forms}) > 1:
-        shown = " and ".join(
-            f"{list(form.size or ())}{' and grey' * form.grey} in {name}"
-            for form, name in zip(forms, names, strict=True)
+    or other channels, and for 16 bits of which a quarter is in use at most."""
+    shown = [(part, name) for part, name in zip(parts, names, strict=True) if isinstance(part, Pictures)]
+    if len({(part.form.size, part.form.grey) for part, _ in shown}) > 1:
+        said = " and ".join(
+            f"{list(part.form.size or ())}{' and grey' * part.form.grey} in {name}" for part, name in shown
         )
         raise DataError(
-            f"pictures are {shown}: say what all are brought to, data.params.size = [height, width] (and grey = true or false)"
+            f"pictures are {said}: say what all are brought to, data.params.size = [height, width] (and grey = true or false)"
+        )
+    deep = [(end, name) for part, name in shown for end in part.deep_ends()]
+    if deep and max(deep)[0] <= _QUARTER:
+        white = int(max(deep)[0] / 255 * _WHITE)
+        raise DataError(
+            f"{max(deep)[1]}: pictures of 16 bits hold at most about {white} of 65535, as those of a camera with fewer bits: say "
+            "what is black and white, data.params.range = [0, 4095] or the like ([0, 65535] if they are that dark)"
         )
 
 

@@ -262,8 +262,7 @@ def _huggingface(root: Path, section: DataSection) -> Parts:
     feature = train.features.get(targets[0]) if len(targets) == 1 else None
     names = tuple(getattr(feature, "names", ()) or ())
     made = [_rows(root, part, targets, section) for part in (train, test) if part is not None]
-    if len(made) > 1:
-        pictures.check_alike([made[0], made[1]], [f"{root}, train", f"{root}, test"])
+    pictures.check_together(made, [f"{root}, {name}" for name in ("train", "test")[: len(made)]])
     return made[0], made[1] if test is not None else None, names
 
 
