@@ -289,6 +289,18 @@ def test_pictures_of_a_column_that_cannot_be_one_set_are_named_by_row(tmp_path) 
         stored("none", [small, None])
     with pytest.raises(ConfigError, match="did you mean size"):
         stored("keys", [small, small], sise=3)
+    image = datasets.Image()
+    kinds = datasets.Features({"x": datasets.Value("float32"), "many": datasets.Sequence(image), "one": image})
+    rows = {"x": [1.0, 2.0], "many": [[small], [large]], "one": [small, small]}
+    datasets.Dataset.from_dict(rows, features=kinds).save_to_disk(str(tmp_path / "lists"))
+    for columns, message in (
+        (["many"], "column many holds lists of pictures"),
+        (["x", "one"], "column one holds pictures;"),
+    ):
+        with pytest.raises(DataError, match=message):
+            opened(tmp_path / "lists", name="huggingface", params={"columns": columns})
+    with pytest.raises(ConfigError, match=r"data\.params\.size: no column of .* holds pictures"):
+        opened(tmp_path / "lists", name="huggingface", params={"columns": ["x"], "size": 3})
 
 
 # -- what no picture says by itself ----------------------------------------------------------------

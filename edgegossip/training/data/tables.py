@@ -269,12 +269,7 @@ def _huggingface(root: Path, section: DataSection) -> Parts:
 def _rows(root: Path, dataset: Any, targets: Sequence[str], section: DataSection) -> Items:
     names = _chosen(root, dataset.column_names, section)
     inputs = names[: len(names) - len(targets)]
-    shown = [name for name in inputs if type(dataset.features[name]).__name__ == "Image"]
-    if shown and len(inputs) > 1:
-        raise DataError(
-            f"{root}: column {shown[0]} holds pictures, which cannot stand beside others; make it the only input "
-            "(data.params.columns)"
-        )
+    shown = _picture(root, dataset.features, inputs, section)
     rows = dataset.select_columns(targets if shown else names).with_format("numpy")
 
     def value(row: Mapping[str, Any], name: str) -> NDArray[Any]:
@@ -298,8 +293,34 @@ def _rows(root: Path, dataset: Any, targets: Sequence[str], section: DataSection
             labels = column.astype(np.int64)
     if shown:
         target = (lambda k: joined(rows[k], targets)) if targets else None
-        return _shown(root, dataset, shown[0], section, labels, target)
+        return _shown(root, dataset, shown, section, labels, target)
     return Items(labels, ItemInputs(item, len(rows)))
+
+
+def _picture(root: Path, features: Mapping[str, Any], inputs: Sequence[str], section: DataSection) -> str:
+    """The column of pictures that is the input; "" where that is something else. Raises DataError
+    for pictures in lists or beside other columns, ConfigError for parameters of none."""
+    for name in inputs:
+        picture, of_lists = (type(found).__name__ == "Image" for found in (features[name], _inside(features[name])))
+        if of_lists or (picture and len(inputs) > 1):
+            raise DataError(
+                f"{root}: column {name} holds {'lists of ' * of_lists}pictures; an input is one picture and nothing beside "
+                "it: choose one such column with data.params.columns"
+            )
+        if picture:
+            return name
+    if key := next((key for key in pictures.PARAMS if key in section.params), None):
+        raise ConfigError(f"data.params.{key}: no column of {root} that is an input holds pictures; leave it out")
+    return ""
+
+
+def _inside(feature: Any) -> Any:
+    """What a list holds, in lists of lists at the end."""
+    while (found := getattr(feature, "feature", None)) is not None:
+        feature = found
+        if not hasattr(feature, "feature"):
+            return feature
+    return None
 
 
 def _shown(
