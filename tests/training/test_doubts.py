@@ -13,7 +13,7 @@ from edgegossip.recipe import DataSection
 from edgegossip.telemetry.run_folder import RunFolder, read_run
 from edgegossip.training.data import open_data
 from edgegossip.training.data.doubts import doubts
-from edgegossip.types import DataError
+from edgegossip.types import DataError, UsageError
 from tests.training.fakes import recipe
 
 RANDOM = np.random.default_rng(0)
@@ -92,3 +92,14 @@ def test_a_board_says_it_before_it_trains(section, tmp_path) -> None:
     _, event = read_run(folder.path).events()
     assert (event.name, event.node) == ("doubt", "pi-0")
     assert event.text == f"pi-0's data: {event.fields['why']}" and "has values of about 1.01e+03" in event.text
+
+
+@pytest.mark.filterwarnings("ignore:overflow")
+@pytest.mark.parametrize(("inputs", "cure"), [(1e9 * HUGE, r"set data\.normalise = board"), (NORMAL, r"training\.lr")])
+def test_a_loss_that_becomes_no_number_names_the_data_first(section, inputs, cure) -> None:
+    data = {"name": "npz", "dir": section(inputs, CLASSES).dir, "partition": "local"}
+    board = training.build_workload(
+        recipe(data=data, model={"name": "mlp"}, training={"lr": 1e3, "local_steps": 50}), 0
+    )
+    with pytest.raises(UsageError, match=f"the training loss became (nan|inf) in round 0.*{cure}"):
+        board.local_update(board.initial(0), 0)
