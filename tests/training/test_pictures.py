@@ -264,6 +264,20 @@ def test_a_kind_of_picture_is_read_alike_from_a_column(tmp_path, kind) -> None:
     assert labels.tolist() == [0, 1]
 
 
+def test_a_column_of_masks_is_a_target_as_it_is_stored(tmp_path) -> None:
+    import datasets
+
+    classes = np.arange(12, dtype=np.uint8).reshape(3, 4) % 3
+    mask = Image.fromarray(classes, "P")
+    mask.putpalette(TABLE.ravel().tolist())
+    features = datasets.Features({"image": datasets.Image(), "mask": datasets.Image()})
+    rows = {"image": [Image.new("RGB", (4, 3))] * 2, "mask": [mask, Image.fromarray(classes)]}
+    datasets.Dataset.from_dict(rows, features=features).save_to_disk(str(tmp_path))
+    data = opened(tmp_path, name="huggingface", params={"target": "mask"})
+    assert (data.about.shape, data.about.target, data.about.classes) == ((3, 3, 4), "places", 3)
+    assert everything(data.train).targets.tolist() == [classes.tolist()] * 2
+
+
 def test_pictures_of_a_column_that_cannot_be_one_set_are_named_by_row(tmp_path) -> None:
     import datasets
 

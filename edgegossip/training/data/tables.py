@@ -12,9 +12,8 @@ which where that is wrong. csv needs nothing, parquet pyarrow, huggingface datas
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from numpy.typing import NDArray
 
 from edgegossip.choices import did_you_mean
 from edgegossip.recipe import DataSection
-from edgegossip.training.data import pictures, schema
+from edgegossip.training.data import picture_column, pictures, schema
 from edgegossip.training.data.base import Batch, Board, Examples, InMemory, ItemInputs, Items
 from edgegossip.training.data.custom import Parts
 from edgegossip.training.data.folders import own_folder
@@ -269,7 +268,7 @@ def _huggingface(root: Path, section: DataSection) -> Parts:
 def _rows(root: Path, dataset: Any, targets: Sequence[str], section: DataSection) -> Items:
     names = _chosen(root, dataset.column_names, section)
     inputs = names[: len(names) - len(targets)]
-    shown = _picture(root, dataset.features, inputs, section)
+    shown = picture_column.find(root, dataset.features, inputs, section)
     rows = dataset.select_columns(targets if shown else names).with_format("numpy")
 
     def value(row: Mapping[str, Any], name: str) -> NDArray[Any]:
@@ -293,54 +292,5 @@ def _rows(root: Path, dataset: Any, targets: Sequence[str], section: DataSection
             labels = column.astype(np.int64)
     if shown:
         target = (lambda k: joined(rows[k], targets)) if targets else None
-        return _shown(root, dataset, shown, section, labels, target)
+        return picture_column.read(root, dataset, shown, section, labels, target)
     return Items(labels, ItemInputs(item, len(rows)))
-
-
-def _picture(root: Path, features: Mapping[str, Any], inputs: Sequence[str], section: DataSection) -> str:
-    """The column of pictures that is the input; "" where that is something else. Raises DataError
-    for pictures in lists or beside other columns, ConfigError for parameters of none."""
-    for name in inputs:
-        picture, of_lists = (type(found).__name__ == "Image" for found in (features[name], _inside(features[name])))
-        if of_lists or (picture and len(inputs) > 1):
-            raise DataError(
-                f"{root}: column {name} holds {'lists of ' * of_lists}pictures; an input is one picture and nothing beside "
-                "it: choose one such column with data.params.columns"
-            )
-        if picture:
-            return name
-    if key := next((key for key in pictures.PARAMS if key in section.params), None):
-        raise ConfigError(f"data.params.{key}: no column of {root} that is an input holds pictures; leave it out")
-    return ""
-
-
-def _inside(feature: Any) -> Any:
-    """What a list holds, in lists of lists at the end."""
-    while (found := getattr(feature, "feature", None)) is not None:
-        feature = found
-        if not hasattr(feature, "feature"):
-            return feature
-    return None
-
-
-def _shown(
-    root: Path,
-    dataset: Any,
-    column: str,
-    section: DataSection,
-    labels: NDArray[np.int64] | None,
-    target: Callable[[int], NDArray[Any]] | None,
-) -> pictures.Pictures:
-    """Pictures of a column: grey where all of them are, unless the recipe says otherwise."""
-    stored = dataset.select_columns([column]).with_format(None)
-    stored = stored.cast_column(column, type(dataset.features[column])(decode=False))
-
-    def file(k: int) -> pictures.File:
-        found = stored[k][column]
-        name = f"{root}: row {k + 1} of {dataset.split or 'the data'}, column {column}"
-        if found is None:
-            raise DataError(f"{name}: there is no picture")
-        return name, Path(found["path"]) if found["bytes"] is None else BytesIO(found["bytes"])
-
-    grey = section.shape[:1] == [1] if section.shape else pictures.all_grey(file(k) for k in range(len(stored)))
-    return pictures.Pictures.of(file, len(stored), pictures.Form.of(section, grey), labels, target)
