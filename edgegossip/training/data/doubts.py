@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgegossip.training.data.base import Description, Part, Stream
+from edgegossip.training.data.base import Description, Items, Part, Stream
 
-_LOOKED_AT = 64  # examples, spread over all; fewer where they are large
+_LOOKED_AT, _MADE = 64, 8  # examples, spread over all; of those that are made one by one
 _VALUES = 1 << 21  # in them
 _FAINT = 0.02  # where normalised inputs differ by less, a model sees the same in all
 _LARGE = 100.0  # where a first step of any usual learning rate is far too large
@@ -22,7 +22,8 @@ def doubts(train: Part, about: Description) -> list[str]:
     examples; of a stream nothing is known. Looks at a few of them."""
     if isinstance(train, Stream) or len(train) < 2:
         return []
-    count = max(2, min(_LOOKED_AT, _VALUES // math.prod(about.shape)))
+    most = _MADE if isinstance(train, Items) else _LOOKED_AT
+    count = max(2, min(most, _VALUES // math.prod(about.shape)))
     places = np.unique(np.linspace(0, len(train) - 1, count).astype(np.int64))
     batch = train.take(places)
     inputs, some = batch.inputs, "" if len(places) == len(train) else f" of {len(places)} that were looked at"
