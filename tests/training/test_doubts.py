@@ -35,7 +35,7 @@ def section(tmp_path):
 @pytest.mark.parametrize(
     ("inputs", "targets", "keys", "said"),
     [
-        (np.full((200, 3), 255, np.float32), CLASSES, {}, "every value is 255.0 of 64 that were looked at"),
+        (np.full((200, 3), 255, np.float32), CLASSES, {}, "every value is 255.0 in the 64 that were looked at"),
         (np.tile(NORMAL[:1], (20, 1)), CLASSES[:20], {}, "every input is the same, and nothing can be told apart"),
         (np.full((200, 1, 8, 8), 255, np.uint8), CLASSES, {}, "every value is 255"),
         (np.ones((200, 5), np.int64), CLASSES, {}, "every value is 1"),

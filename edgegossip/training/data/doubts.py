@@ -26,7 +26,7 @@ def doubts(train: Part, about: Description) -> list[str]:
     count = max(2, min(most, _VALUES // math.prod(about.shape)))
     places = np.unique(np.linspace(0, len(train) - 1, count).astype(np.int64))
     batch = train.take(places)
-    inputs, some = batch.inputs, "" if len(places) == len(train) else f" of {len(places)} that were looked at"
+    inputs, some = batch.inputs, "" if len(places) == len(train) else f" in the {len(places)} that were looked at"
     if (inputs == inputs[:1]).all():
         what = f"every value is {inputs.flat[0]}" if (inputs == inputs.flat[0]).all() else "every input is the same"
         return [f"{what}{some}, and nothing can be told apart by them; look at how the data were made and are read"]
