@@ -204,6 +204,13 @@ def test_training_gets_what_numpy_makes_of_any_folders(tmp_path_factory, tree, g
         elif where:
             (top / where / what).mkdir(exist_ok=True)
     params = {"grey": grey, **({} if alike else {"size": [4, 5]})}
+    lower = [
+        {path.split("/")[0] for name, path, *_ in pictures if name == one} for one in {name for name, *_ in pictures}
+    ]
+    if all(one == lower[0] for one in lower) and len(lower[0]) > 1 and "" not in lower[0]:
+        with pytest.raises(DataError, match="are the classes .* which lie below each of them"):
+            opened(root, params=params)
+        return
     if cut_off is not None:
         spoilt = top / list(expected)[cut_off]
         spoilt.write_bytes(CUT_OFF)
@@ -460,6 +467,10 @@ DOUBTFUL: dict[str, tuple[Change, str]] = {
     "junk alone": (lambda root: put(root / "cat" / ".x.png"), r"/cat would be a class and holds no pictures"),
     "upper and lower case": (lambda root: put(root / "Bee" / "0.png"), r"folders 'Bee' and 'bee' would be two classes"),
     "a space": (lambda root: put(root / "bee " / "0.png"), r"folders 'bee' and 'bee ' would be two classes"),
+    "what nobody sees": (
+        lambda root: put(root / "bee\u200b" / "0.png"),
+        r"'bee' and 'bee\\u200b' would be two classes",
+    ),
     "decomposed": (
         lambda root: [put(root / name / "0.png") for name in (NFC, NFD)],
         r"has two folders 'fraîche', written 'frai\\u0302che' and 'fra\\xeeche'",
@@ -562,3 +573,14 @@ def test_the_first_examples_in_the_order_of_classes_are_no_sample(tmp_path, key)
     with pytest.raises(DataError, match="the first 3 of 6 examples are all of one class"):
         opened(tmp_path, **{key: 3})
     assert len(getattr(opened(tmp_path, **{key: 4}), key.split("_")[0])) == 4
+
+
+def test_two_ways_to_read_the_same_folders_are_asked_about(tmp_path) -> None:
+    for above in ("cat", "dog"):
+        for year in ("2023", "2024"):
+            put(tmp_path / above / year / "0.png")
+    with pytest.raises(DataError, match=r"are the classes cat, dog, or 2023, 2024, which lie below each of them\?"):
+        opened(tmp_path)
+    assert opened(tmp_path, labels=["cat", "dog"]).about.classes == 2
+    put(tmp_path / "cat" / "1.png")
+    assert opened(tmp_path).about.names == ("cat", "dog")

@@ -40,6 +40,8 @@ _TRAIN = ("train", "training")
 _TEST = ("test", "testing", "val", "valid", "validation")  # the first that is there is the test set
 _LEFT_BEHIND = ("__MACOSX", "@eaDir", "$RECYCLE.BIN", "lost+found")  # by macOS, a NAS, Windows, Linux
 
+_NAMED = 4
+
 
 def check(section: DataSection) -> None:
     """Raise ConfigError for unknown or contradicting parameters, HostError without Pillow."""
@@ -163,7 +165,8 @@ def _check_classes(root: Path, parts: list[_Part], classes: list[str], section: 
     labels = schema.class_names(section)
     alike: dict[str, str] = {}
     for name in classes:
-        other = alike.setdefault(name.casefold().strip(), name)
+        seen = "".join(c for c in name.casefold() if c.isprintable() and not c.isspace())
+        other = alike.setdefault(seen, name)
         if other != name and not (name in labels and other in labels):
             raise DataError(
                 f"{root}: folders {other!r} and {name!r} would be two classes: give them one name (or name both in data.labels)"
@@ -175,12 +178,25 @@ def _check_classes(root: Path, parts: list[_Part], classes: list[str], section: 
             f"{parts[-1].folders[only[0]]} is a class without pictures to train on: if that is meant, name all classes in "
             "data.labels"
         )
+    below = {frozenset(_first_below(part, name)) for part in parts for name, paths in part.classes.items() if paths}
+    if len(classes) > 1 and len(below) == 1 and len(names := sorted(*below)) > 1 and "" not in names:
+        raise DataError(
+            f"{parts[0].folder}: are the classes {', '.join(classes[:_NAMED])}, or {', '.join(names[:_NAMED])}, which lie below "
+            "each of them? Name them in data.labels"
+        )
     if len(classes) == 1 and not section.classes and section.target != "none":
         folder = parts[0].folders[classes[0]]
         raise DataError(
             f"{folder} is the only class, and with one there is nothing to learn: name all classes in data.labels; or if the "
             f"classes lie below it, set data.dir = {folder}"
         )
+
+
+def _first_below(part: _Part, name: str) -> Iterator[str]:
+    """The folders below that of a class in which its pictures lie; "" for itself."""
+    for path in part.classes[name]:
+        above = path.relative_to(part.folders[name]).parts[:-1]
+        yield above[0] if above else ""
 
 
 class _Walk:
